@@ -1,0 +1,199 @@
+# The only entry for people and CI. "make help" lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+ARCH := $(shell go env GOARCH)
+OTHER := $(filter-out $(ARCH),amd64 arm64)
+VERSION ?= $(or $(shell git describe --tags --match 'v*' --dirty 2>/dev/null),v0.0.0-dev$(shell git describe --always --exclude '*' --dirty 2>/dev/null | sed 's/^/.g/'))
+REVISION := $(shell git rev-parse HEAD 2>/dev/null | grep -E '^[0-9a-f]{40}$$')
+EPOCH := $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
+
+# What a user may set.
+NODES ?= 1
+EMULATE ?=
+FUZZTIME ?= 10s
+PUSH ?=
+OUT ?= dist/machine.txtar
+
+CACHE := $(CURDIR)/.cache
+TOOLS := $(CACHE)/tools
+CLUSTER := $(CACHE)/bin/cluster
+LINT := $(TOOLS)/golangci-lint
+BIN := dist/linux_$(ARCH)
+STATIC := $(addprefix ./,$(filter-out cmd/fettle-nvml,$(patsubst %/,%,$(dir $(wildcard cmd/*/main.go)))))
+# The modules that are linted and tested; those below tools/ have no code.
+MODULES := . test/cluster
+
+# -buildvcs=false: the version is stamped, and a checkout that belongs to another user would not build.
+GOBUILD = go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
+
+# For tests and the demo: where the binaries, the tools and the images are, and which version they have.
+export FETTLE_CACHE := $(CACHE)
+export FETTLE_IMAGES := $(CURDIR)/dist/images
+export FETTLE_VERSION := $(VERSION)
+export EMULATE NODES
+export PATH := $(CURDIR)/$(BIN):$(CACHE)/bin:$(TOOLS):$(PATH)
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+##@ Build
+
+.PHONY: build
+build: build-$(ARCH) ## Build all binaries for this machine into dist/
+
+.PHONY: build-cross
+build-cross: build-$(ARCH) build-$(OTHER) ## Build all binaries for amd64 and arm64
+
+# All binaries are static but fettle-nvml, which opens NVIDIA's C library at run time.
+.PHONY: build-amd64 build-arm64
+build-amd64 build-arm64: build-%:
+	@mkdir -p dist/linux_$*
+	CGO_ENABLED=0 GOOS=linux GOARCH=$* $(GOBUILD) -o dist/linux_$*/ $(STATIC)
+	@$(MAKE) nvml-$*
+
+# The C compiler for an architecture, by the name of its Debian package.
+GCC_amd64 := gcc-x86-64-linux-gnu
+GCC_arm64 := gcc-aarch64-linux-gnu
+LIBC_amd64 := libc6-dev-amd64-cross
+LIBC_arm64 := libc6-dev-arm64-cross
+CC_amd64 := x86_64-linux-gnu-gcc
+CC_arm64 := aarch64-linux-gnu-gcc
+
+.PHONY: nvml-$(ARCH)
+nvml-$(ARCH):
+	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
+	CGO_ENABLED=1 GOOS=linux $(GOBUILD) -o $(BIN)/ ./cmd/fettle-nvml
+
+.PHONY: nvml-$(OTHER)
+nvml-$(OTHER):
+	@if command -v $(CC_$(OTHER)) >/dev/null || tools/debian $(GCC_$(OTHER)) $(LIBC_$(OTHER)); then \
+		set -x; \
+		CC=$(CC_$(OTHER)) CGO_ENABLED=1 GOOS=linux GOARCH=$(OTHER) $(GOBUILD) -o dist/linux_$(OTHER)/ ./cmd/fettle-nvml; \
+	else \
+		echo "fettle-nvml for $(OTHER) is not built: there is no C compiler for it here"; \
+		[ "$${CI:-}" != true ]; \
+	fi
+
+IMAGES = go run ./deployments/images -bin dist -version $(VERSION) -revision "$(REVISION)" -epoch $(EPOCH) \
+	-out dist/images $(if $(PUSH),-push $(PUSH))
+
+.PHONY: image
+image: build ## Assemble the images into dist/images; PUSH=registry.example/team also pushes them
+	$(IMAGES) -arch $(ARCH)
+
+.PHONY: image-cross
+image-cross: build-cross ## Assemble the images for amd64 and arm64
+	$(IMAGES) -arch $(ARCH),$(OTHER)
+
+.PHONY: generate
+generate: $(TOOLS)/controller-gen ## Write the generated code and the CRDs anew
+	$< object crd output:crd:dir=deployments/crds paths=./api/...
+
+.PHONY: fmt
+fmt: $(LINT) ## Format the Go code
+	for module in $(MODULES); do (cd $$module && $(LINT) fmt); done
+
+.PHONY: clean
+clean: ## Remove what was built; the tools and the cluster's binaries in .cache stay
+	rm -rf dist
+
+##@ Check
+
+.PHONY: verify
+verify: lint hygiene helm-lint build-cross ## Check format, lint, hygiene, generated files, chart, both architectures
+
+.PHONY: lint
+lint: $(LINT) ## Run go vet, the formatters' diff and the linters
+	for module in $(MODULES); do \
+		(cd $$module && go vet ./... && $(LINT) fmt --diff && $(LINT) run --config $(CURDIR)/.golangci.yml); \
+	done
+
+# Generated files are compared with ones made in a temporary directory, so a dirty working tree is no obstacle.
+.PHONY: hygiene
+hygiene: $(TOOLS)/controller-gen ## Run the tests of the repository itself, go mod tidy included
+	FETTLE_VERIFY=1 go test -count=1 ./internal/hygiene
+
+.PHONY: helm-lint
+helm-lint: $(TOOLS)/helm ## Lint the chart
+	$< lint --quiet --strict deployments/helm/fettle
+
+.PHONY: test
+test: test-unit test-api test-e2e ## Run all tests: unit, then real API server, then real nodes
+
+UNIT = $$(go list ./... | grep -vE '/test/(api|e2e)(/|$$)')
+
+.PHONY: test-unit
+test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector
+	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
+	CGO_ENABLED=1 go test -race $(UNIT)
+	cd test/cluster && go test ./...
+
+.PHONY: test-api
+test-api: cluster-build ## Run the tests against a real API server
+	@if [ -d test/api ]; then go test -count=1 -timeout 20m ./test/api/...; else echo "test-api: there is no test/api"; fi
+
+# Without root, or on a kernel that lacks something, one line says why; CI must not skip.
+.PHONY: test-e2e
+test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as an older Kubernetes
+	@if reason=$$($(CLUSTER) check 2>&1); then \
+		$(MAKE) test-e2e-here; \
+	else \
+		echo "test-e2e: $${reason##*$$'\n'}"; \
+		[ "$${CI:-}" != true ]; \
+	fi
+
+.PHONY: test-e2e-here
+test-e2e-here: cluster-build image $(TOOLS)/helm
+	go test -count=1 -timeout 60m ./test/e2e $(if $(FOCUS),-ginkgo.focus '$(FOCUS)')
+
+.PHONY: fuzz-short
+fuzz-short: ## Run every fuzz target for FUZZTIME (10s)
+	@grep -rlE '^func Fuzz' --include='*_test.go' api pkg cdi kubeletplugin controller cmd | sort | while read -r file; do \
+		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' "$$file"); do \
+			echo "$$(dirname "$$file") $$target"; \
+			go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) "./$$(dirname "$$file")"; \
+		done; \
+	done
+
+##@ Cluster
+
+.PHONY: demo
+demo: cluster-build image $(TOOLS)/helm ## Start a Kubernetes, install Fettle and run every scenario of demo/
+	go run ./demo
+
+.PHONY: cluster-build
+cluster-build: $(CLUSTER)
+	$(CLUSTER) build
+
+.PHONY: cluster-up
+cluster-up: cluster-build ## Start a Kubernetes on this machine: NODES=2 EMULATE=1.34
+	$(CLUSTER) up --nodes $(NODES) $(if $(EMULATE),--emulate $(EMULATE))
+
+.PHONY: cluster-down
+cluster-down: $(CLUSTER) ## Stop it and remove every trace
+	$(CLUSTER) down
+
+.PHONY: record-machine
+record-machine: build ## Write this machine's devices to OUT (dist/machine.txtar) for a test
+	@mkdir -p $(dir $(OUT))
+	$(BIN)/fettle machine record > $(OUT)
+
+# Tools are modules of their own, so that what they need stays out of ours. A tool is built anew when its go.mod changes.
+
+$(TOOLS)/controller-gen: tools/generate/go.mod
+$(LINT): tools/lint/go.mod
+$(TOOLS)/helm: tools/helm/go.mod
+$(TOOLS)/controller-gen $(LINT) $(TOOLS)/helm:
+	@mkdir -p $(TOOLS)
+	CGO_ENABLED=0 go build -C $(dir $<) -trimpath -buildvcs=false -ldflags "-s -w" -o $(TOOLS)/ tool
+	@touch $@
+
+$(CLUSTER): $(shell find test/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)
+	@mkdir -p $(dir $@)
+	CGO_ENABLED=0 go build -C test/cluster -trimpath -buildvcs=false -o $@ .

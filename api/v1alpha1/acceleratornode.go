@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// MaxProblems is how many problems a status keeps. The rest is only counted.
+const MaxProblems = 32
+
+// The condition types of an AcceleratorNode.
+const (
+	// ConditionReady is true while the plugin on the node serves claims.
+	ConditionReady = "Ready"
+	// ConditionPublished is true when the API server holds what discovery last found.
+	ConditionPublished = "Published"
+	// ConditionRetired is true once the plugin stopped publishing for good, as an uninstall asks.
+	ConditionRetired = "Retired"
+)
+
+// AcceleratorNode shows what the driver does on one node. Its name is the node's name. Only that node's plugin writes it and the
+// controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its size does not grow with
+// use.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=accnode,categories=fettle
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.pools[?(@.kind=="gpu")].devices`
+// +kubebuilder:printcolumn:name="FPGAs",type=integer,JSONPath=`.status.pools[?(@.kind=="fpga")].devices`
+// +kubebuilder:printcolumn:name="Host",type=integer,JSONPath=`.status.pools[?(@.kind=="host")].devices`
+// +kubebuilder:printcolumn:name="Claims",type=integer,JSONPath=`.status.preparedClaims`
+// +kubebuilder:printcolumn:name="Problems",type=integer,JSONPath=`.status.problemCount`
+// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.vendors[*].driverVersion`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Plugin",type=string,priority=1,JSONPath=`.status.pluginVersion`
+type AcceleratorNode struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// Status is the plugin's view of its node.
+	// +optional
+	Status AcceleratorNodeStatus `json:"status,omitzero"`
+}
+
+// AcceleratorNodeList is a list of AcceleratorNodes.
+//
+// +kubebuilder:object:root=true
+type AcceleratorNodeList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []AcceleratorNode `json:"items"`
+}
+
+// AcceleratorNodeStatus is what the plugin sees and did on its node.
+type AcceleratorNodeStatus struct {
+	// PluginVersion is the version of the plugin that wrote the status.
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	PluginVersion string `json:"pluginVersion,omitempty"`
+	// Vendors are the makers of the node's devices.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Vendors []VendorStatus `json:"vendors,omitempty"`
+	// Pools are the node's pools of devices, one a kind.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	// +optional
+	Pools []PoolStatus `json:"pools,omitempty"`
+	// Problems say why a device is missing or incomplete: the first 32 in the order of their subjects.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	Problems []NodeProblem `json:"problems,omitempty"`
+	// ProblemCount is how many problems there are, listed or not.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	ProblemCount int32 `json:"problemCount"`
+	// PreparedClaims is how many claims hold devices of this node now.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	PreparedClaims int32 `json:"preparedClaims"`
+	// Conditions are Ready, Published and Retired.
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// VendorStatus counts the devices of one maker.
+type VendorStatus struct {
+	// Name is nvidia, amd, intel or host.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// Devices is how many devices of this maker are published.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Devices int32 `json:"devices"`
+	// DriverVersion is the version of the maker's kernel driver. Empty when the driver does not say.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	DriverVersion string `json:"driverVersion,omitempty"`
+}
+
+// PoolStatus is one pool of ResourceSlices.
+type PoolStatus struct {
+	// Name is the pool's name, node/kind.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	Name string `json:"name"`
+	// Kind is gpu, fpga or host.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Kind string `json:"kind"`
+	// Devices is how many devices the pool publishes.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Devices int32 `json:"devices"`
+	// Withheld is how many devices the node has and the pool does not publish for now, such as one that is being emptied.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Withheld int32 `json:"withheld"`
+	// Generation is the pool's generation in the API server.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Generation int64 `json:"generation"`
+	// Published is when the API server last accepted the pool.
+	// +optional
+	Published *metav1.Time `json:"published,omitempty"`
+}
+
+// NodeProblem is one thing that keeps a device from being published in full.
+type NodeProblem struct {
+	// Subject is the PCI address or host path that has the problem.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Subject string `json:"subject"`
+	// Reason is the kind of problem, in CamelCase.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Reason string `json:"reason"`
+	// Message says what was expected and what to do next.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// SetProblems keeps the first MaxProblems of a sorted list and counts them all. Texts longer than the schema allows are cut, with
+// an ellipsis, so that one hostile device name cannot make the whole status unwritable.
+func (s *AcceleratorNodeStatus) SetProblems(problems []NodeProblem) {
+	s.ProblemCount = int32(min(len(problems), 1<<31-1)) //nolint:gosec // bounded on this line
+	s.Problems = nil
+	for _, p := range problems[:min(len(problems), MaxProblems)] {
+		p.Subject, p.Reason, p.Message = cut(p.Subject, 512), cut(p.Reason, 128), cut(p.Message, 2048)
+		s.Problems = append(s.Problems, p)
+	}
+}
+
+// cut shortens text to at most limit characters, the unit of a CRD's maxLength.
+func cut(text string, limit int) string {
+	runes := []rune(text)
+	if len(runes) <= limit {
+		return text
+	}
+	return string(runes[:limit-1]) + "…"
+}

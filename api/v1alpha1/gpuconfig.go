@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// GPUConfig says how the GPUs of a request are given to the pod. It is the opaque configuration of a ResourceClaim, a
+// ResourceClaimTemplate or a DeviceClass; it is never an object of its own.
+type GPUConfig struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Sharing says how containers share a GPU that more than one of them uses. Unset: Exclusive.
+	Sharing *GPUSharing `json:"sharing,omitempty"`
+	// Policy is the administrator's: only a DeviceClass may carry it.
+	Policy *Policy `json:"policy,omitempty"`
+}
+
+// SharingStrategy is how several users of one GPU take turns.
+type SharingStrategy string
+
+// The strategies. Only Exclusive has an effect in this release; validation refuses the others.
+const (
+	// SharingExclusive leaves the GPU as it is: the holder of the claim has it to itself.
+	SharingExclusive SharingStrategy = "Exclusive"
+	// SharingTimeSlicing lets the GPU's own scheduler switch between processes at a chosen interval.
+	SharingTimeSlicing SharingStrategy = "TimeSlicing"
+	// SharingMPS puts NVIDIA's Multi-Process Service between the processes and the GPU.
+	SharingMPS SharingStrategy = "MPS"
+)
+
+// GPUSharing chooses a strategy and its parameters. Parameters of a strategy that is not chosen are refused.
+type GPUSharing struct {
+	// Strategy is Exclusive, TimeSlicing or MPS. Unset: what the class says, or else Exclusive.
+	Strategy SharingStrategy `json:"strategy,omitempty"`
+	// TimeSlicing holds the parameters of the strategy TimeSlicing.
+	TimeSlicing *TimeSlicing `json:"timeSlicing,omitempty"`
+	// MPS holds the parameters of the strategy MPS.
+	MPS *MPS `json:"mps,omitempty"`
+}
+
+// TimeSliceInterval is the length of a turn in the words of the NVIDIA driver, which does not say how long each is.
+type TimeSliceInterval string
+
+// The intervals.
+const (
+	IntervalDefault TimeSliceInterval = "Default"
+	IntervalShort   TimeSliceInterval = "Short"
+	IntervalMedium  TimeSliceInterval = "Medium"
+	IntervalLong    TimeSliceInterval = "Long"
+)
+
+// TimeSlicing holds the parameters of the strategy TimeSlicing.
+type TimeSlicing struct {
+	// Interval is Default, Short, Medium or Long. Unset: Default.
+	Interval TimeSliceInterval `json:"interval,omitempty"`
+}
+
+// MPS holds the parameters of the strategy MPS.
+type MPS struct {
+	// ActiveThreadPercentage is the share of the GPU's threads that one client may use, 1 to 100. Unset: 100.
+	ActiveThreadPercentage *int32 `json:"activeThreadPercentage,omitempty"`
+	// PinnedMemoryLimit is the device memory, in bytes, that one client may pin. Unset: no limit.
+	PinnedMemoryLimit *resource.Quantity `json:"pinnedMemoryLimit,omitempty"`
+}
+
+// Default fills in what an author may leave out of a configuration that stands alone. Merging across class and claim needs the
+// undefaulted form, because there an unset field means "as the class says".
+func (c *GPUConfig) Default() {
+	if c.Sharing == nil {
+		c.Sharing = &GPUSharing{}
+	}
+	if c.Sharing.Strategy == "" {
+		c.Sharing.Strategy = SharingExclusive
+	}
+	if c.Sharing.TimeSlicing != nil && c.Sharing.TimeSlicing.Interval == "" {
+		c.Sharing.TimeSlicing.Interval = IntervalDefault
+	}
+	if c.Sharing.MPS != nil && c.Sharing.MPS.ActiveThreadPercentage == nil {
+		c.Sharing.MPS.ActiveThreadPercentage = new(int32(100))
+	}
+}
+
+// Validate reports every fault of the configuration below path. A policy is a fault unless the configuration is from a class.
+func (c *GPUConfig) Validate(fromClass bool, path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	if c.Sharing != nil {
+		faults = append(faults, c.Sharing.validate(path.Child("sharing"))...)
+	}
+	if c.Policy != nil {
+		faults = append(faults, policyOrigin(fromClass, path.Child("policy"))...)
+		faults = append(faults, c.Policy.validate(path.Child("policy"))...)
+	}
+	return faults
+}
+
+func (s *GPUSharing) validate(path *field.Path) field.ErrorList {
+	faults := s.validateStrategy(path.Child("strategy"))
+	if s.TimeSlicing != nil {
+		faults = append(faults, notApplied(path.Child("timeSlicing"), "", "remove it; time slicing is planned"))
+		faults = append(faults, s.TimeSlicing.validate(path.Child("timeSlicing"))...)
+	}
+	if s.MPS != nil {
+		faults = append(faults, notApplied(path.Child("mps"), "", "remove it; MPS is planned"))
+		faults = append(faults, s.MPS.validate(path.Child("mps"))...)
+	}
+	return faults
+}
+
+func (s *GPUSharing) validateStrategy(path *field.Path) field.ErrorList {
+	switch s.Strategy {
+	case "", SharingExclusive:
+		return nil
+	case SharingTimeSlicing, SharingMPS:
+		return field.ErrorList{notApplied(path, s.Strategy, `use "Exclusive" or leave it out; `+string(s.Strategy)+` is planned`)}
+	default:
+		return field.ErrorList{field.NotSupported(path, s.Strategy, []SharingStrategy{SharingExclusive})}
+	}
+}
+
+func (t *TimeSlicing) validate(path *field.Path) field.ErrorList {
+	switch t.Interval {
+	case "", IntervalDefault, IntervalShort, IntervalMedium, IntervalLong:
+		return nil
+	default:
+		known := []TimeSliceInterval{IntervalDefault, IntervalShort, IntervalMedium, IntervalLong}
+		return field.ErrorList{field.NotSupported(path.Child("interval"), t.Interval, known)}
+	}
+}
+
+func (m *MPS) validate(path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	if p := m.ActiveThreadPercentage; p != nil && (*p < 1 || *p > 100) {
+		faults = append(faults, field.Invalid(path.Child("activeThreadPercentage"), *p, "must be between 1 and 100"))
+	}
+	if q := m.PinnedMemoryLimit; q != nil && q.Sign() <= 0 {
+		faults = append(faults, field.Invalid(path.Child("pinnedMemoryLimit"), q.String(), "must be more than zero bytes"))
+	}
+	return faults
+}
+
+// OriginSharingNotApplied marks the faults of configurations that are well formed and that a later release will apply, so that a
+// caller can tell "not yet" from "wrong".
+const OriginSharingNotApplied = "sharingNotApplied"
+
+func notApplied(path *field.Path, value SharingStrategy, next string) *field.Error {
+	fault := field.Forbidden(path, "this release does not apply it: "+next)
+	if value != "" {
+		fault = field.NotSupported(path, value, []SharingStrategy{SharingExclusive})
+		fault.Detail = "this release does not apply it: " + next
+	}
+	return fault.WithOrigin(OriginSharingNotApplied)
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// AddToScheme registers the kinds that are objects of the API server, so that a client can read and write them. Opaque
+// configurations are not objects and are not registered.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &AcceleratorNode{}, &AcceleratorNodeList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	cdiapi "tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/pkg/parser"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// CommonKind is the CDI kind of edits that any claim may share.
+const CommonKind = "fettle.dev/common"
+
+// hashLength is how many hex digits of the content's SHA-256 name a device: 128 bits.
+const hashLength = 32
+
+// Spec is one immutable spec file.
+type Spec struct {
+	// Device is the qualified name to hand to kubelet: fettle.dev/common=HASH.
+	Device string
+	// File is the file's base name.
+	File string
+	// Content is the JSON to write.
+	Content []byte
+}
+
+// Common makes the shared spec for a set of edits. Equal edits give equal bytes and so the same name.
+func Common(edits device.Edits) (Spec, error) {
+	containerEdits := translate(edits)
+	content, err := json.Marshal(containerEdits)
+	if err != nil {
+		return Spec{}, fmt.Errorf("encode container edits: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	name := hex.EncodeToString(sum[:])[:hashLength]
+	raw := &specs.Spec{Kind: CommonKind, Devices: []specs.Device{{Name: name, ContainerEdits: containerEdits}}}
+	return render(raw, name)
+}
+
+// render validates a spec of one device with the runtime's own library and writes it at the lowest version that its fields
+// need, since an older runtime refuses a newer version whatever the content.
+func render(raw *specs.Spec, name string) (Spec, error) {
+	version, err := specs.MinimumRequiredVersion(raw)
+	if err != nil {
+		return Spec{}, fmt.Errorf("version of CDI spec %s=%s: %w", raw.Kind, name, err)
+	}
+	raw.Version = version
+	edits := cdiapi.ContainerEdits{ContainerEdits: &raw.Devices[0].ContainerEdits}
+	if err := edits.Validate(); err != nil {
+		return Spec{}, fmt.Errorf("CDI spec %s=%s: %w", raw.Kind, name, err)
+	}
+	vendor, class := parser.ParseQualifier(raw.Kind)
+	qualified := parser.QualifiedName(vendor, class, name)
+	if _, _, _, err := parser.ParseQualifiedName(qualified); err != nil {
+		return Spec{}, fmt.Errorf("CDI device name: %w", err)
+	}
+	content, err := json.Marshal(raw)
+	if err != nil {
+		return Spec{}, fmt.Errorf("encode CDI spec %s: %w", qualified, err)
+	}
+	return Spec{Device: qualified, File: fileName(vendor, class, name), Content: append(content, '\n')}, nil
+}
+
+func fileName(vendor, class, name string) string {
+	return vendor + "-" + class + "-" + name + ".json"
+}
+
+// translate keeps the order of the edits, which discovery sorts.
+func translate(edits device.Edits) specs.ContainerEdits {
+	var out specs.ContainerEdits
+	for _, n := range edits.Nodes {
+		out.DeviceNodes = append(out.DeviceNodes, &specs.DeviceNode{
+			Path: n.Path, Type: "c", Major: n.Major, Minor: n.Minor, Permissions: n.Permissions, FileMode: mode(n.Permissions),
+		})
+	}
+	for _, m := range edits.Mounts {
+		access := "rw"
+		if m.ReadOnly {
+			access = "ro"
+		}
+		out.Mounts = append(out.Mounts, &specs.Mount{
+			HostPath: m.HostPath, ContainerPath: m.ContainerPath, Options: []string{access, "nosuid", "nodev", "rbind", "rprivate"},
+		})
+	}
+	return out
+}
+
+// mode lets any user of the container open the node: what guards a device is that only its claim's containers have the node and
+// the device cgroup's leave, and a pod that does not run as root must be able to use what it was given.
+func mode(permissions string) *os.FileMode {
+	m := os.FileMode(0o666)
+	if !strings.Contains(permissions, "w") {
+		m = 0o444
+	}
+	return &m
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command fettle-kubeletplugin runs on every node with accelerators: it publishes ResourceSlices and prepares ResourceClaims.
+//
+// Its subcommand selftest runs inside a container that was given devices and reports whether they can be opened.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/kubeletplugin"
+)
+
+// version is set by the build.
+var version = "devel"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run returns the exit status: 0 after a clean stop, 1 after an error, 2 for a wrong command line.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "selftest" {
+		return selftest(args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "version" {
+		fmt.Fprintln(stdout, version)
+		return 0
+	}
+	options, err := parse(args, environ, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "fettle-kubeletplugin:", err)
+		return 2
+	}
+	if err := serve(ctx, options); err != nil {
+		fmt.Fprintln(stderr, "fettle-kubeletplugin:", err)
+		return 1
+	}
+	return 0
+}
+
+func serve(ctx context.Context, o options) error {
+	file, err := kubeletplugin.LoadFile(o.configFile)
+	if err != nil {
+		return err
+	}
+	o.config.File, o.config.Version = file, version
+	clients, err := connect(o)
+	if err != nil {
+		return err
+	}
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("read the boot id: %w", err)
+	}
+	plugin, err := kubeletplugin.New(o.config, clients, strings.TrimSpace(string(bootID)))
+	if err != nil {
+		return err
+	}
+	// Bursts of claims make garbage of decoded objects; the node has better use for the memory than a lazy collector.
+	debug.SetGCPercent(gcPercent)
+	klog.FromContext(ctx).Info("Starting", "version", version, "node", o.config.Node)
+	return plugin.Run(ctx)
+}
+
+const gcPercent = 50
+
+func connect(o options) (kubeletplugin.Clients, error) {
+	config, err := restConfig(o.kubeconfig)
+	if err != nil {
+		return kubeletplugin.Clients{}, fmt.Errorf("find the API server: %w", err)
+	}
+	config.QPS, config.Burst = float32(o.qps), o.burst
+	config.UserAgent = "fettle-kubeletplugin/" + version
+	dynamicClient, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return kubeletplugin.Clients{}, fmt.Errorf("make a client: %w", err)
+	}
+	// Claims are read and slices written in the compact encoding; custom resources have JSON only.
+	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return kubeletplugin.Clients{}, fmt.Errorf("make a client: %w", err)
+	}
+	return kubeletplugin.Clients{Kube: kube, Dynamic: dynamicClient}, nil
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}

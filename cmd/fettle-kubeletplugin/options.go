@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/kubeletplugin"
+)
+
+// options are the command line and environment.
+type options struct {
+	config     kubeletplugin.Config
+	configFile string
+	kubeconfig string
+	qps        float64
+	burst      int
+}
+
+const envPrefix = "FETTLE_"
+
+// foreignEnv are the names under which a DaemonSet's downward API and the Kernel Module Management operator's spec.dra set the same
+// things. Fettle's own name for a flag wins over them.
+func foreignEnv() map[string]string {
+	return map[string]string{
+		"node-name": "NODE_NAME", "namespace": "POD_NAMESPACE", "pod-uid": "POD_UID", "cdi-root": "CDI_ROOT",
+		"kubelet-registry-dir": "KUBELET_REGISTRAR_DIRECTORY_PATH", "kubelet-plugins-dir": "KUBELET_PLUGINS_DIRECTORY_PATH",
+		"health-port": "HEALTHCHECK_PORT",
+	}
+}
+
+// parse merges flag over FETTLE_ variable over foreign variable over default. A FETTLE_ variable that names no flag is refused.
+func parse(args, environ []string, stderr io.Writer) (options, error) {
+	var o options
+	flags := flagSet(&o)
+	flags.SetOutput(stderr)
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q: settings are flags, see --help", flags.Arg(0))
+	}
+	given := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	env := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		env[name] = value
+	}
+	var errs []error
+	foreign := foreignEnv()
+	flags.VisitAll(func(f *flag.Flag) {
+		own := envName(f.Name)
+		value, ok := env[own]
+		delete(env, own)
+		if !ok {
+			own = foreign[f.Name]
+			value, ok = env[own]
+		}
+		if ok && !given[f.Name] {
+			if err := f.Value.Set(value); err != nil {
+				errs = append(errs, fmt.Errorf("environment variable %s: %w", own, err))
+			}
+		}
+	})
+	links := serviceLink()
+	for name := range env {
+		if strings.HasPrefix(name, envPrefix) && !links.MatchString(name) {
+			errs = append(errs, fmt.Errorf("environment variable %s names no flag", name))
+		}
+	}
+	return o, errors.Join(errs...)
+}
+
+// serviceLink matches the variables that kubelet sets for the Services of a pod's namespace, fettle-controller's among them.
+func serviceLink() *regexp.Regexp {
+	return regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+}
+
+func envName(flagName string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flagName, "-", "_"))
+}
+
+func flagSet(o *options) *flag.FlagSet {
+	const (
+		defaultHealthPort = 51515
+		defaultQPS        = 200
+		defaultBurst      = 400
+	)
+	c := &o.config
+	flags := flag.NewFlagSet("fettle-kubeletplugin", flag.ContinueOnError)
+	flags.StringVar(&c.Node, "node-name", "", "name of this node's Node object")
+	flags.StringVar(&c.Namespace, "namespace", "", "namespace of the plugin's own pod")
+	flags.StringVar(&c.PodUID, "pod-uid", "", "UID of the plugin's own pod; lets an old and a new version serve side by side")
+	flags.StringVar(&c.HostRoot, "host-root", "/", "directory that holds the host's sys, dev and proc")
+	flags.StringVar(&c.PluginsDir, "kubelet-plugins-dir", "/var/lib/kubelet/plugins", "kubelet's directory of plugins")
+	flags.StringVar(&c.RegistryDir, "kubelet-registry-dir", "/var/lib/kubelet/plugins_registry", "kubelet's directory of registration sockets")
+	flags.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "directory of CDI specs that the container runtime reads")
+	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
+	flags.StringVar(&c.HTTPAddress, "http-address", ":8080", "address of /metrics, /readyz and /healthz")
+	flags.IntVar(&c.HealthPort, "health-port", defaultHealthPort, "port of the gRPC health service \"liveness\"")
+	flags.StringVar(&c.NVMLCommand, "nvml-command", "/fettle-nvml", "binary that asks NVIDIA's library; empty: never asked")
+	flags.StringVar(&o.configFile, "config", "", "configuration file, "+kubeletplugin.ConfigAPIVersion+" "+kubeletplugin.ConfigKind)
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials for use outside a pod")
+	flags.Float64Var(&o.qps, "kube-api-qps", defaultQPS, "calls a second to the API server that are not delayed")
+	flags.IntVar(&o.burst, "kube-api-burst", defaultBurst, "calls to the API server in one burst that are not delayed")
+	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(klogFlags)
+	verbosity := klogFlags.Lookup("v")
+	flags.Var(verbosity.Value, "v", "log verbosity: 2 decisions, 4 detail, 6 calls")
+	return flags
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	interval = 10 * time.Minute // between two looks at the Secret
+	retry    = 5 * time.Second  // after a failure
+	attempts = 5                // against other replicas that write the Secret at the same time
+)
+
+// Keeper holds the newest certificate in memory and keeps its Secret. Every replica runs one: whoever comes first creates or
+// renews, the others lose the race on the Secret and read it again.
+type Keeper struct {
+	// Client reads and writes the Secret; it must not read from a cache.
+	Client client.Client
+	// Secret is where the certificate is kept.
+	Secret client.ObjectKey
+	// Names are the DNS names of the webhook's Service.
+	Names []string
+	// Clock is the time.
+	Clock clock.WithTicker
+	// Changed, if set, is called when the authorities changed. It must not block.
+	Changed func(*State)
+
+	state atomic.Pointer[State]
+}
+
+// NeedLeaderElection is false: every replica serves.
+func (k *Keeper) NeedLeaderElection() bool { return false }
+
+// Start keeps the certificate until ctx ends.
+func (k *Keeper) Start(ctx context.Context) error {
+	for {
+		wait := interval
+		if err := k.Sync(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // stopped, not failed
+			}
+			klog.FromContext(ctx).Error(err, "webhook certificate", "secret", k.Secret)
+			wait = retry
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.Clock.After(wait):
+		}
+	}
+}
+
+// Sync brings Secret and memory to a certificate that is good for now.
+func (k *Keeper) Sync(ctx context.Context) error {
+	for range attempts {
+		state, err := k.ensure(ctx)
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("keep Secret %s: %w", k.Secret, err)
+		}
+		before := k.state.Swap(state)
+		if k.Changed != nil && (before == nil || string(before.Bundle()) != string(state.Bundle())) {
+			k.Changed(state)
+		}
+		return nil
+	}
+	return fmt.Errorf("keep Secret %s: another replica was faster %d times in a row", k.Secret, attempts)
+}
+
+// ensure is one attempt; it returns a conflict when another replica was faster.
+func (k *Keeper) ensure(ctx context.Context) (*State, error) {
+	var secret corev1.Secret
+	err := k.Client.Get(ctx, k.Secret, &secret)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	exists := err == nil
+	state, unreadable := Parse(secret.Data)
+	if unreadable == nil && !state.due(k.Clock.Now(), k.Names) {
+		return state, nil
+	}
+	if unreadable != nil && exists {
+		klog.FromContext(ctx).Info("replacing a webhook certificate that cannot be used", "secret", k.Secret, "reason", unreadable)
+	}
+	data, err := next(state, k.Clock.Now(), k.Names)
+	if err != nil {
+		return nil, err
+	}
+	secret.Data = data
+	if exists {
+		err = k.Client.Update(ctx, &secret)
+	} else {
+		secret.ObjectMeta = metav1.ObjectMeta{Name: k.Secret.Name, Namespace: k.Secret.Namespace}
+		secret.Type = corev1.SecretTypeTLS
+		err = k.Client.Create(ctx, &secret)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return Parse(data)
+}
+
+// State is what was last read; nil before the first success.
+func (k *Keeper) State() *State { return k.state.Load() }
+
+// GetCertificate is for [tls.Config]; each handshake gets the certificate of its time.
+func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	state := k.state.Load()
+	if state == nil {
+		return nil, errNoCertificate
+	}
+	return state.Serving(k.Clock.Now()), nil
+}
+
+// Ready is a readiness check: it fails until there is a certificate.
+func (k *Keeper) Ready(*http.Request) error {
+	if k.state.Load() == nil {
+		return errNoCertificate
+	}
+	return nil
+}
+
+var errNoCertificate = errors.New("no webhook certificate yet; see the log for why its Secret cannot be read or written")

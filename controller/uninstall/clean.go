@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller"
+)
+
+// clean deletes what the controller and the plugins made, sorted by how much it would hurt to find it left: what pods can be
+// scheduled by first. A class without our label is an admin's and stays.
+func (u Uninstall) clean(ctx context.Context) error {
+	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.secret(ctx), u.definitions(ctx))
+}
+
+// classes deletes the DeviceClasses that carry our label.
+func (u Uninstall) classes(ctx context.Context) error {
+	var list resourceapi.DeviceClassList
+	err := u.Client.List(ctx, &list, client.MatchingLabels{controller.ManagedByLabel: controller.Name})
+	if err != nil {
+		return fmt.Errorf("list DeviceClasses: %w", err)
+	}
+	var faults []error
+	for i := range list.Items {
+		faults = append(faults, u.delete(ctx, &list.Items[i], "DeviceClass"))
+	}
+	return errors.Join(faults...)
+}
+
+// slices deletes the ResourceSlices of this driver that a node left behind, such as one that is not Ready.
+func (u Uninstall) slices(ctx context.Context) error {
+	var list resourceapi.ResourceSliceList
+	err := u.Client.List(ctx, &list, client.MatchingFields{resourceapi.ResourceSliceSelectorDriver: v1alpha1.DriverName})
+	if err != nil {
+		return fmt.Errorf("list ResourceSlices: %w", err)
+	}
+	var faults []error
+	for i := range list.Items {
+		faults = append(faults, u.delete(ctx, &list.Items[i], "ResourceSlice"))
+	}
+	return errors.Join(faults...)
+}
+
+// accelerators deletes the AcceleratorNodes; a plugin that has retired does not write its own again.
+func (u Uninstall) accelerators(ctx context.Context) error {
+	f, err := u.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var faults []error
+	for i := range f.all {
+		faults = append(faults, u.delete(ctx, &f.all[i], "AcceleratorNode"))
+	}
+	return errors.Join(faults...)
+}
+
+// secret deletes the webhook's certificate; the next controller makes its own.
+func (u Uninstall) secret(ctx context.Context) error {
+	return u.delete(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: controller.TLSSecret},
+	}, "Secret")
+}
+
+// definitions deletes the CRDs that were asked for.
+func (u Uninstall) definitions(ctx context.Context) error {
+	var faults []error
+	for _, d := range u.CRDs {
+		faults = append(faults, u.delete(ctx, &apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: d.Name},
+		}, "CustomResourceDefinition"))
+	}
+	return errors.Join(faults...)
+}
+
+// delete deletes one object; one that is gone already is fine.
+func (u Uninstall) delete(ctx context.Context, object client.Object, kind string) error {
+	if err := u.Client.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s %s: %w", kind, object.GetName(), err)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uninstall
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// patience is how long a pod may resist eviction, by its disruption budget, before it is deleted.
+const patience = 30 * time.Second
+
+// drain ends the pods that hold devices and waits until their claims are released and unprepared.
+func (u Uninstall) drain(ctx context.Context) error {
+	asked := map[types.UID]time.Time{}
+	for {
+		in, err := u.inUse(ctx)
+		if err != nil {
+			return err
+		}
+		if in == nil {
+			return nil
+		}
+		for _, h := range in.Holds {
+			for _, pod := range h.Pods {
+				if err := u.end(ctx, h.Claim, pod, asked); err != nil {
+					return err
+				}
+			}
+		}
+		if err := u.sleep(ctx); err != nil {
+			return fmt.Errorf("%w: %w", err, in)
+		}
+	}
+}
+
+// end evicts one pod, and deletes it once it has resisted for [patience]. Asked remembers since when.
+func (u Uninstall) end(ctx context.Context, claim types.NamespacedName, who Consumer, asked map[types.UID]time.Time) error {
+	var pod corev1.Pod
+	err := u.Client.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: who.Name}, &pod)
+	if apierrors.IsNotFound(err) || err == nil && (pod.UID != who.UID || pod.DeletionTimestamp != nil) {
+		return nil // gone or going; the claim follows
+	}
+	if err != nil {
+		return fmt.Errorf("read pod %s/%s: %w", claim.Namespace, who.Name, err)
+	}
+	since, known := asked[who.UID]
+	if !known {
+		since = u.Clock.Now()
+		asked[who.UID] = since
+		klog.FromContext(ctx).Info("evicting a pod that holds devices", "pod", klog.KObj(&pod), "claim", claim)
+		u.Recorder.Eventf(&pod, nil, corev1.EventTypeWarning, "Evicted", "Uninstall",
+			"evicted because fettle.dev is uninstalled and claim %s holds its devices", claim.Name)
+	}
+	return u.remove(ctx, &pod, u.Clock.Now().Sub(since) >= patience)
+}
+
+// remove evicts the pod, or deletes it when eviction is no longer asked for. A refusal by a disruption budget is no fault.
+func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod, byDeletion bool) error {
+	same := &metav1.Preconditions{UID: ptr.To(pod.UID)}
+	if byDeletion {
+		klog.FromContext(ctx).Info("deleting a pod that resists eviction", "pod", klog.KObj(pod))
+		err := u.Client.Delete(ctx, pod, client.Preconditions(*same))
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		return nil
+	}
+	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: same}}
+	err := u.Client.SubResource("eviction").Create(ctx, pod, eviction)
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err) {
+		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uninstall
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// Hold is one claim that has devices of this driver and is reserved for someone.
+type Hold struct {
+	Claim types.NamespacedName
+	// Pods are the pods it is reserved for, sorted by name; they live in the claim's namespace.
+	Pods []Consumer
+	// Others are consumers of another kind, as resource/name, which an uninstall cannot end.
+	Others []string
+}
+
+// Consumer is a pod by name and identity, so that its successor of the same name is not taken for it.
+type Consumer struct {
+	Name string
+	UID  types.UID
+}
+
+// holds returns the claims in use, sorted by namespace and name. Results with admin access count too: their pods hold files of
+// the plugin open.
+func holds(claims []resourceapi.ResourceClaim) []Hold {
+	var in []Hold
+	for i := range claims {
+		claim := &claims[i]
+		if len(claim.Status.ReservedFor) == 0 || !ours(claim) {
+			continue
+		}
+		h := Hold{Claim: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}}
+		for _, r := range claim.Status.ReservedFor {
+			if r.APIGroup == "" && r.Resource == "pods" {
+				h.Pods = append(h.Pods, Consumer{Name: r.Name, UID: r.UID})
+			} else {
+				h.Others = append(h.Others, r.Resource+"/"+r.Name)
+			}
+		}
+		slices.SortFunc(h.Pods, func(a, b Consumer) int { return cmp.Compare(a.Name, b.Name) })
+		slices.Sort(h.Others)
+		in = append(in, h)
+	}
+	slices.SortFunc(in, func(a, b Hold) int {
+		return cmp.Or(cmp.Compare(a.Claim.Namespace, b.Claim.Namespace), cmp.Compare(a.Claim.Name, b.Claim.Name))
+	})
+	return in
+}
+
+// ours tells whether any device of the claim is this driver's.
+func ours(claim *resourceapi.ResourceClaim) bool {
+	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
+		func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName })
+}
+
+// preparing returns the names of the nodes that count prepared claims, sorted, leaving out those in skip.
+func preparing(nodes []v1alpha1.AcceleratorNode, skip map[string]string) []string {
+	var names []string
+	for _, n := range nodes {
+		if n.Status.PreparedClaims > 0 && skip[n.Name] == "" {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Error lists each claim with its consumers, then the nodes, then the next step.
+func (e *InUseError) Error() string {
+	var b strings.Builder
+	b.WriteString("devices are in use:")
+	for _, h := range e.Holds {
+		fmt.Fprintf(&b, "\n  claim %s", h.Claim)
+		for _, p := range h.Pods {
+			fmt.Fprintf(&b, " pod %s/%s", h.Claim.Namespace, p.Name)
+		}
+		for _, o := range h.Others {
+			fmt.Fprintf(&b, " %s", o)
+		}
+	}
+	for _, n := range e.Nodes {
+		fmt.Fprintf(&b, "\n  node %s still has prepared claims", n)
+	}
+	b.WriteString("\ndelete these pods and try again, or uninstall with --force to have them evicted")
+	return b.String()
+}
+
+// refuse returns an [*InUseError] when anything is in use.
+func (u Uninstall) refuse(ctx context.Context) error {
+	in, err := u.inUse(ctx)
+	if err != nil {
+		return err
+	}
+	if in != nil {
+		return in
+	}
+	return nil
+}
+
+// inUse returns who holds devices now; nil when nobody does. Nodes that cannot answer count only without force: with it, an
+// uninstall must not wait for what cannot come.
+func (u Uninstall) inUse(ctx context.Context) (*InUseError, error) {
+	var claims resourceapi.ResourceClaimList
+	if err := u.Client.List(ctx, &claims); err != nil {
+		return nil, fmt.Errorf("list ResourceClaims: %w", err)
+	}
+	nodes, err := u.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	skip := nodes.silent
+	if !u.Force {
+		skip = nodes.gone()
+	}
+	e := &InUseError{Holds: holds(claims.Items), Nodes: preparing(nodes.all, skip)}
+	if len(e.Holds) == 0 && len(e.Nodes) == 0 {
+		return nil, nil //nolint:nilnil // nobody is a good answer
+	}
+	return e, nil
+}
+
+// nodeReady is the state of a Node's Ready condition as the uninstall needs it: anything but True is silence.
+func nodeReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller"
+)
+
+// The reasons why a node is not waited for.
+const (
+	nodeGone     = "its Node is gone"
+	nodeNotReady = "its Node is not Ready"
+)
+
+// fleet is every AcceleratorNode and, by name, why a node cannot answer.
+type fleet struct {
+	all    []v1alpha1.AcceleratorNode
+	silent map[string]string
+}
+
+// gone returns only those of the silent nodes that cannot come back.
+func (f fleet) gone() map[string]string {
+	gone := map[string]string{}
+	for name, why := range f.silent {
+		if why == nodeGone {
+			gone[name] = why
+		}
+	}
+	return gone
+}
+
+// nodes reads all AcceleratorNodes and the Nodes behind them. A cluster without the CRD has none.
+func (u Uninstall) nodes(ctx context.Context) (fleet, error) {
+	var accelerators v1alpha1.AcceleratorNodeList
+	if err := u.Client.List(ctx, &accelerators); err != nil && !meta.IsNoMatchError(err) {
+		return fleet{}, fmt.Errorf("list AcceleratorNodes: %w", err)
+	}
+	var nodes corev1.NodeList
+	if err := u.Client.List(ctx, &nodes); err != nil {
+		return fleet{}, fmt.Errorf("list Nodes: %w", err)
+	}
+	return newFleet(accelerators.Items, nodes.Items), nil
+}
+
+// newFleet finds the nodes that cannot answer.
+func newFleet(accelerators []v1alpha1.AcceleratorNode, nodes []corev1.Node) fleet {
+	ready := map[string]bool{}
+	for i := range nodes {
+		ready[nodes[i].Name] = nodeReady(&nodes[i])
+	}
+	f := fleet{all: accelerators, silent: map[string]string{}}
+	for _, a := range accelerators {
+		up, exists := ready[a.Name]
+		switch {
+		case !exists:
+			f.silent[a.Name] = nodeGone
+		case !up:
+			f.silent[a.Name] = nodeNotReady
+		}
+	}
+	return f
+}
+
+// unretired returns the names of the nodes that can answer and have not retired yet, sorted. What a condition says about an
+// older generation of the request is not told apart: a plugin that retired stays retired until the annotation goes.
+func (f fleet) unretired() []string {
+	var names []string
+	for _, a := range f.all {
+		if f.silent[a.Name] == "" && !meta.IsStatusConditionTrue(a.Status.Conditions, v1alpha1.ConditionRetired) {
+			names = append(names, a.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// retire asks every plugin to retire and waits until each that can answer has.
+func (u Uninstall) retire(ctx context.Context) error {
+	warned := map[string]bool{}
+	for {
+		f, err := u.nodes(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range f.all {
+			if err := u.annotate(ctx, &f.all[i]); err != nil {
+				return err
+			}
+			name := f.all[i].Name
+			if why := f.silent[name]; why != "" && !warned[name] {
+				warned[name] = true
+				klog.FromContext(ctx).Info("not waiting for a node; its files stay behind", "node", name, "reason", why)
+			}
+		}
+		waiting := f.unretired()
+		if len(waiting) == 0 {
+			return nil
+		}
+		if err := u.sleep(ctx); err != nil {
+			return fmt.Errorf("plugins that have not retired: %s; look at their logs and AcceleratorNodes, or delete the Nodes"+
+				" that will not come back: %w", strings.Join(waiting, ", "), err)
+		}
+	}
+}
+
+// annotate asks one plugin to retire. An admin's own value asks for the same and is kept.
+func (u Uninstall) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode) error {
+	switch node.Annotations[controller.RetireAnnotation] {
+	case controller.RetireByUninstall, controller.RetireByAdmin:
+		return nil
+	}
+	before := node.DeepCopy()
+	meta := map[string]string{controller.RetireAnnotation: controller.RetireByUninstall}
+	for k, v := range node.Annotations {
+		if k != controller.RetireAnnotation {
+			meta[k] = v
+		}
+	}
+	node.Annotations = meta
+	if err := u.Client.Patch(ctx, node, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("annotate AcceleratorNode %s: %w", node.Name, err)
+	}
+	klog.FromContext(ctx).Info("asked the plugin to retire", "node", node.Name)
+	return nil
+}
+
+// sleep waits for the next look, or says that the deadline is over.
+func (u Uninstall) sleep(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("deadline of %s is over (--timeout)", u.Timeout)
+		}
+		return ctx.Err()
+	case <-u.Clock.After(poll):
+		return nil
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package uninstall takes Fettle out of a cluster in the reverse order of its work: no claim is in use, every node's plugin has
+// retired, then the objects go. It is what the chart's pre-delete hook runs while controller and plugins are still up.
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/controller/crd"
+)
+
+// poll is the time between two looks at what an uninstall waits for.
+const poll = time.Second
+
+// Uninstall is one uninstall.
+type Uninstall struct {
+	// Client must not read from a cache.
+	Client client.Client
+	// Recorder takes the Events of pods that are evicted.
+	Recorder events.EventRecorder
+	// Clock is the time.
+	Clock clock.WithTicker
+	// Namespace is the controller's.
+	Namespace string
+	// Force ends the pods that hold devices. Without it, one such pod refuses the uninstall.
+	Force bool
+	// Timeout bounds the whole.
+	Timeout time.Duration
+	// CRDs are the definitions to delete at the end, with all their objects; nil keeps them.
+	CRDs []crd.Definition
+}
+
+// InUseError says who still holds devices.
+type InUseError struct {
+	// Holds are the claims in use, sorted.
+	Holds []Hold
+	// Nodes are the nodes whose plugin still counts prepared claims, sorted.
+	Nodes []string
+}
+
+// Run uninstalls. An [*InUseError] refuses before anything was changed. After any other error the running controller takes the
+// retirements back, so that the cluster goes on as before, and a later Run starts over.
+func (u Uninstall) Run(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, u.Timeout)
+	defer cancel()
+	if !u.Force {
+		if err := u.refuse(ctx); err != nil {
+			return err
+		}
+	}
+	lease := &lease{client: u.Client, clock: u.Clock, key: leaseKey(u.Namespace)}
+	stop, err := lease.hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop(err == nil)) }()
+
+	if u.Force {
+		if err := u.drain(ctx); err != nil {
+			return fmt.Errorf("drain: %w", err)
+		}
+	}
+	if err := u.retire(ctx); err != nil {
+		return fmt.Errorf("retire the nodes: %w", err)
+	}
+	// A claim may have been prepared between the first look and the last plugin's retirement.
+	if err := u.refuse(ctx); err != nil {
+		return err
+	}
+	if err := u.clean(ctx); err != nil {
+		return fmt.Errorf("delete objects: %w", err)
+	}
+	klog.FromContext(ctx).Info("uninstalled")
+	return nil
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package webhook answers the API server's reviews of the objects that may carry a Fettle configuration. What is right is decided
+// by pkg/admission; this package decodes, asks and answers, and it never stands in the way when it cannot decide: Prepare on the
+// node remains the authority.
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// Path is where the reviews arrive.
+const Path = "/validate-config"
+
+// The verdicts that Observe is told.
+const (
+	Allowed   = "allowed"
+	Denied    = "denied"
+	Undecided = "undecided"
+)
+
+// Handler answers reviews of resource.k8s.io/v1 ResourceClaims, ResourceClaimTemplates and DeviceClasses.
+type Handler struct {
+	// Validate returns every fault of the Fettle configurations in one of these objects, with the path of its field, and nothing
+	// for an object without one.
+	Validate func(runtime.Object) field.ErrorList
+	// Observe is told each verdict.
+	Observe func(resource, verdict string)
+}
+
+// Handle answers one review. A fault inside admits the object with a warning, so that it cannot keep other objects out.
+func (h Handler) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
+	verdict := Undecided
+	defer func() {
+		if fault := recover(); fault != nil {
+			klog.FromContext(ctx).Error(nil, "panic in the review of a configuration", "resource", req.Resource.Resource,
+				"namespace", req.Namespace, "name", req.Name, "panic", fault, "stack", string(debug.Stack()))
+			verdict, response = Undecided, undecided("the webhook had an internal fault")
+		}
+		h.Observe(req.Resource.Resource, verdict)
+	}()
+	verdict, response = h.review(req)
+	return response
+}
+
+// review decodes and validates.
+func (h Handler) review(req admission.Request) (string, admission.Response) {
+	object, err := decode(req.Kind, req.Object.Raw)
+	if err != nil {
+		return Undecided, undecided(err.Error())
+	}
+	if object.GetDeletionTimestamp() != nil || req.Operation == admissionv1.Update && sameSpec(req, object) {
+		// An object that came in while nobody looked must still get its labels changed and its finalizers removed.
+		return Allowed, admission.Allowed("")
+	}
+	faults := h.Validate(object)
+	if len(faults) == 0 {
+		return Allowed, admission.Allowed("")
+	}
+	name := object.GetName()
+	if name == "" {
+		name = object.GetGenerateName()
+	}
+	status := apierrors.NewInvalid(schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}, name, faults).Status()
+	return Denied, admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status}}
+}
+
+// undecided admits with a warning that says who will have the last word.
+func undecided(why string) admission.Response {
+	return admission.Allowed("").WithWarnings(fmt.Sprintf(
+		"fettle.dev: the configuration was not checked (%s); a fault in it will only show when a pod starts", why))
+}
+
+// decode makes the object of a review. matchPolicy Equivalent has the API server convert other versions to v1.
+func decode(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
+	var object client.Object
+	switch (schema.GroupVersionKind{Group: kind.Group, Version: kind.Version, Kind: kind.Kind}) {
+	case resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"):
+		object = &resourceapi.ResourceClaim{}
+	case resourceapi.SchemeGroupVersion.WithKind("ResourceClaimTemplate"):
+		object = &resourceapi.ResourceClaimTemplate{}
+	case resourceapi.SchemeGroupVersion.WithKind("DeviceClass"):
+		object = &resourceapi.DeviceClass{}
+	default:
+		return nil, fmt.Errorf("%s/%s %s is not known here, expected a kind of %s",
+			kind.Group, kind.Version, kind.Kind, resourceapi.SchemeGroupVersion)
+	}
+	if err := json.Unmarshal(raw, object); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", kind.Kind, err)
+	}
+	return object, nil
+}
+
+// sameSpec tells whether an update leaves the spec as it was.
+func sameSpec(req admission.Request, object client.Object) bool {
+	old, err := decode(req.Kind, req.OldObject.Raw)
+	return err == nil && equality.Semantic.DeepEqual(spec(old), spec(object))
+}
+
+// spec is the part of an object that holds configurations.
+func spec(object client.Object) any {
+	switch o := object.(type) {
+	case *resourceapi.ResourceClaim:
+		return o.Spec
+	case *resourceapi.ResourceClaimTemplate:
+		return o.Spec
+	case *resourceapi.DeviceClass:
+		return o.Spec
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+{{/*
+What values.schema.json cannot say, in sentences. Included once, from the kubelet plugin's DaemonSet.
+*/}}
+{{- define "fettle.check" -}}
+{{- include "fettle.checkCluster" . -}}
+{{- include "fettle.checkHostDevices" . -}}
+{{- include "fettle.checkCombinations" . -}}
+{{- end }}
+
+{{- define "fettle.checkCluster" -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- if not (semverCompare ">=1.34.0-0" $version) -}}
+{{- fail (printf "\n\nFettle needs Kubernetes 1.34 or newer, because it speaks only resource.k8s.io/v1.\nThis cluster is %s. Upgrade the cluster, then install Fettle again.\n" $version) -}}
+{{- end -}}
+{{- if not (.Capabilities.APIVersions.Has "resource.k8s.io/v1") -}}
+{{- fail "\n\nThis cluster does not serve resource.k8s.io/v1, although its version could.\nLook for --runtime-config or --feature-gates=DynamicResourceAllocation=false on its API server and remove them.\n" -}}
+{{- end -}}
+{{- if and .Values.openshift.enabled (not (.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}
+{{- fail "\n\nopenshift.enabled is true, but this cluster does not serve security.openshift.io/v1, so it is not OpenShift.\nSet openshift.enabled=false. (helm template: add --api-versions security.openshift.io/v1)\n" -}}
+{{- end -}}
+{{- if and (or .Values.monitoring.podMonitor.enabled .Values.monitoring.serviceMonitor.enabled) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail "\n\nmonitoring.podMonitor or monitoring.serviceMonitor is enabled, but this cluster does not serve monitoring.coreos.com/v1.\nInstall the Prometheus operator's CRDs first, or set both to false. (helm template: add --api-versions monitoring.coreos.com/v1)\n" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fettle.checkHostDevices" -}}
+{{- $names := dict -}}
+{{- range $i, $device := .Values.hostDevices -}}
+{{- if hasKey $names $device.name -}}
+{{- fail (printf "\n\nhostDevices[%d].name: %q is used twice; device names would collide. Give each entry its own name.\n" $i $device.name) -}}
+{{- end -}}
+{{- $_ := set $names $device.name true -}}
+{{- range $j, $glob := $device.directories -}}
+{{- if not (include "fettle.globParent" $glob) -}}
+{{- fail (printf "\n\nhostDevices[%d].directories[%d]: %q lies directly under /, so the chart would have to mount the whole host read-write.\nPut these directories one level down, such as /mnt%s.\n" $i $j $glob $glob) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fettle.checkCombinations" -}}
+{{- if and .Values.nfd.enabled .Values.kubeletPlugin.affinity -}}
+{{- fail "\n\nnfd.enabled and kubeletPlugin.affinity both set the DaemonSet's affinity.\nKeep one: copy the NFD terms you want into kubeletPlugin.affinity and set nfd.enabled=false.\n" -}}
+{{- end -}}
+{{- if and .Values.selfTest.enabled (eq .Values.selfTest.namespace .Release.Namespace) -}}
+{{- fail (printf "\n\nselfTest.namespace is %q, the release's own namespace. The self-test's namespace is labelled for admin access,\nwhich lets every claim in it look at any device: keep it apart, for instance selfTest.namespace=fettle-selftest.\n" .Release.Namespace) -}}
+{{- end -}}
+{{- end }}

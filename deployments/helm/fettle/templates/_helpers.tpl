@@ -1,0 +1,76 @@
+{{/*
+Names are fixed, not derived from the release: a node has one Fettle (the driver's name is fixed), so a second release
+in the same cluster must collide, and Helm then says which release owns the object.
+*/}}
+{{- define "fettle.pluginName" -}}fettle-kubeletplugin{{- end }}
+{{- define "fettle.controllerName" -}}fettle-controller{{- end }}
+{{- define "fettle.uninstallName" -}}fettle-uninstall{{- end }}
+{{- define "fettle.selfTestName" -}}fettle-selftest{{- end }}
+
+{{/* Names of the CustomResourceDefinitions that the controller applies, as a YAML list. */}}
+{{- define "fettle.crds" -}}
+- acceleratornodes.fettle.dev
+{{- end }}
+
+{{/* Labels that select a component's pods: dict "root" $ "component" NAME. Never changes, since selectors are immutable. */}}
+{{- define "fettle.selectorLabels" -}}
+app.kubernetes.io/name: fettle
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* Labels of every object: dict "root" $ "component" NAME. */}}
+{{- define "fettle.labels" -}}
+{{ include "fettle.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: fettle
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* An image reference: dict "root" $ "image" VALUES. The digest wins over the tag. */}}
+{{- define "fettle.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{- end -}}
+{{- end }}
+
+{{/* Pull secrets of a pod, or nothing. */}}
+{{- define "fettle.imagePullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* A path of the host tree as the host sees it: dict "root" $ "path" "/sys". */}}
+{{- define "fettle.hostPath" -}}
+{{ trimSuffix "/" .root.Values.hostRoot }}{{ .path }}
+{{- end }}
+
+{{/* Security context of containers that need nothing from the host. */}}
+{{- define "fettle.unprivilegedContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Security context of pods that run as nobody in particular. */}}
+{{- define "fettle.nonRootPodContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* Name of the PriorityClass of both components. */}}
+{{- define "fettle.priorityClassName" -}}
+{{ .Values.priorityClass.name }}
+{{- end }}

@@ -1,0 +1,61 @@
+{{/*
+The features that need a privileged kubelet plugin, one line each: whether it is on, and why it needs it. A later feature
+adds its line here and nothing else. The reason is printed into the DaemonSet as an annotation.
+*/}}
+{{- define "fettle.privilegedFeatures" -}}
+- name: nvidia
+  enabled: {{ .Values.nvidia.enabled }}
+  reason: NVIDIA's library opens /dev/nvidiactl, which the device cgroup allows only to a privileged container
+{{- end }}
+
+{{/* Reasons of the features that are on, joined by "; "; empty if none. */}}
+{{- define "fettle.privilegedReasons" -}}
+{{- $reasons := list -}}
+{{- range (include "fettle.privilegedFeatures" . | fromYamlArray) -}}
+{{- if .enabled -}}{{- $reasons = append $reasons (printf "%s: %s" .name .reason) -}}{{- end -}}
+{{- end -}}
+{{- join "; " $reasons -}}
+{{- end }}
+
+{{/* "true" if the kubelet plugin runs privileged, else empty. kubeletPlugin.privileged overrides the table. */}}
+{{- define "fettle.privileged" -}}
+{{- $override := toString .Values.kubeletPlugin.privileged -}}
+{{- if eq $override "true" -}}true
+{{- else if and (eq $override "auto") (include "fettle.privilegedReasons" .) -}}true
+{{- end -}}
+{{- end }}
+
+{{/* Capabilities that an unprivileged plugin gets back, as a YAML list: only those that emptying host directories needs. */}}
+{{- define "fettle.addedCapabilities" -}}
+{{- if include "fettle.hostDirectories" . -}}
+[DAC_OVERRIDE, FOWNER]
+{{- end -}}
+{{- end }}
+
+{{/* Security context of the kubelet plugin's container. It is root since kubelet's sockets and the CDI directory are. */}}
+{{- define "fettle.pluginSecurityContext" -}}
+runAsUser: 0
+runAsGroup: 0
+readOnlyRootFilesystem: true
+{{- if include "fettle.privileged" . }}
+privileged: true
+{{- else }}
+privileged: false
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+  {{- with include "fettle.addedCapabilities" . }}
+  add: {{ . }}
+  {{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+{{- $selinux := .Values.kubeletPlugin.seLinuxOptions }}
+{{- if and .Values.openshift.enabled (not $selinux) }}
+{{- $selinux = dict "type" "spc_t" }}
+{{- end }}
+{{- with $selinux }}
+seLinuxOptions:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

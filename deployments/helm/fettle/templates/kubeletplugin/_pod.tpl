@@ -1,0 +1,128 @@
+{{/* The kubelet plugin's configuration file. */}}
+{{- define "fettle.pluginConfig" -}}
+apiVersion: config.fettle.dev/v1alpha1
+kind: KubeletPluginConfiguration
+discoveryInterval: {{ .Values.discoveryInterval }}
+nvml:
+  disabled: {{ not .Values.nvidia.enabled }}
+  {{- if .Values.nvidia.enabled }}
+  driverRoot: /driver-root
+  timeout: {{ .Values.nvidia.timeout }}
+  {{- end }}
+{{- with .Values.hostDevices }}
+hostDevices:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Affinity of the DaemonSet's pods, or nothing. */}}
+{{- define "fettle.pluginAffinity" -}}
+{{- if .Values.nfd.enabled }}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      {{- range .Values.nfd.labels }}
+      - matchExpressions:
+          - key: {{ . }}
+            operator: In
+            values: ["true"]
+      {{- end }}
+{{- else }}
+{{- with .Values.kubeletPlugin.affinity }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Volume mounts of the kubelet plugin. Sockets and CDI files need the same path inside and outside. */}}
+{{- define "fettle.pluginVolumeMounts" -}}
+- name: config
+  mountPath: /etc/fettle
+  readOnly: true
+- name: plugin
+  mountPath: {{ .Values.kubeletDir }}/plugins/fettle.dev
+- name: registry
+  mountPath: {{ .Values.kubeletDir }}/plugins_registry
+- name: cdi
+  mountPath: /var/run/cdi
+- name: state
+  mountPath: /var/lib/fettle
+- name: host-sys
+  mountPath: /host/sys
+  readOnly: true
+- name: host-dev
+  mountPath: /host/dev
+  readOnly: true
+- name: host-proc-driver
+  mountPath: /host/proc/driver
+  readOnly: true
+- name: host-proc-devices
+  mountPath: /host/proc/devices
+  readOnly: true
+{{- if .Values.nvidia.enabled }}
+- name: driver-root
+  mountPath: /driver-root
+  readOnly: true
+  mountPropagation: {{ .Values.kubeletPlugin.mountPropagation }}
+{{- end }}
+{{- range $i, $dir := include "fettle.hostDirectories" . | fromYamlArray }}
+- name: host-dir-{{ $i }}
+  mountPath: /host{{ $dir }}
+  mountPropagation: {{ $.Values.kubeletPlugin.mountPropagation }}
+{{- end }}
+{{- end }}
+
+{{/*
+Volumes of the kubelet plugin. On a real machine what must be there is asked for; a simulated machine may lack parts of
+proc, which are then made.
+*/}}
+{{- define "fettle.pluginVolumes" -}}
+{{- $simulated := ne .Values.hostRoot "/" -}}
+- name: config
+  configMap:
+    name: {{ include "fettle.pluginName" . }}
+- name: plugin
+  hostPath:
+    path: {{ .Values.kubeletDir }}/plugins/fettle.dev
+    type: DirectoryOrCreate
+- name: registry
+  hostPath:
+    path: {{ .Values.kubeletDir }}/plugins_registry
+    type: Directory
+- name: cdi
+  hostPath:
+    path: /var/run/cdi
+    type: DirectoryOrCreate
+- name: state
+  hostPath:
+    path: /var/lib/fettle
+    type: DirectoryOrCreate
+- name: host-sys
+  hostPath:
+    path: {{ include "fettle.hostPath" (dict "root" $ "path" "/sys") }}
+    type: Directory
+- name: host-dev
+  hostPath:
+    path: {{ include "fettle.hostPath" (dict "root" $ "path" "/dev") }}
+    type: Directory
+- name: host-proc-driver
+  hostPath:
+    path: {{ include "fettle.hostPath" (dict "root" $ "path" "/proc/driver") }}
+    type: {{ ternary "DirectoryOrCreate" "Directory" $simulated }}
+- name: host-proc-devices
+  hostPath:
+    path: {{ include "fettle.hostPath" (dict "root" $ "path" "/proc/devices") }}
+    type: {{ ternary "FileOrCreate" "File" $simulated }}
+{{- if .Values.nvidia.enabled }}
+- name: driver-root
+  hostPath:
+    path: {{ .Values.nvidia.driverRoot }}
+    type: Directory
+{{- end }}
+{{- range $i, $dir := include "fettle.hostDirectories" . | fromYamlArray }}
+- name: host-dir-{{ $i }}
+  hostPath:
+    path: {{ include "fettle.hostPath" (dict "root" $ "path" $dir) }}
+    type: DirectoryOrCreate
+{{- end }}
+{{- end }}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hygiene
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+// fence is a block of YAML in a Markdown file.
+var fence = regexp.MustCompile("(?ms)^```ya?ml\n(.*?)^```")
+
+// link is a Markdown link; its first group is the target without a title.
+var link = regexp.MustCompile(`\]\(([^)\s]+)[^)]*\)`)
+
+// yamlTexts collects the YAML of the project by where it stands: files, and blocks in Markdown. Helm's templates are not YAML until
+// they are rendered, which the chart's own tests do.
+func yamlTexts(t *testing.T) map[string]string {
+	t.Helper()
+	result := map[string]string{}
+	for _, name := range files(t) {
+		switch path.Ext(name) {
+		case ".yaml", ".yml":
+			if !strings.Contains(name, "/templates/") {
+				result[name] = read(t, name)
+			}
+		case ".md":
+			var blocks []string
+			for _, match := range fence.FindAllStringSubmatch(read(t, name), -1) {
+				blocks = append(blocks, match[1])
+			}
+			if len(blocks) > 0 {
+				result[name] = strings.Join(blocks, "\n---\n")
+			}
+		}
+	}
+	return result
+}
+
+// checkDocument parses one YAML document, refusing duplicate keys, and for a kind of Kubernetes itself unknown fields too.
+func checkDocument(decoder runtime.Decoder, document []byte) error {
+	var value any
+	if err := yaml.UnmarshalStrict(document, &value); err != nil {
+		return err
+	}
+	object, ok := value.(map[string]any)
+	if !ok || object["kind"] == nil || object["apiVersion"] == nil {
+		return nil
+	}
+	_, _, err := decoder.Decode(document, nil, nil)
+	if runtime.IsNotRegisteredError(err) {
+		return nil
+	}
+	return err
+}
+
+func TestYAML(t *testing.T) {
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	for name, text := range yamlTexts(t) {
+		reader := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
+		for {
+			document, err := reader.Read()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err == nil && len(bytes.TrimSpace(document)) > 0 {
+				err = checkDocument(decoder, document)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				break
+			}
+		}
+	}
+}
+
+func TestLinksResolve(t *testing.T) {
+	for _, name := range files(t) {
+		if path.Ext(name) != ".md" {
+			continue
+		}
+		for _, match := range link.FindAllStringSubmatch(read(t, name), -1) {
+			target, _, _ := strings.Cut(match[1], "#")
+			if target == "" || strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(root, path.Dir(name), target)); err != nil {
+				t.Errorf("%s links to %s, which is not there", name, target)
+			}
+		}
+	}
+}
+
+// TestShell checks the syntax of every shell script, which it finds by suffix or first line.
+func TestShell(t *testing.T) {
+	for _, name := range files(t) {
+		script := slices.Contains([]string{".sh", ".bash"}, path.Ext(name))
+		if !script && path.Ext(name) == "" {
+			script = strings.HasPrefix(read(t, name), "#!") && strings.Contains(strings.SplitN(read(t, name), "\n", 2)[0], "sh")
+		}
+		if !script {
+			continue
+		}
+		if output, err := exec.Command("bash", "-n", filepath.Join(root, name)).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, output)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/discover"
+)
+
+// ConfigAPIVersion and ConfigKind are what the plugin's configuration file must say it is.
+const (
+	ConfigAPIVersion = "config.fettle.dev/v1alpha1"
+	ConfigKind       = "KubeletPluginConfiguration"
+)
+
+// maxSocketPath is the longest path that Go can bind a unix socket to: one byte less than sun_path holds.
+const maxSocketPath = 107
+
+// Config is everything the plugin is told from outside: where it runs, and what the admin wrote into its file.
+type Config struct {
+	// Node is the name of this node's Node object.
+	Node string
+	// Namespace is where the plugin's own pod runs.
+	Namespace string
+	// PodUID lets two versions of the plugin serve one node during a rolling update. Empty outside a pod.
+	PodUID string
+	// HostRoot is the directory that holds the host's sys, dev and proc.
+	HostRoot string
+	// PluginsDir and RegistryDir are kubelet's, at the same path inside and outside the plugin's container.
+	PluginsDir, RegistryDir string
+	// CDIRoot is the directory of specs that the container runtime reads.
+	CDIRoot string
+	// StateDir keeps the records of claims; it must outlive the pod and a reboot.
+	StateDir string
+	// HTTPAddress serves /metrics, /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness".
+	HTTPAddress string
+	HealthPort  int
+	// NVMLCommand is the path of the fettle-nvml binary. Empty: never asked.
+	NVMLCommand string
+	// Version is the build's own version, shown in AcceleratorNode.
+	Version string
+
+	File FileConfig
+}
+
+// FileConfig is the plugin's configuration file. Unknown keys are refused.
+type FileConfig struct {
+	metav1.TypeMeta `json:",inline"`
+	// HostDevices are directories and character devices of the host to publish as devices of class host.fettle.dev.
+	HostDevices []discover.HostDevice `json:"hostDevices,omitempty"`
+	// NVML is how NVIDIA's management library is asked.
+	NVML NVMLConfig `json:"nvml,omitempty"`
+	// DiscoveryInterval is how often hardware is looked at where no kernel event said that it changed. Default 30s.
+	DiscoveryInterval metav1.Duration `json:"discoveryInterval,omitempty"`
+	// DeviceMetadata writes KEP-5304 metadata files into containers, at the price of one CDI file a claim and request.
+	DeviceMetadata bool `json:"deviceMetadata,omitempty"`
+}
+
+// NVMLConfig bounds the child process that loads NVIDIA's library.
+type NVMLConfig struct {
+	Disabled bool `json:"disabled,omitempty"`
+	// Timeout is how long the child may take before it is killed. Default 20s: a cold driver initialises every GPU.
+	Timeout metav1.Duration `json:"timeout,omitempty"`
+	// DriverRoot is the directory under which the driver's libraries are found. Default /.
+	DriverRoot string `json:"driverRoot,omitempty"`
+}
+
+const (
+	defaultDiscoveryInterval = 30 * time.Second
+	defaultNVMLTimeout       = 20 * time.Second
+	minDiscoveryInterval     = time.Second
+)
+
+// LoadFile reads the configuration file. An empty path gives the defaults.
+func LoadFile(path string) (FileConfig, error) {
+	if path == "" {
+		return FileConfig{}.withDefaults(), nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return FileConfig{}, fmt.Errorf("read the configuration file: %w", err)
+	}
+	c, err := ParseFile(data)
+	if err != nil {
+		return FileConfig{}, fmt.Errorf("configuration file %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// ParseFile decodes and checks the content of a configuration file.
+func ParseFile(data []byte) (FileConfig, error) {
+	var c FileConfig
+	if err := yaml.UnmarshalStrict(data, &c); err != nil {
+		return FileConfig{}, err
+	}
+	if c.APIVersion != ConfigAPIVersion || c.Kind != ConfigKind {
+		return FileConfig{}, fmt.Errorf("is apiVersion %q, kind %q: expected %s, %s", c.APIVersion, c.Kind, ConfigAPIVersion, ConfigKind)
+	}
+	c = c.withDefaults()
+	var errs []error
+	if c.DiscoveryInterval.Duration < minDiscoveryInterval {
+		errs = append(errs, fmt.Errorf("discoveryInterval: %s is too short, at least %s", c.DiscoveryInterval.Duration, minDiscoveryInterval))
+	}
+	if c.NVML.Timeout.Duration <= 0 {
+		errs = append(errs, fmt.Errorf("nvml.timeout: must be positive, is %s", c.NVML.Timeout.Duration))
+	}
+	if !filepath.IsAbs(c.NVML.DriverRoot) {
+		errs = append(errs, fmt.Errorf("nvml.driverRoot: must be an absolute path, is %q", c.NVML.DriverRoot))
+	}
+	for i, h := range c.HostDevices {
+		if err := h.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
+		}
+	}
+	return c, errors.Join(errs...)
+}
+
+func (c FileConfig) withDefaults() FileConfig {
+	if c.DiscoveryInterval.Duration == 0 {
+		c.DiscoveryInterval.Duration = defaultDiscoveryInterval
+	}
+	if c.NVML.Timeout.Duration == 0 {
+		c.NVML.Timeout.Duration = defaultNVMLTimeout
+	}
+	if c.NVML.DriverRoot == "" {
+		c.NVML.DriverRoot = "/"
+	}
+	return c
+}
+
+// Validate checks what only becomes known when flags and environment are merged.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Node == "" {
+		errs = append(errs, errors.New("the node's name is missing: set --node-name or NODE_NAME"))
+	}
+	for name, path := range map[string]string{
+		"--host-root": c.HostRoot, "--kubelet-plugins-dir": c.PluginsDir, "--kubelet-registry-dir": c.RegistryDir,
+		"--cdi-root": c.CDIRoot, "--state-dir": c.StateDir,
+	} {
+		if !filepath.IsAbs(path) {
+			errs = append(errs, fmt.Errorf("%s must be an absolute path, is %q", name, path))
+		}
+	}
+	if c.HealthPort < 1 || c.HealthPort > 65535 {
+		errs = append(errs, fmt.Errorf("--health-port must be between 1 and 65535, is %d", c.HealthPort))
+	}
+	if socket := filepath.Join(c.pluginDir(), "dra-"+c.PodUID+".sock"); len(socket) > maxSocketPath {
+		errs = append(errs, fmt.Errorf("socket path %s has %d bytes, at most %d: use a shorter --kubelet-plugins-dir",
+			socket, len(socket), maxSocketPath))
+	}
+	return sortedJoin(errs)
+}
+
+// pluginDir is the directory of the plugin's sockets, its own among kubelet's plugins.
+func (c *Config) pluginDir() string { return filepath.Join(c.PluginsDir, v1alpha1.DriverName) }
+
+// hostPath is where a path of the host is seen from the plugin.
+func (c *Config) hostPath(path string) string { return filepath.Join(c.HostRoot, path) }
+
+// sortedJoin makes the text independent of the order of checks.
+func sortedJoin(errs []error) error {
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}

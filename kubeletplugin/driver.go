@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// Plugin is kubelet's plugin.
+var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
+
+// PrepareResourceClaims prepares each claim on its own: one that fails does not keep the others.
+func (p *Plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	if len(claims) == 0 {
+		return map[types.UID]kubeletplugin.PrepareResult{}, nil
+	}
+	v, err := p.awaitView(ctx)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]kubeletplugin.PrepareResult, len(claims))
+	var wg sync.WaitGroup
+	for i, c := range claims {
+		wg.Go(func() { results[i] = p.prepareClaim(ctx, v, c) })
+	}
+	wg.Wait()
+	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
+	for i, c := range claims {
+		byUID[c.UID] = results[i]
+	}
+	signal(p.claims)
+	return byUID, nil
+}
+
+func (p *Plugin) prepareClaim(ctx context.Context, v *view, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
+	start := time.Now()
+	logger := klog.FromContext(ctx).WithValues("claim", klog.KObj(c), "claimUID", c.UID)
+	r, err := p.prepareUnlessRetired(ctx, v, c)
+	if err != nil {
+		result := "error"
+		if _, ok := errors.AsType[*claim.RefusedError](err); ok {
+			result = "refused"
+		}
+		p.metrics.observeCall("prepare", result, start)
+		p.metrics.refusals.WithLabelValues(reasonFor(err)).Inc()
+		if told := p.teller.refused(ctx, c, err); told != nil {
+			logger.Error(told, "The claim does not show why it was refused", "refusal", err)
+		}
+		return kubeletplugin.PrepareResult{Err: err}
+	}
+	p.metrics.observeCall("prepare", "ok", start)
+	if err := p.teller.prepared(ctx, c); err != nil {
+		logger.Error(err, "The claim still shows an earlier refusal")
+	}
+	logger.V(2).Info("Prepared", "devices", len(r.Devices))
+	return kubeletplugin.PrepareResult{Devices: p.answer(v, r)}
+}
+
+func (p *Plugin) prepareUnlessRetired(ctx context.Context, v *view, c *resourceapi.ResourceClaim) (*record.Record, error) {
+	if p.retired.is() {
+		return nil, fmt.Errorf("node %s: %w", p.config.Node, errRetired)
+	}
+	return p.preparer.prepare(ctx, v, c)
+}
+
+// answer is what kubelet is told of a record.
+func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
+	devices := make([]kubeletplugin.Device, 0, len(r.Devices))
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		answer := kubeletplugin.Device{
+			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: []string{d.CDIDevice},
+		}
+		if p.config.File.DeviceMetadata {
+			answer.Metadata = metadata(v, d)
+		}
+		devices = append(devices, answer)
+	}
+	return devices
+}
+
+// metadata is the published attributes of a device, for the file that KEP-5304 puts into the container.
+func metadata(v *view, d *record.Device) *kubeletplugin.DeviceMetadata {
+	m := &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{}}
+	for i := range v.devices {
+		if v.devices[i].Name != d.Name {
+			continue
+		}
+		for name, value := range v.devices[i].Attributes {
+			m.Attributes[string(name)] = value
+		}
+	}
+	return m
+}
+
+// UnprepareResourceClaims gives back each claim on its own.
+func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	results := make(map[types.UID]error, len(claims))
+	for _, c := range claims {
+		start := time.Now()
+		err := p.preparer.unprepare(ctx, string(c.UID))
+		result := "ok"
+		if err != nil {
+			result = "error"
+			err = fmt.Errorf("unprepare claim %s: %w", c.NamespacedName, err)
+		}
+		p.metrics.observeCall("unprepare", result, start)
+		klog.FromContext(ctx).V(2).Info("Unprepared", "claim", c.NamespacedName, "claimUID", c.UID, "err", err)
+		results[c.UID] = err
+	}
+	signal(p.claims)
+	return results, nil
+}
+
+// HandleError is told of errors in the background, which the helper retries all of. They reach a metric, an Event on the node,
+// and readiness, until slices are seen to be as wanted.
+func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
+	klog.FromContext(ctx).Error(err, msg)
+	p.metrics.backgroundErrors.WithLabelValues("publish").Inc()
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.config.Node, UID: types.UID(p.config.Node)}
+	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
+		// An older API is served as far as it goes: what it lacks is named, and the rest stays published.
+		for _, feature := range dropped.DisabledFeatures() {
+			p.metrics.droppedFeatures.WithLabelValues(feature).Set(1)
+		}
+		p.teller.events.Eventf(node, nil, corev1.EventTypeWarning, "FeatureMissing", "Publish", "%s", truncate(err.Error(), maxEventMessage))
+		return
+	}
+	p.teller.events.Eventf(node, nil, corev1.EventTypeWarning, "PublishFailed", "Publish", "%s", truncate(msg+": "+err.Error(), maxEventMessage))
+	p.setPublishError(err)
+}
+
+// WatchHealthStatus reports the health of the node's devices to kubelet.
+func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	return watchHealth(ctx, p.config.Node, p.latest, reports)
+}
+
+func (p *Plugin) setPublishError(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.publishErr = err
+}
+
+// awaitView waits for the first look at the machine: kubelet may call before it is done.
+func (p *Plugin) awaitView(ctx context.Context) (*view, error) {
+	for {
+		v, changed := p.latest.get()
+		if v != nil {
+			return v, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the first look at the machine: %w", ctx.Err())
+		case <-changed:
+		}
+	}
+}
+
+// publish keeps the CDI directory and the ResourceSlices equal to the newest view.
+func (p *Plugin) publish(ctx context.Context) {
+	const retry = 5 * time.Second
+	for {
+		retiredChanged := p.retired.wait()
+		v, changed := p.latest.get()
+		var again <-chan time.Time
+		if v != nil {
+			if err := p.publishView(ctx, v); err != nil {
+				p.HandleError(ctx, err, "publishing")
+				again = time.After(retry)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-retiredChanged:
+		case <-again:
+		}
+	}
+}
+
+func (p *Plugin) publishView(ctx context.Context, v *view) error {
+	if p.retired.is() {
+		return p.helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}})
+	}
+	if err := p.specs.sync(ctx, v); err != nil {
+		return err
+	}
+	return p.helper.PublishResources(ctx, resources(p.config.Node, v))
+}

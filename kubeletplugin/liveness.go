@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// livenessService is the name that the chart's probe and the Kernel Module Management operator ask for.
+const livenessService = "liveness"
+
+// liveness answers the gRPC health protocol by asking the plugin's own sockets what kubelet would ask: a deadlocked server is
+// found, not only a dead process.
+type liveness struct {
+	healthpb.UnimplementedHealthServer
+	registration, plugin *grpc.ClientConn
+}
+
+// newLiveness connects to the sockets of this instance. Connections are made at the first check.
+func newLiveness(c *Config) (*liveness, error) {
+	registrar := "fettle.dev-reg.sock"
+	plugin := "dra.sock"
+	if c.PodUID != "" {
+		registrar = kubeletplugin.RollingUpdateRegistrarSocketFile(c.RegistryDir, v1alpha1.DriverName, types.UID(c.PodUID))
+		plugin = "dra-" + c.PodUID + ".sock"
+	}
+	var l liveness
+	var err error
+	if l.registration, err = dialSocket(filepath.Join(c.RegistryDir, registrar)); err != nil {
+		return nil, err
+	}
+	if l.plugin, err = dialSocket(filepath.Join(c.pluginDir(), plugin)); err != nil {
+		return nil, err
+	}
+	return &l, nil
+}
+
+func dialSocket(path string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return conn, nil
+}
+
+// Check is the health protocol's only call that probes use.
+func (l *liveness) Check(ctx context.Context, req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	if req.GetService() != "" && req.GetService() != livenessService {
+		return nil, status.Errorf(codes.NotFound, "service %q is not known, expected %q", req.GetService(), livenessService)
+	}
+	serving := &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}
+	if _, err := registerapi.NewRegistrationClient(l.registration).GetInfo(ctx, &registerapi.InfoRequest{}); err != nil {
+		serving.Status = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	if _, err := drapb.NewDRAPluginClient(l.plugin).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{}); err != nil {
+		serving.Status = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	return serving, nil
+}
+
+// serve answers on a TCP port until ctx ends.
+func (l *liveness) serve(ctx context.Context, port int) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return fmt.Errorf("listen for liveness probes: %w", err)
+	}
+	server := grpc.NewServer()
+	healthpb.RegisterHealthServer(server, l)
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	defer l.close()
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve liveness probes: %w", err)
+	}
+	return nil
+}
+
+func (l *liveness) close() {
+	_ = l.registration.Close()
+	_ = l.plugin.Close()
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// looker turns the host tree into views. Only its own goroutine uses it.
+type looker struct {
+	config  *Config
+	store   *record.Store
+	latest  *latest
+	metrics *metrics
+	// query asks NVML; nil where it is switched off.
+	query func(context.Context) (nvml.Report, error)
+	// uevents carries a value for every burst of kernel events; nil where the kernel does not tell.
+	uevents <-chan struct{}
+	purger  *purger
+
+	// asked is what the kernel told of GPUs when NVML last answered, and report its answer. The library initialises every GPU of
+	// a node without persistence mode, so it is asked only when the kernel's story changed.
+	asked  []device.Device
+	report *nvml.Report
+}
+
+// run looks at once, then on every kernel event and at the latest after the configured interval, until ctx ends.
+func (l *looker) run(ctx context.Context) {
+	ticker := time.NewTicker(l.config.File.DiscoveryInterval.Duration)
+	defer ticker.Stop()
+	for {
+		l.look(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-l.uevents:
+		case <-l.purger.done:
+		}
+	}
+}
+
+func (l *looker) look(ctx context.Context) {
+	start := time.Now()
+	v, err := l.machine(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking at the machine failed; the last view stays")
+		l.metrics.backgroundErrors.WithLabelValues("discovery").Inc()
+		return
+	}
+	if l.latest.set(v) {
+		klog.FromContext(ctx).Info("Hardware changed", "devices", len(v.devices), "withheld", len(v.withheld), "problems", len(v.problems))
+	}
+	l.metrics.observeView(v, time.Since(start))
+	for _, dir := range dirtyDirectories(v) {
+		l.purger.start(ctx, l.config.hostPath(dir))
+	}
+}
+
+// machine looks twice at most: first without NVML, and again with its report where the kernel's story is new.
+func (l *looker) machine(ctx context.Context) (*view, error) {
+	// The tree is opened anew each time: a driver container may mount over it.
+	tree, err := sysfs.Open(l.config.HostRoot)
+	if err != nil {
+		return nil, fmt.Errorf("open the host tree %s: %w", l.config.HostRoot, err)
+	}
+	defer tree.Close()
+	opts := discover.Options{HostDevices: l.config.File.HostDevices}
+	inventory := discover.Discover(ctx, tree, opts)
+	if l.query != nil && !reflect.DeepEqual(l.asked, inventory.Devices) {
+		l.report, l.asked = nil, nil
+	}
+	if l.query != nil {
+		kernel := inventory.Devices
+		opts.NVML = l.cachedQuery
+		inventory = discover.Discover(ctx, tree, opts)
+		if l.report != nil {
+			l.asked = kernel
+		}
+	}
+	v := &view{devices: inventory.Devices, problems: inventory.Problems, withheld: map[string]string{}}
+	l.withholdDirty(v)
+	return v, nil
+}
+
+func (l *looker) cachedQuery(ctx context.Context) (nvml.Report, error) {
+	if l.report != nil {
+		return *l.report, nil
+	}
+	report, err := l.query(ctx)
+	if err != nil {
+		return nvml.Report{}, err
+	}
+	l.report = &report
+	return report, nil
+}
+
+// withholdDirty keeps directories that are not yet empty from the scheduler. A directory that a claim holds is that claim's: what
+// it calls its files is its own affair.
+func (l *looker) withholdDirty(v *view) {
+	for i := range v.devices {
+		d := &v.devices[i]
+		if d.Kind != device.KindHost || len(d.Edits.Mounts) == 0 {
+			continue
+		}
+		if _, err := l.store.Owner(poolName(l.config.Node, d.Kind), d.Name); err == nil {
+			continue
+		}
+		path := d.Edits.Mounts[0].HostPath
+		dirty, err := isDirty(l.config.hostPath(path))
+		switch {
+		case err != nil:
+			v.withheld[d.Name] = err.Error()
+			v.problems = append(v.problems, discover.Problem{
+				Subject: path, Reason: discover.ReasonHostPathUnusable, Message: err.Error(),
+			})
+		case dirty:
+			v.withheld[d.Name] = beingEmptied
+		}
+	}
+}
+
+const beingEmptied = "is being emptied after its last claim"
+
+func dirtyDirectories(v *view) []string {
+	var dirs []string
+	for i := range v.devices {
+		if d := &v.devices[i]; v.withheld[d.Name] == beingEmptied {
+			dirs = append(dirs, d.Edits.Mounts[0].HostPath)
+		}
+	}
+	return dirs
+}
+
+func isDirty(path string) (bool, error) {
+	d, err := hostdir.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	return d.Dirty()
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// statusInput is everything that an AcceleratorNode's status follows from.
+type statusInput struct {
+	node, version string
+	view          *view
+	slices        []resourceapi.ResourceSlice
+	prepared      int
+	// ready is why the plugin is not ready, nil if it is.
+	ready error
+	// published: the API server holds what is wanted. retired: asked to. emptied: and done.
+	published, retired, emptied bool
+	// before is the last status, nil if there is none.
+	before *v1alpha1.AcceleratorNodeStatus
+	now    time.Time
+}
+
+// nodeStatus computes the whole status. Times change only where what they date changed.
+func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
+	status := v1alpha1.AcceleratorNodeStatus{
+		PluginVersion: in.version, Vendors: vendors(in.view), PreparedClaims: count(in.prepared),
+	}
+	if in.before != nil {
+		status.Conditions = slices.Clone(in.before.Conditions)
+	}
+	for _, kind := range kinds() {
+		status.Pools = append(status.Pools, poolStatus(in, kind))
+	}
+	problems := make([]v1alpha1.NodeProblem, 0, len(in.view.problems))
+	for _, p := range in.view.problems {
+		problems = append(problems, v1alpha1.NodeProblem{Subject: p.Subject, Reason: p.Reason, Message: p.Message})
+	}
+	status.SetProblems(problems)
+	setConditions(&status, in)
+	return status
+}
+
+func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {
+	pool := v1alpha1.PoolStatus{Name: poolName(in.node, kind), Kind: string(kind)}
+	for i := range in.slices {
+		spec := &in.slices[i].Spec
+		if spec.Pool.Name != pool.Name {
+			continue
+		}
+		pool.Devices += count(len(spec.Devices))
+		pool.Generation = max(pool.Generation, spec.Pool.Generation)
+	}
+	for _, d := range in.view.devices {
+		if _, held := in.view.withheld[d.Name]; held && d.Kind == kind {
+			pool.Withheld++
+		}
+	}
+	published := metav1.NewTime(in.now.Truncate(time.Second))
+	if in.before != nil {
+		for i := range in.before.Pools {
+			if old := &in.before.Pools[i]; old.Name == pool.Name && old.Generation == pool.Generation && old.Published != nil {
+				published = *old.Published
+			}
+		}
+	}
+	if pool.Generation > 0 {
+		pool.Published = &published
+	}
+	return pool
+}
+
+func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {
+	set := func(kind string, ok bool, reason, message string) {
+		value := metav1.ConditionFalse
+		if ok {
+			value = metav1.ConditionTrue
+		}
+		condition := metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message}
+		condition.LastTransitionTime = metav1.NewTime(in.now.Truncate(time.Second))
+		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	if in.ready != nil {
+		set(v1alpha1.ConditionReady, false, "NotReady", in.ready.Error())
+	} else {
+		set(v1alpha1.ConditionReady, true, "Serving", "the plugin serves claims")
+	}
+	switch {
+	case in.published && in.retired:
+		set(v1alpha1.ConditionPublished, false, "Retired", "the node publishes nothing")
+	case in.published:
+		set(v1alpha1.ConditionPublished, true, "AsDiscovered", "the API server holds what discovery found")
+	default:
+		set(v1alpha1.ConditionPublished, false, "Pending", "the API server does not hold what discovery found yet")
+	}
+	switch {
+	case in.emptied:
+		set(v1alpha1.ConditionRetired, true, "Emptied", "nothing is published, no claim is prepared, the node's files are removed")
+	case in.retired:
+		set(v1alpha1.ConditionRetired, false, "ClaimsPrepared", "waits for the pods of prepared claims to end")
+	default:
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionRetired)
+	}
+}
+
+// vendors counts published devices by maker.
+func vendors(v *view) []v1alpha1.VendorStatus {
+	byName := map[string]*v1alpha1.VendorStatus{}
+	for i := range v.devices {
+		d := &v.devices[i]
+		name := stringOf(d.Attributes["vendor"])
+		if _, held := v.withheld[d.Name]; held || name == "" {
+			continue
+		}
+		if byName[name] == nil {
+			byName[name] = &v1alpha1.VendorStatus{Name: name}
+		}
+		byName[name].Devices++
+		if version := stringOf(d.Attributes["driverVersion"]); version != "" {
+			byName[name].DriverVersion = version
+		}
+	}
+	var out []v1alpha1.VendorStatus
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		out = append(out, *byName[name])
+	}
+	return out
+}
+
+// asWanted says whether the API server's slices hold exactly the devices that the view publishes.
+func asWanted(node string, v *view, published []resourceapi.ResourceSlice) bool {
+	have := map[string]bool{}
+	pools := map[string]bool{}
+	for i := range published {
+		spec := &published[i].Spec
+		pools[spec.Pool.Name] = true
+		for j := range spec.Devices {
+			have[spec.Pool.Name+"/"+spec.Devices[j].Name] = true
+		}
+	}
+	want := 0
+	for _, kind := range kinds() {
+		pool := poolName(node, kind)
+		if !pools[pool] {
+			return false
+		}
+		for _, d := range v.published(kind) {
+			want++
+			if !have[pool+"/"+d.Name] {
+				return false
+			}
+		}
+	}
+	return want == len(have)
+}
+
+func stringOf(a resourceapi.DeviceAttribute) string {
+	switch {
+	case a.StringValue != nil:
+		return *a.StringValue
+	case a.VersionValue != nil:
+		return *a.VersionValue
+	default:
+		return ""
+	}
+}
+
+// count is a count as the API holds it.
+func count(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // bounded on this line

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Clients are the plugin's ways to the API server.
+type Clients struct {
+	Kube kubernetes.Interface
+	// Dynamic writes AcceleratorNode objects.
+	Dynamic dynamic.Interface
+}
+
+// Plugin is one instance of the kubelet plugin. New builds it without any effect but its directories; Run serves.
+type Plugin struct {
+	config   Config
+	clients  Clients
+	metrics  *metrics
+	store    *record.Store
+	specs    *specKeeper
+	preparer *preparer
+	looker   *looker
+	latest   *latest
+	retired  *retirement
+	// claims carries a value after the set of prepared claims changed.
+	claims chan struct{}
+
+	mu sync.Mutex
+	// teller and helper exist while Run does.
+	teller *teller
+	helper *kubeletplugin.Helper
+	// publishErr is the last error of publishing that no success followed.
+	publishErr error
+}
+
+// New checks the configuration and opens the plugin's directories. bootID is the host's, see BootID.
+func New(config Config, clients Clients, bootID string) (*Plugin, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("invalid configuration: %w", err)
+	}
+	store, err := record.Open(config.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := cdi.Open(config.CDIRoot)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(config.pluginDir(), 0o750); err != nil {
+		return nil, fmt.Errorf("make the plugin's directory: %w", err)
+	}
+	p := &Plugin{
+		config: config, clients: clients, metrics: newMetrics(), store: store, latest: newLatest(),
+		specs: &specKeeper{store: store, dir: dir}, retired: newRetirement(), claims: make(chan struct{}, 1),
+	}
+	p.preparer = &preparer{
+		node: config.Node, hostRoot: config.HostRoot, bootID: bootID, store: store, specs: dir,
+		steps: step.Kinds{hostdir.StepKind: hostdir.Kind(config.HostRoot)},
+	}
+	p.looker = &looker{config: &p.config, store: store, latest: p.latest, metrics: p.metrics, purger: newPurger(p.metrics), query: p.nvmlQuery()}
+	return p, nil
+}
+
+func (p *Plugin) nvmlQuery() func(context.Context) (nvml.Report, error) {
+	file := p.config.File.NVML
+	if file.Disabled || p.config.NVMLCommand == "" {
+		return nil
+	}
+	command := nvml.Command{Path: p.config.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration}
+	return func(ctx context.Context) (nvml.Report, error) { return nvml.Query(ctx, command) }
+}
+
+// Run serves kubelet until ctx ends or something fatal happens, and returns after everything it started has ended. The sockets are
+// removed on the way out, which a newer instance cannot do for an older one.
+func (p *Plugin) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: p.clients.Kube.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("start the recorder of Events: %w", err)
+	}
+	defer broadcaster.Shutdown()
+	p.teller = &teller{client: p.clients.Kube, events: broadcaster.NewRecorder(scheme.Scheme, "fettle-kubeletplugin"), now: time.Now}
+
+	uevents, err := watchUevents(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Info("Hardware changes are seen at the interval only", "interval", p.config.File.DiscoveryInterval.Duration, "reason", err)
+	}
+	p.looker.uevents = uevents
+	live, err := newLiveness(&p.config)
+	if err != nil {
+		return err
+	}
+	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
+	if err != nil {
+		return fmt.Errorf("start serving kubelet: %w", err)
+	}
+	defer helper.Stop()
+	p.setHelper(helper)
+
+	group, ctx := errgroup.WithContext(ctx)
+	run := func(f func(context.Context)) { group.Go(func() error { f(ctx); return nil }) }
+	run(p.looker.run)
+	run(p.publish)
+	run(p.newReporter().run)
+	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node) })
+	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })
+	group.Go(func() error { return live.serve(ctx, p.config.HealthPort) })
+	err = group.Wait()
+	p.looker.purger.wait()
+	return err
+}
+
+func (p *Plugin) options() []kubeletplugin.Option {
+	options := []kubeletplugin.Option{
+		kubeletplugin.DriverName(v1alpha1.DriverName),
+		kubeletplugin.KubeClient(p.clients.Kube),
+		kubeletplugin.NodeName(p.config.Node),
+		kubeletplugin.PluginDataDirectoryPath(p.config.pluginDir()),
+		kubeletplugin.RegistrarDirectoryPath(p.config.RegistryDir),
+		kubeletplugin.CDIDirectory(p.config.CDIRoot),
+		kubeletplugin.RollingUpdate(types.UID(p.config.PodUID)),
+		// The state's own lock is held for the part that needs it, honours deadlines and counts between processes too.
+		kubeletplugin.Serialize(false),
+	}
+	if p.config.File.DeviceMetadata {
+		options = append(options, kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}))
+	}
+	return options
+}
+
+func (p *Plugin) setHelper(h *kubeletplugin.Helper) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.helper = h
+}
+
+// Ready returns nil once kubelet knows the plugin, the machine was looked at, and the API server took what was published.
+func (p *Plugin) Ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.helper == nil {
+		return errors.New("not started yet")
+	}
+	status := p.helper.RegistrationStatus()
+	switch {
+	case status == nil:
+		return errors.New("kubelet has not registered the plugin yet")
+	case !status.PluginRegistered:
+		return fmt.Errorf("kubelet refused to register the plugin: %s", status.Error)
+	}
+	if v, _ := p.latest.get(); v == nil {
+		return errors.New("the machine was not looked at yet")
+	}
+	if p.publishErr != nil {
+		return fmt.Errorf("ResourceSlices are not as wanted: %w", p.publishErr)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/pkg/hostdir"
+)
+
+// purger deletes what claims left in host directories, one goroutine a directory. What it does not finish is found again by the
+// next look, in this process or another.
+type purger struct {
+	metrics *metrics
+	// done carries a value after a directory was emptied.
+	done chan struct{}
+
+	mu      sync.Mutex
+	running map[string]bool
+	wg      sync.WaitGroup
+}
+
+func newPurger(m *metrics) *purger {
+	return &purger{metrics: m, done: make(chan struct{}, 1), running: map[string]bool{}}
+}
+
+// start begins to delete, unless the directory is being emptied already.
+func (p *purger) start(ctx context.Context, path string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running[path] {
+		return
+	}
+	p.running[path] = true
+	p.wg.Go(func() {
+		if err := purge(ctx, path); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The directory stays unpublished until it is empty", "path", path)
+			p.metrics.backgroundErrors.WithLabelValues("purge").Inc()
+		}
+		p.mu.Lock()
+		delete(p.running, path)
+		p.mu.Unlock()
+		signal(p.done)
+	})
+}
+
+// wait returns when no deleter runs; their context must have ended.
+func (p *purger) wait() { p.wg.Wait() }
+
+func purge(ctx context.Context, path string) (err error) {
+	d, err := hostdir.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Purge(ctx)
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// RetireAnnotation on a node's AcceleratorNode asks its plugin to stop publishing, refuse new claims, and remove its files once the
+// last claim is gone. The uninstall hook sets it, and so may an admin.
+const RetireAnnotation = "fettle.dev/retire"
+
+// errRetired refuses claims on a node that is being emptied.
+var errRetired = errors.New("is retired (annotation " + RetireAnnotation + " on its AcceleratorNode): delete the pod so that it is scheduled elsewhere")
+
+// retirement is whether this node was asked to retire.
+type retirement struct {
+	mu      sync.Mutex
+	on      bool
+	changed chan struct{}
+}
+
+func newRetirement() *retirement { return &retirement{changed: make(chan struct{})} }
+
+func (r *retirement) is() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.on
+}
+
+// wait returns a channel that closes at the next change.
+func (r *retirement) wait() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+func (r *retirement) set(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.on == on {
+		return
+	}
+	r.on = on
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// watch follows the node's own AcceleratorNode until ctx ends.
+func (r *retirement) watch(ctx context.Context, client dynamic.Interface, node string) {
+	const retry = 5 * time.Second
+	for ctx.Err() == nil {
+		if err := r.follow(ctx, client, node); err != nil {
+			klog.FromContext(ctx).V(2).Info("The AcceleratorNode cannot be watched now", "reason", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+	}
+}
+
+// follow is one watch. An object that is deleted changes nothing: the uninstall removes it after the plugin retired.
+func (r *retirement) follow(ctx context.Context, client dynamic.Interface, node string) error {
+	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
+	resource := client.Resource(acceleratorNodes())
+	list, err := resource.List(ctx, one)
+	if err != nil {
+		return err
+	}
+	for i := range list.Items {
+		r.set(list.Items[i].GetAnnotations()[RetireAnnotation] != "")
+	}
+	one.ResourceVersion = list.GetResourceVersion()
+	stream, err := resource.Watch(ctx, one)
+	if err != nil {
+		return err
+	}
+	defer stream.Stop()
+	for event := range stream.ResultChan() {
+		object, ok := event.Object.(metav1.Object)
+		if ok && (event.Type == watch.Added || event.Type == watch.Modified) {
+			r.set(object.GetAnnotations()[RetireAnnotation] != "")
+		}
+	}
+	return nil
+}
+
+func acceleratorNodes() schema.GroupVersionResource {
+	return v1alpha1.GroupVersion.WithResource("acceleratornodes")
+}

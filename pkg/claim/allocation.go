@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// Input is what Resolve reads.
+type Input struct {
+	// Claim is the ResourceClaim with its allocation in the status.
+	Claim *resourceapi.ResourceClaim
+	// Driver is the DRA driver's name. Results and configurations of other drivers are never looked at.
+	Driver string
+	// Node is the name of the node that prepares the claim. Empty: any, as the CLI needs it.
+	Node string
+}
+
+// Allocation is what a claim holds of this driver. Results are in the order of the allocation.
+type Allocation struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	Results   []Result  `json:"results"`
+}
+
+// Result is one allocated device and how it is to be given to the pod.
+type Result struct {
+	// Request is the request as the allocation names it: "main", or "main/sub" for an alternative of firstAvailable.
+	Request string `json:"request"`
+	// BaseRequest is the request without the alternative: "main".
+	BaseRequest string `json:"baseRequest"`
+	// Pool and Device name the device in its ResourceSlices.
+	Pool   string `json:"pool"`
+	Device string `json:"device"`
+	// ShareID tells apart the shares of one device. Nil: the whole device.
+	ShareID *types.UID `json:"shareID,omitempty"`
+	// AdminAccess marks a look, not a hold: read-only edits, no step with an effect, nothing at release.
+	AdminAccess bool `json:"adminAccess,omitempty"`
+	// Kind is the kind of device, from the pool's name.
+	Kind device.Kind `json:"kind"`
+	// Config is the effective configuration.
+	Config Effective `json:"config"`
+}
+
+// Effective is the configuration of one result after built-in values, classes and claim are merged field by field. At most one of
+// GPU and Host is set, as the result's Kind says; both are nil for a kind that has no configuration.
+type Effective struct {
+	GPU  *GPUEffective  `json:"gpu,omitempty"`
+	Host *HostEffective `json:"host,omitempty"`
+	// AllowedNamespaces are the namespaces that every class of the request allows, sorted. Nil: all namespaces. Empty: none.
+	AllowedNamespaces []string `json:"allowedNamespaces"`
+	// Sources says for every field, by its path in the configuration's JSON ("sharing.strategy"), where its value is from. A
+	// policy that several classes narrowed has the last class that changed it.
+	Sources map[string]Source `json:"sources"`
+}
+
+// GPUEffective is the effective configuration of a GPU.
+type GPUEffective struct {
+	// Strategy is how the holders of the GPU take turns. This release resolves Exclusive only.
+	Strategy v1alpha1.SharingStrategy `json:"strategy"`
+}
+
+// HostEffective is the effective configuration of a host device.
+type HostEffective struct {
+	// MountPath is where a directory appears in the container. Empty: where the device's own edits say.
+	MountPath string `json:"mountPath,omitempty"`
+	// OnRelease is what happens to a directory's content after the claim. It has no meaning for a result with AdminAccess.
+	OnRelease v1alpha1.OnRelease `json:"onRelease"`
+}
+
+// Origin is the layer that set a field.
+type Origin string
+
+// The layers, weakest first. A policy field is set by a class or built in, never by a claim.
+const (
+	OriginBuiltIn Origin = "built-in"
+	OriginClass   Origin = "class"
+	OriginClaim   Origin = "claim"
+)
+
+// Source says where the value of a field is from.
+type Source struct {
+	Origin Origin `json:"origin"`
+	// Index is the entry in status.allocation.devices.config. It is -1 for a built-in value.
+	Index int `json:"index"`
+}
+
+// String is for people: "class, status.allocation.devices.config[2]".
+func (s Source) String() string {
+	if s.Origin == OriginBuiltIn {
+		return string(s.Origin)
+	}
+	return fmt.Sprintf("%s, status.allocation.devices.config[%d]", s.Origin, s.Index)
+}

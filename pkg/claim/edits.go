@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// readOnly is the device cgroup's permission for a look.
+const readOnly = "r"
+
+// Edits are the container edits of one result: the device's own, moved to the configured mount path, and read-only for adminAccess.
+// dev is not changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
+func Edits(result Result, dev device.Device) (device.Edits, error) {
+	if dev.Kind != result.Kind || dev.Name != result.Device {
+		fault := field.Invalid(allocationPath().Child("devices", "results"), result.Device,
+			fmt.Sprintf("must be the device that the edits are of, not %s of kind %s", dev.Name, dev.Kind))
+		return device.Edits{}, &RefusedError{Reason: ReasonDeviceUnknown, Faults: field.ErrorList{fault}}
+	}
+	edits := device.Edits{
+		Nodes:  append([]device.Node(nil), dev.Edits.Nodes...),
+		Mounts: append([]device.Mount(nil), dev.Edits.Mounts...),
+	}
+	if host := result.Config.Host; host != nil && host.MountPath != "" {
+		if len(edits.Mounts) != 1 {
+			return device.Edits{}, mountPathMisfit(result, len(edits.Mounts))
+		}
+		edits.Mounts[0].ContainerPath = host.MountPath
+	}
+	if result.AdminAccess {
+		restrict(edits)
+	}
+	return edits, nil
+}
+
+// restrict makes everything read-only in place.
+func restrict(edits device.Edits) {
+	for i := range edits.Nodes {
+		edits.Nodes[i].Permissions = readOnly
+	}
+	for i := range edits.Mounts {
+		edits.Mounts[i].ReadOnly = true
+	}
+}
+
+func mountPathMisfit(result Result, mounts int) *RefusedError {
+	path := field.NewPath(FieldMountPath)
+	if source := result.Config.Sources[FieldMountPath]; source.Origin == OriginClass || source.Origin == OriginClaim {
+		path = parametersPath(source.Index).Child(FieldMountPath)
+	}
+	fault := field.Invalid(path, result.Config.Host.MountPath,
+		fmt.Sprintf("device %s of request %s has %d directories and needs exactly 1 for it: remove mountPath", result.Device, result.Request, mounts))
+	return &RefusedError{Reason: ReasonConfigInvalid, Faults: field.ErrorList{fault}}
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// The fields that have a source, by their path in the configuration's JSON.
+const (
+	FieldStrategy          = "sharing.strategy"
+	FieldMountPath         = "mountPath"
+	FieldOnRelease         = "policy.onRelease"
+	FieldAllowedNamespaces = "policy.allowedNamespaces"
+)
+
+// builtIn is the effective configuration when neither class nor claim says anything.
+func builtIn(kind device.Kind) Effective {
+	source := Source{Origin: OriginBuiltIn, Index: -1}
+	effective := Effective{Sources: map[string]Source{FieldAllowedNamespaces: source}}
+	switch kind {
+	case device.KindGPU:
+		var config v1alpha1.GPUConfig
+		config.Default()
+		effective.GPU = &GPUEffective{Strategy: config.Sharing.Strategy}
+		effective.Sources[FieldStrategy] = source
+	case device.KindHost:
+		var config v1alpha1.HostConfig
+		config.Default()
+		effective.Host = &HostEffective{OnRelease: config.Policy.OnRelease}
+		effective.Sources[FieldMountPath] = source
+		effective.Sources[FieldOnRelease] = source
+	case device.KindFPGA:
+		// FPGAs have no configuration yet.
+	}
+	return effective
+}
+
+// merge lays the layers that apply to the result, classes first, over the built-in values.
+func merge(layers []layer, index int, kind device.Kind) Effective {
+	effective := builtIn(kind)
+	for _, l := range layers {
+		if !l.applies[index] {
+			continue
+		}
+		switch config := l.config.(type) {
+		case *v1alpha1.GPUConfig:
+			effective.mergeGPU(config, l.source)
+		case *v1alpha1.HostConfig:
+			effective.mergeHost(config, l.source)
+		}
+	}
+	return effective
+}
+
+func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) {
+	if config.Sharing != nil && config.Sharing.Strategy != "" {
+		e.GPU.Strategy = config.Sharing.Strategy
+		e.Sources[FieldStrategy] = source
+	}
+	if config.Policy != nil {
+		e.narrow(config.Policy.AllowedNamespaces, source)
+	}
+}
+
+func (e *Effective) mergeHost(config *v1alpha1.HostConfig, source Source) {
+	if config.MountPath != "" {
+		e.Host.MountPath = config.MountPath
+		e.Sources[FieldMountPath] = source
+	}
+	if config.Policy == nil {
+		return
+	}
+	e.narrow(config.Policy.AllowedNamespaces, source)
+	e.mergeOnRelease(config.Policy.OnRelease, source)
+}
+
+// mergeOnRelease lets the first class choose and any later one only choose Empty: data is kept when every class that speaks agrees.
+func (e *Effective) mergeOnRelease(value v1alpha1.OnRelease, source Source) {
+	chosen := e.Sources[FieldOnRelease].Origin != OriginBuiltIn
+	if value == "" || (chosen && value != v1alpha1.OnReleaseEmpty) {
+		return
+	}
+	e.Host.OnRelease = value
+	e.Sources[FieldOnRelease] = source
+}
+
+// narrow keeps the namespaces that are also in names. Nil names narrow nothing.
+func (e *Effective) narrow(names []string, source Source) {
+	if names == nil {
+		return
+	}
+	kept := []string{}
+	for _, name := range names {
+		if e.AllowedNamespaces == nil || slices.Contains(e.AllowedNamespaces, name) {
+			kept = append(kept, name)
+		}
+	}
+	slices.Sort(kept)
+	if e.AllowedNamespaces != nil && len(kept) == len(e.AllowedNamespaces) {
+		return
+	}
+	e.AllowedNamespaces = kept
+	e.Sources[FieldAllowedNamespaces] = source
+}
+
+// mountPathFaults refuses one path for several devices: the last mount would hide the others.
+func mountPathFaults(results []Result) field.ErrorList {
+	devices := map[string]int{}
+	for _, r := range results {
+		devices[r.Request]++
+	}
+	var faults field.ErrorList
+	for _, r := range results {
+		if r.Config.Host == nil || r.Config.Host.MountPath == "" || devices[r.Request] < 2 {
+			continue
+		}
+		detail := fmt.Sprintf("request %s got %d devices and each needs a path of its own: "+
+			"split it into requests of one device with a mountPath each, or leave mountPath out", r.Request, devices[r.Request])
+		path := parametersPath(r.Config.Sources[FieldMountPath].Index).Child("mountPath")
+		faults = append(faults, field.Invalid(path, r.Config.Host.MountPath, detail))
+	}
+	return faults
+}
+
+// namespaceFaults refuses a claim whose namespace a class does not allow. A look (adminAccess) has its own gate, the label of the
+// namespace, which the API server checks.
+func namespaceFaults(namespace string, results []Result) field.ErrorList {
+	var faults field.ErrorList
+	for _, r := range results {
+		allowed := r.Config.AllowedNamespaces
+		if r.AdminAccess || allowed == nil || slices.Contains(allowed, namespace) {
+			continue
+		}
+		list := "no namespace"
+		if len(allowed) > 0 {
+			list = strings.Join(allowed, ", ")
+		}
+		source := r.Config.Sources[FieldAllowedNamespaces]
+		path := parametersPath(source.Index).Child("policy", "allowedNamespaces")
+		faults = append(faults, field.Forbidden(path, fmt.Sprintf("the class of request %s does not allow namespace %s (it allows: %s): "+
+			"create the claim in an allowed namespace, use another class, or ask an administrator to add it", r.Request, namespace, list)))
+	}
+	return faults
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// Resolve says what the claim holds of this driver and how each device is to be given to the pod. An error is a *RefusedError with
+// every fault of the first stage that has any: the allocation itself, then the configurations, then the namespaces. A claim with no
+// result of this driver gives an Allocation without results and no error, whatever its configurations say. The claim is not changed.
+func Resolve(in Input) (Allocation, error) {
+	allocated := in.Claim.Status.Allocation
+	if allocated == nil {
+		fault := field.Required(allocationPath(), "the claim is not allocated yet: wait for the scheduler")
+		return Allocation{}, refuse(in.Claim, ReasonNotAllocated, field.ErrorList{fault})
+	}
+	results, faults := ownResults(in, allocated.Devices.Results)
+	if len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonDeviceUnknown, faults)
+	}
+	if faults := repeated(results); len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonDeviceRepeated, faults)
+	}
+	allocation := Allocation{Namespace: in.Claim.Namespace, Name: in.Claim.Name, UID: in.Claim.UID}
+	if len(results) == 0 {
+		return allocation, nil
+	}
+	layers, faults := decodeLayers(allocated.Devices.Config, in.Driver)
+	for i := range layers {
+		faults = append(faults, layers[i].assign(results)...)
+	}
+	if len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, configReason(faults), faults)
+	}
+	for i, result := range results {
+		result.Config = merge(layers, i, result.Kind)
+		allocation.Results = append(allocation.Results, result.Result)
+	}
+	if faults := mountPathFaults(allocation.Results); len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonConfigInvalid, faults)
+	}
+	if faults := namespaceFaults(in.Claim.Namespace, allocation.Results); len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonNamespaceNotAllowed, faults)
+	}
+	return allocation, nil
+}
+
+// ownResult is a Result together with what it was made from.
+type ownResult struct {
+	Result
+	api  resourceapi.DeviceRequestAllocationResult
+	path *field.Path
+}
+
+// ownResults picks the driver's results and says what kind each is.
+func ownResults(in Input, all []resourceapi.DeviceRequestAllocationResult) ([]ownResult, field.ErrorList) {
+	var own []ownResult
+	var faults field.ErrorList
+	for i, r := range all {
+		if r.Driver != in.Driver {
+			continue
+		}
+		path := allocationPath().Child("devices", "results").Index(i)
+		kind, ok := poolKind(r.Pool, in.Node)
+		if !ok {
+			faults = append(faults, field.Invalid(path.Child("pool"), r.Pool, poolDetail(in.Node)))
+			continue
+		}
+		own = append(own, ownResult{api: r, path: path, Result: Result{
+			Request:     r.Request,
+			BaseRequest: resourceclaim.BaseRequestRef(r.Request),
+			Pool:        r.Pool,
+			Device:      r.Device,
+			ShareID:     r.ShareID,
+			AdminAccess: r.AdminAccess != nil && *r.AdminAccess,
+			Kind:        kind,
+		}})
+	}
+	return own, faults
+}
+
+// poolKind takes the kind of device from a pool's name, node/kind.
+func poolKind(pool, node string) (device.Kind, bool) {
+	owner, kind, ok := strings.Cut(pool, "/")
+	if !ok || owner == "" || (node != "" && owner != node) {
+		return "", false
+	}
+	switch kind := device.Kind(kind); kind {
+	case device.KindGPU, device.KindFPGA, device.KindHost:
+		return kind, true
+	default:
+		return "", false
+	}
+}
+
+func poolDetail(node string) string {
+	if node == "" {
+		node = "<node>"
+	}
+	return fmt.Sprintf("must be %s/gpu, %s/fpga or %s/host: delete the pod, so that the claim is allocated again", node, node, node)
+}
+
+// repeated finds devices that the allocation gives away twice.
+func repeated(results []ownResult) field.ErrorList {
+	var faults field.ErrorList
+	for i, r := range results {
+		first := slices.IndexFunc(results[:i], func(earlier ownResult) bool { return exclude(earlier.Result, r.Result) })
+		if first < 0 {
+			continue
+		}
+		faults = append(faults, field.Invalid(r.path.Child("device"), r.Device,
+			fmt.Sprintf("request %s has it already: delete the pod, so that the claim is allocated again", results[first].Request)))
+	}
+	return faults
+}
+
+// exclude reports whether two results cannot stand together. Looks (adminAccess) take nothing, and different shares may meet.
+func exclude(a, b Result) bool {
+	if a.AdminAccess || b.AdminAccess || a.Pool != b.Pool || a.Device != b.Device {
+		return false
+	}
+	return a.ShareID == nil || b.ShareID == nil || *a.ShareID == *b.ShareID
+}
+
+func allocationPath() *field.Path { return field.NewPath("status", "allocation") }

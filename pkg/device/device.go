@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package device is the vendor-neutral model of one allocatable device: what it is called, what the scheduler may know of it,
+// and what a container needs to use it. Discovery produces these values; everything after it only reads them.
+package device
+
+import (
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// Kind says which of the node's pools a device belongs to. There is one pool a kind, so that a change of one kind does not
+// renumber the pools of the others.
+type Kind string
+
+// The kinds of device, each the last segment of its pool's name.
+const (
+	KindGPU  Kind = "gpu"
+	KindFPGA Kind = "fpga"
+	KindHost Kind = "host"
+)
+
+// Device is one allocatable device of this node. Its Name is stable over reboots and module reloads: it derives from the PCI
+// address (or the host path), never from a minor or card number.
+type Device struct {
+	Kind Kind   `json:"kind"`
+	Name string `json:"name"`
+	// Attributes are published as they are. A name without a domain belongs to the driver's own.
+	Attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute `json:"attributes,omitempty"`
+	Capacity   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity  `json:"capacity,omitempty"`
+	// Edits are what a container that is given this device needs. They are never published.
+	Edits Edits `json:"edits"`
+}
+
+// Edits are the changes to a container, in the terms of the Container Device Interface, that give it a device.
+type Edits struct {
+	Nodes  []Node  `json:"nodes,omitempty"`
+	Mounts []Mount `json:"mounts,omitempty"`
+}
+
+// Node is a character device node made inside the container. The numbers come from the host tree's dev attribute (or
+// /proc/devices), so the node need not exist on the host's /dev.
+type Node struct {
+	// Path is absolute, in the container: /dev/dri/renderD128.
+	Path  string `json:"path"`
+	Major int64  `json:"major"`
+	Minor int64  `json:"minor"`
+	// Permissions are the device cgroup's: "rw" for workloads, "r" for an admin's look.
+	Permissions string `json:"permissions"`
+}
+
+// Mount is a bind mount of a host directory.
+type Mount struct {
+	HostPath      string `json:"hostPath"`
+	ContainerPath string `json:"containerPath"`
+	ReadOnly      bool   `json:"readOnly,omitempty"`
+}

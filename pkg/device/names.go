@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import resourceapi "k8s.io/api/resource/v1"
+
+// The driver's own attributes. They are published without a domain, so that a selector finds them under the driver's name:
+// device.attributes["fettle.dev"].vendor.
+const (
+	// AttributeType is "gpu", "fpga" or "host".
+	AttributeType resourceapi.QualifiedName = "type"
+	// AttributeVendor is "nvidia", "amd", "intel" or "host".
+	AttributeVendor resourceapi.QualifiedName = "vendor"
+	// AttributeProductName is the vendor's marketing name.
+	AttributeProductName resourceapi.QualifiedName = "productName"
+	// AttributeUUID is the identity that the vendor's own tools print.
+	AttributeUUID resourceapi.QualifiedName = "uuid"
+	// AttributeSerial is the board's serial number.
+	AttributeSerial resourceapi.QualifiedName = "serial"
+	// AttributeArchitecture is the vendor's name of the generation: "Hopper", "gfx942", "xe-hpc".
+	AttributeArchitecture resourceapi.QualifiedName = "architecture"
+	// AttributeComputeCapability is NVIDIA's, as a version: 9.0.0.
+	AttributeComputeCapability resourceapi.QualifiedName = "computeCapability"
+	// AttributeDriver is the name of the kernel driver.
+	AttributeDriver resourceapi.QualifiedName = "driver"
+	// AttributeDriverVersion is the kernel driver's version; for one that came with the kernel, the kernel's.
+	AttributeDriverVersion resourceapi.QualifiedName = "driverVersion"
+	// AttributePCIAddress is the address in the kernel's form.
+	AttributePCIAddress resourceapi.QualifiedName = "pciAddress"
+	// AttributeFirmwareVersion is free text.
+	AttributeFirmwareVersion resourceapi.QualifiedName = "firmwareVersion"
+)
+
+// The capacities.
+const (
+	// CapacityMemory is the device's own memory in bytes.
+	CapacityMemory resourceapi.QualifiedName = "memory"
+	// CapacityMultiprocessors counts NVIDIA's streaming multiprocessors.
+	CapacityMultiprocessors resourceapi.QualifiedName = "multiprocessors"
+	// CapacityComputeUnits counts AMD's compute units.
+	CapacityComputeUnits resourceapi.QualifiedName = "computeUnits"
+	// CapacityVirtualFunctions is how many SR-IOV functions the device can have.
+	CapacityVirtualFunctions resourceapi.QualifiedName = "virtualFunctions"
+	// CapacityStorage is the size in bytes of the file system that a host directory is on.
+	CapacityStorage resourceapi.QualifiedName = "storage"
+)

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// amdHost is what AMD's GPUs of a machine have in common.
+type amdHost struct {
+	// kfd is the node of the compute driver, one for all GPUs. Its major is given out when the driver loads.
+	kfd device.Node
+	// topology is what the compute driver knows of each GPU.
+	topology []kfdNode
+}
+
+// openAMD reads the compute driver's node and topology (drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
+func openAMD(_ context.Context, tree *sysfs.Tree, _ Options, held []pci.Function) (probe, []Problem) {
+	dev := path.Join(sysfs.ClassKFD, "dev")
+	major, minor, err := tree.ReadDev(dev)
+	if err != nil {
+		reason := ReasonDeviceNumbersUnknown
+		if errors.Is(err, fs.ErrNotExist) {
+			reason = ReasonDriverNotLoaded
+		}
+		return nil, []Problem{driverProblem(dev, reason,
+			fmt.Errorf("%d AMD GPUs are withheld, the compute driver (kfd, part of amdgpu) is not usable: %w", len(held), err))}
+	}
+	host := amdHost{kfd: newNode("kfd", major, minor)}
+	topology, problems := readKFDTopology(tree)
+	host.topology = topology
+	if err := checkNode(tree, host.kfd); err != nil {
+		problems = append(problems, driverProblem(host.kfd.Path, ReasonNodeMismatch, err))
+	}
+	return host.describe, problems
+}
+
+// describe adds amdgpu's attributes (Documentation/gpu/amdgpu/driver-misc.rst) and the topology's.
+func (h amdHost) describe(d *draft, f pci.Function) {
+	render, ok := d.renderNode(f)
+	if !ok {
+		return
+	}
+	file := func(name string) string { return path.Join(f.Dir(), name) }
+	if mode := d.read(file("current_compute_partition")); mode != "" && mode != "SPX" {
+		d.withhold(ReasonPartitioned, fmt.Errorf("the GPU is in compute partition mode %q, where its render node is only a part of it: "+
+			"write SPX to %s", mode, sysfs.HostPath(file("current_compute_partition"))))
+		return
+	}
+	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.kfd)
+	d.text(device.AttributeProductName, d.read(file("product_name")))
+	d.text(device.AttributeSerial, d.read(file("serial_number")))
+	d.text(device.AttributeFirmwareVersion, d.read(file("vbios_version")))
+	version, err := moduleVersion(d.tree, f.Driver)
+	d.noteUnreadable(err)
+	d.version(device.AttributeDriverVersion, version)
+	vram := d.readBytes(file("mem_info_vram_total"))
+	unique := d.read(file("unique_id"))
+	if node, ok := h.find(f.Address, render.name); ok {
+		vram = firstNumber(vram, node.memory)
+		unique = either(unique, hexText(node.properties["unique_id"]))
+		d.text(device.AttributeArchitecture, gfxName(node.properties["gfx_target_version"]))
+		d.count(device.CapacityComputeUnits, computeUnits(node.properties))
+	}
+	d.bytes(device.CapacityMemory, vram)
+	d.uniqueID(unique)
+}
+
+// uniqueID publishes the identity as AMD's tools print it: GPU- and 16 hexadecimal digits.
+func (d *draft) uniqueID(text string) {
+	if text == "" {
+		return
+	}
+	id, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 64)
+	if err != nil {
+		d.note(ReasonAttributeInvalid, fmt.Errorf("attribute %s is left out: unique_id %.40q, want 16 hexadecimal digits",
+			device.AttributeUUID, text))
+		return
+	}
+	d.text(device.AttributeUUID, fmt.Sprintf("GPU-%016x", id))
+}
+
+// find is the topology's node of a GPU. A partitioned GPU has several at one address, told apart by the number in the render node's
+// name, which the topology calls its minor.
+func (h amdHost) find(address pci.Address, render string) (kfdNode, bool) {
+	for _, node := range h.topology {
+		p := node.properties
+		here := p["domain"] == uint64(address.Domain) && p["location_id"] == uint64(address.LocationID())
+		if here && drmRender+strconv.FormatUint(p["drm_render_minor"], 10) == render {
+			return node, true
+		}
+	}
+	return kfdNode{}, false
+}
+
+func computeUnits(properties map[string]uint64) uint64 {
+	per := properties["simd_per_cu"]
+	if per == 0 {
+		return 0
+	}
+	return properties["simd_count"] / per
+}
+
+// gfxName is the name that compilers use for a gfx_target_version: 90402 is gfx942 and 90010 is gfx90a, for minor and stepping are
+// decimal in the number and hexadecimal in the name. Empty for 0.
+func gfxName(version uint64) string {
+	if version == 0 {
+		return ""
+	}
+	return fmt.Sprintf("gfx%d%x%x", version/10000, version/100%100, version%100)
+}
+
+func hexText(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 16)
+}
+
+func firstNumber(first, second uint64) uint64 {
+	if first != 0 {
+		return first
+	}
+	return second
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discover
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// The kinds of nodes that a DRM driver makes (drivers/gpu/drm/drm_drv.c). The number after the name is the minor's business only:
+// it changes when drivers load in another order.
+const (
+	drmCard   = "card"
+	drmRender = "renderD"
+)
+
+// drmNode is one DRM node of a PCI function, from its directory drm/<name>.
+type drmNode struct {
+	name string
+	dir  string
+	node device.Node
+}
+
+// readDRM finds the function's node of one kind. Absent is fs.ErrNotExist.
+func readDRM(tree *sysfs.Tree, f pci.Function, kind string) (drmNode, error) {
+	dir := path.Join(f.Dir(), "drm")
+	names, err := tree.ReadDir(dir)
+	if err != nil {
+		return drmNode{}, err
+	}
+	i := slices.IndexFunc(names, func(name string) bool { return isNumbered(name, kind) })
+	if i < 0 {
+		return drmNode{}, fmt.Errorf("list %s: no %s node: %w", sysfs.HostPath(dir), kind, fs.ErrNotExist)
+	}
+	name := names[i]
+	major, minor, err := tree.ReadDev(path.Join(dir, name, "dev"))
+	if err != nil {
+		return drmNode{}, err
+	}
+	return drmNode{name: name, dir: path.Join(dir, name), node: newNode(path.Join("dri", name), major, minor)}, nil
+}
+
+// renderNode adds the function's render node, without which the device is of no use.
+func (d *draft) renderNode(f pci.Function) (drmNode, bool) {
+	render, err := readDRM(d.tree, f, drmRender)
+	if err != nil {
+		d.withhold(ReasonDeviceNumbersUnknown, err)
+		return drmNode{}, false
+	}
+	d.node(render.node)
+	return render, true
+}
+
+// cardNode adds the function's primary node, which only display and some tools need.
+func (d *draft) cardNode(f pci.Function) (drmNode, bool) {
+	card, err := readDRM(d.tree, f, drmCard)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			d.note(ReasonDeviceNumbersUnknown, err)
+		}
+		return drmNode{}, false
+	}
+	d.node(card.node)
+	return card, true
+}
+
+// isNumbered reports whether name is prefix and a number: card0, but not card0-DP-1.
+func isNumbered(name, prefix string) bool {
+	digits, ok := strings.CutPrefix(name, prefix)
+	_, err := strconv.ParseUint(digits, 10, 32)
+	return ok && err == nil
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// vendor is one maker of GPUs.
+type vendor struct {
+	id   uint16
+	name string
+	// classes are the PCI base classes and subclasses of its GPUs.
+	classes []uint16
+	// drivers are the kernel drivers whose GPUs are handed out.
+	drivers []string
+	// open reads what the vendor's GPUs have in common. It is called only if there are any, with those that one of drivers holds.
+	// The second result is for the driver as a whole; a nil probe withholds all of the vendor's GPUs.
+	open func(context.Context, *sysfs.Tree, Options, []pci.Function) (probe, []Problem)
+}
+
+// probe describes one GPU: it adds to a draft that already has what PCI tells.
+type probe func(*draft, pci.Function)
+
+// vendors is the table of makers, in the order of their identifiers.
+func vendors() []vendor {
+	return []vendor{
+		{
+			id: 0x1002, name: "amd", classes: []uint16{classVGA, class3D, classDisplay, classAccelerator},
+			drivers: []string{"amdgpu"}, open: openAMD,
+		},
+		{
+			id: 0x10de, name: "nvidia", classes: []uint16{classVGA, class3D, classDisplay, classAccelerator},
+			drivers: []string{"nvidia"}, open: openNVIDIA,
+		},
+		{
+			// Intel's accelerators are its FPGAs, not GPUs.
+			id: 0x8086, name: "intel", classes: []uint16{classVGA, class3D, classDisplay},
+			drivers: []string{"i915", "xe"}, open: openIntel,
+		},
+	}
+}
+
+// The classes that GPUs have (PCI Code and ID Assignment Specification, base classes 03 and 12).
+const (
+	classVGA         = 0x0300
+	class3D          = 0x0302
+	classDisplay     = 0x0380
+	classAccelerator = 0x1200
+)
+
+// gpus finds the GPUs of all vendors.
+func gpus(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
+	functions, err := pci.List(tree)
+	var found Inventory
+	for _, v := range vendors() {
+		ours := slices.DeleteFunc(slices.Clone(functions), func(f pci.Function) bool { return !v.makes(f) })
+		found.Problems = append(found.Problems, pciProblems(err, ours)...)
+		found.add(v.gpus(ctx, tree, opts, ours))
+	}
+	found.Problems = append(found.Problems, pciProblems(err, nil)...)
+	return found
+}
+
+// makes reports whether f is a whole GPU of this vendor. Virtual functions are not devices yet: they come and go with the
+// partitioning of their physical function, which will hand them out.
+func (v vendor) makes(f pci.Function) bool {
+	return f.Vendor == v.id && slices.Contains(v.classes, f.BaseClass()) && f.PhysicalFunction == nil
+}
+
+// gpus describes the GPUs among functions that all are this vendor's.
+func (v vendor) gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.Function) Inventory {
+	var found Inventory
+	held := slices.DeleteFunc(slices.Clone(functions), func(f pci.Function) bool {
+		problem, ok := v.held(f)
+		if !ok {
+			found.Problems = append(found.Problems, problem)
+		}
+		return !ok
+	})
+	if len(held) == 0 || ctx.Err() != nil {
+		return found
+	}
+	describe, problems := v.open(ctx, tree, opts, held)
+	found.Problems = append(found.Problems, problems...)
+	if describe == nil {
+		return found
+	}
+	for _, f := range held {
+		if ctx.Err() != nil {
+			return found
+		}
+		d := newGPU(tree, v.name, f)
+		describe(d, f)
+		found.add(d.finish())
+	}
+	return found
+}
+
+// held checks that one of the vendor's drivers holds the function.
+func (v vendor) held(f pci.Function) (Problem, bool) {
+	problem := Problem{Subject: f.Address.String()}
+	id := fmt.Sprintf("%s GPU %04x:%04x", v.name, f.Vendor, f.Device)
+	want := strings.Join(v.drivers, " or ")
+	switch {
+	case slices.Contains(v.drivers, f.Driver):
+		return Problem{}, true
+	case f.Driver == "":
+		problem.Reason = ReasonDriverNotLoaded
+		problem.Message = fmt.Sprintf("no kernel driver holds the %s: load %s, or see the kernel log for why it refused", id, want)
+	case f.Driver == "vfio-pci":
+		problem.Reason = ReasonBoundToVFIO
+		problem.Message = fmt.Sprintf("the %s is bound to vfio-pci, for virtual machines: bind it to %s to use it in pods", id, want)
+	default:
+		problem.Reason = ReasonDriverNotSupported
+		problem.Message = fmt.Sprintf("the %s is bound to %s: bind it to %s to use it in pods", id, f.Driver, want)
+	}
+	return problem, false
+}
+
+// pciProblems picks from the faults of pci.List: with functions those that cost them a field, without functions those that cost the
+// whole function and so may have hidden a GPU. What other devices of the machine lack is no business of ours.
+func pciProblems(err error, functions []pci.Function) []Problem {
+	ours := map[string]bool{}
+	for _, f := range functions {
+		ours[f.Address.String()] = true
+	}
+	var problems []Problem
+	for _, fault := range faults(err) {
+		one, ok := errors.AsType[*pci.Error](fault)
+		switch {
+		case !ok && functions == nil:
+			problems = append(problems, Problem{
+				Subject: sysfs.HostPath(sysfs.PCIDevices), Reason: ReasonListingFailed, Message: fault.Error(),
+			})
+		case ok && one.Essential && functions == nil:
+			problems = append(problems, Problem{Subject: one.Address, Reason: ReasonIdentityUnreadable, Message: one.Err.Error()})
+		case ok && !one.Essential && ours[one.Address]:
+			problems = append(problems, Problem{Subject: one.Address, Reason: ReasonAttributeUnreadable, Message: one.Err.Error()})
+		}
+	}
+	return problems
+}
+
+// faults takes apart what errors.Join put together.
+func faults(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the outermost error only, by intent
+		return joined.Unwrap()
+	}
+	return []error{err}
+}

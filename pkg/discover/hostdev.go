@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discover
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// hostVendor is the vendor of devices that the admin names.
+const hostVendor = "host"
+
+// HostDevice is the admin's word for host paths that are devices: local disks by directory, or character devices of drivers that
+// Fettle does not know. Each match of a glob is one device.
+type HostDevice struct {
+	// Name begins the names of its devices and is their productName attribute. A DNS label.
+	Name string `json:"name"`
+	// Directories are absolute globs of directories of the host. Each match is mounted.
+	Directories []string `json:"directories,omitempty"`
+	// CharDevices are absolute globs of character device nodes. Each match keeps its path in the container.
+	CharDevices []string `json:"charDevices,omitempty"`
+	// ContainerPath is the directory of the container that a matched directory appears in, by its base name. Default /mnt/<Name>.
+	ContainerPath string `json:"containerPath,omitempty"`
+}
+
+// maxHostName leaves room in a device's name for the part that tells the matches apart.
+const maxHostName = 32
+
+// Validate checks what can be known without the machine. The error joins everything that is wrong.
+func (h HostDevice) Validate() error {
+	var faults []error
+	if msgs := validation.IsDNS1123Label(h.Name); len(msgs) > 0 || len(h.Name) > maxHostName {
+		faults = append(faults, fmt.Errorf("name %q: want at most %d lower-case letters, digits and dashes", h.Name, maxHostName))
+	}
+	for i, pattern := range h.Directories {
+		faults = append(faults, checkGlob(fmt.Sprintf("directories[%d]", i), pattern))
+	}
+	for i, pattern := range h.CharDevices {
+		faults = append(faults, checkGlob(fmt.Sprintf("charDevices[%d]", i), pattern))
+	}
+	if len(h.Directories)+len(h.CharDevices) == 0 {
+		faults = append(faults, errors.New("want at least one of directories and charDevices"))
+	}
+	if p := h.ContainerPath; p != "" && (!path.IsAbs(p) || path.Clean(p) != p || p == "/") {
+		faults = append(faults, fmt.Errorf("containerPath %q: want a clean absolute path, such as /mnt/scratch", p))
+	}
+	return errors.Join(faults...)
+}
+
+func checkGlob(field, pattern string) error {
+	_, err := path.Match(pattern, "")
+	if err != nil || !path.IsAbs(pattern) || path.Clean(pattern) != pattern || pattern == "/" {
+		return fmt.Errorf("%s %q: want a clean absolute path with wildcards, such as /mnt/disks/*", field, pattern)
+	}
+	return nil
+}
+
+// hostDevices finds what the admin's configuration names. What no glob matches is no problem: the disk may come later.
+func hostDevices(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
+	var found Inventory
+	for _, h := range opts.HostDevices {
+		if err := h.Validate(); err != nil {
+			found.Problems = append(found.Problems, Problem{Subject: h.Name, Reason: ReasonInvalid,
+				Message: fmt.Sprintf("configured host device %q: %v", h.Name, err)})
+			continue
+		}
+		found.add(h.matches(ctx, tree, h.Directories, func(d *draft, name string) { h.directory(d, name, opts.Capacity) }))
+		found.add(h.matches(ctx, tree, h.CharDevices, h.charDevice))
+	}
+	return found
+}
+
+// matches describes each match of the globs once.
+func (h HostDevice) matches(ctx context.Context, tree *sysfs.Tree, globs []string, describe func(*draft, string)) Inventory {
+	var found Inventory
+	seen := map[string]bool{}
+	for _, pattern := range globs {
+		names, err := tree.Glob(strings.TrimPrefix(pattern, "/"))
+		if err != nil {
+			found.Problems = append(found.Problems, Problem{Subject: pattern, Reason: ReasonListingFailed, Message: err.Error()})
+		}
+		for _, name := range names {
+			if seen[name] || ctx.Err() != nil {
+				continue
+			}
+			seen[name] = true
+			d := newDraft(tree, sysfs.HostPath(name), device.KindHost, h.deviceName(name))
+			d.text(device.AttributeType, string(device.KindHost))
+			d.text(device.AttributeVendor, hostVendor)
+			d.text(device.AttributeProductName, h.Name)
+			describe(d, name)
+			found.add(d.finish())
+		}
+	}
+	return found
+}
+
+// directory mounts one directory. It must be one by itself: through a link the owner of the link would choose what pods get.
+func (h HostDevice) directory(d *draft, name string, capacity func(string) (int64, error)) {
+	if err := checkDirectory(d.tree, name); err != nil {
+		d.withhold(ReasonHostPathUnusable, err)
+		return
+	}
+	base := either(h.ContainerPath, path.Join("/mnt", h.Name))
+	d.device.Edits.Mounts = []device.Mount{{
+		HostPath: sysfs.HostPath(name), ContainerPath: path.Join(base, path.Base(name)),
+	}}
+	if capacity == nil {
+		capacity = func(string) (int64, error) { return d.tree.Capacity(name) }
+	}
+	size, err := capacity(sysfs.HostPath(name))
+	if err != nil {
+		d.note(ReasonAttributeUnreadable, err)
+		return
+	}
+	d.bytes(device.CapacityStorage, uint64(max(size, 0))) //nolint:gosec // not negative
+}
+
+// checkDirectory wants directories all the way down to name.
+func checkDirectory(tree *sysfs.Tree, name string) error {
+	for at := name; at != "."; at = path.Dir(at) {
+		info, err := tree.Lstat(at)
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("%s is a %s, want a directory that no link leads to", sysfs.HostPath(at), kindOf(info))
+		}
+	}
+	return nil
+}
+
+func kindOf(info fs.FileInfo) string {
+	switch info.Mode().Type() {
+	case fs.ModeSymlink:
+		return "symbolic link"
+	case 0:
+		return "plain file"
+	}
+	return "special file (" + info.Mode().Type().String() + ")"
+}
+
+// charDevice adds one node with the host's numbers: a driver that Fettle does not know has no other place that tells them.
+func (h HostDevice) charDevice(d *draft, name string) {
+	major, minor, err := d.tree.Rdev(name)
+	if err != nil {
+		d.withhold(ReasonHostPathUnusable, err)
+		return
+	}
+	d.device.Edits.Nodes = []device.Node{{Path: sysfs.HostPath(name), Major: major, Minor: minor, Permissions: workload}}
+}
+
+// deviceName is the configured name and the base name of the path, as a DNS label. When something of the base name had to be
+// changed, a hash of the path keeps names apart that would otherwise be equal.
+func (h HostDevice) deviceName(name string) string {
+	const maxBase, hashDigits = validation.DNS1123LabelMaxLength - maxHostName - 1, 8
+	base := path.Base(name)
+	clean := strings.Trim(strings.Map(labelRune, strings.ToLower(base)), "-")
+	if clean == base && len(clean) <= maxBase {
+		return h.Name + "-" + clean
+	}
+	sum := sha256.Sum256([]byte(sysfs.HostPath(name)))
+	keep := clean[:min(len(clean), maxBase-hashDigits-1)]
+	return strings.Trim(h.Name+"-"+keep, "-") + "-" + hex.EncodeToString(sum[:])[:hashDigits]
+}
+
+// labelRune keeps what a DNS label may contain.
+func labelRune(r rune) rune {
+	if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+		return r
+	}
+	return '-'
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discover
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// fixedCapacity stands in for statfs, whose answer depends on the disk that the test runs on.
+func fixedCapacity(string) (int64, error) { return 1 << 40, nil }
+
+// machineOptions are those that every machine is discovered with.
+func machineOptions() Options {
+	return Options{
+		Capacity:    fixedCapacity,
+		HostDevices: []HostDevice{{Name: "localssd", Directories: []string{"/mnt/disks/*"}}},
+	}
+}
+
+// machines lists the machine files of the repository.
+func machines(t testing.TB) []string {
+	t.Helper()
+	files, err := filepath.Glob("../../test/machines/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no machines: %v", err)
+	}
+	return files
+}
+
+func parseMachine(t testing.TB, file string) *sim.Machine {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine, err := sim.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return machine
+}
+
+// expand makes a host tree of a machine and returns its directory.
+func expand(t testing.TB, machine *sim.Machine) string {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := machine.Expand(dir, sim.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func discoverIn(t testing.TB, dir string, opts Options) Inventory {
+	t.Helper()
+	tree, err := sysfs.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	return Discover(t.Context(), tree, opts)
+}
+
+func TestMachines(t *testing.T) {
+	for _, file := range machines(t) {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			dir := expand(t, parseMachine(t, file))
+			inventory := discoverIn(t, dir, machineOptions())
+			golden(t, name, abridged(inventory))
+			if diff := cmp.Diff(encode(t, inventory), encode(t, discoverIn(t, dir, machineOptions()))); diff != "" {
+				t.Errorf("two looks at one machine differ (-first +second):\n%s", diff)
+			}
+		})
+	}
+}
+
+// abridged keeps the first and the last device of a large machine, whose golden file nobody would read.
+func abridged(inventory Inventory) Inventory {
+	if n := len(inventory.Devices); n > 16 {
+		inventory.Devices = []device.Device{inventory.Devices[0], inventory.Devices[n-1]}
+		inventory.Problems = append(inventory.Problems, Problem{Subject: "test", Reason: "Abridged", Message: fmt.Sprintf("%d devices", n)})
+	}
+	return inventory
+}
+
+// TestMachinesWithNVML adds what the library would say on the machine that the report was made for.
+func TestMachinesWithNVML(t *testing.T) {
+	f, err := os.Open("testdata/8xh100-sxm.nvml.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	report, err := nvml.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := machineOptions()
+	opts.NVML = func(context.Context) (nvml.Report, error) { return report, nil }
+	dir := expand(t, parseMachine(t, "../../test/machines/8xh100-sxm.txtar"))
+	golden(t, "8xh100-sxm+nvml", discoverIn(t, dir, opts))
+}
+
+func encode(t testing.TB, inventory Inventory) string {
+	t.Helper()
+	text, err := json.MarshalIndent(inventory, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text) + "\n"
+}
+
+func golden(t *testing.T, name string, inventory Inventory) {
+	t.Helper()
+	got, file := encode(t, inventory), filepath.Join("testdata", name+".golden.json")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; rewrite with -update):\n%s", file, diff)
+	}
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// The fixed minors of NVIDIA's driver (kernel-open/common/inc/nv.h, NV_CONTROL_DEVICE_MINOR and NV_MODESET...; uvm_common.h).
+const (
+	nvidiaControlMinor  = 255
+	nvidiaModesetMinor  = 254
+	nvidiaUVMMinor      = 0
+	nvidiaUVMToolsMinor = 1
+)
+
+// nvidiaHost is what NVIDIA's GPUs of a machine have in common.
+type nvidiaHost struct {
+	driverVersion string
+	// major is that of /dev/nvidia<minor>.
+	major int64
+	// shared are the nodes that every GPU needs.
+	shared []device.Node
+	// asked says that NVML answered, devices is what it said.
+	asked   bool
+	devices map[pci.Address]nvml.Device
+}
+
+// openNVIDIA reads the driver's majors and version and asks NVML.
+func openNVIDIA(ctx context.Context, tree *sysfs.Tree, opts Options, held []pci.Function) (probe, []Problem) {
+	host, err := nvidiaNodes(tree)
+	if err != nil {
+		return nil, []Problem{driverProblem(sysfs.ProcDevices, ReasonDriverNotLoaded,
+			fmt.Errorf("%d NVIDIA GPUs are withheld: %w", len(held), err))}
+	}
+	var problems []Problem
+	for _, node := range host.shared {
+		if err := checkNode(tree, node); err != nil {
+			problems = append(problems, driverProblem(node.Path, ReasonNodeMismatch, err))
+		}
+	}
+	report, faults := askNVML(ctx, opts)
+	problems = append(problems, faults...)
+	host.asked = len(report.Devices)+len(report.Faults) > 0
+	host.devices = map[pci.Address]nvml.Device{}
+	for _, dev := range report.Devices {
+		if address, err := pci.ParseBusID(dev.PCIBusID); err == nil { // Validated by whoever decoded the report.
+			host.devices[address] = dev
+		}
+	}
+	version, faults := nvidiaDriverVersion(tree, report)
+	host.driverVersion = version
+	return host.describe, append(problems, faults...)
+}
+
+func driverProblem(name, reason string, err error) Problem {
+	return Problem{Subject: sysfs.HostPath(name), Reason: reason, Message: err.Error()}
+}
+
+// nvidiaNodes finds the majors in /proc/devices, where the older driver calls itself nvidia-frontend. CUDA does not start without
+// the memory manager, which is a module of its own.
+func nvidiaNodes(tree *sysfs.Tree) (nvidiaHost, error) {
+	majors, err := charMajors(tree)
+	if err != nil {
+		return nvidiaHost{}, err
+	}
+	major, ok := majors["nvidia"]
+	if !ok {
+		major, ok = majors["nvidia-frontend"]
+	}
+	if !ok {
+		return nvidiaHost{}, fmt.Errorf("%s has no nvidia: load the module nvidia", sysfs.HostPath(sysfs.ProcDevices))
+	}
+	uvm, ok := majors["nvidia-uvm"]
+	if !ok {
+		return nvidiaHost{}, fmt.Errorf("%s has no nvidia-uvm: load the module nvidia-uvm", sysfs.HostPath(sysfs.ProcDevices))
+	}
+	host := nvidiaHost{major: major, shared: []device.Node{
+		controlNode(tree, "nvidiactl", major, nvidiaControlMinor),
+		controlNode(tree, "nvidia-uvm", uvm, nvidiaUVMMinor),
+		controlNode(tree, "nvidia-uvm-tools", uvm, nvidiaUVMToolsMinor),
+	}}
+	if tree.Exists(path.Join(sysfs.Dev, "nvidia-modeset")) {
+		host.shared = append(host.shared, controlNode(tree, "nvidia-modeset", major, nvidiaModesetMinor))
+	}
+	return host, nil
+}
+
+// controlNode is a node whose minor no file tells. The host's own node is believed when its major is the driver's; without one, or
+// with one that an earlier driver left behind, the minor is the one that the driver is known to use.
+func controlNode(tree *sysfs.Tree, name string, major, minor int64) device.Node {
+	ownMajor, ownMinor, err := tree.Rdev(path.Join(sysfs.Dev, name))
+	if err == nil && ownMajor == major {
+		minor = ownMinor
+	}
+	return newNode(name, major, minor)
+}
+
+// askNVML turns every way in which the library may not answer into problems.
+func askNVML(ctx context.Context, opts Options) (nvml.Report, []Problem) {
+	if opts.NVML == nil {
+		return nvml.Report{}, nil
+	}
+	report, err := opts.NVML(ctx)
+	if err != nil {
+		return nvml.Report{}, []Problem{driverProblem(sysfs.ProcDriverNVIDIA, ReasonNVMLUnavailable,
+			fmt.Errorf("memory, compute capability and architecture stay unknown: %w", err))}
+	}
+	var problems []Problem
+	for _, fault := range report.Faults {
+		subject := sysfs.HostPath(sysfs.ProcDriverNVIDIA)
+		if address, err := pci.ParseBusID(fault.Device); err == nil {
+			subject = address.String()
+		}
+		problems = append(problems, Problem{
+			Subject: subject, Reason: ReasonAttributeUnreadable,
+			Message: strings.TrimPrefix(fmt.Sprintf("%s %s: %s", fault.Device, fault.Field, fault.Message), " "),
+		})
+	}
+	return report, problems
+}
+
+// nvidiaDriverVersion takes the first of the three places that tells; they agree on a healthy machine.
+func nvidiaDriverVersion(tree *sysfs.Tree, report nvml.Report) (string, []Problem) {
+	var problems []Problem
+	for _, name := range []string{path.Join(sysfs.ProcDriverNVIDIA, "version"), path.Join(sysfs.Module("nvidia"), "version")} {
+		text, err := tree.ReadString(name)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				problems = append(problems, driverProblem(name, ReasonAttributeUnreadable, err))
+			}
+			continue
+		}
+		if version := nvidiaVersion.FindString(text); version != "" {
+			return strings.TrimSpace(version), problems
+		}
+		problems = append(problems, driverProblem(name, ReasonAttributeInvalid, errors.New("no version such as 580.95.05 in it")))
+	}
+	return report.DriverVersion, problems
+}
+
+// nvidiaVersion is a driver version as a word of its own. The first one in /proc/driver/nvidia/version is the module's; the
+// compiler's follows in another line.
+var nvidiaVersion = regexp.MustCompile(`(?m)(?:^|\s)[0-9]{3,}\.[0-9]+(?:\.[0-9]+)?\b`)
+
+// describe merges what NVML and the kernel say of one GPU.
+func (h nvidiaHost) describe(d *draft, f pci.Function) {
+	info := readNVIDIAInformation(d, f)
+	said, answered := h.devices[f.Address]
+	switch {
+	case h.asked && !answered:
+		d.withhold(ReasonNotResponding, errors.New("NVIDIA's library sees other GPUs but not this one: it fell off the bus or needs a reset"))
+		return
+	case said.MIGMode != nil && *said.MIGMode:
+		d.withhold(ReasonPartitioned, errors.New("the GPU is in MIG mode, where programs can use its partitions only: switch MIG mode off"))
+		return
+	case strings.EqualFold(info["GPU Excluded"], "yes"):
+		d.withhold(ReasonExcluded, errors.New("the driver was loaded with this GPU excluded (NVreg_ExcludedGpus)"))
+		return
+	}
+	minor, err := nvidiaMinor(info, said)
+	if err != nil {
+		d.withhold(ReasonDeviceNumbersUnknown, err)
+		return
+	}
+	d.node(newNode("nvidia"+strconv.FormatInt(minor, 10), h.major, minor))
+	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.shared...)
+	d.text(device.AttributeProductName, either(said.Name, info["Model"]))
+	d.text(device.AttributeUUID, either(said.UUID, info["GPU UUID"]))
+	d.text(device.AttributeSerial, said.Serial)
+	d.text(device.AttributeArchitecture, said.Architecture)
+	d.text(device.AttributeFirmwareVersion, either(said.VBIOSVersion, info["Video BIOS"]))
+	d.version(device.AttributeComputeCapability, said.ComputeCapability)
+	d.version(device.AttributeDriverVersion, h.driverVersion)
+	d.bytes(device.CapacityMemory, said.MemoryBytes)
+	d.count(device.CapacityMultiprocessors, uint64(max(said.Multiprocessors, 0))) //nolint:gosec // not negative
+}
+
+func either(first, second string) string {
+	if first != "" {
+		return first
+	}
+	return second
+}
+
+// readNVIDIAInformation reads /proc/driver/nvidia/gpus/<address>/information: a key, a colon and a value a line. The driver prints
+// question marks for what it does not know before the GPU's first use; these are left out.
+func readNVIDIAInformation(d *draft, f pci.Function) map[string]string {
+	info := map[string]string{}
+	for line := range strings.Lines(d.read(path.Join(sysfs.ProcDriverNVIDIA, "gpus", f.Address.String(), "information"))) {
+		key, value, ok := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		if ok && value != "" && !strings.Contains(value, "??") {
+			info[strings.TrimSpace(key)] = value
+		}
+	}
+	return info
+}
+
+// nvidiaMinor is the minor of the GPU's node. The kernel is asked first; the order of the GPUs is no substitute.
+func nvidiaMinor(info map[string]string, said nvml.Device) (int64, error) {
+	text, ok := info["Device Minor"]
+	switch {
+	case ok:
+		minor, err := strconv.ParseUint(text, 10, 20)
+		if err != nil || minor >= nvidiaModesetMinor {
+			return 0, fmt.Errorf("device minor %q: want 0 to %d", text, nvidiaModesetMinor-1)
+		}
+		if said.Minor != nil && int64(*said.Minor) != int64(minor) {
+			return 0, fmt.Errorf("the kernel says device minor %d and NVIDIA's library %d", minor, *said.Minor)
+		}
+		return int64(minor), nil
+	case said.Minor != nil:
+		return int64(*said.Minor), nil
+	}
+	return 0, errors.New("neither the kernel's information file nor NVIDIA's library tells the minor of the GPU's device node")
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hostdir lends directories of the host to claims and empties them in between: what one workload wrote is moved aside at
+// once and deleted later, and until that is done the directory is dirty and must not be given out.
+//
+// The state is in the directory itself, as a subdirectory named for the purpose, so that it survives whatever happens to the
+// plugin.
+package hostdir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+)
+
+// trashPrefix names the subdirectories that hold what was moved aside. It sorts before most names and is hidden.
+const trashPrefix = ".fettle-trash-"
+
+// scratchMode lets any user of a pod write, and none remove what another's user made, as in /tmp.
+const scratchMode = 0o777 | os.ModeSticky
+
+// Owner is the owner and mode that a directory had before it was lent.
+type Owner struct {
+	UID  int    `json:"uid"`
+	GID  int    `json:"gid"`
+	Mode uint32 `json:"mode"`
+}
+
+// Dir is one directory that can be lent. Nothing outside it is ever touched: links that a workload made are not followed.
+type Dir struct {
+	root *os.Root
+	name string
+}
+
+// Open opens a directory; the last element must be a directory itself, not a link to one.
+func Open(path string) (*Dir, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, fmt.Errorf("open host directory: %w", err)
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("open host directory %s: is a %s, expected a directory", path, info.Mode().Type())
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("open host directory: %w", err)
+	}
+	return &Dir{root: root, name: path}, nil
+}
+
+// Close gives the directory handle back.
+func (d *Dir) Close() error { return d.root.Close() }
+
+// Owner reads what Restore puts back.
+func (d *Dir) Owner() (Owner, error) {
+	info, err := d.root.Stat(".")
+	if err != nil {
+		return Owner{}, fmt.Errorf("read the owner of %s: %w", d.name, err)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return Owner{}, fmt.Errorf("read the owner of %s: no owner on this platform", d.name)
+	}
+	return Owner{UID: int(stat.Uid), GID: int(stat.Gid), Mode: uint32(info.Mode())}, nil
+}
+
+// OpenUp makes the directory writable for every user of the pod that borrows it.
+func (d *Dir) OpenUp() error {
+	if err := d.root.Chmod(".", scratchMode); err != nil {
+		return fmt.Errorf("open %s for a claim's users: %w", d.name, err)
+	}
+	return nil
+}
+
+// Restore puts owner and mode back.
+func (d *Dir) Restore(o Owner) error {
+	err := errors.Join(d.root.Chown(".", o.UID, o.GID), d.root.Chmod(".", os.FileMode(o.Mode)))
+	if err != nil {
+		return fmt.Errorf("restore the owner and mode of %s: %w", d.name, err)
+	}
+	return nil
+}
+
+// Dirty says whether something moved aside still waits to be deleted.
+func (d *Dir) Dirty() (bool, error) {
+	names, err := d.names()
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, trashPrefix) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// SetAside moves everything in the directory into a subdirectory for Purge. It takes one rename an entry, whatever the entries
+// hold, and may be called again after a failure.
+func (d *Dir) SetAside(id string) error {
+	names, err := d.names()
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	trash, err := d.makeTrash(id)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if name == trash {
+			continue
+		}
+		if err := d.root.Rename(name, trash+"/"+name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("set the content of %s aside: %w", d.name, err)
+	}
+	return nil
+}
+
+// Purge deletes what was moved aside. It stops between entries when ctx ends.
+func (d *Dir) Purge(ctx context.Context) error {
+	names, err := d.names()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if ctx.Err() != nil {
+			break
+		}
+		if strings.HasPrefix(name, trashPrefix) {
+			errs = append(errs, d.root.RemoveAll(name))
+		}
+	}
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return fmt.Errorf("delete what was set aside in %s: %w", d.name, err)
+	}
+	return nil
+}
+
+// makeTrash makes the subdirectory for one claim. The workload could write here, so a name it took is passed over: what is
+// moved must land in a directory that is ours, never behind a link.
+func (d *Dir) makeTrash(id string) (string, error) {
+	const attempts = 100
+	for i := range attempts {
+		name := fmt.Sprintf("%s%s-%d", trashPrefix, id, i)
+		err := d.root.Mkdir(name, 0o700)
+		if err == nil {
+			return name, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return "", fmt.Errorf("set the content of %s aside: %w", d.name, err)
+		}
+	}
+	return "", fmt.Errorf("set the content of %s aside: %d names like %s%s-0 are taken: empty the directory by hand",
+		d.name, attempts, trashPrefix, id)
+}
+
+func (d *Dir) names() ([]string, error) {
+	dir, err := d.root.Open(".")
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", d.name, err)
+	}
+	names, err := dir.Readdirnames(-1)
+	if err := errors.Join(err, dir.Close()); err != nil {
+		return nil, fmt.Errorf("list %s: %w", d.name, err)
+	}
+	return names, nil
+}

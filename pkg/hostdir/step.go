@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// StepKind is the step that lends a directory as scratch space and empties it on release.
+const StepKind = "host.scratch"
+
+// Params are the step's parameters.
+type Params struct {
+	// Path is the directory on the host, absolute.
+	Path string `json:"path"`
+	// Claim is the UID of the claim that borrows it.
+	Claim string `json:"claim"`
+	// Before is what Undo restores.
+	Before Owner `json:"before"`
+}
+
+// ErrDirty is returned where a directory is asked for before the last claim's content is deleted. It passes with time.
+var ErrDirty = errors.New("is still being emptied after its last claim: retried until that is done")
+
+// Plan reads what the step must remember and returns the step. It changes nothing.
+func Plan(hostRoot, path, claim string) (step.Step, error) {
+	d, err := Open(filepath.Join(hostRoot, path))
+	if err != nil {
+		return step.Step{}, err
+	}
+	defer d.Close()
+	dirty, err := d.Dirty()
+	if err != nil {
+		return step.Step{}, err
+	}
+	if dirty {
+		return step.Step{}, fmt.Errorf("host directory %s %w", path, ErrDirty)
+	}
+	owner, err := d.Owner()
+	if err != nil {
+		return step.Step{}, err
+	}
+	params, err := json.Marshal(Params{Path: path, Claim: claim, Before: owner})
+	if err != nil {
+		return step.Step{}, fmt.Errorf("encode the step for %s: %w", path, err)
+	}
+	return step.Step{Kind: StepKind, Params: params}, nil
+}
+
+// Kind does and undoes the step under a host root.
+func Kind(hostRoot string) step.Kind {
+	with := func(raw json.RawMessage, do func(*Dir, Params) error) error {
+		var p Params
+		if err := json.Unmarshal(raw, &p); err != nil {
+			return fmt.Errorf("decode the parameters: %w", err)
+		}
+		d, err := Open(filepath.Join(hostRoot, p.Path))
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return do(d, p)
+	}
+	return step.Kind{
+		Apply: func(_ context.Context, raw json.RawMessage) error {
+			return with(raw, func(d *Dir, _ Params) error { return d.OpenUp() })
+		},
+		Undo: func(_ context.Context, raw json.RawMessage) error {
+			err := with(raw, func(d *Dir, p Params) error {
+				return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before))
+			})
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // the directory left with its disk, and the content with it
+			}
+			return err
+		},
+	}
+}

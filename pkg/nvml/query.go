@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// ErrNoLibrary: the node has no NVIDIA management library, or none that can be loaded. Everything else works.
+var ErrNoLibrary = errors.New("no NVIDIA management library (libnvidia-ml.so.1) found: " +
+	"install NVIDIA's user-space driver on the node, or set the driver root")
+
+// ErrStuck: an earlier child could not be killed, which happens when it waits inside the driver. No other is started beside it.
+var ErrStuck = errors.New("an earlier fettle-nvml still hangs in the driver")
+
+// ExitNoLibrary is the exit status with which the child says ErrNoLibrary.
+const ExitNoLibrary = 3
+
+const (
+	defaultTimeout = 10 * time.Second
+	// grace is how long a killed child gets to die before it is left behind.
+	grace = time.Second
+	// maxStderr is how much of the end of the child's complaints goes into an error.
+	maxStderr = 2 << 10
+)
+
+// Command says how to run the child.
+type Command struct {
+	// Path is the child's binary, fettle-nvml.
+	Path string
+	// LibraryPath is the library's file. Empty: the child looks in the usual places below DriverRoot.
+	LibraryPath string
+	// DriverRoot is the directory that NVIDIA's user-space driver is installed below. Empty: "/".
+	DriverRoot string
+	// Timeout bounds the whole run. Zero: 10 s.
+	Timeout time.Duration
+}
+
+// Args are the child's arguments.
+func (c Command) Args() []string {
+	var args []string
+	if c.DriverRoot != "" {
+		args = append(args, "-driver-root", c.DriverRoot)
+	}
+	if c.LibraryPath != "" {
+		args = append(args, "-library", c.LibraryPath)
+	}
+	return args
+}
+
+// Query runs the child once and returns its report, or ErrNoLibrary, or what went wrong: it hung, crashed, or printed something
+// else. It returns within Timeout and about a second, even when the child cannot be killed.
+func Query(ctx context.Context, command Command) (Report, error) {
+	report, _, err := query(ctx, command)
+	return report, err
+}
+
+// Prober asks again and again, as a plugin does, and never has two children at once. It is safe for concurrent use.
+type Prober struct {
+	command Command
+	busy    atomic.Bool
+}
+
+// NewProber is a prober for one command.
+func NewProber(command Command) *Prober { return &Prober{command: command} }
+
+// Query is Query, but ErrStuck while an earlier child is still there.
+func (p *Prober) Query(ctx context.Context) (Report, error) {
+	if !p.busy.CompareAndSwap(false, true) {
+		return Report{}, ErrStuck
+	}
+	report, gone, err := query(ctx, p.command)
+	select {
+	case <-gone:
+		p.busy.Store(false)
+	default:
+		go func() {
+			<-gone
+			p.busy.Store(false)
+		}()
+	}
+	return report, err
+}
+
+// query also returns a channel that is closed once the child is gone.
+func query(ctx context.Context, command Command) (Report, <-chan struct{}, error) {
+	timeout := command.Timeout
+	if timeout <= 0 {
+		timeout = defaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	run, err := start(ctx, cancel, command)
+	if err != nil {
+		gone := make(chan struct{})
+		close(gone)
+		return Report{}, gone, fmt.Errorf("start %s: %w", command.Path, err)
+	}
+	err = run.wait(ctx)
+	if err == nil {
+		var report Report
+		if report, err = Decode(&run.stdout.buffer); err == nil {
+			return report, run.gone, nil
+		}
+	}
+	return Report{}, run.gone, fmt.Errorf("run %s: %w", command.Path, err)
+}
+
+// child is a running child.
+type child struct {
+	cmd            *exec.Cmd
+	stdout, stderr *capture
+	gone           chan struct{}
+	err            error // of cmd.Wait, to be read once gone is closed
+}
+
+// start starts the child in a process group of its own, so that what it may have started dies with it.
+func start(ctx context.Context, cancel context.CancelFunc, command Command) (*child, error) {
+	cmd := exec.CommandContext(ctx, command.Path, command.Args()...) //nolint:gosec // the path is the operator's
+	run := &child{cmd: cmd, gone: make(chan struct{}), stdout: &capture{limit: maxReport, overflow: cancel}, stderr: &capture{tail: maxStderr}}
+	cmd.Stdout, cmd.Stderr = run.stdout, run.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = grace / 2
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		run.err = cmd.Wait()
+		close(run.gone)
+	}()
+	return run, nil
+}
+
+// wait returns how the child ended, or that it did not.
+func (c *child) wait(ctx context.Context) error {
+	select {
+	case <-c.gone:
+	case <-ctx.Done():
+		select {
+		case <-c.gone:
+		case <-time.After(grace):
+			return fmt.Errorf("%w: killed, and still there after %s: %w", ErrStuck, grace, ctx.Err())
+		}
+	}
+	switch exit, exited := errors.AsType[*exec.ExitError](c.err); {
+	case c.err == nil:
+		return nil
+	case exited && exit.ExitCode() == ExitNoLibrary:
+		return fmt.Errorf("%w%s", ErrNoLibrary, c.complaint())
+	case c.stdout.overflowed:
+		return fmt.Errorf("printed more than %d bytes", maxReport)
+	case ctx.Err() != nil:
+		return fmt.Errorf("did not answer in time: %w%s", ctx.Err(), c.complaint())
+	default:
+		return fmt.Errorf("%w%s", c.err, c.complaint())
+	}
+}
+
+// complaint is the end of what the child printed on standard error.
+func (c *child) complaint() string {
+	text := strings.TrimSpace(strings.ToValidUTF8(c.stderr.buffer.String(), "?"))
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}
+
+// capture keeps what a child prints: all of it up to limit, or its end.
+type capture struct {
+	buffer     bytes.Buffer
+	limit      int    // more than this is not kept, and calls overflow
+	overflow   func() // ends the child
+	overflowed bool
+	tail       int // only this much is kept, of the end
+}
+
+func (c *capture) Write(p []byte) (int, error) {
+	switch {
+	case c.tail > 0:
+		c.buffer.Write(p)
+		c.buffer.Next(max(c.buffer.Len()-c.tail, 0))
+	case c.overflowed:
+	case c.buffer.Len()+len(p) > c.limit:
+		c.overflowed = true
+		c.overflow()
+	default:
+		c.buffer.Write(p)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvml is what NVIDIA's management library says about this node's GPUs, as plain data, and the way to ask for it without
+// loading the library into this process: a short-lived child, fettle-nvml, prints a Report and exits. A driver that hangs or
+// crashes takes the child with it and nothing else.
+package nvml
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/fettle-dev/fettle/pkg/pci"
+)
+
+// maxReport bounds the encoded report: 200 GPUs take about 100 KiB.
+const maxReport = 1 << 20
+
+// Report is the answer of one run of the child. Both sides come from one build, so unknown fields are an error.
+type Report struct {
+	// DriverVersion is nvmlSystemGetDriverVersion: "550.54.15".
+	DriverVersion string `json:"driverVersion"`
+	// CUDADriverVersion is the newest CUDA this driver serves: "12.4".
+	CUDADriverVersion string `json:"cudaDriverVersion,omitempty"`
+	// Devices are the GPUs that answered, in the library's order.
+	Devices []Device `json:"devices"`
+	// Faults are the questions that the library answered with an error.
+	Faults []Fault `json:"faults,omitempty"`
+}
+
+// Device is one GPU. What the library does not support on it is empty or absent.
+type Device struct {
+	// PCIBusID is in the library's form, "00000000:1B:00.0"; pci.ParseBusID reads it.
+	PCIBusID string `json:"pciBusID"`
+	UUID     string `json:"uuid,omitempty"`
+	Name     string `json:"name,omitempty"`
+	Brand    string `json:"brand,omitempty"`
+	// Architecture is the name of the generation: "Hopper".
+	Architecture string `json:"architecture,omitempty"`
+	// ComputeCapability is "9.0".
+	ComputeCapability string `json:"computeCapability,omitempty"`
+	MemoryBytes       uint64 `json:"memoryBytes,omitempty"`
+	Multiprocessors   int    `json:"multiprocessors,omitempty"`
+	// Minor is the minor number of the GPU's node: /dev/nvidia<Minor>.
+	Minor        *int   `json:"minor,omitempty"`
+	Serial       string `json:"serial,omitempty"`
+	VBIOSVersion string `json:"vbiosVersion,omitempty"`
+	// MIGMode says whether the GPU is in partition mode now; absent where it has none.
+	MIGMode *bool `json:"migMode,omitempty"`
+}
+
+// Fault is a question that the library could not answer.
+type Fault struct {
+	// Device is the bus id of the GPU, or "device N" where not even that is known.
+	Device string `json:"device"`
+	// Field names the JSON field of Device that is missing because of it; empty if the whole GPU is.
+	Field   string `json:"field,omitempty"`
+	Message string `json:"message"`
+}
+
+// Decode reads one report of at most 1 MiB: strict JSON, nothing after it, and every device with a bus id of its own.
+func Decode(r io.Reader) (Report, error) {
+	raw, err := io.ReadAll(io.LimitReader(r, maxReport+1))
+	if err != nil {
+		return Report{}, fmt.Errorf("read report: %w", err)
+	}
+	if len(raw) > maxReport {
+		return Report{}, fmt.Errorf("read report: larger than %d bytes", maxReport)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	var report Report
+	if err := decoder.Decode(&report); err != nil {
+		return Report{}, fmt.Errorf("decode report: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return Report{}, errors.New("decode report: something follows the JSON object")
+	}
+	if err := report.Validate(); err != nil {
+		return Report{}, fmt.Errorf("decode report: %w", err)
+	}
+	return report, nil
+}
+
+// Validate checks what a reader relies on: that each device has a readable bus id, that no two share one, and that minors are
+// numbers a node can have.
+func (r Report) Validate() error {
+	var faults []error
+	seen := map[pci.Address]bool{}
+	for i, dev := range r.Devices {
+		address, err := pci.ParseBusID(dev.PCIBusID)
+		switch {
+		case err != nil:
+			faults = append(faults, fmt.Errorf("devices[%d].pciBusID: %w", i, err))
+		case seen[address]:
+			faults = append(faults, fmt.Errorf("devices[%d].pciBusID: %s appears twice", i, address))
+		}
+		seen[address] = true
+		if dev.Minor != nil && (*dev.Minor < 0 || *dev.Minor >= 1<<20) {
+			faults = append(faults, fmt.Errorf("devices[%d].minor: %d, want 0 to %d", i, *dev.Minor, 1<<20-1))
+		}
+		if dev.Multiprocessors < 0 {
+			faults = append(faults, fmt.Errorf("devices[%d].multiprocessors: %d is negative", i, dev.Multiprocessors))
+		}
+	}
+	return errors.Join(faults...)
+}

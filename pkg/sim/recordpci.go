@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"path"
+	"regexp"
+	"strings"
+)
+
+// What is recorded beside PCI functions and classes, as patterns of path.Match.
+var (
+	recordedFiles = []string{
+		"proc/devices",
+		"proc/sys/kernel/osrelease",
+		"proc/driver/nvidia/version",
+		"proc/driver/nvidia/gpus/*/information",
+		"proc/driver/nvidia/capabilities/mig/*",
+		"proc/driver/nvidia/capabilities/gpu*/mig/gi*/access",
+		"proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access",
+		"sys/devices/system/node/node*/cpulist",
+		"sys/devices/virtual/kfd/kfd/dev",
+		"sys/devices/virtual/kfd/kfd/subsystem",
+		"sys/devices/virtual/kfd/kfd/topology/generation_id",
+		"sys/devices/virtual/kfd/kfd/topology/system_properties",
+		"sys/devices/virtual/kfd/kfd/topology/nodes/*/gpu_id",
+		"sys/devices/virtual/kfd/kfd/topology/nodes/*/name",
+		"sys/devices/virtual/kfd/kfd/topology/nodes/*/properties",
+		"sys/devices/virtual/kfd/kfd/topology/nodes/*/mem_banks/*/properties",
+	}
+	recordedNodes = []string{
+		"dev/nvidia*", "dev/nvidia-caps/*", "dev/nvidia-caps-imex-channels/*", "dev/dri/*", "dev/kfd", "dev/accel/*", "dev/dfl-*",
+	}
+	recordedModules = []string{"nvidia", "nvidia_uvm", "nvidia_drm", "amdgpu", "i915", "xe", "dfl_pci", "vfio_pci"}
+	moduleFiles     = []string{"version", "srcversion", "initstate"}
+	recordedClasses = []string{
+		"sys/class/drm/card*", "sys/class/drm/renderD*", "sys/class/kfd/*", "sys/class/accel/*", "sys/class/fpga_region/*",
+		"sys/class/fpga_manager/*", "sys/class/fpga_bridge/*", "sys/bus/platform/devices/dfl-*",
+	}
+	bridgeFiles   = []string{"vendor", "device", "class", "numa_node", "subsystem"}
+	functionFiles = []string{
+		"vendor", "device", "subsystem_vendor", "subsystem_device", "class", "revision", "numa_node", "local_cpulist", "subsystem",
+		"current_link_*", "max_link_*", "sriov_totalvfs", "sriov_numvfs", "physfn", "virtfn*",
+		// amdgpu
+		"product_name", "product_number", "serial_number", "unique_id", "vbios_version", "mem_info_*_total", "mem_info_vram_vendor",
+		"current_*_partition", "available_*_partition", "fw_version/*_fw_version",
+		// i915 and xe
+		"tile*/physical_vram_size_bytes", "tile*/gt*/freq*/max_freq", "drm/card*/lmem_total_bytes", "drm/card*/gt/gt*/id",
+		"drm/card*/gt/gt*/rps_max_freq_mhz",
+		"drm/*/dev", "drm/*/device", "drm/*/subsystem", "accel/*/dev",
+		// dfl: a base region, its management engine with regions, bridges and manager, and its ports
+		"fpga_region/*/device", "fpga_region/*/subsystem", "fpga_region/*/compat_id", "fpga_region/*/dfl-*/dev",
+		"fpga_region/*/dfl-fme.*/ports_num", "fpga_region/*/dfl-fme.*/bitstream_*", "fpga_region/*/dfl-fme.*/errors/*_error*",
+		"fpga_region/*/dfl-fme.*/dfl-fme-mgr.*/fpga_manager/*/name", "fpga_region/*/dfl-fme.*/dfl-fme-mgr.*/fpga_manager/*/state",
+		"fpga_region/*/dfl-fme.*/dfl-fme-region.*/fpga_region/*/compat_id",
+		"fpga_region/*/dfl-fme.*/dfl-fme-br.*/fpga_bridge/*/name", "fpga_region/*/dfl-fme.*/dfl-fme-br.*/fpga_bridge/*/state",
+		"fpga_region/*/dfl-port.*/id", "fpga_region/*/dfl-port.*/afu_id", "fpga_region/*/dfl-port.*/power_state",
+		"fpga_region/*/dfl-port.*/ap[12]_event", "fpga_region/*/dfl-port.*/ltr", "fpga_region/*/dfl-port.*/errors/*error*",
+	}
+)
+
+// pciAddress is how sysfs names a function.
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+// functions records the accelerators among the PCI functions. A function whose class cannot be read, or that is gone behind its
+// link, is recorded too: it may be the very reason for the recording.
+func (r *recorder) functions() {
+	for _, link := range r.glob("sys/bus/pci/devices/*") {
+		dir, ok := r.follow(link)
+		if !ok {
+			continue
+		}
+		if info, err := r.root.Stat(dir); err != nil || !info.IsDir() {
+			r.file(link)
+			continue
+		}
+		if !accelerator(r.text(dir+"/class"), r.text(dir+"/vendor")) {
+			continue
+		}
+		r.function(link, dir)
+		for up := path.Dir(dir); pciAddress.MatchString(path.Base(up)); up = path.Dir(up) {
+			r.bridge(up)
+		}
+	}
+	for _, module := range recordedModules {
+		for _, file := range moduleFiles {
+			r.file("sys/module/" + module + "/" + file)
+		}
+	}
+}
+
+// accelerator says whether a function may be of interest: displays, processing accelerators, NVSwitches (other bridges of NVIDIA),
+// and whatever cannot tell its class.
+func accelerator(class, vendor string) bool {
+	switch {
+	case class == "", strings.HasPrefix(class, "0x03"), strings.HasPrefix(class, "0x12"):
+		return true
+	}
+	return strings.HasPrefix(class, "0x0680") && vendor == "0x10de"
+}
+
+func (r *recorder) function(link, dir string) {
+	r.file(link)
+	for _, pattern := range functionFiles {
+		r.files(dir + "/" + pattern)
+	}
+	r.driver(dir)
+}
+
+func (r *recorder) bridge(dir string) {
+	r.file("sys/bus/pci/devices/" + path.Base(dir))
+	for _, name := range bridgeFiles {
+		r.file(dir + "/" + name)
+	}
+	r.driver(dir)
+}
+
+// driver records the driver's link of a function and the driver's side of it.
+func (r *recorder) driver(dir string) {
+	r.file(dir + "/driver")
+	driver, ok := r.follow(dir + "/driver")
+	if !ok {
+		return
+	}
+	if info, err := r.root.Stat(driver); err != nil || !info.IsDir() {
+		return
+	}
+	r.add(Entry{Path: driver, Kind: Dir})
+	r.file(driver + "/module")
+	r.file(driver + "/" + path.Base(dir))
+	if module, ok := r.follow(driver + "/module"); ok {
+		for _, file := range moduleFiles {
+			r.file(module + "/" + file)
+		}
+	}
+}
+
+// classes records the class links, and the numbers of what they point at: a DRM node need not belong to a PCI function.
+func (r *recorder) classes() {
+	r.file("sys/class/drm/version")
+	for _, pattern := range recordedClasses {
+		for _, link := range r.glob(pattern) {
+			if strings.Contains(path.Base(link), "-") && strings.HasPrefix(link, "sys/class/drm/") {
+				continue // a connector, card0-DP-1
+			}
+			r.file(link)
+			if dir, ok := r.follow(link); ok {
+				r.files(dir+"/dev", dir+"/device", dir+"/subsystem")
+			}
+		}
+	}
+}

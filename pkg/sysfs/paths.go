@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysfs
+
+import "path"
+
+// The directories and files of a host tree that other packages read. All are relative to the tree's root, as io/fs wants them; no
+// other package spells them. The kernel documents them in Documentation/ABI and Documentation/filesystems/proc.rst.
+const (
+	// PCIDevices has one link for each PCI function, named by its address.
+	PCIDevices = "sys/bus/pci/devices"
+	// ClassDRM has one link for each DRM node: card0, renderD128.
+	ClassDRM = "sys/class/drm"
+	// ClassKFD is AMD's compute device; its dev attribute has the numbers of /dev/kfd.
+	ClassKFD = "sys/class/kfd/kfd"
+	// KFDTopology has one numbered directory for each processor that AMD's compute driver knows.
+	KFDTopology = "sys/class/kfd/kfd/topology/nodes"
+	// Modules has one directory for each loaded kernel module.
+	Modules = "sys/module"
+	// ProcDevices lists the majors of the loaded drivers.
+	ProcDevices = "proc/devices"
+	// ProcDriverNVIDIA is what NVIDIA's kernel module tells about itself and its GPUs.
+	ProcDriverNVIDIA = "proc/driver/nvidia"
+	// ProcOSRelease has the kernel's release, as uname -r prints it.
+	ProcOSRelease = "proc/sys/kernel/osrelease"
+	// Dev is the host's directory of device nodes.
+	Dev = "dev"
+)
+
+// PCIDevice is the directory of the PCI function with this address.
+func PCIDevice(address string) string { return path.Join(PCIDevices, address) }
+
+// Module is the directory of a loaded kernel module.
+func Module(name string) string { return path.Join(Modules, name) }
+
+// HostPath spells a name of the tree as the absolute path a person knows: "dev/kfd" as "/dev/kfd".
+func HostPath(name string) string { return path.Join("/", name) }

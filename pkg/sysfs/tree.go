@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sysfs reads the kernel's view of a machine (its sys, proc and dev directories) below one root directory and nothing
+// outside it, and is the only package that knows where those directories are. The root is "/" on a host, a mount of it in a
+// container, and a plain directory in tests. Reading has no side effects: no device node is ever opened.
+package sysfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tree is a host tree opened for reading. Names are slash-separated and relative to its root. Relative links are followed as long
+// as they stay inside; what leads outside is an error. It is safe for concurrent use.
+type Tree struct {
+	root *os.Root
+}
+
+// Open opens the host tree at root, a directory that contains sys, proc and dev, or some of them.
+func Open(root string) (*Tree, error) {
+	r, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, fmt.Errorf("open host tree: %w", err)
+	}
+	return &Tree{root: r}, nil
+}
+
+// Close releases the root. The tree cannot be used afterwards.
+func (t *Tree) Close() error { return t.root.Close() }
+
+// FS is the tree for readers that take a file system, such as those of k8s.io/dynamic-resource-allocation.
+func (t *Tree) FS() fs.ReadLinkFS {
+	// os documents that the value implements fs.ReadLinkFS, and its signature only predates that interface.
+	return t.root.FS().(fs.ReadLinkFS)
+}
+
+// Exists reports whether name is there, links followed. What cannot be looked at is not there.
+func (t *Tree) Exists(name string) bool {
+	_, err := t.root.Stat(name)
+	return err == nil
+}
+
+// Lstat describes name itself, without following it when it is a link.
+func (t *Tree) Lstat(name string) (fs.FileInfo, error) {
+	info, err := t.root.Lstat(name)
+	if err != nil {
+		return nil, failed("look at", name, err)
+	}
+	return info, nil
+}
+
+// ReadDir lists a directory's names, sorted.
+func (t *Tree) ReadDir(name string) ([]string, error) {
+	f, err := t.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, failed("list", name, err)
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, failed("list", name, err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// ReadLink is the target of a link, as it is stored.
+func (t *Tree) ReadLink(name string) (string, error) {
+	target, err := t.root.Readlink(name)
+	if err != nil {
+		return "", failed("read link", name, err)
+	}
+	return target, nil
+}
+
+// LinkBase is the last element of a link's target. That is how the kernel names relations: the link driver of a device points to
+// the directory of its driver, subsystem to its subsystem's, physfn to the physical function's. The target need not exist.
+func (t *Tree) LinkBase(name string) (string, error) {
+	target, err := t.ReadLink(name)
+	if err != nil {
+		return "", err
+	}
+	base := path.Base(target)
+	if base == "." || base == ".." || base == "/" {
+		return "", fmt.Errorf("read link %s: %w: target %q names nothing", HostPath(name), ErrMalformed, target)
+	}
+	return base, nil
+}
+
+// Rdev is the pair of device numbers of a character device node, which is not opened. A link, a directory or a plain file in its
+// place is ErrMalformed.
+func (t *Tree) Rdev(name string) (major, minor int64, err error) {
+	info, err := t.Lstat(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || info.Mode()&fs.ModeCharDevice == 0 {
+		return 0, 0, fmt.Errorf("look at %s: %w: %s, want a character device", HostPath(name), ErrMalformed, info.Mode().Type())
+	}
+	return int64(unix.Major(stat.Rdev)), int64(unix.Minor(stat.Rdev)), nil
+}
+
+// Capacity is the size in bytes of the file system that a directory is on (statfs: blocks times block size).
+func (t *Tree) Capacity(name string) (int64, error) {
+	f, err := t.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0, failed("measure", name, err)
+	}
+	defer f.Close()
+	var stat unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &stat); err != nil {
+		return 0, failed("measure", name, err)
+	}
+	return int64(stat.Blocks) * stat.Bsize, nil //nolint:gosec // no file system has 2^63 blocks
+}
+
+// failed says what could not be done to which path of the host. It keeps the cause and drops the path inside it, which is relative
+// to a root that the reader does not know.
+func failed(verb, name string, err error) error {
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pathErr.Err
+	}
+	return fmt.Errorf("%s %s: %w", verb, HostPath(name), err)
+}
