@@ -25,6 +25,9 @@ const (
 	// UninstallLease is held, in the controller's namespace, while an uninstall runs. The controller that is still up then
 	// must not make again what the uninstall deletes.
 	UninstallLease = "fettle-uninstall"
+
+	// recheck is the longest time between two looks at that Lease while work waits for it.
+	recheck = 5 * time.Second
 )
 
 // heldFor says for how long, from now, the Lease of an uninstall keeps a controller process started at started from working.
@@ -51,7 +54,8 @@ type leasePause struct {
 	started time.Time
 }
 
-// remaining implements pauser.
+// remaining implements pauser. It never says more than a few seconds, so that an uninstall that gives up, and deletes its Lease, is
+// noticed soon.
 func (p leasePause) remaining(ctx context.Context) (time.Duration, error) {
 	var lease coordinationv1.Lease
 	err := p.reader.Get(ctx, p.key, &lease)
@@ -61,5 +65,5 @@ func (p leasePause) remaining(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read Lease %s: %w", p.key, err)
 	}
-	return heldFor(&lease, p.started, p.clock.Now()), nil
+	return min(heldFor(&lease, p.started, p.clock.Now()), recheck), nil
 }

@@ -13,10 +13,10 @@ import (
 // MaxConfigSize is the longest opaque configuration in bytes, the limit of resource.k8s.io/v1 (OpaqueParametersMaxLength).
 const MaxConfigSize = 10 * 1024
 
-// DecodeConfig reads the JSON of an opaque configuration. It takes exactly one object of a known kind, and refuses unknown fields
-// (also when only their case is wrong), duplicate keys, null, wrong types and anything after the object: a typing error must never
-// silently give a pod less, or more, than its author meant. All faults are reported, each with its path below the given path, and the
-// Config is nil when there are any. Values are not judged: that is Config.Validate.
+// DecodeConfig reads the JSON of an opaque configuration. It takes exactly one object of a known kind, and refuses unknown
+// fields (also when only their case is wrong), duplicate keys, null, wrong types and anything after the object: a typing
+// error must never silently give a pod less, or more, than its author meant. All faults are reported, each with its path
+// below the given path, and the Config is nil when there are any. Values are not judged: that is Config.Validate.
 func DecodeConfig(raw []byte, path *field.Path) (Config, field.ErrorList) {
 	if len(raw) > MaxConfigSize {
 		return nil, field.ErrorList{field.TooLong(path, "", MaxConfigSize)}

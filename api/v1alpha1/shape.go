@@ -14,8 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// checkShape compares a parsed JSON value with the Go type it is meant for and reports every unknown field, null and wrong type with
-// its full path. The JSON decoder itself stops at the first wrong type and gives no path for types that decode themselves.
+// checkShape compares a parsed JSON value with the Go type it is meant for and reports every unknown field, null and wrong
+// type with its full path. The JSON decoder itself stops at the first wrong type and gives no path for types that decode
+// themselves.
 func checkShape(value any, want reflect.Type, path *field.Path) field.ErrorList {
 	if want.Kind() == reflect.Pointer {
 		want = want.Elem()
@@ -45,8 +46,8 @@ func checkShape(value any, want reflect.Type, path *field.Path) field.ErrorList 
 	}
 }
 
-// checkDecoder asks a type that reads its own JSON, such as resource.Quantity. It gets a string or a number only, the forms that a
-// Quantity has.
+// checkDecoder asks a type that reads its own JSON, such as resource.Quantity. It gets a string or a number only, the forms
+// that a Quantity has.
 func checkDecoder(value any, decoder json.Unmarshaler, path *field.Path) field.ErrorList {
 	switch value.(type) {
 	case string, int64, float64:

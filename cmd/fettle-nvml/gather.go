@@ -13,8 +13,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 )
 
-// gather asks an initialised library for everything a Report has. Only the driver's version and the number of GPUs are essential;
-// any other question that fails is a fault in the report.
+// gather asks an initialised library for everything a Report has. Only the driver's version and the number of GPUs are
+// essential; any other question that fails is a fault in the report.
 func gather(lib gonvml.Interface) (nvml.Report, error) {
 	driver, ret := lib.SystemGetDriverVersion()
 	if ret != gonvml.SUCCESS {
@@ -127,7 +127,8 @@ func (q *questions) ability() {
 	}
 }
 
-// multiprocessors counts them by the cores that one has (CUDA C++ Programming Guide, compute capabilities). 0 if that is not known.
+// multiprocessors counts them by the cores that one has (CUDA C++ Programming Guide, compute capabilities). 0 if that is not
+// known.
 func multiprocessors(cores, major, minor int) int {
 	per := map[[2]int]int{
 		{6, 0}: 64, {6, 1}: 128, {7, 0}: 64, {7, 5}: 64, {8, 0}: 64, {8, 6}: 128, {8, 9}: 128, {9, 0}: 128,
@@ -163,7 +164,7 @@ func text(array []int8) string {
 		if c == 0 {
 			break
 		}
-		b.WriteByte(byte(c)) //nolint:gosec // a C char
+		b.WriteByte(byte(c))
 	}
 	return b.String()
 }

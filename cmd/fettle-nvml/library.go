@@ -32,8 +32,8 @@ func libraryDirs() []string {
 	}
 }
 
-// findLibrary finds the library's file below the root, or below the usual roots if that is empty. What has the name but is no shared
-// library, such as the directory that a container runtime makes for a mount whose source was missing, is passed over.
+// findLibrary finds the library's file below the root, or below the usual roots if that is empty. What has the name but is no
+// shared library, such as the directory that a container runtime makes for a mount whose source was missing, is passed over.
 func findLibrary(driverRoot string) (string, error) {
 	roots := driverRoots()
 	if driverRoot != "" {

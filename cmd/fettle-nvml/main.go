@@ -2,8 +2,8 @@
 
 //go:build cgo
 
-// Command fettle-nvml prints what NVIDIA's management library says about this node's GPUs, as one JSON object, and exits. It is a
-// program of its own so that the library, which may hang or crash, is never loaded into a process that has other work. Package
+// Command fettle-nvml prints what NVIDIA's management library says about this node's GPUs, as one JSON object, and exits. It is
+// a program of its own so that the library, which may hang or crash, is never loaded into a process that has other work. Package
 // pkg/nvml runs it and reads its output.
 package main
 

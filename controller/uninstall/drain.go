@@ -20,8 +20,12 @@ import (
 // patience is how long a pod may resist eviction, by its disruption budget, before it is deleted.
 const patience = 30 * time.Second
 
-// drain ends the pods that hold devices and waits until their claims are released and unprepared.
+// drain ends the pods that hold devices and waits until their claims are released and unprepared. The classes go first: without
+// them the scheduler allocates nothing to the successors that a Deployment or Job makes of an evicted pod.
 func (u Uninstall) drain(ctx context.Context) error {
+	if err := u.classes(ctx); err != nil {
+		return err
+	}
 	asked := map[types.UID]time.Time{}
 	for {
 		in, err := u.inUse(ctx)

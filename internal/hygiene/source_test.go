@@ -138,7 +138,7 @@ func TestFunctionLength(t *testing.T) {
 }
 
 // private is a path that only exists where somebody worked: the directory of a checkout or of the module cache.
-var private = regexp.MustCompile("(?:^|[^\\w./})-])/(?:work/(?:main|shared|\\.)|root/go/)")
+var private = regexp.MustCompile(`(?:^|[^\w./})-])/(?:work/(?:main|shared|\.)|root/go/)`)
 
 func TestNoPrivatePaths(t *testing.T) {
 	binary := []string{".sum", ".tar", ".gz", ".png"}

@@ -13,8 +13,8 @@ import (
 // readOnly is the device cgroup's permission for a look.
 const readOnly = "r"
 
-// Edits are the container edits of one result: the device's own, moved to the configured mount path, and read-only for adminAccess.
-// dev is not changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
+// Edits are the container edits of one result: the device's own, moved to the configured mount path, and read-only for
+// adminAccess. dev is not changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
 func Edits(result Result, dev device.Device) (device.Edits, error) {
 	if dev.Kind != result.Kind || dev.Name != result.Device {
 		fault := field.Invalid(allocationPath().Child("devices", "results"), result.Device,
@@ -53,6 +53,7 @@ func mountPathMisfit(result Result, mounts int) *RefusedError {
 		path = parametersPath(source.Index).Child(FieldMountPath)
 	}
 	fault := field.Invalid(path, result.Config.Host.MountPath,
-		fmt.Sprintf("device %s of request %s has %d directories and needs exactly 1 for it: remove mountPath", result.Device, result.Request, mounts))
+		fmt.Sprintf("device %s of request %s has %d directories and needs exactly 1 for it: remove mountPath",
+			result.Device, result.Request, mounts))
 	return &RefusedError{Reason: ReasonConfigInvalid, Faults: field.ErrorList{fault}}
 }

@@ -23,8 +23,8 @@ type layer struct {
 	applies map[int]bool
 }
 
-// decodeLayers decodes the driver's entries. Classes come first and the claim last, each in the order of the allocation: the API does
-// not promise that order, only the source of each entry.
+// decodeLayers decodes the driver's entries. Classes come first and the claim last, each in the order of the allocation: the
+// API does not promise that order, only the source of each entry.
 func decodeLayers(entries []resourceapi.DeviceAllocationConfiguration, driver string) ([]layer, field.ErrorList) {
 	var fromClass, fromClaim []layer
 	var faults field.ErrorList
@@ -60,8 +60,8 @@ func decodeLayer(entry resourceapi.DeviceAllocationConfiguration, source Source)
 	return l, config.Validate(source.Origin == OriginClass, parametersPath(source.Index))
 }
 
-// assign notes which results the layer is for and reports those it names and does not fit. A layer that names no request is for every
-// result of its kind, and has to find at least one.
+// assign notes which results the layer is for and reports those it names and does not fit. A layer that names no request is
+// for every result of its kind, and has to find at least one.
 func (l *layer) assign(results []ownResult) field.ErrorList {
 	if l.config == nil {
 		return nil
@@ -97,7 +97,8 @@ func (l *layer) misfit(kind string, r ownResult) *field.Error {
 	case r.Request != r.BaseRequest:
 		next = "name the alternative it is for (" + r.BaseRequest + "/<name>) in the entry's requests"
 	}
-	return field.Invalid(l.kindPath(), kind, fmt.Sprintf("does not fit request %s, which got a device of kind %s: %s", r.Request, r.Kind, next))
+	return field.Invalid(l.kindPath(), kind,
+		fmt.Sprintf("does not fit request %s, which got a device of kind %s: %s", r.Request, r.Kind, next))
 }
 
 func (l *layer) kindPath() *field.Path { return parametersPath(l.source.Index).Child("kind") }

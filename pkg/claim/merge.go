@@ -82,7 +82,8 @@ func (e *Effective) mergeHost(config *v1alpha1.HostConfig, source Source) {
 	e.mergeOnRelease(config.Policy.OnRelease, source)
 }
 
-// mergeOnRelease lets the first class choose and any later one only choose Empty: data is kept when every class that speaks agrees.
+// mergeOnRelease lets the first class choose and any later one only choose Empty: data is kept when every class that speaks
+// agrees.
 func (e *Effective) mergeOnRelease(value v1alpha1.OnRelease, source Source) {
 	chosen := e.Sources[FieldOnRelease].Origin != OriginBuiltIn
 	if value == "" || (chosen && value != v1alpha1.OnReleaseEmpty) {
@@ -145,8 +146,9 @@ func namespaceFaults(namespace string, results []Result) field.ErrorList {
 		}
 		source := r.Config.Sources[FieldAllowedNamespaces]
 		path := parametersPath(source.Index).Child("policy", "allowedNamespaces")
-		faults = append(faults, field.Forbidden(path, fmt.Sprintf("the class of request %s does not allow namespace %s (it allows: %s): "+
-			"create the claim in an allowed namespace, use another class, or ask an administrator to add it", r.Request, namespace, list)))
+		detail := fmt.Sprintf("the class of request %s does not allow namespace %s (it allows: %s): "+
+			"create the claim in an allowed namespace, use another class, or ask an administrator to add it", r.Request, namespace, list)
+		faults = append(faults, field.Forbidden(path, detail))
 	}
 	return faults
 }

@@ -31,8 +31,8 @@ const (
 	ReasonDeviceRepeated Reason = "DeviceRepeated"
 )
 
-// RefusedError says that a claim cannot be prepared as it stands. Trying again does not help until the claim, its class or the node
-// changes.
+// RefusedError says that a claim cannot be prepared as it stands. Trying again does not help until the claim, its class or
+// the node changes.
 type RefusedError struct {
 	// Claim is the claim, namespace/name. Empty from Edits, which does not know it.
 	Claim  string

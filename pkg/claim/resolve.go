@@ -14,9 +14,10 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-// Resolve says what the claim holds of this driver and how each device is to be given to the pod. An error is a *RefusedError with
-// every fault of the first stage that has any: the allocation itself, then the configurations, then the namespaces. A claim with no
-// result of this driver gives an Allocation without results and no error, whatever its configurations say. The claim is not changed.
+// Resolve says what the claim holds of this driver and how each device is to be given to the pod. An error is a *RefusedError
+// with every fault of the first stage that has any: the allocation itself, then the configurations, then the namespaces. A
+// claim with no result of this driver gives an Allocation without results and no error, whatever its configurations say. The
+// claim is not changed.
 func Resolve(in Input) (Allocation, error) {
 	allocated := in.Claim.Status.Allocation
 	if allocated == nil {

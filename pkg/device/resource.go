@@ -24,8 +24,8 @@ func Compare(a, b Device) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-// Slices cuts the devices of one pool into runs of at most limit (at least 1), in the order of Compare, so that the same devices give
-// the same slices. No devices give one empty slice: a pool without a slice would look as if the driver were not there.
+// Slices cuts the devices of one pool into runs of at most limit (at least 1), in the order of Compare, so that the same devices
+// give the same slices. No devices give one empty slice: a pool without a slice would look as if the driver were not there.
 func Slices(devices []Device, limit int) [][]resourceapi.Device {
 	sorted := slices.SortedFunc(slices.Values(devices), Compare)
 	if len(sorted) == 0 {

@@ -20,8 +20,8 @@ const (
 	maxMinor = 1<<20 - 1
 )
 
-// Validate checks the device against the limits of resource.k8s.io/v1 that the API server would otherwise refuse a whole slice for,
-// and its edits against what a container runtime can do. The error joins everything that is wrong.
+// Validate checks the device against the limits of resource.k8s.io/v1 that the API server would otherwise refuse a whole slice
+// for, and its edits against what a container runtime can do. The error joins everything that is wrong.
 func (d Device) Validate() error {
 	faults := []error{d.validateName()}
 	if n := len(d.Attributes) + len(d.Capacity); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {

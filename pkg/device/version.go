@@ -11,10 +11,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// NormalizeVersion makes a semantic version (semver.org 2.0.0) of at most 64 bytes, as the API wants it, from what drivers print:
-// one to three numbers and an optional suffix. Missing numbers become 0, leading zeros go ("550.144.03" is 550.144.3), and what a
-// suffix may not contain becomes a dash ("5.14.0-570.el9_6" is 5.14.0-570.el9-6). Four numbers or more are no version: dropping
-// some would make different versions equal.
+// NormalizeVersion makes a semantic version (semver.org 2.0.0) of at most 64 bytes, as the API wants it, from what drivers
+// print: one to three numbers and an optional suffix. Missing numbers become 0, leading zeros go ("550.144.03" is 550.144.3),
+// and what a suffix may not contain becomes a dash ("5.14.0-570.el9_6" is 5.14.0-570.el9-6). Four numbers or more are no
+// version: dropping some would make different versions equal.
 func NormalizeVersion(raw string) (string, error) {
 	parts := rawVersion.FindStringSubmatch(strings.TrimSpace(raw))
 	if parts == nil {

@@ -53,8 +53,8 @@ func (h amdHost) describe(d *draft, f pci.Function) {
 	}
 	file := func(name string) string { return path.Join(f.Dir(), name) }
 	if mode := d.read(file("current_compute_partition")); mode != "" && mode != "SPX" {
-		d.withhold(ReasonPartitioned, fmt.Errorf("the GPU is in compute partition mode %q, where its render node is only a part of it: "+
-			"write SPX to %s", mode, sysfs.HostPath(file("current_compute_partition"))))
+		d.withhold(ReasonPartitioned, fmt.Errorf("the GPU is in compute partition mode %q, "+
+			"where its render node is only a part of it: write SPX to %s", mode, sysfs.HostPath(file("current_compute_partition"))))
 		return
 	}
 	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.kfd)
@@ -90,8 +90,8 @@ func (d *draft) uniqueID(text string) {
 	d.text(device.AttributeUUID, fmt.Sprintf("GPU-%016x", id))
 }
 
-// find is the topology's node of a GPU. A partitioned GPU has several at one address, told apart by the number in the render node's
-// name, which the topology calls its minor.
+// find is the topology's node of a GPU. A partitioned GPU has several at one address, told apart by the number in the render
+// node's name, which the topology calls its minor.
 func (h amdHost) find(address pci.Address, render string) (kfdNode, bool) {
 	for _, node := range h.topology {
 		p := node.properties
@@ -111,8 +111,8 @@ func computeUnits(properties map[string]uint64) uint64 {
 	return properties["simd_count"] / per
 }
 
-// gfxName is the name that compilers use for a gfx_target_version: 90402 is gfx942 and 90010 is gfx90a, for minor and stepping are
-// decimal in the number and hexadecimal in the name. Empty for 0.
+// gfxName is the name that compilers use for a gfx_target_version: 90402 is gfx942 and 90010 is gfx90a, for minor and stepping
+// are decimal in the number and hexadecimal in the name. Empty for 0.
 func gfxName(version uint64) string {
 	if version == 0 {
 		return ""

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package discover finds the devices of a machine. It reads a host tree and asks NVIDIA's library through a function, and returns
-// values: devices in full, and a problem for everything that could not be understood. One file a vendor; none of them writes.
+// Package discover finds the devices of a machine. It reads a host tree and asks NVIDIA's library through a function, and
+// returns values: devices in full, and a problem for everything that could not be understood. One file a vendor; none of them
+// writes.
 package discover
 
 import (
@@ -33,8 +34,8 @@ type Inventory struct {
 	Problems []Problem `json:"problems,omitempty"`
 }
 
-// Discover looks at the whole machine. It never fails: what is wrong with one device is a problem of that device. When ctx ends it
-// returns what it has and a problem that says so.
+// Discover looks at the whole machine. It never fails: what is wrong with one device is a problem of that device. When ctx ends
+// it returns what it has and a problem that says so.
 func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 	found := gpus(ctx, tree, opts)
 	found.add(hostDevices(ctx, tree, opts))

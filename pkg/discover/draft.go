@@ -23,8 +23,8 @@ import (
 // workload is what a container may do with its device nodes.
 const workload = "rw"
 
-// draft is a device being described, and what went wrong on the way. A vendor's code only adds to it: what is essential and missing
-// withholds the device, everything else costs one attribute.
+// draft is a device being described, and what went wrong on the way. A vendor's code only adds to it: what is essential and
+// missing withholds the device, everything else costs one attribute.
 type draft struct {
 	tree     *sysfs.Tree
 	subject  string
@@ -55,7 +55,7 @@ func newGPU(tree *sysfs.Tree, vendor string, f pci.Function) *draft {
 		d.device.Attributes[deviceattribute.StandardDeviceAttributeNUMANode] = device.Int(int64(*f.NUMANode))
 	}
 	if f.VFs != nil {
-		d.count(device.CapacityVirtualFunctions, uint64(f.VFs.Total)) //nolint:gosec // pci reads no negative count
+		d.count(device.CapacityVirtualFunctions, uint64(f.VFs.Total))
 	}
 	return d
 }
@@ -142,7 +142,7 @@ func (d *draft) readBytes(name string) uint64 {
 	if err != nil {
 		return 0
 	}
-	return uint64(value) //nolint:gosec // checked
+	return uint64(value)
 }
 
 // noteUnreadable notes an error that is not plain absence.
@@ -174,7 +174,8 @@ func checkNode(tree *sysfs.Tree, n device.Node) error {
 	case err != nil:
 		return fmt.Errorf("the kernel says %d:%d: %w", n.Major, n.Minor, err)
 	case major != n.Major || minor != n.Minor:
-		return fmt.Errorf("%s is %d:%d on the host, the kernel says %d:%d: remove the stale node", n.Path, major, minor, n.Major, n.Minor)
+		return fmt.Errorf("%s is %d:%d on the host, the kernel says %d:%d: remove the stale node",
+			n.Path, major, minor, n.Major, n.Minor)
 	}
 	return nil
 }

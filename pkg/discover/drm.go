@@ -16,8 +16,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// The kinds of nodes that a DRM driver makes (drivers/gpu/drm/drm_drv.c). The number after the name is the minor's business only:
-// it changes when drivers load in another order.
+// The kinds of nodes that a DRM driver makes (drivers/gpu/drm/drm_drv.c). The number after the name is the minor's business
+// only: it changes when drivers load in another order.
 const (
 	drmCard   = "card"
 	drmRender = "renderD"

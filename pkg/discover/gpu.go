@@ -21,8 +21,8 @@ type vendor struct {
 	classes []uint16
 	// drivers are the kernel drivers whose GPUs are handed out.
 	drivers []string
-	// open reads what the vendor's GPUs have in common. It is called only if there are any, with those that one of drivers holds.
-	// The second result is for the driver as a whole; a nil probe withholds all of the vendor's GPUs.
+	// open reads what the vendor's GPUs have in common. It is called only if there are any, with those that one of drivers
+	// holds. The second result is for the driver as a whole; a nil probe withholds all of the vendor's GPUs.
 	open func(context.Context, *sysfs.Tree, Options, []pci.Function) (probe, []Problem)
 }
 
@@ -125,8 +125,8 @@ func (v vendor) held(f pci.Function) (Problem, bool) {
 	return problem, false
 }
 
-// pciProblems picks from the faults of pci.List: with functions those that cost them a field, without functions those that cost the
-// whole function and so may have hidden a GPU. What other devices of the machine lack is no business of ours.
+// pciProblems picks from the faults of pci.List: with functions those that cost them a field, without functions those that cost
+// the whole function and so may have hidden a GPU. What other devices of the machine lack is no business of ours.
 func pciProblems(err error, functions []pci.Function) []Problem {
 	ours := map[string]bool{}
 	for _, f := range functions {

@@ -30,7 +30,8 @@ type HostDevice struct {
 	Directories []string `json:"directories,omitempty"`
 	// CharDevices are absolute globs of character device nodes. Each match keeps its path in the container.
 	CharDevices []string `json:"charDevices,omitempty"`
-	// ContainerPath is the directory of the container that a matched directory appears in, by its base name. Default /mnt/<Name>.
+	// ContainerPath is the directory of the container that a matched directory appears in, by its base name. Default
+	// /mnt/<Name>.
 	ContainerPath string `json:"containerPath,omitempty"`
 }
 
@@ -124,7 +125,7 @@ func (h HostDevice) directory(d *draft, name string, capacity func(string) (int6
 		d.note(ReasonAttributeUnreadable, err)
 		return
 	}
-	d.bytes(device.CapacityStorage, uint64(max(size, 0))) //nolint:gosec // not negative
+	d.bytes(device.CapacityStorage, uint64(max(size, 0)))
 }
 
 // checkDirectory wants directories all the way down to name.

@@ -38,8 +38,8 @@ func describeIntel(d *draft, f pci.Function) {
 	d.bytes(device.CapacityMemory, local)
 }
 
-// tileMemory adds up the memory of xe's tiles: tile<N>/physical_vram_size_bytes. If one cannot be read the sum would be wrong, and
-// is left out.
+// tileMemory adds up the memory of xe's tiles: tile<N>/physical_vram_size_bytes. If one cannot be read the sum would be wrong,
+// and is left out.
 func (d *draft) tileMemory(f pci.Function) uint64 {
 	files, err := d.tree.Glob(path.Join(f.Dir(), "tile[0-9]*", "physical_vram_size_bytes"))
 	if err != nil {

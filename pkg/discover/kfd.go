@@ -27,8 +27,8 @@ const (
 	heapFBPrivate = 2
 )
 
-// readKFDTopology reads the GPUs of the topology in the order of their directories. A node that cannot be read costs its GPU what
-// only the topology knows, and is a problem.
+// readKFDTopology reads the GPUs of the topology in the order of their directories. A node that cannot be read costs its GPU
+// what only the topology knows, and is a problem.
 func readKFDTopology(tree *sysfs.Tree) ([]kfdNode, []Problem) {
 	names, err := tree.ReadDir(sysfs.KFDTopology)
 	if err != nil {

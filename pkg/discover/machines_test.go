@@ -68,12 +68,17 @@ func expand(t testing.TB, machine *sim.Machine) string {
 
 func discoverIn(t testing.TB, dir string, opts Options) Inventory {
 	t.Helper()
+	return discoverWith(t, t.Context(), dir, opts)
+}
+
+func discoverWith(t testing.TB, ctx context.Context, dir string, opts Options) Inventory {
+	t.Helper()
 	tree, err := sysfs.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tree.Close()
-	return Discover(t.Context(), tree, opts)
+	return Discover(ctx, tree, opts)
 }
 
 func TestMachines(t *testing.T) {
@@ -94,7 +99,8 @@ func TestMachines(t *testing.T) {
 func abridged(inventory Inventory) Inventory {
 	if n := len(inventory.Devices); n > 16 {
 		inventory.Devices = []device.Device{inventory.Devices[0], inventory.Devices[n-1]}
-		inventory.Problems = append(inventory.Problems, Problem{Subject: "test", Reason: "Abridged", Message: fmt.Sprintf("%d devices", n)})
+		inventory.Problems = append(inventory.Problems,
+			Problem{Subject: "test", Reason: "Abridged", Message: fmt.Sprintf("%d devices", n)})
 	}
 	return inventory
 }

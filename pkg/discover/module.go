@@ -13,8 +13,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// moduleVersion is the version of a loaded kernel module. Modules that come with the kernel have none of their own: then it is the
-// kernel's, without the distribution's suffix, which would make it a pre-release. Empty, without an error, if neither is there.
+// moduleVersion is the version of a loaded kernel module. Modules that come with the kernel have none of their own: then it is
+// the kernel's, without the distribution's suffix, which would make it a pre-release. Empty, without an error, if neither is
+// there.
 func moduleVersion(tree *sysfs.Tree, module string) (string, error) {
 	version, err := tree.ReadString(path.Join(sysfs.Module(module), "version"))
 	if err == nil && version != "" {

@@ -69,8 +69,8 @@ func driverProblem(name, reason string, err error) Problem {
 	return Problem{Subject: sysfs.HostPath(name), Reason: reason, Message: err.Error()}
 }
 
-// nvidiaNodes finds the majors in /proc/devices, where the older driver calls itself nvidia-frontend. CUDA does not start without
-// the memory manager, which is a module of its own.
+// nvidiaNodes finds the majors in /proc/devices, where the older driver calls itself nvidia-frontend. CUDA does not start
+// without the memory manager, which is a module of its own.
 func nvidiaNodes(tree *sysfs.Tree) (nvidiaHost, error) {
 	majors, err := charMajors(tree)
 	if err != nil {
@@ -98,8 +98,8 @@ func nvidiaNodes(tree *sysfs.Tree) (nvidiaHost, error) {
 	return host, nil
 }
 
-// controlNode is a node whose minor no file tells. The host's own node is believed when its major is the driver's; without one, or
-// with one that an earlier driver left behind, the minor is the one that the driver is known to use.
+// controlNode is a node whose minor no file tells. The host's own node is believed when its major is the driver's; without one,
+// or with one that an earlier driver left behind, the minor is the one that the driver is known to use.
 func controlNode(tree *sysfs.Tree, name string, major, minor int64) device.Node {
 	ownMajor, ownMinor, err := tree.Rdev(path.Join(sysfs.Dev, name))
 	if err == nil && ownMajor == major {
@@ -161,10 +161,12 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	said, answered := h.devices[f.Address]
 	switch {
 	case h.asked && !answered:
-		d.withhold(ReasonNotResponding, errors.New("NVIDIA's library sees other GPUs but not this one: it fell off the bus or needs a reset"))
+		d.withhold(ReasonNotResponding, errors.New(
+			"NVIDIA's library sees other GPUs but not this one: it fell off the bus or needs a reset"))
 		return
 	case said.MIGMode != nil && *said.MIGMode:
-		d.withhold(ReasonPartitioned, errors.New("the GPU is in MIG mode, where programs can use its partitions only: switch MIG mode off"))
+		d.withhold(ReasonPartitioned, errors.New(
+			"the GPU is in MIG mode, where programs can use its partitions only: switch MIG mode off"))
 		return
 	case strings.EqualFold(info["GPU Excluded"], "yes"):
 		d.withhold(ReasonExcluded, errors.New("the driver was loaded with this GPU excluded (NVreg_ExcludedGpus)"))
@@ -185,7 +187,7 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	d.version(device.AttributeComputeCapability, said.ComputeCapability)
 	d.version(device.AttributeDriverVersion, h.driverVersion)
 	d.bytes(device.CapacityMemory, said.MemoryBytes)
-	d.count(device.CapacityMultiprocessors, uint64(max(said.Multiprocessors, 0))) //nolint:gosec // not negative
+	d.count(device.CapacityMultiprocessors, uint64(max(said.Multiprocessors, 0)))
 }
 
 func either(first, second string) string {
@@ -195,8 +197,8 @@ func either(first, second string) string {
 	return second
 }
 
-// readNVIDIAInformation reads /proc/driver/nvidia/gpus/<address>/information: a key, a colon and a value a line. The driver prints
-// question marks for what it does not know before the GPU's first use; these are left out.
+// readNVIDIAInformation reads /proc/driver/nvidia/gpus/<address>/information: a key, a colon and a value a line. The driver
+// prints question marks for what it does not know before the GPU's first use; these are left out.
 func readNVIDIAInformation(d *draft, f pci.Function) map[string]string {
 	info := map[string]string{}
 	for line := range strings.Lines(d.read(path.Join(sysfs.ProcDriverNVIDIA, "gpus", f.Address.String(), "information"))) {

@@ -125,7 +125,10 @@ type child struct {
 // start starts the child in a process group of its own, so that what it may have started dies with it.
 func start(ctx context.Context, cancel context.CancelFunc, command Command) (*child, error) {
 	cmd := exec.CommandContext(ctx, command.Path, command.Args()...) //nolint:gosec // the path is the operator's
-	run := &child{cmd: cmd, gone: make(chan struct{}), stdout: &capture{limit: maxReport, overflow: cancel}, stderr: &capture{tail: maxStderr}}
+	run := &child{
+		cmd: cmd, gone: make(chan struct{}),
+		stdout: &capture{limit: maxReport, overflow: cancel}, stderr: &capture{tail: maxStderr},
+	}
 	cmd.Stdout, cmd.Stderr = run.stdout, run.stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Address is where a function sits: domain, bus, device and function number. It orders as the kernel lists it, is comparable, and
-// its text form is the kernel's: "0000:1b:00.0", with more digits for domains above ffff.
+// Address is where a function sits: domain, bus, device and function number. It orders as the kernel lists it, is comparable,
+// and its text form is the kernel's: "0000:1b:00.0", with more digits for domains above ffff.
 type Address struct {
 	Domain   uint32
 	Bus      uint8
@@ -20,7 +20,8 @@ type Address struct {
 	Function uint8
 }
 
-// Parse reads the kernel's form and nothing else: lower-case hexadecimal, DDDD:BB:DD.F, a device below 20 and a function below 8.
+// Parse reads the kernel's form and nothing else: lower-case hexadecimal, DDDD:BB:DD.F, a device below 20 and a function below
+// 8.
 func Parse(text string) (Address, error) {
 	address, ok := parse(text)
 	if !ok || address.String() != text {
@@ -82,7 +83,8 @@ func (a Address) Label() string {
 	return strings.NewReplacer(":", "-", ".", "-").Replace(a.String())
 }
 
-// LocationID is the bus, device and function as one number, the way AMD's compute driver writes it: bus<<8 | device<<3 | function.
+// LocationID is the bus, device and function as one number, the way AMD's compute driver writes it: bus<<8 | device<<3 |
+// function.
 func (a Address) LocationID() uint32 {
 	return uint32(a.Bus)<<8 | uint32(a.Device)<<3 | uint32(a.Function)
 }

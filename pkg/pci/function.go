@@ -44,7 +44,7 @@ type VirtualFunctions struct {
 }
 
 // BaseClass is the class without the programming interface: 0x0302.
-func (f Function) BaseClass() uint16 { return uint16(f.Class >> 8) } //nolint:gosec // a class has 24 bits
+func (f Function) BaseClass() uint16 { return uint16(f.Class >> 8) }
 
 // Dir is the function's directory in the host tree.
 func (f Function) Dir() string { return sysfs.PCIDevice(f.Address.String()) }
@@ -63,8 +63,8 @@ func (e *Error) Error() string { return fmt.Sprintf("PCI function %s: %v", e.Add
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// List reads every function of the machine, in the order of addresses. What it could read it returns, even with an error; the error
-// joins one *Error for each thing that it could not. A machine without PCI has no functions.
+// List reads every function of the machine, in the order of addresses. What it could read it returns, even with an error; the
+// error joins one *Error for each thing that it could not. A machine without PCI has no functions.
 func List(tree *sysfs.Tree) ([]Function, error) {
 	names, err := tree.ReadDir(sysfs.PCIDevices)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,16 +100,16 @@ func read(tree *sysfs.Tree, name string) (f Function, ok bool, faults []error) {
 	}
 	f = Function{
 		Address: address,
-		Vendor:  uint16(r.essential("vendor", 16)), //nolint:gosec // bounded by the argument, here and below
-		Device:  uint16(r.essential("device", 16)), //nolint:gosec // bounded
-		Class:   uint32(r.essential("class", 24)),  //nolint:gosec // bounded
+		Vendor:  uint16(r.essential("vendor", 16)),
+		Device:  uint16(r.essential("device", 16)),
+		Class:   uint32(r.essential("class", 24)),
 	}
 	if r.lost {
 		return Function{}, false, r.faults
 	}
-	f.SubsystemVendor = uint16(r.optional("subsystem_vendor", 16)) //nolint:gosec // bounded
-	f.SubsystemDevice = uint16(r.optional("subsystem_device", 16)) //nolint:gosec // bounded
-	f.Revision = uint8(r.optional("revision", 8))                  //nolint:gosec // bounded
+	f.SubsystemVendor = uint16(r.optional("subsystem_vendor", 16))
+	f.SubsystemDevice = uint16(r.optional("subsystem_device", 16))
+	f.Revision = uint8(r.optional("revision", 8))
 	f.Driver = r.link("driver", false)
 	f.NUMANode = r.numaNode()
 	f.Root = r.root()

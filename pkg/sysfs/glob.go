@@ -14,40 +14,45 @@ import (
 // maxMatches bounds a glob at each level, so that a careless pattern costs an error instead of the node.
 const maxMatches = 1024
 
-// Glob lists the names that match a pattern of path.Match, sorted. As in a shell, a wildcard skips names that begin with a dot. No
-// match is no error; a directory on the way that is there but cannot be listed is, and so are more than 1024 matches.
+// errTooMany ends a glob; other errors cost it one directory.
+var errTooMany = fmt.Errorf("more than %d matches: name the directories more closely", maxMatches)
+
+// Glob lists the names that match a pattern of path.Match, sorted. As in a shell, a wildcard skips names that begin with a dot.
+// No match is no error. The error joins what stood in the way, such as a directory that cannot be listed or a link that leads
+// outside; beside it are the matches that could be found. There are at most 1024.
 func (t *Tree) Glob(pattern string) ([]string, error) {
 	if _, err := path.Match(pattern, ""); err != nil {
 		return nil, fmt.Errorf("match %s: %w", HostPath(pattern), err)
 	}
 	found := []string{"."}
+	var faults []error
 	for element := range strings.SplitSeq(path.Clean(pattern), "/") {
-		next, err := t.globLevel(found, element)
-		if err != nil {
-			return nil, fmt.Errorf("match %s: %w", HostPath(pattern), err)
-		}
-		found = next
+		var err error
+		found, err = t.globLevel(found, element)
+		faults = append(faults, err)
 	}
 	slices.Sort(found)
+	if err := errors.Join(faults...); err != nil {
+		return found, fmt.Errorf("match %s: %w", HostPath(pattern), err)
+	}
 	return found, nil
 }
 
 // globLevel extends each of dirs by the names in it that match one element of a pattern.
 func (t *Tree) globLevel(dirs []string, element string) ([]string, error) {
 	var found []string
+	var faults []error
 	for _, dir := range dirs {
 		names, err := t.matching(dir, element)
-		if err != nil {
-			return nil, err
-		}
+		faults = append(faults, err)
 		for _, name := range names {
 			found = append(found, path.Join(dir, name))
 		}
 		if len(found) > maxMatches {
-			return nil, fmt.Errorf("more than %d matches; name the directories more closely", maxMatches)
+			return nil, errTooMany
 		}
 	}
-	return found, nil
+	return found, errors.Join(faults...)
 }
 
 func (t *Tree) matching(dir, element string) ([]string, error) {
@@ -57,8 +62,12 @@ func (t *Tree) matching(dir, element string) ([]string, error) {
 		}
 		return []string{element}, nil
 	}
-	if info, err := t.root.Stat(dir); err != nil || !info.IsDir() {
-		return nil, ignoreAbsent(err)
+	info, err := t.root.Stat(dir)
+	if err != nil {
+		return nil, ignoreAbsent(failed("look at", dir, err))
+	}
+	if !info.IsDir() {
+		return nil, nil
 	}
 	names, err := t.ReadDir(dir)
 	if err != nil {

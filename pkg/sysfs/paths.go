@@ -4,8 +4,8 @@ package sysfs
 
 import "path"
 
-// The directories and files of a host tree that other packages read. All are relative to the tree's root, as io/fs wants them; no
-// other package spells them. The kernel documents them in Documentation/ABI and Documentation/filesystems/proc.rst.
+// The directories and files of a host tree that other packages read. All are relative to the tree's root, as io/fs wants them;
+// no other package spells them. The kernel documents them in Documentation/ABI and Documentation/filesystems/proc.rst.
 const (
 	// PCIDevices has one link for each PCI function, named by its address.
 	PCIDevices = "sys/bus/pci/devices"

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is a host tree opened for reading. Names are slash-separated and relative to its root. Relative links are followed as long
-// as they stay inside; what leads outside is an error. It is safe for concurrent use.
+// Tree is a host tree opened for reading. Names are slash-separated and relative to its root. Relative links are followed as
+// long as they stay inside; what leads outside is an error. It is safe for concurrent use.
 type Tree struct {
 	root *os.Root
 }
@@ -119,11 +119,11 @@ func (t *Tree) Capacity(name string) (int64, error) {
 	if err := unix.Fstatfs(int(f.Fd()), &stat); err != nil {
 		return 0, failed("measure", name, err)
 	}
-	return int64(stat.Blocks) * stat.Bsize, nil //nolint:gosec // no file system has 2^63 blocks
+	return int64(stat.Blocks) * stat.Bsize, nil
 }
 
-// failed says what could not be done to which path of the host. It keeps the cause and drops the path inside it, which is relative
-// to a root that the reader does not know.
+// failed says what could not be done to which path of the host. It keeps the cause and drops the path inside it, which is
+// relative to a root that the reader does not know.
 func failed(verb, name string, err error) error {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathErr.Err

@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/test/cluster/internal/hostcheck"
 	"github.com/fettle-dev/fettle/test/cluster/internal/image"
 	"github.com/fettle-dev/fettle/test/cluster/internal/plan"
+	"github.com/fettle-dev/fettle/test/cluster/internal/proc"
 )
 
 const pods = `
@@ -77,8 +78,20 @@ func newRig(t *testing.T) rig {
 	if out, err := exec.Command("go", "build", "-o", r.program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	t.Cleanup(func() { _ = r.command("down").Run() })
+	t.Cleanup(func() {
+		if t.Failed() {
+			r.showLogs()
+		}
+		_ = r.command("down").Run()
+	})
 	return r
+}
+
+func (r rig) showLogs() {
+	files, _ := filepath.Glob(filepath.Join(r.state, "logs", "*.log"))
+	for _, f := range files {
+		r.t.Logf("%s ends:\n%s", f, proc.Tail(f, 25))
+	}
 }
 
 func (r rig) command(command string, args ...string) *exec.Cmd {

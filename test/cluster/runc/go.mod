@@ -5,7 +5,7 @@ go 1.26.0
 
 tool github.com/opencontainers/runc
 
-require github.com/opencontainers/runc v1.5.2
+require github.com/opencontainers/runc v1.5.2 // indirect
 
 require (
 	cyphar.com/go-pathrs v0.2.6 // indirect

@@ -4,6 +4,8 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- define "fettle.check" -}}
 {{- include "fettle.checkCluster" . -}}
 {{- include "fettle.checkHostDevices" . -}}
+{{- include "fettle.checkPaths" . -}}
+{{- include "fettle.checkImages" . -}}
 {{- include "fettle.checkCombinations" . -}}
 {{- end }}
 
@@ -38,7 +40,36 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- end -}}
 {{- end }}
 
+{{/* No . or .. element and no empty one: what is mounted must be what is written. */}}
+{{- define "fettle.checkPaths" -}}
+{{- $paths := dict "hostRoot" .Values.hostRoot "kubeletDir" .Values.kubeletDir "nvidia.driverRoot" .Values.nvidia.driverRoot -}}
+{{- range $i, $device := .Values.hostDevices -}}
+{{- $_ := set $paths (printf "hostDevices[%d].containerPath" $i) (default "/" $device.containerPath) -}}
+{{- range $j, $glob := concat (default list $device.directories) (default list $device.charDevices) -}}
+{{- $_ := set $paths (printf "hostDevices[%d] glob %d" $i $j) $glob -}}
+{{- end -}}
+{{- end -}}
+{{- range $field, $path := $paths -}}
+{{- if regexMatch "(^|/)\\.\\.?(/|$)|//" $path -}}
+{{- fail (printf "\n\n%s: %q contains an empty, . or .. element. Write the path as it is on the host.\n" $field $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fettle.checkImages" -}}
+{{- range $component := list "kubeletPlugin" "controller" -}}
+{{- if eq (get $.Values $component).image.tag "latest" -}}
+{{- fail (printf "\n\n%s.image.tag is \"latest\", which means something else on every node and cannot be rolled back.\nGive a version, or %s.image.digest.\n" $component $component) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "fettle.checkCombinations" -}}
+{{- range $key := keys .Values.commonLabels | sortAlpha -}}
+{{- if regexMatch "^(app\\.kubernetes\\.io|helm\\.sh)/" $key -}}
+{{- fail (printf "\n\ncommonLabels: %q is a label that the chart sets itself. Choose another prefix.\n" $key) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.nfd.enabled .Values.kubeletPlugin.affinity -}}
 {{- fail "\n\nnfd.enabled and kubeletPlugin.affinity both set the DaemonSet's affinity.\nKeep one: copy the NFD terms you want into kubeletPlugin.affinity and set nfd.enabled=false.\n" -}}
 {{- end -}}

@@ -31,6 +31,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
+{{/* Labels of a component's pods. Without versions, so that an upgrade restarts only what changed. */}}
+{{- define "fettle.podLabels" -}}
+{{ include "fettle.selectorLabels" . }}
+app.kubernetes.io/part-of: fettle
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* An image reference: dict "root" $ "image" VALUES. The digest wins over the tag. */}}
 {{- define "fettle.image" -}}
 {{- if .image.digest -}}

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -105,7 +104,8 @@ func (c *Cluster) spawn(scope, component string, s proc.Spec) (*proc.Daemon, err
 		return nil, err
 	}
 	if err := proc.Save(c.PIDFile(scope, component), d.PID); err != nil {
-		return nil, errors.Join(err, d.Ended())
+		<-d.Done // only a process that ended cannot be recorded
+		return nil, fmt.Errorf("start %s: %w", component, d.Ended())
 	}
 	return d, nil
 }

@@ -8,6 +8,7 @@ package network
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -23,7 +24,9 @@ func ControlPlane(c plan.Cluster, host int) string {
 	var b batch
 	b.add("link set lo up")
 	b.add("addr add %s/32 dev lo", plan.ServiceAddress)
-	b.add("link add name br0 type bridge")
+	// With a hardware address of its own: else the bridge takes the lowest of its ports, which changes when a node
+	// reboots, and everybody's neighbour entry for the API server would be wrong for half a minute.
+	b.add("link add name br0 address %s type bridge", hardwareAddress(c.ControlPlane))
 	b.add("addr add %s/%d dev br0", c.ControlPlane, c.Subnet.Bits())
 	b.add("link set br0 up")
 	b.add("link add name host type veth peer name %s netns %d", c.ID, host)
@@ -35,7 +38,7 @@ func ControlPlane(c plan.Cluster, host int) string {
 // It can be applied again for the new namespace after a reboot.
 func Attach(n plan.Node, holder int) string {
 	var b batch
-	b.add("link add name %s type veth peer name eth0 netns %d", n.Name, holder)
+	b.add("link add name %s type veth peer name eth0 address %s netns %d", n.Name, hardwareAddress(n.Address), holder)
 	b.add("link set %s master br0 up", n.Name)
 	b.add("route replace %s via %s", n.Pods, n.Address)
 	return b.String()
@@ -47,9 +50,9 @@ func Node(c plan.Cluster, n plan.Node) string {
 	b.add("link set lo up")
 	b.add("addr add %s/%d dev eth0", n.Address, c.Subnet.Bits())
 	b.add("link set eth0 up")
-	// Everything not named below, the Service address included, goes to the control plane, which answers
-	// "unreachable" at once for what it does not know.
-	b.add("route add default via %s", c.ControlPlane)
+	b.add("route add %s via %s", plan.ServiceSubnet, c.ControlPlane)
+	// There is no way out; say so at once instead of by a timeout.
+	b.add("route add unreachable default")
 	for _, other := range c.Nodes {
 		if other.Name != n.Name {
 			b.add("route add %s via %s", other.Pods, other.Address)
@@ -67,6 +70,12 @@ func Host(c plan.Cluster) string {
 		b.add("route add %s via %s", n.Pods, n.Address)
 	}
 	return b.String()
+}
+
+// hardwareAddress derives a locally administered address, so that a node keeps its own over a reboot.
+func hardwareAddress(a netip.Addr) string {
+	b := a.As4()
+	return net.HardwareAddr{0x02, 0xfe, b[0], b[1], b[2], b[3]}.String()
 }
 
 type batch struct{ strings.Builder }

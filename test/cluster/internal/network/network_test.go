@@ -26,20 +26,21 @@ func TestBatches(t *testing.T) {
 	for name, test := range map[string]struct{ got, want string }{
 		"control plane": {ControlPlane(c, 42), `link set lo up
 addr add 10.96.0.1/32 dev lo
-link add name br0 type bridge
+link add name br0 address 02:fe:0a:80:10:02 type bridge
 addr add 10.128.16.2/24 dev br0
 link set br0 up
 link add name host type veth peer name ft-0a1b2c3d netns 42
 link set host master br0 up
 `},
-		"attach": {Attach(c.Nodes[1], 43), `link add name node2 type veth peer name eth0 netns 43
+		"attach": {Attach(c.Nodes[1], 43), `link add name node2 type veth peer name eth0 address 02:fe:0a:80:10:0b netns 43
 link set node2 master br0 up
 route replace 10.128.18.0/24 via 10.128.16.11
 `},
 		"node": {Node(c, c.Nodes[0]), `link set lo up
 addr add 10.128.16.10/24 dev eth0
 link set eth0 up
-route add default via 10.128.16.2
+route add 10.96.0.0/24 via 10.128.16.2
+route add unreachable default
 route add 10.128.18.0/24 via 10.128.16.11
 `},
 		"host": {Host(c), `addr add 10.128.16.1/24 dev ft-0a1b2c3d

@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -40,6 +41,9 @@ func BuildNamespace(n plan.Node) error {
 		if err := bind(b.From, b.To, from); err != nil {
 			return err
 		}
+	}
+	if err := privateDev(filepath.Join(n.Dirs.Root, "dev")); err != nil {
+		return err
 	}
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
 		return fmt.Errorf("allow forwarding: %w", err)

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		args   []string
+		env    map[string]string
+		want   int
+		stderr string
+	}{
+		{"no namespace", nil, nil, exitUsage, "POD_NAMESPACE"},
+		{"unknown flag", []string{"--colour=red"}, nil, exitUsage, "colour"},
+		{"unknown flag of a named sub-command", []string{"run", "--colour=red"}, nil, exitUsage, "colour"},
+		{"stray word", []string{"run", "fast"}, nil, exitUsage, `unexpected argument "fast"`},
+		{"unknown sub-command", []string{"install"}, nil, exitUsage, `unknown sub-command "install"`},
+		{"help", []string{"uninstall", "-h"}, nil, exitDone, "-delete-crds"},
+		{"uninstall without namespace", []string{"uninstall"}, nil, exitUsage, "--namespace"},
+		{"bad timeout", []string{"uninstall", "--timeout=0", "--namespace=a"}, nil, exitUsage, "--timeout"},
+		{"bad port", []string{"--webhook-port=0"}, map[string]string{"POD_NAMESPACE": "a"}, exitUsage, "--webhook-port"},
+		{"no kubeconfig there", []string{"--kubeconfig=/nonexistent/x", "--namespace=a"}, nil, exitFailed, "--kubeconfig"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var stderr strings.Builder
+			got := run(t.Context(), tt.args, func(key string) string { return tt.env[key] }, &stderr)
+			if got != tt.want || !strings.Contains(stderr.String(), tt.stderr) {
+				t.Errorf("exit %d, stderr %q; want exit %d and %q", got, stderr.String(), tt.want, tt.stderr)
+			}
+		})
+	}
+}

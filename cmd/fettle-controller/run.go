@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"flag"
+	"io"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/deployments/crds"
+	"github.com/fettle-dev/fettle/pkg/admission"
+)
+
+// serve is the sub-command run.
+func serve(ctx context.Context, args []string, env func(string) string, stderr io.Writer) error {
+	var c common
+	var o controller.Options
+	fs := flag.NewFlagSet("fettle-controller run", flag.ContinueOnError)
+	c.add(fs, env)
+	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "where metrics are served by HTTP; 0 serves none")
+	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served by HTTP")
+	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "where the admission webhook is served by HTTPS")
+	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
+		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")
+	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
+	if err := parse(fs, args, stderr); err != nil {
+		return err
+	}
+	o.Namespace = c.namespace
+	if err := o.Validate(); err != nil {
+		return &usageError{err}
+	}
+	config, err := c.start()
+	if err != nil {
+		return err
+	}
+	return controller.Controller{
+		Config: config, Options: o, CRDs: crds.Files, Validate: admission.Validate,
+		Registry: metrics.Registry, Clock: clock.RealClock{},
+	}.Run(ctx)
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+const devicesHelp = `
+Shows the devices that the driver would publish for a machine, and what is wrong with the others. It reads only. With json or yaml
+the document has the devices with everything that a pod would get, and the problems; the table has its problems on stderr.`
+
+// runDevices is the same discovery as the driver's, without a cluster.
+func runDevices(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := newArguments("devices", devicesHelp)
+	root := flags.String("root", "/", "`directory` that holds the machine's sys, proc and dev")
+	config := flags.String("config", "", "the driver's configuration `file`, for its host devices")
+	nvmlCommand := flags.String("nvml", "", "`path` of fettle-nvml, to ask NVIDIA's library too (default: not asked)")
+	format := flags.String("o", "table", "output `format`: table, json or yaml")
+	if _, err := flags.parse(args, stdout); err != nil {
+		return err
+	}
+	show, ok := formats[*format]
+	if !ok {
+		return flags.misused(fmt.Errorf("output format %q: want table, json or yaml", *format))
+	}
+	file, err := kubeletplugin.LoadFile(*config)
+	if err != nil {
+		return err
+	}
+	opts := discover.Options{HostDevices: file.HostDevices}
+	if *nvmlCommand != "" {
+		command := nvml.Command{Path: *nvmlCommand, DriverRoot: file.NVML.DriverRoot, Timeout: file.NVML.Timeout.Duration}
+		opts.NVML = func(ctx context.Context) (nvml.Report, error) { return nvml.Query(ctx, command) }
+	}
+	inventory, err := look(ctx, *root, opts)
+	if err != nil {
+		return err
+	}
+	return show(inventory, stdout, stderr)
+}
+
+// look discovers the devices of a host tree.
+func look(ctx context.Context, root string, opts discover.Options) (inventory discover.Inventory, err error) {
+	tree, err := sysfs.Open(root)
+	if err != nil {
+		return discover.Inventory{}, fmt.Errorf("%w; --root must be a directory that holds the host's sys, proc and dev", err)
+	}
+	defer func() { err = errors.Join(err, tree.Close()) }()
+	return discover.Discover(ctx, tree, opts), nil
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// arguments is a subcommand's command line: its flags, which may stand before, between and after what else it wants.
+type arguments struct {
+	*flag.FlagSet
+	want []string // what the operands are, for the usage
+}
+
+// newArguments declares a subcommand by its usage: the name and the operands, in capitals.
+func newArguments(usage, help string) arguments {
+	var name, want []string
+	for _, word := range strings.Fields(usage) {
+		if word == strings.ToUpper(word) {
+			want = append(want, word)
+			continue
+		}
+		name = append(name, word)
+	}
+	a := arguments{FlagSet: flag.NewFlagSet(strings.Join(name, " "), flag.ContinueOnError), want: want}
+	a.Usage = func() {
+		_, _ = fmt.Fprintf(a.Output(), "Usage: fettle %s [FLAGS]\n\n%s\n\nFlags:\n", usage, strings.TrimSpace(help))
+		a.PrintDefaults()
+	}
+	return a
+}
+
+// parse reads the flags and gives the operands, exactly as many as the usage names. Help is a result: it goes to stdout.
+func (a arguments) parse(args []string, stdout io.Writer) (operands []string, err error) {
+	var printed bytes.Buffer
+	a.SetOutput(&printed)
+	for len(args) > 0 {
+		if err := a.Parse(args); errors.Is(err, flag.ErrHelp) {
+			_, writeErr := printed.WriteTo(stdout)
+			return nil, errors.Join(err, writeErr)
+		} else if err != nil {
+			return nil, a.misused(err)
+		}
+		rest := a.Args()
+		if ended := len(args) - len(rest); ended > 0 && args[ended-1] == "--" {
+			operands = append(operands, rest...)
+			break
+		}
+		if len(rest) == 0 {
+			break
+		}
+		operands, args = append(operands, rest[0]), rest[1:]
+	}
+	if len(operands) != len(a.want) {
+		return nil, a.misused(fmt.Errorf("got %d arguments, want %s", len(operands), a.operands()))
+	}
+	return operands, nil
+}
+
+func (a arguments) operands() string {
+	if len(a.want) == 0 {
+		return "none"
+	}
+	return strings.Join(a.want, " ")
+}
+
+func (a arguments) misused(err error) error {
+	return usageError{fmt.Errorf("%s: %w; see fettle %s --help", a.Name(), err, a.Name())}
+}

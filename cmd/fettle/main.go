@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command fettle is the command line of Fettle, also usable as kubectl fettle: what the driver sees of a machine, and tools that
+// work offline on files. Results go to stdout and the rest to stderr; the exit status is 0, 1 for a failure, 2 for wrong usage.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
+
+// command is one subcommand. Its name may have two words.
+type command struct {
+	name    string
+	summary string
+	run     func(ctx context.Context, args []string, stdout, stderr io.Writer) error
+}
+
+// commands are in the order of the help.
+func commands() []command {
+	return []command{
+		{"devices", "show the devices that the driver finds on a machine", runDevices},
+		{"machine expand", "write a machine file as a host tree", runMachineExpand},
+		{"machine record", "record this machine as a machine file", runMachineRecord},
+		{"version", "show the version of this binary", runVersion},
+	}
+}
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	err := dispatch(ctx, args, stdout, stderr)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "fettle: %v\n", err)
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
+	return 1
+}
+
+// dispatch finds the subcommand whose words the arguments begin with.
+func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) == 0 {
+		return usageError{errors.New("want a command; see fettle help")}
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		return help(stdout)
+	}
+	for _, c := range commands() {
+		words := strings.Fields(c.name)
+		if len(args) >= len(words) && strings.Join(args[:len(words)], " ") == c.name {
+			err := c.run(ctx, args[len(words):], stdout, stderr)
+			if errors.Is(err, flag.ErrHelp) {
+				return nil
+			}
+			return err
+		}
+	}
+	return usageError{fmt.Errorf("unknown command %q; see fettle help", strings.Join(args[:min(2, len(args))], " "))}
+}
+
+func help(w io.Writer) error {
+	text := "Fettle hands a pod its GPUs and FPGAs in working order.\n\nUsage: fettle COMMAND [FLAGS]\n\nCommands:\n"
+	for _, c := range commands() {
+		text += fmt.Sprintf("  %-16s %s\n", c.name, c.summary)
+	}
+	text += "\nfettle COMMAND --help tells a command's flags. As a plugin of kubectl: kubectl fettle COMMAND.\n"
+	_, err := io.WriteString(w, text)
+	return err
+}

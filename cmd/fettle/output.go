@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
+)
+
+// formats are the ways to show an inventory.
+var formats = map[string]func(inventory discover.Inventory, stdout, stderr io.Writer) error{
+	"table": showTable,
+	"json":  showJSON,
+	"yaml":  showYAML,
+}
+
+func showJSON(inventory discover.Inventory, stdout, _ io.Writer) error {
+	data, err := json.MarshalIndent(inventory, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the devices: %w", err)
+	}
+	_, err = fmt.Fprintf(stdout, "%s\n", data)
+	return err
+}
+
+func showYAML(inventory discover.Inventory, stdout, _ io.Writer) error {
+	data, err := yaml.Marshal(inventory)
+	if err != nil {
+		return fmt.Errorf("encode the devices: %w", err)
+	}
+	_, err = stdout.Write(data)
+	return err
+}
+
+func showTable(inventory discover.Inventory, stdout, stderr io.Writer) error {
+	for _, p := range inventory.Problems {
+		if _, err := fmt.Fprintf(stderr, "%s: %s: %s\n", p.Subject, p.Reason, p.Message); err != nil {
+			return err
+		}
+	}
+	if len(inventory.Devices) == 0 {
+		_, err := fmt.Fprintln(stderr, "no devices")
+		return err
+	}
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tPRODUCT\tSIZE\tNUMA\tPCIE ROOT\tDRIVER") // a tabwriter's errors come at Flush
+	for _, d := range inventory.Devices {
+		fmt.Fprintln(table, strings.Join(row(d), "\t"))
+	}
+	return table.Flush()
+}
+
+// row is a device's line of the table.
+func row(d device.Device) []string {
+	size, ok := d.Capacity[device.CapacityMemory]
+	if !ok {
+		size, ok = d.Capacity[device.CapacityStorage]
+	}
+	sizeText := ""
+	if ok {
+		sizeText = size.Value.String()
+	}
+	return []string{
+		d.Name,
+		orDash(text(d.Attributes[device.AttributeProductName])),
+		orDash(sizeText),
+		orDash(text(d.Attributes[deviceattribute.StandardDeviceAttributeNUMANode])),
+		orDash(text(d.Attributes[deviceattribute.StandardDeviceAttributePCIeRoot])),
+		orDash(strings.TrimSpace(text(d.Attributes[device.AttributeDriver]) + " " + text(d.Attributes[device.AttributeDriverVersion]))),
+	}
+}
+
+func orDash(s string) string { return cmp.Or(s, "-") }
+
+// text is an attribute's value, whichever it has.
+func text(a resourceapi.DeviceAttribute) string {
+	switch {
+	case a.StringValue != nil:
+		return *a.StringValue
+	case a.VersionValue != nil:
+		return *a.VersionValue
+	case a.IntValue != nil:
+		return strconv.FormatInt(*a.IntValue, 10)
+	case a.BoolValue != nil:
+		return strconv.FormatBool(*a.BoolValue)
+	}
+	return ""
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/internal/apitest"
+)
+
+// createForeignClass makes a class of a shipped name before any controller runs, as an admin could.
+func (c cluster) createForeignClass(t *testing.T) *resourceapi.DeviceClass {
+	t.Helper()
+	class := &resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "host.fettle.dev", Labels: map[string]string{"team": "storage"}},
+		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
+			{CEL: &resourceapi.CELDeviceSelector{Expression: "false"}},
+		}},
+	}
+	c.create(t, class)
+	return class
+}
+
+// testForeignClass: an admin's class is kept with an Event, and becomes ours once it is deleted.
+func (c cluster) testForeignClass(t *testing.T, r replica, foreign *resourceapi.DeviceClass) {
+	apitest.Eventually(t, patience, func() string { return c.missingEvent(foreign.Name, "NotManaged") })
+	var live resourceapi.DeviceClass
+	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(foreign), &live); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(foreign.ResourceVersion, live.ResourceVersion); diff != "" {
+		t.Errorf("an admin's class was written (-before +after):\n%s", diff)
+	}
+	metric := "fettle_controller_deviceclass_not_managed"
+	if n, err := testutil.GatherAndCount(r.registry, metric); n == 0 || err != nil {
+		t.Errorf("metric %s: %d samples, error %v", metric, n, err)
+	}
+	if err := c.client.Delete(t.Context(), foreign.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	apitest.Eventually(t, patience, func() string { return c.wrongClass(t, foreign.Name) })
+}
+
+// testClasses: made, made again, repaired in what we own, left alone in the rest.
+func (c cluster) testClasses(t *testing.T) {
+	for _, want := range controller.Classes(controller.ClassOptions{ExtendedResources: true}) {
+		apitest.Eventually(t, patience, func() string { return c.wrongClass(t, want.Name) })
+	}
+	gpu := client.ObjectKey{Name: "gpu.fettle.dev"}
+	var first resourceapi.DeviceClass
+	if err := c.client.Get(t.Context(), gpu, &first); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.client.Delete(t.Context(), first.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	apitest.Eventually(t, patience, func() string { return c.wrongClass(t, gpu.Name) })
+
+	var class resourceapi.DeviceClass
+	if err := c.client.Get(t.Context(), gpu, &class); err != nil {
+		t.Fatal(err)
+	}
+	if class.UID == first.UID {
+		t.Error("the class is the one that was deleted")
+	}
+	class.Labels["team"] = "ml"
+	class.Annotations = map[string]string{"note": "mine"}
+	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "x.dev", Parameters: rawObject(`{"a":1}`)},
+	}}}
+	class.Spec.Selectors[0].CEL.Expression = "true"
+	class.Spec.ExtendedResourceName = ptr.To("x.dev/other")
+	if err := c.client.Update(t.Context(), &class); err != nil {
+		t.Fatal(err)
+	}
+	apitest.Eventually(t, patience, func() string { return c.wrongClass(t, gpu.Name) })
+	if err := c.client.Get(t.Context(), gpu, &class); err != nil {
+		t.Fatal(err)
+	}
+	if class.Labels["team"] != "ml" || class.Annotations["note"] != "mine" || len(class.Spec.Config) != 1 {
+		t.Errorf("an admin's fields are gone: %v %v %v", class.Labels, class.Annotations, class.Spec.Config)
+	}
+}
+
+// wrongClass says what is wrong with the live class of a shipped name.
+func (c cluster) wrongClass(t *testing.T, name string) string {
+	t.Helper()
+	var live resourceapi.DeviceClass
+	if err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &live); err != nil {
+		return err.Error()
+	}
+	for _, want := range controller.Classes(controller.ClassOptions{ExtendedResources: true}) {
+		if want.Name != name {
+			continue
+		}
+		if live.Labels[controller.ManagedByLabel] != controller.Name {
+			return "class " + name + " lacks our label"
+		}
+		got := live.Spec
+		got.Config = nil
+		return cmp.Diff(want.Spec, got)
+	}
+	return "no shipped class is called " + name
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller_test
+
+import (
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/internal/apitest"
+)
+
+// accelerator creates an AcceleratorNode, retired as the value says, and its Node if it is to have one.
+func (c cluster) accelerator(t *testing.T, name, retire string, withNode bool) *v1alpha1.AcceleratorNode {
+	t.Helper()
+	if withNode {
+		c.create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	a := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if retire != "" {
+		a.Annotations = map[string]string{controller.RetireAnnotation: retire}
+	}
+	c.create(t, a)
+	return a
+}
+
+// retirement is the value of the annotation, or the error.
+func (c cluster) retirement(t *testing.T, name string) string {
+	t.Helper()
+	var a v1alpha1.AcceleratorNode
+	if err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a); err != nil {
+		return err.Error()
+	}
+	return a.Annotations[controller.RetireAnnotation]
+}
+
+// testNodes: the running controller takes an uninstall's retirement back, unless one is in progress, and never an admin's.
+func (c cluster) testNodes(t *testing.T) {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: controller.UninstallLease},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: ptr.To("test"), LeaseDurationSeconds: ptr.To[int32](3), RenewTime: ptr.To(metav1.NowMicro()),
+		},
+	}
+	c.waitCRD(t)
+	c.create(t, lease)
+	c.accelerator(t, "left-behind", controller.RetireByUninstall, true)
+	c.accelerator(t, "by-admin", controller.RetireByAdmin, true)
+	apitest.Eventually(t, patience, func() string { return c.retirement(t, "left-behind") })
+	if held := time.Since(lease.Spec.RenewTime.Time); held < 3*time.Second {
+		t.Errorf("the retirement was taken back %s after the uninstall's last word, want 3s or more", held)
+	}
+	if got := c.retirement(t, "by-admin"); got != controller.RetireByAdmin {
+		t.Errorf("an admin's retirement became %q", got)
+	}
+}
+
+// waitCRD waits until AcceleratorNodes can be created.
+func (c cluster) waitCRD(t *testing.T) {
+	t.Helper()
+	apitest.Eventually(t, patience, func() string {
+		return errorText(c.client.List(t.Context(), &v1alpha1.AcceleratorNodeList{}))
+	})
+}
+
+// testPrune drives the reconciler with a clock of its own.
+func (c cluster) testPrune(t *testing.T) {
+	c.accelerator(t, "here", "", true)
+	c.accelerator(t, "gone", "", false)
+	c.accelerator(t, "back", "", false)
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	r, err := controller.NewNodeReconciler(c.client, clock, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(name string) time.Duration {
+		t.Helper()
+		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.RequeueAfter
+	}
+	if wait := look("here"); wait != 0 {
+		t.Errorf("here: look again in %s, want never", wait)
+	}
+	for _, name := range []string{"gone", "back"} {
+		if wait := look(name); wait != time.Minute {
+			t.Errorf("%s: look again in %s, want 1m", name, wait)
+		}
+	}
+	c.create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "back"}})
+	clock.SetTime(clock.Now().Add(time.Minute))
+	for _, name := range []string{"here", "gone", "back"} {
+		if wait := look(name); wait != 0 {
+			t.Errorf("%s: look again in %s, want never", name, wait)
+		}
+	}
+	for name, want := range map[string]bool{"here": true, "gone": false, "back": true} {
+		err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &v1alpha1.AcceleratorNode{})
+		if err == nil != want || err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("%s: read gives %v, want it kept: %v", name, err, want)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestOptionsValidate(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		in   Options
+		want []string // parts of the error
+	}{
+		{"good", Options{Namespace: "fettle-system", WebhookPort: 9443}, nil},
+		{"nothing", Options{}, []string{"--namespace", "POD_NAMESPACE", "--webhook-port"}},
+		{"bad namespace", Options{Namespace: "A_b", WebhookPort: 1}, []string{`--namespace is "A_b"`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := tt.in.Validate()
+			if (err != nil) != (tt.want != nil) {
+				t.Fatalf("Validate() = %v, want parts %q", err, tt.want)
+			}
+			for _, part := range tt.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q lacks %q", err, part)
+				}
+			}
+		})
+	}
+}

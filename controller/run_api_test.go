@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller_test
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/internal/apitest"
+	"github.com/fettle-dev/fettle/deployments/crds"
+	"github.com/fettle-dev/fettle/pkg/admission"
+)
+
+const (
+	namespace = "fettle-system"
+	patience  = 30 * time.Second
+)
+
+// cluster is an API server with the namespace of a controller.
+type cluster struct {
+	config *rest.Config
+	client client.Client // not cached
+}
+
+// replica is a running controller.
+type replica struct {
+	registry    *prometheus.Registry
+	probePort   int
+	webhookPort int
+}
+
+// TestAPI runs the controller against a real API server; its parts share one to save time, and each cleans up after itself.
+func TestAPI(t *testing.T) {
+	// Endpoint routing lets the API server reach the webhook's Service without a kube-proxy.
+	c := newCluster(t, map[string]string{"enable-aggregator-routing": "true"})
+	t.Run("CRDs", c.testCRDs)
+	t.Run("certificate race", c.testCertificateRace)
+	foreign := c.createForeignClass(t)
+	r := c.start(t, controller.ClassOptions{ExtendedResources: true})
+	t.Run("health", func(t *testing.T) { testHealth(t, r) })
+	t.Run("foreign class", func(t *testing.T) { c.testForeignClass(t, r, foreign) })
+	t.Run("classes", c.testClasses)
+	t.Run("nodes", c.testNodes)
+	t.Run("prune", c.testPrune)
+	t.Run("webhook", func(t *testing.T) { c.testWebhook(t, r) })
+	t.Run("second replica", func(t *testing.T) { c.testSecondReplica(t) })
+	t.Run("uninstall refused", c.testUninstallRefused)
+	t.Run("uninstall late", c.testUninstallDeadline)
+	t.Run("uninstall forced", c.testUninstallForced)
+}
+
+// TestOlderAPI shows what is degraded on the oldest supported API, with a reason.
+func TestOlderAPI(t *testing.T) {
+	c := newCluster(t, map[string]string{"emulated-version": "1.34"})
+	r := c.start(t, controller.ClassOptions{ExtendedResources: true})
+	apitest.Eventually(t, patience, func() string {
+		return c.missingEvent("gpu.fettle.dev", "ExtendedResourceUnsupported")
+	})
+	apitest.Eventually(t, patience, func() string {
+		if n, err := testutil.GatherAndCount(r.registry, "fettle_controller_extended_resource_unsupported"); n != 3 {
+			return "extended_resource_unsupported has " + strconv.Itoa(n) + " classes, want 3 " + errorText(err)
+		}
+		return ""
+	})
+}
+
+// newCluster starts an API server and makes the controller's namespace.
+func newCluster(t *testing.T, flags map[string]string) cluster {
+	t.Helper()
+	config := apitest.Start(t, flags)
+	scheme, err := controller.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cluster{config: config, client: direct}
+	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	return c
+}
+
+// start runs a controller until the test ends.
+func (c cluster) start(t *testing.T, classes controller.ClassOptions) replica {
+	t.Helper()
+	r := replica{registry: prometheus.NewRegistry(), probePort: apitest.FreePort(t), webhookPort: apitest.FreePort(t)}
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:usetesting // ends in the cleanup, before the API server's
+	done := make(chan error, 1)
+	go func() {
+		done <- controller.Controller{
+			Config: c.config, CRDs: crds.Files, Validate: admission.Validate, Registry: r.registry, Clock: clock.RealClock{},
+			Options: controller.Options{
+				Namespace: namespace, MetricsAddress: "0", ProbeAddress: ":" + strconv.Itoa(r.probePort),
+				WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes,
+			},
+		}.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the controller ended with: %v", err)
+		}
+	})
+	return r
+}
+
+func testHealth(t *testing.T, r replica) {
+	for _, path := range []string{"/healthz", "/readyz"} {
+		apitest.Eventually(t, patience, func() string {
+			answer, err := http.Get("http://127.0.0.1:" + strconv.Itoa(r.probePort) + path) //nolint:noctx // a probe of our own
+			if err != nil {
+				return err.Error()
+			}
+			defer answer.Body.Close() //nolint:errcheck // only the status counts
+			if answer.StatusCode != http.StatusOK {
+				return path + ": " + answer.Status
+			}
+			return ""
+		})
+	}
+}
+
+// testSecondReplica: it serves the webhook with the same certificate, and the leader keeps its Lease.
+func (c cluster) testSecondReplica(t *testing.T) {
+	second := c.start(t, controller.ClassOptions{ExtendedResources: true})
+	testHealth(t, second)
+}
+
+// create creates an object and deletes it when the test ends.
+func (c cluster) create(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := c.client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience) //nolint:usetesting // the test's is over in a cleanup
+		defer cancel()
+		if err := client.IgnoreNotFound(c.client.Delete(ctx, object)); err != nil {
+			t.Errorf("clean up %T %s: %v", object, object.GetName(), err)
+		}
+	})
+}
+
+// missingEvent returns why there is no Event with the reason about the cluster object.
+func (c cluster) missingEvent(name, reason string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var list eventsv1.EventList
+	if err := c.client.List(ctx, &list); err != nil {
+		return err.Error()
+	}
+	var seen []string
+	for _, e := range list.Items {
+		if e.Regarding.Name == name && e.Reason == reason && e.ReportingController == controller.Name {
+			return ""
+		}
+		seen = append(seen, e.Regarding.Name+" "+e.Reason)
+	}
+	return "no Event " + reason + " about " + name + ", only: " + strings.Join(seen, ", ")
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

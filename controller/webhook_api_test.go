@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller_test
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/certs"
+	"github.com/fettle-dev/fettle/controller/internal/apitest"
+	"github.com/fettle-dev/fettle/controller/webhook"
+)
+
+func rawObject(s string) runtime.RawExtension { return runtime.RawExtension{Raw: []byte(s)} }
+
+// testCertificateRace: replicas that start together end with one certificate.
+func (c cluster) testCertificateRace(t *testing.T) {
+	secret := client.ObjectKey{Namespace: namespace, Name: "race"}
+	keepers := make([]*certs.Keeper, 8)
+	faults := make([]error, len(keepers))
+	var group sync.WaitGroup
+	for i := range keepers {
+		keepers[i] = &certs.Keeper{Client: c.client, Secret: secret, Names: []string{"a.svc"}, Clock: clock.RealClock{}}
+		group.Go(func() { faults[i] = keepers[i].Sync(t.Context()) })
+	}
+	group.Wait()
+	if err := errors.Join(faults...); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keepers {
+		if !bytes.Equal(k.State().Bundle(), keepers[0].State().Bundle()) {
+			t.Fatal("two replicas hold different authorities")
+		}
+	}
+	// A Secret that someone broke is replaced.
+	broken := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}
+	if err := c.client.Patch(t.Context(), broken, client.RawPatch("application/merge-patch+json",
+		[]byte(`{"data":{"tls.crt":"eA=="}}`))); err != nil {
+		t.Fatal(err)
+	}
+	before := keepers[0].State().Bundle()
+	if err := keepers[0].Sync(t.Context()); err != nil || bytes.Equal(before, keepers[0].State().Bundle()) {
+		t.Errorf("a broken Secret was kept; error %v", err)
+	}
+}
+
+// testWebhook sends objects through the API server to the running webhook.
+func (c cluster) testWebhook(t *testing.T, r replica) {
+	c.routeWebhook(t, r)
+	c.create(t, webhookConfiguration())
+	apitest.Eventually(t, patience, func() string {
+		var live admissionregistrationv1.ValidatingWebhookConfiguration
+		if err := c.client.Get(t.Context(), client.ObjectKey{Name: controller.WebhookConfiguration}, &live); err != nil {
+			return err.Error()
+		}
+		if len(live.Webhooks[0].ClientConfig.CABundle) == 0 {
+			return "no caBundle yet"
+		}
+		return ""
+	})
+	// The API server reads its webhooks with a delay.
+	apitest.Eventually(t, patience, func() string {
+		err := c.client.Create(t.Context(), claimWith(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":1}`), client.DryRunAll)
+		want := "spec.devices.config[0].opaque.parameters"
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "colour") {
+			return "a wrong config was answered with " + errorText(err) + ", want an error with " + want
+		}
+		t.Logf("refusal: %v", err)
+		return ""
+	})
+	good := claimWith(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig"}`)
+	if err := c.client.Create(t.Context(), good, client.DryRunAll); err != nil {
+		t.Errorf("a good config was refused: %v", err)
+	}
+	foreign := claimWith(`{"whatever":1}`)
+	foreign.Spec.Devices.Config[0].Opaque.Driver = "x.dev"
+	if err := c.client.Create(t.Context(), foreign, client.DryRunAll); err != nil {
+		t.Errorf("another driver's config was refused: %v", err)
+	}
+}
+
+// routeWebhook gives the Service endpoints at this machine's own address; the API server accepts no loopback one.
+func (c cluster) routeWebhook(t *testing.T, r replica) {
+	t.Helper()
+	address := ""
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
+			address = ip.IP.String()
+		}
+	}
+	if address == "" {
+		t.Skip("this machine has no IPv4 address besides loopback, and the API server sends no webhook call to loopback")
+	}
+	port := int32(r.webhookPort) //nolint:gosec // a port
+	c.create(t, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: controller.Name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "webhook", Port: 443}}},
+	})
+	c.create(t, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: controller.Name, Labels: map[string]string{discoveryv1.LabelServiceName: controller.Name},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("webhook"), Port: &port, Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+		}},
+	})
+}
+
+// webhookConfiguration is what the chart renders, as far as this test needs it. Its policy is Fail, to show a call that fails.
+func webhookConfiguration() *admissionregistrationv1.ValidatingWebhookConfiguration {
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: controller.WebhookConfiguration},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "config.fettle.dev", AdmissionReviewVersions: []string{"v1"},
+			SideEffects:   ptr.To(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
+				Namespace: namespace, Name: controller.Name, Path: ptr.To(webhook.Path),
+			}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule: admissionregistrationv1.Rule{
+					APIGroups: []string{"resource.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"resourceclaims"},
+				},
+			}},
+		}},
+	}
+}
+
+// claimWith is a claim for one GPU with the parameters.
+func claimWith(parameters string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "claim-"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev"}}},
+			Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "fettle.dev", Parameters: rawObject(parameters)},
+			}}},
+		}},
+	}
+}

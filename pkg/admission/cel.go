@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+// The CEL of the two admission objects that the chart installs; docs/design/admission.md says why there are two, and a test
+// keeps the chart's copies equal. Every optional field is guarded: an expression that fails is ignored (failurePolicy
+// Ignore).
+const (
+	// HasFettleConfig is the webhook's first match condition: only objects with an entry of this driver reach the controller.
+	HasFettleConfig = `(has(object.spec.config) ? object.spec.config
+: has(object.spec.devices) && has(object.spec.devices.config) ? object.spec.devices.config
+: has(object.spec.spec) && has(object.spec.spec.devices) && has(object.spec.spec.devices.config)
+? object.spec.spec.devices.config : [])
+.exists(c, has(c.opaque) && c.opaque.driver == 'fettle.dev')`
+
+	// SpecChanged is the webhook's second match condition: an object that was let in while the controller was away can still get its
+	// labels changed and its finalizers removed.
+	SpecChanged = `request.operation == 'CREATE' || object.spec != oldObject.spec`
+
+	// ClassHasPolicy is the match condition of the namespace policy, whose params are a DeviceClass.
+	ClassHasPolicy = `has(params.spec.config) && params.spec.config.exists(c, has(c.opaque) && c.opaque.driver == 'fettle.dev'
+&& has(c.opaque.parameters.policy) && has(c.opaque.parameters.policy.allowedNamespaces))`
+
+	// NamespaceAllowed is the validation of the namespace policy. It uses NamespaceVariables.
+	NamespaceAllowed = `!variables.used || variables.lists.all(l, request.namespace in l)`
+
+	// NamespaceMessage is what the author of a refused claim reads. It uses NamespaceVariables, and cuts the list because the API
+	// server drops messages above 5 KiB.
+	NamespaceMessage = `'DeviceClass ' + params.metadata.name + ' does not allow namespace ' + request.namespace + ' (it allows: '
++ (size(variables.allowed) > 1024 ? variables.allowed.substring(0, 1024) + '...' : variables.allowed)
++ '): create the claim in an allowed namespace, use another class, or ask an administrator to add '
++ request.namespace + ' to policy.allowedNamespaces of the class'`
+)
+
+// Variable is a named CEL expression of a ValidatingAdmissionPolicy.
+type Variable struct {
+	Name       string
+	Expression string
+}
+
+// NamespaceVariables are the variables of the namespace policy, each may use those before it.
+func NamespaceVariables() []Variable {
+	return []Variable{
+		{Name: "spec", Expression: `has(dyn(object.spec).spec) ? dyn(object.spec).spec : dyn(object.spec)`},
+		{
+			Name:       "requests",
+			Expression: `has(variables.spec.devices) && has(variables.spec.devices.requests) ? variables.spec.devices.requests : []`,
+		},
+		{Name: "used", Expression: `variables.requests.exists(r,
+has(r.exactly) && r.exactly.deviceClassName == params.metadata.name
+&& !(has(r.exactly.adminAccess) && r.exactly.adminAccess)
+|| has(r.firstAvailable) && r.firstAvailable.exists(s, s.deviceClassName == params.metadata.name))`},
+		{Name: "lists", Expression: `params.spec.config.filter(c, has(c.opaque) && c.opaque.driver == 'fettle.dev'
+&& has(c.opaque.parameters.policy) && has(c.opaque.parameters.policy.allowedNamespaces))
+.map(c, c.opaque.parameters.policy.allowedNamespaces)`},
+		{Name: "allowed", Expression: `variables.lists[0].filter(n, variables.lists.all(l, n in l)).join(', ')`},
+	}
+}

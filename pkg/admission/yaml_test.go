@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestValidateYAML(t *testing.T) {
+	in, err := os.ReadFile("testdata/manifests.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	findings, err := ValidateYAML(bytes.NewReader(in), "manifests.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, finding := range findings {
+		got.WriteString(finding.String() + "\n")
+	}
+	golden := "testdata/manifests.golden"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("wrong findings (-want +got), run with -update if they are right:\n%s", diff)
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestValidateYAMLReadErrors(t *testing.T) {
+	broken := errors.New("disk on fire")
+	if _, err := ValidateYAML(iotest.ErrReader(broken), "f"); !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+	endless := io.LimitReader(zeros{}, maxYAML+10)
+	if _, err := ValidateYAML(endless, "f"); err == nil || !strings.Contains(err.Error(), "split the file") {
+		t.Errorf("got %v, want a limit", err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+func TestSplitDocuments(t *testing.T) {
+	for _, tc := range []struct {
+		name, in string
+		want     []document
+	}{
+		{name: "empty"},
+		{name: "comments only", in: "# a\n---\n# b\n"},
+		{name: "one without a marker", in: "\n# a\nb: 1", want: []document{{line: 3, text: []byte("\n# a\nb: 1")}}},
+		{name: "two", in: "a: 1\n---\nb: 1\n", want: []document{
+			{line: 1, text: []byte("a: 1\n")}, {line: 3, text: []byte("\nb: 1\n")},
+		}},
+		{name: "content beside the marker", in: "--- {a: 1}", want: []document{{line: 1, text: []byte(" {a: 1}")}}},
+		{name: "no marker", in: "a: |\n  ---\n---b: 1\n", want: []document{{line: 1, text: []byte("a: |\n  ---\n---b: 1\n")}}},
+		{name: "Windows", in: "a: 1\r\n---\r\nb: 1\r\n", want: []document{
+			{line: 1, text: []byte("a: 1\r\n")}, {line: 3, text: []byte("\r\nb: 1\r\n")},
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := splitDocuments([]byte(tc.in))
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(document{})); diff != "" {
+				t.Errorf("wrong documents (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// FuzzValidateYAML checks that no bytes crash the reader and that every finding can be read.
+func FuzzValidateYAML(f *testing.F) {
+	seed, err := os.ReadFile("testdata/manifests.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Add([]byte("a: &a [*a]\n---\n- kind: List\n"))
+	f.Add([]byte(`{"kind":"List","items":[{"kind":"List","items":null},null,7]}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		findings, err := ValidateYAML(bytes.NewReader(in), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, finding := range findings {
+			if finding.Line < 1 || finding.Message == "" || strings.ContainsAny(finding.Message, "\n") {
+				t.Errorf("finding that cannot be read: %+v", finding)
+			}
+		}
+	})
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+func TestEdits(t *testing.T) {
+	disk := device.Device{Kind: device.KindHost, Name: "h0", Edits: device.Edits{
+		Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/ssd"}},
+	}}
+	gpu := device.Device{Kind: device.KindGPU, Name: "g0", Edits: device.Edits{
+		Nodes:  []device.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "rw"}},
+		Mounts: []device.Mount{{HostPath: "/usr/lib/x", ContainerPath: "/usr/lib/x"}},
+	}}
+	tty := device.Device{Kind: device.KindHost, Name: "h0", Edits: device.Edits{
+		Nodes: []device.Node{{Path: "/dev/ttyS0", Major: 4, Minor: 64, Permissions: "rw"}},
+	}}
+	two := device.Device{Kind: device.KindHost, Name: "h0", Edits: device.Edits{Mounts: make([]device.Mount, 2)}}
+	at := func(path string) Result {
+		return hostResult("disk", "h0", Effective{
+			Host:    &HostEffective{MountPath: path},
+			Sources: map[string]Source{FieldMountPath: {Origin: OriginClaim, Index: 3}},
+		})
+	}
+	admin := func(r Result) Result {
+		r.AdminAccess = true
+		return r
+	}
+	for _, tc := range []struct {
+		name   string
+		result Result
+		dev    device.Device
+		want   device.Edits
+		reason Reason
+	}{
+		{name: "as they are", result: gpuResult("main", "main", "g0", plainGPU), dev: gpu, want: gpu.Edits},
+		{name: "built-in path", result: at(""), dev: disk, want: disk.Edits},
+		{
+			name: "own path", result: at("/data"), dev: disk,
+			want: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/data"}}},
+		},
+		{
+			name: "a look at a GPU", result: admin(gpuResult("main", "main", "g0", plainGPU)), dev: gpu,
+			want: device.Edits{
+				Nodes:  []device.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "r"}},
+				Mounts: []device.Mount{{HostPath: "/usr/lib/x", ContainerPath: "/usr/lib/x", ReadOnly: true}},
+			},
+		},
+		{
+			name: "a look at a disk", result: admin(at("/data")), dev: disk,
+			want: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/data", ReadOnly: true}}},
+		},
+		{name: "a path for a character device", result: at("/data"), dev: tty, reason: ReasonConfigInvalid},
+		{name: "a path for two directories", result: at("/data"), dev: two, reason: ReasonConfigInvalid},
+		{name: "another device", result: at(""), dev: gpu, reason: ReasonDeviceUnknown},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := Edits(tc.result, tc.dev)
+			var refused *RefusedError
+			if errors.As(err, &refused) != (tc.reason != "") || (refused != nil && refused.Reason != tc.reason) {
+				t.Fatalf("error %v, want reason %q", err, tc.reason)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("wrong edits (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if gpu.Edits.Nodes[0].Permissions != "rw" || gpu.Edits.Mounts[0].ReadOnly || disk.Edits.Mounts[0].ContainerPath != "/mnt/ssd" {
+		t.Error("the device was changed")
+	}
+}

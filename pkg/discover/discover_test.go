@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discover
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/sim"
+)
+
+// oneH100 is the least that makes an NVIDIA GPU.
+const oneH100 = `
+-- proc/devices --
+Character devices:
+195 nvidia
+511 nvidia-uvm
+-- proc/driver/nvidia/version --
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.144.03  Mon Dec 30 17:44:08 UTC 2024
+GCC version:  gcc version 12.3.0
+-- proc/driver/nvidia/gpus/0000:1b:00.0/information --
+Model: 		 NVIDIA H100
+GPU UUID: 	 GPU-????????-????-????-????-????????????
+Device Minor: 	 3
+GPU Excluded:	 No
+-- sys/bus/pci/devices/0000:1b:00.0/* --
+vendor 0x10de
+device 0x2330
+class 0x030200
+driver -> ../../drivers/nvidia
+`
+
+// oneMI300X is the least that makes an AMD GPU.
+const oneMI300X = `
+-- sys/bus/pci/devices/0000:05:00.0/* --
+vendor 0x1002
+device 0x74a1
+class 0x120000
+driver -> ../../drivers/amdgpu
+drm/renderD128/dev 226:128
+-- sys/class/kfd/kfd/dev --
+509:0
+`
+
+// inMachine makes a host tree of a machine's text, changed by pairs of old and new.
+func inMachine(t *testing.T, text string, change ...string) string {
+	t.Helper()
+	for i := 0; i < len(change); i += 2 {
+		if !strings.Contains(text, change[i]) {
+			t.Fatalf("no %q in the machine", change[i])
+		}
+	}
+	machine, err := sim.Parse([]byte(strings.TrimLeft(strings.NewReplacer(change...).Replace(text), "\n")))
+	must(t, err)
+	return expand(t, machine)
+}
+
+// summary is one line a device or problem.
+func summary(inventory Inventory) []string {
+	out := []string{}
+	for _, d := range inventory.Devices {
+		out = append(out, d.Name)
+	}
+	for _, p := range inventory.Problems {
+		if p.Reason == ReasonAttributeUnreadable && strings.Contains(p.Message, "link /sys/bus/pci/devices/") {
+			continue // These machines have directories where real ones have links.
+		}
+		if strings.Contains(p.Message, "invalid argument") {
+			continue
+		}
+		out = append(out, p.Subject+" "+p.Reason)
+	}
+	return out
+}
+
+func TestNVIDIA(t *testing.T) {
+	minor, wrong, mig := 3, 4, true
+	answer := func(devices ...nvml.Device) func(context.Context) (nvml.Report, error) {
+		return func(context.Context) (nvml.Report, error) {
+			return nvml.Report{DriverVersion: "550.144.03", Devices: devices}, nil
+		}
+	}
+	const name, bus, address = "nvidia-0000-1b-00-0", "00000000:1B:00.0", "0000:1b:00.0"
+	const driver = "/proc/driver/nvidia"
+	for title, tc := range map[string]struct {
+		change []string
+		nvml   func(context.Context) (nvml.Report, error)
+		want   []string
+	}{
+		"healthy":               {want: []string{name}},
+		"older driver":          {change: []string{"195 nvidia\n", "195 nvidia-frontend\n"}, want: []string{name}},
+		"no memory manager":     {change: []string{"511 nvidia-uvm\n", ""}, want: []string{"/proc/devices DriverNotLoaded"}},
+		"no driver in devices":  {change: []string{"195 nvidia\n", ""}, want: []string{"/proc/devices DriverNotLoaded"}},
+		"no minor":              {change: []string{"Device Minor", "Device Major"}, want: []string{address + " DeviceNumbersUnknown"}},
+		"garbage minor":         {change: []string{" 3\n", " three\n"}, want: []string{address + " DeviceNumbersUnknown"}},
+		"control node as minor": {change: []string{" 3\n", " 255\n"}, want: []string{address + " DeviceNumbersUnknown"}},
+		"excluded":              {change: []string{"No\n", "Yes\n"}, want: []string{address + " Excluded"}},
+		"nouveau": {
+			change: []string{"drivers/nvidia", "drivers/nouveau"}, want: []string{address + " DriverNotSupported"},
+		},
+		"virtual function": {
+			change: []string{"drivers/nvidia", "drivers/nvidia\nphysfn -> ../0000:1a:00.0"}, want: []string{},
+		},
+		"minor from NVML": {
+			change: []string{"Device Minor", "Device Major"},
+			nvml:   answer(nvml.Device{PCIBusID: bus, Minor: &minor}), want: []string{name},
+		},
+		"NVML contradicts": {
+			nvml: answer(nvml.Device{PCIBusID: bus, Minor: &wrong}), want: []string{address + " DeviceNumbersUnknown"},
+		},
+		"NVML misses it": {nvml: answer(nvml.Device{PCIBusID: "00000000:1C:00.0"}), want: []string{address + " NotResponding"}},
+		"NVML sees none": {nvml: answer(), want: []string{name}},
+		"MIG mode":       {nvml: answer(nvml.Device{PCIBusID: bus, MIGMode: &mig}), want: []string{address + " Partitioned"}},
+		"NVML hangs": {
+			nvml: func(context.Context) (nvml.Report, error) { return nvml.Report{}, context.DeadlineExceeded },
+			want: []string{name, driver + " NVMLUnavailable"},
+		},
+		"NVML cannot read the memory": {
+			nvml: func(context.Context) (nvml.Report, error) {
+				return nvml.Report{
+					Devices: []nvml.Device{{PCIBusID: bus}}, Faults: []nvml.Fault{{Device: bus, Field: "memoryBytes", Message: "ERROR_UNKNOWN"}},
+				}, nil
+			},
+			want: []string{name, address + " AttributeUnreadable"},
+		},
+	} {
+		t.Run(title, func(t *testing.T) {
+			got := discoverIn(t, inMachine(t, oneH100, tc.change...), Options{NVML: tc.nvml})
+			if diff := cmp.Diff(tc.want, summary(got)); diff != "" {
+				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+			}
+		})
+	}
+}
+
+func TestNVIDIAWithoutLibrary(t *testing.T) {
+	got := discoverIn(t, inMachine(t, oneH100), Options{}).Devices[0]
+	if version := got.Attributes[device.AttributeDriverVersion].VersionValue; version == nil || *version != "550.144.3" {
+		t.Errorf("driver version %v", version)
+	}
+	if _, ok := got.Attributes[device.AttributeUUID]; ok {
+		t.Error("the driver's placeholder was published as a UUID")
+	}
+	want := []device.Node{
+		{Path: "/dev/nvidia-uvm", Major: 511, Minor: 0, Permissions: "rw"},
+		{Path: "/dev/nvidia-uvm-tools", Major: 511, Minor: 1, Permissions: "rw"},
+		{Path: "/dev/nvidia3", Major: 195, Minor: 3, Permissions: "rw"},
+		{Path: "/dev/nvidiactl", Major: 195, Minor: 255, Permissions: "rw"},
+	}
+	if diff := cmp.Diff(want, got.Edits.Nodes); diff != "" {
+		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+}
+
+// TestNVMLIsNotAskedInVain: a child process for nothing at every look would be a waste.
+func TestNVMLIsNotAskedInVain(t *testing.T) {
+	discoverIn(t, inMachine(t, oneMI300X), Options{NVML: func(context.Context) (nvml.Report, error) {
+		t.Error("NVML was asked on a machine without NVIDIA GPUs")
+		return nvml.Report{}, nil
+	}})
+}
+
+func TestAMD(t *testing.T) {
+	const name, address = "amd-0000-05-00-0", "0000:05:00.0"
+	const topology = "/sys/class/kfd/kfd/topology/nodes AttributeUnreadable"
+	for title, tc := range map[string]struct {
+		change []string
+		want   []string
+	}{
+		"healthy, no topology": {want: []string{name, topology}},
+		"no compute driver": {
+			change: []string{"sys/class/kfd/kfd/dev", "sys/class/kfd/version"}, want: []string{"/sys/class/kfd/kfd/dev DriverNotLoaded"},
+		},
+		"garbage compute driver": {change: []string{"509:0", "kfd"}, want: []string{"/sys/class/kfd/kfd/dev DeviceNumbersUnknown"}},
+		"no render node": {
+			change: []string{"renderD128", "controlD64"}, want: []string{topology, address + " DeviceNumbersUnknown"},
+		},
+		"partitioned": {
+			change: []string{"vendor", "current_compute_partition CPX\nvendor"}, want: []string{topology, address + " Partitioned"},
+		},
+		"name too long": {
+			change: []string{"vendor", "product_name " + strings.Repeat("x", 65) + "\nvendor"},
+			want:   []string{name, topology, address + " AttributeInvalid"},
+		},
+		"negative memory": {
+			change: []string{"vendor", "mem_info_vram_total -1\nvendor"}, want: []string{name, topology, address + " AttributeUnreadable"},
+		},
+	} {
+		t.Run(title, func(t *testing.T) {
+			got := discoverIn(t, inMachine(t, oneMI300X, tc.change...), Options{})
+			if diff := cmp.Diff(tc.want, summary(got)); diff != "" {
+				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+			}
+		})
+	}
+}
+
+// TestSameNumbers gives two GPUs one render node: neither may be handed out.
+func TestSameNumbers(t *testing.T) {
+	twin := strings.ReplaceAll(oneMI300X[:strings.Index(oneMI300X, "-- sys/class/kfd")], "0000:05:00.0", "0000:06:00.0")
+	got := discoverIn(t, inMachine(t, oneMI300X+twin), Options{})
+	if len(got.Devices) != 0 {
+		t.Errorf("%d devices published", len(got.Devices))
+	}
+}
+
+func TestGFXName(t *testing.T) {
+	for version, want := range map[uint64]string{90402: "gfx942", 90010: "gfx90a", 90500: "gfx950", 110001: "gfx1101", 0: ""} {
+		if got := gfxName(version); got != want {
+			t.Errorf("gfxName(%d) = %q, want %q", version, got, want)
+		}
+	}
+}
+
+func TestStaleNodeIsAProblem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making device nodes needs root")
+	}
+	got := discoverIn(t, inMachine(t, "char dev/kfd 510:0\nchar dev/dri/renderD128 226:128\n"+oneMI300X[1:]), Options{})
+	want := []string{"amd-0000-05-00-0", "/dev/kfd NodeMismatch", "/sys/class/kfd/kfd/topology/nodes AttributeUnreadable"}
+	if diff := cmp.Diff(want, summary(got)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestOpenableMachines: simulated nodes with other numbers are no problem as long as the tree agrees with itself.
+func TestOpenableMachines(t *testing.T) {
+	for _, name := range []string{"8xh100-sxm", "8xmi300x", "2xintel-gpu"} {
+		machine := parseMachine(t, "../../test/machines/"+name+".txtar")
+		want := discoverIn(t, expand(t, machine), machineOptions())
+		machine, err := machine.Openable()
+		must(t, err)
+		got := discoverIn(t, expand(t, machine), machineOptions())
+		if len(got.Problems) > 0 || len(got.Devices) != len(want.Devices) {
+			t.Errorf("%s: %d devices, want %d; %v", name, len(got.Devices), len(want.Devices), got.Problems)
+		}
+		for _, d := range got.Devices {
+			for _, n := range d.Edits.Nodes {
+				if n.Major != 4 || n.Minor == 0 || n.Minor > 63 {
+					t.Errorf("%s: %s has %d:%d, want a virtual terminal", d.Name, n.Path, n.Major, n.Minor)
+				}
+			}
+		}
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	got := discoverWith(t, ctx, inMachine(t, oneH100), Options{})
+	if diff := cmp.Diff([]string{"/ Cancelled"}, summary(got)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestHostDevices(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"mnt/disks/ssd0", "mnt/disks/SSD_1", "mnt/other/ssd0", "elsewhere/ssd9"} {
+		must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+	}
+	must(t, os.Symlink("../../elsewhere/ssd9", filepath.Join(dir, "mnt/disks/ssd9")),
+		os.WriteFile(filepath.Join(dir, "mnt/disks/file"), nil, 0o644))
+	capacity := func(name string) (int64, error) {
+		if strings.HasSuffix(name, "SSD_1") {
+			return 0, errors.New("statfs: input/output error")
+		}
+		return 1 << 40, nil
+	}
+	for title, tc := range map[string]struct {
+		devices []HostDevice
+		want    []string
+	}{
+		"disks": {
+			devices: []HostDevice{{Name: "ssd", Directories: []string{"/mnt/disks/*", "/mnt/disks/ssd*"}}},
+			want: []string{
+				"ssd-ssd-1-92ed8cf1", "ssd-ssd0", "/mnt/disks/SSD_1 AttributeUnreadable",
+				"/mnt/disks/file HostPathUnusable", "/mnt/disks/ssd9 HostPathUnusable",
+			},
+		},
+		"same name": {
+			devices: []HostDevice{{Name: "ssd", Directories: []string{"/mnt/*/ssd0"}}},
+			want:    []string{"/mnt/disks/ssd0 DuplicateName", "/mnt/other/ssd0 DuplicateName"},
+		},
+		"nothing there": {devices: []HostDevice{{Name: "ssd", Directories: []string{"/srv/*"}}}, want: []string{}},
+		"not a device": {
+			devices: []HostDevice{{Name: "x", CharDevices: []string{"/mnt/disks/file"}}},
+			want:    []string{"/mnt/disks/file HostPathUnusable"},
+		},
+		"wrong glob":       {devices: []HostDevice{{Name: "x", Directories: []string{"relative/*"}}}, want: []string{"x Invalid"}},
+		"nothing is named": {devices: []HostDevice{{Name: "x"}}, want: []string{"x Invalid"}},
+	} {
+		t.Run(title, func(t *testing.T) {
+			got := discoverIn(t, dir, Options{HostDevices: tc.devices, Capacity: capacity})
+			if diff := cmp.Diff(tc.want, summary(got)); diff != "" {
+				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+			}
+		})
+	}
+}
+
+func TestHostCharDevice(t *testing.T) {
+	got := discoverIn(t, "/", Options{HostDevices: []HostDevice{{Name: "null", CharDevices: []string{"/dev/nul[l]"}}}})
+	for _, d := range got.Devices {
+		if d.Kind != device.KindHost {
+			continue
+		}
+		want := device.Edits{Nodes: []device.Node{{Path: "/dev/null", Major: 1, Minor: 3, Permissions: "rw"}}}
+		if diff := cmp.Diff(want, d.Edits); diff != "" || d.Name != "null-null" {
+			t.Errorf("%s (-want +got):\n%s", d.Name, diff)
+		}
+		return
+	}
+	t.Errorf("not found: %v", got)
+}
+
+func TestDeviceNameIsALabel(t *testing.T) {
+	h := HostDevice{Name: strings.Repeat("a", maxHostName)}
+	for _, base := range []string{"x", "X", "x.y", strings.Repeat("z", 200), "___", "é", "-a-"} {
+		d := device.Device{Kind: device.KindHost, Name: h.deviceName("mnt/" + base)}
+		if err := d.Validate(); err != nil {
+			t.Errorf("%q: %v", base, err)
+		}
+	}
+}
+
+func FuzzParsers(f *testing.F) {
+	f.Add("Character devices:\n195 nvidia\n\nBlock devices:\n8 sd\n")
+	f.Add("simd_count 1216\nsimd_per_cu 4\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		for name, major := range parseMajors(text) {
+			if name == "" || major < 1 || major > 4095 {
+				t.Errorf("%q has major %d", name, major)
+			}
+		}
+		if properties, err := parseProperties(text); err == nil {
+			computeUnits(properties)
+			gfxName(properties["gfx_target_version"])
+		}
+		nvidiaVersion.FindString(text)
+	})
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// TestPrivileged renders the kubelet plugin both ways: privileged only where a feature that is on needs it, or where asked.
+func TestPrivileged(t *testing.T) {
+	const ssd = "--set=hostDevices[0].name=ssd,hostDevices[0].directories[0]=/mnt/disks/ssd*"
+	emptying := []corev1.Capability{"DAC_OVERRIDE", "FOWNER"}
+	tests := []struct {
+		name       string
+		args       []string
+		privileged bool
+		add        []corev1.Capability
+		because    string
+	}{
+		{name: "default"},
+		{name: "character devices", args: []string{"--set=hostDevices[0].name=x,hostDevices[0].charDevices[0]=/dev/x*"}},
+		{name: "directories", args: []string{ssd}, add: emptying},
+		{name: "NVIDIA's library", args: []string{"--set=nvidia.enabled=true"}, privileged: true, because: "nvidia: "},
+		{name: "NVIDIA's library and directories", args: []string{"--set=nvidia.enabled=true", ssd}, privileged: true, because: "nvidia: "},
+		{name: "never", args: []string{"--set=nvidia.enabled=true,kubeletPlugin.privileged=false"}},
+		{name: "always", args: []string{"--set=kubeletPlugin.privileged=true"}, privileged: true, because: "kubeletPlugin.privileged is true"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			daemonSet := find(t, renderObjects(t, test.args...), "DaemonSet", "fettle-kubeletplugin")
+			got := podOf(t, daemonSet).Spec.Containers[0].SecurityContext
+			because := daemonSet.GetAnnotations()["fettle.dev/privileged-because"]
+			if !strings.HasPrefix(because, test.because) || (because == "") == test.privileged {
+				t.Errorf("fettle.dev/privileged-because is %q, want it to start with %q", because, test.because)
+			}
+			if diff := cmp.Diff(pluginContext(test.privileged, test.add), got); diff != "" {
+				t.Errorf("security context (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// pluginContext is the security context that the plugin's container must have.
+func pluginContext(privileged bool, add []corev1.Capability) *corev1.SecurityContext {
+	want := &corev1.SecurityContext{
+		RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)), ReadOnlyRootFilesystem: new(true), Privileged: new(privileged),
+	}
+	if privileged {
+		return want
+	}
+	want.AllowPrivilegeEscalation = new(false)
+	want.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: add}
+	want.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+	return want
+}
+
+// TestPodRules checks what every pod of the chart must keep.
+func TestPodRules(t *testing.T) {
+	for _, v := range variants() {
+		t.Run(v.name, func(t *testing.T) {
+			for _, object := range renderObjects(t, v.args...) {
+				if slices.Contains([]string{"DaemonSet", "Deployment", "Job", "Pod"}, object.GetKind()) {
+					checkPod(t, object.GetKind()+" "+object.GetName(), podOf(t, object))
+				}
+			}
+		})
+	}
+}
+
+func checkPod(t *testing.T, name string, pod corev1.PodTemplateSpec) {
+	t.Helper()
+	spec := pod.Spec
+	if spec.HostNetwork || spec.HostPID || spec.HostIPC {
+		t.Errorf("%s shares a namespace with the host", name)
+	}
+	plugin := name == "DaemonSet fettle-kubeletplugin" || name == "Pod fettle-selftest"
+	if !plugin && (spec.SecurityContext == nil || spec.SecurityContext.RunAsNonRoot == nil || !*spec.SecurityContext.RunAsNonRoot) {
+		t.Errorf("%s may run as root", name)
+	}
+	for _, container := range spec.Containers {
+		tag := container.Image[strings.LastIndex(container.Image, "/")+1:]
+		if !strings.ContainsAny(tag, ":@") || strings.HasSuffix(tag, ":latest") {
+			t.Errorf("%s: image %s has no fixed tag or digest", name, container.Image)
+		}
+		security := container.SecurityContext
+		if security == nil || security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
+			t.Errorf("%s: container %s has a writable root file system", name, container.Name)
+		}
+		if container.Resources.Limits.Memory().IsZero() || container.Resources.Requests.Cpu().IsZero() {
+			t.Errorf("%s: container %s has no memory limit or no CPU request", name, container.Name)
+		}
+	}
+}
+
+// TestHostMounts checks which host paths the plugin gets, where, and how.
+func TestHostMounts(t *testing.T) {
+	base := map[string]string{
+		"/var/lib/kubelet/plugins/fettle.dev": "/var/lib/kubelet/plugins/fettle.dev rw",
+		"/var/lib/kubelet/plugins_registry":   "/var/lib/kubelet/plugins_registry rw",
+		"/var/run/cdi":                        "/var/run/cdi rw",
+		"/var/lib/fettle":                     "/var/lib/fettle rw",
+	}
+	tests := []struct {
+		name string
+		args []string
+		want map[string]string
+	}{
+		{"default", nil, map[string]string{
+			"/host/sys": "/sys ro", "/host/dev": "/dev ro",
+			"/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
+		}},
+		{"machine", []string{"--values=testdata/machine.yaml"}, map[string]string{
+			"/host/sys": "/opt/machine/sys ro", "/host/dev": "/opt/machine/dev ro",
+			"/host/proc/driver": "/opt/machine/proc/driver ro", "/host/proc/devices": "/opt/machine/proc/devices ro",
+			"/host/mnt/disks": "/opt/machine/mnt/disks rw",
+		}},
+		{"all-on", variants()[1].args, map[string]string{
+			"/host/sys": "/sys ro", "/host/dev": "/dev ro",
+			"/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
+			"/host/mnt/disks": "/mnt/disks rw HostToContainer", "/host/srv": "/srv rw HostToContainer",
+			"/driver-root": "/run/nvidia/driver ro HostToContainer",
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			for inside, outside := range base {
+				test.want[inside] = outside
+			}
+			got := hostMounts(podOf(t, find(t, renderObjects(t, test.args...), "DaemonSet", "fettle-kubeletplugin")))
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("host mounts (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// hostMounts maps a path in the first container to "host path, ro or rw, propagation".
+func hostMounts(pod corev1.PodTemplateSpec) map[string]string {
+	paths := map[string]string{}
+	for _, volume := range pod.Spec.Volumes {
+		if volume.HostPath != nil {
+			paths[volume.Name] = volume.HostPath.Path
+		}
+	}
+	result := map[string]string{}
+	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
+		path, ok := paths[mount.Name]
+		if !ok {
+			continue
+		}
+		path += map[bool]string{true: " ro", false: " rw"}[mount.ReadOnly]
+		if mount.MountPropagation != nil && *mount.MountPropagation != corev1.MountPropagationNone {
+			path += " " + string(*mount.MountPropagation)
+		}
+		result[mount.MountPath] = path
+	}
+	return result
+}
+
+// podOf returns the pod of a workload.
+func podOf(t *testing.T, object unstructured.Unstructured) corev1.PodTemplateSpec {
+	t.Helper()
+	fields := []string{"spec", "template"}
+	if object.GetKind() == "Pod" {
+		fields = nil
+	}
+	content, found, err := unstructured.NestedMap(object.Object, fields...)
+	if err != nil || !found {
+		t.Fatalf("%s %s has no pod: %v", object.GetKind(), object.GetName(), err)
+	}
+	var pod corev1.PodTemplateSpec
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &pod); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/cel/openapi/resolver"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+)
+
+const plugin = "fettle-kubeletplugin"
+
+// TestAPIServer installs the chart in a real API server and checks what its admission objects do there.
+func TestAPIServer(t *testing.T) {
+	server := startAPIServer(t)
+	t.Run("types", func(t *testing.T) { testPolicyTypes(t, server) })
+	t.Run("slices", func(t *testing.T) { testSlices(t, server) })
+	t.Run("acceleratornodes", func(t *testing.T) { testAcceleratorNodes(t, server) })
+	t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
+	t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
+	t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })
+	t.Run("upgrade keeps caBundle", func(t *testing.T) { testUpgrade(t, server) })
+	t.Run("self-test template", func(t *testing.T) { testSelfTestTemplate(t, server) })
+}
+
+// testPolicyTypes runs the type checker that the controller manager runs for a policy's status. It must warn about nothing,
+// and it must warn about a field that is not there, so that silence means something.
+func testPolicyTypes(t *testing.T, server *apiServer) {
+	discovery := server.clients.Discovery()
+	groups, err := restmapper.GetAPIGroupResources(discovery)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checker := validating.TypeChecker{
+		SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: discovery},
+		RestMapper:     restmapper.NewDiscoveryRESTMapper(groups),
+	}
+	policies, err := server.clients.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=fettle",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(policies.Items) != 4 {
+		t.Fatalf("%d policies, want 4", len(policies.Items))
+	}
+	for _, policy := range policies.Items {
+		for _, warning := range checker.Check(&policy) {
+			t.Errorf("%s: %s: %s", policy.Name, warning.FieldRef, warning.Warning)
+		}
+		policy.Spec.Validations = []admissionv1.Validation{{Expression: "object.spec.notThere == 1"}}
+		if len(checker.Check(&policy)) == 0 {
+			t.Errorf("%s: the type checker does not see the schema: a missing field passes", policy.Name)
+		}
+	}
+}
+
+// refused returns nil if err is a refusal that contains want.
+func refused(err error, want string) error {
+	if err == nil {
+		return errors.New("allowed, want a refusal")
+	}
+	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		return fmt.Errorf("not a refusal: %w", err)
+	}
+	if !strings.Contains(err.Error(), want) {
+		return fmt.Errorf("refused, but without %q: %w", want, err)
+	}
+	return nil
+}
+
+func newSlice(name, node, driver string) *resourcev1.ResourceSlice {
+	return &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver: driver, NodeName: &node,
+			Pool: resourcev1.ResourcePool{Name: node + "/gpu", Generation: 1, ResourceSliceCount: 1},
+		},
+	}
+}
+
+func createSlice(ctx context.Context, clients kubernetes.Interface, slice *resourcev1.ResourceSlice) error {
+	_, err := clients.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{})
+	return err
+}
+
+func testSlices(t *testing.T, server *apiServer) {
+	node1, _ := server.as(t, plugin, "node1")
+	node2, _ := server.as(t, plugin, "node2")
+	unbound, _ := server.as(t, plugin, "")
+	eventually(t, func(ctx context.Context) error {
+		return refused(createSlice(ctx, node1, newSlice("early", "node2", "fettle.dev")), "node node1 writes only ResourceSlices")
+	})
+	if err := createSlice(t.Context(), node1, newSlice("own", "node1", "fettle.dev")); err != nil {
+		t.Fatalf("own slice: %v", err)
+	}
+	patch := []byte(`{"spec":{"pool":{"generation":2}}}`)
+	remove := func(clients kubernetes.Interface) error {
+		return clients.ResourceV1().ResourceSlices().Delete(t.Context(), "own", metav1.DeleteOptions{})
+	}
+	change := func(clients kubernetes.Interface) error {
+		_, err := clients.ResourceV1().ResourceSlices().Patch(t.Context(), "own", types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	for _, test := range []struct {
+		name, want string
+		err        error
+	}{
+		{"another driver", "only ResourceSlices of driver fettle.dev", createSlice(t.Context(), node1, newSlice("x", "node1", "gpu.example.com"))},
+		{"no bound token", "bound to no node", createSlice(t.Context(), unbound, newSlice("x", "node1", "fettle.dev"))},
+		{"update of another node's", "node node2 writes only", change(node2)},
+		{"delete of another node's", "node node2 writes only", remove(node2)},
+	} {
+		if err := refused(test.err, test.want); err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+	if err := change(node1); err != nil {
+		t.Errorf("update of own slice: %v", err)
+	}
+	if err := remove(node1); err != nil {
+		t.Errorf("delete of own slice: %v", err)
+	}
+	if err := createSlice(t.Context(), server.clients, newSlice("others", "node2", "gpu.example.com")); err != nil {
+		t.Errorf("another driver's own slice: %v", err)
+	}
+}
+
+func newAcceleratorNode(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "fettle.dev/v1alpha1", "kind": "AcceleratorNode", "metadata": map[string]any{"name": name},
+	}}
+}
+
+func testAcceleratorNodes(t *testing.T, server *apiServer) {
+	resource := schema.GroupVersionResource{Group: "fettle.dev", Version: "v1alpha1", Resource: "acceleratornodes"}
+	_, node1 := server.as(t, plugin, "node1")
+	_, node2 := server.as(t, plugin, "node2")
+	_, controller := server.as(t, "fettle-controller", "")
+	create := func(ctx context.Context, client dynamic.Interface, name string) error {
+		_, err := client.Resource(resource).Create(ctx, newAcceleratorNode(name), metav1.CreateOptions{})
+		return err
+	}
+	status := func(client dynamic.Interface) error {
+		_, err := client.Resource(resource).Patch(t.Context(), "node1", types.MergePatchType,
+			[]byte(`{"status":{"preparedClaims":1}}`), metav1.PatchOptions{}, "status")
+		return err
+	}
+	eventually(t, func(ctx context.Context) error {
+		return refused(create(ctx, node1, "node9"), "node node1 writes only the AcceleratorNode named node1")
+	})
+	if err := create(t.Context(), node1, "node1"); err != nil {
+		t.Fatalf("own AcceleratorNode: %v", err)
+	}
+	if err := status(node1); err != nil {
+		t.Errorf("own status: %v", err)
+	}
+	if err := refused(status(node2), "this one is named node1"); err != nil {
+		t.Errorf("another node's status: %v", err)
+	}
+	err := node1.Resource(resource).Delete(t.Context(), "node1", metav1.DeleteOptions{})
+	if err := refused(err, "cannot delete resource"); err != nil {
+		t.Errorf("delete by the plugin: %v", err)
+	}
+	if err := controller.Resource(resource).Delete(t.Context(), "node1", metav1.DeleteOptions{}); err != nil {
+		t.Errorf("prune by the controller: %v", err)
+	}
+}
+
+// testWebhookDown checks that a claim with a configuration of ours is created although no controller answers.
+func testWebhookDown(t *testing.T, server *apiServer) {
+	server.createNamespace(t, "down")
+	claim := newClaim("configured", "some-class")
+	claim.Spec.Devices.Config = []resourcev1.DeviceClaimConfiguration{{
+		DeviceConfiguration: fettleConfig(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig"}`),
+	}}
+	_, err := server.clients.ResourceV1().ResourceClaims("down").Create(t.Context(), claim, metav1.CreateOptions{})
+	if err != nil {
+		t.Errorf("claim while the controller is down: %v", err)
+	}
+}
+
+// testUpgrade checks that an upgrade leaves the caBundle that the controller has written, whose right to do so is used.
+func testUpgrade(t *testing.T, server *apiServer) {
+	controller, _ := server.as(t, "fettle-controller", "")
+	const bundle = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1BPT0KLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo="
+	patch := fmt.Appendf(nil, `{"webhooks":[{"name":"config.fettle.dev","clientConfig":{"caBundle":%q}}]}`, bundle)
+	webhooks := controller.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	_, err := webhooks.Patch(t.Context(), "fettle-config", types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{FieldManager: "fettle-controller"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=controller.replicas=2")
+	configuration, err := webhooks.Get(t.Context(), "fettle-config", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(configuration.Webhooks[0].ClientConfig.CABundle) == 0 {
+		t.Error("the upgrade removed caBundle")
+	}
+}
+
+// testSelfTestTemplate checks that the API server accepted the template with adminAccess as written, not with it dropped.
+func testSelfTestTemplate(t *testing.T, server *apiServer) {
+	template, err := server.clients.ResourceV1().ResourceClaimTemplates("fettle-selftest").
+		Get(t.Context(), "fettle-selftest", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := template.Spec.Spec.Devices.Requests[0].Exactly
+	if request.AdminAccess == nil || !*request.AdminAccess {
+		t.Errorf("adminAccess is lost: %+v", request)
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestRefusals checks that wrong values are refused with a message that names the value and what to do.
+func TestRefusals(t *testing.T) {
+	const ssd = "hostDevices[0].name=ssd,hostDevices[0].directories[0]="
+	tests := []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"unknown key", []string{"--set=colour=red"}, "additional properties 'colour' not allowed"},
+		{"unknown nested key", []string{"--set=nvidia.enable=true"}, "at '/nvidia': additional properties 'enable'"},
+		{"feature of a later release", []string{"--set=features.mig=true"}, "additional properties 'features'"},
+		{"wrong type", []string{"--set=controller.replicas=many"}, "at '/controller/replicas': got string, want integer"},
+		{"string for bool", []string{"--set-string=nvidia.enabled=true"}, "at '/nvidia/enabled': got string, want boolean"},
+		{"bad privileged", []string{"--set=kubeletPlugin.privileged=yes"}, "must be one of 'auto', true, false"},
+		{"bad duration", []string{"--set=discoveryInterval=often"}, "at '/discoveryInterval'"},
+		{"bad digest", []string{"--set=controller.image.digest=sha256:12"}, "at '/controller/image/digest'"},
+		{"latest", []string{"--set=controller.image.tag=latest"}, `controller.image.tag is "latest"`},
+		{"relative host root", []string{"--set=hostRoot=machine"}, "at '/hostRoot'"},
+		{"dots in host root", []string{"--set=hostRoot=/opt/../etc"}, `hostRoot: "/opt/../etc" contains`},
+		{"dots in glob", []string{"--set=" + ssd + "/mnt/../etc/*"}, `hostDevices[0] glob 0: "/mnt/../etc/*" contains`},
+		{"host device without globs", []string{"--set=hostDevices[0].name=ssd"}, "at '/hostDevices/0'"},
+		{"bad host device name", []string{"--set=hostDevices[0].name=S D,hostDevices[0].directories[0]=/a/b"}, "hostDevices/0/name"},
+		{"char device outside dev", []string{"--set=hostDevices[0].name=x,hostDevices[0].charDevices[0]=/etc/x"}, "charDevices/0"},
+		{"glob under root", []string{"--set=" + ssd + "/ssd*"}, `"/ssd*" lies directly under /`},
+		{
+			"name twice",
+			[]string{"--set=" + ssd + "/mnt/a,hostDevices[1].name=ssd,hostDevices[1].directories[0]=/mnt/b"},
+			`hostDevices[1].name: "ssd" is used twice`,
+		},
+		{
+			"two affinities",
+			[]string{"--set=nfd.enabled=true,kubeletPlugin.affinity.nodeAffinity.x=y"},
+			"nfd.enabled and kubeletPlugin.affinity both set",
+		},
+		{"self-test at home", []string{"--set=selfTest.namespace=" + namespace}, "the release's own namespace"},
+		{"label of ours", []string{"--set-string=commonLabels.helm\\.sh/chart=x"}, "is a label that the chart sets itself"},
+		{"monitor without operator", []string{"--set=monitoring.podMonitor.enabled=true"}, "Install the Prometheus operator's CRDs"},
+		{"SCC without OpenShift", []string{"--set=openshift.enabled=true"}, "Set openshift.enabled=false"},
+		{"old Kubernetes", []string{"--kube-version=1.33.9"}, "Fettle needs Kubernetes 1.34 or newer"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, stderr, err := helmTemplate(t, test.args...)
+			if err == nil {
+				t.Fatal("rendered, want a refusal")
+			}
+			if !strings.Contains(stderr, test.want) {
+				t.Errorf("got %q, want it to contain %q", stderr, test.want)
+			}
+		})
+	}
+}
+
+// TestAccepts checks values near the limits of what is refused.
+func TestAccepts(t *testing.T) {
+	for _, arg := range []string{
+		"--kube-version=1.34.0",
+		"--kube-version=v1.35.2-gke.1000",
+		"--set=controller.image.repository=registry.local:5000/fettle/controller",
+		"--set=hostDevices[0].name=ssd,hostDevices[0].directories[0]=/mnt/ssd",
+		"--set=kubeletPlugin.resources.limits.memory=1Gi",
+		"--set=kubeletDir=/var/lib/k0s/kubelet",
+		"--set=priorityClass.create=false,priorityClass.name=system-node-critical",
+		"--set=global.imageRegistry=x",
+	} {
+		t.Run(arg, func(t *testing.T) {
+			render(t, arg)
+		})
+	}
+}

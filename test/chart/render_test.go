@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+const (
+	repository = "../.."
+	chartDir   = repository + "/deployments/helm/fettle"
+	namespace  = "fettle-system"
+)
+
+// variant is one way to install the chart.
+type variant struct {
+	name string
+	args []string
+}
+
+// variants are the installations that golden files, type checks and label checks cover.
+func variants() []variant {
+	return []variant{
+		{name: "default"},
+		{name: "all-on", args: []string{
+			"--values=testdata/all-on.yaml", "--api-versions=monitoring.coreos.com/v1",
+		}},
+		{name: "openshift", args: []string{
+			"--set=openshift.enabled=true", "--api-versions=security.openshift.io/v1",
+		}},
+		{name: "machine", args: []string{"--values=testdata/machine.yaml"}},
+		{name: "force", args: []string{"--set=uninstall.force=true,uninstall.deleteCRDs=true"}},
+	}
+}
+
+// helm returns the path of the helm binary: $HELM, or the one that `make tools` builds.
+func helm(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("HELM")
+	if path == "" {
+		path = filepath.Join(repository, ".cache/tools/helm")
+	}
+	needFile(t, path, "build helm with `make tools`, or name one in $HELM")
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// needFile skips the test if path is not there; in CI it fails instead.
+func needFile(t *testing.T, path, next string) {
+	t.Helper()
+	_, err := os.Stat(path)
+	if err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("%v: %s", err, next)
+	}
+	t.Skipf("%v: %s", err, next)
+}
+
+// helmTemplate runs `helm template` as for a Kubernetes 1.37 cluster and returns its output. Later args win.
+func helmTemplate(t *testing.T, args ...string) (stdout []byte, stderr string, err error) {
+	t.Helper()
+	args = append([]string{
+		"template", "fettle", chartDir, "--namespace=" + namespace, "--kube-version=1.37.1",
+	}, args...)
+	var out, faults bytes.Buffer
+	command := exec.CommandContext(t.Context(), helm(t), args...)
+	command.Stdout, command.Stderr = &out, &faults
+	err = command.Run()
+	return out.Bytes(), faults.String(), err
+}
+
+// render returns the documents that the chart renders with args, in Helm's order.
+func render(t *testing.T, args ...string) [][]byte {
+	t.Helper()
+	stdout, stderr, err := helmTemplate(t, args...)
+	if err != nil {
+		t.Fatalf("helm template %q: %v\n%s", args, err, stderr)
+	}
+	return documents(t, stdout)
+}
+
+// documents splits a YAML stream; empty documents are left out.
+func documents(t *testing.T, stream []byte) [][]byte {
+	t.Helper()
+	var result [][]byte
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(stream)))
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return result
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		document = bytes.TrimSpace(bytes.TrimPrefix(document, []byte("---\n")))
+		if len(document) > 0 {
+			result = append(result, document)
+		}
+	}
+}
+
+// renderObjects is render, parsed; duplicate keys are faults.
+func renderObjects(t *testing.T, args ...string) []unstructured.Unstructured {
+	t.Helper()
+	var result []unstructured.Unstructured
+	for _, document := range render(t, args...) {
+		var object unstructured.Unstructured
+		if err := sigsyaml.UnmarshalStrict(document, &object.Object); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		result = append(result, object)
+	}
+	return result
+}
+
+// find returns the one object of this kind and name.
+func find(t *testing.T, objects []unstructured.Unstructured, kind, name string) unstructured.Unstructured {
+	t.Helper()
+	for _, object := range objects {
+		if object.GetKind() == kind && object.GetName() == name {
+			return object
+		}
+	}
+	t.Fatalf("no %s %s rendered", kind, name)
+	return unstructured.Unstructured{}
+}
