@@ -99,6 +99,10 @@ generate: $(TOOLS)/controller-gen ## Write the generated code and the CRDs anew
 fmt: $(LINT) ## Format the Go code
 	for module in $(MODULES); do (cd $$module && $(LINT) fmt); done
 
+.PHONY: version
+version: ## Print the version, which is also the images' tag
+	@echo $(VERSION)
+
 .PHONY: clean
 clean: ## Remove what was built; the tools and the cluster's binaries in .cache stay
 	rm -rf dist

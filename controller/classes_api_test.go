@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -39,9 +38,8 @@ func (c cluster) testForeignClass(t *testing.T, r replica, foreign *resourceapi.
 	if diff := cmp.Diff(foreign.ResourceVersion, live.ResourceVersion); diff != "" {
 		t.Errorf("an admin's class was written (-before +after):\n%s", diff)
 	}
-	metric := "fettle_controller_deviceclass_not_managed"
-	if n, err := testutil.GatherAndCount(r.registry, metric); n == 0 || err != nil {
-		t.Errorf("metric %s: %d samples, error %v", metric, n, err)
+	if got := gauges(t, r.registry, "fettle_controller_deviceclass_not_managed")[foreign.Name]; got != 1 {
+		t.Errorf("metric deviceclass_not_managed is %v, want 1", got)
 	}
 	if err := c.client.Delete(t.Context(), foreign.DeepCopy()); err != nil {
 		t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,11 +71,27 @@ func TestOlderAPI(t *testing.T) {
 		return c.missingEvent("gpu.fettle.dev", "ExtendedResourceUnsupported")
 	})
 	apitest.Eventually(t, patience, func() string {
-		if n, err := testutil.GatherAndCount(r.registry, "fettle_controller_extended_resource_unsupported"); n != 3 {
-			return "extended_resource_unsupported has " + strconv.Itoa(n) + " classes, want 3 " + errorText(err)
-		}
-		return ""
+		want := map[string]float64{"fpga.fettle.dev": 1, "gpu.fettle.dev": 1, "host.fettle.dev": 1}
+		return cmp.Diff(want, gauges(t, r.registry, "fettle_controller_extended_resource_unsupported"))
 	})
+}
+
+// gauges returns the values of a gauge by the value of its one label.
+func gauges(t *testing.T, registry prometheus.Gatherer, name string) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				values[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return values
 }
 
 // newCluster starts an API server and makes the controller's namespace.
@@ -135,7 +151,7 @@ func testHealth(t *testing.T, r replica) {
 	}
 }
 
-// testSecondReplica: it serves the webhook with the same certificate, and the leader keeps its Lease.
+// testSecondReplica: one that is not elected is ready to serve the webhook.
 func (c cluster) testSecondReplica(t *testing.T) {
 	second := c.start(t, controller.ClassOptions{ExtendedResources: true})
 	testHealth(t, second)

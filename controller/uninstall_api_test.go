@@ -14,7 +14,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -81,8 +80,13 @@ func (c cluster) readyNode(t *testing.T, name string, prepared int32) *v1alpha1.
 // uninstaller is an uninstall as the hook's Job would run it.
 func (c cluster) uninstaller(t *testing.T, force bool, timeout time.Duration) uninstall.Uninstall {
 	t.Helper()
+	recorder, stop, err := uninstall.NewRecorder(t.Context(), c.config, c.client.Scheme())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
 	return uninstall.Uninstall{
-		Client: c.client, Recorder: events.NewFakeRecorder(100), Clock: clock.RealClock{},
+		Client: c.client, Recorder: recorder, Clock: clock.RealClock{},
 		Namespace: namespace, Force: force, Timeout: timeout,
 	}
 }
@@ -143,6 +147,7 @@ func (c cluster) testUninstallForced(t *testing.T) {
 	if err := <-played; err != nil {
 		t.Error(err)
 	}
+	apitest.Eventually(t, patience, func() string { return c.missingEvent(w.pod.Name, "Evicted") })
 	c.wantNone(t, &v1alpha1.AcceleratorNodeList{})
 	c.wantNone(t, &resourceapi.ResourceSliceList{})
 	c.wantNone(t, &resourceapi.DeviceClassList{})

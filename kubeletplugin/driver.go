@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -112,7 +115,10 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	results := make(map[types.UID]error, len(claims))
 	for _, c := range claims {
 		start := time.Now()
-		err := p.preparer.unprepare(ctx, string(c.UID))
+		r, err := p.preparer.unprepare(ctx, string(c.UID))
+		if p.hadOwnSpec(r) {
+			signal(p.freed)
+		}
 		result := "ok"
 		if err != nil {
 			result = "error"
@@ -124,6 +130,22 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	}
 	signal(p.claims)
 	return results, nil
+}
+
+// hadOwnSpec says whether a released record named a CDI spec that no device has of itself, so that it may be left over now.
+func (p *Plugin) hadOwnSpec(r *record.Record) bool {
+	v, _ := p.latest.get()
+	if r == nil || v == nil {
+		return false
+	}
+	for i := range r.Devices {
+		if d := &r.Devices[i]; !slices.ContainsFunc(v.devices, func(dev device.Device) bool {
+			return dev.Name == d.Name && reflect.DeepEqual(dev.Edits, d.Edits)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // HandleError is told of errors in the background, which the helper retries all of. They reach a metric, an Event on the node,
@@ -189,6 +211,7 @@ func (p *Plugin) publish(ctx context.Context) {
 		case <-changed:
 		case <-retiredChanged:
 		case <-again:
+		case <-p.freed:
 		}
 	}
 }

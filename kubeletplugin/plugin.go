@@ -50,6 +50,8 @@ type Plugin struct {
 	retired  *retirement
 	// claims carries a value after the set of prepared claims changed.
 	claims chan struct{}
+	// freed carries a value after a claim gave back a CDI spec of its own.
+	freed chan struct{}
 
 	mu sync.Mutex
 	// teller and helper exist while Run does.
@@ -77,7 +79,7 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	}
 	p := &Plugin{
 		config: config, clients: clients, metrics: newMetrics(), store: store, latest: newLatest(),
-		specs: &specKeeper{store: store, dir: dir}, retired: newRetirement(), claims: make(chan struct{}, 1),
+		specs: &specKeeper{store: store, dir: dir}, retired: newRetirement(), claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 	}
 	p.preparer = &preparer{
 		node: config.Node, hostRoot: config.HostRoot, bootID: bootID, store: store, specs: dir,
@@ -93,7 +95,7 @@ func (p *Plugin) nvmlQuery() func(context.Context) (nvml.Report, error) {
 		return nil
 	}
 	command := nvml.Command{Path: p.config.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration}
-	return func(ctx context.Context) (nvml.Report, error) { return nvml.Query(ctx, command) }
+	return nvml.NewProber(command).Query
 }
 
 // Run serves kubelet until ctx ends or something fatal happens, and returns after everything it started has ended. The sockets are

@@ -65,21 +65,21 @@ func (p *preparer) prepare(ctx context.Context, v *view, c *resourceapi.Resource
 	return r, p.commit(ctx, r, specs)
 }
 
-// unprepare gives back what a claim holds. A claim without a record holds nothing.
-func (p *preparer) unprepare(ctx context.Context, uid string) error {
+// unprepare gives back what a claim holds and returns what that was. A claim without a record holds nothing: nil, nil.
+func (p *preparer) unprepare(ctx context.Context, uid string) (*record.Record, error) {
 	unlock, err := p.store.Lock(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	r, err := p.store.Load(uid)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil //nolint:nilnil // documented above: nothing was held
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return p.release(ctx, r)
+	return r, p.release(ctx, r)
 }
 
 // plan decides everything and changes nothing. The steps of an earlier boot's record stay as they were recorded.

@@ -157,7 +157,7 @@ type NodeProblem struct {
 // SetProblems keeps the first MaxProblems of a sorted list and counts them all. Texts longer than the schema allows are cut, with
 // an ellipsis, so that one hostile device name cannot make the whole status unwritable.
 func (s *AcceleratorNodeStatus) SetProblems(problems []NodeProblem) {
-	s.ProblemCount = int32(min(len(problems), 1<<31-1)) //nolint:gosec // bounded on this line
+	s.ProblemCount = int32(min(len(problems), 1<<31-1))
 	s.Problems = nil
 	for _, p := range problems[:min(len(problems), MaxProblems)] {
 		p.Subject, p.Reason, p.Message = cut(p.Subject, 512), cut(p.Reason, 128), cut(p.Message, 2048)

@@ -10,10 +10,6 @@ import (
 	"io"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,24 +54,11 @@ func uninstallAll(ctx context.Context, args []string, env func(string) string, s
 	if u.Client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("make a client of the API server: %w", err)
 	}
-	recorder, stop, err := newRecorder(ctx, config, scheme)
+	recorder, stop, err := uninstall.NewRecorder(ctx, config, scheme)
 	if err != nil {
 		return err
 	}
 	defer stop()
 	u.Recorder = recorder
 	return u.Run(ctx)
-}
-
-// newRecorder sends Events to the API server until stop is called.
-func newRecorder(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) (events.EventRecorder, func(), error) {
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a client of the API server: %w", err)
-	}
-	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.EventsV1()})
-	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return nil, nil, fmt.Errorf("start recording Events: %w", err)
-	}
-	return broadcaster.NewRecorder(scheme, controller.Name), broadcaster.Shutdown, nil
 }

@@ -46,9 +46,9 @@ func runMachineExpand(_ context.Context, args []string, stdout, stderr io.Writer
 }
 
 const machineRecordHelp = `
-Prints a machine file of what discovery may read of this machine: accelerators and the bridges above them, DRM, KFD, FPGA, NVIDIA's
-driver and the versions of modules. It reads only, and opens no device. Serial numbers and unique ids are replaced unless kept. Run
-it as root, or what only root may read is recorded as unreadable.`
+Prints a machine file of what discovery may read of this machine: accelerators and the bridges above them, DRM, KFD,
+FPGA, NVIDIA's driver and the versions of modules. It reads only, and opens no device. Serial numbers and unique ids are
+replaced unless kept. Run it as root, or what only root may read is recorded as unreadable.`
 
 func runMachineRecord(_ context.Context, args []string, stdout, _ io.Writer) (err error) {
 	flags := newArguments("machine record", machineRecordHelp)

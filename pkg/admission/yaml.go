@@ -149,7 +149,7 @@ func target(head header) (runtime.Object, *Finding) {
 		return nil, bareConfig(head)
 	}
 	if group != resourceapi.GroupName {
-		return nil, nil //nolint:nilnil // an object of somebody else is neither
+		return nil, nil
 	}
 	var object runtime.Object
 	switch head.Kind {
@@ -160,7 +160,7 @@ func target(head header) (runtime.Object, *Finding) {
 	case "DeviceClass":
 		object = &resourceapi.DeviceClass{}
 	default:
-		return nil, nil //nolint:nilnil // the same
+		return nil, nil
 	}
 	if want := resourceapi.SchemeGroupVersion.String(); head.APIVersion != want {
 		return nil, &Finding{

@@ -17,7 +17,7 @@ var directives = map[string]struct {
 }{
 	"dir":        {1, "dir PATH", func(a []string) (Entry, error) { return Entry{Path: a[0], Kind: Dir}, nil }},
 	"unreadable": {1, "unreadable PATH", func(a []string) (Entry, error) { return Entry{Path: a[0], Kind: Unreadable}, nil }},
-	"symlink":    {2, "symlink PATH TARGET", func(a []string) (Entry, error) { return Entry{Path: a[0], Kind: Symlink, Target: a[1]}, nil }},
+	"symlink":    {2, "symlink PATH TARGET", linkEntry},
 	"char":       {2, "char PATH MAJOR:MINOR", charEntry},
 	"bytes":      {2, "bytes PATH HEX", bytesEntry},
 }
@@ -37,6 +37,10 @@ func (p *parser) directive(l sourceLine) {
 		e, err := d.make(words[1:])
 		p.add(l.number, e, err)
 	}
+}
+
+func linkEntry(args []string) (Entry, error) {
+	return Entry{Path: args[0], Kind: Symlink, Target: args[1]}, nil
 }
 
 func charEntry(args []string) (Entry, error) {

@@ -27,10 +27,10 @@
 //	row VALUE...               a row of the table above it
 //
 // Tables keep a machine of many near-equal devices short. A directive, or a line of a member, that names a column as
-// ${NAME.COLUMN} is repeated for each row, in order. A member whose own name does so is repeated as a whole. One line may name one
-// table only. There is no way to write a literal "${" but the bytes directive.
+// ${NAME.COLUMN} is repeated for each row, in order. A member whose own name does so is repeated as a whole. One line may name
+// one table only. There is no way to write a literal "${" but the bytes directive.
 //
-// Parse is strict: paths have no ".", ".." or white space, no path is given twice, nothing lies below a file or a link, and a link
-// never leads out of the tree. An unreadable file becomes a link to itself, since the root user reads files of any mode: opening
-// it fails with ELOOP.
+// Parse is strict: paths have no ".", ".." or white space, no path is given twice, nothing lies below a file or a link, and a
+// link never leads out of the tree. An unreadable file becomes a link to itself, since the root user reads files of any mode:
+// opening it fails with ELOOP.
 package sim

@@ -28,8 +28,8 @@ func (m *Machine) Openable() (*Machine, error) {
 	r := renumbering{block: blockAttributes(m.Entries), majors: driverMajors(m.Entries)}
 	numbers := r.collect(m.Entries)
 	if len(numbers) > terminals {
-		return nil, fmt.Errorf("the machine has %d character device numbers: at most %d can be made openable; use one with fewer devices",
-			len(numbers), terminals)
+		return nil, fmt.Errorf("the machine has %d character device numbers: at most %d can be made openable; "+
+			"use one with fewer devices", len(numbers), terminals)
 	}
 	r.to = make(map[Number]Number, len(numbers))
 	r.major = map[uint32]bool{}

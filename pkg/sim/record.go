@@ -28,9 +28,10 @@ type RecordOptions struct {
 	KeepIDs bool
 }
 
-// Record reads from a host tree what discovery may ask for, and nothing else: accelerators and the bridges above them, DRM, KFD,
-// FPGA and NVIDIA's driver, character device numbers and nodes, and versions of modules. It needs root to read everything; a file
-// that cannot be read is recorded as unreadable. Links that lead out of the tree and names that the form cannot carry are left out.
+// Record reads from a host tree what discovery may ask for, and nothing else: accelerators and the bridges above them, DRM,
+// KFD, FPGA and NVIDIA's driver, character device numbers and nodes, and versions of modules. It needs root to read
+// everything; a file that cannot be read is recorded as unreadable. Links that lead out of the tree and names that the form
+// cannot carry are left out.
 func Record(root *os.Root, opts RecordOptions) (*Machine, error) {
 	if _, err := root.Stat("sys"); err != nil {
 		return nil, fmt.Errorf("record %s: want a host tree with sys, proc and dev: %w", root.Name(), err)

@@ -20,6 +20,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	for _, file := range machineFiles(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			first := parseMachine(t, name)
 			dir := expand(t, first)
 			recorded := record(t, dir, sim.RecordOptions{KeepIDs: true})
@@ -71,7 +72,8 @@ func TestRecordRedactsConsistently(t *testing.T) {
 	if id != "0000000000000002\n" {
 		t.Errorf("unique_id %q, want the second id in the order of paths", id)
 	}
-	if properties := files["sys/devices/virtual/kfd/kfd/topology/nodes/2/properties"]; !strings.Contains(properties, "\nunique_id 2\n") {
+	properties := files["sys/devices/virtual/kfd/kfd/topology/nodes/2/properties"]
+	if !strings.Contains(properties, "\nunique_id 2\n") {
 		t.Errorf("properties of the same GPU lack unique_id 2:\n%s", properties)
 	}
 }

@@ -89,8 +89,8 @@ func (r *recorder) functions() {
 	}
 }
 
-// accelerator says whether a function may be of interest: displays, processing accelerators, NVSwitches (other bridges of NVIDIA),
-// and whatever cannot tell its class.
+// accelerator says whether a function may be of interest: displays, processing accelerators, NVSwitches (other bridges of
+// NVIDIA), and whatever cannot tell its class.
 func accelerator(class, vendor string) bool {
 	switch {
 	case class == "", strings.HasPrefix(class, "0x03"), strings.HasPrefix(class, "0x12"):

@@ -76,8 +76,8 @@ func (k identifiers) replace(data []byte, numbers map[string]uint64) []byte {
 	})
 }
 
-// shaped writes a number in the shape of an id: its letters and digits become the number's hexadecimal digits, with leading zeros,
-// and what is between them stays.
+// shaped writes a number in the shape of an id: its letters and digits become the number's hexadecimal digits, with leading
+// zeros, and what is between them stays.
 func shaped(id string, number uint64) string {
 	digits := fmt.Sprintf("%x", number)
 	out := []rune(id)

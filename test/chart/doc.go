@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chart tests the Helm chart: what it renders, what it refuses, which rights it gives, and that its admission policies
-// do what they say in a real API server.
+// Package chart tests what the Helm chart renders, what it refuses and which rights it gives, without a cluster.
 package chart

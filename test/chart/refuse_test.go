@@ -24,6 +24,7 @@ func TestRefusals(t *testing.T) {
 		{"bad duration", []string{"--set=discoveryInterval=often"}, "at '/discoveryInterval'"},
 		{"bad digest", []string{"--set=controller.image.digest=sha256:12"}, "at '/controller/image/digest'"},
 		{"latest", []string{"--set=controller.image.tag=latest"}, `controller.image.tag is "latest"`},
+		{"latest for all", []string{"--set=image.tag=latest"}, `image.tag is "latest"`},
 		{"relative host root", []string{"--set=hostRoot=machine"}, "at '/hostRoot'"},
 		{"dots in host root", []string{"--set=hostRoot=/opt/../etc"}, `hostRoot: "/opt/../etc" contains`},
 		{"dots in glob", []string{"--set=" + ssd + "/mnt/../etc/*"}, `hostDevices[0] glob 0: "/mnt/../etc/*" contains`},
@@ -65,6 +66,7 @@ func TestAccepts(t *testing.T) {
 	for _, arg := range []string{
 		"--kube-version=1.34.0",
 		"--kube-version=v1.35.2-gke.1000",
+		"--set=image.registry=registry.local:5000/fettle,image.tag=dev-1,image.pullPolicy=Never",
 		"--set=controller.image.repository=registry.local:5000/fettle/controller",
 		"--set=hostDevices[0].name=ssd,hostDevices[0].directories[0]=/mnt/ssd",
 		"--set=kubeletPlugin.resources.limits.memory=1Gi",

@@ -44,14 +44,14 @@ func variants() []variant {
 	}
 }
 
-// helm returns the path of the helm binary: $HELM, or the one that `make tools` builds.
+// helm returns the path of the helm binary: $HELM, or the one that `make .cache/tools/helm` builds.
 func helm(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("HELM")
 	if path == "" {
 		path = filepath.Join(repository, ".cache/tools/helm")
 	}
-	needFile(t, path, "build helm with `make tools`, or name one in $HELM")
+	needFile(t, path, "build helm with `make .cache/tools/helm`, or name one in $HELM")
 	path, err := filepath.Abs(path)
 	if err != nil {
 		t.Fatal(err)

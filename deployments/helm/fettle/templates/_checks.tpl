@@ -57,9 +57,10 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- end }}
 
 {{- define "fettle.checkImages" -}}
-{{- range $component := list "kubeletPlugin" "controller" -}}
-{{- if eq (get $.Values $component).image.tag "latest" -}}
-{{- fail (printf "\n\n%s.image.tag is \"latest\", which means something else on every node and cannot be rolled back.\nGive a version, or %s.image.digest.\n" $component $component) -}}
+{{- $images := dict "image" .Values.image "kubeletPlugin.image" .Values.kubeletPlugin.image "controller.image" .Values.controller.image -}}
+{{- range $field, $image := $images -}}
+{{- if eq $image.tag "latest" -}}
+{{- fail (printf "\n\n%s.tag is \"latest\", which means something else on every node and cannot be rolled back.\nGive a version or a digest.\n" $field) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

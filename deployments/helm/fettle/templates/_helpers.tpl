@@ -40,18 +40,19 @@ app.kubernetes.io/part-of: fettle
 {{- end }}
 {{- end }}
 
-{{/* An image reference: dict "root" $ "image" VALUES. The digest wins over the tag. */}}
+{{/* An image reference: dict "root" $ "name" NAME "image" VALUES. The digest wins over the tag. */}}
 {{- define "fettle.image" -}}
+{{- $repository := default (printf "%s/%s" .root.Values.image.registry .name) .image.repository -}}
 {{- if .image.digest -}}
-{{ .image.repository }}@{{ .image.digest }}
+{{ $repository }}@{{ .image.digest }}
 {{- else -}}
-{{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{ $repository }}:{{ coalesce .image.tag .root.Values.image.tag .root.Chart.AppVersion }}
 {{- end -}}
 {{- end }}
 
 {{/* Pull secrets of a pod, or nothing. */}}
 {{- define "fettle.imagePullSecrets" -}}
-{{- with .Values.imagePullSecrets }}
+{{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}

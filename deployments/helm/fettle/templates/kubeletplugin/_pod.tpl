@@ -9,6 +9,9 @@ nvml:
   driverRoot: /driver-root
   timeout: {{ .Values.nvidia.timeout }}
   {{- end }}
+{{- if .Values.deviceMetadata }}
+deviceMetadata: true
+{{- end }}
 {{- with .Values.hostDevices }}
 hostDevices:
   {{- toYaml . | nindent 2 }}
@@ -120,9 +123,10 @@ proc, which are then made.
     type: Directory
 {{- end }}
 {{- range $i, $dir := include "fettle.hostDirectories" . | fromYamlArray }}
+{{- /* The host's own directory also where the rest of the machine is simulated: it is what a CDI mount names to the runtime. */}}
 - name: host-dir-{{ $i }}
   hostPath:
-    path: {{ include "fettle.hostPath" (dict "root" $ "path" $dir) }}
+    path: {{ $dir }}
     type: DirectoryOrCreate
 {{- end }}
 {{- end }}

@@ -18,7 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-const nodeNameExtra = "authentication.kubernetes.io/node-name"
+const (
+	repository    = "../../.."
+	chartDir      = repository + "/deployments/helm/fettle"
+	namespace     = "fettle-system"
+	nodeNameExtra = "authentication.kubernetes.io/node-name"
+)
 
 // apiServer is a real API server, without nodes or controllers, in which Helm has installed the chart.
 type apiServer struct {
@@ -28,13 +33,19 @@ type apiServer struct {
 	helm       string
 }
 
-// startAPIServer starts etcd and kube-apiserver from $KUBEBUILDER_ASSETS or .cache/bin and installs the CRDs and the chart.
-func startAPIServer(t *testing.T) *apiServer {
+// startAPIServer starts etcd and kube-apiserver from $KUBEBUILDER_ASSETS or .cache/bin and installs the CRDs and
+// the chart. flags are added to those of kube-apiserver.
+func startAPIServer(t *testing.T, flags map[string]string) *apiServer {
 	t.Helper()
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
 		assets = filepath.Join(repository, ".cache/bin")
 	}
+	helm := os.Getenv("HELM")
+	if helm == "" {
+		helm = filepath.Join(repository, ".cache/tools/helm")
+	}
+	needFile(t, helm, "build helm with `make .cache/tools/helm`, or name one in $HELM")
 	for _, name := range []string{"etcd", "kube-apiserver"} {
 		needFile(t, filepath.Join(assets, name), "build the cluster's binaries with `make cluster-build`, or set KUBEBUILDER_ASSETS")
 	}
@@ -43,6 +54,9 @@ func startAPIServer(t *testing.T) *apiServer {
 		CRDDirectoryPaths:        []string{repository + "/deployments/crds"},
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: 2 * time.Minute,
+	}
+	for name, value := range flags {
+		environment.ControlPlane.GetAPIServer().Configure().Set(name, value)
 	}
 	config, err := environment.Start()
 	if err != nil {
@@ -57,7 +71,7 @@ func startAPIServer(t *testing.T) *apiServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &apiServer{config: admin.Config(), kubeconfig: writeKubeconfig(t, admin), helm: helm(t)}
+	server := &apiServer{config: admin.Config(), kubeconfig: writeKubeconfig(t, admin), helm: helm}
 	server.config.QPS = -1
 	server.clients, err = kubernetes.NewForConfig(server.config)
 	if err != nil {
@@ -65,6 +79,19 @@ func startAPIServer(t *testing.T) *apiServer {
 	}
 	server.runHelm(t, "install", "fettle", chartDir, "--create-namespace")
 	return server
+}
+
+// needFile skips the test if path is not there; in CI it fails instead.
+func needFile(t *testing.T, path, next string) {
+	t.Helper()
+	_, err := os.Stat(path)
+	if err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("%v: %s", err, next)
+	}
+	t.Skipf("%v: %s", err, next)
 }
 
 func writeKubeconfig(t *testing.T, user *envtest.AuthenticatedUser) string {

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// Namespace is where the chart is installed, and Release its name.
+	Namespace = "fettle-system"
+	Release   = "fettle"
+)
+
+// Values are a chart's values, as in a YAML file.
+type Values map[string]any
+
+// BaseValues are the chart's values for a simulated machine, with the images that the nodes have.
+func (h *Harness) BaseValues() Values { return h.ValuesOf(h.Version) }
+
+// ValuesOf are BaseValues for another version of the images.
+func (h *Harness) ValuesOf(version string) Values {
+	image := map[string]any{"tag": version, "pullPolicy": "Never"}
+	return Values{
+		"hostRoot":          MachineRoot,
+		"discoveryInterval": "1s",
+		"kubeletPlugin":     map[string]any{"image": image, "terminationGracePeriodSeconds": 10},
+		"controller":        map[string]any{"image": image},
+	}
+}
+
+// Merge returns the values with others laid over them, as Helm does.
+func (v Values) Merge(over Values) Values {
+	out := Values{}
+	for key, value := range v {
+		out[key] = value
+	}
+	for key, value := range over {
+		below, isMap := asMap(out[key])
+		above, overIsMap := asMap(value)
+		if isMap && overIsMap {
+			value = map[string]any(below.Merge(above))
+		}
+		out[key] = value
+	}
+	return out
+}
+
+func asMap(value any) (Values, bool) {
+	switch v := value.(type) {
+	case map[string]any:
+		return v, true
+	case Values:
+		return v, true
+	default:
+		return nil, false
+	}
+}
+
+// Install installs or upgrades the chart and waits until all its pods are ready.
+func (h *Harness) Install(ctx context.Context, values Values) error {
+	data, err := yaml.Marshal(values)
+	if err != nil {
+		return fmt.Errorf("encode the chart's values: %w", err)
+	}
+	_, err = h.run(ctx, bytes.NewReader(data), h.helm(), "upgrade", "--install", Release, "deployments/helm/fettle",
+		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", "3m", "--values", "-")
+	return err
+}
+
+// Rollback goes back to the revision before and waits.
+func (h *Harness) Rollback(ctx context.Context) error {
+	_, err := h.helmCommand(ctx, "rollback", Release, "--wait", "--timeout", "3m")
+	return err
+}
+
+// Uninstall removes the release; the error holds what the chart's hook said where it refused.
+func (h *Harness) Uninstall(ctx context.Context) (string, error) {
+	return h.helmCommand(ctx, "uninstall", Release, "--wait", "--timeout", "3m")
+}
+
+// TestChart runs the chart's own test and returns what it printed.
+func (h *Harness) TestChart(ctx context.Context) (string, error) {
+	return h.helmCommand(ctx, "test", Release, "--timeout", "2m")
+}
+
+func (h *Harness) helmCommand(ctx context.Context, args ...string) (string, error) {
+	return h.run(ctx, nil, append([]string{h.helm(), "--namespace", Namespace}, args...)...)
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Config says where things are and what the cluster is like.
+type Config struct {
+	// Root is the repository.
+	Root string
+	// Cache holds the binaries of the cluster in bin and Helm in tools.
+	Cache string
+	// State is the directory of this cluster's files, and Name its name.
+	State, Name string
+	// Images holds NAME.tar for every image of the project, and Version is their tag.
+	Images, Version string
+	// Built says that make has built the images and the cluster's binaries already.
+	Built bool
+	// Nodes is how many nodes the cluster has. Emulate is the Kubernetes minor whose API it has, "" for the newest.
+	Nodes   int
+	Emulate string
+}
+
+// ConfigFrom fills a Config for the repository at root from the variables that the Makefile exports. What is not set is where make
+// would have put it.
+func ConfigFrom(root string, environ []string) Config {
+	env := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		env[name] = value
+	}
+	c := Config{
+		Root: root, Cache: env["FETTLE_CACHE"], Images: env["FETTLE_IMAGES"], Version: env["FETTLE_VERSION"], Emulate: env["EMULATE"],
+		Nodes: 1, Name: "fettle",
+	}
+	c.Built = c.Images != "" && c.Version != ""
+	if c.Cache == "" {
+		c.Cache = filepath.Join(root, ".cache")
+	}
+	if !c.Built {
+		c.Images, c.Version = filepath.Join(root, "dist", "images"), "v0.0.0-harness"
+	}
+	c.State = filepath.Join(c.Cache, "cluster")
+	return c
+}
+
+// Repository finds the repository's root from the working directory upwards.
+func Repository() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the repository: %w", err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		module, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(module), "module github.com/fettle-dev/fettle\n") {
+			return dir, nil
+		}
+	}
+	return "", errors.New("find the repository: no go.mod of Fettle here or above; run this inside a checkout")
+}
+
+func (c Config) binary(name string) string { return filepath.Join(c.Cache, "bin", name) }
+
+func (c Config) helm() string { return filepath.Join(c.Cache, "tools", "helm") }
+
+// Kubeconfig is the file with the cluster administrator's credentials.
+func (c Config) Kubeconfig() string { return filepath.Join(c.State, "kubeconfig") }
+
+// MachineDir is the host tree of a node's simulated machine; the node sees it as /opt/machine.
+func (c Config) MachineDir(node string) string { return filepath.Join(c.State, "nodes", node, "machine") }

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// NodeNames are the names of the cluster's nodes.
+func (h *Harness) NodeNames() []string {
+	names := make([]string, h.Nodes)
+	for i := range names {
+		names[i] = fmt.Sprintf("node%d", i+1)
+	}
+	return names
+}
+
+// OnNode runs a command inside a node, as root of that node, and returns its output.
+func (h *Harness) OnNode(ctx context.Context, node string, command ...string) (string, error) {
+	return h.cluster(ctx, "exec", append([]string{"--node", node, "--"}, command...)...)
+}
+
+// RestartComponent stops kubelet or containerd of a node and starts it again; it returns when it serves. With kill it gets no
+// chance to clean up.
+func (h *Harness) RestartComponent(ctx context.Context, node, component string, kill bool) error {
+	_, err := h.cluster(ctx, "restart", componentArgs(node, component, kill)...)
+	return err
+}
+
+// StopComponent stops kubelet or containerd of a node.
+func (h *Harness) StopComponent(ctx context.Context, node, component string, kill bool) error {
+	_, err := h.cluster(ctx, "stop", componentArgs(node, component, kill)...)
+	return err
+}
+
+// StartComponent starts what StopComponent stopped.
+func (h *Harness) StartComponent(ctx context.Context, node, component string) error {
+	_, err := h.cluster(ctx, "start", componentArgs(node, component, false)...)
+	return err
+}
+
+func componentArgs(node, component string, kill bool) []string {
+	args := []string{"--node", node, "--component", component}
+	if kill {
+		args = append(args, "--kill")
+	}
+	return args
+}
+
+// Files lists what find prints below directories of a node, without the directories themselves. A directory that is missing holds
+// nothing.
+func (h *Harness) Files(ctx context.Context, node string, dirs ...string) ([]string, error) {
+	const script = `for d; do [ ! -d "$d" ] || find "$d" -mindepth 1; done | sort`
+	out, err := h.OnNode(ctx, node, append([]string{"sh", "-c", script, "sh"}, dirs...)...)
+	return strings.Fields(out), err
+}

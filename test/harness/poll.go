@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// pollInterval is the pause between two looks at something that is about to happen.
+const pollInterval = 100 * time.Millisecond
+
+// Poll looks until look returns nil, and fails with its last error once the limit has passed. What is waited for is named in the
+// error.
+func Poll(ctx context.Context, what string, limit time.Duration, look func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	var last error
+	for {
+		err := look(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err // an error that the deadline itself made says nothing
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: not within %s: %w", what, limit, last)
+		case <-ticker.C:
+		}
+	}
+}
