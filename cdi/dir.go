@@ -17,7 +17,7 @@ import (
 const (
 	filePrefix = "fettle.dev-"
 	fileSuffix = ".json"
-	// tmpPattern has no suffix that a runtime watches for, so that only the rename makes it look.
+	// tmpPrefix has no suffix that a runtime watches for, so that only the rename makes it look.
 	tmpPrefix = ".fettle.dev-"
 	specMode  = 0o644
 )

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -23,9 +24,12 @@ const CommonKind = "fettle.dev/common"
 // hashLength is how many hex digits of the content's SHA-256 name a device: 128 bits.
 const hashLength = 32
 
+// namePrefix makes every name begin with a letter: a name that begins with a digit needs version 0.5.0 of the specification.
+const namePrefix = "x"
+
 // Spec is one immutable spec file.
 type Spec struct {
-	// Device is the qualified name to hand to kubelet: fettle.dev/common=HASH.
+	// Device is the qualified name to hand to kubelet: fettle.dev/common=xHASH.
 	Device string
 	// File is the file's base name.
 	File string
@@ -35,13 +39,16 @@ type Spec struct {
 
 // Common makes the shared spec for a set of edits. Equal edits give equal bytes and so the same name.
 func Common(edits device.Edits) (Spec, error) {
+	if len(edits.Nodes)+len(edits.Mounts) == 0 {
+		return Spec{}, errors.New("no container edits: the device would give a container nothing, which a CDI spec cannot say")
+	}
 	containerEdits := translate(edits)
 	content, err := json.Marshal(containerEdits)
 	if err != nil {
 		return Spec{}, fmt.Errorf("encode container edits: %w", err)
 	}
 	sum := sha256.Sum256(content)
-	name := hex.EncodeToString(sum[:])[:hashLength]
+	name := namePrefix + hex.EncodeToString(sum[:])[:hashLength]
 	raw := &specs.Spec{Kind: CommonKind, Devices: []specs.Device{{Name: name, ContainerEdits: containerEdits}}}
 	return render(raw, name)
 }

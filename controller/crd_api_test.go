@@ -68,7 +68,8 @@ spec:
   versions:
 `
 	for i, v := range versions {
-		text += fmt.Sprintf("  - {name: %s, served: true, storage: %v, schema: {openAPIV3Schema: {type: object}}}\n", v, i == len(versions)-1)
+		text += fmt.Sprintf("  - {name: %s, served: true, storage: %v, schema: {openAPIV3Schema: {type: object}}}\n",
+			v, i == len(versions)-1)
 	}
 	definitions, err := crd.Load(fstest.MapFS{"things.yaml": &fstest.MapFile{Data: []byte(text)}})
 	if err != nil {

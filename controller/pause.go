@@ -54,8 +54,8 @@ type leasePause struct {
 	started time.Time
 }
 
-// remaining implements pauser. It never says more than a few seconds, so that an uninstall that gives up, and deletes its Lease, is
-// noticed soon.
+// remaining implements pauser. It never says more than a few seconds, so that an uninstall that gives up, and deletes its Lease,
+// is noticed soon.
 func (p leasePause) remaining(ctx context.Context) (time.Duration, error) {
 	var lease coordinationv1.Lease
 	err := p.reader.Get(ctx, p.key, &lease)

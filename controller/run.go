@@ -115,7 +115,9 @@ func (c Controller) Run(ctx context.Context) error {
 }
 
 // keeper makes the keeper of the webhook's certificate, which passes word of new authorities on without waiting for a reader.
-func (c Controller) keeper(direct client.Client, m *metrics, changed chan<- event.TypedGenericEvent[*webhookConfig]) *certs.Keeper {
+func (c Controller) keeper(
+	direct client.Client, m *metrics, changed chan<- event.TypedGenericEvent[*webhookConfig],
+) *certs.Keeper {
 	host := Name + "." + c.Options.Namespace
 	return &certs.Keeper{
 		Client: direct, Clock: c.Clock,

@@ -115,7 +115,7 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 func (c cluster) start(t *testing.T, classes controller.ClassOptions) replica {
 	t.Helper()
 	r := replica{registry: prometheus.NewRegistry(), probePort: apitest.FreePort(t), webhookPort: apitest.FreePort(t)}
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:usetesting // ends in the cleanup, before the API server's
+	ctx, cancel := context.WithCancel(context.Background()) // ends in the cleanup, before the API server
 	done := make(chan error, 1)
 	go func() {
 		done <- controller.Controller{
@@ -142,7 +142,7 @@ func testHealth(t *testing.T, r replica) {
 			if err != nil {
 				return err.Error()
 			}
-			defer answer.Body.Close() //nolint:errcheck // only the status counts
+			defer answer.Body.Close()
 			if answer.StatusCode != http.StatusOK {
 				return path + ": " + answer.Status
 			}
@@ -164,7 +164,7 @@ func (c cluster) create(t *testing.T, object client.Object) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience) //nolint:usetesting // the test's is over in a cleanup
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := client.IgnoreNotFound(c.client.Delete(ctx, object)); err != nil {
 			t.Errorf("clean up %T %s: %v", object, object.GetName(), err)

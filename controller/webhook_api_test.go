@@ -75,7 +75,8 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 	})
 	// The API server reads its webhooks with a delay.
 	apitest.Eventually(t, patience, func() string {
-		err := c.client.Create(t.Context(), claimWith(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":1}`), client.DryRunAll)
+		wrong := claimWith(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":1}`)
+		err := c.client.Create(t.Context(), wrong, client.DryRunAll)
 		want := "spec.devices.config[0].opaque.parameters"
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "colour") {
 			return "a wrong config was answered with " + errorText(err) + ", want an error with " + want
@@ -110,7 +111,7 @@ func (c cluster) routeWebhook(t *testing.T, r replica) {
 	if address == "" {
 		t.Skip("this machine has no IPv4 address besides loopback, and the API server sends no webhook call to loopback")
 	}
-	port := int32(r.webhookPort) //nolint:gosec // a port
+	port := int32(r.webhookPort)
 	c.create(t, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: controller.Name},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "webhook", Port: 443}}},
@@ -153,7 +154,9 @@ func claimWith(parameters string) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "claim-"},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev"}}},
+			Requests: []resourceapi.DeviceRequest{{
+				Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev"},
+			}},
 			Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
 				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "fettle.dev", Parameters: rawObject(parameters)},
 			}}},

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -156,11 +158,23 @@ func (c *Config) Validate() error {
 	if c.HealthPort < 1 || c.HealthPort > 65535 {
 		errs = append(errs, fmt.Errorf("--health-port must be between 1 and 65535, is %d", c.HealthPort))
 	}
-	if socket := filepath.Join(c.pluginDir(), "dra-"+c.PodUID+".sock"); len(socket) > maxSocketPath {
-		errs = append(errs, fmt.Errorf("socket path %s has %d bytes, at most %d: use a shorter --kubelet-plugins-dir",
-			socket, len(socket), maxSocketPath))
+	registrar, plugin := c.sockets()
+	for name, socket := range map[string]string{"--kubelet-registry-dir": registrar, "--kubelet-plugins-dir": plugin} {
+		if len(socket) > maxSocketPath {
+			errs = append(errs, fmt.Errorf("socket path %s has %d bytes, at most %d: use a shorter %s", socket, len(socket), maxSocketPath, name))
+		}
 	}
 	return sortedJoin(errs)
+}
+
+// sockets are the paths of this instance's sockets, as the helper of Kubernetes names them.
+func (c *Config) sockets() (registrar, plugin string) {
+	registrar, plugin = v1alpha1.DriverName+"-reg.sock", "dra.sock"
+	if c.PodUID != "" {
+		registrar = kubeletplugin.RollingUpdateRegistrarSocketFile(c.RegistryDir, v1alpha1.DriverName, types.UID(c.PodUID))
+		plugin = "dra-" + c.PodUID + ".sock"
+	}
+	return filepath.Join(c.RegistryDir, registrar), filepath.Join(c.pluginDir(), plugin)
 }
 
 // pluginDir is the directory of the plugin's sockets, its own among kubelet's plugins.

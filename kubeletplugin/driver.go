@@ -74,7 +74,8 @@ func (p *Plugin) prepareClaim(ctx context.Context, v *view, c *resourceapi.Resou
 }
 
 func (p *Plugin) prepareUnlessRetired(ctx context.Context, v *view, c *resourceapi.ResourceClaim) (*record.Record, error) {
-	if p.retired.is() {
+	// A pod that has its claim keeps it: kubelet asks again when it restarts.
+	if p.retired.is() && !p.preparer.knows(string(c.UID)) {
 		return nil, fmt.Errorf("node %s: %w", p.config.Node, errRetired)
 	}
 	return p.preparer.prepare(ctx, v, c)

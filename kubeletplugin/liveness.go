@@ -6,19 +6,14 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"path/filepath"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
-
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // livenessService is the name that the chart's probe and the Kernel Module Management operator ask for.
@@ -33,18 +28,13 @@ type liveness struct {
 
 // newLiveness connects to the sockets of this instance. Connections are made at the first check.
 func newLiveness(c *Config) (*liveness, error) {
-	registrar := "fettle.dev-reg.sock"
-	plugin := "dra.sock"
-	if c.PodUID != "" {
-		registrar = kubeletplugin.RollingUpdateRegistrarSocketFile(c.RegistryDir, v1alpha1.DriverName, types.UID(c.PodUID))
-		plugin = "dra-" + c.PodUID + ".sock"
-	}
+	registrar, plugin := c.sockets()
 	var l liveness
 	var err error
-	if l.registration, err = dialSocket(filepath.Join(c.RegistryDir, registrar)); err != nil {
+	if l.registration, err = dialSocket(registrar); err != nil {
 		return nil, err
 	}
-	if l.plugin, err = dialSocket(filepath.Join(c.pluginDir(), plugin)); err != nil {
+	if l.plugin, err = dialSocket(plugin); err != nil {
 		return nil, err
 	}
 	return &l, nil

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
@@ -92,7 +93,18 @@ func (l *looker) machine(ctx context.Context) (*view, error) {
 	}
 	v := &view{devices: inventory.Devices, problems: inventory.Problems, withheld: map[string]string{}}
 	l.withholdDirty(v)
+	withholdUnusable(v)
 	return v, nil
+}
+
+// withholdUnusable keeps back what no container could be given, so that it does not keep the others back.
+func withholdUnusable(v *view) {
+	for i := range v.devices {
+		d := &v.devices[i]
+		if _, err := cdi.Common(d.Edits); err != nil {
+			v.withhold(d.Name, d.Name, discover.ReasonInvalid, err)
+		}
+	}
 }
 
 func (l *looker) cachedQuery(ctx context.Context) (nvml.Report, error) {
@@ -115,17 +127,14 @@ func (l *looker) withholdDirty(v *view) {
 		if d.Kind != device.KindHost || len(d.Edits.Mounts) == 0 {
 			continue
 		}
-		if _, err := l.store.Owner(poolName(l.config.Node, d.Kind), d.Name); err == nil {
+		if l.store.Held(poolName(l.config.Node, d.Kind), d.Name) {
 			continue
 		}
 		path := d.Edits.Mounts[0].HostPath
 		dirty, err := isDirty(l.config.hostPath(path))
 		switch {
 		case err != nil:
-			v.withheld[d.Name] = err.Error()
-			v.problems = append(v.problems, discover.Problem{
-				Subject: path, Reason: discover.ReasonHostPathUnusable, Message: err.Error(),
-			})
+			v.withhold(d.Name, path, discover.ReasonHostPathUnusable, err)
 		case dirty:
 			v.withheld[d.Name] = beingEmptied
 		}

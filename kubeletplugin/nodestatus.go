@@ -9,6 +9,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -137,15 +138,15 @@ func vendors(v *view) []v1alpha1.VendorStatus {
 	return out
 }
 
-// asWanted says whether the API server's slices hold exactly the devices that the view publishes.
+// asWanted says whether the API server's slices hold exactly the devices that the view publishes, as the scheduler sees them.
 func asWanted(node string, v *view, published []resourceapi.ResourceSlice) bool {
-	have := map[string]bool{}
+	have := map[string]*resourceapi.Device{}
 	pools := map[string]bool{}
 	for i := range published {
 		spec := &published[i].Spec
 		pools[spec.Pool.Name] = true
 		for j := range spec.Devices {
-			have[spec.Pool.Name+"/"+spec.Devices[j].Name] = true
+			have[spec.Pool.Name+"/"+spec.Devices[j].Name] = &spec.Devices[j]
 		}
 	}
 	want := 0
@@ -156,7 +157,9 @@ func asWanted(node string, v *view, published []resourceapi.ResourceSlice) bool 
 		}
 		for _, d := range v.published(kind) {
 			want++
-			if !have[pool+"/"+d.Name] {
+			there := have[pool+"/"+d.Name]
+			if there == nil || !equality.Semantic.DeepEqual(there.Attributes, d.Attributes) ||
+				!equality.Semantic.DeepEqual(there.Capacity, d.Capacity) {
 				return false
 			}
 		}

@@ -77,9 +77,10 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	if err := os.MkdirAll(config.pluginDir(), 0o750); err != nil {
 		return nil, fmt.Errorf("make the plugin's directory: %w", err)
 	}
+	m := newMetrics()
 	p := &Plugin{
-		config: config, clients: clients, metrics: newMetrics(), store: store, latest: newLatest(),
-		specs: &specKeeper{store: store, dir: dir}, retired: newRetirement(), claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		config: config, clients: clients, metrics: m, store: store, latest: newLatest(),
+		specs: &specKeeper{store: store, dir: dir, metrics: m}, retired: newRetirement(), claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 	}
 	p.preparer = &preparer{
 		node: config.Node, hostRoot: config.HostRoot, bootID: bootID, store: store, specs: dir,

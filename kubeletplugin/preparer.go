@@ -62,7 +62,16 @@ func (p *preparer) prepare(ctx context.Context, v *view, c *resourceapi.Resource
 	if err != nil {
 		return nil, err
 	}
+	if old != nil {
+		return r, p.renew(ctx, r, specs)
+	}
 	return r, p.commit(ctx, r, specs)
+}
+
+// knows says whether a claim has a record, readable or not.
+func (p *preparer) knows(uid string) bool {
+	_, err := p.store.Load(uid)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // unprepare gives back what a claim holds and returns what that was. A claim without a record holds nothing: nil, nil.
@@ -145,6 +154,23 @@ func (p *preparer) commit(ctx context.Context, r *record.Record, specs []cdi.Spe
 		return errors.Join(err, p.release(ctx, r))
 	}
 	return nil
+}
+
+// renew brings a record of an earlier boot up to date. Nothing is undone where a part fails: what the claim wrote is still its own,
+// and the old record makes the next call try again.
+func (p *preparer) renew(ctx context.Context, r *record.Record, specs []cdi.Spec) error {
+	if err := p.store.Acquire(r); err != nil {
+		return err
+	}
+	if err := p.steps.Apply(ctx, r.Steps); err != nil {
+		return err
+	}
+	for _, spec := range specs {
+		if err := p.specs.Ensure(spec); err != nil {
+			return err
+		}
+	}
+	return p.store.Save(r)
 }
 
 // release undoes the steps and forgets the claim. The record stays where a step could not be undone, so that it is tried again.

@@ -9,6 +9,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -49,6 +50,9 @@ func standingSpecs(v *view) ([]cdi.Spec, error) {
 	)
 	for i := range v.devices {
 		spec, err := cdi.Common(v.devices[i].Edits)
+		if _, held := v.withheld[v.devices[i].Name]; err != nil && held {
+			continue
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("device %s: %w", v.devices[i].Name, err))
 			continue
@@ -60,8 +64,9 @@ func standingSpecs(v *view) ([]cdi.Spec, error) {
 
 // specKeeper keeps the spec directory equal to what the view and the records need.
 type specKeeper struct {
-	store *record.Store
-	dir   *cdi.Dir
+	store   *record.Store
+	dir     *cdi.Dir
+	metrics *metrics
 }
 
 // sync writes the specs of every device before it is published and removes what neither a device nor a claim needs. It holds the
@@ -76,16 +81,31 @@ func (k *specKeeper) sync(ctx context.Context, v *view) error {
 	if err != nil {
 		return err
 	}
-	keep := make(map[string]bool, len(specs))
 	for _, spec := range specs {
-		keep[spec.Device] = true
 		if err := k.dir.Ensure(spec); err != nil {
 			return err
 		}
 	}
+	if err := k.sweep(specs); err != nil {
+		// One claim's record must not keep the node's devices from being published.
+		klog.FromContext(ctx).Error(err, "Files that nothing needs may stay in the CDI directory")
+		k.metrics.backgroundErrors.WithLabelValues("sweep").Inc()
+	}
+	return nil
+}
+
+// sweep removes the leftovers of interrupted writes, and every spec that is neither standing nor named by a record.
+func (k *specKeeper) sweep(standing []cdi.Spec) error {
+	if err := k.store.SweepTemporary(); err != nil {
+		return err
+	}
 	records, err := k.store.All()
 	if err != nil {
 		return err // a record that cannot be read may name any file: sweep nothing
+	}
+	keep := make(map[string]bool, len(standing))
+	for _, spec := range standing {
+		keep[spec.Device] = true
 	}
 	for _, r := range records {
 		for i := range r.Devices {

@@ -16,7 +16,7 @@ import (
 // next look, in this process or another.
 type purger struct {
 	metrics *metrics
-	// done carries a value after a directory was emptied.
+	// done carries a value after a directory was emptied, and none after a failure: the interval is soon enough to try again.
 	done chan struct{}
 
 	mu      sync.Mutex
@@ -37,14 +37,17 @@ func (p *purger) start(ctx context.Context, path string) {
 	}
 	p.running[path] = true
 	p.wg.Go(func() {
-		if err := purge(ctx, path); err != nil && ctx.Err() == nil {
+		err := purge(ctx, path)
+		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The directory stays unpublished until it is empty", "path", path)
 			p.metrics.backgroundErrors.WithLabelValues("purge").Inc()
 		}
 		p.mu.Lock()
 		delete(p.running, path)
 		p.mu.Unlock()
-		signal(p.done)
+		if err == nil {
+			signal(p.done)
+		}
 	})
 }
 

@@ -91,10 +91,9 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	retired := r.plugin.retired.is()
 	emptied := false
 	if retired && len(uids) == 0 && len(slices) == 0 {
-		if err := r.plugin.removeFiles(ctx); err != nil {
+		if emptied, err = r.plugin.removeFiles(ctx); err != nil {
 			return false, err
 		}
-		emptied = true
 	}
 	published := retired && len(slices) == 0 || !retired && asWanted(r.plugin.config.Node, v, slices)
 	if published {
@@ -103,7 +102,7 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	}
 	status := nodeStatus(statusInput{
 		node: r.plugin.config.Node, version: r.plugin.config.Version, view: v, slices: slices, prepared: len(uids),
-		ready: r.plugin.Ready(), published: published, retired: retired, emptied: emptied, before: r.written, now: time.Now(),
+		ready: r.plugin.Ready(), published: published, retired: retired, emptied: emptied, before: r.before(ctx), now: time.Now(),
 	})
 	if r.written != nil && reflect.DeepEqual(*r.written, status) {
 		return published, nil
@@ -113,6 +112,26 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	}
 	r.written = &status
 	return published, nil
+}
+
+// before is the last status that was written, by an earlier process where this one has not written yet. Nil if there is none, or
+// if it cannot be read: then times begin anew.
+func (r *reporter) before(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
+	if r.plugin.retired.takeMissing() {
+		r.written = nil
+	}
+	if r.written != nil {
+		return r.written
+	}
+	object, err := r.client.Get(ctx, r.plugin.config.Node, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	var node v1alpha1.AcceleratorNode
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &node); err != nil {
+		return nil
+	}
+	return &node.Status
 }
 
 func (r *reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
@@ -164,13 +183,18 @@ func wrap(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// removeFiles removes what the plugin keeps on the node, once no claim needs it.
-func (p *Plugin) removeFiles(ctx context.Context) error {
+// removeFiles removes what the plugin keeps on the node, and returns false where a claim was prepared meanwhile.
+func (p *Plugin) removeFiles(ctx context.Context) (bool, error) {
 	unlock, err := p.store.Lock(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unlock()
+	uids, err := p.store.UIDs()
+	if err != nil || len(uids) > 0 {
+		return false, err
+	}
 	_, err = p.specs.dir.Sweep(nil)
-	return errors.Join(err, p.store.Destroy())
+	err = errors.Join(err, p.store.Destroy())
+	return err == nil, err
 }

@@ -27,8 +27,10 @@ var errRetired = errors.New("is retired (annotation " + RetireAnnotation + " on 
 
 // retirement is whether this node was asked to retire.
 type retirement struct {
-	mu      sync.Mutex
-	on      bool
+	mu sync.Mutex
+	on bool
+	// missing: the AcceleratorNode is not there and must be made again.
+	missing bool
 	changed chan struct{}
 }
 
@@ -54,6 +56,27 @@ func (r *retirement) set(on bool) {
 		return
 	}
 	r.on = on
+	r.wake()
+}
+
+// setMissing notes that the AcceleratorNode is not there. That does not end a retirement: the uninstall deletes the object last.
+func (r *retirement) setMissing() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missing = true
+	r.wake()
+}
+
+// takeMissing says whether the object went missing since the last call.
+func (r *retirement) takeMissing() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	missing := r.missing
+	r.missing = false
+	return missing
+}
+
+func (r *retirement) wake() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -72,7 +95,7 @@ func (r *retirement) watch(ctx context.Context, client dynamic.Interface, node s
 	}
 }
 
-// follow is one watch. An object that is deleted changes nothing: the uninstall removes it after the plugin retired.
+// follow is one watch.
 func (r *retirement) follow(ctx context.Context, client dynamic.Interface, node string) error {
 	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
 	resource := client.Resource(acceleratorNodes())
@@ -91,6 +114,9 @@ func (r *retirement) follow(ctx context.Context, client dynamic.Interface, node 
 	defer stream.Stop()
 	for event := range stream.ResultChan() {
 		object, ok := event.Object.(metav1.Object)
+		if ok && event.Type == watch.Deleted {
+			r.setMissing()
+		}
 		if ok && (event.Type == watch.Added || event.Type == watch.Modified) {
 			r.set(object.GetAnnotations()[RetireAnnotation] != "")
 		}

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -88,11 +90,15 @@ func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim,
 		return nil
 	}
 	apply := resourceapply.ResourceClaimStatus()
+	// Two requests with adminAccess may have the same device, which status.devices lists once.
+	told := map[deviceKey]bool{}
 	for i := range c.Status.Allocation.Devices.Results {
 		result := &c.Status.Allocation.Devices.Results[i]
-		if result.Driver != v1alpha1.DriverName {
+		key := keyOf(result.Driver, result.Pool, result.Device, (*string)(result.ShareID))
+		if result.Driver != v1alpha1.DriverName || told[key] {
 			continue
 		}
+		told[key] = true
 		condition := metaapply.Condition().WithType(conditionPrepared).WithStatus(status).WithReason(reason).
 			WithMessage(truncate(message, maxMessage)).WithLastTransitionTime(t.transition(c, result, status))
 		device := resourceapply.AllocatedDeviceStatus().WithDriver(result.Driver).WithPool(result.Pool).
@@ -116,7 +122,7 @@ func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim,
 func (t *teller) transition(c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult, status metav1.ConditionStatus) metav1.Time {
 	for i := range c.Status.Devices {
 		d := &c.Status.Devices[i]
-		if d.Driver != r.Driver || d.Pool != r.Pool || d.Device != r.Device {
+		if keyOf(d.Driver, d.Pool, d.Device, d.ShareID) != keyOf(r.Driver, r.Pool, r.Device, (*string)(r.ShareID)) {
 			continue
 		}
 		if have := meta.FindStatusCondition(d.Conditions, conditionPrepared); have != nil && have.Status == status {
@@ -126,14 +132,27 @@ func (t *teller) transition(c *resourceapi.ResourceClaim, r *resourceapi.DeviceR
 	return metav1.NewTime(t.now())
 }
 
-// truncate cuts a text to at most limit bytes, at a rune, and says that it did.
+// deviceKey is what tells the entries of status.devices apart.
+type deviceKey struct{ driver, pool, device, share string }
+
+func keyOf(driver, pool, device string, share *string) deviceKey {
+	key := deviceKey{driver: driver, pool: pool, device: device}
+	if share != nil {
+		key.share = *share
+	}
+	return key
+}
+
+// truncate cuts a text to at most limit bytes, at a rune, and says that it did. File names may be any bytes, but the API takes
+// UTF-8 only.
 func truncate(text string, limit int) string {
 	const mark = "…"
+	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) <= limit {
 		return text
 	}
-	cut := limit - len(mark)
-	for cut > 0 && text[cut]&0xC0 == 0x80 {
+	cut := max(limit-len(mark), 0)
+	for cut > 0 && !utf8.RuneStart(text[cut]) {
 		cut--
 	}
 	return text[:cut] + mark

@@ -25,6 +25,12 @@ type view struct {
 	problems []discover.Problem
 }
 
+// withhold keeps a device from the scheduler and says why. It is for the making of a view.
+func (v *view) withhold(name, subject, reason string, cause error) {
+	v.withheld[name] = cause.Error()
+	v.problems = append(v.problems, discover.Problem{Subject: subject, Reason: reason, Message: cause.Error()})
+}
+
 // find returns a device by pool suffix and name.
 func (v *view) find(kind device.Kind, name string) (device.Device, bool) {
 	for i := range v.devices {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/klog/v2"
@@ -76,6 +77,7 @@ func parse(args, environ []string, stderr io.Writer) (options, error) {
 			errs = append(errs, fmt.Errorf("environment variable %s names no flag", name))
 		}
 	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return o, errors.Join(errs...)
 }
 

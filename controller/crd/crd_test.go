@@ -37,12 +37,24 @@ func TestLoad(t *testing.T) {
 		wantErr string
 	}{
 		{"none", fstest.MapFS{}, map[string][]string{}, ""},
-		{"one, and a file that is no YAML", fstest.MapFS{"a.yaml": file(crdYAML), "embed.go": file("package x")},
-			map[string][]string{"things.example.com": {"v1alpha1"}}, ""},
-		{"another kind", fstest.MapFS{"b.yaml": file("apiVersion: v1\nkind: Namespace\n")},
-			map[string][]string{}, "b.yaml: is a Namespace"},
-		{"unknown field", fstest.MapFS{"c.yaml": file(crdYAML + "  colour: red\n")},
-			map[string][]string{}, "colour"},
+		{
+			"one, and a file that is no YAML",
+			fstest.MapFS{"a.yaml": file(crdYAML), "embed.go": file("package x")},
+			map[string][]string{"things.example.com": {"v1alpha1"}},
+			"",
+		},
+		{
+			"another kind",
+			fstest.MapFS{"b.yaml": file("apiVersion: v1\nkind: Namespace\n")},
+			map[string][]string{},
+			"b.yaml: is a Namespace",
+		},
+		{
+			"unknown field",
+			fstest.MapFS{"c.yaml": file(crdYAML + "  colour: red\n")},
+			map[string][]string{},
+			"colour",
+		},
 		{"not YAML", fstest.MapFS{"d.yaml": file("\x00{")}, map[string][]string{}, "d.yaml"},
 	}
 	for _, tt := range tests {

@@ -69,7 +69,11 @@ func TestHolds(t *testing.T) {
 				{Claim: key("z", "a"), Pods: pods("p", "q")},
 			},
 		},
-		{"reserved for no pod", []resourceapi.ResourceClaim{group}, []Hold{{Claim: key("ns", "group"), Others: []string{"podgroups/g"}}}},
+		{
+			"reserved for no pod",
+			[]resourceapi.ResourceClaim{group},
+			[]Hold{{Claim: key("ns", "group"), Others: []string{"podgroups/g"}}},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -50,8 +50,10 @@ func TestHandle(t *testing.T) {
 	}{
 		{"good claim", request("ResourceClaim", "v1", goodClaim, ""), Allowed, ""},
 		{"unknown field", request("ResourceClaim", "v1", badClaim, ""), Denied, "spec.devices.config[0].opaque.parameters"},
-		{"template", request("ResourceClaimTemplate", "v1", `{"metadata":{"generateName":"t-"},"spec":`+badClaim+`}`, ""),
-			Denied, "spec.spec.devices.config[0].opaque.parameters"},
+		{
+			"template", request("ResourceClaimTemplate", "v1", `{"metadata":{"generateName":"t-"},"spec":`+badClaim+`}`, ""),
+			Denied, "spec.spec.devices.config[0].opaque.parameters",
+		},
 		{"class", request("DeviceClass", "v1", badClass, ""), Denied, "spec.config[0].opaque.parameters"},
 		{"another driver", request("ResourceClaim", "v1", foreign, ""), Allowed, ""},
 		{"bad as before", request("ResourceClaim", "v1", badClaim, badClaim), Allowed, ""},

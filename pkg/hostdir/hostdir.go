@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -106,6 +107,8 @@ func (d *Dir) SetAside(id string) error {
 	if err != nil {
 		return err
 	}
+	// What is named like trash is deleted as such, whoever made it.
+	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, trashPrefix) })
 	if len(names) == 0 {
 		return nil
 	}
@@ -115,9 +118,6 @@ func (d *Dir) SetAside(id string) error {
 	}
 	var errs []error
 	for _, name := range names {
-		if name == trash {
-			continue
-		}
 		if err := d.root.Rename(name, trash+"/"+name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -140,7 +140,7 @@ func (d *Dir) Purge(ctx context.Context) error {
 			break
 		}
 		if strings.HasPrefix(name, trashPrefix) {
-			errs = append(errs, d.root.RemoveAll(name))
+			errs = append(errs, remove(ctx, d.root, name))
 		}
 	}
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {

@@ -56,30 +56,34 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 
 // Kind does and undoes the step under a host root.
 func Kind(hostRoot string) step.Kind {
-	with := func(raw json.RawMessage, do func(*Dir, Params) error) error {
-		var p Params
-		if err := json.Unmarshal(raw, &p); err != nil {
-			return fmt.Errorf("decode the parameters: %w", err)
-		}
-		d, err := Open(filepath.Join(hostRoot, p.Path))
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		return do(d, p)
-	}
 	return step.Kind{
 		Apply: func(_ context.Context, raw json.RawMessage) error {
-			return with(raw, func(d *Dir, _ Params) error { return d.OpenUp() })
+			d, _, err := openStep(hostRoot, raw)
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			return d.OpenUp()
 		},
 		Undo: func(_ context.Context, raw json.RawMessage) error {
-			err := with(raw, func(d *Dir, p Params) error {
-				return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before))
-			})
+			d, p, err := openStep(hostRoot, raw)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil // the directory left with its disk, and the content with it
 			}
-			return err
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before))
 		},
 	}
+}
+
+func openStep(hostRoot string, raw json.RawMessage) (*Dir, Params, error) {
+	var p Params
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return nil, p, fmt.Errorf("decode the parameters: %w", err)
+	}
+	d, err := Open(filepath.Join(hostRoot, p.Path))
+	return d, p, err
 }

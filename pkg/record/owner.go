@@ -3,6 +3,8 @@
 package record
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,9 +27,19 @@ func (e *InUseError) Error() string {
 		e.Pool, e.Device, e.Owner.Namespace, e.Owner.Name, e.Owner.UID)
 }
 
-// Owner returns the UID of the claim that holds a device, or fs.ErrNotExist.
+// Owner returns the UID of the claim that holds a device, or fs.ErrNotExist. The link may be stale, see Held.
 func (s *Store) Owner(pool, name string) (string, error) {
 	return os.Readlink(s.ownerPath(pool, name))
+}
+
+// Held says whether a claim with a record holds a device. A record that cannot be read holds what its link says.
+func (s *Store) Held(pool, name string) bool {
+	owner, err := s.Owner(pool, name)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	_, err = s.Load(owner)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // Acquire makes the record's claim the holder of all its devices, or of none. Admin access holds nothing. The record must be
@@ -91,7 +103,14 @@ func (s *Store) setOwner(pool, name, uid string) error {
 	return nil
 }
 
-// ownerPath is one flat file name a device. Pool names hold one slash, device names none; neither may hold an underscore.
+// ownerPath is one flat file name a device. Pool names hold one slash, device names none; neither may hold an underscore. A name
+// that is too long for a file, as on a node with a long name, is hashed.
 func (s *Store) ownerPath(pool, name string) string {
-	return filepath.Join(s.dir, ownersDir, strings.ReplaceAll(pool+"/"+name, "/", "_"))
+	const maxName = 255
+	file := strings.ReplaceAll(pool+"/"+name, "/", "_")
+	if len(file) > maxName {
+		sum := sha256.Sum256([]byte(file))
+		file = "sha256_" + hex.EncodeToString(sum[:])
+	}
+	return filepath.Join(s.dir, ownersDir, file)
 }

@@ -9,6 +9,7 @@
 package record
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,14 +63,23 @@ func encode(r *Record) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// decode refuses what encode cannot have written for the claim uid.
+// decode refuses what encode cannot have written for the claim uid. A field that it does not know is of a newer build, and may be
+// an effect that only that build can undo.
 func decode(data []byte, uid string) (*Record, error) {
-	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
+	var format struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &format); err != nil {
 		return nil, fmt.Errorf("parse: %w", err)
 	}
-	if r.Version != FormatVersion {
-		return nil, fmt.Errorf("%w %d, this build writes %d", errForeignVersion, r.Version, FormatVersion)
+	if format.Version != FormatVersion {
+		return nil, fmt.Errorf("%w %d, this build writes %d", errForeignVersion, format.Version, FormatVersion)
+	}
+	var r Record
+	strict := json.NewDecoder(bytes.NewReader(data))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&r); err != nil {
+		return nil, fmt.Errorf("parse: %w", err)
 	}
 	if r.UID != uid {
 		return nil, fmt.Errorf("holds claim %q, its name says %q", r.UID, uid)

@@ -37,37 +37,66 @@ type Store struct {
 	dir string
 }
 
-// Open makes the store's directories where they are missing and removes what an interrupted write left.
+// Open makes the store's directories where they are missing.
 func Open(dir string) (*Store, error) {
 	s := &Store{dir: dir}
+	return s, s.makeDirs()
+}
+
+func (s *Store) makeDirs() error {
 	for _, d := range []string{claimsDir, ownersDir} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
-			return nil, fmt.Errorf("make the state directory: %w", err)
+		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o700); err != nil {
+			return fmt.Errorf("make the state directory: %w", err)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // Lock waits until no other process changes the store, or until ctx ends. The returned function gives the lock back.
 func (s *Store) Lock(ctx context.Context) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(s.dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the state lock: %w", err)
-	}
+	path := filepath.Join(s.dir, lockFile)
 	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
+		f, err := tryLock(path)
+		if err != nil {
+			return nil, fmt.Errorf("take the state lock: %w", err)
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+		if f != nil {
+			return func() { _ = f.Close() }, nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("wait for the state lock %s: %w", f.Name(), ctx.Err()), f.Close())
+			return nil, fmt.Errorf("wait for the state lock %s: %w", path, ctx.Err())
 		case <-time.After(lockRetry):
 		}
 	}
+}
+
+// tryLock returns nil without an error where another holds the lock. A lock on a file that Destroy removed meanwhile keeps nobody
+// out, so the file is looked at again once it is locked.
+func tryLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		return nil, f.Close()
+	}
+	if err != nil {
+		return nil, errors.Join(&fs.PathError{Op: "flock", Path: path, Err: err}, f.Close())
+	}
+	locked, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	named, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(locked, named) {
+		return nil, f.Close()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // Load reads the record of one claim. A claim without a record is fs.ErrNotExist.
@@ -97,14 +126,26 @@ func (s *Store) Save(r *Record) error {
 	if err != nil {
 		return err
 	}
+	// They are missing after Destroy, when a retired node is taken back.
+	if err := s.makeDirs(); err != nil {
+		return err
+	}
 	return writeDurably(path, data)
 }
 
-// Remove forgets a claim and what it holds. An unknown claim is not an error.
+// Remove forgets a claim and what it holds. An unknown claim is not an error. The record goes first: a link without a record is
+// known to be stale, but a record without its links would promise devices that another claim may take.
 func (s *Store) Remove(r *Record) error {
 	path, err := s.claimPath(r.UID)
 	if err != nil {
 		return err
+	}
+	err = removeIfThere(path)
+	if err == nil {
+		err = ignoreMissing(syncDir(filepath.Dir(path)))
+	}
+	if err != nil {
+		return fmt.Errorf("remove the record of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	var errs []error
 	for i := range r.Devices {
@@ -113,17 +154,16 @@ func (s *Store) Remove(r *Record) error {
 			errs = append(errs, removeIfThere(s.ownerPath(d.Pool, d.Name)))
 		}
 	}
-	errs = append(errs, removeIfThere(path))
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove the record of claim %s/%s: %w", r.Namespace, r.Name, err)
+		return fmt.Errorf("give back the devices of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	return syncDir(filepath.Dir(path))
+	return nil
 }
 
 // UIDs lists the claims that have a record, sorted. It reads no record.
 func (s *Store) UIDs() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(s.dir, claimsDir))
-	if err != nil {
+	if ignoreMissing(err) != nil {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
 	var uids []string
@@ -188,9 +228,11 @@ func (s *Store) claimPath(uid string) (string, error) {
 	return filepath.Join(s.dir, claimsDir, uid+suffix), nil
 }
 
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+func removeIfThere(path string) error { return ignoreMissing(os.Remove(path)) }
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	return err
 }

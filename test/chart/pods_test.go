@@ -15,7 +15,10 @@ import (
 
 // TestPrivileged renders the kubelet plugin both ways: privileged only where a feature that is on needs it, or where asked.
 func TestPrivileged(t *testing.T) {
-	const ssd = "--set=hostDevices[0].name=ssd,hostDevices[0].directories[0]=/mnt/disks/ssd*"
+	const (
+		nvidia = "--set=nvidia.enabled=true"
+		ssd    = "--set=hostDevices[0].name=ssd,hostDevices[0].directories[0]=/mnt/disks/ssd*"
+	)
 	emptying := []corev1.Capability{"DAC_OVERRIDE", "FOWNER"}
 	tests := []struct {
 		name       string
@@ -27,10 +30,13 @@ func TestPrivileged(t *testing.T) {
 		{name: "default"},
 		{name: "character devices", args: []string{"--set=hostDevices[0].name=x,hostDevices[0].charDevices[0]=/dev/x*"}},
 		{name: "directories", args: []string{ssd}, add: emptying},
-		{name: "NVIDIA's library", args: []string{"--set=nvidia.enabled=true"}, privileged: true, because: "nvidia: "},
-		{name: "NVIDIA's library and directories", args: []string{"--set=nvidia.enabled=true", ssd}, privileged: true, because: "nvidia: "},
+		{name: "NVIDIA's library", args: []string{nvidia}, privileged: true, because: "nvidia: "},
+		{name: "NVIDIA's library and directories", args: []string{nvidia, ssd}, privileged: true, because: "nvidia: "},
 		{name: "never", args: []string{"--set=nvidia.enabled=true,kubeletPlugin.privileged=false"}},
-		{name: "always", args: []string{"--set=kubeletPlugin.privileged=true"}, privileged: true, because: "kubeletPlugin.privileged is true"},
+		{
+			name: "always", args: []string{"--set=kubeletPlugin.privileged=true"},
+			privileged: true, because: "kubeletPlugin.privileged is true",
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -119,7 +125,7 @@ func TestHostMounts(t *testing.T) {
 		{"machine", []string{"--values=testdata/machine.yaml"}, map[string]string{
 			"/host/sys": "/opt/machine/sys ro", "/host/dev": "/opt/machine/dev ro",
 			"/host/proc/driver": "/opt/machine/proc/driver ro", "/host/proc/devices": "/opt/machine/proc/devices ro",
-			"/host/mnt/disks": "/opt/machine/mnt/disks rw",
+			"/host/mnt/disks": "/mnt/disks rw",
 		}},
 		{"all-on", variants()[1].args, map[string]string{
 			"/host/sys": "/sys ro", "/host/dev": "/dev ro",

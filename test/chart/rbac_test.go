@@ -67,9 +67,10 @@ func plainRights() map[string]map[string]string {
 
 func TestRights(t *testing.T) {
 	forced := plainRights()
+	const definitions = "apiextensions.k8s.io/customresourcedefinitions [acceleratornodes.fettle.dev]"
 	forced["ClusterRole fettle-uninstall"]["/pods"] = "get list delete"
 	forced["ClusterRole fettle-uninstall"]["/pods/eviction"] = "create"
-	forced["ClusterRole fettle-uninstall"]["apiextensions.k8s.io/customresourcedefinitions [acceleratornodes.fettle.dev]"] = "get delete"
+	forced["ClusterRole fettle-uninstall"][definitions] = "get delete"
 	without := plainRights()
 	delete(without["ClusterRole fettle-controller"],
 		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")

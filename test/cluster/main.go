@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command cluster runs a real Kubernetes on this machine, from binaries built of pinned Go modules: etcd, the control
 // plane and a few nodes, each with containerd and kubelet in namespaces of its own. See README.md.
 package main

@@ -40,7 +40,8 @@ func (h *Harness) Place(ctx context.Context, node string, m *sim.Machine) error 
 		m = openable
 	}
 	dir := h.MachineDir(node)
-	staging, err := os.MkdirTemp(filepath.Dir(dir), "expand-")
+	// Within the machine's directory, which is a mount point: what is on another mount cannot be renamed into it.
+	staging, err := os.MkdirTemp(dir, stagingPrefix)
 	if err != nil {
 		return fmt.Errorf("expand a machine for %s: %w", node, err)
 	}
@@ -95,6 +96,9 @@ func mounted() map[string]bool {
 // mountedFile is the file that the chart mounts; it is written anew, never replaced.
 const mountedFile = "proc/devices"
 
+// stagingPrefix names the directory that a machine is expanded into before it is placed.
+const stagingPrefix = ".expand-"
+
 // replaceTree makes the content of to be that of from, which loses it.
 func replaceTree(from, to string) error {
 	for dir := range mounted() {
@@ -114,7 +118,8 @@ func replaceDir(from, to, dir string) error {
 		return err
 	}
 	for _, entry := range old {
-		if path := filepath.Join(dir, entry.Name()); !stay[path] && path != mountedFile {
+		path := filepath.Join(dir, entry.Name())
+		if !stay[path] && path != mountedFile && !strings.HasPrefix(path, stagingPrefix) {
 			if err := os.RemoveAll(filepath.Join(to, path)); err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 )
 
 // drmStep is how far the DRM numbers of each further machine are moved, so that two do not both have a card0.
-const drmStep = 16
+const drmStep = 64
 
 // drmNumber matches what the kernel numbers as it finds cards: names of nodes, and minors of the DRM major.
 var drmNumber = regexp.MustCompile(`\b(card|renderD|226:)([0-9]+)\b`)

@@ -21,7 +21,7 @@ import (
 // skipped, or fails where CI is "true".
 func Start(t *testing.T, flags map[string]string) *rest.Config {
 	t.Helper()
-	dir := os.Getenv("KUBEBUILDER_ASSETS")
+	dir := os.Getenv("KUBEBUILDER_ASSETS") //nolint:forbidigo // a test's main is the go tool
 	if dir == "" {
 		dir = filepath.Join(root(t), ".cache", "bin")
 	}
@@ -56,7 +56,7 @@ func Start(t *testing.T, flags map[string]string) *rest.Config {
 // missing says in one line what a machine lacks.
 func missing(t *testing.T, name, dir string) {
 	t.Helper()
-	if os.Getenv("CI") == "true" {
+	if os.Getenv("CI") == "true" { //nolint:forbidigo // a test's main is the go tool
 		t.Fatalf("%s is not in %s: build the test cluster's binaries first", name, dir)
 	}
 	t.Skipf("%s is not in %s: build the test cluster's binaries to run the API tests", name, dir)

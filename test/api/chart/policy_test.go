@@ -140,7 +140,10 @@ func testSlices(t *testing.T, server *apiServer) {
 		name, want string
 		err        error
 	}{
-		{"another driver", "only ResourceSlices of driver fettle.dev", createSlice(t.Context(), node1, newSlice("x", "node1", "gpu.example.com"))},
+		{
+			"another driver", "only ResourceSlices of driver fettle.dev",
+			createSlice(t.Context(), node1, newSlice("x", "node1", "gpu.example.com")),
+		},
 		{"no bound token", "bound to no node", createSlice(t.Context(), unbound, newSlice("x", "node1", "fettle.dev"))},
 		{"update of another node's", "node node2 writes only", change(node2)},
 		{"delete of another node's", "node node2 writes only", remove(node2)},

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package apiclient asks a cluster's API server the few questions a start needs answered. It is not a client for
 // tests; they have client-go.
 package apiclient

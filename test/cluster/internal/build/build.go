@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package build compiles the binaries of a cluster from the pinned modules beside it, and installs the few Debian
 // packages they need.
 package build

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cgroup makes, fills, kills and removes the control groups of a cluster in every hierarchy of the host, v1 or
 // v2. A cluster's processes never leave its groups, so the groups are how all of them are found again, containers
 // included, also after the program that started them was killed.

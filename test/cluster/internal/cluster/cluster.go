@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster starts, changes and removes test clusters: it carries out what package plan decided with the
 // packages that each know one mechanism.
 package cluster

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package cluster
 
 import (
@@ -25,6 +27,10 @@ func (c *Cluster) hold(ctx context.Context, scope string) (int, error) {
 	ready := c.readyFile(scope)
 	if err := os.RemoveAll(ready); err != nil {
 		return 0, fmt.Errorf("forget earlier namespaces: %w", err)
+	}
+	// The holder may be ready before its process is recorded here.
+	if err := os.MkdirAll(filepath.Dir(ready), 0o755); err != nil {
+		return 0, fmt.Errorf("make the directory of processes: %w", err)
 	}
 	self, err := os.Executable()
 	if err != nil {

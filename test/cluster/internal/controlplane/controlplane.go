@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controlplane renders the command lines and files of etcd, the API server, the controller manager and the
 // scheduler of a cluster.
 package controlplane

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hostchange records the few things clusters change on the host itself, so that the last cluster to leave puts
 // them back: mount points that had to be created, and kernel settings that every kubelet overwrites.
 //

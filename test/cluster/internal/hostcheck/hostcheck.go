@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hostcheck tells whether this machine can run a test cluster, and if not, the first reason why.
 package hostcheck
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package image assembles the images every node starts with, without a registry, and imports archives into nodes.
 package image
 

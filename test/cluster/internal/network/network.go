@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package network renders and applies the links, addresses and routes of a cluster as ip(8) batches.
 //
 // The control plane's namespace holds a bridge with its own address; each node and the host have a veth pair to it.

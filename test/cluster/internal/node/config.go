@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package node renders a node's configuration and builds its mount namespace.
 package node
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pki makes the keys and certificates of one test cluster. They live as long as the cluster's state directory.
 package pki
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package plan decides, as plain values, what a test cluster is called and where it lives: its names, addresses and
 // directories. Nothing here touches the kernel; every other package takes its names and paths from here.
 package plan

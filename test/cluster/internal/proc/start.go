@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package proc starts the daemons of a cluster detached, inside their control group and namespaces, and finds them
 // again by process ID and start time.
 package proc

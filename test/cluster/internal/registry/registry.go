@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package registry serves a container registry for one cluster, on the host's address in the cluster's network.
 package registry
 

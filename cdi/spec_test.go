@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	oci "github.com/opencontainers/runtime-spec/specs-go"
+	cdiapi "tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// cases are the sorts of edits that discovery makes, by the name of their golden file.
+func cases() map[string]device.Edits {
+	return map[string]device.Edits{
+		"nvidia": {Nodes: []device.Node{
+			{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"},
+			{Path: "/dev/nvidiactl", Major: 195, Minor: 255, Permissions: "rw"},
+			{Path: "/dev/nvidia-uvm", Major: 511, Minor: 0, Permissions: "rw"},
+		}},
+		"look":  {Nodes: []device.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "r"}}},
+		"mount": {Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/localssd/ssd0"}}},
+		"mount-read-only": {Mounts: []device.Mount{
+			{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/localssd/ssd0", ReadOnly: true},
+		}},
+		"both": {
+			Nodes:  []device.Node{{Path: "/dev/kfd", Major: 234, Minor: 0, Permissions: "rw"}},
+			Mounts: []device.Mount{{HostPath: "/opt/rocm", ContainerPath: "/opt/rocm", ReadOnly: true}},
+		},
+	}
+}
+
+func TestGolden(t *testing.T) {
+	for name, edits := range cases() {
+		t.Run(name, func(t *testing.T) {
+			spec, err := Common(edits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name+".golden.json")
+			if *update {
+				if err := os.WriteFile(golden, spec.Content, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(spec.Content)); diff != "" {
+				t.Errorf("spec (-want +got):\n%s", diff)
+			}
+			vendor, class, device, err := parser.ParseQualifiedName(spec.Device)
+			if err != nil || vendor+"/"+class != CommonKind {
+				t.Errorf("device name %q: %v", spec.Device, err)
+			}
+			if want := vendor + "-" + class + "-" + device + ".json"; spec.File != want {
+				t.Errorf("file %q, want %q", spec.File, want)
+			}
+		})
+	}
+}
+
+// TestMinimumVersion: a runtime refuses a spec of a version that it does not know, so a spec never claims more than it needs. What
+// Fettle uses is in the oldest version that the library still names.
+func TestMinimumVersion(t *testing.T) {
+	for name, edits := range cases() {
+		spec, err := Common(edits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var head struct {
+			Version string `json:"cdiVersion"`
+		}
+		if err := json.Unmarshal(spec.Content, &head); err != nil {
+			t.Fatal(err)
+		}
+		if head.Version != "0.3.0" {
+			t.Errorf("%s: version %s, want 0.3.0", name, head.Version)
+		}
+	}
+}
+
+// TestHash: equal edits have one name in every process and release, and any difference makes another.
+func TestHash(t *testing.T) {
+	seen := map[string]string{}
+	for name, edits := range cases() {
+		first, err := Common(edits)
+		second, err2 := Common(edits)
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(first, second); diff != "" {
+			t.Errorf("%s twice (-first +second):\n%s", name, diff)
+		}
+		if other, ok := seen[first.Device]; ok {
+			t.Errorf("%s and %s are both %s", name, other, first.Device)
+		}
+		seen[first.Device] = name
+	}
+	changed := cases()["nvidia"]
+	changed.Nodes[0].Minor++
+	spec, err := Common(changed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen[spec.Device] != "" {
+		t.Error("another minor number has the same name")
+	}
+}
+
+// TestRefused: a spec that the runtime would refuse breaks every container of the node that names it, so it is never made.
+func TestRefused(t *testing.T) {
+	tests := map[string]device.Edits{
+		"nothing":             {},
+		"node without path":   {Nodes: []device.Node{{Major: 1, Minor: 1, Permissions: "rw"}}},
+		"unknown permissions": {Nodes: []device.Node{{Path: "/dev/x", Major: 1, Minor: 1, Permissions: "rx"}}},
+		"mount from nowhere":  {Mounts: []device.Mount{{ContainerPath: "/x"}}},
+		"mount to nowhere":    {Mounts: []device.Mount{{HostPath: "/x"}}},
+	}
+	for name, edits := range tests {
+		t.Run(name, func(t *testing.T) {
+			spec, err := Common(edits)
+			if err == nil {
+				t.Errorf("made %s", spec.Content)
+			}
+		})
+	}
+}
+
+// TestLibraryReads lets the runtime's own library read every spec from the directory and edit a container with it.
+func TestLibraryReads(t *testing.T) {
+	dir := open(t)
+	for _, edits := range cases() {
+		ensure(t, dir, edits)
+	}
+	cache, err := cdiapi.NewCache(cdiapi.WithSpecDirs(dir.path), cdiapi.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if errs := cache.GetErrors(); len(errs) > 0 {
+		t.Fatalf("the library refuses: %v", errs)
+	}
+	for name, edits := range cases() {
+		spec, err := Common(edits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		container := &oci.Spec{Linux: &oci.Linux{Resources: &oci.LinuxResources{}}}
+		if missing, err := cache.InjectDevices(container, spec.Device); err != nil {
+			t.Errorf("%s: %v, missing %v", name, err, missing)
+			continue
+		}
+		checkInjected(t, name, edits, container)
+	}
+}
+
+func checkInjected(t *testing.T, name string, edits device.Edits, container *oci.Spec) {
+	t.Helper()
+	var got device.Edits
+	for _, d := range container.Linux.Devices {
+		got.Nodes = append(got.Nodes, device.Node{Path: d.Path, Major: d.Major, Minor: d.Minor})
+	}
+	for i, rule := range container.Linux.Resources.Devices {
+		if !rule.Allow || rule.Type != "c" || *rule.Major != got.Nodes[i].Major || *rule.Minor != got.Nodes[i].Minor {
+			t.Errorf("%s: rule %+v does not fit node %+v", name, rule, got.Nodes[i])
+		}
+		got.Nodes[i].Permissions = rule.Access
+	}
+	for _, m := range container.Mounts {
+		readOnly := strings.Contains(strings.Join(m.Options, ","), "ro,")
+		got.Mounts = append(got.Mounts, device.Mount{HostPath: m.Source, ContainerPath: m.Destination, ReadOnly: readOnly})
+	}
+	if diff := cmp.Diff(edits, got); diff != "" {
+		t.Errorf("%s: container (-want +got):\n%s", name, diff)
+	}
+}
+
+// FuzzCommon: whatever the paths are, a spec is refused or its file name is safe and the runtime's library can read it.
+func FuzzCommon(f *testing.F) {
+	f.Add("/dev/nvidia0", int64(195), int64(0), "rw", "/mnt/disks/ssd0", "/mnt/localssd/ssd0", false)
+	f.Add("", int64(-1), int64(1<<40), "", "relative", "../..", true)
+	f.Add("/dev/\xff\n", int64(0), int64(0), "m", "/\x00", "/dev", true)
+	f.Fuzz(func(t *testing.T, path string, major, minor int64, permissions, from, to string, readOnly bool) {
+		spec, err := Common(device.Edits{
+			Nodes:  []device.Node{{Path: path, Major: major, Minor: minor, Permissions: permissions}},
+			Mounts: []device.Mount{{HostPath: from, ContainerPath: to, ReadOnly: readOnly}},
+		})
+		if err != nil {
+			return
+		}
+		if filepath.Base(spec.File) != spec.File {
+			t.Errorf("file %q is a path", spec.File)
+		}
+		if back, err := fileOf(spec.Device); err != nil || back != spec.File {
+			t.Errorf("%s is in file %q (%v), want %q", spec.Device, back, err, spec.File)
+		}
+		dir := t.TempDir()
+		file := filepath.Join(dir, spec.File)
+		if err := os.WriteFile(file, spec.Content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cdiapi.ReadSpec(file, 0); err != nil {
+			t.Errorf("the library refuses %s: %v", spec.Content, err)
+		}
+	})
+}
+
+// FuzzFileOf: a qualified name comes from a record; whatever it is, it names no file outside the directory.
+func FuzzFileOf(f *testing.F) {
+	f.Add("fettle.dev/common=0123")
+	f.Add("fettle.dev/../x=..")
+	f.Add("vendor/class=../../etc/passwd")
+	f.Fuzz(func(t *testing.T, qualified string) {
+		file, err := fileOf(qualified)
+		if err == nil && filepath.Base(file) != file {
+			t.Errorf("%q is in %q", qualified, file)
+		}
+	})
+}

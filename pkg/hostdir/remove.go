@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// batch is how many names are read at once, so that a directory of millions of files costs no memory.
+const batch = 1024
+
+// remove deletes one entry of root and all below it, and stops between entries when ctx ends. os.Root.RemoveAll holds a file
+// descriptor for each level of a tree, and a workload can make a tree deeper than the process may have descriptors. Here a
+// directory that is not empty is moved up beside its parent first, so that depth costs nothing.
+func remove(ctx context.Context, root *os.Root, name string) error {
+	err := removeOne(root, name)
+	if !notEmpty(err) {
+		return err
+	}
+	dir, err := root.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	err = empty(ctx, dir)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return err
+	}
+	return removeOne(root, name)
+}
+
+// empty deletes everything in dir, in as many passes as dir has levels at most.
+func empty(ctx context.Context, dir *os.Root) error {
+	lifted := 0
+	for {
+		left, removed := 0, 0
+		var first error
+		err := eachName(ctx, dir, ".", func(name string) {
+			left++
+			if err := removeOrLift(ctx, dir, name, &lifted); err == nil {
+				removed++
+			} else if first == nil {
+				first = err
+			}
+		})
+		switch {
+		case err != nil:
+			return err
+		case left == 0:
+			return nil
+		case removed == 0:
+			return fmt.Errorf("%d entries cannot be deleted, the first: %w", left, first)
+		}
+	}
+}
+
+// removeOrLift deletes an entry of dir. Where that is a directory, what it holds is deleted or moved up into dir first.
+func removeOrLift(ctx context.Context, dir *os.Root, name string, lifted *int) error {
+	err := removeOne(dir, name)
+	if !notEmpty(err) {
+		return err
+	}
+	var first error
+	err = eachName(ctx, dir, name, func(child string) {
+		err := removeOne(dir, name+"/"+child)
+		if notEmpty(err) {
+			err = lift(dir, name+"/"+child, lifted)
+		}
+		if first == nil {
+			first = err
+		}
+	})
+	if err := errors.Join(err, first); err != nil {
+		return err
+	}
+	return removeOne(dir, name)
+}
+
+// lift moves a directory into dir under a name of its own. The names of dir are the workload's, so any may be taken.
+func lift(dir *os.Root, name string, lifted *int) error {
+	const attempts = 1 << 20
+	for range attempts {
+		*lifted++
+		err := dir.Rename(name, strconv.Itoa(*lifted))
+		if !taken(err) {
+			return err
+		}
+	}
+	return fmt.Errorf("move %s up: no free name", name)
+}
+
+// eachName calls do for the names in a directory below root, a batch at a time, until ctx ends.
+func eachName(ctx context.Context, root *os.Root, path string, do func(name string)) error {
+	dir, err := root.Open(path)
+	if err != nil {
+		return err
+	}
+	for err == nil {
+		var names []string
+		names, err = dir.Readdirnames(batch)
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return errors.Join(ctx.Err(), dir.Close())
+			}
+			do(name)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, dir.Close())
+}
+
+func removeOne(root *os.Root, name string) error {
+	if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func notEmpty(err error) bool {
+	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)
+}
+
+func taken(err error) bool { return notEmpty(err) || errors.Is(err, syscall.ENOTDIR) }

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdir
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// lend plans and applies the step on a host root whose only directory is /lent.
+func lend(t *testing.T, p place) (step.Kind, step.Step) {
+	t.Helper()
+	root := filepath.Dir(p.lent)
+	s, err := Plan(root, "/lent", "u1")
+	must(t, err)
+	return Kind(root), s
+}
+
+func TestStep(t *testing.T) {
+	p := newPlace(t)
+	must(t, os.Chmod(p.lent, 0o750))
+	kind, s := lend(t, p)
+	if s.Kind != StepKind {
+		t.Errorf("kind %q", s.Kind)
+	}
+	for range 2 {
+		must(t, kind.Apply(t.Context(), s.Params))
+	}
+	must(t, os.WriteFile(filepath.Join(p.lent, "data"), nil, 0o600))
+	for range 2 {
+		must(t, kind.Undo(t.Context(), s.Params))
+	}
+	if info, err := os.Stat(p.lent); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("mode %v (%v) was not restored", info.Mode(), err)
+	}
+	_, err := Plan(filepath.Dir(p.lent), "/lent", "u2")
+	if !errors.Is(err, ErrDirty) || !strings.Contains(err.Error(), "/lent") {
+		t.Errorf("error %v, want ErrDirty with the path", err)
+	}
+	must(t, p.open(t).Purge(t.Context()))
+	if _, err := Plan(filepath.Dir(p.lent), "/lent", "u2"); err != nil {
+		t.Errorf("after Purge: %v", err)
+	}
+	p.untouched(t)
+}
+
+func TestUndoWithoutTheDirectory(t *testing.T) {
+	p := newPlace(t)
+	kind, s := lend(t, p)
+	must(t, os.Remove(p.lent))
+	if err := kind.Undo(t.Context(), s.Params); err != nil {
+		t.Errorf("undo: %v", err)
+	}
+	if err := kind.Apply(t.Context(), s.Params); err == nil {
+		t.Error("applied on nothing")
+	}
+	must(t, os.Symlink(p.outside, p.lent))
+	if err := kind.Undo(t.Context(), s.Params); err == nil {
+		t.Error("undone through a link")
+	}
+	p.untouched(t)
+}
+
+func TestStepRefusesForeignParams(t *testing.T) {
+	p := newPlace(t)
+	kind, _ := lend(t, p)
+	for _, raw := range []string{"", "{", "[]", `{"path":1}`} {
+		if err := kind.Undo(t.Context(), json.RawMessage(raw)); err == nil {
+			t.Errorf("undo %q: no error", raw)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e proves what Fettle promises, from inside the containers of a real Kubernetes with simulated machines.
+//
+// E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs. EMULATE=1.34 has the cluster serve an older API.
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/test/harness"
+)
+
+// The cluster of this run, and where it is simulated what.
+var (
+	h *harness.Harness
+	// artifacts is where failures leave what explains them.
+	artifacts string
+	// older is set where the cluster serves an API that lacks what is newer than 1.34.
+	older bool
+)
+
+const (
+	// gpuNode has eight H100 and four local SSDs, mixedNode eight MI300X, two Intel GPUs and two A100.
+	gpuNode, mixedNode = "node1", "node2"
+	// soon is for what takes a second where nothing else runs.
+	soon = 60 * time.Second
+)
+
+func TestE2E(t *testing.T) {
+	root, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := harness.ConfigFrom(root, os.Environ())
+	config.Name, config.State, config.Nodes = "e2e", filepath.Join(config.Cache, "e2e", "cluster"), 2
+	artifacts = filepath.Join(config.Cache, "e2e", "artifacts")
+	h, older = harness.New(config, GinkgoWriter), config.Emulate != ""
+	err = h.Check(t.Context())
+	switch {
+	case errors.Is(err, harness.ErrUnable) && os.Getenv("CI") != "true":
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
+	}
+	RegisterFailHandler(Fail)
+	suite, reporter := GinkgoConfiguration()
+	suite.Timeout = 30 * time.Minute
+	RunSpecs(t, "Fettle on a real cluster", suite, reporter)
+}
+
+var _ = BeforeSuite(func(ctx SpecContext) {
+	SetDefaultEventuallyTimeout(soon)
+	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
+	if os.Getenv("E2E_REUSE") == "1" {
+		Expect(h.Connect()).To(Succeed())
+		return
+	}
+	Expect(os.RemoveAll(artifacts)).To(Succeed())
+	Expect(h.Tools(ctx)).To(Succeed())
+	if os.Getenv("E2E_KEEP") != "1" {
+		DeferCleanup(func(ctx SpecContext) { Expect(h.Down(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
+	}
+	Expect(h.Up(ctx)).To(Succeed())
+	placeAll(ctx)
+	Expect(h.Install(ctx, values())).To(Succeed())
+}, NodeTimeout(15*time.Minute))
+
+var unsafe = regexp.MustCompile(`[^a-zA-Z0-9]+`)
+
+var _ = JustAfterEach(func(ctx SpecContext) {
+	if !CurrentSpecReport().Failed() {
+		return
+	}
+	name := strings.Trim(unsafe.ReplaceAllString(CurrentSpecReport().LeafNodeText, "-"), "-")
+	if err := h.Dump(ctx, filepath.Join(artifacts, name)); err != nil {
+		AddReportEntry("some of what explains the failure could not be had", err)
+	}
+}, NodeTimeout(2*time.Minute))
+
+// One ordered container, since a few of the last take the driver apart; each spec stands alone otherwise.
+var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
+	Describe("gives devices to pods", givesDevices)
+})
+
+// placeAll puts the machines of most specs on the nodes.
+func placeAll(ctx context.Context) {
+	GinkgoHelper()
+	place(ctx, gpuNode, "8xh100-sxm", "4xlocalssd")
+	place(ctx, mixedNode, "8xmi300x", "2xintel-gpu", "2xa100-2xn6000")
+}
+
+func place(ctx context.Context, node string, machines ...string) {
+	GinkgoHelper()
+	m, err := h.LoadMachine(machines...)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(h.Place(ctx, node, m)).To(Succeed())
+}
+
+// hostDevices is what the chart is told of the disks: two alike, and two that a claim can name.
+func hostDevices() []discover.HostDevice {
+	return []discover.HostDevice{
+		{Name: "ssd", Directories: []string{"/mnt/disks/ssd[01]"}},
+		{Name: "solo", Directories: []string{"/mnt/disks/ssd2"}, ContainerPath: "/scratch"},
+		{Name: "kept", Directories: []string{"/mnt/disks/ssd3"}, ContainerPath: "/scratch"},
+	}
+}
+
+// values are the chart's values of this suite.
+func values() harness.Values {
+	return h.BaseValues().Merge(harness.Values{"hostDevices": hostDevices()})
+}
+
+// say is a step of a spec in the report.
+func say(format string, args ...any) { By(fmt.Sprintf(format, args...)) }
