@@ -9,7 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	cdiapi "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
@@ -39,8 +42,8 @@ type Spec struct {
 
 // Common makes the shared spec for a set of edits. Equal edits give equal bytes and so the same name.
 func Common(edits device.Edits) (Spec, error) {
-	if len(edits.Nodes)+len(edits.Mounts) == 0 {
-		return Spec{}, errors.New("no container edits: the device would give a container nothing, which a CDI spec cannot say")
+	if err := validate(edits); err != nil {
+		return Spec{}, err
 	}
 	containerEdits := translate(edits)
 	content, err := json.Marshal(containerEdits)
@@ -51,6 +54,29 @@ func Common(edits device.Edits) (Spec, error) {
 	name := namePrefix + hex.EncodeToString(sum[:])[:hashLength]
 	raw := &specs.Spec{Kind: CommonKind, Devices: []specs.Device{{Name: name, ContainerEdits: containerEdits}}}
 	return render(raw, name)
+}
+
+// validate refuses what the runtime's library accepts while a spec is made and not when it is read, or understands otherwise: it
+// reads JSON as YAML, which has no control characters, and encoding/json replaces bytes that are not UTF-8.
+func validate(edits device.Edits) error {
+	if len(edits.Nodes)+len(edits.Mounts) == 0 {
+		return errors.New("no container edits: a CDI spec cannot give a container nothing")
+	}
+	var faults []error
+	check := func(what, path string) {
+		odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }
+		if !filepath.IsAbs(path) || strings.ContainsFunc(path, odd) {
+			faults = append(faults, fmt.Errorf("%s %q: want an absolute path of printable characters", what, path))
+		}
+	}
+	for _, n := range edits.Nodes {
+		check("device node", n.Path)
+	}
+	for _, m := range edits.Mounts {
+		check("host directory", m.HostPath)
+		check("mount path", m.ContainerPath)
+	}
+	return errors.Join(faults...)
 }
 
 // render validates a spec of one device with the runtime's own library and writes it at the lowest version that its fields

@@ -127,6 +127,9 @@ func TestRefused(t *testing.T) {
 		"node without path":   {Nodes: []device.Node{{Major: 1, Minor: 1, Permissions: "rw"}}},
 		"unknown permissions": {Nodes: []device.Node{{Path: "/dev/x", Major: 1, Minor: 1, Permissions: "rx"}}},
 		"mount from nowhere":  {Mounts: []device.Mount{{ContainerPath: "/x"}}},
+		"relative mount":      {Mounts: []device.Mount{{HostPath: "mnt", ContainerPath: "/x"}}},
+		"control character":   {Mounts: []device.Mount{{HostPath: "/mnt/a\x7fb", ContainerPath: "/x"}}},
+		"not UTF-8":           {Mounts: []device.Mount{{HostPath: "/mnt/\xff", ContainerPath: "/x"}}},
 		"mount to nowhere":    {Mounts: []device.Mount{{HostPath: "/x"}}},
 	}
 	for name, edits := range tests {

@@ -15,6 +15,8 @@ type Options struct {
 	Namespace string
 	// MetricsAddress and ProbeAddress are where HTTP is served, ":8080"; "0" serves nothing.
 	MetricsAddress, ProbeAddress string
+	// Webhook serves the admission webhook and keeps its certificate. Without it, the chart renders no configuration for one.
+	Webhook bool
 	// WebhookPort is where the webhook listens.
 	WebhookPort int
 	// ManageCRDs applies and upgrades the CRDs.
@@ -30,7 +32,7 @@ func (o Options) Validate() error {
 		faults = append(faults, fmt.Errorf("--namespace is %q: expected the name of the controller's namespace;"+
 			" in a pod, set POD_NAMESPACE from metadata.namespace", o.Namespace))
 	}
-	if o.WebhookPort < 1 || o.WebhookPort > 65535 {
+	if o.Webhook && (o.WebhookPort < 1 || o.WebhookPort > 65535) {
 		faults = append(faults, fmt.Errorf("--webhook-port is %d: expected 1 to 65535", o.WebhookPort))
 	}
 	return errors.Join(faults...)

@@ -14,9 +14,10 @@ func TestOptionsValidate(t *testing.T) {
 		in   Options
 		want []string // parts of the error
 	}{
-		{"good", Options{Namespace: "fettle-system", WebhookPort: 9443}, nil},
-		{"nothing", Options{}, []string{"--namespace", "POD_NAMESPACE", "--webhook-port"}},
-		{"bad namespace", Options{Namespace: "A_b", WebhookPort: 1}, []string{`--namespace is "A_b"`}},
+		{"good", Options{Namespace: "fettle-system", Webhook: true, WebhookPort: 9443}, nil},
+		{"no webhook, no port", Options{Namespace: "fettle-system"}, nil},
+		{"nothing", Options{Webhook: true}, []string{"--namespace", "POD_NAMESPACE", "--webhook-port"}},
+		{"bad namespace", Options{Namespace: "A_b", Webhook: true, WebhookPort: 1}, []string{`--namespace is "A_b"`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -90,19 +90,14 @@ func (c Controller) Run(ctx context.Context) error {
 		reader: direct, clock: c.Clock, started: c.Clock.Now(),
 		key: client.ObjectKey{Namespace: c.Options.Namespace, Name: UninstallLease},
 	}
-	bundle := &bundleReconciler{
-		client: mgr.GetClient(), namespace: c.Options.Namespace, state: keeper.State, changed: changed,
+	if c.Options.Webhook {
+		err = c.addWebhook(mgr, m, keeper, changed)
 	}
-	mgr.GetWebhookServer().Register(webhook.Path, &admission.Webhook{Handler: webhook.Handler{
-		Validate: c.Validate,
-		Observe:  func(resource, verdict string) { m.reviews.WithLabelValues(resource, verdict).Inc() },
-	}})
 	err = errors.Join(
+		err,
 		mgr.AddHealthzCheck("ping", healthz.Ping),
-		mgr.AddReadyzCheck("certificate", keeper.Ready),
-		mgr.Add(keeper),
+		mgr.AddReadyzCheck("ping", healthz.Ping),
 		newClassReconciler(mgr, m, c.Options.Classes, pause).register(mgr),
-		bundle.register(mgr),
 		mgr.Add(&bootstrap{
 			client: direct, recorder: mgr.GetEventRecorder(Name), metrics: m, files: c.CRDs, manage: c.Options.ManageCRDs, clock: c.Clock,
 			then: func() error { return newNodeReconciler(mgr, m, c.Clock, pause).register(mgr) },
@@ -112,6 +107,24 @@ func (c Controller) Run(ctx context.Context) error {
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return mgr.Start(ctx)
+}
+
+// addWebhook adds what every replica does for the webhook, and the leader's care for its configuration.
+func (c Controller) addWebhook(
+	mgr manager.Manager, m *metrics, keeper *certs.Keeper, changed <-chan event.TypedGenericEvent[*webhookConfig],
+) error {
+	bundle := &bundleReconciler{
+		client: mgr.GetClient(), namespace: c.Options.Namespace, state: keeper.State, changed: changed,
+	}
+	mgr.GetWebhookServer().Register(webhook.Path, &admission.Webhook{Handler: webhook.Handler{
+		Validate: c.Validate,
+		Observe:  func(resource, verdict string) { m.reviews.WithLabelValues(resource, verdict).Inc() },
+	}})
+	return errors.Join(
+		mgr.AddReadyzCheck("certificate", keeper.Ready),
+		mgr.Add(keeper),
+		bundle.register(mgr),
+	)
 }
 
 // keeper makes the keeper of the webhook's certificate, which passes word of new authorities on without waiting for a reader.

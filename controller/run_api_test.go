@@ -122,7 +122,7 @@ func (c cluster) start(t *testing.T, classes controller.ClassOptions) replica {
 			Config: c.config, CRDs: crds.Files, Validate: admission.Validate, Registry: r.registry, Clock: clock.RealClock{},
 			Options: controller.Options{
 				Namespace: namespace, MetricsAddress: "0", ProbeAddress: ":" + strconv.Itoa(r.probePort),
-				WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes,
+				Webhook: true, WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes,
 			},
 		}.Run(ctx)
 	}()

@@ -23,6 +23,7 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 	c.add(fs, env)
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "where metrics are served by HTTP; 0 serves none")
 	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served by HTTP")
+	fs.BoolVar(&o.Webhook, "webhook", true, "serve the admission webhook and keep its certificate and configuration")
 	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "where the admission webhook is served by HTTPS")
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")

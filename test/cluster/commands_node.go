@@ -20,7 +20,7 @@ func runBuild(_ context.Context, o *options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return build.Builder{Source: source, Bin: o.bin, Out: out}.Build()
+	return build.Builder{Source: source, Bin: o.bin, Out: out, Nodes: os.Geteuid() == 0}.Build()
 }
 
 func runExec(_ context.Context, o *options, _ io.Writer) error {

@@ -24,6 +24,9 @@ type Builder struct {
 	Source string // directory of this module's go.mod
 	Bin    string
 	Out    io.Writer // progress
+	// Nodes is whether nodes will run, which takes root. Without them runc is left out: it alone needs a C library that only
+	// root can install.
+	Nodes bool
 }
 
 // A step is one run of the go command.
@@ -39,14 +42,17 @@ func (b Builder) steps() []step {
 	version += " -X k8s.io/component-base/version.gitMajor=" + parts[0]
 	version += " -X k8s.io/component-base/version.gitMinor=" + parts[1]
 	static := []string{"CGO_ENABLED=0"}
-	return []step{
+	steps := []step{
 		// etcd's main package is called server; it gets its usual name.
 		{b.Source, static, []string{"-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(b.Bin, "etcd"),
 			"go.etcd.io/etcd/server/v3"}},
 		{b.Source, static, append([]string{"-trimpath", "-ldflags", version, "-o", b.Bin + "/"}, packages()...)},
-		{filepath.Join(b.Source, "runc"), []string{"CGO_ENABLED=1"}, []string{"-trimpath", "-tags", "seccomp",
-			"-ldflags", "-s -w", "-o", b.Bin + "/", "github.com/opencontainers/runc"}},
 	}
+	if b.Nodes {
+		steps = append(steps, step{filepath.Join(b.Source, "runc"), []string{"CGO_ENABLED=1"}, []string{"-trimpath", "-tags", "seccomp",
+			"-ldflags", "-s -w", "-o", b.Bin + "/", "github.com/opencontainers/runc"}})
+	}
+	return steps
 }
 
 func packages() []string {
@@ -82,17 +88,28 @@ func Missing(bin string) []string {
 	return missing
 }
 
+func (b Builder) complete() bool {
+	for _, name := range Missing(b.Bin) {
+		if name != "runc" || b.Nodes {
+			return false
+		}
+	}
+	return true
+}
+
 // Build compiles everything unless the same was compiled before.
 func (b Builder) Build() error {
-	if err := installPackages(b.Out); err != nil {
-		return err
+	if b.Nodes {
+		if err := installPackages(b.Out); err != nil {
+			return err
+		}
 	}
 	stamp := filepath.Join(b.Bin, ".built")
 	want, err := b.fingerprint()
 	if err != nil {
 		return err
 	}
-	if have, err := os.ReadFile(stamp); err == nil && string(have) == want && len(Missing(b.Bin)) == 0 {
+	if have, err := os.ReadFile(stamp); err == nil && string(have) == want && b.complete() {
 		fmt.Fprintf(b.Out, "binaries in %s are up to date\n", b.Bin)
 		return nil
 	}

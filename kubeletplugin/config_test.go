@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const header = "apiVersion: config.fettle.dev/v1alpha1\nkind: KubeletPluginConfiguration\n"
+
+func TestParseFile(t *testing.T) {
+	whole := FileConfig{
+		TypeMeta:    metav1.TypeMeta{APIVersion: ConfigAPIVersion, Kind: ConfigKind},
+		HostDevices: localSSD(), NVML: NVMLConfig{Disabled: true, Timeout: metav1.Duration{Duration: 5 * time.Second}, DriverRoot: "/run/nvidia/driver"},
+		DiscoveryInterval: metav1.Duration{Duration: time.Minute}, DeviceMetadata: true,
+	}
+	bare := FileConfig{TypeMeta: whole.TypeMeta}.withDefaults()
+	tests := []struct {
+		name, text string
+		want       FileConfig
+		// wantErrs are all in the error; none: no error.
+		wantErrs []string
+	}{
+		{name: "defaults", text: header, want: bare},
+		{name: "everything", want: whole, text: header + `
+discoveryInterval: 1m
+deviceMetadata: true
+nvml: {disabled: true, timeout: 5s, driverRoot: /run/nvidia/driver}
+hostDevices:
+- name: localssd
+  directories: ["/mnt/disks/*"]
+`},
+		{name: "JSON", text: `{"apiVersion":"config.fettle.dev/v1alpha1","kind":"KubeletPluginConfiguration"}`, want: bare},
+		{name: "empty", text: "", wantErrs: []string{ConfigKind}},
+		{name: "another kind", text: strings.Replace(header, "Kubelet", "Cubelet", 1), wantErrs: []string{"CubeletPluginConfiguration", "expected"}},
+		{name: "another version", text: strings.Replace(header, "v1alpha1", "v1", 1), wantErrs: []string{"config.fettle.dev/v1\""}},
+		{name: "unknown key", text: header + "discoveryIntervall: 1m", wantErrs: []string{`"discoveryIntervall"`}},
+		{name: "unknown nested key", text: header + "nvml: {root: /}", wantErrs: []string{`"nvml.root"`}},
+		{name: "unknown key of a host device", text: header + "hostDevices: [{name: a, dirs: [/b]}]", wantErrs: []string{`dirs`}},
+		{name: "key twice", text: header + "deviceMetadata: true\ndeviceMetadata: false", wantErrs: []string{"deviceMetadata"}},
+		{name: "wrong type", text: header + "deviceMetadata: sometimes", wantErrs: []string{"deviceMetadata"}},
+		{name: "not a duration", text: header + "discoveryInterval: soon", wantErrs: []string{"soon"}},
+		{name: "not YAML", text: header + "\t:", wantErrs: []string{"yaml"}},
+		{name: "two documents", text: header + "---\n" + header, wantErrs: []string{"one document"}},
+		{name: "all faults at once", text: header + `
+discoveryInterval: 10ms
+nvml: {timeout: -1s, driverRoot: run}
+hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: [/a]}, {name: none}]
+`, wantErrs: []string{"discoveryInterval: 10ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]"}},
+		{name: "one name for two", text: header + `
+hostDevices: [{name: a, directories: [/b]}, {name: a, directories: [/c]}]`, wantErrs: []string{"hostDevices[1]", `"a"`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseFile([]byte(tt.text))
+			if len(tt.wantErrs) == 0 {
+				must(t, err)
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("configuration (-want +got):\n%s", diff)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatalf("accepted as %+v", got)
+			}
+			for _, want := range tt.wantErrs {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func FuzzParseFile(f *testing.F) {
+	f.Add([]byte(header + "discoveryInterval: 1m\nhostDevices: [{name: a, directories: [/b]}]"))
+	f.Add([]byte("{"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := ParseFile(data)
+		if err == nil && (c.DiscoveryInterval.Duration < minDiscoveryInterval || c.NVML.Timeout.Duration <= 0) {
+			t.Errorf("accepted %+v", c)
+		}
+	})
+}
+
+func TestLoadFile(t *testing.T) {
+	got, err := LoadFile("")
+	must(t, err)
+	if got.DiscoveryInterval.Duration != defaultDiscoveryInterval {
+		t.Errorf("without a file: %+v", got)
+	}
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if _, err := LoadFile(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+	must(t, os.WriteFile(path, []byte("kind: Pod"), 0o600))
+	if _, err := LoadFile(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	valid := Config{
+		Node: testNode, PodUID: "0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11", HostRoot: "/", PluginsDir: "/var/lib/kubelet/plugins",
+		RegistryDir: "/var/lib/kubelet/plugins_registry", CDIRoot: "/var/run/cdi", StateDir: "/var/lib/fettle", HealthPort: 51515,
+	}
+	long := "/" + strings.Repeat("k", 80)
+	tests := []struct {
+		name   string
+		change func(*Config)
+		want   []string
+	}{
+		{name: "valid", change: func(*Config) {}},
+		{name: "outside a pod", change: func(c *Config) { c.PodUID = "" }},
+		{name: "no node", change: func(c *Config) { c.Node = "" }, want: []string{"NODE_NAME"}},
+		{name: "relative", change: func(c *Config) { c.HostRoot, c.StateDir = "host", "" }, want: []string{`--host-root`, `--state-dir`}},
+		{name: "port", change: func(c *Config) { c.HealthPort = 0 }, want: []string{"--health-port"}},
+		{name: "long directory of plugins", change: func(c *Config) { c.PluginsDir = long }, want: []string{"--kubelet-plugins-dir", "107"}},
+		{name: "long directory of registration", change: func(c *Config) { c.RegistryDir = long }, want: []string{"--kubelet-registry-dir", "107"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := valid
+			tt.change(&c)
+			err := c.Validate()
+			if len(tt.want) == 0 {
+				must(t, err)
+				return
+			}
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/test/harness"
+)
+
+func refusesWrongConfigs() {
+	It("refuses a wrong configuration in a claim, a template or a class, with the field's path", wrongConfigs)
+	It("refuses at Prepare, with an Event and a condition, what slipped past admission", slippedThrough)
+	It("lets claims of other drivers pass untouched, with the controller up and down", otherDrivers)
+	It("keeps a class to its allowed namespaces, at admission and at Prepare", allowedNamespaces)
+}
+
+func wrongConfigs(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	for _, c := range []struct{ name, parameters, path, says string }{
+		{"unknown field", config("GPUConfig", `"sharing":{"strategie":"Exclusive"}`), "sharing.strategie", "unknown field"},
+		{"wrong type", config("GPUConfig", `"sharing":{"strategy":7}`), "sharing.strategy", "must be a string"},
+		{"bad enum", config("GPUConfig", `"sharing":{"strategy":"Sometimes"}`), "sharing.strategy", `"Sometimes"`},
+		{"not yet", config("GPUConfig", `"sharing":{"strategy":"MPS"}`), "sharing.strategy", "does not apply it"},
+		{"wrong kind", `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfigs"}`, "kind", "GPUConfigs"},
+		{"policy of a claim", config("GPUConfig", `"policy":{"allowedNamespaces":["default"]}`), "policy", "DeviceClass"},
+		{"11 KiB", config("GPUConfig", `"sharing":{"strategy":"`+strings.Repeat("x", 11<<10)+`"}`), "", "10240"},
+	} {
+		say(c.name)
+		s := spec(request("gpu", gpuClass))
+		s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque("fettle.dev", c.parameters)}
+		path := "devices.config[0].opaque.parameters"
+		if c.path != "" {
+			path += "." + c.path
+		}
+		object := metav1.ObjectMeta{Name: "wrong"}
+		_, err := h.Kube.ResourceV1().ResourceClaims(ns).Create(ctx, &resourceapi.ResourceClaim{ObjectMeta: object, Spec: s}, metav1.CreateOptions{})
+		Expect(err).To(MatchError(And(ContainSubstring("spec."+path), ContainSubstring(c.says))), "claim")
+		_, err = h.Kube.ResourceV1().ResourceClaimTemplates(ns).Create(ctx, &resourceapi.ResourceClaimTemplate{
+			ObjectMeta: object, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: s},
+		}, metav1.CreateOptions{})
+		Expect(err).To(MatchError(And(ContainSubstring("spec.spec."+path), ContainSubstring(c.says))), "template")
+		if c.name == "policy of a claim" {
+			continue // which is where it belongs
+		}
+		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "wrong.example.com"}}
+		class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: s.Devices.Config[0].DeviceConfiguration}}
+		_, err = h.Kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
+		classPath := strings.TrimPrefix(path, "devices.")
+		Expect(err).To(MatchError(And(ContainSubstring("spec."+classPath), ContainSubstring(c.says))), "class")
+	}
+}
+
+// withoutController runs something while no controller does.
+func withoutController(ctx context.Context, do func()) {
+	GinkgoHelper()
+	scale(ctx, 0)
+	defer scale(ctx, 1)
+	do()
+}
+
+// scale sets how many controllers there are and waits until that is so and the Service knows.
+func scale(ctx context.Context, replicas int32) {
+	GinkgoHelper()
+	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+	_, err := h.Kube.AppsV1().Deployments(harness.Namespace).Patch(ctx, "fettle-controller", types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{}, "scale")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(harness.Poll(ctx, fmt.Sprintf("%d controllers", replicas), soon, func(ctx context.Context) error {
+		pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != int(replicas) {
+			return fmt.Errorf("there are %d", len(pods.Items))
+		}
+		for i := range pods.Items {
+			if err := h.PodDone(ctx, harness.Namespace, pods.Items[i].Name, corev1.PodRunning); err != nil {
+				return err
+			}
+		}
+		return endpoints(ctx, int(replicas))
+	})).To(Succeed())
+}
+
+// endpoints returns nil once the webhook's Service has so many ready addresses.
+func endpoints(ctx context.Context, want int) error {
+	list, err := h.Kube.DiscoveryV1().EndpointSlices(harness.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "kubernetes.io/service-name=fettle-controller",
+	})
+	if err != nil {
+		return err
+	}
+	have := 0
+	for i := range list.Items {
+		for _, e := range list.Items[i].Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				have += len(e.Addresses)
+			}
+		}
+	}
+	if have != want {
+		return fmt.Errorf("the Service has %d ready addresses", have)
+	}
+	return nil
+}
+
+// eventuallyRefused waits until a claim says that it was refused at Prepare, and why.
+func eventuallyRefused(ctx context.Context, pod *corev1.Pod, reason, text string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		claim := onlyClaim(ctx, pod)
+		g.Expect(claim.Status.Devices).NotTo(BeEmpty())
+		d := claim.Status.Devices[0]
+		g.Expect(d.Driver).To(Equal("fettle.dev"))
+		c := meta.FindStatusCondition(d.Conditions, "Prepared")
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Status).To(Equal(metav1.ConditionFalse))
+		g.Expect(c.Reason).To(Equal(reason))
+		g.Expect(c.Message).To(ContainSubstring(text))
+	}).Should(Succeed())
+	eventuallyEvent(ctx, pod.Namespace, "ResourceClaim", onlyClaim(ctx, pod).Name, reason, text)
+}
+
+func slippedThrough(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	s := spec(request("gpu", gpuClass))
+	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
+		opaque("fettle.dev", config("GPUConfig", `"sharing":{"strategie":"Exclusive"}`)),
+	}
+	withoutController(ctx, func() { newClaim(ctx, ns, "slipped", s) })
+	pod := newPod(ctx, ns, "refused", withClaim("slipped"))
+	eventuallyRefused(ctx, pod, "ConfigInvalid", "sharing.strategie")
+	Expect(h.PodDone(ctx, ns, pod.Name, corev1.PodPending)).To(Succeed(), "the pod waits, and says for what")
+	node := claimNode(onlyClaim(ctx, pod))
+	Expect(claimFiles(ctx, node, onlyClaim(ctx, pod))).To(BeEmpty(), "a refused claim leaves nothing")
+	plugin, err := h.PluginPod(ctx, node)
+	Expect(err).NotTo(HaveOccurred())
+	metrics, err := h.Metrics(ctx, plugin.Name)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(metrics).To(HaveKey(`fettle_claim_refusals_total{reason="ConfigInvalid"}`))
+}
+
+func otherDrivers(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	other := spec(request("nic", "nic.example.com"))
+	other.Devices.Config = []resourceapi.DeviceClaimConfiguration{
+		opaque("nic.example.com", `{"kind":"GPUConfig","sharing":7}`), opaque("gpu.example.com", config("GPUConfig", `"sharing":{"strategie":1}`)),
+	}
+	class := opaque("nic.example.com", `{"policy":{"allowedNamespaces":7}}`)
+	pass := func(name string) {
+		newClaim(ctx, ns, name, other)
+		newTemplate(ctx, ns, name, other)
+		newClass(ctx, name+".example.com", gpuClass, class)
+		Expect(readClaim(ctx, ns, name).Spec).To(Equal(other))
+	}
+	pass("up")
+	withoutController(ctx, func() { pass("down") })
+}
+
+func allowedNamespaces(ctx SpecContext) {
+	allowed, denied := newNamespace(ctx, nil), newNamespace(ctx, nil)
+	policy := func(namespace string) resourceapi.DeviceClaimConfiguration {
+		return opaque("fettle.dev", config("GPUConfig", fmt.Sprintf(`"policy":{"allowedNamespaces":[%q]}`, namespace)))
+	}
+	newClass(ctx, "team.example.com", gpuClass, policy(allowed))
+	newClass(ctx, "open.example.com", gpuClass)
+	team, late := spec(request("gpu", "team.example.com")), spec(request("gpu", "open.example.com"))
+
+	newTemplate(ctx, allowed, "gpu", team)
+	pod := newPod(ctx, allowed, "allowed", withTemplate("gpu"))
+
+	say("a claim in another namespace is refused when it is written")
+	// The API server's policies follow a new class within moments.
+	Expect(harness.Poll(ctx, "the class's policy", soon, func(ctx context.Context) error {
+		object := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{GenerateName: "denied-"}, Spec: team}
+		_, err := h.Kube.ResourceV1().ResourceClaims(denied).Create(ctx, object, metav1.CreateOptions{})
+		if err == nil {
+			return errors.New("the claim was admitted")
+		}
+		Expect(err).To(MatchError(And(ContainSubstring("team.example.com"), ContainSubstring(denied), ContainSubstring(allowed))))
+		return nil
+	})).To(Succeed())
+
+	say("and at Prepare, where the class was closed only after the claim was written")
+	newClaim(ctx, denied, "late", late)
+	class, err := h.Kube.ResourceV1().DeviceClasses().Get(ctx, "open.example.com", metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: policy(allowed).DeviceConfiguration}}
+	_, err = h.Kube.ResourceV1().DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	refused := newPod(ctx, denied, "refused", withClaim("late"))
+	eventuallyRefused(ctx, refused, "NamespaceNotAllowed", denied)
+	running(ctx, pod)
+	hasExactly(ctx, pod, main, devicesOf(ctx, results(onlyClaim(ctx, pod)))...)
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/test/harness"
+)
+
+func lendsDirectories() {
+	It("mounts a local SSD, and empties it before another claim gets it", func(ctx SpecContext) {
+		ns := newNamespace(ctx, nil)
+		newTemplate(ctx, ns, "ssd", spec(request("ssd", hostClass, where(onProduct("solo")))))
+		first := newPod(ctx, ns, "first", withTemplate("ssd"), asUser)
+		running(ctx, first)
+		Expect(results(onlyClaim(ctx, first))[0].Device).To(Equal("solo-ssd2"))
+		inside(ctx, first, main, `cd /scratch/ssd2 && mkdir -p deep/er && echo secret > deep/er/file && echo secret > .hidden && ln -s / out`)
+
+		say("nothing can be deleted for a while: the disk is unpublished, and the next pod waits")
+		pinned := filepath.Join(h.MachineDir(gpuNode), "mnt/disks/ssd2/deep/er/file")
+		pin(ctx, pinned)
+		second := newPod(ctx, ns, "second", withTemplate("ssd"))
+		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, first.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyGone(ctx, first)
+		eventuallyWithheld(ctx, 1)
+		eventuallyPublished(ctx, gpuNode+"/host", "kept-ssd3", "ssd-ssd0", "ssd-ssd1")
+		eventuallyUnschedulable(ctx, second, "cannot allocate")
+		Expect(onDisk(ctx, "ssd2")).To(HaveEach(HavePrefix(".fettle-trash-")), "what the claim wrote is aside at once")
+
+		say("deletion can go on: the disk comes back, and the next pod finds it empty")
+		unpin(ctx, filepath.Dir(filepath.Dir(filepath.Dir(pinned))))
+		running(ctx, second)
+		eventuallyWithheld(ctx, 0)
+		Expect(inside(ctx, second, main, "ls -A /scratch/ssd2; touch /scratch/ssd2/mine && ls -A /scratch/ssd2")).To(Equal("mine\n"))
+	})
+
+	It("keeps what a claim wrote where the class says onRelease: Keep", func(ctx SpecContext) {
+		ns := newNamespace(ctx, nil)
+		newClass(ctx, "kept.example.com", hostClass, opaque("fettle.dev", config("HostConfig", `"policy":{"onRelease":"Keep"}`)))
+		newTemplate(ctx, ns, "ssd", spec(request("ssd", "kept.example.com", where(onProduct("kept")))))
+		first := newPod(ctx, ns, "first", withTemplate("ssd"))
+		running(ctx, first)
+		inside(ctx, first, main, "echo kept > /scratch/ssd3/file")
+		second := newPod(ctx, ns, "second", withTemplate("ssd"))
+		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, first.Name, metav1.DeleteOptions{})).To(Succeed())
+		running(ctx, second)
+		Expect(inside(ctx, second, main, "cat /scratch/ssd3/file")).To(Equal("kept\n"))
+	})
+
+	It("gives each claim its own disk, which the other does not see", func(ctx SpecContext) {
+		ns := newNamespace(ctx, nil)
+		newTemplate(ctx, ns, "ssd", spec(request("ssd", hostClass, where(onProduct("ssd")))))
+		pods := []*corev1.Pod{newPod(ctx, ns, "one", withTemplate("ssd")), newPod(ctx, ns, "two", withTemplate("ssd"))}
+		running(ctx, pods...)
+		var mounts []string
+		for _, p := range pods {
+			inside(ctx, p, main, "echo "+p.Name+" > /mnt/ssd/*/name")
+			mounts = append(mounts, strings.TrimSpace(inside(ctx, p, main, "ls /mnt/ssd")))
+		}
+		Expect(mounts).To(ConsistOf("ssd0", "ssd1"))
+		for _, p := range pods {
+			Expect(inside(ctx, p, main, "cat /mnt/ssd/*/name")).To(Equal(p.Name + "\n"))
+		}
+	})
+}
+
+func asUser(p *corev1.Pod) {
+	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
+		RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000)), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+// pin makes a file impossible to delete, as one on a disk that hangs.
+func pin(ctx context.Context, path string) {
+	GinkgoHelper()
+	out, err := exec.CommandContext(ctx, "chattr", "+i", path).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+	DeferCleanup(func(ctx SpecContext) { unpin(ctx, filepath.Dir(filepath.Dir(filepath.Dir(path)))) })
+}
+
+// unpin takes it back for everything below a directory, wherever it was moved.
+func unpin(ctx context.Context, dir string) {
+	out, err := exec.CommandContext(ctx, "chattr", "-R", "-f", "-i", dir).CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		Expect(err).NotTo(HaveOccurred(), "%s", out)
+	}
+}
+
+// onDisk lists a disk of the GPU node as its host sees it.
+func onDisk(ctx context.Context, name string) []string {
+	GinkgoHelper()
+	out, err := h.OnNode(ctx, gpuNode, "ls", "-A", "/mnt/disks/"+name)
+	Expect(err).NotTo(HaveOccurred())
+	return lines(out)
+}
+
+// eventuallyWithheld waits until a node says how many of its directories it keeps back.
+func eventuallyWithheld(ctx context.Context, want int32) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		node, err := h.AcceleratorNode(ctx, gpuNode)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, pool := range node.Status.Pools {
+			if pool.Kind == "host" {
+				g.Expect(pool.Withheld).To(Equal(want))
+			}
+		}
+	}).Should(Succeed())
+}
+
+// eventuallyPublished waits until a pool holds exactly some devices.
+func eventuallyPublished(ctx context.Context, pool string, devices ...string) {
+	GinkgoHelper()
+	Expect(harness.Poll(ctx, "the slices of pool "+pool, soon, func(ctx context.Context) error {
+		slices, err := poolSlices(ctx, pool)
+		if err != nil {
+			return err
+		}
+		names := []string{}
+		for i := range slices {
+			for _, d := range slices[i].Spec.Devices {
+				names = append(names, d.Name)
+			}
+		}
+		if equal, _ := ConsistOf(devices).Match(names); !equal {
+			return fmt.Errorf("has %v, want %v", names, devices)
+		}
+		return nil
+	})).To(Succeed())
+}
+
+// poolSlices are the slices of one pool.
+func poolSlices(ctx context.Context, pool string) ([]resourceapi.ResourceSlice, error) {
+	list, err := h.Kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=fettle.dev"})
+	if err != nil {
+		return nil, fmt.Errorf("list ResourceSlices: %w", err)
+	}
+	var out []resourceapi.ResourceSlice
+	for i := range list.Items {
+		if list.Items[i].Spec.Pool.Name == pool {
+			out = append(out, list.Items[i])
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/test/harness"
+)
+
+func followsClaims() {
+	It("leaves nothing of a deleted pod's claim", func(ctx SpecContext) {
+		pod, claim := holdOnGPUNode(ctx, "deleted")
+		Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyGone(ctx, pod)
+		eventuallyNothingLeft(ctx, gpuNode, claim)
+	})
+
+	It("leaves nothing of a pod that was deleted by force while kubelet was down", func(ctx SpecContext) {
+		pod, claim := holdOnGPUNode(ctx, "forced")
+		kept, keptClaim := holdOnGPUNode(ctx, "kept")
+		say("kubelet is killed, the pod deleted by force, kubelet started")
+		Expect(h.StopComponent(ctx, gpuNode, "kubelet", true)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { _ = h.StartComponent(ctx, gpuNode, "kubelet") })
+		Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0))).To(Succeed())
+		eventuallyGone(ctx, pod)
+		Expect(claimFiles(ctx, gpuNode, claim)).NotTo(BeEmpty(), "nobody could unprepare it yet")
+		Expect(h.StartComponent(ctx, gpuNode, "kubelet")).To(Succeed())
+		eventuallyNothingLeft(ctx, gpuNode, claim)
+		say("the pod that nobody deleted has its device as before")
+		running(ctx, kept)
+		hasExactly(ctx, kept, main, devicesOf(ctx, results(keptClaim))...)
+	})
+
+	It("gives a device to the next pod after kubelet and plugin were restarted", func(ctx SpecContext) {
+		pod, claim := holdOnGPUNode(ctx, "before")
+		Expect(h.RestartComponent(ctx, gpuNode, "kubelet", false)).To(Succeed())
+		plugin, err := h.PluginPod(ctx, gpuNode)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(h.Kube.CoreV1().Pods(harness.Namespace).Delete(ctx, plugin.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyGone(ctx, plugin)
+		pluginReady(ctx, gpuNode)
+		after, _ := holdOnGPUNode(ctx, "after")
+		hasExactly(ctx, pod, main, devicesOf(ctx, results(claim))...)
+		hasExactly(ctx, after, main, devicesOf(ctx, results(onlyClaim(ctx, after)))...)
+		Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyNothingLeft(ctx, gpuNode, claim)
+	})
+}
+
+// holdOnGPUNode runs a pod with one GPU and one disk on the GPU node, in a namespace of its own.
+func holdOnGPUNode(ctx context.Context, name string) (*corev1.Pod, *resourceapi.ResourceClaim) {
+	GinkgoHelper()
+	ns := newNamespace(ctx, nil)
+	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
+	pod := newPod(ctx, ns, name, withTemplate("gpu"), onNode(gpuNode))
+	running(ctx, pod)
+	claim := onlyClaim(ctx, pod)
+	Expect(claimFiles(ctx, gpuNode, claim)).NotTo(BeEmpty(), "a prepared claim has a record")
+	return pod, claim
+}
+
+// claimFiles are the files of a node that belong to a claim, by name or by what they say.
+func claimFiles(ctx context.Context, node string, claim *resourceapi.ResourceClaim) []string {
+	GinkgoHelper()
+	files, err := filesOf(ctx, node, claim)
+	Expect(err).NotTo(HaveOccurred())
+	return files
+}
+
+func filesOf(ctx context.Context, node string, claim *resourceapi.ResourceClaim) ([]string, error) {
+	out, err := h.OnNode(ctx, node, "sh", "-c",
+		`for d in /var/lib/fettle /var/run/cdi /var/lib/kubelet/plugins/fettle.dev; do find "$d" -name "*$0*"; grep -rl "$0" "$d"; done | sort -u`,
+		string(claim.UID))
+	return lines(out), err
+}
+
+// eventuallyNothingLeft waits until a node knows nothing of a claim, and its count is that of its records.
+func eventuallyNothingLeft(ctx context.Context, node string, claim *resourceapi.ResourceClaim) {
+	GinkgoHelper()
+	Expect(harness.Poll(ctx, "the end of claim "+claim.Name, soon, func(ctx context.Context) error {
+		files, err := filesOf(ctx, node, claim)
+		if err != nil {
+			return err
+		}
+		if len(files) > 0 {
+			return fmt.Errorf("files are left: %v", files)
+		}
+		records, err := h.OnNode(ctx, node, "find", "/var/lib/fettle/claims", "-name", "*.json")
+		if err != nil {
+			return err
+		}
+		accelerators, err := h.AcceleratorNode(ctx, node)
+		if err != nil {
+			return err
+		}
+		if have, want := int(accelerators.Status.PreparedClaims), len(lines(records)); have != want {
+			return fmt.Errorf("AcceleratorNode counts %d prepared claims, the node has %d records", have, want)
+		}
+		return nil
+	})).To(Succeed())
+	specs, err := h.Files(ctx, node, "/var/run/cdi")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(slices.ContainsFunc(specs, func(path string) bool { return strings.Contains(path, "fettle.dev-claim") })).To(BeFalse(),
+		"no claim of this suite needs a spec of its own: %v", specs)
+}
+
+// pluginReady waits until a node has exactly one plugin pod, and that is ready.
+func pluginReady(ctx context.Context, node string) {
+	GinkgoHelper()
+	Expect(harness.Poll(ctx, "the plugin on "+node, soon, func(ctx context.Context) error {
+		pod, err := h.PluginPod(ctx, node)
+		if err != nil {
+			return err
+		}
+		if pod.DeletionTimestamp != nil {
+			return errors.New("it is going")
+		}
+		return h.PodDone(ctx, pod.Namespace, pod.Name, corev1.PodRunning)
+	})).To(Succeed())
+}
