@@ -3,8 +3,11 @@
 package kubeletplugin
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +16,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"sigs.k8s.io/yaml"
 
@@ -106,6 +110,9 @@ func ParseFile(data []byte) (FileConfig, error) {
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
 		return FileConfig{}, err
 	}
+	if err := singleDocument(data); err != nil {
+		return FileConfig{}, err
+	}
 	if c.APIVersion != ConfigAPIVersion || c.Kind != ConfigKind {
 		return FileConfig{}, fmt.Errorf("is apiVersion %q, kind %q: expected %s, %s", c.APIVersion, c.Kind, ConfigAPIVersion, ConfigKind)
 	}
@@ -124,8 +131,31 @@ func ParseFile(data []byte) (FileConfig, error) {
 		if err := h.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
 		}
+		same := func(other discover.HostDevice) bool { return other.Name == h.Name }
+		if first := slices.IndexFunc(c.HostDevices, same); first < i {
+			errs = append(errs, fmt.Errorf("hostDevices[%d]: name %q is that of hostDevices[%d] too: list the globs of both in one", i, h.Name, first))
+		}
 	}
-	return c, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return FileConfig{}, err
+	}
+	return c, nil
+}
+
+// singleDocument refuses what the YAML library would leave unread.
+func singleDocument(data []byte) error {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for n := 0; ; n++ {
+		_, err := documents.Read()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case n > 0:
+			return errors.New("holds more than one document, expected one: remove the line --- and what follows it")
+		}
+	}
 }
 
 func (c FileConfig) withDefaults() FileConfig {

@@ -62,6 +62,12 @@ func (s *site) prepare(c *resourceapi.ResourceClaim) *record.Record {
 	return r
 }
 
+func (s *site) unprepare(uid string) {
+	s.t.Helper()
+	_, err := s.preparer.unprepare(s.t.Context(), uid)
+	must(s.t, err)
+}
+
 func (s *site) disk(name string) string { return filepath.Join(s.hostRoot, "mnt", "disks", name) }
 
 func (s *site) uids() []string {
@@ -205,7 +211,7 @@ func TestInUse(t *testing.T) {
 	if s.store.Held(testNode+"/gpu", "gpu1") || s.store.Held(testNode+"/host", "ssd0") {
 		t.Error("the refused claim holds devices")
 	}
-	must(t, s.unprepare(t.Context(), "u1"))
+	s.unprepare("u1")
 	s.prepare(allocated("u2", result("b", device.KindGPU, "gpu0")))
 }
 
@@ -270,14 +276,14 @@ func TestUndoFails(t *testing.T) {
 	s.prepare(allocated("u1", result("disk", device.KindHost, "ssd0")))
 	good := s.steps
 	s.steps = step.Kinds{hostdir.StepKind: {Undo: fail}}
-	if err := s.unprepare(t.Context(), "u1"); !errors.Is(err, errInjected) {
+	if _, err := s.preparer.unprepare(t.Context(), "u1"); !errors.Is(err, errInjected) {
 		t.Errorf("error %v", err)
 	}
 	if got := s.uids(); len(got) != 1 || !s.store.Held(testNode+"/host", "ssd0") {
 		t.Errorf("records %v: the claim was forgotten with its effects", got)
 	}
 	s.steps = good
-	must(t, s.unprepare(t.Context(), "u1"))
+	s.unprepare("u1")
 }
 
 func TestAdminAccessHoldsNothing(t *testing.T) {
@@ -294,7 +300,7 @@ func TestAdminAccessHoldsNothing(t *testing.T) {
 		t.Errorf("mount %+v, want it read-only", mount)
 	}
 	s.prepare(allocated("u2", result("gpu", device.KindGPU, "gpu0")))
-	must(t, s.unprepare(t.Context(), "u1"))
+	s.unprepare("u1")
 	if _, err := os.Stat(filepath.Join(s.disk("ssd0"), "data")); err != nil {
 		t.Errorf("the end of a look took data: %v", err)
 	}
@@ -305,13 +311,13 @@ func TestAdminAccessHoldsNothing(t *testing.T) {
 
 func TestUnprepare(t *testing.T) {
 	s := newSite(t)
-	must(t, s.unprepare(t.Context(), "never-seen"))
-	if err := s.unprepare(t.Context(), "../../etc"); err == nil {
+	s.unprepare("never-seen")
+	if _, err := s.preparer.unprepare(t.Context(), "../../etc"); err == nil {
 		t.Error("a path was taken for a UID")
 	}
 	s.prepare(allocated("u1", result("gpu", device.KindGPU, "gpu0")))
 	for range 2 {
-		must(t, s.unprepare(t.Context(), "u1"))
+		s.unprepare("u1")
 	}
 	if got := s.uids(); len(got) > 0 || s.store.Held(testNode+"/gpu", "gpu0") {
 		t.Errorf("records %v", got)
@@ -325,7 +331,7 @@ func TestDirectoryLifecycle(t *testing.T) {
 	first, second := allocated("u1", result("disk", device.KindHost, "ssd0")), allocated("u2", result("disk", device.KindHost, "ssd0"))
 	s.prepare(first)
 	must(t, os.WriteFile(filepath.Join(s.disk("ssd0"), "data"), nil, 0o600))
-	must(t, s.unprepare(t.Context(), "u1"))
+	s.unprepare("u1")
 	if _, err := s.preparer.prepare(t.Context(), s.view, second); !errors.Is(err, hostdir.ErrDirty) {
 		t.Fatalf("error %v, want ErrDirty", err)
 	}
@@ -348,7 +354,7 @@ func TestDirectoryKept(t *testing.T) {
 	if r := s.prepare(c); len(r.Steps) > 0 {
 		t.Errorf("steps %v", r.Steps)
 	}
-	must(t, s.unprepare(t.Context(), "u1"))
+	s.unprepare("u1")
 	if _, err := os.Stat(data); err != nil {
 		t.Errorf("kept content is gone: %v", err)
 	}

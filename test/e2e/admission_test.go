@@ -37,7 +37,7 @@ func wrongConfigs(ctx SpecContext) {
 		{"policy of a claim", config("GPUConfig", `"policy":{"allowedNamespaces":["default"]}`), "policy", "DeviceClass"},
 		{"11 KiB", config("GPUConfig", `"sharing":{"strategy":"`+strings.Repeat("x", 11<<10)+`"}`), "", "10240"},
 	} {
-		say(c.name)
+		say("%s", c.name)
 		s := spec(request("gpu", gpuClass))
 		s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque("fettle.dev", c.parameters)}
 		path := "devices.config[0].opaque.parameters"

@@ -54,7 +54,9 @@ func count(n int64) func(*resourceapi.ExactDeviceRequest) {
 }
 
 func where(expressions ...string) func(*resourceapi.ExactDeviceRequest) {
-	return func(r *resourceapi.ExactDeviceRequest) { r.Selectors = append(r.Selectors, selectors(expressions...)...) }
+	return func(r *resourceapi.ExactDeviceRequest) {
+		r.Selectors = append(r.Selectors, selectors(expressions...)...)
+	}
 }
 
 func asAdmin(r *resourceapi.ExactDeviceRequest) { r.AdminAccess = new(true) }

@@ -93,6 +93,12 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 // One ordered container, since a few of the last take the driver apart; each spec stands alone otherwise.
 var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
 	Describe("gives devices to pods", givesDevices)
+	Describe("lends directories of the host", lendsDirectories)
+	Describe("follows claims to their end", followsClaims)
+	Describe("refuses what is wrong", refusesWrongConfigs)
+	Describe("copes with machines of all kinds", copesWithMachines)
+	Describe("is upgraded", upgrades)
+	Describe("comes and goes", comesAndGoes)
 })
 
 // placeAll puts the machines of most specs on the nodes.

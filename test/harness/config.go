@@ -73,4 +73,6 @@ func (c Config) helm() string { return filepath.Join(c.Cache, "tools", "helm") }
 func (c Config) Kubeconfig() string { return filepath.Join(c.State, "kubeconfig") }
 
 // MachineDir is the host tree of a node's simulated machine; the node sees it as /opt/machine.
-func (c Config) MachineDir(node string) string { return filepath.Join(c.State, "nodes", node, "machine") }
+func (c Config) MachineDir(node string) string {
+	return filepath.Join(c.State, "nodes", node, "machine")
+}
