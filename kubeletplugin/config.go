@@ -131,10 +131,6 @@ func ParseFile(data []byte) (FileConfig, error) {
 		if err := h.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
 		}
-		same := func(other discover.HostDevice) bool { return other.Name == h.Name }
-		if first := slices.IndexFunc(c.HostDevices, same); first < i {
-			errs = append(errs, fmt.Errorf("hostDevices[%d]: name %q is that of hostDevices[%d] too: list the globs of both in one", i, h.Name, first))
-		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return FileConfig{}, err

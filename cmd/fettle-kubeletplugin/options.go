@@ -61,7 +61,7 @@ func parse(args, environ []string, stderr io.Writer) (options, error) {
 		own := envName(f.Name)
 		value, ok := env[own]
 		delete(env, own)
-		if !ok {
+		if !ok && foreign[f.Name] != "" {
 			own = foreign[f.Name]
 			value, ok = env[own]
 		}
@@ -95,6 +95,8 @@ func flagSet(o *options) *flag.FlagSet {
 		defaultHealthPort = 51515
 		defaultQPS        = 200
 		defaultBurst      = 400
+		// Beside the health port: Kernel Module Management runs plugins on the host's network, where 8080 is rarely free.
+		defaultHTTPAddress = ":51516"
 	)
 	c := &o.config
 	flags := flag.NewFlagSet("fettle-kubeletplugin", flag.ContinueOnError)
@@ -106,7 +108,7 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.StringVar(&c.RegistryDir, "kubelet-registry-dir", "/var/lib/kubelet/plugins_registry", "kubelet's directory of registration sockets")
 	flags.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "directory of CDI specs that the container runtime reads")
 	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
-	flags.StringVar(&c.HTTPAddress, "http-address", ":8080", "address of /metrics, /readyz and /healthz")
+	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress, "address of /metrics, /readyz and /healthz")
 	flags.IntVar(&c.HealthPort, "health-port", defaultHealthPort, "port of the gRPC health service \"liveness\"")
 	flags.StringVar(&c.NVMLCommand, "nvml-command", "/fettle-nvml", "binary that asks NVIDIA's library; empty: never asked")
 	flags.StringVar(&o.configFile, "config", "", "configuration file, "+kubeletplugin.ConfigAPIVersion+" "+kubeletplugin.ConfigKind)

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// TestReasons: reasons are stable, since alerts and scripts match them.
+func TestReasons(t *testing.T) {
+	tests := []struct {
+		err  error
+		want string
+	}{
+		{&claim.RefusedError{Reason: claim.ReasonConfigInvalid}, "ConfigInvalid"},
+		{fmt.Errorf("wrapped: %w", &claim.RefusedError{Reason: claim.ReasonNamespaceNotAllowed}), "NamespaceNotAllowed"},
+		{fmt.Errorf("wrapped: %w", &record.InUseError{Owner: &record.Record{}}), "DeviceInUse"},
+		{errors.Join(&record.InUseError{Owner: &record.Record{}}, errors.New("and more")), "DeviceInUse"},
+		{fmt.Errorf("device x: %w", errDeviceGone), "DeviceGone"},
+		{fmt.Errorf("node x: %w", errRetired), "NodeRetired"},
+		{errors.New("anything else"), "PrepareFailed"},
+	}
+	for _, tt := range tests {
+		if got := reasonFor(tt.err); got != tt.want {
+			t.Errorf("reasonFor(%v) = %s, want %s", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestTruncate(t *testing.T) {
+	tests := []struct {
+		text  string
+		limit int
+		want  string
+	}{
+		{"short", 10, "short"},
+		{"exactly-10", 10, "exactly-10"},
+		{"eleven chars", 11, "eleven c…"},
+		{"ééééé", 9, "ééé…"},
+		{"ééééé", 8, "éé…"},
+		{"not \xff UTF-8", 20, "not � UTF-8"},
+		{"longer", 3, "…"},
+	}
+	for _, tt := range tests {
+		if got := truncate(tt.text, tt.limit); got != tt.want {
+			t.Errorf("truncate(%q, %d) = %q, want %q", tt.text, tt.limit, got, tt.want)
+		}
+	}
+}
+
+func FuzzTruncate(f *testing.F) {
+	f.Add("ééééé", 8)
+	f.Add("\xff\xfe\xfd", 3)
+	f.Fuzz(func(t *testing.T, text string, limit int) {
+		if limit < len("…") {
+			return // shorter than the mark
+		}
+		got := truncate(text, limit)
+		if len(got) > limit || !utf8.ValidString(got) {
+			t.Errorf("truncate(%q, %d) = %q: %d bytes", text, limit, got, len(got))
+		}
+		if clean := strings.ToValidUTF8(text, "�"); len(clean) <= limit && got != clean {
+			t.Errorf("truncate(%q, %d) = %q although it fits", text, limit, got)
+		}
+	})
+}
+
+// TestTransition: a retry every few seconds must not change the time of a refusal, or each would be a write.
+func TestTransition(t *testing.T) {
+	past, now := metav1.NewTime(time.Unix(1000, 0)), time.Unix(2000, 0)
+	teller := &teller{now: func() time.Time { return now }}
+	c := allocated("u1", result("gpu", device.KindGPU, "gpu0"))
+	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{
+		{Driver: "other.dev", Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionFalse, now)},
+		{Driver: v1alpha1.DriverName, Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionFalse, past.Time)},
+	}
+	r := &c.Status.Allocation.Devices.Results[0]
+	if got := teller.transition(c, r, metav1.ConditionFalse); !got.Equal(&past) {
+		t.Errorf("unchanged: %s, want %s", got, past)
+	}
+	if got := teller.transition(c, r, metav1.ConditionTrue); !got.Time.Equal(now) {
+		t.Errorf("changed: %s, want %s", got, now)
+	}
+	shared := *r
+	shared.ShareID = new(c.UID)
+	if got := teller.transition(c, &shared, metav1.ConditionFalse); !got.Time.Equal(now) {
+		t.Errorf("another share: %s, want %s", got, now)
+	}
+}
+
+func condition(status metav1.ConditionStatus, at time.Time) []metav1.Condition {
+	return []metav1.Condition{{Type: conditionPrepared, Status: status, LastTransitionTime: metav1.NewTime(at)}}
+}
+
+// TestPreparedWithoutARefusal costs no call: the teller has no client here.
+func TestPreparedWithoutARefusal(t *testing.T) {
+	c := allocated("u1", result("gpu", device.KindGPU, "gpu0"))
+	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{
+		{Driver: "other.dev", Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionFalse, time.Now())},
+		{Driver: v1alpha1.DriverName, Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionTrue, time.Now())},
+	}
+	if err := (&teller{}).prepared(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeviceKeys(t *testing.T) {
+	share := "s"
+	keys := map[deviceKey]bool{
+		keyOf("d", "p", "x", nil): true, keyOf("d", "p", "x", &share): true, keyOf("d", "p", "y", nil): true, keyOf("d", "q", "x", nil): true,
+	}
+	if diff := cmp.Diff(4, len(keys)); diff != "" {
+		t.Error(diff)
+	}
+}
