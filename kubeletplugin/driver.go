@@ -27,7 +27,9 @@ import (
 var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
 
 // PrepareResourceClaims prepares each claim on its own: one that fails does not keep the others.
-func (p *Plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (p *Plugin) PrepareResourceClaims(
+	ctx context.Context, claims []*resourceapi.ResourceClaim,
+) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	if len(claims) == 0 {
 		return map[types.UID]kubeletplugin.PrepareResult{}, nil
 	}
@@ -163,7 +165,8 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 		p.teller.events.Eventf(node, nil, corev1.EventTypeWarning, "FeatureMissing", "Publish", "%s", truncate(err.Error(), maxEventMessage))
 		return
 	}
-	p.teller.events.Eventf(node, nil, corev1.EventTypeWarning, "PublishFailed", "Publish", "%s", truncate(msg+": "+err.Error(), maxEventMessage))
+	p.teller.events.Eventf(node, nil, corev1.EventTypeWarning, "PublishFailed", "Publish", "%s",
+		truncate(msg+": "+err.Error(), maxEventMessage))
 	p.setPublishError(err)
 }
 

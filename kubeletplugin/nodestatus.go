@@ -179,4 +179,4 @@ func stringOf(a resourceapi.DeviceAttribute) string {
 }
 
 // count is a count as the API holds it.
-func count(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // bounded on this line
+func count(n int) int32 { return int32(min(n, math.MaxInt32)) }

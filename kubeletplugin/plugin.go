@@ -80,13 +80,16 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	m := newMetrics()
 	p := &Plugin{
 		config: config, clients: clients, metrics: m, store: store, latest: newLatest(),
-		specs: &specKeeper{store: store, dir: dir, metrics: m}, retired: newRetirement(), claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		specs: &specKeeper{store: store, dir: dir, metrics: m}, retired: newRetirement(),
+		claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 	}
 	p.preparer = &preparer{
 		node: config.Node, hostRoot: config.HostRoot, bootID: bootID, store: store, specs: dir,
 		steps: step.Kinds{hostdir.StepKind: hostdir.Kind(config.HostRoot)},
 	}
-	p.looker = &looker{config: &p.config, store: store, latest: p.latest, metrics: p.metrics, purger: newPurger(p.metrics), query: p.nvmlQuery()}
+	p.looker = &looker{
+		config: &p.config, store: store, latest: p.latest, metrics: p.metrics, purger: newPurger(p.metrics), query: p.nvmlQuery(),
+	}
 	return p, nil
 }
 
@@ -113,7 +116,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 
 	uevents, err := watchUevents(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Info("Hardware changes are seen at the interval only", "interval", p.config.File.DiscoveryInterval.Duration, "reason", err)
+		klog.FromContext(ctx).Info("Hardware changes are seen at the interval only",
+			"interval", p.config.File.DiscoveryInterval.Duration, "reason", err)
 	}
 	p.looker.uevents = uevents
 	live, err := newLiveness(&p.config)

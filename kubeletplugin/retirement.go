@@ -23,7 +23,8 @@ import (
 const RetireAnnotation = "fettle.dev/retire"
 
 // errRetired refuses claims on a node that is being emptied.
-var errRetired = errors.New("is retired (annotation " + RetireAnnotation + " on its AcceleratorNode): delete the pod so that it is scheduled elsewhere")
+var errRetired = errors.New("is retired (annotation " + RetireAnnotation + " on its AcceleratorNode): " +
+	"delete the pod so that it is scheduled elsewhere")
 
 // retirement is whether this node was asked to retire.
 type retirement struct {

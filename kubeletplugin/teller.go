@@ -85,7 +85,9 @@ func (t *teller) prepared(ctx context.Context, c *resourceapi.ResourceClaim) err
 	return nil
 }
 
-func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, status metav1.ConditionStatus, reason, message string) error {
+func (t *teller) setCondition(
+	ctx context.Context, c *resourceapi.ResourceClaim, status metav1.ConditionStatus, reason, message string,
+) error {
 	if c.Status.Allocation == nil {
 		return nil
 	}
@@ -119,7 +121,9 @@ func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim,
 }
 
 // transition keeps the time of a condition that does not change, so that a retry every few seconds leaves the claim as it is.
-func (t *teller) transition(c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult, status metav1.ConditionStatus) metav1.Time {
+func (t *teller) transition(
+	c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult, status metav1.ConditionStatus,
+) metav1.Time {
 	for i := range c.Status.Devices {
 		d := &c.Status.Devices[i]
 		if keyOf(d.Driver, d.Pool, d.Device, d.ShareID) != keyOf(r.Driver, r.Pool, r.Device, (*string)(r.ShareID)) {

@@ -98,7 +98,8 @@ func connect(o options) (kubeletplugin.Clients, error) {
 		return kubeletplugin.Clients{}, fmt.Errorf("make a client: %w", err)
 	}
 	// Claims are read and slices written in the compact encoding; custom resources have JSON only.
-	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = config.ContentType + ",application/json"
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return kubeletplugin.Clients{}, fmt.Errorf("make a client: %w", err)

@@ -48,7 +48,9 @@ func selftest(args []string, stdout, stderr io.Writer) int {
 
 // givenNodes are the character devices that not every container has (OCI runtime spec, config-linux.md, Default Devices).
 func givenNodes(dir string) ([]string, error) {
-	standard := map[string]bool{"null": true, "zero": true, "full": true, "random": true, "urandom": true, "tty": true, "console": true, "ptmx": true}
+	standard := map[string]bool{
+		"null": true, "zero": true, "full": true, "random": true, "urandom": true, "tty": true, "console": true, "ptmx": true,
+	}
 	var nodes []string
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -15,16 +15,17 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	mockserver "github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/nvml"
 )
 
 // newServer is go-nvml's DGX A100 with the answers that it lacks.
-func newServer() *dgxa100.Server {
+func newServer() *mockserver.Server {
 	server := dgxa100.New()
 	for i, dev := range server.Devices {
-		gpu := dev.(*dgxa100.Device)
+		gpu := dev.(*mockserver.Device)
 		gpu.UUID = "GPU-0000000" + string(rune('0'+i))
 		gpu.GetPciInfoFunc = func() (gonvml.PciInfo, gonvml.Return) {
 			info := gonvml.PciInfo{}
@@ -44,8 +45,8 @@ func TestGather(t *testing.T) {
 	server := newServer()
 	server.Devices = server.Devices[:4]
 	server.DeviceGetCountFunc = func() (int, gonvml.Return) { return 4, gonvml.SUCCESS }
-	server.Devices[1].(*dgxa100.Device).MigMode = gonvml.DEVICE_MIG_ENABLE
-	server.Devices[2].(*dgxa100.Device).GetMemoryInfoFunc = func() (gonvml.Memory, gonvml.Return) {
+	server.Devices[1].(*mockserver.Device).MigMode = gonvml.DEVICE_MIG_ENABLE
+	server.Devices[2].(*mockserver.Device).GetMemoryInfoFunc = func() (gonvml.Memory, gonvml.Return) {
 		return gonvml.Memory{}, gonvml.ERROR_UNKNOWN
 	}
 	get := server.DeviceGetHandleByIndexFunc
@@ -93,7 +94,7 @@ func TestGatherFromOldLibrary(t *testing.T) {
 		return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return errors.New("undefined symbol") }}
 	}
 	for _, dev := range server.Devices {
-		gpu := dev.(*dgxa100.Device)
+		gpu := dev.(*mockserver.Device)
 		gpu.GetMigModeFunc, gpu.GetArchitectureFunc, gpu.GetNumGpuCoresFunc = nil, nil, nil // The mock panics when they are called.
 	}
 	got, err := gather(server)

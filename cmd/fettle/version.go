@@ -10,6 +10,9 @@ import (
 	"runtime/debug"
 )
 
+// version is set by the build of a release. Without it the module's own version is shown, as "go install" records it.
+var version string
+
 func runVersion(_ context.Context, args []string, stdout, _ io.Writer) error {
 	if _, err := newArguments("version", "Shows the version of this binary.").parse(args, stdout); err != nil {
 		return err
@@ -19,7 +22,7 @@ func runVersion(_ context.Context, args []string, stdout, _ io.Writer) error {
 		info = &debug.BuildInfo{}
 	}
 	_, err := fmt.Fprintf(stdout, "fettle %s\nrevision %s\n%s\n",
-		cmp.Or(info.Main.Version, "(unknown)"), cmp.Or(setting(info, "vcs.revision"), "(unknown)"), cmp.Or(info.GoVersion, "(unknown)"))
+		cmp.Or(version, info.Main.Version, "(unknown)"), cmp.Or(setting(info, "vcs.revision"), "(unknown)"), cmp.Or(info.GoVersion, "(unknown)"))
 	return err
 }
 

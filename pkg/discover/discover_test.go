@@ -205,7 +205,8 @@ func TestAMD(t *testing.T) {
 
 // TestSameNumbers gives two GPUs one render node: neither may be handed out.
 func TestSameNumbers(t *testing.T) {
-	twin := strings.ReplaceAll(oneMI300X[:strings.Index(oneMI300X, "-- sys/class/kfd")], "0000:05:00.0", "0000:06:00.0")
+	single, _, _ := strings.Cut(oneMI300X, "-- sys/class/kfd")
+	twin := strings.ReplaceAll(single, "0000:05:00.0", "0000:06:00.0")
 	got := discoverIn(t, inMachine(t, oneMI300X+twin), Options{})
 	if len(got.Devices) != 0 {
 		t.Errorf("%d devices published", len(got.Devices))

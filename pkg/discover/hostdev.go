@@ -72,8 +72,10 @@ func hostDevices(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory 
 	var found Inventory
 	for _, h := range opts.HostDevices {
 		if err := h.Validate(); err != nil {
-			found.Problems = append(found.Problems, Problem{Subject: h.Name, Reason: ReasonInvalid,
-				Message: fmt.Sprintf("configured host device %q: %v", h.Name, err)})
+			found.Problems = append(found.Problems, Problem{
+				Subject: h.Name, Reason: ReasonInvalid,
+				Message: fmt.Sprintf("configured host device %q: %v", h.Name, err),
+			})
 			continue
 		}
 		found.add(h.matches(ctx, tree, h.Directories, func(d *draft, name string) { h.directory(d, name, opts.Capacity) }))

@@ -95,8 +95,10 @@ func read(tree *sysfs.Tree, name string) (f Function, ok bool, faults []error) {
 	}
 	r := reader{tree: tree, name: name, dir: sysfs.PCIDevice(name)}
 	if !tree.Exists(r.dir) {
-		return Function{}, false, []error{&Error{Address: name, Essential: true,
-			Err: fmt.Errorf("link %s leads nowhere: %w", sysfs.HostPath(r.dir), fs.ErrNotExist)}}
+		return Function{}, false, []error{&Error{
+			Address: name, Essential: true,
+			Err: fmt.Errorf("link %s leads nowhere: %w", sysfs.HostPath(r.dir), fs.ErrNotExist),
+		}}
 	}
 	f = Function{
 		Address: address,

@@ -29,7 +29,7 @@ type table struct {
 // declare adds a table from the words after the keyword.
 func (ts tables) declare(words []string) (*table, error) {
 	if len(words) < 2 {
-		return nil, errors.New("directive table: want table NAME COLUMN...")
+		return nil, errors.New("directive table: want table NAME and one COLUMN or more")
 	}
 	for i, w := range words {
 		if !identifier.MatchString(w) {

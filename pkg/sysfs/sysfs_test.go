@@ -215,7 +215,7 @@ func TestWriteAttr(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer writer.Close()
+	t.Cleanup(func() { _ = writer.Close() })
 	if err := writer.WriteAttr("sys/d/sriov_numvfs", "4\n"); err != nil {
 		t.Error(err)
 	}

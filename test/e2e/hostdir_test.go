@@ -31,11 +31,11 @@ func lendsDirectories() {
 		say("nothing can be deleted for a while: the disk is unpublished, and the next pod waits")
 		pinned := filepath.Join(h.MachineDir(gpuNode), "mnt/disks/ssd2/deep/er/file")
 		pin(ctx, pinned)
-		second := newPod(ctx, ns, "second", withTemplate("ssd"))
 		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, first.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyGone(ctx, first)
-		eventuallyWithheld(ctx, 1)
 		eventuallyPublished(ctx, gpuNode+"/host", "kept-ssd3", "ssd-ssd0", "ssd-ssd1")
+		eventuallyWithheld(ctx, 1)
+		second := newPod(ctx, ns, "second", withTemplate("ssd"))
 		eventuallyUnschedulable(ctx, second, "cannot allocate")
 		Expect(onDisk(ctx, "ssd2")).To(HaveEach(HavePrefix(".fettle-trash-")), "what the claim wrote is aside at once")
 
@@ -44,6 +44,12 @@ func lendsDirectories() {
 		running(ctx, second)
 		eventuallyWithheld(ctx, 0)
 		Expect(inside(ctx, second, main, "ls -A /scratch/ssd2; touch /scratch/ssd2/mine && ls -A /scratch/ssd2")).To(Equal("mine\n"))
+
+		say("a pod that waits for the disk gets it empty too")
+		third := newPod(ctx, ns, "third", withTemplate("ssd"))
+		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, second.Name, metav1.DeleteOptions{})).To(Succeed())
+		running(ctx, third)
+		Expect(inside(ctx, third, main, "ls -A /scratch/ssd2")).To(BeEmpty())
 	})
 
 	It("keeps what a claim wrote where the class says onRelease: Keep", func(ctx SpecContext) {

@@ -63,6 +63,7 @@ func TestE2E(t *testing.T) {
 
 var _ = BeforeSuite(func(ctx SpecContext) {
 	SetDefaultEventuallyTimeout(soon)
+	EnforceDefaultTimeoutsWhenUsingContexts()
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	if os.Getenv("E2E_REUSE") == "1" {
 		Expect(h.Connect()).To(Succeed())
