@@ -130,7 +130,8 @@ func (n *node) register() {
 		return ""
 	})
 	n.registration = registerapi.NewRegistrationClient(n.dial(registrar))
-	info, err := n.registration.GetInfo(n.t.Context(), &registerapi.InfoRequest{})
+	// The file is there a moment before the server listens.
+	info, err := n.registration.GetInfo(n.t.Context(), &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	must(n.t, err)
 	if info.Name != v1alpha1.DriverName || info.Type != registerapi.DRAPlugin {
 		n.t.Fatalf("the plugin says that it is %s %s", info.Type, info.Name)

@@ -122,6 +122,9 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 		if p.hadOwnSpec(r) {
 			signal(p.freed)
 		}
+		if r != nil && len(r.Steps) > 0 {
+			signal(p.looker.wake)
+		}
 		result := "ok"
 		if err != nil {
 			result = "error"

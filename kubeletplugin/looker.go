@@ -29,7 +29,9 @@ type looker struct {
 	query func(context.Context) (nvml.Report, error)
 	// uevents carries a value for every burst of kernel events; nil where the kernel does not tell.
 	uevents <-chan struct{}
-	purger  *purger
+	// wake carries a value when a claim gave something back that must be looked at.
+	wake   chan struct{}
+	purger *purger
 
 	// asked is what the kernel told of GPUs when NVML last answered, and report its answer. The library initialises every GPU of
 	// a node without persistence mode, so it is asked only when the kernel's story changed.
@@ -48,6 +50,7 @@ func (l *looker) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		case <-l.uevents:
+		case <-l.wake:
 		case <-l.purger.done:
 		}
 	}

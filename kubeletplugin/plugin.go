@@ -89,6 +89,7 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	}
 	p.looker = &looker{
 		config: &p.config, store: store, latest: p.latest, metrics: p.metrics, purger: newPurger(p.metrics), query: p.nvmlQuery(),
+		wake: make(chan struct{}, 1),
 	}
 	return p, nil
 }

@@ -255,7 +255,7 @@ func (c *cluster) testRefusals(t *testing.T) {
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	wrong := n.claim("wrong-config", func(c *resourceapi.ResourceClaim) {
-		configured(c, resourceapi.AllocationConfigSourceClaim, `{"apiVersion":"fettle.dev/v1alpha1","colour":"red","kind":"GPUConfig"}`)
+		configured(c, resourceapi.AllocationConfigSourceClaim, `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":"red"}`)
 		c.Status.Allocation.Devices.Config[0].Requests = []string{"gpu"}
 	}, result("gpu", device.KindGPU, gpu))
 	if answer := n.prepare(wrong); !strings.Contains(answer.Error, "colour") {

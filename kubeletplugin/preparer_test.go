@@ -324,14 +324,21 @@ func TestUnprepare(t *testing.T) {
 	}
 }
 
-// TestDirectoryLifecycle: lent, emptied at once, not lent again until what was moved aside is deleted, and the former owner and
-// mode are back.
+// TestDirectoryLifecycle: lent, emptied on release, and not lent again while anything that was moved aside waits to be deleted.
 func TestDirectoryLifecycle(t *testing.T) {
 	s := newSite(t)
 	first, second := allocated("u1", result("disk", device.KindHost, "ssd0")), allocated("u2", result("disk", device.KindHost, "ssd0"))
 	s.prepare(first)
 	must(t, os.WriteFile(filepath.Join(s.disk("ssd0"), "data"), nil, 0o600))
 	s.unprepare("u1")
+	if entries, err := os.ReadDir(s.disk("ssd0")); err != nil || len(entries) > 0 {
+		t.Fatalf("a little content is not gone at once: %v (%v)", entries, err)
+	}
+	// As a plugin leaves it that was killed, or had too much to delete at once.
+	dir, err := hostdir.Open(s.disk("ssd0"))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(s.disk("ssd0"), "data"), nil, 0o600))
+	must(t, errors.Join(dir.SetAside("u1"), dir.Close()))
 	if _, err := s.preparer.prepare(t.Context(), s.view, second); !errors.Is(err, hostdir.ErrDirty) {
 		t.Fatalf("error %v, want ErrDirty", err)
 	}

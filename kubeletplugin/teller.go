@@ -14,10 +14,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metaapply "k8s.io/client-go/applyconfigurations/meta/v1"
-	resourceapply "k8s.io/client-go/applyconfigurations/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -27,7 +26,7 @@ import (
 const (
 	// conditionPrepared is the condition on a claim's device that says why it could not be prepared.
 	conditionPrepared = "Prepared"
-	// fieldManager owns our entries of status.devices; other drivers' entries are never touched.
+	// fieldManager writes our entries of status.devices; other drivers' entries are never touched.
 	fieldManager = "fettle.dev"
 
 	reasonPrepared      = "Prepared"
@@ -85,34 +84,27 @@ func (t *teller) prepared(ctx context.Context, c *resourceapi.ResourceClaim) err
 	return nil
 }
 
-func (t *teller) setCondition(
-	ctx context.Context, c *resourceapi.ResourceClaim, status metav1.ConditionStatus, reason, message string,
-) error {
-	if c.Status.Allocation == nil {
-		return nil
+// setCondition sets the condition on our devices of a claim. It is an update and not an apply: applying encodes opaque
+// configurations anew, and where their keys were not in order the API server takes that for a change of the allocation.
+func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, status metav1.ConditionStatus, reason, message string) error {
+	claims := t.client.ResourceV1().ResourceClaims(c.Namespace)
+	condition := metav1.Condition{
+		Type: conditionPrepared, Status: status, Reason: reason, Message: truncate(message, maxMessage), LastTransitionTime: metav1.NewTime(t.now()),
 	}
-	apply := resourceapply.ResourceClaimStatus()
-	// Two requests with adminAccess may have the same device, which status.devices lists once.
-	told := map[deviceKey]bool{}
-	for i := range c.Status.Allocation.Devices.Results {
-		result := &c.Status.Allocation.Devices.Results[i]
-		key := keyOf(result.Driver, result.Pool, result.Device, (*string)(result.ShareID))
-		if result.Driver != v1alpha1.DriverName || told[key] {
-			continue
+	current := c
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
+		if current == nil {
+			if current, err = claims.Get(ctx, c.Name, metav1.GetOptions{}); err != nil {
+				return err
+			}
 		}
-		told[key] = true
-		condition := metaapply.Condition().WithType(conditionPrepared).WithStatus(status).WithReason(reason).
-			WithMessage(truncate(message, maxMessage)).WithLastTransitionTime(t.transition(c, result, status))
-		device := resourceapply.AllocatedDeviceStatus().WithDriver(result.Driver).WithPool(result.Pool).
-			WithDevice(result.Device).WithConditions(condition)
-		if result.ShareID != nil {
-			device.WithShareID(string(*result.ShareID))
+		updated, changed := withCondition(current, condition)
+		current = nil
+		if !changed || updated.UID != c.UID {
+			return nil
 		}
-		apply.WithDevices(device)
-	}
-	object := resourceapply.ResourceClaim(c.Name, c.Namespace).WithUID(c.UID).WithStatus(apply)
-	_, err := t.client.ResourceV1().ResourceClaims(c.Namespace).ApplyStatus(ctx, object, metav1.ApplyOptions{
-		FieldManager: fieldManager, Force: true,
+		_, err = claims.UpdateStatus(ctx, updated, metav1.UpdateOptions{FieldManager: fieldManager})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("set the condition %s of claim %s/%s: %w", conditionPrepared, c.Namespace, c.Name, err)
@@ -120,20 +112,40 @@ func (t *teller) setCondition(
 	return nil
 }
 
-// transition keeps the time of a condition that does not change, so that a retry every few seconds leaves the claim as it is.
-func (t *teller) transition(
-	c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult, status metav1.ConditionStatus,
-) metav1.Time {
-	for i := range c.Status.Devices {
-		d := &c.Status.Devices[i]
-		if keyOf(d.Driver, d.Pool, d.Device, d.ShareID) != keyOf(r.Driver, r.Pool, r.Device, (*string)(r.ShareID)) {
+// withCondition returns the claim with a condition on each of our allocated devices, and whether that changed anything. A condition
+// that has the same status already keeps its time, so that a retry every few seconds leaves the claim as it is.
+func withCondition(c *resourceapi.ResourceClaim, condition metav1.Condition) (*resourceapi.ResourceClaim, bool) {
+	out := c.DeepCopy()
+	if out.Status.Allocation == nil {
+		return out, false
+	}
+	changed := false
+	for i := range out.Status.Allocation.Devices.Results {
+		result := &out.Status.Allocation.Devices.Results[i]
+		if result.Driver != v1alpha1.DriverName {
 			continue
 		}
-		if have := meta.FindStatusCondition(d.Conditions, conditionPrepared); have != nil && have.Status == status {
-			return have.LastTransitionTime
+		if meta.SetStatusCondition(&entryOf(&out.Status, result).Conditions, condition) {
+			changed = true
 		}
 	}
-	return metav1.NewTime(t.now())
+	return out, changed
+}
+
+// entryOf is the entry of status.devices for an allocated device, made where there is none. Two requests with adminAccess may have
+// the same device, which is listed once.
+func entryOf(status *resourceapi.ResourceClaimStatus, r *resourceapi.DeviceRequestAllocationResult) *resourceapi.AllocatedDeviceStatus {
+	share := (*string)(r.ShareID)
+	for i := range status.Devices {
+		d := &status.Devices[i]
+		if keyOf(d.Driver, d.Pool, d.Device, d.ShareID) == keyOf(r.Driver, r.Pool, r.Device, share) {
+			return d
+		}
+	}
+	status.Devices = append(status.Devices, resourceapi.AllocatedDeviceStatus{
+		Driver: r.Driver, Pool: r.Pool, Device: r.Device, ShareID: share,
+	})
+	return &status.Devices[len(status.Devices)-1]
 }
 
 // deviceKey is what tells the entries of status.devices apart.

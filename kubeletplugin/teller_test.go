@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -79,26 +80,58 @@ func FuzzTruncate(f *testing.F) {
 	})
 }
 
-// TestTransition: a retry every few seconds must not change the time of a refusal, or each would be a write.
-func TestTransition(t *testing.T) {
-	past, now := metav1.NewTime(time.Unix(1000, 0)), time.Unix(2000, 0)
-	teller := &teller{now: func() time.Time { return now }}
-	c := allocated("u1", result("gpu", device.KindGPU, "gpu0"))
-	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{
-		{Driver: "other.dev", Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionFalse, now)},
-		{Driver: v1alpha1.DriverName, Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionFalse, past.Time)},
+// TestWithCondition: a retry every few seconds must not change the time of a refusal, or each would be a write.
+func TestWithCondition(t *testing.T) {
+	past, now := time.Unix(1000, 0), time.Unix(2000, 0)
+	refused := condition(metav1.ConditionFalse, now)[0]
+	foreign := resourceapi.AllocatedDeviceStatus{
+		Driver: "other.dev", Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionTrue, past),
 	}
-	r := &c.Status.Allocation.Devices.Results[0]
-	if got := teller.transition(c, r, metav1.ConditionFalse); !got.Equal(&past) {
-		t.Errorf("unchanged: %s, want %s", got, past)
+	own := func(at time.Time, status metav1.ConditionStatus) resourceapi.AllocatedDeviceStatus {
+		return resourceapi.AllocatedDeviceStatus{
+			Driver: v1alpha1.DriverName, Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(status, at),
+		}
 	}
-	if got := teller.transition(c, r, metav1.ConditionTrue); !got.Time.Equal(now) {
-		t.Errorf("changed: %s, want %s", got, now)
+	same := look(result("a", device.KindGPU, "gpu0"))
+	others := result("x", device.KindGPU, "gpu0")
+	others.Driver = "other.dev"
+	shared := result("gpu", device.KindGPU, "gpu0")
+	shared.ShareID = new(types.UID("s"))
+	ownShare := own(now, metav1.ConditionFalse)
+	ownShare.ShareID = new("s")
+	tests := []struct {
+		name        string
+		results     []apiResult
+		have, want  []resourceapi.AllocatedDeviceStatus
+		wantChanged bool
+	}{
+		{"first", []apiResult{same, others}, []resourceapi.AllocatedDeviceStatus{foreign},
+			[]resourceapi.AllocatedDeviceStatus{foreign, own(now, metav1.ConditionFalse)}, true},
+		{"again", []apiResult{same}, []resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
+			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)}, false},
+		{"after success", []apiResult{same}, []resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionTrue)},
+			[]resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)}, true},
+		{"two requests, one device", []apiResult{same, same}, nil, []resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)}, true},
+		{"a share", []apiResult{shared}, []resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
+			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse), ownShare}, true},
+		{"none of ours", []apiResult{others}, nil, nil, false},
 	}
-	shared := *r
-	shared.ShareID = new(c.UID)
-	if got := teller.transition(c, &shared, metav1.ConditionFalse); !got.Time.Equal(now) {
-		t.Errorf("another share: %s, want %s", got, now)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := allocated("u1", tt.results...)
+			c.Status.Devices = tt.have
+			before := c.DeepCopy()
+			got, changed := withCondition(c, refused)
+			if changed != tt.wantChanged {
+				t.Errorf("changed %v, want %v", changed, tt.wantChanged)
+			}
+			if diff := cmp.Diff(tt.want, got.Status.Devices); diff != "" {
+				t.Errorf("devices (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, c); diff != "" {
+				t.Errorf("the claim itself was changed:\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -54,6 +55,9 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	return step.Step{Kind: StepKind, Params: params}, nil
 }
 
+// purgeAtOnce is how long Undo deletes before it leaves the rest to the background. Others wait for the store's lock meanwhile.
+const purgeAtOnce = 100 * time.Millisecond
+
 // Kind does and undoes the step under a host root.
 func Kind(hostRoot string) step.Kind {
 	return step.Kind{
@@ -65,7 +69,7 @@ func Kind(hostRoot string) step.Kind {
 			defer d.Close()
 			return d.OpenUp()
 		},
-		Undo: func(_ context.Context, raw json.RawMessage) error {
+		Undo: func(ctx context.Context, raw json.RawMessage) error {
 			d, p, err := openStep(hostRoot, raw)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil // the directory left with its disk, and the content with it
@@ -74,7 +78,14 @@ func Kind(hostRoot string) step.Kind {
 				return err
 			}
 			defer d.Close()
-			return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before))
+			if err := errors.Join(d.SetAside(p.Claim), d.Restore(p.Before)); err != nil {
+				return err
+			}
+			// What is deleted at once never makes the device leave the scheduler's sight; the rest is not this step's to wait for.
+			brief, cancel := context.WithTimeout(ctx, purgeAtOnce)
+			defer cancel()
+			_ = d.Purge(brief)
+			return nil
 		},
 	}
 }

@@ -72,7 +72,7 @@ func lendsDirectories() {
 		running(ctx, pods...)
 		var mounts []string
 		for _, p := range pods {
-			inside(ctx, p, main, "echo "+p.Name+" > /mnt/ssd/*/name")
+			inside(ctx, p, main, "cd /mnt/ssd/* && echo "+p.Name+" > name")
 			mounts = append(mounts, strings.TrimSpace(inside(ctx, p, main, "ls /mnt/ssd")))
 		}
 		Expect(mounts).To(ConsistOf("ssd0", "ssd1"))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -85,10 +86,13 @@ func filesOf(ctx context.Context, node string, claim *resourceapi.ResourceClaim)
 	return lines(out), err
 }
 
+// reconciled is for what kubelet does at its next look at claims whose pods it never saw: once a minute.
+const reconciled = 100 * time.Second
+
 // eventuallyNothingLeft waits until a node knows nothing of a claim, and its count is that of its records.
 func eventuallyNothingLeft(ctx context.Context, node string, claim *resourceapi.ResourceClaim) {
 	GinkgoHelper()
-	Expect(harness.Poll(ctx, "the end of claim "+claim.Name, soon, func(ctx context.Context) error {
+	Expect(harness.Poll(ctx, "the end of claim "+claim.Name, reconciled, func(ctx context.Context) error {
 		files, err := filesOf(ctx, node, claim)
 		if err != nil {
 			return err

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fettle-dev/fettle/test/apitest"
+)
+
+// asPlugin makes the test's binary the plugin: its value is a directory that stands for /var/lib.
+const asPlugin = "TEST_AS_PLUGIN"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(asPlugin); dir != "" {
+		if err := unix.Mount(dir, "/var/lib", "", unix.MS_BIND, ""); err != nil {
+			fmt.Fprintln(os.Stderr, "mount:", err)
+			os.Exit(1)
+		}
+		if err := os.Unsetenv(asPlugin); err != nil {
+			os.Exit(1)
+		}
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// TestKernelModuleManagement starts the plugin as that operator's spec.dra does: with these variables, this port, and nothing else
+// but the credentials that a pod finds by itself.
+func TestKernelModuleManagement(t *testing.T) {
+	const port = 51515
+	if os.Geteuid() != 0 {
+		missing(t, "not root: the plugin's /var/lib cannot be made a directory of the test's own")
+	}
+	config := apitest.Start(t, nil)
+	kube, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	_, err = kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "kmm"}}, metav1.CreateOptions{})
+	must(t, err)
+	dir, err := os.MkdirTemp("", "kmm") // short, for the sockets
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	for _, name := range []string{"plugins", "plugins_registry", "varlib"} {
+		must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+	}
+	plugin := exec.CommandContext(t.Context(), os.Args[0], "--kubeconfig="+writeKubeconfig(t, config, dir))
+	plugin.Env = []string{
+		"NODE_NAME=kmm", "POD_UID=0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11", "CDI_ROOT=" + dir + "/cdi",
+		"KUBELET_REGISTRAR_DIRECTORY_PATH=" + dir + "/plugins_registry", "KUBELET_PLUGINS_DIRECTORY_PATH=" + dir + "/plugins",
+		"HEALTHCHECK_PORT=" + strconv.Itoa(port), asPlugin + "=" + dir + "/varlib",
+	}
+	var log bytes.Buffer
+	plugin.Stdout, plugin.Stderr = &log, &log
+	plugin.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	must(t, plugin.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- plugin.Wait() }()
+
+	connection, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
+	defer connection.Close() //nolint:errcheck // nothing is lost
+	check := func(service string) string {
+		request := &healthpb.HealthCheckRequest{Service: service}
+		response, err := healthpb.NewHealthClient(connection).Check(t.Context(), request)
+		switch {
+		case err != nil:
+			return err.Error()
+		case response.Status != healthpb.HealthCheckResponse_SERVING:
+			return response.Status.String()
+		}
+		return ""
+	}
+	apitest.Eventually(t, time.Minute, func() string {
+		select {
+		case err := <-ended:
+			t.Fatalf("the plugin ended: %v\n%s", err, log.String())
+		default:
+		}
+		return check("liveness")
+	})
+	if fault := check("readiness"); fault == "" {
+		t.Error("an unknown service is said to be served")
+	}
+	apitest.Eventually(t, time.Minute, func() string {
+		slices, err := kube.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=kmm"})
+		must(t, err)
+		if len(slices.Items) < 3 {
+			return fmt.Sprintf("%d slices are published", len(slices.Items))
+		}
+		return ""
+	})
+	must(t, plugin.Process.Signal(syscall.SIGTERM))
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("ended with %v\n%s", err, log.String())
+		}
+	case <-time.After(time.Minute):
+		t.Error("did not end when asked to")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "varlib", "fettle", "claims")); err != nil {
+		t.Errorf("the records are not below /var/lib/fettle: %v", err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// missing says in one line what a machine lacks.
+func missing(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(what)
+	}
+	t.Skip(what)
+}
+
+func writeKubeconfig(t *testing.T, config *rest.Config, dir string) string {
+	t.Helper()
+	file := clientcmdapi.NewConfig()
+	file.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	file.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	file.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
+	file.CurrentContext = "test"
+	path := filepath.Join(dir, "kubeconfig")
+	must(t, clientcmd.WriteToFile(*file, path))
+	return path
+}
