@@ -128,7 +128,7 @@ helm-lint: $(TOOLS)/helm ## Lint the chart
 	$< lint --quiet --strict deployments/helm/fettle
 
 .PHONY: test
-test: test-unit test-api test-e2e ## Run all tests: unit, then real API server, then real nodes
+test: test-unit test-api test-e2e test-e2e-older ## Run all tests: unit, then real API server, then real nodes, newest and oldest API
 
 # Tests against a real API server are called TestAPI or TestOlderAPI, wherever they are.
 API_TESTS := ^Test(Older)?API$$
@@ -137,12 +137,12 @@ API_TESTS := ^Test(Older)?API$$
 test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	CGO_ENABLED=1 go test -race -skip '$(API_TESTS)' $$(go list ./... | grep -v '/test/e2e')
-	cd test/cluster && go test ./...
+	cd test/cluster && go test ./internal/...
 
 .PHONY: test-api
 test-api: cluster-build ## Run the tests against a real API server
 	go test -count=1 -timeout 20m -run '$(API_TESTS)' \
-		$$(grep -rlE '^func Test(Older)?API\(' --include='*_test.go' controller kubeletplugin pkg test | xargs -n1 dirname | sort -u | sed 's|^|./|')
+		$$(grep -rlE '^func Test(Older)?API\(' --include='*_test.go' cmd controller kubeletplugin pkg test | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 # Without root, or on a kernel that lacks something, one line says why; CI must not skip.
 .PHONY: test-e2e
@@ -156,7 +156,15 @@ test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as 
 
 .PHONY: test-e2e-here
 test-e2e-here: cluster-build image $(TOOLS)/helm
+	$(if $(EMULATE),,cd test/cluster && go test -count=1 .)
 	go test -count=1 -timeout 60m ./test/e2e $(if $(FOCUS),-ginkgo.focus '$(FOCUS)')
+
+# The oldest Kubernetes that the chart accepts.
+OLDEST = 1.34
+
+.PHONY: test-e2e-older
+test-e2e-older: ## Run the end-to-end tests again as on Kubernetes 1.34
+	$(MAKE) test-e2e EMULATE=$(OLDEST)
 
 .PHONY: fuzz-short
 fuzz-short: ## Run every fuzz target for FUZZTIME (10s)
