@@ -84,7 +84,7 @@ func underLoad(ctx SpecContext) {
 	}()
 	Expect(h.Install(ctx, values().Merge(h.ValuesOf(nextVersion)))).To(Succeed())
 	eventuallyVersion(ctx, nextVersion)
-	Expect(h.Rollback(ctx)).To(Succeed())
+	Expect(h.Rollback(ctx, 0)).To(Succeed())
 	eventuallyVersion(ctx, h.Version)
 	close(stop)
 	created := <-done
@@ -92,7 +92,7 @@ func underLoad(ctx SpecContext) {
 	Expect(created).To(BeNumerically(">=", 25))
 
 	say("every pod ran to its end")
-	Expect(harness.Poll(ctx, "all pods to succeed", 4*time.Minute, func(ctx context.Context) error {
+	Expect(harness.Poll(ctx, "all pods to succeed", 6*time.Minute, func(ctx context.Context) error {
 		return allSucceeded(ctx, ns, created)
 	})).To(Succeed())
 	say("no Prepare failed")

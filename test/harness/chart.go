@@ -5,7 +5,9 @@ package harness
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"sigs.k8s.io/yaml"
 )
@@ -72,10 +74,25 @@ func (h *Harness) Install(ctx context.Context, values Values) error {
 	return err
 }
 
-// Rollback goes back to the revision before and waits.
-func (h *Harness) Rollback(ctx context.Context) error {
-	_, err := h.helmCommand(ctx, "rollback", Release, "--wait", "--timeout", "3m")
+// Rollback goes back to a revision, 0 for the one before, and waits.
+func (h *Harness) Rollback(ctx context.Context, revision int) error {
+	_, err := h.helmCommand(ctx, "rollback", Release, strconv.Itoa(revision), "--wait", "--timeout", "3m")
 	return err
+}
+
+// Revision is the release's newest revision.
+func (h *Harness) Revision(ctx context.Context) (int, error) {
+	out, err := h.helmCommand(ctx, "history", Release, "--max", "1", "--output", "json")
+	if err != nil {
+		return 0, err
+	}
+	var history []struct {
+		Revision int `json:"revision"`
+	}
+	if err := json.Unmarshal([]byte(out), &history); err != nil || len(history) != 1 {
+		return 0, fmt.Errorf("decode the release's history %q: %w", out, err)
+	}
+	return history[0].Revision, nil
 }
 
 // Uninstall removes the release; the error holds what the chart's hook said where it refused.
@@ -83,9 +100,10 @@ func (h *Harness) Uninstall(ctx context.Context) (string, error) {
 	return h.helmCommand(ctx, "uninstall", Release, "--wait", "--timeout", "3m")
 }
 
-// TestChart runs the chart's own test and returns what it printed.
+// TestChart runs the chart's own test and returns what Helm and the test printed.
 func (h *Harness) TestChart(ctx context.Context) (string, error) {
-	return h.helmCommand(ctx, "test", Release, "--timeout", "2m")
+	stdout, stderr, err := h.runBoth(ctx, nil, h.helm(), "--namespace", Namespace, "test", Release, "--timeout", "2m")
+	return stdout + stderr, err
 }
 
 func (h *Harness) helmCommand(ctx context.Context, args ...string) (string, error) {

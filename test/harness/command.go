@@ -36,17 +36,22 @@ func (e *CommandError) Unwrap() error { return e.Err }
 
 // run runs a program in the repository and returns what it wrote to standard output.
 func (h *Harness) run(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+	stdout, _, err := h.runBoth(ctx, stdin, args...)
+	return stdout, err
+}
+
+func (h *Harness) runBoth(ctx context.Context, stdin io.Reader, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // the harness exists to run programs
 	cmd.Dir, cmd.Stdin = h.Root, stdin
 	// A grandchild that keeps the pipe open must not outlast the deadline.
 	cmd.WaitDelay = 5 * time.Second
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.Kubeconfig(), "FETTLE_CACHE="+h.Cache)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), &CommandError{Args: args, Output: stdout.String() + stderr.String(), Err: err}
+		return out.String(), errOut.String(), &CommandError{Args: args, Output: out.String() + errOut.String(), Err: err}
 	}
-	return stdout.String(), nil
+	return out.String(), errOut.String(), nil
 }
 
 // cluster runs the cluster's program. Flags must come before a "--".

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const documents = "../docs/user"
+
+// fence is a block of YAML in a Markdown file.
+var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+
+// TestDocuments checks the YAML that the user's documents show: objects as the API server and admission would, selectors by their
+// type. What is neither is a part of a configuration, whose own tests read it.
+func TestDocuments(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join(documents, "*.md"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no documents (%v)", err)
+	}
+	for _, path := range paths {
+		for _, block := range fence.FindAllStringSubmatch(read(t, path), -1) {
+			text := block[1]
+			switch {
+			case strings.Contains(text, "\nkind: KubeletPluginConfiguration"):
+			case strings.HasPrefix(text, "apiVersion:"):
+				if err := decode(text); err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
+				for _, finding := range findings(t, text, path) {
+					t.Error(finding)
+				}
+			case strings.Contains(text, "- cel:"):
+				checkSelectors(t, path, text)
+			}
+		}
+	}
+}
+
+// checkSelectors reads a list of selectors, with or without its key.
+func checkSelectors(t *testing.T, path, text string) {
+	t.Helper()
+	if !strings.Contains(text, "selectors:") {
+		text = "selectors:\n" + text
+	}
+	var spec resourceapi.DeviceClassSpec
+	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
+		t.Errorf("%s: %v in\n%s", path, err, text)
+	}
+}
+
+// TestDocumentsComplete finds names that users meet and that no document explains.
+func TestDocumentsComplete(t *testing.T) {
+	for _, test := range []struct {
+		document, source string
+		name             *regexp.Regexp
+	}{
+		{"attributes.md", "../pkg/device/names.go", regexp.MustCompile(`QualifiedName = "(\w+)"`)},
+		{"troubleshooting.md", "../pkg/discover/problem.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md", "../pkg/claim/refused.go", regexp.MustCompile(`Reason = "(\w+)"`)},
+		{"troubleshooting.md", "../kubeletplugin/teller.go", regexp.MustCompile(`reason\w+\s+= "(\w+)"`)},
+		{"kubelet-plugin.md", "../kubeletplugin/metrics.go", regexp.MustCompile(`Name: "(\w+)"`)},
+		{"kubelet-plugin.md", "../cmd/fettle-kubeletplugin/options.go", regexp.MustCompile(`Var\(&\w+\.\w+, "([\w-]+)"`)},
+	} {
+		names := test.name.FindAllStringSubmatch(read(t, test.source), -1)
+		if len(names) == 0 {
+			t.Errorf("%s: no names found; the test looks in the wrong place", test.source)
+		}
+		text := read(t, filepath.Join(documents, test.document))
+		for _, name := range names {
+			if !regexp.MustCompile(`\b` + name[1] + `\b`).MatchString(text) {
+				t.Errorf("%s does not explain %s of %s", test.document, name[1], test.source)
+			}
+		}
+	}
+}
