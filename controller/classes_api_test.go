@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller"
-	"github.com/fettle-dev/fettle/controller/internal/apitest"
+	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 // createForeignClass makes a class of a shipped name before any controller runs, as an admin could.

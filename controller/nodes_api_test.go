@@ -18,7 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller"
-	"github.com/fettle-dev/fettle/controller/internal/apitest"
+	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 // accelerator creates an AcceleratorNode, retired as the value says, and its Node if it is to have one.

@@ -20,8 +20,8 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller"
-	"github.com/fettle-dev/fettle/controller/internal/apitest"
 	"github.com/fettle-dev/fettle/controller/uninstall"
+	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 // workload is a pod that holds a claim, and the node that prepared it.

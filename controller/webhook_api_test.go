@@ -22,8 +22,8 @@ import (
 
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/certs"
-	"github.com/fettle-dev/fettle/controller/internal/apitest"
 	"github.com/fettle-dev/fettle/controller/webhook"
+	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 func rawObject(s string) runtime.RawExtension { return runtime.RawExtension{Raw: []byte(s)} }

@@ -121,6 +121,9 @@ func demo(ctx context.Context, o options, environ []string, stdout io.Writer) (r
 	start := time.Now()
 	results, err = playAll(ctx, h, scenarios, o, stdout)
 	times.scenarios = time.Since(start)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+	}
 	report(stdout, results, times)
 	return results, err
 }

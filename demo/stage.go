@@ -38,6 +38,9 @@ type times struct {
 
 // prepare starts the cluster and installs the chart.
 func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, error) {
+	const limit = 6 * time.Minute // some 12 seconds on an idle machine
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	var t times
 	values, err := chartValues(h)
 	if err != nil {
@@ -119,6 +122,9 @@ func playAll(ctx context.Context, h *harness.Harness, scenarios []play.Scenario,
 	var group errgroup.Group
 	group.SetLimit(o.parallel)
 	for i, s := range scenarios {
+		if ctx.Err() != nil {
+			break
+		}
 		group.Go(func() error {
 			r := result{Scenario: s, Skipped: tooOld(s, h.Emulate)}
 			start := time.Now()
@@ -130,7 +136,7 @@ func playAll(ctx context.Context, h *harness.Harness, scenarios []play.Scenario,
 			printing.Lock()
 			defer printing.Unlock()
 			fmt.Fprintf(stdout, "%s %s (%.1f s)\n", r.verdict(), s.Name, r.Took.Seconds())
-			if r.Err == nil {
+			if r.Err == nil || ctx.Err() != nil {
 				return nil
 			}
 			dir := filepath.Join(h.Cache, "demo-failed", s.Name)

@@ -44,9 +44,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKernelModuleManagement starts the plugin as that operator's spec.dra does: with these variables, this port, and nothing else
+// TestAPI starts the plugin as the Kernel Module Management operator does for spec.dra: with these variables, this port, and nothing else
 // but the credentials that a pod finds by itself.
-func TestKernelModuleManagement(t *testing.T) {
+func TestAPI(t *testing.T) {
 	const port = 51515
 	if os.Geteuid() != 0 {
 		missing(t, "not root: the plugin's /var/lib cannot be made a directory of the test's own")

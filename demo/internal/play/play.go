@@ -67,17 +67,17 @@ func Contexts(kubeconfig string, scenarios []Scenario) error {
 }
 
 // Play runs a scenario to its end or to the first step that is not as expected. What it made is removed afterwards, without waiting
-// for it to be gone, unless it failed and keep is set. Its context must be there.
+// for it to be gone, unless it failed and keep is set, or the end of ctx stopped it. Its context must be there.
 func Play(ctx context.Context, h *harness.Harness, s Scenario, look string, keep bool) error {
 	st := &stage{Scenario: s, h: h, look: look, vars: map[string]string{}}
 	if _, err := h.Kubectl(ctx, "create", "namespace", s.Namespace()); err != nil {
 		return err
 	}
 	err := st.play(ctx)
-	if err != nil && keep {
+	if err != nil && keep || ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(err, st.clear(context.WithoutCancel(ctx)))
+	return errors.Join(err, st.clear(ctx))
 }
 
 func (st *stage) play(ctx context.Context) error {
