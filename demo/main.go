@@ -132,7 +132,8 @@ func demo(ctx context.Context, o options, environ []string, stdout io.Writer) (r
 func leave(ctx context.Context, h *harness.Harness, keep bool, stdout io.Writer) error {
 	if keep {
 		cluster := filepath.Join(h.Cache, "bin", "cluster")
-		fmt.Fprintf(stdout, "\nThe cluster runs: export KUBECONFIG=%s\nEnd it: %s down --state %s --name %s\n", h.Kubeconfig(), cluster, h.State, h.Name)
+		fmt.Fprintf(stdout, "\nThe cluster runs: export KUBECONFIG=%s\n", h.Kubeconfig())
+		fmt.Fprintf(stdout, "End it: %s down --state %s --name %s\n", cluster, h.State, h.Name)
 		return nil
 	}
 	const limit = 2 * time.Minute

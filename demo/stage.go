@@ -133,10 +133,13 @@ func playAll(ctx context.Context, h *harness.Harness, scenarios []play.Scenario,
 			}
 			r.Took = time.Since(start)
 			results[i] = r
+			if ctx.Err() != nil {
+				return nil // interrupted, which is no verdict
+			}
 			printing.Lock()
 			defer printing.Unlock()
 			fmt.Fprintf(stdout, "%s %s (%.1f s)\n", r.verdict(), s.Name, r.Took.Seconds())
-			if r.Err == nil || ctx.Err() != nil {
+			if r.Err == nil {
 				return nil
 			}
 			dir := filepath.Join(h.Cache, "demo-failed", s.Name)

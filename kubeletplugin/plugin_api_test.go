@@ -42,6 +42,7 @@ func TestAPI(t *testing.T) {
 }
 
 func (c *cluster) testPublish(t *testing.T) {
+	t.Parallel()
 	for machine, gpus := range map[string]int{"8xh100-sxm": 8, "200-devices": 200, "empty": 0} {
 		t.Run(machine, func(t *testing.T) {
 			n := c.newNode(t, "publish-"+machine, machine)
@@ -107,6 +108,7 @@ func checkMetrics(t *testing.T, n *node, want string) {
 // testRestart: a new version of the plugin finds its slices as they should be and writes none of them. A change of one pool then
 // proves that it looked, and leaves the others alone.
 func (c *cluster) testRestart(t *testing.T) {
+	t.Parallel()
 	n := c.newNode(t, "restart", "200-devices")
 	n.start("pod-1")
 	n.eventually(func() string { return n.statusFault(200) })
@@ -154,6 +156,7 @@ func publishedCondition(s *v1alpha1.AcceleratorNodeStatus) *metav1.Condition {
 
 // testHardware swaps the machine while the plugin runs.
 func (c *cluster) testHardware(t *testing.T) {
+	t.Parallel()
 	n := c.newNode(t, "hardware", "empty")
 	n.start("pod-1")
 	n.eventually(func() string { return n.statusFault(0) })
@@ -202,6 +205,7 @@ func (n *node) gpus() []string {
 }
 
 func (c *cluster) testPrepare(t *testing.T) {
+	t.Parallel()
 	n := c.newNode(t, "prepare", "8xh100-sxm")
 	n.start("pod-1")
 	gpus := n.gpus()
@@ -251,6 +255,7 @@ func (c *cluster) testPrepare(t *testing.T) {
 
 // testRefusals wants an Event and a condition where a claim is refused, and the condition taken back where it is prepared later.
 func (c *cluster) testRefusals(t *testing.T) {
+	t.Parallel()
 	n := c.newNode(t, "refusals", "8xh100-sxm")
 	n.start("pod-1")
 	gpu := n.gpus()[0]
@@ -315,6 +320,7 @@ func (n *node) conditionOf(c *resourceapi.ResourceClaim) *metav1.Condition {
 
 // testAdminAccess looks at one device through two requests, held by another claim, and then at one that is gone.
 func (c *cluster) testAdminAccess(t *testing.T) {
+	t.Parallel()
 	n := c.newNode(t, "admin", "8xh100-sxm")
 	n.start("pod-1")
 	gpu := n.gpus()[0]
@@ -389,6 +395,7 @@ func (c *cluster) testWave(t *testing.T) {
 }
 
 func (c *cluster) testHealth(t *testing.T) {
+	t.Parallel()
 	n := c.newNode(t, "health", "8xh100-sxm")
 	n.start("pod-1")
 	n.gpus()
@@ -422,6 +429,7 @@ func (c *cluster) testHealth(t *testing.T) {
 
 // testRetire empties a node step by step, and takes it back.
 func (c *cluster) testRetire(t *testing.T) {
+	t.Parallel()
 	n := c.newNode(t, "retire", "8xh100-sxm")
 	n.start("pod-1")
 	n.eventually(func() string { return n.statusFault(8) })

@@ -134,7 +134,7 @@ resolvConf: %s
 serializeImagePulls: false
 # A pod whose devices could not be prepared is tried again this often: kubelet returns no error for it, so it waits for the next
 # regular look. The API server may refuse the first attempt, since it lets a node read a claim a moment after it bound the pod.
-syncFrequency: 5s
+syncFrequency: 2s
 # The default would make a directory in the host's /usr.
 volumePluginDir: /var/lib/kubelet/volume-plugins
 `, c.File("pki", "ca.crt"), Socket, c.Cgroup(n.Name), filepath.Join(n.Dirs.Config, "resolv.conf"))
