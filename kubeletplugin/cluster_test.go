@@ -51,7 +51,8 @@ func newCluster(t *testing.T) *cluster {
 	c.clients.Dynamic, err = dynamic.NewForConfig(config)
 	must(t, err)
 	compact := rest.CopyConfig(config)
-	compact.AcceptContentTypes, compact.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	compact.ContentType = "application/vnd.kubernetes.protobuf"
+	compact.AcceptContentTypes = compact.ContentType + ",application/json"
 	c.clients.Kube, err = kubernetes.NewForConfig(compact)
 	must(t, err)
 	labels := map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"}
@@ -75,12 +76,13 @@ type node struct {
 	health       drahealth.DRAResourceHealthClient
 }
 
-// newNode makes a Node object and a machine. The directories are not the test's own, whose names are too long for sockets.
+// newNode makes a Node object and a machine.
 func (c *cluster) newNode(t *testing.T, name, machine string) *node {
 	t.Helper()
-	_, err := c.clients.Kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	_, err := c.clients.Kube.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{})
 	must(t, err)
-	dir, err := os.MkdirTemp("", "fkp")
+	dir, err := os.MkdirTemp("", "fkp") //nolint:usetesting // the test's own directory is too long for a socket
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	n := &node{cluster: c, t: t, name: name, config: Config{

@@ -17,8 +17,9 @@ const header = "apiVersion: config.fettle.dev/v1alpha1\nkind: KubeletPluginConfi
 
 func TestParseFile(t *testing.T) {
 	whole := FileConfig{
-		TypeMeta:    metav1.TypeMeta{APIVersion: ConfigAPIVersion, Kind: ConfigKind},
-		HostDevices: localSSD(), NVML: NVMLConfig{Disabled: true, Timeout: metav1.Duration{Duration: 5 * time.Second}, DriverRoot: "/run/nvidia/driver"},
+		TypeMeta:          metav1.TypeMeta{APIVersion: ConfigAPIVersion, Kind: ConfigKind},
+		HostDevices:       localSSD(),
+		NVML:              NVMLConfig{Disabled: true, Timeout: metav1.Duration{Duration: 5 * time.Second}, DriverRoot: "/run/nvidia/driver"},
 		DiscoveryInterval: metav1.Duration{Duration: time.Minute}, DeviceMetadata: true,
 	}
 	bare := FileConfig{TypeMeta: whole.TypeMeta}.withDefaults()
@@ -39,7 +40,7 @@ hostDevices:
 `},
 		{name: "JSON", text: `{"apiVersion":"config.fettle.dev/v1alpha1","kind":"KubeletPluginConfiguration"}`, want: bare},
 		{name: "empty", text: "", wantErrs: []string{ConfigKind}},
-		{name: "another kind", text: strings.Replace(header, "Kubelet", "Cubelet", 1), wantErrs: []string{"CubeletPluginConfiguration", "expected"}},
+		{name: "another kind", text: strings.Replace(header, "Kubelet", "Cubelet", 1), wantErrs: []string{"CubeletPlugin", "expected"}},
 		{name: "another version", text: strings.Replace(header, "v1alpha1", "v1", 1), wantErrs: []string{"config.fettle.dev/v1\""}},
 		{name: "unknown key", text: header + "discoveryIntervall: 1m", wantErrs: []string{`"discoveryIntervall"`}},
 		{name: "unknown nested key", text: header + "nvml: {root: /}", wantErrs: []string{`"root"`}},
@@ -120,8 +121,8 @@ func TestConfigValidate(t *testing.T) {
 		{name: "no node", change: func(c *Config) { c.Node = "" }, want: []string{"NODE_NAME"}},
 		{name: "relative", change: func(c *Config) { c.HostRoot, c.StateDir = "host", "" }, want: []string{`--host-root`, `--state-dir`}},
 		{name: "port", change: func(c *Config) { c.HealthPort = 0 }, want: []string{"--health-port"}},
-		{name: "long directory of plugins", change: func(c *Config) { c.PluginsDir = long }, want: []string{"--kubelet-plugins-dir", "107"}},
-		{name: "long directory of registration", change: func(c *Config) { c.RegistryDir = long }, want: []string{"--kubelet-registry-dir", "107"}},
+		{name: "long plugins", change: func(c *Config) { c.PluginsDir = long }, want: []string{"--kubelet-plugins-dir", "107"}},
+		{name: "long registry", change: func(c *Config) { c.RegistryDir = long }, want: []string{"--kubelet-registry-dir", "107"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -16,7 +16,9 @@ func TestHealthReport(t *testing.T) {
 	now := time.Unix(1000, 0)
 	known := map[kubeletplugin.DeviceHealth]bool{}
 	healthy := func(pool, name string) kubeletplugin.DeviceHealth {
-		return kubeletplugin.DeviceHealth{PoolName: testNode + pool, DeviceName: name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: now}
+		return kubeletplugin.DeviceHealth{
+			PoolName: testNode + pool, DeviceName: name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: now,
+		}
 	}
 	gone := func(pool, name string) kubeletplugin.DeviceHealth {
 		return kubeletplugin.DeviceHealth{

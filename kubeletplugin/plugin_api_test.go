@@ -84,7 +84,7 @@ func (n *node) statusFault(gpus int) string {
 			return fmt.Sprintf("pool %+v", pool)
 		}
 	}
-	want := map[string]int32{n.name + "/gpu": int32(gpus), n.name + "/fpga": 0, n.name + "/host": 0} //nolint:gosec // a small constant
+	want := map[string]int32{n.name + "/gpu": int32(gpus), n.name + "/fpga": 0, n.name + "/host": 0}
 	if status.PluginVersion != "test" || status.PreparedClaims != 0 || status.ProblemCount != 0 {
 		return fmt.Sprintf("status %+v", status)
 	}
@@ -215,7 +215,8 @@ func (c *cluster) testPrepare(t *testing.T) {
 		t.Fatalf("answer %+v", first)
 	}
 	got := first.Devices[0]
-	if !slices.Equal(got.RequestNames, []string{"a"}) || got.PoolName != n.name+"/gpu" || got.DeviceName != gpus[0] || len(got.CdiDeviceIds) != 1 {
+	if !slices.Equal(got.RequestNames, []string{"a"}) || got.PoolName != n.name+"/gpu" || got.DeviceName != gpus[0] ||
+		len(got.CdiDeviceIds) != 1 {
 		t.Errorf("device %+v", got)
 	}
 	if !n.plugin.specs.dir.Has(got.CdiDeviceIds[0]) {
@@ -292,7 +293,8 @@ func (c *cluster) testRefusals(t *testing.T) {
 // refusedWith wants an Event and a condition on the claim.
 func (n *node) refusedWith(c *resourceapi.ResourceClaim, reason, text string) {
 	n.t.Helper()
-	if got := n.conditionOf(c); got == nil || got.Status != metav1.ConditionFalse || got.Reason != reason || !strings.Contains(got.Message, text) {
+	got := n.conditionOf(c)
+	if got == nil || got.Status != metav1.ConditionFalse || got.Reason != reason || !strings.Contains(got.Message, text) {
 		n.t.Errorf("claim %s has condition %+v, want %s with %q", c.Name, got, reason, text)
 	}
 	n.eventually(func() string {
@@ -478,7 +480,8 @@ func (c *cluster) testRetire(t *testing.T) {
 func (n *node) annotate(value string) {
 	n.t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, RetireAnnotation, value)
-	_, err := n.clients.Dynamic.Resource(acceleratorNodes()).Patch(n.t.Context(), n.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	client := n.clients.Dynamic.Resource(acceleratorNodes())
+	_, err := client.Patch(n.t.Context(), n.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(n.t, err)
 }
 

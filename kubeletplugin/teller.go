@@ -86,10 +86,13 @@ func (t *teller) prepared(ctx context.Context, c *resourceapi.ResourceClaim) err
 
 // setCondition sets the condition on our devices of a claim. It is an update and not an apply: applying encodes opaque
 // configurations anew, and where their keys were not in order the API server takes that for a change of the allocation.
-func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, status metav1.ConditionStatus, reason, message string) error {
+func (t *teller) setCondition(
+	ctx context.Context, c *resourceapi.ResourceClaim, status metav1.ConditionStatus, reason, message string,
+) error {
 	claims := t.client.ResourceV1().ResourceClaims(c.Namespace)
 	condition := metav1.Condition{
-		Type: conditionPrepared, Status: status, Reason: reason, Message: truncate(message, maxMessage), LastTransitionTime: metav1.NewTime(t.now()),
+		Type: conditionPrepared, Status: status, Reason: reason, Message: truncate(message, maxMessage),
+		LastTransitionTime: metav1.NewTime(t.now()),
 	}
 	current := c
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {

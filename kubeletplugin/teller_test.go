@@ -105,15 +105,35 @@ func TestWithCondition(t *testing.T) {
 		have, want  []resourceapi.AllocatedDeviceStatus
 		wantChanged bool
 	}{
-		{"first", []apiResult{same, others}, []resourceapi.AllocatedDeviceStatus{foreign},
-			[]resourceapi.AllocatedDeviceStatus{foreign, own(now, metav1.ConditionFalse)}, true},
-		{"again", []apiResult{same}, []resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
-			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)}, false},
-		{"after success", []apiResult{same}, []resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionTrue)},
-			[]resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)}, true},
+		{
+			"first",
+			[]apiResult{same, others},
+			[]resourceapi.AllocatedDeviceStatus{foreign},
+			[]resourceapi.AllocatedDeviceStatus{foreign, own(now, metav1.ConditionFalse)},
+			true,
+		},
+		{
+			"again",
+			[]apiResult{same},
+			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
+			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
+			false,
+		},
+		{
+			"after success",
+			[]apiResult{same},
+			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionTrue)},
+			[]resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)},
+			true,
+		},
 		{"two requests, one device", []apiResult{same, same}, nil, []resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)}, true},
-		{"a share", []apiResult{shared}, []resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
-			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse), ownShare}, true},
+		{
+			"a share",
+			[]apiResult{shared},
+			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
+			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse), ownShare},
+			true,
+		},
 		{"none of ours", []apiResult{others}, nil, nil, false},
 	}
 	for _, tt := range tests {

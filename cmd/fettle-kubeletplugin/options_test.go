@@ -37,7 +37,8 @@ func TestParse(t *testing.T) {
 			},
 		},
 		{
-			name: "own variables", environ: []string{"FETTLE_NODE_NAME=n", "FETTLE_HTTP_ADDRESS=:1", "FETTLE_KUBE_API_BURST=7", "FETTLE_NVML_COMMAND="},
+			name:    "own variables",
+			environ: []string{"FETTLE_NODE_NAME=n", "FETTLE_HTTP_ADDRESS=:1", "FETTLE_KUBE_API_BURST=7", "FETTLE_NVML_COMMAND="},
 			change: func(o *options) {
 				o.config.Node, o.config.HTTPAddress, o.burst, o.config.NVMLCommand = "n", ":1", 7, ""
 			},
@@ -45,7 +46,8 @@ func TestParse(t *testing.T) {
 		{
 			name: "Kernel Module Management's variables",
 			environ: []string{
-				"NODE_NAME=n", "POD_UID=u", "CDI_ROOT=/cdi", "KUBELET_REGISTRAR_DIRECTORY_PATH=/r", "KUBELET_PLUGINS_DIRECTORY_PATH=/p", "HEALTHCHECK_PORT=5",
+				"NODE_NAME=n", "POD_UID=u", "CDI_ROOT=/cdi", "KUBELET_REGISTRAR_DIRECTORY_PATH=/r",
+				"KUBELET_PLUGINS_DIRECTORY_PATH=/p", "HEALTHCHECK_PORT=5",
 			},
 			change: func(o *options) {
 				c := &o.config

@@ -36,6 +36,7 @@ func commands() []command {
 		{"devices", "show the devices that the driver finds on a machine", runDevices},
 		{"machine expand", "write a machine file as a host tree", runMachineExpand},
 		{"machine record", "record this machine as a machine file", runMachineRecord},
+		{"validate", "check claims, templates and classes in a YAML file", runValidate},
 		{"version", "show the version of this binary", runVersion},
 	}
 }

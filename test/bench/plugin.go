@@ -74,7 +74,8 @@ func (b *bench) measure(ctx context.Context, machine string, run int) (s sample,
 		return s, err
 	}
 	plugin := exec.CommandContext(ctx, b.binary, "--kubeconfig="+b.kubeconfig, "--node-name="+node, "--host-root="+filepath.Join(root, "host"),
-		"--kubelet-plugins-dir="+filepath.Join(root, "p"), "--kubelet-registry-dir="+filepath.Join(root, "r"), "--cdi-root="+filepath.Join(root, "cdi"),
+		"--kubelet-plugins-dir="+filepath.Join(root, "p"), "--kubelet-registry-dir="+filepath.Join(root, "r"),
+		"--cdi-root="+filepath.Join(root, "cdi"),
 		"--state-dir="+filepath.Join(root, "state"), "--http-address=127.0.0.1:"+ports[0], "--health-port="+ports[1], "--nvml-command=")
 	var log bytes.Buffer
 	plugin.Stderr = &log
@@ -170,7 +171,8 @@ func listening(sockets []string) bool {
 // published says whether all pools of the node are in the API server, with all their slices.
 func (b *bench) published(ctx context.Context, node, machine string) (bool, error) {
 	want := map[string]int{"empty": 3, "200-devices": 6}[machine]
-	list, err := b.kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + node})
+	own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + node}
+	list, err := b.kube.ResourceV1().ResourceSlices().List(ctx, own)
 	if err != nil {
 		return false, err
 	}

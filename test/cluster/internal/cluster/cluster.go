@@ -6,8 +6,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/test/cluster/internal/cgroup"
 	"github.com/fettle-dev/fettle/test/cluster/internal/controlplane"
@@ -106,8 +109,10 @@ func (c *Cluster) spawn(scope, component string, s proc.Spec) (*proc.Daemon, err
 		return nil, err
 	}
 	if err := proc.Save(c.PIDFile(scope, component), d.PID); err != nil {
-		<-d.Done // only a process that ended cannot be recorded
-		return nil, fmt.Errorf("start %s: %w", component, d.Ended())
+		// What is not recorded would not be stopped. Most often it has ended, and why says more than that it is gone.
+		_ = unix.Kill(d.PID, unix.SIGKILL)
+		<-d.Done
+		return nil, fmt.Errorf("start %s: %w", component, errors.Join(err, d.Ended()))
 	}
 	return d, nil
 }
