@@ -44,13 +44,17 @@ func (b Builder) steps() []step {
 	static := []string{"CGO_ENABLED=0"}
 	steps := []step{
 		// etcd's main package is called server; it gets its usual name.
-		{b.Source, static, []string{"-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(b.Bin, "etcd"),
-			"go.etcd.io/etcd/server/v3"}},
+		{b.Source, static, []string{
+			"-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(b.Bin, "etcd"),
+			"go.etcd.io/etcd/server/v3",
+		}},
 		{b.Source, static, append([]string{"-trimpath", "-ldflags", version, "-o", b.Bin + "/"}, packages()...)},
 	}
 	if b.Nodes {
-		steps = append(steps, step{filepath.Join(b.Source, "runc"), []string{"CGO_ENABLED=1"}, []string{"-trimpath", "-tags", "seccomp",
-			"-ldflags", "-s -w", "-o", b.Bin + "/", "github.com/opencontainers/runc"}})
+		steps = append(steps, step{filepath.Join(b.Source, "runc"), []string{"CGO_ENABLED=1"}, []string{
+			"-trimpath", "-tags", "seccomp",
+			"-ldflags", "-s -w", "-o", b.Bin + "/", "github.com/opencontainers/runc",
+		}})
 	}
 	return steps
 }
