@@ -55,7 +55,7 @@ func (p *preparer) prepare(ctx context.Context, v *view, c *resourceapi.Resource
 		old = nil
 	}
 	if old != nil && old.BootID == p.bootID {
-		return old, p.verify(old)
+		return old, p.verify(ctx, old)
 	}
 	// A record of an earlier boot keeps its effects, as a pod keeps its volumes, but the numbers of device nodes are read anew.
 	r, specs, err := p.plan(v, c, allocation, old)
@@ -181,8 +181,15 @@ func (p *preparer) release(ctx context.Context, r *record.Record) error {
 	return p.store.Remove(r)
 }
 
-// verify makes the files of an earlier Prepare be there again: the CDI directory may have been wiped since.
-func (p *preparer) verify(r *record.Record) error {
+// verify makes what an earlier Prepare did be there again: the CDI directory may have been wiped since.
+func (p *preparer) verify(ctx context.Context, r *record.Record) error {
+	// The Prepare that wrote the record may have been cut off right after: what it meant to do is done, or done again.
+	if err := p.store.Acquire(r); err != nil {
+		return err
+	}
+	if err := p.steps.Apply(ctx, r.Steps); err != nil {
+		return err
+	}
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		if p.specs.Has(d.CDIDevice) {

@@ -353,6 +353,28 @@ func TestDirectoryLifecycle(t *testing.T) {
 	}
 }
 
+// TestCutOffPrepareIsFinished: a plugin that died after it wrote the record left neither the owner nor the effect.
+func TestCutOffPrepareIsFinished(t *testing.T) {
+	s := newSite(t)
+	c := allocated("u1", result("disk", device.KindHost, "ssd0"))
+	s.prepare(c)
+	links, err := filepath.Glob(filepath.Join(filepath.Dir(s.cdiRoot), "state", "owners", "*"))
+	must(t, err)
+	for _, link := range links {
+		must(t, os.Remove(link))
+	}
+	must(t, os.Chmod(s.disk("ssd0"), 0o700))
+	s.prepare(c)
+	if !s.store.Held(testNode+"/host", "ssd0") {
+		t.Error("nobody holds the device")
+	}
+	info, err := os.Stat(s.disk("ssd0"))
+	must(t, err)
+	if info.Mode().Perm() != 0o777 {
+		t.Errorf("mode %v, want it open to the pod", info.Mode())
+	}
+}
+
 func TestDirectoryKept(t *testing.T) {
 	s := newSite(t)
 	data := filepath.Join(s.disk("ssd0"), "data")

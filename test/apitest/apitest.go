@@ -21,7 +21,7 @@ import (
 // skipped, or fails where CI is "true".
 func Start(t *testing.T, flags map[string]string) *rest.Config {
 	t.Helper()
-	dir := os.Getenv("KUBEBUILDER_ASSETS") //nolint:forbidigo // a test's main is the go tool
+	dir := os.Getenv("KUBEBUILDER_ASSETS")
 	if dir == "" {
 		dir = filepath.Join(root(t), ".cache", "bin")
 	}
@@ -56,7 +56,7 @@ func Start(t *testing.T, flags map[string]string) *rest.Config {
 // missing says in one line what a machine lacks.
 func missing(t *testing.T, name, dir string) {
 	t.Helper()
-	if os.Getenv("CI") == "true" { //nolint:forbidigo // a test's main is the go tool
+	if os.Getenv("CI") == "true" {
 		t.Fatalf("%s is not in %s: build the test cluster's binaries first", name, dir)
 	}
 	t.Skipf("%s is not in %s: build the test cluster's binaries to run the API tests", name, dir)
@@ -84,7 +84,7 @@ func root(t *testing.T) string {
 // FreePort returns a TCP port that was free a moment ago on all addresses.
 func FreePort(t *testing.T) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", ":0") //nolint:gosec // the servers under test listen on all addresses too
+	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)
 	}

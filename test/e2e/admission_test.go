@@ -45,7 +45,8 @@ func wrongConfigs(ctx SpecContext) {
 			path += "." + c.path
 		}
 		object := metav1.ObjectMeta{Name: "wrong"}
-		_, err := h.Kube.ResourceV1().ResourceClaims(ns).Create(ctx, &resourceapi.ResourceClaim{ObjectMeta: object, Spec: s}, metav1.CreateOptions{})
+		claim := &resourceapi.ResourceClaim{ObjectMeta: object, Spec: s}
+		_, err := h.Kube.ResourceV1().ResourceClaims(ns).Create(ctx, claim, metav1.CreateOptions{})
 		Expect(err).To(MatchError(And(ContainSubstring("spec."+path), ContainSubstring(c.says))), "claim")
 		_, err = h.Kube.ResourceV1().ResourceClaimTemplates(ns).Create(ctx, &resourceapi.ResourceClaimTemplate{
 			ObjectMeta: object, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: s},
@@ -78,7 +79,8 @@ func scale(ctx context.Context, replicas int32) {
 		metav1.PatchOptions{}, "scale")
 	Expect(err).NotTo(HaveOccurred())
 	Expect(harness.Poll(ctx, fmt.Sprintf("%d controllers", replicas), soon, func(ctx context.Context) error {
-		pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+		controllers := metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"}
+		pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, controllers)
 		if err != nil {
 			return err
 		}
@@ -156,7 +158,8 @@ func otherDrivers(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
 	other := spec(request("nic", "nic.example.com"))
 	other.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-		opaque("nic.example.com", `{"kind":"GPUConfig","sharing":7}`), opaque("gpu.example.com", config("GPUConfig", `"sharing":{"strategie":1}`)),
+		opaque("nic.example.com", `{"kind":"GPUConfig","sharing":7}`),
+		opaque("gpu.example.com", config("GPUConfig", `"sharing":{"strategie":1}`)),
 	}
 	class := opaque("nic.example.com", `{"policy":{"allowedNamespaces":7}}`)
 	pass := func(name string) {

@@ -80,9 +80,9 @@ func claimFiles(ctx context.Context, node string, claim *resourceapi.ResourceCla
 }
 
 func filesOf(ctx context.Context, node string, claim *resourceapi.ResourceClaim) ([]string, error) {
-	out, err := h.OnNode(ctx, node, "sh", "-c",
-		`for d in /var/lib/fettle /var/run/cdi /var/lib/kubelet/plugins/fettle.dev; do find "$d" -name "*$0*"; grep -rl "$0" "$d"; done | sort -u`,
-		string(claim.UID))
+	const script = `for d in /var/lib/fettle /var/run/cdi /var/lib/kubelet/plugins/fettle.dev; do
+		find "$d" -name "*$0*"; grep -rl "$0" "$d"; done | sort -u`
+	out, err := h.OnNode(ctx, node, "sh", "-c", script, string(claim.UID))
 	return lines(out), err
 }
 

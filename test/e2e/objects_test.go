@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"maps"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -177,11 +176,4 @@ func onNode(node string) func(*corev1.Pod) {
 // script replaces what the first container runs.
 func script(text string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"sh", "-c", text} }
-}
-
-func labelled(labels map[string]string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Labels = map[string]string{}
-		maps.Copy(p.Labels, labels)
-	}
 }

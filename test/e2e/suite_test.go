@@ -75,6 +75,11 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 		DeferCleanup(func(ctx SpecContext) { Expect(h.Down(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
 	}
 	Expect(h.Up(ctx)).To(Succeed())
+	version, err := h.Kube.Discovery().ServerVersion()
+	Expect(err).NotTo(HaveOccurred())
+	if older {
+		Expect(version.EmulationMajor+"."+version.EmulationMinor).To(Equal(h.Emulate), "the API is the older one")
+	}
 	placeAll(ctx)
 	Expect(h.Install(ctx, values())).To(Succeed())
 }, NodeTimeout(15*time.Minute))

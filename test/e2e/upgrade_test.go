@@ -209,7 +209,7 @@ func (f *followed) read(ctx context.Context, pod string) {
 	if err != nil {
 		return // its absence shows in the count
 	}
-	defer stream.Close() //nolint:errcheck // read only
+	defer stream.Close()
 	_, _ = io.Copy(writer(func(p []byte) (int, error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()

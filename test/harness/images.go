@@ -27,7 +27,7 @@ func (h *Harness) BuildVersion(ctx context.Context, version, dir string) error {
 	if err != nil {
 		return fmt.Errorf("build version %s: %w", version, err)
 	}
-	if err := os.WriteFile(filepath.Join(bin, "fettle-nvml"), nvml, 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(bin, "fettle-nvml"), nvml, 0o755); err != nil {
 		return fmt.Errorf("build version %s: %w", version, err)
 	}
 	_, err = h.run(ctx, nil, "go", "run", "./deployments/images", "-bin", filepath.Dir(bin), "-version", version, "-arch", runtime.GOARCH,
