@@ -59,7 +59,7 @@ func followsClaims() {
 	})
 }
 
-// holdOnGPUNode runs a pod with one GPU and one disk on the GPU node, in a namespace of its own.
+// holdOnGPUNode runs a pod with one GPU on the GPU node, in a namespace of its own.
 func holdOnGPUNode(ctx context.Context, name string) (*corev1.Pod, *resourceapi.ResourceClaim) {
 	GinkgoHelper()
 	ns := newNamespace(ctx, nil)
