@@ -5,6 +5,7 @@
 package proc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -70,11 +71,14 @@ func Start(s Spec) (*Daemon, error) {
 	return d, nil
 }
 
+// errCleanly stands for the status of a process that should have stayed and ended without a fault.
+var errCleanly = errors.New("exit status 0")
+
 // Ended reports a daemon that stopped early, with the end of its log.
 func (d *Daemon) Ended() error {
 	select {
 	case <-d.Done:
-		return fmt.Errorf("process ended (%v); its log %s ends:\n%s", d.Err, d.log, Tail(d.log, 15))
+		return fmt.Errorf("process ended (%w); its log %s ends:\n%s", cmp.Or(d.Err, errCleanly), d.log, Tail(d.log, 15))
 	default:
 		return nil
 	}
