@@ -25,9 +25,9 @@ import (
 
 const plugin = "fettle-kubeletplugin"
 
-// TestAPIServer installs the chart in a real API server, as it is and as the oldest one supported, and checks what its
+// TestAPI installs the chart in a real API server, as it is and as the oldest one supported, and checks what its
 // admission objects do there.
-func TestAPIServer(t *testing.T) {
+func TestAPI(t *testing.T) {
 	for name, flags := range map[string]map[string]string{
 		"newest": nil,
 		"1.34":   {"emulated-version": "1.34"},
