@@ -140,7 +140,7 @@ test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the
 	cd test/cluster && go test ./internal/...
 
 .PHONY: test-api
-test-api: cluster-build ## Run the tests against a real API server
+test-api: cluster-build $(TOOLS)/helm ## Run the tests against a real API server
 	go test -count=1 -timeout 20m -run '$(API_TESTS)' \
 		$$(grep -rlE '^func Test(Older)?API\(' --include='*_test.go' cmd controller kubeletplugin pkg test | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
