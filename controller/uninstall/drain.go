@@ -82,6 +82,10 @@ func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod, byDeletion bool)
 	}
 	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: same}}
 	err := u.Client.SubResource("eviction").Create(ctx, pod, eviction)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		// An eviction is an object, and none can be made where the namespace is going, which takes the pod along anyway.
+		return u.remove(ctx, pod, true)
+	}
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err) {
 		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
