@@ -156,13 +156,18 @@ func (p *preparer) commit(ctx context.Context, r *record.Record, specs []cdi.Spe
 	return nil
 }
 
-// renew brings a record of an earlier boot up to date. Nothing is undone where a part fails: what the claim wrote is still its own,
-// and the old record makes the next call try again.
-func (p *preparer) renew(ctx context.Context, r *record.Record, specs []cdi.Spec) error {
+// takeEffect makes the claim the holder of its devices and applies its steps, both of which may have been done before.
+func (p *preparer) takeEffect(ctx context.Context, r *record.Record) error {
 	if err := p.store.Acquire(r); err != nil {
 		return err
 	}
-	if err := p.steps.Apply(ctx, r.Steps); err != nil {
+	return p.steps.Apply(ctx, r.Steps)
+}
+
+// renew brings a record of an earlier boot up to date. Nothing is undone where a part fails: what the claim wrote is still its own,
+// and the old record makes the next call try again.
+func (p *preparer) renew(ctx context.Context, r *record.Record, specs []cdi.Spec) error {
+	if err := p.takeEffect(ctx, r); err != nil {
 		return err
 	}
 	for _, spec := range specs {
@@ -184,10 +189,7 @@ func (p *preparer) release(ctx context.Context, r *record.Record) error {
 // verify makes what an earlier Prepare did be there again: the CDI directory may have been wiped since.
 func (p *preparer) verify(ctx context.Context, r *record.Record) error {
 	// The Prepare that wrote the record may have been cut off right after: what it meant to do is done, or done again.
-	if err := p.store.Acquire(r); err != nil {
-		return err
-	}
-	if err := p.steps.Apply(ctx, r.Steps); err != nil {
+	if err := p.takeEffect(ctx, r); err != nil {
 		return err
 	}
 	for i := range r.Devices {
