@@ -65,16 +65,19 @@ LIBC_arm64 := libc6-dev-arm64-cross
 CC_amd64 := x86_64-linux-gnu-gcc
 CC_arm64 := aarch64-linux-gnu-gcc
 
+# NVIDIA's header marks functions as deprecated that its binding has to call.
+NVML_ENV := CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations
+
 .PHONY: nvml-$(ARCH)
 nvml-$(ARCH):
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
-	CGO_ENABLED=1 GOOS=linux $(GOBUILD) -o $(BIN)/ ./cmd/fettle-nvml
+	$(NVML_ENV) GOOS=linux $(GOBUILD) -o $(BIN)/ ./cmd/fettle-nvml
 
 .PHONY: nvml-$(OTHER)
 nvml-$(OTHER):
 	@if command -v $(CC_$(OTHER)) >/dev/null || tools/debian $(GCC_$(OTHER)) $(LIBC_$(OTHER)); then \
 		set -x; \
-		CC=$(CC_$(OTHER)) CGO_ENABLED=1 GOOS=linux GOARCH=$(OTHER) $(GOBUILD) -o dist/linux_$(OTHER)/ ./cmd/fettle-nvml; \
+		CC=$(CC_$(OTHER)) $(NVML_ENV) GOOS=linux GOARCH=$(OTHER) $(GOBUILD) -o dist/linux_$(OTHER)/ ./cmd/fettle-nvml; \
 	else \
 		echo "fettle-nvml for $(OTHER) is not built: there is no C compiler for it here"; \
 		[ "$${CI:-}" != true ]; \
@@ -128,16 +131,23 @@ helm-lint: $(TOOLS)/helm ## Lint the chart
 	$< lint --quiet --strict deployments/helm/fettle
 
 .PHONY: test
-test: test-unit test-api test-e2e test-e2e-older ## Run all tests: unit, then real API server, then real nodes, newest and oldest API
+test: test-unit test-crash test-api test-e2e test-e2e-older ## Run all tests: unit, crashes, then real API server, then real nodes, newest and oldest API
 
 # Tests against a real API server are called TestAPI or TestOlderAPI, wherever they are.
 API_TESTS := ^Test(Older)?API$$
 
+# Tests that kill processes, cut the power and break the disk at every operation. They print how many.
+CRASH_TESTS := ^Test(CrashPoints|PowerLoss|EverySyncMatters|DiskFaults)$$
+
 .PHONY: test-unit
 test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
-	CGO_ENABLED=1 go test -race -skip '$(API_TESTS)' $$(go list ./... | grep -v '/test/e2e')
+	CGO_ENABLED=1 go test -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $$(go list ./... | grep -v '/test/e2e')
 	cd test/cluster && go test ./internal/...
+
+.PHONY: test-crash
+test-crash: ## Kill the plugin, lose power and fail the disk at every operation of its life
+	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' ./kubeletplugin/engine | grep -vE '^(=== |    ---)'
 
 .PHONY: test-api
 test-api: cluster-build $(TOOLS)/helm ## Run the tests against a real API server
@@ -174,6 +184,10 @@ fuzz-short: ## Run every fuzz target for FUZZTIME (10s)
 			go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) "./$$(dirname "$$file")"; \
 		done; \
 	done
+
+.PHONY: bench
+bench: cluster-build ## Measure Prepare and Unprepare as shipped; one JSON object a line
+	@go run ./test/bench
 
 ##@ Cluster
 

@@ -7,106 +7,123 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
 const (
-	filePrefix = "fettle.dev-"
-	fileSuffix = ".json"
-	// tmpPrefix has no suffix that a runtime watches for, so that only the rename makes it look.
-	tmpPrefix = ".fettle.dev-"
-	specMode  = 0o644
+	filePrefix      = "fettle.dev-"
+	tmpPrefix       = disk.TemporaryPrefix + filePrefix
+	claimFilePrefix = "fettle.dev-claim-"
+	fileSuffix      = ".json"
+	specMode        = 0o644
+	dirMode         = 0o755
 )
 
 // Dir is the spec directory that the container runtime reads, /var/run/cdi unless it is configured otherwise. Only files of
 // Fettle's own vendor prefix are ever touched.
 type Dir struct {
+	fs   disk.FS
 	path string
 }
 
 // Open makes the directory where it is missing.
-func Open(path string) (*Dir, error) {
-	d := &Dir{path: path}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+func Open(fsys disk.FS, path string) (*Dir, error) {
+	d := &Dir{fs: fsys, path: path}
+	if err := disk.MkdirAll(fsys, path, dirMode); err != nil {
 		return nil, fmt.Errorf("make the CDI directory: %w", err)
 	}
 	return d, nil
 }
 
 // Ensure makes the spec's file be there with the spec's content, and writes nothing if it already is. The directory is usually
-// on a tmpfs and may have been wiped since Open.
+// on a tmpfs and may have been wiped since Open. Nothing is synced: what a power loss leaves is compared and written again before
+// any container is told of it.
 func (d *Dir) Ensure(spec Spec) error {
 	path := filepath.Join(d.path, spec.File)
-	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, spec.Content) {
+	if have, err := d.fs.ReadFile(path); err == nil && bytes.Equal(have, spec.Content) {
 		return nil
 	}
-	if err := os.MkdirAll(d.path, 0o755); err != nil {
-		return fmt.Errorf("make the CDI directory: %w", err)
-	}
-	f, err := os.CreateTemp(d.path, tmpPrefix+"*")
-	if err != nil {
-		return fmt.Errorf("write CDI spec %s: %w", spec.Device, err)
-	}
-	_, err = f.Write(spec.Content)
-	err = errors.Join(err, f.Chmod(specMode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	err := disk.Replace(d.fs, path, spec.Content, specMode)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = disk.MkdirAll(d.fs, d.path, dirMode); err == nil {
+			err = disk.Replace(d.fs, path, spec.Content, specMode)
+		}
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write CDI spec %s: %w", spec.Device, err), removeIfThere(f.Name()))
+		return fmt.Errorf("CDI spec %s: %w", spec.Device, err)
 	}
 	return nil
 }
 
-// Has says whether the file that defines a qualified device name is there.
+// Has says whether the file that defines the name of a common spec is there.
 func (d *Dir) Has(qualified string) bool {
 	file, err := fileOf(qualified)
 	if err != nil {
 		return false
 	}
-	_, err = os.Lstat(filepath.Join(d.path, file))
+	_, err = d.fs.Lstat(filepath.Join(d.path, file))
 	return err == nil
 }
 
-// Sweep removes Fettle's spec files whose device is not in keep, and temporary files of writes that were cut off. The caller
-// makes sure that no claim is being prepared meanwhile. It returns how many specs it removed.
-func (d *Dir) Sweep(keep map[string]bool) (int, error) {
-	kept := make(map[string]bool, len(keep))
-	for qualified := range keep {
-		file, err := fileOf(qualified)
-		if err != nil {
-			return 0, err
-		}
-		kept[file] = true
+// Files are the names in the directory, none where it is missing.
+func (d *Dir) Files() (map[string]bool, error) {
+	entries, err := d.fs.ReadDir(d.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list the CDI directory: %w", err)
 	}
-	entries, err := os.ReadDir(d.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+	files := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		files[e.Name()] = true
 	}
-	if err != nil {
-		return 0, fmt.Errorf("sweep the CDI directory: %w", err)
+	return files, nil
+}
+
+// Sweep removes files. The caller makes sure that nobody needs them.
+func (d *Dir) Sweep(files []string) error {
+	var errs []error
+	for _, name := range files {
+		errs = append(errs, disk.RemoveIfThere(d.fs, filepath.Join(d.path, name)))
 	}
-	var (
-		removed int
-		errs    []error
-	)
+	return errors.Join(errs...)
+}
+
+// Unwanted are the spec files of Fettle's that keep does not want, and what writes that were cut off left behind, sorted. A nil keep
+// wants none.
+func (d *Dir) Unwanted(keep func(file string) bool) ([]string, error) {
+	entries, err := d.fs.ReadDir(d.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("sweep the CDI directory: %w", err)
+	}
+	var unwanted []string
 	for _, e := range entries {
 		name := e.Name()
 		spec := strings.HasPrefix(name, filePrefix) && strings.HasSuffix(name, fileSuffix)
-		if !strings.HasPrefix(name, tmpPrefix) && (!spec || kept[name]) {
-			continue
-		}
-		err := removeIfThere(filepath.Join(d.path, name))
-		errs = append(errs, err)
-		if err == nil && spec {
-			removed++
+		if strings.HasPrefix(name, tmpPrefix) || spec && (keep == nil || !keep(name)) {
+			unwanted = append(unwanted, name)
 		}
 	}
-	return removed, errors.Join(errs...)
+	return unwanted, nil
+}
+
+// ClaimOf is the UID of the claim whose own specs a file holds.
+func ClaimOf(file string) (uid string, ok bool) {
+	name, ours := strings.CutPrefix(file, claimFilePrefix)
+	uid, ok = strings.CutSuffix(name, fileSuffix)
+	return uid, ours && ok && uid != ""
+}
+
+// FileOf is the file that defines a qualified name of a common spec, empty where it cannot be one.
+func FileOf(qualified string) string {
+	file, err := fileOf(qualified)
+	if err != nil {
+		return ""
+	}
+	return file
 }
 
 // fileOf is the file that defines a qualified device name.
@@ -115,12 +132,5 @@ func fileOf(qualified string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("CDI device name %q: %w", qualified, err)
 	}
-	return fileName(vendor, class, name), nil
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return fileName(vendor+"/"+class, name), nil
 }

@@ -3,44 +3,48 @@
 package cdi
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/fault"
 )
 
 func open(t *testing.T) *Dir {
 	t.Helper()
-	d, err := Open(filepath.Join(t.TempDir(), "run", "cdi"))
+	d, err := Open(disk.OS{}, filepath.Join(t.TempDir(), "run", "cdi"))
+	must(t, err)
+	return d
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d
 }
 
 func ensure(t *testing.T, d *Dir, edits device.Edits) Spec {
 	t.Helper()
 	spec, err := Common(edits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Ensure(spec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, d.Ensure(spec))
 	return spec
 }
 
 func names(t *testing.T, d *Dir) []string {
 	t.Helper()
 	entries, err := os.ReadDir(d.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
@@ -52,9 +56,7 @@ func names(t *testing.T, d *Dir) []string {
 func identity(t *testing.T, path string) string {
 	t.Helper()
 	var stat syscall.Stat_t
-	if err := syscall.Stat(path, &stat); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Stat(path, &stat))
 	return fmt.Sprint(stat.Ino, stat.Ctim)
 }
 
@@ -63,9 +65,7 @@ func TestEnsureWritesOnce(t *testing.T) {
 	spec := ensure(t, d, cases()["nvidia"])
 	path := filepath.Join(d.path, spec.File)
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if info.Mode() != specMode {
 		t.Errorf("mode %v, want %v: the runtime may run as another user", info.Mode(), os.FileMode(specMode))
 	}
@@ -88,15 +88,17 @@ func TestEnsureRepairs(t *testing.T) {
 		"removed file":    func(_ *Dir, path string) error { return os.Remove(path) },
 		"truncated file":  func(_ *Dir, path string) error { return os.Truncate(path, 7) },
 		"empty file":      func(_ *Dir, path string) error { return os.Truncate(path, 0) },
+		"other content":   func(_ *Dir, path string) error { return os.WriteFile(path, []byte("{}"), 0o600) },
+		"link elsewhere": func(d *Dir, path string) error {
+			return errors.Join(os.Remove(path), os.Symlink(filepath.Join(d.path, "missing", "x"), path))
+		},
 	}
 	for name, damage := range tests {
 		t.Run(name, func(t *testing.T) {
 			d := open(t)
 			spec := ensure(t, d, cases()["nvidia"])
 			path := filepath.Join(d.path, spec.File)
-			if err := damage(d, path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, damage(d, path))
 			ensure(t, d, cases()["nvidia"])
 			if got, err := os.ReadFile(path); err != nil || string(got) != string(spec.Content) {
 				t.Errorf("content %q, %v", got, err)
@@ -111,12 +113,8 @@ func TestEnsureRepairs(t *testing.T) {
 func TestEnsureFails(t *testing.T) {
 	d := open(t)
 	spec, err := Common(cases()["nvidia"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(d.path, spec.File, "sub"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Join(d.path, spec.File, "sub"), 0o755))
 	if err := d.Ensure(spec); err == nil {
 		t.Error("wrote over a directory")
 	}
@@ -138,44 +136,136 @@ func TestHas(t *testing.T) {
 	}
 }
 
-// TestSweep removes what is Fettle's and not wanted, and nothing else.
-func TestSweep(t *testing.T) {
+// put makes files that are not this package's.
+func put(t *testing.T, d *Dir, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		must(t, os.WriteFile(filepath.Join(d.path, name), []byte("{}"), 0o600))
+	}
+}
+
+// foreign are the files of others, some of them named almost like Fettle's.
+func foreign() []string {
+	return []string{
+		"nvidia.com-gpu.json", "k8s.gpu.nvidia.com-claim_1.json", "fettle.dev-common.yaml", "fettle.dev_metadata_1_gpu.json",
+		"fettle.device-common-1.json", ".nvidia.com-tmp", ".tmp-nvidia.com-gpu.json-00000001", "spec.1.tmp",
+	}
+}
+
+// TestUnwanted lists what is Fettle's and not wanted, and nothing else.
+func TestUnwanted(t *testing.T) {
 	d := open(t)
 	kept, gone := ensure(t, d, cases()["nvidia"]), ensure(t, d, cases()["mount"])
-	foreign := []string{
-		"nvidia.com-gpu.json", "k8s.gpu.nvidia.com-claim_1.json", "fettle.dev-common.yaml", "fettle.dev_metadata_1_gpu.json",
-		"fettle.device-common-1.json", ".nvidia.com-tmp",
+	cutOff := ".tmp-" + kept.File + "-00000001"
+	put(t, d, foreign()...)
+	put(t, d, "fettle.dev-claim-u1.json", cutOff)
+	got, err := d.Unwanted(func(file string) bool { return file == kept.File })
+	must(t, err)
+	want := []string{cutOff, "fettle.dev-claim-u1.json", gone.File}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("unwanted (-want +got):\n%s", diff)
 	}
-	for _, name := range append(foreign, tmpPrefix+"123", tmpPrefix+"123.json") {
-		if err := os.WriteFile(filepath.Join(d.path, name), []byte("{}"), 0o600); err != nil {
-			t.Fatal(err)
+	all, err := d.Unwanted(nil)
+	must(t, err)
+	if want := append(want, kept.File); !slices.Equal(slices.Sorted(slices.Values(want)), all) {
+		t.Errorf("where nothing is wanted: %v, want %v", all, want)
+	}
+	must(t, d.Sweep(got))
+	must(t, d.Sweep(got)) // again
+	if want := slices.Sorted(slices.Values(append(foreign(), kept.File))); !slices.Equal(want, names(t, d)) {
+		t.Errorf("after the sweep: %v, want %v", names(t, d), want)
+	}
+	must(t, os.RemoveAll(d.path))
+	if got, err := d.Unwanted(nil); err != nil || len(got) > 0 {
+		t.Errorf("without a directory: %v, %v", got, err)
+	}
+	must(t, d.Sweep([]string{kept.File}))
+}
+
+func TestFiles(t *testing.T) {
+	d := open(t)
+	spec := ensure(t, d, cases()["nvidia"])
+	put(t, d, "nvidia.com-gpu.json")
+	got, err := d.Files()
+	must(t, err)
+	if diff := cmp.Diff(map[string]bool{spec.File: true, "nvidia.com-gpu.json": true}, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	must(t, os.RemoveAll(d.path))
+	if got, err := d.Files(); err != nil || len(got) > 0 {
+		t.Errorf("without a directory: %v, %v", got, err)
+	}
+	must(t, os.WriteFile(d.path, nil, 0o600))
+	if _, err := d.Files(); err == nil {
+		t.Error("listed a file")
+	}
+	if _, err := d.Unwanted(nil); err == nil {
+		t.Error("swept a file")
+	}
+}
+
+func TestFileOf(t *testing.T) {
+	for name, want := range map[string]string{
+		"fettle.dev/common=x1": "fettle.dev-common-x1.json", "": "", "fettle.dev/common": "", "x1": "", "fettle.dev/../x=y": "",
+	} {
+		if got := FileOf(name); got != want {
+			t.Errorf("FileOf(%q) = %q, want %q", name, got, want)
 		}
 	}
-	removed, err := d.Sweep(map[string]bool{kept.Device: true, "fettle.dev/common=unwritten": true})
-	if err != nil || removed != 1 {
-		t.Errorf("removed %d, %v, want 1", removed, err)
-	}
-	if d.Has(gone.Device) || !d.Has(kept.Device) {
-		t.Errorf("files %v", names(t, d))
-	}
-	for _, name := range foreign {
-		if _, err := os.Stat(filepath.Join(d.path, name)); err != nil {
-			t.Errorf("another's file: %v", err)
+}
+
+// TestEveryWriteFails: where a disk has no room or cannot be written, the runtime sees the old content or the new, never a part, and
+// the error says what it is about.
+func TestEveryWriteFails(t *testing.T) {
+	spec, err := Common(cases()["both"])
+	must(t, err)
+	for name, arrange := range map[string]func(d *Dir, path string) error{
+		"new":     func(*Dir, string) error { return nil },
+		"damaged": func(_ *Dir, path string) error { return os.WriteFile(path, []byte("old"), 0o600) },
+		"wiped":   func(d *Dir, _ string) error { return os.RemoveAll(filepath.Dir(d.path)) },
+	} {
+		for n := 1; ; n++ {
+			reached := false
+			for _, f := range []fault.Fault{
+				fault.Fail(n, syscall.ENOSPC), fault.Fail(n, syscall.EROFS), fault.Short(n), fault.Full(n), fault.ReadOnly(n),
+			} {
+				d := open(t)
+				path := filepath.Join(d.path, spec.File)
+				must(t, arrange(d, path))
+				in := fault.New(f)
+				err := (&Dir{fs: in.FS(disk.OS{}), path: d.path}).Ensure(spec)
+				disturbed := slices.ContainsFunc(in.Log(), func(op fault.Op) bool { return op.Fault != "" })
+				reached = reached || disturbed
+				if (err != nil) != disturbed || err != nil && !strings.Contains(err.Error(), spec.Device) {
+					t.Errorf("%s, %s at %d: error %v, want one that names %s", name, f.Do, n, err, spec.Device)
+				}
+				checkWhole(t, d, path, spec)
+				must(t, d.Ensure(spec))
+				if got, err := os.ReadFile(path); err != nil || string(got) != string(spec.Content) {
+					t.Errorf("%s, %s at %d: in the end %q, %v", name, f.Do, n, got, err)
+				}
+			}
+			if !reached {
+				t.Logf("%s: %d operations", name, n-1)
+				break
+			}
 		}
 	}
-	if got := len(names(t, d)); got != len(foreign)+1 {
-		t.Errorf("files %v", names(t, d))
+}
+
+// checkWhole wants the old file, the new one or none, and nothing else that a runtime reads.
+func checkWhole(t *testing.T, d *Dir, path string, spec Spec) {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	if err == nil && string(got) != "old" && string(got) != string(spec.Content) {
+		t.Errorf("the runtime sees %q", got)
 	}
-	if _, err := d.Sweep(map[string]bool{"not a name": true}); err == nil || !d.Has(kept.Device) {
-		t.Errorf("error %v: a name that cannot be read may be any file's, so nothing is removed", err)
-	}
-	if removed, err := d.Sweep(nil); err != nil || removed != 1 {
-		t.Errorf("removed %d, %v", removed, err)
-	}
-	if err := os.RemoveAll(d.path); err != nil {
-		t.Fatal(err)
-	}
-	if removed, err := d.Sweep(nil); err != nil || removed != 0 {
-		t.Errorf("without a directory: removed %d, %v", removed, err)
+	files, err := d.Files()
+	must(t, err)
+	delete(files, spec.File)
+	for name := range files {
+		if ext := filepath.Ext(name); ext == ".json" || ext == ".yaml" {
+			t.Errorf("the runtime reads %s", name)
+		}
 	}
 }

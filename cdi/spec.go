@@ -32,7 +32,7 @@ const namePrefix = "x"
 
 // Spec is one immutable spec file.
 type Spec struct {
-	// Device is the qualified name to hand to kubelet: fettle.dev/common=xHASH.
+	// Device is the qualified name to hand to kubelet: fettle.dev/common=xHASH. A claim's own spec has several, see OfClaim.
 	Device string
 	// File is the file's base name.
 	File string
@@ -53,7 +53,9 @@ func Common(edits device.Edits) (Spec, error) {
 	sum := sha256.Sum256(content)
 	name := namePrefix + hex.EncodeToString(sum[:])[:hashLength]
 	raw := &specs.Spec{Kind: CommonKind, Devices: []specs.Device{{Name: name, ContainerEdits: containerEdits}}}
-	return render(raw, name)
+	spec, err := render(raw)
+	spec.Device, spec.File = CommonKind+"="+name, fileName(CommonKind, name)
+	return spec, err
 }
 
 // validate refuses what the runtime's library accepts while a spec is made and not when it is read, or understands otherwise: it
@@ -79,32 +81,34 @@ func validate(edits device.Edits) error {
 	return errors.Join(faults...)
 }
 
-// render validates a spec of one device with the runtime's own library and writes it at the lowest version that its fields
-// need, since an older runtime refuses a newer version whatever the content.
-func render(raw *specs.Spec, name string) (Spec, error) {
+// render validates a spec with the runtime's own library and writes it at the lowest version that its fields need, since an older
+// runtime refuses a newer version whatever the content.
+func render(raw *specs.Spec) (Spec, error) {
 	version, err := specs.MinimumRequiredVersion(raw)
 	if err != nil {
-		return Spec{}, fmt.Errorf("version of CDI spec %s=%s: %w", raw.Kind, name, err)
+		return Spec{}, fmt.Errorf("version of a CDI spec of kind %s: %w", raw.Kind, err)
 	}
 	raw.Version = version
-	edits := cdiapi.ContainerEdits{ContainerEdits: &raw.Devices[0].ContainerEdits}
-	if err := edits.Validate(); err != nil {
-		return Spec{}, fmt.Errorf("CDI spec %s=%s: %w", raw.Kind, name, err)
-	}
-	vendor, class := parser.ParseQualifier(raw.Kind)
-	qualified := parser.QualifiedName(vendor, class, name)
-	if _, _, _, err := parser.ParseQualifiedName(qualified); err != nil {
-		return Spec{}, fmt.Errorf("CDI device name: %w", err)
+	for i := range raw.Devices {
+		d := &raw.Devices[i]
+		qualified := raw.Kind + "=" + d.Name
+		edits := cdiapi.ContainerEdits{ContainerEdits: &d.ContainerEdits}
+		if err := edits.Validate(); err != nil {
+			return Spec{}, fmt.Errorf("CDI spec %s: %w", qualified, err)
+		}
+		if _, _, _, err := parser.ParseQualifiedName(qualified); err != nil {
+			return Spec{}, fmt.Errorf("CDI device name: %w", err)
+		}
 	}
 	content, err := json.Marshal(raw)
 	if err != nil {
-		return Spec{}, fmt.Errorf("encode CDI spec %s: %w", qualified, err)
+		return Spec{}, fmt.Errorf("encode a CDI spec of kind %s: %w", raw.Kind, err)
 	}
-	return Spec{Device: qualified, File: fileName(vendor, class, name), Content: append(content, '\n')}, nil
+	return Spec{Content: append(content, '\n')}, nil
 }
 
-func fileName(vendor, class, name string) string {
-	return vendor + "-" + class + "-" + name + ".json"
+func fileName(kind, name string) string {
+	return strings.ReplaceAll(kind, "/", "-") + "-" + name + fileSuffix
 }
 
 // translate keeps the order of the edits, which discovery sorts.

@@ -52,6 +52,8 @@ type Config struct {
 	// HTTPAddress serves /metrics, /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness".
 	HTTPAddress string
 	HealthPort  int
+	// KubeletState is the path of kubelet's dra_manager_state, read before a claim is collected. Empty: none ever is.
+	KubeletState string
 	// NVMLCommand is the path of the fettle-nvml binary. Empty: never asked.
 	NVMLCommand string
 	// Version is the build's own version, shown in AcceleratorNode.
@@ -69,6 +71,8 @@ type FileConfig struct {
 	NVML NVMLConfig `json:"nvml,omitempty"`
 	// DiscoveryInterval is how often hardware is looked at where no kernel event said that it changed. Default 30s.
 	DiscoveryInterval metav1.Duration `json:"discoveryInterval,omitempty"`
+	// ReconcileInterval is how often prepared claims are looked after where nothing was seen to be wrong. Default 1m.
+	ReconcileInterval metav1.Duration `json:"reconcileInterval,omitempty"`
 	// DeviceMetadata writes KEP-5304 metadata files into containers, at the price of one CDI file a claim and request.
 	DeviceMetadata bool `json:"deviceMetadata,omitempty"`
 }
@@ -84,8 +88,9 @@ type NVMLConfig struct {
 
 const (
 	defaultDiscoveryInterval = 30 * time.Second
+	defaultReconcileInterval = time.Minute
 	defaultNVMLTimeout       = 20 * time.Second
-	minDiscoveryInterval     = time.Second
+	minInterval              = time.Second
 )
 
 // LoadFile reads the configuration file. An empty path gives the defaults.
@@ -118,8 +123,11 @@ func ParseFile(data []byte) (FileConfig, error) {
 	}
 	c = c.withDefaults()
 	var errs []error
-	if c.DiscoveryInterval.Duration < minDiscoveryInterval {
-		errs = append(errs, fmt.Errorf("discoveryInterval: %s is too short, at least %s", c.DiscoveryInterval.Duration, minDiscoveryInterval))
+	if c.DiscoveryInterval.Duration < minInterval {
+		errs = append(errs, fmt.Errorf("discoveryInterval: %s is too short, at least %s", c.DiscoveryInterval.Duration, minInterval))
+	}
+	if c.ReconcileInterval.Duration < minInterval {
+		errs = append(errs, fmt.Errorf("reconcileInterval: %s is too short, at least %s", c.ReconcileInterval.Duration, minInterval))
 	}
 	if c.NVML.Timeout.Duration <= 0 {
 		errs = append(errs, fmt.Errorf("nvml.timeout: must be positive, is %s", c.NVML.Timeout.Duration))
@@ -158,6 +166,9 @@ func (c FileConfig) withDefaults() FileConfig {
 	if c.DiscoveryInterval.Duration == 0 {
 		c.DiscoveryInterval.Duration = defaultDiscoveryInterval
 	}
+	if c.ReconcileInterval.Duration == 0 {
+		c.ReconcileInterval.Duration = defaultReconcileInterval
+	}
 	if c.NVML.Timeout.Duration == 0 {
 		c.NVML.Timeout.Duration = defaultNVMLTimeout
 	}
@@ -172,6 +183,9 @@ func (c *Config) Validate() error {
 	var errs []error
 	if c.Node == "" {
 		errs = append(errs, errors.New("the node's name is missing: set --node-name or NODE_NAME"))
+	}
+	if c.KubeletState != "" && !filepath.IsAbs(c.KubeletState) {
+		errs = append(errs, fmt.Errorf("--kubelet-state must be an absolute path, is %q", c.KubeletState))
 	}
 	for name, path := range map[string]string{
 		"--host-root": c.HostRoot, "--kubelet-plugins-dir": c.PluginsDir, "--kubelet-registry-dir": c.RegistryDir,

@@ -20,7 +20,8 @@ func TestParseFile(t *testing.T) {
 		TypeMeta:          metav1.TypeMeta{APIVersion: ConfigAPIVersion, Kind: ConfigKind},
 		HostDevices:       localSSD(),
 		NVML:              NVMLConfig{Disabled: true, Timeout: metav1.Duration{Duration: 5 * time.Second}, DriverRoot: "/run/nvidia/driver"},
-		DiscoveryInterval: metav1.Duration{Duration: time.Minute}, DeviceMetadata: true,
+		DiscoveryInterval: metav1.Duration{Duration: time.Minute}, ReconcileInterval: metav1.Duration{Duration: time.Hour},
+		DeviceMetadata: true,
 	}
 	bare := FileConfig{TypeMeta: whole.TypeMeta}.withDefaults()
 	tests := []struct {
@@ -32,6 +33,7 @@ func TestParseFile(t *testing.T) {
 		{name: "defaults", text: header, want: bare},
 		{name: "everything", want: whole, text: header + `
 discoveryInterval: 1m
+reconcileInterval: 1h
 deviceMetadata: true
 nvml: {disabled: true, timeout: 5s, driverRoot: /run/nvidia/driver}
 hostDevices:
@@ -52,9 +54,10 @@ hostDevices:
 		{name: "two documents", text: header + "---\n" + header, wantErrs: []string{"one document"}},
 		{name: "all faults at once", text: header + `
 discoveryInterval: 10ms
+reconcileInterval: 999ms
 nvml: {timeout: -1s, driverRoot: run}
 hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: [/a]}, {name: none}]
-`, wantErrs: []string{"discoveryInterval: 10ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]"}},
+`, wantErrs: []string{"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -83,7 +86,7 @@ func FuzzParseFile(f *testing.F) {
 	f.Add([]byte("{"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseFile(data)
-		if err == nil && (c.DiscoveryInterval.Duration < minDiscoveryInterval || c.NVML.Timeout.Duration <= 0) {
+		if err == nil && (min(c.DiscoveryInterval.Duration, c.ReconcileInterval.Duration) < minInterval || c.NVML.Timeout.Duration <= 0) {
 			t.Errorf("accepted %+v", c)
 		}
 	})
@@ -119,7 +122,7 @@ func TestConfigValidate(t *testing.T) {
 		{name: "valid", change: func(*Config) {}},
 		{name: "outside a pod", change: func(c *Config) { c.PodUID = "" }},
 		{name: "no node", change: func(c *Config) { c.Node = "" }, want: []string{"NODE_NAME"}},
-		{name: "relative", change: func(c *Config) { c.HostRoot, c.StateDir = "host", "" }, want: []string{`--host-root`, `--state-dir`}},
+		{name: "relative", change: func(c *Config) { c.HostRoot, c.StateDir, c.KubeletState = "host", "", "s" }, want: []string{`--host-root`, `--state-dir`, `--kubelet-state`}},
 		{name: "port", change: func(c *Config) { c.HealthPort = 0 }, want: []string{"--health-port"}},
 		{name: "long plugins", change: func(c *Config) { c.PluginsDir = long }, want: []string{"--kubelet-plugins-dir", "107"}},
 		{name: "long registry", change: func(c *Config) { c.RegistryDir = long }, want: []string{"--kubelet-registry-dir", "107"}},

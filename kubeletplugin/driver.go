@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -54,7 +56,7 @@ func (p *Plugin) PrepareResourceClaims(
 func (p *Plugin) prepareClaim(ctx context.Context, v *view, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
 	start := time.Now()
 	logger := klog.FromContext(ctx).WithValues("claim", klog.KObj(c), "claimUID", c.UID)
-	r, err := p.prepareUnlessRetired(ctx, v, c)
+	r, err := p.prepareUnlessRetired(ctx, c)
 	if err != nil {
 		result := "error"
 		if _, ok := errors.AsType[*claim.RefusedError](err); ok {
@@ -75,12 +77,12 @@ func (p *Plugin) prepareClaim(ctx context.Context, v *view, c *resourceapi.Resou
 	return kubeletplugin.PrepareResult{Devices: p.answer(v, r)}
 }
 
-func (p *Plugin) prepareUnlessRetired(ctx context.Context, v *view, c *resourceapi.ResourceClaim) (*record.Record, error) {
+func (p *Plugin) prepareUnlessRetired(ctx context.Context, c *resourceapi.ResourceClaim) (*record.Record, error) {
 	// A pod that has its claim keeps it: kubelet asks again when it restarts.
-	if p.retired.is() && !p.preparer.knows(string(c.UID)) {
+	if p.retired.is() && !p.engine.Knows(string(c.UID)) {
 		return nil, fmt.Errorf("node %s: %w", p.config.Node, errRetired)
 	}
-	return p.preparer.prepare(ctx, v, c)
+	return p.engine.Prepare(ctx, c, p.arrival(ctx))
 }
 
 // answer is what kubelet is told of a record.
@@ -115,37 +117,47 @@ func metadata(v *view, d *record.Device) *kubeletplugin.DeviceMetadata {
 
 // UnprepareResourceClaims gives back each claim on its own.
 func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	errs := make([]error, len(claims))
+	var wg sync.WaitGroup
+	for i, c := range claims {
+		wg.Go(func() { errs[i] = p.unprepareClaim(ctx, c) })
+	}
+	wg.Wait()
 	results := make(map[types.UID]error, len(claims))
-	for _, c := range claims {
-		start := time.Now()
-		r, err := p.preparer.unprepare(ctx, string(c.UID))
-		if p.hadOwnSpec(r) {
-			signal(p.freed)
-		}
-		if r != nil && len(r.Steps) > 0 {
-			signal(p.looker.wake)
-		}
-		result := "ok"
-		if err != nil {
-			result = "error"
-			err = fmt.Errorf("unprepare claim %s: %w", c.NamespacedName, err)
-		}
-		p.metrics.observeCall("unprepare", result, start)
-		klog.FromContext(ctx).V(2).Info("Unprepared", "claim", c.NamespacedName, "claimUID", c.UID, "err", err)
-		results[c.UID] = err
+	for i, c := range claims {
+		results[c.UID] = errs[i]
 	}
 	signal(p.claims)
 	return results, nil
 }
 
-// hadOwnSpec says whether a released record named a CDI spec that no device has of itself, so that it may be left over now.
-func (p *Plugin) hadOwnSpec(r *record.Record) bool {
+func (p *Plugin) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedObject) error {
+	start := time.Now()
+	r, err := p.engine.Unprepare(ctx, string(c.UID), p.arrival(ctx))
+	if p.namesOldSpec(r) {
+		signal(p.freed)
+	}
+	if r != nil && len(r.Steps) > 0 {
+		signal(p.looker.wake)
+	}
+	result := "ok"
+	if err != nil {
+		result = "error"
+		err = fmt.Errorf("unprepare claim %s: %w", c.NamespacedName, err)
+	}
+	p.metrics.observeCall("unprepare", result, start)
+	klog.FromContext(ctx).V(2).Info("Unprepared", "claim", c.NamespacedName, "claimUID", c.UID, "err", err)
+	return err
+}
+
+// namesOldSpec says whether a released record named a CDI spec that no device has any more, so that it may be left over now.
+func (p *Plugin) namesOldSpec(r *record.Record) bool {
 	v, _ := p.latest.get()
 	if r == nil || v == nil {
 		return false
 	}
 	for i := range r.Devices {
-		if d := &r.Devices[i]; !slices.ContainsFunc(v.devices, func(dev device.Device) bool {
+		if d := &r.Devices[i]; strings.HasPrefix(d.CDIDevice, cdi.CommonKind) && !slices.ContainsFunc(v.devices, func(dev device.Device) bool {
 			return dev.Name == d.Name && reflect.DeepEqual(dev.Edits, d.Edits)
 		}) {
 			return true
@@ -159,7 +171,7 @@ func (p *Plugin) hadOwnSpec(r *record.Record) bool {
 func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 	klog.FromContext(ctx).Error(err, msg)
 	p.metrics.backgroundErrors.WithLabelValues("publish").Inc()
-	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.config.Node, UID: types.UID(p.config.Node)}
+	node := p.nodeReference()
 	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
 		// An older API is served as far as it goes: what it lacks is named, and the rest stays published.
 		for _, feature := range dropped.DisabledFeatures() {

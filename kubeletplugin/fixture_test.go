@@ -92,8 +92,8 @@ func gpu(name string, minor int64) device.Device {
 	}}
 }
 
-// disk is a host directory at /mnt/disks/NAME.
-func disk(name string) device.Device {
+// ssd is a host directory at /mnt/disks/NAME.
+func ssd(name string) device.Device {
 	return device.Device{Kind: device.KindHost, Name: name, Edits: device.Edits{
 		Mounts: []device.Mount{{HostPath: "/mnt/disks/" + name, ContainerPath: "/mnt/localssd/" + name}},
 	}}

@@ -26,7 +26,7 @@ func TestHealthReport(t *testing.T) {
 			Message: "the device or its driver left this node, see AcceleratorNode node-1",
 		}
 	}
-	withheld := viewWith(gpu("gpu0", 0), disk("ssd0"))
+	withheld := viewWith(gpu("gpu0", 0), ssd("ssd0"))
 	withheld.withheld["ssd0"] = beingEmptied
 	steps := []struct {
 		name string
@@ -34,10 +34,10 @@ func TestHealthReport(t *testing.T) {
 		want []kubeletplugin.DeviceHealth
 	}{
 		{"nothing yet", viewWith(), nil},
-		{"all there", viewWith(gpu("gpu1", 1), gpu("gpu0", 0), disk("ssd0")), []kubeletplugin.DeviceHealth{
+		{"all there", viewWith(gpu("gpu1", 1), gpu("gpu0", 0), ssd("ssd0")), []kubeletplugin.DeviceHealth{
 			healthy("/gpu", "gpu1"), healthy("/gpu", "gpu0"), healthy("/host", "ssd0"),
 		}},
-		{"some left", viewWith(disk("ssd0")), []kubeletplugin.DeviceHealth{healthy("/host", "ssd0"), gone("/gpu", "gpu0"), gone("/gpu", "gpu1")}},
+		{"some left", viewWith(ssd("ssd0")), []kubeletplugin.DeviceHealth{healthy("/host", "ssd0"), gone("/gpu", "gpu0"), gone("/gpu", "gpu1")}},
 		{"one came back, one is withheld", withheld, []kubeletplugin.DeviceHealth{
 			healthy("/gpu", "gpu0"), healthy("/host", "ssd0"), gone("/gpu", "gpu1"),
 		}},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -19,7 +20,7 @@ import (
 func newLooker(t *testing.T, root string) *looker {
 	t.Helper()
 	file := FileConfig{HostDevices: localSSD()}.withDefaults()
-	store, err := record.Open(filepath.Join(t.TempDir(), "state"))
+	store, err := record.Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
 	must(t, err)
 	m := newMetrics()
 	return &looker{
@@ -70,8 +71,8 @@ func TestDirtyDirectory(t *testing.T) {
 	for _, d := range all.devices[:3] {
 		must(t, os.MkdirAll(filepath.Join(root, d.Edits.Mounts[0].HostPath, ".fettle-trash-u0-0", "old"), 0o755))
 	}
-	holder := &record.Record{UID: "u1", Devices: []record.Device{{Pool: testNode + "/host", Name: held.Name}}}
-	must(t, l.store.Save(holder))
+	holder := &record.Record{UID: "u1", Phase: record.Prepared, Devices: []record.Device{{Pool: testNode + "/host", Name: held.Name}}}
+	must(t, l.store.Create(holder))
 	must(t, l.store.Acquire(holder))
 	former := &record.Record{UID: "u2", Devices: []record.Device{{Pool: testNode + "/host", Name: stale.Name}}}
 	must(t, l.store.Acquire(former)) // a link without a record, as an interrupted release leaves it

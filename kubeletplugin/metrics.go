@@ -24,6 +24,7 @@ type metrics struct {
 	backgroundErrors *prometheus.CounterVec
 	lastPublished    prometheus.Gauge
 	droppedFeatures  *prometheus.GaugeVec
+	incidents        *prometheus.CounterVec
 }
 
 // callBuckets resolve what kubelet's own histogram lumps together: everything below 100 ms.
@@ -65,8 +66,11 @@ func newMetrics() *metrics {
 		droppedFeatures: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fettle_dropped_features", Help: "1 for each API feature that the cluster lacks and dropped from our slices.",
 		}, []string{"feature"}),
+		incidents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fettle_claim_incidents_total", Help: "What happened to claims outside of kubelet's calls, by reason.",
+		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.calls, m.refusals, m.devices, m.withheld, m.problems, m.prepared, m.discovery, m.backgroundErrors,
+	m.registry.MustRegister(m.incidents, m.calls, m.refusals, m.devices, m.withheld, m.problems, m.prepared, m.discovery, m.backgroundErrors,
 		m.lastPublished, m.droppedFeatures, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

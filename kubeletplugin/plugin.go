@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -24,6 +26,8 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -39,15 +43,15 @@ type Clients struct {
 
 // Plugin is one instance of the kubelet plugin. New builds it without any effect but its directories; Run serves.
 type Plugin struct {
-	config   Config
-	clients  Clients
-	metrics  *metrics
-	store    *record.Store
-	specs    *specKeeper
-	preparer *preparer
-	looker   *looker
-	latest   *latest
-	retired  *retirement
+	config  Config
+	clients Clients
+	metrics *metrics
+	store   *record.Store
+	specs   *specKeeper
+	engine  *engine.Engine
+	looker  *looker
+	latest  *latest
+	retired *retirement
 	// claims carries a value after the set of prepared claims changed.
 	claims chan struct{}
 	// freed carries a value after a claim gave back a CDI spec of its own.
@@ -66,11 +70,11 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid configuration: %w", err)
 	}
-	store, err := record.Open(config.StateDir)
+	store, err := record.Open(disk.OS{}, config.StateDir)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := cdi.Open(config.CDIRoot)
+	dir, err := cdi.Open(disk.OS{}, config.CDIRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -79,19 +83,42 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	}
 	m := newMetrics()
 	p := &Plugin{
-		config: config, clients: clients, metrics: m, store: store, latest: newLatest(),
-		specs: &specKeeper{store: store, dir: dir, metrics: m}, retired: newRetirement(),
+		config: config, clients: clients, metrics: m, store: store, latest: newLatest(), retired: newRetirement(),
 		claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 	}
-	p.preparer = &preparer{
-		node: config.Node, hostRoot: config.HostRoot, bootID: bootID, store: store, specs: dir,
-		steps: step.Kinds{hostdir.StepKind: hostdir.Kind(config.HostRoot)},
-	}
+	p.engine = p.newEngine(bootID, dir)
+	p.specs = &specKeeper{store: store, dir: dir, engine: p.engine, metrics: m}
 	p.looker = &looker{
 		config: &p.config, store: store, latest: p.latest, metrics: p.metrics, purger: newPurger(p.metrics), query: p.nvmlQuery(),
 		wake: make(chan struct{}, 1),
 	}
 	return p, nil
+}
+
+// callBudget is how long a call of kubelet's waits for its claim. kubelet itself gives up after 45 s, and a pod whose call it gave up
+// waits for a minute or two.
+const callBudget = 30 * time.Second
+
+func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
+	return engine.New(engine.Config{
+		Node: p.config.Node, HostRoot: p.config.HostRoot, BootID: bootID, Store: p.store, Specs: dir,
+		Kinds: step.Kinds{
+			hostdir.StepKind: hostdir.Kind(p.config.HostRoot, hostdir.OpenRoot),
+			cdi.StepKind:     dir.Kind(),
+		},
+		Machine: p.machine, Claim: p.claim, KubeletState: p.config.KubeletState, Uptime: uptime, Budget: callBudget, Report: p.tell,
+	})
+}
+
+func (p *Plugin) machine() engine.Machine {
+	if v, _ := p.latest.get(); v != nil {
+		return v
+	}
+	return nil
+}
+
+func (p *Plugin) claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	return p.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 func (p *Plugin) nvmlQuery() func(context.Context) (nvml.Report, error) {
@@ -125,6 +152,10 @@ func (p *Plugin) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.engine.Index(ctx); err != nil {
+		return fmt.Errorf("read what claims hold on this node: %w", err)
+	}
+	defer p.engine.Stop()
 	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
 	if err != nil {
 		return fmt.Errorf("start serving kubelet: %w", err)
@@ -136,6 +167,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	run := func(f func(context.Context)) { group.Go(func() error { f(ctx); return nil }) }
 	run(p.looker.run)
 	run(p.publish)
+	run(p.keepOrder)
 	run(p.newReporter().run)
 	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node) })
 	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })
@@ -154,13 +186,22 @@ func (p *Plugin) options() []kubeletplugin.Option {
 		kubeletplugin.RegistrarDirectoryPath(p.config.RegistryDir),
 		kubeletplugin.CDIDirectory(p.config.CDIRoot),
 		kubeletplugin.RollingUpdate(types.UID(p.config.PodUID)),
-		// The state's own lock is held for the part that needs it, honours deadlines and counts between processes too.
+		// The state's own locks are per claim and device, honour deadlines and count between processes too.
 		kubeletplugin.Serialize(false),
+		kubeletplugin.GRPCInterceptor(stampArrivals(p.engine.Now)),
 	}
 	if p.config.File.DeviceMetadata {
 		options = append(options, kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}))
 	}
 	return options
+}
+
+// keepOrder undoes what earlier processes left halfway and looks after prepared claims, once the machine was looked at.
+func (p *Plugin) keepOrder(ctx context.Context) {
+	if _, err := p.awaitView(ctx); err != nil {
+		return
+	}
+	p.engine.Run(ctx, p.config.File.ReconcileInterval.Duration, func() { signal(p.looker.wake) })
 }
 
 func (p *Plugin) setHelper(h *kubeletplugin.Helper) {

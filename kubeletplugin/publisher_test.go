@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -49,11 +51,25 @@ func TestSlicesOfManyDevices(t *testing.T) {
 
 func newKeeper(t *testing.T) *specKeeper {
 	t.Helper()
-	store, err := record.Open(filepath.Join(t.TempDir(), "state"))
+	store, err := record.Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
 	must(t, err)
-	dir, err := cdi.Open(filepath.Join(t.TempDir(), "cdi"))
+	dir, err := cdi.Open(disk.OS{}, filepath.Join(t.TempDir(), "cdi"))
 	must(t, err)
-	return &specKeeper{store: store, dir: dir, metrics: newMetrics()}
+	k := &specKeeper{store: store, dir: dir, metrics: newMetrics()}
+	k.engine = keeping(k, viewWith())
+	return k
+}
+
+// keeping is an engine that sweeps for a keeper as the machine is seen.
+func keeping(k *specKeeper, v *view) *engine.Engine {
+	return engine.New(engine.Config{Node: testNode, Store: k.store, Specs: k.dir, Machine: func() engine.Machine { return v }})
+}
+
+// see is a look at the machine, and what follows from it.
+func (k *specKeeper) see(t *testing.T, v *view) error {
+	t.Helper()
+	k.engine = keeping(k, v)
+	return k.sync(t.Context(), v)
 }
 
 func deviceName(t *testing.T, v *view, i int) string {
@@ -67,15 +83,15 @@ func deviceName(t *testing.T, v *view, i int) string {
 func TestSpecKeeper(t *testing.T) {
 	k := newKeeper(t)
 	v := viewWith(gpu("a", 1), gpu("b", 2))
-	must(t, k.sync(t.Context(), v))
+	must(t, k.see(t, v))
 	for i := range v.devices {
 		if !k.dir.Has(deviceName(t, v, i)) {
 			t.Errorf("device %s is published before its spec is there", v.devices[i].Name)
 		}
 	}
-	promised := &record.Record{UID: "u1", Devices: []record.Device{{CDIDevice: deviceName(t, v, 0)}}}
-	must(t, k.store.Save(promised))
-	must(t, k.sync(t.Context(), viewWith()))
+	promised := &record.Record{UID: "u1", Phase: record.Prepared, Devices: []record.Device{{CDIDevice: deviceName(t, v, 0)}}}
+	must(t, k.store.Create(promised))
+	must(t, k.see(t, viewWith()))
 	if !k.dir.Has(deviceName(t, v, 0)) {
 		t.Error("the spec of a prepared claim was removed")
 	}
@@ -88,14 +104,14 @@ func TestSpecKeeper(t *testing.T) {
 func TestUnreadableRecord(t *testing.T) {
 	k := newKeeper(t)
 	old := viewWith(gpu("old", 1))
-	must(t, k.sync(t.Context(), old))
+	must(t, k.see(t, old))
 	state := filepath.Join(t.TempDir(), "state")
-	store, err := record.Open(state)
+	store, err := record.Open(disk.OS{}, state)
 	must(t, err)
 	k.store = store
 	must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
 	v := viewWith(gpu("a", 1))
-	if err := k.sync(t.Context(), v); err != nil {
+	if err := k.see(t, v); err != nil {
 		t.Errorf("a broken record keeps the node from publishing: %v", err)
 	}
 	if !k.dir.Has(deviceName(t, v, 0)) {
@@ -108,12 +124,12 @@ func TestUnreadableRecord(t *testing.T) {
 
 // TestUnusableDevice keeps back one device, never the others.
 func TestUnusableDevice(t *testing.T) {
-	bad := disk("bad")
+	bad := ssd("bad")
 	bad.Edits.Mounts[0].HostPath = "/mnt/disks/\x7f"
 	v := viewWith(gpu("a", 1), bad)
 	withholdUnusable(v)
 	if got := fmt.Sprint(v.withheld); !strings.Contains(got, "bad") || len(v.withheld) != 1 || len(v.problems) != 1 {
 		t.Errorf("withheld %s, problems %v", got, v.problems)
 	}
-	must(t, newKeeper(t).sync(t.Context(), v))
+	must(t, newKeeper(t).see(t, v))
 }

@@ -185,16 +185,16 @@ func wrap(what string, err error) error {
 
 // removeFiles removes what the plugin keeps on the node, and returns false where a claim was prepared meanwhile.
 func (p *Plugin) removeFiles(ctx context.Context) (bool, error) {
-	unlock, err := p.store.Lock(ctx)
+	hold, err := p.store.LockAll(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer unlock()
+	defer hold.Release()
 	uids, err := p.store.UIDs()
 	if err != nil || len(uids) > 0 {
 		return false, err
 	}
-	_, err = p.specs.dir.Sweep(nil)
-	err = errors.Join(err, p.store.Destroy())
+	files, err := p.specs.dir.Unwanted(nil)
+	err = errors.Join(err, p.specs.dir.Sweep(files), p.store.Destroy())
 	return err == nil, err
 }

@@ -14,11 +14,14 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -34,6 +37,8 @@ const (
 	reasonInUse         = "DeviceInUse"
 	reasonDeviceGone    = "DeviceGone"
 	reasonRetired       = "NodeRetired"
+	reasonPending       = "PreparePending"
+	reasonOvertaken     = "PrepareOvertaken"
 
 	// maxMessage is the API's limit for a condition's message; an Event allows 1024 bytes.
 	maxMessage      = 32768
@@ -56,8 +61,13 @@ func reasonFor(err error) string {
 	if _, ok := errors.AsType[*record.InUseError](err); ok {
 		return reasonInUse
 	}
+	if _, ok := errors.AsType[*engine.PendingError](err); ok {
+		return reasonPending
+	}
 	switch {
-	case errors.Is(err, errDeviceGone):
+	case overtaken(err):
+		return reasonOvertaken
+	case errors.Is(err, engine.ErrDeviceGone):
 		return reasonDeviceGone
 	case errors.Is(err, errRetired):
 		return reasonRetired
@@ -66,8 +76,17 @@ func reasonFor(err error) string {
 	}
 }
 
+// overtaken says whether a call came too late for what its claim is now. That is nothing to tell about the claim as it is.
+func overtaken(err error) bool {
+	_, stale := errors.AsType[*record.StaleError](err)
+	return stale || errors.Is(err, engine.ErrChanged)
+}
+
 // refused tells that a claim could not be prepared.
 func (t *teller) refused(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error {
+	if overtaken(cause) {
+		return nil
+	}
 	reason := reasonFor(cause)
 	t.events.Eventf(c, nil, corev1.EventTypeWarning, reason, "Prepare", "%s", truncate(cause.Error(), maxEventMessage))
 	return t.setCondition(ctx, c, metav1.ConditionFalse, reason, cause.Error())
@@ -175,4 +194,28 @@ func truncate(text string, limit int) string {
 		cut--
 	}
 	return text[:cut] + mark
+}
+
+// tell says what happened outside of kubelet's calls: an Event on the node, and a count by reason.
+func (p *Plugin) tell(ctx context.Context, i engine.Incident) {
+	klog.FromContext(ctx).Info("Happened to a claim", "reason", i.Reason, "claim", klog.KRef(i.Namespace, i.Name), "claimUID", i.UID,
+		"message", i.Message)
+	p.metrics.incidents.WithLabelValues(i.Reason).Inc()
+	kind := corev1.EventTypeWarning
+	if i.Reason == engine.ReasonSpecRestored || i.Reason == engine.ReasonRolledBack {
+		kind = corev1.EventTypeNormal
+	}
+	if p.teller == nil {
+		return // before Run
+	}
+	// Events that differ in their text alone become one that keeps the first text.
+	related := &corev1.ObjectReference{
+		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID),
+	}
+	p.teller.events.Eventf(p.nodeReference(), related, kind, i.Reason, "Recover", "%s",
+		truncate(fmt.Sprintf("claim %s/%s (UID %s): %s", i.Namespace, i.Name, i.UID, i.Message), maxEventMessage))
+}
+
+func (p *Plugin) nodeReference() *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.config.Node, UID: types.UID(p.config.Node)}
 }

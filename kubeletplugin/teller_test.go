@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -31,8 +32,11 @@ func TestReasons(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", &claim.RefusedError{Reason: claim.ReasonNamespaceNotAllowed}), "NamespaceNotAllowed"},
 		{fmt.Errorf("wrapped: %w", &record.InUseError{Owner: &record.Record{}}), "DeviceInUse"},
 		{errors.Join(&record.InUseError{Owner: &record.Record{}}, errors.New("and more")), "DeviceInUse"},
-		{fmt.Errorf("device x: %w", errDeviceGone), "DeviceGone"},
+		{fmt.Errorf("device x: %w", engine.ErrDeviceGone), "DeviceGone"},
 		{fmt.Errorf("node x: %w", errRetired), "NodeRetired"},
+		{fmt.Errorf("wrapped: %w", &engine.PendingError{UID: "u1"}), "PreparePending"},
+		{&record.StaleError{UID: "u1"}, "PrepareOvertaken"},
+		{fmt.Errorf("claim x: %w", engine.ErrChanged), "PrepareOvertaken"},
 		{errors.New("anything else"), "PrepareFailed"},
 	}
 	for _, tt := range tests {

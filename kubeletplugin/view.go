@@ -31,8 +31,8 @@ func (v *view) withhold(name, subject, reason string, cause error) {
 	v.problems = append(v.problems, discover.Problem{Subject: subject, Reason: reason, Message: cause.Error()})
 }
 
-// find returns a device by pool suffix and name.
-func (v *view) find(kind device.Kind, name string) (device.Device, bool) {
+// Find returns a device by pool suffix and name.
+func (v *view) Find(kind device.Kind, name string) (device.Device, bool) {
 	for i := range v.devices {
 		if v.devices[i].Kind == kind && v.devices[i].Name == name {
 			return v.devices[i], true
@@ -40,6 +40,9 @@ func (v *view) find(kind device.Kind, name string) (device.Device, bool) {
 	}
 	return device.Device{}, false
 }
+
+// All are the devices that are whole, published or not.
+func (v *view) All() []device.Device { return v.devices }
 
 // published are the devices of one kind that the scheduler may give out.
 func (v *view) published(kind device.Kind) []device.Device {

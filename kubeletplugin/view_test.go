@@ -9,19 +9,19 @@ import (
 )
 
 func TestFindLooksAtTheKind(t *testing.T) {
-	other := disk("same")
+	other := ssd("same")
 	v := viewWith(gpu("same", 1), other)
-	got, ok := v.find(device.KindHost, "same")
+	got, ok := v.Find(device.KindHost, "same")
 	if !ok || got.Kind != device.KindHost {
 		t.Errorf("found %+v, %v", got, ok)
 	}
-	if _, ok := v.find(device.KindFPGA, "same"); ok {
+	if _, ok := v.Find(device.KindFPGA, "same"); ok {
 		t.Error("found in a kind that it does not have")
 	}
 }
 
 func TestPublishedLeavesOutWithheld(t *testing.T) {
-	v := viewWith(gpu("a", 1), gpu("b", 2), disk("c"))
+	v := viewWith(gpu("a", 1), gpu("b", 2), ssd("c"))
 	v.withheld["a"] = "because"
 	if got := v.published(device.KindGPU); len(got) != 1 || got[0].Name != "b" {
 		t.Errorf("published %+v", got)

@@ -11,8 +11,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -70,11 +72,11 @@ func serve(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	bootID, err := readBootID(o.config.HostRoot)
 	if err != nil {
-		return fmt.Errorf("read the boot id: %w", err)
+		return err
 	}
-	plugin, err := kubeletplugin.New(o.config, clients, strings.TrimSpace(string(bootID)))
+	plugin, err := kubeletplugin.New(o.config, clients, bootID)
 	if err != nil {
 		return err
 	}
@@ -85,6 +87,20 @@ func serve(ctx context.Context, o options) error {
 }
 
 const gcPercent = 50
+
+// readBootID takes the boot id from the host tree, so that a simulated machine can be rebooted, and from this kernel where the tree
+// has none.
+func readBootID(hostRoot string) (string, error) {
+	const file = "proc/sys/kernel/random/boot_id"
+	data, err := os.ReadFile(filepath.Join(hostRoot, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = os.ReadFile("/" + file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
 
 func connect(o options) (kubeletplugin.Clients, error) {
 	config, err := restConfig(o.kubeconfig)

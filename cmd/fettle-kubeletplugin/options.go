@@ -106,6 +106,8 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.StringVar(&c.HostRoot, "host-root", "/", "directory that holds the host's sys, dev and proc")
 	flags.StringVar(&c.PluginsDir, "kubelet-plugins-dir", "/var/lib/kubelet/plugins", "kubelet's directory of plugins")
 	flags.StringVar(&c.RegistryDir, "kubelet-registry-dir", "/var/lib/kubelet/plugins_registry", "kubelet's directory of registration sockets")
+	flags.StringVar(&c.KubeletState, "kubelet-state", "/var/lib/kubelet/dra_manager_state",
+		"kubelet's own list of prepared claims, read before one that nobody knows is given back; empty: never")
 	flags.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "directory of CDI specs that the container runtime reads")
 	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
 	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress, "address of /metrics, /readyz and /healthz")

@@ -31,14 +31,61 @@ type Owner struct {
 	Mode uint32 `json:"mode"`
 }
 
+// Root is what is done below a directory: the methods of *os.Root, and SyncDir.
+type Root interface {
+	Open(name string) (*os.File, error)
+	OpenRoot(name string) (Root, error)
+	Stat(name string) (fs.FileInfo, error)
+	Chmod(name string, mode fs.FileMode) error
+	Chown(name string, uid, gid int) error
+	Mkdir(name string, perm fs.FileMode) error
+	Rename(from, to string) error
+	Remove(name string) error
+	// SyncDir makes the names in a directory durable.
+	SyncDir(name string) error
+	Close() error
+}
+
+// OS is the operating system's Root.
+type OS struct{ *os.Root }
+
+// OpenRoot is os.Root.OpenRoot.
+func (r OS) OpenRoot(name string) (Root, error) {
+	root, err := r.Root.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	return OS{root}, nil
+}
+
+// SyncDir syncs the directory itself.
+func (r OS) SyncDir(name string) error {
+	d, err := r.Root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
 // Dir is one directory that can be lent. Nothing outside it is ever touched: links that a workload made are not followed.
 type Dir struct {
-	root *os.Root
+	root Root
 	name string
 }
 
+// OpenRoot opens a directory with the operating system's calls.
+func OpenRoot(path string) (Root, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	return OS{root}, nil
+}
+
 // Open opens a directory; the last element must be a directory itself, not a link to one.
-func Open(path string) (*Dir, error) {
+func Open(path string) (*Dir, error) { return openWith(OpenRoot, path) }
+
+func openWith(open func(path string) (Root, error), path string) (*Dir, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return nil, fmt.Errorf("open host directory: %w", err)
@@ -46,7 +93,7 @@ func Open(path string) (*Dir, error) {
 	if !info.IsDir() {
 		return nil, fmt.Errorf("open host directory %s: is a %s, expected a directory", path, info.Mode().Type())
 	}
-	root, err := os.OpenRoot(path)
+	root, err := open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open host directory: %w", err)
 	}
@@ -124,6 +171,15 @@ func (d *Dir) SetAside(id string) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("set the content of %s aside: %w", d.name, err)
+	}
+	return nil
+}
+
+// Sync makes what was set aside and restored durable: after a power loss, too, the next claim finds nothing. One rename is one
+// change, whichever of its two directories is synced.
+func (d *Dir) Sync() error {
+	if err := d.root.SyncDir("."); err != nil {
+		return fmt.Errorf("make it durable that %s is given back: %w", d.name, err)
 	}
 	return nil
 }

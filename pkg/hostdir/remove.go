@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strconv"
 	"syscall"
 )
@@ -19,7 +18,7 @@ const batch = 1024
 // remove deletes one entry of root and all below it, and stops between entries when ctx ends. os.Root.RemoveAll holds a file
 // descriptor for each level of a tree, and a workload can make a tree deeper than the process may have descriptors. Here a
 // directory that is not empty is moved up beside its parent first, so that depth costs nothing.
-func remove(ctx context.Context, root *os.Root, name string) error {
+func remove(ctx context.Context, root Root, name string) error {
 	err := removeOne(root, name)
 	if !notEmpty(err) {
 		return err
@@ -36,7 +35,7 @@ func remove(ctx context.Context, root *os.Root, name string) error {
 }
 
 // empty deletes everything in dir, in as many passes as dir has levels at most.
-func empty(ctx context.Context, dir *os.Root) error {
+func empty(ctx context.Context, dir Root) error {
 	lifted := 0
 	for {
 		left, removed := 0, 0
@@ -61,7 +60,7 @@ func empty(ctx context.Context, dir *os.Root) error {
 }
 
 // removeOrLift deletes an entry of dir. Where that is a directory, what it holds is deleted or moved up into dir first.
-func removeOrLift(ctx context.Context, dir *os.Root, name string, lifted *int) error {
+func removeOrLift(ctx context.Context, dir Root, name string, lifted *int) error {
 	err := removeOne(dir, name)
 	if !notEmpty(err) {
 		return err
@@ -83,7 +82,7 @@ func removeOrLift(ctx context.Context, dir *os.Root, name string, lifted *int) e
 }
 
 // lift moves a directory into dir under a name of its own. The names of dir are the workload's, so any may be taken.
-func lift(dir *os.Root, name string, lifted *int) error {
+func lift(dir Root, name string, lifted *int) error {
 	const attempts = 1 << 20
 	for range attempts {
 		*lifted++
@@ -96,7 +95,7 @@ func lift(dir *os.Root, name string, lifted *int) error {
 }
 
 // eachName calls do for the names in a directory below root, a batch at a time, until ctx ends.
-func eachName(ctx context.Context, root *os.Root, path string, do func(name string)) error {
+func eachName(ctx context.Context, root Root, path string, do func(name string)) error {
 	dir, err := root.Open(path)
 	if err != nil {
 		return err
@@ -117,7 +116,7 @@ func eachName(ctx context.Context, root *os.Root, path string, do func(name stri
 	return errors.Join(err, dir.Close())
 }
 
-func removeOne(root *os.Root, name string) error {
+func removeOne(root Root, name string) error {
 	if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

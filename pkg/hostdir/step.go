@@ -44,6 +44,21 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	if dirty {
 		return step.Step{}, fmt.Errorf("host directory %s %w", path, ErrDirty)
 	}
+	return plan(d, path, claim)
+}
+
+// PlanUndo returns the step of a claim whose own record of it is lost, so that it can be undone: the directory is emptied, dirty or
+// not. What owner and mode were before is not known any more; they stay as they are.
+func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
+	d, err := Open(filepath.Join(hostRoot, path))
+	if err != nil {
+		return step.Step{}, err
+	}
+	defer d.Close()
+	return plan(d, path, claim)
+}
+
+func plan(d *Dir, path, claim string) (step.Step, error) {
 	owner, err := d.Owner()
 	if err != nil {
 		return step.Step{}, err
@@ -52,25 +67,33 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	if err != nil {
 		return step.Step{}, fmt.Errorf("encode the step for %s: %w", path, err)
 	}
-	return step.Step{Kind: StepKind, Params: params}, nil
+	return step.Step{Kind: StepKind, Target: path, Params: params}, nil
 }
 
-// purgeAtOnce is how long Undo deletes before it leaves the rest to the background. Others wait for the store's lock meanwhile.
+// purgeAtOnce is how long Undo deletes before it leaves the rest to the background.
 const purgeAtOnce = 100 * time.Millisecond
 
-// Kind does and undoes the step under a host root.
-func Kind(hostRoot string) step.Kind {
+// Kind does and undoes the step under a host root. open is OpenRoot, or what a test puts in its place.
+func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 	return step.Kind{
 		Apply: func(_ context.Context, raw json.RawMessage) error {
-			d, _, err := openStep(hostRoot, raw)
+			d, _, err := openStep(hostRoot, open, raw)
 			if err != nil {
 				return err
 			}
 			defer d.Close()
 			return d.OpenUp()
 		},
+		// What became of the mode since is the pod's own doing.
+		Verify: func(_ context.Context, raw json.RawMessage) error {
+			d, _, err := openStep(hostRoot, open, raw)
+			if err != nil {
+				return err
+			}
+			return d.Close()
+		},
 		Undo: func(ctx context.Context, raw json.RawMessage) error {
-			d, p, err := openStep(hostRoot, raw)
+			d, p, err := openStep(hostRoot, open, raw)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil // the directory left with its disk, and the content with it
 			}
@@ -79,6 +102,9 @@ func Kind(hostRoot string) step.Kind {
 			}
 			defer d.Close()
 			if err := errors.Join(d.SetAside(p.Claim), d.Restore(p.Before)); err != nil {
+				return err
+			}
+			if err := d.Sync(); err != nil {
 				return err
 			}
 			// What is deleted at once never makes the device leave the scheduler's sight; the rest is not this step's to wait for.
@@ -90,11 +116,11 @@ func Kind(hostRoot string) step.Kind {
 	}
 }
 
-func openStep(hostRoot string, raw json.RawMessage) (*Dir, Params, error) {
+func openStep(hostRoot string, open func(string) (Root, error), raw json.RawMessage) (*Dir, Params, error) {
 	var p Params
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return nil, p, fmt.Errorf("decode the parameters: %w", err)
 	}
-	d, err := Open(filepath.Join(hostRoot, p.Path))
+	d, err := openWith(open, filepath.Join(hostRoot, p.Path))
 	return d, p, err
 }

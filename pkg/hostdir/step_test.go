@@ -6,10 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -20,7 +23,7 @@ func lend(t *testing.T, p place) (step.Kind, step.Step) {
 	root := filepath.Dir(p.lent)
 	s, err := Plan(root, "/lent", "u1")
 	must(t, err)
-	return Kind(root), s
+	return Kind(root, OpenRoot), s
 }
 
 func TestStep(t *testing.T) {
@@ -82,4 +85,54 @@ func TestStepRefusesForeignParams(t *testing.T) {
 			t.Errorf("undo %q: no error", raw)
 		}
 	}
+}
+
+// TestVerify: a directory that is lent is still there. What its pod made of the mode is its own doing.
+func TestVerify(t *testing.T) {
+	p := newPlace(t)
+	kind, s := lend(t, p)
+	must(t, kind.Apply(t.Context(), s.Params))
+	must(t, os.Chmod(p.lent, 0o700))
+	must(t, os.WriteFile(filepath.Join(p.lent, "data"), nil, 0o600))
+	must(t, kind.Verify(t.Context(), s.Params))
+	if info, err := os.Stat(p.lent); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v (%v) was changed", info.Mode(), err)
+	}
+	if diff := cmp.Diff([]string{"data"}, names(t, p.lent)); diff != "" {
+		t.Errorf("content (-want +got):\n%s", diff)
+	}
+	must(t, os.RemoveAll(p.lent))
+	if err := kind.Verify(t.Context(), s.Params); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the directory: %v", err)
+	}
+	must(t, os.Symlink(p.outside, p.lent))
+	if err := kind.Verify(t.Context(), s.Params); err == nil {
+		t.Error("verified a link")
+	}
+}
+
+// TestPlanUndo: a directory whose step is not remembered is emptied, however dirty it is, and keeps owner and mode.
+func TestPlanUndo(t *testing.T) {
+	p := newPlace(t)
+	kind, lent := lend(t, p)
+	must(t, kind.Apply(t.Context(), lent.Params))
+	must(t, os.WriteFile(filepath.Join(p.lent, "data"), nil, 0o600))
+	must(t, os.Mkdir(filepath.Join(p.lent, trashPrefix+"u0-0"), 0o700))
+	s, err := PlanUndo(filepath.Dir(p.lent), "/lent", "u1")
+	must(t, err)
+	if !s.Same(lent) {
+		t.Errorf("step %s, want %s", s, lent)
+	}
+	must(t, kind.Undo(t.Context(), s.Params))
+	must(t, p.open(t).Purge(t.Context()))
+	if left := names(t, p.lent); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+	if info, err := os.Stat(p.lent); err != nil || info.Mode() != os.ModeDir|os.ModeSticky|0o777 {
+		t.Errorf("mode %v (%v), want it as it was", info.Mode(), err)
+	}
+	if _, err := PlanUndo(filepath.Dir(p.lent), "/missing", "u1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a directory: %v", err)
+	}
+	p.untouched(t)
 }

@@ -8,109 +8,241 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
 // InUseError says that another claim holds a device. The scheduler should have prevented it; the plugin is the last barrier
 // (kubeletplugin.DRAPlugin's contract).
 type InUseError struct {
 	Pool, Device string
-	// Owner is the record of the claim that holds the device.
+	// Owner is the record of the claim that holds the device. It has no more than a UID where the record is damaged.
 	Owner *Record
+	// Differs: the device may be shared, and the holder has it with another configuration.
+	Differs bool
 }
 
 // Error names the device, the holder, and what ends the conflict.
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("device %s/%s is held by claim %s/%s (UID %s) until kubelet unprepares it: retried until then",
-		e.Pool, e.Device, e.Owner.Namespace, e.Owner.Name, e.Owner.UID)
+	how := "is held"
+	if e.Differs {
+		how = "is shared with another configuration"
+	}
+	return fmt.Sprintf("device %s/%s %s by claim %s/%s (UID %s) until kubelet unprepares it: retried until then",
+		e.Pool, e.Device, how, e.Owner.Namespace, e.Owner.Name, e.Owner.UID)
 }
 
-// Owner returns the UID of the claim that holds a device, or fs.ErrNotExist. The link may be stale, see Held.
-func (s *Store) Owner(pool, name string) (string, error) {
-	return os.Readlink(s.ownerPath(pool, name))
+// whole is the target of a link whose claim has the device for itself.
+const whole = "whole"
+
+// target is how a claim holds a device.
+func (d *Device) target() string {
+	if d.ShareID == "" {
+		return whole
+	}
+	return "shared:" + d.Effect
 }
 
-// Held says whether a claim with a record holds a device. A record that cannot be read holds what its link says.
+// Holders are the claims that hold a device, whether prepared or in doubt.
+func (s *Store) Holders(pool, name string) ([]string, error) {
+	entries, err := s.fs.ReadDir(s.deviceDir(pool, name))
+	if ignoreMissing(err) != nil {
+		return nil, fmt.Errorf("look up who holds device %s/%s: %w", pool, name, err)
+	}
+	var uids []string
+	for _, e := range entries {
+		holder, err := s.holder(pool, name, e.Name())
+		if err != nil {
+			return nil, err
+		}
+		if holder != nil {
+			uids = append(uids, e.Name())
+		}
+	}
+	return uids, nil
+}
+
+// Held says whether a claim holds a device, and that it does where nobody can tell.
 func (s *Store) Held(pool, name string) bool {
-	owner, err := s.Owner(pool, name)
-	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
-	}
-	_, err = s.Load(owner)
-	return !errors.Is(err, fs.ErrNotExist)
+	holders, err := s.Holders(pool, name)
+	return err != nil || len(holders) > 0
 }
 
-// Acquire makes the record's claim the holder of all its devices, or of none. Admin access holds nothing. The record must be
-// saved already, since a link to a claim without a record counts as stale. The caller holds the lock.
+// holder is the record behind a link, nil where the link is a leftover: its record went first, or is of a later life of the claim.
+func (s *Store) holder(pool, name, uid string) (*Record, error) {
+	r, err := s.Load(uid)
+	switch {
+	case err == nil && r.Holds(pool, name):
+		return r, nil
+	case err == nil:
+		return nil, nil //nolint:nilnil // documented above
+	case errors.Is(err, fs.ErrNotExist) && !s.InDoubt(uid):
+		return nil, nil //nolint:nilnil // documented above
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, ErrDamaged), errors.Is(err, ErrForeign):
+		return &Record{UID: uid, Namespace: "unknown", Name: "unknown"}, nil
+	}
+	return nil, fmt.Errorf("device %s/%s may be held: %w", pool, name, err)
+}
+
+// Acquire makes the record's claim a holder of all its devices, or of none. Admin access holds nothing. The record must be there
+// already, since a link to a claim without a record counts as stale. The caller holds the claim and the devices.
 func (s *Store) Acquire(r *Record) error {
-	for i := range r.Devices {
-		d := &r.Devices[i]
-		if d.AdminAccess {
-			continue
-		}
-		if err := s.checkFree(d.Pool, d.Name, r.UID); err != nil {
-			return err
-		}
+	if err := s.CheckFree(r); err != nil {
+		return err
 	}
 	for i := range r.Devices {
-		d := &r.Devices[i]
-		if d.AdminAccess {
-			continue
-		}
-		if err := s.setOwner(d.Pool, d.Name, r.UID); err != nil {
-			return err
+		if d := &r.Devices[i]; !d.AdminAccess {
+			if err := s.setOwner(d, r.UID); err != nil {
+				return fmt.Errorf("take device %s/%s for claim %s/%s: %w", d.Pool, d.Name, r.Namespace, r.Name, err)
+			}
 		}
 	}
 	return nil
 }
 
-func (s *Store) checkFree(pool, name, uid string) error {
-	owner, err := s.Owner(pool, name)
-	if errors.Is(err, fs.ErrNotExist) || owner == uid {
+// CheckFree returns an *InUseError where a device of the record is held by a claim that it cannot be shared with. The caller holds
+// the devices.
+func (s *Store) CheckFree(r *Record) error {
+	for i := range r.Devices {
+		if d := &r.Devices[i]; !d.AdminAccess {
+			if err := s.checkFree(d, r.UID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) checkFree(d *Device, uid string) error {
+	entries, err := s.fs.ReadDir(s.deviceDir(d.Pool, d.Name))
+	if ignoreMissing(err) != nil {
+		return fmt.Errorf("look up who holds device %s/%s: %w", d.Pool, d.Name, err)
+	}
+	for _, e := range entries {
+		if e.Name() == uid {
+			continue
+		}
+		other, err := s.holder(d.Pool, d.Name, e.Name())
+		if err != nil {
+			return err
+		}
+		if other == nil {
+			continue
+		}
+		how, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, e.Name()))
+		if err != nil {
+			return fmt.Errorf("look up how claim %s holds device %s/%s: %w", e.Name(), d.Pool, d.Name, err)
+		}
+		shareable := d.ShareID != "" && how != whole
+		if !shareable || how != d.target() {
+			return &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Differs: shareable}
+		}
+	}
+	return nil
+}
+
+func (s *Store) setOwner(d *Device, uid string) error {
+	path := s.ownerPath(d.Pool, d.Name, uid)
+	have, err := s.fs.Readlink(path)
+	if err == nil && have == d.target() {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("look up who holds device %s/%s: %w", pool, name, err)
+	if err == nil {
+		err = disk.RemoveIfThere(s.fs, path)
 	}
-	other, err := s.Load(owner)
+	if ignoreMissing(err) != nil {
+		return err
+	}
+	err = s.fs.Symlink(d.target(), path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the holder's record went first: the link is a leftover
+		if err := s.makeDeviceDir(filepath.Dir(path)); err != nil {
+			return err
+		}
+		err = s.fs.Symlink(d.target(), path)
 	}
-	if err != nil {
-		return fmt.Errorf("device %s/%s may be held: %w", pool, name, err)
-	}
-	for i := range other.Devices {
-		if d := &other.Devices[i]; d.Pool == pool && d.Name == name && !d.AdminAccess {
-			return &InUseError{Pool: pool, Device: name, Owner: other}
+	return err
+}
+
+// makeDeviceDir makes the directory of a device's links. Version 1 had one link in its place.
+func (s *Store) makeDeviceDir(path string) error {
+	if info, err := s.fs.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSymlink {
+		if err := disk.RemoveIfThere(s.fs, path); err != nil {
+			return err
 		}
 	}
-	return nil
+	return disk.MkdirAll(s.fs, path, 0o700)
 }
 
-func (s *Store) setOwner(pool, name, uid string) error {
-	path := s.ownerPath(pool, name)
-	if owner, err := os.Readlink(path); err == nil && owner == uid {
+// LinkedTo picks the devices whose links name a claim. It is for a claim whose own file is lost.
+func (s *Store) LinkedTo(uid string, devices []Device) []Device {
+	var out []Device
+	for _, d := range devices {
+		if _, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, uid)); err == nil {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// SweepOwners removes the links that nothing stands behind. Links of claims that somebody works on now are left.
+func (s *Store) SweepOwners() error {
+	devices, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir))
+	if ignoreMissing(err) != nil {
+		return fmt.Errorf("list who holds devices: %w", err)
+	}
+	var errs []error
+	for _, d := range devices {
+		links, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir, d.Name()))
+		errs = append(errs, ignoreMissing(err))
+		for _, link := range links {
+			errs = append(errs, s.sweepLink(d.Name(), link.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) sweepLink(device, uid string) error {
+	hold, err := s.TryLockClaim(uid)
+	if err != nil || hold == nil {
+		return err
+	}
+	defer hold.Release()
+	r, err := s.Load(uid)
+	stale := err == nil && !r.holdsDir(device) || errors.Is(err, fs.ErrNotExist) && !s.InDoubt(uid)
+	if !stale {
 		return nil
 	}
-	if err := removeIfThere(path); err != nil {
-		return fmt.Errorf("take device %s/%s: %w", pool, name, err)
-	}
-	if err := os.Symlink(uid, path); err != nil {
-		return fmt.Errorf("take device %s/%s: %w", pool, name, err)
-	}
-	return nil
+	return disk.RemoveIfThere(s.fs, filepath.Join(s.dir, ownersDir, device, uid))
 }
 
-// ownerPath is one flat file name a device. Pool names hold one slash, device names none; neither may hold an underscore. A name
-// that is too long for a file, as on a node with a long name, is hashed.
-func (s *Store) ownerPath(pool, name string) string {
+// holdsDir says whether one of the devices that the record holds has its links in a directory.
+func (r *Record) holdsDir(name string) bool {
+	for i := range r.Devices {
+		if d := &r.Devices[i]; !d.AdminAccess && deviceDir(d.Pool, d.Name) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// deviceDir is one flat directory name a device. Pool names hold one slash, device names none; neither may hold an underscore. A
+// name that is too long for a file, as on a node with a long name, is hashed.
+func deviceDir(pool, name string) string {
 	const maxName = 255
 	file := strings.ReplaceAll(pool+"/"+name, "/", "_")
 	if len(file) > maxName {
 		sum := sha256.Sum256([]byte(file))
 		file = "sha256_" + hex.EncodeToString(sum[:])
 	}
-	return filepath.Join(s.dir, ownersDir, file)
+	return file
+}
+
+func (s *Store) deviceDir(pool, name string) string {
+	return filepath.Join(s.dir, ownersDir, deviceDir(pool, name))
+}
+
+func (s *Store) ownerPath(pool, name, uid string) string {
+	return filepath.Join(s.deviceDir(pool, name), uid)
 }

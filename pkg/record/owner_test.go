@@ -8,137 +8,284 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-func TestTwoClaims(t *testing.T) {
-	s := open(t)
-	first := holding("u1", "gpu-1")
-	save(t, s, first)
-	second := holding("u2", "gpu-0", "gpu-1")
-	if err := s.Save(second); err != nil {
-		t.Fatal(err)
+// TestAcquire tries every way to take a device against every way in which another claim may have it.
+func TestAcquire(t *testing.T) {
+	held := map[string]func(t *testing.T, s *Store){
+		"nobody":  func(*testing.T, *Store) {},
+		"whole":   func(t *testing.T, s *Store) { put(t, s, holding("u1", "gpu-0")) },
+		"share a": func(t *testing.T, s *Store) { put(t, s, sharing("a", "u1", "gpu-0")) },
+		"two shares a": func(t *testing.T, s *Store) {
+			put(t, s, sharing("a", "u1", "gpu-0"), sharing("a", "u3", "gpu-0"))
+		},
+		"share of nothing": func(t *testing.T, s *Store) { put(t, s, sharing("", "u1", "gpu-0")) },
+		"look":             func(t *testing.T, s *Store) { put(t, s, looking("u1", "gpu-0")) },
+		"half prepared": func(t *testing.T, s *Store) {
+			r := stepping("u1", 1)
+			r.Devices = holding("u1", "gpu-0").Devices
+			put(t, s, r)
+		},
+		"lost record": func(t *testing.T, s *Store) {
+			put(t, s, holding("u1", "gpu-0"))
+			must(t, s.SetAside("u1"))
+		},
+		"lost record of a share a": func(t *testing.T, s *Store) {
+			put(t, s, sharing("a", "u1", "gpu-0"))
+			must(t, s.SetAside("u1"))
+		},
+		"damaged record": func(t *testing.T, s *Store) {
+			put(t, s, holding("u1", "gpu-0"))
+			must(t, os.WriteFile(path(s, "u1"), nil, 0o600))
+		},
+		"record removed, link left": func(t *testing.T, s *Store) {
+			put(t, s, holding("u1", "gpu-0"))
+			must(t, os.Remove(path(s, "u1")))
+		},
+		"record of another device": func(t *testing.T, s *Store) {
+			put(t, s, holding("u1", "gpu-0"))
+			must(t, s.Create(holding("u1", "gpu-7")))
+		},
+		"record that only looks now": func(t *testing.T, s *Store) {
+			put(t, s, holding("u1", "gpu-0"))
+			must(t, s.Create(looking("u1", "gpu-0")))
+		},
 	}
-	err := s.Acquire(second)
-	inUse, ok := errors.AsType[*InUseError](err)
-	if !ok {
-		t.Fatalf("error %v, want an InUseError", err)
+	const free, inUse, differs = "", "is held by", "is shared with another configuration by"
+	takers := []func() *Record{
+		func() *Record { return holding("u2", "gpu-0") },
+		func() *Record { return sharing("a", "u2", "gpu-0") },
+		func() *Record { return sharing("b", "u2", "gpu-0") },
+		func() *Record { return looking("u2", "gpu-0") },
 	}
-	if inUse.Pool != "node-1/gpu" || inUse.Device != "gpu-1" || inUse.Owner.UID != "u1" {
-		t.Errorf("error %+v names the wrong device or claim", inUse)
+	want := map[string][4]string{ // by taker: whole, share a, share b, look
+		"nobody":                     {free, free, free, free},
+		"whole":                      {inUse, inUse, inUse, free},
+		"share a":                    {inUse, free, differs, free},
+		"two shares a":               {inUse, free, differs, free},
+		"share of nothing":           {inUse, differs, differs, free},
+		"look":                       {free, free, free, free},
+		"half prepared":              {inUse, inUse, inUse, free},
+		"lost record":                {inUse, inUse, inUse, free},
+		"lost record of a share a":   {inUse, free, differs, free},
+		"damaged record":             {inUse, inUse, inUse, free},
+		"record removed, link left":  {free, free, free, free},
+		"record of another device":   {free, free, free, free},
+		"record that only looks now": {free, free, free, free},
 	}
-	if !strings.Contains(err.Error(), "team-a/claim-u1") || !strings.Contains(err.Error(), "until") {
-		t.Errorf("error %q does not say who holds the device and what ends that", err)
-	}
-	if owner, err := s.Owner("node-1/gpu", "gpu-0"); err == nil {
-		t.Errorf("gpu-0 was taken by %s although gpu-1 is held: all or none", owner)
-	}
-	if err := s.Acquire(first); err != nil {
-		t.Errorf("the holder's second call: %v", err)
-	}
-	if err := s.Remove(first); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Acquire(second); err != nil {
-		t.Errorf("after the holder left: %v", err)
-	}
-}
-
-// TestStaleOwners: what an interrupted Remove or another allocation leaves must not block a device for ever.
-func TestStaleOwners(t *testing.T) {
-	tests := []struct {
-		name string
-		// holder is the record that the link of gpu-0 points to, nil for none.
-		holder *Record
-		held   bool
-		want   string
-	}{
-		{name: "no record", holder: nil},
-		{name: "record of another device", holder: holding("u1", "gpu-7"), held: true},
-		{name: "record that only looks", holder: looking("u1", "gpu-0"), held: true},
-		{name: "unreadable record", holder: &Record{UID: "u1"}, held: true, want: "may be held"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			s := open(t)
-			if err := os.Symlink("u1", s.ownerPath("node-1/gpu", "gpu-0")); err != nil {
-				t.Fatal(err)
-			}
-			if tt.holder != nil {
-				if err := s.Save(tt.holder); err != nil {
-					t.Fatal(err)
+	for name, arrange := range held {
+		t.Run(name, func(t *testing.T) {
+			for i, taker := range takers {
+				s := open(t)
+				arrange(t, s)
+				r := taker()
+				must(t, s.Create(r))
+				before := content(t, s)
+				check := s.CheckFree(r)
+				if diff := cmp.Diff(before, content(t, s)); diff != "" {
+					t.Errorf("taker %d: a question changed something (-before +after):\n%s", i, diff)
 				}
-			}
-			if tt.want != "" {
-				if err := os.WriteFile(filepath.Join(s.dir, claimsDir, "u1.json"), []byte("{"), 0o600); err != nil {
-					t.Fatal(err)
+				refused(t, i, want[name][i], check)
+				refused(t, i, want[name][i], s.Acquire(r))
+				if want[name][i] != free {
+					continue
 				}
-			}
-			if held := s.Held("node-1/gpu", "gpu-0"); held != tt.held {
-				t.Errorf("held %v, want %v", held, tt.held)
-			}
-			taker := holding("u2", "gpu-0")
-			if err := s.Save(taker); err != nil {
-				t.Fatal(err)
-			}
-			err := s.Acquire(taker)
-			if tt.want != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.want) {
-					t.Errorf("error %v, want %q", err, tt.want)
+				must(t, s.Acquire(r)) // again
+				if got, want := s.Held(pool, "gpu-0"), len(holders(t, s, "gpu-0")) > 0; got != want {
+					t.Errorf("taker %d: held %v, want %v", i, got, want)
 				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if owner, err := s.Owner("node-1/gpu", "gpu-0"); err != nil || owner != "u2" {
-				t.Errorf("owner %q, %v", owner, err)
+				must(t, s.Remove(r))
 			}
 		})
 	}
 }
 
-func looking(uid string, gpus ...string) *Record {
-	r := holding(uid, gpus...)
-	for i := range r.Devices {
-		r.Devices[i].AdminAccess = true
+// refused fails where an error is not that u1 has the device as said.
+func refused(t *testing.T, taker int, how string, err error) {
+	t.Helper()
+	if how == "" {
+		if err != nil {
+			t.Errorf("taker %d: %v", taker, err)
+		}
+		return
 	}
-	return r
+	inUse, ok := errors.AsType[*InUseError](err)
+	if !ok {
+		t.Errorf("taker %d: %v, want an InUseError", taker, err)
+		return
+	}
+	if inUse.Pool != pool || inUse.Device != "gpu-0" || inUse.Owner.UID != "u1" || inUse.Differs != strings.Contains(how, "another") {
+		t.Errorf("taker %d: %+v names the wrong device, claim or reason", taker, inUse)
+	}
+	for _, part := range []string{"node-1/gpu/gpu-0", how, "UID u1", "until"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("taker %d: error %q, want it to say %q", taker, err, part)
+		}
+	}
+}
+
+// TestAllOrNothing: where one device is held, none is taken.
+func TestAllOrNothing(t *testing.T) {
+	s := open(t)
+	put(t, s, holding("u1", "gpu-1"))
+	second := holding("u2", "gpu-0", "gpu-1", "gpu-2")
+	must(t, s.Create(second))
+	if _, ok := errors.AsType[*InUseError](s.Acquire(second)); !ok {
+		t.Error("taken although gpu-1 is held")
+	}
+	for _, gpu := range []string{"gpu-0", "gpu-2"} {
+		if s.Held(pool, gpu) {
+			t.Errorf("%s was taken although gpu-1 is held", gpu)
+		}
+	}
+	must(t, s.Remove(holding("u1", "gpu-1")))
+	must(t, s.Acquire(second))
+	for _, gpu := range []string{"gpu-0", "gpu-1", "gpu-2"} {
+		if diff := cmp.Diff([]string{"u2"}, holders(t, s, gpu)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", gpu, diff)
+		}
+	}
+}
+
+// TestSeveralShares: each of a device's shares is somebody's, and each goes by itself.
+func TestSeveralShares(t *testing.T) {
+	s := open(t)
+	for _, uid := range []string{"u3", "u1", "u2"} {
+		put(t, s, sharing("a", uid, "gpu-0"))
+	}
+	if diff := cmp.Diff([]string{"u1", "u2", "u3"}, holders(t, s, "gpu-0")); diff != "" {
+		t.Errorf("holders (-want +got):\n%s", diff)
+	}
+	for _, uid := range []string{"u1", "u3"} {
+		must(t, s.Remove(sharing("a", uid, "gpu-0")))
+	}
+	if diff := cmp.Diff([]string{"u2"}, holders(t, s, "gpu-0")); diff != "" {
+		t.Errorf("holders (-want +got):\n%s", diff)
+	}
+	// The last one may have another configuration, once it is alone.
+	put(t, s, sharing("b", "u2", "gpu-0"))
+	must(t, s.Acquire(sharing("b", "u4", "gpu-0")))
 }
 
 // TestAdminAccess holds nothing (KEP-5018): it neither blocks a holder nor is blocked by one.
 func TestAdminAccess(t *testing.T) {
 	s := open(t)
-	look := looking("u1", "gpu-0")
-	save(t, s, look)
-	if s.Held("node-1/gpu", "gpu-0") {
+	put(t, s, looking("u1", "gpu-0"))
+	if s.Held(pool, "gpu-0") {
 		t.Error("a look holds the device")
 	}
-	save(t, s, holding("u2", "gpu-0"))
-	save(t, s, looking("u3", "gpu-0"))
-	for _, r := range []*Record{look, looking("u3", "gpu-0")} {
-		if err := s.Remove(r); err != nil {
-			t.Fatal(err)
-		}
+	put(t, s, holding("u2", "gpu-0"), looking("u3", "gpu-0"))
+	for _, uid := range []string{"u1", "u3"} {
+		must(t, s.Remove(looking(uid, "gpu-0")))
 	}
-	if !s.Held("node-1/gpu", "gpu-0") {
-		t.Error("the end of a look freed the device")
+	if diff := cmp.Diff([]string{"u2"}, holders(t, s, "gpu-0")); diff != "" {
+		t.Errorf("the end of a look (-want +got):\n%s", diff)
 	}
 }
 
-// TestLongNames: a node's name may be long enough to make the name of a link longer than a file's.
-func TestLongNames(t *testing.T) {
+// TestLinksAreMadeAnew: links are never synced, so that after a power loss there may be none.
+func TestLinksAreMadeAnew(t *testing.T) {
+	s, r := open(t), holding("u1", "gpu-0", "gpu-1")
+	put(t, s, r)
+	must(t, os.RemoveAll(filepath.Join(s.dir, ownersDir)))
+	must(t, s.Acquire(load(t, s, "u1")))
+	for _, gpu := range []string{"gpu-0", "gpu-1"} {
+		if diff := cmp.Diff([]string{"u1"}, holders(t, s, gpu)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", gpu, diff)
+		}
+	}
+}
+
+// TestOwnersOfVersion1: it had a link where there is a directory now, and its links pointed to nothing.
+func TestOwnersOfVersion1(t *testing.T) {
 	s := open(t)
-	node := strings.Repeat("n", 240)
-	r := holding("u1", "gpu-0", "gpu-1")
+	gpu := version1().Devices[0].Name
+	must(t, os.Symlink(fullUID, s.deviceDir(pool, gpu)))
+	must(t, os.WriteFile(path(s, fullUID), read(t, goldenVersion1), 0o600))
+	must(t, os.Symlink("u9", s.deviceDir(pool, "gpu-0")))
+	must(t, s.Acquire(load(t, s, fullUID)))
+	put(t, s, holding("u1", "gpu-0"))
+	for name, uid := range map[string]string{gpu: fullUID, "gpu-0": "u1"} {
+		if diff := cmp.Diff([]string{uid}, holders(t, s, name)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	must(t, s.SweepOwners())
+	if !s.Held(pool, gpu) || !s.Held(pool, "gpu-0") {
+		t.Error("swept what is held")
+	}
+}
+
+// TestSweepOwners removes the links that nothing stands behind, and no other.
+func TestSweepOwners(t *testing.T) {
+	s := open(t)
+	put(t, s, holding("u1", "gpu-0"), sharing("a", "u2", "gpu-1"), sharing("a", "u3", "gpu-1"), holding("u4", "gpu-4"), holding("u5", "gpu-5"),
+		holding("u6", "gpu-6"), holding("u7", "gpu-7"), holding("u8", "gpu-8"))
+	must(t, os.Remove(path(s, "u3")))                // a leftover
+	must(t, os.WriteFile(path(s, "u4"), nil, 0o600)) // damaged: nobody knows
+	must(t, s.SetAside("u5"))
+	must(t, s.Create(holding("u6", "gpu-0"))) // a later life with other devices
+	must(t, s.Create(looking("u7", "gpu-7"))) // and one that only looks
+	must(t, os.Remove(path(s, "u8")))         // between its link and its record
+	hold, err := s.LockClaim(t.Context(), "u8")
+	must(t, err)
+	for range 2 {
+		must(t, s.SweepOwners())
+		var links []string
+		for _, name := range files(t, s) {
+			if strings.HasPrefix(name, ownersDir) {
+				links = append(links, strings.TrimPrefix(name, ownersDir+"/node-1_gpu_"))
+			}
+		}
+		if diff := cmp.Diff([]string{"gpu-0/u1", "gpu-1/u2", "gpu-4/u4", "gpu-5/u5", "gpu-8/u8"}, links); diff != "" {
+			t.Errorf("links (-want +got):\n%s", diff)
+		}
+	}
+	hold.Release()
+	must(t, s.SweepOwners())
+	if len(s.LinkedTo("u8", holding("u8", "gpu-8").Devices)) > 0 {
+		t.Error("the link of a claim that nobody works on is still there")
+	}
+}
+
+// TestLongNames: a node's name may be long enough to make the name of a directory longer than a file's.
+func TestLongNames(t *testing.T) {
+	s, r := open(t), holding("u1", "gpu-0", "gpu-1")
 	for i := range r.Devices {
-		r.Devices[i].Pool = node + "/gpu"
+		r.Devices[i].Pool = strings.Repeat("n", 240) + "/gpu"
 		r.Devices[i].Name += strings.Repeat("x", 50)
 	}
-	save(t, s, r)
-	if s.ownerPath(r.Devices[0].Pool, r.Devices[0].Name) == s.ownerPath(r.Devices[1].Pool, r.Devices[1].Name) {
-		t.Error("two devices have one link")
+	put(t, s, r)
+	first, second := r.Devices[0], r.Devices[1]
+	if s.deviceDir(first.Pool, first.Name) == s.deviceDir(second.Pool, second.Name) {
+		t.Error("two devices have one directory")
 	}
-	if !s.Held(r.Devices[1].Pool, r.Devices[1].Name) {
+	must(t, s.SweepOwners())
+	if !s.Held(second.Pool, second.Name) {
 		t.Error("not held")
+	}
+	must(t, s.Remove(r))
+	if left := files(t, s); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestOddTargets: a link that says what no version of Fettle wrote is a claim's that cannot be shared with.
+func TestOddTargets(t *testing.T) {
+	for _, target := range []string{"later:x", "shared", "u1", "/"} {
+		s := open(t)
+		put(t, s, sharing("a", "u1", "gpu-0"))
+		link := s.ownerPath(pool, "gpu-0", "u1")
+		must(t, os.Remove(link))
+		must(t, os.Symlink(target, link))
+		taker := sharing("a", "u2", "gpu-0")
+		must(t, s.Create(taker))
+		if _, ok := errors.AsType[*InUseError](s.Acquire(taker)); !ok {
+			t.Errorf("target %q: the device was shared", target)
+		}
+		must(t, s.Acquire(load(t, s, "u1"))) // puts it right
+		must(t, s.Acquire(taker))
 	}
 }

@@ -9,32 +9,38 @@
 package record
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// FormatVersion is the version that this package writes. A file of another version is refused, never guessed at.
-const FormatVersion = 1
-
 // Record is what one claim holds on this node.
 type Record struct {
-	// Version is the file's format, FormatVersion when written by this package.
-	Version int `json:"version"`
 	// Namespace, Name and UID identify the ResourceClaim. The UID alone names the file.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	// BootID is /proc/sys/kernel/random/boot_id at Prepare. Effects and device numbers do not outlive it.
 	BootID string `json:"bootID"`
+	// Phase is how far the claim is as a whole.
+	Phase Phase `json:"phase"`
 	// Devices are the allocated devices in the order of the allocation.
 	Devices []Device `json:"devices"`
 	// Steps are the effects on the machine, in the order they are applied. They are undone in reverse.
-	Steps []step.Step `json:"steps,omitempty"`
+	Steps []Step `json:"steps,omitempty"`
+
+	// valid is how much of the file was understood; what follows was torn off when a process or the power went.
+	valid int64
+	torn  bool
+}
+
+// Step is one effect and how far it is.
+type Step struct {
+	step.Step
+	State step.State `json:"state"`
 }
 
 // Device is one allocated device and the edits its container was promised.
@@ -43,46 +49,125 @@ type Device struct {
 	Request string `json:"request"`
 	Pool    string `json:"pool"`
 	Name    string `json:"name"`
+	// ShareID tells apart the shares of one device. Empty: the whole device.
+	ShareID string `json:"shareID,omitempty"`
 	// AdminAccess marks a look: it holds nothing and has no effect (KEP-5018).
 	AdminAccess bool `json:"adminAccess,omitempty"`
+	// Effect identifies the effective configuration of a share. Shares of one device must have equal effects.
+	Effect string `json:"effect,omitempty"`
 	// CDIDevice is the qualified CDI device name that kubelet was told. What it means must not change while the record lives.
 	CDIDevice string       `json:"cdiDevice"`
 	Edits     device.Edits `json:"edits"`
 }
 
-// errForeignVersion is returned for a file written by a version of Fettle that this one does not know.
-var errForeignVersion = errors.New("unknown format version")
+// Phase is how far a claim is.
+type Phase string
 
-// encode is the file's content.
-func encode(r *Record) ([]byte, error) {
-	r.Version = FormatVersion
-	data, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("encode the record of claim %s/%s: %w", r.Namespace, r.Name, err)
+// The phases.
+const (
+	// Intended: the steps may or may not have happened, and nobody was told that they did. What is found so after a crash is undone.
+	Intended Phase = "intended"
+	// Prepared: every step is done, and kubelet may have been told.
+	Prepared Phase = "prepared"
+	// Renewing: the claim was prepared in an earlier boot and its effects are being applied again. What its pod wrote is its own.
+	Renewing Phase = "renewing"
+	// Releasing: steps are being undone. There is no way back.
+	Releasing Phase = "releasing"
+)
+
+// nextPhases is the table of legal changes.
+func nextPhases(p Phase) []Phase {
+	switch p {
+	case Intended:
+		return []Phase{Prepared, Releasing}
+	case Prepared:
+		return []Phase{Renewing, Releasing}
+	case Renewing:
+		return []Phase{Prepared, Renewing, Releasing}
+	case Releasing:
 	}
-	return append(data, '\n'), nil
+	return nil
 }
 
-// decode refuses what encode cannot have written for the claim uid. A field that it does not know is of a newer build, and may be
-// an effect that only that build can undo.
-func decode(data []byte, uid string) (*Record, error) {
-	var format struct {
-		Version int `json:"version"`
+// Change is one thing that happens to a record: a phase is reached, or a step changes its state.
+type Change struct {
+	Phase Phase `json:"phase,omitempty"`
+	// Step is an index of Steps. It counts where State is set.
+	Step  int        `json:"step,omitempty"`
+	State step.State `json:"state,omitempty"`
+}
+
+// ErrIllegal is returned for a change that the tables do not allow. It is a fault of the program, or of a file.
+var ErrIllegal = errors.New("illegal change of a record")
+
+// check says whether a change may happen now.
+func (r *Record) check(c Change) error {
+	illegal := func(why string) error {
+		return fmt.Errorf("%w: claim %s/%s, phase %s, to %+v: %s", ErrIllegal, r.Namespace, r.Name, r.Phase, c, why)
 	}
-	if err := json.Unmarshal(data, &format); err != nil {
-		return nil, fmt.Errorf("parse: %w", err)
+	switch {
+	case (c.Phase == "") == (c.State == ""):
+		return illegal("want a phase or a step's state")
+	case c.Phase == Renewing:
+		return illegal("a renewal replaces the record")
+	case c.Phase != "" && !slices.Contains(nextPhases(r.Phase), c.Phase):
+		return illegal("no such change of phase")
+	case c.Phase == Prepared && !r.allSteps(step.Done):
+		return illegal("a step is not done")
+	case c.Phase != "":
+		return nil
+	case c.Step < 0 || c.Step >= len(r.Steps):
+		return illegal(fmt.Sprintf("there are %d steps", len(r.Steps)))
+	case !r.Steps[c.Step].State.Next(c.State):
+		return illegal("the step is " + string(r.Steps[c.Step].State))
+	case c.State == step.Undone && r.Phase != Releasing:
+		return illegal("steps are undone only while the claim is released")
+	case c.State == step.Done && r.Phase != Intended && r.Phase != Renewing:
+		return illegal("steps are done only while the claim is prepared")
 	}
-	if format.Version != FormatVersion {
-		return nil, fmt.Errorf("%w %d, this build writes %d", errForeignVersion, format.Version, FormatVersion)
+	return nil
+}
+
+// apply makes a change that check allowed.
+func (r *Record) apply(c Change) {
+	if c.Phase != "" {
+		r.Phase = c.Phase
+		return
 	}
-	var r Record
-	strict := json.NewDecoder(bytes.NewReader(data))
-	strict.DisallowUnknownFields()
-	if err := strict.Decode(&r); err != nil {
-		return nil, fmt.Errorf("parse: %w", err)
+	r.Steps[c.Step].State = c.State
+}
+
+// checkNew says whether a record may begin like this.
+func (r *Record) checkNew() error {
+	illegal := func(why string) error {
+		return fmt.Errorf("%w: claim %s/%s begins as %q: %s", ErrIllegal, r.Namespace, r.Name, r.Phase, why)
 	}
-	if r.UID != uid {
-		return nil, fmt.Errorf("holds claim %q, its name says %q", r.UID, uid)
+	switch r.Phase {
+	case Prepared:
+		if len(r.Steps) > 0 {
+			return illegal("its steps are not done")
+		}
+	case Intended, Renewing:
+		if !r.allSteps(step.Intended) {
+			return illegal("a step has another state than intended")
+		}
+	case Releasing:
+		// A claim whose file was lost is given back from what the devices tell.
+		known := func(s Step) bool { return s.State == step.Intended || s.State == step.Done || s.State == step.Undone }
+		if slices.ContainsFunc(r.Steps, func(s Step) bool { return !known(s) }) {
+			return illegal("a step has no state")
+		}
+	default:
+		return illegal("no such phase")
 	}
-	return &r, nil
+	return nil
+}
+
+func (r *Record) allSteps(state step.State) bool {
+	return !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.State != state })
+}
+
+// Holds says whether the claim holds a device, rather than looks at it.
+func (r *Record) Holds(pool, name string) bool {
+	return slices.ContainsFunc(r.Devices, func(d Device) bool { return d.Pool == pool && d.Name == name && !d.AdminAccess })
 }

@@ -4,134 +4,211 @@ package record
 
 import (
 	"errors"
-	"flag"
+	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
-const golden = "testdata/format-1.json"
-
-// full is a record with every field set.
-func full() *Record {
-	return &Record{
-		Version: FormatVersion, Namespace: "team-a", Name: "train", UID: "0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11",
-		BootID: "5a1c0b2e-1111-2222-3333-444455556666",
-		Devices: []Device{
-			{
-				Request: "gpu/large", Pool: "node-1/gpu", Name: "nvidia-0000-1b-00-0", CDIDevice: "fettle.dev/common=0123456789abcdef",
-				Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"}}},
-			},
-			{
-				Request: "disk", Pool: "node-1/host", Name: "localssd-ssd0", AdminAccess: true, CDIDevice: "fettle.dev/common=fedcba9876543210",
-				Edits: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/scratch/ssd0", ReadOnly: true}}},
-			},
-		},
-		Steps: []step.Step{{Kind: "host.scratch", Params: []byte(`{"path":"/mnt/disks/ssd0"}`)}},
+// legalPhases are the changes of phase, and whether every step must be done. All others are illegal.
+func legalPhases() map[[2]Phase]string {
+	return map[[2]Phase]string{
+		{"intended", "prepared"}:  "all done",
+		{"intended", "releasing"}: "",
+		{"prepared", "releasing"}: "",
+		{"renewing", "prepared"}:  "all done",
+		{"renewing", "releasing"}: "",
 	}
 }
 
-// TestFormat holds the bytes of format version 1: a released version must read what an older one wrote. A change of this file is a
-// new format version.
-func TestFormat(t *testing.T) {
-	got, err := encode(full())
-	if err != nil {
-		t.Fatal(err)
+// legalSteps are the changes of a step's state by phase. All others are illegal.
+func legalSteps() map[string]bool {
+	return map[string]bool{
+		"intended: intended to done":    true,
+		"renewing: intended to done":    true,
+		"releasing: intended to undone": true,
+		"releasing: done to undone":     true,
 	}
-	if *update {
-		if err := os.WriteFile(golden, got, 0o644); err != nil {
-			t.Fatal(err)
+}
+
+// legal is what the tables say of a change.
+func legal(r *Record, c Change) bool {
+	if c.Phase != "" && c.State != "" {
+		return false
+	}
+	if c.Phase != "" {
+		need, ok := legalPhases()[[2]Phase{r.Phase, c.Phase}]
+		for _, s := range r.Steps {
+			ok = ok && (need == "" || s.State == "done")
+		}
+		return ok
+	}
+	return c.Step >= 0 && c.Step < len(r.Steps) && legalSteps()[fmt.Sprintf("%s: %s to %s", r.Phase, r.Steps[c.Step].State, c.State)]
+}
+
+// records are a claim of two steps, and one of none, in every phase and with every state of each step, reachable or not.
+func records() []*Record {
+	var all []*Record
+	for _, phase := range []Phase{"", "intended", "prepared", "renewing", "releasing", "elsewhere"} {
+		none := stepping("u1", 0)
+		none.Phase = phase
+		all = append(all, none)
+		for _, first := range states() {
+			for _, second := range states() {
+				r := stepping("u1", 2)
+				r.Phase, r.Steps[0].State, r.Steps[1].State = phase, first, second
+				all = append(all, r)
+			}
 		}
 	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
+	return all
+}
+
+func states() []step.State { return []step.State{"", "intended", "done", "undone", "elsewhere"} }
+
+func changes() []Change {
+	var all []Change
+	for _, phase := range []Phase{"", "intended", "prepared", "renewing", "releasing", "elsewhere"} {
+		for _, state := range states() {
+			for _, index := range []int{-1, 0, 1, 2} {
+				all = append(all, Change{Phase: phase, Step: index, State: state})
+			}
+		}
 	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("format (-want +got):\n%s", diff)
+	return all
+}
+
+// TestTransitions tries every change on every record.
+func TestTransitions(t *testing.T) {
+	counts := map[bool]int{}
+	for _, r := range records() {
+		for _, c := range changes() {
+			want := legal(r, c)
+			counts[want]++
+			err := r.check(c)
+			if (err == nil) != want {
+				t.Errorf("%s with %s, to %+v: %v, want legal %v", r.Phase, stepStates(r), c, err, want)
+			}
+			if err != nil && !errors.Is(err, ErrIllegal) {
+				t.Errorf("%s with %s, to %+v: %v, want ErrIllegal", r.Phase, stepStates(r), c, err)
+			}
+		}
 	}
-	back, err := decode(want, full().UID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(full(), back); diff != "" {
-		t.Errorf("read back (-want +got):\n%s", diff)
+	t.Logf("%d legal, %d illegal", counts[true], counts[false])
+	if counts[true] == 0 {
+		t.Error("nothing is legal")
 	}
 }
 
-// TestUnreadable damages a record in every way that a disk or another version can, and wants an error that names the file.
-func TestUnreadable(t *testing.T) {
-	whole, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
+func stepStates(r *Record) string {
+	var out []string
+	for _, s := range r.Steps {
+		out = append(out, string(s.State))
 	}
-	contents := map[string]string{
-		"other version":     strings.Replace(string(whole), `"version":1`, `"version":2`, 1),
-		"no version":        strings.Replace(string(whole), `"version":1,`, ``, 1),
-		"other claim":       strings.Replace(string(whole), `"uid":"0b0d`, `"uid":"ffff`, 1),
-		"wrong type":        strings.Replace(string(whole), `"devices":[`, `"devices":[7,`, 1),
-		"something after":   string(whole) + "{}",
-		"zeros":             strings.Repeat("\x00", len(whole)),
-		"json null":         "null",
-		"array":             "[]",
-		"unknown field":     strings.Replace(string(whole), `"bootID"`, `"tombstone":true,"bootID"`, 1),
-		"negative overflow": strings.Replace(string(whole), `"major":195`, `"major":1e400`, 1),
-	}
-	// The last byte is the newline, which JSON does not need.
-	for length := range len(whole) - 1 {
-		contents["cut at "+string(rune('a'+length%26))+"-"+strings.Repeat("x", length/26)] = string(whole[:length])
+	return strings.Join(out, ",")
+}
+
+// TestBeginnings tries every record as a new one.
+func TestBeginnings(t *testing.T) {
+	want := map[string]bool{
+		"intended ": true, "prepared ": true, "renewing ": true, "releasing ": true,
+		"intended intended,intended": true, "renewing intended,intended": true,
+		// What a lost record had done to its devices is not known.
+		"releasing intended,intended": true, "releasing intended,done": true, "releasing intended,undone": true,
+		"releasing done,intended": true, "releasing done,done": true, "releasing done,undone": true,
+		"releasing undone,intended": true, "releasing undone,done": true, "releasing undone,undone": true,
 	}
 	s := open(t)
-	path := filepath.Join(s.dir, claimsDir, full().UID+suffix)
-	for name, content := range contents {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
+	for _, r := range records() {
+		what := string(r.Phase) + " " + stepStates(r)
+		err := s.Create(r)
+		if (err == nil) != want[what] {
+			t.Errorf("%q: %v, want legal %v", what, err, want[what])
 		}
-		r, err := s.Load(full().UID)
+		if err != nil && (!errors.Is(err, ErrIllegal) || !strings.Contains(err.Error(), "team-a/claim-u1")) {
+			t.Errorf("%q: %v, want ErrIllegal with the claim's name", what, err)
+		}
 		if err == nil {
-			t.Errorf("%s: read as %+v", name, r)
-			continue
-		}
-		if !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: error %q does not name the file", name, err)
-		}
-		if errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: error %q counts as no record: the claim's devices would be free", name, err)
+			same(t, what, r, load(t, s, "u1"))
 		}
 	}
 }
 
-func FuzzDecode(f *testing.F) {
-	whole, err := os.ReadFile(golden)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(whole, full().UID)
-	f.Add([]byte(`{"version":1,"uid":""}`), "")
-	f.Add([]byte(`{"version":1,"uid":"a","devices":null,"steps":[{}]}`), "a")
-	f.Fuzz(func(t *testing.T, data []byte, uid string) {
-		r, err := decode(data, uid)
+// TestReachable walks every record that legal changes lead to: what is on disk is what is in memory, however long the file is, and
+// a rewritten file says the same.
+func TestReachable(t *testing.T) {
+	s := open(t)
+	seen := map[string]bool{}
+	var walk func(begin *Record, done []Change)
+	walk = func(begin *Record, done []Change) {
+		r := clone(begin)
+		must(t, s.Create(r))
+		advance(t, s, r, done...)
+		what := string(r.Phase) + " " + stepStates(r)
+		got := load(t, s, "u1")
+		same(t, what, r, got)
+		data, err := rewrite(got)
+		must(t, err)
+		again, err := decode(data, "u1")
 		if err != nil {
+			t.Errorf("%s rewritten: %v", what, err)
+		} else {
+			same(t, what+" rewritten", r, again)
+		}
+		if seen[what] {
 			return
 		}
-		again, err := encode(r)
-		if err != nil {
-			t.Fatalf("what was read cannot be written: %v", err)
+		seen[what] = true
+		for _, c := range changes() {
+			if legal(r, c) {
+				walk(begin, append(done[:len(done):len(done)], c))
+			}
 		}
-		back, err := decode(again, r.UID)
-		if err != nil {
-			t.Fatalf("what was written cannot be read: %v", err)
+	}
+	for _, phase := range []Phase{Intended, Renewing, Releasing} {
+		begin := stepping("u1", 2)
+		begin.Phase = phase
+		walk(begin, nil)
+	}
+	begin := stepping("u1", 0)
+	begin.Phase = Prepared
+	walk(begin, nil)
+	if want := 4 + 1 + 4 + 9 + 2; len(seen) != want {
+		// Intended and renewing with each step done or not, prepared, releasing with each step in any state, and without steps.
+		t.Errorf("reached %d, want %d: %v", len(seen), want, seen)
+	}
+}
+
+// TestIllegalChange: what the tables refuse is neither made nor written.
+func TestIllegalChange(t *testing.T) {
+	s, r := open(t), stepping("u1", 1)
+	must(t, s.Create(r))
+	before, err := os.ReadFile(path(s, "u1"))
+	must(t, err)
+	for _, c := range []Change{{}, {Phase: Prepared}, {Phase: Renewing}, {Step: 1, State: step.Done}, {State: step.Undone}} {
+		if err := s.Advance(r, c); !errors.Is(err, ErrIllegal) || !strings.Contains(err.Error(), "team-a/claim-u1") {
+			t.Errorf("%+v: %v, want ErrIllegal with the claim's name", c, err)
 		}
-		if twice, err := encode(back); err != nil || string(twice) != string(again) {
-			t.Errorf("not stable: %s, then %s (%v)", again, twice, err)
+	}
+	same(t, "in memory", stepping("u1", 1), r)
+	after, err := os.ReadFile(path(s, "u1"))
+	if err != nil || string(after) != string(before) {
+		t.Errorf("the file was changed: %s (%v)", after, err)
+	}
+}
+
+func TestHolds(t *testing.T) {
+	r := holding("u1", "gpu-0")
+	r.Devices = append(r.Devices, looking("u1", "gpu-1").Devices...)
+	r.Devices = append(r.Devices, sharing("a", "u1", "gpu-2").Devices...)
+	for name, want := range map[string]bool{"gpu-0": true, "gpu-1": false, "gpu-2": true, "gpu-3": false} {
+		if got := r.Holds(pool, name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
 		}
-	})
+	}
+	if r.Holds("node-2/gpu", "gpu-0") {
+		t.Error("holds a device of another pool")
+	}
 }

@@ -3,7 +3,6 @@
 package record
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,138 +10,172 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
 const (
-	claimsDir = "claims"
-	ownersDir = "owners"
-	lockFile  = "lock"
-	suffix    = ".json"
-	tmpPrefix = ".tmp-"
-	// lockRetry is how often a held lock is tried again; a Prepare holds it for about a millisecond.
-	lockRetry = 2 * time.Millisecond
+	claimsDir     = "claims"
+	ownersDir     = "owners"
+	tombstonesDir = "tombstones"
+	damagedDir    = "damaged"
+	lockFile      = "lock"
+	suffix        = ".json"
 )
+
+func directories() []string { return []string{claimsDir, ownersDir, tombstonesDir, damagedDir} }
 
 // Store is a directory of records:
 //
-//	claims/UID.json        one Record
-//	owners/POOL_DEVICE     a symbolic link whose target is the UID that holds the device
-//	lock                   taken around every change
+//	claims/UID.json          one Record
+//	owners/POOL_DEVICE/UID   a link for each claim that holds the device; its target says how
+//	tombstones/UID           when the claim was last given back
+//	damaged/UID              a file that could not be read, set aside until the claim is prepared or given back
+//	lock                     byte ranges of it are locked, one a claim and one a device
 //
-// The link is what makes "who holds this device" one readlink, however many claims the node has.
+// The links are what makes "who holds this device" one directory, however many claims the node has. They are never synced: after a
+// power loss they are made anew from the records.
 type Store struct {
+	fs  disk.FS
 	dir string
 }
 
 // Open makes the store's directories where they are missing.
-func Open(dir string) (*Store, error) {
-	s := &Store{dir: dir}
+func Open(fsys disk.FS, dir string) (*Store, error) {
+	s := &Store{fs: fsys, dir: dir}
 	return s, s.makeDirs()
 }
 
 func (s *Store) makeDirs() error {
-	for _, d := range []string{claimsDir, ownersDir} {
-		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o700); err != nil {
+	for _, d := range directories() {
+		if err := disk.MkdirAll(s.fs, filepath.Join(s.dir, d), 0o700); err != nil {
 			return fmt.Errorf("make the state directory: %w", err)
 		}
+	}
+	// The directories' own names must outlive a power loss, or what is synced inside them does not.
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
 	}
 	return nil
 }
 
-// Lock waits until no other process changes the store, or until ctx ends. The returned function gives the lock back.
-func (s *Store) Lock(ctx context.Context) (unlock func(), err error) {
-	path := filepath.Join(s.dir, lockFile)
-	for {
-		f, err := tryLock(path)
-		if err != nil {
-			return nil, fmt.Errorf("take the state lock: %w", err)
-		}
-		if f != nil {
-			return func() { _ = f.Close() }, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the state lock %s: %w", path, ctx.Err())
-		case <-time.After(lockRetry):
-		}
-	}
-}
-
-// tryLock returns nil without an error where another holds the lock. A lock on a file that Destroy removed meanwhile keeps nobody
-// out, so the file is looked at again once it is locked.
-func tryLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
-		return nil, f.Close()
-	}
-	if err != nil {
-		return nil, errors.Join(&fs.PathError{Op: "flock", Path: path, Err: err}, f.Close())
-	}
-	locked, err := f.Stat()
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	named, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(locked, named) {
-		return nil, f.Close()
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-// Load reads the record of one claim. A claim without a record is fs.ErrNotExist.
+// Load reads the record of one claim. A claim without a record is fs.ErrNotExist; see also ErrDamaged and ErrForeign.
 func (s *Store) Load(uid string) (*Record, error) {
 	path, err := s.claimPath(uid)
 	if err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(path)
+	data, err := s.fs.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the record of claim %s: %w", uid, err)
 	}
 	r, err := decode(data, uid)
 	if err != nil {
-		return nil, fmt.Errorf("read the record of claim %s (%s): %w", uid, path, err)
+		return nil, fmt.Errorf("the record of claim %s (%s) %w", uid, path, err)
 	}
 	return r, nil
 }
 
-// Save makes the record durable before it returns: file and directory are synced.
-func (s *Store) Save(r *Record) error {
+// Create makes a new record, or one that replaces a prepared one for its renewal, durable before it returns. The caller holds the
+// claim.
+func (s *Store) Create(r *Record) error {
 	path, err := s.claimPath(r.UID)
 	if err != nil {
+		return err
+	}
+	if err := r.checkNew(); err != nil {
 		return err
 	}
 	data, err := encode(r)
 	if err != nil {
 		return err
 	}
-	// They are missing after Destroy, when a retired node is taken back.
-	if err := s.makeDirs(); err != nil {
+	return s.write(path, data, r)
+}
+
+func (s *Store) write(path string, data []byte, r *Record) error {
+	err := disk.ReplaceDurably(s.fs, path, data, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		// The directories are missing after Destroy, when a retired node is taken back.
+		if err = s.makeDirs(); err == nil {
+			err = disk.ReplaceDurably(s.fs, path, data, 0o600)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	r.valid, r.torn = int64(len(data)), false
+	return nil
+}
+
+// Advance writes down a change and makes it. Only the change to Prepared is synced: any other is safe to lose, since a step that
+// was done may be done again, and one that was undone be undone again. The caller holds the claim.
+func (s *Store) Advance(r *Record, c Change) error {
+	if err := r.check(c); err != nil {
 		return err
 	}
-	return writeDurably(path, data)
+	path, err := s.claimPath(r.UID)
+	if err != nil {
+		return err
+	}
+	if r.valid == 0 { // read from a file of an older version, which cannot be appended to
+		next := *r
+		next.Steps = append([]Step(nil), r.Steps...)
+		next.apply(c)
+		data, err := rewrite(&next)
+		if err == nil {
+			err = s.write(path, data, r)
+		}
+		if err != nil {
+			return err
+		}
+		r.apply(c)
+		return nil
+	}
+	data, err := frame(head{}, c)
+	if err == nil {
+		err = s.append(path, data, r, c.Phase == Prepared)
+	}
+	if err != nil {
+		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	r.apply(c)
+	r.valid += int64(len(data))
+	return nil
+}
+
+func (s *Store) append(path string, data []byte, r *Record, sync bool) error {
+	f, err := s.fs.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	if r.torn {
+		err = f.Truncate(r.valid)
+	}
+	if err == nil {
+		r.torn = true // until the call succeeds: what is there of it is not known before
+		_, err = f.Write(data)
+	}
+	if err == nil && sync {
+		err = f.Datasync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		r.torn = false
+	}
+	return err
 }
 
 // Remove forgets a claim and what it holds. An unknown claim is not an error. The record goes first: a link without a record is
-// known to be stale, but a record without its links would promise devices that another claim may take.
+// known to be stale, but a record without its links would promise devices that another claim may take. The caller holds the claim
+// and its devices.
 func (s *Store) Remove(r *Record) error {
 	path, err := s.claimPath(r.UID)
 	if err != nil {
 		return err
 	}
-	err = removeIfThere(path)
+	err = disk.RemoveIfThere(s.fs, path)
 	if err == nil {
-		err = ignoreMissing(syncDir(filepath.Dir(path)))
+		err = ignoreMissing(s.fs.SyncDir(filepath.Dir(path)))
 	}
 	if err != nil {
 		return fmt.Errorf("remove the record of claim %s/%s: %w", r.Namespace, r.Name, err)
@@ -150,8 +183,8 @@ func (s *Store) Remove(r *Record) error {
 	var errs []error
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		if owner, err := s.Owner(d.Pool, d.Name); err == nil && owner == r.UID {
-			errs = append(errs, removeIfThere(s.ownerPath(d.Pool, d.Name)))
+		if !d.AdminAccess {
+			errs = append(errs, disk.RemoveIfThere(s.fs, s.ownerPath(d.Pool, d.Name, r.UID)))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -161,74 +194,100 @@ func (s *Store) Remove(r *Record) error {
 }
 
 // UIDs lists the claims that have a record, sorted. It reads no record.
-func (s *Store) UIDs() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(s.dir, claimsDir))
+func (s *Store) UIDs() ([]string, error) { return s.list(claimsDir, suffix) }
+
+// Damaged lists the claims whose file was set aside, sorted.
+func (s *Store) Damaged() ([]string, error) { return s.list(damagedDir, "") }
+
+func (s *Store) list(dir, suffix string) ([]string, error) {
+	entries, err := s.fs.ReadDir(filepath.Join(s.dir, dir))
 	if ignoreMissing(err) != nil {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
 	var uids []string
 	for _, e := range entries {
-		if name := e.Name(); strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, tmpPrefix) {
-			uids = append(uids, strings.TrimSuffix(name, suffix))
+		if name, ok := strings.CutSuffix(e.Name(), suffix); ok && !strings.HasPrefix(name, ".") {
+			uids = append(uids, name)
 		}
 	}
 	sort.Strings(uids)
 	return uids, nil
 }
 
-// All reads every record it can. What cannot be read is returned as joined errors beside the others.
-func (s *Store) All() ([]*Record, error) {
-	uids, err := s.UIDs()
+// SetAside moves a damaged file out of the way, so that its claim can be prepared anew or given back. Until one of them is done the
+// claim goes on holding what its links say. The caller holds the claim.
+func (s *Store) SetAside(uid string) error {
+	path, err := s.claimPath(uid)
+	if err == nil {
+		err = s.fs.Rename(path, filepath.Join(s.dir, damagedDir, uid))
+	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("set the damaged record of claim %s aside: %w", uid, err)
 	}
-	var (
-		records []*Record
-		errs    []error
-	)
-	for _, uid := range uids {
-		r, err := s.Load(uid)
-		switch {
-		case err == nil:
-			records = append(records, r)
-		case !errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, err)
-		}
-	}
-	return records, errors.Join(errs...)
+	return nil
 }
 
-// SweepTemporary removes what writes that were cut off left behind. The caller holds the lock, so none is under way.
+// InDoubt says whether the claim's file was set aside and the claim not yet been prepared anew or given back.
+func (s *Store) InDoubt(uid string) bool {
+	_, err := s.fs.Lstat(filepath.Join(s.dir, damagedDir, uid))
+	return !errors.Is(err, fs.ErrNotExist) // where nobody can tell, it may be
+}
+
+// Settle forgets that a claim's file was set aside. The caller holds the claim.
+func (s *Store) Settle(uid string) error {
+	if err := checkUID(uid); err != nil {
+		return err
+	}
+	if err := disk.RemoveIfThere(s.fs, filepath.Join(s.dir, damagedDir, uid)); err != nil {
+		return fmt.Errorf("forget the damaged record of claim %s: %w", uid, err)
+	}
+	return nil
+}
+
+// SweepTemporary removes what writes of records that were cut off left behind. Those of claims that somebody works on are left.
 func (s *Store) SweepTemporary() error {
-	leftovers, err := filepath.Glob(filepath.Join(s.dir, claimsDir, tmpPrefix+"*"))
-	if err != nil {
-		return fmt.Errorf("list temporary files: %w", err)
+	entries, err := s.fs.ReadDir(filepath.Join(s.dir, claimsDir))
+	if ignoreMissing(err) != nil {
+		return fmt.Errorf("list records: %w", err)
 	}
 	var errs []error
-	for _, path := range leftovers {
-		errs = append(errs, removeIfThere(path))
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), disk.TemporaryPrefix)
+		uid, _, named := strings.Cut(rest, suffix)
+		if !ok || !named {
+			continue
+		}
+		hold, err := s.TryLockClaim(uid)
+		if err == nil && hold != nil {
+			err = disk.RemoveIfThere(s.fs, filepath.Join(s.dir, claimsDir, e.Name()))
+			hold.Release()
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// Destroy removes the store and everything in it but the directory itself, which is often a mount point.
+// Destroy removes the store and everything in it but the directory itself, which is often a mount point. The caller holds
+// everything.
 func (s *Store) Destroy() error {
 	var errs []error
-	for _, name := range []string{claimsDir, ownersDir, lockFile} {
+	for _, name := range append(directories(), lockFile) {
 		errs = append(errs, os.RemoveAll(filepath.Join(s.dir, name)))
 	}
 	return errors.Join(errs...)
 }
 
-// claimPath refuses a UID that is not a plain file name: it comes over a socket.
-func (s *Store) claimPath(uid string) (string, error) {
+// checkUID refuses a UID that is not a plain file name: it comes over a socket.
+func checkUID(uid string) error {
 	if uid == "" || strings.HasPrefix(uid, ".") || strings.ContainsAny(uid, "/\x00") || len(uid) > 128 {
-		return "", fmt.Errorf("claim UID %q cannot name a record: expected the UID of a ResourceClaim", uid)
+		return fmt.Errorf("claim UID %q cannot name a record: expected the UID of a ResourceClaim", uid)
 	}
-	return filepath.Join(s.dir, claimsDir, uid+suffix), nil
+	return nil
 }
 
-func removeIfThere(path string) error { return ignoreMissing(os.Remove(path)) }
+func (s *Store) claimPath(uid string) (string, error) {
+	return filepath.Join(s.dir, claimsDir, uid+suffix), checkUID(uid)
+}
 
 func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {

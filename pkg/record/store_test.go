@@ -11,198 +11,204 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-func open(t testing.TB) *Store {
-	t.Helper()
-	s, err := Open(filepath.Join(t.TempDir(), "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// holding is a record of one claim that holds the named GPUs.
-func holding(uid string, gpus ...string) *Record {
-	r := &Record{Namespace: "team-a", Name: "claim-" + uid, UID: uid, BootID: "boot-1"}
-	for _, name := range gpus {
-		r.Devices = append(r.Devices, Device{Request: "gpu", Pool: "node-1/gpu", Name: name, CDIDevice: "fettle.dev/common=0"})
-	}
-	return r
-}
-
-func save(t *testing.T, s *Store, records ...*Record) {
-	t.Helper()
-	for _, r := range records {
-		if err := s.Save(r); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Acquire(r); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// files lists the store's files and links, sorted.
-func files(t *testing.T, s *Store) []string {
-	t.Helper()
-	var out []string
-	err := fs.WalkDir(os.DirFS(s.dir), ".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			out = append(out, path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-func TestSaveLoadRemove(t *testing.T) {
+func TestCreateLoadRemove(t *testing.T) {
 	s := open(t)
 	if _, err := s.Load("u1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("load before save: %v, want fs.ErrNotExist", err)
+		t.Errorf("load before create: %v, want fs.ErrNotExist", err)
 	}
 	r := holding("u1", "gpu-0", "gpu-1")
-	save(t, s, r)
-	got, err := s.Load("u1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(r, got); diff != "" {
-		t.Errorf("loaded (-want +got):\n%s", diff)
-	}
-	want := []string{"claims/u1.json", "owners/node-1_gpu_gpu-0", "owners/node-1_gpu_gpu-1"}
+	put(t, s, r)
+	same(t, "loaded", r, load(t, s, "u1"))
+	want := []string{"claims/u1.json", "owners/node-1_gpu_gpu-0/u1", "owners/node-1_gpu_gpu-1/u1"}
 	if diff := cmp.Diff(want, files(t, s)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	info, err := os.Stat(filepath.Join(s.dir, claimsDir, "u1.json"))
-	if err != nil || info.Mode() != 0o600 {
-		t.Errorf("the record has mode %v (%v), want 0600", info.Mode(), err)
+	info, err := os.Stat(path(s, "u1"))
+	must(t, err)
+	if info.Mode() != 0o600 {
+		t.Errorf("the record has mode %v, want 0600", info.Mode())
 	}
 	for range 2 {
-		if err := s.Remove(r); err != nil {
-			t.Errorf("remove: %v", err)
-		}
+		must(t, s.Remove(r))
 	}
 	if left := files(t, s); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
 
-func TestSaveReplaces(t *testing.T) {
-	s := open(t)
-	save(t, s, holding("u1", "gpu-0"))
-	newer := holding("u1", "gpu-0")
-	newer.BootID = "boot-2"
-	save(t, s, newer)
-	got, err := s.Load("u1")
-	if err != nil || got.BootID != "boot-2" {
-		t.Errorf("loaded %+v, %v", got, err)
+// TestLife: a record is created once and then appended to, and whoever reads it sees each change.
+func TestLife(t *testing.T) {
+	s, err := Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
+	must(t, err)
+	r := full()
+	must(t, s.Create(r))
+	for _, c := range []Change{
+		{Step: 0, State: step.Done},
+		{Step: 1, State: step.Done},
+		{Phase: Prepared},
+		{Phase: Releasing},
+		{Step: 1, State: step.Undone},
+		{Step: 0, State: step.Undone},
+	} {
+		before := read(t, path(s, fullUID))
+		// Each change is made by another process than the last.
+		next := load(t, s, fullUID)
+		advance(t, s, next, c)
+		r.apply(c)
+		same(t, "in memory", r, next)
+		same(t, "on disk", r, load(t, s, fullUID))
+		if after := string(read(t, path(s, fullUID))); !strings.HasPrefix(after, string(before)) {
+			t.Errorf("%+v: the file was written anew", c)
+		}
+	}
+}
+
+// TestCreateReplaces: a renewal takes the place of what was prepared, with what it says and how far it is.
+func TestCreateReplaces(t *testing.T) {
+	s, r := open(t), stepping("u1", 1)
+	put(t, s, r)
+	advance(t, s, r, Change{State: step.Done}, Change{Phase: Prepared})
+	renewed := stepping("u1", 2)
+	renewed.BootID, renewed.Phase = "boot-2", Renewing
+	must(t, s.Create(renewed))
+	same(t, "renewed", renewed, load(t, s, "u1"))
+	advance(t, s, renewed, Change{State: step.Done}, Change{Step: 1, State: step.Done}, Change{Phase: Prepared})
+	same(t, "prepared", renewed, load(t, s, "u1"))
+}
+
+func TestAdvanceWithoutAFile(t *testing.T) {
+	s, r := open(t), stepping("u1", 1)
+	must(t, s.Create(r))
+	must(t, s.Remove(r))
+	err := s.Advance(r, Change{State: step.Done})
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "team-a/claim-u1") {
+		t.Errorf("error %v, want fs.ErrNotExist with the claim's name", err)
+	}
+	if left := files(t, s); len(left) > 0 || r.Steps[0].State != step.Intended {
+		t.Errorf("left %v, the step is %s", left, r.Steps[0].State)
 	}
 }
 
 func TestRemoveLeavesWhatAnotherHolds(t *testing.T) {
 	s := open(t)
-	save(t, s, holding("u1", "gpu-0"))
-	if err := s.Remove(holding("u2", "gpu-0")); err != nil {
-		t.Fatal(err)
-	}
-	if owner, err := s.Owner("node-1/gpu", "gpu-0"); err != nil || owner != "u1" {
-		t.Errorf("owner %q, %v, want u1", owner, err)
+	put(t, s, holding("u1", "gpu-0"))
+	must(t, s.Remove(holding("u2", "gpu-0")))
+	if diff := cmp.Diff([]string{"u1"}, holders(t, s, "gpu-0")); diff != "" {
+		t.Errorf("holders (-want +got):\n%s", diff)
 	}
 }
 
+// TestListing lists claims and nothing else, whatever their files hold.
 func TestListing(t *testing.T) {
 	s := open(t)
-	save(t, s, holding("u2", "gpu-2"), holding("u1", "gpu-1"))
-	put := func(name, content string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(s.dir, claimsDir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	put(t, s, holding("u2", "gpu-2"), holding("u1", "gpu-1"))
+	for name, content := range map[string]string{"broken.json": "{", ".tmp-u3.json-01": "", ".hidden.json": "", "README": "", "u4.yaml": ""} {
+		must(t, os.WriteFile(filepath.Join(s.dir, claimsDir, name), []byte(content), 0o600))
 	}
-	put("broken.json", "{")
-	put(tmpPrefix+"123", "{")
-	put(tmpPrefix+"123.json", "{")
-	put("README", "not a record")
 	uids, err := s.UIDs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff([]string{"broken", "u1", "u2"}, uids); diff != "" {
 		t.Errorf("UIDs (-want +got):\n%s", diff)
 	}
-	all, err := s.All()
-	if err == nil || !strings.Contains(err.Error(), "broken.json") {
-		t.Errorf("error %v, want it to name broken.json", err)
+}
+
+// TestSweepTemporary removes what writes left that were cut off, but not what a write under way needs.
+func TestSweepTemporary(t *testing.T) {
+	s := open(t)
+	put(t, s, holding("u1", "gpu-0"))
+	for _, name := range []string{".tmp-u1.json-00000001", ".tmp-u2.json-00000002", ".tmp-u3.json-00000003", ".tmp-other", ".u2.json"} {
+		must(t, os.WriteFile(filepath.Join(s.dir, claimsDir, name), []byte("{"), 0o600))
 	}
-	want := []*Record{holding("u1", "gpu-1"), holding("u2", "gpu-2")}
-	if diff := cmp.Diff(want, all, cmpopts.IgnoreFields(Record{}, "Version")); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
+	hold, err := s.LockClaim(t.Context(), "u3")
+	must(t, err)
+	must(t, s.SweepTemporary())
+	left := files(t, s)
+	want := []string{"claims/.tmp-other", "claims/.tmp-u3.json-00000003", "claims/.u2.json", "claims/u1.json", "owners/node-1_gpu_gpu-0/u1"}
+	if diff := cmp.Diff(want, left); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
 	}
-	if err := s.SweepTemporary(); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range files(t, s) {
-		if strings.Contains(name, tmpPrefix) {
-			t.Errorf("%s was left", name)
-		}
+	hold.Release()
+	must(t, s.SweepTemporary())
+	if _, err := os.Stat(filepath.Join(s.dir, claimsDir, ".tmp-u3.json-00000003")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the temporary file of a claim that nobody works on: %v", err)
 	}
 }
 
 // TestHostileUIDs: a UID comes over a socket and must not become a path.
 func TestHostileUIDs(t *testing.T) {
 	s := open(t)
+	put(t, s, holding("u1", "gpu-0"))
+	must(t, s.Bury("u1", Moment{BootID: "boot-1", Since: 1}))
+	before := content(t, s)
 	for _, uid := range []string{
-		"", ".", "..", "../x", "../../etc/passwd", "a/b", "/etc/passwd", ".hidden", "nul\x00byte", strings.Repeat("a", 129), tmpPrefix + "1",
+		"", ".", "..", "../x", "../../etc/passwd", "a/b", "/etc/passwd", ".hidden", "nul\x00byte", strings.Repeat("a", 129), ".tmp-1",
+		"../claims/u1", "../claims/u1.json", "../owners/node-1_gpu_gpu-0/u1",
 	} {
 		r := holding(uid, "gpu-0")
-		if _, err := s.Load(uid); err == nil || errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("load %q: %v, want a refusal", uid, err)
+		_, err := s.Load(uid)
+		calls := map[string]error{
+			"load": err, "create": s.Create(r), "remove": s.Remove(r), "set aside": s.SetAside(uid), "settle": s.Settle(uid),
+			"bury": s.Bury(uid, Moment{}), "advance": s.Advance(r, Change{Phase: Releasing}),
 		}
-		if err := s.Save(r); err == nil {
-			t.Errorf("save %q: no error", uid)
-		}
-		if err := s.Remove(r); err == nil {
-			t.Errorf("remove %q: no error", uid)
+		for name, err := range calls {
+			if err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "expected the UID") {
+				t.Errorf("%s %q: %v, want a refusal", name, uid, err)
+			}
 		}
 	}
-	if left := files(t, s); len(left) > 0 {
-		t.Errorf("written: %v", left)
+	if diff := cmp.Diff(before, content(t, s)); diff != "" {
+		t.Errorf("changed (-before +after):\n%s", diff)
 	}
 }
 
 // TestAfterDestroy: a retired node may be taken back without a restart of its plugin.
 func TestAfterDestroy(t *testing.T) {
 	s := open(t)
-	save(t, s, holding("u1", "gpu-0"))
-	if err := s.Destroy(); err != nil {
-		t.Fatal(err)
-	}
+	put(t, s, holding("u1", "gpu-0"))
+	must(t, s.Bury("u1", Moment{BootID: "boot-1", Since: 1}))
+	must(t, s.Destroy())
 	if left, err := os.ReadDir(s.dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	if uids, err := s.UIDs(); err != nil || len(uids) > 0 {
-		t.Errorf("UIDs %v, %v", uids, err)
+		t.Errorf("claims %v, %v", uids, err)
 	}
-	if err := s.Remove(holding("u1", "gpu-0")); err != nil {
-		t.Errorf("remove: %v", err)
+	if s.Held(pool, "gpu-0") || s.InDoubt("u1") {
+		t.Error("something is held in an empty store")
 	}
-	save(t, s, holding("u2", "gpu-0"))
+	must(t, s.Remove(holding("u1", "gpu-0")))
+	must(t, s.CheckArrival("u1", Moment{BootID: "boot-1"}))
+	must(t, errors.Join(s.SweepOwners(), s.SweepTemporary(), s.Exhume(Moment{})))
+	put(t, s, holding("u2", "gpu-0"))
 	if uids, err := s.UIDs(); err != nil || len(uids) != 1 {
-		t.Errorf("UIDs %v, %v", uids, err)
+		t.Errorf("claims %v, %v", uids, err)
+	}
+}
+
+// TestAcquireAfterDestroy: the plugin takes the devices before it writes the record.
+func TestAcquireAfterDestroy(t *testing.T) {
+	s, r := open(t), holding("u1", "gpu-0")
+	must(t, s.Destroy())
+	must(t, s.Acquire(r))
+	must(t, s.Create(r))
+	if diff := cmp.Diff([]string{"u1"}, holders(t, s, "gpu-0")); diff != "" {
+		t.Errorf("holders (-want +got):\n%s", diff)
 	}
 }
 
 func TestOpenOverAFile(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, claimsDir), nil, 0o600); err != nil {
-		t.Fatal(err)
+	must(t, os.WriteFile(filepath.Join(dir, claimsDir), nil, 0o600))
+	s, err := Open(disk.OS{}, dir)
+	if err == nil {
+		err = s.Create(holding("u1"))
 	}
-	if _, err := Open(dir); err == nil {
-		t.Error("opened a store over a file")
+	if err == nil || !strings.Contains(err.Error(), claimsDir) {
+		t.Errorf("error %v, want one that names the file", err)
 	}
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package step is the only way in which a claim changes the machine. A step is a kind and its parameters as plain data, so that
-// it can be written down before it happens and undone by a process that did not do it. Undoing is also what rollback,
+// Package step is the only way in which a claim changes the machine. A step is a kind, what it is about, and its parameters as plain
+// data, so that it can be written down before it happens and undone by a process that did not do it. Undoing is also what rollback,
 // recovery and garbage collection are made of; there is no other mechanism.
 package step
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 )
 
@@ -16,54 +15,94 @@ import (
 type Step struct {
 	// Kind names the entry of the Kinds table that knows what to do.
 	Kind string `json:"kind"`
+	// Target is what the step is about, in the kind's own terms: a path, a device. A claim has one step of a kind a target.
+	Target string `json:"target"`
 	// Params are that kind's own type as JSON.
 	Params json.RawMessage `json:"params"`
 }
 
-// Kind does and undoes one sort of effect. Both functions must be safe to call twice, and Undo must be safe to call on a step
+// Same says whether two steps are the same effect, whatever their parameters remember.
+func (s Step) Same(other Step) bool { return s.Kind == other.Kind && s.Target == other.Target }
+
+// String is for people.
+func (s Step) String() string { return fmt.Sprintf("%s (%s)", s.Kind, s.Target) }
+
+// State is how far one step is.
+type State string
+
+// The states. A step that was started is still intended until it is known to be done.
+const (
+	Intended State = "intended"
+	Done     State = "done"
+	Undone   State = "undone"
+)
+
+// Next says whether a step may go from one state to another. Nothing follows Undone.
+func (s State) Next(to State) bool {
+	switch s {
+	case Intended:
+		return to == Done || to == Undone
+	case Done:
+		return to == Undone
+	case Undone:
+	}
+	return false
+}
+
+// Kind does and undoes one sort of effect. Every function must be safe to call twice, and Undo must be safe to call on a step
 // that was never, or only half, applied.
 type Kind struct {
 	Apply func(ctx context.Context, params json.RawMessage) error
 	Undo  func(ctx context.Context, params json.RawMessage) error
+	// Verify says whether an effect that was applied is still there, and brings it back where that takes no time. Nil: Apply does.
+	Verify func(ctx context.Context, params json.RawMessage) error
 }
 
 // Kinds is the table of what this process can do, by name.
 type Kinds map[string]Kind
 
-// Apply runs the steps in order and stops at the first that fails. The caller undoes them all: a failed step may be half done.
-func (k Kinds) Apply(ctx context.Context, steps []Step) error {
-	for _, s := range steps {
-		kind, err := k.lookup(s)
-		if err != nil {
-			return err
-		}
-		if err := kind.Apply(ctx, s.Params); err != nil {
-			return fmt.Errorf("apply step %s: %w", s.Kind, err)
-		}
+// Apply applies one step.
+func (k Kinds) Apply(ctx context.Context, s Step) error {
+	kind, err := k.lookup(s)
+	if err == nil {
+		err = kind.Apply(ctx, s.Params)
 	}
-	return nil
+	return wrap("apply", s, err)
 }
 
-// Undo runs the steps in reverse. It goes on after a failure, so that one stuck effect does not keep the others, and returns
-// all that failed; the caller keeps the record and tries again.
-func (k Kinds) Undo(ctx context.Context, steps []Step) error {
-	var errs []error
-	for i := len(steps) - 1; i >= 0; i-- {
-		kind, err := k.lookup(steps[i])
-		if err == nil {
-			err = kind.Undo(ctx, steps[i].Params)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("undo step %s: %w", steps[i].Kind, err))
-		}
+// Undo undoes one step.
+func (k Kinds) Undo(ctx context.Context, s Step) error {
+	kind, err := k.lookup(s)
+	if err == nil {
+		err = kind.Undo(ctx, s.Params)
 	}
-	return errors.Join(errs...)
+	return wrap("undo", s, err)
+}
+
+// Verify verifies one step that was applied.
+func (k Kinds) Verify(ctx context.Context, s Step) error {
+	kind, err := k.lookup(s)
+	switch {
+	case err != nil:
+	case kind.Verify != nil:
+		err = kind.Verify(ctx, s.Params)
+	default:
+		err = kind.Apply(ctx, s.Params)
+	}
+	return wrap("verify", s, err)
 }
 
 func (k Kinds) lookup(s Step) (Kind, error) {
 	kind, ok := k[s.Kind]
 	if !ok {
-		return Kind{}, fmt.Errorf("step kind %q is not known to this build: it was recorded by a newer Fettle, upgrade the node's plugin", s.Kind)
+		return Kind{}, fmt.Errorf("its kind is not known to this build: it was recorded by a newer Fettle, upgrade the node's plugin")
 	}
 	return kind, nil
+}
+
+func wrap(what string, s Step, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s step %s: %w", what, s, err)
 }

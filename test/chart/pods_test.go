@@ -112,6 +112,7 @@ func TestHostMounts(t *testing.T) {
 		"/var/lib/kubelet/plugins_registry":   "/var/lib/kubelet/plugins_registry rw",
 		"/var/run/cdi":                        "/var/run/cdi rw",
 		"/var/lib/fettle":                     "/var/lib/fettle rw",
+		"/kubelet":                            "/var/lib/kubelet ro",
 	}
 	tests := []struct {
 		name string

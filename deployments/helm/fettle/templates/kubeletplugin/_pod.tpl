@@ -3,6 +3,7 @@
 apiVersion: config.fettle.dev/v1alpha1
 kind: KubeletPluginConfiguration
 discoveryInterval: {{ .Values.discoveryInterval }}
+reconcileInterval: {{ .Values.reconcileInterval }}
 nvml:
   disabled: {{ not .Values.nvidia.enabled }}
   {{- if .Values.nvidia.enabled }}
@@ -50,6 +51,12 @@ nodeAffinity:
   mountPath: /var/run/cdi
 - name: state
   mountPath: /var/lib/fettle
+{{- if .Values.kubeletPlugin.collectClaims }}
+- name: kubelet
+  mountPath: /kubelet
+  readOnly: true
+  mountPropagation: None
+{{- end }}
 - name: host-sys
   mountPath: /host/sys
   readOnly: true
@@ -100,6 +107,13 @@ proc, which are then made.
   hostPath:
     path: /var/lib/fettle
     type: DirectoryOrCreate
+{{- if .Values.kubeletPlugin.collectClaims }}
+# The file dra_manager_state is replaced by each write, so its directory is what can be mounted.
+- name: kubelet
+  hostPath:
+    path: {{ .Values.kubeletDir }}
+    type: Directory
+{{- end }}
 - name: host-sys
   hostPath:
     path: {{ include "fettle.hostPath" (dict "root" $ "path" "/sys") }}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// ClaimKind is the CDI kind of edits that one claim alone has.
+const ClaimKind = "fettle.dev/claim"
+
+// OfClaim makes the one file of a claim whose devices need edits that no device has of itself, and the qualified name for each set
+// of edits. A name says what it means: another claim, or the same claim with other edits, has another.
+func OfClaim(uid string, all []device.Edits) (Spec, []string, error) {
+	if uid == "" || strings.ContainsAny(uid, "/\x00") {
+		return Spec{}, nil, fmt.Errorf("claim UID %q cannot name a CDI spec: expected the UID of a ResourceClaim", uid)
+	}
+	if len(all) == 0 {
+		return Spec{}, nil, errors.New("no container edits: the runtime refuses a CDI spec without devices")
+	}
+	raw := &specs.Spec{Kind: ClaimKind}
+	names := make([]string, len(all))
+	seen := map[string]bool{}
+	for i, edits := range all {
+		if err := validate(edits); err != nil {
+			return Spec{}, nil, err
+		}
+		containerEdits := translate(edits)
+		content, err := json.Marshal(containerEdits)
+		if err != nil {
+			return Spec{}, nil, fmt.Errorf("encode container edits: %w", err)
+		}
+		sum := sha256.Sum256(append([]byte(uid+"\n"), content...))
+		name := namePrefix + hex.EncodeToString(sum[:])[:hashLength]
+		names[i] = ClaimKind + "=" + name
+		if !seen[name] {
+			raw.Devices = append(raw.Devices, specs.Device{Name: name, ContainerEdits: containerEdits})
+		}
+		seen[name] = true
+	}
+	spec, err := render(raw)
+	spec.File = claimFilePrefix + uid + fileSuffix
+	return spec, names, err
+}
+
+// StepKind is the step that writes a claim's own specs.
+const StepKind = "cdi.write"
+
+// stepParams are the step's parameters. The content is kept as it was, so that a later version of Fettle restores it to the byte.
+type stepParams struct {
+	File    string `json:"file"`
+	Content string `json:"content"`
+}
+
+// Step is the step that writes a claim's own file.
+func Step(spec Spec) (step.Step, error) {
+	params, err := json.Marshal(stepParams{File: spec.File, Content: string(spec.Content)})
+	if err != nil {
+		return step.Step{}, fmt.Errorf("encode the step for %s: %w", spec.File, err)
+	}
+	return step.Step{Kind: StepKind, Target: spec.File, Params: params}, nil
+}
+
+// Kind does and undoes the step.
+func (d *Dir) Kind() step.Kind {
+	return step.Kind{
+		Apply: func(_ context.Context, raw json.RawMessage) error {
+			spec, err := specOf(raw)
+			if err != nil {
+				return err
+			}
+			return d.Ensure(spec)
+		},
+		Undo: func(_ context.Context, raw json.RawMessage) error {
+			spec, err := specOf(raw)
+			if err != nil {
+				return err
+			}
+			return disk.RemoveIfThere(d.fs, filepath.Join(d.path, spec.File))
+		},
+	}
+}
+
+// specOf refuses parameters that name any file but a claim's.
+func specOf(raw json.RawMessage) (Spec, error) {
+	var p stepParams
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return Spec{}, fmt.Errorf("decode the parameters: %w", err)
+	}
+	if _, ok := ClaimOf(p.File); !ok || strings.ContainsAny(p.File, "/\x00") {
+		return Spec{}, fmt.Errorf("file %q is not the CDI spec of a claim", p.File)
+	}
+	return Spec{Device: p.File, File: p.File, Content: []byte(p.Content)}, nil
+}

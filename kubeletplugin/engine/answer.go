@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// ensure writes the specs that claims share, while nobody removes any: see SweepSpecs.
+func (e *Engine) ensure(ctx context.Context, shared []cdi.Spec) error {
+	if len(shared) == 0 {
+		return nil
+	}
+	hold, err := e.Store.LockSpecs(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	for _, spec := range shared {
+		if err := e.Specs.Ensure(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify makes what an earlier Prepare did be there again, or says what is not.
+func (e *Engine) verify(ctx context.Context, r *record.Record) error {
+	if err := e.Store.Acquire(r); err != nil {
+		return err
+	}
+	for _, s := range r.Steps {
+		if err := e.Kinds.Verify(ctx, s.Step); err != nil {
+			return err
+		}
+	}
+	return e.restore(ctx, r)
+}
+
+// restore writes the shared specs of a record anew where they are not there.
+func (e *Engine) restore(ctx context.Context, r *record.Record) error {
+	var missing []cdi.Spec
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		if own(d.CDIDevice) {
+			continue
+		}
+		spec, err := cdi.Common(d.Edits)
+		if err != nil {
+			return err
+		}
+		switch {
+		case spec.Device == d.CDIDevice:
+			missing = append(missing, spec)
+		case !e.Specs.Has(d.CDIDevice):
+			return fmt.Errorf("CDI spec %s of claim %s/%s is gone and this version of Fettle would write it as %s: restart the pod",
+				d.CDIDevice, r.Namespace, r.Name, spec.Device)
+		}
+	}
+	return e.ensure(ctx, missing)
+}
+
+// sameAnswer says whether the record's answer still holds for the machine as it is.
+func (e *Engine) sameAnswer(old, planned *record.Record) bool {
+	for i := range old.Devices {
+		was, is := &old.Devices[i], &planned.Devices[i]
+		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) {
+			return false
+		}
+		if was.CDIDevice != is.CDIDevice && (own(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
+			return false // of another version of Fettle, and its file is gone
+		}
+	}
+	return true
+}
+
+// holds says whether a record is the answer to an allocation.
+func holds(r *record.Record, a claim.Allocation) bool {
+	if r == nil || len(r.Devices) != len(a.Results) {
+		return false
+	}
+	for i := range a.Results {
+		d, result := &r.Devices[i], &a.Results[i]
+		if d.Request != result.Request || d.Pool != result.Pool || d.Name != result.Device || d.AdminAccess != result.AdminAccess ||
+			d.ShareID != shareID(result) {
+			return false
+		}
+	}
+	return true
+}
+
+func deviceNames(a claim.Allocation) []string {
+	var names []string
+	for i := range a.Results {
+		if r := &a.Results[i]; !r.AdminAccess {
+			names = append(names, r.Pool+"/"+r.Device)
+		}
+	}
+	return names
+}
+
+func contains(steps []record.Step, s step.Step) bool {
+	for i := range steps {
+		if steps[i].Same(s) {
+			return true
+		}
+	}
+	return false
+}
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

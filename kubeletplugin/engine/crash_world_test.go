@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/fault"
+)
+
+// world is a node, its API server and its kubelet, all of whose changes go through an injector.
+type world struct {
+	dir    string
+	in     *fault.Injector
+	boot   string
+	engine *Engine
+	// claims are the API server's objects by name.
+	claims map[string]*resourceapi.ResourceClaim
+	// onLend is called after a directory was lent, before the step returns.
+	onLend func(path string) error
+}
+
+const crashNode = "node-1"
+
+func crashDevices() crashMachine {
+	gpu := func(name string, minor int64) device.Device {
+		return device.Device{Kind: device.KindGPU, Name: name, Edits: device.Edits{
+			Nodes: []device.Node{{Path: "/dev/" + name, Major: 195, Minor: minor, Permissions: "rw"}},
+		}}
+	}
+	ssd := func(name string) device.Device {
+		return device.Device{Kind: device.KindHost, Name: name, Edits: device.Edits{
+			Mounts: []device.Mount{{HostPath: "/mnt/" + name, ContainerPath: "/mnt/" + name}},
+		}}
+	}
+	return crashMachine{gpu("gpu0", 0), gpu("gpu1", 1), ssd("ssd0"), ssd("ssd1")}
+}
+
+type crashMachine []device.Device
+
+func (m crashMachine) All() []device.Device { return m }
+
+func (m crashMachine) Find(kind device.Kind, name string) (device.Device, bool) {
+	i := slices.IndexFunc(m, func(d device.Device) bool { return d.Kind == kind && d.Name == name })
+	if i < 0 {
+		return device.Device{}, false
+	}
+	return m[i], true
+}
+
+// makeHost makes the directories of a fresh node.
+func makeHost(dir string) error {
+	for _, sub := range []string{"host/mnt/ssd0", "host/mnt/ssd1", "cdi", "state"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newWorld starts the plugin's part on a node: what the process does before it serves.
+func newWorld(dir string, in *fault.Injector, boot string) (*world, error) {
+	w := &world{dir: dir, in: in, claims: crashClaims()}
+	return w, w.start(boot)
+}
+
+func (w *world) start(boot string) error {
+	w.boot = boot
+	fsys := w.in.FS(disk.OS{})
+	store, err := record.Open(fsys, w.path("state"))
+	if err != nil {
+		return err
+	}
+	specs, err := cdi.Open(fsys, w.path("cdi"))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	w.engine = New(Config{
+		Node: crashNode, HostRoot: w.path("host"), BootID: boot, Store: store, Specs: specs,
+		Kinds:   step.Kinds{hostdir.StepKind: w.lending(), cdi.StepKind: specs.Kind()},
+		Machine: func() Machine { return crashDevices() }, Claim: w.claim, KubeletState: w.path("kubelet_state"),
+		Uptime: func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
+	})
+	return w.engine.Index(context.Background())
+}
+
+// lending is the real step on a directory that the injector watches.
+func (w *world) lending() step.Kind {
+	kind := hostdir.Kind(w.path("host"), w.in.Root)
+	apply := kind.Apply
+	kind.Apply = func(ctx context.Context, params json.RawMessage) error {
+		if err := apply(ctx, params); err != nil || w.onLend == nil {
+			return err
+		}
+		var p hostdir.Params
+		if err := json.Unmarshal(params, &p); err != nil {
+			return err
+		}
+		return w.onLend(p.Path)
+	}
+	return kind
+}
+
+// claim is the API server's answer, which may not come.
+func (w *world) claim(_ context.Context, _, name string) (c *resourceapi.ResourceClaim, err error) {
+	err = w.in.Do("get claim "+name, func() error {
+		if c = w.claims[name]; c == nil {
+			return apierrors.NewNotFound(schema.GroupResource{Resource: "resourceclaims"}, name)
+		}
+		return nil
+	})
+	return c, err
+}
+
+func (w *world) path(sub string) string { return filepath.Join(w.dir, sub) }
+
+// recover is what the process does in the background, at once.
+func (w *world) recover() {
+	w.engine.pass(context.Background(), nil)
+	w.engine.wg.Wait()
+}
+
+// kubeletHolds writes kubelet's own list of prepared claims.
+func (w *world) kubeletHolds(names ...string) error {
+	type info struct{ ClaimUID string }
+	list := make([]info, len(names))
+	for i, name := range names {
+		list[i].ClaimUID = name
+	}
+	data, err := json.Marshal(map[string]any{"apiVersion": "checkpoint.dra.kubelet.k8s.io/v1", "ClaimInfoStateList": list})
+	if err != nil {
+		return err
+	}
+	outer, err := json.Marshal(map[string]any{"Data": string(data), "Checksum": crc32.ChecksumIEEE(data)})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(w.path("kubelet_state"), outer, 0o600)
+}
+
+// act is one thing that kubelet or a pod does, with a mark before and after it in the log.
+func (w *world) act(what string, do func() error) error {
+	mark := func(when string) error { return w.in.Do(when+" "+what, func() error { return nil }) }
+	if err := mark("begin"); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return mark("end")
+}
+
+func (w *world) prepare(name string) error {
+	return w.act("prepare "+name, func() error {
+		_, err := w.engine.Prepare(context.Background(), w.claims[name], w.engine.Now())
+		return err
+	})
+}
+
+func (w *world) unprepare(name string) error {
+	return w.act("unprepare "+name, func() error {
+		_, err := w.engine.Unprepare(context.Background(), name, w.engine.Now())
+		return err
+	})
+}
+
+// write is a pod that writes a file into its directory and syncs it.
+func (w *world) write(name string) error {
+	return w.act("write "+name, func() error {
+		return disk.ReplaceDurably(w.in.FS(disk.OS{}), w.path("host/mnt/ssd0/data-"+name), []byte(name), 0o600)
+	})
+}
+
+// crashClaims are the claims of the script. A claim's UID is its name.
+func crashClaims() map[string]*resourceapi.ResourceClaim {
+	const moved = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"/scratch"}`
+	result := func(kind device.Kind, name string, admin bool) resourceapi.DeviceRequestAllocationResult {
+		r := resourceapi.DeviceRequestAllocationResult{
+			Request: name, Driver: v1alpha1.DriverName, Pool: crashNode + "/" + string(kind), Device: name,
+		}
+		if admin {
+			r.AdminAccess = &admin
+		}
+		return r
+	}
+	results := map[string][]resourceapi.DeviceRequestAllocationResult{
+		"a":    {result(device.KindGPU, "gpu0", false), result(device.KindHost, "ssd0", false)},
+		"b":    {result(device.KindGPU, "gpu1", false)},
+		"look": {result(device.KindGPU, "gpu0", true)},
+		"c":    {result(device.KindHost, "ssd0", false), result(device.KindGPU, "gpu0", false)},
+		"d":    {result(device.KindHost, "ssd1", false)},
+		"e":    {result(device.KindHost, "ssd1", false)},
+	}
+	claims := map[string]*resourceapi.ResourceClaim{}
+	for name, r := range results {
+		c := &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name)},
+			Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+				Devices: resourceapi.DeviceAllocationResult{Results: r},
+			}},
+		}
+		if name == "a" {
+			c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+				Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{"ssd0"},
+				DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+					Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(moved)},
+				}},
+			}}
+		}
+		claims[name] = c
+	}
+	return claims
+}
+
+var errLend = errors.New("the directory cannot be lent")
+
+// script is the life of a node. It goes through Prepare with and without effects, a hit, an admin's look, Unprepare, a directory's
+// next tenant, a Prepare that fails, one that is cut off by a restart, a reboot, and the collection of a claim that is nobody's. An
+// error stops it; trying again is the caller's.
+func script(w *world) []func() error {
+	return []func() error{
+		func() error { return w.kubeletHolds("a", "b", "c", "d", "e", "look") },
+		func() error { return w.prepare("a") },
+		func() error { return w.write("a") },
+		func() error { return w.prepare("b") },
+		func() error { return w.prepare("look") },
+		func() error { return w.prepare("a") },
+		func() error { return w.unprepare("look") },
+		func() error { return w.unprepare("a") },
+		func() error { return w.prepare("c") },
+		func() error { return w.write("c") },
+		func() error { // fails after it took effect, and is rolled back
+			w.onLend = func(string) error { return errLend }
+			defer func() { w.onLend = nil }()
+			if err := w.prepare("d"); !errors.Is(err, errLend) {
+				return fmt.Errorf("want the step's error, not %w", err)
+			}
+			return w.unprepare("d")
+		},
+		func() error { // the process ends while a step is applied
+			w.onLend = func(string) error { w.engine.stop(); return context.Canceled }
+			defer func() { w.onLend = nil }()
+			if err := w.prepare("e"); err == nil {
+				return errors.New("prepared by a process that has ended")
+			}
+			return nil
+		},
+		func() error { return w.start(w.boot) },
+		func() error { w.recover(); return nil },
+		func() error { return w.unprepare("e") },
+		func() error { return w.act("boot-2", func() error { return w.start("boot-2") }) },
+		func() error { w.recover(); return nil },
+		func() error { return w.prepare("c") },
+		func() error {
+			delete(w.claims, "b")
+			if err := w.kubeletHolds("c"); err != nil {
+				return err
+			}
+			return w.act("collect b", func() error {
+				w.engine.collect(context.Background())
+				w.engine.collect(context.Background())
+				return nil
+			})
+		},
+		func() error { return w.unprepare("c") },
+	}
+}
+
+// story is what a log says that kubelet asked for and was answered.
+type story struct{ begun, ended map[string]bool }
+
+func storyOf(log fault.Log) story {
+	s := story{begun: map[string]bool{}, ended: map[string]bool{}}
+	for _, op := range log {
+		if op.Kind != fault.Effect || !op.Done {
+			continue
+		}
+		if what, ok := strings.CutPrefix(op.Path, "begin "); ok {
+			s.begun[what] = true
+		}
+		if what, ok := strings.CutPrefix(op.Path, "end "); ok {
+			s.ended[what] = true
+		}
+	}
+	return s
+}
+
+// wanted: kubelet has a pod that needs the claim.
+func (s story) wanted(name string) bool {
+	return s.begun["prepare "+name] && !s.begun["unprepare "+name] && !s.begun["collect "+name]
+}
+
+// promised: kubelet was told that the claim is prepared.
+func (s story) promised(name string) bool { return s.wanted(name) && s.ended["prepare "+name] }
+
+// over: kubelet was told that the claim is given back.
+func (s story) over(name string) bool { return s.ended["unprepare "+name] }
+
+func inode(path string) (mode os.FileMode, uid uint32, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0, errors.New("no owner on this platform")
+	}
+	return info.Mode(), stat.Uid, nil
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine prepares claims and gives them back. Both are a walk over the claim's record: what is meant to happen is written
+// down first, each step is applied or undone, and what became of it is noted. Crash recovery, rollback, reboots and garbage
+// collection are the same walk over the same record.
+//
+// All truth is on disk under locks that other processes see, so two engines may serve the same node, as they do during a rolling
+// update. A claim is locked before its devices; claims that have no device in common never wait for each other.
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Config is what an engine works with.
+type Config struct {
+	// Node is the name of the Node object, HostRoot the directory of the host's tree.
+	Node, HostRoot string
+	// BootID is /proc/sys/kernel/random/boot_id.
+	BootID string
+	Store  *record.Store
+	Specs  *cdi.Dir
+	Kinds  step.Kinds
+	// Machine is the newest look at the machine, nil before the first.
+	Machine func() Machine
+	// Claim reads a claim from the API server. Its errors are those of package api/errors.
+	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
+	// KubeletState is the path of kubelet's dra_manager_state. Empty: nothing is ever collected.
+	KubeletState string
+	// Uptime is CLOCK_BOOTTIME, see Uptime.
+	Uptime func() time.Duration
+	// Budget is how long a call waits for what goes on in the background. It is below kubelet's 45 s.
+	Budget time.Duration
+	// Report tells people and metrics what happened outside of kubelet's calls. It must not block.
+	Report func(ctx context.Context, i Incident)
+}
+
+// Machine is one look at the node's devices.
+type Machine interface {
+	Find(kind device.Kind, name string) (device.Device, bool)
+	All() []device.Device
+}
+
+// Incident is something that people should know and that no call of kubelet's is answered with.
+type Incident struct {
+	// Reason is stable and fit for an Event's reason and a metric's label.
+	Reason string
+	// Namespace and Name are the claim's, where they are known.
+	Namespace, Name, UID string
+	Message              string
+}
+
+// The reasons of incidents.
+const (
+	ReasonRecordDamaged  = "RecordDamaged"
+	ReasonRecordForeign  = "RecordForeign"
+	ReasonRolledBack     = "RolledBack"
+	ReasonRecoveryFailed = "RecoveryFailed"
+	ReasonClaimCollected = "ClaimCollected"
+	ReasonDeviceMoved    = "DeviceMoved"
+	ReasonSpecRestored   = "SpecRestored"
+	ReasonEffectLost     = "EffectLost"
+)
+
+// Engine prepares claims on one node. Its memory holds only what may be forgotten.
+type Engine struct {
+	Config
+	// base ends when the engine is stopped: what goes on in the background is cut off, to be found by the next process.
+	base context.Context //nolint:containedctx // it is the life of the background work, not of one call
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu         sync.Mutex
+	operations map[string]*operation
+	// late are arrivals of Unprepare that could not be written down because the disk was full.
+	late map[string]record.Moment
+	// recovering are the devices of claims that were found half prepared or half given back, with the claim's UID.
+	recovering map[[2]string]string
+	// missed counts how often in a row a claim was seen to be nobody's.
+	missed map[string]int
+}
+
+// New makes an engine. Nothing is read or changed before Index.
+func New(c Config) *Engine {
+	base, stop := context.WithCancel(context.Background())
+	return &Engine{
+		Config: c, base: base, stop: stop, operations: map[string]*operation{}, late: map[string]record.Moment{},
+		recovering: map[[2]string]string{}, missed: map[string]int{},
+	}
+}
+
+// Stop cuts off what goes on in the background and waits a moment for it. What is stuck in a device ends with the process.
+func (e *Engine) Stop() {
+	const patience = 5 * time.Second
+	e.mu.Lock() // nothing begins from now on
+	e.stop()
+	e.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		e.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+	}
+}
+
+// Now is this moment as calls are stamped with it.
+func (e *Engine) Now() record.Moment { return record.Moment{BootID: e.BootID, Since: e.Uptime()} }
+
+// Knows says whether a claim has a record, readable or not.
+func (e *Engine) Knows(uid string) bool {
+	_, err := e.Store.Load(uid)
+	return !isNotExist(err) || e.Store.InDoubt(uid)
+}
+
+// Recovering are the devices that no claim may be given yet, POOL and name, with the UID of the claim that has to be undone first.
+func (e *Engine) Recovering() map[[2]string]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := make(map[[2]string]string, len(e.recovering))
+	for d, uid := range e.recovering {
+		out[d] = uid
+	}
+	return out
+}
+
+func (e *Engine) setRecovering(r *record.Record, on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		key := [2]string{d.Pool, d.Name}
+		switch {
+		case d.AdminAccess:
+		case on:
+			e.recovering[key] = r.UID
+		case e.recovering[key] == r.UID:
+			delete(e.recovering, key)
+		}
+	}
+}
+
+// report fills in the claim.
+func (e *Engine) report(ctx context.Context, reason string, r *record.Record, message string) {
+	i := Incident{Reason: reason, Message: message}
+	if r != nil {
+		i.Namespace, i.Name, i.UID = r.Namespace, r.Name, r.UID
+	}
+	if e.Report != nil {
+		e.Report(ctx, i)
+	}
+}
+
+// lock takes a claim and the devices of its allocation and of its record, and returns the record, nil where there is none. A
+// damaged record is set aside.
+func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []string) (*record.Hold, *record.Record, error) {
+	op.is("waits for its turn")
+	hold, err := e.Store.LockClaim(ctx, uid)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := e.load(ctx, uid)
+	if err == nil && r != nil {
+		for i := range r.Devices {
+			if d := &r.Devices[i]; !d.AdminAccess {
+				devices = append(devices, d.Pool+"/"+d.Name)
+			}
+		}
+	}
+	if err == nil {
+		op.is("waits for its devices")
+		err = hold.Devices(ctx, devices)
+	}
+	if err != nil {
+		hold.Release()
+		return nil, nil, err
+	}
+	return hold, r, nil
+}
+
+// load reads a record, nil where there is none. The caller holds the claim.
+func (e *Engine) load(ctx context.Context, uid string) (*record.Record, error) {
+	r, err := e.Store.Load(uid)
+	switch {
+	case isNotExist(err):
+		return nil, nil //nolint:nilnil // documented above
+	case errors.Is(err, record.ErrDamaged):
+		if aside := e.Store.SetAside(uid); aside != nil {
+			return nil, errors.Join(err, aside)
+		}
+		e.report(ctx, ReasonRecordDamaged, &record.Record{UID: uid}, err.Error()+
+			": it was set aside; the claim is prepared anew or given back when kubelet asks")
+		return nil, nil //nolint:nilnil // documented above
+	}
+	return r, err
+}

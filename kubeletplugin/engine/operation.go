@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// operation is work on one claim. It runs in a goroutine of its own, so that a call can be answered before kubelet gives it up; the
+// next call for the same claim finds it here.
+type operation struct {
+	verb    verb
+	uid     string
+	started time.Duration
+	ctx     context.Context //nolint:containedctx // it outlives the call that began it
+	cancel  context.CancelCauseFunc
+	// attached ends the operation with the call that began it, until detached is closed.
+	attached func() bool
+	detached chan struct{}
+	done     chan struct{}
+
+	// arrived is when an Unprepare arrived. It is set by its work and may be read once done is closed, as the result in record and err.
+	arrived time.Duration
+	record  *record.Record
+	err     error
+
+	mu   sync.Mutex
+	what string
+}
+
+type verb string
+
+const (
+	preparing   verb = "is being prepared"
+	unpreparing verb = "is being unprepared"
+	recovering  verb = "is being recovered"
+)
+
+// PendingError says that the work on a claim goes on. The same call made again waits for it or gets its result.
+type PendingError struct {
+	UID string
+	// Doing is what it is about: "is being prepared: applies step fpga.program (…)".
+	Doing string
+	For   time.Duration
+	// Cause is why the call did not wait longer.
+	Cause error
+}
+
+// Error names what is under way.
+func (e *PendingError) Error() string {
+	return fmt.Sprintf("claim %s %s, for %s so far; it goes on in the background and kubelet's next try picks the result up (%v)",
+		e.UID, e.Doing, e.For.Round(time.Millisecond), e.Cause)
+}
+
+// Unwrap is the end of the call's time.
+func (e *PendingError) Unwrap() error { return e.Cause }
+
+var (
+	errOvertaken = errors.New("the claim is unprepared meanwhile")
+	errBudget    = errors.New("the call's time is used up")
+	errStopped   = errors.New("the plugin ends: kubelet asks the next one")
+)
+
+// is says what the operation does now.
+func (o *operation) is(what string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.what = what
+}
+
+// detach lets the operation outlive its call, once, before its first change. It fails where the call has ended already.
+func (o *operation) detach() error {
+	if o.attached() {
+		close(o.detached)
+		return nil
+	}
+	<-o.ctx.Done()
+	return context.Cause(o.ctx)
+}
+
+func (o *operation) pending(now time.Duration, cause error) *PendingError {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return &PendingError{UID: o.uid, Doing: string(o.verb) + ": " + o.what, For: now - o.started, Cause: cause}
+}
+
+// work does one thing to a claim.
+type work func(op *operation) (*record.Record, error)
+
+// do runs work on a claim, or joins the same work that goes on already where accept likes its result. Other work on the claim is
+// waited for, and cancelled first where the claim is being unprepared.
+func (e *Engine) do(ctx context.Context, uid string, v verb, accept func(*operation) bool, w work) (*record.Record, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.Budget, errBudget)
+	defer cancel()
+	for {
+		op, mine, err := e.begin(ctx, uid, v, w)
+		if err != nil {
+			return nil, err
+		}
+		if !mine && v == unpreparing && op.verb != v {
+			op.cancel(errOvertaken)
+		}
+		select {
+		case <-op.done:
+		case <-ctx.Done():
+			if !mine {
+				return nil, op.pending(e.Uptime(), context.Cause(ctx))
+			}
+			select {
+			case <-op.done: // it ends with its call, having changed nothing
+			case <-op.detached:
+				return nil, op.pending(e.Uptime(), context.Cause(ctx))
+			}
+		}
+		if mine || op.verb == v && op.err == nil && accept(op) {
+			return op.record, op.err
+		}
+	}
+}
+
+// begin starts work on a claim unless there is some, or the process ends.
+func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *operation, mine bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if op := e.operations[uid]; op != nil {
+		return op, false, nil
+	}
+	if e.base.Err() != nil {
+		return nil, false, errStopped
+	}
+	detached, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	op = &operation{verb: v, uid: uid, started: e.Uptime(), ctx: detached, cancel: cancel, detached: make(chan struct{}), done: make(chan struct{})}
+	op.attached = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	unstop := context.AfterFunc(e.base, func() { cancel(context.Cause(e.base)) })
+	e.operations[uid] = op
+	e.wg.Go(func() {
+		defer unstop()
+		op.record, op.err = w(op)
+		op.attached()
+		e.mu.Lock()
+		delete(e.operations, uid)
+		e.mu.Unlock()
+		cancel(nil)
+		close(op.done)
+		if took := e.Uptime() - op.started; took > e.Budget {
+			klog.FromContext(detached).Info("Work on a claim took longer than a call", "claimUID", uid, "verb", v, "seconds", took.Seconds(), "err", op.err)
+		}
+	})
+	return op, true, nil
+}

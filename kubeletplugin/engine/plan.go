@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// ErrDeviceGone is about a device that was published when the claim was allocated.
+var ErrDeviceGone = errors.New("is not on this node any more, it left or its driver did")
+
+// errUnseen is returned for what needs the machine before it was looked at.
+var errUnseen = errors.New("the machine was not looked at yet: kubelet tries again")
+
+// plan is everything that a Prepare will do.
+type plan struct {
+	record *record.Record
+	// specs are the specs of devices as they are, which other claims may use, too.
+	specs []cdi.Spec
+}
+
+// plan decides everything and changes nothing. A step of the claim's earlier record stays as it was recorded: it remembers what was
+// there before.
+func (e *Engine) plan(c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record) (plan, error) {
+	r := &record.Record{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), BootID: e.BootID}
+	p := plan{record: r}
+	machine := e.Machine()
+	if machine == nil {
+		return plan{}, errUnseen
+	}
+	var owned []device.Edits
+	var ownedAt []int
+	for i := range a.Results {
+		result := &a.Results[i]
+		dev, ok := machine.Find(result.Kind, result.Device)
+		if !ok {
+			return plan{}, fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
+				result.Pool, result.Device, ErrDeviceGone, e.Node)
+		}
+		edits, err := claim.Edits(*result, dev)
+		if err != nil {
+			return plan{}, err
+		}
+		d := record.Device{
+			Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
+			Effect: effect(result), Edits: edits,
+		}
+		if equality.Semantic.DeepEqual(edits, dev.Edits) {
+			spec, err := cdi.Common(edits)
+			if err != nil {
+				return plan{}, err
+			}
+			d.CDIDevice = spec.Device
+			p.specs = append(p.specs, spec)
+		} else {
+			owned, ownedAt = append(owned, edits), append(ownedAt, len(r.Devices))
+		}
+		r.Devices = append(r.Devices, d)
+		if lends(result) {
+			if err := e.lend(r, dev, old); err != nil {
+				return plan{}, err
+			}
+		}
+	}
+	if err := write(r, owned, ownedAt); err != nil {
+		return plan{}, err
+	}
+	r.Phase = record.Prepared
+	if len(r.Steps) > 0 {
+		r.Phase = record.Intended
+	}
+	return p, nil
+}
+
+// write adds the step that writes the claim's own specs. It is the last, so that a container finds everything else in place.
+func write(r *record.Record, owned []device.Edits, at []int) error {
+	if len(owned) == 0 {
+		return nil
+	}
+	spec, names, err := cdi.OfClaim(r.UID, owned)
+	if err != nil {
+		return err
+	}
+	for i, index := range at {
+		r.Devices[index].CDIDevice = names[i]
+	}
+	s, err := cdi.Step(spec)
+	add(r, s)
+	return err
+}
+
+// own says whether a CDI device is of a claim's own file.
+func own(qualified string) bool { return strings.HasPrefix(qualified, cdi.ClaimKind+"=") }
+
+// lend adds the steps that lend a device's directories.
+func (e *Engine) lend(r *record.Record, dev device.Device, old *record.Record) error {
+	for _, mount := range dev.Edits.Mounts {
+		s := step.Step{Kind: hostdir.StepKind, Target: mount.HostPath}
+		if known, ok := recorded(old, s); ok {
+			add(r, known)
+			continue
+		}
+		s, err := hostdir.Plan(e.HostRoot, mount.HostPath, r.UID)
+		if err != nil {
+			return err
+		}
+		add(r, s)
+	}
+	return nil
+}
+
+func add(r *record.Record, s step.Step) {
+	r.Steps = append(r.Steps, record.Step{Step: s, State: step.Intended})
+}
+
+func recorded(r *record.Record, s step.Step) (step.Step, bool) {
+	if r == nil {
+		return step.Step{}, false
+	}
+	for i := range r.Steps {
+		if r.Steps[i].Same(s) {
+			return r.Steps[i].Step, true
+		}
+	}
+	return step.Step{}, false
+}
+
+// lends says whether a result borrows a directory that is emptied afterwards.
+func lends(r *claim.Result) bool {
+	return !r.AdminAccess && r.Config.Host != nil && r.Config.Host.OnRelease == v1alpha1.OnReleaseEmpty
+}
+
+func shareID(r *claim.Result) string {
+	if r.ShareID == nil {
+		return ""
+	}
+	return string(*r.ShareID)
+}
+
+// effect identifies the configuration that all holders of a shared device must agree on, wherever each has it from.
+func effect(r *claim.Result) string {
+	if r.ShareID == nil {
+		return ""
+	}
+	config := r.Config
+	config.Sources, config.AllowedNamespaces = nil, nil
+	data, err := json.Marshal(config)
+	if err != nil {
+		return "unknown" // plain data always encodes
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}
+
+// rebuild makes a record for a claim whose own is lost, from what the devices' links tell, so that it can be given back. What it
+// had done to them is not known: everything that could have been is undone. Nil: it holds no device. The caller holds the claim.
+func (e *Engine) rebuild(op *operation, hold *record.Hold) (*record.Record, error) {
+	var all []record.Device
+	machine := e.Machine()
+	if machine == nil {
+		return nil, errUnseen
+	}
+	devices := map[string]device.Device{}
+	for _, d := range machine.All() {
+		pool := e.Node + "/" + string(d.Kind)
+		all = append(all, record.Device{Pool: pool, Name: d.Name})
+		devices[pool+"/"+d.Name] = d
+	}
+	r := &record.Record{UID: op.uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.Store.LinkedTo(op.uid, all)}
+	names := make([]string, 0, len(r.Devices))
+	for _, d := range r.Devices {
+		names = append(names, d.Pool+"/"+d.Name)
+	}
+	if err := hold.Devices(op.ctx, names); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if err := e.lent(r, devices[name]); err != nil {
+			return nil, err
+		}
+	}
+	return r, e.Store.Create(r)
+}
+
+// lent adds the steps that a lost record may have had for a device's directories.
+func (e *Engine) lent(r *record.Record, dev device.Device) error {
+	if dev.Kind != device.KindHost {
+		return nil
+	}
+	for _, mount := range dev.Edits.Mounts {
+		s, err := hostdir.PlanUndo(e.HostRoot, mount.HostPath, r.UID)
+		if isNotExist(err) {
+			continue // the directory left with its disk
+		}
+		if err != nil {
+			return err
+		}
+		add(r, s)
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// durable is a store that syncs.
+func durable(b *testing.B) *Store {
+	b.Helper()
+	s, err := Open(disk.OS{}, filepath.Join(b.TempDir(), "state"))
+	must(b, err)
+	return s
+}
+
+func BenchmarkCreate(b *testing.B) {
+	s, r := durable(b), full()
+	for i := 0; b.Loop(); i++ {
+		r.UID = fmt.Sprintf("u%d", i)
+		must(b, s.Create(r))
+	}
+}
+
+// BenchmarkAdvance is a step that is done, and the whole claim, which is synced.
+func BenchmarkAdvance(b *testing.B) {
+	for name, c := range map[string]Change{"step": {State: step.Done}, "prepared": {Phase: Prepared}} {
+		b.Run(name, func(b *testing.B) {
+			s, steps := durable(b), 1
+			if c.Phase != "" {
+				steps = 0
+			}
+			for b.Loop() {
+				b.StopTimer()
+				r := stepping("u1", steps)
+				must(b, s.Create(r))
+				b.StartTimer()
+				must(b, s.Advance(r, c))
+			}
+		})
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	s, r := durable(b), full()
+	must(b, s.Create(r))
+	advance(b, s, r, Change{Step: 0, State: step.Done}, Change{Step: 1, State: step.Done}, Change{Phase: Prepared})
+	for b.Loop() {
+		load(b, s, fullUID)
+	}
+}
+
+// BenchmarkLockAcquire is what a claim with one device pays for being alone with it.
+func BenchmarkLockAcquire(b *testing.B) {
+	s, r := durable(b), holding("u1", "gpu-0")
+	put(b, s, r)
+	for b.Loop() {
+		hold, err := s.LockClaim(b.Context(), r.UID)
+		must(b, err)
+		must(b, hold.Devices(b.Context(), []string{pool + "/gpu-0"}))
+		must(b, s.Acquire(r))
+		hold.Release()
+	}
+}

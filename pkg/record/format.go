@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// A file is lines of JSON in pairs: a head that says how long the body is and what its checksum is, and the body. The first body is
+// the record as it was created, each further one a Change. The first head also names the format.
+//
+//	{"format":2,"reader":2,"length":345,"crc32c":"1a2b3c4d"}
+//	{"namespace":...}
+//	{"length":21,"crc32c":"5e6f7a8b"}
+//	{"phase":"prepared"}
+//
+// Version 1 was a single JSON object with the member "version", rewritten at each change.
+const (
+	// FormatVersion is the version that this package writes.
+	FormatVersion = 2
+	// readerVersion is the oldest version whose reader understands what this package writes. A reader of that version ignores
+	// members that it does not know; what an older plugin must not ignore raises this number.
+	readerVersion = 2
+)
+
+// ErrForeign is returned for a file that only a newer version of Fettle understands. The claim and its devices are left alone.
+var ErrForeign = errors.New("was written by a newer Fettle: upgrade this node's plugin again")
+
+// ErrDamaged is returned for a file that nobody can have written so.
+var ErrDamaged = errors.New("is damaged")
+
+type head struct {
+	Format int    `json:"format,omitempty"`
+	Reader int    `json:"reader,omitempty"`
+	Length int    `json:"length"`
+	CRC32C string `json:"crc32c"`
+}
+
+func castagnoli(data []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// frame is a head and a body.
+func frame(h head, body any) ([]byte, error) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	h.Length, h.CRC32C = len(data), castagnoli(data)
+	out, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(append(out, '\n'), data...), '\n'), nil
+}
+
+// encode is a new file's content.
+func encode(r *Record) ([]byte, error) {
+	data, err := frame(head{Format: FormatVersion, Reader: readerVersion}, r)
+	if err != nil {
+		return nil, fmt.Errorf("encode the record of claim %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	return data, nil
+}
+
+// decode reads a file of the claim uid. A torn end is dropped: it was never known to be written.
+func decode(data []byte, uid string) (*Record, error) {
+	first, body, rest, err := cut(data)
+	if min(first.Format, first.Reader) > FormatVersion { // whatever else is wrong with it by this version's rules
+		return nil, fmt.Errorf("%w (its format %d needs a reader of %d, this is %d)", ErrForeign, first.Format, first.Reader, FormatVersion)
+	}
+	if err == nil && first.Format == 0 {
+		err = errors.New("begins with a change")
+	}
+	if err != nil {
+		if r, v1err := decodeVersion1(data, uid); !errors.Is(v1err, errNotVersion1) {
+			return r, v1err
+		}
+		return nil, fmt.Errorf("%w: no head: %w", ErrDamaged, err)
+	}
+	strict := first.Format <= FormatVersion
+	r := new(Record)
+	if err := unmarshal(body, r, strict); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if r.UID != uid {
+		return nil, fmt.Errorf("%w: holds claim %q, its name says %q", ErrDamaged, r.UID, uid)
+	}
+	if err := r.checkNew(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return r, r.replay(data, rest, strict)
+}
+
+// replay applies the changes of a file, up to where it is torn. Changes that were not synced may be lost in any order, and a lost
+// one leaves zeros, which no frame has; what follows them was not synced either.
+func (r *Record) replay(data, rest []byte, strict bool) error {
+	for len(rest) > 0 {
+		_, body, after, err := cut(rest)
+		if err != nil && !cutOff(rest) {
+			return fmt.Errorf("%w: byte %d: %w", ErrDamaged, len(data)-len(rest), err)
+		}
+		if err != nil {
+			r.torn = true
+			break
+		}
+		var c Change
+		if err := unmarshal(body, &c, strict); err != nil {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		rest = after
+		if !strict && c == (Change{}) {
+			continue // of something that this version does not know
+		}
+		if err := r.check(c); err != nil {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		r.apply(c)
+	}
+	r.valid = int64(len(data) - len(rest))
+	return nil
+}
+
+// cut takes one frame off the front.
+func cut(data []byte) (h head, body, rest []byte, err error) {
+	line, rest, ok := bytes.Cut(data, []byte{'\n'})
+	if !ok {
+		return h, nil, nil, io.ErrUnexpectedEOF
+	}
+	if err := unmarshal(line, &h, false); err != nil {
+		return h, nil, nil, err
+	}
+	if h.Length < 0 || h.Length >= len(rest) || rest[h.Length] != '\n' {
+		return h, nil, nil, io.ErrUnexpectedEOF
+	}
+	body = rest[:h.Length]
+	if sum := castagnoli(body); sum != h.CRC32C {
+		return h, nil, nil, fmt.Errorf("checksum %s, expected %s", sum, h.CRC32C)
+	}
+	return h, body, rest[h.Length+1:], nil
+}
+
+// cutOff says whether a write that did not finish can have left this: the beginning of one frame, or zeros. Anything else was whole
+// once: to take it for a torn end would be to forget that the claim was prepared.
+func cutOff(data []byte) bool {
+	line, body, more := bytes.Cut(data, []byte{'\n'})
+	if !more || bytes.IndexByte(data, 0) >= 0 {
+		return true
+	}
+	var h head
+	err := unmarshal(line, &h, false)
+	return err == nil && len(body) <= h.Length && bytes.IndexByte(body, '\n') < 0
+}
+
+// unmarshal decodes one JSON value and nothing behind it.
+func unmarshal(data []byte, into any, strict bool) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if strict {
+		d.DisallowUnknownFields()
+	}
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
+
+var errNotVersion1 = errors.New("not a file of version 1")
+
+// decodeVersion1 reads what the first version wrote. It wrote a record before it applied anything and never said when it was done,
+// so the effects are taken as done: a claim that was being prepared then is asked for again by kubelet, or given back.
+func decodeVersion1(data []byte, uid string) (*Record, error) {
+	var old struct {
+		Version   int         `json:"version"`
+		Namespace string      `json:"namespace"`
+		Name      string      `json:"name"`
+		UID       string      `json:"uid"`
+		BootID    string      `json:"bootID"`
+		Devices   []Device    `json:"devices"`
+		Steps     []step1Data `json:"steps,omitempty"`
+	}
+	if err := unmarshal(data, &old, true); err != nil || old.Version != 1 {
+		return nil, errNotVersion1
+	}
+	if old.UID != uid {
+		return nil, fmt.Errorf("%w: holds claim %q, its name says %q", ErrDamaged, old.UID, uid)
+	}
+	r := &Record{
+		Namespace: old.Namespace, Name: old.Name, UID: old.UID, BootID: old.BootID, Phase: Prepared, Devices: old.Devices,
+	}
+	for _, s := range old.Steps {
+		converted, err := s.convert()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		r.Steps = append(r.Steps, converted)
+	}
+	return r, nil
+}
+
+// step1Data is a step of version 1, which knew one kind and kept its target among the parameters.
+type step1Data struct {
+	Kind   string          `json:"kind"`
+	Params json.RawMessage `json:"params"`
+}
+
+func (s step1Data) convert() (Step, error) {
+	var params struct {
+		Path string `json:"path"`
+	}
+	if err := json.Unmarshal(s.Params, &params); err != nil {
+		return Step{}, fmt.Errorf("step %s: %w", s.Kind, err)
+	}
+	return Step{Step: step.Step{Kind: s.Kind, Target: params.Path, Params: s.Params}, State: step.Done}, nil
+}
+
+// rewrite is a file of the present version for a record that was read from an older one: how it would have begun, and what
+// happened since.
+func rewrite(r *Record) ([]byte, error) {
+	begin := *r
+	begin.Steps = nil
+	if r.Phase != Renewing {
+		begin.Phase = Intended
+	}
+	var changes, undone []Change
+	for i, s := range r.Steps {
+		begin.Steps = append(begin.Steps, Step{Step: s.Step, State: step.Intended})
+		switch s.State {
+		case step.Done:
+			changes = append(changes, Change{Step: i, State: s.State})
+		case step.Undone: // which is legal only once the claim is released
+			undone = append(undone, Change{Step: i, State: s.State})
+		case step.Intended:
+		}
+	}
+	if r.Phase != begin.Phase {
+		changes = append(changes, Change{Phase: r.Phase})
+	}
+	changes = append(changes, undone...)
+	data, err := encode(&begin)
+	for i := 0; err == nil && i < len(changes); i++ {
+		var more []byte
+		more, err = frame(head{}, changes[i])
+		data = append(data, more...)
+	}
+	return data, err
+}

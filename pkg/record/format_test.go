@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+const (
+	goldenVersion1 = "testdata/format-1.json"
+	goldenVersion2 = "testdata/format-2.json"
+)
+
+func read(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	must(t, err)
+	return data
+}
+
+// TestFormat holds the bytes of format version 2: a released version must read what an older one wrote. A change of this file is a
+// new format version.
+func TestFormat(t *testing.T) {
+	got, chapters := story(t)
+	if *update {
+		must(t, os.WriteFile(goldenVersion2, got, 0o644))
+	}
+	want := read(t, goldenVersion2)
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("format (-want +got):\n%s", diff)
+	}
+	for i, c := range chapters {
+		r, err := decode(want[:c.end], fullUID)
+		if err != nil {
+			t.Errorf("after %d changes: %v", i, err)
+			continue
+		}
+		same(t, fmt.Sprintf("after %d changes", i), c.state, r)
+		if r.torn || r.valid != int64(c.end) {
+			t.Errorf("after %d changes: torn %v, valid up to %d of %d", i, r.torn, r.valid, c.end)
+		}
+	}
+}
+
+// version1 is what format-1.json holds. It had no phase and no states: what was recorded was taken as done.
+func version1() *Record {
+	return &Record{
+		Namespace: "team-a", Name: "train", UID: fullUID, BootID: "5a1c0b2e-1111-2222-3333-444455556666", Phase: Prepared,
+		Devices: []Device{
+			{
+				Request: "gpu/large", Pool: pool, Name: "nvidia-0000-1b-00-0", CDIDevice: "fettle.dev/common=0123456789abcdef",
+				Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"}}},
+			},
+			{
+				Request: "disk", Pool: "node-1/host", Name: "localssd-ssd0", AdminAccess: true, CDIDevice: "fettle.dev/common=fedcba9876543210",
+				Edits: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/scratch/ssd0", ReadOnly: true}}},
+			},
+		},
+		Steps: []Step{{
+			Step:  step.Step{Kind: "host.scratch", Target: "/mnt/disks/ssd0", Params: []byte(`{"path":"/mnt/disks/ssd0"}`)},
+			State: step.Done,
+		}},
+	}
+}
+
+// TestFormatVersion1: what the first version wrote is read, and becomes a file of the present version when it changes.
+func TestFormatVersion1(t *testing.T) {
+	s := open(t)
+	must(t, os.WriteFile(path(s, fullUID), read(t, goldenVersion1), 0o600))
+	r := load(t, s, fullUID)
+	want := version1()
+	same(t, "read", want, r)
+
+	advance(t, s, r, Change{Phase: Releasing})
+	want.Phase = Releasing
+	same(t, "changed", want, r)
+	same(t, "read again", want, load(t, s, fullUID))
+	rewritten := read(t, path(s, fullUID))
+	if !bytes.HasPrefix(rewritten, []byte(`{"format":2,"reader":2,`)) {
+		t.Errorf("not a file of format 2: %s", rewritten)
+	}
+
+	advance(t, s, r, Change{State: step.Undone})
+	want.Steps[0].State = step.Undone
+	same(t, "changed again", want, load(t, s, fullUID))
+	if !bytes.HasPrefix(read(t, path(s, fullUID)), rewritten) {
+		t.Error("the file was written anew: expected the second change to be appended")
+	}
+}
+
+// TestUnreadable: other contents than a record's are an error that names the file, and never count as no record, since the claim's
+// devices would be free.
+func TestUnreadable(t *testing.T) {
+	old := string(read(t, goldenVersion1))
+	whole := string(read(t, goldenVersion2))
+	head, _, _ := strings.Cut(whole, "\n")
+	contents := map[string]string{
+		"empty":                       "",
+		"zeros":                       strings.Repeat("\x00", len(old)),
+		"json null":                   "null",
+		"array":                       "[]",
+		"a head only":                 head + "\n",
+		"no head":                     strings.TrimPrefix(whole, head+"\n"),
+		"a change only":               string(framed(t, `{}`, `{"phase":"prepared"}`)),
+		"two records":                 whole + whole,
+		"negative length":             `{"format":2,"reader":2,"length":-1,"crc32c":"00000000"}` + "\n\n",
+		"huge length":                 `{"format":2,"reader":2,"length":9223372036854775807,"crc32c":"00000000"}` + "\n\n",
+		"another claim":               string(framed(t, `{"format":2,"reader":2}`, `{"uid":"u1","phase":"prepared"}`)),
+		"no phase":                    string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`"}`)),
+		"unknown member":              string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`","phase":"prepared","x":1}`)),
+		"two values":                  string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`","phase":"prepared"}{}`)),
+		"not JSON":                    string(framed(t, `{"format":2,"reader":2}`, `phase: prepared`)),
+		"negative format":             string(framed(t, `{"format":-1,"reader":-1}`, `{"uid":"`+fullUID+`","phase":"prepared","x":1}`)),
+		"unknown member in a change":  whole + string(framed(t, `{}`, `{"step":0,"state":"undone","x":1}`)),
+		"illegal change":              whole + string(framed(t, `{}`, `{"phase":"prepared"}`)),
+		"change that says nothing":    whole + string(framed(t, `{}`, `{}`)),
+		"change of a step not there":  whole + string(framed(t, `{}`, `{"step":2,"state":"undone"}`)),
+		"version 1: version 2":        strings.Replace(old, `"version":1`, `"version":2`, 1),
+		"version 1: no version":       strings.Replace(old, `"version":1,`, ``, 1),
+		"version 1: another claim":    strings.Replace(old, `"uid":"0b0d`, `"uid":"ffff`, 1),
+		"version 1: wrong type":       strings.Replace(old, `"devices":[`, `"devices":[7,`, 1),
+		"version 1: something after":  old + "{}",
+		"version 1: unknown member":   strings.Replace(old, `"bootID"`, `"tombstone":true,"bootID"`, 1),
+		"version 1: number too large": strings.Replace(old, `"major":195`, `"major":1e400`, 1),
+		"version 1: no parameters":    strings.Replace(old, `,"params":{"path":"/mnt/disks/ssd0"}`, ``, 1),
+	}
+	for length := range old[:len(old)-1] { // the last byte may be the newline, which JSON does not need
+		contents[fmt.Sprintf("version 1: cut at %d", length)] = old[:length]
+	}
+	s := open(t)
+	for name, content := range contents {
+		must(t, os.WriteFile(path(s, fullUID), []byte(content), 0o600))
+		r, err := s.Load(fullUID)
+		if err == nil {
+			t.Errorf("%s: read as %+v", name, r)
+			continue
+		}
+		if !errors.Is(err, ErrDamaged) || errors.Is(err, ErrForeign) || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v, want ErrDamaged only", name, err)
+		}
+		if !strings.Contains(err.Error(), path(s, fullUID)) || strings.Contains(err.Error(), "%!") {
+			t.Errorf("%s: error %q does not name the file", name, err)
+		}
+	}
+}
+
+// framed is a head with length and checksum added, and the body.
+func framed(t testing.TB, head, body string) []byte {
+	t.Helper()
+	members := map[string]any{}
+	must(t, json.Unmarshal([]byte(head), &members))
+	members["length"] = len(body)
+	members["crc32c"] = fmt.Sprintf("%08x", crc32.Checksum([]byte(body), crc32.MakeTable(crc32.Castagnoli)))
+	line, err := json.Marshal(members)
+	must(t, err)
+	return fmt.Appendf(nil, "%s\n%s\n", line, body)
+}
+
+// newer is a file as a later version may write it, which says that readers of version 2 may leave out what they do not know.
+func newer(t testing.TB) ([]byte, *Record) {
+	t.Helper()
+	want := full()
+	body, err := json.Marshal(want)
+	must(t, err)
+	text := string(body)
+	for _, member := range []string{`"namespace":`, `"request":`, `"kind":`, `"hostPath":`, `"path":"/dev`} {
+		if !strings.Contains(text, member) {
+			t.Fatalf("no %s in %s", member, text)
+		}
+		text = strings.ReplaceAll(text, member, `"later":{"phase":"releasing","uid":["u9"]},`+member)
+	}
+	data := framed(t, `{"format":3,"reader":2,"later":"x"}`, text)
+	data = append(data, framed(t, `{"later":[1]}`, `{"step":1,"state":"done","later":{}}`)...)
+	data = append(data, framed(t, `{}`, `{"later":"a change of something that was not there before"}`)...)
+	data = append(data, framed(t, `{}`, `{"step":0,"state":"done"}`)...)
+	want.Steps[0].State, want.Steps[1].State = step.Done, step.Done
+	return data, want
+}
+
+// TestForward: a plugin that is one version back reads what the newer one wrote, and goes on with the same file.
+func TestForward(t *testing.T) {
+	s := open(t)
+	data, want := newer(t)
+	must(t, os.WriteFile(path(s, fullUID), data, 0o600))
+	r := load(t, s, fullUID)
+	same(t, "read", want, r)
+	advance(t, s, r, Change{Phase: Prepared}, Change{Phase: Releasing}, Change{Step: 1, State: step.Undone})
+	if after := read(t, path(s, fullUID)); !bytes.HasPrefix(after, data) {
+		t.Errorf("what the newer version wrote was changed: %s", after)
+	}
+	same(t, "read again", r, load(t, s, fullUID))
+}
+
+// TestForeign: what says that it needs a newer reader is not damaged, whatever it looks like otherwise. Nothing changes it, and the
+// claim holds what its links say.
+func TestForeign(t *testing.T) {
+	data, _ := newer(t)
+	foreign := bytes.Replace(data, []byte(`"reader":2`), []byte(`"reader":3`), 1)
+	line, _, _ := bytes.Cut(foreign, []byte("\n"))
+	tests := map[string][]byte{
+		"known form":         foreign,
+		"torn":               foreign[:len(foreign)-7],
+		"torn at the front":  foreign[:len(line)+9],
+		"other body":         append(bytes.Clone(line), "\n\x00\x01\x02\xff"...),
+		"other checksum":     []byte(`{"format":3,"reader":3,"length":3,"sha256":"00"}` + "\nabc\n"),
+		"other length":       []byte(`{"format":4,"reader":3,"length":"3","crc32c":7}` + "\nabc\n"),
+		"no length":          []byte(`{"reader":3,"format":3}` + "\nabc\n"),
+		"much newer version": []byte(`{"reader":300,"format":301}` + "\nabc\n"),
+	}
+	for name, data := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			put(t, s, holding(fullUID, "gpu-0"))
+			must(t, os.WriteFile(path(s, fullUID), data, 0o600))
+			before := content(t, s)
+			_, err := s.Load(fullUID)
+			if !errors.Is(err, ErrForeign) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "upgrade") {
+				t.Errorf("error %v, want ErrForeign that says what to do", err)
+			}
+			must(t, s.SweepOwners())
+			must(t, s.SweepTemporary())
+			if inUse, ok := errors.AsType[*InUseError](s.Acquire(holding("u2", "gpu-0"))); !ok || inUse.Owner.UID != fullUID {
+				t.Errorf("its device: %v, want it to be held", inUse)
+			}
+			if diff := cmp.Diff(before, content(t, s)); diff != "" {
+				t.Errorf("changed (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
