@@ -57,7 +57,9 @@ discoveryInterval: 10ms
 reconcileInterval: 999ms
 nvml: {timeout: -1s, driverRoot: run}
 hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: [/a]}, {name: none}]
-`, wantErrs: []string{"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]"}},
+`, wantErrs: []string{
+			"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]",
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -122,7 +124,10 @@ func TestConfigValidate(t *testing.T) {
 		{name: "valid", change: func(*Config) {}},
 		{name: "outside a pod", change: func(c *Config) { c.PodUID = "" }},
 		{name: "no node", change: func(c *Config) { c.Node = "" }, want: []string{"NODE_NAME"}},
-		{name: "relative", change: func(c *Config) { c.HostRoot, c.StateDir, c.KubeletState = "host", "", "s" }, want: []string{`--host-root`, `--state-dir`, `--kubelet-state`}},
+		{
+			name: "relative", change: func(c *Config) { c.HostRoot, c.StateDir, c.KubeletState = "host", "", "s" },
+			want: []string{`--host-root`, `--state-dir`, `--kubelet-state`},
+		},
 		{name: "port", change: func(c *Config) { c.HealthPort = 0 }, want: []string{"--health-port"}},
 		{name: "long plugins", change: func(c *Config) { c.PluginsDir = long }, want: []string{"--kubelet-plugins-dir", "107"}},
 		{name: "long registry", change: func(c *Config) { c.RegistryDir = long }, want: []string{"--kubelet-registry-dir", "107"}},

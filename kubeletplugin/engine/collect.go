@@ -66,7 +66,8 @@ func (e *Engine) nobodys(ctx context.Context, uid string) bool {
 		return true
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("A claim that kubelet does not know cannot be looked up now", "claim", klog.KRef(r.Namespace, r.Name), "reason", err)
+		klog.FromContext(ctx).V(2).Info("A claim that kubelet does not know cannot be looked up now",
+			"claim", klog.KRef(r.Namespace, r.Name), "reason", err)
 		return false
 	}
 	if string(c.UID) != uid || c.Status.Allocation == nil {

@@ -50,7 +50,7 @@ func noError(t *testing.T, err error) {
 // nodeDir is a directory for a node, in memory where that is possible: what is synced is the injector's knowledge here.
 func nodeDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "node-")
+	dir, err := os.MkdirTemp("/dev/shm", "node-") //nolint:usetesting // in memory, see above
 	if err != nil {
 		return t.TempDir()
 	}

@@ -128,7 +128,7 @@ func (w *world) lending() step.Kind {
 
 // claim is the API server's answer, which may not come.
 func (w *world) claim(_ context.Context, _, name string) (c *resourceapi.ResourceClaim, err error) {
-	err = w.in.Do("get claim "+name, func() error {
+	err = w.in.Do("get claim "+name, func() error { //nolint:contextcheck // nothing in it takes time
 		if c = w.claims[name]; c == nil {
 			return apierrors.NewNotFound(schema.GroupResource{Resource: "resourceclaims"}, name)
 		}

@@ -396,20 +396,6 @@ func receive[T any](t testing.TB, c <-chan T) T {
 	}
 }
 
-// eventually waits until check finds nothing wrong.
-func eventually(t testing.TB, check func() string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		wrong := check()
-		if wrong == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(wrong)
-		}
-	}
-}
-
 type apiResult = resourceapi.DeviceRequestAllocationResult
 
 func result(request string, kind device.Kind, name string) apiResult {

@@ -137,9 +137,13 @@ func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *ope
 		return nil, false, errStopped
 	}
 	detached, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	op = &operation{verb: v, uid: uid, started: e.Uptime(), ctx: detached, cancel: cancel, detached: make(chan struct{}), done: make(chan struct{})}
+	op = &operation{
+		verb: v, uid: uid, started: e.Uptime(), ctx: detached, cancel: cancel, detached: make(chan struct{}), done: make(chan struct{}),
+	}
 	op.attached = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	unstop := context.AfterFunc(e.base, func() { cancel(context.Cause(e.base)) })
+	unstop := context.AfterFunc(e.base, func() { //nolint:contextcheck // it ends with the engine, not with the call
+		cancel(context.Cause(e.base))
+	})
 	e.operations[uid] = op
 	e.wg.Go(func() {
 		defer unstop()
@@ -151,7 +155,8 @@ func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *ope
 		cancel(nil)
 		close(op.done)
 		if took := e.Uptime() - op.started; took > e.Budget {
-			klog.FromContext(detached).Info("Work on a claim took longer than a call", "claimUID", uid, "verb", v, "seconds", took.Seconds(), "err", op.err)
+			klog.FromContext(detached).Info("Work on a claim took longer than a call",
+				"claimUID", uid, "verb", v, "seconds", took.Seconds(), "err", op.err)
 		}
 	})
 	return op, true, nil

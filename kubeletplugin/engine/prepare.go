@@ -34,6 +34,7 @@ func (e *Engine) Prepare(ctx context.Context, c *resourceapi.ResourceClaim, arri
 		return nil, err
 	}
 	accept := func(op *operation) bool { return holds(op.record, allocation) }
+	//nolint:contextcheck // the work has its operation's context, which outlives the call's
 	return e.do(ctx, string(c.UID), preparing, accept, func(op *operation) (*record.Record, error) {
 		return e.prepare(op, c, allocation, arrived)
 	})
@@ -66,9 +67,17 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case old == nil:
+	if old == nil {
 		return e.start(op, planned)
+	}
+	return e.goOn(op, c, a, old, planned)
+}
+
+// goOn prepares a claim that has a record already, for the devices that it has now.
+func (e *Engine) goOn(
+	op *operation, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record, planned plan,
+) (*record.Record, error) {
+	switch {
 	case old.Phase == record.Intended && old.BootID == e.BootID && e.sameAnswer(old, planned.record):
 		return e.resume(op, old, planned)
 	case old.Phase == record.Intended:

@@ -108,12 +108,11 @@ func TestHalfwayOfAnotherBoot(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *site) {
 				s.cutOff("u1")
 				s.setMachine(machine{gpu("gpu0", 8), ssd("ssd0")})
-				next := s
+				begin := s.restart
 				if reboots {
-					next = s.reboot()
-				} else {
-					next = s.restart()
+					begin = s.reboot
 				}
+				next := begin()
 				r := next.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
 				if r.BootID != s.clock.BootID() || r.Devices[0].Edits.Nodes[0].Minor != 8 {
 					t.Errorf("record of boot %s with node %+v", r.BootID, r.Devices[0].Edits.Nodes[0])

@@ -71,7 +71,9 @@ func TestVersion1Lives(t *testing.T) {
 	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
 	r := s.prepare(c)
 	data := s.write("ssd0")
-	params, err := json.Marshal(map[string]any{"path": "/mnt/disks/ssd0", "claim": "u1", "before": map[string]any{"uid": 0, "gid": 0, "mode": 0o755}})
+	params, err := json.Marshal(map[string]any{
+		"path": "/mnt/disks/ssd0", "claim": "u1", "before": map[string]any{"uid": os.Getuid(), "gid": os.Getgid(), "mode": 0o755},
+	})
 	must(t, err)
 	devices := make([]map[string]any, len(r.Devices))
 	for i, d := range r.Devices {
@@ -378,7 +380,8 @@ func TestUnknownStepIsKept(t *testing.T) {
 	s.records()
 }
 
-// TestStuckPrepareStarvesNobody. Seen: one device that did not answer held a lock of the whole node, and every pod on it waited for minutes.
+// TestStuckPrepareStarvesNobody. Seen: one device that did not answer held a lock of the whole node, and every pod on it waited for
+// minutes.
 func TestStuckPrepareStarvesNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		s.guard("ssd0") // which never opens

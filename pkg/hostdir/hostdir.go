@@ -60,7 +60,7 @@ func (r OS) OpenRoot(name string) (Root, error) {
 
 // SyncDir syncs the directory itself.
 func (r OS) SyncDir(name string) error {
-	d, err := r.Root.Open(name)
+	d, err := r.Open(name)
 	if err != nil {
 		return err
 	}

@@ -102,30 +102,47 @@ var ErrIllegal = errors.New("illegal change of a record")
 
 // check says whether a change may happen now.
 func (r *Record) check(c Change) error {
-	illegal := func(why string) error {
-		return fmt.Errorf("%w: claim %s/%s, phase %s, to %+v: %s", ErrIllegal, r.Namespace, r.Name, r.Phase, c, why)
-	}
+	why := ""
 	switch {
 	case (c.Phase == "") == (c.State == ""):
-		return illegal("want a phase or a step's state")
-	case c.Phase == Renewing:
-		return illegal("a renewal replaces the record")
-	case c.Phase != "" && !slices.Contains(nextPhases(r.Phase), c.Phase):
-		return illegal("no such change of phase")
-	case c.Phase == Prepared && !r.allSteps(step.Done):
-		return illegal("a step is not done")
+		why = "want a phase or a step's state"
 	case c.Phase != "":
-		return nil
-	case c.Step < 0 || c.Step >= len(r.Steps):
-		return illegal(fmt.Sprintf("there are %d steps", len(r.Steps)))
-	case !r.Steps[c.Step].State.Next(c.State):
-		return illegal("the step is " + string(r.Steps[c.Step].State))
-	case c.State == step.Undone && r.Phase != Releasing:
-		return illegal("steps are undone only while the claim is released")
-	case c.State == step.Done && r.Phase != Intended && r.Phase != Renewing:
-		return illegal("steps are done only while the claim is prepared")
+		why = r.checkPhase(c.Phase)
+	default:
+		why = r.checkStep(c.Step, c.State)
 	}
-	return nil
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: claim %s/%s, phase %s, to %+v: %s", ErrIllegal, r.Namespace, r.Name, r.Phase, c, why)
+}
+
+// checkPhase says why a phase may not follow, nothing where it may.
+func (r *Record) checkPhase(to Phase) string {
+	switch {
+	case to == Renewing:
+		return "a renewal replaces the record"
+	case !slices.Contains(nextPhases(r.Phase), to):
+		return "no such change of phase"
+	case to == Prepared && !r.allSteps(step.Done):
+		return "a step is not done"
+	}
+	return ""
+}
+
+// checkStep says why a step may not get a state, nothing where it may.
+func (r *Record) checkStep(index int, to step.State) string {
+	switch {
+	case index < 0 || index >= len(r.Steps):
+		return fmt.Sprintf("there are %d steps", len(r.Steps))
+	case !r.Steps[index].State.Next(to):
+		return "the step is " + string(r.Steps[index].State)
+	case to == step.Undone && r.Phase != Releasing:
+		return "steps are undone only while the claim is released"
+	case to == step.Done && r.Phase != Intended && r.Phase != Renewing:
+		return "steps are done only while the claim is prepared"
+	}
+	return ""
 }
 
 // apply makes a change that check allowed.

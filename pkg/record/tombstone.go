@@ -31,7 +31,7 @@ type StaleError struct{ UID string }
 
 // Error says what happens next.
 func (e *StaleError) Error() string {
-	return fmt.Sprintf("claim %s was unprepared after this Prepare was sent: nothing is done; kubelet asks again if a pod needs the claim", e.UID)
+	return fmt.Sprintf("claim %s was unprepared after this Prepare was sent: nothing is done; kubelet asks again if a pod needs it", e.UID)
 }
 
 // Bury notes that every Prepare of the claim which arrived before a moment is too late. The caller holds the claim.
@@ -76,7 +76,7 @@ func (s *Store) buried(uid string) (Moment, error) {
 	boot, since, _ := strings.Cut(target, "@")
 	n, err := strconv.ParseInt(since, 10, 64)
 	if err != nil {
-		return Moment{}, nil // nothing that Bury wrote: about nobody's call
+		return Moment{}, nil //nolint:nilerr // nothing that Bury wrote: about nobody's call
 	}
 	return Moment{BootID: boot, Since: time.Duration(n)}, nil
 }
