@@ -26,7 +26,7 @@ func (e *Engine) missing(expected map[string]bool) bool {
 // look sees to it that what a prepared claim was promised is there, and adds its files to expected.
 func (e *Engine) look(ctx context.Context, r *record.Record, there, expected map[string]bool) {
 	if e.moved(r) {
-		if err := e.withdraw(ctx, r, there); err != nil {
+		if err := e.withdraw(ctx, r.UID); err != nil {
 			e.report(ctx, ReasonRecoveryFailed, r, err.Error())
 		}
 		return
@@ -41,14 +41,14 @@ func (e *Engine) look(ctx context.Context, r *record.Record, there, expected map
 	if len(gone) == 0 && len(r.Steps) == 0 {
 		return
 	}
-	err := e.putBack(ctx, r.UID)
+	restored, err := e.putBack(ctx, r.UID)
 	switch {
 	case err != nil:
 		e.report(ctx, ReasonEffectLost, r, err.Error())
 		for _, file := range gone {
 			delete(expected, file) // said once a pass, not at every look
 		}
-	case len(gone) > 0:
+	case restored:
 		e.report(ctx, ReasonSpecRestored, r, "its CDI specs were gone and are written again")
 	}
 }
@@ -95,7 +95,16 @@ func sameNumbers(a, b []device.Node) bool {
 
 // withdraw removes the specs of a claim whose devices moved, so that a container which restarts fails instead. They come back with
 // the numbers, or in another form when kubelet asks again.
-func (e *Engine) withdraw(ctx context.Context, r *record.Record, there map[string]bool) error {
+func (e *Engine) withdraw(ctx context.Context, uid string) error {
+	claim, r, err := e.tryLock(uid)
+	if err != nil || r == nil {
+		return err
+	}
+	defer claim.Release()
+	there, err := e.Specs.Files()
+	if err != nil || !e.moved(r) {
+		return err
+	}
 	stale := slices.DeleteFunc(files(r), func(file string) bool { return !there[file] })
 	if len(stale) == 0 {
 		return nil
@@ -112,24 +121,40 @@ func (e *Engine) withdraw(ctx context.Context, r *record.Record, there map[strin
 	return nil
 }
 
-// putBack restores a claim's specs and verifies its steps, if it is still prepared and nobody works on it.
-func (e *Engine) putBack(ctx context.Context, uid string) error {
-	hold, err := e.Store.TryLockClaim(uid)
-	if err != nil || hold == nil {
-		return err
+// putBack verifies a claim's steps and restores its specs, if it is still prepared and nobody works on it. It says whether any spec
+// was gone.
+func (e *Engine) putBack(ctx context.Context, uid string) (restored bool, err error) {
+	hold, r, err := e.tryLock(uid)
+	if err != nil || r == nil {
+		return false, err
 	}
 	defer hold.Release()
-	r, err := e.Store.Load(uid)
-	if isNotExist(err) {
-		return nil
-	}
-	if err != nil || r.Phase != record.Prepared {
-		return err
+	there, err := e.Specs.Files()
+	if err != nil {
+		return false, err
 	}
 	for _, s := range r.Steps {
 		if err := e.Kinds.Verify(ctx, s.Step); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return e.restore(ctx, r)
+	gone := slices.ContainsFunc(files(r), func(file string) bool { return !there[file] })
+	return gone, e.restore(ctx, r)
+}
+
+// tryLock takes a claim if it is prepared and nobody works on it, and returns no record otherwise.
+func (e *Engine) tryLock(uid string) (*record.Hold, *record.Record, error) {
+	hold, err := e.Store.TryLockClaim(uid)
+	if err != nil || hold == nil {
+		return nil, nil, err
+	}
+	r, err := e.Store.Load(uid)
+	if err == nil && r.Phase == record.Prepared {
+		return hold, r, nil
+	}
+	hold.Release()
+	if isNotExist(err) {
+		err = nil
+	}
+	return nil, nil, err
 }

@@ -214,6 +214,9 @@ func TestUnprepareWins(t *testing.T) {
 		if got := receive(t, preparing); !errors.Is(got.err, errOvertaken) {
 			t.Errorf("the Prepare was answered with %+v, %v: want that it was overtaken", got.record, got.err)
 		}
+		if len(g.at) > 0 {
+			t.Error("the rollback was cut off, too")
+		}
 		s.records()
 		s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
 		s.reported()

@@ -103,18 +103,22 @@ func TestHalfwayIsResumed(t *testing.T) {
 // TestHalfwayOfAnotherBoot: what was begun in an earlier boot, or for numbers that the device no longer has, is not what kubelet gets
 // now.
 func TestHalfwayOfAnotherBoot(t *testing.T) {
-	for name, reboots := range map[string]bool{"another boot": true, "the same boot": false} {
+	tests := map[string]struct {
+		reboots bool
+		minor   int64
+	}{"another boot": {true, 0}, "another boot and number": {true, 8}, "another number": {false, 8}}
+	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *site) {
 				s.cutOff("u1")
-				s.setMachine(machine{gpu("gpu0", 8), ssd("ssd0")})
+				s.setMachine(machine{gpu("gpu0", tt.minor), ssd("ssd0")})
 				begin := s.restart
-				if reboots {
+				if tt.reboots {
 					begin = s.reboot
 				}
 				next := begin()
 				r := next.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
-				if r.BootID != s.clock.BootID() || r.Devices[0].Edits.Nodes[0].Minor != 8 {
+				if r.BootID != s.clock.BootID() || r.Devices[0].Edits.Nodes[0].Minor != tt.minor {
 					t.Errorf("record of boot %s with node %+v", r.BootID, r.Devices[0].Edits.Nodes[0])
 				}
 				if diff := cmp.Diff(r, next.load("u1"), sameRecord()); diff != "" {
@@ -298,6 +302,9 @@ func TestDamagedRecord(t *testing.T) {
 		t.Fatal("the data of a running pod was taken")
 	}
 	again := s.prepare(broken)
+	if s.Store.InDoubt("broken") {
+		t.Error("still in doubt")
+	}
 	if diff := cmp.Diff(first.Devices, again.Devices); diff != "" {
 		t.Errorf("prepared again (-before +after):\n%s", diff)
 	}

@@ -271,3 +271,38 @@ func TestDeviceMovedBack(t *testing.T) {
 	s.isWhole(r)
 	s.reported("SpecRestored u1")
 }
+
+// TestNothingIsRestoredTwice: a file that came between two looks was not gone, and what somebody else works on is not restored.
+func TestNothingIsRestoredTwice(t *testing.T) {
+	s := newSite(t)
+	r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
+	none := map[string]bool{} // as the directory was a moment before
+	s.look(t.Context(), r, none, map[string]bool{})
+	s.reported()
+	must(t, os.RemoveAll(s.cdiDir()))
+	hold, err := s.Store.LockClaim(t.Context(), "u1")
+	must(t, err)
+	expected := s.tidy()
+	hold.Release()
+	s.reported()
+	if !s.missing(expected) {
+		t.Error("the next look, a few seconds later, does not notice")
+	}
+	s.tidy()
+	s.reported("SpecRestored u1")
+}
+
+// TestWithdrawIsNotLate: a claim that kubelet asked for between the look that saw its device move and what follows from that has its
+// specs.
+func TestWithdrawIsNotLate(t *testing.T) {
+	s := newSite(t)
+	c := ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0")
+	old := s.prepare(c)
+	s.setMachine(machine{gpu("gpu0", 1), ssd("ssd0")})
+	r := s.prepare(c)
+	there, err := s.Specs.Files()
+	must(t, err)
+	s.look(t.Context(), old, there, map[string]bool{})
+	s.isWhole(r)
+	s.reported()
+}

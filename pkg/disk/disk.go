@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -178,19 +177,4 @@ func RemoveIfThere(fsys FS, path string) error {
 		return err
 	}
 	return nil
-}
-
-// SweepTemporary removes what writes into a directory that were cut off left behind. The caller makes sure that none is under way.
-func SweepTemporary(fsys FS, dir string) error {
-	entries, err := fsys.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("list temporary files: %w", err)
-	}
-	var errs []error
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), TemporaryPrefix) {
-			errs = append(errs, RemoveIfThere(fsys, filepath.Join(dir, e.Name())))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -162,6 +162,10 @@ func TestUndoFails(t *testing.T) {
 			err := l.kind(in).Undo(t.Context(), l.step.Params)
 			reached = reached || slices.ContainsFunc(in.Log(), func(op fault.Op) bool { return op.Fault != "" })
 			left := names(t, l.path)
+			serious := func(op fault.Op) bool { return op.Fault != "" && !op.Kind.Read() && op.Kind != fault.Remove }
+			if err == nil && slices.ContainsFunc(in.Log(), serious) {
+				t.Errorf("%s at %d is not told", f.Do, n)
+			}
 			switch {
 			case err != nil:
 				told++

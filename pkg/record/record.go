@@ -102,7 +102,7 @@ var ErrIllegal = errors.New("illegal change of a record")
 
 // check says whether a change may happen now.
 func (r *Record) check(c Change) error {
-	why := ""
+	var why string
 	switch {
 	case (c.Phase == "") == (c.State == ""):
 		why = "want a phase or a step's state"

@@ -43,9 +43,14 @@ func (s *Store) Bury(uid string, arrived Moment) error {
 	if old, err := s.buried(uid); err == nil && old.BootID == arrived.BootID && old.Since >= arrived.Since {
 		return nil
 	}
-	err := disk.RemoveIfThere(s.fs, path)
-	if err == nil {
-		err = s.fs.Symlink(arrived.BootID+"@"+strconv.FormatInt(int64(arrived.Since), 10), path)
+	target := arrived.BootID + "@" + strconv.FormatInt(int64(arrived.Since), 10)
+	err := s.fs.Symlink(target, path)
+	if errors.Is(err, fs.ErrExist) { // the older one counts until the newer is there
+		next := s.tombstonePath("." + uid)
+		err = errors.Join(disk.RemoveIfThere(s.fs, next), s.fs.Symlink(target, next))
+		if err == nil {
+			err = s.fs.Rename(next, path)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("note that claim %s is given back: %w", uid, err)
