@@ -93,6 +93,9 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 		answer := kubeletplugin.Device{
 			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: []string{d.CDIDevice},
 		}
+		if d.ShareID != "" {
+			answer.ShareID = new(types.UID(d.ShareID))
+		}
 		if p.config.File.DeviceMetadata {
 			answer.Metadata = metadata(v, d)
 		}
@@ -104,13 +107,10 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 // metadata is the published attributes of a device, for the file that KEP-5304 puts into the container.
 func metadata(v *view, d *record.Device) *kubeletplugin.DeviceMetadata {
 	m := &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{}}
-	for i := range v.devices {
-		if v.devices[i].Name != d.Name {
-			continue
-		}
-		for name, value := range v.devices[i].Attributes {
-			m.Attributes[string(name)] = value
-		}
+	_, kind, _ := strings.Cut(d.Pool, "/")
+	dev, _ := v.Find(device.Kind(kind), d.Name)
+	for name, value := range dev.Attributes {
+		m.Attributes[string(name)] = value
 	}
 	return m
 }

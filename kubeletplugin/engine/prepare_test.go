@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
@@ -278,6 +279,44 @@ func TestAnotherShare(t *testing.T) {
 	s.prepare(allocated("u1", share(aGPU("gpu0"), "s1")))
 	if r := s.prepare(allocated("u1", share(aGPU("gpu0"), "s2"))); r.Devices[0].ShareID != "s2" {
 		t.Errorf("share %q", r.Devices[0].ShareID)
+	}
+}
+
+// TestHolds: an answer is for the very allocation, request by request.
+func TestHolds(t *testing.T) {
+	s := newSite(t)
+	r := s.prepare(allocated("u1", share(result("a", device.KindGPU, "gpu0"), "s1"), result("b", device.KindHost, "ssd0")))
+	gpu, disk := share(result("a", device.KindGPU, "gpu0"), "s1"), result("b", device.KindHost, "ssd0")
+	renamed := gpu
+	renamed.Request = "c"
+	tests := map[string]struct {
+		results []apiResult
+		want    bool
+	}{
+		"the same":          {[]apiResult{gpu, disk}, true},
+		"another order":     {[]apiResult{disk, gpu}, false},
+		"another request":   {[]apiResult{renamed, disk}, false},
+		"another device":    {[]apiResult{share(result("a", device.KindGPU, "gpu1"), "s1"), disk}, false},
+		"another kind":      {[]apiResult{share(result("a", device.KindHost, "gpu0"), "s1"), disk}, false},
+		"another share":     {[]apiResult{share(gpu, "s2"), disk}, false},
+		"the whole device":  {[]apiResult{result("a", device.KindGPU, "gpu0"), disk}, false},
+		"a look":            {[]apiResult{gpu, asAdmin(disk)}, false},
+		"one less":          {[]apiResult{gpu}, false},
+		"one more":          {[]apiResult{gpu, disk, aGPU("gpu1")}, false},
+		"none":              {nil, false},
+		"other drivers too": {[]apiResult{gpu, disk, {Driver: "gpu.example.com", Pool: "p", Device: "d"}}, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			a, err := claim.Resolve(claim.Input{Claim: allocated("u1", tt.results...), Driver: v1alpha1.DriverName, Node: testNode})
+			must(t, err)
+			if got := holds(r, a); got != tt.want {
+				t.Errorf("holds: %v, want %v", got, tt.want)
+			}
+		})
+	}
+	if holds(nil, claim.Allocation{}) {
+		t.Error("no record holds nothing")
 	}
 }
 

@@ -267,6 +267,43 @@ func TestUnprepareDuringRecovery(t *testing.T) {
 	})
 }
 
+// TestRecoveryLooksAgain: what was halfway when it was looked at may be prepared by the time it is its turn.
+func TestRecoveryLooksAgain(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aDisk("ssd0")))
+	seen := s.load("u1")
+	seen.Phase = record.Intended
+	gone := s.load("u1")
+	gone.UID, gone.Phase = "u2", record.Intended
+	s.recover(t.Context(), seen, nil)
+	s.recover(t.Context(), gone, nil)
+	s.wg.Wait()
+	s.inPhase("u1", record.Prepared)
+	s.reported()
+}
+
+// TestIndexSweeps: the start removes what cut off writes and releases left in the state directory, and makes links anew that a power
+// loss took.
+func TestIndexSweeps(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aGPU("gpu0")))
+	must(t, os.RemoveAll(s.statePath("owners")))
+	must(t, os.MkdirAll(s.statePath("owners", "node-1_gpu_gpu1"), 0o700))
+	link := s.statePath("owners", "node-1_gpu_gpu1", "u0")
+	must(t, os.Symlink("whole", link))
+	temporary := s.statePath("claims", ".tmp-u0.json-01234567")
+	must(t, os.WriteFile(temporary, []byte("{"), 0o600))
+	s = s.restart()
+	s.heldBy("u1", aGPU("gpu0"))
+	for _, path := range []string{link, temporary} {
+		if there(path) {
+			t.Errorf("%s is still there", path)
+		}
+	}
+	s.records("u1")
+	s.reported()
+}
+
 func (p *place) recordFile(uid string) string { return p.statePath("claims", uid+".json") }
 
 // damage makes a claim's record unreadable, as a bad block does.

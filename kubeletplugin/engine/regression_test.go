@@ -390,7 +390,7 @@ func TestStuckPrepareStarvesNobody(t *testing.T) {
 		synctest.Wait()
 		for i := range 10 {
 			uid := fmt.Sprintf("u%d", i)
-			s.prepare(allocated(uid, aGPU("gpu1"), asAdmin(aGPU("gpu0")), aDisk("ssd1")))
+			s.prepare(allocated(uid, aGPU("gpu1"), asAdmin(aDisk("ssd0")), aDisk("ssd1")))
 			s.unprepare(uid)
 		}
 		s.pass(t.Context(), nil)
