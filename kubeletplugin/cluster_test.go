@@ -40,9 +40,10 @@ type cluster struct {
 	clients Clients
 }
 
-func newCluster(t *testing.T) *cluster {
+// newCluster starts an API server with flags of its own.
+func newCluster(t *testing.T, flags map[string]string) *cluster {
 	t.Helper()
-	config := apitest.Start(t, nil)
+	config := apitest.Start(t, flags)
 	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{"../deployments/crds"}, ErrorIfPathMissing: true})
 	must(t, err)
 	// What the binary sets by default.

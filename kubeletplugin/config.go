@@ -75,6 +75,8 @@ type FileConfig struct {
 	ReconcileInterval metav1.Duration `json:"reconcileInterval,omitempty"`
 	// DeviceMetadata writes KEP-5304 metadata files into containers, at the price of one CDI file a claim and request.
 	DeviceMetadata bool `json:"deviceMetadata,omitempty"`
+	// Health is how devices are watched, and what counts against them.
+	Health HealthConfig `json:"health,omitempty"`
 }
 
 // NVMLConfig bounds the child process that loads NVIDIA's library.
@@ -135,6 +137,7 @@ func ParseFile(data []byte) (FileConfig, error) {
 	if !filepath.IsAbs(c.NVML.DriverRoot) {
 		errs = append(errs, fmt.Errorf("nvml.driverRoot: must be an absolute path, is %q", c.NVML.DriverRoot))
 	}
+	errs = append(errs, c.Health.validate()...)
 	for i, h := range c.HostDevices {
 		if err := h.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
@@ -175,6 +178,7 @@ func (c FileConfig) withDefaults() FileConfig {
 	if c.NVML.DriverRoot == "" {
 		c.NVML.DriverRoot = "/"
 	}
+	c.Health = c.Health.withDefaults()
 	return c
 }
 

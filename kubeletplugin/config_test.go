@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/pkg/health"
 )
 
 const header = "apiVersion: config.fettle.dev/v1alpha1\nkind: KubeletPluginConfiguration\n"
@@ -22,6 +24,13 @@ func TestParseFile(t *testing.T) {
 		NVML:              NVMLConfig{Disabled: true, Timeout: metav1.Duration{Duration: 5 * time.Second}, DriverRoot: "/run/nvidia/driver"},
 		DiscoveryInterval: metav1.Duration{Duration: time.Minute}, ReconcileInterval: metav1.Duration{Duration: time.Hour},
 		DeviceMetadata: true,
+		Health: HealthConfig{
+			Rules: []health.Rule{
+				{Source: "xid", Code: "94", Severity: health.Fatal, Message: "drain it"},
+				{Source: "aer", Code: "nonfatal.*", Severity: health.Degraded, RecoverAfter: metav1.Duration{Duration: 2 * time.Hour}},
+			},
+			Interval: metav1.Duration{Duration: 5 * time.Second}, DisabledSources: []string{"ras"}, DisableEviction: true,
+		},
 	}
 	bare := FileConfig{TypeMeta: whole.TypeMeta}.withDefaults()
 	tests := []struct {
@@ -39,6 +48,13 @@ nvml: {disabled: true, timeout: 5s, driverRoot: /run/nvidia/driver}
 hostDevices:
 - name: localssd
   directories: ["/mnt/disks/*"]
+health:
+  interval: 5s
+  disabledSources: [ras]
+  disableEviction: true
+  rules:
+  - {source: xid, code: "94", severity: fatal, message: drain it}
+  - {source: aer, code: nonfatal.*, severity: degraded, recoverAfter: 2h}
 `},
 		{name: "JSON", text: `{"apiVersion":"config.fettle.dev/v1alpha1","kind":"KubeletPluginConfiguration"}`, want: bare},
 		{name: "empty", text: "", wantErrs: []string{ConfigKind}},
@@ -49,6 +65,8 @@ hostDevices:
 		{name: "unknown key of a host device", text: header + "hostDevices: [{name: a, dirs: [/b]}]", wantErrs: []string{`dirs`}},
 		{name: "key twice", text: header + "deviceMetadata: true\ndeviceMetadata: false", wantErrs: []string{"deviceMetadata"}},
 		{name: "wrong type", text: header + "deviceMetadata: sometimes", wantErrs: []string{"deviceMetadata"}},
+		{name: "unknown key of health", text: header + "health: {rule: []}", wantErrs: []string{`"rule"`}},
+		{name: "unknown key of a rule", text: header + "health: {rules: [{source: xid, codes: [1]}]}", wantErrs: []string{`codes`}},
 		{name: "not a duration", text: header + "discoveryInterval: soon", wantErrs: []string{"soon"}},
 		{name: "not YAML", text: header + "\t:", wantErrs: []string{"yaml"}},
 		{name: "two documents", text: header + "---\n" + header, wantErrs: []string{"one document"}},
@@ -57,7 +75,10 @@ discoveryInterval: 10ms
 reconcileInterval: 999ms
 nvml: {timeout: -1s, driverRoot: run}
 hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: [/a]}, {name: none}]
+health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: bad}, {source: xid, code: "[", severity: fatal}]}
 `, wantErrs: []string{
+			"health.interval: 1ms", "health.disabledSources[0]: \"xid\"", "health.rules[0]: source: \"x\"", "severity: \"bad\"",
+			"health.rules[1]: code",
 			"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]",
 		}},
 	}
@@ -80,6 +101,19 @@ hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: 
 				}
 			}
 		})
+	}
+}
+
+// TestDocumentedHealth: what the user's page shows is a configuration.
+func TestDocumentedHealth(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "docs", "user", "health.md"))
+	must(t, err)
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ := strings.Cut(rest, "```")
+	c, err := ParseFile([]byte(text))
+	must(t, err)
+	if len(c.Health.Rules) != 4 {
+		t.Errorf("rules %+v", c.Health.Rules)
 	}
 }
 

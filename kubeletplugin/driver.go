@@ -177,6 +177,7 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 		for _, feature := range dropped.DisabledFeatures() {
 			p.metrics.droppedFeatures.WithLabelValues(feature).Set(1)
 		}
+		p.health.droppedTaints(ctx, dropped)
 		p.teller.events.Eventf(node, nil, corev1.EventTypeWarning, "FeatureMissing", "Publish", "%s", truncate(err.Error(), maxEventMessage))
 		return
 	}

@@ -49,17 +49,22 @@ func TestAnswer(t *testing.T) {
 }
 
 // failing is a plugin whose Events can be read.
-func failing() (*Plugin, *events.FakeRecorder) {
+func failing(t *testing.T) (*Plugin, *events.FakeRecorder) {
+	t.Helper()
 	recorder := events.NewFakeRecorder(10)
-	return &Plugin{
-		config: Config{Node: testNode}, metrics: newMetrics(), latest: newLatest(), teller: &teller{events: recorder},
-	}, recorder
+	p := &Plugin{
+		config:  Config{Node: testNode, StateDir: t.TempDir(), File: FileConfig{}.withDefaults()},
+		metrics: newMetrics(), latest: newLatest(), teller: &teller{events: recorder},
+	}
+	p.health = newHealthKeeper(&p.config, nil, "boot-1", p.latest, newRetirement(), p.metrics, nil)
+	p.health.tell = func(string, string, string) {}
+	return p, recorder
 }
 
 // TestRejectedSliceIsTold. Seen elsewhere: the API server refused the slices, which only a log line said, and the node looked healthy
 // and empty.
 func TestRejectedSliceIsTold(t *testing.T) {
-	p, recorder := failing()
+	p, recorder := failing(t)
 	p.HandleError(t.Context(), errors.New("spec.devices: Too many: 129"), "create ResourceSlice")
 	if event := receive(t, recorder.Events); !strings.Contains(event, "PublishFailed") || !strings.Contains(event, "Too many") {
 		t.Errorf("event %q", event)
@@ -75,7 +80,7 @@ func TestRejectedSliceIsTold(t *testing.T) {
 // TestOlderAPIServerIsServed. Seen elsewhere: an API server that does not know a field yet made the plugin crash, or drop the device
 // without a word.
 func TestOlderAPIServerIsServed(t *testing.T) {
-	p, recorder := failing()
+	p, recorder := failing(t)
 	device := resourceapi.Device{Name: "a", Taints: []resourceapi.DeviceTaint{{Key: "k"}}}
 	slice := func(d resourceapi.Device) *resourceapi.ResourceSlice {
 		return &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{d}}}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/health"
 )
 
 // healthInterval is how often health is sent although nothing changed: kubelet forgets it after 30 s.
@@ -19,6 +20,9 @@ const healthInterval = 10 * time.Second
 
 // watchHealth sends the health of all devices now, after every change, and every few seconds. A device that left since the stream
 // began is reported as unhealthy, so that the pod which still holds it shows why it fails.
+//
+// What the sources were last heard of is asked for at each report: where whatever should note their silence hangs itself, health
+// becomes unknown all the same.
 func watchHealth(ctx context.Context, node string, l *latest, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	known := map[kubeletplugin.DeviceHealth]bool{}
 	ticker := time.NewTicker(healthInterval)
@@ -26,10 +30,11 @@ func watchHealth(ctx context.Context, node string, l *latest, reports chan<- kub
 	for {
 		v, changed := l.get()
 		if v != nil {
+			now := time.Now()
 			select {
 			case <-ctx.Done():
 				return nil
-			case reports <- healthReport(node, v, known, time.Now()):
+			case reports <- healthReport(node, v, l.pulse.silent(now), known, now):
 			}
 		}
 		select {
@@ -41,16 +46,28 @@ func watchHealth(ctx context.Context, node string, l *latest, reports chan<- kub
 	}
 }
 
-// healthReport reports every device of the view as healthy and every other known one as gone. It adds to known.
-func healthReport(node string, v *view, known map[kubeletplugin.DeviceHealth]bool, now time.Time) kubeletplugin.DeviceHealthReport {
+// healthReport reports every device of the view, every one that left while a claim holds it, and every other known one as gone. It
+// adds to known.
+func healthReport(
+	node string, v *view, silent map[string]string, known map[kubeletplugin.DeviceHealth]bool, now time.Time,
+) kubeletplugin.DeviceHealthReport {
 	var report kubeletplugin.DeviceHealthReport
 	present := map[kubeletplugin.DeviceHealth]bool{}
-	for _, d := range v.devices {
-		id := healthID(node, d.Kind, d.Name)
+	add := func(kind device.Kind, name string) {
+		id := healthID(node, kind, name)
 		present[id], known[id] = true, true
-		healthy := id
-		healthy.Health, healthy.LastUpdated = kubeletplugin.HealthStatusHealthy, now
-		report.Devices = append(report.Devices, healthy)
+		one := id
+		one.LastUpdated = now
+		one.Health, one.Message = healthOf(v.health.statuses[name], silent[name])
+		report.Devices = append(report.Devices, one)
+	}
+	for i := range v.devices {
+		add(v.devices[i].Kind, v.devices[i].Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.health.statuses)) {
+		if s := v.health.statuses[name]; s.Gone && !present[healthID(node, s.Kind, name)] {
+			add(s.Kind, name)
+		}
 	}
 	left := slices.SortedFunc(maps.Keys(known), func(a, b kubeletplugin.DeviceHealth) int {
 		return cmp.Or(cmp.Compare(a.PoolName, b.PoolName), cmp.Compare(a.DeviceName, b.DeviceName))
@@ -64,6 +81,21 @@ func healthReport(node string, v *view, known map[kubeletplugin.DeviceHealth]boo
 		report.Devices = append(report.Devices, gone)
 	}
 	return report
+}
+
+// healthOf is what kubelet is told. A degraded device serves the pod that has it, so it is healthy with a message. Bad news stays
+// news when its source falls silent.
+func healthOf(s health.Status, silent string) (kubeletplugin.HealthStatus, string) {
+	switch {
+	case s.State == health.Unhealthy || s.State == health.Quarantined:
+		return kubeletplugin.HealthStatusUnhealthy, s.Message
+	case silent != "":
+		return kubeletplugin.HealthStatusUnknown, silent
+	case s.State == health.Worn:
+		return kubeletplugin.HealthStatusHealthy, "degraded: " + s.Message
+	default:
+		return kubeletplugin.HealthStatusHealthy, ""
+	}
 }
 
 func healthID(node string, kind device.Kind, name string) kubeletplugin.DeviceHealth {

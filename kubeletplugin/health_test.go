@@ -10,6 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/health"
 )
 
 func TestHealthReport(t *testing.T) {
@@ -43,10 +46,40 @@ func TestHealthReport(t *testing.T) {
 		}},
 	}
 	for _, step := range steps {
-		got := healthReport(testNode, step.view, known, now)
+		got := healthReport(testNode, step.view, nil, known, now)
 		if diff := cmp.Diff(step.want, got.Devices, cmpopts.EquateComparable(time.Time{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
+	}
+}
+
+// TestHealthOfDevices: kubelet is told what keeps a pod from its work, and what is not known.
+func TestHealthOfDevices(t *testing.T) {
+	now := time.Unix(1000, 0)
+	v := viewWith(gpu("degraded", 0), gpu("failed", 1), gpu("healthy", 2),
+		gpu("silent", 3), gpu("silent-degraded", 4), gpu("silent-failed", 5))
+	v.health.statuses = map[string]health.Status{
+		"degraded":        {State: health.Worn, Message: "xid 94"},
+		"failed":          {State: health.Unhealthy, Message: "xid 79"},
+		"silent-degraded": {State: health.Worn, Message: "xid 94"},
+		"silent-failed":   {State: health.Quarantined, Message: "programming failed"},
+		"left":            {State: health.Unhealthy, Message: "gone", Kind: device.KindGPU, Gone: true},
+		"left-unheld":     {State: health.Quarantined, Message: "undo failed", Kind: device.KindGPU},
+	}
+	silent := map[string]string{"silent": "nvml says nothing", "silent-degraded": "nvml says nothing", "silent-failed": "nvml says nothing"}
+	want := map[string]string{
+		"degraded": "Healthy degraded: xid 94", "failed": "Unhealthy xid 79", "healthy": "Healthy ", "silent": "Unknown nvml says nothing",
+		"silent-degraded": "Unknown nvml says nothing", "silent-failed": "Unhealthy programming failed", "left": "Unhealthy gone",
+	}
+	got := map[string]string{}
+	for _, d := range healthReport(testNode, v, silent, map[kubeletplugin.DeviceHealth]bool{}, now).Devices {
+		if got[d.DeviceName] != "" || d.PoolName != testNode+"/gpu" || !d.LastUpdated.Equal(now) {
+			t.Errorf("device %+v", d)
+		}
+		got[d.DeviceName] = string(d.Health) + " " + d.Message
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("health (-want +got):\n%s", diff)
 	}
 }
 

@@ -32,6 +32,8 @@ type looker struct {
 	// wake carries a value when a claim gave something back that must be looked at.
 	wake   chan struct{}
 	purger *purger
+	// recovering are the devices, by pool and name, whose last claim an earlier process left halfway. Nil: none.
+	recovering func() map[[2]string]string
 
 	// asked is what the kernel told of GPUs when NVML last answered, and report its answer. The library initialises every GPU of
 	// a node without persistence mode, so it is asked only when the kernel's story changed.
@@ -59,6 +61,9 @@ func (l *looker) run(ctx context.Context) {
 func (l *looker) look(ctx context.Context) {
 	start := time.Now()
 	v, err := l.machine(ctx)
+	if ctx.Err() != nil {
+		return // the process ends: what was not looked at is not gone
+	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Looking at the machine failed; the last view stays")
 		l.metrics.backgroundErrors.WithLabelValues("discovery").Inc()
@@ -67,7 +72,8 @@ func (l *looker) look(ctx context.Context) {
 	if l.latest.set(v) {
 		klog.FromContext(ctx).Info("Hardware changed", "devices", len(v.devices), "withheld", len(v.withheld), "problems", len(v.problems))
 	}
-	l.metrics.observeView(v, time.Since(start))
+	whole, _ := l.latest.get()
+	l.metrics.observeView(whole, time.Since(start))
 	for _, dir := range dirtyDirectories(v) {
 		l.purger.start(ctx, l.config.hostPath(dir))
 	}
@@ -96,6 +102,7 @@ func (l *looker) machine(ctx context.Context) (*view, error) {
 	}
 	v := &view{devices: inventory.Devices, problems: inventory.Problems, withheld: map[string]string{}}
 	l.withholdDirty(v)
+	l.withholdRecovering(v)
 	withholdUnusable(v)
 	return v, nil
 }
@@ -140,6 +147,20 @@ func (l *looker) withholdDirty(v *view) {
 			v.withhold(d.Name, path, discover.ReasonHostPathUnusable, err)
 		case dirty:
 			v.withheld[d.Name] = beingEmptied
+		}
+	}
+}
+
+// withholdRecovering keeps back what is not undone yet of claims that an earlier process left halfway.
+func (l *looker) withholdRecovering(v *view) {
+	if l.recovering == nil {
+		return
+	}
+	held := l.recovering()
+	for i := range v.devices {
+		d := &v.devices[i]
+		if uid, ok := held[[2]string{poolName(l.config.Node, d.Kind), d.Name}]; ok {
+			v.withheld[d.Name] = "is being recovered: a Prepare or Unprepare of claim " + uid + " was interrupted"
 		}
 	}
 }

@@ -157,3 +157,20 @@ func TestRunLooksAtTheInterval(t *testing.T) {
 	cancel()
 	receive(t, ended)
 }
+
+// TestRecoveringIsWithheld: a device whose last claim was left halfway is not published before that is undone.
+func TestRecoveringIsWithheld(t *testing.T) {
+	l := newLooker(t, expand(t, "8xh100-sxm"))
+	all := l.mustSee(t)
+	first := all.devices[0]
+	l.recovering = func() map[[2]string]string {
+		return map[[2]string]string{{poolName(testNode, first.Kind), first.Name}: "u1"}
+	}
+	if got, want := len(l.mustSee(t).published(first.Kind)), len(all.published(first.Kind))-1; got != want {
+		t.Errorf("%d devices are published, want %d", got, want)
+	}
+	l.recovering = func() map[[2]string]string { return nil }
+	if got, want := len(l.mustSee(t).published(first.Kind)), len(all.published(first.Kind)); got != want {
+		t.Errorf("%d devices are published after the recovery, want %d", got, want)
+	}
+}

@@ -3,6 +3,7 @@
 package kubeletplugin
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
 )
 
 // statusInput is everything that an AcceleratorNode's status follows from.
@@ -43,13 +45,20 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	for _, kind := range kinds() {
 		status.Pools = append(status.Pools, poolStatus(in, kind))
 	}
-	problems := make([]v1alpha1.NodeProblem, 0, len(in.view.problems))
-	for _, p := range in.view.problems {
-		problems = append(problems, v1alpha1.NodeProblem{Subject: p.Subject, Reason: p.Reason, Message: p.Message})
-	}
-	status.SetProblems(problems)
+	status.SetProblems(problemsOf(in))
 	setConditions(&status, in)
 	return status
+}
+
+// problemsOf are what discovery and the health ledger found, in the order of their subjects.
+func problemsOf(in statusInput) []v1alpha1.NodeProblem {
+	found := slices.Concat(in.view.problems, healthProblems(in.node, in.view))
+	slices.SortStableFunc(found, func(a, b discover.Problem) int { return cmp.Compare(a.Subject, b.Subject) })
+	problems := make([]v1alpha1.NodeProblem, 0, len(found))
+	for _, p := range found {
+		problems = append(problems, v1alpha1.NodeProblem{Subject: p.Subject, Reason: p.Reason, Message: p.Message})
+	}
+	return problems
 }
 
 func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {
@@ -65,6 +74,9 @@ func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {
 	for _, d := range in.view.devices {
 		if _, held := in.view.withheld[d.Name]; held && d.Kind == kind {
 			pool.Withheld++
+		}
+		if _, bad := in.view.health.statuses[d.Name]; bad && d.Kind == kind {
+			pool.Unhealthy++
 		}
 	}
 	published := metav1.NewTime(in.now.Truncate(time.Second))
@@ -95,6 +107,14 @@ func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {
 		set(v1alpha1.ConditionReady, false, "NotReady", in.ready.Error())
 	} else {
 		set(v1alpha1.ConditionReady, true, "Serving", "the plugin serves claims")
+	}
+	if in.retired {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHealthy)
+	} else {
+		value, reason, message := healthCondition(in.view)
+		condition := metav1.Condition{Type: v1alpha1.ConditionHealthy, Status: value, Reason: reason, Message: message}
+		condition.LastTransitionTime = metav1.NewTime(in.now.Truncate(time.Second))
+		meta.SetStatusCondition(&status.Conditions, condition)
 	}
 	switch {
 	case in.published && in.retired:
@@ -150,21 +170,36 @@ func asWanted(node string, v *view, published []resourceapi.ResourceSlice) bool 
 		}
 	}
 	want := 0
+	wanted := resources(node, v).Pools
 	for _, kind := range kinds() {
 		pool := poolName(node, kind)
 		if !pools[pool] {
 			return false
 		}
-		for _, d := range v.published(kind) {
-			want++
-			there := have[pool+"/"+d.Name]
-			if there == nil || !equality.Semantic.DeepEqual(there.Attributes, d.Attributes) ||
-				!equality.Semantic.DeepEqual(there.Capacity, d.Capacity) {
-				return false
+		for _, slice := range wanted[pool].Slices {
+			for i := range slice.Devices {
+				want++
+				if d := &slice.Devices[i]; !sameDevice(have[pool+"/"+d.Name], d) {
+					return false
+				}
 			}
 		}
 	}
 	return want == len(have)
+}
+
+// sameDevice compares what the scheduler sees of a device. The time of a taint is the API server's.
+func sameDevice(there, want *resourceapi.Device) bool {
+	if there == nil || len(there.Taints) != len(want.Taints) {
+		return false
+	}
+	for i, taint := range there.Taints {
+		taint.TimeAdded = want.Taints[i].TimeAdded
+		if taint != want.Taints[i] {
+			return false
+		}
+	}
+	return equality.Semantic.DeepEqual(there.Attributes, want.Attributes) && equality.Semantic.DeepEqual(there.Capacity, want.Capacity)
 }
 
 func stringOf(a resourceapi.DeviceAttribute) string {

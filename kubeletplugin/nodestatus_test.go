@@ -4,6 +4,7 @@ package kubeletplugin
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +35,11 @@ func TestNodeStatus(t *testing.T) {
 	disks := viewOf(t, "4xlocalssd")
 	disks.withheld[disks.devices[0].Name] = beingEmptied
 	broken := viewOf(t, "broken-no-driver")
+	silent := viewOf(t, "8xh100-sxm")
+	silent = silent.with(verdicts{
+		silent:  map[string]string{silent.devices[0].Name: "nvml says nothing of the device"},
+		trouble: "the health ledger is in memory only: no space",
+	})
 	tests := map[string]statusInput{
 		"8xh100-sxm":      {view: viewOf(t, "8xh100-sxm"), prepared: 3, published: true},
 		"4xlocalssd":      {view: disks, published: true},
@@ -41,6 +47,9 @@ func TestNodeStatus(t *testing.T) {
 		"retiring":        {view: broken, prepared: 1, retired: true, published: true},
 		"retired":         {view: broken, retired: true, published: true, emptied: true},
 		"empty-unwritten": {view: viewOf(t, "empty")},
+		"unhealthy":       {view: ailing(t, true), published: true},
+		"unhealthy-older": {view: ailing(t, false), published: true},
+		"silent":          {view: silent, published: true},
 	}
 	for name, in := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -127,9 +136,29 @@ func TestAsWanted(t *testing.T) {
 			slice(all).Spec.Devices[0].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"other": {}}
 			return all
 		}, false},
+		{"as published, with taints and their times", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice {
+			slice(all).Spec.Devices[0].Taints[0].TimeAdded = &metav1.Time{Time: time.Unix(1, 0)}
+			return all
+		}, true},
+		{"a taint is missing", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice {
+			slice(all).Spec.Devices[0].Taints = nil
+			return all
+		}, false},
+		{"a taint is another", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice {
+			slice(all).Spec.Devices[0].Taints[0].Effect = resourceapi.DeviceTaintEffectNoExecute
+			return all
+		}, false},
+		{"a taint too many", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice {
+			slice(all).Spec.Devices[7].Taints = []resourceapi.DeviceTaint{{Key: TaintUnhealthy}}
+			return all
+		}, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			v := v
+			if strings.Contains(tt.name, "taint") {
+				v = ailing(t, true)
+			}
 			if got := asWanted(testNode, v, tt.change(published(v))); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}

@@ -52,6 +52,7 @@ type Plugin struct {
 	looker  *looker
 	latest  *latest
 	retired *retirement
+	health  *healthKeeper
 	// claims carries a value after the set of prepared claims changed.
 	claims chan struct{}
 	// freed carries a value after a claim gave back a CDI spec of its own.
@@ -86,11 +87,12 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 		config: config, clients: clients, metrics: m, store: store, latest: newLatest(), retired: newRetirement(),
 		claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 	}
+	p.health = newHealthKeeper(&p.config, clients.Kube, bootID, p.latest, p.retired, m, store.Held)
 	p.engine = p.newEngine(bootID, dir)
 	p.specs = &specKeeper{store: store, dir: dir, engine: p.engine, metrics: m}
 	p.looker = &looker{
 		config: &p.config, store: store, latest: p.latest, metrics: p.metrics, purger: newPurger(p.metrics), query: p.nvmlQuery(),
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), recovering: p.engine.Recovering,
 	}
 	return p, nil
 }
@@ -106,7 +108,8 @@ func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
 			hostdir.StepKind: hostdir.Kind(p.config.HostRoot, hostdir.OpenRoot),
 			cdi.StepKind:     dir.Kind(),
 		},
-		Machine: p.machine, Claim: p.claim, KubeletState: p.config.KubeletState, Uptime: uptime, Budget: callBudget, Report: p.tell,
+		Machine: p.machine, MayUse: p.health.mayPrepare, Claim: p.claim, KubeletState: p.config.KubeletState,
+		Uptime: uptime, Budget: callBudget, Report: p.tell,
 	})
 }
 
@@ -162,14 +165,16 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	defer helper.Stop()
 	p.setHelper(helper)
+	p.health.tell = p.tellNode
 
 	group, ctx := errgroup.WithContext(ctx)
 	run := func(f func(context.Context)) { group.Go(func() error { f(ctx); return nil }) }
 	run(p.looker.run)
+	run(p.health.run)
 	run(p.publish)
 	run(p.keepOrder)
 	run(p.newReporter().run)
-	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node) })
+	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node, p.health.forgive) })
 	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })
 	group.Go(func() error { return live.serve(ctx, p.config.HealthPort) })
 	err = group.Wait()

@@ -29,7 +29,7 @@ import (
 // TestAPI runs whole plugins against a real API server, with the test as kubelet and scheduler. Its parts share the server to save
 // time; each has a node of its own.
 func TestAPI(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, nil)
 	t.Run("publish", c.testPublish)
 	t.Run("restart", c.testRestart)
 	t.Run("hardware", c.testHardware)
@@ -38,6 +38,7 @@ func TestAPI(t *testing.T) {
 	t.Run("adminAccess", c.testAdminAccess)
 	t.Run("wave", c.testWave)
 	t.Run("health", c.testHealth)
+	t.Run("unhealthy", c.testUnhealthy)
 	t.Run("retire", c.testRetire)
 }
 

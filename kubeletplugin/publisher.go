@@ -21,9 +21,22 @@ const maxDevicesPerSlice = 64
 func resources(node string, v *view) resourceslice.DriverResources {
 	pools := make(map[string]resourceslice.Pool)
 	for _, kind := range kinds() {
-		pools[poolName(node, kind)] = resourceslice.Pool{Slices: slicesOf(v.published(kind))}
+		slices := slicesOf(v.published(kind))
+		for i := range slices {
+			taint(slices[i].Devices, v)
+		}
+		pools[poolName(node, kind)] = resourceslice.Pool{Slices: slices}
 	}
 	return resourceslice.DriverResources{Pools: pools}
+}
+
+// taint marks the devices that are not healthy. The time is left to the API server and kept by the helper while the taint stays.
+func taint(devices []resourceapi.Device, v *view) {
+	for i := range devices {
+		if s, bad := v.health.statuses[devices[i].Name]; bad {
+			devices[i].Taints = []resourceapi.DeviceTaint{taintOf(s, v.health.noEviction)}
+		}
+	}
 }
 
 // slicesOf cuts devices into slices. No device still makes one slice: an empty pool says that the driver runs.

@@ -8,13 +8,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -22,6 +26,34 @@ import (
 func TestResources(t *testing.T) {
 	for _, name := range []string{"8xh100-sxm", "4xlocalssd", "empty"} {
 		t.Run(name, func(t *testing.T) { golden(t, "resources-"+name, resources(testNode, viewOf(t, name))) })
+	}
+}
+
+// ailing is a machine's view with one device of each bad state, the first three GPUs.
+func ailing(t *testing.T, taintsKept bool) *view {
+	t.Helper()
+	v := viewOf(t, "8xh100-sxm")
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return v.with(verdicts{taintsKept: taintsKept, statuses: map[string]health.Status{
+		v.devices[0].Name: {Kind: device.KindGPU, State: health.Worn, Reason: "Xid94", Message: "xid 94: a contained memory error", Since: since},
+		v.devices[1].Name: {Kind: device.KindGPU, State: health.Unhealthy, Reason: "Xid79", Message: "xid 79: off the bus", Since: since},
+		v.devices[2].Name: {Kind: device.KindGPU, State: health.Quarantined, Reason: "UndoFailed", Message: "undoing failed", Since: since},
+	}})
+}
+
+// TestUnhealthyResources: a device that is not healthy has a taint, or is not published at all where taints are dropped.
+func TestUnhealthyResources(t *testing.T) {
+	golden(t, "resources-unhealthy", resources(testNode, ailing(t, true)))
+	withheld := resources(testNode, ailing(t, false))
+	if devices := withheld.Pools[testNode+"/gpu"].Slices[0].Devices; len(devices) != 5 {
+		t.Errorf("%d devices are published, want the 5 healthy ones", len(devices))
+	}
+	v := ailing(t, true)
+	v.health.noEviction = true
+	for _, d := range resources(testNode, v).Pools[testNode+"/gpu"].Slices[0].Devices {
+		if len(d.Taints) > 0 && d.Taints[0].Effect != resourceapi.DeviceTaintEffectNoSchedule {
+			t.Errorf("%s has taint %+v although nothing is to be evicted", d.Name, d.Taints[0])
+		}
 	}
 }
 

@@ -82,11 +82,11 @@ func (r *retirement) wake() {
 	r.changed = make(chan struct{})
 }
 
-// watch follows the node's own AcceleratorNode until ctx ends.
-func (r *retirement) watch(ctx context.Context, client dynamic.Interface, node string) {
+// watch follows the node's own AcceleratorNode until ctx ends. It hands what the annotation RecoverAnnotation says to forgive.
+func (r *retirement) watch(ctx context.Context, client dynamic.Interface, node string, forgive func(context.Context, string)) {
 	const retry = 5 * time.Second
 	for ctx.Err() == nil {
-		if err := r.follow(ctx, client, node); err != nil {
+		if err := r.follow(ctx, client, node, forgive); err != nil {
 			klog.FromContext(ctx).V(2).Info("The AcceleratorNode cannot be watched now", "reason", err)
 		}
 		select {
@@ -97,7 +97,11 @@ func (r *retirement) watch(ctx context.Context, client dynamic.Interface, node s
 }
 
 // follow is one watch.
-func (r *retirement) follow(ctx context.Context, client dynamic.Interface, node string) error {
+func (r *retirement) follow(ctx context.Context, client dynamic.Interface, node string, forgive func(context.Context, string)) error {
+	read := func(annotations map[string]string) {
+		r.set(annotations[RetireAnnotation] != "")
+		forgive(ctx, annotations[RecoverAnnotation])
+	}
 	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
 	resource := client.Resource(acceleratorNodes())
 	list, err := resource.List(ctx, one)
@@ -105,7 +109,7 @@ func (r *retirement) follow(ctx context.Context, client dynamic.Interface, node 
 		return err
 	}
 	for i := range list.Items {
-		r.set(list.Items[i].GetAnnotations()[RetireAnnotation] != "")
+		read(list.Items[i].GetAnnotations())
 	}
 	one.ResourceVersion = list.GetResourceVersion()
 	stream, err := resource.Watch(ctx, one)
@@ -119,7 +123,7 @@ func (r *retirement) follow(ctx context.Context, client dynamic.Interface, node 
 			r.setMissing()
 		}
 		if ok && (event.Type == watch.Added || event.Type == watch.Modified) {
-			r.set(object.GetAnnotations()[RetireAnnotation] != "")
+			read(object.GetAnnotations())
 		}
 	}
 	return nil

@@ -39,6 +39,7 @@ const (
 	reasonRetired       = "NodeRetired"
 	reasonPending       = "PreparePending"
 	reasonOvertaken     = "PrepareOvertaken"
+	reasonUnhealthy     = "DeviceUnhealthy"
 
 	// maxMessage is the API's limit for a condition's message; an Event allows 1024 bytes.
 	maxMessage      = 32768
@@ -69,6 +70,8 @@ func reasonFor(err error) string {
 		return reasonOvertaken
 	case errors.Is(err, engine.ErrDeviceGone):
 		return reasonDeviceGone
+	case errors.Is(err, errUnhealthy):
+		return reasonUnhealthy
 	case errors.Is(err, errRetired):
 		return reasonRetired
 	default:
@@ -214,6 +217,11 @@ func (p *Plugin) tell(ctx context.Context, i engine.Incident) {
 	}
 	p.teller.events.Eventf(p.nodeReference(), related, kind, i.Reason, "Recover", "%s",
 		truncate(fmt.Sprintf("claim %s/%s (UID %s): %s", i.Namespace, i.Name, i.UID, i.Message), maxEventMessage))
+}
+
+// tellNode makes an Event on the Node.
+func (p *Plugin) tellNode(eventType, reason, note string) {
+	p.teller.events.Eventf(p.nodeReference(), nil, eventType, reason, "Watch", "%s", truncate(note, maxEventMessage))
 }
 
 func (p *Plugin) nodeReference() *corev1.ObjectReference {

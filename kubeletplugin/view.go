@@ -3,11 +3,13 @@
 package kubeletplugin
 
 import (
+	"maps"
 	"reflect"
 	"sync"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/health"
 )
 
 // kinds are the pools that every node publishes, empty ones too: an empty pool says that the driver runs and found nothing.
@@ -23,6 +25,40 @@ type view struct {
 	// withheld are the names of whole devices that must not be published now, with the reason for people.
 	withheld map[string]string
 	problems []discover.Problem
+	// health is the devices' health, from the ledger and not from the look.
+	health verdicts
+}
+
+// verdicts are the health of the node's devices at one moment.
+type verdicts struct {
+	// statuses are the devices that are not healthy, by name. One that left the node is among them while a claim holds it.
+	statuses map[string]health.Status
+	// silent are the devices of whose health nothing is known now, with the reason.
+	silent map[string]string
+	// taintsKept: the API server keeps taints, so that a device in a bad state can stay published.
+	taintsKept bool
+	// noEviction: pods stay on a device that failed.
+	noEviction bool
+	// trouble is what is wrong with the ledger itself.
+	trouble string
+}
+
+// with returns the view with another health. A device that the scheduler must not give out is withheld where a taint would be
+// dropped.
+func (v *view) with(h verdicts) *view {
+	out := *v
+	out.health = h
+	if h.taintsKept || len(h.statuses) == 0 {
+		return &out
+	}
+	out.withheld = maps.Clone(v.withheld)
+	for i := range v.devices {
+		name := v.devices[i].Name
+		if s, bad := h.statuses[name]; bad && out.withheld[name] == "" {
+			out.withheld[name] = s.Message
+		}
+	}
+	return &out
 }
 
 // withhold keeps a device from the scheduler and says why. It is for the making of a view.
@@ -55,14 +91,20 @@ func (v *view) published(kind device.Kind) []device.Device {
 	return out
 }
 
-// latest is the newest view, and a signal that there is a newer one.
+// latest is the newest view, and a signal that there is a newer one. It is made of what the last look saw and of the devices' health,
+// which come from different goroutines: a look that hangs holds up no bad news.
 type latest struct {
+	// pulse is when the sources of health were last heard of.
+	pulse *pulse
+
 	mu      sync.Mutex
+	seen    *view
+	health  verdicts
 	view    *view
 	changed chan struct{}
 }
 
-func newLatest() *latest { return &latest{changed: make(chan struct{})} }
+func newLatest() *latest { return &latest{pulse: newPulse(), changed: make(chan struct{})} }
 
 // get returns the newest view, nil before the first look, and a channel that closes when it is replaced.
 func (l *latest) get() (*view, <-chan struct{}) {
@@ -71,15 +113,34 @@ func (l *latest) get() (*view, <-chan struct{}) {
 	return l.view, l.changed
 }
 
-// set replaces the view. It reports whether the new one differs and wakes everyone who waits only then.
+// set replaces what was seen. It reports whether that differs and wakes everyone who waits only then.
 func (l *latest) set(v *view) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if reflect.DeepEqual(l.view, v) {
+	if reflect.DeepEqual(l.seen, v) {
 		return false
 	}
-	l.view = v
+	l.seen = v
+	l.compose()
+	return true
+}
+
+// setHealth replaces the devices' health, as set does with what was seen.
+func (l *latest) setHealth(h verdicts) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if reflect.DeepEqual(l.health, h) {
+		return false
+	}
+	l.health = h
+	if l.seen != nil {
+		l.compose()
+	}
+	return true
+}
+
+func (l *latest) compose() {
+	l.view = l.seen.with(l.health)
 	close(l.changed)
 	l.changed = make(chan struct{})
-	return true
 }

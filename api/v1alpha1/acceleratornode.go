@@ -15,6 +15,8 @@ const (
 	ConditionReady = "Ready"
 	// ConditionPublished is true when the API server holds what discovery last found.
 	ConditionPublished = "Published"
+	// ConditionHealthy is true while nothing is known against any device of the node, and unknown while a source of health is silent.
+	ConditionHealthy = "Healthy"
 	// ConditionRetired is true once the plugin stopped publishing for good, as an uninstall asks.
 	ConditionRetired = "Retired"
 )
@@ -27,6 +29,7 @@ const (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=accnode,categories=fettle
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.pools[?(@.kind=="gpu")].devices`
 // +kubebuilder:printcolumn:name="FPGAs",type=integer,JSONPath=`.status.pools[?(@.kind=="fpga")].devices`
 // +kubebuilder:printcolumn:name="Host",type=integer,JSONPath=`.status.pools[?(@.kind=="host")].devices`
@@ -74,7 +77,7 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Pools []PoolStatus `json:"pools,omitempty"`
-	// Problems say why a device is missing or incomplete: the first 32 in the order of their subjects.
+	// Problems say why a device is missing, incomplete or not healthy: the first 32 in the order of their subjects.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
@@ -87,7 +90,7 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	PreparedClaims int32 `json:"preparedClaims"`
-	// Conditions are Ready, Published and Retired.
+	// Conditions are Ready, Published, Healthy and Retired.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
@@ -129,6 +132,11 @@ type PoolStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Withheld int32 `json:"withheld"`
+	// Unhealthy is how many of the node's devices are degraded, failed or in quarantine. The pool publishes them with the taint
+	// fettle.dev/unhealthy, or not at all where the API server drops taints.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Unhealthy int32 `json:"unhealthy"`
 	// Generation is the pool's generation in the API server.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
@@ -138,9 +146,9 @@ type PoolStatus struct {
 	Published *metav1.Time `json:"published,omitempty"`
 }
 
-// NodeProblem is one thing that keeps a device from being published in full.
+// NodeProblem is one thing that keeps a device from being published in full, or from being given to new claims.
 type NodeProblem struct {
-	// Subject is the PCI address or host path that has the problem.
+	// Subject is the PCI address, host path or device that has the problem.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Subject string `json:"subject"`

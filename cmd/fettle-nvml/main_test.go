@@ -164,9 +164,12 @@ func TestRun(t *testing.T) {
 		{[]string{"-library", "/nowhere/libnvidia-ml.so.1"}, nvml.ExitNoLibrary},
 		{[]string{"-frobnicate"}, 2},
 		{[]string{"extra"}, 2},
+		{[]string{"watch", "-interval", "0s"}, 2},
+		{[]string{"watch", "extra"}, 2},
+		{[]string{"-driver-root", t.TempDir(), "watch", "-interval", "1s"}, nvml.ExitNoLibrary},
 	} {
 		var stdout, stderr bytes.Buffer
-		if got := run(tc.args, &stdout, &stderr); got != tc.want || stdout.Len() > 0 || stderr.Len() == 0 && tc.args[0] != "extra" {
+		if got := run(tc.args, &stdout, &stderr); got != tc.want || stdout.Len() > 0 || stderr.Len() == 0 {
 			t.Errorf("run %q: exit %d, want %d; printed %q and %q", tc.args, got, tc.want, &stdout, &stderr)
 		}
 	}

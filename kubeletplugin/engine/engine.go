@@ -17,6 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -33,6 +34,8 @@ type Config struct {
 	Kinds  step.Kinds
 	// Machine is the newest look at the machine, nil before the first.
 	Machine func() Machine
+	// MayUse says why an allocated device must not be given to a claim that does not have it yet. Nil: nothing stands against any.
+	MayUse func(*resourceapi.ResourceClaim, *claim.Result) error
 	// Claim reads a claim from the API server. Its errors are those of package api/errors.
 	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
 	// KubeletState is the path of kubelet's dra_manager_state. Empty: nothing is ever collected.

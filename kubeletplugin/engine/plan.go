@@ -53,6 +53,11 @@ func (e *Engine) plan(c *resourceapi.ResourceClaim, a claim.Allocation, old *rec
 			return plan{}, fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
 				result.Pool, result.Device, ErrDeviceGone, e.Node)
 		}
+		if old == nil && e.MayUse != nil {
+			if err := e.MayUse(c, result); err != nil {
+				return plan{}, err
+			}
+		}
 		edits, err := claim.Edits(*result, dev)
 		if err != nil {
 			return plan{}, err

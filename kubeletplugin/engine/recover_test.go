@@ -100,6 +100,39 @@ func TestHalfwayIsResumed(t *testing.T) {
 	})
 }
 
+// TestResumeGoesOn: what is done is not done again, and where the rest fails all of it is undone.
+func TestResumeGoesOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		c := allocated("u1", aDisk("ssd1"), aDisk("ssd0"))
+		g := s.guard("ssd0")
+		asked := s.asking(c)
+		s.at(g, "apply")
+		next := s.restart()
+		receive(t, asked)
+		d := next.diary()
+		repair := next.failing("apply", "ssd0")
+		if _, err := next.ask(c); !errors.Is(err, errInjected) {
+			t.Errorf("error %v, want the step's", err)
+		}
+		if diff := cmp.Diff([]string{"undo ssd0", "undo ssd1"}, d.take()); diff != "" {
+			t.Errorf("steps (-want +got):\n%s", diff)
+		}
+		next.records()
+		repair()
+
+		g = next.guard("ssd0")
+		asked = next.asking(c)
+		next.at(g, "apply")
+		last := next.restart()
+		receive(t, asked)
+		d = last.diary()
+		last.prepare(c)
+		if diff := cmp.Diff([]string{"apply ssd0"}, d.take()); diff != "" {
+			t.Errorf("steps (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // TestHalfwayOfAnotherBoot: what was begun in an earlier boot, or for numbers that the device no longer has, is not what kubelet gets
 // now.
 func TestHalfwayOfAnotherBoot(t *testing.T) {
@@ -213,10 +246,11 @@ func TestStuckRecoveryHoldsUpNothing(t *testing.T) {
 			t.Errorf("the device that is being put in order: error %v, want ErrBusy", err)
 		}
 		next.pass(t.Context(), nil)
+		synctest.Wait()
 		for len(freed) > 0 {
 			<-freed
 		}
-		next.reasons()
+		next.reasons() // that it takes long
 		g.open()
 		synctest.Wait()
 		if len(freed) == 0 {

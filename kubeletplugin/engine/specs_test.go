@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
 )
 
 // publish writes the specs of all devices, as the plugin does before it publishes them.
@@ -290,6 +291,22 @@ func TestNothingIsRestoredTwice(t *testing.T) {
 	}
 	s.tidy()
 	s.reported("SpecRestored u1")
+}
+
+// TestReleasingIsNotRestored: a claim that is given back meanwhile gets nothing back.
+func TestReleasingIsNotRestored(t *testing.T) {
+	s := newSite(t)
+	seen := s.prepare(ofClaim(allocated("u1", aDisk("ssd0")), atScratch))
+	s.failing("undo", "ssd0")
+	if _, err := s.Unprepare(t.Context(), "u1", s.now()); err == nil {
+		t.Fatal("given back")
+	}
+	seen.Phase = record.Prepared
+	s.look(t.Context(), seen, map[string]bool{}, map[string]bool{})
+	s.reported()
+	if there(s.ownSpecPath("u1")) {
+		t.Error("the spec is there again")
+	}
 }
 
 // TestWithdrawIsNotLate: a claim that kubelet asked for between the look that saw its device move and what follows from that has its

@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 }
 
 func playChild(mode string) int {
+	if strings.HasPrefix(mode, "watch") {
+		return playWatch(mode)
+	}
 	switch mode {
 	case "healthy":
 		_ = json.NewEncoder(os.Stdout).Encode(sample())

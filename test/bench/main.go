@@ -1,38 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures the kubelet plugin as it is shipped, against a real API server, and prints one JSON object a figure. It
-// needs etcd and kube-apiserver, which "make cluster-up" builds into .cache/bin. Run it from the root of the repository:
+// Command bench measures the kubelet plugin as it is shipped: the binary, its gRPC socket, and a real etcd and kube-apiserver, which
+// "make cluster-build" puts into .cache/bin. The bench is kubelet and scheduler. Run it from the root of the repository, on a
+// machine that does nothing else:
 //
-//	go run ./test/bench
+//	go run ./test/bench [-short] [-check]
+//
+// It prints one JSON object a line and nothing else; what it is doing goes to standard error. Latency goes up and down with the
+// machine by more than any target, so each call is measured in turn with what it is compared with (the GET of the claim that
+// kubelet's helper makes, the cheapest durable writes, an empty call, the same plugin without a claim), and targets are ratios
+// wherever they can be.
+//
+// An object has these fields, of which only name, unit and value are always there:
+//
+//	name      what was measured; README.md lists the names
+//	machine   the simulated machine: gpus, disks, empty, 200-devices
+//	held      claims that were prepared already
+//	devices   devices of a claim
+//	parallel  calls at once, one claim each
+//	case      what a Prepare has to do: plain, own or effect
+//	watched   whether a containerd watched the CDI directory
+//	samples   how many calls or rounds the value is from
+//	unit      ms, MiB, ratio or count
+//	value     null where it could not be measured; reason then says why
+//	target    the most that value should be
+//	met       whether it is
+//
+// Fields and names are only ever added.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"syscall"
-
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// figure is one line of output. The value is the median of the runs.
-type figure struct {
-	Name  string  `json:"name"`
-	Unit  string  `json:"unit"`
-	Value float64 `json:"value"`
+// options are the command line.
+type options struct {
+	// root is the repository's.
+	root   string
+	assets string
+	plugin string
+	state  string
+	check  bool
+	form   form
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
+	o, err := parse(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(0)
+	}
+	if err == nil {
+		err = run(ctx, o, os.Stdout, os.Stderr)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -40,92 +68,42 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string, out io.Writer) (err error) {
+func parse(args []string, stderr io.Writer) (options, error) {
+	o := options{root: ".", form: full()}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	assets := flags.String("assets", filepath.Join(".cache", "bin"), "directory of etcd and kube-apiserver")
-	runs := flags.Int("runs", 3, "how often each figure is measured")
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.assets, "assets", filepath.Join(".cache", "bin"), "directory of etcd, kube-apiserver and containerd")
+	flags.StringVar(&o.plugin, "plugin", "", "binary of the plugin; built from this checkout where it is empty")
+	flags.StringVar(&o.state, "state-dir", ".cache", "directory on the disk that the plugin's records shall be on")
+	flags.BoolVar(&o.check, "check", false, "exit with 1 where a target is missed")
+	brief := flags.Bool("short", false, "fewer claims and samples, in about a minute")
 	if err := flags.Parse(args); err != nil {
-		return err
+		return o, err
 	}
-	dir, err := os.MkdirTemp("", "bench")
+	if *brief {
+		o.form = short()
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q: settings are flags, see -help", flags.Arg(0))
+	}
+	return o, nil
+}
+
+// run measures everything. A missed target is an error only where it was asked for.
+func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
+	b, err := newBench(ctx, o, newReport(out), progress)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	binary := filepath.Join(dir, "fettle-kubeletplugin")
-	size, err := build(ctx, binary)
-	if err != nil {
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.measure(ctx); err != nil {
 		return err
 	}
-	environment := &envtest.Environment{BinaryAssetsDirectory: *assets}
-	config, err := environment.Start()
-	if err != nil {
-		return fmt.Errorf("start the API server with the binaries of %s: %w", *assets, err)
+	for _, f := range b.report.targeted {
+		fmt.Fprintln(progress, f)
 	}
-	defer func() { err = errors.Join(err, environment.Stop()) }()
-	b, err := newBench(config, dir, binary)
-	if err != nil {
-		return err
-	}
-	figures := []figure{{Name: "plugin.binary", Unit: "MiB", Value: size}}
-	for _, machine := range []string{"empty", "200-devices"} {
-		measured, err := b.median(ctx, machine, *runs)
-		if err != nil {
-			return fmt.Errorf("machine %s: %w", machine, err)
-		}
-		figures = append(figures, measured...)
-	}
-	encoder := json.NewEncoder(out)
-	for _, f := range figures {
-		if err := encoder.Encode(f); err != nil {
-			return err
-		}
+	if missed := b.report.missed(); o.check && len(missed) > 0 {
+		return fmt.Errorf("%d of %d targets are missed", len(missed), len(b.report.targeted))
 	}
 	return nil
-}
-
-// build makes the binary as an image has it, and returns its size in MiB.
-func build(ctx context.Context, binary string) (float64, error) {
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/fettle-kubeletplugin")
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	command.Stderr = os.Stderr
-	if err := command.Run(); err != nil {
-		return 0, fmt.Errorf("build the plugin: %w", err)
-	}
-	info, err := os.Stat(binary)
-	if err != nil {
-		return 0, err
-	}
-	return float64(info.Size()) / mebi, nil
-}
-
-const mebi = 1 << 20
-
-// median measures a machine a number of times.
-func (b *bench) median(ctx context.Context, machine string, runs int) ([]figure, error) {
-	var all []sample
-	for i := range runs {
-		s, err := b.measure(ctx, machine, i)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	middle := func(value func(sample) float64) float64 {
-		var values []float64
-		for _, s := range all {
-			values = append(values, value(s))
-		}
-		slices.Sort(values)
-		return values[len(values)/2]
-	}
-	rss := "plugin.rss.idle"
-	if machine != "empty" {
-		rss = "plugin.rss." + machine
-	}
-	return []figure{
-		{rss, "MiB", middle(func(s sample) float64 { return s.rss })},
-		{"plugin.start.sockets." + machine, "ms", middle(func(s sample) float64 { return s.sockets.Seconds() * 1000 })},
-		{"plugin.start.published." + machine, "ms", middle(func(s sample) float64 { return s.published.Seconds() * 1000 })},
-	}, nil
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,115 +12,155 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"github.com/fettle-dev/fettle/pkg/sim"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-const (
-	patience = time.Minute
-	// idle is how long the plugin idles before its memory is read: two looks at the machine.
-	idle = 65 * time.Second
-)
-
-// bench starts plugins on machines of their own.
-type bench struct {
-	kube                    kubernetes.Interface
-	dir, binary, kubeconfig string
-}
-
-// sample is one run. The times count from the start of the process.
-type sample struct {
-	sockets, published time.Duration
-	// rss is the resident memory in MiB, as the kernel counts it in VmRSS (proc_pid_status(5)).
-	rss float64
-}
-
-func newBench(config *rest.Config, dir, binary string) (*bench, error) {
-	file := clientcmdapi.NewConfig()
-	file.Clusters["bench"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos["bench"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts["bench"] = &clientcmdapi.Context{Cluster: "bench", AuthInfo: "bench"}
-	file.CurrentContext = "bench"
-	b := &bench{dir: dir, binary: binary, kubeconfig: filepath.Join(dir, "kubeconfig")}
-	if err := clientcmd.WriteToFile(*file, b.kubeconfig); err != nil {
-		return nil, err
+// build makes the binary as an image has it.
+func build(ctx context.Context, root, binary string) error {
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary,
+		"./cmd/fettle-kubeletplugin")
+	command.Dir = root
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	command.Stderr = os.Stderr
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("build the plugin: %w", err)
 	}
-	own := rest.CopyConfig(config)
-	own.QPS, own.Burst = -1, -1
-	kube, err := kubernetes.NewForConfig(own)
-	b.kube = kube
-	return b, err
+	return nil
 }
 
-func (b *bench) measure(ctx context.Context, machine string, run int) (s sample, err error) {
-	node := fmt.Sprintf("bench-%s-%d", machine, run)
-	root, err := b.prepare(ctx, node, machine)
-	if err != nil {
-		return s, err
+// node is where a plugin runs. Starting it again finds what the last one left.
+type node struct {
+	// name is the Node object's.
+	name string
+	// fast holds the directories that are in memory, disk those that are not, and host the host tree.
+	fast, disk, host string
+	// flags are given to the plugin beside those that every node needs.
+	flags []string
+}
+
+func (n node) cdi() string { return filepath.Join(n.fast, "cdi") }
+
+// directory is where the plugin finds the directory of a host device, see configuration.
+func (n node) directory(device string) string {
+	return filepath.Join(n.host, "mnt", "disks", strings.TrimPrefix(device, "disk-"))
+}
+
+// newNode makes a Node object and empty directories.
+func (b *bench) newNode(ctx context.Context, name string, flags ...string) (node, error) {
+	b.nodes++
+	n := node{name: name, flags: flags}
+	n.fast, n.disk = filepath.Join(b.fast, strconv.Itoa(b.nodes)), filepath.Join(b.disk, strconv.Itoa(b.nodes))
+	n.host = filepath.Join(n.fast, "host")
+	for _, dir := range []string{filepath.Join(n.fast, "r"), n.cdi(), n.disk} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return n, fmt.Errorf("make a node's directories: %w", err)
+		}
 	}
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	_, err := b.cluster.kube.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return n, fmt.Errorf("make node %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// plugin is a running plugin that kubelet has registered.
+type plugin struct {
+	*process
+	node       node
+	dra        drapb.DRAPluginClient
+	connection *grpc.ClientConn
+	// sockets is how long after its start both sockets answered.
+	sockets time.Duration
+	// standing is how many CDI files there are while no measured claim is prepared.
+	standing int
+}
+
+// start runs a plugin and registers it as kubelet would.
+func (b *bench) start(ctx context.Context, n node) (p *plugin, err error) {
 	ports, err := freePorts()
 	if err != nil {
-		return s, err
+		return nil, err
 	}
-	plugin := exec.CommandContext(ctx, b.binary, "--kubeconfig="+b.kubeconfig, "--node-name="+node, "--host-root="+filepath.Join(root, "host"),
-		"--kubelet-plugins-dir="+filepath.Join(root, "p"), "--kubelet-registry-dir="+filepath.Join(root, "r"),
-		"--cdi-root="+filepath.Join(root, "cdi"),
-		"--state-dir="+filepath.Join(root, "state"), "--http-address=127.0.0.1:"+ports[0], "--health-port="+ports[1], "--nvml-command=")
-	var log bytes.Buffer
-	plugin.Stderr = &log
-	begin := time.Now()
-	if err := plugin.Start(); err != nil {
-		return s, err
+	args := append([]string{
+		"--kubeconfig=" + b.cluster.kubeconfig, "--node-name=" + n.name, "--host-root=" + n.host,
+		"--kubelet-plugins-dir=" + filepath.Join(n.fast, "p"), "--kubelet-registry-dir=" + filepath.Join(n.fast, "r"),
+		"--cdi-root=" + n.cdi(), "--state-dir=" + filepath.Join(n.disk, "state"),
+		"--http-address=127.0.0.1:" + ports[0], "--health-port=" + ports[1], "--nvml-command=",
+	}, n.flags...)
+	child, err := startProcess(0, b.plugin, args...)
+	if err != nil {
+		return nil, err
 	}
-	defer func() {
-		err = errors.Join(err, plugin.Process.Signal(syscall.SIGTERM), plugin.Wait())
-		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, log.String())
-		}
-	}()
-	sockets := []string{filepath.Join(root, "r", "fettle.dev-reg.sock"), filepath.Join(root, "p", "fettle.dev", "dra.sock")}
-	if s.sockets, err = await(ctx, begin, "the sockets", func() (bool, error) { return listening(sockets), nil }); err != nil {
-		return s, err
+	p = &plugin{process: child, node: n}
+	if err := p.register(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("register the plugin of node %s: %w", n.name, err), p.stop())
 	}
-	if s.published, err = await(ctx, begin, "the slices", func() (bool, error) { return b.published(ctx, node, machine) }); err != nil {
-		return s, err
-	}
-	select {
-	case <-ctx.Done():
-		return s, ctx.Err()
-	case <-time.After(idle):
-	}
-	s.rss, err = resident(plugin.Process.Pid)
-	return s, err
+	return p, nil
 }
 
-// prepare makes a Node object and a host tree.
-func (b *bench) prepare(ctx context.Context, node, machine string) (root string, err error) {
-	_, err = b.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+func (p *plugin) register(ctx context.Context) (err error) {
+	socket := filepath.Join(p.node.fast, "r", "fettle.dev-reg.sock")
+	endpoint := filepath.Join(p.node.fast, "p", "fettle.dev", "dra.sock")
+	p.sockets, err = await(ctx, p.begin, "the sockets", func() (bool, error) {
+		return listening(socket) && listening(endpoint), p.running()
+	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	text, err := os.ReadFile(filepath.Join("test", "machines", machine+".txtar"))
+	registrar, err := dial(socket)
 	if err != nil {
-		return "", err
+		return err
 	}
-	m, err := sim.Parse(text)
+	defer registrar.Close() //nolint:errcheck // nothing is lost
+	client := registerapi.NewRegistrationClient(registrar)
+	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{})
 	if err != nil {
-		return "", err
+		return err
 	}
-	root = filepath.Join(b.dir, node)
-	_, err = m.Expand(filepath.Join(root, "host"), sim.Options{})
-	return root, errors.Join(err, os.Mkdir(filepath.Join(root, "r"), 0o750))
+	if _, err := client.NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
+		return err
+	}
+	if p.connection, err = dial(info.Endpoint); err != nil {
+		return err
+	}
+	p.dra = drapb.NewDRAPluginClient(p.connection)
+	return nil
+}
+
+func (p *plugin) stop() error {
+	var err error
+	if p.connection != nil {
+		err = p.connection.Close()
+	}
+	return errors.Join(err, p.process.stop())
+}
+
+// files counts the files that the runtime reads.
+func (p *plugin) files() (int, error) {
+	specs, err := filepath.Glob(filepath.Join(p.node.cdi(), "[^.]*.json"))
+	return len(specs), err
+}
+
+func dial(path string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+func listening(path string) bool {
+	connection, err := net.Dial("unix", path)
+	if err != nil {
+		return false
+	}
+	_ = connection.Close()
+	return true
 }
 
 func freePorts() ([2]string, error) {
@@ -132,63 +171,9 @@ func freePorts() ([2]string, error) {
 			return ports, err
 		}
 		defer listener.Close() //nolint:errcheck // nothing was sent
-		_, ports[i], err = net.SplitHostPort(listener.Addr().String())
-		if err != nil {
+		if _, ports[i], err = net.SplitHostPort(listener.Addr().String()); err != nil {
 			return ports, err
 		}
 	}
 	return ports, nil
-}
-
-// await polls until done, and returns the time since begin.
-func await(ctx context.Context, begin time.Time, what string, done func() (bool, error)) (time.Duration, error) {
-	const pause = 2 * time.Millisecond
-	for time.Since(begin) < patience {
-		ok, err := done()
-		if err != nil || ok {
-			return time.Since(begin), err
-		}
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(pause):
-		}
-	}
-	return 0, fmt.Errorf("%s did not appear within %s", what, patience)
-}
-
-func listening(sockets []string) bool {
-	for _, path := range sockets {
-		connection, err := net.Dial("unix", path)
-		if err != nil {
-			return false
-		}
-		_ = connection.Close()
-	}
-	return true
-}
-
-// published says whether all pools of the node are in the API server, with all their slices.
-func (b *bench) published(ctx context.Context, node, machine string) (bool, error) {
-	want := map[string]int{"empty": 3, "200-devices": 6}[machine]
-	own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + node}
-	list, err := b.kube.ResourceV1().ResourceSlices().List(ctx, own)
-	if err != nil {
-		return false, err
-	}
-	return len(list.Items) == want, nil
-}
-
-func resident(pid int) (float64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		if kib, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(kib), " kB"))
-			return float64(n) / 1024, err
-		}
-	}
-	return 0, errors.New("the kernel does not say VmRSS")
 }

@@ -57,7 +57,7 @@ func TestE2E(t *testing.T) {
 	}
 	RegisterFailHandler(Fail)
 	suite, reporter := GinkgoConfiguration()
-	suite.Timeout = 30 * time.Minute
+	suite.Timeout = 55 * time.Minute
 	RunSpecs(t, "Fettle on a real cluster", suite, reporter)
 }
 
@@ -103,6 +103,7 @@ var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
 	Describe("follows claims to their end", followsClaims)
 	Describe("refuses what is wrong", refusesWrongConfigs)
 	Describe("copes with machines of all kinds", copesWithMachines)
+	Describe("survives faults of its node", survivesFaults)
 	Describe("is upgraded", upgrades)
 	Describe("comes and goes", comesAndGoes)
 })
@@ -132,7 +133,7 @@ func hostDevices() []discover.HostDevice {
 
 // values are the chart's values of this suite.
 func values() harness.Values {
-	return h.BaseValues().Merge(harness.Values{"hostDevices": hostDevices()})
+	return h.BaseValues().Merge(harness.Values{"hostDevices": hostDevices(), "reconcileInterval": "2s"})
 }
 
 // say is a step of a spec in the report.

@@ -73,6 +73,7 @@ func eventuallyVersion(ctx context.Context, version string) {
 }
 
 func underLoad(ctx SpecContext) {
+	t := newTenants(ctx)
 	ns := newNamespace(ctx, nil)
 	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
 	logs := followPlugins(ctx)
@@ -114,6 +115,9 @@ func underLoad(ctx SpecContext) {
 		}
 	}
 	Expect(versions).To(And(HaveKey(h.Version), HaveKey(nextVersion)), "%v", versions)
+	say("and the pods that ran all the time have what they had")
+	t.right(ctx)
+	t.leave(ctx)
 }
 
 // beforeUs is a failure of kubelet's before it called the plugin: the API server lets a node read a claim a moment after it bound
@@ -122,19 +126,23 @@ func beforeUs(message string) bool {
 	return strings.Contains(message, "no relationship found between node")
 }
 
-// load creates a pod every 200 ms until stop, and returns how many.
+// load creates a pod every 200 ms until stop, as long as not too many wait for their turn, and returns how many.
 func load(ctx context.Context, namespace string, stop <-chan struct{}) int {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
-	for n := 0; ; n++ {
-		newPod(ctx, namespace, fmt.Sprintf("load-%d", n), withTemplate("gpu"), script("exit 0"), func(p *corev1.Pod) {
-			p.Spec.RestartPolicy = corev1.RestartPolicyNever
-		})
+	const most = 60
+	for n := 0; ; {
+		if len(unfinished(ctx, namespace, "")) < most {
+			newPod(ctx, namespace, fmt.Sprintf("load-%d", n), withTemplate("gpu"), script("exit 0"), func(p *corev1.Pod) {
+				p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			})
+			n++
+		}
 		select {
 		case <-stop:
-			return n + 1
+			return n
 		case <-ctx.Done():
-			return n + 1
+			return n
 		case <-ticker.C:
 		}
 	}

@@ -5,6 +5,7 @@ package harness
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -47,6 +48,31 @@ func componentArgs(node, component string, kill bool) []string {
 		args = append(args, "--kill")
 	}
 	return args
+}
+
+// Reboot ends everything on a node at once and starts the node again, with what its machine has in the places of before.
+func (h *Harness) Reboot(ctx context.Context, node string) error {
+	if _, err := h.cluster(ctx, "reboot", "--node", node); err != nil {
+		return err
+	}
+	return h.mirror(ctx, node)
+}
+
+// KillContainer ends a container of a pod without a chance to clean up. The id is as in the pod's status.
+func (h *Harness) KillContainer(ctx context.Context, node, id string) error {
+	_, err := h.containerd(ctx, node, "tasks", "kill", "--signal", "SIGKILL", strings.TrimPrefix(id, "containerd://"))
+	return err
+}
+
+// RunsContainer says whether a container has a process, whatever kubelet knows of it.
+func (h *Harness) RunsContainer(ctx context.Context, node, id string) (bool, error) {
+	out, err := h.containerd(ctx, node, "tasks", "list", "--quiet")
+	return slices.Contains(strings.Fields(out), strings.TrimPrefix(id, "containerd://")), err
+}
+
+func (h *Harness) containerd(ctx context.Context, node string, args ...string) (string, error) {
+	ctr := []string{h.binary("ctr"), "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io"}
+	return h.OnNode(ctx, node, append(ctr, args...)...)
 }
 
 // Files lists what find prints below directories of a node, without the directories themselves. A directory that is missing holds

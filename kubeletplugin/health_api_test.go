@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// newAMDNode is a node with 8 GPUs whose error counters can be written.
+func (c *cluster) newAMDNode(t *testing.T, name string) *node {
+	t.Helper()
+	n := c.newNode(t, name, "8xmi300x")
+	n.config.File.Health.Interval.Duration = 100 * time.Millisecond
+	return n
+}
+
+// uncorrectable sets the count of uncorrectable memory errors of a GPU by its PCI address.
+func (n *node) uncorrectable(address string, errors int) {
+	n.t.Helper()
+	path := filepath.Join(n.config.HostRoot, "sys", "bus", "pci", "devices", address, "ras", "umc_err_count")
+	must(n.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(n.t, os.WriteFile(path+".new", fmt.Appendf(nil, "ue: %d\nce: 0\n", errors), 0o644))
+	must(n.t, os.Rename(path+".new", path))
+}
+
+// baseline waits until the counters of a GPU were read once.
+func (n *node) baseline(name string) {
+	n.t.Helper()
+	n.eventually(func() string {
+		data, err := os.ReadFile(filepath.Join(n.config.StateDir, "health.json"))
+		if err != nil || !strings.Contains(string(data), "ras/umc.ue") {
+			return fmt.Sprintf("no baseline of %s in %s (%v)", name, data, err)
+		}
+		return ""
+	})
+}
+
+// taints are the taints of the published GPUs by name; a GPU that is not published is not there.
+func (n *node) taints() map[string][]resourceapi.DeviceTaint {
+	n.t.Helper()
+	out := map[string][]resourceapi.DeviceTaint{}
+	for _, s := range n.slices() {
+		if !strings.HasSuffix(s.Spec.Pool.Name, "/gpu") {
+			continue
+		}
+		for _, d := range s.Spec.Devices {
+			out[d.Name] = d.Taints
+		}
+	}
+	return out
+}
+
+// tainted waits until one GPU has a taint and the others have none, and returns it.
+func (n *node) tainted(name string) resourceapi.DeviceTaint {
+	n.t.Helper()
+	var taint resourceapi.DeviceTaint
+	n.eventually(func() string {
+		got := n.taints()
+		for other, taints := range got {
+			if other != name && len(taints) > 0 {
+				return fmt.Sprintf("%s has taints %+v", other, taints)
+			}
+		}
+		if len(got) != 8 || len(got[name]) != 1 {
+			return fmt.Sprintf("taints %+v", got)
+		}
+		taint = got[name][0]
+		return ""
+	})
+	return taint
+}
+
+// healthFault says what is wrong with what the AcceleratorNode says of a node with one bad GPU, or none.
+func (n *node) healthFault(want metav1.ConditionStatus, unhealthy, withheld, problems int32) string {
+	n.t.Helper()
+	status := n.status()
+	if status == nil {
+		return "no AcceleratorNode"
+	}
+	got := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionHealthy)
+	published := meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionPublished)
+	if got == nil || got.Status != want || status.ProblemCount != problems || !published {
+		return fmt.Sprintf("conditions %+v, problems %+v", status.Conditions, status.Problems)
+	}
+	for _, pool := range status.Pools {
+		if pool.Kind == "gpu" && (pool.Unhealthy != unhealthy || pool.Withheld != withheld) {
+			return fmt.Sprintf("pool %+v", pool)
+		}
+	}
+	return ""
+}
+
+// testUnhealthy: a GPU that fails is tainted, told of and refused, over a restart too, until it is forgiven.
+func (c *cluster) testUnhealthy(t *testing.T) {
+	t.Parallel()
+	n := c.newAMDNode(t, "unhealthy")
+	const address = "0000:05:00.0"
+	n.uncorrectable(address, 2)
+	n.start("pod-1")
+	gpu := n.gpus()[0]
+	n.baseline(gpu)
+	stream, err := n.health.NodeWatchResources(t.Context(), &drahealth.NodeWatchResourcesRequest{})
+	must(t, err)
+	allocatedBefore := n.claim("unhealthy-late", nil, result("gpu", device.KindGPU, gpu))
+
+	n.uncorrectable(address, 3)
+	taint := n.tainted(gpu)
+	want := resourceapi.DeviceTaint{
+		Key: TaintUnhealthy, Value: "RasUmcUe", Effect: resourceapi.DeviceTaintEffectNoExecute, TimeAdded: taint.TimeAdded,
+	}
+	if diff := cmp.Diff(want, taint); diff != "" || taint.TimeAdded == nil {
+		t.Errorf("taint (-want +got):\n%s", diff)
+	}
+	n.eventually(func() string { return n.healthFault(metav1.ConditionFalse, 1, 0, 1) })
+	awaitHealth(t, stream, gpu, drahealth.HealthStatus_UNHEALTHY, "uncorrectable errors")
+	n.eventually(func() string {
+		list, err := n.clients.Kube.EventsV1().Events("").List(t.Context(), metav1.ListOptions{})
+		must(t, err)
+		for _, e := range list.Items {
+			if e.Regarding.Name == n.name && e.Reason == "DeviceUnhealthy" && strings.Contains(e.Note, gpu) {
+				return ""
+			}
+		}
+		return "no Event on the Node"
+	})
+	if answer := n.prepare(allocatedBefore); !strings.Contains(answer.Error, "uncorrectable errors") {
+		t.Errorf("a claim got the device: %+v", answer)
+	}
+	n.refusedWith(allocatedBefore, reasonUnhealthy, gpu)
+
+	before := n.slices()
+	n.stop()
+	n.start("pod-2")
+	n.eventually(func() string { return n.healthFault(metav1.ConditionFalse, 1, 0, 1) })
+	if diff := cmp.Diff(before, n.slices()); diff != "" {
+		t.Errorf("a restart wrote slices (-before +after):\n%s", diff)
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, RecoverAnnotation, gpu)
+	objects := n.clients.Dynamic.Resource(acceleratorNodes())
+	_, err = objects.Patch(t.Context(), n.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+	n.eventually(func() string { return n.healthFault(metav1.ConditionTrue, 0, 0, 0) })
+	if got := n.taints(); len(got) != 8 || len(got[gpu]) != 0 {
+		t.Errorf("taints %v", got)
+	}
+	if answer := n.prepare(allocatedBefore); answer.Error != "" {
+		t.Errorf("after it was forgiven: %s", answer.Error)
+	}
+}
+
+// awaitHealth waits until kubelet is told something of a device.
+func awaitHealth(
+	t *testing.T, stream drahealth.DRAResourceHealth_NodeWatchResourcesClient, name string, want drahealth.HealthStatus, text string,
+) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		report, err := stream.Recv()
+		must(t, err)
+		for _, d := range report.Devices {
+			if d.Device.DeviceName == name && d.Health == want && strings.Contains(d.Message, text) {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("kubelet was never told that %s is %s; last %v", name, want, report)
+		}
+	}
+}
+
+// TestOlderAPI: where the API server drops taints a device that fails is not published, and comes back by itself.
+func TestOlderAPI(t *testing.T) {
+	c := newCluster(t, map[string]string{"feature-gates": "DRADeviceTaints=false,DRADeviceTaintRules=false"})
+	n := c.newAMDNode(t, "older")
+	const address = "0000:05:00.0"
+	n.uncorrectable(address, 2)
+	n.start("pod-1")
+	gpu := n.gpus()[0]
+	n.baseline(gpu)
+	n.uncorrectable(address, 3)
+	n.eventually(func() string { return n.healthFault(metav1.ConditionFalse, 1, 1, 1) })
+	got := n.taints()
+	if _, published := got[gpu]; published || len(got) != 7 {
+		t.Errorf("published %v", got)
+	}
+	if n.plugin.health.ledger.TaintsKept() {
+		t.Error("the plugin believes that taints are kept")
+	}
+	n.uncorrectable(address, 0)
+	n.eventually(func() string { return n.healthFault(metav1.ConditionTrue, 0, 0, 0) })
+	if got := n.taints(); len(got) != 8 {
+		t.Errorf("published %v", got)
+	}
+
+	// An API server that kept taints a moment ago does not any more: whoever is asked to publish one finds out.
+	must(t, n.plugin.health.ledger.SetTaintsKept(true))
+	n.uncorrectable(address, 1)
+	n.eventually(func() string { return n.healthFault(metav1.ConditionFalse, 1, 1, 1) })
+	if _, published := n.taints()[gpu]; published {
+		t.Error("the device is still published, without its taint")
+	}
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+)
+
+// patience is how long anything may take.
+const patience = time.Minute
+
+// await polls until check is done, and returns the time since begin.
+func await(ctx context.Context, begin time.Time, what string, done func() (bool, error)) (time.Duration, error) {
+	const interval = 2 * time.Millisecond
+	for time.Since(begin) < patience {
+		ok, err := done()
+		if err != nil {
+			return 0, fmt.Errorf("wait for %s: %w", what, err)
+		}
+		if ok {
+			return time.Since(begin), nil
+		}
+		if err := pause(ctx, interval); err != nil {
+			return 0, fmt.Errorf("wait for %s: %w", what, err)
+		}
+	}
+	return 0, fmt.Errorf("wait for %s: not within %s", what, patience)
+}
+
+// pause waits, less when ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func inodeOf(info fs.FileInfo) (uint64, error) {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, fmt.Errorf("%s: no inode on this platform", info.Name())
+	}
+	return stat.Ino, nil
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// bench is what all measurements share.
+type bench struct {
+	options
+	report  *report
+	cluster *cluster
+	floor   *floor
+	// syncs is nil where syncReason says why.
+	syncs      *syncCounter
+	syncReason error
+	// noRuntime says why there is no containerd.
+	noRuntime error
+	// fast and disk are directories of the run's own, in memory and on the disk of the plugins' records.
+	fast, disk string
+	// nodes and runtimes count what was started, for names.
+	nodes, runtimes int
+
+	progress io.Writer
+	begin    time.Time
+}
+
+// newBench makes what the measurements need; close removes it.
+func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b *bench, err error) {
+	b = &bench{options: o, report: r, progress: progress, begin: time.Now()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	if err := b.makeDirectories(); err != nil {
+		return nil, err
+	}
+	if b.plugin == "" {
+		b.say("building the plugin")
+		b.plugin = filepath.Join(b.disk, "fettle-kubeletplugin")
+		if err := build(ctx, b.root, b.plugin); err != nil {
+			return nil, err
+		}
+	}
+	b.noRuntime = checkContainerd(b.assets)
+	b.syncs, b.syncReason = newSyncCounter(ctx, b.fast)
+	if b.floor, err = newFloor(filepath.Join(b.disk, "floor")); err != nil {
+		return nil, err
+	}
+	b.say("starting the control plane")
+	b.cluster, err = startCluster(ctx, b.assets, b.root, b.fast)
+	return b, err
+}
+
+func (b *bench) makeDirectories() (err error) {
+	if b.fast, err = os.MkdirTemp(memoryDir(), "fb"); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.state, 0o755); err != nil {
+		return err
+	}
+	state, err := filepath.Abs(b.state)
+	if err != nil {
+		return err
+	}
+	if b.disk, err = os.MkdirTemp(state, "bench"); err != nil {
+		return err
+	}
+	return checkDisk(b.disk)
+}
+
+func (b *bench) close() error {
+	var errs []error
+	if b.cluster != nil {
+		errs = append(errs, b.cluster.stop())
+	}
+	if b.floor != nil {
+		errs = append(errs, b.floor.close())
+	}
+	if b.syncs != nil {
+		errs = append(errs, b.syncs.close())
+	}
+	for _, dir := range []string{b.fast, b.disk} {
+		if dir != "" {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// measure goes from the start of a plugin to claims on the two machines. While plugins idle, claims are made.
+func (b *bench) measure(ctx context.Context) error {
+	if err := b.binary(); err != nil {
+		return err
+	}
+	shipped, err := b.startShipped(ctx)
+	if err != nil {
+		return err
+	}
+	gpus, err := b.gpuSite(ctx)
+	if err != nil {
+		return errors.Join(err, stopAll(shipped))
+	}
+	if err := errors.Join(b.measureShipped(ctx, shipped), stopAll(shipped)); err != nil {
+		return errors.Join(err, gpus.stop())
+	}
+	if err := errors.Join(b.measureSite(ctx, gpus), gpus.stop()); err != nil {
+		return err
+	}
+	disks, err := b.diskSite(ctx, gpus.looks)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.measureSite(ctx, disks), disks.stop())
+}
+
+func (b *bench) binary() error {
+	info, err := os.Stat(b.plugin)
+	if err != nil {
+		return fmt.Errorf("look at the plugin's binary: %w", err)
+	}
+	return b.report.value("plugin.binary", nil, 1, float64(info.Size())/(1<<20))
+}
+
+// say tells a person what is going on.
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(b.progress, "bench: %5.1fs %s\n", time.Since(b.begin).Seconds(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAPI runs the smallest form: what is timed is not looked at, only that everything is measured and is what it is called. It builds
+// the plugin unless $FETTLE_BENCH_PLUGIN names one.
+func TestAPI(t *testing.T) {
+	root := filepath.Join("..", "..")
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if assets == "" {
+		assets = filepath.Join(root, ".cache", "bin")
+	}
+	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%v: build the test cluster's binaries first", err)
+		}
+		t.Skipf("%v: build the test cluster's binaries to run the API tests", err)
+	}
+	state := t.TempDir()
+	if err := checkDisk(state); err != nil { // the system's temporary files are in memory
+		state, err = os.MkdirTemp(filepath.Join(root, ".cache"), "bench-test") //nolint:usetesting // TempDir's is the one in memory
+		must(t, err)
+		t.Cleanup(func() { must(t, os.RemoveAll(state)) })
+	}
+	var out, progress bytes.Buffer
+	err := run(t.Context(), options{
+		root: root, assets: assets, state: state, plugin: os.Getenv("FETTLE_BENCH_PLUGIN"),
+		form: form{levels: []int{0, 6}, watched: []int{6}, parallel: []int{1, 2}, passes: 1, rounds: 1, limit: time.Minute, starts: 1},
+	}, &out, &progress)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, progress.String())
+	}
+	all := lines(t, out.Bytes())
+	checkNames(t, all)
+	checkCounts(t, all)
+	checkPoints(t, all)
+	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+		t.Errorf("left over: %v, %v", left, err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	must(t, err)
+	if strings.Contains(string(mounts), filepath.Join(memoryDir(), "fb")) {
+		t.Errorf("mounts are left over:\n%s", mounts)
+	}
+}
+
+// checkNames wants every figure at least once, with a value.
+func checkNames(t *testing.T, all []map[string]any) {
+	t.Helper()
+	values := map[string]bool{}
+	for _, line := range all {
+		name, _ := line["name"].(string)
+		if _, ok := line["value"].(float64); ok {
+			values[name] = true
+		} else if line["reason"] == nil {
+			t.Errorf("%v has neither a value nor a reason", line)
+		}
+	}
+	optional := map[string]bool{
+		"prepare.burst64": true, // bursts are smaller here
+		"cpu.containerd":  checkContainerd(filepath.Join("..", "..", ".cache", "bin")) != nil,
+		"prepare.syncs":   os.Geteuid() != 0, "unprepare.syncs": os.Geteuid() != 0,
+	}
+	for name := range units() {
+		if !values[name] && !optional[name] {
+			t.Errorf("%s was not measured", name)
+		}
+	}
+}
+
+// checkCounts wants the cases to be what they are called, and claims to be durable.
+func checkCounts(t *testing.T, all []map[string]any) {
+	t.Helper()
+	for _, line := range all {
+		value, ok := line["value"].(float64)
+		if !ok {
+			continue
+		}
+		switch {
+		case line["name"] == "prepare.files" && line["case"] == caseOwn && value == 0:
+			t.Errorf("%v: want a file", line)
+		case line["name"] == "prepare.files" && line["case"] != caseOwn && value > 0:
+			t.Errorf("%v: want no file", line)
+		case line["name"] == "prepare.syncs" && value < 2:
+			t.Errorf("%v: a new file takes two syncs, its own and its directory's", line)
+		}
+	}
+}
+
+// checkPoints wants each combination that the full form measures too.
+func checkPoints(t *testing.T, all []map[string]any) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, line := range all {
+		if line["name"] == "prepare.p50" && line["value"] != nil {
+			seen[fmt.Sprintf("%v held, %v devices, %v at once, %v, watched %v",
+				line["held"], line["devices"], line["parallel"], line["case"], line["watched"])] = true
+		}
+	}
+	watched := []bool{false}
+	if checkContainerd(filepath.Join("..", "..", ".cache", "bin")) == nil {
+		watched = []bool{false, true}
+	}
+	for _, w := range watched {
+		for _, what := range []string{
+			"1 devices, 1 at once, plain", "1 devices, 2 at once, plain", "8 devices, 2 at once, plain",
+			"1 devices, 2 at once, own", "8 devices, 1 at once, own", "1 devices, 2 at once, effect", "8 devices, 1 at once, effect",
+		} {
+			if want := fmt.Sprintf("6 held, %s, watched %t", what, w); !seen[want] {
+				t.Errorf("no Prepare was measured with %s", want)
+			}
+		}
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// cell is what is measured at one point.
+type cell struct {
+	point
+	plugin *plugin
+	claims []claim
+	// most bounds the passes where it is not 0.
+	most int
+}
+
+// passes goes through the claims until the form's passes are done or its time is over, and lets the plugin come to rest in
+// between. do measures the claims from the i-th on and returns how many those were.
+func (b *bench) passes(ctx context.Context, c cell, do func(pass, i int) (int, error)) error {
+	begin := time.Now()
+	measured := 0
+	passes := b.form.passesOf(c.Parallel, len(c.claims))
+	if c.most > 0 {
+		passes = min(passes, c.most)
+	}
+	for pass := range passes {
+		for i := 0; i < len(c.claims); {
+			if measured >= leastSamples && time.Since(begin) > b.form.limit {
+				return b.rest(ctx, c)
+			}
+			n, err := do(pass, i)
+			if err != nil {
+				return err
+			}
+			i, measured = i+n, measured+n
+		}
+		if err := b.rest(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// single measures one call after another. What is compared is measured in an order that changes from claim to claim, the same in
+// each run, so that none always profits from the one before it.
+func (b *bench) single(ctx context.Context, c cell) (samples, error) {
+	s := samples{}
+	random := rand.New(rand.NewPCG(1, 2))
+	err := b.passes(ctx, c, func(_, i int) (int, error) {
+		one := c.claims[i]
+		compared := []func() error{
+			func() error { return s.time(ctx, get, one, b.get) },
+			func() error { return s.time(ctx, rpc, one, c.plugin.nothing) },
+			func() error { return s.time(ctx, prepare, one, c.plugin.prepare) },
+			func() error { return b.floorOnce(s) },
+		}
+		random.Shuffle(len(compared), func(i, j int) { compared[i], compared[j] = compared[j], compared[i] })
+		for _, measure := range compared {
+			if err := measure(); err != nil {
+				return 0, err
+			}
+		}
+		if err := s.time(ctx, again, one, c.plugin.prepare); err != nil {
+			return 0, err
+		}
+		if err := one.use(); err != nil {
+			return 0, err
+		}
+		return 1, s.time(ctx, unprepare, one, c.plugin.unprepare)
+	})
+	return s, err
+}
+
+// time adds what an action took.
+func (s samples) time(ctx context.Context, name string, c claim, do action) error {
+	took, err := do(ctx, c)
+	if err == nil {
+		s.add(name, took)
+	}
+	return err
+}
+
+// floorOnce measures the cheapest durable writes.
+func (b *bench) floorOnce(s samples) error {
+	file, took, err := b.floor.create()
+	if err != nil {
+		return err
+	}
+	s.add(floorCreate, took)
+	if took, err = b.floor.add(); err != nil {
+		return err
+	}
+	s.add(floorAppend, took)
+	if took, err = b.floor.remove(file); err != nil {
+		return err
+	}
+	s.add(floorUnlink, took)
+	return nil
+}
+
+// burst measures calls at once: the GETs of the same claims, the Prepares, the Unprepares, and one call with all claims.
+func (b *bench) burst(ctx context.Context, c cell) (samples, error) {
+	s := samples{}
+	err := b.passes(ctx, c, func(pass, i int) (int, error) {
+		round := c.claims[i:min(i+c.Parallel, len(c.claims))]
+		first, second := b.burstGet, b.burstPrepare
+		if (pass+i/c.Parallel)%2 == 1 {
+			first, second = second, first
+		}
+		if err := first(ctx, c, round, s); err != nil {
+			return 0, err
+		}
+		if err := second(ctx, c, round, s); err != nil {
+			return 0, err
+		}
+		return len(round), b.wave(ctx, c, round, s)
+	})
+	return s, err
+}
+
+func (b *bench) burstGet(ctx context.Context, _ cell, round []claim, s samples) error {
+	return s.round(ctx, get, getWall, round, b.get)
+}
+
+func (b *bench) burstPrepare(ctx context.Context, c cell, round []claim, s samples) error {
+	if err := s.round(ctx, prepare, prepareWall, round, c.plugin.prepare); err != nil {
+		return err
+	}
+	for _, one := range round {
+		if err := one.use(); err != nil {
+			return err
+		}
+	}
+	return s.round(ctx, unprepare, unprepareWall, round, c.plugin.unprepare)
+}
+
+// wave measures one call for all claims, where one has a device as it is: the others would wait for directories and files that are
+// still being cleared.
+func (b *bench) wave(ctx context.Context, c cell, round []claim, s samples) error {
+	if c.Case != casePlain || c.Devices != 1 {
+		return nil
+	}
+	took, err := c.plugin.prepareAll(ctx, round)
+	if err != nil {
+		return err
+	}
+	s.add(waveWall, took)
+	_, _, err = together(ctx, round, c.plugin.unprepare)
+	return err
+}
+
+func (s samples) round(ctx context.Context, name, wall string, round []claim, do action) error {
+	each, all, err := together(ctx, round, do)
+	if err != nil {
+		return err
+	}
+	for _, took := range each {
+		s.add(name, took)
+	}
+	s.add(wall, all)
+	return nil
+}
+
+// use leaves something in the claim's directories, as its workload would.
+func (c claim) use() error {
+	for _, dir := range c.directories {
+		if err := fill(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rest waits until what the plugin clears after its answers is cleared, so that the next Prepare finds as much to do as the first:
+// the directories are empty, and only the CDI files of before are there.
+func (b *bench) rest(ctx context.Context, c cell) error {
+	_, err := await(ctx, time.Now(), "the directories and CDI files of released claims to go", func() (bool, error) {
+		for _, one := range c.claims {
+			for _, dir := range one.directories {
+				if ok, err := empty(dir); !ok || err != nil {
+					return false, err
+				}
+			}
+		}
+		files, err := c.plugin.files()
+		return files <= c.plugin.standing, err
+	})
+	return err
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// claim is a claim that was allocated as its shape says.
+type claim struct {
+	*drapb.Claim
+	// devices is how many it was given.
+	devices int
+	// directories are those on the node that are emptied when it is released.
+	directories []string
+}
+
+// shape is what a scheduler would write into a claim.
+type shape struct {
+	name, node, pool string
+	devices          []string
+	// look is admin access.
+	look bool
+	// what is the case.
+	what string
+}
+
+func (s shape) request(i int) string { return fmt.Sprintf("device-%d", i) }
+
+// spec is what a user would have written: a request for each device.
+func (s shape) spec() *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: s.name}}
+	for i := range s.devices {
+		exactly := &resourceapi.ExactDeviceRequest{
+			DeviceClassName: "bench", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+		}
+		if s.look {
+			exactly.AdminAccess = new(true)
+		}
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: s.request(i), Exactly: exactly})
+	}
+	return c
+}
+
+// status is what the scheduler writes: the devices, the configurations of class and claim, the node, and the pod.
+func (s shape) status() (resourceapi.ResourceClaimStatus, error) {
+	allocation := &resourceapi.AllocationResult{NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchFields: []corev1.NodeSelectorRequirement{{
+			Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{s.node},
+		}},
+	}}}}
+	for i, name := range s.devices {
+		result := resourceapi.DeviceRequestAllocationResult{
+			Request: s.request(i), Driver: v1alpha1.DriverName, Pool: s.node + "/" + s.pool, Device: name,
+		}
+		if s.look {
+			result.AdminAccess = new(true)
+		}
+		allocation.Devices.Results = append(allocation.Devices.Results, result)
+	}
+	configs, err := s.configurations()
+	if err != nil {
+		return resourceapi.ResourceClaimStatus{}, err
+	}
+	allocation.Devices.Config = configs
+	return resourceapi.ResourceClaimStatus{
+		Allocation: allocation,
+		ReservedFor: []resourceapi.ResourceClaimConsumerReference{
+			{Resource: "pods", Name: s.name, UID: types.UID(s.name)},
+		},
+	}, nil
+}
+
+func (s shape) configurations() ([]resourceapi.DeviceAllocationConfiguration, error) {
+	if s.what != caseOwn && s.what != caseEffect {
+		return nil, nil
+	}
+	kind := metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "HostConfig"}
+	release := v1alpha1.OnReleaseEmpty
+	if s.what == caseOwn {
+		release = v1alpha1.OnReleaseKeep
+	}
+	class, err := opaque(resourceapi.AllocationConfigSourceClass, nil, v1alpha1.HostConfig{
+		TypeMeta: kind, Policy: &v1alpha1.HostPolicy{OnRelease: release},
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := []resourceapi.DeviceAllocationConfiguration{class}
+	for i := range s.devices {
+		if s.what != caseOwn {
+			break
+		}
+		own, err := opaque(resourceapi.AllocationConfigSourceClaim, []string{s.request(i)}, v1alpha1.HostConfig{
+			TypeMeta: kind, MountPath: fmt.Sprintf("/data/%s/%d", s.name, i),
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, own)
+	}
+	return all, nil
+}
+
+func opaque(
+	source resourceapi.AllocationConfigSource, requests []string, config v1alpha1.HostConfig,
+) (resourceapi.DeviceAllocationConfiguration, error) {
+	parameters, err := json.Marshal(config)
+	if err != nil {
+		return resourceapi.DeviceAllocationConfiguration{}, fmt.Errorf("encode a configuration: %w", err)
+	}
+	return resourceapi.DeviceAllocationConfiguration{
+		Source: source, Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: parameters},
+			},
+		},
+	}, nil
+}
+
+// writers is how many claims are written at once.
+const writers = 16
+
+// createClaims makes the claims and allocates them.
+func (b *bench) createClaims(ctx context.Context, shapes []shape) ([]claim, error) {
+	claims := make([]claim, len(shapes))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for i, s := range shapes {
+		group.Go(func() (err error) {
+			claims[i], err = b.createClaim(ctx, s)
+			return err
+		})
+	}
+	return claims, group.Wait()
+}
+
+func (b *bench) createClaim(ctx context.Context, s shape) (claim, error) {
+	client := b.cluster.kube.ResourceV1().ResourceClaims(namespace)
+	object, err := client.Create(ctx, s.spec(), metav1.CreateOptions{})
+	if err != nil {
+		return claim{}, fmt.Errorf("create claim %s: %w", s.name, err)
+	}
+	if object.Status, err = s.status(); err != nil {
+		return claim{}, err
+	}
+	if _, err := client.UpdateStatus(ctx, object, metav1.UpdateOptions{}); err != nil {
+		return claim{}, fmt.Errorf("allocate claim %s: %w", s.name, err)
+	}
+	wire := &drapb.Claim{Namespace: namespace, Name: s.name, Uid: string(object.UID)}
+	return claim{Claim: wire, devices: len(s.devices)}, nil
+}

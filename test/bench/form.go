@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// form says how much is measured.
+type form struct {
+	// levels are the numbers of claims that are held, ascending.
+	levels []int
+	// watched are the levels at which a containerd watches too.
+	watched []int
+	// parallel are the numbers of calls at once, 1 first. Each divides the last.
+	parallel []int
+	// passes is how often a cell goes through its claims, rounds how many bursts it measures at least.
+	passes, rounds int
+	// limit ends a cell that has taken so long, after leastSamples.
+	limit time.Duration
+	// starts is how often a start is measured, idle how long a plugin rests before its memory is read.
+	starts int
+	idle   time.Duration
+}
+
+// leastSamples is what a cell measures however long it takes.
+const leastSamples = 16
+
+func full() form {
+	levels := []int{0, 100, 1000, 5000}
+	return form{
+		levels: levels, watched: levels, parallel: []int{1, 16, 64}, passes: 3, rounds: 8, limit: 4 * time.Second,
+		// A look at the machine is every 30 s.
+		starts: 3, idle: 40 * time.Second,
+	}
+}
+
+func short() form {
+	return form{
+		levels: []int{0, 1000}, watched: []int{1000}, parallel: []int{1, 64}, passes: 1, rounds: 3, limit: time.Second / 2,
+		starts: 1,
+	}
+}
+
+// width is how many claims of one shape there are: all of the largest burst.
+func (f form) width() int { return slices.Max(f.parallel) }
+
+// passesOf is how often a cell of n claims goes through them.
+func (f form) passesOf(parallel, n int) int {
+	if parallel == 1 {
+		return f.passes
+	}
+	return max(f.passes, (f.rounds*parallel+n-1)/n)
+}
+
+// top is the highest level.
+func (f form) top() int { return slices.Max(f.levels) }

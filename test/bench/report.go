@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+)
+
+// The cases of a Prepare.
+const (
+	// casePlain is whole devices as they are.
+	casePlain = "plain"
+	// caseOwn is host directories at mount paths of the claim's own, kept on release: container edits that no other claim has.
+	caseOwn = "own"
+	// caseEffect is host directories that are emptied on release: a step for each.
+	caseEffect = "effect"
+)
+
+// The names of series, each of which becomes three figures: p50, p99 and max.
+const (
+	prepare     = "prepare"
+	unprepare   = "unprepare"
+	again       = "again"
+	get         = "get"
+	rpc         = "rpc"
+	floorCreate = "floor.create"
+	floorAppend = "floor.append"
+	floorUnlink = "floor.unlink"
+	// Rounds of calls at once, from the first call to the last answer.
+	prepareWall   = "prepare.wall"
+	unprepareWall = "unprepare.wall"
+	getWall       = "get.wall"
+	waveWall      = "wave.wall"
+)
+
+// The units.
+const (
+	unitMS    = "ms"
+	unitMiB   = "MiB"
+	unitRatio = "ratio"
+	unitCount = "count"
+)
+
+// The targets.
+const (
+	targetFlat      = 1.15
+	targetOwn       = 2
+	targetUnprepare = 1 // ms
+	targetBurst     = 1.5
+	targetRSS       = 45 // MiB
+	// The number of claims and of calls at once that a target is about.
+	targetRSSHeld    = 1000
+	targetBurstCalls = 64
+)
+
+// units are the names of all figures and their units. README.md explains them.
+func units() map[string]string {
+	all := map[string]string{
+		"plugin.binary": unitMiB, "rss": unitMiB, "rss.anon": unitMiB, "rss.peak": unitMiB, "rss.idle": unitMiB, "rss.idle.anon": unitMiB,
+		"start.sockets": unitMS, "start.published": unitMS, "start.answered": unitMS,
+		"prepare.syncs": unitCount, "unprepare.syncs": unitCount, "prepare.files": unitCount,
+		"cpu.plugin": unitMS, "cpu.containerd": unitMS,
+		"prepare.flatness": unitRatio, "unprepare.flatness": unitRatio, "prepare.over_floor": unitRatio,
+		"prepare.own_over_floor": unitRatio, "unprepare.over_floor": unitRatio, "prepare.burst64": unitRatio,
+	}
+	for _, s := range []string{
+		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
+	} {
+		for _, suffix := range []string{".p50", ".p99", ".max"} {
+			all[s+suffix] = unitMS
+		}
+	}
+	return all
+}
+
+// point says under which circumstances something was measured.
+type point struct {
+	Machine  string `json:"machine"`
+	Held     int    `json:"held"`
+	Devices  int    `json:"devices,omitempty"`
+	Parallel int    `json:"parallel,omitempty"`
+	Case     string `json:"case,omitempty"`
+	Watched  bool   `json:"watched"`
+}
+
+// quiet says that the point is one that the targets of single calls are about.
+func (p point) quiet() bool { return p.Devices == 1 && p.Parallel == 1 && !p.Watched }
+
+// figure is one line of output.
+type figure struct {
+	Name string `json:"name"`
+	*point
+	Samples int      `json:"samples,omitempty"`
+	Unit    string   `json:"unit"`
+	Value   *float64 `json:"value"`
+	Reason  string   `json:"reason,omitempty"`
+	Target  float64  `json:"target,omitempty"`
+	Met     *bool    `json:"met,omitempty"`
+}
+
+// report writes figures and remembers those that have a target.
+type report struct {
+	encoder  *json.Encoder
+	units    map[string]string
+	targeted []figure
+}
+
+func newReport(out io.Writer) *report {
+	return &report{encoder: json.NewEncoder(out), units: units()}
+}
+
+// value writes a figure without a target.
+func (r *report) value(name string, at *point, samples int, v float64) error {
+	return r.write(figure{Name: name, point: at, Samples: samples, Value: &v})
+}
+
+// against writes a figure with a target, where one applies.
+func (r *report) against(target float64, applies bool, name string, at *point, samples int, v float64) error {
+	f := figure{Name: name, point: at, Samples: samples, Value: &v}
+	if applies {
+		f.Target = target
+	}
+	return r.write(f)
+}
+
+// nothing writes that a figure could not be measured.
+func (r *report) nothing(name string, at *point, why error) error {
+	return r.write(figure{Name: name, point: at, Reason: why.Error()})
+}
+
+func (r *report) write(f figure) error {
+	f.Unit = r.units[f.Name]
+	if f.Unit == "" {
+		return fmt.Errorf("figure %s is not in the table of names: add it there and to README.md", f.Name)
+	}
+	if f.Value != nil && (math.IsNaN(*f.Value) || math.IsInf(*f.Value, 0)) {
+		f.Value, f.Reason = nil, "nothing was measured to compute it from"
+	}
+	if f.Value != nil {
+		*f.Value = round(*f.Value)
+	}
+	if f.Target > 0 {
+		met := f.Value != nil && *f.Value <= f.Target
+		f.Met = &met
+		r.remember(f)
+	}
+	if err := r.encoder.Encode(f); err != nil {
+		return fmt.Errorf("write figure %s: %w", f.Name, err)
+	}
+	return nil
+}
+
+// remember keeps a figure with a target. The caller may go on to change the point.
+func (r *report) remember(f figure) {
+	if f.point != nil {
+		at := *f.point
+		f.point = &at
+	}
+	r.targeted = append(r.targeted, f)
+}
+
+// missed are the figures that miss their targets.
+func (r *report) missed() []figure {
+	return slices.DeleteFunc(slices.Clone(r.targeted), func(f figure) bool { return *f.Met })
+}
+
+// String is a line for people.
+func (f figure) String() string {
+	value := "not measured: " + f.Reason
+	if f.Value != nil {
+		value = fmt.Sprintf("%.3g", *f.Value)
+	}
+	verdict := "met"
+	if f.Met != nil && !*f.Met {
+		verdict = "MISSED"
+	}
+	at := ""
+	if f.point != nil {
+		at = fmt.Sprintf("%s, %d held, %s", f.Machine, f.Held, f.Case)
+	}
+	return fmt.Sprintf("%-6s %-22s %8s of at most %.3g %s (%s)", verdict, f.Name, value, f.Target, f.Unit, strings.TrimSuffix(at, ", "))
+}
+
+// round keeps three decimals: microseconds of milliseconds, less than what a run can repeat.
+func round(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+// series writes the three figures of each series.
+func (r *report) series(at point, s samples) error {
+	names := make([]string, 0, len(s))
+	for name := range s {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		values := s.of(name)
+		isTarget := name == unprepare && at.quiet()
+		if err := r.against(targetUnprepare, isTarget, name+".p50", &at, len(values), values.median()); err != nil {
+			return err
+		}
+		if err := r.value(name+".p99", &at, len(values), values.quantile(0.99)); err != nil {
+			return err
+		}
+		if err := r.value(name+".max", &at, len(values), values.quantile(1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// single writes a cell of calls one after another.
+func (r *report) single(at point, s samples) error {
+	if err := r.series(at, s); err != nil {
+		return err
+	}
+	n := len(s.of(prepare))
+	create, added := s.median(floorCreate), s.median(floorAppend)
+	call, look := s.median(prepare), s.median(get)
+	if err := r.value("prepare.over_floor", &at, n, call/(look+create)); err != nil {
+		return err
+	}
+	if err := r.against(targetOwn, at.quiet(), "prepare.own_over_floor", &at, n, (call-look)/(create+added)); err != nil {
+		return err
+	}
+	return r.value("unprepare.over_floor", &at, n, s.median(unprepare)/s.median(floorUnlink))
+}
+
+// burst writes a cell of calls at once.
+func (r *report) burst(at point, s samples) error {
+	if err := r.series(at, s); err != nil {
+		return err
+	}
+	if at.Parallel != targetBurstCalls {
+		return nil
+	}
+	isTarget := at.Case == casePlain && at.Devices == 1 && !at.Watched
+	ratio := s.median(prepareWall) / s.median(getWall)
+	return r.against(targetBurst, isTarget, "prepare.burst64", &at, len(s.of(prepareWall)), ratio)
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	hundred := make(series, 100)
+	for i := range hundred {
+		hundred[len(hundred)-1-i] = float64(i + 1)
+	}
+	for _, tt := range []struct {
+		name string
+		s    series
+		q    float64
+		want float64
+	}{
+		{"median of 100", hundred, 0.5, 50},
+		{"p99 of 100", hundred, 0.99, 99},
+		{"max of 100", hundred, 1, 100},
+		{"p99 of 3 is the worst", series{3, 9, 1}, 0.99, 9},
+		{"median of 3", series{3, 9, 1}, 0.5, 3},
+		{"one", series{7}, 0.5, 7},
+	} {
+		if got := tt.s.quantile(tt.q); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	if got := (series{}).median(); !math.IsNaN(got) {
+		t.Errorf("the median of nothing is %v", got)
+	}
+	if hundred[0] != 100 {
+		t.Error("the series was sorted in place")
+	}
+}
+
+// TestLines pins the schema: programs read it.
+func TestLines(t *testing.T) {
+	at := point{Machine: "gpus", Held: 0, Devices: 1, Parallel: 1, Case: casePlain}
+	for _, tt := range []struct {
+		name  string
+		write func(*report) error
+		want  string
+	}{
+		{
+			"value", func(r *report) error { return r.value("prepare.p50", &at, 192, 1.23456) },
+			`{"name":"prepare.p50","machine":"gpus","held":0,"devices":1,"parallel":1,"case":"plain","watched":false,` +
+				`"samples":192,"unit":"ms","value":1.235}`,
+		},
+		{
+			"no point", func(r *report) error { return r.value("plugin.binary", nil, 1, 50) },
+			`{"name":"plugin.binary","samples":1,"unit":"MiB","value":50}`,
+		},
+		{
+			"met", func(r *report) error {
+				return r.against(1.15, true, "prepare.flatness", &point{Machine: "gpus"}, 9, 1.15)
+			},
+			`{"name":"prepare.flatness","machine":"gpus","held":0,"watched":false,"samples":9,"unit":"ratio","value":1.15,` +
+				`"target":1.15,"met":true}`,
+		},
+		{
+			"missed", func(r *report) error { return r.against(1.5, true, "prepare.burst64", nil, 8, 1.6) },
+			`{"name":"prepare.burst64","samples":8,"unit":"ratio","value":1.6,"target":1.5,"met":false}`,
+		},
+		{
+			"no target here", func(r *report) error { return r.against(1.5, false, "prepare.burst64", nil, 8, 1.6) },
+			`{"name":"prepare.burst64","samples":8,"unit":"ratio","value":1.6}`,
+		},
+		{
+			"not measured", func(r *report) error { return r.nothing("prepare.syncs", nil, errors.New("no tracefs")) },
+			`{"name":"prepare.syncs","unit":"count","value":null,"reason":"no tracefs"}`,
+		},
+		{
+			"no number", func(r *report) error { return r.against(2, true, "prepare.own_over_floor", nil, 0, math.NaN()) },
+			`{"name":"prepare.own_over_floor","unit":"ratio","value":null,"reason":"nothing was measured to compute it from",` +
+				`"target":2,"met":false}`,
+		},
+	} {
+		var out bytes.Buffer
+		must(t, tt.write(newReport(&out)))
+		if diff := cmp.Diff(tt.want+"\n", out.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	if err := newReport(io.Discard).value("prepare.mean", nil, 1, 1); err == nil {
+		t.Error("a figure that is in no table was written")
+	}
+}
+
+// TestTargets feeds a cell whose ratios are known.
+func TestTargets(t *testing.T) {
+	s := samples{}
+	for name, d := range map[string]time.Duration{
+		prepare: 3 * time.Millisecond, get: time.Millisecond, floorCreate: 600 * time.Microsecond, floorAppend: 200 * time.Microsecond,
+		floorUnlink: 500 * time.Microsecond, unprepare: 900 * time.Microsecond, again: time.Millisecond, rpc: time.Millisecond,
+	} {
+		s.add(name, d)
+	}
+	at := point{Machine: gpuMachine, Held: 100, Devices: 1, Parallel: 1, Case: casePlain}
+	r := newReport(io.Discard)
+	must(t, r.single(at, s))
+	got := map[string]float64{}
+	for _, f := range r.targeted {
+		got[f.Name] = *f.Value
+	}
+	if diff := cmp.Diff(map[string]float64{"unprepare.p50": 0.9, "prepare.own_over_floor": 2.5}, got); diff != "" {
+		t.Errorf("figures with a target (-want +got):\n%s", diff)
+	}
+	missed := r.missed()
+	if len(missed) != 1 || !strings.Contains(missed[0].String(), "MISSED prepare.own_over_floor") {
+		t.Errorf("missed %v", missed)
+	}
+	at.Held = 1000
+	if got := missed[0].String(); !strings.Contains(got, "100 held") {
+		t.Errorf("%s: the figure changed with its point", got)
+	}
+	at.Watched = true
+	r = newReport(io.Discard)
+	must(t, r.single(at, s))
+	if len(r.targeted) > 0 {
+		t.Errorf("%v: what a containerd on the same processors costs has no target", r.targeted)
+	}
+}
+
+func TestBurstTarget(t *testing.T) {
+	s := samples{}
+	for _, wall := range []time.Duration{30, 60, 90} {
+		s.add(prepareWall, wall*time.Millisecond)
+		s.add(getWall, 40*time.Millisecond)
+	}
+	for _, tt := range []struct {
+		name   string
+		at     point
+		figure bool
+		target bool
+	}{
+		{"64 plain", point{Devices: 1, Parallel: 64, Case: casePlain}, true, true},
+		{"64 wide", point{Devices: wide, Parallel: 64, Case: casePlain}, true, false},
+		{"64 with an effect", point{Devices: 1, Parallel: 64, Case: caseEffect}, true, false},
+		{"16", point{Devices: 1, Parallel: 16, Case: casePlain}, false, false},
+	} {
+		var out bytes.Buffer
+		r := newReport(&out)
+		must(t, r.burst(tt.at, s))
+		if has := strings.Contains(out.String(), `"unit":"ratio","value":1.5`); has != tt.figure || len(r.targeted) > 0 != tt.target {
+			t.Errorf("%s: figure %t, with a target %v:\n%s", tt.name, has, r.targeted, out.String())
+		}
+	}
+}
+
+// TestDocumented wants every name in the README's table.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	must(t, err)
+	for name := range units() {
+		short := name
+		for _, suffix := range []string{".p50", ".p99", ".max"} {
+			short = strings.TrimSuffix(short, suffix)
+		}
+		if !strings.Contains(string(text), "`"+short+"`") {
+			t.Errorf("README.md does not explain %s", short)
+		}
+	}
+}
+
+// lines decodes what a run wrote.
+func lines(t testing.TB, out []byte) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(out))
+	for {
+		var line map[string]any
+		err := decoder.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		must(t, err)
+		all = append(all, line)
+	}
+}
