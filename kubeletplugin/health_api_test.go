@@ -114,6 +114,9 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	n.baseline(gpu)
+	if kept, err := n.plugin.health.taintsKept(t.Context()); !kept || err != nil {
+		t.Errorf("the trial says that taints are kept: %v, %v", kept, err)
+	}
 	stream, err := n.health.NodeWatchResources(t.Context(), &drahealth.NodeWatchResourcesRequest{})
 	must(t, err)
 	allocatedBefore := n.claim("unhealthy-late", nil, result("gpu", device.KindGPU, gpu))
@@ -191,6 +194,9 @@ func TestOlderAPI(t *testing.T) {
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	n.baseline(gpu)
+	if kept, err := n.plugin.health.taintsKept(t.Context()); kept || err != nil {
+		t.Errorf("the trial says that taints are kept: %v, %v", kept, err)
+	}
 	n.uncorrectable(address, 3)
 	n.eventually(func() string { return n.healthFault(metav1.ConditionFalse, 1, 1, 1) })
 	got := n.taints()

@@ -382,5 +382,5 @@ func (k *healthKeeper) taintsKept(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("try a ResourceSlice with a taint: %w", err)
 	}
-	return len(made.Spec.Devices) == 1, nil
+	return len(made.Spec.Devices) == 1 && len(made.Spec.Devices[0].Taints) == 1, nil
 }

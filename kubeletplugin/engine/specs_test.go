@@ -60,6 +60,15 @@ func TestSweep(t *testing.T) {
 	must(t, s.SweepSpecs(t.Context()))
 	s.specFiles(append(kept, gpu0, gpu1, own)...)
 
+	// Somebody works on a claim that has no record yet, or no more.
+	const busy = "fettle.dev-claim-busy.json"
+	must(t, os.WriteFile(filepath.Join(s.cdiDir(), busy), []byte("{}"), 0o600))
+	hold, err := s.Store.LockClaim(t.Context(), "busy")
+	must(t, err)
+	must(t, s.SweepSpecs(t.Context()))
+	s.specFiles(append(kept, gpu0, gpu1, own, busy)...)
+	hold.Release()
+
 	// Both GPUs leave. What the claim was promised stays until the end of the claim.
 	s.setMachine(machine{ssd("ssd0"), ssd("ssd1")})
 	must(t, s.SweepSpecs(t.Context()))

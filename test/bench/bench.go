@@ -115,7 +115,7 @@ func (b *bench) measure(ctx context.Context) error {
 	if err := errors.Join(b.measureSite(ctx, gpus), gpus.stop()); err != nil {
 		return err
 	}
-	disks, err := b.diskSite(ctx, gpus.looks)
+	disks, err := b.diskSite(ctx, gpus.held)
 	if err != nil {
 		return err
 	}

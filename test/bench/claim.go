@@ -31,8 +31,8 @@ type claim struct {
 type shape struct {
 	name, node, pool string
 	devices          []string
-	// look is admin access.
-	look bool
+	// share makes the claim one of those that share its devices.
+	share string
 	// what is the case.
 	what string
 }
@@ -43,13 +43,11 @@ func (s shape) request(i int) string { return fmt.Sprintf("device-%d", i) }
 func (s shape) spec() *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: s.name}}
 	for i := range s.devices {
-		exactly := &resourceapi.ExactDeviceRequest{
-			DeviceClassName: "bench", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-		}
-		if s.look {
-			exactly.AdminAccess = new(true)
-		}
-		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: s.request(i), Exactly: exactly})
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
+			Name: s.request(i), Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: "bench", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			},
+		})
 	}
 	return c
 }
@@ -65,8 +63,8 @@ func (s shape) status() (resourceapi.ResourceClaimStatus, error) {
 		result := resourceapi.DeviceRequestAllocationResult{
 			Request: s.request(i), Driver: v1alpha1.DriverName, Pool: s.node + "/" + s.pool, Device: name,
 		}
-		if s.look {
-			result.AdminAccess = new(true)
+		if s.share != "" {
+			result.ShareID = new(types.UID(s.share))
 		}
 		allocation.Devices.Results = append(allocation.Devices.Results, result)
 	}

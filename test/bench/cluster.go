@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -60,8 +59,7 @@ func startCluster(ctx context.Context, assets, root, dir string) (c *cluster, er
 	if c.kube, err = newClient(config); err != nil {
 		return nil, err
 	}
-	labels := map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"}
-	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}}
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := c.kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("make the claims' namespace: %w", err)
 	}

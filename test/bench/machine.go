@@ -32,23 +32,22 @@ const (
 	diskMachine = "disks"
 )
 
-// gpuMachine has a GPU for each device of a burst of wide claims, and two for each call of the burst that other claims hold.
+// gpuMachine has a GPU for each device of a burst of wide claims, beside those that held claims share.
 func (f form) gpuMachine() machine {
-	return machine{name: gpuMachine, gpus: f.looked() + f.held() + wide*f.width()}
+	return machine{name: gpuMachine, gpus: f.shared() + wide*f.width()}
 }
 
 // diskMachine has a directory for each call of a burst. It is no larger, since a runtime reads the spec of each of a machine's
 // devices whenever any claim writes one.
 func (f form) diskMachine() machine {
-	return machine{name: diskMachine, gpus: f.looked(), directories: max(wide, f.width())}
+	return machine{name: diskMachine, gpus: f.shared(), directories: max(wide, f.width())}
 }
+
+// shared is the number of GPUs that held claims share: so many that each has a hundred shares at most.
+func (f form) shared() int { return f.width() }
 
 // devices is how many the machine publishes.
 func (m machine) devices() int { return m.gpus + m.directories }
-
-// looked is the number of GPUs that claims with admin access look at, and held the number of those that claims hold.
-func (f form) looked() int { return wide }
-func (f form) held() int   { return 2 * f.width() }
 
 // text is the machine in the form of pkg/sim: Intel GPUs, since the other vendors' drivers cannot number so many, eight in each
 // PCI domain.

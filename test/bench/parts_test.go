@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -49,7 +50,7 @@ func TestForms(t *testing.T) {
 				t.Errorf("%s: %d claims do not make whole bursts of %d", name, f.width(), n)
 			}
 		}
-		if free := f.gpuMachine().gpus - f.looked() - f.held(); free < wide*f.width() {
+		if free := f.gpuMachine().gpus - f.shared(); free < wide*f.width() {
 			t.Errorf("%s: %d GPUs for %d claims of %d", name, free, f.width(), wide)
 		}
 		if !slices.Contains(f.levels, targetRSSHeld) {
@@ -84,6 +85,9 @@ func TestMachines(t *testing.T) {
 	}
 }
 
+// shareID is the form that the API wants.
+var shareID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
 func TestShapes(t *testing.T) {
 	devices := []string{"d0", "d1", "d2", "d3", "d4"}
 	names := func(shapes []shape) (all [][]string) {
@@ -98,13 +102,15 @@ func TestShapes(t *testing.T) {
 	if diff := cmp.Diff([][]string{{"d0"}, {"d1"}}, names(cut("gpu", group{devices: 1}, "n", devices, 2))); diff != "" {
 		t.Errorf("two claims of one device (-want +got):\n%s", diff)
 	}
-	for _, s := range lookShapes("n", devices, 7) {
-		spec := s.spec()
+	ids := map[string]bool{}
+	for _, s := range shares("n", devices, 7) {
 		status, err := s.status()
 		must(t, err)
-		if !*spec.Spec.Devices.Requests[0].Exactly.AdminAccess || !*status.Allocation.Devices.Results[0].AdminAccess {
-			t.Errorf("%s holds its device", s.name)
+		id := status.Allocation.Devices.Results[0].ShareID
+		if id == nil || !shareID.MatchString(string(*id)) || ids[string(*id)] {
+			t.Fatalf("%s: share %v", s.name, id)
 		}
+		ids[string(*id)] = true
 	}
 	for what, configs := range map[string]int{casePlain: 0, caseEffect: 1, caseOwn: 3} {
 		status, err := shape{name: "c", node: "n", pool: "host", devices: devices[:2], what: what}.status()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -18,12 +17,11 @@ import (
 type site struct {
 	machine      machine
 	loaded, bare *plugin
-	// held are the claims that are prepared level by level, prepared how many of them are.
+	// held are the claims that are prepared level by level, prepared how many of them are. They are of GPUs that both sites'
+	// machines have.
 	held     []claim
 	prepared int
-	// looks are claims with admin access to the first GPUs, which both sites' machines have.
-	looks  []claim
-	groups []group
+	groups   []group
 }
 
 // group is claims of one shape. Those of bare are the same on the plugin without claims, where that is measured.
@@ -90,7 +88,7 @@ func (s *site) stop() error {
 	return errors.Join(errs...)
 }
 
-// gpuSite has claims of whole GPUs. Of the claims that are held, as many as there are GPUs for hold one; the others look.
+// gpuSite has claims of whole GPUs.
 func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 	s, loaded, bare, err := b.newSite(ctx, b.form.gpuMachine())
 	defer func() {
@@ -101,18 +99,12 @@ func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 	if err != nil {
 		return nil, err
 	}
-	looked, held, node := b.form.looked(), b.form.held(), s.loaded.node.name
-	gpus, top := loaded.of("gpu"), b.form.top()
+	node, shared := s.loaded.node.name, b.form.shared()
+	gpus, free := loaded.of("gpu")[:shared], loaded.of("gpu")[shared:]
 	b.say("creating claims to hold")
-	holders, err := b.createClaims(ctx, cut("gpu", group{what: "held", devices: 1}, node, gpus[looked:looked+held], top))
-	if err != nil {
+	if s.held, err = b.createClaims(ctx, shares(node, gpus, b.form.top())); err != nil {
 		return nil, err
 	}
-	if s.looks, err = b.createClaims(ctx, lookShapes(node, gpus[:looked], top)); err != nil {
-		return nil, err
-	}
-	s.held = slices.Concat(holders, s.looks[:top-len(holders)])
-	free := gpus[looked+held:]
 	for _, devices := range widths() {
 		one := group{what: casePlain, devices: devices, parallel: b.form.parallel}
 		shapes := cut("gpu", one, node, free, b.form.width())
@@ -120,7 +112,7 @@ func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 			return nil, err
 		}
 		if devices == 1 {
-			shapes = cut("gpu", one, s.bare.node.name, bare.of("gpu")[looked+held:], b.form.width())
+			shapes = cut("gpu", one, s.bare.node.name, bare.of("gpu")[shared:], b.form.width())
 			if one.bare, err = b.createClaims(ctx, shapes); err != nil {
 				return nil, err
 			}
@@ -130,13 +122,14 @@ func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 	return s, nil
 }
 
-// lookShapes are claims with admin access. They hold no device, but have a record like any other.
-func lookShapes(node string, gpus []string, n int) []shape {
+// shares are claims that share some GPUs.
+func shares(node string, gpus []string, n int) []shape {
 	shapes := make([]shape, n)
 	for i := range n {
 		at := i % len(gpus)
 		shapes[i] = shape{
-			name: fmt.Sprintf("%s-look-%d", node, i), node: node, pool: "gpu", devices: gpus[at : at+1], look: true, what: casePlain,
+			name: fmt.Sprintf("%s-share-%d", node, i), node: node, pool: "gpu", devices: gpus[at : at+1], what: casePlain,
+			share: fmt.Sprintf("5ea5e000-0000-4000-8000-%012d", i),
 		}
 	}
 	return shapes
@@ -154,8 +147,8 @@ func cut(pool string, g group, node string, devices []string, n int) []shape {
 	return shapes
 }
 
-// diskSite has claims of host directories, on a machine of few devices. All claims that are held are looks.
-func (b *bench) diskSite(ctx context.Context, looks []claim) (_ *site, err error) {
+// diskSite has claims of host directories, on a machine of few devices.
+func (b *bench) diskSite(ctx context.Context, held []claim) (_ *site, err error) {
 	s, loaded, bare, err := b.newSite(ctx, b.form.diskMachine())
 	defer func() {
 		if err != nil {
@@ -165,7 +158,7 @@ func (b *bench) diskSite(ctx context.Context, looks []claim) (_ *site, err error
 	if err != nil {
 		return nil, err
 	}
-	s.held = looks
+	s.held = held
 	for _, what := range []string{caseEffect, caseOwn} {
 		for _, devices := range widths() {
 			one := group{what: what, devices: devices, parallel: b.form.parallel}

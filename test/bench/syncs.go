@@ -17,47 +17,58 @@ import (
 // syncCounter counts the file syncs of a process in the kernel, by the tracepoints of the system calls. Writes to a file that was
 // opened with O_SYNC are none.
 type syncCounter struct {
+	// mount is a tracefs that is mounted nowhere: nobody stumbles over it, however the bench ends.
+	mount *os.File
 	// instance is a trace buffer of our own: others' tracing is left alone.
 	instance string
-	// mounted is where tracefs was mounted for it, empty where it was there.
-	mounted string
 }
 
 // syncCalls are the system calls that wait for a disk.
 func syncCalls() []string { return []string{"fsync", "fdatasync", "syncfs", "sync_file_range", "sync"} }
 
-// newSyncCounter fails with the reason where the kernel does not count for us.
+// newSyncCounter fails with the reason where the kernel does not count for us. dir is for a file to sync.
 func newSyncCounter(ctx context.Context, dir string) (_ *syncCounter, err error) {
-	s := &syncCounter{}
-	tracing := "/sys/kernel/tracing"
-	if _, err := os.Stat(filepath.Join(tracing, "instances")); err != nil {
-		tracing = filepath.Join(dir, "tracing")
-		if err := os.Mkdir(tracing, 0o700); err != nil {
-			return nil, fmt.Errorf("make the directory for tracefs: %w", err)
-		}
-		if err := unix.Mount("tracefs", tracing, "tracefs", 0, ""); err != nil {
-			return nil, fmt.Errorf("file syncs are not counted: mount tracefs: %w", err)
-		}
-		s.mounted = tracing
+	mount, err := mountTracing()
+	if err != nil {
+		return nil, fmt.Errorf("file syncs are not counted: %w", err)
 	}
+	s := &syncCounter{mount: mount}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.close())
+			err = fmt.Errorf("file syncs are not counted: %w", errors.Join(err, s.close()))
 		}
 	}()
-	instance := filepath.Join(tracing, "instances", fmt.Sprintf("fettle-bench-%d", os.Getpid()))
+	instance := fmt.Sprintf("/proc/self/fd/%d/instances/fettle-bench-%d", mount.Fd(), os.Getpid())
 	if err := os.Mkdir(instance, 0o700); err != nil {
-		return nil, fmt.Errorf("file syncs are not counted: make a trace buffer: %w", err)
+		return nil, fmt.Errorf("make a trace buffer: %w", err)
 	}
 	s.instance = instance
 	// Threads that the process starts later count too.
 	if err := s.set("options/event-fork", "1"); err != nil {
-		return nil, fmt.Errorf("file syncs are not counted: %w", err)
+		return nil, err
 	}
 	if err := s.check(ctx, dir); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// mountTracing gives a tracefs without a place in the tree (fsmount(2)). There is but one behind all mounts.
+func mountTracing() (*os.File, error) {
+	const name = "tracefs"
+	made, err := unix.Fsopen(name, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("open "+name, err)
+	}
+	defer unix.Close(made) //nolint:errcheck // it has done its work
+	if err := unix.FsconfigCreate(made); err != nil {
+		return nil, os.NewSyscallError("create "+name, err)
+	}
+	fd, err := unix.Fsmount(made, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("mount "+name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // check counts what it did itself: in a PID namespace the kernel would count another process.
@@ -70,13 +81,10 @@ func (s *syncCounter) check(ctx context.Context, dir string) error {
 		}
 		return errors.Join(f.Sync(), unix.Fdatasync(int(f.Fd())), f.Close(), os.Remove(f.Name()))
 	})
-	if err != nil {
-		return fmt.Errorf("file syncs are not counted: %w", err)
+	if err == nil && n != want {
+		err = fmt.Errorf("of %d of our own the kernel's trace has %d, as in a PID namespace", want, n)
 	}
-	if n != want {
-		return fmt.Errorf("file syncs are not counted: of %d of our own the kernel's trace has %d, as in a PID namespace", want, n)
-	}
-	return nil
+	return err
 }
 
 // count runs do and returns how many syncs a process made meanwhile, and until it made no more.
@@ -147,12 +155,9 @@ func (s *syncCounter) set(name, value string) error {
 }
 
 func (s *syncCounter) close() error {
-	var errs []error
+	var err error
 	if s.instance != "" {
-		errs = append(errs, os.Remove(s.instance))
+		err = os.Remove(s.instance)
 	}
-	if s.mounted != "" {
-		errs = append(errs, unix.Unmount(s.mounted, unix.MNT_DETACH))
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, s.mount.Close())
 }

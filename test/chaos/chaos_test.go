@@ -48,7 +48,7 @@ func TestAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.start(ctx, pluginBinary(t, r.dir)); err != nil {
-		t.Fatal(err)
+		t.Fatal(r.why(err))
 	}
 	defer r.fleet.shutDown()
 	seed := *seedFlag

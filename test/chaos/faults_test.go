@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -324,16 +325,28 @@ func (r *run) observe() (observation, error) {
 func (r *run) hang(ctx context.Context, f fault) error {
 	const firstVisit = 900_000_000
 	r.calm()
-	n := int(f.choice % slowCount)
-	disk, id := r.slow[n], r.slowID(dirName(n))
-	// The disk may be in use for long; then the plugin feels it when that pod ends, or not at all.
-	err := r.eventually(ctx, soon/10, "the disk is free", func() bool { return r.scheduler.reserve(id) })
+	var disk *slowDisk
+	var id deviceID
+	// All disks may be in use for long; then the plugin feels it when that pod ends, or not at all.
+	reserved := r.eventually(ctx, soon/10, "a disk is free", func() bool {
+		for i := range slowCount {
+			n := (int(f.choice%slowCount) + i) % slowCount
+			if disk, id = r.slow[n], r.slowID(dirName(n)); r.scheduler.reserve(id) {
+				return true
+			}
+		}
+		return false
+	}) == nil
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	reserved := err == nil
 	if err := disk.freeze(); err != nil {
 		return err
+	}
+	window := &hangWindow{device: id}
+	if !f.early {
+		r.window.Store(window)
+		defer r.window.Store(nil)
 	}
 	if reserved {
 		r.visits++
@@ -344,7 +357,7 @@ func (r *run) hang(ctx context.Context, f fault) error {
 		r.later(ctx, f.length, disk.thaw)
 		return nil
 	}
-	return errors.Join(r.others(ctx, f, id), disk.thaw())
+	return errors.Join(r.others(ctx, f, window), disk.thaw())
 }
 
 // visit is a pod that wants one device and leaves at once.
@@ -357,23 +370,23 @@ func (r *run) visit(ctx context.Context, number int, id deviceID) error {
 	return r.use(ctx, p, claims, rand.New(rand.NewPCG(1, uint64(number))), true)
 }
 
-// others wants claims on other devices to be served while one does not answer.
-func (r *run) others(ctx context.Context, f fault, id deviceID) error {
+// others wants claims on other devices to be served while one does not answer, if the plugin was asked for that one.
+func (r *run) others(ctx context.Context, f fault, window *hangWindow) error {
 	if _, err := r.victim(ctx, f, false); err != nil {
 		return err
 	}
-	window := &hangWindow{device: id, begin: time.Now()}
-	r.window.Store(window)
 	r.horizon.Store(r.operations.Load() + slack)
-	defer r.window.Store(nil)
 	wait(ctx, f.length)
 	// A machine with much else to do may need longer.
-	err := r.eventually(ctx, soon, "claims on other devices are served", func() bool { return window.served.Load() > 0 })
+	err := r.eventually(ctx, soon, "claims on other devices are served", func() bool {
+		return window.felt.Load() == nil || window.served.Load() > 0
+	})
 	served := window.served.Load()
 	r.trace.note("the disk goes on; %d calls for other devices were served", served)
 	r.served += served
 	if err != nil && ctx.Err() == nil {
-		r.report(violation{heldUp, id.String(), fmt.Sprintf("while it did not answer, no claim on another device was served for %s", soon)})
+		text := fmt.Sprintf("while it did not answer, no claim on another device was served for %s", soon)
+		r.report(violation{heldUp, window.device.String(), text})
 	}
 	return nil
 }
@@ -381,23 +394,33 @@ func (r *run) others(ctx context.Context, f fault, id deviceID) error {
 // hangWindow is the time in which a device does not answer.
 type hangWindow struct {
 	device deviceID
-	begin  time.Time
-	// served counts the calls for other devices that began and were answered in it.
+	// felt is when the plugin was first asked for the device; nil before.
+	felt atomic.Pointer[time.Time]
+	// served counts the calls for other devices that began and were answered some time after that.
 	served atomic.Int64
 }
 
-// answered counts calls that were served for other devices while one hangs.
+// among says whether a claim has the device that does not answer. A look does nothing to it.
+func (w *hangWindow) among(claims []*tenancy) bool {
+	return slices.ContainsFunc(claims, func(t *tenancy) bool { return !t.want.look && slices.Contains(ids(t), w.device) })
+}
+
+// asking takes note of calls for a device that does not answer.
+func (r *run) asking(claims []*tenancy) {
+	if w := r.window.Load(); w != nil && w.among(claims) {
+		now := time.Now()
+		w.felt.CompareAndSwap(nil, &now)
+	}
+}
+
+// answered counts calls that were served for other devices while the plugin must be stuck in one.
 func (r *run) answered(begin time.Time, claims []*tenancy) {
+	const stuck = 500 * time.Millisecond
 	w := r.window.Load()
-	if w == nil || begin.Before(w.begin) {
+	if w == nil || w.among(claims) {
 		return
 	}
-	for _, t := range claims {
-		for _, g := range t.grants {
-			if g.id == w.device {
-				return
-			}
-		}
+	if felt := w.felt.Load(); felt != nil && begin.After(felt.Add(stuck)) {
+		w.served.Add(1)
 	}
-	w.served.Add(1)
 }

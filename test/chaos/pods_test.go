@@ -250,6 +250,7 @@ func (r *run) ask(ctx context.Context, patience time.Duration, claims []*tenancy
 	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	request := &drapb.NodePrepareResourcesRequest{Claims: wire(claims)}
+	r.asking(claims)
 	begin := time.Now()
 	response, err := client.NodePrepareResources(call, request)
 	took := time.Since(begin)
@@ -439,6 +440,7 @@ func (r *run) askBack(ctx context.Context, claims []*tenancy) bool {
 	}
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
+	r.asking(claims)
 	begin := time.Now()
 	response, err := client.NodeUnprepareResources(call, &drapb.NodeUnprepareResourcesRequest{Claims: wire(claims)})
 	if err != nil {

@@ -325,6 +325,13 @@ func (r *run) report(found ...violation) {
 	}
 }
 
+// why adds to an error what led to it: a violation, or a process that ended, cancels everything.
+func (r *run) why(err error) error {
+	r.resultMu.Lock()
+	defer r.resultMu.Unlock()
+	return fmt.Errorf("%w; errors: %w; violations: %q", err, errors.Join(r.errs...), r.violations)
+}
+
 // fail takes note of what keeps the test itself from going on.
 func (r *run) fail(err error) {
 	if err == nil || errors.Is(err, context.Canceled) {
