@@ -149,9 +149,10 @@ test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the
 test-crash: ## Kill the plugin, lose power and fail the disk at every operation of its life
 	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' ./kubeletplugin/engine | grep -vE '^(=== |    ---)'
 
+# One package after the other: the chaos test needs the machine to itself.
 .PHONY: test-api
 test-api: cluster-build $(TOOLS)/helm ## Run the tests against a real API server
-	go test -count=1 -timeout 20m -run '$(API_TESTS)' \
+	go test -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' \
 		$$(grep -rlE '^func Test(Older)?API\(' --include='*_test.go' cmd controller kubeletplugin pkg test | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 # Without root, or on a kernel that lacks something, one line says why; CI must not skip.

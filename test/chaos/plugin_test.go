@@ -139,6 +139,7 @@ func (i *instance) start(ctx context.Context) (*exec.Cmd, error) {
 	defer log.Close()
 	args := append(slices.Clone(i.fleet.args), "--pod-uid="+i.uid, "--http-address=127.0.0.1:"+i.ports[0], "--health-port="+i.ports[1])
 	command := exec.Command(i.fleet.binary, args...) //nolint:noctx // it is ended by signals only
+	command.Env = []string{}                         // what make exports for tests names no flag of the plugin
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)

@@ -86,6 +86,7 @@ func (m *machine) run() error {
 		fmt.Sprintf("--pod-uid=pod-%d", m.starts), "--host-root="+m.host, "--kubelet-plugins-dir="+m.plugins,
 		"--kubelet-registry-dir="+m.registry, "--cdi-root="+m.cdi, "--state-dir="+m.state, "--nvml-command=",
 		fmt.Sprintf("--http-address=127.0.0.1:%d", apitest.FreePort(m.t)), fmt.Sprintf("--health-port=%d", apitest.FreePort(m.t)))
+	m.process.Env = []string{} // what make exports for tests names no flag of the plugin
 	m.process.Stdout, m.process.Stderr = log, log
 	if err := m.process.Start(); err != nil {
 		return err
