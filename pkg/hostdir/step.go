@@ -70,8 +70,8 @@ func plan(d *Dir, path, claim string) (step.Step, error) {
 	return step.Step{Kind: StepKind, Target: path, Params: params}, nil
 }
 
-// purgeAtOnce is how long Undo deletes before it leaves the rest to the background.
-const purgeAtOnce = 100 * time.Millisecond
+// purgeAtOnce is how long Undo deletes before it leaves the rest to the background. Only the directory's own claims wait meanwhile.
+const purgeAtOnce = 500 * time.Millisecond
 
 // Kind does and undoes the step under a host root. open is OpenRoot, or what a test puts in its place.
 func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
