@@ -56,6 +56,8 @@ type Config struct {
 	KubeletState string
 	// NVMLCommand is the path of the fettle-nvml binary. Empty: never asked.
 	NVMLCommand string
+	// Started is called once, when the API server first holds what is to be published. It may be nil.
+	Started func()
 	// Version is the build's own version, shown in AcceleratorNode.
 	Version string
 

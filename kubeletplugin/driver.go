@@ -107,8 +107,7 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 // metadata is the published attributes of a device, for the file that KEP-5304 puts into the container.
 func metadata(v *view, d *record.Device) *kubeletplugin.DeviceMetadata {
 	m := &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{}}
-	_, kind, _ := strings.Cut(d.Pool, "/")
-	dev, _ := v.Find(device.Kind(kind), d.Name)
+	dev, _ := v.Find(kindOf(d), d.Name)
 	for name, value := range dev.Attributes {
 		m.Attributes[string(name)] = value
 	}
@@ -232,12 +231,14 @@ func (p *Plugin) publish(ctx context.Context) {
 		case <-retiredChanged:
 		case <-again:
 		case <-p.freed:
+			p.specs.sweep(ctx)
 		}
 	}
 }
 
 func (p *Plugin) publishView(ctx context.Context, v *view) error {
 	if p.retired.is() {
+		p.specs.synced = nil // its files go; they are written again when the node is taken back
 		return p.helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}})
 	}
 	if err := p.specs.sync(ctx, v); err != nil {

@@ -39,7 +39,7 @@ type HealthConfig struct {
 	Rules []health.Rule `json:"rules,omitempty"`
 	// Interval is how often counters and states are read. Events need no interval. Default 10s.
 	Interval metav1.Duration `json:"interval,omitempty"`
-	// DisabledSources are not asked, and what they said before is forgotten: aer, nvml, ras.
+	// DisabledSources are not asked, and what they said before is forgotten: aer, nvml, ras, rival.
 	DisabledSources []string `json:"disabledSources,omitempty"`
 	// DisableEviction keeps pods on a device that failed: its taint is NoSchedule instead of NoExecute.
 	DisableEviction bool `json:"disableEviction,omitempty"`
@@ -73,9 +73,9 @@ func (c HealthConfig) validate() []error {
 		}
 	}
 	for i, source := range c.DisabledSources {
-		if !slices.Contains([]string{health.SourceAER, health.SourceNVML, health.SourceRAS}, source) {
-			errs = append(errs, fmt.Errorf("health.disabledSources[%d]: %q, want %s, %s or %s",
-				i, source, health.SourceAER, health.SourceNVML, health.SourceRAS))
+		if !slices.Contains([]string{health.SourceAER, health.SourceNVML, health.SourceRAS, health.SourceRival}, source) {
+			errs = append(errs, fmt.Errorf("health.disabledSources[%d]: %q, want %s, %s, %s or %s",
+				i, source, health.SourceAER, health.SourceNVML, health.SourceRAS, health.SourceRival))
 		}
 	}
 	return errs
@@ -140,7 +140,7 @@ func newHealthKeeper(
 // run watches until ctx ends. A retired node is not watched: its files are gone, and its GPUs are let go of.
 func (k *healthKeeper) run(ctx context.Context) {
 	var group errgroup.Group
-	for _, part := range []func(context.Context){k.keep, k.poll, k.watchNVML, k.probeTaints} {
+	for _, part := range []func(context.Context){k.keep, k.poll, k.watchNVML, k.watchRivals, k.probeTaints} {
 		group.Go(func() error { part(ctx); return nil })
 	}
 	_ = group.Wait() // no part returns an error

@@ -5,7 +5,9 @@ package kubeletplugin
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -29,7 +31,7 @@ type looker struct {
 	query func(context.Context) (nvml.Report, error)
 	// uevents carries a value for every burst of kernel events; nil where the kernel does not tell.
 	uevents <-chan struct{}
-	// wake carries a value when a claim gave something back that must be looked at.
+	// wake carries a value when a claim gave something back, so that a device may be free again.
 	wake   chan struct{}
 	purger *purger
 	// recovering are the devices, by pool and name, whose last claim an earlier process left halfway. Nil: none.
@@ -39,28 +41,34 @@ type looker struct {
 	// a node without persistence mode, so it is asked only when the kernel's story changed.
 	asked  []device.Device
 	report *nvml.Report
+	// found is what the last look found, without what claims make of it. Nil before the first.
+	found *view
 }
 
 // run looks at once, then on every kernel event and at the latest after the configured interval, until ctx ends.
 func (l *looker) run(ctx context.Context) {
 	ticker := time.NewTicker(l.config.File.DiscoveryInterval.Duration)
 	defer ticker.Stop()
+	l.look(ctx)
 	for {
-		l.look(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			l.look(ctx)
 		case <-l.uevents:
+			l.look(ctx)
 		case <-l.wake:
+			l.judge(ctx)
 		case <-l.purger.done:
+			l.judge(ctx)
 		}
 	}
 }
 
 func (l *looker) look(ctx context.Context) {
 	start := time.Now()
-	v, err := l.machine(ctx)
+	found, err := l.machine(ctx)
 	if ctx.Err() != nil {
 		return // the process ends: what was not looked at is not gone
 	}
@@ -69,11 +77,24 @@ func (l *looker) look(ctx context.Context) {
 		l.metrics.backgroundErrors.WithLabelValues("discovery").Inc()
 		return
 	}
+	l.metrics.discovery.Observe(time.Since(start).Seconds())
+	l.found = found
+	l.judge(ctx)
+}
+
+// judge decides which of the devices that were found may be given out now.
+func (l *looker) judge(ctx context.Context) {
+	if l.found == nil {
+		return // the next look does
+	}
+	v := &view{devices: l.found.devices, problems: slices.Clone(l.found.problems), withheld: maps.Clone(l.found.withheld)}
+	l.withholdDirty(v)
+	l.withholdRecovering(v)
 	if l.latest.set(v) {
 		klog.FromContext(ctx).Info("Hardware changed", "devices", len(v.devices), "withheld", len(v.withheld), "problems", len(v.problems))
 	}
 	whole, _ := l.latest.get()
-	l.metrics.observeView(whole, time.Since(start))
+	l.metrics.observeView(whole)
 	for _, dir := range dirtyDirectories(v) {
 		l.purger.start(ctx, l.config.hostPath(dir))
 	}
@@ -101,8 +122,6 @@ func (l *looker) machine(ctx context.Context) (*view, error) {
 		}
 	}
 	v := &view{devices: inventory.Devices, problems: inventory.Problems, withheld: map[string]string{}}
-	l.withholdDirty(v)
-	l.withholdRecovering(v)
 	withholdUnusable(v)
 	return v, nil
 }

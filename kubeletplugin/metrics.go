@@ -75,8 +75,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-func (m *metrics) observeView(v *view, took time.Duration) {
-	m.discovery.Observe(took.Seconds())
+func (m *metrics) observeView(v *view) {
 	devices, withheld := map[device.Kind]int{}, map[device.Kind]int{}
 	for _, d := range v.devices {
 		devices[d.Kind]++

@@ -108,7 +108,8 @@ func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
 			hostdir.StepKind: hostdir.Kind(p.config.HostRoot, hostdir.OpenRoot),
 			cdi.StepKind:     dir.Kind(),
 		},
-		Machine: p.machine, MayUse: p.health.mayPrepare, Claim: p.claim, KubeletState: p.config.KubeletState,
+		Machine: p.machine, MayUse: p.health.mayPrepare, Quarantine: p.health.quarantine,
+		Clear: p.health.clear, Claim: p.claim, KubeletState: p.config.KubeletState,
 		Uptime: uptime, Budget: callBudget, Report: p.tell,
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -32,6 +33,8 @@ const (
 type reporter struct {
 	plugin *Plugin
 	client dynamic.ResourceInterface
+	// started: Started was called.
+	started bool
 	// written is the last status that the API server took.
 	written *v1alpha1.AcceleratorNodeStatus
 }
@@ -83,7 +86,7 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	uids, err := r.plugin.store.UIDs()
+	uids, err := r.plugin.claimsHeld()
 	if err != nil {
 		return false, err
 	}
@@ -99,6 +102,7 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	if published {
 		r.plugin.setPublishError(nil)
 		r.plugin.metrics.lastPublished.SetToCurrentTime()
+		r.start()
 	}
 	status := nodeStatus(statusInput{
 		node: r.plugin.config.Node, version: r.plugin.config.Version, view: v, slices: slices, prepared: len(uids),
@@ -112,6 +116,13 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	}
 	r.written = &status
 	return published, nil
+}
+
+func (r *reporter) start() {
+	if !r.started && r.plugin.config.Started != nil {
+		r.plugin.config.Started()
+	}
+	r.started = true
 }
 
 // before is the last status that was written, by an earlier process where this one has not written yet. Nil if there is none, or
@@ -183,6 +194,15 @@ func wrap(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+// claimsHeld are the claims that hold something on this node, those whose record is damaged too.
+func (p *Plugin) claimsHeld() ([]string, error) {
+	uids, err := p.store.UIDs()
+	damaged, err2 := p.store.Damaged()
+	uids = append(uids, damaged...)
+	slices.Sort(uids)
+	return slices.Compact(uids), errors.Join(err, err2)
+}
+
 // removeFiles removes what the plugin keeps on the node, and returns false where a claim was prepared meanwhile.
 func (p *Plugin) removeFiles(ctx context.Context) (bool, error) {
 	hold, err := p.store.LockAll(ctx)
@@ -190,7 +210,7 @@ func (p *Plugin) removeFiles(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer hold.Release()
-	uids, err := p.store.UIDs()
+	uids, err := p.claimsHeld()
 	if err != nil || len(uids) > 0 {
 		return false, err
 	}

@@ -68,6 +68,8 @@ func reasonFor(err error) string {
 	switch {
 	case overtaken(err):
 		return reasonOvertaken
+	case errors.Is(err, record.ErrBusy):
+		return reasonPending
 	case errors.Is(err, engine.ErrDeviceGone):
 		return reasonDeviceGone
 	case errors.Is(err, errUnhealthy):
@@ -82,7 +84,7 @@ func reasonFor(err error) string {
 // overtaken says whether a call came too late for what its claim is now. That is nothing to tell about the claim as it is.
 func overtaken(err error) bool {
 	_, stale := errors.AsType[*record.StaleError](err)
-	return stale || errors.Is(err, engine.ErrChanged)
+	return stale || errors.Is(err, engine.ErrChanged) || errors.Is(err, engine.ErrOvertaken)
 }
 
 // refused tells that a claim could not be prepared.

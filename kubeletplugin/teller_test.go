@@ -3,6 +3,7 @@
 package kubeletplugin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -37,11 +38,25 @@ func TestReasons(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", &engine.PendingError{UID: "u1"}), "PreparePending"},
 		{&record.StaleError{UID: "u1"}, "PrepareOvertaken"},
 		{fmt.Errorf("claim x: %w", engine.ErrChanged), "PrepareOvertaken"},
+		{fmt.Errorf("wrapped: %w", engine.ErrOvertaken), "PrepareOvertaken"},
+		{fmt.Errorf("device x %w: another call works on it: %w", record.ErrBusy, context.DeadlineExceeded), "PreparePending"},
+		{fmt.Errorf("claim x %w: another call works on it: %w", record.ErrBusy, engine.ErrOvertaken), "PrepareOvertaken"},
 		{errors.New("anything else"), "PrepareFailed"},
 	}
 	for _, tt := range tests {
 		if got := reasonFor(tt.err); got != tt.want {
 			t.Errorf("reasonFor(%v) = %s, want %s", tt.err, got, tt.want)
+		}
+	}
+}
+
+// TestOvertakenIsNotTold: that a claim is not what it was when its call came is nothing to say about the claim. The teller has no client
+// and no recorder here.
+func TestOvertakenIsNotTold(t *testing.T) {
+	c := allocated("u1", result("gpu", device.KindGPU, "gpu0"))
+	for _, cause := range []error{&record.StaleError{UID: "u1"}, engine.ErrChanged, engine.ErrOvertaken} {
+		if err := (&teller{}).refused(t.Context(), c, fmt.Errorf("claim x: %w", cause)); err != nil {
+			t.Errorf("%v: %v", cause, err)
 		}
 	}
 }

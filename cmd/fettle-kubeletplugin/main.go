@@ -68,6 +68,11 @@ func serve(ctx context.Context, o options) error {
 		return err
 	}
 	o.config.File, o.config.Version = file, version
+	o.config.Started = func() {
+		if err := trim(); err != nil {
+			klog.FromContext(ctx).Error(err, "The process keeps memory that it does not need")
+		}
+	}
 	clients, err := connect(o)
 	if err != nil {
 		return err

@@ -36,6 +36,10 @@ type Config struct {
 	Machine func() Machine
 	// MayUse says why an allocated device must not be given to a claim that does not have it yet. Nil: nothing stands against any.
 	MayUse func(*resourceapi.ResourceClaim, *claim.Result) error
+	// Quarantine keeps a record's devices from everybody else, whatever becomes of the record, since a step of it could not be undone;
+	// Clear takes that back. Nil: nobody is told.
+	Quarantine func(r *record.Record, cause error)
+	Clear      func(r *record.Record)
 	// Claim reads a claim from the API server. Its errors are those of package api/errors.
 	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
 	// KubeletState is the path of kubelet's dra_manager_state. Empty: nothing is ever collected.
@@ -175,14 +179,13 @@ func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []
 		return nil, nil, err
 	}
 	r, err := e.load(ctx, uid)
-	if err == nil && r != nil {
-		for i := range r.Devices {
-			if d := &r.Devices[i]; !d.AdminAccess {
+	if err == nil {
+		held := e.linked(uid, r)
+		for i := range held {
+			if d := &held[i]; !d.AdminAccess {
 				devices = append(devices, d.Pool+"/"+d.Name)
 			}
 		}
-	}
-	if err == nil {
 		op.is("waits for its devices")
 		err = hold.Devices(ctx, devices)
 	}
@@ -191,6 +194,30 @@ func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []
 		return nil, nil, err
 	}
 	return hold, r, nil
+}
+
+// linked are the devices of a record or, where that is lost, those whose links name the claim.
+func (e *Engine) linked(uid string, r *record.Record) []record.Device {
+	if r != nil {
+		return r.Devices
+	}
+	machine := e.Machine()
+	if machine == nil || !e.Store.InDoubt(uid) {
+		return nil
+	}
+	var all []record.Device
+	for _, d := range machine.All() {
+		all = append(all, record.Device{Pool: e.poolOf(d), Name: d.Name})
+	}
+	return e.Store.LinkedTo(uid, all)
+}
+
+func (e *Engine) poolOf(d device.Device) string { return e.Node + "/" + string(d.Kind) }
+
+func (e *Engine) quarantine(r *record.Record, cause error) {
+	if e.Quarantine != nil {
+		e.Quarantine(r, cause)
+	}
 }
 
 // load reads a record, nil where there is none. The caller holds the claim.

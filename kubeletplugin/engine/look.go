@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -78,8 +77,7 @@ func (e *Engine) moved(r *record.Record) bool {
 	}
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		_, kind, _ := strings.Cut(d.Pool, "/")
-		dev, ok := machine.Find(device.Kind(kind), d.Name)
+		dev, ok := machine.Find(kindOf(d), d.Name)
 		if ok && !sameNumbers(d.Edits.Nodes, dev.Edits.Nodes) {
 			return true
 		}

@@ -34,6 +34,9 @@ type operation struct {
 
 	mu   sync.Mutex
 	what string
+	// undoing is the record of which a step is being undone, since when.
+	undoing      *record.Record
+	undoingSince time.Time
 }
 
 type verb string
@@ -60,13 +63,25 @@ func (e *PendingError) Error() string {
 		e.UID, e.Doing, e.For.Round(time.Millisecond), e.Cause)
 }
 
+// hungError is about a step that may never end. Its text stays the same for as long as that lasts.
+type hungError struct {
+	doing string
+	limit time.Duration
+}
+
+func (e *hungError) Error() string {
+	return fmt.Sprintf("it %s, for longer than a call may take (%s)", e.doing, e.limit)
+}
+
 // Unwrap is the end of the call's time.
 func (e *PendingError) Unwrap() error { return e.Cause }
 
+// ErrOvertaken ends a Prepare whose claim is unprepared meanwhile.
+var ErrOvertaken = errors.New("the claim is unprepared meanwhile")
+
 var (
-	errOvertaken = errors.New("the claim is unprepared meanwhile")
-	errBudget    = errors.New("the call's time is used up")
-	errStopped   = errors.New("the plugin ends: kubelet asks the next one")
+	errBudget  = errors.New("the call's time is used up")
+	errStopped = errors.New("the plugin ends: kubelet asks the next one")
 )
 
 // is says what the operation does now.
@@ -74,6 +89,13 @@ func (o *operation) is(what string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.what = what
+}
+
+// undoes notes that a step of a record is being undone from now on, or none.
+func (o *operation) undoes(r *record.Record) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.undoing, o.undoingSince = r, time.Now()
 }
 
 // detach lets the operation outlive its call, once, before its first change. It fails where the call has ended already.
@@ -86,10 +108,15 @@ func (o *operation) detach() error {
 	return context.Cause(o.ctx)
 }
 
-func (o *operation) pending(now time.Duration, cause error) *PendingError {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return &PendingError{UID: o.uid, Doing: string(o.verb) + ": " + o.what, For: now - o.started, Cause: cause}
+// pending is the answer to a call that waited as long as it may. A step that takes most of that to be undone may never end.
+func (e *Engine) pending(op *operation, cause error) *PendingError {
+	op.mu.Lock()
+	defer op.mu.Unlock() // until it is told: what follows the undoing, Clear above all, must come after
+	pending := &PendingError{UID: op.uid, Doing: string(op.verb) + ": " + op.what, For: e.Uptime() - op.started, Cause: cause}
+	if op.undoing != nil && errors.Is(cause, errBudget) && time.Since(op.undoingSince) > e.Budget/2 {
+		e.quarantine(op.undoing, &hungError{doing: pending.Doing, limit: e.Budget})
+	}
+	return pending
 }
 
 // work does one thing to a claim.
@@ -106,18 +133,18 @@ func (e *Engine) do(ctx context.Context, uid string, v verb, accept func(*operat
 			return nil, err
 		}
 		if !mine && v == unpreparing && op.verb != v {
-			op.cancel(errOvertaken)
+			op.cancel(ErrOvertaken)
 		}
 		select {
 		case <-op.done:
 		case <-ctx.Done():
 			if !mine {
-				return nil, op.pending(e.Uptime(), context.Cause(ctx))
+				return nil, e.pending(op, context.Cause(ctx))
 			}
 			select {
 			case <-op.done: // it ends with its call, having changed nothing
 			case <-op.detached:
-				return nil, op.pending(e.Uptime(), context.Cause(ctx))
+				return nil, e.pending(op, context.Cause(ctx))
 			}
 		}
 		if mine || op.verb == v && op.err == nil && accept(op) {

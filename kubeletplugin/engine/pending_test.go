@@ -211,7 +211,7 @@ func TestUnprepareWins(t *testing.T) {
 		s.at(g, "undo") // the step's context ended, and the rollback begins
 		g.open()
 		must(t, receive(t, back).err)
-		if got := receive(t, preparing); !errors.Is(got.err, errOvertaken) {
+		if got := receive(t, preparing); !errors.Is(got.err, ErrOvertaken) {
 			t.Errorf("the Prepare was answered with %+v, %v: want that it was overtaken", got.record, got.err)
 		}
 		if len(g.at) > 0 {
@@ -243,7 +243,7 @@ func TestUnprepareWinsOverDeafStep(t *testing.T) {
 		synctest.Wait()
 		close(deaf)
 		must(t, receive(t, back).err)
-		if got := receive(t, preparing); !errors.Is(got.err, errOvertaken) {
+		if got := receive(t, preparing); !errors.Is(got.err, ErrOvertaken) {
 			t.Errorf("the Prepare was answered with %+v, %v: want that it was overtaken", got.record, got.err)
 		}
 		if diff := cmp.Diff([]string{"apply ssd0", "undo ssd1", "undo ssd0"}, d.take()); diff != "" {

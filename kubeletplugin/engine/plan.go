@@ -3,9 +3,6 @@
 package engine
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -64,7 +61,7 @@ func (e *Engine) plan(c *resourceapi.ResourceClaim, a claim.Allocation, old *rec
 		}
 		d := record.Device{
 			Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
-			Effect: effect(result), Edits: edits,
+			Effect: result.Effect(), Edits: edits,
 		}
 		if equality.Semantic.DeepEqual(edits, dev.Edits) {
 			spec, err := cdi.Common(edits)
@@ -158,49 +155,28 @@ func shareID(r *claim.Result) string {
 	return string(*r.ShareID)
 }
 
-// effect identifies the configuration that all holders of a shared device must agree on, wherever each has it from.
-func effect(r *claim.Result) string {
-	if r.ShareID == nil {
-		return ""
-	}
-	config := r.Config
-	config.Sources, config.AllowedNamespaces = nil, nil
-	data, err := json.Marshal(config)
-	if err != nil {
-		return "unknown" // plain data always encodes
-	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:16])
-}
-
 // rebuild makes a record for a claim whose own is lost, from what the devices' links tell, so that it can be given back. What it
-// had done to them is not known: everything that could have been is undone. Nil: it holds no device. The caller holds the claim.
-func (e *Engine) rebuild(op *operation, hold *record.Hold) (*record.Record, error) {
-	var all []record.Device
+// had done to them is not known: everything that could have been is undone. The caller holds the claim and the devices.
+func (e *Engine) rebuild(uid string) (*record.Record, error) {
 	machine := e.Machine()
 	if machine == nil {
 		return nil, errUnseen
 	}
-	devices := map[string]device.Device{}
-	for _, d := range machine.All() {
-		pool := e.Node + "/" + string(d.Kind)
-		all = append(all, record.Device{Pool: pool, Name: d.Name})
-		devices[pool+"/"+d.Name] = d
-	}
-	r := &record.Record{UID: op.uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.Store.LinkedTo(op.uid, all)}
-	names := make([]string, 0, len(r.Devices))
-	for _, d := range r.Devices {
-		names = append(names, d.Pool+"/"+d.Name)
-	}
-	if err := hold.Devices(op.ctx, names); err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		if err := e.lent(r, devices[name]); err != nil {
+	r := &record.Record{UID: uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.linked(uid, nil)}
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		dev, _ := machine.Find(kindOf(d), d.Name)
+		if err := e.lent(r, dev); err != nil {
 			return nil, err
 		}
 	}
 	return r, e.Store.Create(r)
+}
+
+// kindOf is the kind of a recorded device, from its pool's name.
+func kindOf(d *record.Device) device.Kind {
+	_, kind, _ := strings.Cut(d.Pool, "/")
+	return device.Kind(kind)
 }
 
 // lent adds the steps that a lost record may have had for a device's directories.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -63,6 +64,11 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 		}
 		old = nil
 	}
+	if old == nil {
+		if err := e.leaveOthers(op, a); err != nil {
+			return nil, fmt.Errorf("give back what the claim held before: %w", err)
+		}
+	}
 	planned, err := e.plan(c, a, old)
 	if err != nil {
 		return nil, err
@@ -71,6 +77,20 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 		return e.start(op, planned)
 	}
 	return e.goOn(op, c, a, old, planned)
+}
+
+// leaveOthers gives back what a claim holds whose record is lost, where that is not what it is to have now: another pod had it. If it
+// is the same, that pod may still run, and what it has stays.
+func (e *Engine) leaveOthers(op *operation, a claim.Allocation) error {
+	wanted := deviceNames(a)
+	if !slices.ContainsFunc(e.linked(op.uid, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
+		return nil
+	}
+	r, err := e.rebuild(op.uid)
+	if err != nil {
+		return err
+	}
+	return e.release(op, r)
 }
 
 // goOn prepares a claim that has a record already, for the devices that it has now.

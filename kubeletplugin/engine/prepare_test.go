@@ -241,7 +241,7 @@ func TestShares(t *testing.T) {
 		differs bool
 	}{
 		"another configuration": {ofClass(allocated("u3", share(aDisk("ssd0"), "s3")), keepContentAt("/scratch")), true},
-		"no configuration":      {allocated("u3", share(aDisk("ssd0"), "s3")), true},
+		"no path of its own":    {ofClass(allocated("u3", share(aDisk("ssd0"), "s3")), keepContent), true},
 		"the whole device":      {ofClass(allocated("u3", aDisk("ssd0")), keepContentAt("/data")), false},
 	}
 	for name, tt := range tests {
@@ -301,7 +301,7 @@ func TestHolds(t *testing.T) {
 		"another order":     {[]apiResult{disk, gpu}, false},
 		"another request":   {[]apiResult{renamed, disk}, false},
 		"another device":    {[]apiResult{share(result("a", device.KindGPU, "gpu1"), "s1"), disk}, false},
-		"another kind":      {[]apiResult{share(result("a", device.KindHost, "gpu0"), "s1"), disk}, false},
+		"another kind":      {[]apiResult{share(result("a", device.KindFPGA, "gpu0"), "s1"), disk}, false},
 		"another share":     {[]apiResult{share(gpu, "s2"), disk}, false},
 		"the whole device":  {[]apiResult{result("a", device.KindGPU, "gpu0"), disk}, false},
 		"a look":            {[]apiResult{gpu, asAdmin(disk)}, false},

@@ -422,6 +422,109 @@ func TestDamagedRecordIsUnprepared(t *testing.T) {
 	}
 }
 
+// TestDamagedRecordOfAnotherAllocation: a claim whose record is lost and that has other devices now, so another pod, leaves nothing of
+// the last one's behind. Where it has the same devices, that pod may still run, and keeps what it wrote.
+func TestDamagedRecordOfAnotherAllocation(t *testing.T) {
+	before := []apiResult{aGPU("gpu0"), aDisk("ssd0")}
+	tests := map[string]struct {
+		now, freed []apiResult
+		empties    bool
+	}{
+		"the same":                {now: before},
+		"in another order":        {now: []apiResult{aDisk("ssd0"), aGPU("gpu0")}},
+		"other devices":           {now: []apiResult{aGPU("gpu1"), aDisk("ssd1")}, freed: before, empties: true},
+		"another directory":       {now: []apiResult{aGPU("gpu0"), aDisk("ssd1")}, freed: []apiResult{aDisk("ssd0")}, empties: true},
+		"another GPU":             {now: []apiResult{aGPU("gpu1"), aDisk("ssd0")}, freed: []apiResult{aGPU("gpu0")}, empties: true},
+		"the directory is a look": {now: []apiResult{aGPU("gpu0"), asAdmin(aDisk("ssd0"))}, freed: []apiResult{aDisk("ssd0")}, empties: true},
+	}
+	for name, tt := range tests {
+		for how, restarts := range map[string]bool{"found at the start": true, "found by the call": false} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				s := newSite(t)
+				s.prepare(allocated("u1", before...))
+				data := s.write("ssd0")
+				s.damage("u1")
+				if restarts {
+					s = s.restart()
+				}
+				r := s.prepare(allocated("u1", tt.now...))
+				if there(data) == tt.empties {
+					t.Errorf("the data is there: %v, want %v", there(data), !tt.empties)
+				}
+				s.heldBy("", tt.freed...)
+				for i := range r.Devices {
+					if d := tt.now[i]; d.AdminAccess == nil {
+						s.heldBy("u1", d)
+					}
+				}
+				s.records("u1")
+				if s.Store.InDoubt("u1") {
+					t.Error("still in doubt")
+				}
+				s.reported("RecordDamaged u1")
+				s.unprepare("u1")
+				s.heldBy("", append(tt.freed, tt.now...)...)
+			})
+		}
+	}
+}
+
+// TestDamagedRecordIsInTheWay: what a claim had, whose record is lost, is given back before it gets anything else, and kept from
+// everybody where that fails.
+func TestDamagedRecordIsInTheWay(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aDisk("ssd0")))
+	data := s.write("ssd0")
+	s.damage("u1")
+	v, repair := s.listen(), s.failing("undo", "ssd0")
+	next := allocated("u1", aDisk("ssd1"))
+	for range 2 {
+		if _, err := s.ask(next); !errors.Is(err, errInjected) || !strings.Contains(err.Error(), "held before") {
+			t.Errorf("error %v, want the step's, and what it was about", err)
+		}
+		v.are(t, "told", "quarantine u1 ssd0: injected")
+		s.inPhase("u1", record.Releasing)
+		s.heldBy("u1", aDisk("ssd0"))
+		s.heldBy("", aDisk("ssd1"))
+	}
+	repair()
+	s.prepare(next)
+	v.are(t, "told after the repair", "clear u1 ssd0")
+	s.heldBy("", aDisk("ssd0"))
+	if there(data) {
+		t.Error("the next claim finds the data")
+	}
+}
+
+// TestDamagedRecordWaitsForItsDevices: what is given back is locked as what is asked for is.
+func TestDamagedRecordWaitsForItsDevices(t *testing.T) {
+	for name, begin := range map[string]func(s *site) <-chan answer{
+		"prepare":   func(s *site) <-chan answer { return s.asking(allocated("u1", aDisk("ssd1"))) },
+		"unprepare": func(s *site) <-chan answer { return s.unpreparing("u1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *site) {
+				s.prepare(allocated("u1", aDisk("ssd0")))
+				data := s.write("ssd0")
+				s.damage("u1")
+				hold, err := s.Store.LockClaim(t.Context(), "another")
+				must(t, err)
+				must(t, hold.Devices(t.Context(), []string{"node-1/host/ssd0"}))
+				answers := begin(s)
+				synctest.Wait()
+				if !there(data) {
+					t.Error("emptied while somebody else has the device")
+				}
+				hold.Release()
+				must(t, receive(t, answers).err)
+				if there(data) {
+					t.Error("the data is still there")
+				}
+			})
+		})
+	}
+}
+
 // TestDamagedRecordBeforeTheFirstLook: kubelet may give a claim back before the machine was looked at.
 func TestDamagedRecordBeforeTheFirstLook(t *testing.T) {
 	s := newSite(t)

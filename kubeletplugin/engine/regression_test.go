@@ -166,7 +166,7 @@ func TestStalePrepareIsRefused(t *testing.T) {
 		s.unprepare("u2")
 		g.open()
 		must(t, receive(t, holder).err)
-		if got := receive(t, late); !errors.Is(got.err, errOvertaken) && !isStale(got.err) {
+		if got := receive(t, late); !errors.Is(got.err, ErrOvertaken) && !isStale(got.err) {
 			t.Errorf("the late one was answered with %+v, %v", got.record, got.err)
 		}
 		s.records("u1")

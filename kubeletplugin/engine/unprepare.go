@@ -46,7 +46,7 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment) (*record.Record
 		e.mu.Unlock()
 	}
 	if r == nil && e.Store.InDoubt(op.uid) {
-		if r, err = e.rebuild(op, hold); err != nil {
+		if r, err = e.rebuild(op.uid); err != nil {
 			return nil, err
 		}
 	}
@@ -74,12 +74,21 @@ func (e *Engine) releaseIn(ctx context.Context, op *operation, r *record.Record)
 			continue
 		}
 		op.is("undoes step " + r.Steps[i].String())
-		if err := e.Kinds.Undo(ctx, r.Steps[i].Step); err != nil {
+		op.undoes(r)
+		err := e.Kinds.Undo(ctx, r.Steps[i].Step)
+		op.undoes(nil)
+		if err != nil {
+			if ctx.Err() == nil {
+				e.quarantine(r, err)
+			}
 			return err
 		}
 		if noted {
 			noted = e.Store.Advance(r, record.Change{Step: i, State: step.Undone}) == nil
 		}
+	}
+	if e.Clear != nil {
+		e.Clear(r) // before the record goes: nobody would come back to it
 	}
 	if err := e.Store.Remove(r); err != nil {
 		return err

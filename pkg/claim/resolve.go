@@ -49,6 +49,9 @@ func Resolve(in Input) (Allocation, error) {
 	if faults := mountPathFaults(allocation.Results); len(faults) > 0 {
 		return Allocation{}, refuse(in.Claim, ReasonConfigInvalid, faults)
 	}
+	if faults := shareFaults(results, allocation.Results); len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonConfigInvalid, faults)
+	}
 	if faults := namespaceFaults(in.Claim.Namespace, allocation.Results); len(faults) > 0 {
 		return Allocation{}, refuse(in.Claim, ReasonNamespaceNotAllowed, faults)
 	}

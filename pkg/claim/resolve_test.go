@@ -220,6 +220,17 @@ func TestResolveRefuses(t *testing.T) {
 			reason: ReasonDeviceRepeated, fields: []string{"status.allocation.devices.results[1].device"},
 		},
 		{
+			name: "two shares with different configurations",
+			claim: allocated([]apiResult{share(result("a", "host", "h0"), "s"), share(result("b", "host", "h0"), "t")},
+				class(keep, "a", "b"), own(atData, "a")),
+			reason: ReasonConfigInvalid, fields: []string{"status.allocation.devices.results[1].device"},
+		},
+		{
+			name:   "a share of what is emptied",
+			claim:  allocated([]apiResult{result("a", "host", "h1"), share(result("b", "host", "h0"), "s")}),
+			reason: ReasonConfigInvalid, fields: []string{"status.allocation.devices.results[1].device"},
+		},
+		{
 			name: "all faults of all entries",
 			claim: allocated(gpu, class(`{"kind":"GPUConfig"}`, "main"), own(exclusive),
 				own(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"MPS","Mps":{}}}`)),

@@ -139,6 +139,15 @@ func otherRules() []Rule {
 			Source: GoneSource, Code: GoneCode, Severity: Fatal,
 			Message: "the device or its driver left the node while a claim holds it",
 		},
+		// Nobody new gets the device from here: who has it from there cannot be known.
+		{
+			Source: SourceRival, Code: RivalPlugin, Severity: Degraded,
+			Message: "a device plugin hands it out, too, so two pods may get it: remove one of the two from this node",
+		},
+		{
+			Source: SourceRival, Code: RivalDriver, Severity: Degraded,
+			Message: "another DRA driver hands it out, too, so two pods may get it: remove one of the two from this node",
+		},
 		{
 			Source: SourceFPGA, Code: "temperature-trip", Severity: Fatal,
 			Message: "the board is too hot: see its sensors and the machine's cooling",

@@ -99,6 +99,12 @@ const (
 	GoneCode   = "gone"
 )
 
+// RivalPlugin and RivalDriver are the levels of a device that somebody else on the node hands out, too.
+const (
+	RivalPlugin = "device-plugin"
+	RivalDriver = "dra-driver"
+)
+
 // maxReason is the most that a label value holds.
 const maxReason = 63
 

@@ -61,8 +61,9 @@ func (p *Poller) Poll(targets []Target) []Polled {
 		}
 		started[target.Name] = true
 		go func() {
-			defer p.end(target.Name)
-			results <- read(target)
+			one := read(target)
+			p.end(target.Name) // first: whoever has the result may ask again
+			results <- one
 		}()
 	}
 	done := map[string]Polled{}

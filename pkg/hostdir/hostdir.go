@@ -24,6 +24,9 @@ const trashPrefix = ".fettle-trash-"
 // scratchMode lets any user of a pod write, and none remove what another's user made, as in /tmp.
 const scratchMode = 0o777 | os.ModeSticky
 
+// closedMode is of a directory of which it is not known what mode it had.
+const closedMode = 0o755
+
 // Owner is the owner and mode that a directory had before it was lent.
 type Owner struct {
 	UID  int    `json:"uid"`

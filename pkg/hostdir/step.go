@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -44,25 +45,32 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	if dirty {
 		return step.Step{}, fmt.Errorf("host directory %s %w", path, ErrDirty)
 	}
-	return plan(d, path, claim)
+	owner, err := d.Owner()
+	if err != nil {
+		return step.Step{}, err
+	}
+	return plan(owner, path, claim)
 }
 
 // PlanUndo returns the step of a claim whose own record of it is lost, so that it can be undone: the directory is emptied, dirty or
-// not. What owner and mode were before is not known any more; they stay as they are.
+// not. What its mode was before is not known any more: one that is still lent is closed to all but its owner's writing.
 func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
 	d, err := Open(filepath.Join(hostRoot, path))
 	if err != nil {
 		return step.Step{}, err
 	}
 	defer d.Close()
-	return plan(d, path, claim)
-}
-
-func plan(d *Dir, path, claim string) (step.Step, error) {
 	owner, err := d.Owner()
 	if err != nil {
 		return step.Step{}, err
 	}
+	if os.FileMode(owner.Mode)&^os.ModeDir == scratchMode {
+		owner.Mode = closedMode
+	}
+	return plan(owner, path, claim)
+}
+
+func plan(owner Owner, path, claim string) (step.Step, error) {
 	params, err := json.Marshal(Params{Path: path, Claim: claim, Before: owner})
 	if err != nil {
 		return step.Step{}, fmt.Errorf("encode the step for %s: %w", path, err)

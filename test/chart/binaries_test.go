@@ -3,30 +3,106 @@
 package chart
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/health"
 )
 
 // TestConfigFile gives every rendered configuration file to the plugin's own strict reader.
 func TestConfigFile(t *testing.T) {
 	for _, v := range variants() {
 		t.Run(v.name, func(t *testing.T) {
-			file := find(t, renderObjects(t, v.args...), "ConfigMap", "fettle-kubeletplugin")
-			data, _, err := unstructured.NestedString(file.Object, "data", "config.yaml")
-			if err != nil {
+			parseConfig(t, v.args...)
+		})
+	}
+}
+
+// parseConfig reads the configuration file that the chart renders with args.
+func parseConfig(t *testing.T, args ...string) kubeletplugin.FileConfig {
+	t.Helper()
+	file := find(t, renderObjects(t, args...), "ConfigMap", "fettle-kubeletplugin")
+	data, _, err := unstructured.NestedString(file.Object, "data", "config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := kubeletplugin.ParseFile([]byte(data))
+	if err != nil {
+		t.Errorf("%v in\n%s", err, data)
+	}
+	return config
+}
+
+// TestHealthValue checks that the value health reaches the plugin as it was written, whole or in part.
+func TestHealthValue(t *testing.T) {
+	byDefault := parseConfig(t).Health
+	interval := byDefault
+	interval.Interval = metav1.Duration{Duration: time.Minute}
+	tests := []struct {
+		name, values string
+		want         kubeletplugin.HealthConfig
+	}{
+		{"nothing", "health: {}", byDefault},
+		{"one thing", "health: {interval: 1m}", interval},
+		{
+			"everything", `
+health:
+  interval: 5s
+  disableEviction: true
+  disabledSources: [ras, rival]
+  rules:
+    - {source: rival, severity: ignored}
+    - {source: xid, code: "94", severity: fatal, message: "drain it: now"}
+    - {source: xid, code: "14[4-9]", severity: ignored}
+    - {source: aer, code: "nonfatal.*", severity: degraded, recoverAfter: 2h}
+`,
+			kubeletplugin.HealthConfig{
+				Interval: metav1.Duration{Duration: 5 * time.Second}, DisableEviction: true, DisabledSources: []string{"ras", "rival"},
+				Rules: []health.Rule{
+					{Source: health.SourceRival, Severity: health.Ignored},
+					{Source: health.SourceXid, Code: "94", Severity: health.Fatal, Message: "drain it: now"},
+					{Source: health.SourceXid, Code: "14[4-9]", Severity: health.Ignored},
+					{Source: health.SourceAER, Code: "nonfatal.*", Severity: health.Degraded, RecoverAfter: metav1.Duration{Duration: 2 * time.Hour}},
+				},
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "values.yaml")
+			if err := os.WriteFile(file, []byte(test.values), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := kubeletplugin.ParseFile([]byte(data)); err != nil {
-				t.Errorf("%v in\n%s", err, data)
+			if diff := cmp.Diff(test.want, parseConfig(t, "--values="+file).Health); diff != "" {
+				t.Errorf("health (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestEverySource checks that the chart's schema knows the sources that the plugin knows, and no others.
+func TestEverySource(t *testing.T) {
+	for _, source := range health.Sources() {
+		rule := []string{"--set=health.rules[0].source=" + source + ",health.rules[0].severity=ignored"}
+		if rules := parseConfig(t, rule...).Health.Rules; len(rules) != 1 || rules[0].Source != source {
+			t.Errorf("source %s: rules %+v", source, rules)
+		}
+	}
+	for _, source := range []string{health.SourceAER, health.SourceNVML, health.SourceRAS, health.SourceRival} {
+		off := parseConfig(t, "--set=health.disabledSources[0]="+source).Health.DisabledSources
+		if diff := cmp.Diff([]string{source}, off); diff != "" {
+			t.Errorf("disabled (-want +got):\n%s", diff)
+		}
 	}
 }
 

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/fettle-dev/fettle/test/cluster/internal/apiclient"
 	"github.com/fettle-dev/fettle/test/cluster/internal/network"
@@ -101,23 +104,26 @@ func (c *Cluster) startContainerd(ctx context.Context, n plan.Node) error {
 		return err
 	}
 	return await(ctx, "containerd", 30*time.Second, d, func(ctx context.Context) error {
-		return dial(ctx, filepath.Join(n.Dirs.Run, "containerd", "containerd.sock"))
+		return servesCRI(ctx, filepath.Join(n.Dirs.Run, "containerd", "containerd.sock"))
 	})
 }
 
-// dial connects to a socket whose path may be longer than the 107 bytes that a socket address has.
-func dial(ctx context.Context, path string) error {
+// servesCRI asks containerd for its version: it listens some time before it serves kubelet. The path of its socket may be longer than
+// the 107 bytes that a socket address has.
+func servesCRI(ctx context.Context, path string) (err error) {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", short)
+	conn, err := grpc.NewClient(fmt.Sprintf("unix:///proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
-	return conn.Close()
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	_, err = cri.NewRuntimeServiceClient(conn).Version(ctx, &cri.VersionRequest{})
+	return err
 }
 
 // startKubelet waits until the node is Ready by a report that is newer than the start, and the new kubelet serves.

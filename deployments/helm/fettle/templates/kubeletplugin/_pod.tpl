@@ -13,6 +13,10 @@ nvml:
 {{- if .Values.deviceMetadata }}
 deviceMetadata: true
 {{- end }}
+{{- with .Values.health }}
+health:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .Values.hostDevices }}
 hostDevices:
   {{- toYaml . | nindent 2 }}
