@@ -59,9 +59,9 @@ func (l *looker) run(ctx context.Context) {
 		case <-l.uevents:
 			l.look(ctx)
 		case <-l.wake:
-			l.judge(ctx)
+			l.judgeSoon(ctx)
 		case <-l.purger.done:
-			l.judge(ctx)
+			l.judgeSoon(ctx)
 		}
 	}
 }
@@ -80,6 +80,16 @@ func (l *looker) look(ctx context.Context) {
 	l.metrics.discovery.Observe(time.Since(start).Seconds())
 	l.found = found
 	l.judge(ctx)
+}
+
+// judgeSoon judges once for all that is given back within a moment: what a claim leaves is mostly gone when it is answered.
+func (l *looker) judgeSoon(ctx context.Context) {
+	const pause = 200 * time.Millisecond
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+		l.judge(ctx)
+	}
 }
 
 // judge decides which of the devices that were found may be given out now.

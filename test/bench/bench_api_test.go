@@ -67,9 +67,9 @@ func checkNames(t *testing.T, all []map[string]any) {
 		}
 	}
 	optional := map[string]bool{
-		"prepare.burst64": true, // bursts are smaller here
-		"cpu.containerd":  checkContainerd(filepath.Join("..", "..", ".cache", "bin")) != nil,
-		"prepare.syncs":   os.Geteuid() != 0, "unprepare.syncs": os.Geteuid() != 0,
+		"prepare.burst64": true, "floor.burst64": true, "prepare.burst64_over_floor": true, // bursts are smaller here
+		"cpu.containerd": checkContainerd(filepath.Join("..", "..", ".cache", "bin")) != nil,
+		"prepare.syncs":  os.Geteuid() != 0, "unprepare.syncs": os.Geteuid() != 0,
 	}
 	for name := range units() {
 		if !values[name] && !optional[name] {

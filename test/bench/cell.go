@@ -101,7 +101,8 @@ func (b *bench) floorOnce(s samples) error {
 	return nil
 }
 
-// burst measures calls at once: the GETs of the same claims, the Prepares, the Unprepares, and one call with all claims.
+// burst measures calls at once: the GETs of the same claims, the Prepares, the Unprepares, the least that a Prepare can be, and one call
+// with all claims.
 func (b *bench) burst(ctx context.Context, c cell) (samples, error) {
 	s := samples{}
 	err := b.passes(ctx, c, func(pass, i int) (int, error) {
@@ -114,6 +115,9 @@ func (b *bench) burst(ctx context.Context, c cell) (samples, error) {
 			return 0, err
 		}
 		if err := second(ctx, c, round, s); err != nil {
+			return 0, err
+		}
+		if err := b.burstFloor(ctx, c, round, s); err != nil {
 			return 0, err
 		}
 		return len(round), b.wave(ctx, c, round, s)
@@ -135,6 +139,35 @@ func (b *bench) burstPrepare(ctx context.Context, c cell, round []claim, s sampl
 		}
 	}
 	return s.round(ctx, unprepare, unprepareWall, round, c.plugin.unprepare)
+}
+
+// burstFloor measures what every Prepare has in it, for all claims at once: the GET, a call without a claim, a durable file.
+func (b *bench) burstFloor(ctx context.Context, c cell, round []claim, s samples) error {
+	files := make(chan string, len(round))
+	_, all, err := together(ctx, round, func(ctx context.Context, one claim) (time.Duration, error) {
+		if _, err := b.get(ctx, one); err != nil {
+			return 0, err
+		}
+		if _, err := c.plugin.nothing(ctx, one); err != nil {
+			return 0, err
+		}
+		name, took, err := b.floor.create()
+		if err == nil {
+			files <- name
+		}
+		return took, err
+	})
+	close(files)
+	for name := range files {
+		if _, gone := b.floor.remove(name); gone != nil {
+			return gone
+		}
+	}
+	if err != nil {
+		return err
+	}
+	s.add(floorWall, all)
+	return nil
 }
 
 // wave measures one call for all claims, where one has a device as it is: the others would wait for directories and files that are

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +26,7 @@ type floor struct {
 	dir  string
 	log  *os.File
 	data []byte
-	next int
+	next atomic.Int64
 }
 
 func newFloor(dir string) (*floor, error) {
@@ -43,8 +44,7 @@ func (f *floor) close() error { return f.log.Close() }
 
 // create times what makes a new file of 2 KiB durable: temporary file, sync, rename, sync of the directory.
 func (f *floor) create() (name string, took time.Duration, err error) {
-	f.next++
-	name = filepath.Join(f.dir, strconv.Itoa(f.next))
+	name = filepath.Join(f.dir, strconv.FormatInt(f.next.Add(1), 10))
 	begin := time.Now()
 	file, err := os.Create(name + ".tmp")
 	if err != nil {

@@ -36,6 +36,7 @@ const (
 	unprepareWall = "unprepare.wall"
 	getWall       = "get.wall"
 	waveWall      = "wave.wall"
+	floorWall     = "floor.wall"
 )
 
 // The units.
@@ -67,9 +68,11 @@ func units() map[string]string {
 		"cpu.plugin": unitMS, "cpu.containerd": unitMS,
 		"prepare.flatness": unitRatio, "unprepare.flatness": unitRatio, "prepare.over_floor": unitRatio,
 		"prepare.own_over_floor": unitRatio, "unprepare.over_floor": unitRatio, "prepare.burst64": unitRatio,
+		"floor.burst64": unitRatio, "prepare.burst64_over_floor": unitRatio,
 	}
 	for _, s := range []string{
 		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
+		floorWall,
 	} {
 		for _, suffix := range []string{".p50", ".p99", ".max"} {
 			all[s+suffix] = unitMS
@@ -238,6 +241,13 @@ func (r *report) burst(at point, s samples) error {
 		return nil
 	}
 	isTarget := at.Case == casePlain && at.Devices == 1 && !at.Watched
+	n := len(s.of(prepareWall))
+	if err := r.value("floor.burst64", &at, n, s.median(floorWall)/s.median(getWall)); err != nil {
+		return err
+	}
+	if err := r.value("prepare.burst64_over_floor", &at, n, s.median(prepareWall)/s.median(floorWall)); err != nil {
+		return err
+	}
 	ratio := s.median(prepareWall) / s.median(getWall)
-	return r.against(targetBurst, isTarget, "prepare.burst64", &at, len(s.of(prepareWall)), ratio)
+	return r.against(targetBurst, isTarget, "prepare.burst64", &at, n, ratio)
 }
