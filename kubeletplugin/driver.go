@@ -107,7 +107,7 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 // metadata is the published attributes of a device, for the file that KEP-5304 puts into the container.
 func metadata(v *view, d *record.Device) *kubeletplugin.DeviceMetadata {
 	m := &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{}}
-	dev, _ := v.Find(kindOf(d), d.Name)
+	dev, _ := v.Find(d.Kind(), d.Name)
 	for name, value := range dev.Attributes {
 		m.Attributes[string(name)] = value
 	}

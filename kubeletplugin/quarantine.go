@@ -5,9 +5,7 @@ package kubeletplugin
 import (
 	"context"
 	"fmt"
-	"strings"
 
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -24,7 +22,7 @@ func (k *healthKeeper) quarantine(r *record.Record, cause error) {
 	message := fmt.Sprintf("%s (UID %s) cannot be given back: %v: tried again every minute", claim, r.UID, cause)
 	for i := range r.Devices {
 		if d := &r.Devices[i]; !d.AdminAccess {
-			k.note(context.Background(), k.ledger.Quarantine(kindOf(d), d.Name, reasonUndoFailed, message))
+			k.note(context.Background(), k.ledger.Quarantine(d.Kind(), d.Name, reasonUndoFailed, message))
 		}
 	}
 }
@@ -37,10 +35,4 @@ func (k *healthKeeper) clear(r *record.Record) {
 			k.note(context.Background(), k.ledger.Clear(d.Name, reasonUndoFailed))
 		}
 	}
-}
-
-// kindOf is the kind of a recorded device, from its pool's name.
-func kindOf(d *record.Device) device.Kind {
-	_, kind, _ := strings.Cut(d.Pool, "/")
-	return device.Kind(kind)
 }

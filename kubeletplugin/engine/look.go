@@ -77,7 +77,7 @@ func (e *Engine) moved(r *record.Record) bool {
 	}
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		dev, ok := machine.Find(kindOf(d), d.Name)
+		dev, ok := machine.Find(d.Kind(), d.Name)
 		if ok && !sameNumbers(d.Edits.Nodes, dev.Edits.Nodes) {
 			return true
 		}

@@ -165,18 +165,12 @@ func (e *Engine) rebuild(uid string) (*record.Record, error) {
 	r := &record.Record{UID: uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.linked(uid, nil)}
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		dev, _ := machine.Find(kindOf(d), d.Name)
+		dev, _ := machine.Find(d.Kind(), d.Name)
 		if err := e.lent(r, dev); err != nil {
 			return nil, err
 		}
 	}
 	return r, e.Store.Create(r)
-}
-
-// kindOf is the kind of a recorded device, from its pool's name.
-func kindOf(d *record.Device) device.Kind {
-	_, kind, _ := strings.Cut(d.Pool, "/")
-	return device.Kind(kind)
 }
 
 // lent adds the steps that a lost record may have had for a device's directories.

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -182,6 +183,12 @@ func (r *Record) checkNew() error {
 
 func (r *Record) allSteps(state step.State) bool {
 	return !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.State != state })
+}
+
+// Kind is the kind of device, from its pool's name.
+func (d *Device) Kind() device.Kind {
+	_, kind, _ := strings.Cut(d.Pool, "/")
+	return device.Kind(kind)
 }
 
 // Holds says whether the claim holds a device, rather than looks at it.
