@@ -33,6 +33,7 @@ type command struct {
 // commands are in the order of the help.
 func commands() []command {
 	return []command{
+		{"bitstream inspect", "show what an FPGA's bitstream file holds", runBitstreamInspect},
 		{"devices", "show the devices that the driver finds on a machine", runDevices},
 		{"machine expand", "write a machine file as a host tree", runMachineExpand},
 		{"machine record", "record this machine as a machine file", runMachineRecord},
@@ -81,7 +82,7 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 func help(w io.Writer) error {
 	text := "Fettle hands a pod its GPUs and FPGAs in working order.\n\nUsage: fettle COMMAND [FLAGS]\n\nCommands:\n"
 	for _, c := range commands() {
-		text += fmt.Sprintf("  %-16s %s\n", c.name, c.summary)
+		text += fmt.Sprintf("  %-17s %s\n", c.name, c.summary)
 	}
 	text += "\nfettle COMMAND --help tells a command's flags. As a plugin of kubectl: kubectl fettle COMMAND.\n"
 	_, err := io.WriteString(w, text)

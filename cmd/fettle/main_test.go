@@ -20,9 +20,13 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// The scripts find the machines at $MACHINES.
+// The scripts find the machines at $MACHINES, the bitstreams at $BITSTREAMS.
 func TestScripts(t *testing.T) {
 	machines, err := filepath.Abs("../../test/machines")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bitstreams, err := filepath.Abs("../../pkg/fpga/testdata")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,6 +37,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       *update,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("MACHINES", machines)
+			env.Setenv("BITSTREAMS", bitstreams)
 			return nil
 		},
 	})

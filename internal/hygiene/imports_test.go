@@ -67,6 +67,13 @@ func importRules() []importRule {
 		},
 		{
 			From:    ".",
+			Never:   []string{"github.com/hanwen/"},
+			Except:  []string{"test"},
+			Tests:   true,
+			Because: "file systems that simulate hardware are for test, whose packages serve them in a process of their own",
+		},
+		{
+			From:    ".",
 			Never:   []string{"C", "github.com/NVIDIA/"},
 			Except:  []string{"cmd/fettle-nvml"},
 			Because: "only the short-lived child fettle-nvml is linked with a C library",
@@ -150,6 +157,8 @@ func TestImportRulesBite(t *testing.T) {
 		{dir: "kubeletplugin", imported: modulePath + "/pkg/sim", test: true},
 		{dir: "cmd/fettle", imported: modulePath + "/pkg/sim"},
 		{dir: "cmd/fettle-kubeletplugin", imported: modulePath + "/pkg/sim", refused: true},
+		{dir: "pkg/fpga/dfl", imported: "github.com/hanwen/go-fuse/v2/fs", test: true, refused: true},
+		{dir: "test/fpgasim", imported: "github.com/hanwen/go-fuse/v2/fs"},
 		{dir: "pkg/nvml", imported: "C", refused: true},
 		{dir: "pkg/nvml", imported: "github.com/stretchr/testify/assert", test: true, refused: true},
 	} {

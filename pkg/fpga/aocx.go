@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpga
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"regexp"
+	"strings"
+)
+
+// An AOCX is an ELF file with a section that is an ELF file, with a section that is a GBS in a gzip.
+const (
+	sectionImage = ".acl.fpga.bin"
+	sectionGBS   = ".acl.gbs.gz"
+	sectionHash  = ".acl.rand_hash"
+)
+
+// randomHash is the form of the id that the compiler makes up for each image.
+var randomHash = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+func inspectAOCX(w window, maxUnpacked int64) (Bitstream, error) {
+	outer, err := readELF(w, "the file")
+	if err != nil {
+		return Bitstream{}, err
+	}
+	image, err := outer.section(sectionImage)
+	if err != nil {
+		return Bitstream{}, err
+	}
+	inner, err := readELF(image, sectionImage)
+	if err != nil {
+		return Bitstream{}, err
+	}
+	packed, err := inner.section(sectionGBS)
+	if err != nil {
+		return Bitstream{}, err
+	}
+	b, err := inspectPacked(packed, maxUnpacked)
+	if err != nil {
+		return Bitstream{}, err
+	}
+	if b.ID, err = outer.hash(); err != nil {
+		return Bitstream{}, err
+	}
+	b.OpenCL, err = outer.openCL()
+	return b, err
+}
+
+// inspectPacked reads a GBS in a gzip. Of what it unpacks it keeps only the head.
+func inspectPacked(packed window, maxUnpacked int64) (Bitstream, error) {
+	unpacked, err := gzip.NewReader(io.NewSectionReader(packed.r, packed.base, packed.size))
+	if err != nil {
+		return Bitstream{}, packed.errorf(0, "%s: want a gzip: %w", sectionGBS, err)
+	}
+	var head bytes.Buffer
+	size, err := io.Copy(&head, io.LimitReader(unpacked, min(maxHead, maxUnpacked+1)))
+	if err == nil {
+		var rest int64
+		rest, err = io.Copy(io.Discard, io.LimitReader(unpacked, maxUnpacked+1-size))
+		size += rest
+	}
+	if err != nil {
+		return Bitstream{}, packed.errorf(0, "%s: unpacked 0x%x bytes and then: %w", sectionGBS, size, err)
+	}
+	if size > maxUnpacked {
+		return Bitstream{}, packed.errorf(0, "%s unpacks to more than %d bytes", sectionGBS, maxUnpacked)
+	}
+	inside := window{r: bytes.NewReader(head.Bytes()), format: packed.format, in: "the unpacked " + sectionGBS, size: size}
+	b, err := inspectGBS(inside)
+	if err != nil {
+		return Bitstream{}, err
+	}
+	if b.Payload != nil {
+		b.Payload.Gzip = &Range{Offset: packed.base, Length: packed.size}
+	}
+	// Its place is in what was unpacked.
+	if b.Signature != nil {
+		b.Signature.Unpacked = true
+	}
+	return b, nil
+}
+
+// hash is what tells an image from all others: their AFU id is the same.
+func (f elfFile) hash() (string, error) {
+	w, err := f.section(sectionHash)
+	if err != nil {
+		return "", err
+	}
+	text, err := w.text(sectionHash)
+	if err != nil {
+		return "", err
+	}
+	hash := strings.ToLower(text)
+	if !randomHash.MatchString(hash) {
+		return "", w.errorf(0, "%s %q, want 40 hexadecimal digits", sectionHash, text)
+	}
+	return hash, nil
+}
+
+// openCL reads the sections that need not be there; nil if none is.
+func (f elfFile) openCL() (*OpenCL, error) {
+	var o OpenCL
+	for _, part := range []struct {
+		name  string
+		value *string
+	}{
+		{".acl.board", &o.Board},
+		{".acl.target", &o.Target},
+		{".acl.version", &o.Version},
+	} {
+		if !f.has(part.name) {
+			continue
+		}
+		w, err := f.section(part.name)
+		if err != nil {
+			return nil, err
+		}
+		if *part.value, err = w.text(part.name); err != nil {
+			return nil, err
+		}
+	}
+	if o == (OpenCL{}) {
+		return nil, nil //nolint:nilnil // An image that says nothing of its compilation is no mistake.
+	}
+	return &o, nil
+}
+
+// text reads a section that holds a line of text.
+func (w window) text(name string) (string, error) {
+	data, err := w.readAll(maxText, name)
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimSpace(strings.TrimRight(string(data), "\x00"))
+	if err := checkText(text); err != nil {
+		return "", w.errorf(0, "%s: %w", name, err)
+	}
+	return text, nil
+}

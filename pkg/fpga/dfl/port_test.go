@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dfl_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/test/fpgasim"
+)
+
+// TestErrors of the last user are cleared before a programming, by the value that was read.
+func TestErrors(t *testing.T) {
+	s := start(t, oneCard(1), dfl.Options{})
+	left := uint64(0x25)
+	s.Set(fpgasim.Set{Errors: &left})
+	s.fault(fpgasim.Fault{On: fpgasim.OnClear, Errno: "EINVAL"})
+	lease := s.acquire(s.port(0))
+	if bits, err := lease.Errors(); bits != left || err != nil {
+		t.Errorf("errors %#x, %v; want %#x", bits, err, left)
+	}
+	_, err := lease.Program(t.Context(), dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3})
+	must(t, err)
+	want := []string{
+		"open dfl-port.0 exclusive", `write errors "0x25" EINVAL`, `write errors "0x25"`,
+		"open dfl-fme.0", "ioctl dfl-fme.0 pr 0", "done dfl-fme.0 pr 0", `read afu_id "` + nlb3 + `"`,
+	}
+	if diff := cmp.Diff(want, s.asked()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	s.Set(fpgasim.Set{Errors: &left})
+	if err := lease.Verify(t.Context(), nlb3); err == nil || !strings.Contains(err.Error(), "has errors 0x25") {
+		t.Errorf("verified with errors: %v", err)
+	}
+	for errno, kind := range map[string]dfl.Kind{"EBUSY": dfl.Retryable, "ETIMEDOUT": dfl.Unknown} {
+		s.fault(fpgasim.Fault{On: fpgasim.OnClear, Errno: errno})
+		if bits, err := lease.ClearErrors(); bits != left || dfl.KindOf(err) != kind || err == nil {
+			t.Errorf("%s: %#x, %v; want %s", errno, bits, err, kind)
+		}
+	}
+}
+
+func TestResetAndInfo(t *testing.T) {
+	s := start(t, oneCard(1), dfl.Options{})
+	lease := s.acquire(s.port(0))
+	must(t, lease.Reset())
+	if info, err := lease.Info(); err != nil || info != (dfl.Info{Regions: 1}) {
+		t.Errorf("got %+v, %v", info, err)
+	}
+	s.fault(fpgasim.Fault{On: fpgasim.OnReset, Errno: "ETIMEDOUT"})
+	if err := lease.Reset(); dfl.KindOf(err) != dfl.Unknown || !errors.Is(err, unix.ETIMEDOUT) {
+		t.Errorf("got %v, want unknown state", err)
+	}
+	want := []string{
+		"open dfl-port.0 exclusive", "ioctl dfl-port.0 reset 0", "ioctl dfl-port.0 info 0", "ioctl dfl-port.0 reset 0 ETIMEDOUT",
+	}
+	if diff := cmp.Diff(want, s.asked()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestReleaseAndAssign: a port of a virtual function can be neither opened nor programmed here.
+func TestReleaseAndAssign(t *testing.T) {
+	s := start(t, oneCard(2), dfl.Options{})
+	p := s.port(1)
+	other := p
+	other.LockFile += ".other"
+	lease := s.acquire(p)
+	if err := s.ReleasePort(t.Context(), other); !errors.Is(err, unix.EBUSY) || dfl.KindOf(err) != dfl.Retryable {
+		t.Errorf("release of an open port: %v, want a retryable EBUSY", err)
+	}
+	must(t, lease.Release())
+	must(t, s.ReleasePort(t.Context(), p))
+	if err := s.ReleasePort(t.Context(), p); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("release of a released port: %v, want EBUSY", err)
+	}
+	if _, err := s.Acquire(t.Context(), p, shell); !errors.Is(err, unix.ENODEV) || dfl.KindOf(err) != dfl.Terminal {
+		t.Errorf("acquire of a released port: %v, want a terminal ENODEV", err)
+	}
+	must(t, s.AssignPort(t.Context(), p))
+	if err := s.AssignPort(t.Context(), p); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("assign of an assigned port: %v, want EBUSY", err)
+	}
+	must(t, s.acquire(p).Release())
+	none := p
+	none.ID = 7
+	if err := s.ReleasePort(t.Context(), none); !errors.Is(err, unix.EINVAL) || dfl.KindOf(err) != dfl.Terminal {
+		t.Errorf("release of a port that the card has not: %v, want a terminal EINVAL", err)
+	}
+}
+
+// TestNodes: a port's node is a character device, except in a simulator, which is never the host itself.
+func TestNodes(t *testing.T) {
+	if host, err := dfl.Open("/", dfl.Options{PlainNodes: true}); err == nil {
+		t.Errorf("plain files were accepted as nodes of this host: %v", host)
+	}
+	link := filepath.Join(t.TempDir(), "root")
+	must(t, os.Symlink("/", link))
+	if host, err := dfl.Open(link, dfl.Options{PlainNodes: true}); err == nil {
+		t.Errorf("plain files were accepted as nodes of this host by another name: %v", host)
+	}
+	root := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
+	must(t, os.WriteFile(filepath.Join(root, "dev/plain"), nil, 0o600))
+	must(t, unix.Mkfifo(filepath.Join(root, "dev/pipe"), 0o600))
+	must(t, os.Symlink("/dev/null", filepath.Join(root, "dev/outside")))
+	for _, tc := range []struct {
+		node  string
+		plain bool
+		want  string
+	}{
+		{"dev/plain", false, "want a character device"},
+		{"dev/plain", true, ""},
+		{"dev/pipe", true, "want a character device"},
+		{"dev", true, "want a character device"},
+		{"dev/outside", true, "invalid cross-device link"},
+		{"../dev/null", true, "invalid cross-device link"},
+		{"dev/none", true, "no such file"},
+	} {
+		host, err := dfl.Open(root, dfl.Options{PlainNodes: tc.plain})
+		must(t, err)
+		lease, err := host.Acquire(t.Context(), dfl.Port{Node: tc.node, LockFile: filepath.Join(root, "lock")}, "")
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s with plain files %t: %v, want %q", tc.node, tc.plain, err, tc.want)
+		}
+		if err == nil {
+			must(t, lease.Release())
+		} else if dfl.KindOf(err) != dfl.Terminal {
+			t.Errorf("%s is %s, want terminal", tc.node, dfl.KindOf(err))
+		}
+		must(t, host.Close())
+	}
+}
+
+// TestLock: an FME has one user at a time, in one process as in two.
+func TestLock(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(root, "node"), nil, 0o600))
+	host, err := dfl.Open(root, dfl.Options{PlainNodes: true})
+	must(t, err)
+	defer func() { must(t, host.Close()) }()
+	p := dfl.Port{Name: "dfl-port.0", Node: "node", LockFile: filepath.Join(root, "lock")}
+	lease, err := host.Acquire(t.Context(), p, "")
+	must(t, err)
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := host.Acquire(short, p, ""); dfl.KindOf(err) != dfl.Retryable {
+		t.Errorf("two leases at a time: %v", err)
+	}
+	must(t, lease.Release())
+	lease, err = host.Acquire(t.Context(), p, "")
+	must(t, err)
+	must(t, lease.Release())
+	p.LockFile = filepath.Join(root, "none/lock")
+	if _, err := host.Acquire(t.Context(), p, ""); dfl.KindOf(err) != dfl.Terminal || err == nil {
+		t.Errorf("no directory for the lock: %v, want terminal", err)
+	}
+}

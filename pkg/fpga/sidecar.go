@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpga
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	sigsjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// MaxSidecar is how long a sidecar may be.
+const MaxSidecar = 4096
+
+// sidecar is what a raw image's file does not say itself, as JSON or YAML. Its keys are those of Bitstream.
+type sidecar struct {
+	Format      Format   `json:"format"`
+	ID          string   `json:"id"`
+	InterfaceID string   `json:"interfaceID"`
+	Name        string   `json:"name"`
+	Platform    string   `json:"platform"`
+	Clocks      Clocks   `json:"clocks"`
+	Power       *float64 `json:"power"`
+	Size        *int64   `json:"size"`
+}
+
+// InspectRaw reads an RBF or BIN image, which is nothing but what goes to the device, with its sidecar. Blocks of authentication at the
+// start are found and belong to the image.
+func InspectRaw(r io.ReaderAt, size int64, sidecar []byte) (Bitstream, error) {
+	described, err := decodeSidecar(sidecar)
+	if err != nil {
+		return Bitstream{}, fmt.Errorf("sidecar: %w", err)
+	}
+	if told := described.Size; told != nil && *told != size {
+		return Bitstream{}, fmt.Errorf("sidecar: size: got %d, but the image has %d bytes", *told, size)
+	}
+	b, err := described.bitstream()
+	if err != nil {
+		return Bitstream{}, fmt.Errorf("sidecar: %w", err)
+	}
+	w := window{r: r, format: b.Format, size: size}
+	format, err := recognise(w)
+	if err != nil {
+		return Bitstream{}, err
+	}
+	if format != "" {
+		return Bitstream{}, w.errorf(0, "the file is not a raw image but describes itself (%s): want it without a sidecar", format)
+	}
+	if _, err := w.read(max(0, size-1), min(1, size), "the last byte"); err != nil {
+		return Bitstream{}, err
+	}
+	b.Size, b.Payload = size, &Payload{Length: size}
+	return b, b.findBlocks(w, false)
+}
+
+func decodeSidecar(text []byte) (sidecar, error) {
+	if len(text) > MaxSidecar {
+		return sidecar{}, fmt.Errorf("%d bytes, want at most %d", len(text), MaxSidecar)
+	}
+	if err := checkYAML(text); err != nil {
+		return sidecar{}, err
+	}
+	data, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return sidecar{}, fmt.Errorf("want JSON or YAML: %w", err)
+	}
+	if !bytes.HasPrefix(data, []byte("{")) {
+		return sidecar{}, errors.New("want an object with format, id and interfaceID")
+	}
+	var s sidecar
+	strict, err := sigsjson.UnmarshalStrict(data, &s)
+	return s, errors.Join(append(strict, err)...)
+}
+
+// nextDocument begins with a line that ends a YAML document. The first such line may follow comments only.
+var nextDocument = regexp.MustCompile(`(?m)^(---|\.\.\.)(\s|$)`)
+
+// preamble is what may stand before the document.
+var preamble = regexp.MustCompile(`^(([ \t]*(#.*)?\n)*---\s)?`)
+
+// checkYAML refuses what makes little text into much, and a second document.
+func checkYAML(text []byte) error {
+	if bytes.ContainsRune(text, '&') && bytes.ContainsRune(text, '*') {
+		return errors.New("want YAML without anchors and aliases, so not both & and *")
+	}
+	// The decoder knows more ends of lines than this one, and looks at one document only.
+	lines := strings.ReplaceAll(string(text), "\r\n", "\n")
+	if !utf8.ValidString(lines) || strings.ContainsFunc(lines, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }) {
+		return errors.New("want printable text")
+	}
+	if nextDocument.MatchString(lines[len(preamble.FindString(lines)):]) {
+		return errors.New("want one document")
+	}
+	return nil
+}
+
+// bitstream checks a sidecar's fields.
+func (s sidecar) bitstream() (Bitstream, error) {
+	if s.Format != RBF && s.Format != BIN {
+		return Bitstream{}, fmt.Errorf("format: got %q, want rbf or bin", s.Format)
+	}
+	if s.Power != nil && *s.Power < 0 {
+		return Bitstream{}, fmt.Errorf("power: got %g, want no negative number", *s.Power)
+	}
+	id, idErr := afuID(s.ID)
+	iface, ifaceErr := interfaceID(s.InterfaceID)
+	for _, part := range []struct {
+		field string
+		err   error
+	}{
+		{"id", idErr}, {"interfaceID", ifaceErr}, {"name", checkText(s.Name)}, {"platform", checkText(s.Platform)},
+	} {
+		if part.err != nil {
+			return Bitstream{}, fmt.Errorf("%s: %w", part.field, part.err)
+		}
+	}
+	return Bitstream{
+		Format: s.Format, ID: id, AFUID: id, InterfaceID: iface, Name: s.Name, Platform: s.Platform, Clocks: s.Clocks, Power: s.Power,
+	}, nil
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fpgasim is a machine with DFL cards that reacts: a FUSE tree with the device nodes and attributes of FMEs and ports, so that
+// real open, read, write and ioctl calls reach it, and with faults on demand. It models what
+// drivers/fpga/dfl-{fme-pr,fme-mgr,afu-main,afu-error}.c do, down to the port's counted disable.
+//
+// It is served by a process of its own (Main), because a program that waits in the kernel for itself hangs. Start runs the test binary
+// once more for it; cmd is the same as a program. One process gives it commands as JSON lines and reads the answers: faults, what
+// another user does, and the trace of all that was asked of it.
+//
+// Two things differ from hardware. The nodes are plain files, so what is tested needs a way to accept those. And the kernel hides O_EXCL
+// from a FUSE server: the simulator looks at the system call that its caller is in.
+package fpgasim

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpgasim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// Command is one line of input.
+type Command struct {
+	// Fault adds a fault, Set changes a port.
+	Fault *Fault `json:"fault,omitempty"`
+	Set   *Set   `json:"set,omitempty"`
+	// Go ends all that is held.
+	Go bool `json:"go,omitempty"`
+	// Trace asks for the trace.
+	Trace bool `json:"trace,omitempty"`
+}
+
+// Answer is one line of output. The first comes once the machine is there.
+type Answer struct {
+	Error string  `json:"error,omitempty"`
+	Trace []Event `json:"trace,omitempty"`
+}
+
+// Serve mounts the machine at root and obeys commands until there are no more; then the machine is gone.
+func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
+	s := newModel(m)
+	top := &fs.Inode{}
+	none := time.Duration(0)
+	server, err := fs.Mount(root, top, &fs.Options{
+		MountOptions: fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: "fpgasim", Name: "fpgasim"},
+		EntryTimeout: &none, AttrTimeout: &none,
+		OnAdd: func(ctx context.Context) { (&tree{top}).grow(ctx, m, s) },
+	})
+	if err != nil {
+		return fmt.Errorf("mount the simulated machine at %s: %w", root, err)
+	}
+	defer func() {
+		s.resume()
+		if busy := server.Unmount(); busy != nil { // Somebody left a file open; the mount ends with this process then.
+			err = errors.Join(err, busy, unix.Unmount(root, unix.MNT_DETACH))
+		}
+	}()
+	answers := json.NewEncoder(out)
+	if err := answers.Encode(Answer{}); err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
+	commands := json.NewDecoder(in)
+	commands.DisallowUnknownFields()
+	for {
+		var c Command
+		if err := commands.Decode(&c); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read a command: %w", err)
+		}
+		if err := answers.Encode(s.obey(c)); err != nil {
+			return fmt.Errorf("answer: %w", err)
+		}
+	}
+}
+
+func (s *model) obey(c Command) (a Answer) {
+	var errs []error
+	if c.Fault != nil {
+		errs = append(errs, s.addFault(*c.Fault))
+	}
+	if c.Set != nil {
+		errs = append(errs, s.set(*c.Set))
+	}
+	if c.Go {
+		s.resume()
+	}
+	if c.Trace {
+		a.Trace = s.events()
+	}
+	if err := errors.Join(errs...); err != nil {
+		a.Error = err.Error()
+	}
+	return a
+}
