@@ -22,6 +22,9 @@ func TestEdits(t *testing.T) {
 	tty := device.Device{Kind: device.KindHost, Name: "h0", Edits: device.Edits{
 		Nodes: []device.Node{{Path: "/dev/ttyS0", Major: 4, Minor: 64, Permissions: "rw"}},
 	}}
+	port := device.Device{Kind: device.KindFPGA, Name: "f0", Edits: device.Edits{
+		Nodes: []device.Node{{Path: "/dev/dfl-port.0", Major: 245, Minor: 0, Permissions: "rw"}},
+	}}
 	two := device.Device{Kind: device.KindHost, Name: "h0", Edits: device.Edits{Mounts: make([]device.Mount, 2)}}
 	at := func(path string) Result {
 		return hostResult("disk", "h0", Effective{
@@ -42,6 +45,7 @@ func TestEdits(t *testing.T) {
 	}{
 		{name: "as they are", result: gpuResult("main", "main", "g0", plainGPU), dev: gpu, want: gpu.Edits},
 		{name: "built-in path", result: at(""), dev: disk, want: disk.Edits},
+		{name: "an FPGA as it is programmed", result: Result{Device: "f0", Kind: device.KindFPGA}, dev: port, want: port.Edits},
 		{
 			name: "own path", result: at("/data"), dev: disk,
 			want: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/data"}}},

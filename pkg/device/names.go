@@ -29,6 +29,28 @@ const (
 	AttributePCIAddress resourceapi.QualifiedName = "pciAddress"
 	// AttributeFirmwareVersion is free text.
 	AttributeFirmwareVersion resourceapi.QualifiedName = "firmwareVersion"
+	// AttributePCIVendorID and AttributePCIDeviceID are four hexadecimal digits each.
+	AttributePCIVendorID resourceapi.QualifiedName = "pciVendorID"
+	AttributePCIDeviceID resourceapi.QualifiedName = "pciDeviceID"
+)
+
+// The attributes of FPGAs alone.
+const (
+	// AttributeBackend is the way in which an FPGA is programmed: "dfl".
+	AttributeBackend resourceapi.QualifiedName = "backend"
+	// AttributeCard is the PCI address of the function that programs the card, the same for all its regions.
+	AttributeCard resourceapi.QualifiedName = "card"
+	// AttributeRegionIndex is the number of the region, or port, on its card.
+	AttributeRegionIndex resourceapi.QualifiedName = "regionIndex"
+	// AttributeInterfaceID says which bitstreams fit: 32 hexadecimal digits.
+	AttributeInterfaceID resourceapi.QualifiedName = "interfaceID"
+	// AttributeAFUID is the accelerator that is programmed now: 32 hexadecimal digits.
+	AttributeAFUID resourceapi.QualifiedName = "afuID"
+	// AttributeShellID and AttributeShellVersion are those of the card's static part, as hexadecimal numbers.
+	AttributeShellID      resourceapi.QualifiedName = "shellID"
+	AttributeShellVersion resourceapi.QualifiedName = "shellVersion"
+	// AttributeSRIOVVF says whether the region is reached through a virtual function.
+	AttributeSRIOVVF resourceapi.QualifiedName = "sriovVF"
 )
 
 // The capacities.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
@@ -37,13 +38,17 @@ type Inventory struct {
 // Discover looks at the whole machine. It never fails: what is wrong with one device is a problem of that device. When ctx ends
 // it returns what it has and a problem that says so.
 func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
-	found := gpus(ctx, tree, opts)
+	functions, err := pci.List(tree)
+	found := gpus(ctx, tree, opts, functions, err)
+	fpgas, engines := dflFPGAs(ctx, tree, functions, err)
+	found.add(fpgas)
 	found.add(hostDevices(ctx, tree, opts))
 	if err := ctx.Err(); err != nil {
 		found.Problems = append(found.Problems, Problem{
 			Subject: sysfs.HostPath(""), Reason: ReasonCancelled, Message: "discovery ended early, devices may be missing: " + err.Error(),
 		})
 	}
+	found.withoutEngines(engines)
 	return found.checked()
 }
 

@@ -234,7 +234,7 @@ func TestStaleNodeIsAProblem(t *testing.T) {
 
 // TestOpenableMachines: simulated nodes with other numbers are no problem as long as the tree agrees with itself.
 func TestOpenableMachines(t *testing.T) {
-	for _, name := range []string{"8xh100-sxm", "8xmi300x", "2xintel-gpu"} {
+	for _, name := range []string{"8xh100-sxm", "8xmi300x", "2xintel-gpu", "2xa100-2xn6000", "4xfpga"} {
 		machine := parseMachine(t, "../../test/machines/"+name+".txtar")
 		want := discoverIn(t, expand(t, machine), machineOptions())
 		machine, err := machine.Openable()

@@ -41,11 +41,20 @@ func newDraft(tree *sysfs.Tree, subject string, kind device.Kind, name string) *
 	}}
 }
 
-// newGPU starts the description of a GPU with what PCI tells of every one.
+// newGPU starts the description of a GPU.
 func newGPU(tree *sysfs.Tree, vendor string, f pci.Function) *draft {
+	d := newPCI(tree, device.KindGPU, vendor, f, vendor+"-"+f.Address.Label())
+	if f.VFs != nil {
+		d.count(device.CapacityVirtualFunctions, uint64(f.VFs.Total))
+	}
+	return d
+}
+
+// newPCI starts the description of a device with what PCI tells of every function.
+func newPCI(tree *sysfs.Tree, kind device.Kind, vendor string, f pci.Function, name string) *draft {
 	address := f.Address.String()
-	d := newDraft(tree, address, device.KindGPU, vendor+"-"+f.Address.Label())
-	d.text(device.AttributeType, string(device.KindGPU))
+	d := newDraft(tree, address, kind, name)
+	d.text(device.AttributeType, string(kind))
 	d.text(device.AttributeVendor, vendor)
 	d.text(device.AttributeDriver, f.Driver)
 	d.text(device.AttributePCIAddress, address)
@@ -53,9 +62,6 @@ func newGPU(tree *sysfs.Tree, vendor string, f pci.Function) *draft {
 	d.text(deviceattribute.StandardDeviceAttributePCIeRoot, f.Root)
 	if f.NUMANode != nil {
 		d.device.Attributes[deviceattribute.StandardDeviceAttributeNUMANode] = device.Int(int64(*f.NUMANode))
-	}
-	if f.VFs != nil {
-		d.count(device.CapacityVirtualFunctions, uint64(f.VFs.Total))
 	}
 	return d
 }

@@ -56,9 +56,8 @@ const (
 	classAccelerator = 0x1200
 )
 
-// gpus finds the GPUs of all vendors.
-func gpus(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
-	functions, err := pci.List(tree)
+// gpus finds the GPUs of all vendors among the machine's functions, of which err says what could not be learned.
+func gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.Function, err error) Inventory {
 	var found Inventory
 	for _, v := range vendors() {
 		ours := slices.DeleteFunc(slices.Clone(functions), func(f pci.Function) bool { return !v.makes(f) })

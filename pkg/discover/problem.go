@@ -32,6 +32,16 @@ const (
 	ReasonIdentityUnreadable = "IdentityUnreadable"
 	// ReasonDeviceNumbersUnknown: the numbers of a node that the device needs cannot be read.
 	ReasonDeviceNumbersUnknown = "DeviceNumbersUnknown"
+	// ReasonInterfaceUnknown: the interface id of an FPGA's region is absent, means none, or cannot be read.
+	ReasonInterfaceUnknown = "InterfaceUnknown"
+	// ReasonRegionAmbiguous: an FPGA's port has one of several regions, and which one cannot be told.
+	ReasonRegionAmbiguous = "RegionAmbiguous"
+	// ReasonManagerMissing: what programs an FPGA's port is not there.
+	ReasonManagerMissing = "ManagerMissing"
+	// ReasonPortReleased: an FPGA's port was given to a virtual function that nothing on the host holds.
+	ReasonPortReleased = "PortReleased"
+	// ReasonProgrammingNode: the device's node could program an FPGA.
+	ReasonProgrammingNode = "ProgrammingNode"
 	// ReasonHostPathUnusable: a configured host path is not what it was said to be.
 	ReasonHostPathUnusable = "HostPathUnusable"
 	// ReasonDuplicateName: two devices would have the same name.
@@ -45,6 +55,8 @@ const (
 	ReasonAttributeUnreadable = "AttributeUnreadable"
 	// ReasonAttributeInvalid: an attribute was read, cannot be published as it is, and is left out.
 	ReasonAttributeInvalid = "AttributeInvalid"
+	// ReasonAcceleratorDead: an FPGA's port has no accelerator that answers.
+	ReasonAcceleratorDead = "AcceleratorDead"
 	// ReasonNodeMismatch: a node in the host's /dev contradicts the kernel's numbers, which are used.
 	ReasonNodeMismatch = "NodeMismatch"
 	// ReasonNVMLUnavailable: NVIDIA's library did not answer, so that only the kernel's attributes are known.

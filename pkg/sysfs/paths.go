@@ -15,6 +15,8 @@ const (
 	ClassKFD = "sys/class/kfd/kfd"
 	// KFDTopology has one numbered directory for each processor that AMD's compute driver knows.
 	KFDTopology = "sys/class/kfd/kfd/topology/nodes"
+	// ClassFPGARegion has one link for each region of an FPGA: region0.
+	ClassFPGARegion = "sys/class/fpga_region"
 	// Modules has one directory for each loaded kernel module.
 	Modules = "sys/module"
 	// ProcDevices lists the majors of the loaded drivers.

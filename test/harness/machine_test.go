@@ -33,7 +33,7 @@ func TestMergedMachines(t *testing.T) {
 		want     map[string]int
 	}{
 		{machines: []string{"8xh100-sxm", "4xlocalssd"}, want: map[string]int{"nvidia": 8}},
-		{machines: []string{"8xmi300x", "2xintel-gpu", "2xa100-2xn6000"}, want: map[string]int{"amd": 8, "intel": 2, "nvidia": 2}},
+		{machines: []string{"8xmi300x", "2xintel-gpu", "2xa100-2xn6000"}, want: map[string]int{"amd": 8, "intel": 4, "nvidia": 2}},
 	} {
 		m, err := load(t, test.machines...).Openable()
 		if err != nil {
