@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Config is an opaque configuration of this driver: *GPUConfig or *HostConfig.
+// Config is an opaque configuration of this driver: *GPUConfig, *FPGAConfig or *HostConfig.
 //
 // +kubebuilder:object:generate=false
 // +kubebuilder:skip
@@ -23,6 +23,7 @@ type Config interface {
 
 // The kinds of configuration.
 const (
+	KindFPGAConfig = "FPGAConfig"
 	KindGPUConfig  = "GPUConfig"
 	KindHostConfig = "HostConfig"
 )
@@ -30,6 +31,7 @@ const (
 // configKinds is the one table of the kinds that DecodeConfig, admission, Prepare and the CLI accept.
 func configKinds() map[string]func() Config {
 	return map[string]func() Config{
+		KindFPGAConfig: func() Config { return &FPGAConfig{} },
 		KindGPUConfig:  func() Config { return &GPUConfig{} },
 		KindHostConfig: func() Config { return &HostConfig{} },
 	}

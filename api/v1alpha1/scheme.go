@@ -10,7 +10,8 @@ import (
 // AddToScheme registers the kinds that are objects of the API server, so that a client can read and write them. Opaque
 // configurations are not objects and are not registered.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &AcceleratorNode{}, &AcceleratorNodeList{})
+	scheme.AddKnownTypes(GroupVersion, &AcceleratorNode{}, &AcceleratorNodeList{},
+		&FPGABitstream{}, &FPGABitstreamList{}, &ClusterFPGABitstream{}, &ClusterFPGABitstreamList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

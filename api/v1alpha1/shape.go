@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -46,20 +47,24 @@ func checkShape(value any, want reflect.Type, path *field.Path) field.ErrorList 
 	}
 }
 
-// checkDecoder asks a type that reads its own JSON, such as resource.Quantity. It gets a string or a number only, the forms
-// that a Quantity has.
+// checkDecoder asks a type that reads its own JSON, a resource.Quantity or a metav1.Duration. It gets a string or a number only, the
+// forms that those have.
 func checkDecoder(value any, decoder json.Unmarshaler, path *field.Path) field.ErrorList {
+	what := "a quantity such as 512Mi"
+	if _, ok := decoder.(*metav1.Duration); ok {
+		what = "a duration such as 90s"
+	}
 	switch value.(type) {
 	case string, int64, float64:
 	default:
-		return expect(false, value, "a quantity such as 512Mi", path)
+		return expect(false, value, what, path)
 	}
 	raw, err := json.Marshal(value)
 	if err == nil {
 		err = decoder.UnmarshalJSON(raw)
 	}
 	if err != nil {
-		return field.ErrorList{field.Invalid(path, value, "must be a quantity such as 512Mi: "+err.Error())}
+		return field.ErrorList{field.Invalid(path, value, "must be "+what+": "+err.Error())}
 	}
 	return nil
 }

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// FPGAPolicy is what an administrator decides for every claim of a DeviceClass of FPGAs. Without one that allows a bitstream none is
+// programmed. When several apply to one request, each must allow what it speaks of.
+type FPGAPolicy struct {
+	Policy `json:",inline"`
+
+	// AllowedBitstreams are bitstreams that may be programmed: "sha256:DIGEST", "NAME" of a ClusterFPGABitstream, "NAMESPACE/NAME"
+	// or "NAMESPACE/*" of FPGABitstreams.
+	AllowedBitstreams []string `json:"allowedBitstreams,omitempty"`
+	// AllowedRegistries are registries, or repositories with all below them, whose bitstreams may be programmed:
+	// "registry.example/team".
+	AllowedRegistries []string `json:"allowedRegistries,omitempty"`
+	// RequireSignature refuses bitstreams that no TrustPolicy vouches for.
+	RequireSignature bool `json:"requireSignature,omitempty"`
+	// RequireBlank refuses a region that another namespace used last, where there is no blank image to wipe it with.
+	RequireBlank bool `json:"requireBlank,omitempty"`
+	// AllowKeep lets claims say onRelease: Keep.
+	AllowKeep bool `json:"allowKeep,omitempty"`
+	// AllowedDriverParams are the driver parameters that claims may set. Unset: none.
+	AllowedDriverParams []FPGAParamRule `json:"allowedDriverParams,omitempty"`
+	// CoTenancy says who may hold regions of one chip at the same time: Exclusive, SameNamespace or Shared. Unset: SameNamespace. The
+	// strictest of the claims that hold a chip counts.
+	CoTenancy CoTenancy `json:"coTenancy,omitempty"`
+	// MaxTimeout is the longest timeout that a claim may ask for. Unset: 10m.
+	MaxTimeout *metav1.Duration `json:"maxTimeout,omitempty"`
+}
+
+// CoTenancy says who may share a chip.
+type CoTenancy string
+
+// The forms of sharing a chip, strictest first.
+const (
+	// CoTenancyExclusive gives the whole chip to one claim.
+	CoTenancyExclusive CoTenancy = "Exclusive"
+	// CoTenancySameNamespace lets the claims of one namespace meet on a chip.
+	CoTenancySameNamespace CoTenancy = "SameNamespace"
+	// CoTenancyShared lets all meet. Logic of one can watch, heat and crash its neighbours.
+	CoTenancyShared CoTenancy = "Shared"
+)
+
+// FPGAParamRule allows one driver parameter.
+type FPGAParamRule struct {
+	// Name is clockMHz, clockLowMHz, ltr or debug.
+	Name string `json:"name"`
+	// Min and Max bound the value. Unset: what the parameter can be at all.
+	Min *int32 `json:"min,omitempty"`
+	Max *int32 `json:"max,omitempty"`
+	// Values are the only values allowed. Unset: all between Min and Max.
+	Values []int32 `json:"values,omitempty"`
+}
+
+// Allows says why a value is not allowed, and is empty where it is.
+func (r *FPGAParamRule) Allows(value int32) string {
+	low, high := paramRange(r.Name)
+	if r.Min != nil {
+		low = *r.Min
+	}
+	if r.Max != nil {
+		high = *r.Max
+	}
+	switch {
+	case value < low || value > high:
+		return fmt.Sprintf("must be %d to %d", low, high)
+	case r.Values != nil && !slices.Contains(r.Values, value):
+		return fmt.Sprintf("must be one of %v", r.Values)
+	}
+	return ""
+}
+
+// maxPolicyList is the longest list of a policy.
+const maxPolicyList = 128
+
+func (p *FPGAPolicy) validateFPGA(path *field.Path) field.ErrorList {
+	faults := p.validate(path)
+	faults = append(faults, eachOf(p.AllowedBitstreams, path.Child("allowedBitstreams"), bitstreamPatternFaults)...)
+	faults = append(faults, eachOf(p.AllowedRegistries, path.Child("allowedRegistries"), registryFaults)...)
+	faults = append(faults, oneOf(p.CoTenancy, path.Child("coTenancy"), CoTenancyExclusive, CoTenancySameNamespace, CoTenancyShared)...)
+	faults = append(faults, timeoutFaults(p.MaxTimeout, path.Child("maxTimeout"))...)
+	seen := map[string]bool{}
+	for i := range p.AllowedDriverParams {
+		rule, at := &p.AllowedDriverParams[i], path.Child("allowedDriverParams").Index(i)
+		if seen[rule.Name] {
+			faults = append(faults, field.Duplicate(at.Child("name"), rule.Name))
+		}
+		seen[rule.Name] = true
+		faults = append(faults, rule.faults(at)...)
+	}
+	return faults
+}
+
+func (r *FPGAParamRule) faults(path *field.Path) field.ErrorList {
+	if known := []string{ParamClock, ParamClockLow, ParamDebug, ParamLTR}; !slices.Contains(known, r.Name) {
+		return field.ErrorList{field.NotSupported(path.Child("name"), r.Name, known)}
+	}
+	var faults field.ErrorList
+	low, high := paramRange(r.Name)
+	within := func(value int32, at *field.Path) {
+		if value < low || value > high {
+			faults = append(faults, field.Invalid(at, value, fmt.Sprintf("must be %d to %d", low, high)))
+		}
+	}
+	if r.Min != nil {
+		within(*r.Min, path.Child("min"))
+	}
+	if r.Max != nil {
+		within(*r.Max, path.Child("max"))
+	}
+	if r.Min != nil && r.Max != nil && *r.Min > *r.Max {
+		faults = append(faults, field.Invalid(path.Child("min"), *r.Min, fmt.Sprintf("must not be above max, %d", *r.Max)))
+	}
+	for i, value := range r.Values {
+		within(value, path.Child("values").Index(i))
+	}
+	return faults
+}
+
+// eachOf checks a list that must not be empty where it is set.
+func eachOf(list []string, path *field.Path, check func(string, *field.Path) field.ErrorList) field.ErrorList {
+	if list != nil && len(list) == 0 {
+		return field.ErrorList{field.Required(path, "name at least one, or leave the field out")}
+	}
+	var faults field.ErrorList
+	if len(list) > maxPolicyList {
+		faults = append(faults, field.TooMany(path, len(list), maxPolicyList))
+	}
+	for i, text := range list {
+		faults = append(faults, check(text, path.Index(i))...)
+	}
+	return faults
+}
+
+const sha256Prefix = "sha256:"
+
+//nolint:gochecknoglobals // constants that Go cannot express as such
+var (
+	digestForm     = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	repositoryForm = regexp.MustCompile(
+		`^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+)
+
+const maxRef = 512
+
+// bitstreamPatternFaults checks an entry of allowedBitstreams.
+func bitstreamPatternFaults(text string, path *field.Path) field.ErrorList {
+	if strings.HasPrefix(text, sha256Prefix) {
+		if !digestForm.MatchString(text) {
+			return field.ErrorList{field.Invalid(path, text, "must be sha256: and 64 lower-case hexadecimal digits")}
+		}
+		return nil
+	}
+	namespace, name, namespaced := strings.Cut(text, "/")
+	if !namespaced {
+		return objectNameFaults(text, path)
+	}
+	var faults field.ErrorList
+	for _, detail := range validation.IsDNS1123Label(namespace) {
+		faults = append(faults, field.Invalid(path, text, "the namespace "+detail))
+	}
+	if name != "*" {
+		faults = append(faults, objectNameFaults(name, path)...)
+	}
+	return faults
+}
+
+// registryFaults checks an entry of allowedRegistries.
+func registryFaults(text string, path *field.Path) field.ErrorList {
+	if len(text) > maxRef || !repositoryForm.MatchString(text) {
+		return field.ErrorList{field.Invalid(path, text, "must be a registry with an optional repository, such as registry.example:5000/team")}
+	}
+	return nil
+}
+
+// pinnedRefFaults checks a reference that must name a digest.
+func pinnedRefFaults(ref string, path *field.Path) field.ErrorList {
+	repository, digest, found := strings.Cut(ref, "@")
+	switch {
+	case !found || !digestForm.MatchString(digest):
+		return field.ErrorList{field.Invalid(path, ref,
+			"must name its content: registry/repository@sha256:DIGEST; a tag may move after it was checked")}
+	case len(ref) > maxRef || !strings.Contains(repository, "/") || !repositoryForm.MatchString(repository):
+		return field.ErrorList{field.Invalid(path, ref, "must name a registry and a repository before the digest, and no tag")}
+	}
+	return nil
+}
+
+func objectNameFaults(name string, path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	for _, detail := range validation.IsDNS1123Subdomain(name) {
+		faults = append(faults, field.Invalid(path, name, detail))
+	}
+	return faults
+}
