@@ -29,6 +29,34 @@ type Device struct {
 	Capacity   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity  `json:"capacity,omitempty"`
 	// Edits are what a container that is given this device needs. They are never published.
 	Edits Edits `json:"edits"`
+	// Region is how an FPGA's region is programmed. It is nil for every other device, never published and never given to a container.
+	Region *Region `json:"region,omitempty"`
+}
+
+// Region is where what programs an FPGA's region lies on the host. All names are relative to the host's tree, and good for as long as
+// the device stays where it is: whoever acts on one looks it up anew.
+type Region struct {
+	// Backend says which of the members below is there: "dfl".
+	Backend string `json:"backend"`
+	// Card is the same for all regions that are programmed through one engine, one at a time: its PCI address.
+	Card string `json:"card"`
+	// InterfaceID says which bitstreams fit: 32 hexadecimal digits.
+	InterfaceID string     `json:"interfaceID"`
+	DFL         *DFLRegion `json:"dfl,omitempty"`
+}
+
+// DFLRegion is a port of a card with a device feature list, see Documentation/fpga/dfl.rst.
+type DFLRegion struct {
+	// Port is the kernel's name, "dfl-port.0", and PortID the port's number on its engine.
+	Port   string `json:"port"`
+	PortID uint32 `json:"portID"`
+	// Node and EngineNode are the device nodes of the port and of the engine (FME) that programs it.
+	Node       string `json:"node"`
+	EngineNode string `json:"engineNode"`
+	// Attributes is the port's directory, Compat that of its region's compat_id, Manager that of the engine's fpga_manager.
+	Attributes string `json:"attributes"`
+	Compat     string `json:"compat"`
+	Manager    string `json:"manager"`
 }
 
 // Edits are the changes to a container, in the terms of the Container Device Interface, that give it a device.

@@ -171,7 +171,7 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 			p.name, path.Base(e.dir), p.id, errAmbiguous))
 		return
 	}
-	id, err := e.interfaceOf(p, len(siblings))
+	region, err := e.regionOf(p, len(siblings))
 	switch {
 	case errors.Is(err, errAmbiguous):
 		d.withhold(ReasonRegionAmbiguous, fmt.Errorf("%s: %w", p.name, err))
@@ -180,8 +180,17 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 			"%s: its region has no interface id, so that no bitstream fits: %w; load a shell that has one", p.name, err))
 	case err != nil:
 		d.withhold(ReasonInterfaceUnknown, fmt.Errorf("%s: the interface id of its region is unknown: %w", p.name, err))
+	case e.managerErr != nil:
+		d.withhold(ReasonManagerMissing, fmt.Errorf("%s cannot be programmed: %w", p.name, e.managerErr))
 	default:
-		d.text(device.AttributeInterfaceID, id)
+		d.text(device.AttributeInterfaceID, region.interfaceID)
+		d.device.Region = &device.Region{
+			Backend: backendDFL, Card: e.function.Address.String(), InterfaceID: region.interfaceID,
+			DFL: &device.DFLRegion{
+				Port: p.name, PortID: uint32(p.id), Node: path.Join("dev", p.name), EngineNode: path.Join("dev", path.Base(e.dir)), //nolint:gosec // 0 to 7
+				Attributes: p.dir, Compat: region.dir, Manager: e.manager,
+			},
+		}
 	}
 }
 

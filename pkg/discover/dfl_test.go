@@ -42,6 +42,8 @@ driver -> ../../drivers/dfl-pci
 region0/device -> ../../../bus/pci/devices/0000:3b:00.0
 region0/dfl-fme.0/dev 244:0
 region0/dfl-fme.0/ports_num 2
+region0/dfl-fme.0/dfl-fme-mgr.0/fpga_manager/fpga0/name DFL FME FPGA Manager
+region0/dfl-fme.0/dfl-fme-mgr.0/fpga_manager/fpga0/state unknown
 region0/dfl-fme.0/dfl-fme-region.3/fpga_region/region1/compat_id ` + shellA + `
 region0/dfl-fme.0/dfl-fme-region.4/fpga_region/region2/compat_id ` + shellA + `
 region0/dfl-port.0/dev 245:0
@@ -186,6 +188,8 @@ func TestEngineOfTheCard(t *testing.T) {
 region0/device -> ../../../bus/pci/devices/0000:60:00.0
 region0/dfl-fme.0/dev 244:0
 region0/dfl-fme.0/ports_num 1
+region0/dfl-fme.0/dfl-fme-mgr.0/fpga_manager/fpga0/name DFL FME FPGA Manager
+region0/dfl-fme.0/dfl-fme-mgr.0/fpga_manager/fpga0/state unknown
 region0/dfl-fme.0/dfl-fme-region.0/fpga_region/region3/compat_id ` + shellA + `
 region1/device -> ../../../bus/pci/devices/0000:60:00.1
 region1/dfl-port.0/dev 245:0
@@ -193,7 +197,7 @@ region1/dfl-port.0/id 0
 region1/dfl-port.0/afu_id ` + nlb0 + `
 region2/device -> ../../../bus/pci/devices/0000:60:00.2
 `
-	const engine = "region2/dfl-fme.1/dev 244:1\nregion2/dfl-fme.1/dfl-fme-region.1/fpga_region/region4/compat_id " + shellB + "\n"
+	const engine = "region2/dfl-fme.1/dev 244:1\nregion2/dfl-fme.1/dfl-fme-mgr.1/fpga_manager/fpga1/state unknown\nregion2/dfl-fme.1/dfl-fme-region.1/fpga_region/region4/compat_id " + shellB + "\n"
 	for title, tc := range map[string]struct {
 		change []string
 		want   []string

@@ -19,10 +19,12 @@ import (
 // The names of the kernel's devices below a base region (drivers/fpga/dfl.h), each followed by a number that depends on the order in
 // which cards were found.
 const (
-	dflFME       = "dfl-fme."
-	dflFMERegion = "dfl-fme-region."
-	dflPort      = "dfl-port."
-	fpgaRegion   = "region"
+	dflFME        = "dfl-fme."
+	dflFMERegion  = "dfl-fme-region."
+	dflFMEManager = "dfl-fme-mgr."
+	fpgaManager   = "fpga"
+	dflPort       = "dfl-port."
+	fpgaRegion    = "region"
 )
 
 // maxDFLPorts is how many ports an FME can have: the hardware names them with three bits.
@@ -39,6 +41,9 @@ type dflTree struct {
 type dflEngine struct {
 	dir      string
 	function pci.Function
+	// manager is the directory of what programs, empty where managerErr says why there is none.
+	manager    string
+	managerErr error
 	// ports is how many ports the engine can have, implemented or not; 0 if that cannot be read.
 	ports int64
 	// regions are in the order of their numbers. There is one for each port that is implemented, released or not.
@@ -48,6 +53,8 @@ type dflEngine struct {
 // dflRegion is what can be programmed behind one port. Nothing in sysfs names that port.
 type dflRegion struct {
 	number uint64
+	// dir has the attribute compat_id.
+	dir string
 	// interfaceID is canonical, and empty where err says why there is none.
 	interfaceID string
 	err         error
@@ -129,6 +136,7 @@ func functionOf(tree *sysfs.Tree, link string, functions []pci.Function) (pci.Fu
 
 func readEngine(tree *sysfs.Tree, dir string, function pci.Function) dflEngine {
 	engine := dflEngine{dir: dir, function: function}
+	engine.manager, engine.managerErr = readManager(tree, dir)
 	if ports, err := tree.ReadInt(path.Join(dir, "ports_num")); err == nil && ports > 0 && ports <= maxDFLPorts {
 		engine.ports = ports
 	}
@@ -145,6 +153,22 @@ func readEngine(tree *sysfs.Tree, dir string, function pci.Function) dflEngine {
 	return engine
 }
 
+// readManager finds the one fpga_manager of an engine.
+func readManager(tree *sysfs.Tree, dir string) (string, error) {
+	for _, class := range []struct{ prefix, below string }{{dflFMEManager, "fpga_manager"}, {fpgaManager, ""}} {
+		names, err := tree.ReadDir(dir)
+		if err != nil {
+			return "", err
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !isNumbered(name, class.prefix) })
+		if len(names) != 1 {
+			return "", fmt.Errorf("list %s: %w: %d entries %sN, want 1", sysfs.HostPath(dir), sysfs.ErrMalformed, len(names), class.prefix)
+		}
+		dir = path.Join(dir, names[0], class.below)
+	}
+	return dir, nil
+}
+
 func readRegion(tree *sysfs.Tree, dir string, number uint64) dflRegion {
 	region := dflRegion{number: number}
 	names, err := tree.ReadDir(path.Join(dir, "fpga_region"))
@@ -156,7 +180,8 @@ func readRegion(tree *sysfs.Tree, dir string, number uint64) dflRegion {
 		region.err = fmt.Errorf("list %s: %w: %d regions, want 1",
 			sysfs.HostPath(path.Join(dir, "fpga_region")), sysfs.ErrMalformed, len(names))
 	default:
-		region.interfaceID, region.err = readID(tree, path.Join(dir, "fpga_region", names[0], "compat_id"))
+		region.dir = path.Join(dir, "fpga_region", names[0])
+		region.interfaceID, region.err = readID(tree, path.Join(region.dir, "compat_id"))
 	}
 	return region
 }
@@ -268,16 +293,16 @@ func (t dflTree) portsOf(e dflEngine) []dflPortDir {
 // errAmbiguous marks a port whose region cannot be told from others.
 var errAmbiguous = errors.New("which region is the port's cannot be told")
 
-// interfaceOf is the interface id of the port's own region among the engine's, of which siblings ports are known.
+// regionOf is the port's own region among the engine's, of which siblings ports are known.
 //
 // The kernel's own driver gives all regions of an engine the same id, which settles it. Where they differ, two signs must agree: the
 // kernel makes regions in the order of ports, and the number in the region's name is that in the port's.
-func (e dflEngine) interfaceOf(p dflPortDir, siblings int) (string, error) {
+func (e dflEngine) regionOf(p dflPortDir, siblings int) (dflRegion, error) {
 	switch {
 	case len(e.regions) == 0:
-		return "", fmt.Errorf("%s has no region that can be programmed: %w", path.Base(e.dir), errNoID)
+		return dflRegion{}, fmt.Errorf("%s has no region that can be programmed: %w", path.Base(e.dir), errNoID)
 	case len(e.regions) < siblings:
-		return "", fmt.Errorf("%s has %d regions for %d ports: %w", path.Base(e.dir), len(e.regions), siblings, errAmbiguous)
+		return dflRegion{}, fmt.Errorf("%s has %d regions for %d ports: %w", path.Base(e.dir), len(e.regions), siblings, errAmbiguous)
 	}
 	var errs []error
 	for _, r := range e.regions {
@@ -285,11 +310,11 @@ func (e dflEngine) interfaceOf(p dflPortDir, siblings int) (string, error) {
 	}
 	first := e.regions[0]
 	if !slices.ContainsFunc(e.regions, func(r dflRegion) bool { return r.interfaceID != first.interfaceID }) {
-		return first.interfaceID, errors.Join(errs...)
+		return first, errors.Join(errs...)
 	}
 	rank := int(p.id)
 	if e.ports == int64(len(e.regions)) && rank < len(e.regions) && e.regions[rank].number == p.number {
-		return e.regions[rank].interfaceID, e.regions[rank].err
+		return e.regions[rank], e.regions[rank].err
 	}
-	return "", fmt.Errorf("the %d regions of %s have different interface ids: %w", len(e.regions), path.Base(e.dir), errAmbiguous)
+	return dflRegion{}, fmt.Errorf("the %d regions of %s have different interface ids: %w", len(e.regions), path.Base(e.dir), errAmbiguous)
 }
