@@ -91,7 +91,10 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		answer := kubeletplugin.Device{
-			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: []string{d.CDIDevice},
+			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name,
+		}
+		if d.CDIDevice != "" {
+			answer.CDIDeviceIDs = []string{d.CDIDevice}
 		}
 		if d.ShareID != "" {
 			answer.ShareID = new(types.UID(d.ShareID))

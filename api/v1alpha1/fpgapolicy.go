@@ -52,6 +52,11 @@ const (
 	CoTenancyShared CoTenancy = "Shared"
 )
 
+// Rank orders the forms, the strictest first.
+func (c CoTenancy) Rank() int {
+	return slices.Index([]CoTenancy{CoTenancyExclusive, CoTenancySameNamespace, CoTenancyShared}, c)
+}
+
 // FPGAParamRule allows one driver parameter.
 type FPGAParamRule struct {
 	// Name is clockMHz, clockLowMHz, ltr or debug.
@@ -90,6 +95,9 @@ func (p *FPGAPolicy) validateFPGA(path *field.Path) field.ErrorList {
 	faults = append(faults, eachOf(p.AllowedRegistries, path.Child("allowedRegistries"), registryFaults)...)
 	faults = append(faults, oneOf(p.CoTenancy, path.Child("coTenancy"), CoTenancyExclusive, CoTenancySameNamespace, CoTenancyShared)...)
 	faults = append(faults, timeoutFaults(p.MaxTimeout, path.Child("maxTimeout"))...)
+	if p.AllowedDriverParams != nil && len(p.AllowedDriverParams) == 0 {
+		faults = append(faults, emptyList(path.Child("allowedDriverParams")))
+	}
 	seen := map[string]bool{}
 	for i := range p.AllowedDriverParams {
 		rule, at := &p.AllowedDriverParams[i], path.Child("allowedDriverParams").Index(i)
@@ -122,6 +130,9 @@ func (r *FPGAParamRule) faults(path *field.Path) field.ErrorList {
 	if r.Min != nil && r.Max != nil && *r.Min > *r.Max {
 		faults = append(faults, field.Invalid(path.Child("min"), *r.Min, fmt.Sprintf("must not be above max, %d", *r.Max)))
 	}
+	if r.Values != nil && len(r.Values) == 0 {
+		faults = append(faults, emptyList(path.Child("values")))
+	}
 	for i, value := range r.Values {
 		within(value, path.Child("values").Index(i))
 	}
@@ -131,7 +142,7 @@ func (r *FPGAParamRule) faults(path *field.Path) field.ErrorList {
 // eachOf checks a list that must not be empty where it is set.
 func eachOf(list []string, path *field.Path, check func(string, *field.Path) field.ErrorList) field.ErrorList {
 	if list != nil && len(list) == 0 {
-		return field.ErrorList{field.Required(path, "name at least one, or leave the field out")}
+		return field.ErrorList{emptyList(path)}
 	}
 	var faults field.ErrorList
 	if len(list) > maxPolicyList {
@@ -141,6 +152,10 @@ func eachOf(list []string, path *field.Path, check func(string, *field.Path) fie
 		faults = append(faults, check(text, path.Index(i))...)
 	}
 	return faults
+}
+
+func emptyList(path *field.Path) *field.Error {
+	return field.Required(path, "name at least one, or leave the field out")
 }
 
 const sha256Prefix = "sha256:"
@@ -170,8 +185,11 @@ func bitstreamPatternFaults(text string, path *field.Path) field.ErrorList {
 	for _, detail := range validation.IsDNS1123Label(namespace) {
 		faults = append(faults, field.Invalid(path, text, "the namespace "+detail))
 	}
-	if name != "*" {
-		faults = append(faults, objectNameFaults(name, path)...)
+	if name == "*" {
+		return faults
+	}
+	for _, detail := range validation.IsDNS1123Subdomain(name) {
+		faults = append(faults, field.Invalid(path, text, "the name "+detail))
 	}
 	return faults
 }
@@ -181,7 +199,16 @@ func registryFaults(text string, path *field.Path) field.ErrorList {
 	if len(text) > maxRef || !repositoryForm.MatchString(text) {
 		return field.ErrorList{field.Invalid(path, text, "must be a registry with an optional repository, such as registry.example:5000/team")}
 	}
-	return nil
+	return hostFaults(text, path)
+}
+
+// hostFaults wants a first part that is a registry to everyone: "team/image" is Docker Hub's to those who pull it.
+func hostFaults(repository string, path *field.Path) field.ErrorList {
+	host, _, _ := strings.Cut(repository, "/")
+	if strings.ContainsAny(host, ".:") || host == "localhost" {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, repository, "must name its registry by a host with a dot or a port, such as docker.io")}
 }
 
 // pinnedRefFaults checks a reference that must name a digest.
@@ -194,7 +221,7 @@ func pinnedRefFaults(ref string, path *field.Path) field.ErrorList {
 	case len(ref) > maxRef || !strings.Contains(repository, "/") || !repositoryForm.MatchString(repository):
 		return field.ErrorList{field.Invalid(path, ref, "must name a registry and a repository before the digest, and no tag")}
 	}
-	return nil
+	return hostFaults(repository, path)
 }
 
 func objectNameFaults(name string, path *field.Path) field.ErrorList {

@@ -52,7 +52,7 @@ func (e *Engine) restore(ctx context.Context, r *record.Record) error {
 	var missing []cdi.Spec
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		if own(d.CDIDevice) {
+		if own(d.CDIDevice) || d.CDIDevice == "" {
 			continue
 		}
 		spec, err := cdi.Common(d.Edits)
@@ -77,7 +77,7 @@ func (e *Engine) sameAnswer(old, planned *record.Record) bool {
 		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) {
 			return false
 		}
-		if was.CDIDevice != is.CDIDevice && (own(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
+		if was.CDIDevice != is.CDIDevice && (was.CDIDevice == "" || own(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
 			return false // of another version of Fettle, and its file is gone
 		}
 	}

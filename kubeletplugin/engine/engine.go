@@ -36,6 +36,11 @@ type Config struct {
 	Machine func() Machine
 	// MayUse says why an allocated device must not be given to a claim that does not have it yet. Nil: nothing stands against any.
 	MayUse func(*resourceapi.ResourceClaim, *claim.Result) error
+	// Effects decides what a claim's devices need beside their edits, as steps in the order they are applied. It changes nothing, and is
+	// asked when a claim is prepared for the first time in a boot. Nil: nothing.
+	Effects func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find Find) ([]step.Step, error)
+	// Remains are the steps that a claim whose record is lost may have had for a device, so that they can be undone. Nil: none.
+	Remains func(ctx context.Context, uid string, dev device.Device) ([]step.Step, error)
 	// Quarantine keeps a record's devices from everybody else, whatever becomes of the record, since a step of it could not be undone;
 	// Clear takes that back. Nil: nobody is told.
 	Quarantine func(r *record.Record, cause error)
@@ -51,6 +56,9 @@ type Config struct {
 	// Report tells people and metrics what happened outside of kubelet's calls. It must not block.
 	Report func(ctx context.Context, i Incident)
 }
+
+// Find looks a result's device up.
+type Find func(r *claim.Result) (device.Device, bool)
 
 // Machine is one look at the node's devices.
 type Machine interface {

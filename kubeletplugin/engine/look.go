@@ -61,7 +61,7 @@ func files(r *record.Record) []string {
 		}
 	}
 	for i := range r.Devices {
-		if name := r.Devices[i].CDIDevice; !own(name) {
+		if name := r.Devices[i].CDIDevice; name != "" && !own(name) {
 			out = append(out, cdi.FileOf(name))
 		}
 	}

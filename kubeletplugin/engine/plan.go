@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,7 +35,7 @@ type plan struct {
 
 // plan decides everything and changes nothing. A step of the claim's earlier record stays as it was recorded: it remembers what was
 // there before.
-func (e *Engine) plan(c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record) (plan, error) {
+func (e *Engine) plan(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record) (plan, error) {
 	r := &record.Record{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), BootID: e.BootID}
 	p := plan{record: r}
 	machine := e.Machine()
@@ -50,8 +51,8 @@ func (e *Engine) plan(c *resourceapi.ResourceClaim, a claim.Allocation, old *rec
 			return plan{}, fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
 				result.Pool, result.Device, ErrDeviceGone, e.Node)
 		}
-		if old == nil && e.MayUse != nil {
-			if err := e.MayUse(c, result); err != nil {
+		if old == nil {
+			if err := e.mayUse(c, result, dev, machine); err != nil {
 				return plan{}, err
 			}
 		}
@@ -62,6 +63,13 @@ func (e *Engine) plan(c *resourceapi.ResourceClaim, a claim.Allocation, old *rec
 		d := record.Device{
 			Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
 			Effect: result.Effect(), Edits: edits,
+		}
+		if result.Config.FPGA != nil {
+			d.CoTenancy = string(result.Config.FPGA.CoTenancy)
+		}
+		if len(edits.Nodes)+len(edits.Mounts) == 0 {
+			r.Devices = append(r.Devices, d) // a look that shows nothing in the container
+			continue
 		}
 		if equality.Semantic.DeepEqual(edits, dev.Edits) {
 			spec, err := cdi.Common(edits)
@@ -80,6 +88,9 @@ func (e *Engine) plan(c *resourceapi.ResourceClaim, a claim.Allocation, old *rec
 			}
 		}
 	}
+	if err := e.effects(ctx, r, c, a, old); err != nil {
+		return plan{}, err
+	}
 	if err := write(r, owned, ownedAt); err != nil {
 		return plan{}, err
 	}
@@ -88,6 +99,38 @@ func (e *Engine) plan(c *resourceapi.ResourceClaim, a claim.Allocation, old *rec
 		r.Phase = record.Intended
 	}
 	return p, nil
+}
+
+// mayUse says why a claim that has nothing yet must not get a device.
+func (e *Engine) mayUse(c *resourceapi.ResourceClaim, result *claim.Result, dev device.Device, machine Machine) error {
+	if e.MayUse != nil {
+		if err := e.MayUse(c, result); err != nil {
+			return err
+		}
+	}
+	return e.mayMeet(c, result, dev, machine)
+}
+
+// effects adds what the devices need beside their edits. Within a boot that is decided once: an object that was changed since is the
+// next claim's affair.
+func (e *Engine) effects(ctx context.Context, r *record.Record, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record) error {
+	if old != nil && old.BootID == e.BootID {
+		for i := range old.Steps {
+			if kind := old.Steps[i].Kind; kind != hostdir.StepKind && kind != cdi.StepKind {
+				add(r, old.Steps[i].Step)
+			}
+		}
+		return nil
+	}
+	if e.Effects == nil {
+		return nil
+	}
+	machine := e.Machine()
+	steps, err := e.Effects(ctx, c, a, func(result *claim.Result) (device.Device, bool) { return machine.Find(result.Kind, result.Device) })
+	for _, s := range steps {
+		add(r, s)
+	}
+	return err
 }
 
 // write adds the step that writes the claim's own specs. It is the last, so that a container finds everything else in place.
@@ -157,7 +200,7 @@ func shareID(r *claim.Result) string {
 
 // rebuild makes a record for a claim whose own is lost, from what the devices' links tell, so that it can be given back. What it
 // had done to them is not known: everything that could have been is undone. The caller holds the claim and the devices.
-func (e *Engine) rebuild(uid string) (*record.Record, error) {
+func (e *Engine) rebuild(ctx context.Context, uid string) (*record.Record, error) {
 	machine := e.Machine()
 	if machine == nil {
 		return nil, errUnseen
@@ -168,6 +211,16 @@ func (e *Engine) rebuild(uid string) (*record.Record, error) {
 		dev, _ := machine.Find(d.Kind(), d.Name)
 		if err := e.lent(r, dev); err != nil {
 			return nil, err
+		}
+		if e.Remains == nil {
+			continue
+		}
+		steps, err := e.Remains(ctx, uid, dev)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range steps {
+			add(r, s)
 		}
 	}
 	return r, e.Store.Create(r)

@@ -42,7 +42,7 @@ func (e *Engine) Prepare(ctx context.Context, c *resourceapi.ResourceClaim, arri
 }
 
 func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Allocation, arrived record.Moment) (*record.Record, error) {
-	hold, old, err := e.lock(op.ctx, op, op.uid, deviceNames(a))
+	hold, old, err := e.lock(op.ctx, op, op.uid, append(deviceNames(a), e.cards(a)...))
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
 		}
 	}
-	planned, err := e.plan(c, a, old)
+	planned, err := e.plan(op.ctx, c, a, old)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (e *Engine) leaveOthers(op *operation, a claim.Allocation) error {
 	if !slices.ContainsFunc(e.linked(op.uid, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
 		return nil
 	}
-	r, err := e.rebuild(op.uid)
+	r, err := e.rebuild(op.ctx, op.uid)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (e *Engine) startAnew(op *operation, c *resourceapi.ResourceClaim, a claim.
 	if err := e.release(op, old); err != nil {
 		return nil, fmt.Errorf("undo an earlier attempt: %w", err)
 	}
-	planned, err := e.plan(c, a, nil)
+	planned, err := e.plan(op.ctx, c, a, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,9 @@ func (e *Engine) named() (map[string]bool, error) {
 			return nil, err
 		}
 		for i := range r.Devices {
-			named[cdi.FileOf(r.Devices[i].CDIDevice)] = true
+			if name := r.Devices[i].CDIDevice; name != "" {
+				named[cdi.FileOf(name)] = true
+			}
 		}
 	}
 	return named, nil

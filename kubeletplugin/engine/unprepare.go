@@ -46,7 +46,7 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment) (*record.Record
 		e.mu.Unlock()
 	}
 	if r == nil && e.Store.InDoubt(op.uid) {
-		if r, err = e.rebuild(op.uid); err != nil {
+		if r, err = e.rebuild(op.ctx, op.uid); err != nil {
 			return nil, err
 		}
 	}

@@ -49,10 +49,11 @@ type Result struct {
 	Config Effective `json:"config"`
 }
 
-// Effective is the configuration of one result after built-in values, classes and claim are merged field by field. At most one of
-// GPU and Host is set, as the result's Kind says; both are nil for a kind that has no configuration.
+// Effective is the configuration of one result after built-in values, classes and claim are merged field by field. One of
+// GPU, FPGA and Host is set, as the result's Kind says.
 type Effective struct {
 	GPU  *GPUEffective  `json:"gpu,omitempty"`
+	FPGA *FPGAEffective `json:"fpga,omitempty"`
 	Host *HostEffective `json:"host,omitempty"`
 	// AllowedNamespaces are the namespaces that every class of the request allows, sorted. Nil: all namespaces. Empty: none.
 	AllowedNamespaces []string `json:"allowedNamespaces"`

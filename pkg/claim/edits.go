@@ -14,7 +14,7 @@ import (
 const readOnly = "r"
 
 // Edits are the container edits of one result: the device's own, moved to the configured mount path, and read-only for
-// adminAccess. dev is not changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
+// adminAccess. A look at an FPGA's region has none: who opens a port keeps it from being programmed, and closing it resets it. dev is not changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
 func Edits(result Result, dev device.Device) (device.Edits, error) {
 	if dev.Kind != result.Kind || dev.Name != result.Device {
 		fault := field.Invalid(allocationPath().Child("devices", "results"), result.Device,
@@ -30,6 +30,9 @@ func Edits(result Result, dev device.Device) (device.Edits, error) {
 			return device.Edits{}, mountPathMisfit(result, len(edits.Mounts))
 		}
 		edits.Mounts[0].ContainerPath = host.MountPath
+	}
+	if result.AdminAccess && result.Kind == device.KindFPGA {
+		return device.Edits{}, nil
 	}
 	if result.AdminAccess {
 		restrict(edits)

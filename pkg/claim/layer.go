@@ -108,6 +108,8 @@ func configKind(config v1alpha1.Config) (name string, of device.Kind) {
 	switch config.(type) {
 	case *v1alpha1.GPUConfig:
 		return v1alpha1.KindGPUConfig, device.KindGPU
+	case *v1alpha1.FPGAConfig:
+		return v1alpha1.KindFPGAConfig, device.KindFPGA
 	case *v1alpha1.HostConfig:
 		return v1alpha1.KindHostConfig, device.KindHost
 	default:

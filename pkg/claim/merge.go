@@ -38,14 +38,15 @@ func builtIn(kind device.Kind) Effective {
 		effective.Sources[FieldMountPath] = source
 		effective.Sources[FieldOnRelease] = source
 	case device.KindFPGA:
-		// FPGAs have no configuration yet.
+		builtInFPGA(&effective, source)
 	}
 	return effective
 }
 
 // merge lays the layers that apply to the result, classes first, over the built-in values.
-func merge(layers []layer, index int, kind device.Kind) Effective {
+func merge(layers []layer, index int, kind device.Kind) (Effective, field.ErrorList) {
 	effective := builtIn(kind)
+	var faults field.ErrorList
 	for _, l := range layers {
 		if !l.applies[index] {
 			continue
@@ -53,11 +54,13 @@ func merge(layers []layer, index int, kind device.Kind) Effective {
 		switch config := l.config.(type) {
 		case *v1alpha1.GPUConfig:
 			effective.mergeGPU(config, l.source)
+		case *v1alpha1.FPGAConfig:
+			faults = append(faults, effective.mergeFPGA(config, l.source)...)
 		case *v1alpha1.HostConfig:
 			effective.mergeHost(config, l.source)
 		}
 	}
-	return effective
+	return effective, faults
 }
 
 func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) {

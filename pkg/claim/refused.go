@@ -25,6 +25,8 @@ const (
 	ReasonSharingUnsupported Reason = "SharingUnsupported"
 	// ReasonNamespaceNotAllowed: a class of the claim does not allow the claim's namespace.
 	ReasonNamespaceNotAllowed Reason = "NamespaceNotAllowed"
+	// ReasonForbiddenByPolicy: a class of the claim does not allow what the claim asks of its device.
+	ReasonForbiddenByPolicy Reason = "ForbiddenByPolicy"
 	// ReasonDeviceUnknown: the allocation names a pool or device that this node does not have.
 	ReasonDeviceUnknown Reason = "DeviceUnknown"
 	// ReasonDeviceRepeated: the allocation gives a whole device to two requests of the claim.

@@ -43,8 +43,12 @@ func Resolve(in Input) (Allocation, error) {
 		return Allocation{}, refuse(in.Claim, configReason(faults), faults)
 	}
 	for i, result := range results {
-		result.Config = merge(layers, i, result.Kind)
+		config, wrong := merge(layers, i, result.Kind)
+		result.Config, faults = config, append(faults, wrong...)
 		allocation.Results = append(allocation.Results, result.Result)
+	}
+	if len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonConfigInvalid, faults)
 	}
 	if faults := mountPathFaults(allocation.Results); len(faults) > 0 {
 		return Allocation{}, refuse(in.Claim, ReasonConfigInvalid, faults)
@@ -54,6 +58,9 @@ func Resolve(in Input) (Allocation, error) {
 	}
 	if faults := namespaceFaults(in.Claim.Namespace, allocation.Results); len(faults) > 0 {
 		return Allocation{}, refuse(in.Claim, ReasonNamespaceNotAllowed, faults)
+	}
+	if faults := fpgaFaults(allocation.Results); len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonForbiddenByPolicy, faults)
 	}
 	return allocation, nil
 }

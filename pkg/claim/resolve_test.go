@@ -58,11 +58,11 @@ func TestResolve(t *testing.T) {
 			want: []Result{gpuResult("main", "main", "g1", plainGPU)},
 		},
 		{
-			name:  "FPGAs have no config yet",
+			name:  "an FPGA without config",
 			claim: allocated([]apiResult{result("main", "fpga", "f0")}),
 			want: []Result{{
 				Request: "main", BaseRequest: "main", Pool: node + "/fpga", Device: "f0", Kind: device.KindFPGA,
-				Config: Effective{Sources: map[string]Source{FieldAllowedNamespaces: builtInSource}},
+				Config: plainFPGA(),
 			}},
 		},
 		{
@@ -344,4 +344,11 @@ func TestSourceString(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
+}
+
+// plainFPGA is an FPGA's configuration where nobody says anything.
+func plainFPGA() Effective {
+	e := Effective{Sources: map[string]Source{FieldAllowedNamespaces: builtInSource}}
+	builtInFPGA(&e, builtInSource)
+	return e
 }

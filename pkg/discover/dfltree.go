@@ -22,7 +22,7 @@ const (
 	dflFME        = "dfl-fme."
 	dflFMERegion  = "dfl-fme-region."
 	dflFMEManager = "dfl-fme-mgr."
-	fpgaManager   = "fpga"
+	managerPrefix = "fpga"
 	dflPort       = "dfl-port."
 	fpgaRegion    = "region"
 )
@@ -155,7 +155,7 @@ func readEngine(tree *sysfs.Tree, dir string, function pci.Function) dflEngine {
 
 // readManager finds the one fpga_manager of an engine.
 func readManager(tree *sysfs.Tree, dir string) (string, error) {
-	for _, class := range []struct{ prefix, below string }{{dflFMEManager, "fpga_manager"}, {fpgaManager, ""}} {
+	for _, class := range []struct{ prefix, below string }{{dflFMEManager, "fpga_manager"}, {managerPrefix, ""}} {
 		names, err := tree.ReadDir(dir)
 		if err != nil {
 			return "", err

@@ -56,6 +56,8 @@ type Device struct {
 	AdminAccess bool `json:"adminAccess,omitempty"`
 	// Effect identifies the effective configuration of a share. Shares of one device must have equal effects.
 	Effect string `json:"effect,omitempty"`
+	// CoTenancy says who may hold other regions of the same chip meanwhile. Empty for what is no region of a chip.
+	CoTenancy string `json:"coTenancy,omitempty"`
 	// CDIDevice is the qualified CDI device name that kubelet was told. What it means must not change while the record lives.
 	CDIDevice string       `json:"cdiDevice"`
 	Edits     device.Edits `json:"edits"`

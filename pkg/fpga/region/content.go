@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package region
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+)
+
+// Content is what is known of a region between claims.
+type Content struct {
+	// Version is of the file's form.
+	Version int `json:"version"`
+	// Unknown: a programming was begun and its end was not seen, so the region may hold anything.
+	Unknown bool `json:"unknown,omitempty"`
+	// Digest is that of the file that was programmed and AFU what the region showed afterwards. Empty: not programmed by Fettle.
+	Digest string `json:"digest,omitempty"`
+	AFU    string `json:"afu,omitempty"`
+	// BootID is the boot in which that was seen: what a card holds after a power cycle is another matter.
+	BootID string `json:"bootID,omitempty"`
+	// Namespace is the last tenant's, whose traces may be in the region. Empty: nobody's, or wiped.
+	Namespace string `json:"namespace,omitempty"`
+	// Claim is the UID of the claim that used it last and has not given it back.
+	Claim string `json:"claim,omitempty"`
+}
+
+const contentVersion = 1
+
+// Contents are the files of all regions of a node, in one directory.
+type Contents struct {
+	fs  disk.FS
+	dir string
+}
+
+// OpenContents makes the directory where it is missing.
+func OpenContents(fsys disk.FS, dir string) (*Contents, error) {
+	if err := disk.MkdirAll(fsys, dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of regions: %w", err)
+	}
+	return &Contents{fs: fsys, dir: dir}, nil
+}
+
+//nolint:gochecknoglobals // a constant that Go cannot express as one
+var deviceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+
+func (c *Contents) path(device string) (string, error) {
+	if !deviceName.MatchString(device) {
+		return "", fmt.Errorf("device name %q: want lower-case letters, digits and dashes", device)
+	}
+	return filepath.Join(c.dir, device+".json"), nil
+}
+
+// Read returns what is known of a region: nothing, where nothing was ever done to it. A file that cannot be understood means that the
+// region may hold anything.
+func (c *Contents) Read(device string) (Content, error) {
+	path, err := c.path(device)
+	if err != nil {
+		return Content{}, err
+	}
+	data, err := c.fs.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Content{Version: contentVersion}, nil
+	}
+	if err != nil {
+		return Content{}, fmt.Errorf("read what region %s holds: %w", device, err)
+	}
+	var content Content
+	if err := json.Unmarshal(data, &content); err != nil || content.Version != contentVersion {
+		return Content{Version: contentVersion, Unknown: true}, nil
+	}
+	return content, nil
+}
+
+// write is durable when it returns.
+func (c *Contents) write(device string, content Content) error {
+	path, err := c.path(device)
+	if err != nil {
+		return err
+	}
+	content.Version = contentVersion
+	data, err := json.Marshal(content)
+	if err == nil {
+		err = disk.ReplaceDurably(c.fs, path, append(data, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("note what region %s holds: %w", device, err)
+	}
+	return nil
+}

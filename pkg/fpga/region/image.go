@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package region
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+)
+
+// Image is a bitstream that a step programs, as plain data.
+type Image struct {
+	// Digest and Size are the file's. It is the digest that was authorised.
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+	// HostFile is the absolute path of a file that is staged on the host. Empty: the file is in the node's store.
+	HostFile string `json:"hostFile,omitempty"`
+	// InterfaceID and AFUID are what the file must say of itself.
+	InterfaceID string `json:"interfaceID"`
+	AFUID       string `json:"afuID"`
+	// Sidecar describes a raw image, which does not describe itself.
+	Sidecar string `json:"sidecar,omitempty"`
+	// Origin says for people where it is from: "FPGABitstream a/b".
+	Origin string `json:"origin"`
+}
+
+// Blob is a file of the node's store.
+type Blob interface {
+	io.ReaderAt
+	io.Closer
+	Size() int64
+}
+
+// ErrImage marks an image that is not what it was said to be. Trying again does not help.
+var ErrImage = errors.New("is not the image that was asked for")
+
+// sealed is an image whose bytes were verified and cannot change any more.
+type sealed struct {
+	file *dfl.Image
+	// payload is what goes to the card; it is the file itself, or what a packed part of it unpacked to.
+	payload *dfl.Image
+	load    dfl.Load
+	about   fpga.Bitstream
+}
+
+func (s *sealed) Close() error {
+	if s.payload != s.file {
+		return errors.Join(s.payload.Close(), s.file.Close())
+	}
+	return s.file.Close()
+}
+
+// seal copies an image into memory that nobody can change, and only then verifies and reads it.
+func (p *Programmer) seal(ctx context.Context, image *Image) (_ *sealed, err error) {
+	blob, err := p.open(image)
+	if err != nil {
+		return nil, fmt.Errorf("open bitstream %s of %s: %w", image.Digest, image.Origin, err)
+	}
+	defer blob.Close()
+	file, err := dfl.Seal(&cancellable{ctx, io.NewSectionReader(blob, 0, blob.Size())}, blob.Size(), image.Digest)
+	if err != nil {
+		return nil, fmt.Errorf("bitstream of %s %w: %w", image.Origin, ErrImage, err)
+	}
+	s := &sealed{file: file, payload: file}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.about, err = inspect(file, image.Sidecar); err != nil {
+		return nil, fmt.Errorf("bitstream of %s %w: %w", image.Origin, ErrImage, err)
+	}
+	if err := image.matches(&s.about); err != nil {
+		return nil, err
+	}
+	return s, s.unpack()
+}
+
+func inspect(file *dfl.Image, sidecar string) (fpga.Bitstream, error) {
+	if sidecar != "" {
+		return fpga.InspectRaw(file, file.Size(), []byte(sidecar))
+	}
+	return fpga.Inspect(file, file.Size())
+}
+
+// matches compares what a file says of itself with what was authorised.
+func (i *Image) matches(b *fpga.Bitstream) error {
+	switch {
+	case b.InterfaceID != i.InterfaceID:
+		return fmt.Errorf("bitstream of %s %w: its interface id is %q, want %q", i.Origin, ErrImage, b.InterfaceID, i.InterfaceID)
+	case b.AFUID != i.AFUID:
+		return fmt.Errorf("bitstream of %s %w: its AFU id is %q, want %q", i.Origin, ErrImage, b.AFUID, i.AFUID)
+	case b.Payload == nil:
+		return fmt.Errorf("bitstream of %s %w: which of its bytes a card takes is not known for format %s", i.Origin, ErrImage, b.Format)
+	}
+	return nil
+}
+
+// unpack finds the bytes that go to the card. What is packed in the file is sealed once more, with the digest that a first pass saw:
+// both passes read the sealed file.
+func (s *sealed) unpack() error {
+	p := s.about.Payload
+	s.load = dfl.Load{Image: s.file, Offset: p.Offset, Size: p.Length, AFU: s.about.AFUID}
+	if p.Gzip == nil {
+		return nil
+	}
+	sum := sha256.New()
+	r, err := p.Open(s.file)
+	if err == nil {
+		_, err = io.Copy(sum, r)
+	}
+	if err == nil {
+		r, err = p.Open(s.file)
+	}
+	if err != nil {
+		return fmt.Errorf("bitstream %w: %w", ErrImage, err)
+	}
+	payload, err := dfl.Seal(r, p.Length, "sha256:"+hex.EncodeToString(sum.Sum(nil)))
+	if err != nil {
+		return fmt.Errorf("bitstream %w: %w", ErrImage, err)
+	}
+	s.payload = payload
+	s.load.Image, s.load.Offset, s.load.Size = payload, 0, p.Length
+	return nil
+}
+
+func (p *Programmer) open(image *Image) (Blob, error) {
+	if image.HostFile != "" {
+		return OpenHostFile(p.config.HostRoot, image.HostFile)
+	}
+	return p.config.Open(image.Digest)
+}
+
+// hostFile is a file that an administrator staged.
+type hostFile struct {
+	*os.File
+	size int64
+}
+
+func (f hostFile) Size() int64 { return f.size }
+
+// OpenHostFile opens a regular file below the host's root. No link is followed on the way: what the object names is what is read.
+func OpenHostFile(hostRoot, path string) (Blob, error) {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return nil, fmt.Errorf("host file %q: want an absolute, clean path", path)
+	}
+	root, err := os.Open(hostRoot)
+	if err != nil {
+		return nil, fmt.Errorf("open the host's root: %w", err)
+	}
+	defer root.Close()
+	how := unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	}
+	fd, err := unix.Openat2(int(root.Fd()), strings.TrimPrefix(path, "/"), &how)
+	if err != nil {
+		return nil, &os.PathError{Op: "open host file", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("host file %s: is %s, want a regular file", path, info.Mode())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return hostFile{File: f, size: info.Size()}, nil
+}
+
+// cancellable ends a long copy with its context.
+type cancellable struct {
+	ctx context.Context //nolint:containedctx // it lives for one copy
+	r   io.Reader
+}
+
+func (c *cancellable) Read(b []byte) (int, error) {
+	if c.ctx.Err() != nil {
+		return 0, context.Cause(c.ctx)
+	}
+	return c.r.Read(b)
+}

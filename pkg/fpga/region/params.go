@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package region
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Params is the parameters of the step that sets driver parameters.
+type Params struct {
+	Device string `json:"device"`
+	Claim  Claim  `json:"claim"`
+	// Set is what the claim asks for.
+	Set []Param `json:"set,omitempty"`
+	// Image has clocks in its metadata, which are set where Set says nothing of clocks and the region has any.
+	Image *Image `json:"image,omitempty"`
+	// Before is what undoing restores: everything that may be set.
+	Before []Param `json:"before,omitempty"`
+}
+
+// Param is one driver parameter, in the backend's own unit.
+type Param struct {
+	Name  string `json:"name"`
+	Value int32  `json:"value"`
+}
+
+// Step makes the step.
+func (p *Params) Step() (step.Step, error) { return stepOf(ParamsKind, p.Device, p) }
+
+// PlanParams reads what parameters are now and returns the step's parameters, nil where there is nothing to set. It changes nothing.
+func (p *Programmer) PlanParams(r *device.Region, device string, c Claim, set []Param, image *Image) (*Params, error) {
+	backend, ok := p.config.Backends[r.Backend]
+	if !ok {
+		return nil, fmt.Errorf("region %s: this build has no backend %q", device, r.Backend)
+	}
+	params := &Params{Device: device, Claim: c, Set: set}
+	var names []string
+	for _, s := range set {
+		names = append(names, s.Name)
+	}
+	if image != nil && !slices.ContainsFunc(set, isClock) {
+		clocks, err := backend.Params(r, []string{dfl.ParamClock})
+		switch {
+		case errors.Is(err, dfl.ErrNoParam):
+		case err != nil:
+			return nil, err
+		default:
+			params.Image = image
+			params.Before = append(params.Before, Param{Name: dfl.ParamClock, Value: clocks[dfl.ParamClock]})
+		}
+	}
+	before, err := backend.Params(r, names)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		params.Before = append(params.Before, Param{Name: name, Value: before[name]})
+	}
+	if len(params.Before) == 0 {
+		return nil, nil //nolint:nilnil // documented above
+	}
+	return params, nil
+}
+
+func isClock(p Param) bool { return p.Name == dfl.ParamClock || p.Name == dfl.ParamClockLow }
+
+func (p *Programmer) setParams(ctx context.Context, raw json.RawMessage) error {
+	params, err := decode[Params](raw)
+	if err != nil {
+		return err
+	}
+	set, err := p.wanted(ctx, &params)
+	if err != nil || len(set) == 0 {
+		return err
+	}
+	return p.writeParams(ctx, params.Device, set)
+}
+
+func (p *Programmer) restoreParams(ctx context.Context, raw json.RawMessage) error {
+	params, err := decode[Params](raw)
+	if err != nil {
+		return err
+	}
+	if changed, err := p.changed(&params); err != nil || !changed {
+		return err
+	}
+	return p.writeParams(ctx, params.Device, params.Before)
+}
+
+// changed says whether any parameter is not what it was before. A region that left took its parameters with it.
+func (p *Programmer) changed(params *Params) (bool, error) {
+	r, backend, err := p.place(params.Device)
+	if errors.Is(err, ErrGone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var names []string
+	for _, b := range params.Before {
+		names = append(names, b.Name)
+	}
+	now, err := backend.Params(r, names)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(params.Before, func(b Param) bool { return now[b.Name] != b.Value }), nil
+}
+
+func (p *Programmer) writeParams(ctx context.Context, device string, set []Param) (err error) {
+	r, backend, err := p.place(device)
+	if err != nil {
+		return err
+	}
+	lease, err := backend.Acquire(ctx, r, "")
+	if err != nil {
+		return err
+	}
+	defer release(lease, &err)
+	list := make([]dfl.Param, 0, len(set))
+	for _, s := range set {
+		list = append(list, dfl.Param{Name: s.Name, Value: s.Value})
+	}
+	return lease.SetParams(ctx, list)
+}
+
+// wanted adds the clocks of the image's metadata to what the claim asks for.
+func (p *Programmer) wanted(ctx context.Context, params *Params) ([]Param, error) {
+	if params.Image == nil {
+		return params.Set, nil
+	}
+	s, err := p.seal(ctx, params.Image)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return append(slices.Clone(params.Set), clocksOf(&s.about)...), nil
+}
+
+// clocksOf are the clocks that an image's metadata asks for. "auto" asks for none, and the low clock is half of the high one.
+func clocksOf(b *fpga.Bitstream) []Param {
+	kHz := func(c *fpga.Clock) int32 {
+		if c == nil || c.Auto || c.MHz <= 0 || c.MHz > math.MaxInt32/1000 {
+			return 0
+		}
+		return int32(math.Round(c.MHz * 1000))
+	}
+	if high := kHz(b.Clocks.High); high > 0 {
+		return []Param{{Name: dfl.ParamClock, Value: high}}
+	}
+	if low := kHz(b.Clocks.Low); low > 0 {
+		return []Param{{Name: dfl.ParamClockLow, Value: low}}
+	}
+	return nil
+}

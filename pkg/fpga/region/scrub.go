@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package region
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Scrub is the parameters of the step that wipes what another tenant left.
+type Scrub struct {
+	Device string `json:"device"`
+	Claim  Claim  `json:"claim"`
+	// Blank is nil where there is no blank image for the region.
+	Blank *Image `json:"blank,omitempty"`
+	// Required refuses the region where it would have to be wiped and cannot be.
+	Required bool          `json:"required,omitempty"`
+	Timeout  time.Duration `json:"timeout"`
+}
+
+// Step makes the step.
+func (s *Scrub) Step() (step.Step, error) { return stepOf(ScrubKind, s.Device, s) }
+
+// ErrTraces refuses a region that another tenant used and that cannot be wiped.
+var ErrTraces = errors.New("has traces of another namespace's claim and there is no blank image to wipe it with")
+
+func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
+	params, err := decode[Scrub](raw)
+	if err != nil {
+		return err
+	}
+	r, backend, err := p.place(params.Device)
+	if err != nil {
+		return err
+	}
+	content, err := p.config.Contents.Read(params.Device)
+	if err != nil {
+		return err
+	}
+	if !content.Unknown && (content.Namespace == "" || content.Namespace == params.Claim.Namespace) {
+		return nil
+	}
+	if params.Blank == nil {
+		if params.Required {
+			return fmt.Errorf("region %s %w: add a ClusterFPGABitstream for interface %s with spec.blank, or let the claim program the region",
+				params.Device, ErrTraces, r.InterfaceID)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, params.Timeout)
+	defer cancel()
+	return p.wipe(ctx, r, backend, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
+}
