@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/discover"
 )
 
@@ -56,6 +58,8 @@ type Config struct {
 	KubeletState string
 	// NVMLCommand is the path of the fettle-nvml binary. Empty: never asked.
 	NVMLCommand string
+	// Registries is how registries are reached.
+	Registries artifact.ClientConfig
 	// Started is called once, when the API server first holds what is to be published. It may be nil.
 	Started func()
 	// Version is the build's own version, shown in AcceleratorNode.
@@ -79,6 +83,28 @@ type FileConfig struct {
 	DeviceMetadata bool `json:"deviceMetadata,omitempty"`
 	// Health is how devices are watched, and what counts against them.
 	Health HealthConfig `json:"health,omitempty"`
+	// Artifacts bounds the node's store of bitstreams and caches.
+	Artifacts ArtifactsConfig `json:"artifacts,omitempty"`
+	// FPGA is how FPGAs are programmed.
+	FPGA FPGAConfig `json:"fpga,omitempty"`
+}
+
+// ArtifactsConfig bounds the node's store of files from registries.
+type ArtifactsConfig struct {
+	// MaxSize is how much files that nothing needs any more may take together with those that are needed. Default 20Gi.
+	MaxSize resource.Quantity `json:"maxSize,omitempty"`
+	// KeepFree is how much of the disk is left to others. Default 1Gi.
+	KeepFree resource.Quantity `json:"keepFree,omitempty"`
+}
+
+func (c ArtifactsConfig) store() artifact.StoreConfig {
+	return artifact.StoreConfig{MaxBytes: c.MaxSize.Value(), Margin: c.KeepFree.Value()}
+}
+
+// FPGAConfig is how FPGAs are programmed.
+type FPGAConfig struct {
+	// PlainNodes accepts plain files as FPGAs' device nodes, as a simulator serves them. It is refused where the host's tree is /.
+	PlainNodes bool `json:"plainNodes,omitempty"`
 }
 
 // NVMLConfig bounds the child process that loads NVIDIA's library.
@@ -140,6 +166,11 @@ func ParseFile(data []byte) (FileConfig, error) {
 		errs = append(errs, fmt.Errorf("nvml.driverRoot: must be an absolute path, is %q", c.NVML.DriverRoot))
 	}
 	errs = append(errs, c.Health.validate()...)
+	for name, size := range map[string]resource.Quantity{"maxSize": c.Artifacts.MaxSize, "keepFree": c.Artifacts.KeepFree} {
+		if size.Sign() < 0 {
+			errs = append(errs, fmt.Errorf("artifacts.%s: must not be negative, is %s", name, size.String()))
+		}
+	}
 	for i, h := range c.HostDevices {
 		if err := h.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
@@ -179,6 +210,12 @@ func (c FileConfig) withDefaults() FileConfig {
 	}
 	if c.NVML.DriverRoot == "" {
 		c.NVML.DriverRoot = "/"
+	}
+	if c.Artifacts.MaxSize.IsZero() {
+		c.Artifacts.MaxSize = resource.MustParse("20Gi")
+	}
+	if c.Artifacts.KeepFree.IsZero() {
+		c.Artifacts.KeepFree = resource.MustParse("1Gi")
 	}
 	c.Health = c.Health.withDefaults()
 	return c

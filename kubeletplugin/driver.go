@@ -73,6 +73,9 @@ func (p *Plugin) prepareClaim(ctx context.Context, v *view, c *resourceapi.Resou
 	if err := p.teller.prepared(ctx, c); err != nil {
 		logger.Error(err, "The claim still shows an earlier refusal")
 	}
+	if holdsRegion(r) {
+		signal(p.looker.wake) // its siblings are the tenant's now
+	}
 	logger.V(2).Info("Prepared", "devices", len(r.Devices))
 	return kubeletplugin.PrepareResult{Devices: p.answer(v, r)}
 }
@@ -105,6 +108,10 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 		devices = append(devices, answer)
 	}
 	return devices
+}
+
+func holdsRegion(r *record.Record) bool {
+	return slices.ContainsFunc(r.Devices, func(d record.Device) bool { return d.CoTenancy != "" })
 }
 
 // metadata is the published attributes of a device, for the file that KEP-5304 puts into the container.

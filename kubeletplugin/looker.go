@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -34,6 +35,11 @@ type looker struct {
 	// wake carries a value when a claim gave something back, so that a device may be free again.
 	wake   chan struct{}
 	purger *purger
+	// again carries a value when a region was programmed, so that its attributes are read anew.
+	again chan struct{}
+	// contents is what regions hold, bootID the host's boot.
+	contents *region.Contents
+	bootID   string
 	// recovering are the devices, by pool and name, whose last claim an earlier process left halfway. Nil: none.
 	recovering func() map[[2]string]string
 
@@ -57,6 +63,8 @@ func (l *looker) run(ctx context.Context) {
 		case <-ticker.C:
 			l.look(ctx)
 		case <-l.uevents:
+			l.look(ctx)
+		case <-l.again:
 			l.look(ctx)
 		case <-l.wake:
 			l.judgeSoon(ctx)
@@ -97,9 +105,11 @@ func (l *looker) judge(ctx context.Context) {
 	if l.found == nil {
 		return // the next look does
 	}
-	v := &view{devices: l.found.devices, problems: slices.Clone(l.found.problems), withheld: maps.Clone(l.found.withheld)}
+	v := &view{devices: slices.Clone(l.found.devices), problems: slices.Clone(l.found.problems), withheld: maps.Clone(l.found.withheld)}
 	l.withholdDirty(v)
 	l.withholdRecovering(v)
+	l.addContents(v)
+	v.tenants = l.tenantsOf(v.devices)
 	if l.latest.set(v) {
 		klog.FromContext(ctx).Info("Hardware changed", "devices", len(v.devices), "withheld", len(v.withheld), "problems", len(v.problems))
 	}

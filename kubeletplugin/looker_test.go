@@ -5,6 +5,7 @@ package kubeletplugin
 import (
 	"context"
 	"errors"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,6 +26,7 @@ func newLooker(t *testing.T, root string) *looker {
 	m := newMetrics()
 	return &looker{
 		config: &Config{Node: testNode, HostRoot: root, File: file}, store: store, latest: newLatest(), metrics: m, purger: newPurger(m),
+		contents: region.OpenContents(disk.OS{}, t.TempDir()),
 	}
 }
 

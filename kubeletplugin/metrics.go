@@ -16,6 +16,8 @@ type metrics struct {
 	registry         *prometheus.Registry
 	calls            *prometheus.HistogramVec
 	refusals         *prometheus.CounterVec
+	programmings     *prometheus.CounterVec
+	programSeconds   prometheus.Histogram
 	devices          *prometheus.GaugeVec
 	withheld         *prometheus.GaugeVec
 	problems         *prometheus.GaugeVec
@@ -39,6 +41,13 @@ func newMetrics() *metrics {
 			Name: "fettle_claim_duration_seconds", Buckets: callBuckets(),
 			Help: "Time to prepare or unprepare one claim, without the API server's GET, by operation and result.",
 		}, []string{"operation", "result"}),
+		programmings: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fettle_fpga_programmings_total", Help: "Regions programmed, by what for (program, scrub, release) and what came of it.",
+		}, []string{"why", "result"}),
+		programSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fettle_fpga_program_seconds", Help: "Time that the kernel took to program a region.",
+			Buckets: []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 8, 16, 32, 64},
+		}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fettle_claim_refusals_total", Help: "Claims that were refused at Prepare, by reason.",
 		}, []string{"reason"}),
@@ -70,7 +79,7 @@ func newMetrics() *metrics {
 			Name: "fettle_claim_incidents_total", Help: "What happened to claims outside of kubelet's calls, by reason.",
 		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.incidents, m.calls, m.refusals, m.devices, m.withheld, m.problems, m.prepared, m.discovery, m.backgroundErrors,
+	m.registry.MustRegister(m.incidents, m.calls, m.refusals, m.programmings, m.programSeconds, m.devices, m.withheld, m.problems, m.prepared, m.discovery, m.backgroundErrors,
 		m.lastPublished, m.droppedFeatures, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -31,7 +31,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
-	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 // Clients are the plugin's ways to the API server.
@@ -53,6 +52,7 @@ type Plugin struct {
 	latest  *latest
 	retired *retirement
 	health  *healthKeeper
+	fpgas   *fpgas
 	// claims carries a value after the set of prepared claims changed.
 	claims chan struct{}
 	// freed carries a value after a claim gave back a CDI spec of its own.
@@ -88,11 +88,14 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 		claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 	}
 	p.health = newHealthKeeper(&p.config, clients.Kube, bootID, p.latest, p.retired, m, store.Held)
+	if p.fpgas, err = p.newFPGAs(bootID); err != nil {
+		return nil, err
+	}
 	p.engine = p.newEngine(bootID, dir)
 	p.specs = &specKeeper{store: store, dir: dir, engine: p.engine, metrics: m}
 	p.looker = &looker{
 		config: &p.config, store: store, latest: p.latest, metrics: p.metrics, purger: newPurger(p.metrics), query: p.nvmlQuery(),
-		wake: make(chan struct{}, 1), recovering: p.engine.Recovering,
+		wake: make(chan struct{}, 1), again: make(chan struct{}, 1), contents: p.fpgas.contents, bootID: bootID, recovering: p.engine.Recovering,
 	}
 	return p, nil
 }
@@ -102,12 +105,12 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 const callBudget = 30 * time.Second
 
 func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
+	kinds := p.fpgas.kinds()
+	kinds[hostdir.StepKind] = hostdir.Kind(p.config.HostRoot, hostdir.OpenRoot)
+	kinds[cdi.StepKind] = dir.Kind()
 	return engine.New(engine.Config{
 		Node: p.config.Node, HostRoot: p.config.HostRoot, BootID: bootID, Store: p.store, Specs: dir,
-		Kinds: step.Kinds{
-			hostdir.StepKind: hostdir.Kind(p.config.HostRoot, hostdir.OpenRoot),
-			cdi.StepKind:     dir.Kind(),
-		},
+		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.fpgas.remains,
 		Machine: p.machine, MayUse: p.health.mayPrepare, Quarantine: p.health.quarantine,
 		Clear: p.health.clear, Claim: p.claim, KubeletState: p.config.KubeletState,
 		Uptime: uptime, Budget: callBudget, Report: p.tell,

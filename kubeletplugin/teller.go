@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -23,6 +24,8 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -40,6 +43,11 @@ const (
 	reasonPending       = "PreparePending"
 	reasonOvertaken     = "PrepareOvertaken"
 	reasonUnhealthy     = "DeviceUnhealthy"
+	reasonChipInUse     = "ChipInUse"
+	reasonBitstream     = "BitstreamUnusable"
+	reasonRegion        = "RegionUnusable"
+	reasonProgrammed    = "Programmed"
+	reasonProgramFailed = "ProgramFailed"
 
 	// maxMessage is the API's limit for a condition's message; an Event allows 1024 bytes.
 	maxMessage      = 32768
@@ -72,6 +80,26 @@ func reasonFor(err error) string {
 		return reasonPending
 	case errors.Is(err, engine.ErrDeviceGone):
 		return reasonDeviceGone
+	}
+	return fpgaReason(err)
+}
+
+// fpgaReason is the reason of a failure that has to do with a region.
+func fpgaReason(err error) string {
+	_, tenant := errors.AsType[*engine.TenantError](err)
+	_, driver := errors.AsType[*dfl.Error](err)
+	among := func(causes ...error) bool {
+		return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
+	}
+	switch {
+	case tenant:
+		return reasonChipInUse
+	case among(errNotThere, errNotResolved, errNoFit, region.ErrImage):
+		return reasonBitstream
+	case driver && dfl.KindOf(err) == dfl.Unknown:
+		return reasonProgramFailed
+	case driver, among(region.ErrGone, region.ErrOther, region.ErrTraces, region.ErrUnknownState):
+		return reasonRegion
 	case errors.Is(err, errUnhealthy):
 		return reasonUnhealthy
 	case errors.Is(err, errRetired):

@@ -25,6 +25,8 @@ type view struct {
 	// withheld are the names of whole devices that must not be published now, with the reason for people.
 	withheld map[string]string
 	problems []discover.Problem
+	// tenants are the free regions of chips that are held, with who may join there: see tenantTaint.
+	tenants map[string]string
 	// health is the devices' health, from the ledger and not from the look.
 	health verdicts
 }
@@ -48,10 +50,15 @@ type verdicts struct {
 func (v *view) with(h verdicts) *view {
 	out := *v
 	out.health = h
-	if h.taintsKept || len(h.statuses) == 0 {
+	if h.taintsKept || len(h.statuses)+len(v.tenants) == 0 {
 		return &out
 	}
 	out.withheld = maps.Clone(v.withheld)
+	for name, tenant := range v.tenants {
+		if out.withheld[name] == "" {
+			out.withheld[name] = "its chip is held by " + tenant + ", and this API server keeps no taint that would say so"
+		}
+	}
 	for i := range v.devices {
 		name := v.devices[i].Name
 		if s, bad := h.statuses[name]; bad && out.withheld[name] == "" {

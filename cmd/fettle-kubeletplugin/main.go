@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
 // version is set by the build.
@@ -68,6 +69,9 @@ func serve(ctx context.Context, o options) error {
 		return err
 	}
 	o.config.File, o.config.Version = file, version
+	if o.config.Registries, err = registries.Load(o.registriesFile); err != nil {
+		return fmt.Errorf("--registries: %w", err)
+	}
 	o.config.Started = func() {
 		if err := trim(); err != nil {
 			klog.FromContext(ctx).Error(err, "The process keeps memory that it does not need")

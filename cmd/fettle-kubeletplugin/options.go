@@ -20,9 +20,11 @@ import (
 type options struct {
 	config     kubeletplugin.Config
 	configFile string
-	kubeconfig string
-	qps        float64
-	burst      int
+	// registriesFile says how registries are reached.
+	registriesFile string
+	kubeconfig     string
+	qps            float64
+	burst          int
 }
 
 const envPrefix = "FETTLE_"
@@ -114,6 +116,7 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.IntVar(&c.HealthPort, "health-port", defaultHealthPort, "port of the gRPC health service \"liveness\"")
 	flags.StringVar(&c.NVMLCommand, "nvml-command", "/fettle-nvml", "binary that asks NVIDIA's library; empty: never asked")
 	flags.StringVar(&o.configFile, "config", "", "configuration file, "+kubeletplugin.ConfigAPIVersion+" "+kubeletplugin.ConfigKind)
+	flags.StringVar(&o.registriesFile, "registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials for use outside a pod")
 	flags.Float64Var(&o.qps, "kube-api-qps", defaultQPS, "calls a second to the API server that are not delayed")
 	flags.IntVar(&o.burst, "kube-api-burst", defaultBurst, "calls to the API server in one burst that are not delayed")

@@ -143,8 +143,8 @@ func fpgaFaults(results []Result) field.ErrorList {
 	return faults
 }
 
-// at is the path of a field of the configuration that set it.
-func (r *Result) at(name string) *field.Path {
+// At is the path of a field of the configuration that set it.
+func (r *Result) At(name string) *field.Path {
 	if source := r.Config.Sources[name]; source.Index >= 0 {
 		return parametersPath(source.Index).Child(name)
 	}
@@ -154,7 +154,7 @@ func (r *Result) at(name string) *field.Path {
 func (r *Result) paramFaults() field.ErrorList {
 	var faults field.ErrorList
 	for _, param := range r.Config.FPGA.DriverParams {
-		path := r.at(FieldDriverParams).Child(param.Name)
+		path := r.At(FieldDriverParams).Child(param.Name)
 		spoken := false
 		for i := range r.Config.FPGA.Policies {
 			p := &r.Config.FPGA.Policies[i]
@@ -189,12 +189,12 @@ func (r *Result) limitFaults() field.ErrorList {
 				f.Timeout = limit.Duration
 				continue
 			}
-			faults = append(faults, field.Invalid(r.at(FieldTimeout), f.Timeout.String(), fmt.Sprintf("must be at most %s, says %s of the class of request %s",
+			faults = append(faults, field.Invalid(r.At(FieldTimeout), f.Timeout.String(), fmt.Sprintf("must be at most %s, says %s of the class of request %s",
 				limit.Duration, p.path("maxTimeout"), r.Request)))
 		}
 	}
 	if f.OnRelease == v1alpha1.FPGAReleaseKeep && !slices.ContainsFunc(f.Policies, func(p FPGARule) bool { return p.Policy.AllowKeep }) {
-		faults = append(faults, field.Forbidden(r.at(FieldFPGARelease),
+		faults = append(faults, field.Forbidden(r.At(FieldFPGARelease),
 			fmt.Sprintf("no class of request %s has policy.allowKeep: use Reset or Blank", r.Request)))
 	}
 	return faults
@@ -228,7 +228,7 @@ func (b *Bitstream) String() string {
 
 // Allows says why a claim of a namespace may not load a bitstream, nothing where it may. Nobody may unless a class says so.
 func (r *Result) Allows(namespace string, b *Bitstream) field.ErrorList {
-	path := r.at(FieldBitstream)
+	path := r.At(FieldBitstream)
 	if b.Kind == v1alpha1.KindClusterFPGABitstream && !slices.Contains(b.Namespaces, "*") && !slices.Contains(b.Namespaces, namespace) {
 		return field.ErrorList{field.Forbidden(path.Child("name"), fmt.Sprintf(
 			"%s is not for namespace %s: ask an administrator to add it to spec.namespaces", b, namespace))}

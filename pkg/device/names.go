@@ -36,9 +36,10 @@ const (
 
 // The attributes of FPGAs alone.
 const (
-	// AttributeBackend is the way in which an FPGA is programmed: "dfl".
+	// AttributeBackend is the way in which an FPGA is programmed: "dfl", "fpga_manager" or "xrt".
 	AttributeBackend resourceapi.QualifiedName = "backend"
-	// AttributeCard is the PCI address of the function that programs the card, the same for all its regions.
+	// AttributeCard is the PCI address of the function that programs the card, the same for all its regions; for a chip that is part of
+	// the machine, the name of its manager's platform device.
 	AttributeCard resourceapi.QualifiedName = "card"
 	// AttributeRegionIndex is the number of the region, or port, on its card.
 	AttributeRegionIndex resourceapi.QualifiedName = "regionIndex"
@@ -46,9 +47,13 @@ const (
 	AttributeInterfaceID resourceapi.QualifiedName = "interfaceID"
 	// AttributeAFUID is the accelerator that is programmed now: 32 hexadecimal digits.
 	AttributeAFUID resourceapi.QualifiedName = "afuID"
+	// AttributeBitstreamDigest is the SHA-256, in 64 hexadecimal digits, of the file that Fettle programmed, where the region still shows its accelerator.
+	AttributeBitstreamDigest resourceapi.QualifiedName = "bitstreamDigest"
 	// AttributeShellID and AttributeShellVersion are those of the card's static part, as hexadecimal numbers.
 	AttributeShellID      resourceapi.QualifiedName = "shellID"
 	AttributeShellVersion resourceapi.QualifiedName = "shellVersion"
+	// AttributeProgrammingLocked says that who has the device's node cannot program it. A device without that is not published.
+	AttributeProgrammingLocked resourceapi.QualifiedName = "programmingLocked"
 	// AttributeSRIOVVF says whether the region is reached through a virtual function.
 	AttributeSRIOVVF resourceapi.QualifiedName = "sriovVF"
 )

@@ -4,6 +4,7 @@ package region
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -17,7 +18,7 @@ type Backend interface {
 	// State reads what a region holds and changes nothing, so that it may be asked while a pod uses the region.
 	State(r *device.Region) (State, error)
 	// Params reads what driver parameters are now.
-	Params(r *device.Region, names []string) (map[string]int32, error)
+	Params(ctx context.Context, r *device.Region, names []string) (map[string]int32, error)
 	// Acquire waits for the chip and takes a region for the caller alone. interfaceID is that of the images to program; empty for a
 	// lease that programs nothing.
 	Acquire(ctx context.Context, r *device.Region, interfaceID string) (Lease, error)
@@ -53,12 +54,12 @@ type Lease interface {
 	Release() error
 }
 
-// DFL programs ports of cards with a device feature list. locks is the directory of the locks, one a card, that every process which
-// programs this machine's cards sees.
-func DFL(host *dfl.Host, locks string) Backend { return dflBackend{host: host, locks: locks} }
+// DFL programs ports of cards with a device feature list. The host's tree is opened anew for each use, since a driver's container may
+// mount over it. locks is the directory of the locks, one a card, that every process which programs this machine's cards sees.
+func DFL(open func() (*dfl.Host, error), locks string) Backend { return dflBackend{open: open, locks: locks} }
 
 type dflBackend struct {
-	host  *dfl.Host
+	open  func() (*dfl.Host, error)
 	locks string
 }
 
@@ -70,7 +71,12 @@ func (b dflBackend) port(r *device.Region) dfl.Port {
 }
 
 func (b dflBackend) State(r *device.Region) (State, error) {
-	s, err := b.host.State(b.port(r))
+	host, err := b.open()
+	if err != nil {
+		return State{}, err
+	}
+	defer host.Close()
+	s, err := host.State(b.port(r))
 	if err != nil {
 		return State{}, err
 	}
@@ -81,14 +87,34 @@ func (b dflBackend) State(r *device.Region) (State, error) {
 	return state, nil
 }
 
-func (b dflBackend) Params(r *device.Region, names []string) (map[string]int32, error) {
-	return b.host.ReadParams(b.port(r), names)
+func (b dflBackend) Params(ctx context.Context, r *device.Region, names []string) (map[string]int32, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	host, err := b.open()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	return host.ReadParams(ctx, b.port(r), names)
 }
 
 func (b dflBackend) Acquire(ctx context.Context, r *device.Region, interfaceID string) (Lease, error) {
-	lease, err := b.host.Acquire(ctx, b.port(r), interfaceID)
+	host, err := b.open()
 	if err != nil {
-		return nil, err // not the nil *dfl.Lease
+		return nil, err
 	}
-	return lease, nil
+	lease, err := host.Acquire(ctx, b.port(r), interfaceID)
+	if err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	return dflLease{lease, host}, nil
 }
+
+// dflLease keeps the host's tree open for as long as it lives.
+type dflLease struct {
+	*dfl.Lease
+	host *dfl.Host
+}
+
+func (l dflLease) Release() error { return errors.Join(l.Lease.Release(), l.host.Close()) }

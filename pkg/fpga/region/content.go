@@ -38,12 +38,27 @@ type Contents struct {
 	dir string
 }
 
-// OpenContents makes the directory where it is missing.
-func OpenContents(fsys disk.FS, dir string) (*Contents, error) {
-	if err := disk.MkdirAll(fsys, dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of regions: %w", err)
+// OpenContents takes a directory, which Make makes.
+func OpenContents(fsys disk.FS, dir string) *Contents { return &Contents{fs: fsys, dir: dir} }
+
+// Make makes the directory where it is missing. It comes before the first step.
+func (c *Contents) Make() error {
+	if err := disk.MkdirAll(c.fs, c.dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory of regions: %w", err)
 	}
-	return &Contents{fs: fsys, dir: dir}, nil
+	return nil
+}
+
+// Destroy removes the directory with all that is known.
+func (c *Contents) Destroy() error {
+	entries, err := c.fs.ReadDir(c.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		err = errors.Join(err, disk.RemoveIfThere(c.fs, filepath.Join(c.dir, e.Name())))
+	}
+	return errors.Join(err, disk.RemoveIfThere(c.fs, c.dir))
 }
 
 //nolint:gochecknoglobals // a constant that Go cannot express as one

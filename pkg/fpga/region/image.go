@@ -29,8 +29,8 @@ type Image struct {
 	// InterfaceID and AFUID are what the file must say of itself.
 	InterfaceID string `json:"interfaceID"`
 	AFUID       string `json:"afuID"`
-	// Sidecar describes a raw image, which does not describe itself.
-	Sidecar string `json:"sidecar,omitempty"`
+	// Config is what the artifact says of the file, and all that is known of a raw one.
+	Config fpga.Config `json:"config,omitzero"`
 	// Origin says for people where it is from: "FPGABitstream a/b".
 	Origin string `json:"origin"`
 }
@@ -78,20 +78,13 @@ func (p *Programmer) seal(ctx context.Context, image *Image) (_ *sealed, err err
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if s.about, err = inspect(file, image.Sidecar); err != nil {
+	if s.about, err = image.Config.Inspect(file, file.Size()); err != nil {
 		return nil, fmt.Errorf("bitstream of %s %w: %w", image.Origin, ErrImage, err)
 	}
 	if err := image.matches(&s.about); err != nil {
 		return nil, err
 	}
 	return s, s.unpack()
-}
-
-func inspect(file *dfl.Image, sidecar string) (fpga.Bitstream, error) {
-	if sidecar != "" {
-		return fpga.InspectRaw(file, file.Size(), []byte(sidecar))
-	}
-	return fpga.Inspect(file, file.Size())
 }
 
 // matches compares what a file says of itself with what was authorised.

@@ -38,7 +38,9 @@ type Param struct {
 func (p *Params) Step() (step.Step, error) { return stepOf(ParamsKind, p.Device, p) }
 
 // PlanParams reads what parameters are now and returns the step's parameters, nil where there is nothing to set. It changes nothing.
-func (p *Programmer) PlanParams(r *device.Region, device string, c Claim, set []Param, image *Image) (*Params, error) {
+func (p *Programmer) PlanParams(
+	ctx context.Context, r *device.Region, device string, c Claim, set []Param, image *Image,
+) (*Params, error) {
 	backend, ok := p.config.Backends[r.Backend]
 	if !ok {
 		return nil, fmt.Errorf("region %s: this build has no backend %q", device, r.Backend)
@@ -49,7 +51,7 @@ func (p *Programmer) PlanParams(r *device.Region, device string, c Claim, set []
 		names = append(names, s.Name)
 	}
 	if image != nil && !slices.ContainsFunc(set, isClock) {
-		clocks, err := backend.Params(r, []string{dfl.ParamClock})
+		clocks, err := backend.Params(ctx, r, []string{dfl.ParamClock})
 		switch {
 		case errors.Is(err, dfl.ErrNoParam):
 		case err != nil:
@@ -59,7 +61,7 @@ func (p *Programmer) PlanParams(r *device.Region, device string, c Claim, set []
 			params.Before = append(params.Before, Param{Name: dfl.ParamClock, Value: clocks[dfl.ParamClock]})
 		}
 	}
-	before, err := backend.Params(r, names)
+	before, err := backend.Params(ctx, r, names)
 	if err != nil {
 		return nil, err
 	}
@@ -91,14 +93,14 @@ func (p *Programmer) restoreParams(ctx context.Context, raw json.RawMessage) err
 	if err != nil {
 		return err
 	}
-	if changed, err := p.changed(&params); err != nil || !changed {
+	if changed, err := p.changed(ctx, &params); err != nil || !changed {
 		return err
 	}
 	return p.writeParams(ctx, params.Device, params.Before)
 }
 
 // changed says whether any parameter is not what it was before. A region that left took its parameters with it.
-func (p *Programmer) changed(params *Params) (bool, error) {
+func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) {
 	r, backend, err := p.place(params.Device)
 	if errors.Is(err, ErrGone) {
 		return false, nil
@@ -110,7 +112,7 @@ func (p *Programmer) changed(params *Params) (bool, error) {
 	for _, b := range params.Before {
 		names = append(names, b.Name)
 	}
-	now, err := backend.Params(r, names)
+	now, err := backend.Params(ctx, r, names)
 	if err != nil {
 		return false, err
 	}

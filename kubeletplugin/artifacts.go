@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// fetchKind is the step that brings a file to the node and keeps it there for as long as the claim needs it.
+const fetchKind = "artifact.fetch"
+
+// fetchParams are the step's parameters.
+type fetchParams struct {
+	// Reference is where the file is: REGISTRY/REPOSITORY@DIGEST of its manifest.
+	Reference string `json:"reference"`
+	// Digest and Size are the file's own.
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+	// Owner is what the file is kept for: the claim's UID.
+	Owner string `json:"owner"`
+	// Secrets are names of pull secrets in the namespace SecretsIn.
+	SecretsIn string   `json:"secretsIn,omitempty"`
+	Secrets   []string `json:"secrets,omitempty"`
+}
+
+func (p *fetchParams) step(owner string) (step.Step, error) {
+	own := *p
+	own.Owner = owner
+	raw, err := json.Marshal(own)
+	if err != nil {
+		return step.Step{}, fmt.Errorf("encode step %s: %w", fetchKind, err)
+	}
+	return step.Step{Kind: fetchKind, Target: p.Digest, Params: raw}, nil
+}
+
+// artifacts is the node's store and the way to registries.
+type artifacts struct {
+	dir    string
+	limits artifact.StoreConfig
+	client *artifact.Client
+	kube   kubernetes.Interface
+
+	mu sync.Mutex
+	// opened is nil until something is fetched: most nodes have no use for it.
+	opened *artifact.Store
+}
+
+func (a *artifacts) store() (*artifact.Store, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.opened != nil {
+		return a.opened, nil
+	}
+	store, err := artifact.OpenStore(a.dir, a.limits)
+	if err == nil {
+		a.opened = store
+	}
+	return store, err
+}
+
+// destroy removes the store and all that is in it.
+func (a *artifacts) destroy() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var err error
+	if a.opened != nil {
+		err = a.opened.Close()
+		a.opened = nil
+	}
+	return errors.Join(err, os.RemoveAll(a.dir))
+}
+
+func (a *artifacts) kind() step.Kind {
+	return step.Kind{Apply: a.fetch, Undo: a.letGo, Verify: a.present}
+}
+
+func decodeFetch(raw json.RawMessage) (fetchParams, artifact.Digest, error) {
+	var p fetchParams
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return p, artifact.Digest{}, fmt.Errorf("decode the parameters: %w", err)
+	}
+	d, err := artifact.ParseDigest(p.Digest)
+	return p, d, err
+}
+
+// fetch keeps the file from being evicted, and brings it where it is not there yet.
+func (a *artifacts) fetch(ctx context.Context, raw json.RawMessage) error {
+	p, d, err := decodeFetch(raw)
+	if err != nil {
+		return err
+	}
+	ref, err := artifact.ParseReference(p.Reference)
+	if err != nil {
+		return err
+	}
+	store, err := a.store()
+	if err != nil {
+		return err
+	}
+	if err := store.Pin(ctx, d, p.Owner); err != nil {
+		return err
+	}
+	if blob, err := store.Open(d); err == nil {
+		return blob.Close()
+	}
+	keys, err := a.credentials(ctx, p.SecretsIn, p.Secrets)
+	if err != nil {
+		return err
+	}
+	return store.Fetch(ctx, a.client.Source(ref, keys), artifact.Descriptor{Digest: d, Size: p.Size})
+}
+
+func (a *artifacts) letGo(ctx context.Context, raw json.RawMessage) error {
+	p, d, err := decodeFetch(raw)
+	if err != nil {
+		return err
+	}
+	store, err := a.store()
+	if err != nil {
+		return err
+	}
+	return store.Unpin(ctx, d, p.Owner)
+}
+
+func (a *artifacts) present(_ context.Context, raw json.RawMessage) error {
+	p, _, err := decodeFetch(raw)
+	if err != nil {
+		return err
+	}
+	blob, err := a.open(p.Digest)
+	if err != nil {
+		return err
+	}
+	return blob.Close()
+}
+
+// credentials reads pull secrets. The controller lets the plugin read exactly those that an object names.
+func (a *artifacts) credentials(ctx context.Context, namespace string, names []string) (*artifact.Keychain, error) {
+	var configs [][]byte
+	for _, name := range names {
+		secret, err := a.kube.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read pull secret %s/%s: %w", namespace, name, err)
+		}
+		config, ok := secret.Data[corev1.DockerConfigJsonKey]
+		if !ok {
+			return nil, fmt.Errorf("pull secret %s/%s has no key %s: it must be of type %s",
+				namespace, name, corev1.DockerConfigJsonKey, corev1.SecretTypeDockerConfigJson)
+		}
+		configs = append(configs, config)
+	}
+	return artifact.Credentials(configs...)
+}
+
+// open gives the steps a file of the store.
+func (a *artifacts) open(digest string) (region.Blob, error) {
+	d, err := artifact.ParseDigest(digest)
+	if err != nil {
+		return nil, err
+	}
+	store, err := a.store()
+	if err != nil {
+		return nil, err
+	}
+	blob, err := store.Open(d)
+	if err != nil {
+		return nil, err // not the nil *artifact.Blob
+	}
+	return blob, nil
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// The directories below the state directory: files by digest, and what regions hold.
+const (
+	artifactsDir = "artifacts"
+	regionsDir   = "regions"
+)
+
+// fpgas plans what claims need of the node's FPGA regions.
+type fpgas struct {
+	bitstreams *bitstreams
+	artifacts  *artifacts
+	programmer *region.Programmer
+	contents   *region.Contents
+}
+
+func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
+	client, err := artifact.NewClient(p.config.Registries)
+	if err != nil {
+		return nil, err
+	}
+	regions := filepath.Join(p.config.StateDir, regionsDir)
+	contents := region.OpenContents(disk.OS{}, regions)
+	files := &artifacts{
+		dir: filepath.Join(p.config.StateDir, artifactsDir), limits: p.config.File.Artifacts.store(), client: client, kube: p.clients.Kube,
+	}
+	open := func() (*dfl.Host, error) {
+		return dfl.Open(p.config.HostRoot, dfl.Options{PlainNodes: p.config.File.FPGA.PlainNodes})
+	}
+	return &fpgas{
+		bitstreams: &bitstreams{dynamic: p.clients.Dynamic, client: client, namespace: p.config.Namespace, hostRoot: p.config.HostRoot},
+		artifacts:  files,
+		contents:   contents,
+		programmer: region.New(region.Config{
+			Find: p.findRegion, Backends: map[string]region.Backend{"dfl": region.DFL(open, regions)}, Contents: contents, Open: files.open,
+			HostRoot: p.config.HostRoot, BootID: bootID, Report: p.programmed,
+		}),
+	}, nil
+}
+
+// programmed tells of an attempt to program a region: to people by an Event on the claim, which is also the audit's, and to metrics.
+func (p *Plugin) programmed(ctx context.Context, a region.Attempt) {
+	result, kind, reason := "ok", corev1.EventTypeNormal, reasonProgrammed
+	message := fmt.Sprintf("region %s of node %s (%s): programmed %s of %s, AFU id %s, in %s", a.Device, p.config.Node, a.Why,
+		a.Image.Digest, a.Image.Origin, a.Image.AFUID, a.Took.Round(time.Millisecond))
+	if a.Err != nil {
+		result, kind, reason = dfl.KindOf(a.Err).String(), corev1.EventTypeWarning, reasonProgramFailed
+		message = fmt.Sprintf("region %s of node %s (%s): programming %s of %s failed after %s: %v", a.Device, p.config.Node, a.Why,
+			a.Image.Digest, a.Image.Origin, a.Took.Round(time.Millisecond), a.Err)
+	}
+	klog.FromContext(ctx).Info("Programmed a region", "device", a.Device, "why", a.Why, "claim", klog.KRef(a.Claim.Namespace, a.Claim.Name),
+		"claimUID", a.Claim.UID, "digest", a.Image.Digest, "origin", a.Image.Origin, "afu", a.Image.AFUID, "seconds", a.Took.Seconds(), "err", a.Err)
+	signal(p.looker.again)
+	p.metrics.programmings.WithLabelValues(a.Why, result).Inc()
+	p.metrics.programSeconds.Observe(a.Took.Seconds())
+	if p.teller == nil {
+		return // before Run
+	}
+	about := &corev1.ObjectReference{
+		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: a.Claim.Namespace, Name: a.Claim.Name,
+		UID: types.UID(a.Claim.UID),
+	}
+	if a.Claim.Name == "" {
+		about = p.nodeReference()
+	}
+	p.teller.events.Eventf(about, p.nodeReference(), kind, reason, "Program", "%s", truncate(message, maxEventMessage))
+}
+
+// destroy removes all that is kept about regions and files. No claim holds any.
+func (f *fpgas) destroy() error { return errors.Join(f.artifacts.destroy(), f.contents.Destroy()) }
+
+// kinds are the steps that this adds to the engine's.
+func (f *fpgas) kinds() step.Kinds {
+	kinds := f.programmer.Kinds()
+	kinds[fetchKind] = f.artifacts.kind()
+	return kinds
+}
+
+// findRegion looks a region up in the newest view of the machine.
+func (p *Plugin) findRegion(name string) (*device.Region, error) {
+	v, _ := p.latest.get()
+	if v == nil {
+		return nil, errNotLooked
+	}
+	dev, ok := v.Find(device.KindFPGA, name)
+	if !ok {
+		return nil, region.ErrGone
+	}
+	return dev.Region, nil
+}
+
+var errNotLooked = errors.New("the machine was not looked at yet")
+
+// effects are the steps of a claim's regions, in the order they are applied: every file first, since to fetch one may take long and
+// touches no hardware; then region by region.
+func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find engine.Find) ([]step.Step, error) {
+	if err := f.contents.Make(); err != nil {
+		return nil, err
+	}
+	var fetches, rest []step.Step
+	for i := range a.Results {
+		r := &a.Results[i]
+		dev, ok := find(r)
+		if !ok || dev.Region == nil || r.AdminAccess || r.Config.FPGA == nil {
+			continue
+		}
+		w, err := f.want(ctx, c, r, &dev)
+		if err != nil {
+			return nil, err
+		}
+		fetched, steps, err := w.steps(ctx, f.programmer)
+		if err != nil {
+			return nil, err
+		}
+		rest = append(rest, steps...)
+		for _, s := range fetched {
+			if !hasStep(fetches, s) {
+				fetches = append(fetches, s)
+			}
+		}
+	}
+	return append(fetches, rest...), nil
+}
+
+func hasStep(steps []step.Step, s step.Step) bool {
+	for _, other := range steps {
+		if other.Same(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// wanted is what a claim wants of one region.
+type wanted struct {
+	claim  region.Claim
+	device *device.Device
+	config *claim.FPGAEffective
+	// image and blank are nil where there is none.
+	image, blank *bitstream
+	// requireBlank: a class refuses a region with traces of another tenant.
+	requireBlank bool
+}
+
+// want resolves and authorises. It is the last word: what admission let through, or never saw, is judged here.
+func (f *fpgas) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, dev *device.Device) (*wanted, error) {
+	config := r.Config.FPGA
+	w := &wanted{claim: region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}, device: dev, config: config}
+	id := dev.Region.InterfaceID
+	if config.InterfaceID != "" && config.InterfaceID != id {
+		return nil, refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldInterfaceID), config.InterfaceID, fmt.Sprintf(
+			"device %s of request %s has %s: select by device.attributes[\"fettle.dev\"].interfaceID", r.Device, r.Request, id)))
+	}
+	if config.Bitstream != nil {
+		found, err := f.bitstreams.find(ctx, c.Namespace, config.Bitstream, id)
+		if err != nil {
+			return nil, fmt.Errorf("request %s, device %s: %w", r.Request, r.Device, err)
+		}
+		w.image = found
+	}
+	if w.image != nil && config.Program != v1alpha1.ProgramNever {
+		if faults := r.Allows(c.Namespace, &w.image.about); len(faults) > 0 {
+			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+		}
+	}
+	for i := range config.Policies {
+		w.requireBlank = w.requireBlank || config.Policies[i].Policy.RequireBlank
+	}
+	blank, err := f.bitstreams.blank(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if blank == nil && config.OnRelease == v1alpha1.FPGAReleaseBlank {
+		return nil, refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldFPGARelease), config.OnRelease, fmt.Sprintf(
+			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
+	}
+	w.blank = blank
+	return w, nil
+}
+
+func refusal(c *resourceapi.ResourceClaim, reason claim.Reason, faults ...*field.Error) error {
+	return &claim.RefusedError{Claim: c.Namespace + "/" + c.Name, Reason: reason, Faults: faults}
+}
+
+// steps are the fetches, and what is done to the region.
+func (w *wanted) steps(ctx context.Context, p *region.Programmer) (fetches, rest []step.Step, err error) {
+	var image, blank *region.Image
+	for _, b := range []struct {
+		from *bitstream
+		to   **region.Image
+	}{{w.image, &image}, {w.blank, &blank}} {
+		if b.from == nil {
+			continue
+		}
+		*b.to = &b.from.image
+		if b.from.fetch == nil {
+			continue
+		}
+		s, err := b.from.fetch.step(w.claim.UID)
+		if err != nil {
+			return nil, nil, err
+		}
+		fetches = append(fetches, s)
+	}
+	never := image == nil || w.config.Program == v1alpha1.ProgramNever
+	scrub := region.Scrub{
+		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || never, Timeout: w.config.Timeout,
+	}
+	program := region.Program{
+		Device: w.device.Name, Claim: w.claim, Image: image, Mode: w.config.Program, ResetBeforeUse: w.config.ResetBeforeUse,
+		OnRelease: w.config.OnRelease, Blank: blank, Timeout: w.config.Timeout,
+	}
+	params, err := w.params(ctx, p, image)
+	if err != nil {
+		return nil, nil, err
+	}
+	makers := []func() (step.Step, error){scrub.Step}
+	if params != nil {
+		makers = append(makers, params.Step)
+	}
+	for _, make := range append(makers, program.Step) {
+		s, err := make()
+		if err != nil {
+			return nil, nil, err
+		}
+		rest = append(rest, s)
+	}
+	return fetches, rest, nil
+}
+
+// params plans the driver parameters. An image that is not programmed sets no clock.
+func (w *wanted) params(ctx context.Context, p *region.Programmer, image *region.Image) (*region.Params, error) {
+	var set []region.Param
+	for _, param := range w.config.DriverParams {
+		own, err := dfl.ParamOf(param.Name, param.Value)
+		if err != nil {
+			return nil, err
+		}
+		set = append(set, region.Param{Name: own.Name, Value: own.Value})
+	}
+	if w.config.Program == v1alpha1.ProgramNever {
+		image = nil
+	}
+	return p.PlanParams(ctx, w.device.Region, w.device.Name, w.claim, set, image)
+}
+
+// remains are the steps to undo for a claim whose record is lost: its region is reset, or wiped where nobody knows what is in it.
+func (f *fpgas) remains(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
+	if dev.Region == nil {
+		return nil, nil
+	}
+	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)
+	if err != nil {
+		return nil, err
+	}
+	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: uid}, OnRelease: v1alpha1.FPGAReleaseReset}
+	var steps []step.Step
+	if blank != nil {
+		program.Blank = &blank.image
+		if blank.fetch != nil {
+			s, err := blank.fetch.step(uid)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, s)
+		}
+	}
+	s, err := program.Step()
+	return append(steps, s), err
+}
