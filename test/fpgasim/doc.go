@@ -2,7 +2,11 @@
 
 // Package fpgasim is a machine with DFL cards that reacts: a FUSE tree with the device nodes and attributes of FMEs and ports, so that
 // real open, read, write and ioctl calls reach it, and with faults on demand. It models what
-// drivers/fpga/dfl-{fme-pr,fme-mgr,afu-main,afu-error}.c do, down to the port's counted disable.
+// drivers/fpga/dfl-{fme-pr,fme-mgr,afu-main,afu-error}.c do, down to the port's counted disable, the PLL and the frequency counter behind
+// the user clocks, and ports that move to virtual functions.
+//
+// A machine is a few cards, or a host tree as text (FromTree), of which the sys is mounted over that of the expanded tree: discovery and
+// pods then have the tree's character devices, and what is programmed are plain files in SysNodes.
 //
 // It is served by a process of its own (Main), because a program that waits in the kernel for itself hangs. Start runs the test binary
 // once more for it; cmd is the same as a program. One process gives it commands as JSON lines and reads the answers: faults, what

@@ -43,7 +43,7 @@ func (n *node) Ioctl(ctx context.Context, _ fs.FileHandle, cmd uint32, arg uint6
 	case n.port == nil && cmd == requestPR:
 		return 0, n.program(pid, arg)
 	case n.port == nil && (cmd == requestRelease || cmd == requestAssign):
-		return 0, n.hand(pid, cmd == requestRelease, in)
+		return 0, n.hand(pid, cmd == requestRelease, in) //nolint:contextcheck // What it makes outlives the request.
 	}
 	return 0, unix.ENOTTY
 }

@@ -24,6 +24,8 @@ type model struct {
 	faults  []Fault
 	trace   []Event
 	resumes int
+	tree    *tree // what is served, nil before
+	files   map[string]string
 }
 
 type card struct {
@@ -34,11 +36,17 @@ type card struct {
 	status  string
 	number  int
 	manager string
+	numVFs  int
+	Card
 }
 
 type port struct {
 	Port
-	place    Place
+	place    Place // where it is, or was before it was released
+	home     Place
+	virtual  Place // where it is on a virtual function
+	clock    *userClock
+	debug    int32
 	number   int
 	card     *card
 	disables int // the counted disable: enabled at 0 only
@@ -59,14 +67,24 @@ type handle struct {
 }
 
 func newModel(m Machine) *model {
-	s := &model{}
+	s := &model{files: m.Files}
 	s.changed = sync.NewCond(&s.mu)
 	for i, c := range m.Cards {
-		made := &card{number: i, state: "unknown"}
+		made := &card{number: i, state: "unknown", Card: c}
 		for j, p := range c.Ports {
 			place := m.Place(i, j)
 			made.node, made.manager = place.FMENode, place.Manager
-			made.ports = append(made.ports, &port{Port: p, place: place, number: j, card: made})
+			added := &port{Port: p, place: place, home: m.home(i, j), number: j, card: made, clock: newUserClock(p), released: p.Virtual}
+			if c.Function != "" {
+				added.virtual = m.Virtual(i, j)
+			}
+			if p.Virtual {
+				made.numVFs++
+			}
+			if p.Debug != nil {
+				added.debug = *p.Debug
+			}
+			made.ports = append(made.ports, added)
 		}
 		s.cards = append(s.cards, made)
 	}
@@ -120,9 +138,6 @@ func (s *model) open(h *handle, pid int) (errno syscall.Errno) {
 		return errno
 	}
 	s.awaitReleases(p)
-	if p.released {
-		return unix.ENODEV
-	}
 	taken := p.user && h.exclusive || h.exclusive && len(p.opens) > 0
 	if taken || slices.ContainsFunc(p.opens, func(o *handle) bool { return o.exclusive }) {
 		return unix.EBUSY
@@ -217,10 +232,19 @@ func (s *model) simple(path, request string, p *port, pid int, act func() syscal
 // hand releases or assigns a port.
 func (s *model) hand(p *port, released bool) syscall.Errno {
 	s.awaitReleases(p)
-	if p.released == released || released && (p.user || len(p.opens) > 0) {
+	if p.released == released || released && (p.user || len(p.opens) > 0) || p.card.numVFs > 0 {
 		return unix.EBUSY
 	}
 	p.released = released
+	if s.tree == nil {
+		return 0
+	}
+	if released {
+		s.tree.vanish(p)
+	} else {
+		p.place = p.home
+		s.tree.appear(s, p)
+	}
 	return 0
 }
 
@@ -306,6 +330,8 @@ func (s *model) set(change Set) error {
 	assign(&p.errors, change.Errors)
 	assign(&p.AFU, change.AFU)
 	assign(&p.Interface, change.Interface)
+	assign(&p.clock.stuck, change.Stuck)
+	assign(&p.clock.drift, change.DriftKHz)
 	if change.Rebind {
 		p.disables, p.released, p.user, p.busy, p.errors = 0, false, false, 0, 0
 		p.card.state, p.card.status = "unknown", ""
@@ -326,7 +352,7 @@ func (s *model) addFault(f Fault) error {
 	if _, err := s.at(f.Card, f.Port); err != nil {
 		return err
 	}
-	known := []string{OnPR, OnOpen, OnReset, OnInfo, OnRelease, OnAssign, OnClear, OnAFU}
+	known := []string{OnPR, OnOpen, OnReset, OnInfo, OnRelease, OnAssign, OnClear, OnAFU, OnClock, OnCounter, OnLTR, OnDebug}
 	if !slices.Contains(known, f.On) {
 		return fmt.Errorf("fault on %q, want one of %q", f.On, known)
 	}

@@ -40,7 +40,10 @@ func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
 	server, err := fs.Mount(root, top, &fs.Options{
 		MountOptions: fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: "fpgasim", Name: "fpgasim"},
 		EntryTimeout: &none, AttrTimeout: &none,
-		OnAdd: func(ctx context.Context) { (&tree{top}).grow(ctx, m, s) },
+		OnAdd: func(ctx context.Context) {
+			s.tree = &tree{root: top, base: m.Base, dev: m.Dev}
+			s.tree.grow(ctx, m, s)
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("mount the simulated machine at %s: %w", root, err)

@@ -3,6 +3,9 @@
 package fpgasim
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
@@ -116,5 +119,71 @@ func TestServeFails(t *testing.T) {
 	err := Serve(filepath.Join(t.TempDir(), "none"), Machine{}, strings.NewReader(""), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "mount the simulated machine") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func reader(raw []byte) io.Reader { return bytes.NewReader(raw) }
+
+func digest(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// TestParams: what the attributes of a port's parameters take and refuse, as the kernel's parsers do.
+func TestParams(t *testing.T) {
+	debug := int32(4)
+	s := Start(t, Machine{Cards: []Card{{Ports: []Port{
+		{Interface: shell, AFU: nlb0, Debug: &debug, Dev: "1:3"}, {Interface: shell, AFU: nlb0, Revision: 1},
+	}, Dev: "1:5"}}})
+	write := func(name, value string) error {
+		f, err := os.OpenFile(filepath.Join(s.Root, s.Place(0, 0).Attributes, name), os.O_WRONLY, 0)
+		must(t, err)
+		_, err = f.WriteString(value)
+		return errors.Join(err, f.Close())
+	}
+	for _, tc := range []struct {
+		name, value string
+		refused     bool
+	}{
+		{"ltr", "1", false},
+		{"ltr", "off\n", false},
+		{"ltr", "yes", false},
+		{"ltr", "2", true},
+		{"ltr", " 1", true},
+		{"ltr", "o", true},
+		{"userclk_freqcmd", "0x0010000000000000\n", false},
+		{"userclk_freqcmd", "12", false},
+		{"userclk_freqcmd", "0x", true},
+		{"userclk_freqcmd", " 1", true},
+		{"userclk_freqcmd", "-1", true},
+		{"userclk_freqcmd", "0x10000000000000000", true},
+		{"userclk_freqcntrcmd", "0x100000000", false},
+		{"userclk_freqcntrcmd", "x", true},
+		{"debug", "5\n", false},
+		{"debug", "much", true},
+	} {
+		if err := write(tc.name, tc.value); errors.Is(err, unix.EINVAL) != tc.refused || !tc.refused && err != nil {
+			t.Errorf("%s %q: %v", tc.name, tc.value, err)
+		}
+	}
+	for name, want := range map[string]string{
+		s.Place(0, 0).Attributes + "/ltr":                         "1",
+		s.Place(0, 0).Attributes + "/debug":                       "5",
+		s.Place(0, 0).Attributes + "/dev":                         "1:3",
+		filepath.Dir(s.Place(0, 0).Attributes) + "/dfl-fme.0/dev": "1:5",
+		s.Place(0, 1).Attributes + "/ltr":                         "0",
+		s.Place(0, 1).Attributes + "/dev":                         "245:1",
+	} {
+		if got, err := os.ReadFile(filepath.Join(s.Root, name)); strings.TrimSpace(string(got)) != want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
+		}
+	}
+	for _, hidden := range []string{"userclk_freqcmd", "userclk_freqsts", "userclk_freqcntrcmd", "userclk_freqcntrsts", "debug"} {
+		if _, err := os.Stat(filepath.Join(s.Root, s.Place(0, 1).Attributes, hidden)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s of a newer header: %v", hidden, err)
+		}
+	}
+	if _, err := os.ReadFile(filepath.Join(s.Root, s.Place(0, 0).Attributes, "userclk_freqcmd")); !errors.Is(err, unix.EIO) {
+		t.Errorf("a command was read: %v", err)
 	}
 }

@@ -83,6 +83,13 @@ func Start(t testing.TB, m Machine) *Sim {
 	Need(t)
 	root := filepath.Join(t.TempDir(), "host")
 	must(t, os.Mkdir(root, 0o755))
+	return StartAt(t, m, root)
+}
+
+// StartAt is Start with the mount over a directory that is there, such as the sys of a tree of which m is FromTree's.
+func StartAt(t testing.TB, m Machine, root string) *Sim {
+	t.Helper()
+	Need(t)
 	text, err := json.Marshal(order{root, m})
 	must(t, err)
 	exe, err := os.Executable()
@@ -90,6 +97,12 @@ func Start(t testing.TB, m Machine) *Sim {
 	command := exec.Command(exe, "-test.run=^$")
 	// The race detector of a process that is about to end would wait a second for reports.
 	command.Env = append(os.Environ(), startVariable+"="+string(text), "GORACE=atexit_sleep_ms=0")
+	return Attach(t, command, m, root)
+}
+
+// Attach starts a command that serves a machine at root, such as that of cmd, and ends it with the test.
+func Attach(t testing.TB, command *exec.Cmd, m Machine, root string) *Sim {
+	t.Helper()
 	command.Stderr = os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // An interrupt ends the test, which then ends this in order.
 	in, err := command.StdinPipe()

@@ -8,8 +8,10 @@
 // that only what the port itself says counts: Program returns nil when the accelerator's id reads back as the wanted one, never
 // because the ioctl returned 0.
 //
+// A lease also sets the driver parameters of its port: user clocks, which an accelerator was built for, and switches (SetParams).
+//
 // The package decides nothing about claims, digests that are allowed, or what comes after a failure; its errors say what they leave
-// behind (Kind). It does not set user clocks.
+// behind (Kind).
 package dfl
 
 import (
@@ -17,6 +19,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +33,9 @@ import (
 type Options struct {
 	// PlainNodes accepts plain files as device nodes, which is what a simulator can serve. It is refused where the root is "/".
 	PlainNodes bool
+	// Nodes is the directory of the device nodes, relative to the root, with PlainNodes only: each is looked for there by the last
+	// element of its name. Discovery wants character devices in dev, so a simulator that both read serves its plain files elsewhere.
+	Nodes string
 	// Clock is the real one where it is nil.
 	Clock clock.Clock
 	// Settle is how long a port may take to say a final accelerator id after programming; 5 s where it is 0.
@@ -41,13 +48,15 @@ type Host struct {
 	tree       *sysfs.Tree
 	writer     *sysfs.Writer
 	plainNodes bool
+	nodes      string
 	clock      clock.Clock
 	settle     time.Duration
+	counting   sync.Mutex // a port has one counter for both its clocks
 }
 
 // Open opens the host tree at root.
 func Open(root string, o Options) (_ *Host, err error) {
-	h := &Host{plainNodes: o.PlainNodes, clock: o.Clock, settle: o.Settle}
+	h := &Host{plainNodes: o.PlainNodes, nodes: o.Nodes, clock: o.Clock, settle: o.Settle}
 	if h.clock == nil {
 		h.clock = clock.RealClock{}
 	}
@@ -61,6 +70,9 @@ func Open(root string, o Options) (_ *Host, err error) {
 	}()
 	if h.root, err = os.OpenFile(root, os.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
 		return nil, fmt.Errorf("open host tree: %w", err)
+	}
+	if o.Nodes != "" && !o.PlainNodes {
+		return nil, errors.New("another directory of device nodes is for simulators: accept plain files too, or leave it out")
 	}
 	if o.PlainNodes {
 		if err := notTheHost(h.root); err != nil {
@@ -127,6 +139,9 @@ type Port struct {
 // node opens a device node. It is looked at before it is opened, since to open a wrong one may block or wake other hardware, and
 // what was opened is what was looked at.
 func (h *Host) node(name string, flags uint64) (*os.File, error) {
+	if h.nodes != "" {
+		name = path.Join(h.nodes, path.Base(name))
+	}
 	seen, err := h.openat(name, unix.O_PATH)
 	if err != nil {
 		return nil, err

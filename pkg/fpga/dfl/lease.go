@@ -120,15 +120,23 @@ func (l *Lease) beforeProgram(ctx context.Context, load *Load) error {
 	if err := l.host.checkInterface(l.port, l.interfaces); err != nil {
 		return err
 	}
+	if err := l.powered("program"); err != nil {
+		return err
+	}
+	_, err := l.ClearErrors()
+	return err
+}
+
+// powered refuses a port that the card has cut the power of.
+func (l *Lease) powered(op string) error {
 	power, err := l.host.power(l.port)
 	if err != nil {
-		return l.untouched("program", err)
+		return l.untouched(op, err)
 	}
 	if power != 0 {
-		return l.failed("program", Retryable, fmt.Errorf("%w is %d, want 0", ErrPower, power), "let the card cool down and look at its sensors")
+		return l.failed(op, Retryable, fmt.Errorf("%w is %d, want 0", ErrPower, power), "let the card cool down and look at its sensors")
 	}
-	_, err = l.ClearErrors()
-	return err
+	return nil
 }
 
 // Verify compares what the port says with what it should hold: the accelerator's id, which is waited for while the port is disabled,

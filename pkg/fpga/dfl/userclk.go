@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dfl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+)
+
+// The attributes of a port's user clocks (drivers/fpga/dfl-afu-main.c): two registers of commands, each with its status. The driver
+// hands them through and hides them for port headers of a revision above 0.
+const (
+	clockCommand   = "userclk_freqcmd"
+	clockStatus    = "userclk_freqsts"
+	counterCommand = "userclk_freqcntrcmd"
+	counterStatus  = "userclk_freqcntrsts"
+)
+
+// Fields of clockCommand and, with the same places, of clockStatus: one access to a register of the PLL. It is carried out when the
+// sequence changes, and is done when the status has that sequence.
+const (
+	dataMask       = 1<<32 - 1 // bits 31 to 0
+	addressShift   = 32        // to 41
+	writeBit       = 1 << 44
+	sequenceShift  = 48 // to 49
+	sequenceMask   = 3 << sequenceShift
+	sequences      = 4
+	machineRunning = 1 << 52 // command: 0 resets what carries accesses out
+	managementOff  = 1 << 56 // command: 1 resets the PLL's management
+	lockedBit      = 1 << 60 // status
+	calibrating    = 1 << 61 // status
+	accessFailed   = 1 << 63 // status
+)
+
+// Fields of counterCommand and counterStatus.
+const (
+	countHigh    = 1 << 32   // which clock is counted: 1 the high one, 0 the low one
+	countMask    = 1<<17 - 1 // in counts of 10 kHz
+	countKHz     = 10
+	versionShift = 60
+)
+
+// Registers of the PLL beside its coefficients.
+const (
+	registerOwner     = 0x000 // who has its registers: 2 the user, 1 the calibration
+	registerCalibrate = 0x100
+	registerType      = 0x200
+	registerPower     = 0x2e0 // bit 1: listen to bit 0, which is 1 for off
+)
+
+// Times that the hardware takes: one window of the counter, one step of polling, and how long an answer, a lock and a calibration may
+// take at most.
+const (
+	countWindow     = 10 * time.Millisecond
+	clockPoll       = time.Millisecond
+	maxAnswer       = 100 * time.Millisecond
+	maxCalibration  = time.Second
+	countAttempts   = 3
+	counterAccuracy = 10_000 // the counter's and the PLL's references may differ by this part of the frequency: 100 ppm
+)
+
+// userClock is the clock of one port. It is made for one change.
+type userClock struct {
+	host     *Host
+	port     Port
+	command  uint64
+	sequence uint64
+}
+
+// clockTolerance is by how much a counter may be wrong: one count, and what the references may differ.
+func clockTolerance(kHz int64) int64 { return countKHz + kHz/counterAccuracy }
+
+func isClock(got, want int64) bool {
+	return got-want <= clockTolerance(want) && want-got <= clockTolerance(want)
+}
+
+// checkClock says why a port has no user clock that can be set.
+func (h *Host) checkClock(p Port) error {
+	for _, name := range []string{clockCommand, clockStatus, counterCommand, counterStatus} {
+		if !h.tree.Exists(path.Join(p.Attributes, name)) {
+			return fmt.Errorf("%w: its port has no %s, as ports of a header revision above 0 (Open FPGA Stack), whose clock is behind UIO",
+				ErrNoParam, name)
+		}
+	}
+	return nil
+}
+
+// countClock is the frequency of the high or the low clock in kHz; 0 for a clock that is off. It writes which clock the counter
+// counts, which changes nothing else, and knows by the status that no one else chose the other one meanwhile.
+func (h *Host) countClock(ctx context.Context, p Port, high bool) (int64, error) {
+	h.counting.Lock()
+	defer h.counting.Unlock()
+	choice := uint64(0)
+	if high {
+		choice = countHigh
+	}
+	for range countAttempts {
+		if err := h.writeRegister(p, counterCommand, choice); err != nil {
+			return 0, err
+		}
+		if err := h.pause(ctx, countWindow); err != nil {
+			return 0, err
+		}
+		status, err := h.tree.ReadHex(path.Join(p.Attributes, counterStatus))
+		if err != nil {
+			return 0, err
+		}
+		if version := status >> versionShift; version != 1 && version != 3 {
+			return 0, fmt.Errorf("%w: its user clock is of version %d, want 1 or 3", ErrNoParam, version)
+		}
+		if status&countHigh == choice {
+			return int64(status&countMask) * countKHz, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: another program chooses the other clock all the time, want this one's turn", errCounterTaken)
+}
+
+var errCounterTaken = errors.New("the frequency counter is in use")
+
+func (h *Host) writeRegister(p Port, name string, value uint64) error {
+	return h.writer.WriteAttr(path.Join(p.Attributes, name), fmt.Sprintf("0x%016x", value))
+}
+
+// holds says whether both clocks are what a high clock of so many kHz makes them, and if not, what they are.
+func (c *userClock) holds(ctx context.Context, kHz int64) error {
+	low, err := c.host.countClock(ctx, c.port, false)
+	if err != nil {
+		return err
+	}
+	if !isClock(low, kHz/2) {
+		return fmt.Errorf("%w: the low clock is %d kHz, want %d", ErrClock, low, kHz/2)
+	}
+	if kHz > maxClockKHz {
+		return nil // What is counted of a clock that is off is not known.
+	}
+	high, err := c.host.countClock(ctx, c.port, true)
+	if err != nil {
+		return err
+	}
+	if !isClock(high, kHz) {
+		return fmt.Errorf("%w: the high clock is %d kHz, want %d", ErrClock, high, kHz)
+	}
+	return nil
+}
+
+// open wins the PLL's registers and looks at what it is. The clock goes on as it was.
+func (c *userClock) open(ctx context.Context) error {
+	if err := c.calibrated(ctx); err != nil {
+		return err
+	}
+	if err := c.write(managementOff); err != nil {
+		return err
+	}
+	c.command, c.sequence = machineRunning, 0
+	if err := c.write(c.command); err != nil {
+		return err
+	}
+	if err := c.calibrated(ctx); err != nil {
+		return err
+	}
+	kind, err := c.read(ctx, registerType)
+	if err != nil {
+		return err
+	}
+	// 5 has both references, 6 that of 100 MHz. 7 has 322.265625 MHz alone, for which other filters are needed.
+	if kind != 5 && kind != 6 {
+		return fmt.Errorf("%w: its PLL is of type %d, want 5 or 6: the coefficients for another reference than 100 MHz are not known",
+			ErrNoParam, kind)
+	}
+	return nil
+}
+
+// program gives the PLL new coefficients. It is off meanwhile, and whoever ends this early leaves it so.
+func (c *userClock) program(ctx context.Context, kHz int64) error {
+	const powered, off, powerMask = 2, 3, 3
+	if err := c.update(ctx, coefficient{registerPower, powerMask, off}); err != nil {
+		return fmt.Errorf("turn the PLL off: %w", err)
+	}
+	if err := c.await(ctx, maxAnswer, lockedBit, 0); err != nil {
+		return fmt.Errorf("the PLL is locked, want it off: %w", err)
+	}
+	// The command without the bit of the second reference chooses the first one, that of 100 MHz.
+	if err := errors.Join(c.write(c.command), c.host.pause(ctx, clockPoll)); err != nil {
+		return err
+	}
+	for _, change := range coefficients(kHz) {
+		if err := c.update(ctx, change); err != nil {
+			return err
+		}
+	}
+	if err := c.recalibrate(ctx); err != nil {
+		return fmt.Errorf("calibrate the PLL: %w", err)
+	}
+	if err := c.update(ctx, coefficient{registerPower, powerMask, powered}); err != nil {
+		return fmt.Errorf("turn the PLL on: %w", err)
+	}
+	if err := c.await(ctx, maxAnswer, lockedBit, lockedBit); err != nil {
+		return fmt.Errorf("the PLL does not lock to %d kHz: %w", kHz, err)
+	}
+	return nil
+}
+
+// recalibrate is the sequence of Intel's user guide of the transceivers: win the registers, ask, and give them back.
+func (c *userClock) recalibrate(ctx context.Context) error {
+	const user, calibration, ask = 2, 1, 2
+	if err := c.calibrated(ctx); err != nil {
+		return err
+	}
+	if err := c.update(ctx, coefficient{registerOwner, 0xff, user}); err != nil {
+		return err
+	}
+	was, err := c.read(ctx, registerCalibrate)
+	if err != nil {
+		return err
+	}
+	for _, w := range []struct {
+		address uint16
+		value   byte
+	}{{registerCalibrate, was | ask}, {registerOwner, calibration}} { // Both end by themselves and do not read back.
+		if _, err := c.access(ctx, w.address, writeBit|uint64(w.value)); err != nil {
+			return err
+		}
+	}
+	if err := c.host.pause(ctx, clockPoll); err != nil {
+		return err
+	}
+	return c.calibrated(ctx)
+}
+
+func (c *userClock) calibrated(ctx context.Context) error {
+	if err := c.await(ctx, maxCalibration, calibrating, 0); err != nil {
+		return fmt.Errorf("the PLL calibrates itself: %w", err)
+	}
+	return nil
+}
+
+// update changes the bits of one register and reads them back.
+func (c *userClock) update(ctx context.Context, change coefficient) error {
+	was, err := c.read(ctx, change.address)
+	if err != nil {
+		return err
+	}
+	value := was&^change.mask | change.value&change.mask
+	if _, err := c.access(ctx, change.address, writeBit|uint64(value)); err != nil {
+		return err
+	}
+	got, err := c.read(ctx, change.address)
+	if err != nil {
+		return err
+	}
+	if got&change.mask != change.value&change.mask {
+		return fmt.Errorf("register %#03x of the PLL is %#02x, want %#02x in the bits %#02x", change.address, got, change.value, change.mask)
+	}
+	return nil
+}
+
+func (c *userClock) read(ctx context.Context, address uint16) (byte, error) {
+	status, err := c.access(ctx, address, 0)
+	return byte(status & dataMask), err
+}
+
+// access carries out one access. The status that answers it has its sequence.
+func (c *userClock) access(ctx context.Context, address uint16, rest uint64) (uint64, error) {
+	c.sequence = (c.sequence + 1) % sequences
+	c.command = machineRunning | c.sequence<<sequenceShift | uint64(address)<<addressShift | rest
+	if err := c.write(c.command); err != nil {
+		return 0, err
+	}
+	status, err := c.awaitStatus(ctx, maxAnswer, sequenceMask, c.command&sequenceMask)
+	if err == nil && status&accessFailed != 0 {
+		err = fmt.Errorf("status %#x has its error bit", status)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("access to register %#03x of the PLL: %w", address, err)
+	}
+	return status, nil
+}
+
+func (c *userClock) write(command uint64) error {
+	return c.host.writeRegister(c.port, clockCommand, command)
+}
+
+func (c *userClock) await(ctx context.Context, longest time.Duration, mask, want uint64) error {
+	_, err := c.awaitStatus(ctx, longest, mask, want)
+	return err
+}
+
+// awaitStatus polls until the bits of mask are those that are wanted.
+func (c *userClock) awaitStatus(ctx context.Context, longest time.Duration, mask, want uint64) (uint64, error) {
+	deadline := c.host.clock.Now().Add(longest)
+	for {
+		status, err := c.host.tree.ReadHex(path.Join(c.port.Attributes, clockStatus))
+		if err != nil || status&mask == want {
+			return status, err
+		}
+		if !c.host.clock.Now().Before(deadline) {
+			return status, fmt.Errorf("%w: %s is %#x after %s", errNoAnswer, clockStatus, status, longest)
+		}
+		if err := c.host.pause(ctx, clockPoll); err != nil {
+			return status, err
+		}
+	}
+}
+
+var errNoAnswer = errors.New("the user clock does not answer in time")
