@@ -103,8 +103,11 @@ func (c ArtifactsConfig) store() artifact.StoreConfig {
 
 // FPGAConfig is how FPGAs are programmed.
 type FPGAConfig struct {
-	// PlainNodes accepts plain files as FPGAs' device nodes, as a simulator serves them. It is refused where the host's tree is /.
-	PlainNodes bool `json:"plainNodes,omitempty"`
+	// Programming lets claims program regions. Without it regions are given out as they are, and nothing is ever written to one.
+	Programming bool `json:"programming,omitempty"`
+	// SimulatedNodes is a directory of plain files that stand for FPGAs' device nodes, relative to the host's tree, as a simulator
+	// serves them. It is refused where that tree is /.
+	SimulatedNodes string `json:"simulatedNodes,omitempty"`
 }
 
 // NVMLConfig bounds the child process that loads NVIDIA's library.

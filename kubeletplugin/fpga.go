@@ -34,6 +34,8 @@ const (
 
 // fpgas plans what claims need of the node's FPGA regions.
 type fpgas struct {
+	// programming is false where nothing is ever to be written to a region.
+	programming bool
 	bitstreams *bitstreams
 	artifacts  *artifacts
 	programmer *region.Programmer
@@ -50,10 +52,12 @@ func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
 	files := &artifacts{
 		dir: filepath.Join(p.config.StateDir, artifactsDir), limits: p.config.File.Artifacts.store(), client: client, kube: p.clients.Kube,
 	}
+	simulated := p.config.File.FPGA.SimulatedNodes
 	open := func() (*dfl.Host, error) {
-		return dfl.Open(p.config.HostRoot, dfl.Options{PlainNodes: p.config.File.FPGA.PlainNodes})
+		return dfl.Open(p.config.HostRoot, dfl.Options{PlainNodes: simulated != "", Nodes: simulated})
 	}
 	return &fpgas{
+		programming: p.config.File.FPGA.Programming,
 		bitstreams: &bitstreams{dynamic: p.clients.Dynamic, client: client, namespace: p.config.Namespace, hostRoot: p.config.HostRoot},
 		artifacts:  files,
 		contents:   contents,
@@ -130,6 +134,12 @@ func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 		if !ok || dev.Region == nil || r.AdminAccess || r.Config.FPGA == nil {
 			continue
 		}
+		if !f.programming {
+			if err := untouched(c, r); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		w, err := f.want(ctx, c, r, &dev)
 		if err != nil {
 			return nil, err
@@ -146,6 +156,19 @@ func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 		}
 	}
 	return append(fetches, rest...), nil
+}
+
+// untouched refuses what would need a region to be written to.
+func untouched(c *resourceapi.ResourceClaim, r *claim.Result) error {
+	for name, asked := range map[string]bool{
+		claim.FieldBitstream: r.Config.FPGA.Bitstream != nil, claim.FieldDriverParams: len(r.Config.FPGA.DriverParams) > 0,
+	} {
+		if asked {
+			return refusal(c, claim.ReasonForbiddenByPolicy, field.Forbidden(r.At(name),
+				"this node programs no FPGAs: ask an administrator to set fpga.programming in the chart's values, or leave the field out"))
+		}
+	}
+	return nil
 }
 
 func hasStep(steps []step.Step, s step.Step) bool {
@@ -272,7 +295,7 @@ func (w *wanted) params(ctx context.Context, p *region.Programmer, image *region
 
 // remains are the steps to undo for a claim whose record is lost: its region is reset, or wiped where nobody knows what is in it.
 func (f *fpgas) remains(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
-	if dev.Region == nil {
+	if dev.Region == nil || !f.programming {
 		return nil, nil
 	}
 	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)

@@ -6,6 +6,9 @@ adds its line here and nothing else. The reason is printed into the DaemonSet as
 - name: nvidia
   enabled: {{ .Values.nvidia.enabled }}
   reason: NVIDIA's library opens /dev/nvidiactl, which the device cgroup allows only to a privileged container
+- name: fpga
+  enabled: {{ .Values.fpga.programming }}
+  reason: FPGAs are programmed through /dev/dfl-fme.*, which the device cgroup allows only to a privileged container
 {{- end }}
 
 {{/* Reasons of the features that are on, joined by "; "; empty if none. */}}

@@ -13,6 +13,15 @@ nvml:
 {{- if .Values.deviceMetadata }}
 deviceMetadata: true
 {{- end }}
+{{- if .Values.fpga.programming }}
+fpga:
+  programming: true
+  {{- with .Values.fpga.simulatedNodes }}
+  simulatedNodes: {{ . }}
+  {{- end }}
+{{- end }}
+artifacts:
+  {{- toYaml .Values.artifacts | nindent 2 }}
 {{- with .Values.health }}
 health:
   {{- toYaml . | nindent 2 }}
@@ -63,7 +72,7 @@ nodeAffinity:
 {{- end }}
 - name: host-sys
   mountPath: /host/sys
-  readOnly: true
+  readOnly: {{ not .Values.fpga.programming }}
 - name: host-dev
   mountPath: /host/dev
   readOnly: true
@@ -82,6 +91,12 @@ nodeAffinity:
 {{- range $i, $dir := include "fettle.hostDirectories" . | fromYamlArray }}
 - name: host-dir-{{ $i }}
   mountPath: /host{{ $dir }}
+  mountPropagation: {{ $.Values.kubeletPlugin.mountPropagation }}
+{{- end }}
+{{- range $i, $dir := .Values.fpga.stores }}
+- name: bitstreams-{{ $i }}
+  mountPath: /host{{ $dir }}
+  readOnly: true
   mountPropagation: {{ $.Values.kubeletPlugin.mountPropagation }}
 {{- end }}
 {{- end }}
@@ -143,6 +158,12 @@ proc, which are then made.
 {{- range $i, $dir := include "fettle.hostDirectories" . | fromYamlArray }}
 {{- /* The host's own directory also where the rest of the machine is simulated: it is what a CDI mount names to the runtime. */}}
 - name: host-dir-{{ $i }}
+  hostPath:
+    path: {{ $dir }}
+    type: DirectoryOrCreate
+{{- end }}
+{{- range $i, $dir := .Values.fpga.stores }}
+- name: bitstreams-{{ $i }}
   hostPath:
     path: {{ $dir }}
     type: DirectoryOrCreate
