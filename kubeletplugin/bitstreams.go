@@ -54,6 +54,9 @@ var (
 	errNoFit = errors.New("has no image for the region's interface")
 )
 
+// notVouched is why a bitstream counts as unsigned of which the controller says nothing.
+const notVouched = "no TrustPolicy speaks of it"
+
 // find looks up what a claim of a namespace names, for a region with an interface id.
 func (b *bitstreams) find(ctx context.Context, namespace string, source *v1alpha1.BitstreamSource, interfaceID string) (*bitstream, error) {
 	switch {
@@ -137,7 +140,7 @@ type about struct {
 
 func (a *about) bitstream(verified *metav1.Condition) claim.Bitstream {
 	out := claim.Bitstream{
-		Kind: a.kind, Namespace: a.namespace, Name: a.name, Namespaces: a.namespaces, VouchedDetail: "no TrustPolicy speaks of it",
+		Kind: a.kind, Namespace: a.namespace, Name: a.name, Namespaces: a.namespaces, VouchedDetail: notVouched,
 	}
 	if verified != nil {
 		out.Vouched, out.VouchedDetail = verified.Status == metav1.ConditionTrue, verified.Message
@@ -205,7 +208,7 @@ func (b *bitstreams) ofReference(ctx context.Context, text, interfaceID string) 
 	if err != nil {
 		return nil, fmt.Errorf("bitstream %s: %w", text, err)
 	}
-	of := claim.Bitstream{Repository: ref.Repository(), VouchedDetail: "no TrustPolicy speaks of it"}
+	of := claim.Bitstream{Repository: ref.Repository(), VouchedDetail: notVouched}
 	i := slices.IndexFunc(images, func(image oci.Image) bool { return image.Config.InterfaceID == interfaceID })
 	if i < 0 {
 		return nil, fmt.Errorf("bitstream %s %w %s: select a device by the attribute interfaceID", text, errNoFit, interfaceID)

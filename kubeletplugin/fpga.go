@@ -36,10 +36,10 @@ const (
 type fpgas struct {
 	// programming is false where nothing is ever to be written to a region.
 	programming bool
-	bitstreams *bitstreams
-	artifacts  *artifacts
-	programmer *region.Programmer
-	contents   *region.Contents
+	bitstreams  *bitstreams
+	artifacts   *artifacts
+	programmer  *region.Programmer
+	contents    *region.Contents
 }
 
 func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
@@ -58,9 +58,9 @@ func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
 	}
 	return &fpgas{
 		programming: p.config.File.FPGA.Programming,
-		bitstreams: &bitstreams{dynamic: p.clients.Dynamic, client: client, namespace: p.config.Namespace, hostRoot: p.config.HostRoot},
-		artifacts:  files,
-		contents:   contents,
+		bitstreams:  &bitstreams{dynamic: p.clients.Dynamic, client: client, namespace: p.config.Namespace, hostRoot: p.config.HostRoot},
+		artifacts:   files,
+		contents:    contents,
 		programmer: region.New(region.Config{
 			Find: p.findRegion, Backends: map[string]region.Backend{"dfl": region.DFL(open, regions)}, Contents: contents, Open: files.open,
 			HostRoot: p.config.HostRoot, BootID: bootID, Report: p.programmed,
@@ -201,6 +201,9 @@ func (f *fpgas) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim
 			"device %s of request %s has %s: select by device.attributes[\"fettle.dev\"].interfaceID", r.Device, r.Request, id)))
 	}
 	if config.Bitstream != nil {
+		if faults := earlyFaults(c.Namespace, r); len(faults) > 0 {
+			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+		}
 		found, err := f.bitstreams.find(ctx, c.Namespace, config.Bitstream, id)
 		if err != nil {
 			return nil, fmt.Errorf("request %s, device %s: %w", r.Request, r.Device, err)
@@ -227,6 +230,19 @@ func (f *fpgas) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim
 	return w, nil
 }
 
+// earlyFaults judges a reference by what it says itself, before any registry is asked. A policy that names digests may mean one that only
+// the registry tells.
+func earlyFaults(namespace string, r *claim.Result) field.ErrorList {
+	config := r.Config.FPGA
+	ref, err := artifact.ParseReference(config.Bitstream.Ref)
+	if config.Bitstream.Ref == "" || config.Program == v1alpha1.ProgramNever || err != nil || config.NamesDigests() {
+		return nil
+	}
+	return r.Allows(namespace, &claim.Bitstream{
+		Repository: ref.Repository(), Digests: []string{ref.Digest().String()}, VouchedDetail: notVouched,
+	})
+}
+
 func refusal(c *resourceapi.ResourceClaim, reason claim.Reason, faults ...*field.Error) error {
 	return &claim.RefusedError{Claim: c.Namespace + "/" + c.Name, Reason: reason, Faults: faults}
 }
@@ -251,9 +267,9 @@ func (w *wanted) steps(ctx context.Context, p *region.Programmer) (fetches, rest
 		}
 		fetches = append(fetches, s)
 	}
-	never := image == nil || w.config.Program == v1alpha1.ProgramNever
+	never := image != nil && w.config.Program == v1alpha1.ProgramNever
 	scrub := region.Scrub{
-		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || never, Timeout: w.config.Timeout,
+		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || image == nil, Timeout: w.config.Timeout,
 	}
 	program := region.Program{
 		Device: w.device.Name, Claim: w.claim, Image: image, Mode: w.config.Program, ResetBeforeUse: w.config.ResetBeforeUse,
@@ -263,7 +279,10 @@ func (w *wanted) steps(ctx context.Context, p *region.Programmer) (fetches, rest
 	if err != nil {
 		return nil, nil, err
 	}
-	makers := []func() (step.Step, error){scrub.Step}
+	var makers []func() (step.Step, error)
+	if !never { // to wipe what must be there already would be of no use to anybody
+		makers = append(makers, scrub.Step)
+	}
 	if params != nil {
 		makers = append(makers, params.Step)
 	}
@@ -293,6 +312,29 @@ func (w *wanted) params(ctx context.Context, p *region.Programmer, image *region
 	return p.PlanParams(ctx, w.device.Region, w.device.Name, w.claim, set, image)
 }
 
+// orphans are the regions that nobody holds and of which nobody knows what they hold.
+func (p *Plugin) orphans() []engine.Orphan {
+	v, _ := p.latest.get()
+	if v == nil || !p.fpgas.programming {
+		return nil
+	}
+	var out []engine.Orphan
+	for i := range v.devices {
+		d := &v.devices[i]
+		if d.Region == nil {
+			continue
+		}
+		if content, err := p.fpgas.contents.Read(d.Name); err == nil && content.Unknown {
+			uid := content.Claim
+			if uid == "" {
+				uid = "region-" + d.Name
+			}
+			out = append(out, engine.Orphan{UID: uid, Device: *d})
+		}
+	}
+	return out
+}
+
 // remains are the steps to undo for a claim whose record is lost: its region is reset, or wiped where nobody knows what is in it.
 func (f *fpgas) remains(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
 	if dev.Region == nil || !f.programming {
@@ -302,7 +344,12 @@ func (f *fpgas) remains(ctx context.Context, uid string, dev device.Device) ([]s
 	if err != nil {
 		return nil, err
 	}
-	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: uid}, OnRelease: v1alpha1.FPGAReleaseReset}
+	content, err := f.contents.Read(dev.Name)
+	if err != nil {
+		return nil, err
+	}
+	// The region's own word for who left it counts: a file that cannot be read names nobody.
+	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: content.Claim}, OnRelease: v1alpha1.FPGAReleaseReset}
 	var steps []step.Step
 	if blank != nil {
 		program.Blank = &blank.image

@@ -110,7 +110,7 @@ func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
 	kinds[cdi.StepKind] = dir.Kind()
 	return engine.New(engine.Config{
 		Node: p.config.Node, HostRoot: p.config.HostRoot, BootID: bootID, Store: p.store, Specs: dir,
-		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.fpgas.remains,
+		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.fpgas.remains, Orphans: p.orphans,
 		Machine: p.machine, MayUse: p.health.mayPrepare, Quarantine: p.health.quarantine,
 		Clear: p.health.clear, Claim: p.claim, KubeletState: p.config.KubeletState,
 		Uptime: uptime, Budget: callBudget, Report: p.tell,

@@ -41,6 +41,8 @@ type Config struct {
 	Effects func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find Find) ([]step.Step, error)
 	// Remains are the steps that a claim whose record is lost may have had for a device, so that they can be undone. Nil: none.
 	Remains func(ctx context.Context, uid string, dev device.Device) ([]step.Step, error)
+	// Orphans are devices that a claim left in an unknown state when its record went, as where the device itself was gone then. Nil: none.
+	Orphans func() []Orphan
 	// Quarantine keeps a record's devices from everybody else, whatever becomes of the record, since a step of it could not be undone;
 	// Clear takes that back. Nil: nobody is told.
 	Quarantine func(r *record.Record, cause error)
@@ -59,6 +61,13 @@ type Config struct {
 
 // Find looks a result's device up.
 type Find func(r *claim.Result) (device.Device, bool)
+
+// Orphan is a device that nobody has and that must be put right before anybody gets it.
+type Orphan struct {
+	// UID is that of the claim that left it, or stands for it.
+	UID    string
+	Device device.Device
+}
 
 // Machine is one look at the node's devices.
 type Machine interface {

@@ -82,6 +82,7 @@ func (e *Engine) Run(ctx context.Context, interval time.Duration, changed func()
 // prepared in an earlier boot waits until kubelet asks. It returns the files that must be in the CDI directory from now on.
 func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 	expected, unfinished := map[string]bool{}, map[string]bool{}
+	e.adopt(ctx)
 	uids, err := e.Store.UIDs()
 	there, err2 := e.Specs.Files()
 	if err := errors.Join(err, err2); err != nil {
@@ -110,6 +111,46 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 		klog.FromContext(ctx).Error(err, "Leftovers stay until the next pass")
 	}
 	return expected
+}
+
+// adopt gives orphans a record as of a claim that is being given back, so that they are put right as any other.
+func (e *Engine) adopt(ctx context.Context) {
+	if e.Orphans == nil {
+		return
+	}
+	for _, o := range e.Orphans() {
+		if err := e.adoptOne(ctx, o); err != nil {
+			e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: o.UID}, err.Error()+": tried again at the next pass")
+		}
+	}
+}
+
+func (e *Engine) adoptOne(ctx context.Context, o Orphan) error {
+	hold, err := e.Store.TryLockClaim(o.UID)
+	if err != nil || hold == nil {
+		return err
+	}
+	defer hold.Release()
+	pool := e.poolOf(o.Device)
+	if holders, err := e.Store.Holders(pool, o.Device.Name); err != nil || len(holders) > 0 {
+		return err
+	}
+	if r, err := e.load(ctx, o.UID); err != nil || r != nil {
+		return err
+	}
+	r := &record.Record{
+		UID: o.UID, BootID: e.BootID, Phase: record.Releasing, Devices: []record.Device{{Pool: pool, Name: o.Device.Name}},
+	}
+	if e.Remains != nil {
+		steps, err := e.Remains(ctx, o.UID, o.Device)
+		if err != nil {
+			return err
+		}
+		for _, s := range steps {
+			add(r, s)
+		}
+	}
+	return errors.Join(e.Store.Create(r), e.Store.Acquire(r))
 }
 
 // recover undoes what was left halfway, in the background: one stuck device holds up nothing else.

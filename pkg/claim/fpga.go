@@ -48,6 +48,13 @@ type FPGARule struct {
 	Source Source              `json:"source"`
 }
 
+// NamesDigests says whether a policy allows bitstreams by their digests.
+func (f *FPGAEffective) NamesDigests() bool {
+	return slices.ContainsFunc(f.Policies, func(p FPGARule) bool {
+		return slices.ContainsFunc(p.Policy.AllowedBitstreams, func(s string) bool { return strings.HasPrefix(s, "sha256:") })
+	})
+}
+
 func (r *FPGARule) path(name string) *field.Path {
 	return parametersPath(r.Source.Index).Child("policy", name)
 }

@@ -83,14 +83,19 @@ func killPlugin(ctx context.Context) {
 	GinkgoHelper()
 	before, err := h.PluginPod(ctx, gpuNode)
 	Expect(err).NotTo(HaveOccurred())
-	restarts := before.Status.ContainerStatuses[0].RestartCount
 	Expect(h.KillContainer(ctx, gpuNode, before.Status.ContainerStatuses[0].ContainerID)).To(Succeed())
+	pluginRestarted(ctx, gpuNode, before.Status.ContainerStatuses[0].RestartCount)
+}
+
+// pluginRestarted waits until a node's plugin was restarted once more than before, and serves.
+func pluginRestarted(ctx context.Context, node string, before int32) {
+	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		plugin, err := h.PluginPod(ctx, gpuNode)
+		plugin, err := h.PluginPod(ctx, node)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(plugin.Status.ContainerStatuses[0].RestartCount).To(Equal(restarts + 1))
+		g.Expect(plugin.Status.ContainerStatuses[0].RestartCount).To(Equal(before + 1))
 	}).Should(Succeed())
-	pluginReady(ctx, gpuNode)
+	pluginReady(ctx, node)
 }
 
 func wipeSpecs(ctx context.Context, t *tenants) {

@@ -103,6 +103,7 @@ var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
 	Describe("follows claims to their end", followsClaims)
 	Describe("refuses what is wrong", refusesWrongConfigs)
 	Describe("copes with machines of all kinds", copesWithMachines)
+	Describe("programs FPGAs", Ordered, programsFPGAs)
 	Describe("survives faults of its node", survivesFaults)
 	Describe("is upgraded", upgrades)
 	Describe("comes and goes", comesAndGoes)

@@ -25,6 +25,8 @@ type Machine struct {
 	// Dev is a directory of real character devices, such as the dev beside a sys that is served. They come and go with ports. Empty
 	// means none.
 	Dev string `json:"dev,omitempty"`
+	// Shared says that other mount namespaces see the tree, too. Those keep the mount; for them it ends with the process.
+	Shared bool `json:"shared,omitempty"`
 }
 
 // Card is one FME, dfl-fme.N for the Nth card, with its ports.

@@ -50,6 +50,10 @@ func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
 	}
 	defer func() {
 		s.resume()
+		if m.Shared {
+			err = errors.Join(err, unix.Unmount(root, unix.MNT_DETACH))
+			return
+		}
 		if busy := server.Unmount(); busy != nil { // Somebody left a file open; the mount ends with this process then.
 			err = errors.Join(err, busy, unix.Unmount(root, unix.MNT_DETACH))
 		}

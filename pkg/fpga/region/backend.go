@@ -56,7 +56,9 @@ type Lease interface {
 
 // DFL programs ports of cards with a device feature list. The host's tree is opened anew for each use, since a driver's container may
 // mount over it. locks is the directory of the locks, one a card, that every process which programs this machine's cards sees.
-func DFL(open func() (*dfl.Host, error), locks string) Backend { return dflBackend{open: open, locks: locks} }
+func DFL(open func() (*dfl.Host, error), locks string) Backend {
+	return dflBackend{open: open, locks: locks}
+}
 
 type dflBackend struct {
 	open  func() (*dfl.Host, error)

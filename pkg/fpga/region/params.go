@@ -46,40 +46,66 @@ func (p *Programmer) PlanParams(
 		return nil, fmt.Errorf("region %s: this build has no backend %q", device, r.Backend)
 	}
 	params := &Params{Device: device, Claim: c, Set: set}
-	var names []string
+	var others []string
 	for _, s := range set {
-		names = append(names, s.Name)
-	}
-	if image != nil && !slices.ContainsFunc(set, isClock) {
-		clocks, err := backend.Params(ctx, r, []string{dfl.ParamClock})
-		switch {
-		case errors.Is(err, dfl.ErrNoParam):
-		case err != nil:
-			return nil, err
-		default:
-			params.Image = image
-			params.Before = append(params.Before, Param{Name: dfl.ParamClock, Value: clocks[dfl.ParamClock]})
+		if !isClock(s) {
+			others = append(others, s.Name)
 		}
 	}
-	before, err := backend.Params(ctx, r, names)
+	if clocked := len(others) < len(set); clocked || image != nil {
+		before, err := clocksBefore(ctx, backend, r)
+		switch {
+		case err != nil && (clocked || !errors.Is(err, dfl.ErrNoParam)):
+			return nil, err
+		case err == nil && !clocked:
+			params.Image = image
+		}
+		params.Before = before
+	}
+	if len(set) == 0 && params.Image == nil {
+		return nil, nil //nolint:nilnil // documented above
+	}
+	before, err := backend.Params(ctx, r, others)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
+	for _, name := range others {
 		params.Before = append(params.Before, Param{Name: name, Value: before[name]})
-	}
-	if len(params.Before) == 0 {
-		return nil, nil //nolint:nilnil // documented above
 	}
 	return params, nil
 }
 
-func isClock(p Param) bool { return p.Name == dfl.ParamClock || p.Name == dfl.ParamClockLow }
+// clocksBefore are both clocks, since either sets both, and the high one alone does not tell what it was where it is off. Clocks that do
+// not run cannot be restored: what a claim sets then stays.
+func clocksBefore(ctx context.Context, b Backend, r *device.Region) ([]Param, error) {
+	values, err := b.Params(ctx, r, clockNames())
+	if err != nil || values[dfl.ParamClockLow] == 0 {
+		return nil, err
+	}
+	var out []Param
+	for _, name := range clockNames() {
+		out = append(out, Param{Name: name, Value: values[name]})
+	}
+	return out, nil
+}
+
+func clockNames() []string { return []string{dfl.ParamClock, dfl.ParamClockLow} }
+
+func isClock(p Param) bool { return slices.Contains(clockNames(), p.Name) }
 
 func (p *Programmer) setParams(ctx context.Context, raw json.RawMessage) error {
 	params, err := decode[Params](raw)
 	if err != nil {
 		return err
+	}
+	if params.Image != nil {
+		r, _, err := p.place(params.Device)
+		if err == nil {
+			err = fits(r, params.Image)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	set, err := p.wanted(ctx, &params)
 	if err != nil || len(set) == 0 {
@@ -111,6 +137,9 @@ func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) 
 	var names []string
 	for _, b := range params.Before {
 		names = append(names, b.Name)
+	}
+	if len(names) == 0 {
+		return false, nil
 	}
 	now, err := backend.Params(ctx, r, names)
 	if err != nil {

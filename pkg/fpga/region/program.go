@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -90,7 +91,7 @@ func (p *Programmer) fill(ctx context.Context, params *Program, r *device.Region
 	}
 	switch {
 	case params.Image == nil || params.Mode == v1alpha1.ProgramNever:
-		if err := usable(params, before, state); err != nil {
+		if err := p.usable(params, before, state); err != nil {
 			return err
 		}
 	case params.Mode == v1alpha1.ProgramAlways || !p.same(params, before, state):
@@ -111,22 +112,30 @@ func (p *Programmer) fill(ctx context.Context, params *Program, r *device.Region
 // same says whether a region holds the very image already, for the same tenant. An accelerator id alone says nothing: all OpenCL images
 // of a shell share one.
 func (p *Programmer) same(params *Program, before Content, state State) bool {
-	return !before.Unknown && before.BootID == p.config.BootID && before.Digest == params.Image.Digest &&
-		before.Namespace == params.Claim.Namespace && state.AFU == params.Image.AFUID && state.alive() == nil
+	return !before.Unknown && p.held(before, state) == params.Image.Digest && before.Namespace == params.Claim.Namespace &&
+		state.AFU == params.Image.AFUID && state.alive() == nil
+}
+
+// held is the digest of what a region holds, empty where that is not known: after a reboot, or where somebody else programmed it since.
+func (p *Programmer) held(before Content, state State) string {
+	if before.BootID != p.config.BootID || before.AFU != state.AFU {
+		return ""
+	}
+	return before.Digest
 }
 
 // usable says why a region that is not to be programmed cannot be used as it is.
-func usable(params *Program, before Content, state State) error {
+func (p *Programmer) usable(params *Program, before Content, state State) error {
 	if before.Unknown {
 		return fmt.Errorf("region %s %w: let a claim program it", params.Device, ErrUnknownState)
 	}
 	if err := state.alive(); err != nil {
 		return fmt.Errorf("region %s: %w: let a claim program it", params.Device, err)
 	}
-	image := params.Image
-	if image != nil && (state.AFU != image.AFUID || before.Digest != "" && before.Digest != image.Digest) {
+	image, digest := params.Image, p.held(before, state)
+	if image != nil && (state.AFU != image.AFUID || digest != "" && digest != image.Digest) {
 		return fmt.Errorf("region %s %w: it has AFU id %s (digest %s), want %s (%s): use program IfDifferent, or select by the attribute afuID",
-			params.Device, ErrOther, state.AFU, orNone(before.Digest), image.AFUID, image.Digest)
+			params.Device, ErrOther, state.AFU, orNone(digest), image.AFUID, image.Digest)
 	}
 	return nil
 }
@@ -174,7 +183,7 @@ func (p *Programmer) giveBack(ctx context.Context, raw json.RawMessage) error {
 		return err
 	}
 	content, err := p.config.Contents.Read(params.Device)
-	if err != nil || content.Claim != params.Claim.UID {
+	if err != nil || !content.concerns(params.Claim.UID) {
 		return err
 	}
 	r, backend, err := p.place(params.Device)
@@ -187,10 +196,17 @@ func (p *Programmer) giveBack(ctx context.Context, raw json.RawMessage) error {
 	ctx, cancel := context.WithTimeout(ctx, max(params.Timeout, leastTimeout))
 	defer cancel()
 	if params.Blank != nil && (content.Unknown || params.OnRelease == v1alpha1.FPGAReleaseBlank) {
-		return p.wipe(ctx, r, backend, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
+		err := p.wipe(ctx, r, backend, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		// The blank image is not on the node: what the region says of itself must do.
 	}
 	return p.settle(ctx, &params, r, backend)
 }
+
+// concerns says whether a claim that is given back has to do anything. Where nobody knows who left the region as it is, everybody has.
+func (c *Content) concerns(uid string) bool { return c.Claim == uid || c.Unknown && c.Claim == "" }
 
 // leastTimeout is what giving back may take at least: a claim's own timeout is about its own programming.
 const leastTimeout = 2 * time.Minute
@@ -216,7 +232,12 @@ func (p *Programmer) settle(ctx context.Context, params *Program, r *device.Regi
 				"bind its PCI function anew, or add a ClusterFPGABitstream that is blank", params.Device, ErrUnknownState, err, r.InterfaceID)
 		}
 		// It works; which bytes it holds nobody can tell, so the next claim programs it.
-		content = Content{AFU: state.AFU, BootID: p.config.BootID, Namespace: params.Claim.Namespace}
+		// What was cut off may not have begun, so that it is still the tenant's before.
+		tenant := params.Claim.Namespace
+		if content.Namespace != "" && content.Namespace != tenant {
+			tenant = severalTenants
+		}
+		content = Content{AFU: state.AFU, BootID: p.config.BootID, Namespace: tenant}
 	}
 	if params.OnRelease != v1alpha1.FPGAReleaseKeep {
 		if err := lease.Reset(); err != nil {

@@ -27,7 +27,7 @@ type Scrub struct {
 func (s *Scrub) Step() (step.Step, error) { return stepOf(ScrubKind, s.Device, s) }
 
 // ErrTraces refuses a region that another tenant used and that cannot be wiped.
-var ErrTraces = errors.New("has traces of another namespace's claim and there is no blank image to wipe it with")
+var ErrTraces = errors.New("has traces of another namespace's claim")
 
 func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
 	params, err := decode[Scrub](raw)
@@ -47,7 +47,7 @@ func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
 	}
 	if params.Blank == nil {
 		if params.Required {
-			return fmt.Errorf("region %s %w: add a ClusterFPGABitstream for interface %s with spec.blank, or let the claim program the region",
+			return fmt.Errorf("region %s %w and there is no blank image to wipe it with: add a ClusterFPGABitstream for interface %s with spec.blank, or let the claim program the region",
 				params.Device, ErrTraces, r.InterfaceID)
 		}
 		return nil

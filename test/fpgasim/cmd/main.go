@@ -23,12 +23,14 @@ func main() {
 	file := flag.String("machine", "", "a JSON file that describes the machine, or a host tree as .txtar")
 	openable := flag.Bool("openable", false, "renumber a tree's character devices, as its expansion was")
 	dev := flag.String("dev", "", "the directory of the tree's character devices, which come and go with ports; empty for none")
+	shared := flag.Bool("shared", false, "other mount namespaces see the tree, too: end without waiting for them")
 	flag.Parse()
 	machine, err := read(*file, *openable)
 	if err == nil {
 		if *dev != "" {
 			machine.Dev = *dev
 		}
+		machine.Shared = *shared
 		err = fpgasim.Serve(*root, machine, os.Stdin, os.Stdout)
 	}
 	if err != nil {

@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/test/fpgasim"
+	"github.com/fettle-dev/fettle/test/harness"
+)
+
+const (
+	fpgaClass = "fpga.fettle.dev"
+	// fpgaNode has the machine with FPGAs while the specs of them run.
+	fpgaNode = mixedNode
+	// arriaInterface is the interface id of the two ports of one card, as the first release of its shell had it.
+	arriaInterface = "ce48969398f05f33946d560708be108a"
+	// nlb3 and openCL are accelerators that many examples load, blankAFU what a wiped region shows.
+	nlb3     = "f7df405cbd7acf7222f144b0b93acd18"
+	openCL   = "18b79ffa2ee54aa096ef4230dafacb5f"
+	blankAFU = "00000000000000000000000000000b1a"
+	// bitstreamStore is where files for FPGAs are staged on nodes.
+	bitstreamStore = "/srv/intel.com/fpga"
+	// simulatedNodes is where the simulator serves what can be programmed.
+	simulatedNodes = "sys/fpgasim"
+)
+
+// fpgas is the machine that the specs of FPGAs share.
+type fpgas struct {
+	*fpgasim.Sim
+	// card is the index of the card with two ports among the simulator's.
+	card int
+}
+
+// programsFPGAs runs on a node whose attributes and device nodes answer: nothing is known of a region but what it says.
+func programsFPGAs() {
+	var f fpgas
+
+	BeforeAll(func(ctx SpecContext) {
+		f = startFPGAs(ctx)
+	}, NodeTimeout(5*time.Minute))
+
+	each := func(text string, do func(*fpgas, SpecContext)) {
+		It(text, func(ctx SpecContext) { do(&f, ctx) }, NodeTimeout(3*time.Minute))
+	}
+	each("programs a region from a file of the node, as the vendor's plugin did", (*fpgas).convertedExample)
+	each("gives each of two containers a region with a bitstream of its own", (*fpgas).twoRegions)
+	each("programs what the controller found in a registry, once", (*fpgas).fromRegistry)
+	each("leaves a region alone that must not be programmed", (*fpgas).never)
+	each("refuses what policies, namespaces and ranges do not allow", (*fpgas).refusals)
+	each("keeps other namespaces off a chip that is held", (*fpgas).tenants)
+	each("blanks a region before another namespace gets it", (*fpgas).between)
+	each("takes a region out of use when it cannot be programmed, until it is proven to work", (*fpgas).broken)
+	each("never publishes a region as good whose programming was cut off", (*fpgas).cutOff)
+}
+
+// startFPGAs places the machine, serves its sys and lets the plugin program.
+func startFPGAs(ctx context.Context) fpgas {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join(h.Root, "test/machines/4xfpga.txtar"))
+	Expect(err).NotTo(HaveOccurred())
+	text = []byte(strings.ReplaceAll(string(text), "69528db6eb31577a8c3668f9faa081f6", arriaInterface))
+	machine, err := sim.Parse(text)
+	Expect(err).NotTo(HaveOccurred())
+	dir := GinkgoT().TempDir()
+	file, program := filepath.Join(dir, "machine.txtar"), filepath.Join(dir, "fpgasim")
+	Expect(os.WriteFile(file, text, 0o600)).To(Succeed())
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./test/fpgasim/cmd")
+	build.Dir = h.Root
+	out, err := build.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+
+	Expect(h.Place(ctx, fpgaNode, machine)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) {
+		placeAll(ctx)
+		Expect(h.Install(ctx, values())).To(Succeed())
+	}, NodeTimeout(3*time.Minute))
+	// The node shares the root of this machine, and is to have a store of its own.
+	_, err = h.OnNode(ctx, fpgaNode, "mount", "-t", "tmpfs", "bitstreams", "/srv")
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) {
+		_, err := h.OnNode(ctx, fpgaNode, "umount", "-l", "/srv")
+		Expect(err).NotTo(HaveOccurred())
+	})
+	openable, err := machine.Openable()
+	Expect(err).NotTo(HaveOccurred())
+	served, err := fpgasim.FromTree(openable)
+	Expect(err).NotTo(HaveOccurred())
+	root := h.MachineDir(fpgaNode)
+	command := exec.Command(program, "-root", filepath.Join(root, "sys"), "-machine", file, "-openable", "-shared", "-dev", filepath.Join(root, "dev"))
+	f := fpgas{Sim: fpgasim.Attach(GinkgoTB(), command, served, filepath.Join(root, "sys"))}
+	f.card = slices.IndexFunc(served.Cards, func(c fpgasim.Card) bool { return len(c.Ports) == 2 })
+	Expect(f.card).To(BeNumerically(">=", 0))
+	Expect(h.Install(ctx, values().Merge(harness.Values{"fpga": map[string]any{
+		"programming": true, "stores": []string{bitstreamStore}, "simulatedNodes": simulatedNodes,
+	}}))).To(Succeed())
+	pluginReady(ctx, fpgaNode)
+	return f
+}
+
+// stage puts a bitstream into the node's store.
+func stage(ctx context.Context, interfaceID, afu, clock string) {
+	GinkgoHelper()
+	const passing = "image.gbs" // on its way into the node
+	file := filepath.Join(h.MachineDir(fpgaNode), passing)
+	Expect(os.WriteFile(file, fpgasim.GBS(interfaceID, afu, clock, 1<<20), 0o644)).To(Succeed())
+	_, err := h.OnNode(ctx, fpgaNode, "sh", "-c", `mkdir -p "$1" && mv "$0" "$1/$2.gbs"`, filepath.Join(harness.MachineRoot, passing),
+		filepath.Join(bitstreamStore, interfaceID), afu)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// staged makes the object that names a file of the node's store.
+func staged(ctx context.Context, name, afu string, blank bool, namespaces ...string) {
+	GinkgoHelper()
+	object := &v1alpha1.ClusterFPGABitstream{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindClusterFPGABitstream},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.ClusterFPGABitstreamSpec{
+			HostFile: &v1alpha1.HostBitstream{Store: bitstreamStore, ID: afu}, Blank: blank, Namespaces: namespaces,
+		},
+	}
+	create(ctx, "clusterfpgabitstreams", "", object)
+}
+
+// create makes an object of ours that is gone after the spec.
+func create(ctx context.Context, resource, namespace string, object any) {
+	GinkgoHelper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	Expect(err).NotTo(HaveOccurred())
+	delete(content, "status")
+	made, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).
+		Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).
+			Delete(ctx, made.GetName(), metav1.DeleteOptions{})).To(Succeed())
+	})
+}
+
+// fpgaConfig is an FPGAConfig in JSON.
+func fpgaConfig(c v1alpha1.FPGAConfig) string {
+	GinkgoHelper()
+	c.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindFPGAConfig}
+	data, err := json.Marshal(c)
+	Expect(err).NotTo(HaveOccurred())
+	return string(data)
+}
+
+// newFPGAClass makes a class with a policy.
+func newFPGAClass(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) {
+	GinkgoHelper()
+	newClass(ctx, name, fpgaClass, opaque(v1alpha1.DriverName, fpgaConfig(v1alpha1.FPGAConfig{Policy: &policy})))
+}
+
+func onInterface(id string) string {
+	return fmt.Sprintf(`device.attributes["fettle.dev"].interfaceID == %q`, id)
+}
+
+// onPort selects one port of the card.
+func onPort(index int) string {
+	return fmt.Sprintf(`device.attributes["fettle.dev"].regionIndex == %d`, index)
+}
+
+// attribute reads an attribute of a port of the card.
+func (f *fpgas) attribute(port int, name string) string {
+	GinkgoHelper()
+	// The simulator's names are those of the host's tree, and it serves sys of it.
+	at := strings.TrimPrefix(f.Place(f.card, port).Attributes, "sys/")
+	data, err := os.ReadFile(filepath.Join(f.Root, at, name))
+	Expect(err).NotTo(HaveOccurred())
+	return strings.TrimSpace(string(data))
+}
+
+// programmings counts what the simulator was asked to program.
+func (f *fpgas) programmings() int {
+	GinkgoHelper()
+	n := 0
+	for _, e := range f.Trace() {
+		if e.Op == "ioctl" && e.Request == fpgasim.OnPR {
+			n++
+		}
+	}
+	return n
+}
+
+// refusedAtPrepare waits until a pod whose claim is made from a template cannot have it.
+func refusedAtPrepare(ctx context.Context, pod *corev1.Pod, reason, text string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		now, err := h.Kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(now.Status.ResourceClaimStatuses).NotTo(BeEmpty())
+	}).Should(Succeed())
+	eventuallyRefused(ctx, pod, reason, text)
+}
+
+// engineDenied makes nodes of the card's engine in a container whose root may do that: only the device cgroup is in the way.
+func (f *fpgas) engineDenied(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	engine := strings.TrimPrefix(f.Machine.Cards[f.card].Directory, "sys/")
+	number, err := os.ReadFile(filepath.Join(f.Root, engine, "dev"))
+	Expect(err).NotTo(HaveOccurred())
+	major, minor, ok := strings.Cut(strings.TrimSpace(string(number)), ":")
+	Expect(ok).To(BeTrue())
+	Expect(inside(ctx, pod, main, `ls /dev | grep fme || echo none`)).To(Equal("none\n"))
+	Expect(inside(ctx, pod, main, fmt.Sprintf(`mknod /tmp/fme c %s %s && ( exec 3<>/tmp/fme ) 2>&1 || true`, major, minor))).
+		To(ContainSubstring("not permitted"))
+}
+
+// end deletes a pod and waits until its claim has left the node.
+func (f *fpgas) end(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	claim := onlyClaim(ctx, pod)
+	Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+	eventuallyGone(ctx, pod)
+	eventuallyNothingLeft(ctx, fpgaNode, claim)
+}
+
+// claimRegion is a claim of one port of the card.
+func claimRegion(class string, port int, c v1alpha1.FPGAConfig) resourceapi.ResourceClaimSpec {
+	GinkgoHelper()
+	s := spec(request("region", class, where(onInterface(arriaInterface), onPort(port))))
+	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque(v1alpha1.DriverName, fpgaConfig(c))}
+	return s
+}
+
+// named is a configuration that loads a ClusterFPGABitstream.
+func named(name string) v1alpha1.FPGAConfig {
+	return v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Kind: v1alpha1.KindClusterFPGABitstream, Name: name}}
+}
+
+// open is a policy that lets claims load the named ClusterFPGABitstreams.
+func open(names ...string) v1alpha1.FPGAPolicy { return v1alpha1.FPGAPolicy{AllowedBitstreams: names} }
+
+// convertedExample is the example pod of the proposal that FPGA programming from a pod began with, as a claim. Its clock of 1000 is
+// more than the card's clock generator can do, which is said; so the claim that runs asks for less.
+func (f *fpgas) convertedExample(ctx SpecContext) {
+	namespace := newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, openCL, "auto")
+	staged(ctx, "compress", openCL, false, namespace)
+	policy := open("compress")
+	for _, name := range []string{v1alpha1.ParamClock, v1alpha1.ParamLTR, v1alpha1.ParamDebug} {
+		policy.AllowedDriverParams = append(policy.AllowedDriverParams, v1alpha1.FPGAParamRule{Name: name})
+	}
+	newFPGAClass(ctx, "fpga-demo", policy)
+	c := named("compress")
+	c.DriverParams = &v1alpha1.FPGADriverParams{ClockMHz: new(int32(400)), LTR: new(true)}
+	newTemplate(ctx, namespace, "region", claimRegion("fpga-demo", 0, c))
+	ltr, clock := f.attribute(0, "ltr"), f.clock(0)
+	pod := newPod(ctx, namespace, "compress", withTemplate("region"))
+	running(ctx, pod)
+	claim := onlyClaim(ctx, pod)
+	hasExactly(ctx, pod, main, devicesOf(ctx, results(claim))...)
+	f.engineDenied(ctx, pod)
+	Expect(f.attribute(0, "afu_id")).To(Equal(openCL))
+	Expect(f.attribute(0, "ltr")).To(Equal("1"))
+	Expect(f.clock(0)).To(Equal("400000 200000"))
+	eventuallyEvent(ctx, namespace, "ResourceClaim", claim.Name, "Programmed", openCL)
+	f.end(ctx, pod)
+	Expect(f.attribute(0, "ltr")).To(Equal(ltr))
+	Expect(f.clock(0)).To(Equal(clock))
+
+	say("a clock that the card cannot have")
+	c.DriverParams.ClockMHz = new(int32(1000))
+	newTemplate(ctx, namespace, "fast", claimRegion("fpga-demo", 0, c))
+	before := f.programmings()
+	fast := newPod(ctx, namespace, "fast", withTemplate("fast"))
+	refusedAtPrepare(ctx, fast, "RegionUnusable", "1000")
+	Expect(f.programmings()).To(Equal(before))
+	Expect(f.clock(0)).To(Equal(clock))
+}
+
+// clock is the last that the port's clock generator was set to, high and low in kHz.
+func (f *fpgas) clock(port int) string {
+	GinkgoHelper()
+	at, last := f.Place(f.card, port).Attributes, "312500 156250"
+	for _, e := range f.Trace() {
+		if e.Op == "clock" && strings.HasSuffix(at, e.Path) {
+			last = e.Data
+		}
+	}
+	return last
+}
+
+func (f *fpgas) twoRegions(ctx SpecContext) {
+	namespace := newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, openCL, "auto")
+	stage(ctx, arriaInterface, nlb3, "auto")
+	staged(ctx, "first", openCL, false, "*")
+	staged(ctx, "second", nlb3, false, "*")
+	newFPGAClass(ctx, "fpga-two", open("first", "second"))
+	s := spec(request("a", "fpga-two", where(onInterface(arriaInterface))), request("b", "fpga-two", where(onInterface(arriaInterface))))
+	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
+		opaque(v1alpha1.DriverName, fpgaConfig(named("first")), "a"), opaque(v1alpha1.DriverName, fpgaConfig(named("second")), "b"),
+	}
+	newTemplate(ctx, namespace, "two", s)
+	pod := newPod(ctx, namespace, "two", withTemplate("two"), func(p *corev1.Pod) {
+		second := p.Spec.Containers[0].DeepCopy()
+		second.Name = "second"
+		p.Spec.Containers[0].Resources.Claims[0].Request = "a"
+		second.Resources.Claims[0].Request = "b"
+		p.Spec.Containers = append(p.Spec.Containers, *second)
+	})
+	running(ctx, pod)
+	claim := onlyClaim(ctx, pod)
+	hasExactly(ctx, pod, main, devicesOf(ctx, results(claim, "a"))...)
+	hasExactly(ctx, pod, "second", devicesOf(ctx, results(claim, "b"))...)
+	want := map[string]string{}
+	for request, afu := range map[string]string{"a": openCL, "b": nlb3} {
+		want[devicesOf(ctx, results(claim, request))[0].Name] = afu
+	}
+	got := map[string]string{}
+	for port := range 2 {
+		got[f.device(port)] = f.attribute(port, "afu_id")
+	}
+	Expect(got).To(Equal(want))
+	f.end(ctx, pod)
+}
+
+// device is the name under which a port of the card is published.
+func (f *fpgas) device(port int) string { return fmt.Sprintf("intel-0000-3d-00-0-port%d", port) }
+
+func (f *fpgas) never(ctx SpecContext) {
+	namespace := newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, blankAFU, "auto")
+	staged(ctx, "other", blankAFU, false, "*")
+	newFPGAClass(ctx, "fpga-never", open("other"))
+	c := named("other")
+	c.Program = v1alpha1.ProgramNever
+	newTemplate(ctx, namespace, "never", claimRegion("fpga-never", 1, c))
+	before := len(f.ioctls())
+	pod := newPod(ctx, namespace, "never", withTemplate("never"))
+	refusedAtPrepare(ctx, pod, "RegionUnusable", "program is Never")
+	Expect(f.ioctls()[before:]).To(BeEmpty())
+}
+
+// ioctls are all that the simulator was asked.
+func (f *fpgas) ioctls() []string {
+	GinkgoHelper()
+	var out []string
+	for _, e := range f.Trace() {
+		if e.Op == "ioctl" {
+			out = append(out, e.Request)
+		}
+	}
+	return out
+}
+
+func (f *fpgas) refusals(ctx SpecContext) {
+	mine, theirs := newNamespace(ctx, nil), newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, openCL, "auto")
+	staged(ctx, "theirs", openCL, false, theirs)
+	staged(ctx, "everybodys", openCL, false, "*")
+	create(ctx, "fpgabitstreams", theirs, &v1alpha1.FPGABitstream{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindFPGABitstream},
+		ObjectMeta: metav1.ObjectMeta{Name: "private"}, Spec: v1alpha1.FPGABitstreamSpec{Image: "registry.invalid/team/private:1"},
+	})
+	signed := open("everybodys")
+	signed.RequireSignature = true
+	ranged := open("everybodys")
+	ranged.AllowedDriverParams = []v1alpha1.FPGAParamRule{{Name: v1alpha1.ParamClock, Min: new(int32(100)), Max: new(int32(300))}}
+	newFPGAClass(ctx, "fpga-open", open("theirs", "everybodys"))
+	newFPGAClass(ctx, "fpga-signed", signed)
+	newFPGAClass(ctx, "fpga-ranged", ranged)
+	registries := v1alpha1.FPGAPolicy{AllowedRegistries: []string{"registry.invalid/good"}}
+	newFPGAClass(ctx, "fpga-registries", registries)
+	clocked := named("everybodys")
+	clocked.DriverParams = &v1alpha1.FPGADriverParams{ClockMHz: new(int32(400))}
+	digest := "@sha256:" + strings.Repeat("0", 64)
+	for name, c := range map[string]struct {
+		class        string
+		config       v1alpha1.FPGAConfig
+		reason, text string
+	}{
+		"another-namespaces": {
+			"fpga-open", v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Name: "private"}}, "BitstreamUnusable", mine + "/private: does not exist",
+		},
+		"not-for-us": {"fpga-open", named("theirs"), "ForbiddenByPolicy", "theirs is not for namespace " + mine},
+		"closed":     {fpgaClass, named("everybodys"), "ForbiddenByPolicy", "allows any bitstream"},
+		"unsigned":   {"fpga-signed", named("everybodys"), "ForbiddenByPolicy", "requireSignature"},
+		"range":      {"fpga-ranged", clocked, "ForbiddenByPolicy", "driverParams.clockMHz: Invalid value: 400: must be 100 to 300"},
+		"other-registry": {
+			"fpga-registries", v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Ref: "registry.invalid/bad/x" + digest}},
+			"ForbiddenByPolicy", "allowedRegistries",
+		},
+	} {
+		say("%s", name)
+		before := len(f.ioctls())
+		newTemplate(ctx, mine, name, claimRegion(c.class, 1, c.config))
+		pod := newPod(ctx, mine, name, withTemplate(name))
+		refusedAtPrepare(ctx, pod, c.reason, c.text)
+		Expect(f.ioctls()[before:]).To(BeEmpty())
+		Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyGone(ctx, pod)
+	}
+	say("a file's name that is a path")
+	object := &v1alpha1.ClusterFPGABitstream{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindClusterFPGABitstream},
+		ObjectMeta: metav1.ObjectMeta{Name: "path"}, Spec: v1alpha1.ClusterFPGABitstreamSpec{
+			HostFile: &v1alpha1.HostBitstream{Store: bitstreamStore, ID: "../../../etc/shadow"}, Namespaces: []string{"*"},
+		},
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	Expect(err).NotTo(HaveOccurred())
+	_, err = h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")).
+		Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
+	Expect(err).To(MatchError(ContainSubstring("spec.hostFile.id")))
+}
+
+func (f *fpgas) tenants(ctx SpecContext) {
+	ours, others := newNamespace(ctx, nil), newNamespace(ctx, nil)
+	// What other claims left there is wiped.
+	stage(ctx, arriaInterface, blankAFU, "auto")
+	staged(ctx, "blank", blankAFU, true)
+	for _, ns := range []string{ours, others} {
+		for port := range 2 {
+			newTemplate(ctx, ns, fmt.Sprintf("port%d", port), claimRegion(fpgaClass, port, v1alpha1.FPGAConfig{}))
+		}
+	}
+	first := newPod(ctx, ours, "first", withTemplate("port0"))
+	running(ctx, first)
+	f.eventuallyKept(ctx, 1, ours)
+	second := newPod(ctx, others, "second", withTemplate("port1"))
+	eventuallyUnschedulable(ctx, second, "cannot allocate all claims")
+	f.end(ctx, first)
+	running(ctx, second)
+	f.end(ctx, second)
+}
+
+// eventuallyKept waits until a port is for the claims of a namespace alone: by a taint or, where the API keeps none, by being withheld.
+func (f *fpgas) eventuallyKept(ctx context.Context, port int, namespace string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		slices, err := poolSlices(ctx, fpgaNode+"/fpga")
+		g.Expect(err).NotTo(HaveOccurred())
+		var kept []string
+		published := false
+		for _, s := range slices {
+			for _, d := range s.Spec.Devices {
+				if d.Name != f.device(port) {
+					continue
+				}
+				published = true
+				for _, t := range d.Taints {
+					kept = append(kept, t.Key+"="+t.Value)
+				}
+			}
+		}
+		if older {
+			g.Expect(published).To(BeFalse())
+			return
+		}
+		g.Expect(kept).To(ContainElement("fettle.dev/tenant=" + namespace))
+	}).Should(Succeed())
+}
+
+func (f *fpgas) between(ctx SpecContext) {
+	ours, others := newNamespace(ctx, nil), newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, openCL, "auto")
+	stage(ctx, arriaInterface, blankAFU, "auto")
+	staged(ctx, "logic", openCL, false, "*")
+	staged(ctx, "blank", blankAFU, true)
+	newFPGAClass(ctx, "fpga-between", open("logic"))
+	newTemplate(ctx, ours, "logic", claimRegion("fpga-between", 0, named("logic")))
+	newTemplate(ctx, others, "plain", claimRegion(fpgaClass, 0, v1alpha1.FPGAConfig{}))
+	first := newPod(ctx, ours, "first", withTemplate("logic"))
+	running(ctx, first)
+	f.end(ctx, first)
+	Expect(f.attribute(0, "afu_id")).To(Equal(openCL), "a reset leaves the logic")
+	second := newPod(ctx, others, "second", withTemplate("plain"))
+	running(ctx, second)
+	Expect(f.attribute(0, "afu_id")).To(Equal(blankAFU))
+	eventuallyEvent(ctx, others, "ResourceClaim", onlyClaim(ctx, second).Name, "Programmed", "scrub")
+	f.end(ctx, second)
+}
+
+func (f *fpgas) broken(ctx SpecContext) {
+	namespace := newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, openCL, "auto")
+	staged(ctx, "logic", openCL, false, "*")
+	newFPGAClass(ctx, "fpga-broken", open("logic"))
+	c := named("logic")
+	c.Program = v1alpha1.ProgramAlways
+	newTemplate(ctx, namespace, "logic", claimRegion("fpga-broken", 1, c))
+	f.Fault(fpgasim.Fault{Card: f.card, Port: 1, On: fpgasim.OnPR, Errno: "EIO", Status: "reconfig CRC error", Times: 2})
+	pod := newPod(ctx, namespace, "broken", withTemplate("logic"))
+	refusedAtPrepare(ctx, pod, "ProgramFailed", "reconfig CRC error")
+	Eventually(ctx, func(g Gomega) {
+		node, err := h.AcceleratorNode(ctx, fpgaNode)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(fmt.Sprint(node.Status.Problems)).To(ContainSubstring(f.device(1)))
+	}).Should(Succeed())
+	say("bind the card anew")
+	f.Set(fpgasim.Set{Card: f.card, Port: 1, Rebind: true})
+	f.end(ctx, pod)
+	eventuallyFree(ctx, f.device(1))
+}
+
+// eventuallyFree waits until a device is published without a taint.
+func eventuallyFree(ctx context.Context, name string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		slices, err := poolSlices(ctx, fpgaNode+"/fpga")
+		g.Expect(err).NotTo(HaveOccurred())
+		free := false
+		for _, s := range slices {
+			for _, d := range s.Spec.Devices {
+				free = free || d.Name == name && len(d.Taints) == 0
+			}
+		}
+		g.Expect(free).To(BeTrue())
+	}, 2*time.Minute).Should(Succeed())
+}
+
+func (f *fpgas) cutOff(ctx SpecContext) {
+	namespace := newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, openCL, "auto")
+	stage(ctx, arriaInterface, blankAFU, "auto")
+	staged(ctx, "logic", openCL, false, "*")
+	staged(ctx, "blank", blankAFU, true)
+	newFPGAClass(ctx, "fpga-cut", open("logic"))
+	c := named("logic")
+	c.Program = v1alpha1.ProgramAlways
+	newTemplate(ctx, namespace, "logic", claimRegion("fpga-cut", 1, c))
+	f.Fault(fpgasim.Fault{Card: f.card, Port: 1, On: fpgasim.OnPR, Hold: true})
+	before := f.programmings()
+	pod := newPod(ctx, namespace, "cut", withTemplate("logic"))
+	Eventually(ctx, f.programmings).Should(BeNumerically(">", before))
+	say("kill the plugin while the card is being programmed: its process ends when the driver lets it")
+	plugin, err := h.PluginPod(ctx, fpgaNode)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(h.KillContainer(ctx, fpgaNode, plugin.Status.ContainerStatuses[0].ContainerID)).To(Succeed())
+	Consistently(ctx, func(g Gomega) {
+		slices, err := poolSlices(ctx, fpgaNode+"/fpga")
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, s := range slices {
+			for _, d := range s.Spec.Devices {
+				g.Expect(d.Name == f.device(1) && len(d.Taints) == 0).To(BeFalse(), "a region in an unknown state is published as good")
+			}
+		}
+	}, 5*time.Second).Should(Succeed())
+	f.Go()
+	say("the card ends what it was at, and the claim is prepared")
+	pluginRestarted(ctx, fpgaNode, plugin.Status.ContainerStatuses[0].RestartCount)
+	running(ctx, pod)
+	Expect(f.attribute(1, "afu_id")).To(Equal(openCL))
+	f.end(ctx, pod)
+	eventuallyFree(ctx, f.device(1))
+}
+
+func (f *fpgas) fromRegistry(ctx SpecContext) { Skip("the registry comes") }
