@@ -197,25 +197,30 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 // withoutEngines drops the devices that would give a pod an engine's node, whether the admin named it or a port has its numbers:
 // who can open it can program every region of the card.
 func (inv *Inventory) withoutEngines(engines []device.Node) {
-	programs := func(n device.Node) bool {
-		return isNumbered(path.Base(n.Path), dflFME) || slices.ContainsFunc(engines, func(e device.Node) bool {
+	isEngine := func(n device.Node) bool {
+		return programs(path.Base(n.Path)) || slices.ContainsFunc(engines, func(e device.Node) bool {
 			return e.Major == n.Major && e.Minor == n.Minor
 		})
 	}
 	inv.Devices = slices.DeleteFunc(inv.Devices, func(d device.Device) bool {
-		i := slices.IndexFunc(d.Edits.Nodes, programs)
+		i := slices.IndexFunc(d.Edits.Nodes, isEngine)
 		if i < 0 {
 			return false
 		}
-		next := "see what the kernel says of both"
+		next := "take it out of fpgaRegions, or see what the kernel says of both"
 		if d.Kind == device.KindHost {
-			next = "take it out of hostDevices, and ask for an FPGA's port instead"
+			next = "take it out of hostDevices, and ask for an FPGA instead"
 		}
 		inv.Problems = append(inv.Problems, Problem{Subject: subjectOf(d), Reason: ReasonProgrammingNode, Message: fmt.Sprintf(
 			"%s has the device numbers or the name of an FPGA's management engine, with which a pod could program the whole card: %s",
 			d.Edits.Nodes[i].Path, next)})
 		return true
 	})
+}
+
+// programs knows the names of nodes that can program FPGAs.
+func programs(node string) bool {
+	return isNumbered(node, dflFME) || isNumbered(node, xrtManagement) || isNumbered(node, managerPrefix)
 }
 
 // fpgaVendor names who made a card.

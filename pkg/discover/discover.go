@@ -23,6 +23,8 @@ type Options struct {
 	NVML func(context.Context) (nvml.Report, error)
 	// HostDevices are the admin's directories and character devices.
 	HostDevices []HostDevice
+	// FPGARegions are what the admin knows of FPGAs that do not tell it themselves.
+	FPGARegions []FPGARegion
 	// Capacity measures the file system of a directory of the host, in bytes. Nil asks the host tree.
 	Capacity func(path string) (int64, error)
 }
@@ -42,6 +44,12 @@ func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 	found := gpus(ctx, tree, opts, functions, err)
 	fpgas, engines := dflFPGAs(ctx, tree, functions, err)
 	found.add(fpgas)
+	managed, nodes := fpgaManagers(ctx, tree, opts)
+	found.add(managed)
+	engines = append(engines, nodes...)
+	cards, nodes := xrtCards(ctx, tree, opts, functions, err)
+	found.add(cards)
+	engines = append(engines, nodes...)
 	found.add(hostDevices(ctx, tree, opts))
 	if err := ctx.Err(); err != nil {
 		found.Problems = append(found.Problems, Problem{

@@ -25,11 +25,18 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // fixedCapacity stands in for statfs, whose answer depends on the disk that the test runs on.
 func fixedCapacity(string) (int64, error) { return 1 << 40, nil }
 
+// What the configuration says of the machine zynqmp.
+const (
+	zynqDevice    = "amd-firmware-zynqmp-firmware-pcap"
+	zynqInterface = "5f2c81d0a4b94e0fb7c36d1e8f02a957"
+)
+
 // machineOptions are those that every machine is discovered with.
 func machineOptions() Options {
 	return Options{
 		Capacity:    fixedCapacity,
 		HostDevices: []HostDevice{{Name: "localssd", Directories: []string{"/mnt/disks/*"}}},
+		FPGARegions: []FPGARegion{{Device: zynqDevice, InterfaceID: zynqInterface, Nodes: []string{"/dev/dpu"}}},
 	}
 }
 

@@ -36,8 +36,14 @@ const (
 	ReasonInterfaceUnknown = "InterfaceUnknown"
 	// ReasonRegionAmbiguous: an FPGA's port has one of several regions, and which one cannot be told.
 	ReasonRegionAmbiguous = "RegionAmbiguous"
+	// ReasonRegionUnknown: a programming of the region failed or was cut off, so nobody knows what it holds.
+	ReasonRegionUnknown = "RegionUnknown"
 	// ReasonManagerMissing: what programs an FPGA's port is not there.
 	ReasonManagerMissing = "ManagerMissing"
+	// ReasonNotProgrammable: the kernel lets no program load anything into an FPGA.
+	ReasonNotProgrammable = "NotProgrammable"
+	// ReasonProgrammingUnlocked: whoever had an FPGA's node could program it.
+	ReasonProgrammingUnlocked = "ProgrammingUnlocked"
 	// ReasonPortReleased: an FPGA's port was given to a virtual function that nothing on the host holds.
 	ReasonPortReleased = "PortReleased"
 	// ReasonProgrammingNode: the device's node could program an FPGA.

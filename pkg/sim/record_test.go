@@ -125,5 +125,7 @@ func inventory(t *testing.T, dir string) discover.Inventory {
 		t.Fatal(err)
 	}
 	defer tree.Close()
-	return discover.Discover(t.Context(), tree, discover.Options{})
+	return discover.Discover(t.Context(), tree, discover.Options{FPGARegions: []discover.FPGARegion{{
+		Device: "amd-firmware-zynqmp-firmware-pcap", InterfaceID: "5f2c81d0a4b94e0fb7c36d1e8f02a957", Nodes: []string{"/dev/dpu"},
+	}}})
 }

@@ -19,6 +19,9 @@ var (
 		"proc/driver/nvidia/capabilities/gpu*/mig/gi*/access",
 		"proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access",
 		"sys/devices/system/node/node*/cpulist",
+		"sys/firmware/devicetree/base/compatible",
+		"sys/firmware/devicetree/base/model",
+		"sys/module/firmware_class/parameters/path",
 		"sys/devices/virtual/kfd/kfd/dev",
 		"sys/devices/virtual/kfd/kfd/subsystem",
 		"sys/devices/virtual/kfd/kfd/topology/generation_id",
@@ -30,12 +33,14 @@ var (
 	}
 	recordedNodes = []string{
 		"dev/nvidia*", "dev/nvidia-caps/*", "dev/nvidia-caps-imex-channels/*", "dev/dri/*", "dev/kfd", "dev/accel/*", "dev/dfl-*",
+		"dev/fpga[0-9]*", "dev/xclmgmt*", "dev/dpu*",
 	}
-	recordedModules = []string{"nvidia", "nvidia_uvm", "nvidia_drm", "amdgpu", "i915", "xe", "dfl_pci", "vfio_pci"}
+	recordedModules = []string{"nvidia", "nvidia_uvm", "nvidia_drm", "amdgpu", "i915", "xe", "dfl_pci", "xclmgmt", "xocl", "vfio_pci"}
 	moduleFiles     = []string{"version", "srcversion", "initstate"}
 	recordedClasses = []string{
 		"sys/class/drm/card*", "sys/class/drm/renderD*", "sys/class/kfd/*", "sys/class/accel/*", "sys/class/fpga_region/*",
-		"sys/class/fpga_manager/*", "sys/class/fpga_bridge/*", "sys/bus/platform/devices/dfl-*",
+		"sys/class/fpga_manager/*", "sys/class/fpga_bridge/*", "sys/bus/platform/devices/dfl-*", "sys/class/misc/fpga[0-9]*",
+		"sys/class/xrt_mgmt/*",
 	}
 	bridgeFiles   = []string{"vendor", "device", "class", "numa_node", "subsystem"}
 	functionFiles = []string{
@@ -56,6 +61,9 @@ var (
 		"fpga_region/*/dfl-fme.*/dfl-fme-br.*/fpga_bridge/*/name", "fpga_region/*/dfl-fme.*/dfl-fme-br.*/fpga_bridge/*/state",
 		"fpga_region/*/dfl-port.*/id", "fpga_region/*/dfl-port.*/afu_id", "fpga_region/*/dfl-port.*/power_state",
 		"fpga_region/*/dfl-port.*/ap[12]_event", "fpga_region/*/dfl-port.*/ltr", "fpga_region/*/dfl-port.*/errors/*error*",
+		// xrt: the two functions of a card
+		"mgmt_pf", "user_pf", "ready", "config_mailbox_channel_*", "xclbinuuid", "interface_uuids", "logic_uuids", "rom*/VBNV",
+		"rom*/timestamp", "xmc.u.*/serial_num", "xrt_mgmt/*/dev", "xrt_mgmt/*/device",
 	}
 )
 
@@ -146,7 +154,20 @@ func (r *recorder) classes() {
 			r.file(link)
 			if dir, ok := r.follow(link); ok {
 				r.files(dir+"/dev", dir+"/device", dir+"/subsystem")
+				r.chip(dir)
 			}
 		}
 	}
+}
+
+// chip records what the manager or bridge of a chip says that is no PCI function, and which driver its platform device has.
+func (r *recorder) chip(dir string) {
+	class := path.Base(path.Dir(dir))
+	if class != "fpga_manager" && class != "fpga_bridge" && class != "drm" || !strings.HasPrefix(dir, "sys/devices/platform/") {
+		return
+	}
+	for _, name := range []string{"name", "state", "status", "flags", "firmware"} {
+		r.file(dir + "/" + name)
+	}
+	r.driver(path.Dir(path.Dir(dir)))
 }

@@ -23,7 +23,7 @@ type identifiers struct {
 var wholeFile = regexp.MustCompile(`^(\s*)(\S+)`)
 
 var redactions = []identifiers{
-	{file: regexp.MustCompile(`/(serial_number|unique_id)$`), id: wholeFile},
+	{file: regexp.MustCompile(`/(serial_number|serial_num|unique_id)$`), id: wholeFile},
 	{
 		file: regexp.MustCompile(`^proc/driver/nvidia/gpus/[^/]+/information$`),
 		id:   regexp.MustCompile(`(?m)^(GPU UUID:\s*GPU-|Serial Number:\s*)(\S+)`),

@@ -17,6 +17,18 @@ const (
 	KFDTopology = "sys/class/kfd/kfd/topology/nodes"
 	// ClassFPGARegion has one link for each region of an FPGA: region0.
 	ClassFPGARegion = "sys/class/fpga_region"
+	// ClassFPGAManager has one link for each chip or region that the kernel can program: fpga0.
+	ClassFPGAManager = "sys/class/fpga_manager"
+	// ClassFPGABridge has one link for each bridge between an FPGA's region and the rest: br0.
+	ClassFPGABridge = "sys/class/fpga_bridge"
+	// ClassMisc has one link for each node of the kernel's miscellaneous drivers.
+	ClassMisc = "sys/class/misc"
+	// DeviceTree is the tree that the firmware described the machine with; machines with ACPI have none.
+	DeviceTree = "sys/firmware/devicetree/base"
+	// FirmwareSearchPath has the directory that the kernel looks for firmware in first; empty where there is none.
+	FirmwareSearchPath = "sys/module/firmware_class/parameters/path"
+	// Firmware is the directory that the kernel looks for firmware in otherwise.
+	Firmware = "lib/firmware"
 	// Modules has one directory for each loaded kernel module.
 	Modules = "sys/module"
 	// ProcDevices lists the majors of the loaded drivers.

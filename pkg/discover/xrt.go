@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga/xrt"
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+const (
+	// backendXRT is what the way of programming cards through XRT is called.
+	backendXRT = "xrt"
+	// xrtManagement and xrtUser are XRT's drivers for the two functions of a card, xrtManagement also begins the name of its node.
+	xrtManagement = "xclmgmt"
+	xrtUser       = "xocl"
+)
+
+// xrtVendors names who makes cards for XRT.
+func xrtVendors() map[uint16]string {
+	return map[uint16]string{0x10ee: "amd", 0x13fe: "advantech", amazon: "amazon", 0x3475: "arista"}
+}
+
+// amazon makes much else that looks like an accelerator, among it FPGAs that XRT has nothing to do with.
+const amazon = 0x1d0f
+
+// xrtCard is a card's functions that XRT's drivers hold.
+type xrtCard struct {
+	management, user *pci.Function
+	// twice says that a driver holds more than one function.
+	twice bool
+}
+
+// xrtCards finds cards with XRT's drivers: one device a card, reached through its user function. Its second result are nodes that can
+// program, and belong to no device.
+func xrtCards(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.Function, listing error) (Inventory, []device.Node) {
+	var found Inventory
+	var engines []device.Node
+	var order []pci.Address
+	cards, ours := map[pci.Address]*xrtCard{}, []pci.Function{}
+	for _, f := range functions {
+		if _, ok := xrtVendors()[f.Vendor]; !ok {
+			continue
+		}
+		at := cardOf(f.Address)
+		if cards[at] == nil {
+			cards[at], order = &xrtCard{}, append(order, at)
+		}
+		switch {
+		case holds(tree, f, xrtManagement, "mgmt_pf"):
+			cards[at].twice = cards[at].twice || cards[at].management != nil
+			cards[at].management = &f
+		case holds(tree, f, xrtUser, "user_pf"):
+			cards[at].twice = cards[at].twice || cards[at].user != nil
+			cards[at].user = &f
+		default:
+			if problem, ok := xrtHeld(f); !ok {
+				found.Problems = append(found.Problems, problem)
+			}
+			continue
+		}
+		ours = append(ours, f)
+		engines = append(engines, xrtEngines(tree, f)...)
+	}
+	found.Problems = append(found.Problems, pciProblems(listing, ours)...)
+	for _, at := range order {
+		if ctx.Err() != nil {
+			break
+		}
+		found.add(cards[at].describe(tree, opts))
+	}
+	return found, engines
+}
+
+// holds says whether a driver of XRT holds a function. It marks what it holds with an empty attribute.
+func holds(tree *sysfs.Tree, f pci.Function, driver, mark string) bool {
+	return f.Driver == driver || f.Driver != "" && tree.Exists(path.Join(f.Dir(), mark))
+}
+
+// xrtHeld finds accelerators that XRT does not hold.
+func xrtHeld(f pci.Function) (Problem, bool) {
+	problem := Problem{Subject: f.Address.String(), Reason: ReasonDriverNotLoaded}
+	card := fmt.Sprintf("accelerator %04x:%04x", f.Vendor, f.Device)
+	switch {
+	case f.BaseClass() != classAccelerator, f.PhysicalFunction != nil, f.Vendor == amazon:
+		return Problem{}, true
+	case f.Driver == "":
+		problem.Message = fmt.Sprintf("no kernel driver holds the %s: load xclmgmt and xocl, or see the kernel log for why they refused", card)
+	case f.Driver == "vfio-pci":
+		problem.Reason = ReasonBoundToVFIO
+		problem.Message = fmt.Sprintf("the %s is bound to vfio-pci, for virtual machines: bind it to XRT's driver to use it in pods", card)
+	default:
+		problem.Reason = ReasonDriverNotSupported
+		problem.Message = fmt.Sprintf("the %s is bound to %s: bind it to XRT's driver to use it in pods", card, f.Driver)
+	}
+	return problem, false
+}
+
+// xrtEngines are the nodes of a management function, with which the card is programmed, and the primary nodes of a user function: they
+// take the same calls as the render node, and nothing hands them out.
+func xrtEngines(tree *sysfs.Tree, f pci.Function) []device.Node {
+	var nodes []device.Node
+	for class, parent := range map[string]string{"xrt_mgmt": "", "drm": "dri"} {
+		names, err := tree.ReadDir(path.Join(f.Dir(), class))
+		if err != nil {
+			continue // Most functions have one or the other.
+		}
+		for _, name := range names {
+			major, minor, err := tree.ReadDev(path.Join(f.Dir(), class, name, "dev"))
+			if err == nil && (isNumbered(name, xrtManagement) || isNumbered(name, drmCard)) {
+				nodes = append(nodes, newNode(path.Join(parent, name), major, minor))
+			}
+		}
+	}
+	return nodes
+}
+
+// first is a function that is held.
+func (c xrtCard) first() *pci.Function {
+	if c.management != nil {
+		return c.management
+	}
+	return c.user
+}
+
+// describe makes the device of a card.
+func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
+	switch {
+	case c.user == nil && c.management == nil:
+		return Inventory{}
+	case c.twice:
+		return Inventory{Problems: []Problem{{
+			Subject: cardOf(c.first().Address).String(), Reason: ReasonRegionAmbiguous,
+			Message: "a driver of XRT holds several functions of the card, and which belong together cannot be told",
+		}}}
+	case c.user == nil:
+		return Inventory{Problems: []Problem{{
+			Subject: c.management.Address.String(), Reason: ReasonDriverNotLoaded,
+			Message: "xclmgmt holds the card and xocl does not: load xocl, or see the kernel log for why it refused",
+		}}}
+	}
+	f := *c.user
+	vendor := xrtVendors()[f.Vendor]
+	d := newPCI(tree, device.KindFPGA, vendor, f, vendor+"-"+f.Address.Label())
+	d.text(device.AttributeBackend, backendXRT)
+	d.text(device.AttributePCIVendorID, fmt.Sprintf("%04x", f.Vendor))
+	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", f.Device))
+	d.device.Attributes[device.AttributeRegionIndex] = device.Int(0)
+	d.device.Attributes[device.AttributeSRIOVVF] = device.Bool(f.PhysicalFunction != nil)
+	version, err := moduleVersion(tree, f.Driver)
+	d.noteUnreadable(err)
+	version, _, _ = strings.Cut(version, ",") // What follows is the commit that XRT was built from.
+	d.version(device.AttributeDriverVersion, version)
+	d.renderNode(f)
+	d.xrtShell(f)
+	d.xrtInterface(f, opts)
+	d.xrtReady(f)
+	if c.management == nil {
+		d.withhold(ReasonManagerMissing, errors.New("the card's management function is not held by xclmgmt, so that the card can be neither "+
+			"checked nor programmed: load xclmgmt; in a virtual machine there is none"))
+		return d.finish()
+	}
+	d.text(device.AttributeCard, c.management.Address.String())
+	d.xrtLock(c.management.Address)
+	if id := d.device.Attributes[device.AttributeInterfaceID].StringValue; id != nil {
+		d.device.Region = &device.Region{Backend: backendXRT, Card: c.management.Address.String(), InterfaceID: *id}
+	}
+	return d.finish()
+}
+
+// xrtShell adds what the card's static part tells of itself, and what is programmed now.
+func (d *draft) xrtShell(f pci.Function) {
+	d.text(device.AttributeProductName, d.read(d.first(f, "rom*/VBNV")))
+	if built := d.readHex(d.first(f, "rom*/timestamp")); built != "0x0" { // Later shells have their uuid instead.
+		d.text(device.AttributeShellVersion, built)
+	}
+	d.text(device.AttributeSerial, d.read(d.first(f, "xmc.u.*/serial_num")))
+	if ids := strings.Fields(d.read(path.Join(f.Dir(), "logic_uuids"))); len(ids) == 1 {
+		id, err := canonicalID(ids[0])
+		if err != nil {
+			d.note(ReasonAttributeUnreadable, fmt.Errorf("logic_uuids: %w", err))
+		}
+		d.text(device.AttributeShellID, id)
+	}
+	image, err := xrt.ReadImage(d.tree, f.Address)
+	d.noteUnreadable(err)
+	d.text(device.AttributeAFUID, image)
+}
+
+// first is the first file of a function that matches. The numbers of the driver's parts say nothing.
+func (d *draft) first(f pci.Function, pattern string) string {
+	names, err := d.tree.Glob(path.Join(f.Dir(), pattern))
+	d.noteUnreadable(err)
+	if len(names) == 0 {
+		return path.Join(f.Dir(), pattern) // Which is absent.
+	}
+	return names[0]
+}
+
+// xrtInterface adds which xclbins fit. Of several ids the admin must choose one, since a device is asked for by one.
+func (d *draft) xrtInterface(f pci.Function, opts Options) {
+	ids, err := xrt.ReadInterfaces(d.tree, f.Address)
+	region, chosen := opts.regionOf(d.device.Name)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		d.withhold(ReasonInterfaceUnknown, fmt.Errorf("the card's interface ids are unknown: %w", err))
+	case len(ids) == 0:
+		d.withhold(ReasonInterfaceUnknown, errors.New("the card's shell has no interface id, so that no xclbin can be checked against it: "+
+			"flash a shell that has one"))
+	case chosen && !slices.Contains(ids, region.InterfaceID):
+		d.withhold(ReasonInterfaceUnknown, fmt.Errorf("fpgaRegions gives %s the interfaceID %s, and the card has %s: correct the configuration",
+			d.device.Name, region.InterfaceID, strings.Join(ids, ", ")))
+	case chosen:
+		d.text(device.AttributeInterfaceID, region.InterfaceID)
+	case len(ids) > 1:
+		d.withhold(ReasonRegionAmbiguous, fmt.Errorf("the card has the interface ids %s: choose one for %s under fpgaRegions in the plugin's "+
+			"configuration", strings.Join(ids, ", "), d.device.Name))
+	default:
+		d.text(device.AttributeInterfaceID, ids[0])
+	}
+	if chosen && len(region.Nodes) > 0 {
+		d.note(ReasonInvalid, fmt.Errorf("fpgaRegions gives %s nodes, which are left out: a card has its own", d.device.Name))
+	}
+}
+
+// xrtReady withholds a card whose two functions do not reach each other.
+func (d *draft) xrtReady(f pci.Function) {
+	ready, err := d.tree.ReadHex(path.Join(f.Dir(), "ready"))
+	d.noteUnreadable(err)
+	if err == nil && ready == 0 {
+		d.withhold(ReasonNotResponding, errors.New("xocl says that the card is not ready: see the kernel log of xocl and xclmgmt"))
+	}
+}
+
+// xrtLock withholds a card that its user could program: the render node takes an xclbin from whoever opens it, unless the management
+// function was told not to.
+func (d *draft) xrtLock(management pci.Address) {
+	locked, err := xrt.ReadLock(d.tree, management)
+	if err != nil {
+		d.withhold(ReasonProgrammingUnlocked, fmt.Errorf("whether pods could program the card is unknown: %w", err))
+		return
+	}
+	if !locked {
+		d.withhold(ReasonProgrammingUnlocked, fmt.Errorf("pods could program and reset the card: %s", xrt.NextLock(management.String())))
+		return
+	}
+	d.device.Attributes[device.AttributeProgrammingLocked] = device.Bool(true)
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fpgamgr programs FPGAs through the attributes that AMD's kernel adds to fpga_manager (drivers/fpga/fpga-mgr.c of linux-xlnx):
+// Zynq, ZynqMP and Versal. Upstream kernels do not have them.
+//
+// The kernel takes an image by the name of a file on its firmware search path, and neither locks the chip nor checks whether the image
+// fits. So a Lease holds a file lock for the chip, only who names the chip's configured interface id gets one, and the file is a copy
+// of a sealed image under a name made of the chip's and the image's digest, which is removed afterwards. Nothing on the chip tells which
+// image it holds: what was programmed is known from the record alone.
+package fpgamgr
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"k8s.io/utils/clock"
+
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// Options are what a host needs beside its root.
+type Options struct {
+	// Clock is the real one where it is nil.
+	Clock clock.Clock
+}
+
+// Host is a host's managers and its firmware directory. It is safe for concurrent use.
+type Host struct {
+	root   *os.Root
+	tree   *sysfs.Tree
+	writer *sysfs.Writer
+	write  func(name, value string) error // an attribute
+	clock  clock.Clock
+}
+
+// Open opens the host tree at root. Images are copied below it, into the kernel's firmware directory, which must be writable.
+func Open(root string, o Options) (_ *Host, err error) {
+	h := &Host{clock: o.Clock}
+	if h.clock == nil {
+		h.clock = clock.RealClock{}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	if h.root, err = os.OpenRoot(root); err != nil {
+		return nil, fmt.Errorf("open host tree: %w", err)
+	}
+	if h.tree, err = sysfs.Open(root); err != nil {
+		return nil, err
+	}
+	if h.writer, err = sysfs.OpenWriter(root); err != nil {
+		return nil, err
+	}
+	h.write = h.writer.WriteAttr
+	return h, nil
+}
+
+// Close releases the host tree, once there is no lease any more.
+func (h *Host) Close() error {
+	var errs []error
+	if h.root != nil {
+		errs = append(errs, h.root.Close())
+	}
+	if h.tree != nil {
+		errs = append(errs, h.tree.Close())
+	}
+	if h.writer != nil {
+		errs = append(errs, h.writer.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Manager is one chip or region. Its place in sysfs is looked up by the name of the platform device, which is that of the device tree:
+// the number in fpga0 depends on the order in which drivers were loaded.
+type Manager struct {
+	// Name is what messages call it.
+	Name string
+	// Platform is the name of the platform device, such as "firmware:zynqmp-firmware:pcap".
+	Platform string
+	// InterfaceID is what the admin says fits; the hardware says nothing.
+	InterfaceID string
+	// LockFile is the absolute path of the file that everybody who programs this chip locks.
+	LockFile string
+}
+
+// managerName is how the kernel names managers.
+var managerName = regexp.MustCompile(`^fpga[0-9]{1,9}$`)
+
+// ErrNoManager: the platform device is not there, or has no manager that the kernel lets programs use.
+var ErrNoManager = errors.New("no fpga_manager with a firmware attribute")
+
+// dir is the manager's directory, and its name.
+func (h *Host) dir(m Manager) (dir, name string, err error) {
+	names, err := h.tree.ReadDir(sysfs.ClassFPGAManager)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", "", err
+	}
+	for _, name := range names {
+		dir := path.Join(sysfs.ClassFPGAManager, name)
+		if base, err := h.tree.LinkBase(path.Join(dir, "device")); err != nil || base != m.Platform || !managerName.MatchString(name) {
+			continue
+		}
+		if !h.tree.Exists(path.Join(dir, "firmware")) || !h.tree.Exists(path.Join(dir, "flags")) {
+			return "", "", fmt.Errorf("%w: the kernel's %s has none", ErrNoManager, sysfs.HostPath(dir))
+		}
+		return dir, name, nil
+	}
+	return "", "", fmt.Errorf("%w: none belongs to %q", ErrNoManager, m.Platform)
+}
+
+// State is what a manager says. Reading it changes nothing.
+type State struct {
+	// Manager is the manager's state: operating, unknown, or how far a programming is or came.
+	Manager string
+	// Status is what it says of errors, a line each; empty if it has none or cannot tell.
+	Status string
+	// Closed are the bridges that are not enabled, by their names in sysfs.
+	Closed []string
+}
+
+// operating is the manager's state after a programming that succeeded.
+const operating = "operating"
+
+// busy are the states of a programming that is under way.
+var busy = regexp.MustCompile(`^(firmware request|parse header|write init|write|write complete)$`)
+
+// Operating says whether the logic works, as far as the kernel knows. Newer kernels may add a code to the state.
+func (s State) Operating() bool {
+	word, code, _ := strings.Cut(s.Manager, " ")
+	return word == operating && !strings.Contains(code, "error") && s.Status == "" && len(s.Closed) == 0
+}
+
+// State reads the manager's state.
+func (h *Host) State(m Manager) (State, error) {
+	dir, _, err := h.dir(m)
+	if err != nil {
+		return State{}, failed(m, "read the state of", backend.Terminal, err, nextDriver)
+	}
+	return h.state(m, dir)
+}
+
+func (h *Host) state(m Manager, dir string) (State, error) {
+	var s State
+	var errs [3]error
+	s.Manager, errs[0] = h.tree.ReadString(path.Join(dir, "state"))
+	s.Status, errs[1] = h.tree.ReadString(path.Join(dir, "status"))
+	if errors.Is(errs[1], fs.ErrNotExist) { // What a driver without error bits answers.
+		s.Status, errs[1] = "", nil
+	}
+	s.Closed, errs[2] = h.closedBridges()
+	if err := errors.Join(errs[:]...); err != nil {
+		return s, failed(m, "read the state of", backend.Terminal, err, nextDriver)
+	}
+	return s, nil
+}
+
+// closedBridges are all that are not enabled, apart from those of cards: nothing says which manager a bridge is for, and a machine has
+// one fabric.
+func (h *Host) closedBridges() ([]string, error) {
+	names, err := h.tree.ReadDir(sysfs.ClassFPGABridge)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var closed []string
+	for _, name := range names {
+		dir := path.Join(sysfs.ClassFPGABridge, name)
+		if base, err := h.tree.LinkBase(path.Join(dir, "device")); err == nil && strings.HasPrefix(base, "dfl-") {
+			continue
+		}
+		state, err := h.tree.ReadString(path.Join(dir, "state"))
+		if err != nil {
+			return nil, err
+		}
+		if state != "enabled" {
+			closed = append(closed, name)
+		}
+	}
+	return closed, nil
+}
+
+// firmwareDir is where the kernel looks first: the directory that its parameter names, if there is one, or the usual one.
+func (h *Host) firmwareDir() (string, error) {
+	custom, err := h.tree.ReadString(sysfs.FirmwareSearchPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	for _, dir := range []string{custom, sysfs.HostPath(sysfs.Firmware)} {
+		name := strings.TrimPrefix(dir, "/")
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || name == "" {
+			continue
+		}
+		if info, err := h.root.Stat(name); err == nil && info.IsDir() {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("no directory for firmware in the host tree: want %s%s", sysfs.HostPath(sysfs.Firmware), orCustom(custom))
+}
+
+func orCustom(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	return fmt.Sprintf(", or %q as the kernel's parameter says", dir)
+}
+
+const (
+	nextDriver   = "look at the kernel's log and the driver of the fpga_manager"
+	nextAside    = "set the chip aside until it was programmed again and operates"
+	nextFirmware = "mount the host's firmware directory writable"
+)
+
+func failed(m Manager, op string, kind backend.Kind, err error, next string) error {
+	return &backend.Error{Kind: kind, Device: m.Name, Op: op, Err: err, Next: next}
+}

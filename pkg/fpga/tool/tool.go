@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tool runs a vendor's program: never through a shell, with arguments and an environment that nobody but the caller chose, a
+// bound on what it prints and a deadline after which all its processes are killed. It knows no vendor.
+package tool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxOutput is how much a program may print before it is ended, on each of its two outputs.
+	maxOutput = 256 << 10
+	// maxStatus is how much of the end of it goes into an error.
+	maxStatus = 1 << 10
+	// grace is how long a killed program gets to die before it is left behind.
+	grace = time.Second
+)
+
+// Root is where a vendor's programs are installed.
+type Root struct {
+	// Dir is an absolute directory, "/" or where the host's tree is mounted.
+	Dir string
+	// Chroot runs programs with Dir as their root directory, so that they find their libraries and files as on the host. It needs
+	// CAP_SYS_CHROOT. It makes no difference where Dir is "/".
+	Chroot bool
+}
+
+// Find gives the first of places, which are relative to the root, that is a program: a plain file that may be executed and that only
+// its owner and root can write. A link is followed as long as it stays below the root.
+func (r Root) Find(places ...string) (Program, error) {
+	dir, err := os.OpenRoot(r.Dir)
+	if err != nil {
+		return Program{}, fmt.Errorf("open the driver root: %w", err)
+	}
+	defer dir.Close()
+	var unfit []error
+	for _, place := range places {
+		info, err := dir.Stat(place)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+			continue
+		case err != nil:
+			unfit = append(unfit, err)
+			continue
+		case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0:
+			unfit = append(unfit, fmt.Errorf("%s has mode %s, want a program that only its owner can write",
+				filepath.Join(r.Dir, place), info.Mode()))
+			continue
+		}
+		return Program{root: r, place: place}, nil
+	}
+	if len(unfit) > 0 {
+		return Program{}, errors.Join(unfit...)
+	}
+	return Program{}, fmt.Errorf("%w below %s: none of %s", ErrNotInstalled, r.Dir, strings.Join(places, ", "))
+}
+
+// Causes that callers may ask for with errors.Is.
+var (
+	// ErrNotInstalled: no program is in any of the places.
+	ErrNotInstalled = errors.New("the program is not installed")
+	// ErrNotStarted: the program did not run, so it did nothing.
+	ErrNotStarted = errors.New("the program did not start")
+	// ErrOutput: the program printed more than anybody would want to read.
+	ErrOutput = errors.New("the program prints without end")
+	// ErrStuck: the program was killed and is still there, as when it waits inside a driver.
+	ErrStuck = errors.New("the program was killed and still hangs in the driver")
+)
+
+// Program is one that was found.
+type Program struct {
+	root  Root
+	place string
+}
+
+// Path is the program's file as this process sees it.
+func (p Program) Path() string { return filepath.Join(p.root.Dir, p.place) }
+
+// Inside spells a place below the root as the program itself sees it.
+func (p Program) Inside(place string) string {
+	if p.chrooted() {
+		return filepath.Join("/", place)
+	}
+	return filepath.Join(p.root.Dir, place)
+}
+
+func (p Program) chrooted() bool { return p.root.Chroot && p.root.Dir != "/" }
+
+// Run is one run of a program.
+type Run struct {
+	// Args are handed over as they are.
+	Args []string
+	// Env is the whole environment, beside a PATH of the system's directories and LANG=C.
+	Env []string
+	// Timeout ends the program and whatever it started.
+	Timeout time.Duration
+	// Hold are files that stay open in the program: a lock that outlives this process for as long as the program runs.
+	Hold []*os.File
+}
+
+// Error is how a run failed.
+type Error struct {
+	Program string
+	// Started is false if it certainly did nothing.
+	Started bool
+	// Exit is its exit status, -1 if it did not exit by itself.
+	Exit int
+	// Output is the end of what it printed, of both outputs.
+	Output string
+	Err    error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("run %s: %v", e.Program, e.Err) }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Run runs the program to its end and returns what it printed on standard output. Its input is empty, so that a question that it asks
+// is answered with nothing. Every error is an *Error.
+func (p Program) Run(ctx context.Context, run Run) (string, error) {
+	if err := checkArgs(run.Args); err != nil {
+		return "", &Error{Program: p.Path(), Exit: -1, Err: fmt.Errorf("%w: %w", ErrNotStarted, err)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, run.Timeout)
+	defer cancel()
+	stdout, stderr := &capture{overflow: cancel}, &capture{overflow: cancel}
+	cmd := p.command(ctx, run)
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	if err := cmd.Start(); err != nil {
+		return "", &Error{Program: p.Path(), Exit: -1, Err: fmt.Errorf("%w: %w", ErrNotStarted, err)}
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- cmd.Wait() }()
+	left, err := await(ctx, gone)
+	if left {
+		// The captures still belong to the program.
+		return "", &Error{Program: p.Path(), Started: true, Exit: -1, Err: fmt.Errorf("%w: %w", ErrStuck, err)}
+	}
+	// What it started and left behind ends with it.
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	switch {
+	case stdout.full || stderr.full:
+		err = ErrOutput
+	case err != nil && ctx.Err() != nil:
+		err = fmt.Errorf("it was killed: %w", context.Cause(ctx))
+	}
+	if err == nil {
+		return stdout.text(), nil
+	}
+	return "", &Error{
+		Program: p.Path(), Started: true, Exit: cmd.ProcessState.ExitCode(), Output: tail(stdout.text() + "\n" + stderr.text()), Err: err,
+	}
+}
+
+// await waits for the program, and a little longer for one that was killed.
+func await(ctx context.Context, gone <-chan error) (left bool, err error) {
+	select {
+	case err := <-gone:
+		return false, err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-gone:
+		return false, err
+	case <-time.After(2 * grace):
+		return true, context.Cause(ctx)
+	}
+}
+
+func (p Program) command(ctx context.Context, run Run) *exec.Cmd {
+	path, attr := p.Path(), &syscall.SysProcAttr{Setpgid: true}
+	if p.chrooted() {
+		path, attr.Chroot = filepath.Join("/", p.place), p.root.Dir
+	}
+	cmd := exec.CommandContext(ctx, path, run.Args...) //nolint:gosec // G204: the path is one of a list, the arguments were validated
+	cmd.Dir = "/"
+	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C"}, run.Env...)
+	cmd.ExtraFiles = run.Hold
+	cmd.SysProcAttr = attr
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = grace
+	return cmd
+}
+
+// checkArgs refuses what no validated value can be. Whether an argument may begin with a dash is the caller's business.
+func checkArgs(args []string) error {
+	for _, arg := range args {
+		if arg == "" || strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return fmt.Errorf("argument %q: want printable characters without spaces", arg)
+		}
+	}
+	return nil
+}
+
+// tail is the end of a text, without what a log would choke on.
+func tail(text string) string {
+	text = strings.TrimSpace(strings.ToValidUTF8(text, "?"))
+	if len(text) > maxStatus {
+		text = strings.ToValidUTF8(text[len(text)-maxStatus:], "")
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// capture keeps what a program prints, and ends it when that is too much.
+type capture struct {
+	buffer   bytes.Buffer
+	overflow func()
+	full     bool
+}
+
+func (c *capture) Write(p []byte) (int, error) {
+	switch {
+	case c.full:
+	case c.buffer.Len()+len(p) > maxOutput:
+		c.full = true
+		c.overflow()
+	default:
+		c.buffer.Write(p)
+	}
+	return len(p), nil
+}
+
+func (c *capture) text() string { return strings.ToValidUTF8(c.buffer.String(), "?") }

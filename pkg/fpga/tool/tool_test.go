@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/fpga/tool"
+)
+
+// place is where the program is below its root: this test's binary under another name.
+const place = "opt/bin/vendor-program"
+
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == filepath.Base(place) {
+		os.Exit(program(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// program does what its first argument says.
+func program(args []string) int {
+	switch args[0] {
+	case "args":
+		fmt.Println(strings.Join(args, "|"))
+		fmt.Println(strings.Join(os.Environ(), "|"))
+		n, err := os.Stdin.Read(make([]byte, 1))
+		fmt.Println("input", n, err)
+		cwd, err := os.Getwd()
+		fmt.Println("in", cwd, err)
+	case "list":
+		entries, err := os.ReadDir("/")
+		for _, e := range entries {
+			fmt.Println(e.Name())
+		}
+		if err != nil {
+			return 1
+		}
+	case "held":
+		held, err := io.ReadAll(os.NewFile(3, "held"))
+		fmt.Println(string(held), err)
+	case "exit":
+		fmt.Println("some words")
+		fmt.Fprintln(os.Stderr, "and the \x1b[31mreason\xff")
+		code, _ := strconv.Atoi(args[1])
+		return code
+	case "signal":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		time.Sleep(time.Minute)
+	case "endless":
+		for {
+			fmt.Println(strings.Repeat("x", 1<<12))
+		}
+	case "hang":
+		child(args[1])
+		time.Sleep(time.Minute)
+	case "leave":
+		child(args[1])
+	case "wait":
+		time.Sleep(time.Minute)
+	}
+	return 0
+}
+
+// child starts another process that hangs, and writes down which.
+func child(file string) {
+	cmd := exec.Command("/proc/self/exe", "wait")
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	err := cmd.Start()
+	if err == nil {
+		err = os.WriteFile(file+".tmp", []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
+	}
+	if err == nil {
+		err = os.Rename(file+".tmp", file)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(9)
+	}
+}
+
+func install(t *testing.T, chroot bool) tool.Program {
+	t.Helper()
+	root := tool.Root{Dir: t.TempDir(), Chroot: chroot}
+	to := filepath.Join(root.Dir, place)
+	must(t, os.MkdirAll(filepath.Dir(to), 0o755))
+	exe, err := os.Executable()
+	must(t, err)
+	from, err := os.Open(exe)
+	must(t, err)
+	defer from.Close()
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	must(t, err)
+	_, err = io.Copy(f, from)
+	must(t, errors.Join(err, f.Close()))
+	p, err := root.Find("nowhere/x", place)
+	must(t, err)
+	return p
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRun(t *testing.T) {
+	p := install(t, false)
+	output, err := p.Run(t.Context(), tool.Run{Args: []string{"args", "--x=$(reboot)", ";", "*"}, Env: []string{"A=b"}, Timeout: time.Minute})
+	must(t, err)
+	want := "args|--x=$(reboot)|;|*\nPATH=/usr/sbin:/usr/bin:/sbin:/bin|LANG=C|A=b\ninput 0 EOF\nin / <nil>\n"
+	if diff := cmp.Diff(want, output); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	held, err := os.CreateTemp(t.TempDir(), "")
+	must(t, err)
+	defer held.Close()
+	_, err = held.WriteString("lock")
+	must(t, err)
+	_, err = held.Seek(0, io.SeekStart)
+	must(t, err)
+	output, err = p.Run(t.Context(), tool.Run{Args: []string{"held"}, Timeout: time.Minute, Hold: []*os.File{held}})
+	if output != "lock <nil>\n" {
+		t.Errorf("the program was not given the file: %q, %v", output, err)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	p := install(t, false)
+	for _, tc := range []struct {
+		name    string
+		args    []string
+		timeout time.Duration
+		cause   error
+		started bool
+		exit    int
+		output  string
+	}{
+		{name: "exit", args: []string{"exit", "7"}, started: true, exit: 7, output: "some words\n\nand the ?[31mreason?"},
+		{name: "signal", args: []string{"signal"}, started: true, exit: -1},
+		{name: "endless", args: []string{"endless"}, cause: tool.ErrOutput, started: true, exit: -1, output: strings.Repeat("x", 1000)},
+		{name: "too late", args: []string{"wait"}, timeout: 50 * time.Millisecond, cause: context.DeadlineExceeded, started: true, exit: -1},
+		{name: "empty argument", args: []string{"args", ""}, cause: tool.ErrNotStarted, exit: -1},
+		{name: "argument with a space", args: []string{"args", "a b"}, cause: tool.ErrNotStarted, exit: -1},
+		{name: "argument with a line", args: []string{"args", "a\nb"}, cause: tool.ErrNotStarted, exit: -1},
+		{name: "argument with NUL", args: []string{"args", "a\x00b"}, cause: tool.ErrNotStarted, exit: -1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.timeout == 0 {
+				tc.timeout = time.Minute
+			}
+			_, err := p.Run(t.Context(), tool.Run{Args: tc.args, Timeout: tc.timeout})
+			failure, ok := errors.AsType[*tool.Error](err)
+			if !ok || failure.Started != tc.started || failure.Exit != tc.exit || !strings.Contains(failure.Output, tc.output) ||
+				tc.cause != nil && !errors.Is(err, tc.cause) || len(failure.Output) > 1<<10 {
+				t.Errorf("got %v, %+v", err, failure)
+			}
+		})
+	}
+}
+
+// TestGroup: whatever the program started dies with it, at the deadline and at its end.
+func TestGroup(t *testing.T) {
+	p := install(t, false)
+	for _, how := range []string{"hang", "leave"} {
+		t.Run(how, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "pid")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := p.Run(ctx, tool.Run{Args: []string{how, file}, Timeout: time.Minute})
+				ended <- err
+			}()
+			text := await(t, func() (string, bool) {
+				text, err := os.ReadFile(file)
+				return string(text), err == nil
+			})
+			if how == "hang" {
+				cancel()
+			}
+			if err := <-ended; err == nil {
+				t.Error("no error")
+			}
+			await(t, func() (string, bool) {
+				stat, err := os.ReadFile("/proc/" + text + "/stat")
+				return "", err != nil || strings.Contains(string(stat), ") Z ")
+			})
+		})
+	}
+}
+
+func await(t *testing.T, done func() (string, bool)) string {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if text, ok := done(); ok {
+			return text
+		}
+	}
+	t.Fatal("it did not happen")
+	return ""
+}
+
+func TestFind(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "program")
+	must(t, os.WriteFile(outside, nil, 0o755))
+	for _, tc := range []struct {
+		name string
+		make func(file string) error
+		want bool
+		none bool
+	}{
+		{name: "program", make: func(f string) error { return os.WriteFile(f, nil, 0o755) }, want: true},
+		{name: "no execute permission", make: func(f string) error { return os.WriteFile(f, nil, 0o644) }},
+		{name: "others may write it", make: func(f string) error { return errors.Join(os.WriteFile(f, nil, 0o755), os.Chmod(f, 0o777)) }},
+		{name: "directory", make: func(f string) error { return os.Mkdir(f, 0o755) }},
+		{name: "link out of the root", make: func(f string) error { return os.Symlink(outside, f) }},
+		{name: "dangling link", make: func(f string) error { return os.Symlink("nothing", f) }, none: true},
+		{name: "nothing", make: func(string) error { return nil }, none: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			root := tool.Root{Dir: t.TempDir()}
+			must(t, os.MkdirAll(filepath.Join(root.Dir, "usr/bin"), 0o755))
+			must(t, tc.make(filepath.Join(root.Dir, "usr/bin/x")))
+			p, err := root.Find("usr/local/bin/x", "usr/bin/x")
+			if (err == nil) != tc.want || errors.Is(err, tool.ErrNotInstalled) != tc.none {
+				t.Errorf("found %q, %v", p.Path(), err)
+			}
+		})
+	}
+}
+
+func TestChroot(t *testing.T) {
+	p := install(t, true)
+	if got := p.Inside("opt/lib"); got != "/opt/lib" {
+		t.Errorf("inside: %q", got)
+	}
+	output, err := p.Run(t.Context(), tool.Run{Args: []string{"list"}, Timeout: time.Minute})
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.EPERM) {
+		t.Skipf("needs root, and a test without C libraries: %v", err)
+	}
+	if output != "opt\n" || err != nil {
+		t.Errorf("it sees %q, %v", output, err)
+	}
+}
