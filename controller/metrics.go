@@ -12,6 +12,7 @@ type metrics struct {
 	prunedNodes        prometheus.Counter
 	certExpiry         prometheus.Gauge
 	reviews            *prometheus.CounterVec
+	bitstreams         *prometheus.CounterVec
 }
 
 // newMetrics makes the metrics and registers them; it fails when a metric of the same name is registered already.
@@ -37,9 +38,13 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 			Name: "fettle_controller_config_reviews_total",
 			Help: "Admission reviews answered, by resource and verdict (allowed, denied, undecided).",
 		}, []string{"resource", "verdict"}),
+		bitstreams: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fettle_controller_bitstream_resolutions_total",
+			Help: "References of bitstreams that were asked for, by kind of object and the condition Resolved's reason.",
+		}, []string{"kind", "reason"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.foreignClass, m.noExtendedResource, m.refusedCRD, m.prunedNodes, m.certExpiry, m.reviews,
+		m.foreignClass, m.noExtendedResource, m.refusedCRD, m.prunedNodes, m.certExpiry, m.reviews, m.bitstreams,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, err

@@ -5,9 +5,15 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
+
+// minBitstreamInterval keeps the controller from being a burden to registries.
+const minBitstreamInterval = time.Second
 
 // Options configure the controller.
 type Options struct {
@@ -21,6 +27,12 @@ type Options struct {
 	WebhookPort int
 	// ManageCRDs applies and upgrades the CRDs.
 	ManageCRDs bool
+	// BitstreamInterval is how often the tags of bitstreams are looked at.
+	BitstreamInterval time.Duration
+	// ScratchDir is where bitstreams are read by way of; no other process may use it. Empty: a temporary directory.
+	ScratchDir string
+	// Registries is how registries are reached.
+	Registries artifact.ClientConfig
 	// Classes are the choices about the DeviceClasses.
 	Classes ClassOptions
 }
@@ -34,6 +46,9 @@ func (o Options) Validate() error {
 	}
 	if o.Webhook && (o.WebhookPort < 1 || o.WebhookPort > 65535) {
 		faults = append(faults, fmt.Errorf("--webhook-port is %d: expected 1 to 65535", o.WebhookPort))
+	}
+	if o.BitstreamInterval < minBitstreamInterval {
+		faults = append(faults, fmt.Errorf("--bitstream-interval is %s: expected %s or more", o.BitstreamInterval, minBitstreamInterval))
 	}
 	return errors.Join(faults...)
 }

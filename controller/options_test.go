@@ -5,6 +5,7 @@ package controller
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestOptionsValidate(t *testing.T) {
@@ -14,9 +15,9 @@ func TestOptionsValidate(t *testing.T) {
 		in   Options
 		want []string // parts of the error
 	}{
-		{"good", Options{Namespace: "fettle-system", Webhook: true, WebhookPort: 9443}, nil},
-		{"no webhook, no port", Options{Namespace: "fettle-system"}, nil},
-		{"nothing", Options{Webhook: true}, []string{"--namespace", "POD_NAMESPACE", "--webhook-port"}},
+		{"good", Options{Namespace: "fettle-system", Webhook: true, WebhookPort: 9443, BitstreamInterval: time.Second}, nil},
+		{"no webhook, no port", Options{Namespace: "fettle-system", BitstreamInterval: time.Hour}, nil},
+		{"nothing", Options{Webhook: true}, []string{"--namespace", "POD_NAMESPACE", "--webhook-port", "--bitstream-interval is 0s"}},
 		{"bad namespace", Options{Namespace: "A_b", Webhook: true, WebhookPort: 1}, []string{`--namespace is "A_b"`}},
 	}
 	for _, tt := range tests {

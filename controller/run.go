@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,8 +33,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/bitstream"
 	"github.com/fettle-dev/fettle/controller/certs"
 	"github.com/fettle-dev/fettle/controller/webhook"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 // Controller is one replica.
@@ -86,6 +89,11 @@ func (c Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	registry, done, err := c.registry()
+	if err != nil {
+		return err
+	}
+	defer done()
 	pause := leasePause{
 		reader: direct, clock: c.Clock, started: c.Clock.Now(),
 		key: client.ObjectKey{Namespace: c.Options.Namespace, Name: UninstallLease},
@@ -100,13 +108,37 @@ func (c Controller) Run(ctx context.Context) error {
 		newClassReconciler(mgr, m, c.Options.Classes, pause).register(mgr),
 		mgr.Add(&bootstrap{
 			client: direct, recorder: mgr.GetEventRecorder(Name), metrics: m, files: c.CRDs, manage: c.Options.ManageCRDs, clock: c.Clock,
-			then: func() error { return newNodeReconciler(mgr, m, c.Clock, pause).register(mgr) },
+			then: func() error {
+				return errors.Join(
+					newNodeReconciler(mgr, m, c.Clock, pause).register(mgr),
+					newBitstreamReconciler(mgr, m, c.Clock, pause, registry, c.Options).register(mgr),
+				)
+			},
 		}),
 	)
 	if err != nil {
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return mgr.Start(ctx)
+}
+
+// registry is where bitstreams are read from. Done removes what is left of them.
+func (c Controller) registry() (registry bitstream.Registry, done func(), err error) {
+	config := c.Options.Registries
+	config.UserAgent = Name
+	config.Tries = 2 // the queue tries again, and others wait
+	puller, err := artifact.NewClient(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("registries: %w", err)
+	}
+	dir, done := c.Options.ScratchDir, func() {}
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", Name+"-"); err != nil {
+			return nil, nil, fmt.Errorf("make a directory to read bitstreams by way of: %w", err)
+		}
+		done = func() { _ = os.RemoveAll(dir) }
+	}
+	return bitstream.NewPuller(puller, dir), done, nil
 }
 
 // addWebhook adds what every replica does for the webhook, and the leader's care for its configuration.

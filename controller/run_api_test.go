@@ -22,7 +22,9 @@ import (
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
 const (
@@ -34,6 +36,8 @@ const (
 type cluster struct {
 	config *rest.Config
 	client client.Client // not cached
+	// registry is where bitstreams are read from.
+	registry *fpgaregistry.Registry
 }
 
 // replica is a running controller.
@@ -56,6 +60,10 @@ func TestAPI(t *testing.T) {
 	t.Run("classes", c.testClasses)
 	t.Run("nodes", c.testNodes)
 	t.Run("prune", c.testPrune)
+	t.Run("bitstream rules", c.testBitstreamRules)
+	t.Run("bitstreams", func(t *testing.T) { c.testBitstreams(t, r) })
+	t.Run("moving tag", c.testMovingTag)
+	t.Run("pull secrets", c.testPullSecrets)
 	t.Run("webhook", func(t *testing.T) { c.testWebhook(t, r) })
 	t.Run("second replica", func(t *testing.T) { c.testSecondReplica(t) })
 	t.Run("uninstall refused", c.testUninstallRefused)
@@ -106,7 +114,7 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := cluster{config: config, client: direct}
+	c := cluster{config: config, client: direct, registry: fpgaregistry.Start(t)}
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	return c
 }
@@ -123,6 +131,7 @@ func (c cluster) start(t *testing.T, classes controller.ClassOptions) replica {
 			Options: controller.Options{
 				Namespace: namespace, MetricsAddress: "0", ProbeAddress: ":" + strconv.Itoa(r.probePort),
 				Webhook: true, WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes,
+				BitstreamInterval: time.Second, Registries: artifact.ClientConfig{PlainHTTP: []string{c.registry.Host}},
 			},
 		}.Run(ctx)
 	}()

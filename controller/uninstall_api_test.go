@@ -136,6 +136,7 @@ func (c cluster) testUninstallForced(t *testing.T) {
 			Pool: resourceapi.ResourcePool{Name: "down/gpu", Generation: 1, ResourceSliceCount: 1},
 		},
 	})
+	granted := c.grantedBitstream(t, "left-behind")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	played := make(chan error, 1)
@@ -151,6 +152,12 @@ func (c cluster) testUninstallForced(t *testing.T) {
 	c.wantNone(t, &v1alpha1.AcceleratorNodeList{})
 	c.wantNone(t, &resourceapi.ResourceSliceList{})
 	c.wantNone(t, &resourceapi.DeviceClassList{})
+	if wrong := c.wrongGrants(t, granted); wrong != "" {
+		t.Errorf("after the uninstall: %s", wrong)
+	}
+	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(granted), granted); err != nil {
+		t.Errorf("the bitstream itself is its author's: %v", err)
+	}
 
 	// The old controller holds still for as long as the Lease says; without it, it goes back to work.
 	lease := &coordinationv1.Lease{}

@@ -216,7 +216,8 @@ func (b *bitstreams) ofReference(ctx context.Context, text, interfaceID string) 
 	image := &images[i]
 	afu, err := v1alpha1.CanonicalID(image.Config.ID)
 	if err != nil {
-		return nil, fmt.Errorf("bitstream %s: its config does not say the AFU id: push it with \"fettle bitstream push\", or name it by an FPGABitstream", text)
+		return nil, fmt.Errorf("bitstream %s: its config does not say the AFU id: "+
+			"push it with \"fettle bitstream push\", or name it by an FPGABitstream", text)
 	}
 	of.Digests = []string{image.Layer.Digest.String(), image.Manifest.String(), top.Digest.String()}
 	return &bitstream{

@@ -79,7 +79,8 @@ func (p *Plugin) programmed(ctx context.Context, a region.Attempt) {
 			a.Image.Digest, a.Image.Origin, a.Took.Round(time.Millisecond), a.Err)
 	}
 	klog.FromContext(ctx).Info("Programmed a region", "device", a.Device, "why", a.Why, "claim", klog.KRef(a.Claim.Namespace, a.Claim.Name),
-		"claimUID", a.Claim.UID, "digest", a.Image.Digest, "origin", a.Image.Origin, "afu", a.Image.AFUID, "seconds", a.Took.Seconds(), "err", a.Err)
+		"claimUID", a.Claim.UID, "digest", a.Image.Digest, "origin", a.Image.Origin, "afu", a.Image.AFUID,
+		"seconds", a.Took.Seconds(), "err", a.Err)
 	signal(p.looker.again)
 	p.metrics.programmings.WithLabelValues(a.Why, result).Inc()
 	p.metrics.programSeconds.Observe(a.Took.Seconds())

@@ -79,7 +79,8 @@ func newMetrics() *metrics {
 			Name: "fettle_claim_incidents_total", Help: "What happened to claims outside of kubelet's calls, by reason.",
 		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.incidents, m.calls, m.refusals, m.programmings, m.programSeconds, m.devices, m.withheld, m.problems, m.prepared, m.discovery, m.backgroundErrors,
+	m.registry.MustRegister(m.incidents, m.calls, m.refusals, m.programmings, m.programSeconds,
+		m.devices, m.withheld, m.problems, m.prepared, m.discovery, m.backgroundErrors,
 		m.lastPublished, m.droppedFeatures, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

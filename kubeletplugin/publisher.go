@@ -30,7 +30,8 @@ func resources(node string, v *view) resourceslice.DriverResources {
 	return resourceslice.DriverResources{Pools: pools}
 }
 
-// taint marks the devices that are not healthy, and those of chips that others hold. The time is left to the API server and kept by the helper while the taint stays.
+// taint marks the devices that are not healthy, and those of chips that others hold. The time is left to the API server and kept by the
+// helper while the taint stays.
 func taint(devices []resourceapi.Device, v *view) {
 	for i := range devices {
 		if s, bad := v.health.statuses[devices[i].Name]; bad {

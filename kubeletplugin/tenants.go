@@ -69,8 +69,9 @@ func tenantOf(r *record.Record, name string) string {
 				return ""
 			case v1alpha1.CoTenancySameNamespace:
 				return r.Namespace
+			default:
+				return r.UID
 			}
-			return r.UID
 		}
 	}
 	return ""
@@ -109,6 +110,7 @@ func (l *looker) addContents(v *view) {
 		}
 		d.Attributes = maps.Clone(d.Attributes)
 		// An attribute has 64 characters at most, which is what the digits take.
-		d.Attributes[device.AttributeBitstreamDigest] = resourceapi.DeviceAttribute{StringValue: new(strings.TrimPrefix(content.Digest, "sha256:"))}
+		digits := strings.TrimPrefix(content.Digest, "sha256:")
+		d.Attributes[device.AttributeBitstreamDigest] = resourceapi.DeviceAttribute{StringValue: &digits}
 	}
 }

@@ -59,12 +59,14 @@ type FPGABitstreamSpec struct {
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([^/]*[.:][^/]*|localhost)/')",message="must name its registry by a host with a dot or a port, such as docker.io"
 	Image string `json:"image"`
 	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson in the object's namespace; for a ClusterFPGABitstream in the
 	// driver's.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '')",message="name each Secret"
 	// +optional
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 }
@@ -110,18 +112,21 @@ type ClusterFPGABitstreamList struct {
 // ClusterFPGABitstreamSpec is where a bitstream is from, and who may load it.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) != has(self.hostFile)",message="set exactly one of image and hostFile"
+// +kubebuilder:validation:XValidation:rule="!has(self.imagePullSecrets) || has(self.image)",message="imagePullSecrets are for an image"
 // +kubebuilder:validation:XValidation:rule="has(self.blank) && self.blank || has(self.namespaces) && size(self.namespaces) > 0",message="name at least one namespace whose claims may load it (\"*\" for all), unless it is a blank image"
 type ClusterFPGABitstreamSpec struct {
 	// Image is as in an FPGABitstream.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([^/]*[.:][^/]*|localhost)/')",message="must name its registry by a host with a dot or a port, such as docker.io"
 	// +optional
 	Image string `json:"image,omitempty"`
 	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson in the driver's namespace.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '')",message="name each Secret"
 	// +optional
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 	// HostFile is a file that the administrator staged on the nodes.

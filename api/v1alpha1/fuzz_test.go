@@ -18,6 +18,11 @@ func FuzzDecodeConfig(f *testing.F) {
 	f.Add([]byte(gpuHead + `,"sharing":{"strategy":"TimeSlicing","timeSlicing":{"interval":"Long"}}}`))
 	f.Add([]byte(hostHead + `,"mountPath":"/data","policy":{"allowedNamespaces":["a","b"],"onRelease":"Keep"}}`))
 	f.Add([]byte(hostHead + `,"policy":{"allowedNamespaces":[null]},"policy":{}}`))
+	f.Add([]byte(fpgaHead + `,"interfaceID":"` + dashedID + `","bitstream":{"name":"nlb0"},` +
+		`"driverParams":{"clockMHz":1000,"ltr":true},"timeout":"90s"}`))
+	f.Add([]byte(fpgaHead + `,"bitstream":{"ref":"registry.example/nlb0@` + pinnedDigest + `"},"resetBeforeUse":false,"onRelease":"Keep"}`))
+	f.Add([]byte(fpgaHead + `,"policy":{"allowedBitstreams":["a/*"],` +
+		`"allowedDriverParams":[{"name":"debug","min":1,"values":[1]}],"maxTimeout":"1m"}}`))
 	f.Add([]byte(`{"kind":{"kind":[]}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		path := field.NewPath("parameters")

@@ -5,7 +5,9 @@ package main
 import (
 	"context"
 	"flag"
+	"fmt"
 	"io"
+	"time"
 
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -13,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
 // serve is the sub-command run.
@@ -28,10 +31,18 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
+	fs.DurationVar(&o.BitstreamInterval, "bitstream-interval", 10*time.Minute, "how often the tags of FPGABitstreams are looked at")
+	fs.StringVar(&o.ScratchDir, "scratch-dir", "",
+		"directory through which bitstreams are read, up to 1 GiB, for this process alone; empty makes a temporary one")
+	registriesFile := fs.String("registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")
 	if err := parse(fs, args, stderr); err != nil {
 		return err
 	}
 	o.Namespace = c.namespace
+	var err error
+	if o.Registries, err = registries.Load(*registriesFile); err != nil {
+		return &usageError{fmt.Errorf("--registries: %w", err)}
+	}
 	if err := o.Validate(); err != nil {
 		return &usageError{err}
 	}

@@ -120,11 +120,21 @@ func showBitstreamYAML(b fpga.Bitstream, stdout io.Writer) error {
 // showBitstreamTable shows a line a field, without those that the file does not have.
 func showBitstreamTable(b fpga.Bitstream, stdout io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	line := func(name, value string) {
+	bitstreamLines(b, "SIGNATURE", lineWriter(table))
+	return table.Flush()
+}
+
+// lineWriter writes the fields that are there. A tabwriter's errors come at Flush.
+func lineWriter(table *tabwriter.Writer) func(name, value string) {
+	return func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(table, "%s\t%s\n", name, value) // a tabwriter's errors come at Flush
+			fmt.Fprintf(table, "%s\t%s\n", name, value)
 		}
 	}
+}
+
+// bitstreamLines are a file's fields. The signature is the one for the card.
+func bitstreamLines(b fpga.Bitstream, signature string, line func(name, value string)) {
 	line("FORMAT", string(b.Format))
 	line("ID", b.ID)
 	line("AFU ID", b.AFUID)
@@ -146,11 +156,10 @@ func showBitstreamTable(b fpga.Bitstream, stdout io.Writer) error {
 	}
 	line("SIZE", fmt.Sprintf("%d bytes", b.Size))
 	line("PAYLOAD", payloadText(b.Payload))
-	line("SIGNATURE", signatureText(b.Signature))
+	line(signature, signatureText(b.Signature))
 	for _, s := range b.Sections {
 		line("SECTION", fmt.Sprintf("%s %q, %s", s.Kind, s.Name, place(s.Offset, s.Length)))
 	}
-	return table.Flush()
 }
 
 func place(offset, length int64) string { return fmt.Sprintf("%d bytes at 0x%x", length, offset) }

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -17,7 +18,7 @@ type arguments struct {
 	want []string // what the operands are, for the usage
 }
 
-// newArguments declares a subcommand by its usage: the name and the operands, in capitals.
+// newArguments declares a subcommand by its usage: the name and the operands, in capitals. One that ends in ... stands for one or more.
 func newArguments(usage, help string) arguments {
 	var name, want []string
 	for _, word := range strings.Fields(usage) {
@@ -35,7 +36,7 @@ func newArguments(usage, help string) arguments {
 	return a
 }
 
-// parse reads the flags and gives the operands, exactly as many as the usage names. Help is a result: it goes to stdout.
+// parse reads the flags and gives the operands, as many as the usage names. Help is a result: it goes to stdout.
 func (a arguments) parse(args []string, stdout io.Writer) (operands []string, err error) {
 	var printed bytes.Buffer
 	a.SetOutput(&printed)
@@ -56,7 +57,8 @@ func (a arguments) parse(args []string, stdout io.Writer) (operands []string, er
 		}
 		operands, args = append(operands, rest[0]), rest[1:]
 	}
-	if len(operands) != len(a.want) {
+	repeats := slices.ContainsFunc(a.want, func(word string) bool { return strings.HasSuffix(word, "...") })
+	if len(operands) < len(a.want) || len(operands) > len(a.want) && !repeats {
 		return nil, a.misused(fmt.Errorf("got %d arguments, want %s", len(operands), a.operands()))
 	}
 	return operands, nil
@@ -71,4 +73,15 @@ func (a arguments) operands() string {
 
 func (a arguments) misused(err error) error {
 	return usageError{fmt.Errorf("%s: %w; see fettle %s --help", a.Name(), err, a.Name())}
+}
+
+// list is a flag that may be given several times.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, ",") }
+
+// Set adds one.
+func (l *list) Set(value string) error {
+	*l = append(*l, value)
+	return nil
 }

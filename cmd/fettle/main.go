@@ -34,6 +34,10 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"bitstream inspect", "show what an FPGA's bitstream file holds", runBitstreamInspect},
+		{"bitstream ls", "list the bitstreams of a cluster", runBitstreamList},
+		{"bitstream push", "push bitstream files to a registry as one artifact", runBitstreamPush},
+		{"bitstream verify", "check an artifact or a file against what it says of itself", runBitstreamVerify},
+		{"convert", "make claims of pods that use Intel's FPGA plugin", runConvert},
 		{"devices", "show the devices that the driver finds on a machine", runDevices},
 		{"machine expand", "write a machine file as a host tree", runMachineExpand},
 		{"machine record", "record this machine as a machine file", runMachineRecord},

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
@@ -20,7 +22,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// The scripts find the machines at $MACHINES, the bitstreams at $BITSTREAMS.
+// The scripts find the machines at $MACHINES, the bitstreams at $BITSTREAMS, a registry at $REGISTRY, and one that refuses artifactType at
+// $PICKY.
 func TestScripts(t *testing.T) {
 	machines, err := filepath.Abs("../../test/machines")
 	if err != nil {
@@ -30,6 +33,7 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	registry, picky := fpgaregistry.Start(t).Host, pickyRegistry(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -38,6 +42,8 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("MACHINES", machines)
 			env.Setenv("BITSTREAMS", bitstreams)
+			env.Setenv("REGISTRY", registry)
+			env.Setenv("PICKY", picky)
 			return nil
 		},
 	})

@@ -10,17 +10,48 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/bitstream"
 )
 
 // clean deletes what the controller and the plugins made, sorted by how much it would hurt to find it left: what pods can be
 // scheduled by first. A class without our label is an admin's and stays.
 func (u Uninstall) clean(ctx context.Context) error {
-	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.secret(ctx), u.definitions(ctx))
+	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.grants(ctx), u.secret(ctx), u.definitions(ctx))
+}
+
+// grants deletes the Roles for the pull secrets of bitstreams. The bitstreams themselves are their authors' and stay, unless their
+// definition goes.
+func (u Uninstall) grants(ctx context.Context) error {
+	var own v1alpha1.FPGABitstreamList
+	var cluster v1alpha1.ClusterFPGABitstreamList
+	for _, list := range []client.ObjectList{&own, &cluster} {
+		err := u.Client.List(ctx, list)
+		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) { // without its definition there are none
+			return fmt.Errorf("list bitstreams: %w", err)
+		}
+	}
+	objects := make([]bitstream.Object, 0, len(own.Items)+len(cluster.Items))
+	for i := range own.Items {
+		objects = append(objects, bitstream.OfNamespace(&own.Items[i]))
+	}
+	for i := range cluster.Items {
+		objects = append(objects, bitstream.OfCluster(&cluster.Items[i], u.Namespace))
+	}
+	grants := controller.Grants(u.Client, u.Client, u.Namespace)
+	var faults []error
+	for _, o := range objects {
+		if len(o.Secrets) > 0 {
+			faults = append(faults, grants.Revoke(ctx, o))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // classes deletes the DeviceClasses that carry our label.

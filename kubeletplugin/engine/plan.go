@@ -60,25 +60,16 @@ func (e *Engine) plan(ctx context.Context, c *resourceapi.ResourceClaim, a claim
 		if err != nil {
 			return plan{}, err
 		}
-		d := record.Device{
-			Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
-			Effect: result.Effect(), Edits: edits,
-		}
-		if result.Config.FPGA != nil {
-			d.CoTenancy = string(result.Config.FPGA.CoTenancy)
-		}
+		d := describe(result, edits)
 		if len(edits.Nodes)+len(edits.Mounts) == 0 {
 			r.Devices = append(r.Devices, d) // a look that shows nothing in the container
 			continue
 		}
-		if equality.Semantic.DeepEqual(edits, dev.Edits) {
-			spec, err := cdi.Common(edits)
-			if err != nil {
-				return plan{}, err
-			}
-			d.CDIDevice = spec.Device
-			p.specs = append(p.specs, spec)
-		} else {
+		common, err := p.common(&d, dev)
+		if err != nil {
+			return plan{}, err
+		}
+		if !common {
 			owned, ownedAt = append(owned, edits), append(ownedAt, len(r.Devices))
 		}
 		r.Devices = append(r.Devices, d)
@@ -101,6 +92,32 @@ func (e *Engine) plan(ctx context.Context, c *resourceapi.ResourceClaim, a claim
 	return p, nil
 }
 
+// common gives a device that is as it is for everybody the spec that everybody uses.
+func (p *plan) common(d *record.Device, dev device.Device) (bool, error) {
+	if !equality.Semantic.DeepEqual(d.Edits, dev.Edits) {
+		return false, nil
+	}
+	spec, err := cdi.Common(d.Edits)
+	if err != nil {
+		return false, err
+	}
+	d.CDIDevice = spec.Device
+	p.specs = append(p.specs, spec)
+	return true, nil
+}
+
+// describe is what a record keeps of a result.
+func describe(result *claim.Result, edits device.Edits) record.Device {
+	d := record.Device{
+		Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
+		Effect: result.Effect(), Edits: edits,
+	}
+	if result.Config.FPGA != nil {
+		d.CoTenancy = string(result.Config.FPGA.CoTenancy)
+	}
+	return d
+}
+
 // mayUse says why a claim that has nothing yet must not get a device.
 func (e *Engine) mayUse(c *resourceapi.ResourceClaim, result *claim.Result, dev device.Device, machine Machine) error {
 	if e.MayUse != nil {
@@ -113,7 +130,9 @@ func (e *Engine) mayUse(c *resourceapi.ResourceClaim, result *claim.Result, dev 
 
 // effects adds what the devices need beside their edits. Within a boot that is decided once: an object that was changed since is the
 // next claim's affair.
-func (e *Engine) effects(ctx context.Context, r *record.Record, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record) error {
+func (e *Engine) effects(
+	ctx context.Context, r *record.Record, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record,
+) error {
 	if old != nil && old.BootID == e.BootID {
 		for i := range old.Steps {
 			if kind := old.Steps[i].Kind; kind != hostdir.StepKind && kind != cdi.StepKind {

@@ -100,6 +100,7 @@ func (e *Engine) apart(
 		return rule, who, false
 	case v1alpha1.CoTenancySameNamespace:
 		return rule, who, theirNamespace != namespace
+	default:
+		return v1alpha1.CoTenancyExclusive, who, true
 	}
-	return v1alpha1.CoTenancyExclusive, who, true
 }

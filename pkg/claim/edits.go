@@ -14,7 +14,8 @@ import (
 const readOnly = "r"
 
 // Edits are the container edits of one result: the device's own, moved to the configured mount path, and read-only for
-// adminAccess. A look at an FPGA's region has none: who opens a port keeps it from being programmed, and closing it resets it. dev is not changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
+// adminAccess. A look at an FPGA's region has none: who opens a port keeps it from being programmed, and closing it resets it. dev is not
+// changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
 func Edits(result Result, dev device.Device) (device.Edits, error) {
 	if dev.Kind != result.Kind || dev.Name != result.Device {
 		fault := field.Invalid(allocationPath().Child("devices", "results"), result.Device,

@@ -196,8 +196,8 @@ func (r *Result) limitFaults() field.ErrorList {
 				f.Timeout = limit.Duration
 				continue
 			}
-			faults = append(faults, field.Invalid(r.At(FieldTimeout), f.Timeout.String(), fmt.Sprintf("must be at most %s, says %s of the class of request %s",
-				limit.Duration, p.path("maxTimeout"), r.Request)))
+			faults = append(faults, field.Invalid(r.At(FieldTimeout), f.Timeout.String(), fmt.Sprintf(
+				"must be at most %s, says %s of the class of request %s", limit.Duration, p.path("maxTimeout"), r.Request)))
 		}
 	}
 	if f.OnRelease == v1alpha1.FPGAReleaseKeep && !slices.ContainsFunc(f.Policies, func(p FPGARule) bool { return p.Policy.AllowKeep }) {

@@ -187,7 +187,8 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 		d.device.Region = &device.Region{
 			Backend: backendDFL, Card: e.function.Address.String(), InterfaceID: region.interfaceID,
 			DFL: &device.DFLRegion{
-				Port: p.name, PortID: uint32(p.id), Node: path.Join("dev", p.name), EngineNode: path.Join("dev", path.Base(e.dir)), //nolint:gosec // 0 to 7
+				Port: p.name, PortID: uint32(p.id),
+				Node: path.Join("dev", p.name), EngineNode: path.Join("dev", path.Base(e.dir)),
 				Attributes: p.dir, Compat: region.dir, Manager: e.manager,
 			},
 		}

@@ -197,7 +197,8 @@ region1/dfl-port.0/id 0
 region1/dfl-port.0/afu_id ` + nlb0 + `
 region2/device -> ../../../bus/pci/devices/0000:60:00.2
 `
-	const engine = "region2/dfl-fme.1/dev 244:1\nregion2/dfl-fme.1/dfl-fme-mgr.1/fpga_manager/fpga1/state unknown\nregion2/dfl-fme.1/dfl-fme-region.1/fpga_region/region4/compat_id " + shellB + "\n"
+	const engine = "region2/dfl-fme.1/dev 244:1\nregion2/dfl-fme.1/dfl-fme-mgr.1/fpga_manager/fpga1/state unknown\n" +
+		"region2/dfl-fme.1/dfl-fme-region.1/fpga_region/region4/compat_id " + shellB + "\n"
 	for title, tc := range map[string]struct {
 		change []string
 		want   []string

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
 // TestConfigFile gives every rendered configuration file to the plugin's own strict reader.
@@ -25,6 +26,35 @@ func TestConfigFile(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			parseConfig(t, v.args...)
 		})
+	}
+}
+
+// TestRegistriesFile gives the registries' configuration that both programs get to its own strict reader.
+func TestRegistriesFile(t *testing.T) {
+	for _, v := range variants() {
+		for _, name := range []string{"fettle-controller", "fettle-kubeletplugin"} {
+			t.Run(v.name+" "+name, func(t *testing.T) {
+				files, _, err := unstructured.NestedStringMap(find(t, renderObjects(t, v.args...), "ConfigMap", name).Object, "data")
+				if err != nil {
+					t.Fatal(err)
+				}
+				config, err := registries.Parse([]byte(files["registries.yaml"]))
+				if err != nil {
+					t.Fatalf("%v in\n%s", err, files["registries.yaml"])
+				}
+				want := registries.File{}
+				if v.name == "all-on" {
+					want.PlainHTTP, want.CAFile = []string{"registry.local:5000"}, "ca.crt"
+					want.Mirrors = map[string][]string{"registry.example": {"mirror.example:5000/cache"}}
+				}
+				if diff := cmp.Diff(want, config); diff != "" {
+					t.Errorf("registries (-want +got):\n%s", diff)
+				}
+				if hasCA := strings.HasPrefix(files["ca.crt"], "-----BEGIN"); hasCA != (want.CAFile != "") {
+					t.Errorf("ca.crt is %q", files["ca.crt"])
+				}
+			})
+		}
 	}
 }
 

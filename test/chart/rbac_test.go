@@ -16,6 +16,13 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
+const (
+	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
+		"[acceleratornodes.fettle.dev clusterfpgabitstreams.fettle.dev fpgabitstreams.fettle.dev]"
+	roles        = "rbac.authorization.k8s.io/roles"
+	roleBindings = "rbac.authorization.k8s.io/rolebindings"
+)
+
 // plainRights is every right that the chart gives by default: role → "group/resource [names]" → verbs. A right that is not
 // in this table is a fault, so that giving one is a decision of its own.
 func plainRights() map[string]map[string]string {
@@ -29,45 +36,101 @@ func plainRights() map[string]map[string]string {
 			"events.k8s.io/events":               "create patch",
 			"fettle.dev/acceleratornodes":        "get list watch create update patch",
 			"fettle.dev/acceleratornodes/status": "update patch",
+			"fettle.dev/clusterfpgabitstreams":   "get list watch",
+			"fettle.dev/fpgabitstreams":          "get list watch",
 		},
 		"ClusterRole fettle-controller": {
-			"apiextensions.k8s.io/customresourcedefinitions":                               "create",
-			"apiextensions.k8s.io/customresourcedefinitions [acceleratornodes.fettle.dev]": "get patch",
-			"resource.k8s.io/deviceclasses":                                                "get list watch create patch",
-			"fettle.dev/acceleratornodes":                                                  "get list watch patch delete",
-			"/nodes":                                                                       "get list watch",
-			"events.k8s.io/events":                                                         "create patch update",
+			"apiextensions.k8s.io/customresourcedefinitions": "create",
+			definitions:                               "get patch",
+			"resource.k8s.io/deviceclasses":           "get list watch create patch",
+			"fettle.dev/acceleratornodes":             "get list watch patch delete",
+			"fettle.dev/clusterfpgabitstreams":        "get list watch",
+			"fettle.dev/fpgabitstreams":               "get list watch",
+			"fettle.dev/clusterfpgabitstreams/status": "patch",
+			"fettle.dev/fpgabitstreams/status":        "patch",
+			"/nodes":                                  "get list watch",
+			"events.k8s.io/events":                    "create patch update",
 			"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]": "get list watch patch",
 		},
 		"Role fettle-controller": {
 			"coordination.k8s.io/leases":                     "create",
 			"coordination.k8s.io/leases [fettle-controller]": "get update patch",
 			"coordination.k8s.io/leases [fettle-uninstall]":  "get",
-			"/secrets":                         "create",
-			"/secrets [fettle-controller-tls]": "get update",
+			"/secrets":                         "get create",
+			"/secrets [fettle-controller-tls]": "update",
 			"/events":                          "create patch",
+			roles:                              "get create update delete",
+			roleBindings:                       "get create update delete",
 		},
 		"ClusterRole fettle-uninstall": {
-			"resource.k8s.io/resourceclaims": "get list",
-			"/nodes":                         "get list",
-			"/pods":                          "get",
-			"resource.k8s.io/deviceclasses":  "get list delete",
-			"resource.k8s.io/resourceslices": "list delete",
-			"fettle.dev/acceleratornodes":    "get list patch delete",
-			"events.k8s.io/events":           "create patch update",
-			"apiextensions.k8s.io/customresourcedefinitions [acceleratornodes.fettle.dev]": "get",
+			"resource.k8s.io/resourceclaims":   "get list",
+			"/nodes":                           "get list",
+			"/pods":                            "get",
+			"resource.k8s.io/deviceclasses":    "get list delete",
+			"resource.k8s.io/resourceslices":   "list delete",
+			"fettle.dev/acceleratornodes":      "get list patch delete",
+			"events.k8s.io/events":             "create patch update",
+			"fettle.dev/clusterfpgabitstreams": "list",
+			"fettle.dev/fpgabitstreams":        "list",
+			definitions:                        "get",
 		},
 		"Role fettle-uninstall": {
 			"coordination.k8s.io/leases":                    "create",
 			"coordination.k8s.io/leases [fettle-uninstall]": "get update patch delete",
 			"/secrets [fettle-controller-tls]":              "delete",
+			roles:                                           "get delete",
+			roleBindings:                                    "get delete",
 		},
+		"ClusterRole fettle-view": {
+			"fettle.dev/clusterfpgabitstreams": "get list watch",
+			"fettle.dev/fpgabitstreams":        "get list watch",
+		},
+		"ClusterRole fettle-edit": {"fettle.dev/fpgabitstreams": "create update patch delete deletecollection"},
+	}
+}
+
+// anySecret is plainRights where every namespace's bitstreams may name pull secrets.
+func anySecret() map[string]map[string]string {
+	rights := plainRights()
+	rights["ClusterRole fettle-controller"]["/secrets"] = "get"
+	for _, resource := range []string{roles, roleBindings} {
+		rights["ClusterRole fettle-controller"][resource] = "get create update delete"
+		rights["ClusterRole fettle-uninstall"][resource] = "get delete"
+	}
+	return rights
+}
+
+// TestPullSecretNamespaces: a namespace that is named, and no other, gets the Roles that reading its secrets needs.
+func TestPullSecretNamespaces(t *testing.T) {
+	for _, test := range []struct {
+		name, value string
+		want        []string
+	}{
+		{"none", "null", []string{namespace}},
+		{"two, and the release's own again", "{team-b,team-a,team-b," + namespace + "}", []string{namespace, "team-a", "team-b"}},
+		{"all", "{team-a,*}", []string{namespace}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := map[string][]string{}
+			for _, object := range renderObjects(t, "--set=bitstreams.pullSecretNamespaces="+test.value) {
+				if kind := object.GetKind(); kind == "Role" || kind == "RoleBinding" {
+					got[kind+" "+object.GetName()] = append(got[kind+" "+object.GetName()], object.GetNamespace())
+				}
+			}
+			for _, key := range []string{
+				"Role fettle-controller", "RoleBinding fettle-controller", "Role fettle-uninstall", "RoleBinding fettle-uninstall",
+			} {
+				slices.Sort(got[key])
+				if diff := cmp.Diff(test.want, got[key]); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", key, diff)
+				}
+			}
+		})
 	}
 }
 
 func TestRights(t *testing.T) {
 	forced := plainRights()
-	const definitions = "apiextensions.k8s.io/customresourcedefinitions [acceleratornodes.fettle.dev]"
 	forced["ClusterRole fettle-uninstall"]["/pods"] = "get list delete"
 	forced["ClusterRole fettle-uninstall"]["/pods/eviction"] = "create"
 	forced["ClusterRole fettle-uninstall"][definitions] = "get delete"
@@ -81,6 +144,7 @@ func TestRights(t *testing.T) {
 	}{
 		{"default", nil, plainRights()},
 		{"forced uninstall", []string{"--set=uninstall.force=true,uninstall.deleteCRDs=true"}, forced},
+		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anySecret()},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {

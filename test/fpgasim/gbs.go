@@ -12,9 +12,10 @@ func GBS(interfaceID, afu, clock string, size int) []byte {
 	if clock == "auto" {
 		clock = `"auto"`
 	}
-	metadata := fmt.Sprintf(`{"version":1,"platform-name":"sim","afu-image":{"clock-frequency-high":%s,"clock-frequency-low":"auto","power":0,`+
-		`"interface-uuid":%q,"magic-no":488605312,"accelerator-clusters":[{"total-contexts":1,"name":"sim","accelerator-type-uuid":%q}]}}`,
+	metadata := fmt.Sprintf(`{"version":1,"platform-name":"sim","afu-image":{"clock-frequency-high":%s,"clock-frequency-low":"auto",`+
+		`"power":0,"interface-uuid":%q,"magic-no":488605312,"accelerator-clusters":[{"total-contexts":1,"name":"sim",`+
+		`"accelerator-type-uuid":%q}]}}`,
 		clock, interfaceID, afu)
-	file := binary.LittleEndian.AppendUint32([]byte("XeonFPGA\xb7GBSv001"), uint32(len(metadata))) //nolint:gosec // some hundred bytes
+	file := binary.LittleEndian.AppendUint32([]byte("XeonFPGA\xb7GBSv001"), uint32(len(metadata)))
 	return append(append(file, metadata...), Image(interfaceID, afu, size)...)
 }

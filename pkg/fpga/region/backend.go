@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"time"
 
@@ -77,7 +78,7 @@ func (b dflBackend) State(r *device.Region) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	defer host.Close()
+	defer closeQuietly(host)
 	s, err := host.State(b.port(r))
 	if err != nil {
 		return State{}, err
@@ -91,13 +92,13 @@ func (b dflBackend) State(r *device.Region) (State, error) {
 
 func (b dflBackend) Params(ctx context.Context, r *device.Region, names []string) (map[string]int32, error) {
 	if len(names) == 0 {
-		return nil, nil
+		return map[string]int32{}, nil
 	}
 	host, err := b.open()
 	if err != nil {
 		return nil, err
 	}
-	defer host.Close()
+	defer closeQuietly(host)
 	return host.ReadParams(ctx, b.port(r), names)
 }
 
@@ -112,6 +113,9 @@ func (b dflBackend) Acquire(ctx context.Context, r *device.Region, interfaceID s
 	}
 	return dflLease{lease, host}, nil
 }
+
+// closeQuietly closes what was only read from.
+func closeQuietly(c io.Closer) { _ = c.Close() }
 
 // dflLease keeps the host's tree open for as long as it lives.
 type dflLease struct {

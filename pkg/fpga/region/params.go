@@ -174,7 +174,7 @@ func (p *Programmer) wanted(ctx context.Context, params *Params) ([]Param, error
 	if err != nil {
 		return nil, err
 	}
-	defer s.Close()
+	defer closeQuietly(s)
 	return append(slices.Clone(params.Set), clocksOf(&s.about)...), nil
 }
 

@@ -57,7 +57,8 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, params.Timeout, fmt.Errorf("region %s: not programmed within %s", params.Device, params.Timeout))
+	late := fmt.Errorf("region %s: not programmed within %s", params.Device, params.Timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, params.Timeout, late)
 	defer cancel()
 	var s *sealed
 	interfaceID := ""
@@ -68,7 +69,7 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 		if s, err = p.seal(ctx, params.Image); err != nil {
 			return err
 		}
-		defer s.Close()
+		defer closeQuietly(s)
 		interfaceID = params.Image.InterfaceID
 	}
 	lease, err := backend.Acquire(ctx, r, interfaceID)

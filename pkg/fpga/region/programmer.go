@@ -148,7 +148,7 @@ func (p *Programmer) wipe(ctx context.Context, r *device.Region, b Backend, a At
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer closeQuietly(s)
 	lease, err := b.Acquire(ctx, r, a.Image.InterfaceID)
 	if err != nil {
 		return err

@@ -47,7 +47,8 @@ func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
 	}
 	if params.Blank == nil {
 		if params.Required {
-			return fmt.Errorf("region %s %w and there is no blank image to wipe it with: add a ClusterFPGABitstream for interface %s with spec.blank, or let the claim program the region",
+			return fmt.Errorf("region %s %w and there is no blank image to wipe it with: "+
+				"add a ClusterFPGABitstream for interface %s with spec.blank, or let the claim program the region",
 				params.Device, ErrTraces, r.InterfaceID)
 		}
 		return nil

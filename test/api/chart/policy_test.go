@@ -37,6 +37,9 @@ func TestAPI(t *testing.T) {
 			t.Run("types", func(t *testing.T) { testPolicyTypes(t, server) })
 			t.Run("slices", func(t *testing.T) { testSlices(t, server) })
 			t.Run("acceleratornodes", func(t *testing.T) { testAcceleratorNodes(t, server) })
+			t.Run("bitstream status", func(t *testing.T) { testBitstreamStatus(t, server) })
+			t.Run("bitstream rights", func(t *testing.T) { testBitstreamRights(t, server) })
+			t.Run("pull secrets", func(t *testing.T) { testPullSecretRights(t, server) })
 			t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
 			t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
 			t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })
@@ -64,8 +67,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 4 {
-		t.Fatalf("%d policies, want 4", len(policies.Items))
+	if len(policies.Items) != 5 {
+		t.Fatalf("%d policies, want 5", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)

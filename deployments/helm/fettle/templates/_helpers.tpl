@@ -10,6 +10,31 @@ in the same cluster must collide, and Helm then says which release owns the obje
 {{/* Names of the CustomResourceDefinitions that the controller applies, as a YAML list. */}}
 {{- define "fettle.crds" -}}
 - acceleratornodes.fettle.dev
+- clusterfpgabitstreams.fettle.dev
+- fpgabitstreams.fettle.dev
+{{- end }}
+
+{{/* How registries are reached: the same files for the controller and for the kubelet plugin, which read bitstreams from them. */}}
+{{- define "fettle.registries" -}}
+{{- $registries := .Values.bitstreams.registries -}}
+registries.yaml: |
+  {{- $file := dict -}}
+  {{- with $registries.plainHTTP }}{{ $_ := set $file "plainHTTP" . }}{{ end -}}
+  {{- with $registries.mirrors }}{{ $_ := set $file "mirrors" . }}{{ end -}}
+  {{- if $registries.caBundle }}{{ $_ := set $file "caFile" "ca.crt" }}{{ end }}
+  {{- toYaml $file | nindent 2 }}
+{{- with $registries.caBundle }}
+ca.crt: |
+  {{- . | trim | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What lets the controller read pull secrets, and grant the kubelet plugin the same a bitstream at a time: nobody can grant what they
+do not have. */}}
+{{- define "fettle.pullSecretRules" -}}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, create, update, delete]
 {{- end }}
 
 {{/* Labels that select a component's pods: dict "root" $ "component" NAME. Never changes, since selectors are immutable. */}}

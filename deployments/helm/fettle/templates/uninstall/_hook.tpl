@@ -4,3 +4,10 @@ helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
+
+{{/* The Roles that the controller made for pull secrets. */}}
+{{- define "fettle.revokeRules" -}}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, delete]
+{{- end }}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/fpga/oci"
+	"github.com/fettle-dev/fettle/pkg/registries"
+)
+
+// layoutPrefix begins a REF that is a directory.
+const layoutPrefix = "oci:"
+
+// place of an artifact: a directory or a registry's repository.
+type artifactPlace struct {
+	// dir is an OCI layout; empty: remote counts.
+	dir    string
+	tag    string
+	digest artifact.Digest
+	remote artifact.Reference
+}
+
+// layoutSuffix is the tag or digest after a directory.
+var layoutSuffix = regexp.MustCompile(`^(.+?)(?::([A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`)
+
+// parsePlace reads a REF. It must name its registry, as the objects of the cluster must: nothing is taken from docker.io by omission.
+func parsePlace(text string) (artifactPlace, error) {
+	rest, isLayout := strings.CutPrefix(text, layoutPrefix)
+	if !isLayout {
+		if !namesRegistry(text) {
+			return artifactPlace{}, fmt.Errorf("%q: expected REGISTRY/REPOSITORY:TAG, with a registry that has a dot or a port, or oci:DIR", text)
+		}
+		ref, err := artifact.ParseReference(text)
+		return artifactPlace{remote: ref}, err
+	}
+	m := layoutSuffix.FindStringSubmatch(rest)
+	if m == nil {
+		return artifactPlace{}, fmt.Errorf("%q: expected oci:DIR, oci:DIR:TAG or oci:DIR@sha256:DIGEST", text)
+	}
+	p := artifactPlace{dir: m[1], tag: m[2]}
+	var err error
+	if m[3] != "" {
+		p.digest, err = artifact.ParseDigest(m[3])
+	}
+	return p, err
+}
+
+// namesRegistry says whether a text begins with a registry, and could be a REF at all.
+func namesRegistry(text string) bool {
+	host, _, found := strings.Cut(text, "/")
+	return found && host != "." && host != ".." && (strings.ContainsAny(host, ".:") || host == "localhost")
+}
+
+// named is the place with a digest, as users paste it into objects: a registry's without the tag, which FPGAConfig refuses.
+func (p artifactPlace) named(d artifact.Digest) string {
+	if p.dir != "" {
+		return layoutPrefix + p.dir + "@" + d.String()
+	}
+	return p.remote.WithDigest(d).String()
+}
+
+func (p artifactPlace) layout() *oci.Layout { return oci.OpenLayout(p.dir) }
+
+// access is how a registry is reached, from the flags of push and verify.
+type access struct {
+	plainHTTP *bool
+	config    *string
+}
+
+func (a *arguments) access() access {
+	return access{
+		plainHTTP: a.Bool("plain-http", false, "speak plain http with the registry of REF"),
+		config:    a.String("config", "", "`file` that says how registries are reached: plainHTTP, mirrors, caFile"),
+	}
+}
+
+func (a access) client(p artifactPlace) (artifact.ClientConfig, error) {
+	config, err := registries.Load(*a.config)
+	if err != nil {
+		return artifact.ClientConfig{}, err
+	}
+	if *a.plainHTTP {
+		if p.dir != "" {
+			return artifact.ClientConfig{}, errors.New("--plain-http is for a registry, and REF is a directory")
+		}
+		config.PlainHTTP = append(config.PlainHTTP, p.remote.Registry())
+	}
+	config.UserAgent = "fettle"
+	return config, nil
+}

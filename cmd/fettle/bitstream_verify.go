@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/oci"
+)
+
+const bitstreamVerifyHelp = `
+Checks a bitstream: the artifact REF, a file, or a directory as oci:DIR[:TAG]. All bytes are read and hashed, the file is read as inspect
+reads it, and what the artifact's config says is compared with it. --digest is the artifact's, or that of the one manifest or file in it.
+Without --interface all bitstreams of the artifact are checked. No signature is checked.`
+
+// verification is what the flags ask for.
+type verification struct {
+	interfaceID string
+	digest      artifact.Digest
+	sidecar     string
+	access      access
+}
+
+// verified is one bitstream that was checked.
+type verified struct {
+	// Digest is the artifact's, Manifest the bitstream's; both empty for a file.
+	Digest   artifact.Digest `json:"digest,omitzero"`
+	Manifest artifact.Digest `json:"manifest,omitzero"`
+	// File is the digest of the file's bytes.
+	File artifact.Digest `json:"file"`
+	fpga.Bitstream
+}
+
+func runBitstreamVerify(ctx context.Context, args []string, stdout, _ io.Writer) error {
+	flags := newArguments("bitstream verify REF|FILE", bitstreamVerifyHelp)
+	v := verification{access: flags.access()}
+	iface := flags.String("interface", "", "interface `id` that the bitstream must be for")
+	digest := flags.String("digest", "", "`digest` that it must have, sha256:HEX")
+	flags.StringVar(&v.sidecar, "sidecar", "", "`file` in JSON or YAML that describes a raw image")
+	format := flags.String("o", "table", "output `format`: table, json or yaml")
+	operands, err := flags.parse(args, stdout)
+	if err != nil {
+		return err
+	}
+	show, ok := verifiedFormats[*format]
+	if !ok {
+		return flags.misused(fmt.Errorf("output format %q: want table, json or yaml", *format))
+	}
+	if err := v.set(*iface, *digest); err != nil {
+		return flags.misused(err)
+	}
+	all, err := v.run(ctx, operands[0])
+	if err != nil {
+		return fmt.Errorf("bitstream verify: %w", err)
+	}
+	return show(all, stdout)
+}
+
+func (v *verification) set(iface, digest string) (err error) {
+	if iface != "" {
+		if v.interfaceID, err = v1alpha1.CanonicalID(iface); err != nil {
+			return fmt.Errorf("--interface %q: %w", iface, err)
+		}
+	}
+	if digest != "" {
+		v.digest, err = artifact.ParseDigest(digest)
+	}
+	return err
+}
+
+// run takes what exists as a file for one.
+func (v *verification) run(ctx context.Context, name string) ([]verified, error) {
+	if _, err := os.Stat(name); err == nil {
+		return v.file(name)
+	}
+	place, err := parsePlace(name)
+	if err != nil {
+		return nil, fmt.Errorf("there is no file of that name, and no reference: %w", err)
+	}
+	if v.sidecar != "" {
+		return nil, errors.New("--sidecar is for a file; an artifact's config says what is in it")
+	}
+	if place.dir != "" {
+		layout := place.layout()
+		d, err := layout.Resolve(place.tag, place.digest)
+		if err != nil {
+			return nil, err
+		}
+		return v.artifact(ctx, layout, d, func(d artifact.Descriptor) (content, error) {
+			f, err := layout.Open(d)
+			return content{f, f}, err
+		})
+	}
+	return v.remote(ctx, place)
+}
+
+func (v *verification) file(name string) ([]verified, error) {
+	file, b, err := openBitstream(name, v.sidecar)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	digest, size, err := hash(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.wanted(b, digest); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if size != b.Size {
+		return nil, fmt.Errorf("%s: size: %d bytes when it was read, then %d", name, b.Size, size)
+	}
+	return []verified{{File: digest, Bitstream: b}}, nil
+}
+
+// wanted compares with the flags. Any of the digests may be the one.
+func (v *verification) wanted(b fpga.Bitstream, digests ...artifact.Digest) error {
+	if v.interfaceID != "" && b.InterfaceID != v.interfaceID {
+		return fmt.Errorf("interfaceID: got %s, want %s", orNone(b.InterfaceID), v.interfaceID)
+	}
+	if v.digest.IsZero() {
+		return nil
+	}
+	text := ""
+	for _, d := range digests {
+		if d == v.digest {
+			return nil
+		}
+		text += ", " + d.String()
+	}
+	return fmt.Errorf("digest: got %s, want %s", text[2:], v.digest)
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// remote pulls into a store that is gone afterwards.
+func (v *verification) remote(ctx context.Context, place artifactPlace) (all []verified, err error) {
+	config, err := v.access.client(place)
+	if err != nil {
+		return nil, err
+	}
+	client, err := artifact.NewClient(config)
+	if err != nil {
+		return nil, err
+	}
+	src := client.Source(place.remote, authn.DefaultKeychain)
+	d, err := src.Resolve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "fettle-verify-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	store, err := artifact.OpenStore(dir, artifact.StoreConfig{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	return v.artifact(ctx, src, d, func(d artifact.Descriptor) (content, error) {
+		if err := store.Fetch(ctx, src, d); err != nil {
+			return content{}, err
+		}
+		b, err := store.Open(d.Digest)
+		if err != nil {
+			return content{}, err
+		}
+		return content{b, b}, nil
+	})
+}
+
+// content is an open layer.
+type content struct {
+	io.ReaderAt
+	io.Closer
+}
+
+// artifact checks the bitstreams of one. It opens one layer at a time.
+func (v *verification) artifact(
+	ctx context.Context, src oci.Source, d artifact.Descriptor, open func(artifact.Descriptor) (content, error),
+) ([]verified, error) {
+	images, err := oci.List(ctx, src, d)
+	if err != nil {
+		return nil, err
+	}
+	var all []verified
+	for _, image := range images {
+		if v.interfaceID != "" && len(images) > 1 && image.Config.InterfaceID != v.interfaceID {
+			continue
+		}
+		one, err := v.image(image, open)
+		if err != nil {
+			return nil, fmt.Errorf("manifest %s: %w", image.Manifest, err)
+		}
+		one.Digest = d.Digest
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("interfaceID: none of the %d bitstreams is for %s", len(images), v.interfaceID)
+	}
+	for _, one := range all {
+		digests := []artifact.Digest{one.Digest}
+		if len(all) == 1 {
+			digests = append(digests, one.Manifest, one.File)
+		}
+		if err := v.wanted(one.Bitstream, digests...); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// image reads a layer twice: once for its digest, once for what is in it.
+func (v *verification) image(image oci.Image, open func(artifact.Descriptor) (content, error)) (verified, error) {
+	layer, err := open(image.Layer)
+	if err != nil {
+		return verified{}, err
+	}
+	defer layer.Close()
+	digest, size, err := hash(layer)
+	if err != nil {
+		return verified{}, err
+	}
+	if digest != image.Layer.Digest || size != image.Layer.Size {
+		return verified{}, fmt.Errorf("layer: got %d bytes with digest %s, the manifest says %d with %s",
+			size, digest, image.Layer.Size, image.Layer.Digest)
+	}
+	b, err := image.Config.Inspect(layer, size)
+	if err != nil {
+		return verified{}, err
+	}
+	return verified{Manifest: image.Manifest, File: digest, Bitstream: b}, nil
+}
+
+// hash reads all there is.
+func hash(r io.ReaderAt) (artifact.Digest, int64, error) {
+	h := sha256.New()
+	n, err := io.Copy(h, io.NewSectionReader(r, 0, fpga.MaxFile+1))
+	if err == nil && n > fpga.MaxFile {
+		err = fmt.Errorf("size: expected at most %d bytes", int64(fpga.MaxFile))
+	}
+	return artifact.Digest(h.Sum(nil)), n, err
+}
+
+// verifiedFormats are the ways to show the result.
+var verifiedFormats = map[string]func([]verified, io.Writer) error{
+	"table": showVerifiedTable,
+	"json": func(all []verified, stdout io.Writer) error {
+		data, err := json.MarshalIndent(all, "", "  ")
+		if err != nil {
+			return fmt.Errorf("encode the bitstreams: %w", err)
+		}
+		_, err = fmt.Fprintf(stdout, "%s\n", data)
+		return err
+	},
+	"yaml": func(all []verified, stdout io.Writer) error {
+		data, err := yaml.Marshal(all)
+		if err != nil {
+			return fmt.Errorf("encode the bitstreams: %w", err)
+		}
+		_, err = stdout.Write(data)
+		return err
+	},
+}
+
+// showVerifiedTable shows what inspect does, and the digests.
+func showVerifiedTable(all []verified, stdout io.Writer) error {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	line := lineWriter(table)
+	for i, one := range all {
+		if i > 0 {
+			fmt.Fprintln(table)
+		}
+		line("DIGEST", one.Digest.String())
+		line("MANIFEST", one.Manifest.String())
+		line("FILE", one.File.String())
+		bitstreamLines(one.Bitstream, "CARD SIGNATURE", line)
+		line("SIGNATURE", "not checked")
+	}
+	return table.Flush()
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/convert"
+)
+
+const convertHelp = `
+Makes claims of pods that use Intel's FPGA device plugin: resources fpga.intel.com/... and the variables FPGA_REGION_n,
+FPGA_BITSTREAM_ID_n or FPGA_AFU_n, and FPGA_DRIVER_PARAMS_n. Reads YAML or JSON and writes YAML: the bitstreams, the templates of the
+claims, and the pods. Everything else comes out as it came in. What changed its meaning is said on stderr. Needs no cluster.`
+
+func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := newArguments("convert", convertHelp)
+	options := convert.Options{Functions: map[string]convert.Function{}}
+	var mapped list
+	name := flags.String("f", "", "`file` to read; - for standard input")
+	kind := flags.String("kind", "intel-fpga", "`kind` of plugin that the pods use: intel-fpga")
+	flags.StringVar(&options.Class, "class", convert.DefaultClass, "`DeviceClass` of the requests")
+	image := flags.String("image", "", "OCI artifact `REGISTRY/REPOSITORY:TAG` with the bitstreams; unset: files in "+convert.IntelStore)
+	flags.StringVar(&options.Namespace, "n", "default", "`namespace` of objects that name none")
+	flags.Var(&mapped, "map", "what a resource name of the administrator's means: `NAME=INTERFACE[/AFU]`; may be repeated")
+	if _, err := flags.parse(args, stdout); err != nil {
+		return err
+	}
+	if err := errors.Join(setImage(&options, *image), setMap(&options, mapped), checkKind(*kind), wantFile(*name)); err != nil {
+		return flags.misused(err)
+	}
+	data, title, err := readManifests(*name)
+	if err != nil {
+		return fmt.Errorf("convert: %w", err)
+	}
+	result, err := convert.IntelFPGA(data, title, options)
+	if err != nil {
+		return fmt.Errorf("convert: %w", err)
+	}
+	for _, note := range result.Notes {
+		fmt.Fprintln(stderr, note)
+	}
+	_, err = stdout.Write(result.YAML)
+	return err
+}
+
+func checkKind(kind string) error {
+	if kind != "intel-fpga" {
+		return fmt.Errorf("kind %q: want intel-fpga", kind)
+	}
+	return nil
+}
+
+func wantFile(name string) error {
+	if name == "" {
+		return errors.New("want -f FILE, or -f - for standard input")
+	}
+	return nil
+}
+
+func setImage(o *convert.Options, image string) error {
+	if image == "" {
+		return nil
+	}
+	place, err := parsePlace(image)
+	if err != nil {
+		return fmt.Errorf("--image: %w", err)
+	}
+	if place.dir != "" {
+		return errors.New("--image: nodes pull from a registry, not from a directory")
+	}
+	o.Image = place.remote.String()
+	return nil
+}
+
+func setMap(o *convert.Options, mapped []string) error {
+	for _, text := range mapped {
+		name, meaning, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return fmt.Errorf("--map %q: want NAME=INTERFACE[/AFU]", text)
+		}
+		if _, twice := o.Functions[name]; twice {
+			return fmt.Errorf("--map %q: the name is mapped already", text)
+		}
+		f, err := convert.ParseFunction(meaning)
+		if err != nil {
+			return fmt.Errorf("--map %s: %w", name, err)
+		}
+		o.Functions[name] = f
+	}
+	return nil
+}
+
+// readManifests reads a file whole, and gives its name for people.
+func readManifests(name string) (data []byte, title string, err error) {
+	if name == "-" {
+		data, err = io.ReadAll(os.Stdin)
+		return data, "stdin", err
+	}
+	data, err = os.ReadFile(name)
+	return data, name, err
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"k8s.io/utils/clock"
+)
+
+const (
+	defaultTries   = 5
+	defaultBackoff = 500 * time.Millisecond
+	defaultMaxWait = 15 * time.Second
+	defaultStall   = 30 * time.Second
+)
+
+// ClientConfig is what the admin says of registries. The zero value speaks https with every registry.
+type ClientConfig struct {
+	// PlainHTTP are the hosts, each with its port where it is not 80, that are spoken to in plain http and in nothing else. No other
+	// host ever is, not even one on loopback, and a redirect changes nothing about it.
+	PlainHTTP []string
+	// Mirrors are, for the host of a reference, the places that are asked before it: HOST, HOST:PORT or either with a /PATH that the
+	// repository is appended to. They get no credentials but their own. What a mirror gives to everybody, everybody can pull here.
+	Mirrors map[string][]string
+	// Transport makes the requests. Nil: TLS with the system's certificates, and no proxy.
+	Transport http.RoundTripper
+	// UserAgent is prepended to the library's own.
+	UserAgent string
+	// Tries is how often in a row each endpoint is asked without getting on, 5 where it is 0.
+	Tries int
+	// Backoff is the pause before the second try, 500 ms where it is 0. It doubles up to MaxWait, 15 s where that is 0. Where a
+	// registry asks for more than MaxWait, the call fails and RetryAfter tells.
+	Backoff, MaxWait time.Duration
+	// Stall is how long a registry may send nothing, 30 s where it is 0.
+	Stall time.Duration
+	// Clock is the real one where it is nil.
+	Clock clock.WithDelayedExecution
+}
+
+// Client pulls from registries. It has no state but its connections, and is safe for concurrent use.
+type Client struct {
+	config    ClientConfig
+	plain     map[string]bool
+	mirrors   map[string][]endpoint
+	transport http.RoundTripper
+}
+
+// endpoint is a place where repositories are.
+type endpoint struct {
+	host, prefix string
+}
+
+// NewClient checks the configuration. It makes no request.
+func NewClient(config ClientConfig) (*Client, error) {
+	c := &Client{config: config.withDefaults(), plain: map[string]bool{}, mirrors: map[string][]endpoint{}}
+	for _, host := range config.PlainHTTP {
+		if !hostForm.MatchString(strings.ToLower(host)) {
+			return nil, fmt.Errorf("the plain http host %s is %w: expected HOST or HOST:PORT", quote(host), ErrInvalid)
+		}
+		c.plain[addressOf(host)] = true
+	}
+	for _, host := range slices.Sorted(maps.Keys(config.Mirrors)) {
+		if !hostForm.MatchString(canonicalHost(host)) {
+			return nil, fmt.Errorf("mirrors: the registry %s is %w: expected HOST or HOST:PORT", quote(host), ErrInvalid)
+		}
+		for _, mirror := range config.Mirrors[host] {
+			e := endpoint{}
+			e.host, e.prefix, _ = strings.Cut(mirror, "/")
+			if e.host = canonicalHost(e.host); !hostForm.MatchString(e.host) || e.prefix != "" && !validRepository(e.prefix) {
+				return nil, fmt.Errorf("the mirror %s of %s is %w: expected HOST, HOST:PORT or either with a /PATH, without a scheme",
+					quote(mirror), host, ErrInvalid)
+			}
+			c.mirrors[canonicalHost(host)] = append(c.mirrors[canonicalHost(host)], e)
+		}
+	}
+	c.transport = transport.NewUserAgent(&guard{plain: c.plain, inner: c.config.Transport, now: c.config.Clock.Now}, config.UserAgent)
+	return c, nil
+}
+
+func (c ClientConfig) withDefaults() ClientConfig {
+	setDefault(&c.Tries, defaultTries)
+	setDefault(&c.Backoff, defaultBackoff)
+	setDefault(&c.MaxWait, defaultMaxWait)
+	setDefault(&c.Stall, defaultStall)
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
+	if c.Transport == nil {
+		c.Transport = &http.Transport{
+			DialContext:            (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+			TLSHandshakeTimeout:    15 * time.Second,
+			IdleConnTimeout:        90 * time.Second,
+			MaxIdleConnsPerHost:    4,
+			MaxResponseHeaderBytes: 64 << 10,
+			ForceAttemptHTTP2:      true,
+		}
+	}
+	return c
+}
+
+func setDefault[T int | time.Duration](value *T, otherwise T) {
+	if *value <= 0 {
+		*value = otherwise
+	}
+}
+
+// Source is the reference, read with these credentials, or without any where keys is nil.
+func (c *Client) Source(ref Reference, keys authn.Keychain) *Source {
+	s := &Source{client: c, ref: ref, keys: keys, turn: make(chan struct{}, 1), sessions: map[endpoint]*session{}}
+	for _, e := range append(slices.Clone(c.mirrors[ref.registry]), endpoint{host: ref.registry}) {
+		s.endpoints = append(s.endpoints, e.of(ref.repository))
+	}
+	return s
+}
+
+// of is the endpoint of one repository.
+func (e endpoint) of(repository string) endpoint {
+	if e.prefix != "" {
+		repository = e.prefix + "/" + repository
+	}
+	return endpoint{host: e.host, prefix: repository}
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	kjson "sigs.k8s.io/json"
+)
+
+// maxCredentials is the size of the largest Secret that Kubernetes keeps.
+const maxCredentials = 1 << 20
+
+// Keychain is credentials for registries. It is an authn.Keychain of go-containerregistry, and so are those of cloud providers.
+type Keychain struct {
+	entries []credential
+}
+
+// credential is one entry of a secret.
+type credential struct {
+	host, path string
+	auth       authn.AuthConfig
+}
+
+type wireCredentials struct {
+	Auths map[string]wireAuth `json:"auths"`
+}
+
+type wireAuth struct {
+	Username      string `json:"username"`
+	Password      string `json:"password"`
+	Auth          string `json:"auth"`
+	IdentityToken string `json:"identitytoken"`
+	RegistryToken string `json:"registrytoken"`
+}
+
+// Credentials reads the .dockerconfigjson of pull secrets. As in kubelet, a key may be a host, a host with a path that repositories
+// begin with, and a host in which * stands for part of a label. The longest path counts, then a host without *, then the earlier
+// secret. Errors say which secret, counted from 1, and never what it holds.
+func Credentials(dockerconfigjson ...[]byte) (*Keychain, error) {
+	keys := &Keychain{}
+	for i, data := range dockerconfigjson {
+		entries, err := parseCredentials(data)
+		if err != nil {
+			return nil, fmt.Errorf("pull secret %d: %w", i+1, err)
+		}
+		keys.entries = append(keys.entries, entries...)
+	}
+	slices.SortStableFunc(keys.entries, func(a, b credential) int {
+		if len(a.path) != len(b.path) {
+			return len(b.path) - len(a.path)
+		}
+		return strings.Count(a.host, "*") - strings.Count(b.host, "*")
+	})
+	return keys, nil
+}
+
+func parseCredentials(data []byte) ([]credential, error) {
+	if len(data) > maxCredentials {
+		return nil, fmt.Errorf("it is %w: %d bytes, expected at most %d", ErrTooLarge, len(data), maxCredentials)
+	}
+	var wire wireCredentials
+	// What the decoder says may quote the secret.
+	repeated, err := kjson.UnmarshalStrict(data, &wire, kjson.DisallowDuplicateFields)
+	if err != nil || len(repeated) > 0 {
+		return nil, fmt.Errorf(`it is %w: expected JSON like {"auths":{"REGISTRY":{"auth":"..."}}} with each key once`, ErrInvalid)
+	}
+	if wire.Auths == nil {
+		return nil, fmt.Errorf(`it is %w: expected "auths"; make it with kubectl create secret docker-registry`, ErrInvalid)
+	}
+	var entries []credential
+	for _, key := range slices.Sorted(maps.Keys(wire.Auths)) {
+		c := credential{}
+		if c.host, c.path = splitKey(key); !validHost(c.host) {
+			return nil, fmt.Errorf("key %s in auths is %w: expected a registry's host name", quote(key), ErrInvalid)
+		}
+		if c.auth, err = wire.Auths[key].config(); err != nil {
+			return nil, fmt.Errorf("auths for %s: %w", quote(key), err)
+		}
+		entries = append(entries, c)
+	}
+	return entries, nil
+}
+
+// splitKey takes off what only Docker's own client understands: a scheme, and the version of the API at the end.
+func splitKey(key string) (host, prefix string) {
+	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
+	host, prefix, _ = strings.Cut(key, "/")
+	prefix = strings.Trim(prefix, "/")
+	if prefix == "v1" || prefix == "v2" {
+		prefix = ""
+	}
+	return canonicalHost(host), prefix
+}
+
+func validHost(host string) bool { return hostForm.MatchString(strings.ReplaceAll(host, "*", "x")) }
+
+func (w wireAuth) config() (authn.AuthConfig, error) {
+	c := authn.AuthConfig{Username: w.Username, Password: w.Password, IdentityToken: w.IdentityToken, RegistryToken: w.RegistryToken}
+	if w.Auth != "" {
+		text, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(w.Auth), "="))
+		user, password, ok := strings.Cut(string(text), ":")
+		if err != nil || !ok {
+			return c, fmt.Errorf("auth is %w: expected the base64 of USER:PASSWORD", ErrInvalid)
+		}
+		c.Username, c.Password = user, strings.TrimRight(password, "\x00")
+	}
+	if c.Password == "" && c.IdentityToken == "" && c.RegistryToken == "" {
+		return c, fmt.Errorf("the entry is %w: expected auth, username and password, or a token", ErrInvalid)
+	}
+	return c, nil
+}
+
+// Resolve finds the credentials for a registry, or for a repository with its registry; there are none where no key matches.
+func (k *Keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
+	host, repository, _ := strings.Cut(target.String(), "/")
+	host = canonicalHost(host)
+	for i := range k.entries {
+		if c := &k.entries[i]; matchHost(c.host, host) && matchPath(c.path, repository) {
+			return authn.FromConfig(c.auth), nil
+		}
+	}
+	return authn.Anonymous, nil
+}
+
+// matchHost compares label by label, so that * never stands for a dot.
+func matchHost(pattern, host string) bool {
+	patterns, labels := strings.Split(pattern, "."), strings.Split(host, ".")
+	if len(patterns) != len(labels) {
+		return false
+	}
+	for i := range patterns {
+		if ok, err := path.Match(patterns[i], labels[i]); err != nil || !ok {
+			return pattern == host // an IPv6 address has brackets
+		}
+	}
+	return true
+}
+
+func matchPath(prefix, repository string) bool {
+	return prefix == "" || repository == prefix || strings.HasPrefix(repository, prefix+"/")
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package artifact pulls OCI artifacts by digest and keeps their blobs on the node: bitstreams of FPGAs and images of compiled
+// kernels.
+//
+// A Client knows the registries as the admin configured them: which speak plain http, which have mirrors. A Source is one reference
+// read with one set of credentials. It resolves a tag to a digest, reads manifests and small blobs into memory, each bounded and each
+// compared with its digest, and brings large blobs into a Store:
+//
+//	src := client.Source(ref, keys)
+//	d, err := src.Resolve(ctx)          // the digest, and that these credentials may read it
+//	m, err := src.Manifest(ctx, d)
+//	err = store.Pin(ctx, m.Layers[0].Digest, owner)
+//	err = store.Fetch(ctx, src, m.Layers[0])
+//	blob, err := store.Open(m.Layers[0].Digest)
+//
+// # The store
+//
+// A Store is one directory of mode 0700:
+//
+//	blobs/sha256/HEX   complete blobs; the time of modification is that of the last use
+//	tmp/HEX.SIZE       a blob that is being fetched, or was when the process ended; SIZE is reserved for it
+//	pins/HEX/OWNER     an empty file for each owner that needs the blob
+//	trash/HEX.RANDOM   what was removed, until Sweep deletes it
+//	lock               byte ranges of it are locked, one a digest and one for the names in the store
+//
+// A blob gets its name in blobs only after all its bytes were read to the end of the stream, had the declared length and digest, and
+// were synced. What a fetch left halfway is hashed again before a Range request goes on with it. The locks hold between goroutines and
+// processes alike, so two versions of a plugin may share a store: a digest is fetched once, and who waited for it takes over if the
+// first one fails, with credentials of its own.
+//
+// Nothing is cached in memory, so what another process did is seen at once, and there is nothing to rebuild at start. Pin, Unpin and
+// Open cost the same whatever the store holds; only a fetch, Usage and Sweep list it.
+//
+// The store does not know who may read what. A blob that is here was read with somebody's credentials: before it is given to another
+// object, that object's own Source must Resolve. It is not for signatures either: a digest says that the bytes are those that were
+// asked for, not that they may run.
+package artifact

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+)
+
+// What an error of this package is about, for errors.Is. The first two are passed by asking again.
+var (
+	// ErrUnavailable: the registry cannot be reached, is overloaded or broke off. It is worth trying again.
+	ErrUnavailable = errors.New("not available now")
+	// ErrNoSpace: the store is full of what is pinned, or the disk of other things. Both may pass.
+	ErrNoSpace = errors.New("no space")
+	// ErrUnauthorized: the registry answers 401 or 403. Trying again changes nothing, but it passes when somebody changes the pull
+	// secret or the rights behind it, so who watches those may try again then.
+	ErrUnauthorized = errors.New("access refused")
+	// ErrNotFound: the registry does not have it. It passes when somebody pushes it. Some registries say this of what the credentials
+	// may not see.
+	ErrNotFound = errors.New("not found")
+	// ErrMismatch: the bytes are not those that the digest or size declares. What was read is dropped.
+	ErrMismatch = errors.New("not what was declared")
+	// ErrTooLarge: it exceeds what is read into memory, or the whole store.
+	ErrTooLarge = errors.New("too large")
+	// ErrPlainHTTP: the registry, or a redirect, wants plain http and the configuration does not allow it for this host.
+	ErrPlainHTTP = errors.New("plain http refused")
+	// ErrInvalid: a reference, manifest, secret or answer that is not what its specification asks for.
+	ErrInvalid = errors.New("not valid")
+)
+
+// IsRetryable says whether the same call may succeed later without anybody changing the objects behind it. It also holds for a
+// context that ended and for errors of the local disk. What several endpoints said is retryable if any of it is.
+func IsRetryable(err error) bool {
+	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNoSpace) {
+		return err != nil
+	}
+	for _, terminal := range []error{ErrUnauthorized, ErrNotFound, ErrMismatch, ErrTooLarge, ErrPlainHTTP, ErrInvalid} {
+		if errors.Is(err, terminal) {
+			return false
+		}
+	}
+	return true
+}
+
+// RetryAfter is how long the registry asked to be left alone, and 0 where it did not.
+func RetryAfter(err error) time.Duration {
+	var status *statusError
+	if errors.As(err, &status) {
+		return status.after
+	}
+	return 0
+}
+
+// statusError is an answer that asks for another try.
+type statusError struct {
+	text  string
+	after time.Duration
+}
+
+func (e *statusError) Error() string { return e.text }
+
+func (e *statusError) Unwrap() error { return ErrUnavailable }
+
+// localError is an error of the disk under the store: no other endpoint would help.
+type localError struct{ err error }
+
+func (e *localError) Error() string { return e.err.Error() }
+
+func (e *localError) Unwrap() error { return e.err }
+
+// onDisk marks what the file system says.
+func onDisk(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = fmt.Errorf("%w: %w: free some of the store's disk, or lower the store's quota", ErrNoSpace, err)
+	}
+	return &localError{err}
+}
+
+// joined is what several endpoints said, on one line.
+func joined(errs []error) (all error) {
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case all == nil:
+			all = err
+		default:
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+	}
+	return all
+}
+
+const longestQuote = 200
+
+// clip makes foreign text fit for an error message: one line, bounded, nothing that moves a terminal's cursor.
+func clip(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	cut := len(s) > longestQuote
+	if cut {
+		s = s[:longestQuote]
+	}
+	s = strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+	if cut {
+		s += "..."
+	}
+	return s
+}
+
+func quote(s string) string { return `"` + clip(s) + `"` }

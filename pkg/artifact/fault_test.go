@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/fault"
+)
+
+// The store's own operations hide those of disk.OS, which only fill the interface.
+type (
+	deeper   struct{ disk.OS }
+	injected struct {
+		deeper
+		beneath
+	}
+)
+
+// through makes the store's changes go through an injector.
+func (s *Store) through(t testing.TB, in *fault.Injector) *Store {
+	t.Helper()
+	below, ok := s.fs.(beneath)
+	if !ok {
+		t.Fatal("goes through an injector already")
+	}
+	s.fs = in.FS(injected{beneath: below})
+	return s
+}
+
+// change is a call that changes the store.
+type change struct {
+	arrange func(t *testing.T, s *Store, w world)
+	act     func(ctx context.Context, s *Store, w world) error
+	// room: it needs room on the disk.
+	room bool
+}
+
+// world is a registry with three blobs and a source for them.
+type world struct {
+	src   *Source
+	blobs []Descriptor
+}
+
+func newWorld(t *testing.T, h *hub, size int) world {
+	t.Helper()
+	w := world{src: h.source(t)}
+	for i := range 3 {
+		w.blobs = append(w.blobs, h.pushBlob(t, blobBytes(uint64(300+i), size)))
+	}
+	return w
+}
+
+func changes() map[string]change {
+	fetch := func(i int) func(context.Context, *Store, world) error {
+		return func(ctx context.Context, s *Store, w world) error { return s.Fetch(ctx, w.src, w.blobs[i]) }
+	}
+	arrange := func(acts ...func(context.Context, *Store, world) error) func(t *testing.T, s *Store, w world) {
+		return func(t *testing.T, s *Store, w world) {
+			t.Helper()
+			for _, act := range acts {
+				must(t, act(t.Context(), s, w))
+			}
+		}
+	}
+	pin := func(ctx context.Context, s *Store, w world) error { return s.Pin(ctx, w.blobs[0].Digest, "claim-1") }
+	unpin := func(ctx context.Context, s *Store, w world) error {
+		return s.Unpin(ctx, w.blobs[0].Digest, "claim-1")
+	}
+	return map[string]change{
+		"fetch":         {arrange: arrange(), act: fetch(0), room: true},
+		"fetch, evicts": {arrange: arrange(fetch(1), fetch(2)), act: fetch(0), room: true},
+		"fetch, resumes": {arrange: func(t *testing.T, s *Store, w world) {
+			t.Helper()
+			half := blobBytes(300, int(w.blobs[0].Size))[:w.blobs[0].Size/2]
+			must(t, os.WriteFile(s.path(partialName(w.blobs[0].Digest, w.blobs[0].Size)), half, 0o600))
+		}, act: fetch(0), room: true},
+		"fetch, resumes wrongly": {arrange: func(t *testing.T, s *Store, w world) {
+			t.Helper()
+			must(t, os.WriteFile(s.path(partialName(w.blobs[0].Digest, w.blobs[0].Size)), []byte("wrong"), 0o600))
+		}, act: fetch(0), room: true},
+		"pin":   {arrange: arrange(fetch(0)), act: pin, room: true},
+		"unpin": {arrange: arrange(fetch(0), pin), act: unpin},
+		"sweep": {arrange: arrange(fetch(0), fetch(1), func(_ context.Context, s *Store, w world) error {
+			return s.discard(w.blobs[1].Digest)
+		}), act: func(ctx context.Context, s *Store, _ world) error { return s.Sweep(ctx) }},
+		"open anew": {arrange: func(t *testing.T, s *Store, _ world) {
+			t.Helper()
+			must(t, os.RemoveAll(s.path("blobs")))
+		}, act: func(_ context.Context, s *Store, _ world) error { return errors.Join(s.layOut(), s.clean()) }, room: true},
+		"open": {arrange: func(t *testing.T, s *Store, _ world) {
+			t.Helper()
+			must(t, os.WriteFile(s.path("tmp/junk"), nil, 0o600))
+		}, act: func(_ context.Context, s *Store, _ world) error { return errors.Join(s.layOut(), s.clean()) }},
+	}
+}
+
+func faultsAt(n int) []fault.Fault {
+	return []fault.Fault{
+		fault.Fail(n, syscall.ENOSPC), fault.Fail(n, syscall.EROFS), fault.Fail(n, syscall.EIO), fault.Short(n),
+		fault.Full(n), fault.ReadOnly(n), fault.Lose(n, syscall.EIO),
+	}
+}
+
+func quota() StoreConfig { return StoreConfig{MaxBytes: 500_000, Pace: time.Microsecond} }
+
+// TestEveryChangeFails makes each operation of each call fail in every way that a disk has: nothing wrong is in the store, and the same
+// call made again succeeds.
+func TestEveryChangeFails(t *testing.T) {
+	h := plainHub(t)
+	w := newWorld(t, h, 200_000)
+	for name, c := range changes() {
+		t.Run(name, func(t *testing.T) {
+			// after runs the call with the faults for the number of operations before it.
+			after := func(faults func(before int) []fault.Fault) (s *Store, in *fault.Injector, before int, err error) {
+				in = fault.New()
+				in.Quick = true
+				s = newStore(t, quota()).through(t, in)
+				c.arrange(t, s, w)
+				before = in.Log().Changes()
+				in.Set(faults(before)...)
+				return s, in, before, c.act(t.Context(), s, w)
+			}
+			_, in, before, err := after(func(int) []fault.Fault { return nil })
+			must(t, err)
+			points, cases := in.Log().Changes()-before, 0
+			for n := range points {
+				for i := range faultsAt(0) {
+					s, in, before, err := after(func(before int) []fault.Fault { return faultsAt(before + n + 1)[i : i+1] })
+					f := faultsAt(before + n + 1)[i]
+					what := fmt.Sprintf("%s of %v at %d", f.Do, f.Errno, n+1)
+					switch full := f.Do == fault.ActFull || f.Do == fault.ActShort || f.Errno == syscall.ENOSPC; {
+					case err == nil:
+					case !IsRetryable(err):
+						t.Errorf("%s is terminal: %v", what, err)
+					case full && !errors.Is(err, ErrNoSpace):
+						t.Errorf("%s: a full disk is not named: %v", what, err)
+					case f.Do == fault.ActFull && !c.room:
+						t.Errorf("%s: it needs room: %v", what, err)
+					}
+					bad, _ := wrong(s.dir)
+					in.Set()
+					again := c.act(t.Context(), s, w)
+					still, _ := wrong(s.dir)
+					if again != nil || len(bad)+len(still) > 0 {
+						t.Errorf("%s: %v after %v; again: %v after %v", what, bad, err, still, again)
+					}
+					must(t, s.Close())
+					cases++
+				}
+			}
+			t.Logf("%d operations, %d cases", points, cases)
+			if points == 0 {
+				t.Error("nothing was changed")
+			}
+		})
+	}
+}
+
+// TestUncertainContent: what a write or sync that failed leaves is not kept, and never named.
+func TestUncertainContent(t *testing.T) {
+	h := plainHub(t)
+	w := newWorld(t, h, 200_000)
+	for _, kind := range []fault.Kind{fault.Write, fault.Sync} {
+		in := fault.New()
+		s := newStore(t, quota()).through(t, in)
+		in.Before = func(op fault.Op) error {
+			if op.Kind == kind && (kind == fault.Sync || op.N > 2) { // the second write: the file is open by the first operation
+				return syscall.EIO
+			}
+			return nil
+		}
+		err := s.Fetch(t.Context(), w.src, w.blobs[0])
+		if !errors.Is(err, syscall.EIO) || !IsRetryable(err) {
+			t.Errorf("%s: got %v", kind, err)
+		}
+		checkStore(t, s, 0)
+		if p := partials(t, s); len(p) > 0 {
+			t.Errorf("%s: kept %v", kind, p)
+		}
+	}
+}
+
+// TestPowerLoss: whatever survives of a fetch, what is believed complete is complete; and after Fetch returned, all of it survives.
+func TestPowerLoss(t *testing.T) {
+	h := plainHub(t)
+	w := newWorld(t, h, 1000)
+	harm := func(t *testing.T, faults ...fault.Fault) (harmful, states int, log fault.Log) {
+		t.Helper()
+		s, err := storeAt(filepath.Join(t.TempDir(), "store"), quota())
+		must(t, err)
+		defer func() { _ = s.Close() }()
+		start, err := fault.Snapshot(s.dir)
+		must(t, err)
+		in := fault.New(faults...)
+		in.Quick = true
+		s.through(t, in)
+		must(t, errors.Join(s.layOut(), s.clean(), s.Fetch(t.Context(), w.src, w.blobs[0])))
+		log = in.Log()
+		for n := 1; n <= log.Changes()+1; n++ {
+			all, err := fault.Replay(start, log.Before(n), fault.Options{Limit: 256})
+			must(t, err)
+			for state := range all {
+				states++
+				dir := filepath.Join(t.TempDir(), "after")
+				must(t, state.Materialise(dir))
+				bad, good := wrong(dir)
+				if len(bad) > 0 || n > log.Changes() && good != 1 {
+					harmful++
+				}
+				must(t, os.RemoveAll(dir))
+			}
+		}
+		return harmful, states, log
+	}
+	harmful, states, log := harm(t)
+	t.Logf("%d operations, %d states", log.Changes(), states)
+	if harmful > 0 || states < 20 {
+		t.Errorf("%d of %d states are wrong\n%s", harmful, states, log)
+	}
+	syncs := 0
+	for _, op := range log {
+		if op.Kind.Sync() {
+			syncs++
+			if n, _, _ := harm(t, fault.DropSync(syncs)); n == 0 {
+				t.Errorf("without this sync nothing is worse: %s", op)
+			}
+		}
+	}
+	if syncs < 4 {
+		t.Errorf("%d syncs", syncs)
+	}
+}
+
+// errand is what a child process does: fetch all blobs in its own order, as often as it says, in a store that holds half of them.
+type errand struct {
+	Dir, Ref, Host string
+	Blobs          []Descriptor
+	Seed           uint64
+	Rounds         int
+}
+
+// TestChild is the process that is killed.
+func TestChild(t *testing.T) {
+	plan, ok := fault.Planned()
+	if !ok {
+		t.Skip("only as a child process")
+	}
+	var e errand
+	must(t, json.Unmarshal(plan.Data, &e))
+	half := int64(0)
+	for _, d := range e.Blobs {
+		half += d.Size / 2
+	}
+	s, err := storeAt(e.Dir, StoreConfig{MaxBytes: max(half, e.Blobs[0].Size), Pace: time.Microsecond})
+	must(t, err)
+	if e.Rounds == 1 {
+		in, err := plan.Injector()
+		must(t, err)
+		s.through(t, in)
+	}
+	must(t, errors.Join(s.layOut(), s.clean()))
+	src := newSource(t, ClientConfig{PlainHTTP: []string{e.Host}, Backoff: time.Millisecond}, e.Ref)
+	order := rand.New(rand.NewPCG(e.Seed, 1))
+	for range e.Rounds {
+		for _, i := range order.Perm(len(e.Blobs)) {
+			d := e.Blobs[i].Digest
+			must(t, s.Pin(t.Context(), d, "child"))
+			must(t, s.Fetch(t.Context(), src, e.Blobs[i]))
+			must(t, s.Unpin(t.Context(), d, "child"))
+			if i%5 == 0 {
+				must(t, s.Sweep(t.Context()))
+			}
+		}
+	}
+}
+
+// TestKilledAtEachOperation ends a process before each of its operations and within each write. Another then finds nothing wrong and
+// finishes.
+func TestKilledAtEachOperation(t *testing.T) {
+	h := plainHub(t)
+	w := newWorld(t, h, 150_000)
+	run := func(dir string, f ...fault.Fault) fault.Result {
+		t.Helper()
+		data, err := json.Marshal(errand{Dir: dir, Ref: h.host() + "/" + repo + ":v1", Host: h.host(), Blobs: w.blobs, Rounds: 1})
+		must(t, err)
+		result, err := fault.Child{}.Run(t.Context(), fault.Plan{Faults: f, Quick: true, Data: data})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, result.Log)
+		}
+		return result
+	}
+	points := run(t.TempDir()).Log.Changes()
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	killed := 0
+	for n := 1; n <= points; n += step {
+		dir := t.TempDir()
+		f := fault.Kill(n)
+		if n%2 == 0 {
+			f = fault.Tear(n)
+		}
+		if run(dir, f).Killed != nil {
+			killed++
+		}
+		if bad, _ := wrong(dir); len(bad) > 0 {
+			t.Errorf("killed at %d: %v", n, bad)
+		}
+		s, err := OpenStore(dir, quota())
+		must(t, err)
+		for _, d := range w.blobs[:2] {
+			must(t, s.Fetch(t.Context(), w.src, d))
+		}
+		checkAll(t, s)
+		must(t, s.Close())
+	}
+	t.Logf("%d operations, killed at %d", points, killed)
+	if killed < points/step {
+		t.Errorf("killed at %d of %d", killed, points/step)
+	}
+}
+
+// checkAll hashes all that the store believes complete.
+func checkAll(t *testing.T, s *Store) int {
+	t.Helper()
+	u, err := s.Usage()
+	must(t, err)
+	for _, b := range u.Blobs {
+		must(t, s.Verify(t.Context(), b.Digest))
+	}
+	bad, good := wrong(s.dir)
+	if len(bad) > 0 || good != len(u.Blobs) {
+		t.Errorf("%d blobs, %d good; wrong: %v", len(u.Blobs), good, bad)
+	}
+	return good
+}
+
+// TestKilledAtRandom kills two processes that share a store with SIGKILL at random, again and again, while the registry cuts answers.
+func TestKilledAtRandom(t *testing.T) {
+	h := plainHub(t)
+	e := errand{Dir: filepath.Join(t.TempDir(), "store"), Ref: h.host() + "/" + repo + ":v1", Host: h.host(), Rounds: 1 << 30}
+	content := map[string][]byte{}
+	for i := range 12 {
+		data := blobBytes(uint64(400+i), 1+i*150_000)
+		e.Blobs = append(e.Blobs, h.pushBlob(t, data))
+		content[e.Blobs[i].Digest.String()] = data
+	}
+	slices.Reverse(e.Blobs)
+	h.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
+		trickle(w, ranged(content[path.Base(r.URL.Path)])(w, r), n)
+	}))
+	kills := 30
+	if testing.Short() {
+		kills = 10
+	}
+	partial, most := 0, 0
+	for n := range kills {
+		e.Seed = uint64(n)
+		children := []*exec.Cmd{startChild(t, e), startChild(t, e)}
+		for i, child := range children {
+			asked := h.count("/blobs/")
+			waitFor(t, "a child that fetches", func() bool { return h.count("/blobs/") > asked })
+			time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+			if err := child.Process.Kill(); err != nil {
+				t.Errorf("child %d: %v", i, err)
+			}
+			err := child.Wait()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("the child ended by itself: %v\n%s", err, child.Stdout)
+			}
+		}
+		bad, good := wrong(e.Dir)
+		if len(bad) > 0 {
+			t.Errorf("after %d kills: %v", n+1, bad)
+		}
+		left, _ := os.ReadDir(filepath.Join(e.Dir, tmpDir))
+		partial, most = partial+len(left), max(most, good)
+	}
+	s, err := OpenStore(e.Dir, StoreConfig{Pace: time.Microsecond})
+	must(t, err)
+	defer func() { _ = s.Close() }()
+	src := h.source(t)
+	for _, d := range e.Blobs {
+		must(t, s.Pin(t.Context(), d.Digest, "child"))
+		must(t, s.Unpin(t.Context(), d.Digest, "child"))
+		must(t, s.Fetch(t.Context(), src, d))
+	}
+	must(t, s.Sweep(t.Context()))
+	good := checkAll(t, s)
+	t.Logf("%d kills left %d partial blobs and up to %d whole ones; %d at the end, %d requests for blobs",
+		2*kills, partial, most, good, h.count("/blobs/"))
+	if good != len(e.Blobs) || partial == 0 || most == 0 {
+		t.Error("see above")
+	}
+	if names, err := os.ReadDir(s.path(trashDir)); err != nil || len(names)+len(partials(t, s)) > 0 {
+		t.Errorf("left over: %v %v %v", names, partials(t, s), err)
+	}
+}
+
+// trickle sends slowly, and now and then not to the end.
+func trickle(w http.ResponseWriter, body []byte, n int) {
+	for i, chunk := range slices.Collect(slices.Chunk(body, 64<<10)) {
+		if i > 3 && n%8 == 0 {
+			abort()
+		}
+		_, _ = w.Write(chunk)
+		w.(http.Flusher).Flush()
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func startChild(t *testing.T, e errand) *exec.Cmd {
+	t.Helper()
+	data, err := json.Marshal(e)
+	must(t, err)
+	plan, err := json.Marshal(fault.Plan{Data: data})
+	must(t, err)
+	exe, err := os.Executable()
+	must(t, err)
+	child := exec.CommandContext(t.Context(), exe, "-test.run=^TestChild$", "-test.count=1")
+	child.Env = append(os.Environ(), "FETTLE_FAULT_PLAN="+string(plan))
+	var output strings.Builder
+	child.Stdout, child.Stderr = &output, &output
+	if err := child.Start(); err != nil {
+		t.Fatal(fmt.Errorf("start the child: %w", err))
+	}
+	return child
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+const someHex = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+func TestDigest(t *testing.T) {
+	d, err := ParseDigest("sha256:" + someHex)
+	must(t, err)
+	if d.Hex() != someHex || d.String() != "sha256:"+someHex || d.IsZero() {
+		t.Errorf("got %s", d)
+	}
+	for _, bad := range []string{
+		"", "sha256:", someHex, "sha256:" + strings.ToUpper(someHex), "sha256:" + someHex[1:], "sha256:" + someHex + "0",
+		"sha512:" + someHex + someHex, "sha256:../../../../etc/passwd" + someHex[:41], "sha256:" + strings.Repeat("0", 64),
+		"sha256:" + someHex[:62] + "zz", "sha256:" + strings.Repeat("/", 64),
+	} {
+		_, err := ParseDigest(bad)
+		wantErr(t, err, ErrInvalid, "sha256")
+	}
+	var round struct{ A, B Digest }
+	data, err := json.Marshal(map[string]Digest{"A": d, "B": {}})
+	must(t, err)
+	must(t, json.Unmarshal(data, &round))
+	if round.A != d || !round.B.IsZero() {
+		t.Errorf("%s became %v", data, round)
+	}
+	if json.Unmarshal([]byte(`"sha256:no"`), &round.A) == nil {
+		t.Error("a wrong digest was read")
+	}
+}
+
+func TestParseReference(t *testing.T) {
+	at := "@sha256:" + someHex
+	for in, want := range map[string]string{
+		"quay.io/org/cache:v1":                     "quay.io/org/cache:v1",
+		"QUAY.io/org/cache:v1":                     "quay.io/org/cache:v1",
+		"quay.io/org/cache":                        "quay.io/org/cache:latest",
+		"quay.io/org/cache" + at:                   "quay.io/org/cache" + at,
+		"quay.io/org/cache:v1" + at:                "quay.io/org/cache" + at,
+		"busybox":                                  "docker.io/library/busybox:latest",
+		"docker.io/library/busybox:1":              "docker.io/library/busybox:1",
+		"registry-1.docker.io/library/busybox:1":   "docker.io/library/busybox:1",
+		"localhost:5000/a/b__c/d-e:V1.2_3":         "localhost:5000/a/b__c/d-e:V1.2_3",
+		"[2001:db8::1]:5000/x:1":                   "[2001:db8::1]:5000/x:1",
+		"10.0.0.1:5000/x:1":                        "10.0.0.1:5000/x:1",
+		"my_registry.svc.cluster.local:5000/x:1":   "my_registry.svc.cluster.local:5000/x:1",
+		"a.b/" + strings.Repeat("x", 200) + ":tag": "a.b/" + strings.Repeat("x", 200) + ":tag",
+	} {
+		ref, err := ParseReference(in)
+		if err != nil || ref.String() != want {
+			t.Errorf("%s: got %s (%v), want %s", in, ref, err, want)
+			continue
+		}
+		if again, err := ParseReference(ref.String()); err != nil || again != ref {
+			t.Errorf("%s: read again: %v %v", in, again, err)
+		}
+	}
+	for _, bad := range []string{
+		"", "https://quay.io/x", "quay.io/../x:1", "quay.io/a/../../v2/x:1", "quay.io/a//b:1", "quay.io/./a:1", "quay.io/a:..", "quay.io/a:.x",
+		"quay.io/A:1", "user@quay.io/a:1", "quay.io/a:1 b", "quay.io/a@sha512:" + someHex + someHex, "quay.io/a@sha256:" + someHex[1:],
+		"quay.io/a@sha256:" + strings.ToUpper(someHex), "qu ay.io/a:1", "q%75ay.io/a:1", "quay.io:99999999/a:1", "-x.io/a:1", "x..io/a:1",
+		"quay.io/a:1\n", "quay.io/a\x00b:1", "quay.io/" + strings.Repeat("a/", 600) + "a:1", "quay.io/a/:1", "[::1/a:1", "a.b:/c:1",
+	} {
+		if ref, err := ParseReference(bad); err == nil {
+			t.Errorf("%q was read as %s", bad, ref)
+		} else {
+			wantErr(t, err, ErrInvalid, "expected")
+		}
+	}
+	ref := mustReference(t, "quay.io/org/cache:v1")
+	d := DigestOf(nil)
+	if by := ref.WithDigest(d); by.Tag() != "" || by.Digest() != d || by.Registry() != "quay.io" || by.Repository() != "quay.io/org/cache" {
+		t.Errorf("got %s", by)
+	}
+}
+
+func descriptorJSON(mediaType string) string {
+	return fmt.Sprintf(`{"mediaType":%q,"digest":"sha256:%s","size":7}`, mediaType, someHex)
+}
+
+func TestParseManifest(t *testing.T) {
+	layer, config := descriptorJSON("application/vnd.test.gbs"), descriptorJSON("application/vnd.test.config.v1+json")
+	image := `{"schemaVersion":2,"config":` + config + `,"layers":[` + layer + `],"annotations":{"a":"b"}}`
+	m, err := ParseManifest([]byte(image))
+	must(t, err)
+	if m.IsIndex() || m.MediaType != manifestType || m.ArtifactType != "application/vnd.test.config.v1+json" ||
+		m.Digest != DigestOf([]byte(image)) || len(m.Layers) != 1 || m.Layers[0].Size != 7 || m.Annotations["a"] != "b" {
+		t.Errorf("got %+v", m)
+	}
+	entry := `{"mediaType":"` + manifestType + `","artifactType":"application/vnd.x","digest":"sha256:` + someHex +
+		`","size":9,"annotations":{"id":"1"},"platform":{"os":"linux","architecture":"arm","variant":"v7"}}`
+	m, err = ParseManifest([]byte(`{"schemaVersion":2,"artifactType":"application/vnd.y","manifests":[` + entry + `]}`))
+	must(t, err)
+	d, err := ParseDigest("sha256:" + someHex)
+	must(t, err)
+	want := []Descriptor{{
+		MediaType: manifestType, ArtifactType: "application/vnd.x", Digest: d, Size: 9, Annotations: map[string]string{"id": "1"},
+		Platform: "linux/arm/v7",
+	}}
+	if diff := cmp.Diff(want, m.Manifests); diff != "" || !m.IsIndex() || m.ArtifactType != "application/vnd.y" {
+		t.Errorf("%+v: %s", m, diff)
+	}
+}
+
+func TestParseManifestRefuses(t *testing.T) {
+	layer := descriptorJSON("application/vnd.test.gbs")
+	image := func(more string) string {
+		return `{"schemaVersion":2,"config":` + layer + `,"layers":[` + layer + `]` + more + `}`
+	}
+	many := strings.TrimSuffix(strings.Repeat(layer+",", maxDescriptors+1), ",")
+	for in, word := range map[string]string{
+		"":                                  "JSON",
+		"[]":                                "JSON",
+		image("") + image(""):               "JSON",
+		image(`,"layers":[]`):               "layers",
+		`{"schemaVersion":1,"fsLayers":[]}`: "version 1",
+		`{"schemaVersion":3}`:               "schemaVersion 2",
+		`{"schemaVersion":2}`:               "either",
+		image(`,"manifests":[]`):            "either",
+		`{"schemaVersion":2,"layers":[]}`:   "config",
+		image(`,"mediaType":"` + indexType + `"`):                       "media type",
+		image(`,"artifactType":"no"`):                                   "artifactType",
+		`{"schemaVersion":2,"manifests":[` + many + `]}`:                "1024",
+		strings.Replace(image(""), `"size":7`, `"size":-1`, 1):          "config.size",
+		strings.Replace(image(""), `"size":7`, `"size":1e30`, 1):        "JSON",
+		strings.Replace(image(""), someHex, "../../etc/passwd", 1):      "config.digest",
+		strings.Replace(image(""), "vnd.test.gbs", `x\u001b[2J`, 1):     "config.mediaType",
+		`{"schemaVersion":2,"manifests":[{"mediaType":"a/b"}]}`:         "manifests[0].digest",
+		`{"schemaVersion":2,"config":` + layer + `,"layers":[{}]}`:      "layers[0].digest",
+		`{"schemaVersion":2,"config":` + layer + `,"layers":[null]}`:    "layers[0].digest",
+		`{"schemaVersion":2,"manifests":[],"mediaType":"text/x"}`:       "media type",
+		image(`,"annotations":{"a":"1","a":"2"}`):                       "annotations",
+		strings.Repeat("[", 20000) + strings.Repeat("]", 20000):         "JSON",
+		`{"schemaVersion":2,"config":` + layer + `,"layers":"` + "x\"}": "JSON",
+	} {
+		_, err := ParseManifest([]byte(in))
+		if err == nil {
+			t.Errorf("read: %.80s", in)
+			continue
+		}
+		wantErr(t, err, ErrInvalid, word)
+		if strings.ContainsAny(err.Error(), "\x1b\n") || len(err.Error()) > 500 {
+			t.Errorf("not fit for a terminal: %q", err)
+		}
+	}
+	_, err := ParseManifest(make([]byte, MaxManifest+1))
+	wantErr(t, err, ErrTooLarge)
+}
+
+func secret(entries ...string) []byte {
+	return []byte(`{"auths":{` + strings.Join(entries, ",") + `}}`)
+}
+
+func login(key, user string) string {
+	return fmt.Sprintf(`%q:{"auth":%q}`, key, base64.StdEncoding.EncodeToString([]byte(user+":pass:word")))
+}
+
+func TestCredentials(t *testing.T) {
+	keys, err := Credentials(
+		secret(login("quay.io", "host"), login("quay.io/org", "org"), login("quay.io/org/cache", "cache"), login("*.corp.example", "glob")),
+		secret(login("https://index.docker.io/v1/", "hub"), login("a.corp.example", "exact"), login("quay.io", "later"),
+			login("reg.example:5000", "port"), `"[2001:db8::1]:5000":{"username":"six","password":"p","email":"ignored"}`,
+			`"token.example":{"identitytoken":"refresh"}`, `"bearer.example":{"registrytoken":"tok"}`),
+	)
+	must(t, err)
+	for target, want := range map[string]string{
+		"quay.io/x/y": "host", "quay.io/org/x": "org", "quay.io/org": "org", "quay.io/organic/x": "host", "quay.io/org/cache": "cache",
+		"quay.io/org/cache/deep": "cache", "busybox": "hub", "docker.io/library/busybox": "hub", "a.corp.example/x": "exact",
+		"b.corp.example/x": "glob", "b.c.corp.example/x": "", "corp.example/x": "", "reg.example/x": "", "reg.example:5000/x": "port",
+		"evilquay.io/org/x": "", "quay.io.evil.example/org/x": "", "[2001:db8::1]:5000/x": "six",
+	} {
+		repository, err := name.NewRepository(target)
+		must(t, err)
+		auth, err := keys.Resolve(repository)
+		must(t, err)
+		config, err := auth.Authorization()
+		must(t, err)
+		if config.Username != want {
+			t.Errorf("%s: got user %q, want %q", target, config.Username, want)
+		}
+		if want != "" && want != "six" && config.Password != "pass:word" {
+			t.Errorf("%s: got password %q", target, config.Password)
+		}
+	}
+	for target, want := range map[string]authn.AuthConfig{
+		"token.example": {IdentityToken: "refresh"}, "bearer.example": {RegistryToken: "tok"},
+	} {
+		registry, err := name.NewRegistry(target)
+		must(t, err)
+		auth, err := keys.Resolve(registry)
+		must(t, err)
+		got, err := auth.Authorization()
+		must(t, err)
+		if diff := cmp.Diff(want, *got); diff != "" {
+			t.Error(target, diff)
+		}
+	}
+}
+
+func TestCredentialsRefuses(t *testing.T) {
+	for in, word := range map[string]string{
+		"":                                          "JSON",
+		`{"auths":{"a.b":"hunter2"}}`:               "JSON",
+		`{"auths":{"a.b":{"auth":12345678}}}`:       "JSON",
+		`{"quay.io":{"auth":"aHVudGVyMg=="}}`:       `"auths"`,
+		`{"credsStore":"desktop"}`:                  `"auths"`,
+		`{"auths":{"a.b":{"auth":"hunter2"}}}`:      "a.b",
+		`{"auths":{"a.b":{"auth":"aHVudGVyMg=="}}}`: "base64",
+		`{"auths":{"a.b":{}}}`:                      "username",
+		`{"auths":{"a.b":{"username":"hunter2"}}}`:  "username",
+		`{"auths":{"a.b":{"username":"x","password":"hunter2"}},"auths":{}}`: "once",
+		`{"auths":{"":{"username":"x","password":"hunter2"}}}`:               "host",
+		`{"auths":{"a b\n":{"username":"x","password":"hunter2"}}}`:          "host",
+		`{"auths":{"[a.b":{"username":"x","password":"hunter2"}}}`:           "host",
+		`{"auths":{"file:///etc":{"username":"x","password":"hunter2"}}}`:    "host",
+	} {
+		_, err := Credentials(secret(), []byte(in))
+		if err == nil {
+			t.Errorf("read: %s", in)
+			continue
+		}
+		wantErr(t, err, ErrInvalid, "pull secret 2", word)
+		for _, leak := range []string{"hunter2", "aHVudGVyMg", "12345678"} {
+			if strings.Contains(err.Error(), leak) {
+				t.Errorf("the error tells the secret: %v", err)
+			}
+		}
+	}
+	_, err := Credentials(make([]byte, maxCredentials+1))
+	wantErr(t, err, ErrTooLarge)
+}
+
+func TestNewClientRefuses(t *testing.T) {
+	for _, c := range []ClientConfig{
+		{PlainHTTP: []string{"http://a.b"}},
+		{PlainHTTP: []string{""}},
+		{Mirrors: map[string][]string{"a/b": nil}},
+		{Mirrors: map[string][]string{"a.b": {"https://c.d"}}},
+		{Mirrors: map[string][]string{"a.b": {"c.d/../e"}}},
+		{Mirrors: map[string][]string{"a.b": {""}}},
+	} {
+		_, err := NewClient(c)
+		wantErr(t, err, ErrInvalid, "HOST")
+	}
+}
+
+func FuzzReference(f *testing.F) {
+	for _, s := range []string{"quay.io/a/b:v1", "a@sha256:" + someHex, "[::1]:5/x", "localhost:1/a_b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ref, err := ParseReference(s)
+		if err != nil {
+			wantErr(t, err, ErrInvalid)
+			return
+		}
+		if again, err := ParseReference(ref.String()); err != nil || again != ref {
+			t.Errorf("%q became %s, which is read as %s (%v)", s, ref, again, err)
+		}
+		if strings.Contains(ref.String(), "..") || strings.ContainsAny(ref.String(), " %?#\\\n") {
+			t.Errorf("%q became %s", s, ref)
+		}
+	})
+}
+
+func FuzzManifest(f *testing.F) {
+	layer := descriptorJSON("application/vnd.test.gbs")
+	f.Add([]byte(`{"schemaVersion":2,"config":` + layer + `,"layers":[` + layer + `],"annotations":{"a":"b"}}`))
+	f.Add([]byte(`{"schemaVersion":2,"manifests":[` + layer + `]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := ParseManifest(data)
+		if err != nil {
+			if m != nil || IsRetryable(err) {
+				t.Errorf("got %v and %v", m, err)
+			}
+			return
+		}
+		for _, d := range append(append([]Descriptor{}, m.Layers...), m.Manifests...) {
+			if d.Digest.IsZero() || d.Size < 0 || !mediaTypeForm.MatchString(d.MediaType) {
+				t.Errorf("a descriptor that is not valid: %+v", d)
+			}
+		}
+		if m.IsIndex() != m.Config.Digest.IsZero() {
+			t.Errorf("neither image nor index: %+v", m)
+		}
+	})
+}
+
+func FuzzCredentials(f *testing.F) {
+	f.Add(secret(login("quay.io/org", "u"), login("*.b.c:1", "v")))
+	f.Add([]byte(`{"auths":{"[::1]":{"identitytoken":"x"}}}`))
+	target, err := name.NewRepository("quay.io/org/x")
+	must(f, err)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		keys, err := Credentials(data)
+		if err != nil {
+			if IsRetryable(err) {
+				t.Error(err)
+			}
+			return
+		}
+		if _, err := keys.Resolve(target); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+)
+
+// ownerForm is a UID, or a word and a device's name; never ".", ".." or a path.
+var ownerForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+func pinDir(d Digest) string { return pinsDir + "/" + d.Hex() }
+
+// Pin keeps a blob from being evicted until its owner unpins it, also over restarts. It may come before Fetch, and then nothing can
+// come between the two. Pins are not synced: after a power loss whoever prepares a claim again pins again, and what was evicted in
+// between costs a fetch.
+func (s *Store) Pin(ctx context.Context, d Digest, owner string) error {
+	return s.changePin(ctx, "pin", d, owner, func(pin string) error {
+		dir := s.path(pinDir(d))
+		if err := s.fs.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		f, err := s.fs.OpenFile(s.path(pin), os.O_WRONLY|os.O_CREATE, 0o600)
+		if err != nil {
+			_ = s.fs.Remove(dir) // where it is empty
+			return err
+		}
+		return f.Close()
+	})
+}
+
+// Unpin gives up the owner's need of a blob. It needs no room on the disk.
+func (s *Store) Unpin(ctx context.Context, d Digest, owner string) error {
+	return s.changePin(ctx, "unpin", d, owner, func(pin string) error {
+		s.touch(d)
+		if err := s.remove(pin); err != nil {
+			return err
+		}
+		_ = s.fs.Remove(s.path(pinDir(d))) // where it is empty
+		return nil
+	})
+}
+
+func (s *Store) changePin(ctx context.Context, verb string, d Digest, owner string, do func(pin string) error) error {
+	if d.IsZero() || !ownerForm.MatchString(owner) {
+		return fmt.Errorf("%s the blob %s for %s is %w: expected a digest, and an owner of at most 128 letters, digits, ., _ and -",
+			verb, quote(d.String()), quote(owner), ErrInvalid)
+	}
+	unlock, err := s.lockNames(ctx)
+	if err == nil {
+		defer unlock()
+		err = onDisk(do(pinDir(d) + "/" + owner))
+	}
+	if err != nil {
+		return fmt.Errorf("%s the blob %s for %s: %w", verb, d, owner, err)
+	}
+	return nil
+}
+
+// Pins are the owners of a blob's pins, sorted, whether it is here or not.
+func (s *Store) Pins(d Digest) ([]string, error) {
+	owners, err := s.pinsOf(d)
+	if err != nil {
+		return nil, fmt.Errorf("read the pins of the blob %s: %w", d, err)
+	}
+	return owners, nil
+}
+
+func (s *Store) pinsOf(d Digest) ([]string, error) {
+	f, err := s.root.Open(pinDir(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	defer f.Close()
+	owners, err := f.Readdirnames(-1)
+	slices.Sort(owners)
+	return owners, onDisk(err)
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// sink is where the bytes of a blob go. It may hold the beginning of them already.
+type sink interface {
+	io.Writer
+	// Size is how many bytes it holds, and Sum their digest.
+	Size() int64
+	Sum() Digest
+	// Reset drops them.
+	Reset() error
+}
+
+// pull brings a blob into the sink, whole and compared with its digest.
+func (s *Source) pull(ctx context.Context, d Descriptor, to sink) error {
+	err := s.try(ctx, to.Size, func(ctx context.Context, at *session) error { return at.blob(ctx, d, to) })
+	if err != nil {
+		return fmt.Errorf("pull the blob %s of %s: %w", d.Digest, s.ref.Repository(), err)
+	}
+	return nil
+}
+
+// blob goes on where the sink ends. What it held may be another endpoint's lie or a disk's, so bytes that do not fit together are
+// read again from one hand before they are held against this endpoint.
+func (s *session) blob(ctx context.Context, d Descriptor, to sink) error {
+	resumed := to.Size() > 0
+	err := s.blobFrom(ctx, d, to)
+	if !errors.Is(err, ErrMismatch) {
+		return err
+	}
+	if reset := to.Reset(); reset != nil {
+		return reset
+	}
+	if !resumed {
+		return err
+	}
+	if err = s.blobFrom(ctx, d, to); errors.Is(err, ErrMismatch) {
+		err = errors.Join(err, to.Reset())
+	}
+	return err
+}
+
+func (s *session) blobFrom(ctx context.Context, d Descriptor, to sink) error {
+	if to.Size() < d.Size {
+		if err := s.stream(ctx, d, to); err != nil {
+			return err
+		}
+	}
+	if to.Size() != d.Size || to.Sum() != d.Digest {
+		return s.mismatch(fmt.Sprintf("%d bytes with digest %s, expected %d with %s", to.Size(), to.Sum(), d.Size, d.Digest))
+	}
+	return nil
+}
+
+func (s *session) mismatch(how string) error {
+	return fmt.Errorf("%s: the blob is %w: %s; push the artifact anew", s.host, ErrMismatch, how)
+}
+
+// stream appends one answer to the sink, to its end.
+func (s *session) stream(ctx context.Context, d Descriptor, to sink) error {
+	offset, header := to.Size(), http.Header{}
+	if offset > 0 {
+		header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, d.Size-1))
+	}
+	resp, err := s.ask(ctx, http.MethodGet, "blobs/"+d.Digest.String(), header,
+		http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if offset > 0 && resp.StatusCode == http.StatusOK { // it knows no ranges and begins anew
+		if err := to.Reset(); err != nil {
+			return err
+		}
+		offset = 0
+	}
+	if (resp.StatusCode == http.StatusPartialContent) != (offset > 0) || offset > 0 && !begins(resp, offset) {
+		part := clip(resp.Header.Get("Content-Range"))
+		return s.mismatch(fmt.Sprintf("the answer is %d %s, expected the bytes from %d", resp.StatusCode, part, offset))
+	}
+	if resp.ContentLength >= 0 && resp.ContentLength != d.Size-offset {
+		return s.mismatch(fmt.Sprintf("%d bytes are announced, expected %d", resp.ContentLength, d.Size-offset))
+	}
+	n, err := io.CopyBuffer(struct{ io.Writer }{to}, io.LimitReader(resp.Body, d.Size-offset), make([]byte, bufferSize))
+	if err != nil {
+		return err
+	}
+	return s.ended(resp.Body, n, d.Size-offset)
+}
+
+// bufferSize is large enough that hashing and writing outweigh the calls.
+const bufferSize = 128 << 10
+
+// ended reads on to the end of the stream, where it must be.
+func (s *session) ended(body io.Reader, got, want int64) error {
+	if got < want {
+		return fmt.Errorf("%s is %w: the blob ended %d bytes early", s.host, ErrUnavailable, want-got)
+	}
+	var more [1]byte
+	n, err := io.ReadFull(body, more[:])
+	if n > 0 {
+		return s.mismatch("more bytes follow than were declared")
+	}
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// begins says whether a partial answer is that from the offset on.
+func begins(resp *http.Response, offset int64) bool {
+	return strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset))
+}
+
+// memory is a sink for what is small.
+type memory struct{ data []byte }
+
+func (m *memory) Write(p []byte) (int, error) {
+	m.data = append(m.data, p...)
+	return len(p), nil
+}
+
+func (m *memory) Size() int64 { return int64(len(m.data)) }
+
+func (m *memory) Sum() Digest { return DigestOf(m.data) }
+
+func (m *memory) Reset() error {
+	m.data = nil
+	return nil
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+const (
+	longestReference = 1024
+	dockerHub        = "docker.io"
+	labelForm        = `[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?`
+)
+
+// The grammar of the distribution specification; the library's own is wider, and lets ".." through into the path of a URL.
+var (
+	hostForm      = regexp.MustCompile(`^(` + labelForm + `(\.` + labelForm + `)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$`)
+	componentForm = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
+	tagForm       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+)
+
+// Reference names an artifact by tag or digest. It is comparable.
+type Reference struct {
+	registry   string
+	repository string
+	tag        string
+	digest     Digest
+}
+
+// ParseReference reads a reference as a pod's image is read: the registry is docker.io and the tag latest where there is none, and of
+// a tag and a digest the digest counts.
+func ParseReference(s string) (Reference, error) {
+	if len(s) > longestReference {
+		return Reference{}, invalidReference(s, fmt.Sprintf("at most %d characters", longestReference))
+	}
+	parsed, err := name.ParseReference(s, name.WeakValidation)
+	if err != nil {
+		return Reference{}, invalidReference(s, "REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST")
+	}
+	repository := parsed.Context()
+	r := Reference{registry: canonicalHost(repository.RegistryStr()), repository: repository.RepositoryStr()}
+	if !hostForm.MatchString(r.registry) {
+		return Reference{}, invalidReference(s, "a host name and port before the first slash")
+	}
+	if !validRepository(r.repository) {
+		return Reference{}, invalidReference(s, "a repository of lower-case letters, digits and single separators within each part")
+	}
+	if tag, ok := parsed.(name.Tag); ok {
+		if r.tag = tag.TagStr(); !tagForm.MatchString(r.tag) {
+			return Reference{}, invalidReference(s, "a tag of letters, digits, _, . and - that begins with none of the last two")
+		}
+		return r, nil
+	}
+	if r.digest, err = ParseDigest(parsed.Identifier()); err != nil {
+		return Reference{}, invalidReference(s, "a digest of sha256")
+	}
+	return r, nil
+}
+
+func invalidReference(s, expected string) error {
+	return fmt.Errorf("reference %s is %w: expected %s", quote(s), ErrInvalid, expected)
+}
+
+func validRepository(s string) bool {
+	for part := range strings.SplitSeq(s, "/") {
+		if !componentForm.MatchString(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// canonicalHost gives Docker Hub one name; it has three.
+func canonicalHost(host string) string {
+	host = strings.ToLower(host)
+	if host == name.DefaultRegistry || host == "registry-1.docker.io" {
+		return dockerHub
+	}
+	return host
+}
+
+// Registry is the host, with its port where there is one.
+func (r Reference) Registry() string { return r.registry }
+
+// Repository is the host and the path below it, without tag or digest.
+func (r Reference) Repository() string { return r.registry + "/" + r.repository }
+
+// Tag is empty where there is a digest.
+func (r Reference) Tag() string { return r.tag }
+
+// Digest is zero where there is a tag.
+func (r Reference) Digest() Digest { return r.digest }
+
+// WithDigest names one content of the same repository.
+func (r Reference) WithDigest(d Digest) Reference {
+	r.tag, r.digest = "", d
+	return r
+}
+
+// String is the full form, which parses to the same reference.
+func (r Reference) String() string {
+	if r.tag != "" {
+		return r.Repository() + ":" + r.tag
+	}
+	return r.Repository() + "@" + r.digest.String()
+}
+
+// identifier is what stands for the reference in a URL.
+func (r Reference) identifier() string {
+	if r.tag != "" {
+		return r.tag
+	}
+	return r.digest.String()
+}

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// item is something that takes room: a complete blob, or one that is being fetched or was.
+type item struct {
+	digest Digest
+	// size is what it counts for, and on is how much of that it takes on the disk now.
+	size, on int64
+	used     time.Time
+	partial  bool
+	name     string
+	pins     []string
+}
+
+// inventory is what the store holds, each list in the order in which it would go. The partials come first: a blob that is completed
+// meanwhile is then seen twice and not never.
+type inventory struct {
+	partials, blobs []item
+	trash           int64
+}
+
+func (s *Store) inventory() (inv inventory, err error) {
+	err = s.each(tmpDir, func(name string, info fs.FileInfo) {
+		if d, size, ok := parsePartial(name); ok {
+			inv.partials = append(inv.partials, item{
+				digest: d, size: size, on: min(size, info.Size()), used: info.ModTime(), partial: true, name: tmpDir + "/" + name,
+			})
+		}
+	})
+	if err != nil {
+		return inv, err
+	}
+	err = s.each(blobsDir, func(name string, info fs.FileInfo) {
+		var d Digest
+		if parseHex(&d, name) && info.Mode().IsRegular() {
+			inv.blobs = append(inv.blobs, item{digest: d, size: info.Size(), on: info.Size(), used: info.ModTime(), name: blobName(d)})
+		}
+	})
+	if err != nil {
+		return inv, err
+	}
+	for i := range inv.blobs {
+		if inv.blobs[i].pins, err = s.pinsOf(inv.blobs[i].digest); err != nil {
+			return inv, err
+		}
+	}
+	err = s.each(trashDir, func(_ string, info fs.FileInfo) { inv.trash += info.Size() })
+	for _, list := range [][]item{inv.partials, inv.blobs} {
+		slices.SortFunc(list, func(a, b item) int {
+			return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name))
+		})
+	}
+	return inv, err
+}
+
+// each calls do for the entries of a directory; those that vanish meanwhile are passed over.
+func (s *Store) each(dir string, do func(name string, info fs.FileInfo)) error {
+	f, err := s.root.Open(dir)
+	if err != nil {
+		return onDisk(err)
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return onDisk(err)
+	}
+	for _, e := range entries {
+		if info, err := s.root.Lstat(dir + "/" + e.Name()); err == nil {
+			do(e.Name(), info)
+		}
+	}
+	return nil
+}
+
+// demand is what a fetch needs, and what there is.
+type demand struct {
+	// size is that of the new blob, on of which are on the disk already. Sweep needs nothing.
+	size, on    int64
+	max, margin int64
+	free        int64 // of the disk
+	inUse       func(Digest) bool
+	now         time.Time
+	tooOld      time.Duration
+}
+
+// plan chooses what must go, least recently used first, so that the quota holds and the disk keeps its margin with all that is
+// reserved. Where that cannot be, nothing goes for a blob, and all that may for Sweep. It is short where the disk has no room before
+// the victims are deleted.
+func (inv *inventory) plan(need demand) (victims []item, short bool, err error) {
+	over := need.size - need.max
+	lack := need.margin + need.size - need.on - need.free
+	var candidates []item
+	pinned := int64(0)
+	for _, p := range inv.partials {
+		over += p.size
+		if need.inUse(p.digest) {
+			lack += p.size - p.on // it will take the rest of what it reserved
+			continue
+		}
+		candidates = append(candidates, p)
+	}
+	for _, b := range inv.blobs {
+		over += b.size
+		if len(b.pins) > 0 {
+			pinned += b.size
+			continue
+		}
+		candidates = append(candidates, b)
+	}
+	if need.max == 0 {
+		over = 0
+	}
+	short, lack = lack > 0, lack-inv.trash
+	for _, c := range candidates {
+		stale := c.partial && need.now.Sub(c.used) > need.tooOld
+		if stale || over > 0 || lack > 0 {
+			victims = append(victims, c)
+			over, lack = over-c.size, lack-c.on
+		}
+	}
+	switch {
+	case need.size > 0 && over > 0:
+		err = fmt.Errorf("the store has %w for %d bytes: its quota of %d is %d short, and %d bytes are pinned by claims and regions: "+
+			"raise the quota, or wait until some are released", ErrNoSpace, need.size, need.max, over, pinned)
+	case need.size > 0 && lack > 0:
+		err = fmt.Errorf("the store's disk has %w for %d bytes: it has %d free, %d of which are for others, and is %d short: "+
+			"free some of it", ErrNoSpace, need.size, need.free, need.margin, lack)
+	}
+	return victims, short, err
+}
+
+// reserve makes room for a blob and says so to everybody by the name of its file. The caller holds the digest.
+func (s *Store) reserve(ctx context.Context, d Descriptor) (*partial, error) {
+	if s.config.MaxBytes > 0 && d.Size > s.config.MaxBytes {
+		return nil, fmt.Errorf("the blob %s is %w: %d bytes, and the store's quota is %d: raise it",
+			d.Digest, ErrTooLarge, d.Size, s.config.MaxBytes)
+	}
+	unlock, err := s.lockNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	short, err := s.makeRoom(d)
+	if err == nil && short {
+		err = s.emptyTrash(func() error { return nil }) // now, not slowly
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.partial(d)
+}
+
+// makeRoom evicts what must go for a blob, or for none. The caller holds the names, and the blob's digest.
+func (s *Store) makeRoom(d Descriptor) (short bool, err error) {
+	inv, err := s.inventory()
+	if err != nil {
+		return false, err
+	}
+	need := demand{
+		size: d.Size, max: s.config.MaxBytes, margin: s.config.Margin,
+		inUse: s.inUse, now: s.config.Clock.Now(), tooOld: s.config.PartialAge,
+	}
+	if need.free, err = s.free(); err != nil {
+		return false, onDisk(err)
+	}
+	if need.on, err = s.ownPartial(d, &inv); err != nil {
+		return false, err
+	}
+	victims, short, err := inv.plan(need)
+	if err != nil {
+		return false, err
+	}
+	for _, v := range victims {
+		if err := s.evict(v); err != nil {
+			return false, err
+		}
+	}
+	return short, nil
+}
+
+// inUse says whether somebody fetches the digest.
+func (s *Store) inUse(d Digest) bool {
+	unlock := s.tryLock(digestOffset(d))
+	if unlock == nil {
+		return true
+	}
+	unlock()
+	return false
+}
+
+// ownPartial takes the beginning of the blob out of the inventory, since it is not in its own way. One that another manifest declared
+// to be of another size is removed.
+func (s *Store) ownPartial(d Descriptor, inv *inventory) (on int64, err error) {
+	inv.partials = slices.DeleteFunc(inv.partials, func(p item) bool {
+		switch {
+		case d.Digest.IsZero() || p.digest != d.Digest:
+			return false
+		case p.size == d.Size:
+			on = p.on
+		default:
+			err = errors.Join(err, s.remove(p.name))
+		}
+		return true
+	})
+	return on, err
+}
+
+// evict removes a partial, or moves a blob to the trash. The caller holds the names, so nobody pins it meanwhile.
+func (s *Store) evict(v item) error {
+	if !v.partial {
+		return s.discard(v.digest)
+	}
+	unlock := s.tryLock(digestOffset(v.digest))
+	if unlock == nil {
+		return nil // somebody goes on with it
+	}
+	defer unlock()
+	return s.remove(v.name)
+}
+
+// discard takes a blob's name away. What has it open or mounted is not disturbed. It is not synced: after a power loss the blob is
+// back, complete.
+func (s *Store) discard(d Digest) error {
+	to := fmt.Sprintf("%s/%s.%016x", trashDir, d.Hex(), rand.Uint64()) //nolint:gosec // a name that is free
+	if err := s.fs.Rename(s.path(blobName(d)), s.path(to)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return onDisk(fmt.Errorf("evict the blob %s: %w", d, err))
+	}
+	return nil
+}
+
+// emptyTrash deletes what was evicted, with a pause between two files.
+func (s *Store) emptyTrash(pause func() error) error {
+	var names []string
+	if err := s.each(trashDir, func(name string, _ fs.FileInfo) { names = append(names, name) }); err != nil {
+		return err
+	}
+	for i, name := range names {
+		if i > 0 {
+			if err := pause(); err != nil {
+				return err
+			}
+		}
+		if err := s.remove(trashDir + "/" + name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sweep brings the store below its limits, drops what nobody resumed, and deletes slowly what was evicted. The caller runs it now and
+// then, in the background: deleting much at once makes some file systems slow for minutes.
+func (s *Store) Sweep(ctx context.Context) error {
+	err := s.shrink(ctx)
+	if err == nil {
+		err = s.emptyTrash(func() error { return s.pause(ctx) })
+	}
+	if err != nil {
+		return fmt.Errorf("sweep the artifact store %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+func (s *Store) shrink(ctx context.Context) error {
+	unlock, err := s.lockNames(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, err = s.makeRoom(Descriptor{})
+	return err
+}
+
+func (s *Store) pause(ctx context.Context) error {
+	timer := s.config.Clock.NewTimer(s.config.Pace)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// clean removes from tmp what is no fetch's: another process may be fetching, so what may be one is left to Sweep.
+func (s *Store) clean() (err error) {
+	failed := s.each(tmpDir, func(name string, _ fs.FileInfo) {
+		d, _, ok := parsePartial(name)
+		if unlock := s.tryLock(digestOffset(d)); unlock != nil {
+			defer unlock()
+			if _, gone := s.root.Lstat(blobName(d)); !ok || gone == nil {
+				err = errors.Join(err, s.remove(tmpDir+"/"+name))
+			}
+		}
+	})
+	return errors.Join(failed, err)
+}
+
+// Usage is what the store holds.
+type Usage struct {
+	// Bytes and Pinned are of complete blobs, Partial is reserved for those that are not, Trash is what Sweep would free.
+	Bytes, Pinned, Partial, Trash int64
+	// MaxBytes is the quota, 0 where there is none, and Free what the disk has left.
+	MaxBytes, Free int64
+	// Blobs are in the order in which they would go, had nobody pinned any.
+	Blobs []BlobUsage
+}
+
+// BlobUsage is one complete blob.
+type BlobUsage struct {
+	Digest   Digest
+	Size     int64
+	LastUsed time.Time
+	// Pins are the owners that need it, sorted.
+	Pins []string
+}
+
+// Usage counts.
+func (s *Store) Usage() (Usage, error) {
+	inv, err := s.inventory()
+	u := Usage{Trash: inv.trash, MaxBytes: s.config.MaxBytes}
+	if err == nil {
+		u.Free, err = s.free()
+	}
+	if err != nil {
+		return Usage{}, fmt.Errorf("count what is in the artifact store %s: %w", s.dir, err)
+	}
+	for _, p := range inv.partials {
+		u.Partial += p.size
+	}
+	for _, b := range inv.blobs {
+		u.Bytes += b.size
+		if len(b.pins) > 0 {
+			u.Pinned += b.size
+		}
+		u.Blobs = append(u.Blobs, BlobUsage{Digest: b.digest, Size: b.size, LastUsed: b.used, Pins: b.pins})
+	}
+	return u, nil
+}

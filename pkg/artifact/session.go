@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"k8s.io/utils/clock"
+)
+
+const maxRedirects = 5
+
+// session is one repository of one endpoint, authenticated.
+type session struct {
+	host, base string
+	http       *http.Client
+	stall      time.Duration
+	clock      clock.WithDelayedExecution
+}
+
+// connect does the handshake: it asks how the registry authenticates, and gets a token where that is so.
+func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (*session, error) {
+	registry, err := name.NewRegistry(e.host)
+	if err != nil {
+		return nil, fmt.Errorf("the registry %s is %w: %s", quote(e.host), ErrInvalid, clip(err.Error()))
+	}
+	repository := registry.Repo(e.prefix)
+	auth := authn.Anonymous
+	if keys != nil {
+		if auth, err = authn.Resolve(ctx, keys, repository); err != nil {
+			return nil, fmt.Errorf("find credentials for %s: %w", repository, err)
+		}
+	}
+	s := &session{
+		host: e.host, stall: c.config.Stall, clock: c.config.Clock,
+		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // see guard for plain http
+	}
+	ctx, watch := s.watch(ctx)
+	defer watch.stop()
+	authenticated, err := transport.NewWithContext(ctx, registry, auth, c.transport, []string{repository.Scope(transport.PullScope)})
+	if err != nil {
+		return nil, watch.explain(err)
+	}
+	s.http = &http.Client{
+		Transport: &oneByOne{inner: authenticated, turn: make(chan struct{}, 1)},
+		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
+			if len(via) > maxRedirects {
+				return fmt.Errorf("more than %d redirects", maxRedirects)
+			}
+			return nil
+		},
+	}
+	return s, nil
+}
+
+// oneByOne sends one request at a time; the bodies of the answers are read side by side. The library's renewal of a token is not safe
+// for concurrent use.
+type oneByOne struct {
+	inner http.RoundTripper
+	turn  chan struct{}
+}
+
+func (o *oneByOne) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case o.turn <- struct{}{}:
+		defer func() { <-o.turn }()
+		return o.inner.RoundTrip(r)
+	case <-r.Context().Done():
+		return nil, context.Cause(r.Context())
+	}
+}
+
+// ask sends one request. The answer is one of the expected statuses; its body is closed by the caller.
+func (s *session) ask(ctx context.Context, method, path string, header http.Header, expected ...int) (*http.Response, error) {
+	ctx, watch := s.watch(ctx)
+	r, err := http.NewRequestWithContext(ctx, method, s.base+path, http.NoBody)
+	if err != nil {
+		watch.stop()
+		return nil, explain(s.host, err)
+	}
+	for key, values := range header {
+		r.Header[key] = values
+	}
+	resp, err := s.http.Do(r)
+	if err != nil {
+		watch.stop()
+		return nil, watch.explain(err)
+	}
+	watch.body, resp.Body = resp.Body, watch
+	for _, code := range expected {
+		if resp.StatusCode == code {
+			return resp, nil
+		}
+	}
+	defer resp.Body.Close()
+	return nil, refusal(s.host, resp.StatusCode, answer(resp))
+}
+
+// watch ends a request whose peer is silent. It is the body of the answer, too.
+type watch struct {
+	host  string
+	after time.Duration
+	// outer is the caller's context, inner the request's.
+	outer, inner context.Context
+	cancel       context.CancelCauseFunc
+	timer        clock.Timer
+	body         io.ReadCloser
+}
+
+var errStalled = errors.New("nothing was sent")
+
+func (s *session) watch(ctx context.Context) (context.Context, *watch) {
+	w := &watch{host: s.host, after: s.stall, outer: ctx}
+	w.inner, w.cancel = context.WithCancelCause(ctx)
+	w.timer = s.clock.AfterFunc(w.after, func() { w.cancel(errStalled) })
+	return w.inner, w
+}
+
+func (w *watch) Read(p []byte) (int, error) {
+	w.timer.Reset(w.after)
+	n, err := w.body.Read(p)
+	w.timer.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = w.explain(err)
+	}
+	return n, err
+}
+
+func (w *watch) Close() error {
+	err := w.body.Close()
+	w.stop()
+	return err
+}
+
+func (w *watch) stop() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
+
+// explain is for errors of the request and of its body.
+func (w *watch) explain(err error) error {
+	switch {
+	case w.outer.Err() != nil:
+		return fmt.Errorf("%s: %w", w.host, context.Cause(w.outer))
+	case errors.Is(context.Cause(w.inner), errStalled):
+		return fmt.Errorf("%s is %w: %w for %s", w.host, ErrUnavailable, errStalled, w.after)
+	case w.body != nil:
+		return fmt.Errorf("%s is %w: the answer broke off: %s", w.host, ErrUnavailable, clip(err.Error()))
+	}
+	return explain(w.host, err)
+}

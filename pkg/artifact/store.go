@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
+)
+
+const (
+	blobsDir = "blobs/sha256"
+	tmpDir   = "tmp"
+	pinsDir  = "pins"
+	trashDir = "trash"
+
+	defaultPartialAge = 24 * time.Hour
+	defaultPace       = 100 * time.Millisecond
+)
+
+// StoreConfig is the limits of a Store.
+type StoreConfig struct {
+	// MaxBytes is how much complete and reserved blobs may take together. 0: as much as the disk gives. What lies in the trash comes
+	// on top until Sweep.
+	MaxBytes int64
+	// Margin is how much of the disk stays free for others.
+	Margin int64
+	// PartialAge is how long a fetch that was broken off can be resumed, a day where it is 0.
+	PartialAge time.Duration
+	// Pace is the pause between two files that Sweep deletes, 100 ms where it is 0.
+	Pace time.Duration
+	// Clock is the real one where it is nil.
+	Clock clock.Clock
+}
+
+// Store is a directory of blobs by digest. It is safe for concurrent use, also by several processes.
+type Store struct {
+	dir    string
+	root   *os.Root
+	fs     files
+	config StoreConfig
+	// free is how many bytes the disk has left for us.
+	free func() (int64, error)
+}
+
+// OpenStore opens the store in a directory, which is made, and closed to other users, where that is necessary.
+func OpenStore(dir string, config StoreConfig) (*Store, error) {
+	s, err := storeAt(dir, config)
+	if err == nil {
+		if err = errors.Join(s.layOut(), s.clean()); err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the artifact store %s: %w", dir, err)
+	}
+	return s, nil
+}
+
+// storeAt changes nothing but the directory itself.
+func storeAt(dir string, config StoreConfig) (*Store, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	setDefault(&config.PartialAge, defaultPartialAge)
+	setDefault(&config.Pace, defaultPace)
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	s := &Store{dir: dir, root: root, config: config, fs: beneath{root: root, dir: dir}}
+	s.free = s.statfs
+	return s, nil
+}
+
+// layOut makes the directories, and their names durable: what is synced inside them is worth nothing otherwise.
+func (s *Store) layOut() error {
+	info, err := s.root.Stat(".")
+	if err == nil && info.Mode().Perm() != 0o700 {
+		err = s.root.Chmod(".", 0o700)
+	}
+	if err != nil {
+		return onDisk(err)
+	}
+	for _, d := range []string{"blobs", blobsDir, tmpDir, pinsDir, trashDir} {
+		if info, err := s.root.Lstat(d); err == nil && info.IsDir() {
+			continue // which a full disk does not keep from being used
+		}
+		if err := s.fs.Mkdir(s.path(d), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return onDisk(err)
+		}
+	}
+	return onDisk(errors.Join(s.fs.SyncDir(s.path("blobs")), s.fs.SyncDir(s.dir)))
+}
+
+func (s *Store) statfs() (int64, error) {
+	d, err := s.root.Open(".")
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(d.Fd()), &st); err != nil {
+		return 0, &fs.PathError{Op: "statfs", Path: s.dir, Err: err}
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// Close ends the use of the directory. Blobs that are open stay so.
+func (s *Store) Close() error { return s.root.Close() }
+
+func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
+
+func blobName(d Digest) string { return blobsDir + "/" + d.Hex() }
+
+// Open opens a blob that was fetched, and notes that it is used. One that is not here is fs.ErrNotExist. The caller has pinned it, if it
+// must be here tomorrow; what is open can be read to the end whatever becomes of its name.
+func (s *Store) Open(d Digest) (*Blob, error) {
+	f, err := s.root.Open(blobName(d))
+	if err != nil {
+		return nil, fmt.Errorf("open the blob %s: %w: fetch it first", d, err)
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: f.Name(), Err: errors.New("it is not a file")}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the blob %s: %w", d, err), f.Close())
+	}
+	s.touch(d)
+	return &Blob{f: f, digest: d, size: info.Size()}, nil
+}
+
+// touch notes the last use. Where that fails, as on a disk that became read-only, only the order of eviction suffers.
+func (s *Store) touch(d Digest) {
+	now := s.config.Clock.Now()
+	_ = s.root.Chtimes(blobName(d), now, now)
+}
+
+// Verify reads a blob anew. One that is not what its name says is moved to the trash, whoever pinned it, so that nobody opens it any
+// more and the next Fetch brings it again; the error is ErrMismatch.
+func (s *Store) Verify(ctx context.Context, d Digest) error {
+	b, err := s.Open(d)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = b.Close() }()
+	_, err = b.copyTo(ctx, io.Discard)
+	if !errors.Is(err, ErrMismatch) {
+		return err
+	}
+	unlock, locked := s.lockNames(ctx)
+	if locked != nil {
+		return errors.Join(err, locked)
+	}
+	defer unlock()
+	if named, gone := s.root.Stat(blobName(d)); gone == nil && b.is(named) {
+		err = errors.Join(err, s.discard(d))
+	}
+	return err
+}
+
+// Blob is an open blob. It is safe for concurrent use.
+type Blob struct {
+	f      *os.File
+	digest Digest
+	size   int64
+}
+
+// Digest is the digest that the bytes had when they were fetched.
+func (b *Blob) Digest() Digest { return b.digest }
+
+// Size is the number of bytes.
+func (b *Blob) Size() int64 { return b.size }
+
+// ReadAt is io.ReaderAt.
+func (b *Blob) ReadAt(p []byte, off int64) (int, error) { return b.f.ReadAt(p, off) }
+
+// Close closes it.
+func (b *Blob) Close() error { return b.f.Close() }
+
+// WriteTo copies all bytes and compares what it copied with the digest, so that after success the copy is certain, whatever became of
+// the disk since. It is ErrMismatch otherwise.
+func (b *Blob) WriteTo(w io.Writer) (int64, error) { return b.copyTo(context.Background(), w) }
+
+func (b *Blob) copyTo(ctx context.Context, w io.Writer) (int64, error) {
+	h, buffer, done := sha256.New(), make([]byte, bufferSize), int64(0)
+	for {
+		if ctx.Err() != nil {
+			return done, fmt.Errorf("read the blob %s: %w", b.digest, context.Cause(ctx))
+		}
+		n, err := b.f.ReadAt(buffer, done)
+		if n > 0 {
+			_, _ = h.Write(buffer[:n])
+			written, failed := w.Write(buffer[:n])
+			if done += int64(written); failed != nil {
+				return done, failed
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return done, fmt.Errorf("read the blob %s: %w", b.digest, err)
+		}
+	}
+	if got := Digest(h.Sum(nil)); got != b.digest {
+		return done, fmt.Errorf("the blob in the store is %w: %d bytes with digest %s, expected %s: check the disk, and fetch it again",
+			ErrMismatch, done, got, b.digest)
+	}
+	return done, nil
+}
+
+func (b *Blob) is(info fs.FileInfo) bool {
+	own, err := b.f.Stat()
+	return err == nil && os.SameFile(own, info)
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package convert rewrites manifests for Intel's FPGA device plugin into ones for Fettle: pods that name their regions in resources and
+// their bitstreams in the environment get a claim instead. It is a function from text to text; no cluster and no file is asked.
+package convert
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+const (
+	// DefaultClass is the DeviceClass of the requests unless Options say otherwise.
+	DefaultClass = "fpga." + v1alpha1.DriverName
+	// IntelStore is where Intel's plugin looked for bitstreams on the nodes: INTERFACE/ID.gbs, then INTERFACE/ID.aocx.
+	IntelStore = "/srv/intel.com/fpga"
+
+	// maxInput is far above what the API server takes in one object.
+	maxInput = 16 << 20
+)
+
+// Options are what the manifests do not say.
+type Options struct {
+	// Class is the DeviceClass of the requests; empty: DefaultClass.
+	Class string
+	// Image is the OCI artifact that all bitstreams are in; empty: they are files in IntelStore.
+	Image string
+	// Namespace is that of objects that name none; empty: default.
+	Namespace string
+	// Functions are what mapped resource names mean, the part after the slash.
+	Functions map[string]Function
+}
+
+// Function is what the administrator of Intel's plugin gave a name of its own.
+type Function struct {
+	// InterfaceID is that of the region.
+	InterfaceID string
+	// ID is the bitstream that the region is programmed with; empty: the pod's environment says it.
+	ID string
+}
+
+// ParseFunction reads INTERFACE or INTERFACE/AFU.
+func ParseFunction(text string) (Function, error) {
+	iface, id, programmed := strings.Cut(text, "/")
+	f := Function{}
+	var err error
+	if f.InterfaceID, err = v1alpha1.CanonicalID(iface); err != nil {
+		return Function{}, fmt.Errorf("interface id %.80q: %w", iface, err)
+	}
+	if !programmed {
+		return f, nil
+	}
+	if f.ID, err = bitstreamID(id); err != nil {
+		return Function{}, fmt.Errorf("AFU id %.80q: %w", id, err)
+	}
+	return f, nil
+}
+
+// Result is the converted stream.
+type Result struct {
+	YAML []byte
+	// Notes say what changed its meaning, and what somebody has to do. They are in the order of the input.
+	Notes []string
+}
+
+// IntelFPGA converts a stream of YAML or JSON documents. Documents that do not use Intel's plugin come back byte for byte, the others with
+// the claim's template before them, and before all the bitstreams that they name. The name of the input is for errors; all faults are
+// reported at once, a line each.
+func IntelFPGA(in []byte, name string, o Options) (Result, error) {
+	if len(in) > maxInput {
+		return Result{}, fmt.Errorf("%s: %d bytes, expected at most %d", name, len(in), maxInput)
+	}
+	c, err := newConversion(o)
+	if err != nil {
+		return Result{}, err
+	}
+	documents := split(in)
+	for i := range documents {
+		c.reserve(documents[i])
+	}
+	var out [][]byte
+	for _, d := range documents {
+		converted, err := c.document(d)
+		for _, fault := range unjoin(err) {
+			c.faults = append(c.faults, fmt.Errorf("%s:%d: %w", name, d.line, fault))
+		}
+		out = append(out, converted...)
+	}
+	for _, unused := range slices.Sorted(maps.Keys(c.options.Functions)) {
+		if !c.used[unused] {
+			c.notef("no container asks for the mapped name %s", unused)
+		}
+	}
+	bitstreams, err := c.bitstreamObjects()
+	if err = errors.Join(errors.Join(c.faults...), err); err != nil {
+		return Result{}, err
+	}
+	c.closingNotes()
+	return Result{YAML: bytes.Join(append(bitstreams, out...), []byte("---\n")), Notes: c.notes}, nil
+}
+
+// unjoin gives the errors of an errors.Join, and not those that one further out wraps: what that says would be lost.
+func unjoin(err error) []error {
+	if err == nil {
+		return nil
+	}
+	several, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, one := range several.Unwrap() {
+		all = append(all, unjoin(one)...)
+	}
+	return all
+}
+
+// conversion is one run.
+type conversion struct {
+	options Options
+	notes   []string
+	faults  []error
+	// used are the mapped names that were asked for.
+	used map[string]bool
+	// taken are the names of ResourceClaimTemplates, NAMESPACE/NAME.
+	taken map[string]bool
+	// bitstreams are by their object's name.
+	bitstreams map[string]*bitstream
+	// params are the driver parameters that claims set.
+	params map[string]bool
+}
+
+func newConversion(o Options) (*conversion, error) {
+	o.Class, o.Namespace = cmp.Or(o.Class, DefaultClass), cmp.Or(o.Namespace, "default")
+	if faults := validation.IsDNS1123Subdomain(o.Class); len(faults) > 0 {
+		return nil, fmt.Errorf("class %.80q: %s", o.Class, faults[0])
+	}
+	if faults := validation.IsDNS1123Label(o.Namespace); len(faults) > 0 {
+		return nil, fmt.Errorf("namespace %.80q: %s", o.Namespace, faults[0])
+	}
+	return &conversion{
+		options: o, used: map[string]bool{}, taken: map[string]bool{}, bitstreams: map[string]*bitstream{}, params: map[string]bool{},
+	}, nil
+}
+
+func (c *conversion) notef(format string, args ...any) {
+	if note := fmt.Sprintf(format, args...); !slices.Contains(c.notes, note) {
+		c.notes = append(c.notes, note)
+	}
+}
+
+// closingNotes say what the administrator must allow, since the shipped class allows nothing.
+func (c *conversion) closingNotes() {
+	if len(c.bitstreams) > 0 {
+		c.notef("DeviceClass %s must list in policy.allowedBitstreams: %s", c.options.Class,
+			strings.Join(slices.Sorted(maps.Keys(c.bitstreams)), ", "))
+	}
+	if len(c.params) > 0 {
+		c.notef("DeviceClass %s must list in policy.allowedDriverParams: %s", c.options.Class,
+			strings.Join(slices.Sorted(maps.Keys(c.params)), ", "))
+	}
+}

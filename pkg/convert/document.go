@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	strictjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// document is one of a stream.
+type document struct {
+	// line is where its content begins, counted from 1.
+	line int
+	text []byte
+}
+
+// split cuts a stream at the markers "---" and "..." at the start of a line, and drops what has no content.
+func split(data []byte) []document {
+	var documents []document
+	var current document
+	flush := func() {
+		if current.line > 0 {
+			documents = append(documents, current)
+		}
+		current = document{}
+	}
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		if rest, marker := cutMarker(line); marker {
+			flush()
+			line = rest
+		}
+		trimmed := bytes.TrimSpace(line)
+		if current.line == 0 && len(trimmed) > 0 && trimmed[0] != '#' && trimmed[0] != '%' {
+			current.line = number
+		}
+		current.text = append(current.text, line...)
+	}
+	flush()
+	return documents
+}
+
+func cutMarker(line []byte) (rest []byte, ok bool) {
+	for _, marker := range []string{"---", "..."} {
+		rest, ok := bytes.CutPrefix(line, []byte(marker))
+		if ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
+			return bytes.TrimLeft(rest, " \t\r\n"), true
+		}
+	}
+	return nil, false
+}
+
+// verbatim is the document as it came, with a line's end.
+func (d document) verbatim() []byte {
+	return append(bytes.TrimRight(d.text, " \t\r\n"), '\n')
+}
+
+// reserve notes the names that templates of the input have.
+func (c *conversion) reserve(d document) {
+	n, err := parse(d.text)
+	if err != nil {
+		return // document says it
+	}
+	for _, object := range objectsOf(n) {
+		if value(object, "kind") == "ResourceClaimTemplate" {
+			meta := child(object, "metadata")
+			c.taken[c.namespaceOf(object)+"/"+value(meta, "name")] = true
+		}
+	}
+}
+
+// objectsOf are the items of a v1 List, or the one object.
+func objectsOf(n *node) []*node {
+	if items := child(n, "items"); value(n, "kind") == "List" && isSequence(items) {
+		return items.Content
+	}
+	return []*node{n}
+}
+
+// document converts one. What has no pod that uses Intel's plugin is left as it is.
+func (c *conversion) document(d document) ([][]byte, error) {
+	raw, err := yaml.YAMLToJSONStrict(d.text)
+	if err != nil {
+		return nil, fmt.Errorf("expected YAML with each key once: %s", oneLine(err))
+	}
+	if !bytes.Contains(raw, []byte(resourcePrefix)) && !bytes.Contains(raw, []byte(envPrefix)) {
+		return [][]byte{d.verbatim()}, nil
+	}
+	root, err := parse(d.text)
+	if err == nil && !isPlain(root) {
+		c.notef("line %d: anchors, aliases and tags are written out, and comments are lost", d.line)
+		root, err = parse(raw)
+		unflow(root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("expected YAML: %s", oneLine(err))
+	}
+	var out [][]byte
+	var faults []error
+	changed := false
+	for _, object := range objectsOf(root) {
+		texts, did, err := c.object(object)
+		faults = append(faults, unjoin(err)...)
+		changed = changed || did
+		out = append(out, texts...)
+	}
+	if !changed {
+		return [][]byte{d.verbatim()}, errors.Join(faults...)
+	}
+	return out, errors.Join(faults...)
+}
+
+// object converts one object, if it has pods that use Intel's plugin.
+func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
+	w, err := c.workloadOf(n)
+	if err != nil {
+		return nil, false, err
+	}
+	if w == nil {
+		text, err := render(n)
+		if err == nil && bytes.Contains(text, []byte(resourcePrefix)) {
+			c.notef("%s names %s... and is left as it is: only pods and what has a template for them are converted", titleOf(n), resourcePrefix)
+		}
+		return [][]byte{text}, false, err
+	}
+	template, err := c.workload(w)
+	if err != nil {
+		return nil, false, err
+	}
+	text, err := render(n)
+	if err == nil && template != nil {
+		err = w.check(text)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if template == nil {
+		return [][]byte{text}, false, nil
+	}
+	if bytes.Contains(text, []byte(resourcePrefix)) {
+		c.notef("%s: it still names %s... outside of the containers' resources", w.title, resourcePrefix)
+	}
+	return [][]byte{template, text}, true, nil
+}
+
+// workload is an object with a pod in it.
+type workload struct {
+	title, namespace, name string
+	// spec is the pod's.
+	spec *node
+	// typed is an empty object of the kind.
+	typed any
+}
+
+// podKind is a kind that has a pod's spec at a path.
+type podKind struct {
+	apiVersion string
+	path       string
+	typed      func() any
+}
+
+func podKinds() map[string]podKind {
+	const template = "spec.template.spec"
+	return map[string]podKind{
+		"Pod":         {"v1", "spec", func() any { return &corev1.Pod{} }},
+		"Deployment":  {"apps/v1", template, func() any { return &appsv1.Deployment{} }},
+		"DaemonSet":   {"apps/v1", template, func() any { return &appsv1.DaemonSet{} }},
+		"StatefulSet": {"apps/v1", template, func() any { return &appsv1.StatefulSet{} }},
+		"ReplicaSet":  {"apps/v1", template, func() any { return &appsv1.ReplicaSet{} }},
+		"Job":         {"batch/v1", template, func() any { return &batchv1.Job{} }},
+		"CronJob":     {"batch/v1", "spec.jobTemplate." + template, func() any { return &batchv1.CronJob{} }},
+	}
+}
+
+// workloadOf is nil for kinds without pods, and for groups that only share a kind's name.
+func (c *conversion) workloadOf(n *node) (*workload, error) {
+	kind := value(n, "kind")
+	known, ok := podKinds()[kind]
+	apiVersion := value(n, "apiVersion")
+	group, _, _ := strings.Cut(known.apiVersion, "/")
+	switch {
+	case !ok:
+		return nil, nil //nolint:nilnil // nothing to convert is no fault
+	case apiVersion == known.apiVersion:
+	case apiVersion == "" || strings.HasPrefix(apiVersion, group+"/") || strings.HasPrefix(apiVersion, "extensions/"):
+		return nil, fmt.Errorf("%s: apiVersion %.80q: expected %s", titleOf(n), apiVersion, known.apiVersion)
+	default:
+		return nil, nil //nolint:nilnil // nothing to convert is no fault
+	}
+	spec := n
+	for key := range strings.SplitSeq(known.path, ".") {
+		spec = child(spec, key)
+	}
+	if !isMapping(spec) {
+		return nil, fmt.Errorf("%s: %s: expected a pod's spec", titleOf(n), known.path)
+	}
+	meta := child(n, "metadata")
+	name := value(meta, "name")
+	if name == "" {
+		name = strings.TrimRight(value(meta, "generateName"), "-.")
+	}
+	if name == "" {
+		return nil, fmt.Errorf("%s: metadata.name: expected a name, which that of the claim's template is made from", titleOf(n))
+	}
+	return &workload{title: titleOf(n), namespace: value(meta, "namespace"), name: name, spec: spec, typed: known.typed()}, nil
+}
+
+// check wants every field of the converted object to be one of its kind: a misspelt one would be lost in the cluster.
+func (w *workload) check(text []byte) error {
+	raw, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return fmt.Errorf("%s: expected YAML with each key once: %s", w.title, oneLine(err))
+	}
+	strict, err := strictjson.UnmarshalStrict(raw, w.typed)
+	if err != nil {
+		return fmt.Errorf("%s: a field has a value of the wrong type: %s", w.title, oneLine(err))
+	}
+	var faults []error
+	for _, fault := range strict {
+		faults = append(faults, fmt.Errorf("%s: %w", w.title, fault))
+	}
+	return errors.Join(faults...)
+}
+
+// namespaceOf is where an object goes.
+func (c *conversion) namespaceOf(n *node) string {
+	if namespace := value(child(n, "metadata"), "namespace"); namespace != "" {
+		return namespace
+	}
+	return c.options.Namespace
+}
+
+// titleOf is "Pod team-a/work".
+func titleOf(n *node) string {
+	meta := child(n, "metadata")
+	name := value(meta, "name")
+	if name == "" {
+		name = value(meta, "generateName")
+	}
+	if namespace := value(meta, "namespace"); namespace != "" {
+		name = namespace + "/" + name
+	}
+	return clip(strings.TrimSpace(value(n, "kind") + " " + name))
+}
+
+// oneLine joins the lines of an error of a library.
+func oneLine(err error) string { return clip(strings.Join(strings.Fields(err.Error()), " ")) }
+
+const longestQuote = 300
+
+// clip keeps foreign text from filling the screen.
+func clip(s string) string {
+	if len(s) > longestQuote {
+		s = strings.ToValidUTF8(s[:longestQuote], "") + "..."
+	}
+	return s
+}

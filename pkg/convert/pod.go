@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// container is one of a pod, with what it gets.
+type container struct {
+	node *node
+	// path is "container work".
+	path    string
+	init    bool
+	regions []region
+	// requests are the names of the regions' requests.
+	requests []string
+}
+
+// workload converts a pod's spec, and gives the template of its claim; nothing where the pod does not use Intel's plugin.
+func (c *conversion) workload(w *workload) ([]byte, error) {
+	containers, err := c.containersOf(w)
+	if err != nil {
+		return nil, err
+	}
+	total := 0
+	for i := range containers {
+		k := &containers[i]
+		for range k.regions {
+			total++
+			k.requests = append(k.requests, fmt.Sprintf("region-%d", total))
+		}
+	}
+	if total > maxRegions {
+		return nil, fmt.Errorf("%s: %d regions, expected at most %d in a pod", w.title, total, maxRegions)
+	}
+	used := false
+	claim := freeClaimName(w.spec)
+	for i := range containers {
+		did, err := c.rewrite(w, &containers[i], claim)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", w.title, containers[i].path, err)
+		}
+		used = used || did
+	}
+	if !used {
+		return nil, nil
+	}
+	if total == 0 {
+		return nil, fmt.Errorf("%s: all its FPGA resources are 0: remove them", w.title)
+	}
+	c.podNotes(w, containers)
+	name := c.templateName(w)
+	entry, err := nodeOf(corev1.PodResourceClaim{Name: claim, ResourceClaimTemplateName: &name})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", w.title, err)
+	}
+	if err := extend(w.spec, "resourceClaims", []*node{entry}); err != nil {
+		return nil, fmt.Errorf("%s: %w", w.title, err)
+	}
+	return c.template(w, name, containers)
+}
+
+// containersOf reads what the pod's containers ask for. All that is wrong is reported.
+func (c *conversion) containersOf(w *workload) ([]container, error) {
+	var containers []container
+	var faults []error
+	for _, list := range []string{"initContainers", "containers"} {
+		items := child(w.spec, list)
+		if !isNull(items) && !isSequence(items) {
+			faults = append(faults, fmt.Errorf("%s: %s: expected a list", w.title, list))
+			continue
+		}
+		if isNull(items) {
+			continue
+		}
+		for i, n := range items.Content {
+			k := container{node: n, path: fmt.Sprintf("%s[%d]", list, i), init: list == "initContainers" && value(n, "restartPolicy") != "Always"}
+			if name := value(n, "name"); name != "" {
+				k.path = "container " + clip(name)
+			}
+			var err error
+			k.regions, err = c.wanted(n)
+			for _, fault := range unjoin(err) {
+				faults = append(faults, fmt.Errorf("%s: %s: %w", w.title, k.path, fault))
+			}
+			containers = append(containers, k)
+		}
+	}
+	return containers, errors.Join(faults...)
+}
+
+// wanted brings a container's resources and environment together.
+func (c *conversion) wanted(n *node) ([]region, error) {
+	regions, err := c.regionsOf(n)
+	env, envErr := variables(n)
+	if err := errors.Join(err, envErr); err != nil {
+		return nil, err
+	}
+	wishes, err := wishesOf(env)
+	if err != nil {
+		return nil, err
+	}
+	var faults []error
+	for i := range wishes {
+		if err := wishes[i].grant(regions); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return regions, errors.Join(faults...)
+}
+
+// variables are a container's environment, name and value. The API wants a list; a mapping is what some write.
+func variables(n *node) ([]pair, error) {
+	env := child(n, "env")
+	switch {
+	case isNull(env):
+		return nil, nil
+	case isMapping(env):
+		return pairs(env), nil
+	case !isSequence(env):
+		return nil, errors.New("env: expected a list of variables")
+	}
+	var all []pair
+	for i, entry := range env.Content {
+		name := child(entry, "name")
+		if !isScalar(name) {
+			return nil, fmt.Errorf("env[%d]: expected a variable with a name", i)
+		}
+		all = append(all, pair{name, child(entry, "value")})
+	}
+	return all, nil
+}
+
+// rewrite takes resources and variables of Intel's plugin away and names the claim. It says whether there were any.
+func (c *conversion) rewrite(w *workload, k *container, claim string) (bool, error) {
+	resources := child(k.node, "resources")
+	used := false
+	for _, key := range []string{"limits", "requests"} {
+		list := child(resources, key)
+		if !isMapping(list) {
+			continue
+		}
+		before := len(list.Content)
+		remove(list, func(name string) bool { return strings.HasPrefix(name, resourcePrefix) })
+		used = used || len(list.Content) < before
+		if len(list.Content) == 0 && before > 0 {
+			removeKey(resources, key)
+		}
+	}
+	if !used {
+		return false, nil
+	}
+	if len(resources.Content) == 0 && len(k.requests) == 0 {
+		removeKey(k.node, "resources")
+	}
+	if err := c.rewriteEnv(w, k); err != nil {
+		return true, err
+	}
+	if len(k.requests) == 0 {
+		return true, nil
+	}
+	resources, err := mapping(k.node, "resources")
+	if err != nil {
+		return true, err
+	}
+	var entries []*node
+	for _, request := range k.requests {
+		entry, err := nodeOf(corev1.ResourceClaim{Name: claim, Request: request})
+		if err != nil {
+			return true, err
+		}
+		entries = append(entries, entry)
+	}
+	return true, extend(resources, "claims", entries)
+}
+
+// rewriteEnv takes the variables away. What remains of a mapping becomes a list.
+func (c *conversion) rewriteEnv(w *workload, k *container) error {
+	env := child(k.node, "env")
+	if isNull(env) {
+		return nil
+	}
+	if isMapping(env) {
+		c.notef("%s: %s: env is a mapping, which the API refuses: it is written as a list", w.title, k.path)
+		if err := toVariables(env); err != nil {
+			return err
+		}
+	}
+	var gone []string
+	var kept []*node
+	for _, entry := range env.Content {
+		if name := value(entry, "name"); envName.MatchString(name) {
+			gone = append(gone, name)
+			continue
+		}
+		kept = append(kept, entry)
+	}
+	if len(gone) > 0 {
+		c.notef("%s: %s: no longer set: %s", w.title, k.path, strings.Join(gone, ", "))
+	}
+	if env.Content = kept; len(kept) == 0 {
+		removeKey(k.node, "env")
+	}
+	return nil
+}
+
+// toVariables makes a mapping the list of variables that the API wants.
+func toVariables(env *node) error {
+	var entries []*node
+	for _, p := range pairs(env) {
+		if !isScalar(p.value) {
+			return fmt.Errorf("env %.80q: expected a text", p.key.Value)
+		}
+		entry, err := nodeOf(corev1.EnvVar{Name: p.key.Value, Value: p.value.Value})
+		if err != nil {
+			return err
+		}
+		entries = append(entries, entry)
+	}
+	toList(env, entries)
+	return nil
+}
+
+// podNotes say what a claim does otherwise than the plugin did.
+func (c *conversion) podNotes(w *workload, containers []container) {
+	if w.namespace == "" {
+		c.notef("%s: it names no namespace, so its bitstreams are for %s", w.title, c.options.Namespace)
+	}
+	if value(w.spec, "nodeName") != "" {
+		c.notef("%s: nodeName passes by the scheduler, which allocates claims: use a nodeSelector", w.title)
+	}
+	for _, k := range containers {
+		if len(k.regions) == 0 {
+			continue
+		}
+		if k.init {
+			c.notef("%s: %s: an init container has regions of its own now, which no other container uses after it", w.title, k.path)
+		}
+		if !isNull(child(k.node, "envFrom")) {
+			c.notef("%s: %s: what envFrom sets is not looked at", w.title, k.path)
+		}
+		for i, r := range k.regions {
+			switch {
+			case r.loaded:
+				c.notef("%s: %s: %s must hold AFU %s already, and is not programmed", w.title, k.path, k.requests[i], r.id)
+			case r.id == "":
+				c.notef("%s: %s: %s is used as it is, since nothing names a bitstream for it", w.title, k.path, k.requests[i])
+			}
+		}
+	}
+}
+
+// freeClaimName is one that no claim of the pod has.
+func freeClaimName(spec *node) string {
+	taken := map[string]bool{}
+	if claims := child(spec, "resourceClaims"); isSequence(claims) {
+		for _, entry := range claims.Content {
+			taken[value(entry, "name")] = true
+		}
+	}
+	return free("fpga", func(name string) bool { return taken[name] })
+}
+
+// free appends a number to a name that is taken.
+func free(name string, taken func(string) bool) string {
+	for i := 2; ; i++ {
+		if !taken(name) {
+			return name
+		}
+		name = fmt.Sprintf("%s-%d", strings.TrimSuffix(name, fmt.Sprintf("-%d", i-1)), i)
+	}
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpga
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	sigsjson "sigs.k8s.io/json"
+)
+
+// A bitstream is published as an OCI artifact: an image manifest of ArtifactType with a config of ConfigType and one layer, which is
+// the file as it is. Not being compressed, the layer has the digest of the file. An index may hold one such manifest for each interface.
+const (
+	ArtifactType = "application/vnd.fettle.fpga.bitstream.v1"
+	ConfigType   = "application/vnd.fettle.fpga.bitstream.config.v1+json"
+	// LayerTypeDTBO is the type of a device tree overlay. This release loads none.
+	LayerTypeDTBO = layerType + "dtbo"
+
+	layerType = "application/vnd.fettle.fpga.bitstream.layer.v1."
+)
+
+const (
+	// MaxConfig is how long the config may be.
+	MaxConfig = 16 << 10
+	// MaxFile is how long a bitstream's file may be.
+	MaxFile = 512 << 20
+	// MaxImages is how many manifests an index may hold.
+	MaxImages = 64
+)
+
+// LayerType is the media type of a file of the format.
+func (f Format) LayerType() string { return layerType + string(f) }
+
+// FormatOfLayer is the format for the media type of a layer, and empty where there is none.
+func FormatOfLayer(mediaType string) Format {
+	for _, f := range []Format{GBS, AOCX, Xclbin, RBF, BIN} {
+		if mediaType == f.LayerType() {
+			return f
+		}
+	}
+	return ""
+}
+
+// IsRaw says whether files of the format do not describe themselves.
+func (f Format) IsRaw() bool { return f == RBF || f == BIN }
+
+// Config is the config of a bitstream's artifact. What the file says itself may be left out; where both say it, they must agree.
+type Config struct {
+	// Format is that of the layer.
+	Format      Format `json:"format,omitempty"`
+	ID          string `json:"id,omitempty"`
+	InterfaceID string `json:"interfaceID,omitempty"`
+	Name        string `json:"name,omitempty"`
+	Platform    string `json:"platform,omitempty"`
+	Size        *int64 `json:"size,omitempty"`
+	Clock       Clocks `json:"clock,omitzero"`
+	// Power is in watts.
+	Power *float64 `json:"power,omitempty"`
+	// MinDriver is the oldest version of the region's kernel driver that can load the image.
+	MinDriver string `json:"minDriver,omitempty"`
+	// BlankFor are the interface ids whose regions the image wipes.
+	BlankFor []string `json:"blankFor,omitempty"`
+}
+
+// DecodeConfig reads the config blob of an artifact. Unknown fields and repeated ones are refused. Ids come back in the form that
+// Bitstream has them in.
+func DecodeConfig(data []byte) (Config, error) {
+	if len(data) > MaxConfig {
+		return Config{}, fmt.Errorf("config: %d bytes, want at most %d", len(data), MaxConfig)
+	}
+	var c Config
+	strict, err := sigsjson.UnmarshalStrict(data, &c)
+	if err == nil && len(strict) > 0 {
+		err = strict[0]
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("config: want JSON with the fields of a bitstream's config: %w", err)
+	}
+	if err := c.canonicalise(); err != nil {
+		return Config{}, fmt.Errorf("config: %w", err)
+	}
+	return c, nil
+}
+
+// canonicalise checks each field that is there.
+func (c *Config) canonicalise() error {
+	if c.Format != "" && FormatOfLayer(c.Format.LayerType()) == "" {
+		return fmt.Errorf("format: got %.40q, want gbs, aocx, xclbin, rbf or bin", c.Format)
+	}
+	if c.Power != nil && *c.Power < 0 {
+		return fmt.Errorf("power: got %g, want no negative number", *c.Power)
+	}
+	if len(c.BlankFor) > MaxImages {
+		return fmt.Errorf("blankFor: got %d ids, want at most %d", len(c.BlankFor), MaxImages)
+	}
+	var idErr, ifaceErr, blankErr error
+	c.ID, idErr = optional(c.ID, imageID)
+	c.InterfaceID, ifaceErr = optional(c.InterfaceID, interfaceID)
+	for i := range c.BlankFor {
+		if c.BlankFor[i], blankErr = interfaceID(c.BlankFor[i]); blankErr != nil {
+			break
+		}
+	}
+	for _, part := range []struct {
+		field string
+		err   error
+	}{
+		{"id", idErr},
+		{"interfaceID", ifaceErr},
+		{"blankFor", blankErr},
+		{"name", checkText(c.Name)},
+		{"platform", checkText(c.Platform)},
+		{"minDriver", checkText(c.MinDriver)},
+	} {
+		if part.err != nil {
+			return fmt.Errorf("%s: %w", part.field, part.err)
+		}
+	}
+	return nil
+}
+
+// imageID reads the id of any format: that of an AOCX has 40 digits.
+func imageID(s string) (string, error) {
+	if hash := strings.ToLower(s); randomHash.MatchString(hash) {
+		return hash, nil
+	}
+	return afuID(s)
+}
+
+func optional(s string, read func(string) (string, error)) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	return read(s)
+}
+
+// Inspect reads the file that the config is of. The bytes decide: what they say is not overridden, and an error names each field in which
+// the config says something else. The config only adds what the file is silent about, which is all of it for a raw image.
+func (c Config) Inspect(file io.ReaderAt, size int64) (Bitstream, error) {
+	var b Bitstream
+	var err error
+	if c.Format.IsRaw() {
+		b, err = c.inspectRaw(file, size)
+	} else {
+		b, err = Inspect(file, size)
+	}
+	if err != nil {
+		return Bitstream{}, err
+	}
+	if err := c.contradiction(b); err != nil {
+		return Bitstream{}, err
+	}
+	return c.complete(b), nil
+}
+
+// inspectRaw lets the config be the sidecar.
+func (c Config) inspectRaw(file io.ReaderAt, size int64) (Bitstream, error) {
+	if c.ID == "" || c.InterfaceID == "" {
+		return Bitstream{}, errors.New("config: a raw image needs id and interfaceID, since the file does not say them")
+	}
+	text, err := json.Marshal(map[string]any{"format": c.Format, "id": c.ID, "interfaceID": c.InterfaceID})
+	if err != nil {
+		return Bitstream{}, fmt.Errorf("config: %w", err)
+	}
+	return InspectRaw(file, size, text)
+}
+
+// ErrContradiction: the config says something else than the bytes.
+var ErrContradiction = errors.New("the config is not of this file")
+
+func (c Config) contradiction(b Bitstream) error {
+	var faults []string
+	differs := func(field, told, found string) {
+		if told != "" && told != found {
+			faults = append(faults, fmt.Sprintf("%s is %s in the config and %s in the file", field, told, orNone(found)))
+		}
+	}
+	differs("format", string(c.Format), string(b.Format))
+	differs("id", c.ID, b.ID)
+	differs("interfaceID", c.InterfaceID, b.InterfaceID)
+	if b.Name != "" {
+		differs("name", c.Name, b.Name)
+	}
+	if b.Platform != "" {
+		differs("platform", c.Platform, b.Platform)
+	}
+	if c.Size != nil {
+		differs("size", fmt.Sprint(*c.Size), fmt.Sprint(b.Size))
+	}
+	if c.Power != nil && b.Power != nil {
+		differs("power", fmt.Sprint(*c.Power), fmt.Sprint(*b.Power))
+	}
+	if c.Clock.High != nil && b.Clocks.High != nil {
+		differs("clock.high", c.Clock.High.String(), b.Clocks.High.String())
+	}
+	if c.Clock.Low != nil && b.Clocks.Low != nil {
+		differs("clock.low", c.Clock.Low.String(), b.Clocks.Low.String())
+	}
+	if b.InterfaceID != "" && slices.ContainsFunc(c.BlankFor, func(id string) bool { return id != b.InterfaceID }) {
+		faults = append(faults, fmt.Sprintf("blankFor names other interfaces than the file's, %s", b.InterfaceID))
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%w: %s", ErrContradiction, strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// complete adds what the file is silent about.
+func (c Config) complete(b Bitstream) Bitstream {
+	if b.Name == "" {
+		b.Name = c.Name
+	}
+	if b.Platform == "" {
+		b.Platform = c.Platform
+	}
+	if b.Power == nil {
+		b.Power = c.Power
+	}
+	if b.Clocks.High == nil {
+		b.Clocks.High = c.Clock.High
+	}
+	if b.Clocks.Low == nil {
+		b.Clocks.Low = c.Clock.Low
+	}
+	return b
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package registries reads the file in which the administrator says how registries are reached. The controller and the kubelet plugin
+// get the same one, so that what the controller resolved the nodes can pull.
+package registries
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// File is the file's content. The empty one speaks https with every registry and believes the system's authorities.
+type File struct {
+	// PlainHTTP are the hosts, with their ports, that are spoken to in plain http and in nothing else.
+	PlainHTTP []string `json:"plainHTTP,omitempty"`
+	// Mirrors are, for a registry's host, the places that are asked before it: HOST[:PORT][/PATH].
+	Mirrors map[string][]string `json:"mirrors,omitempty"`
+	// CAFile names a file of PEM certificates that are believed beside the system's. It is looked for beside this file.
+	CAFile string `json:"caFile,omitempty"`
+}
+
+// Load reads the file at path, which must be there; no path gives the empty configuration. The result is for artifact.NewClient, which
+// judges the names.
+func Load(path string) (artifact.ClientConfig, error) {
+	if path == "" {
+		return artifact.ClientConfig{}, nil
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return artifact.ClientConfig{}, fmt.Errorf("read the registries' configuration: %w", err)
+	}
+	f, err := Parse(content)
+	if err != nil {
+		return artifact.ClientConfig{}, fmt.Errorf("%s: %w", path, err)
+	}
+	config := artifact.ClientConfig{PlainHTTP: f.PlainHTTP, Mirrors: f.Mirrors}
+	if f.CAFile == "" {
+		return config, nil
+	}
+	if !filepath.IsAbs(f.CAFile) {
+		f.CAFile = filepath.Join(filepath.Dir(path), f.CAFile)
+	}
+	config.Transport, err = trusting(f.CAFile)
+	if err != nil {
+		return artifact.ClientConfig{}, fmt.Errorf("%s: caFile: %w", path, err)
+	}
+	return config, nil
+}
+
+// Parse reads the content of a file. Unknown fields and repeated ones are refused.
+func Parse(content []byte) (File, error) {
+	var f File
+	if err := yaml.UnmarshalStrict(content, &f); err != nil {
+		return File{}, fmt.Errorf("expected plainHTTP, mirrors and caFile: %w", err)
+	}
+	return f, nil
+}
+
+// trusting is a transport that believes the authorities in the file, too. Its limits are those of the package artifact's own.
+func trusting(path string) (http.RoundTripper, error) {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool()
+	}
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, errors.New("expected PEM certificates, found none in " + path)
+	}
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    15 * time.Second,
+		IdleConnTimeout:        90 * time.Second,
+		MaxIdleConnsPerHost:    4,
+		MaxResponseHeaderBytes: 64 << 10,
+		ForceAttemptHTTP2:      true,
+	}, nil
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registries
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// write makes a file in a directory of its own.
+func write(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "registries.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLoad(t *testing.T) {
+	for _, test := range []struct {
+		name, content string
+		want          artifact.ClientConfig
+		wantErr       string
+	}{
+		{name: "nothing"},
+		{name: "empty object", content: "{}\n"},
+		{
+			name: "everything", content: "plainHTTP: [a.example:5000]\nmirrors:\n  docker.io: [b.example/cache, c.example]\n",
+			want: artifact.ClientConfig{
+				PlainHTTP: []string{"a.example:5000"}, Mirrors: map[string][]string{"docker.io": {"b.example/cache", "c.example"}},
+			},
+		},
+		{name: "unknown field", content: "insecure: true\n", wantErr: "registries.yaml: expected plainHTTP, mirrors and caFile"},
+		{name: "twice", content: "caFile: a\ncaFile: b\n", wantErr: "expected plainHTTP, mirrors and caFile"},
+		{name: "no certificates there", content: "caFile: never.crt\n", wantErr: "caFile: open "},
+		{name: "no certificate in it", content: "caFile: registries.yaml\n", wantErr: "caFile: expected PEM certificates, found none"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := Load(write(t, test.content))
+			if test.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), test.wantErr) {
+					t.Errorf("got %v, want %q", err, test.wantErr)
+				}
+				return
+			}
+			if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+	if got, err := Load(""); err != nil || cmp.Diff(artifact.ClientConfig{}, got) != "" {
+		t.Errorf("no file: %+v, %v", got, err)
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "never")); err == nil {
+		t.Error("a file that is not there: no error")
+	}
+}
+
+// TestAuthority: a server whose authority is in the file is believed, and only then.
+func TestAuthority(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	defer server.Close()
+	path := write(t, "caFile: ca.crt\n")
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "ca.crt"), block, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		transport http.RoundTripper
+		works     bool
+	}{"with the file": {config.Transport, true}, "without": {http.DefaultTransport, false}} {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+		req.RequestURI = ""
+		answer, err := test.transport.RoundTrip(req)
+		if err == nil {
+			answer.Body.Close()
+		}
+		if (err == nil) != test.works {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fpgaregistry is a real registry in the test's own process, to which bitstreams are pushed byte by byte, so that also what no
+// tool would push can be. It can be taken down, and some of its repositories ask for a password.
+package fpgaregistry
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/fettle-dev/fettle/pkg/fpga"
+)
+
+// The credentials for repositories that begin with private/.
+const (
+	User     = "fpga"
+	Password = "open sesame"
+)
+
+// Media types of OCI.
+const (
+	ManifestType = "application/vnd.oci.image.manifest.v1+json"
+	IndexType    = "application/vnd.oci.image.index.v1+json"
+	EmptyType    = "application/vnd.oci.empty.v1+json"
+)
+
+// Registry is a running registry.
+type Registry struct {
+	// Host is its name and port. It speaks plain http.
+	Host string
+	// Down makes it answer 503.
+	Down atomic.Bool
+	// Reads counts the blobs that were asked for.
+	Reads atomic.Int64
+
+	handler http.Handler
+}
+
+// Start runs a registry until the test ends.
+func Start(t testing.TB) *Registry {
+	t.Helper()
+	r := &Registry{handler: registry.New(registry.Logger(log.New(io.Discard, "", 0)))}
+	server := httptest.NewServer(http.HandlerFunc(r.serve))
+	t.Cleanup(server.Close)
+	r.Host = strings.TrimPrefix(server.URL, "http://")
+	return r
+}
+
+func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
+	user, password, _ := req.BasicAuth()
+	private := req.URL.Path == "/v2/" || strings.HasPrefix(req.URL.Path, "/v2/private/")
+	switch {
+	case r.Down.Load():
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return
+	case private && req.URL.Path != "/v2/" && (user != User || password != Password):
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		http.Error(w, "who are you?", http.StatusUnauthorized)
+		return
+	case req.URL.Path == "/v2/" && user == "":
+		// The question how to authenticate; whoever has nothing to say is let in as nobody.
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	case req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/blobs/"):
+		r.Reads.Add(1)
+	}
+	r.handler.ServeHTTP(w, req)
+}
+
+// Descriptor names content of the registry in a manifest.
+type Descriptor struct {
+	MediaType    string `json:"mediaType"`
+	Digest       string `json:"digest"`
+	Size         int64  `json:"size"`
+	ArtifactType string `json:"artifactType,omitempty"`
+}
+
+// Manifest is an image manifest or, with Manifests, an index.
+type Manifest struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	MediaType     string       `json:"mediaType"`
+	ArtifactType  string       `json:"artifactType,omitempty"`
+	Config        *Descriptor  `json:"config,omitempty"`
+	Layers        []Descriptor `json:"layers,omitempty"`
+	Manifests     []Descriptor `json:"manifests,omitempty"`
+}
+
+// Push puts a bitstream's artifact in its usual form into the repository and gives its manifest's descriptor. No tag leaves it untagged.
+func (r *Registry) Push(t testing.TB, repository, tag, config string, format fpga.Format, file []byte) Descriptor {
+	t.Helper()
+	described := r.Blob(t, repository, fpga.ConfigType, []byte(config))
+	return r.Manifest(t, repository, tag, Manifest{
+		ArtifactType: fpga.ArtifactType, Config: &described, Layers: []Descriptor{r.Blob(t, repository, format.LayerType(), file)},
+	})
+}
+
+// Blob puts a blob.
+func (r *Registry) Blob(t testing.TB, repository, mediaType string, data []byte) Descriptor {
+	t.Helper()
+	d := Descriptor{MediaType: mediaType, Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(data)), Size: int64(len(data))}
+	r.send(t, http.MethodPost, "/v2/"+repository+"/blobs/uploads/?digest="+d.Digest, "application/octet-stream", data)
+	return d
+}
+
+// Manifest puts a manifest as it is, but for the version and the media type of the whole.
+func (r *Registry) Manifest(t testing.TB, repository, tag string, m Manifest) Descriptor {
+	t.Helper()
+	m.SchemaVersion, m.MediaType = 2, ManifestType
+	if m.Manifests != nil {
+		m.MediaType = IndexType
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Descriptor{MediaType: m.MediaType, Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(data)), Size: int64(len(data))}
+	if tag == "" {
+		tag = d.Digest
+	}
+	r.send(t, http.MethodPut, "/v2/"+repository+"/manifests/"+tag, m.MediaType, data)
+	return d
+}
+
+// send hands a request to the registry itself, whether it is down or not.
+func (r *Registry) send(t testing.TB, method, path, mediaType string, data []byte) {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), method, path, bytes.NewReader(data))
+	req.Header.Set("Content-Type", mediaType)
+	answer := httptest.NewRecorder()
+	if r.handler.ServeHTTP(answer, req); answer.Code != http.StatusCreated {
+		t.Fatalf("%s %s: %d %s", method, path, answer.Code, answer.Body)
+	}
+}
+
+// Delete removes a tag.
+func (r *Registry) Delete(t testing.TB, repository, tag string) {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/v2/"+repository+"/manifests/"+tag, http.NoBody)
+	answer := httptest.NewRecorder()
+	if r.handler.ServeHTTP(answer, req); answer.Code != http.StatusAccepted {
+		t.Fatalf("delete %s:%s: %d %s", repository, tag, answer.Code, answer.Body)
+	}
+}
