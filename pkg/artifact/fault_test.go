@@ -43,6 +43,18 @@ func (s *Store) through(t testing.TB, in *fault.Injector) *Store {
 	return s
 }
 
+// quickStore syncs nothing, which only a power loss would tell.
+func quickStore(t testing.TB, config StoreConfig) (*Store, *fault.Injector) {
+	t.Helper()
+	in := fault.New()
+	in.Quick = true
+	s, err := storeAt(filepath.Join(t.TempDir(), "store"), config)
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	must(t, s.through(t, in).layOut())
+	return s, in
+}
+
 // change is a call that changes the store.
 type change struct {
 	arrange func(t *testing.T, s *Store, w world)
@@ -128,9 +140,7 @@ func TestEveryChangeFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// after runs the call with the faults for the number of operations before it.
 			after := func(faults func(before int) []fault.Fault) (s *Store, in *fault.Injector, before int, err error) {
-				in = fault.New()
-				in.Quick = true
-				s = newStore(t, quota()).through(t, in)
+				s, in = quickStore(t, quota())
 				c.arrange(t, s, w)
 				before = in.Log().Changes()
 				in.Set(faults(before)...)

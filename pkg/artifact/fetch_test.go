@@ -108,9 +108,10 @@ func TestCutAtEachByte(t *testing.T) {
 				resumed = len(layer) - len(body)
 				_, _ = w.Write(body)
 			}))
-			s := newStore(t, StoreConfig{})
+			s, _ := quickStore(t, StoreConfig{})
 			must(t, s.Fetch(t.Context(), h.source(t), blob))
 			checkStore(t, s, 1)
+			must(t, s.Close())
 			if want := at; knows && resumed != want || !knows && resumed != 0 {
 				t.Errorf("cut at %d, ranges %v: went on at %d", at, knows, resumed)
 			}

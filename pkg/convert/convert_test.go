@@ -204,7 +204,10 @@ func TestConvertRefuses(t *testing.T) {
 		name, in, want string
 		options        Options
 	}{
-		{name: "unknown key", in: params("clock=1,ltr=1"), want: `in:1: Pod p: container c: env FPGA_DRIVER_PARAMS_1: "clock=1,ltr=1": key "ltr": expected`},
+		{
+			name: "unknown key", in: params("clock=1,ltr=1"),
+			want: `in:1: Pod p: container c: env FPGA_DRIVER_PARAMS_1: "clock=1,ltr=1": key "ltr`,
+		},
 		{name: "key twice", in: params("debug=1,debug=1"), want: "key debug: it is there twice"},
 		{name: "no number", in: params("clock=fast"), want: `key clock: "fast": expected a whole number`},
 		{name: "too large", in: params("clock=1501"), want: "driverParams.clockMHz: Invalid value: 1501: must be 1 to 1500"},
@@ -259,6 +262,23 @@ func TestConvertRefuses(t *testing.T) {
 				t.Errorf("got %v and\n%s\nwant an error with %q", err, result.YAML, test.want)
 			}
 		})
+	}
+}
+
+// TestOneEach wants a region of its own for each number, also where two ask for the same bitstream.
+func TestOneEach(t *testing.T) {
+	env := variable1("FPGA_REGION_1", shell) + "," + variable1("FPGA_AFU_1", nlb0) + "," +
+		variable1("FPGA_REGION_2", shell) + "," + variable1("FPGA_AFU_2", nlb0)
+	result, err := IntelFPGA([]byte(pod(`"`+ce48+`":2`, env)), "in", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(string(result.YAML), "              name: intel-"+shell+"-"+nlb0+"\n"); got != 2 {
+		t.Errorf("%d requests with the bitstream, want 2:\n%s", got, result.YAML)
+	}
+	_, err = IntelFPGA([]byte(pod(`"`+ce48+`":1`, env)), "in", Options{})
+	if err == nil || !strings.Contains(err.Error(), "env FPGA_REGION_2: the container's resources have no region left") {
+		t.Errorf("got %v, want no region left for the second", err)
 	}
 }
 

@@ -47,7 +47,8 @@ const (
 	AttributeInterfaceID resourceapi.QualifiedName = "interfaceID"
 	// AttributeAFUID is the accelerator that is programmed now: 32 hexadecimal digits.
 	AttributeAFUID resourceapi.QualifiedName = "afuID"
-	// AttributeBitstreamDigest is the SHA-256, in 64 hexadecimal digits, of the file that Fettle programmed, where the region still shows its accelerator.
+	// AttributeBitstreamDigest is the SHA-256, in 64 hexadecimal digits, of the file that Fettle programmed, where the region still shows
+	// its accelerator.
 	AttributeBitstreamDigest resourceapi.QualifiedName = "bitstreamDigest"
 	// AttributeShellID and AttributeShellVersion are those of the card's static part, as hexadecimal numbers.
 	AttributeShellID      resourceapi.QualifiedName = "shellID"

@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/fpga"
@@ -137,6 +141,20 @@ func TestPushRefuses(t *testing.T) {
 	}
 	if d, err := client.Source(ref, nil).Resolve(t.Context()); !errors.Is(err, artifact.ErrNotFound) {
 		t.Errorf("got %v, %v; want nothing to be there", d, err)
+	}
+}
+
+// TestPushTLS speaks https on loopback too, where the library would not.
+func TestPushTLS(t *testing.T) {
+	server := httptest.NewTLSServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	ref, err := artifact.ParseReference(server.Listener.Addr().String() + "/" + repo + ":v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := pack(t, oci.About{}, raw(t, shellA, "image a."))
+	if err := (oci.Registry{Transport: server.Client().Transport}).Push(t.Context(), a, ref); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -105,7 +105,7 @@ func (s *schemes) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case s.plain(req.URL.Host):
 		req.URL.Scheme = "http"
-	case false:
+	case req.URL.Host == s.host:
 		req.URL.Scheme = "https"
 	case req.URL.Scheme != "https":
 		if req.Body != nil {

@@ -101,12 +101,16 @@ func (c *Contents) Read(device string) (Content, error) {
 	if err != nil {
 		return Content{}, fmt.Errorf("read what region %s holds: %w", device, err)
 	}
+	return parse(data), nil
+}
+
+func parse(data []byte) Content {
 	var content Content
 	body, whole := checked(data)
 	if !whole || json.Unmarshal(body, &content) != nil || content.Version != contentVersion {
-		return Content{Version: contentVersion, Unknown: true}, nil
+		return Content{Version: contentVersion, Unknown: true}
 	}
-	return content, nil
+	return content
 }
 
 // withChecksum is a file's line: a checksum (CRC-32C), a blank and the content. One bit more or less, and another tenant's traces would

@@ -269,7 +269,7 @@ type loggedLease struct {
 }
 
 func (l loggedLease) Program(ctx context.Context, load dfl.Load) (took time.Duration, err error) {
-	return took, l.in.Do("program", func() (err error) {
+	return took, l.in.Do("program", func() (err error) { //nolint:contextcheck // the injector has none
 		took, err = l.Lease.Program(ctx, load)
 		return err
 	})

@@ -184,7 +184,8 @@ func (n *node) keep(file []byte) *region.Image {
 	about, err := fpga.Inspect(bytes.NewReader(file), int64(len(file)))
 	must(n.t, err)
 	image := &region.Image{
-		Digest: digest(file), Size: int64(len(file)), InterfaceID: about.InterfaceID, AFUID: about.AFUID, Origin: "FPGABitstream team-a/" + about.ID,
+		Digest: digest(file), Size: int64(len(file)), InterfaceID: about.InterfaceID, AFUID: about.AFUID,
+		Origin: "FPGABitstream team-a/" + about.ID,
 	}
 	n.files[image.Digest] = file
 	return image

@@ -117,10 +117,16 @@ func TestMetadataClocks(t *testing.T) {
 			want: map[string]int32{dfl.ParamClock: 0, dfl.ParamClockLow: 400_000},
 		},
 		{name: "auto", clocks: `"clock-frequency-high":"auto","clock-frequency-low":"auto",`},
-		{name: "the high one is auto", clocks: `"clock-frequency-high":"auto","clock-frequency-low":100,`, want: map[string]int32{dfl.ParamClock: 200_000}},
+		{
+			name: "the high one is auto", clocks: `"clock-frequency-high":"auto","clock-frequency-low":100,`,
+			want: map[string]int32{dfl.ParamClock: 200_000},
+		},
 		{name: "nothing said"},
 		{name: "zero", clocks: `"clock-frequency-high":0,"clock-frequency-low":0,`},
-		{name: "the claim says", clocks: `"clock-frequency-high":300,`, set: clocks(400_000, 0)[:1], want: map[string]int32{dfl.ParamClock: 400_000}},
+		{
+			name: "the claim says", clocks: `"clock-frequency-high":300,`, set: clocks(400_000, 0)[:1],
+			want: map[string]int32{dfl.ParamClock: 400_000},
+		},
 		{
 			name: "the claim says of the low one", clocks: `"clock-frequency-high":300,`, set: clocks(0, 100_000)[1:],
 			want: map[string]int32{dfl.ParamClock: 200_000},
@@ -208,7 +214,8 @@ func TestParamsRefused(t *testing.T) {
 		},
 		{name: "too fast", set: clocks(1_000_000, 0)[:1], want: lines(opened(0)), cause: dfl.ErrClock, kind: dfl.Terminal},
 		{
-			name: "a switch, and then a clock that is too fast", set: append([]region.Param{{Name: dfl.ParamLTR, Value: 1}}, clocks(1_000_000, 0)[:1]...),
+			name: "a switch, and then a clock that is too fast",
+			set:  append([]region.Param{{Name: dfl.ParamLTR, Value: 1}}, clocks(1_000_000, 0)[:1]...),
 			want: lines(opened(0)), cause: dfl.ErrClock, kind: dfl.Terminal,
 		},
 		{

@@ -314,7 +314,8 @@ func TestHostFile(t *testing.T) {
 	must(t, unix.Mkfifo(filepath.Join(root, "srv", "fpga", "fifo"), 0o644))
 	must(t, os.WriteFile(filepath.Join(filepath.Dir(root), "outside.gbs"), file, 0o644))
 	for _, bad := range []string{
-		"/srv/fpga/link.gbs", "/absolute/a.gbs", "/relative/a.gbs", "/../outside.gbs", "/srv/fpga/../../../outside.gbs", "/srv/fpga/../fpga/a.gbs",
+		"/srv/fpga/link.gbs", "/absolute/a.gbs", "/relative/a.gbs", "/../outside.gbs",
+		"/srv/fpga/../../../outside.gbs", "/srv/fpga/../fpga/a.gbs",
 		"srv/fpga/a.gbs", "", "/", "/srv/fpga", "/srv/fpga/", "/srv//fpga/a.gbs", "/srv/fpga/fifo", "/srv/fpga/none.gbs",
 	} {
 		if f, err := region.OpenHostFile(root, bad); err == nil {
