@@ -87,8 +87,8 @@ func (s *Store) holder(pool, name, uid string) (*Record, error) {
 	return nil, fmt.Errorf("device %s/%s may be held: %w", pool, name, err)
 }
 
-// Acquire makes the record's claim a holder of all its devices, or of none: an *InUseError. Admin access holds nothing. It may come before the
-// record is there: until then the links count as stale, which harms nobody while the caller holds the claim and the devices.
+// Acquire makes the record's claim a holder of all its devices, or of none, with an *InUseError. Admin access holds nothing. It may come
+// before the record is there: until then the links count as stale, which harms nobody while the caller holds the claim and the devices.
 func (s *Store) Acquire(r *Record) error {
 	for i := range r.Devices {
 		if d := &r.Devices[i]; !d.AdminAccess {
