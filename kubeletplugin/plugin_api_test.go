@@ -392,6 +392,9 @@ func (c *cluster) testWave(t *testing.T) {
 	if took > limit {
 		t.Errorf("preparing took %s, want less than %s", took, limit)
 	}
+	hold, err := n.plugin.store.LockAll(t.Context()) // what follows the answers is done
+	must(t, err)
+	defer hold.Release()
 	if uids, err := n.plugin.store.UIDs(); err != nil || len(uids) > 0 {
 		t.Errorf("records left: %v, %v", uids, err)
 	}

@@ -49,6 +49,8 @@ func TestClaimsHeld(t *testing.T) {
 			dir, err := cdi.Open(disk.OS{}, filepath.Join(t.TempDir(), "cdi"))
 			must(t, err)
 			p := &Plugin{config: *w.config, store: store, specs: &specKeeper{dir: dir}, health: w.healthKeeper}
+			p.fpgas, err = p.newFPGAs("boot")
+			must(t, err)
 			p.engine = engine.New(engine.Config{Store: store})
 			tt.leave(t, p)
 			got, err := p.claimsHeld()

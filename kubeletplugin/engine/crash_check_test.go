@@ -224,6 +224,7 @@ func (w *world) empty() error {
 
 // asDiscovered says what is left over of all claims.
 func (w *world) asDiscovered() error {
+	w.engine.wg.Wait()
 	if err := w.engine.SweepSpecs(context.Background()); err != nil {
 		return err
 	}

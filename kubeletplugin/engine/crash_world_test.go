@@ -42,6 +42,8 @@ type world struct {
 	claims map[string]*resourceapi.ResourceClaim
 	// onLend is called after a directory was lent, before the step returns.
 	onLend func(path string) error
+	// answered is closed when an act is over. What the engine does after its answers waits for that, so that the log always has it there.
+	answered chan struct{}
 }
 
 const crashNode = "node-1"
@@ -106,6 +108,12 @@ func (w *world) start(boot string) error {
 		Machine: func() Machine { return crashDevices() }, Claim: w.claim, KubeletState: w.path("kubelet_state"),
 		Uptime: func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})
+	w.engine.afterwards = func(later func()) {
+		if w.answered != nil {
+			<-w.answered
+		}
+		later()
+	}
 	return w.engine.Index(context.Background())
 }
 
@@ -163,12 +171,17 @@ func (w *world) kubeletHolds(names ...string) error {
 	return os.WriteFile(w.path("kubelet_state"), outer, 0o600)
 }
 
-// act is one thing that kubelet or a pod does, with a mark before and after it in the log.
+// act is one thing that kubelet or a pod does, with a mark before and after it in the log. What is then left to do ends with it.
 func (w *world) act(what string, do func() error) error {
 	mark := func(when string) error { return w.in.Do(when+" "+what, func() error { return nil }) }
 	if err := mark("begin"); err != nil {
 		return err
 	}
+	w.answered = make(chan struct{})
+	defer func() {
+		close(w.answered)
+		w.engine.wg.Wait()
+	}()
 	if err := do(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}

@@ -103,11 +103,11 @@ type Engine struct {
 	base context.Context //nolint:containedctx // it is the life of the background work, not of one call
 	stop context.CancelFunc
 	wg   sync.WaitGroup
+	// afterwards runs what is left to do of an operation that was answered, at once.
+	afterwards func(later func())
 
 	mu         sync.Mutex
 	operations map[string]*operation
-	// late are arrivals of Unprepare that could not be written down because the disk was full.
-	late map[string]record.Moment
 	// recovering are the devices of claims that were found half prepared or half given back, with the claim's UID.
 	recovering map[[2]string]string
 	// missed counts how often in a row a claim was seen to be nobody's.
@@ -118,7 +118,7 @@ type Engine struct {
 func New(c Config) *Engine {
 	base, stop := context.WithCancel(context.Background())
 	return &Engine{
-		Config: c, base: base, stop: stop, operations: map[string]*operation{}, late: map[string]record.Moment{},
+		Config: c, base: base, stop: stop, afterwards: func(later func()) { later() }, operations: map[string]*operation{},
 		recovering: map[[2]string]string{}, missed: map[string]int{},
 	}
 }
@@ -143,9 +143,12 @@ func (e *Engine) Stop() {
 // Now is this moment as calls are stamped with it.
 func (e *Engine) Now() record.Moment { return record.Moment{BootID: e.BootID, Since: e.Uptime()} }
 
-// Knows says whether a claim has a record, readable or not.
+// Knows says whether a claim has a record that is not released, readable or not.
 func (e *Engine) Knows(uid string) bool {
-	_, err := e.Store.Load(uid)
+	r, err := e.Store.Load(uid)
+	if err == nil {
+		return !r.Released()
+	}
 	return !isNotExist(err) || e.Store.InDoubt(uid)
 }
 
@@ -197,7 +200,8 @@ func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []
 	}
 	r, err := e.load(ctx, uid)
 	if err == nil {
-		held := e.linked(uid, r)
+		op.inDoubt = r == nil && e.Store.InDoubt(uid)
+		held := e.linked(op, r)
 		for i := range held {
 			if d := &held[i]; !d.AdminAccess {
 				devices = append(devices, d.Pool+"/"+d.Name)
@@ -214,19 +218,19 @@ func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []
 }
 
 // linked are the devices of a record or, where that is lost, those whose links name the claim.
-func (e *Engine) linked(uid string, r *record.Record) []record.Device {
+func (e *Engine) linked(op *operation, r *record.Record) []record.Device {
 	if r != nil {
 		return r.Devices
 	}
 	machine := e.Machine()
-	if machine == nil || !e.Store.InDoubt(uid) {
+	if machine == nil || !op.inDoubt {
 		return nil
 	}
 	var all []record.Device
 	for _, d := range machine.All() {
 		all = append(all, record.Device{Pool: e.poolOf(d), Name: d.Name})
 	}
-	return e.Store.LinkedTo(uid, all)
+	return e.Store.LinkedTo(op.uid, all)
 }
 
 func (e *Engine) poolOf(d device.Device) string { return e.Node + "/" + string(d.Kind) }
@@ -234,6 +238,12 @@ func (e *Engine) poolOf(d device.Device) string { return e.Node + "/" + string(d
 func (e *Engine) quarantine(r *record.Record, cause error) {
 	if e.Quarantine != nil {
 		e.Quarantine(r, cause)
+	}
+}
+
+func (e *Engine) clear(r *record.Record) {
+	if e.Clear != nil {
+		e.Clear(r)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,7 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -303,6 +304,21 @@ func (s *site) unprepare(uid string) {
 	s.t.Helper()
 	_, err := s.insist(func() (*record.Record, error) { return s.Unprepare(s.t.Context(), uid, s.now()) })
 	must(s.t, err)
+	s.atRest(uid)
+}
+
+// atRest waits until nobody works on a claim. No time passes meanwhile in a bubble.
+func (s *site) atRest(uid string) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); runtime.Gosched() {
+		hold, err := s.Store.TryLockClaim(uid)
+		must(s.t, err)
+		if hold != nil {
+			hold.Release()
+			return
+		}
+	}
+	s.t.Fatalf("claim %s is not left alone", uid)
 }
 
 // tidy runs one pass and waits for what it began.
@@ -338,9 +354,16 @@ func (s *site) heldBy(uid string, devices ...apiResult) {
 	}
 }
 
-// records wants the claims that have a record to be these.
+// records wants the claims that have a record to be these, when those that were answered are gone.
 func (s *site) records(want ...string) {
 	s.t.Helper()
+	uids, err := s.Store.UIDs()
+	must(s.t, err)
+	for _, uid := range uids {
+		if r, err := s.Store.Load(uid); err == nil && r.Released() {
+			s.atRest(uid)
+		}
+	}
 	got, err := s.Store.UIDs()
 	must(s.t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -433,7 +456,7 @@ func configured(c *resourceapi.ResourceClaim, source resourceapi.AllocationConfi
 	devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{
 		Source: source, Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
 			Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(content)},
+				Driver: v1alpha1.DriverName, Parameters: apiruntime.RawExtension{Raw: []byte(content)},
 			},
 		},
 	})

@@ -31,6 +31,10 @@ type operation struct {
 	arrived time.Duration
 	record  *record.Record
 	err     error
+	// inDoubt: the claim's record is lost, and what becomes of the claim is not settled. The work sets it.
+	inDoubt bool
+	// later is what is left to do once done is closed: nobody waits for it.
+	later func()
 
 	mu   sync.Mutex
 	what string
@@ -181,6 +185,9 @@ func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *ope
 		e.mu.Unlock()
 		cancel(nil)
 		close(op.done)
+		if op.later != nil {
+			e.afterwards(op.later)
+		}
 		if took := e.Uptime() - op.started; took > e.Budget {
 			klog.FromContext(detached).Info("Work on a claim took longer than a call",
 				"claimUID", uid, "verb", v, "seconds", took.Seconds(), "err", op.err)

@@ -64,7 +64,7 @@ func TestTombstoneIsOfItsBoot(t *testing.T) {
 	s.prepare(c)
 }
 
-// TestTombstoneOnFullDisk: a full disk keeps no pod from ending, and what could not be written down is remembered by this process.
+// TestTombstoneOnFullDisk: a full disk keeps no pod from ending, and the claim is known to be given back all the same.
 func TestTombstoneOnFullDisk(t *testing.T) {
 	s := newSite(t)
 	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
@@ -86,30 +86,6 @@ func TestTombstoneOnFullDisk(t *testing.T) {
 	s.unprepare("u1")
 	if _, err := s.Prepare(t.Context(), c, arrived); !isStale(err) {
 		t.Errorf("error %v, want a StaleError still", err)
-	}
-}
-
-// TestTombstonesEnd: no call is longer on its way than kubelet's 45 s, so nothing has to be remembered for long.
-func TestTombstonesEnd(t *testing.T) {
-	s := newSite(t)
-	s.unprepare("u1")
-	s.files.Set(fault.Full(1))
-	s.unprepare("u2")
-	s.files.Set()
-	tombstones := func() int { return len(s.entries(s.statePath("tombstones"))) + len(s.late) }
-	s.tidy()
-	if got := tombstones(); got != 2 {
-		t.Errorf("%d tombstones right after, want 2", got)
-	}
-	s.clock.Advance(callLife + time.Second)
-	s.tidy()
-	if got := tombstones(); got != 0 {
-		t.Errorf("%d tombstones after %s, want none", got, callLife)
-	}
-	s.unprepare("u1")
-	s = s.reboot()
-	if got := tombstones(); got != 0 {
-		t.Errorf("%d tombstones after a reboot, want none", got)
 	}
 }
 

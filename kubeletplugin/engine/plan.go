@@ -219,12 +219,12 @@ func shareID(r *claim.Result) string {
 
 // rebuild makes a record for a claim whose own is lost, from what the devices' links tell, so that it can be given back. What it
 // had done to them is not known: everything that could have been is undone. The caller holds the claim and the devices.
-func (e *Engine) rebuild(ctx context.Context, uid string) (*record.Record, error) {
+func (e *Engine) rebuild(op *operation) (*record.Record, error) {
 	machine := e.Machine()
 	if machine == nil {
 		return nil, errUnseen
 	}
-	r := &record.Record{UID: uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.linked(uid, nil)}
+	r := &record.Record{UID: op.uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.linked(op, nil)}
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		dev, _ := machine.Find(d.Kind(), d.Name)
@@ -234,7 +234,7 @@ func (e *Engine) rebuild(ctx context.Context, uid string) (*record.Record, error
 		if e.Remains == nil {
 			continue
 		}
-		steps, err := e.Remains(ctx, uid, dev)
+		steps, err := e.Remains(op.ctx, op.uid, dev)
 		if err != nil {
 			return nil, err
 		}

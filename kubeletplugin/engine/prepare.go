@@ -47,7 +47,7 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 		return nil, err
 	}
 	defer hold.Release()
-	if err := e.checkArrival(op.uid, arrived); err != nil {
+	if err := hold.CheckArrival(arrived); err != nil {
 		return nil, err
 	}
 	if hold.Waited || e.Uptime()-arrived.Since > freshFor {
@@ -83,10 +83,10 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 // is the same, that pod may still run, and what it has stays.
 func (e *Engine) leaveOthers(op *operation, a claim.Allocation) error {
 	wanted := deviceNames(a)
-	if !slices.ContainsFunc(e.linked(op.uid, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
+	if !slices.ContainsFunc(e.linked(op, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
 		return nil
 	}
-	r, err := e.rebuild(op.ctx, op.uid)
+	r, err := e.rebuild(op)
 	if err != nil {
 		return err
 	}
@@ -122,16 +122,6 @@ func (e *Engine) checkUnchanged(ctx context.Context, c *resourceapi.ResourceClai
 	return nil
 }
 
-func (e *Engine) checkArrival(uid string, arrived record.Moment) error {
-	e.mu.Lock()
-	late, ok := e.late[uid]
-	e.mu.Unlock()
-	if ok && arrived.Since < late.Since {
-		return &record.StaleError{UID: uid}
-	}
-	return e.Store.CheckArrival(uid, arrived)
-}
-
 // start prepares a claim that holds nothing yet. What is meant is on disk before anything happens, so that whatever happens next is
 // known to the next process; where a part fails, all of it is undone.
 func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
@@ -142,8 +132,10 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	if err := e.Store.Create(r); err != nil {
 		return nil, errors.Join(err, e.Store.Remove(r))
 	}
-	if err := e.Store.Settle(r.UID); err != nil {
-		return nil, errors.Join(err, e.rollBack(op, r))
+	if op.inDoubt {
+		if err := e.Store.Settle(r.UID); err != nil {
+			return nil, errors.Join(err, e.rollBack(op, r))
+		}
 	}
 	if err := e.complete(op, r, p.specs); err != nil {
 		return nil, errors.Join(err, e.rollBack(op, r))

@@ -337,10 +337,12 @@ func TestClearOutlivesTheProcess(t *testing.T) {
 	r := s.load("u1")
 	must(t, s.Store.Advance(r, record.Change{Phase: record.Releasing}))
 	must(t, s.Store.Advance(r, record.Change{Step: 0, State: step.Undone}))
-	s = s.restart()
+	s.Stop()
+	s = s.newEngine()
 	v, d := s.listen(), s.diary()
-	s.tidy()
+	must(t, s.Index(t.Context()))
 	v.are(t, "told", "clear u1 ssd0")
+	s.tidy()
 	if lines := d.take(); len(lines) > 0 {
 		t.Errorf("undone again: %v", lines)
 	}

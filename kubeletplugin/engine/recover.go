@@ -23,7 +23,7 @@ func (e *Engine) Index(ctx context.Context) error {
 	for _, uid := range uids {
 		e.index(ctx, uid)
 	}
-	return errors.Join(e.Store.SweepOwners(), e.Store.SweepTemporary(), e.exhume())
+	return errors.Join(e.Store.SweepOwners(), e.Store.SweepTemporary())
 }
 
 func (e *Engine) index(ctx context.Context, uid string) {
@@ -42,6 +42,13 @@ func (e *Engine) index(ctx context.Context, uid string) {
 		return
 	case r == nil:
 		return
+	}
+	if r.Released() { // its process ended right after that
+		e.clear(r)
+		if err = e.Store.Remove(r); err == nil {
+			return
+		}
+		e.report(ctx, ReasonRecoveryFailed, r, err.Error())
 	}
 	if err := e.Store.Acquire(r); err != nil {
 		e.report(ctx, ReasonRecoveryFailed, r, err.Error())
@@ -103,11 +110,10 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 			e.look(ctx, r, there, expected)
 		}
 	}
-	e.forget()
 	if e.recovered(unfinished) && changed != nil {
 		changed()
 	}
-	if err := errors.Join(e.SweepSpecs(ctx), e.exhume()); err != nil {
+	if err := e.SweepSpecs(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Leftovers stay until the next pass")
 	}
 	return expected
@@ -222,6 +228,9 @@ func (e *Engine) undoHalfway(op *operation) (*record.Record, error) {
 	}
 	if err := op.detach(); err != nil {
 		return nil, err
+	}
+	if r.Released() {
+		return nil, e.release(op, r) // nothing is undone, so there is nothing to tell
 	}
 	e.setRecovering(r, true)
 	return r, e.release(op, r)

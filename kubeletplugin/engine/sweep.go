@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/fettle-dev/fettle/cdi"
 )
@@ -90,24 +89,4 @@ func (e *Engine) named() (map[string]bool, error) {
 		}
 	}
 	return named, nil
-}
-
-// callLife is longer than any call lives: kubelet's end after 45 s.
-const callLife = 10 * time.Minute
-
-func (e *Engine) exhume() error {
-	oldest := e.Now()
-	oldest.Since -= callLife
-	return e.Store.Exhume(oldest)
-}
-
-// forget drops what memory holds of calls that are over.
-func (e *Engine) forget() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for uid, m := range e.late {
-		if e.Uptime()-m.Since > callLife {
-			delete(e.late, uid)
-		}
-	}
 }

@@ -37,16 +37,17 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment) (*record.Record
 	if err != nil {
 		return nil, err
 	}
-	defer hold.Release()
-	if err := e.Store.Bury(op.uid, arrived); err != nil {
-		// A full disk must not keep pods from ending; and where nothing can be written, no late Prepare gets far.
-		klog.FromContext(op.ctx).V(2).Info("Remembered in memory only", "claimUID", op.uid, "reason", err)
-		e.mu.Lock()
-		e.late[op.uid] = arrived
-		e.mu.Unlock()
+	defer func() {
+		if op.later == nil {
+			hold.Release()
+		}
+	}()
+	if err := hold.Bury(op.ctx, arrived); err != nil {
+		// A failing disk must not keep pods from ending. What a late Prepare then makes is collected.
+		klog.FromContext(op.ctx).Error(err, "A Prepare that was overtaken may not be refused", "claimUID", op.uid)
 	}
-	if r == nil && e.Store.InDoubt(op.uid) {
-		if r, err = e.rebuild(op.ctx, op.uid); err != nil {
+	if op.inDoubt {
+		if r, err = e.rebuild(op); err != nil {
 			return nil, err
 		}
 	}
@@ -56,22 +57,43 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment) (*record.Record
 	if err := op.detach(); err != nil {
 		return nil, err
 	}
-	return r, e.release(op, r)
+	if err := e.undo(op.ctx, op, r); err != nil {
+		return r, err
+	}
+	// The locks are kept meanwhile: who comes next waits for a moment, and finds nothing.
+	op.later = func() {
+		defer hold.Release()
+		if err := e.Store.Remove(r); err != nil {
+			klog.FromContext(op.ctx).Error(err, "A record stays until the next pass", "claimUID", op.uid)
+		}
+	}
+	return r, nil
 }
 
-// release undoes the steps in reverse and forgets the claim. The record stays where a step could not be undone, so that it is tried
-// again, from there.
+// release gives back what a claim holds, and forgets it. The record stays where a step could not be undone, so that it is tried again,
+// from there.
 func (e *Engine) release(op *operation, r *record.Record) error { return e.releaseIn(op.ctx, op, r) }
 
 func (e *Engine) releaseIn(ctx context.Context, op *operation, r *record.Record) error {
-	noted := r.Phase == record.Releasing
-	if !noted && len(r.Steps) > 0 {
-		// What cannot be written down is undone all the same: undoing it twice does no harm, and it may be the disk that is full.
-		noted = e.Store.Advance(r, record.Change{Phase: record.Releasing}) == nil
+	if err := e.undo(ctx, op, r); err != nil {
+		return err
+	}
+	return e.Store.Remove(r)
+}
+
+// undo undoes the steps in reverse. When it returns without an error the claim holds nothing, which is certain; its record may still be
+// there. What cannot be written down before is undone all the same: undoing it twice does no harm, and it may be the disk that is full.
+func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record) error {
+	var next record.Change // not yet noted
+	if r.Phase != record.Releasing {
+		next.Phase = record.Releasing
 	}
 	for i := len(r.Steps) - 1; i >= 0; i-- {
 		if r.Steps[i].State == step.Undone {
 			continue
+		}
+		if next != (record.Change{}) {
+			_ = e.Store.Advance(r, next)
 		}
 		op.is("undoes step " + r.Steps[i].String())
 		op.undoes(r)
@@ -83,16 +105,16 @@ func (e *Engine) releaseIn(ctx context.Context, op *operation, r *record.Record)
 			}
 			return err
 		}
-		if noted {
-			noted = e.Store.Advance(r, record.Change{Step: i, State: step.Undone}) == nil
-		}
+		next = record.Change{Step: i, State: step.Undone}
 	}
-	if e.Clear != nil {
-		e.Clear(r) // before the record goes: nobody would come back to it
+	// Before the record is released: nobody would come back to it.
+	e.clear(r)
+	if err := e.Store.Settle(r.UID); err != nil {
+		return err
 	}
-	if err := e.Store.Remove(r); err != nil {
+	if err := e.Store.Release(r, next); err != nil {
 		return err
 	}
 	e.setRecovering(r, false)
-	return e.Store.Settle(r.UID)
+	return nil
 }

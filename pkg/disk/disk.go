@@ -34,6 +34,8 @@ type FS interface {
 // File is an open file that is written.
 type File interface {
 	Write(p []byte) (int, error)
+	// WriteAt writes over what is there. Within the file's length no more than the data has to be made durable.
+	WriteAt(p []byte, off int64) (int, error)
 	Truncate(size int64) error
 	Chmod(mode fs.FileMode) error
 	// Sync makes content and metadata durable, Datasync content and length only.

@@ -70,8 +70,17 @@ func TestLostAndAddedBytes(t *testing.T) {
 	}
 }
 
-// judge decodes what is damaged and wants the record that it was, or ErrDamaged.
+// judge decodes what is damaged, with room and without, and wants the record that it was, or ErrDamaged.
 func judge(t *testing.T, what string, damaged []byte, state *Record) string {
+	t.Helper()
+	verdict := judgeOne(t, what, damaged, state)
+	if roomy := judgeOne(t, what+", with room", append(bytes.Clone(damaged), make([]byte, 100)...), state); roomy != verdict {
+		t.Errorf("%s: %s, with room %s", what, verdict, roomy)
+	}
+	return verdict
+}
+
+func judgeOne(t *testing.T, what string, damaged []byte, state *Record) string {
 	t.Helper()
 	r, err := decode(damaged, fullUID)
 	switch {
@@ -103,7 +112,7 @@ func TestTornEnd(t *testing.T) {
 			return
 		}
 		same(t, what, want.state, r)
-		if r.valid != int64(want.end) || r.torn != (len(torn) > want.end) {
+		if r.valid != int64(want.end) || r.torn != (len(said(torn)) > want.end) {
 			t.Errorf("%s: torn %v, valid up to %d, want %d", what, r.torn, r.valid, want.end)
 		}
 	}
@@ -119,6 +128,9 @@ func TestTornEnd(t *testing.T) {
 		hole := bytes.Clone(data)
 		clear(hole[chapters[i].end:c.end])
 		check(fmt.Sprintf("zeros for change %d", i), hole, &chapters[i])
+		front := append(bytes.Clone(data[:c.end]), make([]byte, 100)...)
+		clear(front[chapters[i].end : (chapters[i].end+c.end)/2])
+		check(fmt.Sprintf("zeros for the first half of change %d", i), front, &chapters[i])
 	}
 }
 

@@ -49,7 +49,7 @@ func prepared(t *testing.T, s *Store) *Record {
 // torn has the beginning of a change behind its record.
 func torn(t *testing.T, s *Store) *Record {
 	r := prepared(t, s)
-	data := append(read(t, path(s, "u1")), `{"length":21,"crc`...)
+	data := append(said(read(t, path(s, "u1"))), `{"length":21,"crc`...)
 	must(t, os.WriteFile(path(s, "u1"), data, 0o600))
 	return load(t, s, r.UID)
 }
@@ -125,17 +125,6 @@ func writes() map[string]write {
 			},
 			act: (*Store).Acquire, names: name, halves: true,
 		},
-		"bury": {
-			arrange: func(*testing.T, *Store) *Record { return holding("u1") },
-			act:     func(s *Store, r *Record) error { return s.Bury(r.UID, at(7)) }, names: "u1",
-		},
-		"bury again": {
-			arrange: func(t *testing.T, s *Store) *Record {
-				must(t, s.Bury("u1", at(5)))
-				return holding("u1")
-			},
-			act: func(s *Store, r *Record) error { return s.Bury(r.UID, at(7)) }, names: "u1", halves: true,
-		},
 		"set aside": {
 			arrange: func(t *testing.T, s *Store) *Record {
 				r := holding("u1", "gpu-0")
@@ -175,7 +164,7 @@ func meaning(t *testing.T, s *Store, uid string) string {
 	for _, gpu := range []string{"gpu-0", "gpu-1", "gpu-" + uid} {
 		held[gpu] = slices.Contains(holders(t, s, gpu), uid)
 	}
-	return fmt.Sprintf("%s, holds %v, in doubt %v, %v", state, held, s.InDoubt(uid), s.CheckArrival(uid, at(6)))
+	return fmt.Sprintf("%s, holds %v, in doubt %v", state, held, s.InDoubt(uid))
 }
 
 // TestEveryWriteFails makes each operation of each call fail, in every way that a disk has. The error is clear, what the call is about
@@ -294,11 +283,10 @@ func TestEveryReadFails(t *testing.T) {
 			_, err := s.Load("u1")
 			return err
 		},
-		"check": func(s *Store) error { return s.CheckFree(holding("u2", "gpu-0")) },
-		"check a share": func(s *Store) error {
-			return s.CheckFree(sharing("a", "u2", "gpu-1"))
-		},
 		"acquire": func(s *Store) error { return s.Acquire(holding("u2", "gpu-0")) },
+		"acquire a share": func(s *Store) error {
+			return s.Acquire(sharing("a", "u2", "gpu-1"))
+		},
 		"holders": func(s *Store) error {
 			uids, err := s.Holders(pool, "gpu-0")
 			if err == nil && slices.Equal(uids, []string{"u1"}) {
@@ -314,13 +302,11 @@ func TestEveryReadFails(t *testing.T) {
 			_, err := s.Damaged()
 			return err
 		},
-		"arrival": func(s *Store) error { return s.CheckArrival("u1", at(6)) },
 	}
 	for name, ask := range questions {
 		for _, lost := range []bool{false, true} {
 			s := open(t)
 			put(t, s, holding("u1", "gpu-0"), sharing("a", "u3", "gpu-1"))
-			must(t, s.Bury("u1", at(5)))
 			if lost {
 				must(t, s.SetAside("u1"))
 			}
@@ -387,7 +373,7 @@ func TestFailedChangeIsNotMade(t *testing.T) {
 			same(t, name, r, load(t, s, "u1"))
 			line, err := frame(head{}, then)
 			must(t, err)
-			if got := string(read(t, path(s, "u1"))); got != string(before)+string(line) {
+			if got := string(said(read(t, path(s, "u1")))); got != string(said(before))+string(line) {
 				t.Errorf("%s: the file is %s", name, got)
 			}
 		}
@@ -443,9 +429,21 @@ func TestPowerLoss(t *testing.T) {
 		note(renewed, c.Phase == Prepared, err)
 	}
 	for _, i := range []int{1, 0} {
-		note(renewed, false, s.Advance(renewed, Change{Step: i, State: step.Undone}))
+		err := s.Advance(renewed, Change{Step: i, State: step.Undone})
+		note(renewed, renewed.Released(), err)
 	}
-	note(nil, true, s.Remove(renewed))
+	note(nil, false, s.Remove(renewed)) // that it is released is certain
+	plain := stepping("u1", 0)
+	plain.Phase = Prepared
+	note(plain, true, s.Create(plain))
+	note(plain, true, s.Release(plain, Change{Phase: Releasing}))
+	found, err := s.Load("u1")
+	must(t, err)
+	note(nil, true, s.Release(found, Change{})) // who only found it so cannot know
+	again := stepping("u1", 0)
+	again.Phase = Prepared
+	note(again, true, s.Create(again))
+	note(nil, true, s.Remove(again))
 
 	seen, shown := 0, map[string]int{}
 	log := in.Log()

@@ -3,6 +3,7 @@
 package record
 
 import (
+	"bytes"
 	"flag"
 	"io/fs"
 	"os"
@@ -140,7 +141,7 @@ func holders(t testing.TB, s *Store, gpu string) []string {
 
 func path(s *Store, uid string) string { return filepath.Join(s.dir, claimsDir, uid+suffix) }
 
-// content is every file and link of the store but the lock, with what is in it.
+// content is every file and link of the store but the lock, with what is in it but for room.
 func content(t testing.TB, s *Store) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -157,7 +158,7 @@ func content(t testing.TB, s *Store) map[string]string {
 			return err
 		}
 		data, err := os.ReadFile(name)
-		out[local] = string(data)
+		out[local] = string(said(data))
 		return err
 	}))
 	return out
@@ -176,6 +177,25 @@ func files(t testing.TB, s *Store) []string {
 
 // fullUID names the claim of full, which is also the one in the golden files.
 const fullUID = "0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11"
+
+// claimed locks a claim and does something with the hold.
+func claimed(t testing.TB, s *Store, uid string, do func(h *Hold) error) error {
+	t.Helper()
+	h, err := s.LockClaim(t.Context(), uid)
+	must(t, err)
+	defer h.Release()
+	return do(h)
+}
+
+func bury(t testing.TB, s *Store, uid string, arrived Moment) {
+	t.Helper()
+	must(t, claimed(t, s, uid, func(h *Hold) error { return h.Bury(t.Context(), arrived) }))
+}
+
+func arrival(t testing.TB, s *Store, uid string, arrived Moment) error {
+	t.Helper()
+	return claimed(t, s, uid, func(h *Hold) error { return h.CheckArrival(arrived) })
+}
 
 // full is a record with every field set.
 func full() *Record {
@@ -211,7 +231,10 @@ type chapter struct {
 	state *Record
 }
 
-// story is the file of full after its whole life, and what it held after each change.
+// said is a file without its room.
+func said(data []byte) []byte { return bytes.TrimRight(data, "\x00") }
+
+// story is the file of full after its whole life, without its room, and what it held after each change.
 func story(t testing.TB) ([]byte, []chapter) {
 	t.Helper()
 	s, r := open(t), full()
@@ -219,6 +242,7 @@ func story(t testing.TB) ([]byte, []chapter) {
 	note := func() []byte {
 		data, err := os.ReadFile(path(s, fullUID))
 		must(t, err)
+		data = said(data)
 		chapters = append(chapters, chapter{end: len(data), state: clone(r)})
 		return data
 	}

@@ -21,6 +21,9 @@ import (
 //	{"length":21,"crc32c":"5e6f7a8b"}
 //	{"phase":"prepared"}
 //
+// Behind them is room for the changes to come: zeros, as many as there are, which say nothing. A change that is written into it makes
+// the file no longer, and so is durable at the cost of its own bytes.
+//
 // Version 1 was a single JSON object with the member "version", rewritten at each change.
 const (
 	// FormatVersion is the version that this package writes.
@@ -70,6 +73,14 @@ func encode(r *Record) ([]byte, error) {
 	return data, nil
 }
 
+// withRoom adds room for two changes of each step and those of the phase.
+func withRoom(data []byte, r *Record) []byte {
+	const change, block = 80, 4096
+	length := len(data) + change*(2*len(r.Steps)+4)
+	length += block - 1 - (length-1)%block
+	return append(data, make([]byte, length-len(data))...)
+}
+
 // decode reads a file of the claim uid. A torn end is dropped: it was never known to be written.
 func decode(data []byte, uid string) (*Record, error) {
 	first, body, rest, err := cut(data)
@@ -102,6 +113,9 @@ func decode(data []byte, uid string) (*Record, error) {
 // replay applies the changes of a file, up to where it is torn. Changes that were not synced may be lost in any order, and a lost
 // one leaves zeros, which no frame has; what follows them was not synced either.
 func (r *Record) replay(data, rest []byte, strict bool) error {
+	room := len(rest)
+	rest = bytes.TrimRight(rest, "\x00")
+	data = data[:len(data)-room+len(rest)]
 	for len(rest) > 0 {
 		_, body, after, err := cut(rest)
 		if err != nil && !cutOff(rest) {

@@ -31,8 +31,8 @@ func read(t testing.TB, name string) []byte {
 	return data
 }
 
-// TestFormat holds the bytes of format version 2: a released version must read what an older one wrote. A change of this file is a
-// new format version.
+// TestFormat holds the bytes of format version 2, without room: a released version must read what an older one wrote. A change of this
+// file is a new format version.
 func TestFormat(t *testing.T) {
 	got, chapters := story(t)
 	if *update {
@@ -53,6 +53,36 @@ func TestFormat(t *testing.T) {
 			t.Errorf("after %d changes: torn %v, valid up to %d of %d", i, r.torn, r.valid, c.end)
 		}
 	}
+}
+
+// TestRoom: the zeros behind a record are room for all that can happen to it, and a file of an earlier release, which has none, gets
+// longer.
+func TestRoom(t *testing.T) {
+	for _, steps := range []int{0, 1, 30, 200} {
+		s, r := open(t), stepping("u1", steps)
+		must(t, s.Create(r))
+		before := read(t, path(s, "u1"))
+		if len(before)%4096 != 0 {
+			t.Errorf("%d steps: the file has %d bytes, want whole blocks", steps, len(before))
+		}
+		same(t, "with room", r, load(t, s, "u1"))
+		for i := range steps {
+			advance(t, s, r, Change{Step: i, State: step.Done})
+		}
+		advance(t, s, r, Change{Phase: Prepared}, Change{Phase: Releasing})
+		for i := range steps {
+			advance(t, s, r, Change{Step: i, State: step.Undone})
+		}
+		if after := read(t, path(s, "u1")); len(after) != len(before) || !bytes.HasPrefix(after, said(before)) {
+			t.Errorf("%d steps: the file has %d bytes after its life, and had %d", steps, len(after), len(before))
+		}
+		same(t, "after its life", r, load(t, s, "u1"))
+	}
+	s := open(t)
+	must(t, os.WriteFile(path(s, fullUID), read(t, goldenVersion2), 0o600))
+	r := load(t, s, fullUID)
+	advance(t, s, r, Change{State: step.Undone})
+	same(t, "without room", r, load(t, s, fullUID))
 }
 
 // version1 is what format-1.json holds. It had no phase and no states: what was recorded was taken as done.
@@ -96,8 +126,8 @@ func TestFormatVersion1(t *testing.T) {
 	advance(t, s, r, Change{State: step.Undone})
 	want.Steps[0].State = step.Undone
 	same(t, "changed again", want, load(t, s, fullUID))
-	if !bytes.HasPrefix(read(t, path(s, fullUID)), rewritten) {
-		t.Error("the file was written anew: expected the second change to be appended")
+	if !bytes.HasPrefix(read(t, path(s, fullUID)), said(rewritten)) {
+		t.Error("the file was written anew: expected the second change to be written behind it")
 	}
 }
 

@@ -64,7 +64,7 @@ func checkLength(t *testing.T, data []byte, r *Record) {
 	if r.valid == 0 {
 		return
 	}
-	if r.valid > int64(len(data)) || r.torn != (r.valid < int64(len(data))) {
+	if length := int64(len(said(data))); r.valid > length || r.torn != (r.valid < length) {
 		t.Fatalf("torn %v, valid up to %d of %d", r.torn, r.valid, len(data))
 	}
 	part, err := decode(data[:r.valid], r.UID)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"math"
 	"os"
@@ -24,6 +23,8 @@ import (
 // Hold is what one caller has locked.
 type Hold struct {
 	file *os.File
+	// uid is the claim, if it is one that is locked.
+	uid string
 	// Waited: somebody else had a part of it first, so what the caller knew before may be out of date.
 	Waited bool
 }
@@ -42,20 +43,28 @@ const (
 
 // LockClaim waits until nobody else works on the claim, or until ctx ends.
 func (s *Store) LockClaim(ctx context.Context, uid string) (*Hold, error) {
-	h, err := s.hold(ctx, unix.Flock_t{Type: unix.F_WRLCK, Start: offsetOf("claim/" + uid), Len: 1})
+	h, err := s.hold(ctx, claimLock(uid))
 	if err != nil {
 		return nil, fmt.Errorf("claim %s %w", uid, err)
 	}
+	h.uid = uid
 	return h, nil
 }
 
 // TryLockClaim returns nil without an error where somebody else works on the claim.
 func (s *Store) TryLockClaim(uid string) (*Hold, error) {
-	h, err := s.try(unix.Flock_t{Type: unix.F_WRLCK, Start: offsetOf("claim/" + uid), Len: 1})
+	h, err := s.try(claimLock(uid))
 	if err != nil {
 		return nil, fmt.Errorf("lock claim %s: %w", uid, err)
 	}
+	if h != nil {
+		h.uid = uid
+	}
 	return h, nil
+}
+
+func claimLock(uid string) unix.Flock_t {
+	return unix.Flock_t{Type: unix.F_WRLCK, Start: offsetOf("claim/" + uid), Len: 1}
 }
 
 // LockSpecs keeps shared CDI specs where they are (shared) or lets the caller remove some (exclusive). It is held for a moment.
@@ -177,7 +186,5 @@ func poll(ctx context.Context, try func() (bool, error)) (waited bool, err error
 // offsetOf spreads names over the range of offsets: two names that share one wait for each other, which costs time and breaks
 // nothing.
 func offsetOf(name string) int64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(name))
-	return firstOffset + int64(h.Sum64()%(math.MaxInt64-2*firstOffset))
+	return firstOffset + int64(hashOf(name)%(math.MaxInt64-2*firstOffset))
 }

@@ -57,7 +57,7 @@ func (s *Store) Holders(pool, name string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if holder != nil {
+		if holder != nil && !holder.Released() {
 			uids = append(uids, e.Name())
 		}
 	}
@@ -70,7 +70,8 @@ func (s *Store) Held(pool, name string) bool {
 	return err != nil || len(holders) > 0
 }
 
-// holder is the record behind a link, nil where the link is a leftover: its record went first, or is of a later life of the claim.
+// holder is the record behind a link, which may be released, nil where the link is a leftover: its record went first, or is of a later
+// life of the claim.
 func (s *Store) holder(pool, name, uid string) (*Record, error) {
 	r, err := s.Load(uid)
 	switch {
@@ -86,11 +87,15 @@ func (s *Store) holder(pool, name, uid string) (*Record, error) {
 	return nil, fmt.Errorf("device %s/%s may be held: %w", pool, name, err)
 }
 
-// Acquire makes the record's claim a holder of all its devices, or of none. Admin access holds nothing. It may come before the
-// record is there: until then the links count as stale, which harms nobody while the caller holds the claim and the devices.
+// Acquire makes the record's claim a holder of all its devices, or of none, with an *InUseError. Admin access holds nothing. It may come
+// before the record is there: until then the links count as stale, which harms nobody while the caller holds the claim and the devices.
 func (s *Store) Acquire(r *Record) error {
-	if err := s.CheckFree(r); err != nil {
-		return err
+	for i := range r.Devices {
+		if d := &r.Devices[i]; !d.AdminAccess {
+			if err := s.checkFree(d, r.UID); err != nil {
+				return err
+			}
+		}
 	}
 	for i := range r.Devices {
 		if d := &r.Devices[i]; !d.AdminAccess {
@@ -102,19 +107,7 @@ func (s *Store) Acquire(r *Record) error {
 	return nil
 }
 
-// CheckFree returns an *InUseError where a device of the record is held by a claim that it cannot be shared with. The caller holds
-// the devices.
-func (s *Store) CheckFree(r *Record) error {
-	for i := range r.Devices {
-		if d := &r.Devices[i]; !d.AdminAccess {
-			if err := s.checkFree(d, r.UID); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
+// checkFree returns an *InUseError where a device is held by another claim that it cannot be shared with.
 func (s *Store) checkFree(d *Device, uid string) error {
 	entries, err := s.fs.ReadDir(s.deviceDir(d.Pool, d.Name))
 	if ignoreMissing(err) != nil {
@@ -125,6 +118,9 @@ func (s *Store) checkFree(d *Device, uid string) error {
 			continue
 		}
 		other, err := s.holder(d.Pool, d.Name, e.Name())
+		if err == nil && other != nil && other.Released() {
+			other, err = s.takeOver(d, other)
+		}
 		if err != nil {
 			return err
 		}
@@ -141,6 +137,21 @@ func (s *Store) checkFree(d *Device, uid string) error {
 		}
 	}
 	return nil
+}
+
+// takeOver removes a released record that names a device, or returns who has the device. It was left by a process that ended right
+// then: what that noted last may not be certain yet, and the device is nobody's only once it is.
+func (s *Store) takeOver(d *Device, released *Record) (*Record, error) {
+	hold, err := s.TryLockClaim(released.UID)
+	if err != nil || hold == nil {
+		return released, err // somebody works on it
+	}
+	defer hold.Release()
+	now, err := s.holder(d.Pool, d.Name, released.UID)
+	if err != nil || now == nil || !now.Released() {
+		return now, err
+	}
+	return nil, s.Remove(now)
 }
 
 func (s *Store) setOwner(d *Device, uid string) error {

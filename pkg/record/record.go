@@ -36,6 +36,8 @@ type Record struct {
 	// valid is how much of the file was understood; what follows was torn off when a process or the power went.
 	valid int64
 	torn  bool
+	// lasting: that the claim holds nothing outlives a power loss.
+	lasting bool
 }
 
 // Step is one effect and how far it is.
@@ -74,9 +76,12 @@ const (
 	Prepared Phase = "prepared"
 	// Renewing: the claim was prepared in an earlier boot and its effects are being applied again. What its pod wrote is its own.
 	Renewing Phase = "renewing"
-	// Releasing: steps are being undone. There is no way back.
+	// Releasing: steps are being undone. There is no way back. With the last of them the record is released.
 	Releasing Phase = "releasing"
 )
+
+// Released says whether everything is undone. The claim holds nothing then, and its record counts as none: whoever meets it removes it.
+func (r *Record) Released() bool { return r.Phase == Releasing && r.allSteps(step.Undone) }
 
 // nextPhases is the table of legal changes.
 func nextPhases(p Phase) []Phase {

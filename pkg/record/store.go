@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -15,23 +16,21 @@ import (
 )
 
 const (
-	claimsDir     = "claims"
-	ownersDir     = "owners"
-	tombstonesDir = "tombstones"
-	damagedDir    = "damaged"
-	lockFile      = "lock"
-	suffix        = ".json"
+	claimsDir  = "claims"
+	ownersDir  = "owners"
+	damagedDir = "damaged"
+	lockFile   = "lock"
+	suffix     = ".json"
 )
 
-func directories() []string { return []string{claimsDir, ownersDir, tombstonesDir, damagedDir} }
+func directories() []string { return []string{claimsDir, ownersDir, damagedDir} }
 
 // Store is a directory of records:
 //
 //	claims/UID.json          one Record
 //	owners/POOL_DEVICE/UID   a link for each claim that holds the device; its target says how
-//	tombstones/UID           when the claim was last given back
 //	damaged/UID              a file that could not be read, set aside until the claim is prepared or given back
-//	lock                     byte ranges of it are locked, one a claim and one a device
+//	lock                     byte ranges of it are locked, one a claim and one a device; it holds the tombstones
 //
 // The links are what makes "who holds this device" one directory, however many claims the node has. They are never synced: after a
 // power loss they are made anew from the records.
@@ -43,7 +42,10 @@ type Store struct {
 // Open makes the store's directories where they are missing.
 func Open(fsys disk.FS, dir string) (*Store, error) {
 	s := &Store{fs: fsys, dir: dir}
-	return s, s.makeDirs()
+	if err := s.makeDirs(); err != nil {
+		return s, err
+	}
+	return s, s.openTombstones()
 }
 
 func (s *Store) makeDirs() error {
@@ -94,22 +96,23 @@ func (s *Store) Create(r *Record) error {
 }
 
 func (s *Store) write(path string, data []byte, r *Record) error {
-	err := disk.ReplaceDurably(s.fs, path, data, 0o600)
+	whole := withRoom(data, r)
+	err := disk.ReplaceDurably(s.fs, path, whole, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		// The directories are missing after Destroy, when a retired node is taken back.
 		if err = s.makeDirs(); err == nil {
-			err = disk.ReplaceDurably(s.fs, path, data, 0o600)
+			err = disk.ReplaceDurably(s.fs, path, whole, 0o600)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	r.valid, r.torn = int64(len(data)), false
+	r.valid, r.torn, r.lasting = int64(len(data)), false, r.Released()
 	return nil
 }
 
-// Advance writes down a change and makes it. Only the change to Prepared is synced: any other is safe to lose, since a step that
-// was done may be done again, and one that was undone be undone again. The caller holds the claim.
+// Advance writes down a change and makes it. Only the changes to Prepared and to what is released are synced: any other is safe to
+// lose, since a step that was done may be done again, and one that was undone be undone again. The caller holds the claim.
 func (s *Store) Advance(r *Record, c Change) error {
 	if err := r.check(c); err != nil {
 		return err
@@ -118,34 +121,34 @@ func (s *Store) Advance(r *Record, c Change) error {
 	if err != nil {
 		return err
 	}
+	next := *r
+	next.Steps = slices.Clone(r.Steps)
+	next.apply(c)
 	if r.valid == 0 { // read from a file of an older version, which cannot be appended to
-		next := *r
-		next.Steps = append([]Step(nil), r.Steps...)
-		next.apply(c)
 		data, err := rewrite(&next)
 		if err == nil {
-			err = s.write(path, data, r)
+			err = s.write(path, data, &next)
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			*r = next
 		}
-		r.apply(c)
-		return nil
+		return err
 	}
 	data, err := frame(head{}, c)
 	if err == nil {
-		err = s.append(path, data, r, c.Phase == Prepared)
+		err = s.append(path, data, r, c.Phase == Prepared || next.Released())
 	}
 	if err != nil {
 		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	r.apply(c)
 	r.valid += int64(len(data))
+	r.lasting = r.Released()
 	return nil
 }
 
 func (s *Store) append(path string, data []byte, r *Record, sync bool) error {
-	f, err := s.fs.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	f, err := s.fs.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -154,7 +157,7 @@ func (s *Store) append(path string, data []byte, r *Record, sync bool) error {
 	}
 	if err == nil {
 		r.torn = true // until the call succeeds: what is there of it is not known before
-		_, err = f.Write(data)
+		_, err = f.WriteAt(data, r.valid)
 	}
 	if err == nil && sync {
 		err = f.Datasync()
@@ -163,6 +166,19 @@ func (s *Store) append(path string, data []byte, r *Record, sync bool) error {
 		r.torn = false
 	}
 	return err
+}
+
+// Release makes the last change, after which nothing is left to undo, and makes certain that the claim holds nothing any more: where
+// that cannot be noted, by removing the record. What it leaves is for Remove, and need not be removed soon. No change is for a record
+// that is released already. The caller holds the claim and its devices.
+func (s *Store) Release(r *Record, last Change) error {
+	if last != (Change{}) {
+		_ = s.Advance(r, last) // what comes of it is looked at next
+	}
+	if r.lasting {
+		return nil
+	}
+	return s.Remove(r)
 }
 
 // Remove forgets a claim and what it holds. An unknown claim is not an error. The record goes first: a link without a record is
@@ -174,8 +190,9 @@ func (s *Store) Remove(r *Record) error {
 		return err
 	}
 	err = disk.RemoveIfThere(s.fs, path)
-	if err == nil {
+	if err == nil && !r.lasting {
 		err = ignoreMissing(s.fs.SyncDir(filepath.Dir(path)))
+		r.lasting = err == nil
 	}
 	if err != nil {
 		return fmt.Errorf("remove the record of claim %s/%s: %w", r.Namespace, r.Name, err)

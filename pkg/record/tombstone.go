@@ -3,15 +3,17 @@
 package record
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
+	"hash/fnv"
+	"io"
+	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/disk"
+	"golang.org/x/sys/unix"
 )
 
 // Moment is a point in time that two processes of one boot can compare: the boot id and CLOCK_BOOTTIME, which goes on while the
@@ -20,10 +22,6 @@ type Moment struct {
 	BootID string
 	Since  time.Duration
 }
-
-// before says whether m is earlier than other. Moments of different boots are: no call outlives a boot, so a tombstone of another
-// boot is about nobody's call.
-func (m Moment) before(other Moment) bool { return m.BootID == other.BootID && m.Since < other.Since }
 
 // StaleError is returned for a call that arrived before the claim was given back and was overtaken: kubelet reads a claim's object
 // before it is our turn, which may take long.
@@ -34,82 +32,78 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("claim %s was unprepared after this Prepare was sent: nothing is done; kubelet asks again if a pod needs it", e.UID)
 }
 
-// Bury notes that every Prepare of the claim which arrived before a moment is too late. The caller holds the claim.
-func (s *Store) Bury(uid string, arrived Moment) error {
-	if err := checkUID(uid); err != nil {
-		return err
-	}
-	path := s.tombstonePath(uid)
-	if old, err := s.buried(uid); err == nil && old.BootID == arrived.BootID && old.Since >= arrived.Since {
-		return nil
-	}
-	target := arrived.BootID + "@" + strconv.FormatInt(int64(arrived.Since), 10)
-	err := s.fs.Symlink(target, path)
-	if errors.Is(err, fs.ErrExist) { // the older one counts until the newer is there
-		next := s.tombstonePath("." + uid)
-		err = errors.Join(disk.RemoveIfThere(s.fs, next), s.fs.Symlink(target, next))
-		if err == nil {
-			err = s.fs.Rename(next, path)
-		}
-	}
+// Tombstones are a table in the lock file, whose bytes nobody needs for locking: a slot is a hash of the boot id and the moment. No
+// call outlives a boot, so nothing is synced, and what another boot left counts for nothing. Claims that share a slot have the later
+// of their moments, at which a call of theirs that arrived earlier is tried again.
+const (
+	slotsOffset = 4096
+	slots       = 1 << 16
+	slotSize    = 16
+)
+
+// openTombstones takes the space of the table, so that a full disk keeps nobody from writing to it, and removes the files that
+// another version kept them in.
+func (s *Store) openTombstones() error {
+	f, err := os.OpenFile(filepath.Join(s.dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("note that claim %s is given back: %w", uid, err)
+		return fmt.Errorf("open the lock file: %w", err)
+	}
+	_ = unix.Fallocate(int(f.Fd()), 0, slotsOffset, slots*slotSize) // as far as the disk has it
+	_ = os.RemoveAll(filepath.Join(s.dir, "tombstones"))
+	return f.Close()
+}
+
+// slotOf is where the table has a claim.
+func slotOf(uid string) int64 { return slotsOffset + slotSize*int64(hashOf("claim/"+uid)%slots) }
+
+func hashOf(text string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text))
+	return h.Sum64()
+}
+
+// Bury notes that every Prepare of the locked claim which arrived before a moment is too late.
+func (h *Hold) Bury(ctx context.Context, arrived Moment) error {
+	slot := unix.Flock_t{Type: unix.F_WRLCK, Start: slotOf(h.uid), Len: slotSize} // it may be another claim's, too
+	if _, err := poll(ctx, func() (bool, error) { return set(h.file, slot) }); err != nil {
+		return fmt.Errorf("note that claim %s is given back: its place %w", h.uid, err)
+	}
+	old, err := h.buried(arrived.BootID)
+	if err == nil && old < arrived.Since {
+		var data [slotSize]byte
+		binary.LittleEndian.PutUint64(data[:8], hashOf(arrived.BootID))
+		binary.LittleEndian.PutUint64(data[8:], uint64(arrived.Since))
+		_, err = h.file.WriteAt(data[:], slot.Start)
+	}
+	slot.Type = unix.F_UNLCK
+	_, unlockErr := set(h.file, slot)
+	if err := errors.Join(err, unlockErr); err != nil {
+		return fmt.Errorf("note that claim %s is given back: %w", h.uid, err)
 	}
 	return nil
 }
 
-// CheckArrival returns a *StaleError for a call that arrived before the claim was last given back. The caller holds the claim.
-func (s *Store) CheckArrival(uid string, arrived Moment) error {
-	buried, err := s.buried(uid)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+// CheckArrival returns a *StaleError for a call that arrived before the locked claim was last given back.
+func (h *Hold) CheckArrival(arrived Moment) error {
+	buried, err := h.buried(arrived.BootID)
 	if err != nil {
-		return err
+		return fmt.Errorf("look up when claim %s was given back: %w", h.uid, err)
 	}
-	if arrived.before(buried) {
-		return &StaleError{UID: uid}
+	if arrived.Since < buried {
+		return &StaleError{UID: h.uid}
 	}
 	return nil
 }
 
-func (s *Store) buried(uid string) (Moment, error) {
-	target, err := s.fs.Readlink(s.tombstonePath(uid))
-	if err != nil {
-		return Moment{}, fmt.Errorf("look up when claim %s was given back: %w", uid, err)
+// buried is when the claim was last given back in a boot, 0 for never.
+func (h *Hold) buried(bootID string) (time.Duration, error) {
+	var data [slotSize]byte
+	_, err := h.file.ReadAt(data[:], slotOf(h.uid))
+	if errors.Is(err, io.EOF) { // a new file that is not so long yet
+		return 0, nil
 	}
-	boot, since, _ := strings.Cut(target, "@")
-	n, err := strconv.ParseInt(since, 10, 64)
-	if err != nil {
-		return Moment{}, nil //nolint:nilerr // nothing that Bury wrote: about nobody's call
+	if err != nil || binary.LittleEndian.Uint64(data[:8]) != hashOf(bootID) {
+		return 0, err
 	}
-	return Moment{BootID: boot, Since: time.Duration(n)}, nil
+	return time.Duration(binary.LittleEndian.Uint64(data[8:])), nil
 }
-
-// Exhume removes the tombstones that are older than any call can be, and those of earlier boots.
-func (s *Store) Exhume(oldest Moment) error {
-	uids, err := s.list(tombstonesDir, "")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, uid := range uids {
-		errs = append(errs, s.exhume(uid, oldest))
-	}
-	return errors.Join(errs...)
-}
-
-func (s *Store) exhume(uid string, oldest Moment) error {
-	hold, err := s.TryLockClaim(uid)
-	if err != nil || hold == nil {
-		return err
-	}
-	defer hold.Release()
-	buried, err := s.buried(uid)
-	if err == nil && buried.BootID == oldest.BootID && !buried.before(oldest) {
-		return nil
-	}
-	return disk.RemoveIfThere(s.fs, s.tombstonePath(uid))
-}
-
-func (s *Store) tombstonePath(uid string) string { return filepath.Join(s.dir, tombstonesDir, uid) }

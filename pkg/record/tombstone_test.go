@@ -4,8 +4,12 @@ package record
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,10 +42,10 @@ func TestArrivals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
 			for _, m := range tt.buried {
-				must(t, s.Bury("u1", m))
+				bury(t, s, "u1", m)
 			}
-			must(t, s.CheckArrival("u2", tt.arrived))
-			err := s.CheckArrival("u1", tt.arrived)
+			must(t, arrival(t, s, "u2", tt.arrived))
+			err := arrival(t, &Store{fs: s.fs, dir: s.dir}, "u1", tt.arrived)
 			if !tt.stale {
 				must(t, err)
 				return
@@ -54,45 +58,105 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-// TestCorruptTombstones: what nobody wrote is about nobody's call, and does not stay.
-func TestCorruptTombstones(t *testing.T) {
-	for _, target := range []string{"boot-1", "boot-1@", "@5", "boot-1@x", "boot-1@5@", "boot-1@99999999999999999999", "../claims/u1.json"} {
-		s := open(t)
-		put(t, s, holding("u1", "gpu-0"))
-		must(t, os.Symlink(target, s.tombstonePath("u1")))
-		must(t, s.CheckArrival("u1", at(0)))
-		must(t, s.Bury("u1", at(5)))
-		if err := s.CheckArrival("u1", at(4)); err == nil {
-			t.Errorf("%q: kept although the claim was given back", target)
+// sharers are claims whose tombstones are in one place.
+func sharers(t *testing.T, count int) []string {
+	t.Helper()
+	uids := []string{"u1"}
+	for i := 0; len(uids) < count; i++ {
+		if uid := fmt.Sprintf("other-%d", i); slotOf(uid) == slotOf("u1") {
+			uids = append(uids, uid)
 		}
-		must(t, os.Remove(s.tombstonePath("u1")))
-		must(t, os.Symlink(target, s.tombstonePath("u1")))
-		must(t, s.Exhume(at(0)))
-		if diff := cmp.Diff([]string{"claims/u1.json", "owners/node-1_gpu_gpu-0/u1"}, files(t, s)); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", target, diff)
+	}
+	return uids
+}
+
+// TestSharedTombstone: two claims in one place lose neither's moment, and one that comes later than both is nobody's to refuse.
+func TestSharedTombstone(t *testing.T) {
+	uids := sharers(t, 4)
+	for range 20 {
+		s := open(t)
+		var wg sync.WaitGroup
+		for i, uid := range uids {
+			wg.Go(func() { bury(t, s, uid, at(time.Duration(i+1))) })
+		}
+		wg.Wait()
+		for _, uid := range uids {
+			must(t, arrival(t, s, uid, at(4)))
+			if err := arrival(t, s, uid, at(3)); err == nil {
+				t.Errorf("claim %s: a moment was lost", uid)
+			}
 		}
 	}
 }
 
-// TestExhume removes what no call can be older than, and leaves what somebody may be about to look at.
-func TestExhume(t *testing.T) {
+// TestTombstonesAreApart: none is another's, nor a byte that is locked for something else.
+func TestTombstonesAreApart(t *testing.T) {
+	seen := map[int64]bool{}
+	for i := range 1000 {
+		slot := slotOf(fmt.Sprintf("u%d", i))
+		seen[slot] = true
+		if slot%slotSize != 0 || slot < slotsOffset || slot > slotsOffset+(slots-1)*slotSize {
+			t.Fatalf("u%d is at %d", i, slot)
+		}
+	}
+	if len(seen) < 950 {
+		t.Errorf("1000 claims are in %d places", len(seen))
+	}
+}
+
+// TestTombstonesHaveSpace: it is taken at the start, so that a disk that fills up later keeps nobody from burying.
+func TestTombstonesHaveSpace(t *testing.T) {
 	s := open(t)
-	for uid, m := range map[string]Moment{
-		"older": at(4), "equal": at(5), "younger": at(6), "locked": at(3), "other-boot": {BootID: "boot-0", Since: 9},
-	} {
-		must(t, s.Bury(uid, m))
-	}
-	must(t, os.WriteFile(s.tombstonePath("file"), nil, 0o600))
-	hold, err := s.LockClaim(t.Context(), "locked")
+	info, err := os.Stat(filepath.Join(s.dir, lockFile))
 	must(t, err)
-	must(t, s.Exhume(at(5)))
-	want := []string{"tombstones/equal", "tombstones/locked", "tombstones/younger"}
-	if diff := cmp.Diff(want, files(t, s)); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if want := int64(slots * slotSize); !ok || info.Size() < want || stat.Blocks*512 < want {
+		t.Errorf("the lock file has %d bytes and %d blocks, want room for %d", info.Size(), stat.Blocks, want)
 	}
-	hold.Release()
-	must(t, s.Exhume(at(7)))
-	if left := files(t, s); len(left) > 0 {
-		t.Errorf("left %v", left)
+}
+
+// TestCorruptTombstones: what nobody wrote is about nobody's call, and does not stay.
+func TestCorruptTombstones(t *testing.T) {
+	s := open(t)
+	lock := filepath.Join(s.dir, lockFile)
+	for _, content := range []string{"", "x", strings.Repeat("\xff", slotsOffset+slots*slotSize), strings.Repeat("{}", 1<<17)} {
+		must(t, os.WriteFile(lock, []byte(content), 0o600))
+		must(t, arrival(t, s, "u1", at(0)))
+		bury(t, s, "u1", at(5))
+		must(t, arrival(t, s, "u1", at(5)))
+		if err := arrival(t, s, "u1", at(4)); err == nil {
+			t.Errorf("%.9q: kept although the claim was given back", content)
+		}
+	}
+}
+
+// TestUnreadableTombstone: what cannot be read is not taken for what is not there.
+func TestUnreadableTombstone(t *testing.T) {
+	s := open(t)
+	h, err := s.LockClaim(t.Context(), "u1")
+	must(t, err)
+	h.Release()
+	if err := h.CheckArrival(at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
+		t.Errorf("error %v, want one that names the claim", err)
+	}
+	if err := h.Bury(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
+		t.Errorf("error %v, want one that names the claim", err)
+	}
+}
+
+// TestFilesOfTombstonesGo: another version kept them in a directory.
+func TestFilesOfTombstonesGo(t *testing.T) {
+	s := open(t)
+	put(t, s, holding("u1", "gpu-0"))
+	before := files(t, s)
+	must(t, os.Mkdir(filepath.Join(s.dir, "tombstones"), 0o700))
+	must(t, os.Symlink("boot-1@5", filepath.Join(s.dir, "tombstones", "u1")))
+	again, err := Open(s.fs, s.dir)
+	must(t, err)
+	if diff := cmp.Diff(before, files(t, again)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "tombstones")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory: %v, want it gone", err)
 	}
 }

@@ -82,7 +82,7 @@ func claimFiles(ctx context.Context, node string, claim *resourceapi.ResourceCla
 
 func filesOf(ctx context.Context, node string, claim *resourceapi.ResourceClaim) ([]string, error) {
 	const script = `for d in /var/lib/fettle /var/run/cdi /var/lib/kubelet/plugins/fettle.dev; do
-		find "$d" -name tombstones -prune -o -name "*$0*" -print; grep -rl "$0" "$d"; done | sort -u`
+		find "$d" -name "*$0*"; grep -rl "$0" "$d"; done | sort -u`
 	out, err := h.OnNode(ctx, node, "sh", "-c", script, string(claim.UID))
 	return lines(out), err
 }

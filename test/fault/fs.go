@@ -128,6 +128,16 @@ func (f *file) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
+func (f *file) WriteAt(p []byte, off int64) (n int, err error) {
+	err = f.change(Op{Kind: Write, Data: bytes.Clone(p), Off: &off}, func(op *Op) error {
+		var err error
+		n, err = f.under.WriteAt(op.Data, off)
+		op.Data = op.Data[:n]
+		return err
+	})
+	return n, err
+}
+
 func (f *file) Truncate(size int64) error {
 	return f.change(Op{Kind: Truncate, Size: size}, func(*Op) error { return f.under.Truncate(size) })
 }

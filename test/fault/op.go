@@ -66,6 +66,8 @@ type Op struct {
 	Size   int64       `json:"size,omitempty"`
 	// Data is what was written. Before a write it is what is to be written.
 	Data []byte `json:"data,omitempty"`
+	// Off is where a write goes that says so. Nil: where the file is, or at its end.
+	Off *int64 `json:"off,omitempty"`
 	// Site is where the code called, innermost first: see Syncs.
 	Site string `json:"site,omitempty"`
 	// Done says that it took effect: of a write, for Data.

@@ -223,6 +223,10 @@ func (r *replay) onFile(at int, op *Op) error {
 	}
 	switch op.Kind {
 	case Write:
+		if op.Off != nil {
+			h.write(write{at: at, op: op, off: *op.Off})
+			return nil
+		}
 		if h.append {
 			h.pos = h.size
 		}

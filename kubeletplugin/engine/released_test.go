@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/fault"
+)
+
+// The answer to an Unprepare comes once it is certain that nothing is held. The record and the links go right after it.
+
+// putOff keeps what is left to do after an answer until the function that it returns is called.
+func (s *site) putOff() (goOn func()) {
+	gate := make(chan struct{})
+	s.afterwards = func(later func()) {
+		<-gate
+		later()
+	}
+	return func() { close(gate) }
+}
+
+// changes are the operations on the disk that were done since an earlier length of the log.
+func (s *site) changes(since int) (kinds []fault.Kind, now int) {
+	log := s.files.Log()
+	for _, op := range log[since:] {
+		if !op.Kind.Read() && op.Done {
+			kinds = append(kinds, op.Kind)
+		}
+	}
+	return kinds, len(log)
+}
+
+// TestAnswerFirst: what an Unprepare does before its answer, and after it.
+func TestAnswerFirst(t *testing.T) {
+	tests := map[string]struct {
+		results       []apiResult
+		before, after []fault.Kind
+	}{
+		"plain": {
+			[]apiResult{aGPU("gpu0"), aGPU("gpu1")},
+			[]fault.Kind{fault.Write, fault.Datasync},
+			[]fault.Kind{fault.Remove, fault.Remove, fault.Remove},
+		},
+		"own spec": {
+			[]apiResult{asAdmin(aGPU("gpu0"))},
+			[]fault.Kind{fault.Write, fault.Remove, fault.Write, fault.Datasync},
+			[]fault.Kind{fault.Remove},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.prepare(allocated("u1", tt.results...))
+			_, since := s.changes(0)
+			goOn := s.putOff()
+			if _, err := s.Unprepare(t.Context(), "u1", s.now()); err != nil {
+				t.Error(err)
+			}
+			before, since := s.changes(since)
+			goOn()
+			s.wg.Wait()
+			after, _ := s.changes(since)
+			if diff := cmp.Diff([][]fault.Kind{tt.before, tt.after}, [][]fault.Kind{before, after}); diff != "" {
+				t.Errorf("operations before and after the answer (-want +got):\n%s", diff)
+			}
+			s.records()
+		})
+	}
+}
+
+// TestNextWaitsForTheRest: who asks for the claim or its device meanwhile is served as soon as the record is gone.
+func TestNextWaitsForTheRest(t *testing.T) {
+	for name, next := range map[string]string{"the same claim": "u1", "another claim": "u2"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *site) {
+				s.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
+				goOn := s.putOff()
+				if _, err := s.Unprepare(t.Context(), "u1", s.now()); err != nil {
+					t.Error(err)
+				}
+				s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
+				asked := s.asking(allocated(next, aGPU("gpu0"), aDisk("ssd0")))
+				beside := s.unpreparing("u3")
+				synctest.Wait()
+				if len(asked) > 0 || len(beside) != 1 {
+					t.Errorf("%d answers before the record is gone, and %d to a claim that has nothing to do with it", len(asked), len(beside))
+				}
+				goOn()
+				got := receive(t, asked)
+				must(t, got.err)
+				s.isWhole(got.record)
+				s.records(next)
+				s.heldBy(next, aGPU("gpu0"), aDisk("ssd0"))
+			})
+		})
+	}
+}
+
+// left is a claim whose process ended between the answer to its Unprepare and what follows it.
+func (s *site) left(uid string, results ...apiResult) {
+	s.t.Helper()
+	s.prepare(allocated(uid, results...))
+	must(s.t, s.Store.Advance(s.load(uid), record.Change{Phase: record.Releasing}))
+	s.heldBy("", results...)
+	s.reasons()
+}
+
+// TestReleasedIsNone: a record that was left so counts as none, and goes at the next start or when anybody meets it. Nobody is told, for
+// nothing happened to the claim.
+func TestReleasedIsNone(t *testing.T) {
+	c := allocated("u1", aGPU("gpu0"))
+	tests := map[string]struct {
+		do   func(s *site)
+		want []string // who has a record and the device in the end
+	}{
+		"the next start":    {func(s *site) { s.neighbour() }, nil},
+		"a round":           {func(s *site) { s.tidy() }, nil},
+		"unprepared again":  {func(s *site) { s.unprepare("u1") }, nil},
+		"prepared again":    {func(s *site) { s.prepare(c) }, []string{"u1"}},
+		"another claim":     {func(s *site) { s.prepare(allocated("u2", aGPU("gpu0"))) }, []string{"u2"}},
+		"for other devices": {func(s *site) { s.prepare(allocated("u1", aGPU("gpu1"))); s.unprepare("u1") }, nil},
+		"a reboot":          {func(s *site) { s.reboot() }, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.left("u1", aGPU("gpu0"))
+			if s.Knows("u1") {
+				t.Error("the claim is known")
+			}
+			tt.do(s)
+			s.records(tt.want...)
+			held := ""
+			if len(tt.want) > 0 {
+				held = tt.want[0]
+			}
+			s.heldBy(held, aGPU("gpu0"))
+			s.reported()
+			if links := s.entries(s.statePath("owners", "node-1_gpu_gpu0")); !cmp.Equal(links, append([]string{}, tt.want...)) {
+				t.Errorf("links %v, want %v", links, tt.want)
+			}
+		})
+	}
+}
