@@ -150,6 +150,7 @@ func (c Controller) addWebhook(
 	}
 	mgr.GetWebhookServer().Register(webhook.Path, &admission.Webhook{Handler: webhook.Handler{
 		Validate: c.Validate,
+		Refer:    references{reader: mgr.GetClient()}.check,
 		Observe:  func(resource, verdict string) { m.reviews.WithLabelValues(resource, verdict).Inc() },
 	}})
 	return errors.Join(

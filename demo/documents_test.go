@@ -17,14 +17,14 @@ const documents = "../docs/user"
 // fence is a block of YAML in a Markdown file.
 var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 
-// TestDocuments checks the YAML that the user's documents show: objects as the API server and admission would, selectors by their
-// type. What is neither is a part of a configuration, whose own tests read it.
+// TestDocuments checks the YAML that the user's documents and the README show: objects as the API server and admission would, selectors
+// by their type. What is neither is a part of a configuration, whose own tests read it.
 func TestDocuments(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(documents, "*.md"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no documents (%v)", err)
 	}
-	for _, path := range paths {
+	for _, path := range append(paths, "../README.md") {
 		for _, block := range fence.FindAllStringSubmatch(read(t, path), -1) {
 			text := block[1]
 			switch {

@@ -20,15 +20,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/demo/internal/play"
 	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
-// decode reads the documents of a manifest as kinds of Kubernetes, strictly.
+// decode reads the documents of a manifest as kinds of Kubernetes and of ours, strictly.
 func decode(text string) error {
-	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	kinds := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds)); err != nil {
+		return err
+	}
+	decoder := serializer.NewCodecFactory(kinds, serializer.EnableStrict).UniversalDeserializer()
 	reader := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	for {
 		document, err := reader.Read()

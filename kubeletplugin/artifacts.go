@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -29,6 +30,8 @@ type fetchParams struct {
 	// Digest and Size are the file's own.
 	Digest string `json:"digest"`
 	Size   int64  `json:"size"`
+	// Optional: the claim can do without the file.
+	Optional bool `json:"optional,omitempty"`
 	// Owner is what the file is kept for: the claim's UID.
 	Owner string `json:"owner"`
 	// Secrets are names of pull secrets in the namespace SecretsIn.
@@ -102,15 +105,43 @@ func (a *artifacts) fetch(ctx context.Context, raw json.RawMessage) error {
 	if err != nil {
 		return err
 	}
+	store, err := a.store()
+	if err != nil {
+		return err
+	}
+	if err := store.Pin(ctx, d, p.Owner); err != nil {
+		return err
+	}
+	return a.bring(ctx, &p)
+}
+
+// errNotFetched is about a file that cannot be brought to the node now.
+var errNotFetched = errors.New("cannot be fetched")
+
+// bring makes sure that a file is here, and promises nothing for later.
+func (a *artifacts) bring(ctx context.Context, p *fetchParams) error {
+	err := a.tryBring(ctx, p)
+	switch {
+	case err == nil:
+		return nil
+	case p.Optional && ctx.Err() == nil:
+		klog.FromContext(ctx).Info("A file that is only wanted in case of need is not here", "reference", p.Reference, "reason", err)
+		return nil
+	}
+	return fmt.Errorf("%s %w: %w", p.Reference, errNotFetched, err)
+}
+
+func (a *artifacts) tryBring(ctx context.Context, p *fetchParams) error {
+	d, err := artifact.ParseDigest(p.Digest)
+	if err != nil {
+		return err
+	}
 	ref, err := artifact.ParseReference(p.Reference)
 	if err != nil {
 		return err
 	}
 	store, err := a.store()
 	if err != nil {
-		return err
-	}
-	if err := store.Pin(ctx, d, p.Owner); err != nil {
 		return err
 	}
 	if blob, err := store.Open(d); err == nil {
@@ -141,6 +172,9 @@ func (a *artifacts) present(_ context.Context, raw json.RawMessage) error {
 		return err
 	}
 	blob, err := a.open(p.Digest)
+	if err != nil && p.Optional {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

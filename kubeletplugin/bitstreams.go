@@ -50,6 +50,8 @@ var (
 	errNotThere = errors.New("does not exist")
 	// errNotResolved is about an object of which the controller does not know yet what it means.
 	errNotResolved = errors.New("is not resolved yet")
+	// errNotStaged is about a file of the host that is not on this node.
+	errNotStaged = errors.New("is not on this node")
 	// errNoFit is about a bitstream that has nothing for a region's interface.
 	errNoFit = errors.New("has no image for the region's interface")
 )
@@ -257,7 +259,7 @@ func (b *bitstreams) ofHost(a about, object *v1alpha1.ClusterFPGABitstream, inte
 		of.Digests = []string{image.Digest}
 		return &bitstream{about: of, image: image}, nil
 	}
-	return nil, fmt.Errorf("%s: %w: stage the file on this node", &of, missing)
+	return nil, fmt.Errorf("%s %w: stage the file: %w", &of, errNotStaged, missing)
 }
 
 func (b *bitstreams) readHost(name, digest string) (region.Image, error) {

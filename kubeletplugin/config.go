@@ -97,6 +97,15 @@ type ArtifactsConfig struct {
 	KeepFree resource.Quantity `json:"keepFree,omitempty"`
 }
 
+func (c ArtifactsConfig) validate() (errs []error) {
+	for name, size := range map[string]resource.Quantity{"maxSize": c.MaxSize, "keepFree": c.KeepFree} {
+		if size.Sign() < 0 {
+			errs = append(errs, fmt.Errorf("artifacts.%s: must not be negative, is %s", name, size.String()))
+		}
+	}
+	return errs
+}
+
 func (c ArtifactsConfig) store() artifact.StoreConfig {
 	return artifact.StoreConfig{MaxBytes: c.MaxSize.Value(), Margin: c.KeepFree.Value()}
 }
@@ -108,6 +117,9 @@ type FPGAConfig struct {
 	// SimulatedNodes is a directory of plain files that stand for FPGAs' device nodes, relative to the host's tree, as a simulator
 	// serves them. It is refused where that tree is /.
 	SimulatedNodes string `json:"simulatedNodes,omitempty"`
+	// BindingConditions has the scheduler wait, before it binds a pod to this node, until the plugin has done what the policies of the
+	// pod's classes ask in bindAfter.
+	BindingConditions bool `json:"bindingConditions,omitempty"`
 }
 
 // NVMLConfig bounds the child process that loads NVIDIA's library.
@@ -169,10 +181,9 @@ func ParseFile(data []byte) (FileConfig, error) {
 		errs = append(errs, fmt.Errorf("nvml.driverRoot: must be an absolute path, is %q", c.NVML.DriverRoot))
 	}
 	errs = append(errs, c.Health.validate()...)
-	for name, size := range map[string]resource.Quantity{"maxSize": c.Artifacts.MaxSize, "keepFree": c.Artifacts.KeepFree} {
-		if size.Sign() < 0 {
-			errs = append(errs, fmt.Errorf("artifacts.%s: must not be negative, is %s", name, size.String()))
-		}
+	errs = append(errs, c.Artifacts.validate()...)
+	if c.FPGA.BindingConditions && !c.FPGA.Programming {
+		errs = append(errs, errors.New("fpga.bindingConditions: needs fpga.programming: true"))
 	}
 	for i, h := range c.HostDevices {
 		if err := h.Validate(); err != nil {

@@ -94,7 +94,11 @@ func (p *Plugin) programmed(ctx context.Context, a region.Attempt) {
 	if a.Claim.Name == "" {
 		about = p.nodeReference()
 	}
-	p.teller.events.Eventf(about, p.nodeReference(), kind, reason, "Program", "%s", truncate(message, maxEventMessage))
+	// Events that are alike but for their text are counted and not kept. So that each region and each image leaves one of its own, the
+	// event says where on the node it was.
+	related := p.nodeReference()
+	related.FieldPath = fmt.Sprintf("regions{%s}.%s{%s}", a.Device, a.Why, a.Image.Digest)
+	p.teller.events.Eventf(about, related, kind, reason, "Program", "%s", truncate(message, maxEventMessage))
 }
 
 // destroy removes all that is kept about regions and files. No claim holds any.
@@ -135,6 +139,9 @@ func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 		if !ok || dev.Region == nil || r.AdminAccess || r.Config.FPGA == nil {
 			continue
 		}
+		if err := fits(c, r, dev.Region.InterfaceID); err != nil {
+			return nil, err
+		}
 		if !f.programming {
 			if err := untouched(c, r); err != nil {
 				return nil, err
@@ -161,13 +168,38 @@ func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 
 // untouched refuses what would need a region to be written to.
 func untouched(c *resourceapi.ResourceClaim, r *claim.Result) error {
-	for name, asked := range map[string]bool{
-		claim.FieldBitstream: r.Config.FPGA.Bitstream != nil, claim.FieldDriverParams: len(r.Config.FPGA.DriverParams) > 0,
+	config := r.Config.FPGA
+	var faults field.ErrorList
+	for _, f := range []struct {
+		name  string
+		asked bool
+	}{
+		{claim.FieldBitstream, config.Bitstream != nil},
+		{claim.FieldDriverParams, len(config.DriverParams) > 0},
+		{claim.FieldFPGARelease, config.OnRelease == v1alpha1.FPGAReleaseBlank},
 	} {
-		if asked {
-			return refusal(c, claim.ReasonForbiddenByPolicy, field.Forbidden(r.At(name),
+		if f.asked {
+			faults = append(faults, field.Forbidden(r.At(f.name),
 				"this node programs no FPGAs: ask an administrator to set fpga.programming in the chart's values, or leave the field out"))
 		}
+	}
+	for i := range config.Policies {
+		if config.Policies[i].Policy.RequireBlank {
+			faults = append(faults, field.Forbidden(config.Policies[i].Path("requireBlank"),
+				"this node wipes no FPGAs: ask an administrator to set fpga.programming in the chart's values, or use another class"))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+}
+
+// fits refuses a device with another interface than the claim is for.
+func fits(c *resourceapi.ResourceClaim, r *claim.Result, id string) error {
+	if want := r.Config.FPGA.InterfaceID; want != "" && want != id {
+		return refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldInterfaceID), want, fmt.Sprintf(
+			"device %s of request %s has %s: select by device.attributes[\"fettle.dev\"].interfaceID", r.Device, r.Request, id)))
 	}
 	return nil
 }
@@ -188,6 +220,8 @@ type wanted struct {
 	config *claim.FPGAEffective
 	// image and blank are nil where there is none.
 	image, blank *bitstream
+	// needsBlank: the blank image must be on the node before the claim is given anything.
+	needsBlank bool
 	// requireBlank: a class refuses a region with traces of another tenant.
 	requireBlank bool
 }
@@ -197,10 +231,6 @@ func (f *fpgas) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim
 	config := r.Config.FPGA
 	w := &wanted{claim: region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}, device: dev, config: config}
 	id := dev.Region.InterfaceID
-	if config.InterfaceID != "" && config.InterfaceID != id {
-		return nil, refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldInterfaceID), config.InterfaceID, fmt.Sprintf(
-			"device %s of request %s has %s: select by device.attributes[\"fettle.dev\"].interfaceID", r.Device, r.Request, id)))
-	}
 	if config.Bitstream != nil {
 		if faults := earlyFaults(c.Namespace, r); len(faults) > 0 {
 			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
@@ -211,7 +241,8 @@ func (f *fpgas) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim
 		}
 		w.image = found
 	}
-	if w.image != nil && config.Program != v1alpha1.ProgramNever {
+	// Also where it is not to be programmed: to know whether a region holds it tells what is in it.
+	if w.image != nil {
 		if faults := r.Allows(c.Namespace, &w.image.about); len(faults) > 0 {
 			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
 		}
@@ -228,7 +259,18 @@ func (f *fpgas) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim
 			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
 	}
 	w.blank = blank
-	return w, nil
+	w.needsBlank, err = f.needsBlank(c.Namespace, dev, config)
+	return w, err
+}
+
+// needsBlank says whether the claim cannot do without the blank image, if there is one. Otherwise it is wanted in case a programming
+// fails, and a registry that is away must keep nobody waiting for it.
+func (f *fpgas) needsBlank(namespace string, dev *device.Device, config *claim.FPGAEffective) (bool, error) {
+	if config.OnRelease == v1alpha1.FPGAReleaseBlank {
+		return true, nil
+	}
+	content, err := f.contents.Read(dev.Name)
+	return content.Unknown || content.Namespace != "" && content.Namespace != namespace, err
 }
 
 // earlyFaults judges a reference by what it says itself, before any registry is asked. A policy that names digests may mean one that only
@@ -236,7 +278,7 @@ func (f *fpgas) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim
 func earlyFaults(namespace string, r *claim.Result) field.ErrorList {
 	config := r.Config.FPGA
 	ref, err := artifact.ParseReference(config.Bitstream.Ref)
-	if config.Bitstream.Ref == "" || config.Program == v1alpha1.ProgramNever || err != nil || config.NamesDigests() {
+	if config.Bitstream.Ref == "" || err != nil || config.NamesDigests() {
 		return nil
 	}
 	return r.Allows(namespace, &claim.Bitstream{
@@ -251,26 +293,22 @@ func refusal(c *resourceapi.ResourceClaim, reason claim.Reason, faults ...*field
 // steps are the fetches, and what is done to the region.
 func (w *wanted) steps(ctx context.Context, p *region.Programmer) (fetches, rest []step.Step, err error) {
 	var image, blank *region.Image
-	for _, b := range []struct {
-		from *bitstream
-		to   **region.Image
-	}{{w.image, &image}, {w.blank, &blank}} {
-		if b.from == nil {
-			continue
-		}
-		*b.to = &b.from.image
-		if b.from.fetch == nil {
-			continue
-		}
-		s, err := b.from.fetch.step(w.claim.UID)
+	if w.image != nil {
+		image = &w.image.image
+	}
+	if w.blank != nil {
+		blank = &w.blank.image
+	}
+	for _, p := range w.fetches() {
+		s, err := p.step(w.claim.UID)
 		if err != nil {
 			return nil, nil, err
 		}
 		fetches = append(fetches, s)
 	}
-	never := image != nil && w.config.Program == v1alpha1.ProgramNever
 	scrub := region.Scrub{
-		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || image == nil, Timeout: w.config.Timeout,
+		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || image == nil, Keep: w.never(),
+		Timeout: w.config.Timeout,
 	}
 	program := region.Program{
 		Device: w.device.Name, Claim: w.claim, Image: image, Mode: w.config.Program, ResetBeforeUse: w.config.ResetBeforeUse,
@@ -280,10 +318,7 @@ func (w *wanted) steps(ctx context.Context, p *region.Programmer) (fetches, rest
 	if err != nil {
 		return nil, nil, err
 	}
-	var makers []func() (step.Step, error)
-	if !never { // to wipe what must be there already would be of no use to anybody
-		makers = append(makers, scrub.Step)
-	}
+	makers := []func() (step.Step, error){scrub.Step}
 	if params != nil {
 		makers = append(makers, params.Step)
 	}
@@ -295,6 +330,23 @@ func (w *wanted) steps(ctx context.Context, p *region.Programmer) (fetches, rest
 		rest = append(rest, s)
 	}
 	return fetches, rest, nil
+}
+
+// never: the region must hold the image already.
+func (w *wanted) never() bool { return w.image != nil && w.config.Program == v1alpha1.ProgramNever }
+
+// fetches are the files that must be brought to the node.
+func (w *wanted) fetches() []fetchParams {
+	var out []fetchParams
+	if w.image != nil && w.image.fetch != nil && !w.never() {
+		out = append(out, *w.image.fetch)
+	}
+	if w.blank != nil && w.blank.fetch != nil {
+		p := *w.blank.fetch
+		p.Optional = !w.needsBlank
+		out = append(out, p)
+	}
+	return out
 }
 
 // params plans the driver parameters. An image that is not programmed sets no clock.

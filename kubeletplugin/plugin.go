@@ -178,6 +178,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 	run(p.publish)
 	run(p.keepOrder)
 	run(p.newReporter().run)
+	if p.config.File.FPGA.BindingConditions {
+		run(p.newBinder().run)
+	}
 	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node, p.health.forgive) })
 	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })
 	group.Go(func() error { return live.serve(ctx, p.config.HealthPort) })

@@ -24,6 +24,9 @@ func resources(node string, v *view) resourceslice.DriverResources {
 		slices := slicesOf(v.published(kind))
 		for i := range slices {
 			taint(slices[i].Devices, v)
+			if kind == device.KindFPGA && v.bindLate {
+				bindLate(slices[i].Devices)
+			}
 		}
 		pools[poolName(node, kind)] = resourceslice.Pool{Slices: slices}
 	}

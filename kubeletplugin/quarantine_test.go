@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
@@ -99,11 +100,12 @@ func TestClearIsNoPardon(t *testing.T) {
 // TestFailedUndoIsPublished: the engine's trouble with a directory reaches the scheduler, and is over when the claim was given back.
 func TestFailedUndoIsPublished(t *testing.T) {
 	root, dir := expand(t, "4xlocalssd"), t.TempDir()
+	client := fake.NewClientset()
 	p, err := New(Config{
 		Node: testNode, Namespace: "fettle-system", HostRoot: root, PluginsDir: filepath.Join(dir, "p"), RegistryDir: filepath.Join(dir, "r"),
 		CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), HTTPAddress: "127.0.0.1:0", HealthPort: 1,
 		File: FileConfig{HostDevices: localSSD()}.withDefaults(),
-	}, Clients{}, "boot-1")
+	}, Clients{Kube: client}, "boot-1")
 	must(t, err)
 	must(t, p.health.ledger.SetTaintsKept(true))
 	t.Cleanup(p.engine.Stop)
@@ -144,6 +146,8 @@ func TestFailedUndoIsPublished(t *testing.T) {
 	if left := taints(); len(left) > 0 {
 		t.Errorf("taints %v after it was given back", left)
 	}
-	_, err = p.engine.Prepare(t.Context(), allocated("u2", result("disk", device.KindHost, name)), p.engine.Now())
+	next := allocated("u2", result("disk", device.KindHost, name))
+	must(t, client.Tracker().Add(next)) // read again where its device was not free at once
+	_, err = p.engine.Prepare(t.Context(), next, p.engine.Now())
 	must(t, err)
 }

@@ -94,7 +94,7 @@ func fpgaReason(err error) string {
 	switch {
 	case tenant:
 		return reasonChipInUse
-	case among(errNotThere, errNotResolved, errNoFit, region.ErrImage):
+	case among(errNotThere, errNotResolved, errNoFit, errNotStaged, errNotFetched, region.ErrImage):
 		return reasonBitstream
 	case driver && dfl.KindOf(err) == dfl.Unknown:
 		return reasonProgramFailed
@@ -122,7 +122,9 @@ func (t *teller) refused(ctx context.Context, c *resourceapi.ResourceClaim, caus
 	}
 	reason := reasonFor(cause)
 	t.events.Eventf(c, nil, corev1.EventTypeWarning, reason, "Prepare", "%s", truncate(cause.Error(), maxEventMessage))
-	return t.setCondition(ctx, c, metav1.ConditionFalse, reason, cause.Error())
+	return t.setCondition(ctx, c, metav1.Condition{
+		Type: conditionPrepared, Status: metav1.ConditionFalse, Reason: reason, Message: cause.Error(),
+	})
 }
 
 // prepared takes back what refused said. Where it said nothing there is nothing to do.
@@ -130,7 +132,9 @@ func (t *teller) prepared(ctx context.Context, c *resourceapi.ResourceClaim) err
 	for i := range c.Status.Devices {
 		d := &c.Status.Devices[i]
 		if d.Driver == v1alpha1.DriverName && meta.IsStatusConditionFalse(d.Conditions, conditionPrepared) {
-			return t.setCondition(ctx, c, metav1.ConditionTrue, reasonPrepared, "the device is ready for the pod")
+			return t.setCondition(ctx, c, metav1.Condition{
+				Type: conditionPrepared, Status: metav1.ConditionTrue, Reason: reasonPrepared, Message: "the device is ready for the pod",
+			})
 		}
 	}
 	return nil
@@ -138,14 +142,10 @@ func (t *teller) prepared(ctx context.Context, c *resourceapi.ResourceClaim) err
 
 // setCondition sets the condition on our devices of a claim. It is an update and not an apply: applying encodes opaque
 // configurations anew, and where their keys were not in order the API server takes that for a change of the allocation.
-func (t *teller) setCondition(
-	ctx context.Context, c *resourceapi.ResourceClaim, status metav1.ConditionStatus, reason, message string,
-) error {
+func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, condition metav1.Condition) error {
 	claims := t.client.ResourceV1().ResourceClaims(c.Namespace)
-	condition := metav1.Condition{
-		Type: conditionPrepared, Status: status, Reason: reason, Message: truncate(message, maxMessage),
-		LastTransitionTime: metav1.NewTime(t.now()),
-	}
+	condition.Message = truncate(condition.Message, maxMessage)
+	condition.LastTransitionTime = metav1.NewTime(t.now())
 	current := c
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
 		if current == nil {
@@ -162,7 +162,7 @@ func (t *teller) setCondition(
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("set the condition %s of claim %s/%s: %w", conditionPrepared, c.Namespace, c.Name, err)
+		return fmt.Errorf("set the condition %s of claim %s/%s: %w", condition.Type, c.Namespace, c.Name, err)
 	}
 	return nil
 }

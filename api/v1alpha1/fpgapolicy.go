@@ -35,6 +35,9 @@ type FPGAPolicy struct {
 	// CoTenancy says who may hold regions of one chip at the same time: Exclusive, SameNamespace or Shared. Unset: SameNamespace. The
 	// strictest of the claims that hold a chip counts.
 	CoTenancy CoTenancy `json:"coTenancy,omitempty"`
+	// BindAfter has pods bound to their node only after their bitstreams are there: Fetched or Loaded. It counts on nodes whose plugin
+	// has fpga.bindingConditions. Unset: at once.
+	BindAfter BindAfter `json:"bindAfter,omitempty"`
 	// MaxTimeout is the longest timeout that a claim may ask for. Unset: 10m.
 	MaxTimeout *metav1.Duration `json:"maxTimeout,omitempty"`
 }
@@ -55,6 +58,22 @@ const (
 // Rank orders the forms, the strictest first.
 func (c CoTenancy) Rank() int {
 	return slices.Index([]CoTenancy{CoTenancyExclusive, CoTenancySameNamespace, CoTenancyShared}, c)
+}
+
+// BindAfter says what must have been done on a node before a pod is bound to it.
+type BindAfter string
+
+// What a pod can wait for.
+const (
+	// BindAfterFetched waits until the bitstream's file is on the node.
+	BindAfterFetched BindAfter = "Fetched"
+	// BindAfterLoaded waits until the region is programmed.
+	BindAfterLoaded BindAfter = "Loaded"
+)
+
+// Rank orders them, the empty one first, the one that asks for the most last.
+func (b BindAfter) Rank() int {
+	return slices.Index([]BindAfter{"", BindAfterFetched, BindAfterLoaded}, b)
 }
 
 // FPGAParamRule allows one driver parameter.
@@ -94,6 +113,7 @@ func (p *FPGAPolicy) validateFPGA(path *field.Path) field.ErrorList {
 	faults = append(faults, eachOf(p.AllowedBitstreams, path.Child("allowedBitstreams"), bitstreamPatternFaults)...)
 	faults = append(faults, eachOf(p.AllowedRegistries, path.Child("allowedRegistries"), registryFaults)...)
 	faults = append(faults, oneOf(p.CoTenancy, path.Child("coTenancy"), CoTenancyExclusive, CoTenancySameNamespace, CoTenancyShared)...)
+	faults = append(faults, oneOf(p.BindAfter, path.Child("bindAfter"), BindAfterFetched, BindAfterLoaded)...)
 	faults = append(faults, timeoutFaults(p.MaxTimeout, path.Child("maxTimeout"))...)
 	if p.AllowedDriverParams != nil && len(p.AllowedDriverParams) == 0 {
 		faults = append(faults, emptyList(path.Child("allowedDriverParams")))

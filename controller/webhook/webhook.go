@@ -39,6 +39,8 @@ type Handler struct {
 	// Validate returns every fault of the Fettle configurations in one of these objects, with the path of its field, and nothing
 	// for an object without one.
 	Validate func(runtime.Object) field.ErrorList
+	// Refer looks at what an object without faults names, for an object of a namespace. Nil: nothing is looked at.
+	Refer func(ctx context.Context, namespace string, object runtime.Object) (faults field.ErrorList, warnings []string)
 	// Observe is told each verdict.
 	Observe func(resource, verdict string)
 }
@@ -54,12 +56,12 @@ func (h Handler) Handle(ctx context.Context, req admission.Request) (response ad
 		}
 		h.Observe(req.Resource.Resource, verdict)
 	}()
-	verdict, response = h.review(req)
+	verdict, response = h.review(ctx, req)
 	return response
 }
 
 // review decodes and validates.
-func (h Handler) review(req admission.Request) (string, admission.Response) {
+func (h Handler) review(ctx context.Context, req admission.Request) (string, admission.Response) {
 	object, err := decode(req.Kind, req.Object.Raw)
 	if err != nil {
 		return Undecided, undecided(err.Error())
@@ -69,8 +71,12 @@ func (h Handler) review(req admission.Request) (string, admission.Response) {
 		return Allowed, admission.Allowed("")
 	}
 	faults := h.Validate(object)
+	var warnings []string
+	if len(faults) == 0 && h.Refer != nil {
+		faults, warnings = h.Refer(ctx, req.Namespace, object)
+	}
 	if len(faults) == 0 {
-		return Allowed, admission.Allowed("")
+		return Allowed, admission.Allowed("").WithWarnings(warnings...)
 	}
 	name := object.GetName()
 	if name == "" {

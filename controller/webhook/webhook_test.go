@@ -3,6 +3,7 @@
 package webhook
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -86,6 +87,43 @@ func TestHandle(t *testing.T) {
 	}
 }
 
+// TestHandleReferences: what is named is looked at where the rest is right, with the namespace of the review.
+func TestHandleReferences(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		object, want, says string
+		asked              bool
+	}{
+		"not for this namespace": {goodClaim, Denied, "not for team-a", true},
+		"faults come first":      {badClaim, Denied, "colour", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked bool
+			h := Handler{
+				Validate: admission.Validate, Observe: func(string, string) {},
+				Refer: func(_ context.Context, namespace string, _ runtime.Object) (field.ErrorList, []string) {
+					asked = true
+					return field.ErrorList{field.Forbidden(field.NewPath("spec"), "not for "+namespace)}, []string{"lost"}
+				},
+			}
+			req := request("ResourceClaim", "v1", tt.object, "")
+			req.Namespace = "team-a"
+			got := h.Handle(t.Context(), req)
+			if got.Allowed || !strings.Contains(got.Result.Message, tt.says) || asked != tt.asked {
+				t.Errorf("allowed %v, asked %v: %+v", got.Allowed, asked, got.Result)
+			}
+		})
+	}
+	h := Handler{
+		Validate: admission.Validate, Observe: func(string, string) {},
+		Refer: func(context.Context, string, runtime.Object) (field.ErrorList, []string) { return nil, []string{"not there"} },
+	}
+	if got := h.Handle(t.Context(), request("ResourceClaim", "v1", goodClaim, "")); !got.Allowed || len(got.Warnings) != 1 {
+		t.Errorf("answer %+v, want allowed with a warning", got)
+	}
+}
+
 func TestHandlePanic(t *testing.T) {
 	t.Parallel()
 	h := Handler{
@@ -109,7 +147,7 @@ func FuzzHandle(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind, object, old string) {
 		// No recover here: a panic in review is a bug even though Handle survives it.
 		h := Handler{Validate: admission.Validate}
-		if verdict, answer := h.review(request(kind, "v1", object, old)); answer.Allowed == (verdict == Denied) {
+		if verdict, answer := h.review(t.Context(), request(kind, "v1", object, old)); answer.Allowed == (verdict == Denied) {
 			t.Errorf("verdict %q with allowed %v", verdict, answer.Allowed)
 		}
 	})

@@ -55,8 +55,9 @@ func (f *FPGAEffective) NamesDigests() bool {
 	})
 }
 
-func (r *FPGARule) path(name string) *field.Path {
-	return parametersPath(r.Source.Index).Child("policy", name)
+// Path is that of a field of the policy in the class.
+func (r *FPGARule) Path(name ...string) *field.Path {
+	return parametersPath(r.Source.Index).Child("policy", name...)
 }
 
 // builtInFPGA is what holds where neither class nor claim says anything.
@@ -172,10 +173,10 @@ func (r *Result) paramFaults() field.ErrorList {
 			at := slices.IndexFunc(p.Policy.AllowedDriverParams, func(rule v1alpha1.FPGAParamRule) bool { return rule.Name == param.Name })
 			if at < 0 {
 				faults = append(faults, field.Forbidden(path, fmt.Sprintf("%s of the class of request %s does not list it",
-					p.path("allowedDriverParams"), r.Request)))
+					p.Path("allowedDriverParams"), r.Request)))
 			} else if why := p.Policy.AllowedDriverParams[at].Allows(param.Value); why != "" {
 				faults = append(faults, field.Invalid(path, param.Value, fmt.Sprintf("%s, says %s of the class of request %s",
-					why, p.path("allowedDriverParams").Index(at), r.Request)))
+					why, p.Path("allowedDriverParams").Index(at), r.Request)))
 			}
 		}
 		if !spoken {
@@ -197,7 +198,7 @@ func (r *Result) limitFaults() field.ErrorList {
 				continue
 			}
 			faults = append(faults, field.Invalid(r.At(FieldTimeout), f.Timeout.String(), fmt.Sprintf(
-				"must be at most %s, says %s of the class of request %s", limit.Duration, p.path("maxTimeout"), r.Request)))
+				"must be at most %s, says %s of the class of request %s", limit.Duration, p.Path("maxTimeout"), r.Request)))
 		}
 	}
 	if f.OnRelease == v1alpha1.FPGAReleaseKeep && !slices.ContainsFunc(f.Policies, func(p FPGARule) bool { return p.Policy.AllowKeep }) {
@@ -248,12 +249,12 @@ func (r *Result) Allows(namespace string, b *Bitstream) field.ErrorList {
 			spoken = true
 			if !p.lists(b) {
 				faults = append(faults, field.Forbidden(path, fmt.Sprintf(
-					"%s is in neither allowedBitstreams nor allowedRegistries of %s, the class of request %s", b, p.path("").String(), r.Request)))
+					"%s is in neither allowedBitstreams nor allowedRegistries of %s, the class of request %s", b, p.Path(), r.Request)))
 			}
 		}
 		if p.Policy.RequireSignature && !b.Vouched {
 			faults = append(faults, field.Forbidden(path, fmt.Sprintf("%s asks for a signature that a TrustPolicy vouches for, and %s has none: %s",
-				p.path("requireSignature"), b, b.VouchedDetail)))
+				p.Path("requireSignature"), b, b.VouchedDetail)))
 		}
 	}
 	if !spoken {

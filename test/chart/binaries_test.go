@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func TestConfigFile(t *testing.T) {
 // TestRegistriesFile gives the registries' configuration that both programs get to its own strict reader.
 func TestRegistriesFile(t *testing.T) {
 	for _, v := range variants() {
-		for _, name := range []string{"fettle-controller", "fettle-kubeletplugin"} {
+		for name, kind := range map[string]string{"fettle-controller": "Deployment", "fettle-kubeletplugin": "DaemonSet"} {
 			t.Run(v.name+" "+name, func(t *testing.T) {
 				files, _, err := unstructured.NestedStringMap(find(t, renderObjects(t, v.args...), "ConfigMap", name).Object, "data")
 				if err != nil {
@@ -49,6 +50,10 @@ func TestRegistriesFile(t *testing.T) {
 				}
 				if diff := cmp.Diff(want, config); diff != "" {
 					t.Errorf("registries (-want +got):\n%s", diff)
+				}
+				program := podOf(t, find(t, renderObjects(t, v.args...), kind, name)).Spec.Containers[0]
+				if arg := "--registries=/etc/fettle/registries.yaml"; !slices.Contains(program.Args, arg) {
+					t.Errorf("no %s in %q", arg, program.Args)
 				}
 				if hasCA := strings.HasPrefix(files["ca.crt"], "-----BEGIN"); hasCA != (want.CAFile != "") {
 					t.Errorf("ca.crt is %q", files["ca.crt"])

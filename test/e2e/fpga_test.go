@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"time"
@@ -17,9 +20,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/sim"
@@ -48,6 +53,8 @@ type fpgas struct {
 	*fpgasim.Sim
 	// card is the index of the card with two ports among the simulator's.
 	card int
+	// registry is the host and port of one that the cluster may speak plain http to.
+	registry string
 }
 
 // programsFPGAs runs on a node whose attributes and device nodes answer: nothing is known of a region but what it says.
@@ -67,6 +74,7 @@ func programsFPGAs() {
 	each("leaves a region alone that must not be programmed", (*fpgas).never)
 	each("refuses what policies, namespaces and ranges do not allow", (*fpgas).refusals)
 	each("keeps other namespaces off a chip that is held", (*fpgas).tenants)
+	each("binds a pod only after its bitstream is loaded, where the class asks for it", (*fpgas).bindLate)
 	each("blanks a region before another namespace gets it", (*fpgas).between)
 	each("takes a region out of use when it cannot be programmed, until it is proven to work", (*fpgas).broken)
 	each("never publishes a region as good whose programming was cut off", (*fpgas).cutOff)
@@ -77,7 +85,15 @@ func startFPGAs(ctx context.Context) fpgas {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(h.Root, "test/machines/4xfpga.txtar"))
 	Expect(err).NotTo(HaveOccurred())
-	text = []byte(strings.ReplaceAll(string(text), "69528db6eb31577a8c3668f9faa081f6", arriaInterface))
+	// The shell and the driver that the proposal's example was written for.
+	for _, change := range [][2]string{
+		{"69528db6eb31577a8c3668f9faa081f6", arriaInterface},
+		{"region2/dfl-port.1/ltr 0\n", "region2/dfl-port.1/ltr 0\nfpga_region/region2/dfl-port.1/debug 0\n"},
+		{"region2/dfl-port.2/ltr 0\n", "region2/dfl-port.2/ltr 0\nfpga_region/region2/dfl-port.2/debug 0\n"},
+	} {
+		Expect(string(text)).To(ContainSubstring(change[0]))
+		text = []byte(strings.ReplaceAll(string(text), change[0], change[1]))
+	}
 	machine, err := sim.Parse(text)
 	Expect(err).NotTo(HaveOccurred())
 	dir := GinkgoT().TempDir()
@@ -110,9 +126,15 @@ func startFPGAs(ctx context.Context) fpgas {
 	f := fpgas{Sim: fpgasim.Attach(GinkgoTB(), command, served, filepath.Join(root, "sys"))}
 	f.card = slices.IndexFunc(served.Cards, func(c fpgasim.Card) bool { return len(c.Ports) == 2 })
 	Expect(f.card).To(BeNumerically(">=", 0))
-	Expect(h.Install(ctx, values().Merge(harness.Values{"fpga": map[string]any{
-		"programming": true, "stores": []string{bitstreamStore}, "simulatedNodes": simulatedNodes,
-	}}))).To(Succeed())
+	f.registry, err = h.StartRegistry(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) { Expect(h.StopRegistry(ctx)).To(Succeed()) })
+	Expect(h.Install(ctx, values().Merge(harness.Values{
+		"fpga": map[string]any{
+			"programming": true, "stores": []string{bitstreamStore}, "simulatedNodes": simulatedNodes, "bindingConditions": true,
+		},
+		"bitstreams": map[string]any{"registries": map[string]any{"plainHTTP": []string{f.registry}}},
+	}))).To(Succeed())
 	pluginReady(ctx, fpgaNode)
 	return f
 }
@@ -219,10 +241,11 @@ func (f *fpgas) engineDenied(ctx context.Context, pod *corev1.Pod) {
 	engine := strings.TrimPrefix(f.Machine.Cards[f.card].Directory, "sys/")
 	number, err := os.ReadFile(filepath.Join(f.Root, engine, "dev"))
 	Expect(err).NotTo(HaveOccurred())
+	container := pod.Spec.Containers[0].Name
 	major, minor, ok := strings.Cut(strings.TrimSpace(string(number)), ":")
 	Expect(ok).To(BeTrue())
-	Expect(inside(ctx, pod, main, `ls /dev | grep fme || echo none`)).To(Equal("none\n"))
-	Expect(inside(ctx, pod, main, fmt.Sprintf(`mknod /tmp/fme c %s %s && ( exec 3<>/tmp/fme ) 2>&1 || true`, major, minor))).
+	Expect(inside(ctx, pod, container, `ls /dev | grep fme || echo none`)).To(Equal("none\n"))
+	Expect(inside(ctx, pod, container, fmt.Sprintf(`mknod /tmp/fme c %s %s && ( exec 3<>/tmp/fme ) 2>&1 || true`, major, minor))).
 		To(ContainSubstring("not permitted"))
 }
 
@@ -251,42 +274,100 @@ func named(name string) v1alpha1.FPGAConfig {
 // open is a policy that lets claims load the named ClusterFPGABitstreams.
 func open(names ...string) v1alpha1.FPGAPolicy { return v1alpha1.FPGAPolicy{AllowedBitstreams: names} }
 
-// convertedExample is the example pod of the proposal that FPGA programming from a pod began with, as a claim. Its clock of 1000 is
-// more than the card's clock generator can do, which is said; so the claim that runs asks for less.
+// kepPod is the example pod of the proposal that FPGA programming from a pod began with, for this cluster: an image that is here, no huge
+// pages, and a clock that the card can have.
+func kepPod(clock string) string {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join(h.Root, "pkg/convert/testdata/kep.txtar"))
+	Expect(err).NotTo(HaveOccurred())
+	text, _, found := bytes.Cut(bytes.TrimPrefix(text, []byte("-- in.yaml --\n")), []byte("-- out.yaml --\n"))
+	Expect(found).To(BeTrue())
+	pod := string(text)
+	for _, change := range [][2]string{
+		{"intel-fpga-demo-compress:devel", image},
+		{`["sh", "/opt/intel/intel-fpga-demo-compress/demo/demo.sh"]`, fmt.Sprintf(`["sh", "-c", %q]`, stay)},
+		{"        hugepages-2Mi: 20Mi\n", ""},
+		{"clock=1000", "clock=" + clock},
+		{"imagePullPolicy: IfNotPresent", "imagePullPolicy: Never"},
+	} {
+		Expect(pod).To(ContainSubstring(change[0]))
+		pod = strings.Replace(pod, change[0], change[1], 1)
+	}
+	return pod
+}
+
+// fettle runs the command line's program.
+func fettle(ctx context.Context, args ...string) string {
+	GinkgoHelper()
+	out, err := exec.CommandContext(ctx, filepath.Join(h.Root, "dist", "linux_"+goruntime.GOARCH, "fettle"), args...).Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		Expect(err).NotTo(HaveOccurred(), "%s", exit.Stderr)
+	}
+	Expect(err).NotTo(HaveOccurred())
+	return string(out)
+}
+
+// converted makes of the proposal's pod what the converter makes of it.
+func converted(ctx context.Context, namespace, clock string) *corev1.Pod {
+	GinkgoHelper()
+	file := filepath.Join(GinkgoT().TempDir(), "pod.yaml")
+	Expect(os.WriteFile(file, []byte(kepPod(clock)), 0o600)).To(Succeed())
+	made := fettle(ctx, "convert", "-f", file, "-n", namespace, "--class", "fpga-demo")
+	_, err := h.Kubectl(ctx, "-n", namespace, "apply", "-f", writeTemp(made))
+	Expect(err).NotTo(HaveOccurred())
+	pod, err := h.Kube.CoreV1().Pods(namespace).Get(ctx, "intel-fpga-demo-compress", metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	return pod
+}
+
+func writeTemp(text string) string {
+	GinkgoHelper()
+	file := filepath.Join(GinkgoT().TempDir(), "objects.yaml")
+	Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
+	return file
+}
+
+// convertedExample is the proposal's pod, as the converter makes a claim of it. Its clock of 1000 is more than the card's clock generator
+// can do, which is said; so the one that runs asks for less.
 func (f *fpgas) convertedExample(ctx SpecContext) {
 	namespace := newNamespace(ctx, nil)
 	stage(ctx, arriaInterface, openCL, "auto")
-	staged(ctx, "compress", openCL, false, namespace)
-	policy := open("compress")
-	for _, name := range []string{v1alpha1.ParamClock, v1alpha1.ParamLTR, v1alpha1.ParamDebug} {
+	const name = "intel-" + arriaInterface + "-" + openCL
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")).
+			Delete(ctx, name, metav1.DeleteOptions{})).To(Succeed())
+	})
+	policy := open(name)
+	for _, name := range []string{v1alpha1.ParamClock, v1alpha1.ParamDebug} {
 		policy.AllowedDriverParams = append(policy.AllowedDriverParams, v1alpha1.FPGAParamRule{Name: name})
 	}
 	newFPGAClass(ctx, "fpga-demo", policy)
-	c := named("compress")
-	c.DriverParams = &v1alpha1.FPGADriverParams{ClockMHz: new(int32(400)), LTR: new(true)}
-	newTemplate(ctx, namespace, "region", claimRegion("fpga-demo", 0, c))
-	ltr, clock := f.attribute(0, "ltr"), f.clock(0)
-	pod := newPod(ctx, namespace, "compress", withTemplate("region"))
+	before := f.programmings()
+	say("with a clock that the card cannot have")
+	pod := converted(ctx, namespace, "1000")
+	refusedAtPrepare(ctx, pod, "RegionUnusable", "1000")
+	Expect(f.programmings()).To(Equal(before))
+	Expect(h.Kube.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+	eventuallyGone(ctx, pod)
+	Expect(h.Kube.ResourceV1().ResourceClaimTemplates(namespace).Delete(ctx, pod.Name+"-fpga", metav1.DeleteOptions{})).To(Succeed())
+
+	say("with one that it can")
+	clocks := []string{f.clock(0), f.clock(1)}
+	pod = converted(ctx, namespace, "400")
 	running(ctx, pod)
 	claim := onlyClaim(ctx, pod)
-	hasExactly(ctx, pod, main, devicesOf(ctx, results(claim))...)
+	got := devicesOf(ctx, results(claim))
+	hasExactly(ctx, pod, pod.Spec.Containers[0].Name, got...)
+	port := slices.IndexFunc([]int{0, 1}, func(port int) bool { return f.device(port) == got[0].Name })
+	Expect(port).To(BeNumerically(">=", 0))
 	f.engineDenied(ctx, pod)
-	Expect(f.attribute(0, "afu_id")).To(Equal(openCL))
-	Expect(f.attribute(0, "ltr")).To(Equal("1"))
-	Expect(f.clock(0)).To(Equal("400000 200000"))
+	Expect(f.attribute(port, "afu_id")).To(Equal(openCL))
+	Expect(f.clock(port)).To(Equal("400000 200000"))
+	Expect(f.attribute(port, "debug")).To(Equal("1"))
 	eventuallyEvent(ctx, namespace, "ResourceClaim", claim.Name, "Programmed", openCL)
 	f.end(ctx, pod)
-	Expect(f.attribute(0, "ltr")).To(Equal(ltr))
-	Expect(f.clock(0)).To(Equal(clock))
-
-	say("a clock that the card cannot have")
-	c.DriverParams.ClockMHz = new(int32(1000))
-	newTemplate(ctx, namespace, "fast", claimRegion("fpga-demo", 0, c))
-	before := f.programmings()
-	fast := newPod(ctx, namespace, "fast", withTemplate("fast"))
-	refusedAtPrepare(ctx, fast, "RegionUnusable", "1000")
-	Expect(f.programmings()).To(Equal(before))
-	Expect(f.clock(0)).To(Equal(clock))
+	Expect(f.clock(port)).To(Equal(clocks[port]))
+	Expect(f.attribute(port, "debug")).To(Equal("0"))
 }
 
 // clock is the last that the port's clock generator was set to, high and low in kHz.
@@ -369,6 +450,7 @@ func (f *fpgas) refusals(ctx SpecContext) {
 	mine, theirs := newNamespace(ctx, nil), newNamespace(ctx, nil)
 	stage(ctx, arriaInterface, openCL, "auto")
 	staged(ctx, "theirs", openCL, false, theirs)
+	staged(ctx, "once-ours", openCL, false, mine)
 	staged(ctx, "everybodys", openCL, false, "*")
 	create(ctx, "fpgabitstreams", theirs, &v1alpha1.FPGABitstream{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindFPGABitstream},
@@ -378,7 +460,7 @@ func (f *fpgas) refusals(ctx SpecContext) {
 	signed.RequireSignature = true
 	ranged := open("everybodys")
 	ranged.AllowedDriverParams = []v1alpha1.FPGAParamRule{{Name: v1alpha1.ParamClock, Min: new(int32(100)), Max: new(int32(300))}}
-	newFPGAClass(ctx, "fpga-open", open("theirs", "everybodys"))
+	newFPGAClass(ctx, "fpga-open", open("theirs", "once-ours", "everybodys"))
 	newFPGAClass(ctx, "fpga-signed", signed)
 	newFPGAClass(ctx, "fpga-ranged", ranged)
 	registries := v1alpha1.FPGAPolicy{AllowedRegistries: []string{"registry.invalid/good"}}
@@ -397,7 +479,7 @@ func (f *fpgas) refusals(ctx SpecContext) {
 			"BitstreamUnusable",
 			mine + "/private: does not exist",
 		},
-		"not-for-us": {"fpga-open", named("theirs"), "ForbiddenByPolicy", "theirs is not for namespace " + mine},
+		"not-for-us": {"fpga-open", named("once-ours"), "ForbiddenByPolicy", "once-ours is not for namespace " + mine},
 		"closed":     {fpgaClass, named("everybodys"), "ForbiddenByPolicy", "allows any bitstream"},
 		"unsigned":   {"fpga-signed", named("everybodys"), "ForbiddenByPolicy", "requireSignature"},
 		"range":      {"fpga-ranged", clocked, "ForbiddenByPolicy", "driverParams.clockMHz: Invalid value: 400: must be 100 to 300"},
@@ -410,12 +492,20 @@ func (f *fpgas) refusals(ctx SpecContext) {
 		say("%s", name)
 		before := len(f.ioctls())
 		newTemplate(ctx, mine, name, claimRegion(c.class, 1, c.config))
+		if name == "not-for-us" {
+			giveTo(ctx, "once-ours", theirs)
+		}
 		pod := newPod(ctx, mine, name, withTemplate(name))
 		refusedAtPrepare(ctx, pod, c.reason, c.text)
 		Expect(f.ioctls()[before:]).To(BeEmpty())
 		Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyGone(ctx, pod)
 	}
+	say("another namespace's, when the claim is created")
+	_, err := h.Kube.ResourceV1().ResourceClaims(mine).Create(ctx, &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "not-for-us"}, Spec: claimRegion("fpga-open", 1, named("theirs")),
+	}, metav1.CreateOptions{})
+	Expect(err).To(MatchError(And(ContainSubstring("bitstream.name"), ContainSubstring("not for namespace "+mine))))
 	say("a file's name that is a path")
 	object := &v1alpha1.ClusterFPGABitstream{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindClusterFPGABitstream},
@@ -428,6 +518,15 @@ func (f *fpgas) refusals(ctx SpecContext) {
 	_, err = h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")).
 		Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
 	Expect(err).To(MatchError(ContainSubstring("spec.hostFile.id")))
+}
+
+// giveTo makes a ClusterFPGABitstream another namespace's.
+func giveTo(ctx context.Context, name, namespace string) {
+	GinkgoHelper()
+	patch := fmt.Appendf(nil, `{"spec":{"namespaces":[%q]}}`, namespace)
+	_, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")).
+		Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	Expect(err).NotTo(HaveOccurred())
 }
 
 func (f *fpgas) tenants(ctx SpecContext) {
@@ -445,6 +544,16 @@ func (f *fpgas) tenants(ctx SpecContext) {
 	f.eventuallyKept(ctx, 1, ours)
 	second := newPod(ctx, others, "second", withTemplate("port1"))
 	eventuallyUnschedulable(ctx, second, "cannot allocate all claims")
+	if !older { // there the taint is not kept, so nobody can tolerate it
+		joins := claimRegion(fpgaClass, 1, v1alpha1.FPGAConfig{})
+		joins.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{
+			Key: "fettle.dev/tenant", Operator: resourceapi.DeviceTolerationOpEqual, Value: ours,
+		}}
+		newTemplate(ctx, ours, "joins", joins)
+		beside := newPod(ctx, ours, "beside", withTemplate("joins"))
+		running(ctx, beside)
+		f.end(ctx, beside)
+	}
 	f.end(ctx, first)
 	running(ctx, second)
 	f.end(ctx, second)
@@ -475,6 +584,50 @@ func (f *fpgas) eventuallyKept(ctx context.Context, port int, namespace string) 
 		}
 		g.Expect(kept).To(ContainElement("fettle.dev/tenant=" + namespace))
 	}).Should(Succeed())
+}
+
+// bindLate: a pod whose region takes long to program, or cannot be, is not bound to the node meanwhile.
+func (f *fpgas) bindLate(ctx SpecContext) {
+	namespace := newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, openCL, "auto")
+	staged(ctx, "logic", openCL, false, "*")
+	policy := open("logic", "late")
+	policy.BindAfter = v1alpha1.BindAfterLoaded
+	newFPGAClass(ctx, "fpga-bind", policy)
+	for name, bitstream := range map[string]string{"logic": "logic", "late": "late"} {
+		c := named(bitstream)
+		c.Program = v1alpha1.ProgramAlways
+		newTemplate(ctx, namespace, name, claimRegion("fpga-bind", 0, c))
+	}
+	if older {
+		say("this API server knows no binding conditions: pods are bound at once")
+		pod := newPod(ctx, namespace, "logic", withTemplate("logic"))
+		running(ctx, pod)
+		f.end(ctx, pod)
+		return
+	}
+	f.Fault(fpgasim.Fault{Card: f.card, Port: 0, On: fpgasim.OnPR, Hold: true})
+	before := f.programmings()
+	pod := newPod(ctx, namespace, "logic", withTemplate("logic"))
+	Eventually(ctx, f.programmings).Should(Equal(before + 1))
+	now, err := h.Kube.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(now.Spec.NodeName).To(BeEmpty(), "bound although its region is being programmed")
+	f.Go()
+	running(ctx, pod)
+	Expect(f.programmings()).To(Equal(before+1), "kubelet's call programmed again")
+	Expect(f.attribute(0, "afu_id")).To(Equal(openCL))
+	f.end(ctx, pod)
+
+	say("a bitstream that is not there keeps the pod off the node")
+	pod = newPod(ctx, namespace, "late", withTemplate("late"))
+	refusedAtPrepare(ctx, pod, "BitstreamUnusable", "late: does not exist")
+	now, err = h.Kube.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(now.Spec.NodeName).To(BeEmpty())
+	staged(ctx, "late", openCL, false, "*")
+	running(ctx, pod)
+	f.end(ctx, pod)
 }
 
 func (f *fpgas) between(ctx SpecContext) {
@@ -564,4 +717,75 @@ func (f *fpgas) cutOff(ctx SpecContext) {
 	eventuallyFree(ctx, f.device(1))
 }
 
-func (f *fpgas) fromRegistry(ctx SpecContext) { Skip("the registry comes") }
+// resolved waits until the controller has read what a bitstream names, and gives the digest it found.
+func resolved(ctx context.Context, namespace, name string) string {
+	GinkgoHelper()
+	var digest string
+	Eventually(ctx, func(g Gomega) {
+		object, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("fpgabitstreams")).Namespace(namespace).
+			Get(ctx, name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		var b v1alpha1.FPGABitstream
+		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &b)).To(Succeed())
+		g.Expect(meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionResolved)).To(BeTrue(), "%v", b.Status.Conditions)
+		digest = b.Status.Digest
+	}).Should(Succeed())
+	return digest
+}
+
+// fromRegistry is the life of a bitstream that its author pushes and names: it is fetched once, and what a region holds is not loaded
+// again. A registry that is gone keeps nobody from what the node has.
+func (f *fpgas) fromRegistry(ctx SpecContext) {
+	namespace := newNamespace(ctx, nil)
+	file := filepath.Join(GinkgoT().TempDir(), "nlb3.gbs")
+	Expect(os.WriteFile(file, fpgasim.GBS(arriaInterface, nlb3, "auto", 1<<20), 0o600)).To(Succeed())
+	repository := f.registry + "/team/nlb3"
+	pushed := strings.TrimSpace(fettle(ctx, "bitstream", "push", "--plain-http", file, repository+":v1"))
+	create(ctx, "fpgabitstreams", namespace, &v1alpha1.FPGABitstream{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindFPGABitstream},
+		ObjectMeta: metav1.ObjectMeta{Name: "nlb3"}, Spec: v1alpha1.FPGABitstreamSpec{Image: repository + ":v1"},
+	})
+	Expect(repository + "@" + resolved(ctx, namespace, "nlb3")).To(Equal(pushed))
+	columns, err := h.Kubectl(ctx, "-n", namespace, "get", "fpgabitstreams")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(columns).To(MatchRegexp(`(?s)NAME +RESOLVED +VERIFIED +INTERFACE +AFU +SIZE +AGE\nnlb3 +True +Unknown +%s +%s `,
+		arriaInterface, nlb3))
+
+	newFPGAClass(ctx, "fpga-registry", v1alpha1.FPGAPolicy{AllowedRegistries: []string{f.registry + "/team"}})
+	c := v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Name: "nlb3"}}
+	newTemplate(ctx, namespace, "nlb3", claimRegion("fpga-registry", 0, c))
+	before := f.programmings()
+	pod := newPod(ctx, namespace, "first", withTemplate("nlb3"))
+	running(ctx, pod)
+	Expect(f.attribute(0, "afu_id")).To(Equal(nlb3))
+	Expect(f.programmings()).To(Equal(before + 1))
+	eventuallyEvent(ctx, namespace, "ResourceClaim", onlyClaim(ctx, pod).Name, "Programmed", "FPGABitstream "+namespace+"/nlb3, AFU id "+nlb3)
+	f.end(ctx, pod)
+
+	say("the same again: the region holds it")
+	pod = newPod(ctx, namespace, "second", withTemplate("nlb3"))
+	running(ctx, pod)
+	Expect(f.programmings()).To(Equal(before + 1))
+	f.end(ctx, pod)
+
+	say("by its digest, which needs no object")
+	c = v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Ref: pushed}}
+	newTemplate(ctx, namespace, "ref", claimRegion("fpga-registry", 0, c))
+	pod = newPod(ctx, namespace, "ref", withTemplate("ref"))
+	running(ctx, pod)
+	Expect(f.programmings()).To(Equal(before + 1))
+	f.end(ctx, pod)
+
+	say("loaded anew while the registry is away")
+	Expect(h.StopRegistry(ctx)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) {
+		_, err := h.StartRegistry(ctx)
+		Expect(err).NotTo(HaveOccurred())
+	})
+	c = v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Name: "nlb3"}, Program: v1alpha1.ProgramAlways}
+	newTemplate(ctx, namespace, "again", claimRegion("fpga-registry", 0, c))
+	pod = newPod(ctx, namespace, "again", withTemplate("again"))
+	running(ctx, pod)
+	Expect(f.programmings()).To(Equal(before + 2))
+	f.end(ctx, pod)
+}

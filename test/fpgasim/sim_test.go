@@ -187,3 +187,22 @@ func TestParams(t *testing.T) {
 		t.Errorf("a command was read: %v", err)
 	}
 }
+
+// TestDigests: a machine that leaves them out says the rest.
+func TestDigests(t *testing.T) {
+	image := Image(shell, nlb0, 1000)
+	for _, without := range []bool{false, true} {
+		s := newModel(Machine{Cards: []Card{{Ports: []Port{{Interface: shell, AFU: nlb0}}}}, NoDigests: without})
+		if errno := s.program(s.cards[0], 0, image, 1); errno != 0 {
+			t.Fatal(errno)
+		}
+		sum := sha256.Sum256(image)
+		want := hex.EncodeToString(sum[:])
+		if without {
+			want = ""
+		}
+		if e := s.events()[0]; e.Op != "ioctl" || e.Size != len(image) || e.SHA256 != want {
+			t.Errorf("without digests %t: %v with %q and %d bytes", without, e, e.SHA256, e.Size)
+		}
+	}
+}

@@ -107,6 +107,9 @@ func portOf(at, region string, read, files map[string]string) Port {
 		Interface: read[region+"/compat_id"], AFU: read[at+"/afu_id"], Directory: at, Region: region, Dev: read[at+"/dev"],
 		Virtual: files[function+"/physfn"] != "", Revision: 1, LTR: read[at+"/ltr"] == "1",
 	}
+	if level, err := strconv.ParseInt(read[at+"/debug"], 0, 32); err == nil {
+		p.Debug = new(int32(level))
+	}
 	if id := read[function+"/device"]; id == arria10PF || id == arria10VF {
 		p.Revision = 0
 	}

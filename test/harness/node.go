@@ -82,3 +82,15 @@ func (h *Harness) Files(ctx context.Context, node string, dirs ...string) ([]str
 	out, err := h.OnNode(ctx, node, append([]string{"sh", "-c", script, "sh"}, dirs...)...)
 	return strings.Fields(out), err
 }
+
+// StartRegistry starts a registry that the nodes reach, unless it runs, and gives its host and port. It speaks plain http.
+func (h *Harness) StartRegistry(ctx context.Context) (string, error) {
+	out, err := h.cluster(ctx, "registry", "up")
+	return strings.TrimSpace(out), err
+}
+
+// StopRegistry stops the registry, which forgets what it had.
+func (h *Harness) StopRegistry(ctx context.Context) error {
+	_, err := h.cluster(ctx, "registry", "down")
+	return err
+}

@@ -66,11 +66,13 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 		if err := fits(r, params.Image); err != nil {
 			return err
 		}
+		interfaceID = params.Image.InterfaceID
+	}
+	if params.Image != nil && params.Mode != v1alpha1.ProgramNever {
 		if s, err = p.seal(ctx, params.Image); err != nil {
 			return err
 		}
 		defer closeQuietly(s)
-		interfaceID = params.Image.InterfaceID
 	}
 	lease, err := backend.Acquire(ctx, r, interfaceID)
 	if err != nil {

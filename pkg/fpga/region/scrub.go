@@ -19,8 +19,10 @@ type Scrub struct {
 	// Blank is nil where there is no blank image for the region.
 	Blank *Image `json:"blank,omitempty"`
 	// Required refuses the region where it would have to be wiped and cannot be.
-	Required bool          `json:"required,omitempty"`
-	Timeout  time.Duration `json:"timeout"`
+	Required bool `json:"required,omitempty"`
+	// Keep refuses the region where it would have to be wiped, since the claim needs what it holds.
+	Keep    bool          `json:"keep,omitempty"`
+	Timeout time.Duration `json:"timeout"`
 }
 
 // Step makes the step.
@@ -45,7 +47,11 @@ func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
 	if !content.Unknown && (content.Namespace == "" || content.Namespace == params.Claim.Namespace) {
 		return nil
 	}
-	if params.Blank == nil {
+	if params.Keep && !content.Unknown {
+		return fmt.Errorf("region %s %w and program is Never, which leaves no way to wipe it: let the claim program the region",
+			params.Device, ErrTraces)
+	}
+	if params.Blank == nil || params.Keep {
 		if params.Required {
 			return fmt.Errorf("region %s %w and there is no blank image to wipe it with: "+
 				"add a ClusterFPGABitstream for interface %s with spec.blank, or let the claim program the region",

@@ -31,8 +31,10 @@ func TestScrub(t *testing.T) {
 		name            string
 		before          func(p *programmer)
 		blank, required bool
-		wipes           bool
-		err             error
+		// keep: the claim needs what is there.
+		keep  bool
+		wipes bool
+		err   error
 	}{
 		{name: "nobody was there", before: func(*programmer) {}, blank: true, required: true},
 		{name: "nobody was there, and no blank image", before: func(*programmer) {}, required: true},
@@ -45,6 +47,12 @@ func TestScrub(t *testing.T) {
 			name: "another namespace, no blank image, required", before: used(theirs(), v1alpha1.FPGAReleaseReset), required: true,
 			err: region.ErrTraces,
 		},
+		{
+			name: "another namespace, and nothing may be wiped", before: used(theirs(), v1alpha1.FPGAReleaseKeep), blank: true, keep: true,
+			err: region.ErrTraces,
+		},
+		{name: "the same namespace, and nothing may be wiped", before: used(next(), v1alpha1.FPGAReleaseKeep), blank: true, keep: true},
+		{name: "unknown, and nothing may be wiped", before: broken, blank: true, keep: true},
 		{name: "unknown, of the same namespace", before: broken, blank: true, wipes: true},
 		{name: "unknown, no blank image", before: broken},
 		{name: "unknown, no blank image, required", before: broken, required: true, err: region.ErrTraces},
@@ -63,7 +71,7 @@ func TestScrub(t *testing.T) {
 			tc.before(p)
 			p = p.process()
 			known := p.content()
-			scrub := &region.Scrub{Device: first, Claim: ours(), Required: tc.required, Timeout: time.Minute}
+			scrub := &region.Scrub{Device: first, Claim: ours(), Required: tc.required, Keep: tc.keep, Timeout: time.Minute}
 			if tc.blank {
 				scrub.Blank = p.blank()
 			}
@@ -75,7 +83,7 @@ func TestScrub(t *testing.T) {
 			p.asks(want, func() { err = p.apply(scrub) })
 			switch {
 			case tc.err != nil:
-				wants(t, err, tc.err, shell)
+				wants(t, err, tc.err, map[bool]string{false: shell, true: "program is Never"}[tc.keep])
 			case err != nil:
 				t.Error(err)
 			case tc.wipes:

@@ -71,6 +71,9 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- fail (printf "\n\ncommonLabels: %q is a label that the chart sets itself. Choose another prefix.\n" $key) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.fpga.bindingConditions (not .Values.fpga.programming) -}}
+{{- fail "\n\nfpga.bindingConditions is true, but fpga.programming is not, so nothing that a pod could wait for would ever be done.\nSet both, or neither.\n" -}}
+{{- end -}}
 {{- if and .Values.nfd.enabled .Values.kubeletPlugin.affinity -}}
 {{- fail "\n\nnfd.enabled and kubeletPlugin.affinity both set the DaemonSet's affinity.\nKeep one: copy the NFD terms you want into kubeletPlugin.affinity and set nfd.enabled=false.\n" -}}
 {{- end -}}

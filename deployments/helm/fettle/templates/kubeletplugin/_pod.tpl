@@ -16,6 +16,9 @@ deviceMetadata: true
 {{- if .Values.fpga.programming }}
 fpga:
   programming: true
+  {{- if .Values.fpga.bindingConditions }}
+  bindingConditions: true
+  {{- end }}
   {{- with .Values.fpga.simulatedNodes }}
   simulatedNodes: {{ . }}
   {{- end }}
