@@ -233,7 +233,9 @@ func TestFindHostFileFails(t *testing.T) {
 		words []string
 	}{
 		{
-			"not staged here", v1alpha1.HostBitstream{Path: "/srv/none.gbs"}, shell, fs.ErrNotExist,
+			"not staged here",
+			v1alpha1.HostBitstream{Path: "/srv/none.gbs"},
+			shell, fs.ErrNotExist,
 			[]string{"/srv/none.gbs", "stage the file on this node"},
 		},
 		{

@@ -75,6 +75,9 @@ func (p *Plugin) prepareClaim(ctx context.Context, v *view, c *resourceapi.Resou
 	}
 	if holdsRegion(r) {
 		signal(p.looker.wake) // its siblings are the tenant's now
+		if err := p.showLoaded(ctx, c, r); err != nil {
+			logger.Error(err, "The claim does not show what its regions hold")
+		}
 	}
 	logger.V(2).Info("Prepared", "devices", len(r.Devices))
 	return kubeletplugin.PrepareResult{Devices: p.answer(v, r)}

@@ -143,23 +143,10 @@ func (t *teller) prepared(ctx context.Context, c *resourceapi.ResourceClaim) err
 // setCondition sets the condition on our devices of a claim. It is an update and not an apply: applying encodes opaque
 // configurations anew, and where their keys were not in order the API server takes that for a change of the allocation.
 func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, condition metav1.Condition) error {
-	claims := t.client.ResourceV1().ResourceClaims(c.Namespace)
 	condition.Message = truncate(condition.Message, maxMessage)
 	condition.LastTransitionTime = metav1.NewTime(t.now())
-	current := c
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
-		if current == nil {
-			if current, err = claims.Get(ctx, c.Name, metav1.GetOptions{}); err != nil {
-				return err
-			}
-		}
-		updated, changed := withCondition(current, condition)
-		current = nil
-		if !changed || updated.UID != c.UID {
-			return nil
-		}
-		_, err = claims.UpdateStatus(ctx, updated, metav1.UpdateOptions{FieldManager: fieldManager})
-		return err
+	err := t.update(ctx, c, func(c *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
+		return withCondition(c, condition)
 	})
 	if err != nil {
 		return fmt.Errorf("set the condition %s of claim %s/%s: %w", condition.Type, c.Namespace, c.Name, err)
@@ -167,9 +154,43 @@ func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim,
 	return nil
 }
 
+// update writes what change makes of the claim, unless that is nothing new or another claim has the name by now.
+func (t *teller) update(
+	ctx context.Context, c *resourceapi.ResourceClaim, change func(*resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool),
+) error {
+	claims := t.client.ResourceV1().ResourceClaims(c.Namespace)
+	current := c
+	return retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
+		if current == nil {
+			if current, err = claims.Get(ctx, c.Name, metav1.GetOptions{}); err != nil {
+				return err
+			}
+		}
+		updated, changed := change(current)
+		current = nil
+		if !changed || updated.UID != c.UID {
+			return nil
+		}
+		_, err = claims.UpdateStatus(ctx, updated, metav1.UpdateOptions{FieldManager: fieldManager})
+		return err
+	})
+}
+
 // withCondition returns the claim with a condition on each of our allocated devices, and whether that changed anything. A condition
 // that has the same status already keeps its time, so that a retry every few seconds leaves the claim as it is.
 func withCondition(c *resourceapi.ResourceClaim, condition metav1.Condition) (*resourceapi.ResourceClaim, bool) {
+	return withEntries(c, func(result *resourceapi.DeviceRequestAllocationResult) bool {
+		return result.Driver == v1alpha1.DriverName
+	}, func(_ *resourceapi.DeviceRequestAllocationResult, entry *resourceapi.AllocatedDeviceStatus) bool {
+		return meta.SetStatusCondition(&entry.Conditions, condition)
+	})
+}
+
+// withEntries returns the claim with the entries of those of its devices changed that are meant, and whether any was.
+func withEntries(
+	c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool,
+	change func(*resourceapi.DeviceRequestAllocationResult, *resourceapi.AllocatedDeviceStatus) bool,
+) (*resourceapi.ResourceClaim, bool) {
 	out := c.DeepCopy()
 	if out.Status.Allocation == nil {
 		return out, false
@@ -177,10 +198,7 @@ func withCondition(c *resourceapi.ResourceClaim, condition metav1.Condition) (*r
 	changed := false
 	for i := range out.Status.Allocation.Devices.Results {
 		result := &out.Status.Allocation.Devices.Results[i]
-		if result.Driver != v1alpha1.DriverName {
-			continue
-		}
-		if meta.SetStatusCondition(&entryOf(&out.Status, result).Conditions, condition) {
+		if meant(result) && change(result, entryOf(&out.Status, result)) {
 			changed = true
 		}
 	}

@@ -365,6 +365,9 @@ func (f *fpgas) convertedExample(ctx SpecContext) {
 	Expect(f.clock(port)).To(Equal("400000 200000"))
 	Expect(f.attribute(port, "debug")).To(Equal("1"))
 	eventuallyEvent(ctx, namespace, "ResourceClaim", claim.Name, "Programmed", openCL)
+	Expect(claim.Status.Devices).To(HaveLen(1))
+	Expect(meta.IsStatusConditionTrue(claim.Status.Devices[0].Conditions, "Programmed")).To(BeTrue())
+	Expect(string(claim.Status.Devices[0].Data.Raw)).To(MatchRegexp(`"digest":"sha256:[0-9a-f]{64}"`))
 	f.end(ctx, pod)
 	Expect(f.clock(port)).To(Equal(clocks[port]))
 	Expect(f.attribute(port, "debug")).To(Equal("0"))
@@ -479,10 +482,9 @@ func (f *fpgas) refusals(ctx SpecContext) {
 			"BitstreamUnusable",
 			mine + "/private: does not exist",
 		},
-		"not-for-us": {"fpga-open", named("once-ours"), "ForbiddenByPolicy", "once-ours is not for namespace " + mine},
-		"closed":     {fpgaClass, named("everybodys"), "ForbiddenByPolicy", "allows any bitstream"},
-		"unsigned":   {"fpga-signed", named("everybodys"), "ForbiddenByPolicy", "requireSignature"},
-		"range":      {"fpga-ranged", clocked, "ForbiddenByPolicy", "driverParams.clockMHz: Invalid value: 400: must be 100 to 300"},
+		"closed":   {fpgaClass, named("everybodys"), "ForbiddenByPolicy", "allows any bitstream"},
+		"unsigned": {"fpga-signed", named("everybodys"), "ForbiddenByPolicy", "requireSignature"},
+		"range":    {"fpga-ranged", clocked, "ForbiddenByPolicy", "driverParams.clockMHz: Invalid value: 400: must be 100 to 300"},
 		"other-registry": {
 			"fpga-registries",
 			v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Ref: "registry.invalid/bad/x" + digest}},
@@ -492,15 +494,21 @@ func (f *fpgas) refusals(ctx SpecContext) {
 		say("%s", name)
 		before := len(f.ioctls())
 		newTemplate(ctx, mine, name, claimRegion(c.class, 1, c.config))
-		if name == "not-for-us" {
-			giveTo(ctx, "once-ours", theirs)
-		}
 		pod := newPod(ctx, mine, name, withTemplate(name))
 		refusedAtPrepare(ctx, pod, c.reason, c.text)
 		Expect(f.ioctls()[before:]).To(BeEmpty())
 		Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyGone(ctx, pod)
 	}
+	say("no longer for this namespace")
+	newClaim(ctx, mine, "once-ours", claimRegion("fpga-open", 1, named("once-ours")))
+	giveTo(ctx, "once-ours", theirs)
+	before := len(f.ioctls())
+	pod := newPod(ctx, mine, "not-for-us", withClaim("once-ours"))
+	eventuallyRefused(ctx, pod, "ForbiddenByPolicy", "once-ours is not for namespace "+mine)
+	Expect(f.ioctls()[before:]).To(BeEmpty())
+	Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+	eventuallyGone(ctx, pod)
 	say("another namespace's, when the claim is created")
 	_, err := h.Kube.ResourceV1().ResourceClaims(mine).Create(ctx, &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "not-for-us"}, Spec: claimRegion("fpga-open", 1, named("theirs")),
