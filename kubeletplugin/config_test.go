@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/pkg/health"
@@ -31,6 +32,8 @@ func TestParseFile(t *testing.T) {
 			},
 			Interval: metav1.Duration{Duration: 5 * time.Second}, DisabledSources: []string{"ras"}, DisableEviction: true,
 		},
+		Artifacts: ArtifactsConfig{MaxSize: resource.MustParse("5Gi"), KeepFree: resource.MustParse("100Mi")},
+		FPGA:      FPGAConfig{Programming: true, SimulatedNodes: "sys/sim", BindingConditions: true},
 	}
 	bare := FileConfig{TypeMeta: whole.TypeMeta}.withDefaults()
 	tests := []struct {
@@ -48,6 +51,8 @@ nvml: {disabled: true, timeout: 5s, driverRoot: /run/nvidia/driver}
 hostDevices:
 - name: localssd
   directories: ["/mnt/disks/*"]
+artifacts: {maxSize: 5Gi, keepFree: 100Mi}
+fpga: {programming: true, simulatedNodes: sys/sim, bindingConditions: true}
 health:
   interval: 5s
   disabledSources: [ras]
@@ -74,11 +79,13 @@ health:
 discoveryInterval: 10ms
 reconcileInterval: 999ms
 nvml: {timeout: -1s, driverRoot: run}
+artifacts: {maxSize: -1, keepFree: -1Gi}
+fpga: {bindingConditions: true}
 hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: [/a]}, {name: none}]
 health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: bad}, {source: xid, code: "[", severity: fatal}]}
 `, wantErrs: []string{
 			"health.interval: 1ms", "health.disabledSources[0]: \"xid\"", "health.rules[0]: source: \"x\"", "severity: \"bad\"",
-			"health.rules[1]: code",
+			"health.rules[1]: code", "artifacts.maxSize", "artifacts.keepFree", "fpga.bindingConditions",
 			"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]",
 		}},
 	}
