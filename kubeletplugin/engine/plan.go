@@ -146,10 +146,18 @@ func (e *Engine) effects(
 	}
 	machine := e.Machine()
 	steps, err := e.Effects(ctx, c, a, func(result *claim.Result) (device.Device, bool) { return machine.Find(result.Kind, result.Device) })
+	if err != nil {
+		return err
+	}
 	for _, s := range steps {
+		if before, ok := recorded(old, s); ok {
+			if s, err = e.Kinds.Renew(before, s); err != nil {
+				return err
+			}
+		}
 		add(r, s)
 	}
-	return err
+	return nil
 }
 
 // write adds the step that writes the claim's own specs. It is the last, so that a container finds everything else in place.

@@ -56,6 +56,8 @@ type Kind struct {
 	Undo  func(ctx context.Context, params json.RawMessage) error
 	// Verify says whether an effect that was applied is still there, and brings it back where that takes no time. Nil: Apply does.
 	Verify func(ctx context.Context, params json.RawMessage) error
+	// Renew gives the parameters of a step that was planned anew after a reboot what only the step before knows. Nil: nothing.
+	Renew func(before, planned json.RawMessage) (json.RawMessage, error)
 }
 
 // Kinds is the table of what this process can do, by name.
@@ -68,6 +70,15 @@ func (k Kinds) Apply(ctx context.Context, s Step) error {
 		err = kind.Apply(ctx, s.Params)
 	}
 	return wrap("apply", s, err)
+}
+
+// Renew returns a planned step with what only an earlier one of the same effect knows.
+func (k Kinds) Renew(before, planned Step) (Step, error) {
+	kind, err := k.lookup(planned)
+	if err == nil && kind.Renew != nil {
+		planned.Params, err = kind.Renew(before.Params, planned.Params)
+	}
+	return planned, wrap("renew", planned, err)
 }
 
 // Undo undoes one step.

@@ -123,7 +123,7 @@ func Attach(t testing.TB, command *exec.Cmd, m Machine, root string) *Sim {
 func stop(t testing.TB, command *exec.Cmd, in io.Closer, root string) {
 	t.Helper()
 	err := in.Close()
-	timer := time.AfterFunc(30*time.Second, func() { _ = command.Process.Kill() })
+	timer := time.AfterFunc(2*time.Minute, func() { _ = command.Process.Kill() })
 	defer timer.Stop()
 	if err := errors.Join(err, command.Wait()); err != nil {
 		t.Errorf("the simulated machine ended badly: %v", err)

@@ -114,6 +114,25 @@ func (p *Programmer) setParams(ctx context.Context, raw json.RawMessage) error {
 	return p.writeParams(ctx, params.Device, set)
 }
 
+// renewParams keeps what was before the claim came. A card that went through the reboot with its power on still has what the claim set.
+func renewParams(before, planned json.RawMessage) (json.RawMessage, error) {
+	old, err := decode[Params](before)
+	if err != nil {
+		return nil, err
+	}
+	renewed, err := decode[Params](planned)
+	if err != nil {
+		return nil, err
+	}
+	for i := range renewed.Before {
+		own := &renewed.Before[i]
+		if at := slices.IndexFunc(old.Before, func(p Param) bool { return p.Name == own.Name }); at >= 0 {
+			own.Value = old.Before[at].Value
+		}
+	}
+	return json.Marshal(renewed)
+}
+
 func (p *Programmer) restoreParams(ctx context.Context, raw json.RawMessage) error {
 	params, err := decode[Params](raw)
 	if err != nil {

@@ -71,7 +71,7 @@ func New(c Config) *Programmer { return &Programmer{config: c} }
 // Kinds are the steps for a table of kinds.
 func (p *Programmer) Kinds() step.Kinds {
 	return step.Kinds{
-		ParamsKind:  {Apply: p.setParams, Undo: p.restoreParams, Verify: nothing},
+		ParamsKind:  {Apply: p.setParams, Undo: p.restoreParams, Verify: nothing, Renew: renewParams},
 		ScrubKind:   {Apply: p.scrub, Undo: nothing, Verify: nothing},
 		ProgramKind: {Apply: p.program, Undo: p.giveBack, Verify: p.verify},
 	}
