@@ -177,6 +177,27 @@ func TestFetchGoesOn(t *testing.T) {
 	}
 }
 
+// TestOptionalFetch: a file that is only wanted in case of need keeps nobody waiting for its registry; one that there is is kept.
+func TestOptionalFetch(t *testing.T) {
+	l := newLab(t)
+	image := l.image("team/nlb0", shell, nlb0)
+	p := fetchParams{Reference: l.host + "/team/nlb0@" + image.Manifest, Digest: image.Layer, Size: image.Size, Optional: true}
+	s, err := p.step("u1")
+	must(t, err)
+	kinds := step.Kinds{fetchKind: l.artifacts.kind()}
+	l.Down.Store(true)
+	must(t, kinds.Apply(t.Context(), s))
+	must(t, kinds.Verify(t.Context(), s))
+	l.Down.Store(false)
+	must(t, kinds.Apply(t.Context(), s))
+	wantPins(t, l.artifacts, image.Layer, "u1")
+	if got := digestOf(content(t, l.artifacts, image.Layer)); got != image.Layer {
+		t.Errorf("the file has digest %s", got)
+	}
+	must(t, kinds.Undo(t.Context(), s))
+	wantPins(t, l.artifacts, image.Layer)
+}
+
 // TestFetchWithSecrets: those that the object names are read in the namespace that the step says, and only where something must be
 // fetched.
 func TestFetchWithSecrets(t *testing.T) {

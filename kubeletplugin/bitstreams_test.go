@@ -3,7 +3,6 @@
 package kubeletplugin
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -235,13 +234,13 @@ func TestFindHostFileFails(t *testing.T) {
 		{
 			"not staged here",
 			v1alpha1.HostBitstream{Path: "/srv/none.gbs"},
-			shell, fs.ErrNotExist,
-			[]string{"/srv/none.gbs", "stage the file on this node"},
+			shell, errNotStaged,
+			[]string{"/srv/none.gbs", "stage the file"},
 		},
 		{
 			"not in the store",
 			v1alpha1.HostBitstream{Store: "/srv", ID: nlb3},
-			shell, fs.ErrNotExist,
+			shell, errNotStaged,
 			[]string{shell + "/" + nlb3 + ".gbs", shell + "/" + nlb3 + ".aocx"},
 		},
 		{"a link", v1alpha1.HostBitstream{Path: "/srv/link.gbs"}, shell, nil, []string{"/srv/link.gbs", "symbolic links"}},

@@ -100,10 +100,17 @@ func told(t *testing.T, s step.Step) string {
 		var p fetchParams
 		must(t, json.Unmarshal(s.Params, &p))
 		repository, _, _ := strings.Cut(p.Reference, "@")
-		return "fetch for " + p.Owner + " " + path.Base(repository)
+		line := "fetch for " + p.Owner + " " + path.Base(repository)
+		if p.Optional {
+			line += ", if it can be had"
+		}
+		return line
 	case region.ScrubKind:
 		var p region.Scrub
 		must(t, json.Unmarshal(s.Params, &p))
+		if p.Keep {
+			return "scrub " + p.Device + " never"
+		}
 		return fmt.Sprintf("scrub %s with %s, required %v", p.Device, called(p.Blank), p.Required)
 	case region.ParamsKind:
 		var p region.Params
@@ -145,6 +152,9 @@ func TestEffects(t *testing.T) {
 	fetches := func(names ...string) (out []string) {
 		for _, name := range names {
 			out = append(out, "fetch for u1 "+name)
+			if name == "blank" {
+				out[len(out)-1] += ", if it can be had"
+			}
 		}
 		return out
 	}
@@ -177,9 +187,9 @@ func TestEffects(t *testing.T) {
 			},
 		},
 		{
-			"what must be there already is not wiped, needs no leave and sets no clock of the image",
-			fpgaOwn(allocated("u1", fpgaResult("main", "r0")), image+`,"program":"Never"`),
-			[]string{"fetch for u1 nlb3", "fetch for u1 blank", "program r0 with nlb3, Never, reset true, then Reset with blank, 2m0s"},
+			"what must be there already is not fetched, not wiped, and sets no clock of the image",
+			fpgaOwn(one(), image+`,"program":"Never"`),
+			append(fetches("blank"), "scrub r0 never", "program r0 with nlb3, Never, reset true, then Reset with blank, 2m0s"),
 		},
 		{"a look", fpgaOwn(fpgaClass(allocated("u1", look(fpgaResult("main", "r0"))), openClass), image), nil},
 		{"no region", allocated("u1", result("main", device.KindGPU, "gpu0")), nil},
@@ -297,6 +307,11 @@ func TestEffectsRefused(t *testing.T) {
 			"a reference elsewhere", `"policy":{"allowedRegistries":["registry.example/team"]}`, ref,
 			forbidden, none, "is in neither allowedBitstreams nor allowedRegistries", true,
 		},
+		{
+			"what must be there already, too", `"policy":{"allowKeep":true}`, `"bitstream":{"name":"nlb3"},"program":"Never"`,
+			forbidden, none, "no class of request main allows any bitstream", false,
+		},
+		{"a reference without leave, too", `"policy":{"allowKeep":true}`, ref + `,"program":"Never"`, forbidden, none, "no class", true},
 		{"a reference without leave", `"policy":{"allowKeep":true}`, ref, forbidden, none, "no class of request main", true},
 		{"a digest that only the registry tells", digests(digestOf([]byte("x"))), ref, forbidden, none, "is in neither", false},
 		{
@@ -340,11 +355,15 @@ func TestNoProgramming(t *testing.T) {
 	l.programming = false
 	l.setBroken(true)
 	plain := func() *resourceapi.ResourceClaim { return allocated("u1", fpgaResult("main", "r0")) }
-	steps, err := l.plan(fpgaOwn(fpgaClass(plain(), `"policy":{"requireBlank":true}`), `"onRelease":"Blank","resetBeforeUse":true`))
+	steps, err := l.plan(fpgaOwn(fpgaClass(plain(), openClass), `"onRelease":"Reset","resetBeforeUse":true`))
 	if err != nil || len(steps) > 0 {
 		t.Errorf("got %v, %v", steps, err)
 	}
-	for name, own := range map[string]string{"bitstream": `"bitstream":{"name":"nlb0"}`, "driverParams": `"driverParams":{"debug":1}`} {
+	_, err = l.plan(fpgaClass(plain(), `"policy":{"requireBlank":true}`))
+	wants(t, err, nil, string(claim.ReasonForbiddenByPolicy), "config[0].opaque.parameters.policy.requireBlank", "this node wipes no FPGAs")
+	for name, own := range map[string]string{
+		"bitstream": `"bitstream":{"name":"nlb0"}`, "driverParams": `"driverParams":{"debug":1}`, "onRelease": `"onRelease":"Blank"`,
+	} {
 		_, err := l.plan(fpgaOwn(fpgaClass(plain(), `"policy":{"allowedBitstreams":["team-a/*"],"allowedDriverParams":[{"name":"debug"}]}`), own))
 		refused, ok := errors.AsType[*claim.RefusedError](err)
 		if !ok || refused.Reason != claim.ReasonForbiddenByPolicy || !strings.HasSuffix(refused.Faults[0].Field, "parameters."+name) {

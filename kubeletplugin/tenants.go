@@ -19,62 +19,81 @@ import (
 // join, or the UID of the claim that shares with nobody.
 const tenantTaint = v1alpha1.GroupName + "/tenant"
 
-// tenantsOf finds the free regions of chips that are held, and who may join there.
+// tenancy is who may join those that hold regions of a chip. Empty: everybody.
+type tenancy struct {
+	who string
+	// alone: who is a claim, which shares with nobody.
+	alone bool
+}
+
+// tenantsOf finds the free regions of chips that are held, and who may join there. Where one claim holds regions of a chip under several
+// rules, the strictest counts.
 func (l *looker) tenantsOf(devices []device.Device) map[string]string {
-	cards := map[string]string{}
+	cards := map[string]tenancy{}
 	held := map[string]bool{}
 	for i := range devices {
 		d := &devices[i]
 		if d.Region == nil {
 			continue
 		}
-		r := l.holder(d)
-		if r == nil {
-			continue
-		}
-		held[d.Name] = true
-		if tenant := tenantOf(r, d.Name); tenant != "" {
-			cards[d.Region.Card] = tenant
+		t, holds := l.tenancyAt(d)
+		held[d.Name] = holds
+		if t.who != "" && !cards[d.Region.Card].alone {
+			cards[d.Region.Card] = t
 		}
 	}
 	tenants := map[string]string{}
 	for i := range devices {
-		if d := &devices[i]; d.Region != nil && !held[d.Name] && cards[d.Region.Card] != "" {
-			tenants[d.Name] = cards[d.Region.Card]
+		if d := &devices[i]; d.Region != nil && !held[d.Name] && cards[d.Region.Card].who != "" {
+			tenants[d.Name] = cards[d.Region.Card].who
 		}
 	}
 	return tenants
 }
 
-// holder is the record of a claim that holds a device, nil where there is none or it cannot be read.
-func (l *looker) holder(d *device.Device) *record.Record {
+// tenancyAt says whether a claim holds a region, and who may join it. A claim whose record cannot be read shares with nobody, as when
+// another asks to join it.
+func (l *looker) tenancyAt(d *device.Device) (t tenancy, held bool) {
+	r, uid := l.holder(d)
+	switch {
+	case uid == "":
+		return tenancy{}, false
+	case r == nil:
+		return tenancy{who: uid, alone: true}, true
+	default:
+		return tenancyOf(r, d.Name), true
+	}
+}
+
+// holder is the claim that holds a device, and its record, nil where it cannot be read. Nobody: an empty UID.
+func (l *looker) holder(d *device.Device) (r *record.Record, uid string) {
 	uids, err := l.store.Holders(poolName(l.config.Node, d.Kind), d.Name)
-	if err != nil {
-		return nil
+	if err != nil || len(uids) == 0 {
+		return nil, ""
 	}
 	for _, uid := range uids {
 		if r, err := l.store.Load(uid); err == nil {
-			return r
+			return r, uid
 		}
 	}
-	return nil
+	return nil, uids[0]
 }
 
-// tenantOf is who may join a claim on its chip; empty: everybody.
-func tenantOf(r *record.Record, name string) string {
+// tenancyOf is who may join a claim on its chip.
+func tenancyOf(r *record.Record, name string) tenancy {
 	for i := range r.Devices {
 		if d := &r.Devices[i]; d.Name == name && !d.AdminAccess {
 			switch v1alpha1.CoTenancy(d.CoTenancy) {
 			case v1alpha1.CoTenancyShared:
-				return ""
+				return tenancy{}
 			case v1alpha1.CoTenancySameNamespace:
-				return r.Namespace
+				return tenancy{who: r.Namespace}
 			default:
-				return r.UID
+				return tenancy{who: r.UID, alone: true}
 			}
 		}
 	}
-	return ""
+	return tenancy{}
 }
 
 // taintTenant keeps other tenants away from a chip that is held.
@@ -98,7 +117,7 @@ func (l *looker) addContents(v *view) {
 			continue
 		}
 		if content.Unknown {
-			if r := l.holder(d); r == nil || r.Phase == record.Releasing {
+			if r, _ := l.holder(d); r == nil || r.Phase == record.Releasing {
 				v.withhold(d.Name, d.Name, discover.ReasonRegionUnknown, fmt.Errorf("what it holds is not known since a programming for claim "+
 					"%s failed or was cut off: bind its PCI function anew, or see the Events of the claim", content.Claim))
 			}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/fault"
@@ -77,6 +78,11 @@ func (w *world) inOrder(s story) error {
 			errs = append(errs, w.freeDirectory(d))
 		}
 	}
+	for _, d := range []string{"reg0", "reg1"} {
+		if held[crashNode+"/fpga/"+d] == "" {
+			errs = append(errs, w.loadedFor("", d))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -120,6 +126,9 @@ func (w *world) effective(r *record.Record) error {
 		}
 	}
 	for i := range r.Devices {
+		if r.Devices[i].Kind() == device.KindFPGA {
+			errs = append(errs, w.loadedFor(r.UID, r.Devices[i].Name))
+		}
 		if name := r.Devices[i].CDIDevice; !own(name) && !w.engine.Specs.Has(name) {
 			errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, name))
 		}
@@ -134,6 +143,14 @@ func (w *world) hasData(name string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("the data of claim %s: %w", name, err)
+	}
+	return nil
+}
+
+// loadedFor says how a region is not loaded for a claim; an empty UID: for none.
+func (w *world) loadedFor(uid, region string) error {
+	if got, err := w.loaded(region); err != nil || got != uid {
+		return fmt.Errorf("region %s is loaded for %q, want %q (%w)", region, got, uid, err)
 	}
 	return nil
 }
@@ -242,7 +259,7 @@ func (w *world) asDiscovered() error {
 			errs = append(errs, fmt.Errorf("device %s is held", d.Name))
 		}
 	}
-	errs = append(errs, w.freeDirectory("ssd0"), w.freeDirectory("ssd1"), w.noLeftovers())
+	errs = append(errs, w.freeDirectory("ssd0"), w.freeDirectory("ssd1"), w.loadedFor("", "reg0"), w.loadedFor("", "reg1"), w.noLeftovers())
 	return errors.Join(errs...)
 }
 

@@ -222,7 +222,7 @@ func playOn(dir string, in *fault.Injector) error {
 		if err == nil {
 			continue
 		}
-		if errno := syscall.Errno(0); !errors.As(err, &errno) && !errors.Is(err, errLend) && !errors.Is(err, hostdir.ErrDirty) {
+		if errno := syscall.Errno(0); !errors.As(err, &errno) && !errors.Is(err, errLoad) && !errors.Is(err, hostdir.ErrDirty) {
 			return fmt.Errorf("part %d of the script fails without saying why: %w", i, err)
 		}
 		in.Set()

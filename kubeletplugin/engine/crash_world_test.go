@@ -24,6 +24,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
@@ -40,8 +41,8 @@ type world struct {
 	engine *Engine
 	// claims are the API server's objects by name.
 	claims map[string]*resourceapi.ResourceClaim
-	// onLend is called after a directory was lent, before the step returns.
-	onLend func(path string) error
+	// onEffect is called after a directory was lent or a region loaded, before the step returns.
+	onEffect func() error
 	// answered is closed when an act is over. What the engine does after its answers waits for that, so that the log always has it there.
 	answered chan struct{}
 }
@@ -59,7 +60,13 @@ func crashDevices() crashMachine {
 			Mounts: []device.Mount{{HostPath: "/mnt/" + name, ContainerPath: "/mnt/" + name}},
 		}}
 	}
-	return crashMachine{gpu("gpu0", 0), gpu("gpu1", 1), ssd("ssd0"), ssd("ssd1")}
+	region := func(name string, minor int64) device.Device {
+		return device.Device{
+			Kind: device.KindFPGA, Name: name, Region: &device.Region{Backend: "memory", Card: "card"},
+			Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/" + name, Major: 245, Minor: minor, Permissions: "rw"}}},
+		}
+	}
+	return crashMachine{gpu("gpu0", 0), gpu("gpu1", 1), ssd("ssd0"), ssd("ssd1"), region("reg0", 0), region("reg1", 1)}
 }
 
 type crashMachine []device.Device
@@ -76,7 +83,7 @@ func (m crashMachine) Find(kind device.Kind, name string) (device.Device, bool) 
 
 // makeHost makes the directories of a fresh node.
 func makeHost(dir string) error {
-	for _, sub := range []string{"host/mnt/ssd0", "host/mnt/ssd1", "cdi", "state"} {
+	for _, sub := range []string{"host/mnt/ssd0", "host/mnt/ssd1", "cdi", "state", "hardware"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
 			return err
 		}
@@ -104,7 +111,8 @@ func (w *world) start(boot string) error {
 	began := time.Now()
 	w.engine = New(Config{
 		Node: crashNode, HostRoot: w.path("host"), BootID: boot, Store: store, Specs: specs,
-		Kinds:   step.Kinds{hostdir.StepKind: w.lending(), cdi.StepKind: specs.Kind()},
+		Kinds:   step.Kinds{hostdir.StepKind: w.lending(), cdi.StepKind: specs.Kind(), loadKind: w.loading()},
+		Effects: loads, Remains: loadsOf,
 		Machine: func() Machine { return crashDevices() }, Claim: w.claim, KubeletState: w.path("kubelet_state"),
 		Uptime: func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})
@@ -122,16 +130,97 @@ func (w *world) lending() step.Kind {
 	kind := hostdir.Kind(w.path("host"), w.in.Root)
 	apply := kind.Apply
 	kind.Apply = func(ctx context.Context, params json.RawMessage) error {
-		if err := apply(ctx, params); err != nil || w.onLend == nil {
+		if err := apply(ctx, params); err != nil || w.onEffect == nil {
 			return err
 		}
-		var p hostdir.Params
-		if err := json.Unmarshal(params, &p); err != nil {
-			return err
-		}
-		return w.onLend(p.Path)
+		return w.onEffect()
 	}
 	return kind
+}
+
+// loadKind is the step that loads a region.
+const loadKind = "test.load"
+
+// load is the step's parameters.
+type load struct{ Region, Claim string }
+
+// loads are the steps of a claim's regions, as the plugin decides them.
+func loads(_ context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find Find) (steps []step.Step, err error) {
+	for i := range a.Results {
+		dev, ok := find(&a.Results[i])
+		if !ok || a.Results[i].AdminAccess {
+			continue
+		}
+		own, err := loadsOf(context.Background(), string(c.UID), dev)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, own...)
+	}
+	return steps, nil
+}
+
+func loadsOf(_ context.Context, uid string, dev device.Device) ([]step.Step, error) {
+	if dev.Region == nil {
+		return nil, nil
+	}
+	raw, err := json.Marshal(load{Region: dev.Name, Claim: uid})
+	return []step.Step{{Kind: loadKind, Target: dev.Name, Params: raw}}, err
+}
+
+// loading is a step on hardware: what it did outlives the process, is never on the disk, and is gone with the power. A region that another
+// claim loaded is not loaded over, and is not this claim's to clear.
+func (w *world) loading() step.Kind {
+	with := func(do func(l load, holds string) error) func(context.Context, json.RawMessage) error {
+		return func(_ context.Context, raw json.RawMessage) error {
+			var l load
+			if err := json.Unmarshal(raw, &l); err != nil {
+				return err
+			}
+			holds, err := w.loaded(l.Region)
+			if err != nil {
+				return err
+			}
+			return do(l, holds)
+		}
+	}
+	set := func(what, region, value string) error {
+		return w.in.Do(what+" "+region, func() error {
+			return os.WriteFile(w.path("hardware/"+region), []byte(value), 0o600)
+		})
+	}
+	return step.Kind{
+		Apply: with(func(l load, holds string) error {
+			if holds != "" && holds != l.Claim {
+				return fmt.Errorf("region %s is still loaded for claim %s", l.Region, holds)
+			}
+			if err := set("load", l.Region, l.Claim); err != nil || w.onEffect == nil {
+				return err
+			}
+			return w.onEffect()
+		}),
+		Undo: with(func(l load, holds string) error {
+			if holds != l.Claim {
+				return nil
+			}
+			return set("clear", l.Region, "")
+		}),
+		Verify: with(func(l load, holds string) error {
+			if holds != l.Claim {
+				return fmt.Errorf("region %s is loaded for %q", l.Region, holds)
+			}
+			return nil
+		}),
+	}
+}
+
+// loaded is the claim that a region is loaded for, empty where it is as it was at power on.
+func (w *world) loaded(region string) (string, error) {
+	data, err := os.ReadFile(w.path("hardware/" + region))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return string(data), err
 }
 
 // claim is the API server's answer, which may not come.
@@ -225,8 +314,8 @@ func crashClaims() map[string]*resourceapi.ResourceClaim {
 		"a":    {result(device.KindGPU, "gpu0", false), result(device.KindHost, "ssd0", false)},
 		"b":    {result(device.KindGPU, "gpu1", false)},
 		"look": {result(device.KindGPU, "gpu0", true)},
-		"c":    {result(device.KindHost, "ssd0", false), result(device.KindGPU, "gpu0", false)},
-		"d":    {result(device.KindHost, "ssd1", false)},
+		"c":    {result(device.KindHost, "ssd0", false), result(device.KindFPGA, "reg0", false)},
+		"d":    {result(device.KindFPGA, "reg1", false)},
 		"e":    {result(device.KindHost, "ssd1", false)},
 	}
 	claims := map[string]*resourceapi.ResourceClaim{}
@@ -250,11 +339,11 @@ func crashClaims() map[string]*resourceapi.ResourceClaim {
 	return claims
 }
 
-var errLend = errors.New("the directory cannot be lent")
+var errLoad = errors.New("the region cannot be loaded")
 
 // script is the life of a node. It goes through Prepare with and without effects, a hit, an admin's look, Unprepare, a directory's
-// next tenant, a Prepare that fails, one that is cut off by a restart, a reboot, and the collection of a claim that is nobody's. An
-// error stops it; trying again is the caller's.
+// next tenant, a region that is loaded, a Prepare that fails, one that is cut off by a restart, a reboot, and the collection of a claim
+// that is nobody's. An error stops it; trying again is the caller's.
 func script(w *world) []func() error {
 	return []func() error{
 		func() error { return w.kubeletHolds("a", "b", "c", "d", "e", "look") },
@@ -268,16 +357,16 @@ func script(w *world) []func() error {
 		func() error { return w.prepare("c") },
 		func() error { return w.write("c") },
 		func() error { // fails after it took effect, and is rolled back
-			w.onLend = func(string) error { return errLend }
-			defer func() { w.onLend = nil }()
-			if err := w.prepare("d"); !errors.Is(err, errLend) {
+			w.onEffect = func() error { return errLoad }
+			defer func() { w.onEffect = nil }()
+			if err := w.prepare("d"); !errors.Is(err, errLoad) {
 				return fmt.Errorf("want the step's error, not %w", err)
 			}
 			return w.unprepare("d")
 		},
 		func() error { // the process ends while a step is applied
-			w.onLend = func(string) error { w.engine.stop(); return context.Canceled }
-			defer func() { w.onLend = nil }()
+			w.onEffect = func() error { w.engine.stop(); return context.Canceled }
+			defer func() { w.onEffect = nil }()
 			if err := w.prepare("e"); err == nil {
 				return errors.New("prepared by a process that has ended")
 			}
