@@ -515,7 +515,9 @@ func TestProgrammed(t *testing.T) {
 
 // TestFPGAReasons: reasons are stable, since alerts and scripts match them.
 func TestFPGAReasons(t *testing.T) {
-	failure := func(k backend.Kind) error { return fmt.Errorf("wrapped: %w", &backend.Error{Kind: k, Err: errors.New("EIO")}) }
+	failure := func(k backend.Kind) error {
+		return fmt.Errorf("wrapped: %w", &backend.Error{Kind: k, Err: errors.New("EIO")})
+	}
 	for _, tc := range []struct {
 		err  error
 		want string

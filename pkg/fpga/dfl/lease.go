@@ -112,9 +112,11 @@ func (l *Lease) beforeProgram(ctx context.Context, load *Load) error {
 	case l.node == nil:
 		return l.failed("program", backend.Terminal, backend.ErrReleased, backend.NextAcquire)
 	case l.interfaces == "":
-		return l.failed("program", backend.Terminal, fmt.Errorf("%w: the lease was acquired without one", backend.ErrInterface), backend.NextRequest)
+		err := fmt.Errorf("%w: the lease was acquired without one", backend.ErrInterface)
+		return l.failed("program", backend.Terminal, err, backend.NextRequest)
 	case !backend.ValidID(load.AFU):
-		return l.failed("program", backend.Terminal, fmt.Errorf("accelerator id %q, want %d hexadecimal digits", load.AFU, idDigits), backend.NextRequest)
+		err := fmt.Errorf("accelerator id %q, want %d hexadecimal digits", load.AFU, idDigits)
+		return l.failed("program", backend.Terminal, err, backend.NextRequest)
 	case ctx.Err() != nil:
 		return l.failed("program", backend.Retryable, context.Cause(ctx), backend.NextRetry)
 	}

@@ -49,10 +49,8 @@ func ParamOf(name string, value int32) (Param, error) {
 	return Param{Name: clock, Value: 1000 * value}, nil
 }
 
-var (
-	// ErrClock: the clock is not what was asked for.
-	ErrClock = errors.New("user clock")
-)
+// ErrClock: the clock is not what was asked for.
+var ErrClock = errors.New("user clock")
 
 const (
 	opReadParams = "read parameters of"

@@ -48,7 +48,9 @@ func (h *Host) State(p Port) (State, error) {
 	s.Manager, errs[4] = h.tree.ReadString(path.Join(p.Manager, "state"))
 	s.Status, errs[5] = h.tree.ReadString(path.Join(p.Manager, "status"))
 	if err := errors.Join(errs[:]...); err != nil {
-		return s, &backend.Error{Kind: backend.Terminal, Device: p.Name, Op: "read the state of", Err: err, Next: "look at the card and its driver"}
+		return s, &backend.Error{
+			Kind: backend.Terminal, Device: p.Name, Op: "read the state of", Err: err, Next: "look at the card and its driver",
+		}
 	}
 	return s, nil
 }
@@ -94,7 +96,9 @@ func (h *Host) checkInterface(p Port, want string) error {
 }
 
 func (h *Host) refuse(p Port, err error) error {
-	return &backend.Error{Kind: backend.Terminal, Device: p.Name, Op: "acquire", Err: err, Next: "choose an image that was built for this region"}
+	return &backend.Error{
+		Kind: backend.Terminal, Device: p.Name, Op: "acquire", Err: err, Next: "choose an image that was built for this region",
+	}
 }
 
 // status is what the fpga_manager says, for an error that already has a cause: where it cannot be read, it says so.

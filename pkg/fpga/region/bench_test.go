@@ -55,7 +55,8 @@ func (b *bench) raw(id, content string) *region.Image {
 	_, err := config.Inspect(bytes.NewReader([]byte(content)), int64(len(content)))
 	must(b.t, err)
 	image := &region.Image{
-		Digest: digest([]byte(content)), Size: int64(len(content)), InterfaceID: shell, AFUID: id, Config: config, Origin: "FPGABitstream team-a/raw",
+		Digest: digest([]byte(content)), Size: int64(len(content)), InterfaceID: shell, AFUID: id, Config: config,
+		Origin: "FPGABitstream team-a/raw",
 	}
 	b.files[image.Digest] = []byte(content)
 	return image

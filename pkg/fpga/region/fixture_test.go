@@ -71,8 +71,8 @@ type node struct {
 	files   map[string][]byte
 	// ways are those to the regions; nil where the simulator has them.
 	ways map[string]region.Backend
-	fs      disk.FS
-	boot    string
+	fs   disk.FS
+	boot string
 	// attempts are what was reported, and lastLog what was done to the disk when the power went.
 	attempts []region.Attempt
 	lastLog  fault.Log

@@ -196,7 +196,8 @@ func (p *Programmer) verify(_ context.Context, raw json.RawMessage) error {
 	case content.Unknown || content.Claim != params.Claim.UID:
 		return fmt.Errorf("region %s %w", params.Device, ErrUnknownState)
 	case params.Image != nil && !state.shows(params.Image.AFUID):
-		return errors.Join(fmt.Errorf("region %s has AFU id %q, want %s: delete the pod", params.Device, state.AFU, params.Image.AFUID), state.Fault)
+		err := fmt.Errorf("region %s has AFU id %q, want %s: delete the pod", params.Device, state.AFU, params.Image.AFUID)
+		return errors.Join(err, state.Fault)
 	}
 	return nil
 }
