@@ -73,6 +73,8 @@ type FileConfig struct {
 	metav1.TypeMeta `json:",inline"`
 	// HostDevices are directories and character devices of the host to publish as devices of class host.fettle.dev.
 	HostDevices []discover.HostDevice `json:"hostDevices,omitempty"`
+	// FPGARegions are what the machine does not tell of its FPGAs: which bitstreams fit, and by which nodes pods use them.
+	FPGARegions []discover.FPGARegion `json:"fpgaRegions,omitempty"`
 	// NVML is how NVIDIA's management library is asked.
 	NVML NVMLConfig `json:"nvml,omitempty"`
 	// DiscoveryInterval is how often hardware is looked at where no kernel event said that it changed. Default 30s.
@@ -114,12 +116,43 @@ func (c ArtifactsConfig) store() artifact.StoreConfig {
 type FPGAConfig struct {
 	// Programming lets claims program regions. Without it regions are given out as they are, and nothing is ever written to one.
 	Programming bool `json:"programming,omitempty"`
+	// Backends are the kinds of region that are programmed then: dfl, fpga_manager, xrt. Regions of other kinds are given out as they
+	// are. Default dfl.
+	Backends []string `json:"backends,omitempty"`
+	// XRT is where XRT's own program is found.
+	XRT XRTConfig `json:"xrt,omitempty"`
 	// SimulatedNodes is a directory of plain files that stand for FPGAs' device nodes, relative to the host's tree, as a simulator
 	// serves them. It is refused where that tree is /.
 	SimulatedNodes string `json:"simulatedNodes,omitempty"`
 	// BindingConditions has the scheduler wait, before it binds a pod to this node, until the plugin has done what the policies of the
 	// pod's classes ask in bindAfter.
 	BindingConditions bool `json:"bindingConditions,omitempty"`
+}
+
+func (c *FPGAConfig) validate() []error {
+	var errs []error
+	if c.BindingConditions && !c.Programming {
+		errs = append(errs, errors.New("fpga.bindingConditions: needs fpga.programming: true"))
+	}
+	for i, name := range c.Backends {
+		if known := backendNames(); !slices.Contains(known, name) {
+			errs = append(errs, fmt.Errorf("fpga.backends[%d]: %q, want one of %s", i, name, strings.Join(known, ", ")))
+		}
+		if slices.Contains(c.Backends[:i], name) {
+			errs = append(errs, fmt.Errorf("fpga.backends[%d]: %q appears twice", i, name))
+		}
+	}
+	if root := c.XRT.DriverRoot; !filepath.IsAbs(root) || filepath.Clean(root) != root {
+		errs = append(errs, fmt.Errorf("fpga.xrt.driverRoot: must be a clean absolute path, is %q", root))
+	}
+	return errs
+}
+
+// XRTConfig is where XRT is installed.
+type XRTConfig struct {
+	// DriverRoot is the directory of the host's tree with opt/xilinx/xrt in it. XRT's program is run with it as its root directory, so it
+	// must hold the state directory, dev and sys by the same paths as the plugin sees them. Default /.
+	DriverRoot string `json:"driverRoot,omitempty"`
 }
 
 // NVMLConfig bounds the child process that loads NVIDIA's library.
@@ -182,8 +215,9 @@ func ParseFile(data []byte) (FileConfig, error) {
 	}
 	errs = append(errs, c.Health.validate()...)
 	errs = append(errs, c.Artifacts.validate()...)
-	if c.FPGA.BindingConditions && !c.FPGA.Programming {
-		errs = append(errs, errors.New("fpga.bindingConditions: needs fpga.programming: true"))
+	errs = append(errs, c.FPGA.validate()...)
+	if err := discover.ValidateFPGARegions(c.FPGARegions); err != nil {
+		errs = append(errs, err)
 	}
 	for i, h := range c.HostDevices {
 		if err := h.Validate(); err != nil {
@@ -224,6 +258,9 @@ func (c FileConfig) withDefaults() FileConfig {
 	}
 	if c.NVML.DriverRoot == "" {
 		c.NVML.DriverRoot = "/"
+	}
+	if c.FPGA.XRT.DriverRoot == "" {
+		c.FPGA.XRT.DriverRoot = "/"
 	}
 	if c.Artifacts.MaxSize.IsZero() {
 		c.Artifacts.MaxSize = resource.MustParse("20Gi")

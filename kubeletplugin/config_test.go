@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/health"
 )
 
@@ -33,7 +34,13 @@ func TestParseFile(t *testing.T) {
 			Interval: metav1.Duration{Duration: 5 * time.Second}, DisabledSources: []string{"ras"}, DisableEviction: true,
 		},
 		Artifacts: ArtifactsConfig{MaxSize: resource.MustParse("5Gi"), KeepFree: resource.MustParse("100Mi")},
-		FPGA:      FPGAConfig{Programming: true, SimulatedNodes: "sys/sim", BindingConditions: true},
+		FPGA: FPGAConfig{
+			Programming: true, Backends: []string{"fpga_manager", "xrt"}, XRT: XRTConfig{DriverRoot: "/xrt-root"}, SimulatedNodes: "sys/sim",
+			BindingConditions: true,
+		},
+		FPGARegions: []discover.FPGARegion{{
+			Device: "amd-x", InterfaceID: "5f2c81d0a4b94e0fb7c36d1e8f02a957", Nodes: []string{"/dev/dpu"}, Partial: true,
+		}},
 	}
 	bare := FileConfig{TypeMeta: whole.TypeMeta}.withDefaults()
 	tests := []struct {
@@ -47,12 +54,18 @@ func TestParseFile(t *testing.T) {
 discoveryInterval: 1m
 reconcileInterval: 1h
 deviceMetadata: true
+fpgaRegions: [{device: amd-x, interfaceID: 5f2c81d0a4b94e0fb7c36d1e8f02a957, nodes: [/dev/dpu], partial: true}]
 nvml: {disabled: true, timeout: 5s, driverRoot: /run/nvidia/driver}
 hostDevices:
 - name: localssd
   directories: ["/mnt/disks/*"]
 artifacts: {maxSize: 5Gi, keepFree: 100Mi}
-fpga: {programming: true, simulatedNodes: sys/sim, bindingConditions: true}
+fpga:
+  programming: true
+  simulatedNodes: sys/sim
+  bindingConditions: true
+  backends: [fpga_manager, xrt]
+  xrt: {driverRoot: /xrt-root}
 health:
   interval: 5s
   disabledSources: [ras]
@@ -68,6 +81,7 @@ health:
 		{name: "unknown key", text: header + "discoveryIntervall: 1m", wantErrs: []string{`"discoveryIntervall"`}},
 		{name: "unknown nested key", text: header + "nvml: {root: /}", wantErrs: []string{`"root"`}},
 		{name: "unknown key of a host device", text: header + "hostDevices: [{name: a, dirs: [/b]}]", wantErrs: []string{`dirs`}},
+		{name: "unknown key of a region", text: header + "fpgaRegions: [{device: x, node: /dev/x}]", wantErrs: []string{`node`}},
 		{name: "key twice", text: header + "deviceMetadata: true\ndeviceMetadata: false", wantErrs: []string{"deviceMetadata"}},
 		{name: "wrong type", text: header + "deviceMetadata: sometimes", wantErrs: []string{"deviceMetadata"}},
 		{name: "unknown key of health", text: header + "health: {rule: []}", wantErrs: []string{`"rule"`}},
@@ -80,12 +94,15 @@ discoveryInterval: 10ms
 reconcileInterval: 999ms
 nvml: {timeout: -1s, driverRoot: run}
 artifacts: {maxSize: -1, keepFree: -1Gi}
-fpga: {bindingConditions: true}
+fpga: {bindingConditions: true, backends: [f2, dfl, dfl], xrt: {driverRoot: /a/../b}}
+fpgaRegions: [{device: x, interfaceID: 5F2C}, {device: x, interfaceID: 5f2c81d0a4b94e0fb7c36d1e8f02a957, nodes: [/dev/mem]}]
 hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: [/a]}, {name: none}]
 health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: bad}, {source: xid, code: "[", severity: fatal}]}
 `, wantErrs: []string{
 			"health.interval: 1ms", "health.disabledSources[0]: \"xid\"", "health.rules[0]: source: \"x\"", "severity: \"bad\"",
 			"health.rules[1]: code", "artifacts.maxSize", "artifacts.keepFree", "fpga.bindingConditions",
+			"fpga.backends[0]: \"f2\"", "fpga.backends[2]", "fpga.xrt.driverRoot", "fpgaRegions[0]: interfaceID",
+			"fpgaRegions[1]: nodes[0]", "device \"x\" appears twice",
 			"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]",
 		}},
 	}

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -34,12 +37,20 @@ const (
 
 // fpgas plans what claims need of the node's FPGA regions.
 type fpgas struct {
-	// programming is false where nothing is ever to be written to a region.
+	// programming is false where nothing is ever to be written to a region, except the kinds of region that are not written to either.
 	programming bool
+	except      []string
 	bitstreams  *bitstreams
 	artifacts   *artifacts
 	programmer  *region.Programmer
 	contents    *region.Contents
+	// xclbins is the directory of the copies that XRT's program reads.
+	xclbins string
+}
+
+// programs says whether claims may program a region.
+func (f *fpgas) programs(r *device.Region) bool {
+	return f.programming && !slices.Contains(f.except, r.Backend)
 }
 
 func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
@@ -52,17 +63,15 @@ func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
 	files := &artifacts{
 		dir: filepath.Join(p.config.StateDir, artifactsDir), limits: p.config.File.Artifacts.store(), client: client, kube: p.clients.Kube,
 	}
-	simulated := p.config.File.FPGA.SimulatedNodes
-	open := func() (*dfl.Host, error) {
-		return dfl.Open(p.config.HostRoot, dfl.Options{PlainNodes: simulated != "", Nodes: simulated})
-	}
 	return &fpgas{
 		programming: p.config.File.FPGA.Programming,
+		except:      p.config.File.FPGA.except(),
 		bitstreams:  &bitstreams{dynamic: p.clients.Dynamic, client: client, namespace: p.config.Namespace, hostRoot: p.config.HostRoot},
 		artifacts:   files,
 		contents:    contents,
+		xclbins:     p.config.xclbins(),
 		programmer: region.New(region.Config{
-			Find: p.findRegion, Backends: map[string]region.Backend{"dfl": region.DFL(open, regions)}, Contents: contents, Open: files.open,
+			Find: p.findRegion, Backends: p.config.backends(regions), Contents: contents, Open: files.open,
 			HostRoot: p.config.HostRoot, BootID: bootID, Report: p.programmed,
 		}),
 	}, nil
@@ -74,7 +83,7 @@ func (p *Plugin) programmed(ctx context.Context, a region.Attempt) {
 	message := fmt.Sprintf("region %s of node %s (%s): programmed %s of %s, AFU id %s, in %s", a.Device, p.config.Node, a.Why,
 		a.Image.Digest, a.Image.Origin, a.Image.AFUID, a.Took.Round(time.Millisecond))
 	if a.Err != nil {
-		result, kind, reason = dfl.KindOf(a.Err).String(), corev1.EventTypeWarning, reasonProgramFailed
+		result, kind, reason = backend.KindOf(a.Err).String(), corev1.EventTypeWarning, reasonProgramFailed
 		message = fmt.Sprintf("region %s of node %s (%s): programming %s of %s failed after %s: %v", a.Device, p.config.Node, a.Why,
 			a.Image.Digest, a.Image.Origin, a.Took.Round(time.Millisecond), a.Err)
 	}
@@ -102,7 +111,9 @@ func (p *Plugin) programmed(ctx context.Context, a region.Attempt) {
 }
 
 // destroy removes all that is kept about regions and files. No claim holds any.
-func (f *fpgas) destroy() error { return errors.Join(f.artifacts.destroy(), f.contents.Destroy()) }
+func (f *fpgas) destroy() error {
+	return errors.Join(f.artifacts.destroy(), f.contents.Destroy(), os.RemoveAll(f.xclbins))
+}
 
 // kinds are the steps that this adds to the engine's.
 func (f *fpgas) kinds() step.Kinds {
@@ -142,8 +153,8 @@ func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 		if err := fits(c, r, dev.Region.InterfaceID); err != nil {
 			return nil, err
 		}
-		if !f.programming {
-			if err := untouched(c, r); err != nil {
+		if !f.programs(dev.Region) {
+			if err := f.untouched(c, r, dev.Region.Backend); err != nil {
 				return nil, err
 			}
 			continue
@@ -167,7 +178,11 @@ func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 }
 
 // untouched refuses what would need a region to be written to.
-func untouched(c *resourceapi.ResourceClaim, r *claim.Result) error {
+func (f *fpgas) untouched(c *resourceapi.ResourceClaim, r *claim.Result, kind string) error {
+	what, remedy := "FPGAs", "set fpga.programming"
+	if f.programming {
+		what, remedy = "FPGAs of kind "+kind, "add it to fpga.backends"
+	}
 	config := r.Config.FPGA
 	var faults field.ErrorList
 	for _, f := range []struct {
@@ -179,14 +194,14 @@ func untouched(c *resourceapi.ResourceClaim, r *claim.Result) error {
 		{claim.FieldFPGARelease, config.OnRelease == v1alpha1.FPGAReleaseBlank},
 	} {
 		if f.asked {
-			faults = append(faults, field.Forbidden(r.At(f.name),
-				"this node programs no FPGAs: ask an administrator to set fpga.programming in the chart's values, or leave the field out"))
+			faults = append(faults, field.Forbidden(r.At(f.name), fmt.Sprintf(
+				"this node programs no %s: ask an administrator to %s in the chart's values, or leave the field out", what, remedy)))
 		}
 	}
 	for i := range config.Policies {
 		if config.Policies[i].Policy.RequireBlank {
-			faults = append(faults, field.Forbidden(config.Policies[i].Path("requireBlank"),
-				"this node wipes no FPGAs: ask an administrator to set fpga.programming in the chart's values, or use another class"))
+			faults = append(faults, field.Forbidden(config.Policies[i].Path("requireBlank"), fmt.Sprintf(
+				"this node wipes no %s: ask an administrator to %s in the chart's values, or use another class", what, remedy)))
 		}
 	}
 	if len(faults) == 0 {
@@ -368,13 +383,13 @@ func (w *wanted) params(ctx context.Context, p *region.Programmer, image *region
 // orphans are the regions that nobody holds and of which nobody knows what they hold.
 func (p *Plugin) orphans() []engine.Orphan {
 	v, _ := p.latest.get()
-	if v == nil || !p.fpgas.programming {
+	if v == nil {
 		return nil
 	}
 	var out []engine.Orphan
 	for i := range v.devices {
 		d := &v.devices[i]
-		if d.Region == nil {
+		if d.Region == nil || !p.fpgas.programs(d.Region) {
 			continue
 		}
 		if content, err := p.fpgas.contents.Read(d.Name); err == nil && content.Unknown {
@@ -390,7 +405,7 @@ func (p *Plugin) orphans() []engine.Orphan {
 
 // remains are the steps to undo for a claim whose record is lost: its region is reset, or wiped where nobody knows what is in it.
 func (f *fpgas) remains(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
-	if dev.Region == nil || !f.programming {
+	if dev.Region == nil || !f.programs(dev.Region) {
 		return nil, nil
 	}
 	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)

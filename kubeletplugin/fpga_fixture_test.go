@@ -34,7 +34,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
-	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -318,7 +318,7 @@ func (c *chips) Params(_ context.Context, _ *device.Region, names []string) (map
 	for _, name := range names {
 		value, ok := c.params[name]
 		if !ok {
-			return nil, dfl.ErrNoParam
+			return nil, backend.ErrNoParam
 		}
 		out[name] = value
 	}
@@ -336,7 +336,7 @@ type chipLease struct {
 
 func (l *chipLease) note(what string) { l.trace = append(l.trace, what+" "+l.nameOf(l.region)) }
 
-func (l *chipLease) Program(_ context.Context, load dfl.Load) (time.Duration, error) {
+func (l *chipLease) Program(_ context.Context, load region.Load) (time.Duration, error) {
 	l.note("program " + load.AFU)
 	if l.fail == nil {
 		l.shows[l.region] = load.AFU
@@ -344,15 +344,16 @@ func (l *chipLease) Program(_ context.Context, load dfl.Load) (time.Duration, er
 	return time.Millisecond, l.fail
 }
 
-func (l *chipLease) SetParams(_ context.Context, params []dfl.Param) error {
+func (l *chipLease) SetParams(_ context.Context, params []region.Param) error {
 	for _, p := range params {
 		l.note(fmt.Sprintf("set %s=%d of", p.Name, p.Value))
 	}
 	return nil
 }
 
-func (l *chipLease) Reset() error   { l.note("reset"); return nil }
-func (l *chipLease) Release() error { return nil }
+func (l *chipLease) Reset() error                { l.note("reset"); return nil }
+func (l *chipLease) Leave(context.Context) error { return l.Reset() }
+func (l *chipLease) Release() error              { return nil }
 
 // wants an error, of a cause unless that is nil, which says some words.
 func wants(t testing.TB, err, cause error, words ...string) {

@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -497,7 +498,7 @@ func TestProgrammed(t *testing.T) {
 	p.programmed(ctx, attempt)                         // before Run there is nobody to tell
 	p.teller = &teller{events: recorder}
 	p.programmed(ctx, attempt)
-	attempt.Err = &dfl.Error{Kind: dfl.Retryable, Port: "dfl-port.0", Op: "program", Err: errors.New("busy")}
+	attempt.Err = &backend.Error{Kind: backend.Retryable, Device: "dfl-port.0", Op: "program", Err: errors.New("busy")}
 	p.programmed(ctx, attempt)
 	attempt.Claim, attempt.Why = region.Claim{UID: "u1"}, "release" // of a claim whose record was lost
 	attempt.Err = errors.New("100% wrong " + strings.Repeat("x", 2000))
@@ -533,7 +534,9 @@ func TestProgrammed(t *testing.T) {
 
 // TestFPGAReasons: reasons are stable, since alerts and scripts match them.
 func TestFPGAReasons(t *testing.T) {
-	failure := func(k dfl.Kind) error { return fmt.Errorf("wrapped: %w", &dfl.Error{Kind: k, Err: errors.New("EIO")}) }
+	failure := func(k backend.Kind) error {
+		return fmt.Errorf("wrapped: %w", &backend.Error{Kind: k, Err: errors.New("EIO")})
+	}
 	for _, tc := range []struct {
 		err  error
 		want string
@@ -543,9 +546,9 @@ func TestFPGAReasons(t *testing.T) {
 		{errNotResolved, "BitstreamUnusable"},
 		{errNoFit, "BitstreamUnusable"},
 		{fmt.Errorf("wrapped: %w", region.ErrImage), "BitstreamUnusable"},
-		{failure(dfl.Unknown), "ProgramFailed"},
-		{failure(dfl.Retryable), "RegionUnusable"},
-		{failure(dfl.Terminal), "RegionUnusable"},
+		{failure(backend.Unknown), "ProgramFailed"},
+		{failure(backend.Retryable), "RegionUnusable"},
+		{failure(backend.Terminal), "RegionUnusable"},
 		{fmt.Errorf("region r0: %w", region.ErrGone), "RegionUnusable"},
 		{region.ErrOther, "RegionUnusable"},
 		{region.ErrTraces, "RegionUnusable"},

@@ -129,7 +129,7 @@ func (l *looker) machine(ctx context.Context) (*view, error) {
 		return nil, fmt.Errorf("open the host tree %s: %w", l.config.HostRoot, err)
 	}
 	defer tree.Close()
-	opts := discover.Options{HostDevices: l.config.File.HostDevices}
+	opts := discover.Options{HostDevices: l.config.File.HostDevices, FPGARegions: l.config.File.FPGARegions}
 	inventory := discover.Discover(ctx, tree, opts)
 	if l.query != nil && !reflect.DeepEqual(l.asked, inventory.Devices) {
 		l.report, l.asked = nil, nil

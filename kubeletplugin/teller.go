@@ -24,7 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/claim"
-	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -87,7 +87,7 @@ func reasonFor(err error) string {
 // fpgaReason is the reason of a failure that has to do with a region.
 func fpgaReason(err error) string {
 	_, tenant := errors.AsType[*engine.TenantError](err)
-	_, driver := errors.AsType[*dfl.Error](err)
+	_, driver := errors.AsType[*backend.Error](err)
 	among := func(causes ...error) bool {
 		return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 	}
@@ -96,7 +96,7 @@ func fpgaReason(err error) string {
 		return reasonChipInUse
 	case among(errNotThere, errNotResolved, errNoFit, errNotStaged, errNotFetched, region.ErrImage):
 		return reasonBitstream
-	case driver && dfl.KindOf(err) == dfl.Unknown:
+	case driver && backend.KindOf(err) == backend.Unknown:
 		return reasonProgramFailed
 	case driver, among(region.ErrGone, region.ErrOther, region.ErrTraces, region.ErrUnknownState):
 		return reasonRegion

@@ -119,12 +119,11 @@ func (l *looker) addContents(v *view) {
 		if content.Unknown {
 			if r, _ := l.holder(d); r == nil || r.Phase == record.Releasing {
 				v.withhold(d.Name, d.Name, discover.ReasonRegionUnknown, fmt.Errorf("what it holds is not known since a programming for claim "+
-					"%s failed or was cut off: bind its PCI function anew, or see the Events of the claim", content.Claim))
+					"%s failed or was cut off: bind its device to the driver anew, or see the Events of the claim", content.Claim))
 			}
 			continue
 		}
-		afu := d.Attributes[device.AttributeAFUID].StringValue
-		if content.Digest == "" || content.BootID != l.bootID || afu == nil || *afu != content.AFU {
+		if content.Digest == "" || content.BootID != l.bootID || !shows(d, content.AFU) {
 			continue
 		}
 		d.Attributes = maps.Clone(d.Attributes)
@@ -132,4 +131,10 @@ func (l *looker) addContents(v *view) {
 		digits := strings.TrimPrefix(content.Digest, "sha256:")
 		d.Attributes[device.AttributeBitstreamDigest] = resourceapi.DeviceAttribute{StringValue: &digits}
 	}
+}
+
+// shows says whether a region shows an image, or could never.
+func shows(d *device.Device, afu string) bool {
+	shown := d.Attributes[device.AttributeAFUID].StringValue
+	return d.Region.Mute() || shown != nil && *shown == afu
 }

@@ -22,7 +22,7 @@ the document has the devices with everything that a pod would get, and the probl
 func runDevices(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := newArguments("devices", devicesHelp)
 	root := flags.String("root", "/", "`directory` that holds the machine's sys, proc and dev")
-	config := flags.String("config", "", "the driver's configuration `file`, for its host devices")
+	config := flags.String("config", "", "the driver's configuration `file`, for its host devices and FPGA regions")
 	nvmlCommand := flags.String("nvml", "", "`path` of fettle-nvml, to ask NVIDIA's library too (default: not asked)")
 	format := flags.String("o", "table", "output `format`: table, json or yaml")
 	if _, err := flags.parse(args, stdout); err != nil {
@@ -36,7 +36,7 @@ func runDevices(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	if err != nil {
 		return err
 	}
-	opts := discover.Options{HostDevices: file.HostDevices}
+	opts := discover.Options{HostDevices: file.HostDevices, FPGARegions: file.FPGARegions}
 	if *nvmlCommand != "" {
 		command := nvml.Command{Path: *nvmlCommand, DriverRoot: file.NVML.DriverRoot, Timeout: file.NVML.Timeout.Duration}
 		opts.NVML = func(ctx context.Context) (nvml.Report, error) { return nvml.Query(ctx, command) }

@@ -101,7 +101,7 @@ func TestRead(t *testing.T) {
 		}},
 		"xclbin": {{
 			Manifest: xclbin.Digest, Layer: layer("hello.xclbin", fpga.Xclbin), Size: int64(len(file(t, "hello.xclbin"))), Format: "xclbin",
-			ID: "5005e1b0c0de4a6f9a1d2b3c4d5e6f70", InterfaceID: shell,
+			ID: "5005e1b0c0de4a6f9a1d2b3c4d5e6f70", AFUID: "5005e1b0c0de4a6f9a1d2b3c4d5e6f70", InterfaceID: shell,
 		}},
 		"rbf": {{
 			Manifest: raw.Digest, Layer: layer("nlb0.rbf", fpga.RBF), Size: 100, Format: "rbf", ID: nlb0, AFUID: nlb0, InterfaceID: shell,

@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -277,7 +278,7 @@ func TestClaimOfRegions(t *testing.T) {
 			onPort(0, "open", "debug=3", "open", nlb0, "pr", nlb3),
 			slices.Concat(onPort(1, "open", "debug=3", "open", "debug=0"), onPort(0, "open", "reset", "open", "debug=0"))...,
 		), func() {
-			if _, err := g.ask(allocated("a1", aRegion(card0), aRegion(card1))); !errors.Is(err, dfl.ErrDigest) {
+			if _, err := g.ask(allocated("a1", aRegion(card0), aRegion(card1))); !errors.Is(err, backend.ErrDigest) {
 				t.Errorf("got %v, want a wrong digest", err)
 			}
 		})

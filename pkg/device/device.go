@@ -36,13 +36,41 @@ type Device struct {
 // Region is where what programs an FPGA's region lies on the host. All names are relative to the host's tree, and good for as long as
 // the device stays where it is: whoever acts on one looks it up anew.
 type Region struct {
-	// Backend says which of the members below is there: "dfl".
+	// Backend says which of the members below is there: one of the Backend constants.
 	Backend string `json:"backend"`
-	// Card is the same for all regions that are programmed through one engine, one at a time: its PCI address.
+	// Card is the same for all regions that are programmed through one engine, one at a time: its PCI address, or the name of its platform
+	// device.
 	Card string `json:"card"`
 	// InterfaceID says which bitstreams fit: 32 hexadecimal digits.
-	InterfaceID string     `json:"interfaceID"`
-	DFL         *DFLRegion `json:"dfl,omitempty"`
+	InterfaceID string         `json:"interfaceID"`
+	DFL         *DFLRegion     `json:"dfl,omitempty"`
+	Manager     *ManagerRegion `json:"manager,omitempty"`
+	XRT         *XRTRegion     `json:"xrt,omitempty"`
+}
+
+// Mute says that the region never tells what it holds.
+func (r *Region) Mute() bool { return r.Manager != nil }
+
+// The ways of programming a region.
+const (
+	BackendDFL = "dfl"
+	// BackendFPGAManager is AMD's kernel with its attributes.
+	BackendFPGAManager = "fpga_manager"
+	BackendXRT         = "xrt"
+)
+
+// ManagerRegion is a chip that the kernel's fpga_manager programs.
+type ManagerRegion struct {
+	// Platform is the name of the manager's platform device.
+	Platform string `json:"platform"`
+	// Partial: images are for a part of the chip, and the rest goes on.
+	Partial bool `json:"partial,omitempty"`
+}
+
+// XRTRegion is a card with XRT's drivers: the PCI addresses of the function that programs and of the one that pods use.
+type XRTRegion struct {
+	Management string `json:"management"`
+	User       string `json:"user"`
 }
 
 // DFLRegion is a port of a card with a device feature list, see Documentation/fpga/dfl.rst.

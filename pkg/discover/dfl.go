@@ -17,12 +17,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// dflDriver is the kernel driver of FPGA cards with a device feature list (Documentation/fpga/dfl.rst), and backendDFL what the way
-// of programming them is called.
-const (
-	dflDriver  = "dfl-pci"
-	backendDFL = "dfl"
-)
+// dflDriver is the kernel driver of FPGA cards with a device feature list (Documentation/fpga/dfl.rst).
+const dflDriver = "dfl-pci"
 
 // dflFPGAs finds the ports of DFL cards, each with the region behind it: one device a port. Its second result are the nodes of the
 // engines, which can program and belong to no device.
@@ -113,7 +109,7 @@ func (t dflTree) describe(tree *sysfs.Tree, p dflPortDir) Inventory {
 	} else {
 		d.node(newNode(p.name, major, minor))
 	}
-	d.text(device.AttributeBackend, backendDFL)
+	d.text(device.AttributeBackend, device.BackendDFL)
 	d.text(device.AttributePCIVendorID, fmt.Sprintf("%04x", p.function.Vendor))
 	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", p.function.Device))
 	d.text(device.AttributeProductName, dflCard(p.function))
@@ -185,7 +181,7 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 	default:
 		d.text(device.AttributeInterfaceID, region.interfaceID)
 		d.device.Region = &device.Region{
-			Backend: backendDFL, Card: e.function.Address.String(), InterfaceID: region.interfaceID,
+			Backend: device.BackendDFL, Card: e.function.Address.String(), InterfaceID: region.interfaceID,
 			DFL: &device.DFLRegion{
 				Port: p.name, PortID: uint32(p.id),
 				Node: path.Join("dev", p.name), EngineNode: path.Join("dev", path.Base(e.dir)),

@@ -21,8 +21,6 @@ import (
 )
 
 const (
-	// backendFPGAManager is what the way of programming AMD's chips through their kernel's attributes is called.
-	backendFPGAManager = "fpga_manager"
 	// zoclDriver begins the name of the DRM driver that loads images for whoever opens its node (XRT's zocl).
 	zoclDriver = "zocl"
 	// memMajor is that of /dev/mem and its like (Documentation/admin-guide/devices.txt).
@@ -101,7 +99,7 @@ func describeManager(tree *sysfs.Tree, opts Options, dir, platform string) Inven
 	}
 	d.text(device.AttributeType, string(device.KindFPGA))
 	d.text(device.AttributeVendor, "amd")
-	d.text(device.AttributeBackend, backendFPGAManager)
+	d.text(device.AttributeBackend, device.BackendFPGAManager)
 	d.text(device.AttributeArchitecture, family)
 	d.text(device.AttributeCard, platform)
 	d.device.Attributes[device.AttributeRegionIndex] = device.Int(0)
@@ -142,7 +140,14 @@ func (d *draft) configured(opts Options, platform string) {
 		return
 	}
 	d.text(device.AttributeInterfaceID, region.InterfaceID)
-	d.device.Region = &device.Region{Backend: backendFPGAManager, Card: platform, InterfaceID: region.InterfaceID}
+	d.device.Region = &device.Region{
+		Backend: device.BackendFPGAManager, Card: platform, InterfaceID: region.InterfaceID,
+		Manager: &device.ManagerRegion{Platform: platform, Partial: region.Partial},
+	}
+	if len(region.Nodes) == 0 {
+		d.withhold(ReasonNodesMissing, fmt.Errorf("%s: a pod would have nothing to use it by: name the character devices of the driver of "+
+			"what is programmed as nodes under fpgaRegions in the plugin's configuration", d.device.Name))
+	}
 	for _, node := range region.Nodes {
 		major, minor, err := d.tree.Rdev(strings.TrimPrefix(node, "/"))
 		if err == nil && major == memMajor {

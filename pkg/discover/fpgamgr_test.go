@@ -17,6 +17,7 @@ import (
 
 // oneZynq is the least that makes a chip that can be programmed.
 var oneZynq = `bytes sys/firmware/devicetree/base/compatible ` + hex.EncodeToString([]byte("xlnx,zynqmp-zcu104\x00xlnx,zynqmp\x00")) + `
+char dev/dpu 10:121
 -- sys/class/fpga_manager/* --
 fpga0/device -> ../../../devices/platform/firmware:zynqmp-firmware:pcap
 fpga0/state operating
@@ -30,21 +31,31 @@ driver -> ../../../bus/platform/drivers/zynqmp_fpga_manager
 6.6.40-xilinx
 `
 
-const zynqManager = "/sys/class/fpga_manager/fpga0"
+const (
+	zynqManager  = "/sys/class/fpga_manager/fpga0"
+	zynqPlatform = "firmware:zynqmp-firmware:pcap"
+)
 
 func compatible(text string) string { return hex.EncodeToString([]byte(text)) }
 
 func TestFPGAManager(t *testing.T) {
 	const chip = "xlnx,zynqmp-zcu104\x00xlnx,zynqmp\x00"
-	configured := []FPGARegion{{Device: zynqDevice, InterfaceID: shellA}}
+	if os.Geteuid() != 0 {
+		t.Skip("making device nodes needs root")
+	}
+	nodes := []string{"/dev/dpu"}
+	configured := []FPGARegion{{Device: zynqDevice, InterfaceID: shellA, Nodes: nodes}}
 	withheld := func(reason string) []string { return []string{zynqManager + " " + reason} }
 	for title, tc := range map[string]struct {
 		change  []string
 		regions []FPGARegion
 		want    []string
 	}{
-		"healthy":                      {regions: configured, want: []string{zynqDevice}},
-		"nothing configured":           {want: withheld(ReasonInterfaceUnknown)},
+		"healthy":            {regions: configured, want: []string{zynqDevice}},
+		"nothing configured": {want: withheld(ReasonInterfaceUnknown)},
+		"no nodes": {
+			regions: []FPGARegion{{Device: zynqDevice, InterfaceID: shellA}}, want: withheld(ReasonNodesMissing),
+		},
 		"another device is configured": {regions: []FPGARegion{{Device: "x", InterfaceID: shellA}}, want: withheld(ReasonInterfaceUnknown)},
 		"configured id is all f": {
 			regions: []FPGARegion{{Device: zynqDevice, InterfaceID: strings.Repeat("f", 32)}},
@@ -110,12 +121,12 @@ func TestFPGAManager(t *testing.T) {
 			want:    withheld(ReasonInterfaceUnknown),
 		},
 		"node is not there": {
-			regions: []FPGARegion{{Device: zynqDevice, InterfaceID: shellA, Nodes: []string{"/dev/dpu"}}},
+			regions: []FPGARegion{{Device: zynqDevice, InterfaceID: shellA, Nodes: []string{"/dev/dpu1"}}},
 			want:    withheld(ReasonHostPathUnusable),
 		},
 		"name with other characters": {
 			change:  []string{"firmware:zynqmp-firmware:pcap", "F8007000.DevCfg"},
-			regions: []FPGARegion{{Device: "amd-f8007000-devcfg", InterfaceID: shellA}}, want: []string{"amd-f8007000-devcfg"},
+			regions: []FPGARegion{{Device: "amd-f8007000-devcfg", InterfaceID: shellA, Nodes: nodes}}, want: []string{"amd-f8007000-devcfg"},
 		},
 		"number may change":            {change: []string{"fpga0", "fpga7"}, regions: configured, want: []string{zynqDevice}},
 		"directory that is no manager": {change: []string{"fpga_manager/*", "fpga_manager/x/*"}, regions: configured, want: []string{}},
@@ -124,7 +135,7 @@ func TestFPGAManager(t *testing.T) {
 				"fpga0/state",
 				"fpga1/device -> ../../../devices/platform/firmware.zynqmp-firmware.pcap\nfpga1/flags 0\nfpga1/firmware\nfpga0/state",
 			},
-			regions: configured, want: []string{zynqDevice + " " + ReasonDuplicateName},
+			regions: configured, want: []string{"/dev/dpu " + ReasonDuplicateName},
 		},
 	} {
 		t.Run(title, func(t *testing.T) {
@@ -157,6 +168,13 @@ func TestZynqNodes(t *testing.T) {
 		var reasons []string
 		for _, p := range got.Problems {
 			reasons = append(reasons, p.Reason)
+		}
+		for _, d := range got.Devices {
+			if region := (&device.Region{
+				Backend: "fpga_manager", Card: zynqPlatform, InterfaceID: zynqInterface, Manager: &device.ManagerRegion{Platform: zynqPlatform},
+			}); !cmp.Equal(region, d.Region) {
+				t.Errorf("region %+v", d.Region)
+			}
 		}
 		if reason := strings.Join(reasons, ","); reason != want || (want == "") != (len(got.Devices) == 1) {
 			t.Errorf("%s: %d devices, problems %v, want %q", node, len(got.Devices), got.Problems, want)
@@ -209,7 +227,9 @@ func FuzzFPGAManager(f *testing.F) {
 		} {
 			must(t, os.WriteFile(filepath.Join(dir, "sys", name), []byte(text), 0o600))
 		}
-		got := discoverIn(t, dir, Options{FPGARegions: []FPGARegion{{Device: zynqDevice, InterfaceID: shellA}}})
+		got := discoverIn(t, dir, Options{
+			FPGARegions: []FPGARegion{{Device: zynqDevice, InterfaceID: shellA, Nodes: []string{"/dev/dpu"}}},
+		})
 		for _, d := range got.Devices {
 			if err := d.Validate(); err != nil || d.Region == nil || d.Region.InterfaceID != shellA {
 				t.Errorf("device %+v, %v", d, err)

@@ -22,9 +22,12 @@ type FPGARegion struct {
 	// InterfaceID says which bitstreams fit: 32 hexadecimal digits in lower case. For a chip that has none, any will do that the bitstreams
 	// built for this design are given too.
 	InterfaceID string `json:"interfaceID"`
-	// Nodes are absolute paths of character device nodes of the host, by which pods use what is programmed. Only a chip that is part of
-	// the machine can have them; a card has its own.
+	// Nodes are absolute paths of character device nodes of the host, by which pods use what is programmed. A chip that is part of the
+	// machine must have them, and only such a one can; a card has its own.
 	Nodes []string `json:"nodes,omitempty"`
+	// Partial says that the bitstreams are for a part of the chip, whose other parts go on. Only a chip that is part of the machine can
+	// have it.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // Validate checks what can be known without the machine. The error joins everything that is wrong.

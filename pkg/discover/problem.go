@@ -48,6 +48,8 @@ const (
 	ReasonPortReleased = "PortReleased"
 	// ReasonProgrammingNode: the device's node could program an FPGA.
 	ReasonProgrammingNode = "ProgrammingNode"
+	// ReasonNodesMissing: nothing tells by which nodes pods use an FPGA.
+	ReasonNodesMissing = "NodesMissing"
 	// ReasonHostPathUnusable: a configured host path is not what it was said to be.
 	ReasonHostPathUnusable = "HostPathUnusable"
 	// ReasonDuplicateName: two devices would have the same name.

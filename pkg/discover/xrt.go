@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// backendXRT is what the way of programming cards through XRT is called.
-	backendXRT = "xrt"
 	// xrtManagement and xrtUser are XRT's drivers for the two functions of a card, xrtManagement also begins the name of its node.
 	xrtManagement = "xclmgmt"
 	xrtUser       = "xocl"
@@ -151,7 +149,7 @@ func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
 	f := *c.user
 	vendor := xrtVendors()[f.Vendor]
 	d := newPCI(tree, device.KindFPGA, vendor, f, vendor+"-"+f.Address.Label())
-	d.text(device.AttributeBackend, backendXRT)
+	d.text(device.AttributeBackend, device.BackendXRT)
 	d.text(device.AttributePCIVendorID, fmt.Sprintf("%04x", f.Vendor))
 	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", f.Device))
 	d.device.Attributes[device.AttributeRegionIndex] = device.Int(0)
@@ -172,7 +170,11 @@ func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
 	d.text(device.AttributeCard, c.management.Address.String())
 	d.xrtLock(c.management.Address)
 	if id := d.device.Attributes[device.AttributeInterfaceID].StringValue; id != nil {
-		d.device.Region = &device.Region{Backend: backendXRT, Card: c.management.Address.String(), InterfaceID: *id}
+		management := c.management.Address.String()
+		d.device.Region = &device.Region{
+			Backend: device.BackendXRT, Card: management, InterfaceID: *id,
+			XRT: &device.XRTRegion{Management: management, User: f.Address.String()},
+		}
 	}
 	return d.finish()
 }
@@ -227,8 +229,8 @@ func (d *draft) xrtInterface(f pci.Function, opts Options) {
 	default:
 		d.text(device.AttributeInterfaceID, ids[0])
 	}
-	if chosen && len(region.Nodes) > 0 {
-		d.note(ReasonInvalid, fmt.Errorf("fpgaRegions gives %s nodes, which are left out: a card has its own", d.device.Name))
+	if chosen && (len(region.Nodes) > 0 || region.Partial) {
+		d.note(ReasonInvalid, fmt.Errorf("fpgaRegions gives %s nodes or partial, which are left out: a card has its own", d.device.Name))
 	}
 }
 

@@ -106,6 +106,10 @@ func TestXRT(t *testing.T) {
 			regions: []FPGARegion{{Device: card, InterfaceID: shellA, Nodes: []string{"/dev/null"}}},
 			want:    []string{card, user + " " + ReasonInvalid},
 		},
+		"configured as partial": {
+			regions: []FPGARegion{{Device: card, InterfaceID: shellA, Partial: true}},
+			want:    []string{card, user + " " + ReasonInvalid},
+		},
 		"configured and not locked": {
 			change: lock("0x0"), regions: []FPGARegion{{Device: card, InterfaceID: shellA}},
 			want: withheld(ReasonProgrammingUnlocked),
@@ -139,7 +143,8 @@ func checkXRT(t *testing.T, d device.Device) {
 	t.Helper()
 	locked := d.Attributes[device.AttributeProgrammingLocked].BoolValue
 	if len(d.Edits.Nodes) != 1 || d.Edits.Nodes[0].Path != "/dev/dri/renderD128" || locked == nil || !*locked ||
-		d.Region == nil || d.Region.InterfaceID == "" || d.Region.Card != "0000:3b:00.0" {
+		d.Region == nil || d.Region.InterfaceID == "" || d.Region.Card != "0000:3b:00.0" ||
+		*d.Region.XRT != (device.XRTRegion{Management: "0000:3b:00.0", User: "0000:3b:00.1"}) {
 		t.Errorf("%s: nodes %v, locked %v, region %+v", d.Name, d.Edits.Nodes, locked, d.Region)
 	}
 }

@@ -29,7 +29,7 @@ type Bitstream struct {
 	Format Format `json:"format"`
 	// ID tells the image from others of its format: the AFU id of a GBS, the random hash of an AOCX, the uuid of an xclbin.
 	ID string `json:"id"`
-	// AFUID is what a port shows once the image is loaded. All images of one OpenCL shell share it.
+	// AFUID is what a region shows once the image is loaded, the uuid of an xclbin. All images of one OpenCL shell share it.
 	AFUID string `json:"afuID,omitempty"`
 	// InterfaceID is that of the regions that can take the image. An xclbin may have none.
 	InterfaceID string `json:"interfaceID,omitempty"`

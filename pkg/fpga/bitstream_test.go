@@ -135,7 +135,8 @@ func vector(t testing.TB, bits int, packed []byte) Bitstream {
 
 func hello(change func(*Bitstream)) Bitstream {
 	b := Bitstream{
-		Format: Xclbin, ID: helloUUID, InterfaceID: shell, Platform: "xilinx_u50_gen3x16_xdma_base_5", Payload: &Payload{Length: 658},
+		Format: Xclbin, ID: helloUUID, AFUID: helloUUID, InterfaceID: shell, Platform: "xilinx_u50_gen3x16_xdma_base_5",
+		Payload: &Payload{Length: 658},
 		Sections: []Section{
 			{Kind: SectionBitstream, Name: "primary", Offset: 576, Length: 80},
 			{Kind: SectionBuildMetadata, Name: "build", Offset: 656, Length: 2},

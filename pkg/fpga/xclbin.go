@@ -84,6 +84,7 @@ func inspectXclbin(w window) (Bitstream, error) {
 	if b.ID, err = canonicalID(hex.EncodeToString(header[xclbinUUID:][:16])); err != nil || allOf(b.ID, '0') {
 		return Bitstream{}, w.errorf(xclbinUUID, "uuid: want an id that is not all 0")
 	}
+	b.AFUID = b.ID // which a card shows
 	// No interface is written as zeros.
 	if text := hex.EncodeToString(header[xclbinInterface:][:16]); !allOf(text, '0') {
 		if b.InterfaceID, err = interfaceID(text); err != nil {

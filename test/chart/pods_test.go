@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -32,6 +33,10 @@ func TestPrivileged(t *testing.T) {
 		{name: "directories", args: []string{ssd}, add: emptying},
 		{name: "NVIDIA's library", args: []string{nvidia}, privileged: true, because: "nvidia: "},
 		{name: "NVIDIA's library and directories", args: []string{nvidia, ssd}, privileged: true, because: "nvidia: "},
+		{name: "DFL's FPGAs", args: []string{"--set=fpga.programming=true"}, privileged: true, because: "fpga: "},
+		{name: "XRT's FPGAs", args: []string{"--set=fpga.programming=true,fpga.backends={xrt}"}, privileged: true, because: "fpga-xrt: "},
+		{name: "fpga_manager's FPGAs", args: []string{"--set=fpga.programming=true,fpga.backends={fpga_manager}"}},
+		{name: "FPGAs as they are", args: []string{"--set=fpga.backends={dfl,xrt,fpga_manager}"}},
 		{name: "never", args: []string{"--set=nvidia.enabled=true,kubeletPlugin.privileged=false"}},
 		{
 			name: "always", args: []string{"--set=kubeletPlugin.privileged=true"},
@@ -114,11 +119,12 @@ func TestHostMounts(t *testing.T) {
 		"/var/lib/fettle":                     "/var/lib/fettle rw",
 		"/kubelet":                            "/var/lib/kubelet ro",
 	}
-	tests := []struct {
+	type mountTest struct {
 		name string
 		args []string
 		want map[string]string
-	}{
+	}
+	tests := []mountTest{
 		{"default", nil, map[string]string{
 			"/host/sys": "/sys ro", "/host/dev": "/dev ro",
 			"/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
@@ -134,6 +140,21 @@ func TestHostMounts(t *testing.T) {
 			"/host/mnt/disks": "/mnt/disks rw HostToContainer", "/host/srv": "/srv rw HostToContainer",
 			"/driver-root": "/run/nvidia/driver ro HostToContainer",
 		}},
+	}
+	proc := map[string]string{
+		"/host/dev": "/dev ro", "/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
+	}
+	for kind, more := range map[string]map[string]string{
+		"dfl":          {"/host/sys": "/sys rw"},
+		"fpga_manager": {"/host/sys": "/sys rw", "/host/srv/firmware": "/srv/firmware rw HostToContainer"},
+		"xrt":          {"/host/sys": "/sys ro", "/xrt-root": "/ ro HostToContainer"},
+	} {
+		maps.Copy(more, proc)
+		asIs := maps.Clone(proc)
+		asIs["/host/sys"] = "/sys ro"
+		set := "fpga.firmwareDir=/srv/firmware,fpga.backends={" + kind + "}"
+		tests = append(tests, mountTest{kind, []string{"--set=fpga.programming=true," + set}, more})
+		tests = append(tests, mountTest{kind + " as it is", []string{"--set=" + set}, asIs})
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

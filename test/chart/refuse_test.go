@@ -9,6 +9,7 @@ import (
 
 // TestRefusals checks that wrong values are refused with a message that names the value and what to do.
 func TestRefusals(t *testing.T) {
+	const region = "--set=fpgaRegions[0].device=x,fpgaRegions[0].interfaceID=5f2c81d0a4b94e0fb7c36d1e8f02a957"
 	const ssd = "hostDevices[0].name=ssd,hostDevices[0].directories[0]="
 	tests := []struct {
 		name string
@@ -54,6 +55,20 @@ func TestRefusals(t *testing.T) {
 		{"host device without globs", []string{"--set=hostDevices[0].name=ssd"}, "at '/hostDevices/0'"},
 		{"bad host device name", []string{"--set=hostDevices[0].name=S D,hostDevices[0].directories[0]=/a/b"}, "hostDevices/0/name"},
 		{"char device outside dev", []string{"--set=hostDevices[0].name=x,hostDevices[0].charDevices[0]=/etc/x"}, "charDevices/0"},
+		{"unknown kind of FPGA", []string{"--set=fpga.backends={f2}"}, "at '/fpga/backends/0': value must be one of"},
+		{"no kind of FPGA", []string{"--set-json=fpga.backends=[]"}, "at '/fpga/backends'"},
+		{"firmware everywhere", []string{"--set=fpga.firmwareDir=/"}, "at '/fpga/firmwareDir'"},
+		{"dots in XRT's root", []string{"--set=fpga.xrt.driverRoot=/a/../b"}, `fpga.xrt.driverRoot: "/a/../b" contains`},
+		{"region without an interface", []string{"--set=fpgaRegions[0].device=x"}, "at '/fpgaRegions/0': missing property 'interfaceID'"},
+		{"bad interface", []string{region + "0"}, "at '/fpgaRegions/0/interfaceID'"},
+		{"unknown key of a region", []string{region + ",fpgaRegions[0].node=/dev/dpu"}, "at '/fpgaRegions/0': additional properties 'node'"},
+		{"node outside dev", []string{region + ",fpgaRegions[0].nodes={/etc/passwd}"}, "at '/fpgaRegions/0/nodes/0'"},
+		{"node with a wildcard", []string{region + ",fpgaRegions[0].nodes={/dev/dpu*}"}, "at '/fpgaRegions/0/nodes/0'"},
+		{
+			"region twice",
+			[]string{region, "--set=fpgaRegions[1].device=x,fpgaRegions[1].interfaceID=5f2c81d0a4b94e0fb7c36d1e8f02a957"},
+			`fpgaRegions[1].device: "x" appears twice`,
+		},
 		{"glob under root", []string{"--set=" + ssd + "/ssd*"}, `"/ssd*" lies directly under /`},
 		{
 			"name twice",

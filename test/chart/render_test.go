@@ -40,6 +40,7 @@ func variants() []variant {
 			"--set=openshift.enabled=true", "--api-versions=security.openshift.io/v1",
 		}},
 		{name: "machine", args: []string{"--values=testdata/machine.yaml"}},
+		{name: "fpga", args: []string{"--values=testdata/fpga.yaml"}},
 		{name: "force", args: []string{"--set=uninstall.force=true,uninstall.deleteCRDs=true"}},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
@@ -88,11 +89,11 @@ func TestProgramDiscovered(t *testing.T) {
 			lease, err := host.Acquire(t.Context(), port, p.Interface)
 			must(t, err)
 			err = lease.SetParams(t.Context(), []dfl.Param{{Name: dfl.ParamClock, Value: 200_000}})
-			if arria := card == 1; arria != (err == nil) || !arria && !errors.Is(err, dfl.ErrNoParam) {
+			if arria := card == 1; arria != (err == nil) || !arria && !errors.Is(err, backend.ErrNoParam) {
 				t.Errorf("the clock of %s: %v", at.Name, err)
 			}
 			raw := Image(p.Interface, nlb3, 100)
-			image, err := dfl.Seal(reader(raw), int64(len(raw)), digest(raw))
+			image, err := backend.Seal(reader(raw), int64(len(raw)), digest(raw))
 			must(t, err)
 			_, err = lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3})
 			if p.Virtual != errors.Is(err, unix.ENODEV) || !p.Virtual && err != nil {

@@ -71,6 +71,8 @@ var (
 	ErrInterface = errors.New("interface id")
 	// ErrReleased: the lease is over.
 	ErrReleased = errors.New("the lease was released")
+	// ErrNoParam: the device's driver or its hardware has no such parameter.
+	ErrNoParam = errors.New("this driver has no such parameter")
 )
 
 // What to do next, where several backends say the same.

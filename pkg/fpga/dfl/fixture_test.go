@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -66,7 +67,7 @@ func client(text string) error {
 		return err
 	}
 	raw := fpgasim.Image(shell, nlb3, 4096)
-	image, err := dfl.Seal(bytes.NewReader(raw), int64(len(raw)), digest(raw))
+	image, err := backend.Seal(bytes.NewReader(raw), int64(len(raw)), digest(raw))
 	if err != nil {
 		return err
 	}
@@ -132,14 +133,14 @@ func (s *site) acquire(p dfl.Port) *dfl.Lease {
 }
 
 // image is one for a shell that holds an accelerator.
-func (s *site) image(interfaceID, afu string, size int) *dfl.Image {
+func (s *site) image(interfaceID, afu string, size int) *backend.Sealed {
 	s.t.Helper()
 	return s.seal(fpgasim.Image(interfaceID, afu, size))
 }
 
-func (s *site) seal(raw []byte) *dfl.Image {
+func (s *site) seal(raw []byte) *backend.Sealed {
 	s.t.Helper()
-	image, err := dfl.Seal(bytes.NewReader(raw), int64(len(raw)), digest(raw))
+	image, err := backend.Seal(bytes.NewReader(raw), int64(len(raw)), digest(raw))
 	must(s.t, err)
 	s.t.Cleanup(func() { _ = image.Close() })
 	return image

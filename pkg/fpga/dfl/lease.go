@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
 // Lease is a port that nobody else has open and an FME that nobody else programs. It is used by one caller at a time.
@@ -32,17 +34,17 @@ func (h *Host) Acquire(ctx context.Context, p Port, interfaceID string) (*Lease,
 			return nil, err
 		}
 	}
-	lock, err := h.lockFME(ctx, p)
+	lock, err := backend.Lock(ctx, h.clock, p.Name, p.LockFile)
 	if err != nil {
 		return nil, err
 	}
 	node, err := h.node(p.Node, unix.O_EXCL)
 	if err != nil {
 		f := faultOf(err)
-		if f.kind == Unknown { // Nothing was done to the region yet.
-			f = fault{Terminal, "look at the device's node"}
+		if f.kind == backend.Unknown { // Nothing was done to the region yet.
+			f = fault{backend.Terminal, "look at the device's node"}
 		}
-		return nil, errors.Join(&Error{Kind: f.kind, Port: p.Name, Op: "acquire", Err: err, Next: f.next}, lock.Close())
+		return nil, errors.Join(&backend.Error{Kind: f.kind, Device: p.Name, Op: "acquire", Err: err, Next: f.next}, lock.Close())
 	}
 	return &Lease{host: h, port: p, interfaces: interfaceID, lock: lock, node: node}, nil
 }
@@ -60,7 +62,7 @@ func (l *Lease) Release() error {
 
 // Load is one image for one port.
 type Load struct {
-	Image *Image
+	Image *backend.Sealed
 	// Offset and Size are the part of the image that goes to the card; a header before it does not. A size of 0 means up to the end.
 	Offset, Size int64
 	// AFU is the accelerator id that the port must show afterwards.
@@ -77,9 +79,9 @@ func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err
 	if err := l.beforeProgram(ctx, &load); err != nil {
 		return 0, err
 	}
-	part, unmap, err := load.Image.window(load.Offset, load.Size)
+	part, unmap, err := load.Image.Window(load.Offset, load.Size)
 	if err != nil {
-		return 0, l.failed("program", Terminal, err, nextRequest)
+		return 0, l.failed("program", backend.Terminal, err, backend.NextRequest)
 	}
 	defer func() { err = errors.Join(err, unmap()) }()
 	fme, err := l.host.node(l.port.FMENode, 0)
@@ -92,8 +94,8 @@ func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err
 	took = l.host.clock.Since(start)
 	if err != nil {
 		f := faultOf(err)
-		failure := &Error{Kind: f.kind, Port: l.port.Name, Op: "program", Err: err, Next: f.next}
-		if f.kind == Unknown {
+		failure := &backend.Error{Kind: f.kind, Device: l.port.Name, Op: "program", Err: err, Next: f.next}
+		if f.kind == backend.Unknown {
 			failure.Status = l.host.status(l.port)
 		}
 		return took, failure
@@ -108,13 +110,15 @@ func (l *Lease) beforeProgram(ctx context.Context, load *Load) error {
 	}
 	switch {
 	case l.node == nil:
-		return l.failed("program", Terminal, errors.New("the lease was released"), "acquire a new one")
+		return l.failed("program", backend.Terminal, backend.ErrReleased, backend.NextAcquire)
 	case l.interfaces == "":
-		return l.failed("program", Terminal, fmt.Errorf("%w: the lease was acquired without one", ErrInterface), nextRequest)
-	case !validID(load.AFU):
-		return l.failed("program", Terminal, fmt.Errorf("accelerator id %q, want %d hexadecimal digits", load.AFU, idDigits), nextRequest)
+		err := fmt.Errorf("%w: the lease was acquired without one", backend.ErrInterface)
+		return l.failed("program", backend.Terminal, err, backend.NextRequest)
+	case !backend.ValidID(load.AFU):
+		err := fmt.Errorf("accelerator id %q, want %d hexadecimal digits", load.AFU, idDigits)
+		return l.failed("program", backend.Terminal, err, backend.NextRequest)
 	case ctx.Err() != nil:
-		return l.failed("program", Retryable, context.Cause(ctx), nextRetry)
+		return l.failed("program", backend.Retryable, context.Cause(ctx), backend.NextRetry)
 	}
 	// Again, because a card that was bound anew while the lock was waited for may be another.
 	if err := l.host.checkInterface(l.port, l.interfaces); err != nil {
@@ -134,7 +138,7 @@ func (l *Lease) powered(op string) error {
 		return l.untouched(op, err)
 	}
 	if power != 0 {
-		return l.failed(op, Retryable, fmt.Errorf("%w is %d, want 0", ErrPower, power), "let the card cool down and look at its sensors")
+		return l.failed(op, backend.Retryable, fmt.Errorf("%w is %d, want 0", ErrPower, power), "let the card cool down and look at its sensors")
 	}
 	return nil
 }
@@ -159,7 +163,7 @@ func (l *Lease) Verify(ctx context.Context, afu string) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Kind: Unknown, Port: l.port.Name, Op: "verify", Err: err, Status: status, Next: nextRebind}
+	return &backend.Error{Kind: backend.Unknown, Device: l.port.Name, Op: "verify", Err: err, Status: status, Next: nextRebind}
 }
 
 // Errors is the port's error register.
@@ -186,9 +190,9 @@ func (l *Lease) ClearErrors() (bits uint64, err error) {
 			break
 		}
 	}
-	kind, next := Retryable, nextRetry
+	kind, next := backend.Retryable, backend.NextRetry
 	if errors.Is(err, unix.ETIMEDOUT) { // The port did not stop, so it cannot be said what it does.
-		kind, next = Unknown, nextRebind
+		kind, next = backend.Unknown, nextRebind
 	}
 	return bits, l.failed("clear errors of", kind, fmt.Errorf("errors %#x: %w", bits, err), next)
 }
@@ -196,7 +200,7 @@ func (l *Lease) ClearErrors() (bits uint64, err error) {
 // Reset resets the accelerator. Its logic stays.
 func (l *Lease) Reset() error {
 	if l.node == nil {
-		return l.failed("reset", Terminal, errors.New("the lease was released"), "acquire a new one")
+		return l.failed("reset", backend.Terminal, backend.ErrReleased, backend.NextAcquire)
 	}
 	if err := resetPort(l.node); err != nil {
 		f := faultOf(err)
@@ -211,7 +215,7 @@ type Info struct{ Regions, UserMessages uint32 }
 // Info asks the port's driver.
 func (l *Lease) Info() (Info, error) {
 	if l.node == nil {
-		return Info{}, l.failed("ask", Terminal, errors.New("the lease was released"), "acquire a new one")
+		return Info{}, l.failed("ask", backend.Terminal, backend.ErrReleased, backend.NextAcquire)
 	}
 	info, err := readInfo(l.node)
 	if err != nil {
@@ -232,7 +236,7 @@ func (h *Host) AssignPort(ctx context.Context, p Port) error {
 }
 
 func (h *Host) hand(ctx context.Context, p Port, op string, request uintptr) error {
-	lock, err := h.lockFME(ctx, p)
+	lock, err := backend.Lock(ctx, h.clock, p.Name, p.LockFile)
 	if err != nil {
 		return err
 	}
@@ -246,18 +250,18 @@ func (h *Host) hand(ctx context.Context, p Port, op string, request uintptr) err
 		return nil
 	}
 	f := faultOf(err)
-	return &Error{Kind: f.kind, Port: p.Name, Op: op, Err: err, Next: f.next}
+	return &backend.Error{Kind: f.kind, Device: p.Name, Op: op, Err: err, Next: f.next}
 }
 
-func (l *Lease) failed(op string, kind Kind, err error, next string) error {
-	return &Error{Kind: kind, Port: l.port.Name, Op: op, Err: err, Next: next}
+func (l *Lease) failed(op string, kind backend.Kind, err error, next string) error {
+	return &backend.Error{Kind: kind, Device: l.port.Name, Op: op, Err: err, Next: next}
 }
 
 // untouched classifies an error from before anything was done to the region.
 func (l *Lease) untouched(op string, err error) error {
 	f := faultOf(err)
-	if f.kind == Unknown {
-		f = fault{Terminal, "look at the card and its driver"}
+	if f.kind == backend.Unknown {
+		f = fault{backend.Terminal, "look at the card and its driver"}
 	}
 	return l.failed(op, f.kind, err, f.next)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
@@ -39,7 +40,7 @@ func ParamOf(name string, value int32) (Param, error) {
 	clock, ok := map[string]string{"clockMHz": ParamClock, "clockLowMHz": ParamClockLow}[name]
 	switch {
 	case !ok && name != ParamLTR && name != ParamDebug:
-		return Param{}, fmt.Errorf("parameter %q: %w: use clockMHz, clockLowMHz, %s or %s", name, ErrNoParam, ParamLTR, ParamDebug)
+		return Param{}, fmt.Errorf("parameter %q: %w: use clockMHz, clockLowMHz, %s or %s", name, backend.ErrNoParam, ParamLTR, ParamDebug)
 	case !ok:
 		return Param{Name: name, Value: value}, nil
 	case value < 0 || value > math.MaxInt32/1000:
@@ -48,12 +49,8 @@ func ParamOf(name string, value int32) (Param, error) {
 	return Param{Name: clock, Value: 1000 * value}, nil
 }
 
-var (
-	// ErrNoParam: the port's driver or its hardware has no such parameter.
-	ErrNoParam = errors.New("this driver has no such parameter")
-	// ErrClock: the clock is not what was asked for.
-	ErrClock = errors.New("user clock")
-)
+// ErrClock: the clock is not what was asked for.
+var ErrClock = errors.New("user clock")
 
 const (
 	opReadParams = "read parameters of"
@@ -101,14 +98,14 @@ func (h *Host) readParam(ctx context.Context, p Port, name string) (int32, error
 }
 
 func unknownParam() error {
-	return fmt.Errorf("%w: use %s, %s, %s or %s", ErrNoParam, ParamClock, ParamClockLow, ParamLTR, ParamDebug)
+	return fmt.Errorf("%w: use %s, %s, %s or %s", backend.ErrNoParam, ParamClock, ParamClockLow, ParamLTR, ParamDebug)
 }
 
 // readSwitch reads an attribute that holds a number.
 func (h *Host) readSwitch(p Port, name string) (int32, error) {
 	text, err := h.tree.ReadString(path.Join(p.Attributes, name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("%w: %w", ErrNoParam, err)
+		return 0, fmt.Errorf("%w: %w", backend.ErrNoParam, err)
 	}
 	if err != nil {
 		return 0, err
@@ -128,7 +125,7 @@ func (h *Host) readSwitch(p Port, name string) (int32, error) {
 // To set a clock takes some 50 ms, 2 s at worst, during which ctx is not looked at: the clock is off in between.
 func (l *Lease) SetParams(ctx context.Context, params []Param) error {
 	if l.node == nil {
-		return l.failed(opSetParams, Terminal, errors.New("the lease was released"), "acquire a new one")
+		return l.failed(opSetParams, backend.Terminal, backend.ErrReleased, backend.NextAcquire)
 	}
 	settings, err := l.settings(params)
 	if err != nil {
@@ -136,7 +133,7 @@ func (l *Lease) SetParams(ctx context.Context, params []Param) error {
 	}
 	for _, s := range settings {
 		if ctx.Err() != nil {
-			return l.failed(opSetParams, Retryable, context.Cause(ctx), nextRetry)
+			return l.failed(opSetParams, backend.Retryable, context.Cause(ctx), backend.NextRetry)
 		}
 		if err := s(context.WithoutCancel(ctx)); err != nil {
 			return err
@@ -227,10 +224,10 @@ func (l *Lease) setClock(ctx context.Context, kHz int64) error {
 		return l.host.paramFailed(l.port, opSetParams, err)
 	}
 	if err := clock.program(ctx, kHz); err != nil {
-		return l.failed(opSetParams, Unknown, fmt.Errorf("%w: %w", ErrClock, err), next)
+		return l.failed(opSetParams, backend.Unknown, fmt.Errorf("%w: %w", ErrClock, err), next)
 	}
 	if err := clock.holds(ctx, kHz); err != nil {
-		return l.failed(opSetParams, Unknown, err, next)
+		return l.failed(opSetParams, backend.Unknown, err, next)
 	}
 	return nil
 }
@@ -255,17 +252,17 @@ func (l *Lease) setSwitch(p Param) error {
 
 // paramFailed classifies an error from before anything was done to the clock.
 func (h *Host) paramFailed(p Port, op string, err error) error {
-	if _, ok := errors.AsType[*Error](err); ok {
+	if _, ok := errors.AsType[*backend.Error](err); ok {
 		return err
 	}
 	f := faultOf(err)
 	switch {
 	case slices.ContainsFunc([]error{errNoAnswer, errCounterTaken}, func(e error) bool { return errors.Is(err, e) }):
-		f = fault{Retryable, nextRetry}
-	case errors.Is(err, ErrNoParam):
-		f = fault{Terminal, nextParam}
-	case f.kind == Unknown || f.kind == Terminal:
-		f = fault{Terminal, "change the parameters, or look at the card and its driver"}
+		f = fault{backend.Retryable, backend.NextRetry}
+	case errors.Is(err, backend.ErrNoParam):
+		f = fault{backend.Terminal, nextParam}
+	case f.kind == backend.Unknown || f.kind == backend.Terminal:
+		f = fault{backend.Terminal, "change the parameters, or look at the card and its driver"}
 	}
-	return &Error{Kind: f.kind, Port: p.Name, Op: op, Err: err, Next: f.next}
+	return &backend.Error{Kind: f.kind, Device: p.Name, Op: op, Err: err, Next: f.next}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -156,9 +157,9 @@ func TestParamsRefused(t *testing.T) {
 		want   string
 		cause  error
 	}{
-		{"unknown", nil, []dfl.Param{ltr, {Name: "turbo"}}, "turbo: this driver has no such parameter", dfl.ErrNoParam},
-		{"no debug", func(p *fpgasim.Port) { p.Debug = nil }, []dfl.Param{ltr, {Name: dfl.ParamDebug}}, "debug: this driver", dfl.ErrNoParam},
-		{"newer header", revision, append([]dfl.Param{ltr}, clocks(200_000, 100_000)...), "header revision above 0", dfl.ErrNoParam},
+		{"unknown", nil, []dfl.Param{ltr, {Name: "turbo"}}, "turbo: this driver has no such parameter", backend.ErrNoParam},
+		{"no debug", func(p *fpgasim.Port) { p.Debug = nil }, []dfl.Param{ltr, {Name: dfl.ParamDebug}}, "debug: this driver", backend.ErrNoParam},
+		{"newer header", revision, append([]dfl.Param{ltr}, clocks(200_000, 100_000)...), "header revision above 0", backend.ErrNoParam},
 		{"low is not half", nil, append([]dfl.Param{ltr}, clocks(400_000, 100_000)...), "one PLL for both", dfl.ErrClock},
 		{"too fast", nil, append([]dfl.Param{ltr}, clocks(601_000, 0)[:1]...), "want a high one of 25000 to 600000", dfl.ErrClock},
 		{"too fast for the low one", nil, append([]dfl.Param{ltr}, clocks(0, 600_001)[1:]...), "12500 to 600000", dfl.ErrClock},
@@ -174,7 +175,7 @@ func TestParamsRefused(t *testing.T) {
 			s := start(t, withParams(tc.port), dfl.Options{})
 			err := s.acquire(s.port(0)).SetParams(t.Context(), tc.params)
 			cause := tc.cause == nil || errors.Is(err, tc.cause)
-			if err == nil || dfl.KindOf(err) != dfl.Terminal || !strings.Contains(err.Error(), tc.want) || !cause {
+			if err == nil || backend.KindOf(err) != backend.Terminal || !strings.Contains(err.Error(), tc.want) || !cause {
 				t.Errorf("got %v, want a terminal error with %q", err, tc.want)
 			}
 			if diff := cmp.Diff([]string{"open dfl-port.0 exclusive"}, s.steps()); diff != "" || s.commands() > 0 {
@@ -192,19 +193,19 @@ func TestBrokenClock(t *testing.T) {
 		port        func(*fpgasim.Port)
 		drift       *int64
 		power       int
-		kind        dfl.Kind
+		kind        backend.Kind
 		want        string
 	}{
-		{name: "busy", stuck: fpgasim.StuckBusy, kind: dfl.Retryable, want: "calibrates itself"},
-		{name: "access", stuck: fpgasim.StuckAccess, kind: dfl.Retryable, want: "access to register 0x200"},
-		{name: "counter", stuck: fpgasim.StuckCount, kind: dfl.Retryable, want: "another program"},
-		{name: "hot", power: 6, kind: dfl.Retryable, want: "power state is 6"},
-		{name: "error", stuck: fpgasim.StuckError, kind: dfl.Terminal, want: "error bit"},
-		{name: "other PLL", port: func(p *fpgasim.Port) { p.PLL = 7 }, kind: dfl.Terminal, want: "PLL is of type 7"},
-		{name: "other version", port: func(p *fpgasim.Port) { p.ClockVersion = 2 }, kind: dfl.Terminal, want: "of version 2"},
-		{name: "on", stuck: fpgasim.StuckOn, kind: dfl.Unknown, want: "want it off"},
-		{name: "lock", stuck: fpgasim.StuckLock, kind: dfl.Unknown, want: "does not lock to 400000 kHz"},
-		{name: "drift", drift: &drift, kind: dfl.Unknown, want: "the low clock is 200500 kHz, want 200000"},
+		{name: "busy", stuck: fpgasim.StuckBusy, kind: backend.Retryable, want: "calibrates itself"},
+		{name: "access", stuck: fpgasim.StuckAccess, kind: backend.Retryable, want: "access to register 0x200"},
+		{name: "counter", stuck: fpgasim.StuckCount, kind: backend.Retryable, want: "another program"},
+		{name: "hot", power: 6, kind: backend.Retryable, want: "power state is 6"},
+		{name: "error", stuck: fpgasim.StuckError, kind: backend.Terminal, want: "error bit"},
+		{name: "other PLL", port: func(p *fpgasim.Port) { p.PLL = 7 }, kind: backend.Terminal, want: "PLL is of type 7"},
+		{name: "other version", port: func(p *fpgasim.Port) { p.ClockVersion = 2 }, kind: backend.Terminal, want: "of version 2"},
+		{name: "on", stuck: fpgasim.StuckOn, kind: backend.Unknown, want: "want it off"},
+		{name: "lock", stuck: fpgasim.StuckLock, kind: backend.Unknown, want: "does not lock to 400000 kHz"},
+		{name: "drift", drift: &drift, kind: backend.Unknown, want: "the low clock is 200500 kHz, want 200000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -212,8 +213,8 @@ func TestBrokenClock(t *testing.T) {
 			lease := s.acquire(s.port(0))
 			s.Set(fpgasim.Set{Stuck: &tc.stuck, DriftKHz: tc.drift, Power: &tc.power})
 			err := lease.SetParams(t.Context(), clocks(400_000, 200_000))
-			if err == nil || dfl.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v (%s), want %s with %q", err, dfl.KindOf(err), tc.kind, tc.want)
+			if err == nil || backend.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v (%s), want %s with %q", err, backend.KindOf(err), tc.kind, tc.want)
 			}
 			none, zero, cold := "", int64(0), 0
 			s.Set(fpgasim.Set{Stuck: &none, DriftKHz: &zero, Power: &cold})
@@ -231,30 +232,30 @@ func TestParamsFail(t *testing.T) {
 	for _, tc := range []struct {
 		on, errno string
 		params    []dfl.Param
-		kind      dfl.Kind
+		kind      backend.Kind
 	}{
-		{fpgasim.OnLTR, "EINVAL", []dfl.Param{{Name: dfl.ParamLTR, Value: 1}}, dfl.Terminal},
-		{fpgasim.OnDebug, "EBUSY", []dfl.Param{{Name: dfl.ParamDebug, Value: 1}}, dfl.Retryable},
-		{fpgasim.OnClock, "ENODEV", clocks(100_000, 50_000), dfl.Terminal},
-		{fpgasim.OnCounter, "EINVAL", clocks(100_000, 50_000), dfl.Terminal},
+		{fpgasim.OnLTR, "EINVAL", []dfl.Param{{Name: dfl.ParamLTR, Value: 1}}, backend.Terminal},
+		{fpgasim.OnDebug, "EBUSY", []dfl.Param{{Name: dfl.ParamDebug, Value: 1}}, backend.Retryable},
+		{fpgasim.OnClock, "ENODEV", clocks(100_000, 50_000), backend.Terminal},
+		{fpgasim.OnCounter, "EINVAL", clocks(100_000, 50_000), backend.Terminal},
 	} {
 		s.fault(fpgasim.Fault{On: tc.on, Errno: tc.errno})
-		if err := lease.SetParams(t.Context(), tc.params); err == nil || dfl.KindOf(err) != tc.kind {
+		if err := lease.SetParams(t.Context(), tc.params); err == nil || backend.KindOf(err) != tc.kind {
 			t.Errorf("%s on %s: %v, want %s", tc.errno, tc.on, err, tc.kind)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	ltr := []dfl.Param{{Name: dfl.ParamLTR, Value: 1}}
-	if err := lease.SetParams(ended, ltr); dfl.KindOf(err) != dfl.Retryable || !errors.Is(err, context.Canceled) {
+	if err := lease.SetParams(ended, ltr); backend.KindOf(err) != backend.Retryable || !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that is over: %v, want retryable", err)
 	}
 	must(t, lease.Release())
-	if err := lease.SetParams(t.Context(), nil); dfl.KindOf(err) != dfl.Terminal || err == nil {
+	if err := lease.SetParams(t.Context(), nil); backend.KindOf(err) != backend.Terminal || err == nil {
 		t.Errorf("a lease that was released: %v, want terminal", err)
 	}
 	_, err := s.ReadParams(t.Context(), s.port(0), []string{dfl.ParamLTR, "turbo"})
-	if !errors.Is(err, dfl.ErrNoParam) || dfl.KindOf(err) != dfl.Terminal {
+	if !errors.Is(err, backend.ErrNoParam) || backend.KindOf(err) != backend.Terminal {
 		t.Errorf("an unknown parameter: %v, want terminal", err)
 	}
 }
@@ -269,7 +270,7 @@ func TestParamsElsewhere(t *testing.T) {
 	if err == nil {
 		err = lease.SetParams(t.Context(), clocks(400_000, 200_000))
 	}
-	if !errors.Is(err, unix.EBUSY) || dfl.KindOf(err) != dfl.Retryable {
+	if !errors.Is(err, unix.EBUSY) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("a port that is open: %v, want a retryable EBUSY", err)
 	}
 	if diff := cmp.Diff([]string{"open dfl-port.0", "open dfl-port.0 exclusive EBUSY"}, s.asked()); diff != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -41,9 +42,9 @@ func TestErrors(t *testing.T) {
 	if err := lease.Verify(t.Context(), nlb3); err == nil || !strings.Contains(err.Error(), "has errors 0x25") {
 		t.Errorf("verified with errors: %v", err)
 	}
-	for errno, kind := range map[string]dfl.Kind{"EBUSY": dfl.Retryable, "ETIMEDOUT": dfl.Unknown} {
+	for errno, kind := range map[string]backend.Kind{"EBUSY": backend.Retryable, "ETIMEDOUT": backend.Unknown} {
 		s.fault(fpgasim.Fault{On: fpgasim.OnClear, Errno: errno})
-		if bits, err := lease.ClearErrors(); bits != left || dfl.KindOf(err) != kind || err == nil {
+		if bits, err := lease.ClearErrors(); bits != left || backend.KindOf(err) != kind || err == nil {
 			t.Errorf("%s: %#x, %v; want %s", errno, bits, err, kind)
 		}
 	}
@@ -57,7 +58,7 @@ func TestResetAndInfo(t *testing.T) {
 		t.Errorf("got %+v, %v", info, err)
 	}
 	s.fault(fpgasim.Fault{On: fpgasim.OnReset, Errno: "ETIMEDOUT"})
-	if err := lease.Reset(); dfl.KindOf(err) != dfl.Unknown || !errors.Is(err, unix.ETIMEDOUT) {
+	if err := lease.Reset(); backend.KindOf(err) != backend.Unknown || !errors.Is(err, unix.ETIMEDOUT) {
 		t.Errorf("got %v, want unknown state", err)
 	}
 	want := []string{
@@ -75,7 +76,7 @@ func TestReleaseAndAssign(t *testing.T) {
 	other := p
 	other.LockFile += ".other"
 	lease := s.acquire(p)
-	if err := s.ReleasePort(t.Context(), other); !errors.Is(err, unix.EBUSY) || dfl.KindOf(err) != dfl.Retryable {
+	if err := s.ReleasePort(t.Context(), other); !errors.Is(err, unix.EBUSY) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("release of an open port: %v, want a retryable EBUSY", err)
 	}
 	must(t, lease.Release())
@@ -83,7 +84,7 @@ func TestReleaseAndAssign(t *testing.T) {
 	if err := s.ReleasePort(t.Context(), p); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("release of a released port: %v, want EBUSY", err)
 	}
-	if _, err := s.Acquire(t.Context(), p, shell); !errors.Is(err, os.ErrNotExist) || dfl.KindOf(err) != dfl.Terminal {
+	if _, err := s.Acquire(t.Context(), p, shell); !errors.Is(err, os.ErrNotExist) || backend.KindOf(err) != backend.Terminal {
 		t.Errorf("acquire of a released port: %v, want a terminal ENOENT", err)
 	}
 	must(t, s.AssignPort(t.Context(), p))
@@ -93,7 +94,7 @@ func TestReleaseAndAssign(t *testing.T) {
 	must(t, s.acquire(p).Release())
 	none := p
 	none.ID = 7
-	if err := s.ReleasePort(t.Context(), none); !errors.Is(err, unix.EINVAL) || dfl.KindOf(err) != dfl.Terminal {
+	if err := s.ReleasePort(t.Context(), none); !errors.Is(err, unix.EINVAL) || backend.KindOf(err) != backend.Terminal {
 		t.Errorf("release of a port that the card has not: %v, want a terminal EINVAL", err)
 	}
 }
@@ -134,8 +135,8 @@ func TestNodes(t *testing.T) {
 		}
 		if err == nil {
 			must(t, lease.Release())
-		} else if dfl.KindOf(err) != dfl.Terminal {
-			t.Errorf("%s is %s, want terminal", tc.node, dfl.KindOf(err))
+		} else if backend.KindOf(err) != backend.Terminal {
+			t.Errorf("%s is %s, want terminal", tc.node, backend.KindOf(err))
 		}
 		must(t, host.Close())
 	}
@@ -153,7 +154,7 @@ func TestLock(t *testing.T) {
 	must(t, err)
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := host.Acquire(short, p, ""); dfl.KindOf(err) != dfl.Retryable {
+	if _, err := host.Acquire(short, p, ""); backend.KindOf(err) != backend.Retryable {
 		t.Errorf("two leases at a time: %v", err)
 	}
 	must(t, lease.Release())
@@ -161,7 +162,7 @@ func TestLock(t *testing.T) {
 	must(t, err)
 	must(t, lease.Release())
 	p.LockFile = filepath.Join(root, "none/lock")
-	if _, err := host.Acquire(t.Context(), p, ""); dfl.KindOf(err) != dfl.Terminal || err == nil {
+	if _, err := host.Acquire(t.Context(), p, ""); backend.KindOf(err) != backend.Terminal || err == nil {
 		t.Errorf("no directory for the lock: %v, want terminal", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -75,7 +76,7 @@ func TestRefused(t *testing.T) {
 			if err == nil {
 				must(t, lease.Release())
 			}
-			if !errors.Is(err, dfl.ErrInterface) || dfl.KindOf(err) != dfl.Terminal || !strings.Contains(err.Error(), tc.want) {
+			if !errors.Is(err, backend.ErrInterface) || backend.KindOf(err) != backend.Terminal || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, %v; want a terminal error with %q", lease, err, tc.want)
 			}
 		})
@@ -93,7 +94,7 @@ func TestBefore(t *testing.T) {
 	s.Set(fpgasim.Set{Power: &power})
 	lease := s.acquire(s.port(0))
 	_, err := lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3})
-	if !errors.Is(err, dfl.ErrPower) || dfl.KindOf(err) != dfl.Retryable {
+	if !errors.Is(err, dfl.ErrPower) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("after a thermal stop: %v, want retryable", err)
 	}
 	power = 0
@@ -101,18 +102,18 @@ func TestBefore(t *testing.T) {
 	for _, load := range []dfl.Load{
 		{Image: image, AFU: "nlb3"}, {Image: image, AFU: allF}, {Image: image, AFU: nlb3, Size: 101}, {Image: image, AFU: nlb3, Offset: 100},
 	} {
-		if _, err := lease.Program(t.Context(), load); dfl.KindOf(err) != dfl.Terminal {
+		if _, err := lease.Program(t.Context(), load); backend.KindOf(err) != backend.Terminal {
 			t.Errorf("%+v: %v, want terminal", load, err)
 		}
 	}
 	other := otherShell
 	s.Set(fpgasim.Set{Interface: &other}) // Another card was put in its place.
-	if _, err := lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); !errors.Is(err, dfl.ErrInterface) {
+	if _, err := lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); !errors.Is(err, backend.ErrInterface) {
 		t.Errorf("another interface id meanwhile: %v", err)
 	}
 	must(t, lease.Release())
 	must(t, lease.Release())
-	if _, err := lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); dfl.KindOf(err) != dfl.Terminal {
+	if _, err := lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); backend.KindOf(err) != backend.Terminal {
 		t.Errorf("a lease that was released: %v, want terminal", err)
 	}
 	if diff := cmp.Diff([]string{"open dfl-port.0 exclusive"}, s.asked()); diff != "" {
@@ -121,7 +122,7 @@ func TestBefore(t *testing.T) {
 	resetOnly, err := s.Acquire(t.Context(), s.port(0), "")
 	must(t, err)
 	defer func() { must(t, resetOnly.Release()) }()
-	if _, err := resetOnly.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); !errors.Is(err, dfl.ErrInterface) {
+	if _, err := resetOnly.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); !errors.Is(err, backend.ErrInterface) {
 		t.Errorf("a lease without an interface id: %v", err)
 	}
 }
@@ -132,27 +133,27 @@ func TestFailures(t *testing.T) {
 		name   string
 		fault  fpgasim.Fault
 		image  []byte
-		kind   dfl.Kind
+		kind   backend.Kind
 		cause  error
 		status string
 	}{
-		{name: "CRC", image: make([]byte, 100), kind: dfl.Unknown, cause: unix.EIO, status: "reconfig CRC error"},
+		{name: "CRC", image: make([]byte, 100), kind: backend.Unknown, cause: unix.EIO, status: "reconfig CRC error"},
 		{
 			name: "incompatible", image: fpgasim.Image(otherShell, nlb3, 100),
-			kind: dfl.Unknown, cause: unix.EIO, status: "reconfig incompatible image",
+			kind: backend.Unknown, cause: unix.EIO, status: "reconfig incompatible image",
 		},
 		{
 			name: "EIO", fault: fpgasim.Fault{Errno: "EIO", Status: "reconfig fifo overflow error"},
-			kind: dfl.Unknown, cause: unix.EIO, status: "reconfig fifo overflow error",
+			kind: backend.Unknown, cause: unix.EIO, status: "reconfig fifo overflow error",
 		},
-		{name: "hang", fault: fpgasim.Fault{Errno: "ETIMEDOUT", Hang: 30 * time.Millisecond}, kind: dfl.Unknown, cause: unix.ETIMEDOUT},
-		{name: "busy", fault: fpgasim.Fault{Errno: "EBUSY"}, kind: dfl.Retryable, cause: unix.EBUSY},
-		{name: "no memory", fault: fpgasim.Fault{Errno: "ENOMEM"}, kind: dfl.Retryable, cause: unix.ENOMEM},
-		{name: "invalid", fault: fpgasim.Fault{Errno: "EINVAL"}, kind: dfl.Terminal, cause: unix.EINVAL},
-		{name: "unplugged", fault: fpgasim.Fault{Errno: "ENODEV"}, kind: dfl.Terminal, cause: unix.ENODEV},
-		{name: "all f", fault: fpgasim.Fault{AFU: allF}, kind: dfl.Unknown, cause: dfl.ErrDead},
-		{name: "another", fault: fpgasim.Fault{AFU: nlb0}, kind: dfl.Unknown, cause: dfl.ErrWrongAFU},
-		{name: "never enabled", fault: fpgasim.Fault{Busy: 1 << 30}, kind: dfl.Unknown, cause: dfl.ErrNotEnabled},
+		{name: "hang", fault: fpgasim.Fault{Errno: "ETIMEDOUT", Hang: 30 * time.Millisecond}, kind: backend.Unknown, cause: unix.ETIMEDOUT},
+		{name: "busy", fault: fpgasim.Fault{Errno: "EBUSY"}, kind: backend.Retryable, cause: unix.EBUSY},
+		{name: "no memory", fault: fpgasim.Fault{Errno: "ENOMEM"}, kind: backend.Retryable, cause: unix.ENOMEM},
+		{name: "invalid", fault: fpgasim.Fault{Errno: "EINVAL"}, kind: backend.Terminal, cause: unix.EINVAL},
+		{name: "unplugged", fault: fpgasim.Fault{Errno: "ENODEV"}, kind: backend.Terminal, cause: unix.ENODEV},
+		{name: "all f", fault: fpgasim.Fault{AFU: allF}, kind: backend.Unknown, cause: dfl.ErrDead},
+		{name: "another", fault: fpgasim.Fault{AFU: nlb0}, kind: backend.Unknown, cause: dfl.ErrWrongAFU},
+		{name: "never enabled", fault: fpgasim.Fault{Busy: 1 << 30}, kind: backend.Unknown, cause: dfl.ErrNotEnabled},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := start(t, oneCard(1), dfl.Options{Clock: hurry()})
@@ -162,12 +163,12 @@ func TestFailures(t *testing.T) {
 				tc.image = fpgasim.Image(shell, nlb3, 100)
 			}
 			_, err := s.acquire(s.port(0)).Program(t.Context(), dfl.Load{Image: s.seal(tc.image), AFU: nlb3})
-			failure, ok := errors.AsType[*dfl.Error](err)
+			failure, ok := errors.AsType[*backend.Error](err)
 			if !ok || failure.Kind != tc.kind || !errors.Is(err, tc.cause) || failure.Status != tc.status || failure.Next == "" {
 				t.Fatalf("got %v, want %s, %v, status %q", err, tc.kind, tc.cause, tc.status)
 			}
 			state, err := s.State(s.port(0))
-			if untouched := state.AFU == nlb0 && state.Manager == "unknown"; untouched != (tc.kind != dfl.Unknown) {
+			if untouched := state.AFU == nlb0 && state.Manager == "unknown"; untouched != (tc.kind != backend.Unknown) {
 				t.Errorf("an error of kind %q left %+v, %v", tc.kind, state, err)
 			}
 		})
@@ -195,7 +196,7 @@ func TestDeadPort(t *testing.T) {
 		t.Fatalf("got %v, want EIO", err)
 	}
 	_, err := lease.Program(t.Context(), load)
-	if !errors.Is(err, dfl.ErrNotEnabled) || dfl.KindOf(err) != dfl.Unknown {
+	if !errors.Is(err, dfl.ErrNotEnabled) || backend.KindOf(err) != backend.Unknown {
 		t.Errorf("a dead port passes for programmed: %v", err)
 	}
 	if last := s.Trace(); !hasEvent(last, func(e fpgasim.Event) bool { return e.Op == "done" && e.Errno == "" }) {
@@ -244,7 +245,7 @@ func TestTwoPorts(t *testing.T) {
 	run(s.portOf(1, 0))
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := s.Acquire(short, s.port(1), shell); dfl.KindOf(err) != dfl.Retryable || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Acquire(short, s.port(1), shell); backend.KindOf(err) != backend.Retryable || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the card is in use: %v, want retryable", err)
 	}
 	if strings.Contains(strings.Join(s.asked(), "\n"), "open dfl-port.1") {
@@ -271,7 +272,7 @@ func TestExclusive(t *testing.T) {
 	name := filepath.Join(s.Root, s.port(0).Node)
 	busy := func(why string) {
 		t.Helper()
-		if _, err := s.Acquire(t.Context(), s.port(0), shell); !errors.Is(err, unix.EBUSY) || dfl.KindOf(err) != dfl.Retryable {
+		if _, err := s.Acquire(t.Context(), s.port(0), shell); !errors.Is(err, unix.EBUSY) || backend.KindOf(err) != backend.Retryable {
 			t.Errorf("%s: %v, want a retryable EBUSY", why, err)
 		}
 	}
@@ -312,7 +313,7 @@ func TestContextEnds(t *testing.T) {
 	cancel()
 	s.Go()
 	must(t, <-ended)
-	if _, err := lease.Program(ctx, dfl.Load{Image: image, AFU: nlb3}); dfl.KindOf(err) != dfl.Retryable {
+	if _, err := lease.Program(ctx, dfl.Load{Image: image, AFU: nlb3}); backend.KindOf(err) != backend.Retryable {
 		t.Errorf("a context that is over: %v, want retryable", err)
 	}
 }
@@ -334,7 +335,7 @@ func TestKilled(t *testing.T) {
 
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := s.Acquire(short, s.port(1), shell); dfl.KindOf(err) != dfl.Retryable {
+	if _, err := s.Acquire(short, s.port(1), shell); backend.KindOf(err) != backend.Retryable {
 		t.Errorf("the card works: %v, want retryable", err)
 	}
 	elsewhere := s.port(0)
@@ -349,7 +350,7 @@ func TestKilled(t *testing.T) {
 	elsewhere.LockFile += ".other"
 	lease := s.acquire(elsewhere)
 	load := dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3}
-	if _, err := lease.Program(t.Context(), load); !errors.Is(err, unix.EBUSY) || dfl.KindOf(err) != dfl.Retryable {
+	if _, err := lease.Program(t.Context(), load); !errors.Is(err, unix.EBUSY) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("past the lock: %v, want a retryable EBUSY", err)
 	}
 	s.Go()

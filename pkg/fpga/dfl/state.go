@@ -4,7 +4,6 @@ package dfl
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
@@ -48,7 +48,9 @@ func (h *Host) State(p Port) (State, error) {
 	s.Manager, errs[4] = h.tree.ReadString(path.Join(p.Manager, "state"))
 	s.Status, errs[5] = h.tree.ReadString(path.Join(p.Manager, "status"))
 	if err := errors.Join(errs[:]...); err != nil {
-		return s, &Error{Kind: Terminal, Port: p.Name, Op: "read the state of", Err: err, Next: "look at the card and its driver"}
+		return s, &backend.Error{
+			Kind: backend.Terminal, Device: p.Name, Op: "read the state of", Err: err, Next: "look at the card and its driver",
+		}
 	}
 	return s, nil
 }
@@ -76,32 +78,27 @@ func (h *Host) power(p Port) (int64, error) {
 
 // checkInterface refuses an image for another region: the kernel does not, and such an image may take the machine down.
 func (h *Host) checkInterface(p Port, want string) error {
-	if !validID(want) {
+	if !backend.ValidID(want) {
 		return h.refuse(p, fmt.Errorf("%w %q of the image, want %d hexadecimal digits in lower case that are not all the same 0 or f",
-			ErrInterface, want, idDigits))
+			backend.ErrInterface, want, idDigits))
 	}
 	got, err := h.interfaceID(p)
 	if err != nil {
-		return h.refuse(p, fmt.Errorf("%w of the region: %w", ErrInterface, err))
+		return h.refuse(p, fmt.Errorf("%w of the region: %w", backend.ErrInterface, err))
 	}
-	if !validID(got) {
-		return h.refuse(p, fmt.Errorf("%w %q of the region: it has no usable one", ErrInterface, got))
+	if !backend.ValidID(got) {
+		return h.refuse(p, fmt.Errorf("%w %q of the region: it has no usable one", backend.ErrInterface, got))
 	}
 	if got != want {
-		return h.refuse(p, fmt.Errorf("%w %s of the image, the region has %s", ErrInterface, want, got))
+		return h.refuse(p, fmt.Errorf("%w %s of the image, the region has %s", backend.ErrInterface, want, got))
 	}
 	return nil
 }
 
 func (h *Host) refuse(p Port, err error) error {
-	return &Error{Kind: Terminal, Port: p.Name, Op: "acquire", Err: err, Next: "choose an image that was built for this region"}
-}
-
-// validID accepts ids as the kernel prints them, apart from those that mean none.
-func validID(id string) bool {
-	raw, err := hex.DecodeString(id)
-	return err == nil && len(id) == idDigits && id == strings.ToLower(id) && len(raw) == idDigits/2 &&
-		strings.Trim(id, "0") != "" && strings.Trim(id, "f") != ""
+	return &backend.Error{
+		Kind: backend.Terminal, Device: p.Name, Op: "acquire", Err: err, Next: "choose an image that was built for this region",
+	}
 }
 
 // status is what the fpga_manager says, for an error that already has a cause: where it cannot be read, it says so.
@@ -128,7 +125,7 @@ func (h *Host) readAFU(ctx context.Context, p Port) (string, error) {
 		if !h.clock.Now().Before(deadline) {
 			return "", fmt.Errorf("%w after %s: %w", ErrNotEnabled, h.settle, err)
 		}
-		if cause := h.pause(ctx, wait); cause != nil {
+		if cause := backend.Pause(ctx, h.clock, wait); cause != nil {
 			return "", errors.Join(fmt.Errorf("%w: %w", ErrNotEnabled, err), cause)
 		}
 	}

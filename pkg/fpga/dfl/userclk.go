@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"path"
 	"time"
+
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
 // The attributes of a port's user clocks (drivers/fpga/dfl-afu-main.c): two registers of commands, each with its status. The driver
@@ -82,7 +84,7 @@ func (h *Host) checkClock(p Port) error {
 	for _, name := range []string{clockCommand, clockStatus, counterCommand, counterStatus} {
 		if !h.tree.Exists(path.Join(p.Attributes, name)) {
 			return fmt.Errorf("%w: its port has no %s, as ports of a header revision above 0 (Open FPGA Stack), whose clock is behind UIO",
-				ErrNoParam, name)
+				backend.ErrNoParam, name)
 		}
 	}
 	return nil
@@ -101,7 +103,7 @@ func (h *Host) countClock(ctx context.Context, p Port, high bool) (int64, error)
 		if err := h.writeRegister(p, counterCommand, choice); err != nil {
 			return 0, err
 		}
-		if err := h.pause(ctx, countWindow); err != nil {
+		if err := backend.Pause(ctx, h.clock, countWindow); err != nil {
 			return 0, err
 		}
 		status, err := h.tree.ReadHex(path.Join(p.Attributes, counterStatus))
@@ -109,7 +111,7 @@ func (h *Host) countClock(ctx context.Context, p Port, high bool) (int64, error)
 			return 0, err
 		}
 		if version := status >> versionShift; version != 1 && version != 3 {
-			return 0, fmt.Errorf("%w: its user clock is of version %d, want 1 or 3", ErrNoParam, version)
+			return 0, fmt.Errorf("%w: its user clock is of version %d, want 1 or 3", backend.ErrNoParam, version)
 		}
 		if status&countHigh == choice {
 			return int64(status&countMask) * countKHz, nil
@@ -168,7 +170,7 @@ func (c *userClock) open(ctx context.Context) error {
 	// 5 has both references, 6 that of 100 MHz. 7 has 322.265625 MHz alone, for which other filters are needed.
 	if kind != 5 && kind != 6 {
 		return fmt.Errorf("%w: its PLL is of type %d, want 5 or 6: the coefficients for another reference than 100 MHz are not known",
-			ErrNoParam, kind)
+			backend.ErrNoParam, kind)
 	}
 	return nil
 }
@@ -183,7 +185,7 @@ func (c *userClock) program(ctx context.Context, kHz int64) error {
 		return fmt.Errorf("the PLL is locked, want it off: %w", err)
 	}
 	// The command without the bit of the second reference chooses the first one, that of 100 MHz.
-	if err := errors.Join(c.write(c.command), c.host.pause(ctx, clockPoll)); err != nil {
+	if err := errors.Join(c.write(c.command), backend.Pause(ctx, c.host.clock, clockPoll)); err != nil {
 		return err
 	}
 	for _, change := range coefficients(kHz) {
@@ -224,7 +226,7 @@ func (c *userClock) recalibrate(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.host.pause(ctx, clockPoll); err != nil {
+	if err := backend.Pause(ctx, c.host.clock, clockPoll); err != nil {
 		return err
 	}
 	return c.calibrated(ctx)
@@ -299,7 +301,7 @@ func (c *userClock) awaitStatus(ctx context.Context, longest time.Duration, mask
 		if !c.host.clock.Now().Before(deadline) {
 			return status, fmt.Errorf("%w: %s is %#x after %s", errNoAnswer, clockStatus, status, longest)
 		}
-		if err := c.host.pause(ctx, clockPoll); err != nil {
+		if err := backend.Pause(ctx, c.host.clock, clockPoll); err != nil {
 			return status, err
 		}
 	}

@@ -3,6 +3,9 @@
 // Package f2 loads images into the FPGAs of AWS F2 instances through Amazon's own programs fpga-load-local-image,
 // fpga-clear-local-image and fpga-describe-local-image. An image is a name that Amazon knows (AGFI); its bytes are never on the node, and
 // Amazon checks that the account may load it. The programs must not run twice at once for one FPGA, so a Lease holds a lock.
+//
+// Discovery finds no such FPGAs yet: the instance does not tell which slot is which PCI function, and a bitstream is a file for all that
+// Fettle knows of. So the node's plugin does not use this package.
 package f2
 
 import (

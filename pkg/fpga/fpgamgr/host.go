@@ -29,6 +29,8 @@ import (
 type Options struct {
 	// Clock is the real one where it is nil.
 	Clock clock.Clock
+	// Write writes an attribute, named relative to the root. Nil writes to the host's tree; a simulator answers as the kernel does.
+	Write func(name, value string) error
 }
 
 // Host is a host's managers and its firmware directory. It is safe for concurrent use.
@@ -60,7 +62,9 @@ func Open(root string, o Options) (_ *Host, err error) {
 	if h.writer, err = sysfs.OpenWriter(root); err != nil {
 		return nil, err
 	}
-	h.write = h.writer.WriteAttr
+	if h.write = o.Write; h.write == nil {
+		h.write = h.writer.WriteAttr
+	}
 	return h, nil
 }
 

@@ -5,16 +5,14 @@ package region
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"path/filepath"
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
-// Backend is one way of programming regions. Its errors say by dfl.KindOf what they leave behind.
+// Backend is one way of programming regions. Its errors say by backend.KindOf what they leave behind.
 type Backend interface {
 	// State reads what a region holds and changes nothing, so that it may be asked while a pod uses the region.
 	State(r *device.Region) (State, error)
@@ -27,100 +25,56 @@ type Backend interface {
 
 // State is what a region says of itself.
 type State struct {
-	// AFU is the accelerator's id; empty while the region does not tell, as one that is disabled.
+	// AFU is the id of what the region holds; empty while it does not tell, as a port that is disabled.
 	AFU string
-	// Errors is what its registers complain of, empty for nothing.
-	Errors string
+	// Mute is a region that never tells what it holds. What it was programmed with, and that it works, is all that can be known.
+	Mute bool
+	// Fault says why the region does not work as it is. Nil: it does.
+	Fault error
 }
 
-// alive says why a region does not work, nil where it does.
-func (s State) alive() error {
-	switch {
-	case s.AFU == "":
-		return dfl.ErrNotEnabled
-	case allF(s.AFU):
-		return dfl.ErrDead
-	case s.Errors != "":
-		return fmt.Errorf("it reports errors %s", s.Errors)
+// shows says whether a region can hold an image with that id. One that is mute can as long as it works.
+func (s State) shows(afu string) bool {
+	if s.Mute {
+		return s.Fault == nil
 	}
-	return nil
+	return s.AFU == afu
 }
+
+// Load is one image for one region.
+type Load struct {
+	Image *backend.Sealed
+	// Offset and Size are the part of the image that goes to the card; a header before it does not.
+	Offset, Size int64
+	// AFU is the id that the region must show afterwards, unless it is mute.
+	AFU string
+}
+
+// ErrNoReset is about a region that has no reset beside being programmed.
+var ErrNoReset = errors.New("the region is reset by programming it alone")
 
 // Lease is a region that nobody else can open or program.
 type Lease interface {
-	// Program loads an image once; nil means that the region shows its accelerator id.
-	Program(ctx context.Context, load dfl.Load) (time.Duration, error)
-	SetParams(ctx context.Context, params []dfl.Param) error
+	// Program loads an image once; nil means that the region works and, unless it is mute, shows the image's id.
+	Program(ctx context.Context, load Load) (time.Duration, error)
+	SetParams(ctx context.Context, params []Param) error
+	// Reset resets what the region holds and leaves it there. ErrNoReset: only Program does that.
 	Reset() error
+	// Leave resets the region for who gives it back, at the price of what it holds if it must be. ErrNoReset: nothing can be done.
+	Leave(ctx context.Context) error
 	Release() error
-}
-
-// DFL programs ports of cards with a device feature list. The host's tree is opened anew for each use, since a driver's container may
-// mount over it. locks is the directory of the locks, one a card, that every process which programs this machine's cards sees.
-func DFL(open func() (*dfl.Host, error), locks string) Backend {
-	return dflBackend{open: open, locks: locks}
-}
-
-type dflBackend struct {
-	open  func() (*dfl.Host, error)
-	locks string
-}
-
-func (b dflBackend) port(r *device.Region) dfl.Port {
-	return dfl.Port{
-		Name: r.DFL.Port, Node: r.DFL.Node, FMENode: r.DFL.EngineNode, ID: r.DFL.PortID, Attributes: r.DFL.Attributes,
-		Region: r.DFL.Compat, Manager: r.DFL.Manager, LockFile: filepath.Join(b.locks, r.Card+".lock"),
-	}
-}
-
-func (b dflBackend) State(r *device.Region) (State, error) {
-	host, err := b.open()
-	if err != nil {
-		return State{}, err
-	}
-	defer closeQuietly(host)
-	s, err := host.State(b.port(r))
-	if err != nil {
-		return State{}, err
-	}
-	state := State{AFU: s.AFU}
-	if s.Errors != 0 {
-		state.Errors = fmt.Sprintf("%#x", s.Errors)
-	}
-	return state, nil
-}
-
-func (b dflBackend) Params(ctx context.Context, r *device.Region, names []string) (map[string]int32, error) {
-	if len(names) == 0 {
-		return map[string]int32{}, nil
-	}
-	host, err := b.open()
-	if err != nil {
-		return nil, err
-	}
-	defer closeQuietly(host)
-	return host.ReadParams(ctx, b.port(r), names)
-}
-
-func (b dflBackend) Acquire(ctx context.Context, r *device.Region, interfaceID string) (Lease, error) {
-	host, err := b.open()
-	if err != nil {
-		return nil, err
-	}
-	lease, err := host.Acquire(ctx, b.port(r), interfaceID)
-	if err != nil {
-		return nil, errors.Join(err, host.Close())
-	}
-	return dflLease{lease, host}, nil
 }
 
 // closeQuietly closes what was only read from.
 func closeQuietly(c io.Closer) { _ = c.Close() }
 
-// dflLease keeps the host's tree open for as long as it lives.
-type dflLease struct {
-	*dfl.Lease
-	host *dfl.Host
+// noParams are the parameters of regions that have none.
+func noParams(r *device.Region, op string, names int) error {
+	if names == 0 {
+		return nil
+	}
+	return &backend.Error{
+		Kind: backend.Terminal, Device: r.Card, Op: op, Err: backend.ErrNoParam,
+		Next: "leave driverParams out, or use a card that has them",
+	}
 }
-
-func (l dflLease) Release() error { return errors.Join(l.Lease.Release(), l.host.Close()) }

@@ -17,7 +17,6 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
-	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
@@ -268,7 +267,7 @@ type loggedLease struct {
 	in *fault.Injector
 }
 
-func (l loggedLease) Program(ctx context.Context, load dfl.Load) (took time.Duration, err error) {
+func (l loggedLease) Program(ctx context.Context, load region.Load) (took time.Duration, err error) {
 	return took, l.in.Do("program", func() (err error) { //nolint:contextcheck // the injector has none
 		took, err = l.Lease.Program(ctx, load)
 		return err

@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -240,7 +241,7 @@ func TestKilledInEachStep(t *testing.T) {
 			p.asks(nil, func() {
 				for _, a := range append(l.all(p)[:1], l.back(p)[0]) {
 					short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-					if err := a.do(short, p.kinds); dfl.KindOf(err) != dfl.Retryable {
+					if err := a.do(short, p.kinds); backend.KindOf(err) != backend.Retryable {
 						t.Errorf("%s, undone %t, while the card works: %v, want retryable", a.Step, a.Undo, err)
 					}
 					cancel()

@@ -45,6 +45,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "xbmgmt2" {
+		os.Exit(xbmgmt(filepath.Join(os.Getenv("XILINX_XRT"), "../../.."), os.Args[1:]))
+	}
 	fpgasim.Main()
 	os.Exit(m.Run())
 }
@@ -66,8 +69,10 @@ type node struct {
 	// regions are the machine as it was looked at last; files are the store.
 	regions map[string]*device.Region
 	files   map[string][]byte
-	fs      disk.FS
-	boot    string
+	// ways are those to the regions; nil where the simulator has them.
+	ways map[string]region.Backend
+	fs   disk.FS
+	boot string
 	// attempts are what was reported, and lastLog what was done to the disk when the power went.
 	attempts []region.Attempt
 	lastLog  fault.Log
@@ -140,10 +145,14 @@ func (n *node) process() *programmer {
 func (n *node) later() *programmer {
 	n.t.Helper()
 	contents := region.OpenContents(n.fs, n.state())
+	root, ways := n.dir, n.ways
+	if n.Sim != nil {
+		root, ways = n.Root, map[string]region.Backend{"dfl": dflAt(n.Root, n.state())}
+	}
 	own := region.New(region.Config{
 		Find:     n.find,
-		Backends: map[string]region.Backend{"dfl": dflAt(n.Root, n.state())},
-		Contents: contents, Open: n.open, HostRoot: n.Root, BootID: n.boot,
+		Backends: ways,
+		Contents: contents, Open: n.open, HostRoot: root, BootID: n.boot,
 		Report: func(_ context.Context, a region.Attempt) { n.attempts = append(n.attempts, a) },
 	})
 	return &programmer{node: n, kinds: own.Kinds(), contents: contents, own: own}

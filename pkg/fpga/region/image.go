@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
-	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
 // Image is a bitstream that a step programs, as plain data.
@@ -47,10 +47,10 @@ var ErrImage = errors.New("is not the image that was asked for")
 
 // sealed is an image whose bytes were verified and cannot change any more.
 type sealed struct {
-	file *dfl.Image
+	file *backend.Sealed
 	// payload is what goes to the card; it is the file itself, or what a packed part of it unpacked to.
-	payload *dfl.Image
-	load    dfl.Load
+	payload *backend.Sealed
+	load    Load
 	about   fpga.Bitstream
 }
 
@@ -68,7 +68,7 @@ func (p *Programmer) seal(ctx context.Context, image *Image) (_ *sealed, err err
 		return nil, fmt.Errorf("open bitstream %s of %s: %w", image.Digest, image.Origin, err)
 	}
 	defer blob.Close()
-	file, err := dfl.Seal(&cancellable{ctx, io.NewSectionReader(blob, 0, blob.Size())}, blob.Size(), image.Digest)
+	file, err := backend.Seal(&cancellable{ctx, io.NewSectionReader(blob, 0, blob.Size())}, blob.Size(), image.Digest)
 	if err != nil {
 		return nil, fmt.Errorf("bitstream of %s %w: %w", image.Origin, ErrImage, err)
 	}
@@ -104,7 +104,7 @@ func (i *Image) matches(b *fpga.Bitstream) error {
 // both passes read the sealed file.
 func (s *sealed) unpack() error {
 	p := s.about.Payload
-	s.load = dfl.Load{Image: s.file, Offset: p.Offset, Size: p.Length, AFU: s.about.AFUID}
+	s.load = Load{Image: s.file, Offset: p.Offset, Size: p.Length, AFU: s.about.AFUID}
 	if p.Gzip == nil {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (s *sealed) unpack() error {
 	if err != nil {
 		return fmt.Errorf("bitstream %w: %w", ErrImage, err)
 	}
-	payload, err := dfl.Seal(r, p.Length, "sha256:"+hex.EncodeToString(sum.Sum(nil)))
+	payload, err := backend.Seal(r, p.Length, "sha256:"+hex.EncodeToString(sum.Sum(nil)))
 	if err != nil {
 		return fmt.Errorf("bitstream %w: %w", ErrImage, err)
 	}

@@ -6,12 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -41,9 +41,9 @@ func (p *Params) Step() (step.Step, error) { return stepOf(ParamsKind, p.Device,
 func (p *Programmer) PlanParams(
 	ctx context.Context, r *device.Region, device string, c Claim, set []Param, image *Image,
 ) (*Params, error) {
-	backend, ok := p.config.Backends[r.Backend]
-	if !ok {
-		return nil, fmt.Errorf("region %s: this build has no backend %q", device, r.Backend)
+	way, err := p.backend(r, device)
+	if err != nil {
+		return nil, err
 	}
 	params := &Params{Device: device, Claim: c, Set: set}
 	var others []string
@@ -53,9 +53,9 @@ func (p *Programmer) PlanParams(
 		}
 	}
 	if clocked := len(others) < len(set); clocked || image != nil {
-		before, err := clocksBefore(ctx, backend, r)
+		before, err := clocksBefore(ctx, way, r)
 		switch {
-		case err != nil && (clocked || !errors.Is(err, dfl.ErrNoParam)):
+		case err != nil && (clocked || !errors.Is(err, backend.ErrNoParam)):
 			return nil, err
 		case err == nil && !clocked:
 			params.Image = image
@@ -65,7 +65,7 @@ func (p *Programmer) PlanParams(
 	if len(set) == 0 && params.Image == nil {
 		return nil, nil //nolint:nilnil // documented above
 	}
-	before, err := backend.Params(ctx, r, others)
+	before, err := way.Params(ctx, r, others)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (p *Programmer) restoreParams(ctx context.Context, raw json.RawMessage) err
 
 // changed says whether any parameter is not what it was before. A region that left took its parameters with it.
 func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) {
-	r, backend, err := p.place(params.Device)
+	r, way, err := p.place(params.Device)
 	if errors.Is(err, ErrGone) {
 		return false, nil
 	}
@@ -160,7 +160,7 @@ func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) 
 	if len(names) == 0 {
 		return false, nil
 	}
-	now, err := backend.Params(ctx, r, names)
+	now, err := way.Params(ctx, r, names)
 	if err != nil {
 		return false, err
 	}
@@ -168,20 +168,16 @@ func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) 
 }
 
 func (p *Programmer) writeParams(ctx context.Context, device string, set []Param) (err error) {
-	r, backend, err := p.place(device)
+	r, way, err := p.place(device)
 	if err != nil {
 		return err
 	}
-	lease, err := backend.Acquire(ctx, r, "")
+	lease, err := way.Acquire(ctx, r, "")
 	if err != nil {
 		return err
 	}
 	defer release(lease, &err)
-	list := make([]dfl.Param, 0, len(set))
-	for _, s := range set {
-		list = append(list, dfl.Param{Name: s.Name, Value: s.Value})
-	}
-	return lease.SetParams(ctx, list)
+	return lease.SetParams(ctx, set)
 }
 
 // wanted adds the clocks of the image's metadata to what the claim asks for.

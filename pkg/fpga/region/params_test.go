@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/fpgasim"
@@ -168,8 +169,8 @@ func TestNoClocks(t *testing.T) {
 		}
 		for _, set := range [][]region.Param{clocks(300_000, 0)[:1], {{Name: dfl.ParamDebug, Value: 1}}, {{Name: "fan", Value: 1}}} {
 			_, err := p.own.PlanParams(t.Context(), p.regions[first], first, ours(), set, image)
-			if wants(t, err, dfl.ErrNoParam); dfl.KindOf(err) != dfl.Terminal {
-				t.Errorf("%v is %s, want terminal", err, dfl.KindOf(err))
+			if wants(t, err, backend.ErrNoParam); backend.KindOf(err) != backend.Terminal {
+				t.Errorf("%v is %s, want terminal", err, backend.KindOf(err))
 			}
 		}
 	})
@@ -206,28 +207,28 @@ func TestParamsRefused(t *testing.T) {
 		change func(p *programmer, image *region.Image)
 		want   []string
 		cause  error
-		kind   dfl.Kind
+		kind   backend.Kind
 	}{
 		{
 			name: "another has the port open", change: func(p *programmer, _ *region.Image) { p.Set(fpgasim.Set{User: new(true)}) },
-			want: lines(opened(0) + " EBUSY"), cause: unix.EBUSY, kind: dfl.Retryable,
+			want: lines(opened(0) + " EBUSY"), cause: unix.EBUSY, kind: backend.Retryable,
 		},
-		{name: "too fast", set: clocks(1_000_000, 0)[:1], want: lines(opened(0)), cause: dfl.ErrClock, kind: dfl.Terminal},
+		{name: "too fast", set: clocks(1_000_000, 0)[:1], want: lines(opened(0)), cause: dfl.ErrClock, kind: backend.Terminal},
 		{
 			name: "a switch, and then a clock that is too fast",
 			set:  append([]region.Param{{Name: dfl.ParamLTR, Value: 1}}, clocks(1_000_000, 0)[:1]...),
-			want: lines(opened(0)), cause: dfl.ErrClock, kind: dfl.Terminal,
+			want: lines(opened(0)), cause: dfl.ErrClock, kind: backend.Terminal,
 		},
 		{
 			name: "thermal stop", change: func(p *programmer, _ *region.Image) { p.Set(fpgasim.Set{Power: new(6)}) },
-			want: lines(opened(0)), cause: dfl.ErrPower, kind: dfl.Retryable,
+			want: lines(opened(0)), cause: dfl.ErrPower, kind: backend.Retryable,
 		},
 		{
-			name: "the card was changed", cause: dfl.ErrInterface,
+			name: "the card was changed", cause: backend.ErrInterface,
 			change: func(p *programmer, _ *region.Image) { p.regions[first].InterfaceID = otherShell },
 		},
 		{
-			name: "the image was changed", cause: dfl.ErrDigest,
+			name: "the image was changed", cause: backend.ErrDigest,
 			change: func(p *programmer, image *region.Image) { p.files[image.Digest] = p.files[image.Digest][1:] },
 		},
 		{name: "the card is gone", cause: region.ErrGone, change: func(p *programmer, _ *region.Image) { delete(p.regions, first) }},
@@ -241,8 +242,8 @@ func TestParamsRefused(t *testing.T) {
 			}
 			p.asks(tc.want, func() {
 				err := p.apply(params)
-				if wants(t, err, tc.cause); tc.want != nil && dfl.KindOf(err) != tc.kind {
-					t.Errorf("%v is %s, want %s", err, dfl.KindOf(err), tc.kind)
+				if wants(t, err, tc.cause); tc.want != nil && backend.KindOf(err) != tc.kind {
+					t.Errorf("%v is %s, want %s", err, backend.KindOf(err), tc.kind)
 				}
 			})
 			if n := p.written(); n > 0 {

@@ -53,7 +53,7 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 	if err != nil {
 		return err
 	}
-	r, backend, err := p.place(params.Device)
+	r, way, err := p.place(params.Device)
 	if err != nil {
 		return err
 	}
@@ -74,12 +74,12 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 		}
 		defer closeQuietly(s)
 	}
-	lease, err := backend.Acquire(ctx, r, interfaceID)
+	lease, err := way.Acquire(ctx, r, interfaceID)
 	if err != nil {
 		return err
 	}
 	defer release(lease, &err)
-	return p.fill(ctx, &params, r, backend, lease, s)
+	return p.fill(ctx, &params, r, way, lease, s)
 }
 
 // fill decides under the lease, when nobody else can change the region any more.
@@ -98,30 +98,42 @@ func (p *Programmer) fill(ctx context.Context, params *Program, r *device.Region
 			return err
 		}
 	case params.Mode == v1alpha1.ProgramAlways || !p.same(params, before, state):
-		after := Content{Digest: params.Image.Digest, AFU: params.Image.AFUID, Namespace: params.Claim.Namespace, Claim: params.Claim.UID}
-		return p.load(ctx, lease, s, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Image, Why: "program"}, before, after)
+		return p.loadWanted(ctx, params, lease, s, before)
 	}
 	after := before
 	after.Namespace, after.Claim = params.Claim.Namespace, params.Claim.UID
 	if err := p.config.Contents.write(params.Device, after); err != nil {
 		return err
 	}
-	if params.ResetBeforeUse {
-		return lease.Reset()
+	if !params.ResetBeforeUse {
+		return nil
 	}
-	return nil
+	err = lease.Reset()
+	switch {
+	case !errors.Is(err, ErrNoReset):
+		return err
+	case params.Image == nil || params.Mode == v1alpha1.ProgramNever:
+		return nil // it is wanted as it is
+	}
+	return p.loadWanted(ctx, params, lease, s, after)
+}
+
+// loadWanted programs what the claim asks for.
+func (p *Programmer) loadWanted(ctx context.Context, params *Program, lease Lease, s *sealed, before Content) error {
+	after := Content{Digest: params.Image.Digest, AFU: params.Image.AFUID, Namespace: params.Claim.Namespace, Claim: params.Claim.UID}
+	return p.load(ctx, lease, s, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Image, Why: "program"}, before, after)
 }
 
 // same says whether a region holds the very image already, for the same tenant. An accelerator id alone says nothing: all OpenCL images
 // of a shell share one.
 func (p *Programmer) same(params *Program, before Content, state State) bool {
 	return !before.Unknown && p.held(before, state) == params.Image.Digest && before.Namespace == params.Claim.Namespace &&
-		state.AFU == params.Image.AFUID && state.alive() == nil
+		state.shows(params.Image.AFUID) && state.Fault == nil
 }
 
 // held is the digest of what a region holds, empty where that is not known: after a reboot, or where somebody else programmed it since.
 func (p *Programmer) held(before Content, state State) string {
-	if before.BootID != p.config.BootID || before.AFU != state.AFU {
+	if before.BootID != p.config.BootID || !state.shows(before.AFU) {
 		return ""
 	}
 	return before.Digest
@@ -132,22 +144,34 @@ func (p *Programmer) usable(params *Program, before Content, state State) error 
 	if before.Unknown {
 		return fmt.Errorf("region %s %w: let a claim program it", params.Device, ErrUnknownState)
 	}
-	if err := state.alive(); err != nil {
-		return fmt.Errorf("region %s: %w: let a claim program it", params.Device, err)
+	if state.Fault != nil {
+		return fmt.Errorf("region %s: %w: let a claim program it", params.Device, state.Fault)
 	}
 	image, digest := params.Image, p.held(before, state)
-	if image != nil && (state.AFU != image.AFUID || digest != "" && digest != image.Digest) {
-		return fmt.Errorf("region %s %w: it has AFU id %s (digest %s), want %s (%s): use program IfDifferent, or select by the attribute afuID",
-			params.Device, ErrOther, state.AFU, orNone(digest), image.AFUID, image.Digest)
+	if image == nil {
+		return nil
+	}
+	// What a region shows will do where nobody knows which bytes it holds. One that is mute shows nothing.
+	if !state.shows(image.AFUID) || digest != image.Digest && (digest != "" || state.Mute) {
+		return fmt.Errorf("region %s %w: it has AFU id %s (digest %s), want %s (%s): use program IfDifferent, or select by the attribute %s",
+			params.Device, ErrOther, orNone(state.AFU), orNone(digest), image.AFUID, image.Digest, selector(state))
 	}
 	return nil
 }
 
-func orNone(digest string) string {
-	if digest == "" {
+// selector is the attribute that tells regions which hold an image from others.
+func selector(state State) string {
+	if state.Mute {
+		return string(device.AttributeBitstreamDigest)
+	}
+	return string(device.AttributeAFUID)
+}
+
+func orNone(id string) string {
+	if id == "" {
 		return "not known"
 	}
-	return digest
+	return id
 }
 
 // verify looks whether the region still shows what it was programmed with. It opens nothing: a pod may use the region.
@@ -156,7 +180,7 @@ func (p *Programmer) verify(_ context.Context, raw json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	r, backend, err := p.place(params.Device)
+	r, way, err := p.place(params.Device)
 	if err != nil {
 		return err
 	}
@@ -164,15 +188,16 @@ func (p *Programmer) verify(_ context.Context, raw json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	state, err := backend.State(r)
+	state, err := way.State(r)
 	if err != nil {
 		return err
 	}
 	switch {
 	case content.Unknown || content.Claim != params.Claim.UID:
 		return fmt.Errorf("region %s %w", params.Device, ErrUnknownState)
-	case params.Image != nil && state.AFU != params.Image.AFUID:
-		return fmt.Errorf("region %s has AFU id %q, want %s: delete the pod", params.Device, state.AFU, params.Image.AFUID)
+	case params.Image != nil && !state.shows(params.Image.AFUID):
+		err := fmt.Errorf("region %s has AFU id %q, want %s: delete the pod", params.Device, state.AFU, params.Image.AFUID)
+		return errors.Join(err, state.Fault)
 	}
 	return nil
 }
@@ -189,7 +214,7 @@ func (p *Programmer) giveBack(ctx context.Context, raw json.RawMessage) error {
 	if err != nil || !content.concerns(params.Claim.UID) {
 		return err
 	}
-	r, backend, err := p.place(params.Device)
+	r, way, err := p.place(params.Device)
 	if errors.Is(err, ErrGone) {
 		return nil // the file keeps what it knows for when the region comes back
 	}
@@ -199,13 +224,13 @@ func (p *Programmer) giveBack(ctx context.Context, raw json.RawMessage) error {
 	ctx, cancel := context.WithTimeout(ctx, max(params.Timeout, leastTimeout))
 	defer cancel()
 	if params.Blank != nil && (content.Unknown || params.OnRelease == v1alpha1.FPGAReleaseBlank) {
-		err := p.wipe(ctx, r, backend, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
+		err := p.wipe(ctx, r, way, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		// The blank image is not on the node: what the region says of itself must do.
 	}
-	return p.settle(ctx, &params, r, backend)
+	return p.settle(ctx, &params, r, way)
 }
 
 // concerns says whether a claim that is given back has to do anything. Where nobody knows who left the region as it is, everybody has.
@@ -228,11 +253,11 @@ func (p *Programmer) settle(ctx context.Context, params *Program, r *device.Regi
 	if content.Unknown {
 		state, err := b.State(r)
 		if err == nil {
-			err = state.alive()
+			err = state.Fault
 		}
 		if err != nil {
 			return fmt.Errorf("region %s %w (%w): there is no blank image for interface %s; "+
-				"bind its PCI function anew, or add a ClusterFPGABitstream that is blank", params.Device, ErrUnknownState, err, r.InterfaceID)
+				"bind its device to the driver anew, or add a ClusterFPGABitstream that is blank", params.Device, ErrUnknownState, err, r.InterfaceID)
 		}
 		// It works; which bytes it holds nobody can tell, so the next claim programs it.
 		// What was cut off may not have begun, so that it is still the tenant's before.
@@ -243,7 +268,7 @@ func (p *Programmer) settle(ctx context.Context, params *Program, r *device.Regi
 		content = Content{AFU: state.AFU, BootID: p.config.BootID, Namespace: tenant}
 	}
 	if params.OnRelease != v1alpha1.FPGAReleaseKeep {
-		if err := lease.Reset(); err != nil {
+		if err := lease.Leave(ctx); err != nil && !errors.Is(err, ErrNoReset) {
 			return err
 		}
 	}

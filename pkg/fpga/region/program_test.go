@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/fpgasim"
@@ -195,7 +196,7 @@ func TestNothingOpened(t *testing.T) {
 		words  []string
 	}{
 		{
-			name: "another shell's", cause: dfl.ErrInterface, words: []string{otherShell, shell},
+			name: "another shell's", cause: backend.ErrInterface, words: []string{otherShell, shell},
 			change: func(p *programmer, image *region.Image) { *image = *p.keep(gbs(otherShell, nlb3, "", 1000)) },
 		},
 		{
@@ -210,7 +211,7 @@ func TestNothingOpened(t *testing.T) {
 			change: func(_ *programmer, image *region.Image) { image.AFUID = nlb0 },
 		},
 		{
-			name: "tampered", cause: dfl.ErrDigest,
+			name: "tampered", cause: backend.ErrDigest,
 			change: func(p *programmer, image *region.Image) {
 				bad := slices.Clone(good)
 				bad[len(bad)-1] ^= 1
@@ -218,11 +219,11 @@ func TestNothingOpened(t *testing.T) {
 			},
 		},
 		{
-			name: "truncated", cause: dfl.ErrDigest,
+			name: "truncated", cause: backend.ErrDigest,
 			change: func(p *programmer, image *region.Image) { p.files[image.Digest] = good[:len(good)-1] },
 		},
 		{
-			name: "longer", cause: dfl.ErrDigest,
+			name: "longer", cause: backend.ErrDigest,
 			change: func(p *programmer, image *region.Image) { p.files[image.Digest] = append(slices.Clone(good), 0) },
 		},
 		{
@@ -241,15 +242,15 @@ func TestNothingOpened(t *testing.T) {
 			change: func(p *programmer, image *region.Image) { delete(p.files, image.Digest) },
 		},
 		{
-			name: "the card was changed", cause: dfl.ErrInterface, words: []string{otherShell},
+			name: "the card was changed", cause: backend.ErrInterface, words: []string{otherShell},
 			change: func(p *programmer, _ *region.Image) { p.Set(fpgasim.Set{Interface: new(otherShell)}) },
 		},
 		{
-			name: "a region without an interface", cause: dfl.ErrInterface,
+			name: "a region without an interface", cause: backend.ErrInterface,
 			change: func(p *programmer, _ *region.Image) { p.Set(fpgasim.Set{Interface: new("")}) },
 		},
 		{
-			name: "a region of all f", cause: dfl.ErrInterface,
+			name: "a region of all f", cause: backend.ErrInterface,
 			change: func(p *programmer, _ *region.Image) { p.Set(fpgasim.Set{Interface: new(allF)}) },
 		},
 		{
@@ -340,7 +341,7 @@ func TestHostFile(t *testing.T) {
 	must(t, p.apply(p.program(ours(), image)))
 	p.holds(held(image, ours()))
 	must(t, os.WriteFile(filepath.Join(p.dir, "root", "srv", "a.gbs"), file[1:], 0o644))
-	p.asks(nil, func() { wants(t, p.apply(p.program(ours(), image)), dfl.ErrDigest) })
+	p.asks(nil, func() { wants(t, p.apply(p.program(ours(), image)), backend.ErrDigest) })
 }
 
 // TestUntouched: the hardware or the driver says no before anything happened to the region. What was known of it stays known.
@@ -351,36 +352,36 @@ func TestUntouched(t *testing.T) {
 		set   fpgasim.Set
 		want  []string
 		cause error
-		kind  dfl.Kind
+		kind  backend.Kind
 	}{
 		{
-			name: "another opener", set: fpgasim.Set{User: new(true)}, want: lines(opened(0) + " EBUSY"), cause: unix.EBUSY, kind: dfl.Retryable,
+			name: "another opener", set: fpgasim.Set{User: new(true)}, want: lines(opened(0) + " EBUSY"), cause: unix.EBUSY, kind: backend.Retryable,
 		},
 		{
 			name: "another programs", fault: fpgasim.Fault{On: fpgasim.OnPR, Errno: "EBUSY"},
-			want: lines(opened(0), pr(0, "EBUSY")), cause: unix.EBUSY, kind: dfl.Retryable,
+			want: lines(opened(0), pr(0, "EBUSY")), cause: unix.EBUSY, kind: backend.Retryable,
 		},
 		{
 			name: "no memory", fault: fpgasim.Fault{On: fpgasim.OnPR, Errno: "ENOMEM"},
-			want: lines(opened(0), pr(0, "ENOMEM")), cause: unix.ENOMEM, kind: dfl.Retryable,
+			want: lines(opened(0), pr(0, "ENOMEM")), cause: unix.ENOMEM, kind: backend.Retryable,
 		},
 		{
 			name: "port released", fault: fpgasim.Fault{On: fpgasim.OnPR, Errno: "ENODEV"},
-			want: lines(opened(0), pr(0, "ENODEV")), cause: unix.ENODEV, kind: dfl.Terminal,
+			want: lines(opened(0), pr(0, "ENODEV")), cause: unix.ENODEV, kind: backend.Terminal,
 		},
 		{
 			name: "unplugged before", fault: fpgasim.Fault{On: fpgasim.OnOpen, Errno: "ENODEV"},
-			want: lines(opened(0) + " ENODEV"), cause: unix.ENODEV, kind: dfl.Terminal,
+			want: lines(opened(0) + " ENODEV"), cause: unix.ENODEV, kind: backend.Terminal,
 		},
 		{
 			name: "no such port", fault: fpgasim.Fault{On: fpgasim.OnPR, Errno: "EINVAL"},
-			want: lines(opened(0), pr(0, "EINVAL")), cause: unix.EINVAL, kind: dfl.Terminal,
+			want: lines(opened(0), pr(0, "EINVAL")), cause: unix.EINVAL, kind: backend.Terminal,
 		},
-		{name: "thermal stop", set: fpgasim.Set{Power: new(6)}, want: lines(opened(0)), cause: dfl.ErrPower, kind: dfl.Retryable},
+		{name: "thermal stop", set: fpgasim.Set{Power: new(6)}, want: lines(opened(0)), cause: dfl.ErrPower, kind: backend.Retryable},
 		{
 			name: "errors that cannot be cleared", set: fpgasim.Set{Errors: new(uint64(1))},
 			fault: fpgasim.Fault{On: fpgasim.OnClear, Errno: "EBUSY"},
-			want:  lines(opened(0), `write errors "0x1" EBUSY`), cause: unix.EBUSY, kind: dfl.Retryable,
+			want:  lines(opened(0), `write errors "0x1" EBUSY`), cause: unix.EBUSY, kind: backend.Retryable,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -395,8 +396,8 @@ func TestUntouched(t *testing.T) {
 			program := p.program(ours(), p.image(nlb3), released(v1alpha1.FPGAReleaseBlank, p.blank()))
 			p.asks(tc.want, func() {
 				err := p.apply(program)
-				if wants(t, err, tc.cause); dfl.KindOf(err) != tc.kind {
-					t.Errorf("%v is %s, want %s", err, dfl.KindOf(err), tc.kind)
+				if wants(t, err, tc.cause); backend.KindOf(err) != tc.kind {
+					t.Errorf("%v is %s, want %s", err, backend.KindOf(err), tc.kind)
 				}
 			})
 			if diff := cmp.Diff(known, p.content()); diff != "" {
@@ -423,8 +424,8 @@ func TestPortReleased(t *testing.T) {
 	must(t, host.ReleasePort(t.Context(), port))
 	p.asks(nil, func() {
 		err := p.apply(p.program(ours(), p.image(nlb3)))
-		if wants(t, err, os.ErrNotExist); dfl.KindOf(err) != dfl.Terminal {
-			t.Errorf("%v is %s, want terminal", err, dfl.KindOf(err))
+		if wants(t, err, os.ErrNotExist); backend.KindOf(err) != backend.Terminal {
+			t.Errorf("%v is %s, want terminal", err, backend.KindOf(err))
 		}
 	})
 	p.holds(region.Content{})
@@ -474,8 +475,8 @@ func TestHangsTooLong(t *testing.T) {
 	defer cancel()
 	p.asks(lines(opened(0), pr(0, "ETIMEDOUT")), func() {
 		err := p.applyIn(ctx, program)
-		if wants(t, err, unix.ETIMEDOUT, "may hold anything"); dfl.KindOf(err) != dfl.Unknown {
-			t.Errorf("%v is %s, want unknown", err, dfl.KindOf(err))
+		if wants(t, err, unix.ETIMEDOUT, "may hold anything"); backend.KindOf(err) != backend.Unknown {
+			t.Errorf("%v is %s, want unknown", err, backend.KindOf(err))
 		}
 	})
 	if c := p.content(); !c.Unknown || c.Claim != ours().UID {
@@ -493,8 +494,8 @@ func TestTimeout(t *testing.T) {
 	short := p.program(ours(), p.image(nlb3), at(name(0, 1)), func(x *region.Program) { x.Timeout = 50 * time.Millisecond })
 	p.asks(nil, func() {
 		err := p.process().apply(short)
-		if wants(t, err, nil, "not programmed within 50ms"); dfl.KindOf(err) != dfl.Retryable {
-			t.Errorf("%v is %s, want retryable", err, dfl.KindOf(err))
+		if wants(t, err, nil, "not programmed within 50ms"); backend.KindOf(err) != backend.Retryable {
+			t.Errorf("%v is %s, want retryable", err, backend.KindOf(err))
 		}
 	})
 	p.Go()

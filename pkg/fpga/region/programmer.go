@@ -7,11 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -88,11 +87,18 @@ func (p *Programmer) place(name string) (*device.Region, Backend, error) {
 	if r == nil {
 		return nil, nil, fmt.Errorf("device %s is no region that can be programmed", name)
 	}
-	backend, ok := p.config.Backends[r.Backend]
+	way, err := p.backend(r, name)
+	return r, way, err
+}
+
+// backend is the way to a region.
+func (p *Programmer) backend(r *device.Region, name string) (Backend, error) {
+	way, ok := p.config.Backends[r.Backend]
 	if !ok {
-		return nil, nil, fmt.Errorf("region %s: this build has no backend %q: upgrade the node's plugin", name, r.Backend)
+		return nil, fmt.Errorf("region %s: this node's plugin does not program regions of kind %q: "+
+			"add it to fpga.backends in the chart's values, or upgrade the plugin", name, r.Backend)
 	}
-	return r, backend, nil
+	return way, nil
 }
 
 func decode[T any](raw json.RawMessage) (T, error) {
@@ -104,8 +110,8 @@ func decode[T any](raw json.RawMessage) (T, error) {
 }
 
 // load programs an image and notes what came of it. before is what the region held; it is noted again where the hardware was not
-// touched. A failure that leaves the region in an unknown state gets one more attempt, which counts only if the accelerator's id reads
-// back.
+// touched. A failure that leaves the region in an unknown state gets one more attempt, which counts only if the region then shows the
+// image, as far as it shows anything.
 func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt, before, after Content) error {
 	unknown := before
 	unknown.Unknown, unknown.Claim = true, a.Claim.UID
@@ -113,7 +119,7 @@ func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt
 		return err
 	}
 	took, err := lease.Program(ctx, s.load)
-	if err != nil && dfl.KindOf(err) == dfl.Unknown && ctx.Err() == nil {
+	if err != nil && backend.KindOf(err) == backend.Unknown && ctx.Err() == nil {
 		var again time.Duration
 		var second error
 		again, second = lease.Program(ctx, s.load)
@@ -132,7 +138,7 @@ func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt
 	case err == nil:
 		after.BootID = p.config.BootID
 		return p.config.Contents.write(a.Device, after)
-	case dfl.KindOf(err) == dfl.Unknown:
+	case backend.KindOf(err) == backend.Unknown:
 		return fmt.Errorf("region %s may hold anything now: %w", a.Device, err)
 	default:
 		return errors.Join(err, p.config.Contents.write(a.Device, before))
@@ -164,11 +170,9 @@ func (p *Programmer) wipe(ctx context.Context, r *device.Region, b Backend, a At
 // fits refuses an image for another region before anything is opened.
 func fits(r *device.Region, image *Image) error {
 	if r.InterfaceID != image.InterfaceID {
-		return fmt.Errorf("bitstream of %s: %w %s, the region has %s", image.Origin, dfl.ErrInterface, image.InterfaceID, r.InterfaceID)
+		return fmt.Errorf("bitstream of %s: %w %s, the region has %s", image.Origin, backend.ErrInterface, image.InterfaceID, r.InterfaceID)
 	}
 	return nil
 }
 
 func release(lease Lease, err *error) { *err = errors.Join(*err, lease.Release()) }
-
-func allF(id string) bool { return id != "" && strings.Trim(id, "f") == "" }

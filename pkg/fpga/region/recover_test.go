@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/fault"
@@ -75,12 +76,12 @@ func failed(t *testing.T, f failure) *programmer {
 	p.Fault(f.fault)
 	p.asks(lines(opened(0), f.prs), func() {
 		err := p.apply(p.program(ours(), p.image(nlb3)))
-		if wants(t, err, f.cause, f.words, "may hold anything"); dfl.KindOf(err) != dfl.Unknown {
-			t.Errorf("%v is %s, want unknown", err, dfl.KindOf(err))
+		if wants(t, err, f.cause, f.words, "may hold anything"); backend.KindOf(err) != backend.Unknown {
+			t.Errorf("%v is %s, want unknown", err, backend.KindOf(err))
 		}
 	})
 	p.holds(region.Content{Unknown: true, Claim: ours().UID})
-	if len(p.attempts) != 1 || dfl.KindOf(p.attempts[0].Err) != dfl.Unknown || p.attempts[0].Claim != ours() {
+	if len(p.attempts) != 1 || backend.KindOf(p.attempts[0].Err) != backend.Unknown || p.attempts[0].Claim != ours() {
 		t.Errorf("reported %+v, want the one failure", p.attempts)
 	}
 	return p
@@ -140,7 +141,7 @@ func TestSettled(t *testing.T) {
 			for range 2 {
 				if f.dead || f.crashed {
 					p.asks(lines(opened(0)), func() {
-						wants(t, p.undo(program), region.ErrUnknownState, "bind its PCI function anew", "ClusterFPGABitstream")
+						wants(t, p.undo(program), region.ErrUnknownState, "bind its device to the driver anew", "ClusterFPGABitstream")
 					})
 					p.holds(region.Content{Unknown: true, Claim: ours().UID})
 				}
@@ -223,8 +224,8 @@ func TestGiveBack(t *testing.T) {
 			p.Set(fpgasim.Set{User: &yes})
 			p.asks(lines(opened(0)+" EBUSY"), func() {
 				err := p.undo(program)
-				if wants(t, err, unix.EBUSY); dfl.KindOf(err) != dfl.Retryable {
-					t.Errorf("%v is %s, want retryable", err, dfl.KindOf(err))
+				if wants(t, err, unix.EBUSY); backend.KindOf(err) != backend.Retryable {
+					t.Errorf("%v is %s, want retryable", err, backend.KindOf(err))
 				}
 			})
 			p.holds(held(image, ours()))
@@ -300,13 +301,13 @@ func TestKilled(t *testing.T) {
 				for _, other := range []region.Claim{ours(), next()} {
 					short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 					err := p.applyIn(short, p.program(other, p.image(nlb3)))
-					if cancel(); dfl.KindOf(err) != dfl.Retryable {
+					if cancel(); backend.KindOf(err) != backend.Retryable {
 						t.Errorf("programmed while the card works: %v, want retryable", err)
 					}
 				}
 				short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				if err := p.kinds.Undo(short, p.step(program)); dfl.KindOf(err) != dfl.Retryable {
+				if err := p.kinds.Undo(short, p.step(program)); backend.KindOf(err) != backend.Retryable {
 					t.Errorf("given back while the card works: %v, want retryable", err)
 				}
 			})

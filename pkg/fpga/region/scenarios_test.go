@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/fpgasim"
@@ -124,10 +125,10 @@ func showTwoShells(t *testing.T) {
 	p := start(t, machine(fpgasim.Card{Ports: []fpgasim.Port{{Interface: shell, AFU: nlb0}, {Interface: otherShell, AFU: nlb0}}}))
 	own, other := p.image(nlb3), p.keep(gbs(otherShell, nlb3, "", 1100))
 	p.askedAll([]string{}, func() {
-		wants(t, p.apply(p.program(ours(), other)), dfl.ErrInterface, shell, otherShell)
-		wants(t, p.apply(p.program(ours(), own, at(name(0, 1)))), dfl.ErrInterface, shell, otherShell)
+		wants(t, p.apply(p.program(ours(), other)), backend.ErrInterface, shell, otherShell)
+		wants(t, p.apply(p.program(ours(), own, at(name(0, 1)))), backend.ErrInterface, shell, otherShell)
 		p.regions[first].InterfaceID = otherShell
-		wants(t, p.apply(p.program(ours(), other)), dfl.ErrInterface, shell, otherShell)
+		wants(t, p.apply(p.program(ours(), other)), backend.ErrInterface, shell, otherShell)
 		p.regions[first].InterfaceID = shell
 	})
 	p.askedAll(lines(opened(1), read(nlb0), pr(1), read(nlb3), opened(0), read(nlb0), pr(0), read(nlb3)), func() {
@@ -250,8 +251,8 @@ func showUnplugged(t *testing.T) {
 		p.Fault(fpgasim.Fault{On: fpgasim.OnAFU, Errno: "ENODEV"})
 		p.Go()
 		err := <-ended
-		if wants(t, err, unix.ENODEV, "may hold anything"); dfl.KindOf(err) != dfl.Unknown {
-			t.Errorf("%v is %s, want unknown", err, dfl.KindOf(err))
+		if wants(t, err, unix.ENODEV, "may hold anything"); backend.KindOf(err) != backend.Unknown {
+			t.Errorf("%v is %s, want unknown", err, backend.KindOf(err))
 		}
 	})
 	unknown := region.Content{Unknown: true, Claim: ours().UID}
@@ -274,8 +275,8 @@ func showOpenBetweenTenants(t *testing.T) {
 	p.Set(fpgasim.Set{User: new(true), Errors: new(uint64(4))})
 	p.askedAll(lines(opened(0)+" EBUSY"), func() {
 		err := p.apply(p.scrub(p.blank()))
-		if wants(t, err, unix.EBUSY); dfl.KindOf(err) != dfl.Retryable {
-			t.Errorf("%v is %s, want retryable", err, dfl.KindOf(err))
+		if wants(t, err, unix.EBUSY); backend.KindOf(err) != backend.Retryable {
+			t.Errorf("%v is %s, want retryable", err, backend.KindOf(err))
 		}
 	})
 	if diff := cmp.Diff(known, p.content()); diff != "" {
@@ -293,8 +294,8 @@ func showHotRelease(t *testing.T) {
 	p.Set(fpgasim.Set{Power: new(6)})
 	p.askedAll(lines(opened(0)), func() {
 		err := p.undo(program)
-		if wants(t, err, dfl.ErrPower); dfl.KindOf(err) != dfl.Retryable {
-			t.Errorf("%v is %s, want retryable", err, dfl.KindOf(err))
+		if wants(t, err, dfl.ErrPower); backend.KindOf(err) != backend.Retryable {
+			t.Errorf("%v is %s, want retryable", err, backend.KindOf(err))
 		}
 	})
 	p.holds(held(image, ours()))

@@ -36,7 +36,7 @@ func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	r, backend, err := p.place(params.Device)
+	r, way, err := p.place(params.Device)
 	if err != nil {
 		return err
 	}
@@ -61,5 +61,5 @@ func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, params.Timeout)
 	defer cancel()
-	return p.wipe(ctx, r, backend, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
+	return p.wipe(ctx, r, way, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
 }

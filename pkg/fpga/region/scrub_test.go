@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/fpgasim"
@@ -137,9 +138,9 @@ func TestScrubIsNotAnothers(t *testing.T) {
 	p.files[lying.Digest] = gbs(shell, nlb0, "", 1000)
 	p.asks(nil, func() {
 		scrub := &region.Scrub{Device: first, Claim: ours(), Blank: p.keep(gbs(otherShell, nothing, "", 100)), Timeout: time.Minute}
-		wants(t, p.apply(scrub), dfl.ErrInterface)
+		wants(t, p.apply(scrub), backend.ErrInterface)
 		scrub.Blank = lying
-		wants(t, p.apply(scrub), dfl.ErrDigest)
+		wants(t, p.apply(scrub), backend.ErrDigest)
 	})
 	if diff := cmp.Diff(known, p.content()); diff != "" {
 		t.Errorf("what is known changed (-want +got):\n%s", diff)

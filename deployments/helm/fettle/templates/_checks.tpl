@@ -4,6 +4,7 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- define "fettle.check" -}}
 {{- include "fettle.checkCluster" . -}}
 {{- include "fettle.checkHostDevices" . -}}
+{{- include "fettle.checkFPGARegions" . -}}
 {{- include "fettle.checkPaths" . -}}
 {{- include "fettle.checkImages" . -}}
 {{- include "fettle.checkCombinations" . -}}
@@ -40,9 +41,19 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- end -}}
 {{- end }}
 
+{{- define "fettle.checkFPGARegions" -}}
+{{- $devices := dict -}}
+{{- range $i, $region := .Values.fpgaRegions -}}
+{{- if hasKey $devices $region.device -}}
+{{- fail (printf "\n\nfpgaRegions[%d].device: %q appears twice. Give each device one entry.\n" $i $region.device) -}}
+{{- end -}}
+{{- $_ := set $devices $region.device true -}}
+{{- end -}}
+{{- end }}
+
 {{/* No . or .. element and no empty one: what is mounted must be what is written. */}}
 {{- define "fettle.checkPaths" -}}
-{{- $paths := dict "hostRoot" .Values.hostRoot "kubeletDir" .Values.kubeletDir "nvidia.driverRoot" .Values.nvidia.driverRoot -}}
+{{- $paths := dict "hostRoot" .Values.hostRoot "kubeletDir" .Values.kubeletDir "nvidia.driverRoot" .Values.nvidia.driverRoot "fpga.xrt.driverRoot" .Values.fpga.xrt.driverRoot "fpga.firmwareDir" .Values.fpga.firmwareDir -}}
 {{- range $i, $device := .Values.hostDevices -}}
 {{- $_ := set $paths (printf "hostDevices[%d].containerPath" $i) (default "/" $device.containerPath) -}}
 {{- range $j, $glob := concat (default list $device.directories) (default list $device.charDevices) -}}

@@ -7,8 +7,11 @@ adds its line here and nothing else. The reason is printed into the DaemonSet as
   enabled: {{ .Values.nvidia.enabled }}
   reason: NVIDIA's library opens /dev/nvidiactl, which the device cgroup allows only to a privileged container
 - name: fpga
-  enabled: {{ .Values.fpga.programming }}
+  enabled: {{ and .Values.fpga.programming (has "dfl" .Values.fpga.backends) }}
   reason: FPGAs are programmed through /dev/dfl-fme.*, which the device cgroup allows only to a privileged container
+- name: fpga-xrt
+  enabled: {{ and .Values.fpga.programming (has "xrt" .Values.fpga.backends) }}
+  reason: XRT's program opens /dev/xclmgmt*, which the device cgroup allows only to a privileged container
 {{- end }}
 
 {{/* Reasons of the features that are on, joined by "; "; empty if none. */}}

@@ -16,12 +16,22 @@ deviceMetadata: true
 {{- if .Values.fpga.programming }}
 fpga:
   programming: true
+  backends:
+    {{- toYaml .Values.fpga.backends | nindent 4 }}
+  {{- if has "xrt" .Values.fpga.backends }}
+  xrt:
+    driverRoot: /xrt-root
+  {{- end }}
   {{- if .Values.fpga.bindingConditions }}
   bindingConditions: true
   {{- end }}
   {{- with .Values.fpga.simulatedNodes }}
   simulatedNodes: {{ . }}
   {{- end }}
+{{- end }}
+{{- with .Values.fpgaRegions }}
+fpgaRegions:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 artifacts:
   {{- toYaml .Values.artifacts | nindent 2 }}
@@ -33,6 +43,11 @@ health:
 hostDevices:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* "true" if FPGAs of a kind are programmed, else empty. */}}
+{{- define "fettle.programs" -}}
+{{- if and .root.Values.fpga.programming (has .kind .root.Values.fpga.backends) -}}true{{- end -}}
 {{- end }}
 
 {{/* Affinity of the DaemonSet's pods, or nothing. */}}
@@ -75,7 +90,7 @@ nodeAffinity:
 {{- end }}
 - name: host-sys
   mountPath: /host/sys
-  readOnly: {{ not .Values.fpga.programming }}
+  readOnly: {{ not (or (include "fettle.programs" (dict "root" $ "kind" "dfl")) (include "fettle.programs" (dict "root" $ "kind" "fpga_manager"))) }}
 - name: host-dev
   mountPath: /host/dev
   readOnly: true
@@ -95,6 +110,17 @@ nodeAffinity:
 - name: host-dir-{{ $i }}
   mountPath: /host{{ $dir }}
   mountPropagation: {{ $.Values.kubeletPlugin.mountPropagation }}
+{{- end }}
+{{- if include "fettle.programs" (dict "root" $ "kind" "fpga_manager") }}
+- name: firmware
+  mountPath: /host{{ .Values.fpga.firmwareDir }}
+  mountPropagation: {{ .Values.kubeletPlugin.mountPropagation }}
+{{- end }}
+{{- if include "fettle.programs" (dict "root" $ "kind" "xrt") }}
+- name: xrt-root
+  mountPath: /xrt-root
+  readOnly: true
+  mountPropagation: {{ .Values.kubeletPlugin.mountPropagation }}
 {{- end }}
 {{- range $i, $dir := .Values.fpga.stores }}
 - name: bitstreams-{{ $i }}
@@ -164,6 +190,19 @@ proc, which are then made.
   hostPath:
     path: {{ $dir }}
     type: DirectoryOrCreate
+{{- end }}
+{{- if include "fettle.programs" (dict "root" $ "kind" "fpga_manager") }}
+- name: firmware
+  hostPath:
+    path: {{ include "fettle.hostPath" (dict "root" $ "path" .Values.fpga.firmwareDir) }}
+    type: DirectoryOrCreate
+{{- end }}
+{{- if include "fettle.programs" (dict "root" $ "kind" "xrt") }}
+# Everything below, the state directory included: XRT's program finds its libraries, the card and the image by the host's own paths.
+- name: xrt-root
+  hostPath:
+    path: {{ .Values.fpga.xrt.driverRoot }}
+    type: Directory
 {{- end }}
 {{- range $i, $dir := .Values.fpga.stores }}
 - name: bitstreams-{{ $i }}

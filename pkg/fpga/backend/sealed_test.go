@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dfl
+package backend
 
 import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -87,7 +85,7 @@ func TestWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = image.Close() }()
-	part, unmap, err := image.window(11, 5)
+	part, unmap, err := image.Window(11, 5)
 	if err != nil || string(part) != "image" {
 		t.Fatalf("got %q, %v", part, err)
 	}
@@ -95,35 +93,8 @@ func TestWindow(t *testing.T) {
 		t.Error(err)
 	}
 	for _, bad := range [][2]int64{{-1, 5}, {0, 0}, {0, -1}, {0, 17}, {16, 1}, {17, 1}, {1, 1<<63 - 1}, {1<<63 - 1, 1}} {
-		if _, _, err := image.window(bad[0], bad[1]); err == nil {
+		if _, _, err := image.Window(bad[0], bad[1]); err == nil {
 			t.Errorf("a part of %v was given", bad)
 		}
-	}
-}
-
-// TestLayout is the sizes of include/uapi/linux/fpga-dfl.h.
-func TestLayout(t *testing.T) {
-	if got := unsafe.Sizeof(portPR{}); got != 24 || unsafe.Offsetof(portPR{}.address) != 16 {
-		t.Errorf("portPR has %d bytes, want 24", got)
-	}
-	if got := unsafe.Sizeof(portInfo{}); got != 16 {
-		t.Errorf("portInfo has %d bytes, want 16", got)
-	}
-}
-
-func TestFaults(t *testing.T) {
-	for errno, want := range map[unix.Errno]Kind{
-		unix.EBUSY: Retryable, unix.ENOMEM: Retryable,
-		unix.EINVAL: Terminal, unix.EFAULT: Terminal, unix.ENODEV: Terminal, unix.ENOTTY: Terminal,
-		unix.EIO: Unknown, unix.ETIMEDOUT: Unknown, unix.EINTR: Unknown, unix.EPROTO: Unknown,
-	} {
-		f := faultOf(fmt.Errorf("wrapped: %w", errno))
-		err := error(&Error{Kind: f.kind, Port: "dfl-port.0", Op: "program", Err: errno, Next: f.next})
-		if KindOf(err) != want || f.next == "" || !errors.Is(err, errno) {
-			t.Errorf("%s is %s (%v), want %s", unix.ErrnoName(errno), KindOf(err), err, want)
-		}
-	}
-	if KindOf(io.EOF) != Unknown {
-		t.Error("a foreign error has a kind")
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dfl
+package backend
 
 import (
 	"crypto/sha256"
@@ -20,8 +20,8 @@ const seals = unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F
 // ErrDigest is returned for bytes that are not those that were asked for.
 var ErrDigest = errors.New("wrong digest")
 
-// Image is a copy in memory of exactly the bytes whose digest was verified. Nobody can change it, this process included.
-type Image struct {
+// Sealed is an Image: a copy in memory of exactly the bytes whose digest was verified. Nobody can change it, this process included.
+type Sealed struct {
 	file   *os.File
 	size   int64
 	digest string
@@ -29,7 +29,7 @@ type Image struct {
 
 // Seal copies the size bytes of r, seals the copy and then compares its SHA-256 with want, "sha256:" and 64 hexadecimal digits. What
 // is verified is the sealed copy, so what is programmed cannot differ. r must end after size bytes.
-func Seal(r io.Reader, size int64, want string) (_ *Image, err error) {
+func Seal(r io.Reader, size int64, want string) (_ *Sealed, err error) {
 	if size <= 0 || size > math.MaxUint32 {
 		return nil, fmt.Errorf("image of %d bytes: want 1 to %d, the width of the driver's field", size, uint32(math.MaxUint32))
 	}
@@ -48,7 +48,7 @@ func Seal(r io.Reader, size int64, want string) (_ *Image, err error) {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, fmt.Errorf("seal the image: %w", err)
 	}
-	image := &Image{file: f, size: size}
+	image := &Sealed{file: f, size: size}
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, size)); err != nil {
 		return nil, fmt.Errorf("digest the image: %w", err)
@@ -88,19 +88,19 @@ func copyExactly(w io.Writer, r io.Reader, size int64) error {
 }
 
 // ReadAt reads the sealed bytes, for who parses them.
-func (i *Image) ReadAt(p []byte, off int64) (int, error) { return i.file.ReadAt(p, off) }
+func (i *Sealed) ReadAt(p []byte, off int64) (int, error) { return i.file.ReadAt(p, off) }
 
 // Size is the image's length in bytes.
-func (i *Image) Size() int64 { return i.size }
+func (i *Sealed) Size() int64 { return i.size }
 
 // Digest is the image's own, as Seal compared it.
-func (i *Image) Digest() string { return i.digest }
+func (i *Sealed) Digest() string { return i.digest }
 
 // Close frees the memory once nothing programs it.
-func (i *Image) Close() error { return i.file.Close() }
+func (i *Sealed) Close() error { return i.file.Close() }
 
-// window maps the image for reading and returns the part of it that is programmed. Headers that are not for the card come before.
-func (i *Image) window(offset, size int64) (part []byte, unmap func() error, err error) {
+// Window maps the image for reading and returns the part of it that is programmed. Headers that are not for the card come before.
+func (i *Sealed) Window(offset, size int64) (part []byte, unmap func() error, err error) {
 	if offset < 0 || size <= 0 || offset > i.size || size > i.size-offset {
 		return nil, nil, fmt.Errorf("bytes %d to %d of an image of %d bytes: want a part of it that is not empty", offset, offset+size, i.size)
 	}

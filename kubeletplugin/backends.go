@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/fpga/tool"
+	"github.com/fettle-dev/fettle/pkg/fpga/xrt"
+)
+
+// xclbinsDir is the directory below the state directory of the copies of images that XRT's program reads.
+const xclbinsDir = "xclbins"
+
+// backendNames are the kinds of region that this plugin can program.
+func backendNames() []string {
+	return []string{device.BackendDFL, device.BackendFPGAManager, device.BackendXRT}
+}
+
+// except are the kinds of region that are not programmed, whatever programming says.
+func (c *FPGAConfig) except() []string {
+	programmed := c.Backends
+	if programmed == nil {
+		programmed = []string{device.BackendDFL}
+	}
+	return slices.DeleteFunc(backendNames(), func(name string) bool { return slices.Contains(programmed, name) })
+}
+
+// backends are the ways of programming regions, by the regions' kind; locks is the directory of their locks. All are there whatever is
+// switched on: what was done to a region before somebody switched its kind off must still be undone.
+func (c *Config) backends(locks string) map[string]region.Backend {
+	return map[string]region.Backend{
+		device.BackendDFL: region.DFL(func() (*dfl.Host, error) {
+			simulated := c.File.FPGA.SimulatedNodes
+			return dfl.Open(c.HostRoot, dfl.Options{PlainNodes: simulated != "", Nodes: simulated})
+		}, locks),
+		device.BackendFPGAManager: region.FPGAManager(func() (*fpgamgr.Host, error) {
+			return fpgamgr.Open(c.HostRoot, fpgamgr.Options{})
+		}, locks),
+		device.BackendXRT: region.XRT(c.openXRT, locks),
+	}
+}
+
+func (c *Config) xclbins() string { return filepath.Join(c.StateDir, xclbinsDir) }
+
+// openXRT runs XRT's program where it is installed, with that directory as its root: so it finds its libraries and the machine as on
+// the host.
+func (c *Config) openXRT() (*xrt.Host, error) {
+	copies := c.xclbins()
+	if err := os.MkdirAll(copies, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of images: %w", err)
+	}
+	return xrt.Open(c.HostRoot, xrt.Options{Tools: tool.Root{Dir: c.File.FPGA.XRT.DriverRoot, Chroot: true}, StateDir: copies})
+}

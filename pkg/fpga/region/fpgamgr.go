@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package region
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
+)
+
+// FPGAManager programs chips through the attributes of AMD's fpga_manager. Such a chip is mute: that its manager operates, without a
+// word of errors and with open bridges, is all that it tells. open and locks are as for DFL.
+func FPGAManager(open func() (*fpgamgr.Host, error), locks string) Backend {
+	return managerBackend{open: open, locks: locks}
+}
+
+type managerBackend struct {
+	open  func() (*fpgamgr.Host, error)
+	locks string
+}
+
+func (b managerBackend) manager(r *device.Region) fpgamgr.Manager {
+	return fpgamgr.Manager{Name: r.Card, Platform: r.Manager.Platform, InterfaceID: r.InterfaceID, LockFile: lockFile(b.locks, r)}
+}
+
+func (b managerBackend) State(r *device.Region) (State, error) {
+	host, err := b.open()
+	if err != nil {
+		return State{}, err
+	}
+	defer closeQuietly(host)
+	s, err := host.State(b.manager(r))
+	if err != nil {
+		return State{}, err
+	}
+	return State{Mute: r.Mute(), Fault: faultOfManager(s)}, nil
+}
+
+func faultOfManager(s fpgamgr.State) error {
+	switch {
+	case s.Operating():
+		return nil
+	case len(s.Closed) > 0:
+		return fmt.Errorf("its bridges %s are closed", strings.Join(s.Closed, ", "))
+	case s.Status != "":
+		return fmt.Errorf("its fpga_manager is in state %q and reports %q", s.Manager, s.Status)
+	}
+	return fmt.Errorf("its fpga_manager is in state %q", s.Manager)
+}
+
+func (managerBackend) Params(_ context.Context, r *device.Region, names []string) (map[string]int32, error) {
+	return map[string]int32{}, noParams(r, "read parameters of", len(names))
+}
+
+func (b managerBackend) Acquire(ctx context.Context, r *device.Region, interfaceID string) (Lease, error) {
+	host, err := b.open()
+	if err != nil {
+		return nil, err
+	}
+	lease, err := host.Acquire(ctx, b.manager(r), interfaceID)
+	if err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	return managerLease{lease, host, r}, nil
+}
+
+type managerLease struct {
+	lease  *fpgamgr.Lease
+	host   *fpgamgr.Host
+	region *device.Region
+}
+
+func (l managerLease) Program(ctx context.Context, load Load) (time.Duration, error) {
+	return l.lease.Program(ctx, fpgamgr.Load{
+		Image: load.Image, Offset: load.Offset, Size: load.Size, Partial: l.region.Manager.Partial,
+	})
+}
+
+func (l managerLease) SetParams(_ context.Context, params []Param) error {
+	return noParams(l.region, "set parameters of", len(params))
+}
+
+func (managerLease) Reset() error { return ErrNoReset }
+
+// Leave leaves the logic running: the kernel has no way to stop it but another image. Whose it was stays on record.
+func (managerLease) Leave(context.Context) error { return ErrNoReset }
+
+func (l managerLease) Release() error { return errors.Join(l.lease.Release(), l.host.Close()) }
