@@ -120,6 +120,18 @@ type FPGAConfig struct {
 	// BindingConditions has the scheduler wait, before it binds a pod to this node, until the plugin has done what the policies of the
 	// pod's classes ask in bindAfter.
 	BindingConditions bool `json:"bindingConditions,omitempty"`
+	// FetchAhead brings the bitstreams that fit the node's regions into its store before a claim asks for them.
+	FetchAhead bool `json:"fetchAhead,omitempty"`
+}
+
+func (c FPGAConfig) validate() (errs []error) {
+	if c.BindingConditions && !c.Programming {
+		errs = append(errs, errors.New("fpga.bindingConditions: needs fpga.programming: true"))
+	}
+	if c.FetchAhead && !c.Programming {
+		errs = append(errs, errors.New("fpga.fetchAhead: needs fpga.programming: true"))
+	}
+	return errs
 }
 
 // NVMLConfig bounds the child process that loads NVIDIA's library.
@@ -182,9 +194,7 @@ func ParseFile(data []byte) (FileConfig, error) {
 	}
 	errs = append(errs, c.Health.validate()...)
 	errs = append(errs, c.Artifacts.validate()...)
-	if c.FPGA.BindingConditions && !c.FPGA.Programming {
-		errs = append(errs, errors.New("fpga.bindingConditions: needs fpga.programming: true"))
-	}
+	errs = append(errs, c.FPGA.validate()...)
 	for i, h := range c.HostDevices {
 		if err := h.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
