@@ -91,21 +91,12 @@ func (s *scout) pass() (waits []time.Duration) {
 	return nil
 }
 
-// held are the digests that the store has.
+// held are the digests of the files that the node holds.
 func (s *scout) held() []string {
 	s.t.Helper()
-	if _, err := os.Stat(s.artifacts.dir); os.IsNotExist(err) {
-		return nil
-	}
-	store, err := s.artifacts.store()
+	held, err := s.artifacts.held()
 	must(s.t, err)
-	digests, err := store.Digests()
-	must(s.t, err)
-	var out []string
-	for _, d := range digests {
-		out = append(out, d.String())
-	}
-	return out
+	return held
 }
 
 func (s *scout) wantHeld(want ...v1alpha1.BitstreamImage) {

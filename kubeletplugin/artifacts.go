@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"sync"
@@ -76,6 +77,26 @@ func (a *artifacts) store() (*artifact.Store, error) {
 		a.opened = store
 	}
 	return store, err
+}
+
+// held are the digests of the files that are here, sorted. To ask makes no store.
+func (a *artifacts) held() ([]string, error) {
+	a.mu.Lock()
+	opened := a.opened != nil
+	a.mu.Unlock()
+	if _, err := os.Lstat(a.dir); !opened && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	store, err := a.store()
+	if err != nil {
+		return nil, err
+	}
+	digests, err := store.Digests()
+	var out []string
+	for _, d := range digests {
+		out = append(out, d.String())
+	}
+	return out, err
 }
 
 // destroy removes the store and all that is in it.
