@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -269,6 +270,64 @@ func (c cluster) testBitstreams(t *testing.T, r replica) {
 	c.await(t, missing, "False NotFound")
 	if c.await(t, pinned, "True Resolved"); pinned.ResourceVersion != settled {
 		t.Error("a settled object was written again")
+	}
+}
+
+// testHolders: the nodes that hold a file are counted as they come and go, without any registry.
+func (c cluster) testHolders(t *testing.T) {
+	first := c.registry.Push(t, "team/held", "", `{"interfaceID":"`+shell+`"}`, fpga.GBS, gbs(t, shell))
+	second := c.registry.Push(t, "team/held", "", `{"interfaceID":"`+other+`"}`, fpga.GBS, gbs(t, other))
+	index := c.registry.Manifest(t, "team/held", "both", fpgaregistry.Manifest{Manifests: []fpgaregistry.Descriptor{second, first}})
+	at := c.registry.Host + "/team/held@" + index.Digest
+	mine, all := own("held", at), ofCluster("held", func(s *v1alpha1.ClusterFPGABitstreamSpec) { s.Image = at })
+	staged := ofCluster("staged-too", func(s *v1alpha1.ClusterFPGABitstreamSpec) {
+		s.HostFile = &v1alpha1.HostBitstream{Store: "/srv/fpga", ID: nlb0}
+	})
+	counted := func(want int32) {
+		t.Helper()
+		for _, object := range []client.Object{mine, all} {
+			apitest.Eventually(t, patience, func() string {
+				resolved := c.resolved(t, object)
+				if got := statusOf(object).Nodes; got == nil || *got != want || resolved != "True Resolved" {
+					return fmt.Sprintf("%s: %s, nodes %v, want %d", object.GetName(), resolved, ptr.Deref(got, -1), want)
+				}
+				return ""
+			})
+		}
+	}
+	hold := func(node *v1alpha1.AcceleratorNode, digests ...string) {
+		t.Helper()
+		before := node.DeepCopy()
+		node.Status.Bitstreams = digests
+		if err := c.client.Status().Patch(t.Context(), node, client.MergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	layer := func(iface string) string {
+		return c.registry.Blob(t, "team/held", fpga.GBS.LayerType(), gbs(t, iface)).Digest
+	}
+	early := c.accelerator(t, "early", "", true)
+	hold(early, layer(shell))
+	c.create(t, mine)
+	c.create(t, all)
+	c.create(t, staged)
+	counted(1)
+	c.registry.Down.Store(true)
+	defer c.registry.Down.Store(false)
+	late := c.accelerator(t, "late", "", true)
+	hold(late, layer(shell), layer(other))
+	counted(2)
+	c.wantRow(t, "namespaces/"+team+"/fpgabitstreams/held", map[string]string{"Nodes": "2"})
+	c.wantRow(t, "clusterfpgabitstreams/held", map[string]string{"Nodes": "2"})
+	hold(early, "sha256:"+strings.Repeat("0", 64))
+	counted(1)
+	if err := c.client.Delete(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	counted(0)
+	c.await(t, staged, "True HostFile")
+	if got := staged.Status.Nodes; got != nil {
+		t.Errorf("%d nodes are counted of files that are there anyway", *got)
 	}
 }
 

@@ -51,6 +51,7 @@ type bitstreamReconciler struct {
 	interval  time.Duration
 	namespace string
 	turns     turns
+	looks     looks
 }
 
 // newBitstreamReconciler returns the reconciler of both kinds.
@@ -74,14 +75,16 @@ func Grants(live client.Reader, writer client.Writer, namespace string) bitstrea
 	}
 }
 
-// register adds the reconciler to the manager, once a kind; the CRDs must be established. Only a change of the spec counts.
+// register adds the reconciler to the manager, once a kind; the CRDs must be established. A change of the spec counts, one of the images
+// that the status knows, and one of the nodes that hold their files.
 func (r *bitstreamReconciler) register(mgr manager.Manager) error {
 	var faults []error
 	for name, kind := range map[string]client.Object{
 		"fpgabitstream": &v1alpha1.FPGABitstream{}, "clusterfpgabitstream": &v1alpha1.ClusterFPGABitstream{},
 	} {
 		faults = append(faults, builder.ControllerManagedBy(mgr).Named(name).
-			For(kind, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			For(kind, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, imagesChanged()))).
+			Watches(&v1alpha1.AcceleratorNode{}, r.onNodes(kind)).
 			WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: bitstreamWorkers}).
 			Complete(r))
 	}
@@ -92,10 +95,14 @@ func (r *bitstreamReconciler) register(mgr manager.Manager) error {
 func (r *bitstreamReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	o, err := r.read(ctx, req)
 	if err != nil || o.GetDeletionTimestamp() != nil {
+		r.looks.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if wait, err := r.pause.remaining(ctx); err != nil || wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, err
+	}
+	if wait, done := r.looks.remaining(req.NamespacedName, o, r.clock.Now()); done {
+		return reconcile.Result{RequeueAfter: wait}, r.report(ctx, o, nil)
 	}
 	if !r.turns.take(req.Namespace) {
 		return reconcile.Result{RequeueAfter: wait.Jitter(nextTurn, 1)}, nil
@@ -108,12 +115,13 @@ func (r *bitstreamReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	var fault error
 	if out != nil {
 		fault = out.Err
-		if err := r.report(ctx, o, *out); err != nil {
-			return reconcile.Result{}, fmt.Errorf("write the status of %s %s: %w", o.Kind, req, err)
-		}
 	}
-	next := bitstream.Next(o, r.interval, fault, r.clock.Now())
-	return reconcile.Result{RequeueAfter: wait.Jitter(next, jitter)}, nil
+	if err := r.report(ctx, o, out); err != nil {
+		return reconcile.Result{}, err
+	}
+	next := wait.Jitter(bitstream.Next(o, r.interval, fault, r.clock.Now()), jitter)
+	r.looks.note(req.NamespacedName, o, next, r.clock.Now())
+	return reconcile.Result{RequeueAfter: next}, nil
 }
 
 // read gets the object in the form that both kinds share. It is a copy, not the cache's.
@@ -128,15 +136,27 @@ func (r *bitstreamReconciler) read(ctx context.Context, req reconcile.Request) (
 	return bitstream.OfNamespace(b), err
 }
 
-// report writes the status if it changed, in one patch, and tells of a changed condition. A spec that changed meanwhile is a conflict,
-// and the next round looks at the new one.
-func (r *bitstreamReconciler) report(ctx context.Context, o bitstream.Object, out bitstream.Outcome) error {
+// report writes the status if it changed, in one patch, and tells of a changed condition. Out is nil where only the nodes may have
+// changed. A spec that changed meanwhile is a conflict, and the next round looks at the new one.
+func (r *bitstreamReconciler) report(ctx context.Context, o bitstream.Object, out *bitstream.Outcome) error {
+	if err := r.write(ctx, o, out); err != nil {
+		return fmt.Errorf("write the status of %s %s: %w", o.Kind, client.ObjectKeyFromObject(o), err)
+	}
+	return nil
+}
+
+func (r *bitstreamReconciler) write(ctx context.Context, o bitstream.Object, out *bitstream.Outcome) error {
 	before, _ := o.DeepCopyObject().(client.Object)
 	was, digest := resolvedOf(o), o.Status.Digest
 	status := o.Status.DeepCopy()
-	bitstream.Record(o.Status, o.GetGeneration(), out, r.clock.Now())
+	if out != nil {
+		bitstream.Record(o.Status, o.GetGeneration(), *out, r.clock.Now())
+		r.metrics.bitstreams.WithLabelValues(o.Kind, resolvedOf(o).Reason).Inc()
+	}
 	now := resolvedOf(o)
-	r.metrics.bitstreams.WithLabelValues(o.Kind, now.Reason).Inc()
+	if err := r.count(ctx, o.Status); err != nil {
+		return err
+	}
 	if equality.Semantic.DeepEqual(status, o.Status) {
 		return nil
 	}

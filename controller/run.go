@@ -187,7 +187,7 @@ func (c Controller) manager(scheme *runtime.Scheme, keeper *certs.Keeper) (manag
 		Logger:  klog.Background(),
 		Metrics: server.Options{BindAddress: c.Options.MetricsAddress},
 		Cache: cache.Options{
-			DefaultTransform: cache.TransformStripManagedFields(),
+			DefaultTransform: trimmed,
 			ByObject: map[client.Object]cache.ByObject{
 				&webhookConfig{}: {Field: fields.OneTermEqualSelector("metadata.name", WebhookConfiguration)},
 			},

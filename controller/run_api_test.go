@@ -62,6 +62,7 @@ func TestAPI(t *testing.T) {
 	t.Run("prune", c.testPrune)
 	t.Run("bitstream rules", c.testBitstreamRules)
 	t.Run("bitstreams", func(t *testing.T) { c.testBitstreams(t, r) })
+	t.Run("holders", c.testHolders)
 	t.Run("moving tag", c.testMovingTag)
 	t.Run("pull secrets", c.testPullSecrets)
 	t.Run("webhook", func(t *testing.T) { c.testWebhook(t, r) })

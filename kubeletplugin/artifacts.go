@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +58,9 @@ type artifacts struct {
 	client *artifact.Client
 	kube   kubernetes.Interface
 
+	// sparing is held while a file is brought that no claim asks for.
+	sparing sync.Mutex
+
 	mu sync.Mutex
 	// opened is nil until something is fetched: most nodes have no use for it.
 	opened *artifact.Store
@@ -74,8 +79,30 @@ func (a *artifacts) store() (*artifact.Store, error) {
 	return store, err
 }
 
+// held are the digests of the files that are here, sorted. To ask makes no store.
+func (a *artifacts) held() ([]string, error) {
+	a.mu.Lock()
+	opened := a.opened != nil
+	a.mu.Unlock()
+	if _, err := os.Lstat(a.dir); !opened && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	store, err := a.store()
+	if err != nil {
+		return nil, err
+	}
+	digests, err := store.Digests()
+	var out []string
+	for _, d := range digests {
+		out = append(out, d.String())
+	}
+	return out, err
+}
+
 // destroy removes the store and all that is in it.
 func (a *artifacts) destroy() error {
+	a.sparing.Lock()
+	defer a.sparing.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var err error
@@ -120,7 +147,7 @@ var errNotFetched = errors.New("cannot be fetched")
 
 // bring makes sure that a file is here, and promises nothing for later.
 func (a *artifacts) bring(ctx context.Context, p *fetchParams) error {
-	err := a.tryBring(ctx, p)
+	err := a.request(ctx, p, false)
 	switch {
 	case err == nil:
 		return nil
@@ -131,7 +158,18 @@ func (a *artifacts) bring(ctx context.Context, p *fetchParams) error {
 	return fmt.Errorf("%s %w: %w", p.Reference, errNotFetched, err)
 }
 
-func (a *artifacts) tryBring(ctx context.Context, p *fetchParams) error {
+// bringSpare brings a file that no claim asks for, if there is room for it. Where ctx has ended it does not so much as open the store.
+func (a *artifacts) bringSpare(ctx context.Context, p *fetchParams) error {
+	a.sparing.Lock()
+	defer a.sparing.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return a.request(ctx, p, true)
+}
+
+// request fetches a file that is not here.
+func (a *artifacts) request(ctx context.Context, p *fetchParams, spare bool) error {
 	d, err := artifact.ParseDigest(p.Digest)
 	if err != nil {
 		return err
@@ -144,14 +182,32 @@ func (a *artifacts) tryBring(ctx context.Context, p *fetchParams) error {
 	if err != nil {
 		return err
 	}
-	if blob, err := store.Open(d); err == nil {
-		return blob.Close()
+	here, err := isHere(store, d, spare)
+	if here || err != nil {
+		return err
 	}
 	keys, err := a.credentials(ctx, p.SecretsIn, p.Secrets)
 	if err != nil {
 		return err
 	}
-	return store.Fetch(ctx, a.client.Source(ref, keys), artifact.Descriptor{Digest: d, Size: p.Size})
+	fetch := store.Fetch
+	if spare {
+		fetch = store.FetchSpare
+	}
+	return fetch(ctx, a.client.Source(ref, keys), artifact.Descriptor{Digest: d, Size: p.Size})
+}
+
+// isHere says whether a file is in the store, before secrets are read for it. Only who needs it uses it thereby.
+func isHere(store *artifact.Store, d artifact.Digest, spare bool) (bool, error) {
+	if spare {
+		digests, err := store.Digests()
+		return slices.Contains(digests, d), err
+	}
+	blob, err := store.Open(d)
+	if err != nil {
+		return false, nil //nolint:nilerr // what cannot be opened is fetched, which says why that cannot be done either
+	}
+	return true, blob.Close()
 }
 
 func (a *artifacts) letGo(ctx context.Context, raw json.RawMessage) error {

@@ -246,6 +246,36 @@ func TestFetchParameters(t *testing.T) {
 	}
 }
 
+// TestHeld: what an earlier process left is told without a fetch, and trouble with the disk is not taken for nothing.
+func TestHeld(t *testing.T) {
+	l := newLab(t)
+	image := l.image("team/nlb0", shell, nlb0)
+	must(t, step.Kinds{fetchKind: l.artifacts.kind()}.Apply(t.Context(), l.fetchStep("team/nlb0", image)))
+	next := l.another()
+	held, err := next.held()
+	must(t, err)
+	if diff := cmp.Diff([]string{image.Layer}, held); diff != "" {
+		t.Errorf("held (-want +got):\n%s", diff)
+	}
+	must(t, next.destroy())
+	must(t, os.WriteFile(next.dir, nil, 0o600)) // where the directory should be
+	r := &reporter{plugin: &Plugin{fpgas: &fpgas{artifacts: next}}}
+	if held, err := next.held(); err == nil {
+		t.Errorf("holds %v", held)
+	}
+	before := &v1alpha1.AcceleratorNodeStatus{Bitstreams: []string{image.Layer}}
+	if diff := cmp.Diff(before.Bitstreams, r.bitstreams(t.Context(), before)); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	if got := r.bitstreams(t.Context(), nil); got != nil {
+		t.Errorf("told %v", got)
+	}
+	must(t, os.Remove(next.dir))
+	if got := r.bitstreams(t.Context(), before); got != nil {
+		t.Errorf("told %v", got)
+	}
+}
+
 // TestStoreIsOpenedLate: a node without FPGAs has no store; and one that was retired has none left, until something is fetched again.
 func TestStoreIsOpenedLate(t *testing.T) {
 	l := newLab(t)
@@ -257,6 +287,10 @@ func TestStoreIsOpenedLate(t *testing.T) {
 	}
 	gone()
 	must(t, l.artifacts.destroy())
+	if held, err := l.artifacts.held(); err != nil || len(held) > 0 {
+		t.Errorf("holds %v (%v)", held, err)
+	}
+	gone()
 	image := l.image("team/nlb0", shell, nlb0)
 	for range 2 {
 		must(t, step.Kinds{fetchKind: l.artifacts.kind()}.Apply(t.Context(), l.fetchStep("team/nlb0", image)))

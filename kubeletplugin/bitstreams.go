@@ -75,10 +75,7 @@ func (b *bitstreams) find(ctx context.Context, namespace string, source *v1alpha
 	if err := b.get(ctx, "fpgabitstreams", namespace, source.Name, &object); err != nil {
 		return nil, fmt.Errorf("%s %s/%s: %w", v1alpha1.KindFPGABitstream, namespace, source.Name, err)
 	}
-	return ofStatus(about{
-		kind: v1alpha1.KindFPGABitstream, namespace: namespace, name: source.Name, image: object.Spec.Image, generation: object.Generation,
-		secretsIn: namespace, secrets: object.Spec.ImagePullSecrets,
-	}, &object.Status, interfaceID)
+	return ofNamespace(&object, interfaceID)
 }
 
 func (b *bitstreams) get(ctx context.Context, resource, namespace, name string, into any) error {
@@ -118,6 +115,13 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 		}
 	}
 	return nil, nil //nolint:nilnil // documented above
+}
+
+func ofNamespace(object *v1alpha1.FPGABitstream, interfaceID string) (*bitstream, error) {
+	return ofStatus(about{
+		kind: v1alpha1.KindFPGABitstream, namespace: object.Namespace, name: object.Name, image: object.Spec.Image,
+		generation: object.Generation, secretsIn: object.Namespace, secrets: object.Spec.ImagePullSecrets,
+	}, &object.Status, interfaceID)
 }
 
 func (b *bitstreams) ofCluster(object *v1alpha1.ClusterFPGABitstream, interfaceID string) (*bitstream, error) {

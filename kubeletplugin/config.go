@@ -127,12 +127,17 @@ type FPGAConfig struct {
 	// BindingConditions has the scheduler wait, before it binds a pod to this node, until the plugin has done what the policies of the
 	// pod's classes ask in bindAfter.
 	BindingConditions bool `json:"bindingConditions,omitempty"`
+	// FetchAhead brings the bitstreams that fit the node's regions into its store before a claim asks for them.
+	FetchAhead bool `json:"fetchAhead,omitempty"`
 }
 
 func (c *FPGAConfig) validate() []error {
 	var errs []error
 	if c.BindingConditions && !c.Programming {
 		errs = append(errs, errors.New("fpga.bindingConditions: needs fpga.programming: true"))
+	}
+	if c.FetchAhead && !c.Programming {
+		errs = append(errs, errors.New("fpga.fetchAhead: needs fpga.programming: true"))
 	}
 	for i, name := range c.Backends {
 		if known := backendNames(); !slices.Contains(known, name) {

@@ -84,6 +84,8 @@ health:
 		{name: "unknown key of a region", text: header + "fpgaRegions: [{device: x, node: /dev/x}]", wantErrs: []string{`node`}},
 		{name: "key twice", text: header + "deviceMetadata: true\ndeviceMetadata: false", wantErrs: []string{"deviceMetadata"}},
 		{name: "wrong type", text: header + "deviceMetadata: sometimes", wantErrs: []string{"deviceMetadata"}},
+		{name: "nothing to bind pods after", text: header + "fpga: {bindingConditions: true}", wantErrs: []string{"fpga.programming"}},
+		{name: "fetched ahead for nothing", text: header + "fpga: {fetchAhead: true}", wantErrs: []string{"fpga.fetchAhead: needs"}},
 		{name: "unknown key of health", text: header + "health: {rule: []}", wantErrs: []string{`"rule"`}},
 		{name: "unknown key of a rule", text: header + "health: {rules: [{source: xid, codes: [1]}]}", wantErrs: []string{`codes`}},
 		{name: "not a duration", text: header + "discoveryInterval: soon", wantErrs: []string{"soon"}},

@@ -25,6 +25,8 @@ type statusInput struct {
 	view          *view
 	slices        []resourceapi.ResourceSlice
 	prepared      int
+	// bitstreams are the digests of the files in the node's store, sorted.
+	bitstreams []string
 	// ready is why the plugin is not ready, nil if it is.
 	ready error
 	// published: the API server holds what is wanted. retired: asked to. emptied: and done.
@@ -38,6 +40,7 @@ type statusInput struct {
 func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	status := v1alpha1.AcceleratorNodeStatus{
 		PluginVersion: in.version, Vendors: vendors(in.view), PreparedClaims: count(in.prepared),
+		Bitstreams: in.bitstreams[:min(len(in.bitstreams), v1alpha1.MaxBitstreams)],
 	}
 	if in.before != nil {
 		status.Conditions = slices.Clone(in.before.Conditions)

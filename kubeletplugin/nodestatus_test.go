@@ -165,3 +165,22 @@ func TestAsWanted(t *testing.T) {
 		})
 	}
 }
+
+// TestStatusListsBitstreams: as many as the API takes.
+func TestStatusListsBitstreams(t *testing.T) {
+	in := statusInput{view: viewOf(t, "empty"), now: time.Now()}
+	for i := range v1alpha1.MaxBitstreams + 1 {
+		in.bitstreams = append(in.bitstreams, digestOf([]byte{byte(i), byte(i >> 8)}))
+	}
+	if diff := cmp.Diff(in.bitstreams[:v1alpha1.MaxBitstreams], nodeStatus(in).Bitstreams); diff != "" {
+		t.Errorf("listed (-want +got):\n%s", diff)
+	}
+	in.bitstreams = in.bitstreams[:1]
+	if diff := cmp.Diff(in.bitstreams, nodeStatus(in).Bitstreams); diff != "" {
+		t.Errorf("listed (-want +got):\n%s", diff)
+	}
+	in.bitstreams = nil
+	if got := nodeStatus(in).Bitstreams; got != nil {
+		t.Errorf("listed %v", got)
+	}
+}

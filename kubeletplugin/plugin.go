@@ -53,7 +53,7 @@ type Plugin struct {
 	retired *retirement
 	health  *healthKeeper
 	fpgas   *fpgas
-	// claims carries a value after the set of prepared claims changed.
+	// claims carries a value after the set of prepared claims, or of the files that the node holds, changed.
 	claims chan struct{}
 	// freed carries a value after a claim gave back a CDI spec of its own.
 	freed chan struct{}
@@ -180,6 +180,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 	run(p.newReporter().run)
 	if p.config.File.FPGA.BindingConditions {
 		run(p.newBinder().run)
+	}
+	if p.config.File.FPGA.FetchAhead {
+		run(p.newForerunner().run)
 	}
 	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node, p.health.forgive) })
 	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })

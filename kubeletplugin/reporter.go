@@ -104,9 +104,11 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 		r.plugin.metrics.lastPublished.SetToCurrentTime()
 		r.start()
 	}
+	before := r.before(ctx)
 	status := nodeStatus(statusInput{
 		node: r.plugin.config.Node, version: r.plugin.config.Version, view: v, slices: slices, prepared: len(uids),
-		ready: r.plugin.Ready(), published: published, retired: retired, emptied: emptied, before: r.before(ctx), now: time.Now(),
+		ready: r.plugin.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
+		bitstreams: r.bitstreams(ctx, before),
 	})
 	if r.written != nil && reflect.DeepEqual(*r.written, status) {
 		return published, nil
@@ -143,6 +145,19 @@ func (r *reporter) before(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
 		return nil
 	}
 	return &node.Status
+}
+
+// bitstreams are what the store holds; where that cannot be told, what it held before.
+func (r *reporter) bitstreams(ctx context.Context, before *v1alpha1.AcceleratorNodeStatus) []string {
+	held, err := r.plugin.fpgas.artifacts.held()
+	switch {
+	case err == nil:
+		return held
+	case before == nil:
+		before = &v1alpha1.AcceleratorNodeStatus{}
+	}
+	klog.FromContext(ctx).V(2).Info("The files of the node cannot be listed now", "reason", err)
+	return before.Bitstreams
 }
 
 func (r *reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {

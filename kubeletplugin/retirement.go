@@ -50,6 +50,28 @@ func (r *retirement) wait() <-chan struct{} {
 	return r.changed
 }
 
+// until is a context that ends, with errRetired, once the node is asked to retire. The caller calls stop.
+func (r *retirement) until(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	changed := r.wait()
+	if r.is() {
+		cancel(errRetired)
+	}
+	go func() {
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+				changed = r.wait()
+				if r.is() {
+					cancel(errRetired)
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
 func (r *retirement) set(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

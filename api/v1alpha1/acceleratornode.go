@@ -9,6 +9,9 @@ import (
 // MaxProblems is how many problems a status keeps. The rest is only counted.
 const MaxProblems = 32
 
+// MaxBitstreams is how many files a status lists.
+const MaxBitstreams = 256
+
 // The condition types of an AcceleratorNode.
 const (
 	// ConditionReady is true while the plugin on the node serves claims.
@@ -90,6 +93,13 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	PreparedClaims int32 `json:"preparedClaims"`
+	// Bitstreams are the files that the node has fetched and still holds, by their digests, sorted: the first 256.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=71
+	// +kubebuilder:validation:items:Pattern=`^sha256:[0-9a-f]{64}$`
+	// +optional
+	Bitstreams []string `json:"bitstreams,omitempty"`
 	// Conditions are Ready, Published, Healthy and Retired.
 	// +listType=map
 	// +listMapKey=type

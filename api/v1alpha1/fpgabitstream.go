@@ -26,6 +26,7 @@ const (
 // +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.status.images[*].interfaceID`
 // +kubebuilder:printcolumn:name="AFU",type=string,JSONPath=`.status.images[*].afuID`
 // +kubebuilder:printcolumn:name="Size",type=integer,JSONPath=`.status.images[*].size`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Digest",type=string,priority=1,JSONPath=`.status.digest`
@@ -81,6 +82,7 @@ type FPGABitstreamSpec struct {
 // +kubebuilder:printcolumn:name="Verified",type=string,JSONPath=`.status.conditions[?(@.type=="Verified")].status`
 // +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.status.images[*].interfaceID`
 // +kubebuilder:printcolumn:name="AFU",type=string,JSONPath=`.status.images[*].afuID`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
 // +kubebuilder:printcolumn:name="Blank",type=boolean,JSONPath=`.spec.blank`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
@@ -186,6 +188,10 @@ type FPGABitstreamStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +optional
 	Images []BitstreamImage `json:"images,omitempty"`
+	// Nodes is how many nodes hold a file of an image. It is not counted while there is none, nor for files that are on the nodes anyway.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Nodes *int32 `json:"nodes,omitempty"`
 	// Conditions are Resolved and Verified.
 	// +listType=map
 	// +listMapKey=type

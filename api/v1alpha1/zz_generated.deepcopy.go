@@ -88,6 +88,11 @@ func (in *AcceleratorNodeStatus) DeepCopyInto(out *AcceleratorNodeStatus) {
 		*out = make([]NodeProblem, len(*in))
 		copy(*out, *in)
 	}
+	if in.Bitstreams != nil {
+		in, out := &in.Bitstreams, &out.Bitstreams
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))
@@ -327,6 +332,11 @@ func (in *FPGABitstreamStatus) DeepCopyInto(out *FPGABitstreamStatus) {
 		in, out := &in.Images, &out.Images
 		*out = make([]BitstreamImage, len(*in))
 		copy(*out, *in)
+	}
+	if in.Nodes != nil {
+		in, out := &in.Nodes, &out.Nodes
+		*out = new(int32)
+		**out = **in
 	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions

@@ -30,7 +30,7 @@
 // first one fails, with credentials of its own.
 //
 // Nothing is cached in memory, so what another process did is seen at once, and there is nothing to rebuild at start. Pin, Unpin and
-// Open cost the same whatever the store holds; only a fetch, Usage and Sweep list it.
+// Open cost the same whatever the store holds; only a fetch, Digests, Usage and Sweep list it.
 //
 // The store does not know who may read what. A blob that is here was read with somebody's credentials: before it is given to another
 // object, that object's own Source must Resolve. It is not for signatures either: a digest says that the bytes are those that were

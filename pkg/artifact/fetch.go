@@ -21,9 +21,19 @@ import (
 // blob is complete, verified and durable. Calls for one digest, in this process and others, fetch it once: the others wait, and take
 // over with their own source where the first one failed or its context ended.
 func (s *Store) Fetch(ctx context.Context, src *Source, d Descriptor) error {
+	return s.fetchChecked(ctx, src, d, false)
+}
+
+// FetchSpare is Fetch of a blob that nobody needs yet. Nothing that is here has to make room for it: where it does not fit beside that, it
+// is ErrNoSpace and no registry is asked. Nor is a blob that is here noted as used.
+func (s *Store) FetchSpare(ctx context.Context, src *Source, d Descriptor) error {
+	return s.fetchChecked(ctx, src, d, true)
+}
+
+func (s *Store) fetchChecked(ctx context.Context, src *Source, d Descriptor, spare bool) error {
 	err := d.check()
 	if err == nil {
-		err = s.fetch(ctx, src, d)
+		err = s.fetch(ctx, src, d, spare)
 	}
 	if err != nil {
 		return fmt.Errorf("fetch into the store: %w", err)
@@ -31,8 +41,8 @@ func (s *Store) Fetch(ctx context.Context, src *Source, d Descriptor) error {
 	return nil
 }
 
-func (s *Store) fetch(ctx context.Context, src *Source, d Descriptor) error {
-	if here, err := s.has(d); here || err != nil {
+func (s *Store) fetch(ctx context.Context, src *Source, d Descriptor, spare bool) error {
+	if here, err := s.has(d, spare); here || err != nil {
 		return err
 	}
 	unlock, err := s.lockDigest(ctx, d.Digest)
@@ -40,10 +50,10 @@ func (s *Store) fetch(ctx context.Context, src *Source, d Descriptor) error {
 		return err
 	}
 	defer unlock()
-	if here, err := s.has(d); here || err != nil { // while we waited
+	if here, err := s.has(d, spare); here || err != nil { // while we waited
 		return err
 	}
-	p, err := s.reserve(ctx, d)
+	p, err := s.reserve(ctx, d, spare)
 	if err != nil {
 		return err
 	}
@@ -56,8 +66,8 @@ func (s *Store) fetch(ctx context.Context, src *Source, d Descriptor) error {
 	return p.complete(ctx)
 }
 
-// has says whether the blob is there. It notes the use.
-func (s *Store) has(d Descriptor) (bool, error) {
+// has says whether the blob is there. It notes the use, unless it is there to spare.
+func (s *Store) has(d Descriptor, spare bool) (bool, error) {
 	info, err := s.root.Lstat(blobName(d.Digest))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -67,7 +77,9 @@ func (s *Store) has(d Descriptor) (bool, error) {
 	case info.Size() != d.Size:
 		return false, fmt.Errorf("the size of %s in the manifest is %w: it says %d, the blob has %d", d.Digest, ErrMismatch, d.Size, info.Size())
 	}
-	s.touch(d.Digest)
+	if !spare {
+		s.touch(d.Digest)
+	}
 	return true, nil
 }
 

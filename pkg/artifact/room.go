@@ -3,6 +3,7 @@
 package artifact
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -93,6 +94,8 @@ type demand struct {
 	inUse       func(Digest) bool
 	now         time.Time
 	tooOld      time.Duration
+	// spare: nothing may go for it.
+	spare bool
 }
 
 // plan chooses what must go, least recently used first, so that the quota holds and the disk keeps its margin with all that is
@@ -122,7 +125,11 @@ func (inv *inventory) plan(need demand) (victims []item, short bool, err error) 
 	if need.max == 0 {
 		over = 0
 	}
-	short, lack = lack > 0, lack-inv.trash
+	if need.spare {
+		candidates = nil
+	} else {
+		short, lack = lack > 0, lack-inv.trash
+	}
 	for _, c := range candidates {
 		stale := c.partial && need.now.Sub(c.used) > need.tooOld
 		if stale || over > 0 || lack > 0 {
@@ -130,19 +137,24 @@ func (inv *inventory) plan(need demand) (victims []item, short bool, err error) 
 			over, lack = over-c.size, lack-c.on
 		}
 	}
+	return victims, short, need.shortage(over, lack, pinned)
+}
+
+// shortage is the error for a blob where the quota or the disk is short by so many bytes whatever goes.
+func (need *demand) shortage(over, lack, pinned int64) error {
 	switch {
 	case need.size > 0 && over > 0:
-		err = fmt.Errorf("the store has %w for %d bytes: its quota of %d is %d short, and %d bytes are pinned by claims and regions: "+
+		return fmt.Errorf("the store has %w for %d bytes: its quota of %d is %d short, and %d bytes are pinned by claims and regions: "+
 			"raise the quota, or wait until some are released", ErrNoSpace, need.size, need.max, over, pinned)
 	case need.size > 0 && lack > 0:
-		err = fmt.Errorf("the store's disk has %w for %d bytes: it has %d free, %d of which are for others, and is %d short: "+
+		return fmt.Errorf("the store's disk has %w for %d bytes: it has %d free, %d of which are for others, and is %d short: "+
 			"free some of it", ErrNoSpace, need.size, need.free, need.margin, lack)
 	}
-	return victims, short, err
+	return nil
 }
 
 // reserve makes room for a blob and says so to everybody by the name of its file. The caller holds the digest.
-func (s *Store) reserve(ctx context.Context, d Descriptor) (*partial, error) {
+func (s *Store) reserve(ctx context.Context, d Descriptor, spare bool) (*partial, error) {
 	if s.config.MaxBytes > 0 && d.Size > s.config.MaxBytes {
 		return nil, fmt.Errorf("the blob %s is %w: %d bytes, and the store's quota is %d: raise it",
 			d.Digest, ErrTooLarge, d.Size, s.config.MaxBytes)
@@ -152,7 +164,7 @@ func (s *Store) reserve(ctx context.Context, d Descriptor) (*partial, error) {
 		return nil, err
 	}
 	defer unlock()
-	short, err := s.makeRoom(d)
+	short, err := s.makeRoom(d, spare)
 	if err == nil && short {
 		err = s.emptyTrash(func() error { return nil }) // now, not slowly
 	}
@@ -163,14 +175,14 @@ func (s *Store) reserve(ctx context.Context, d Descriptor) (*partial, error) {
 }
 
 // makeRoom evicts what must go for a blob, or for none. The caller holds the names, and the blob's digest.
-func (s *Store) makeRoom(d Descriptor) (short bool, err error) {
+func (s *Store) makeRoom(d Descriptor, spare bool) (short bool, err error) {
 	inv, err := s.inventory()
 	if err != nil {
 		return false, err
 	}
 	need := demand{
 		size: d.Size, max: s.config.MaxBytes, margin: s.config.Margin,
-		inUse: s.inUse, now: s.config.Clock.Now(), tooOld: s.config.PartialAge,
+		inUse: s.inUse, now: s.config.Clock.Now(), tooOld: s.config.PartialAge, spare: spare,
 	}
 	if need.free, err = s.free(); err != nil {
 		return false, onDisk(err)
@@ -278,7 +290,7 @@ func (s *Store) shrink(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	_, err = s.makeRoom(Descriptor{})
+	_, err = s.makeRoom(Descriptor{}, false)
 	return err
 }
 
@@ -324,6 +336,22 @@ type BlobUsage struct {
 	LastUsed time.Time
 	// Pins are the owners that need it, sorted.
 	Pins []string
+}
+
+// Digests are those of the complete blobs, sorted.
+func (s *Store) Digests() ([]Digest, error) {
+	var out []Digest
+	err := s.each(blobsDir, func(name string, info fs.FileInfo) {
+		var d Digest
+		if parseHex(&d, name) && info.Mode().IsRegular() {
+			out = append(out, d)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the artifact store %s: %w", s.dir, err)
+	}
+	slices.SortFunc(out, func(a, b Digest) int { return bytes.Compare(a[:], b[:]) })
+	return out, nil
 }
 
 // Usage counts.

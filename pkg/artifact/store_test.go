@@ -85,6 +85,87 @@ func TestEvictionOrder(t *testing.T) {
 	checkStore(t, s, 1)
 }
 
+// TestFetchSpare: what nobody needs yet comes where there is room, and nothing has to go for it: no blob, no beginning of one, no trash.
+func TestFetchSpare(t *testing.T) {
+	h := plainHub(t)
+	s, fake, ds := filled(t, h, StoreConfig{MaxBytes: 4000, Margin: 100}, 2)
+	s.free = func() (int64, error) { return 1100, nil }
+	add := func(n int) error {
+		d := h.pushBlob(t, blobBytes(uint64(300+len(ds)), n))
+		ds = append(ds, d)
+		fake.Step(time.Minute)
+		return s.FetchSpare(t.Context(), h.source(t), d)
+	}
+	must(t, add(1000))
+	if pins, err := s.Pins(ds[2].Digest); err != nil || len(pins) > 0 {
+		t.Errorf("pinned by %v (%v)", pins, err)
+	}
+	reads := h.count("GET ")
+	wantErr(t, add(1001), ErrNoSpace, "quota of 4000 is 1 short")
+	must(t, s.discard(ds[0].Digest))
+	wantErr(t, add(1001), ErrNoSpace, "1100 free", "is 1 short")
+	if got := holds(t, s, ds); got != "12" || h.count("GET ") != reads {
+		t.Errorf("holds %s, and asked the registry for what does not fit %d times", got, h.count("GET ")-reads)
+	}
+	if u, err := s.Usage(); err != nil || u.Trash != 1000 {
+		t.Errorf("trash of %d bytes (%v), want 1000", u.Trash, err)
+	}
+
+	// What somebody may still resume counts, however old it is.
+	s.free = func() (int64, error) { return 1 << 30, nil }
+	rest := partialName(DigestOf([]byte("other")), 1500)
+	must(t, os.WriteFile(s.path(rest), nil, 0o600))
+	old := fake.Now().Add(-defaultPartialAge - time.Hour)
+	must(t, os.Chtimes(s.path(rest), old, old))
+	wantErr(t, s.FetchSpare(t.Context(), h.source(t), ds[0]), ErrNoSpace, "500 short")
+	if got := partials(t, s); len(got) != 1 {
+		t.Errorf("partials %v", got)
+	}
+	must(t, s.Fetch(t.Context(), h.source(t), ds[0])) // a claim has them all go
+	if got := holds(t, s, ds); got != "012" || len(partials(t, s)) != 0 {
+		t.Errorf("holds %s and %v", got, partials(t, s))
+	}
+
+	// One that is here is not used by this, so it goes first.
+	reads = h.count("GET ")
+	fake.Step(time.Minute)
+	must(t, s.FetchSpare(t.Context(), h.source(t), ds[1]))
+	if h.count("GET ") != reads {
+		t.Error("asked the registry for what is here")
+	}
+	must(t, s.Fetch(t.Context(), h.source(t), h.pushBlob(t, blobBytes(400, 2000))))
+	if got := holds(t, s, ds); got != "02" {
+		t.Errorf("holds %s, want 02", got)
+	}
+}
+
+// TestDigests: the complete blobs, in order, and nothing else.
+func TestDigests(t *testing.T) {
+	h := plainHub(t)
+	s, _, ds := filled(t, h, StoreConfig{}, 4)
+	must(t, os.WriteFile(s.path(partialName(DigestOf([]byte("other")), 700)), nil, 0o600))
+	must(t, os.WriteFile(s.path(blobsDir+"/note"), nil, 0o600))
+	must(t, s.discard(ds[3].Digest))
+	var want []string
+	for _, d := range ds[:3] {
+		want = append(want, d.Digest.String())
+	}
+	slices.Sort(want)
+	got, err := s.Digests()
+	must(t, err)
+	var texts []string
+	for _, d := range got {
+		texts = append(texts, d.String())
+	}
+	if diff := cmp.Diff(want, texts); diff != "" {
+		t.Error(diff)
+	}
+	must(t, s.Close())
+	if _, err := s.Digests(); err == nil {
+		t.Error("a store that is closed has digests")
+	}
+}
+
 func TestUsageAndSweep(t *testing.T) {
 	h := plainHub(t)
 	s, fake, ds := filled(t, h, StoreConfig{MaxBytes: 5000, Pace: time.Minute}, 4)

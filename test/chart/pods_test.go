@@ -135,7 +135,7 @@ func TestHostMounts(t *testing.T) {
 			"/host/mnt/disks": "/mnt/disks rw",
 		}},
 		{"all-on", variants()[1].args, map[string]string{
-			"/host/sys": "/sys ro", "/host/dev": "/dev ro",
+			"/host/sys": "/sys rw", "/host/dev": "/dev ro", "/host/srv/fpga": "/srv/fpga ro HostToContainer",
 			"/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
 			"/host/mnt/disks": "/mnt/disks rw HostToContainer", "/host/srv": "/srv rw HostToContainer",
 			"/driver-root": "/run/nvidia/driver ro HostToContainer",

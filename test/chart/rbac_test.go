@@ -137,12 +137,16 @@ func TestRights(t *testing.T) {
 	without := plainRights()
 	delete(without["ClusterRole fettle-controller"],
 		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")
+	binding := plainRights()
+	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
 	tests := []struct {
 		name string
 		args []string
 		want map[string]map[string]string
 	}{
 		{"default", nil, plainRights()},
+		{"FPGAs are programmed, and their bitstreams fetched ahead", []string{"--set=fpga.programming=true"}, plainRights()},
+		{"pods are bound later", []string{"--set=fpga.programming=true,fpga.bindingConditions=true"}, binding},
 		{"forced uninstall", []string{"--set=uninstall.force=true,uninstall.deleteCRDs=true"}, forced},
 		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anySecret()},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},

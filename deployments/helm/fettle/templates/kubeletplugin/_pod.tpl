@@ -25,6 +25,9 @@ fpga:
   {{- if .Values.fpga.bindingConditions }}
   bindingConditions: true
   {{- end }}
+  {{- if .Values.fpga.fetchAhead }}
+  fetchAhead: true
+  {{- end }}
   {{- with .Values.fpga.simulatedNodes }}
   simulatedNodes: {{ . }}
   {{- end }}
