@@ -117,7 +117,9 @@ func TestHandleReferences(t *testing.T) {
 	}
 	h := Handler{
 		Validate: admission.Validate, Observe: func(string, string) {},
-		Refer: func(context.Context, string, runtime.Object) (field.ErrorList, []string) { return nil, []string{"not there"} },
+		Refer: func(context.Context, string, runtime.Object) (field.ErrorList, []string) {
+			return nil, []string{"not there"}
+		},
 	}
 	if got := h.Handle(t.Context(), request("ResourceClaim", "v1", goodClaim, "")); !got.Allowed || len(got.Warnings) != 1 {
 		t.Errorf("answer %+v, want allowed with a warning", got)
