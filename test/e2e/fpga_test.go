@@ -756,8 +756,18 @@ func (f *fpgas) fromRegistry(ctx SpecContext) {
 	Expect(repository + "@" + resolved(ctx, namespace, "nlb3")).To(Equal(pushed))
 	columns, err := h.Kubectl(ctx, "-n", namespace, "get", "fpgabitstreams")
 	Expect(err).NotTo(HaveOccurred())
-	Expect(columns).To(MatchRegexp(`(?s)NAME +RESOLVED +VERIFIED +INTERFACE +AFU +SIZE +AGE\nnlb3 +True +Unknown +%s +%s `,
+	Expect(columns).To(MatchRegexp(`(?s)NAME +RESOLVED +VERIFIED +INTERFACE +AFU +SIZE +NODES +AGE\nnlb3 +True +Unknown +%s +%s `,
 		arriaInterface, nlb3))
+
+	say("it is on the one node that it fits before anybody asks")
+	Eventually(ctx, func(g Gomega) {
+		object, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("fpgabitstreams")).Namespace(namespace).
+			Get(ctx, "nlb3", metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		nodes, _, err := unstructured.NestedInt64(object.Object, "status", "nodes")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(nodes).To(BeEquivalentTo(1))
+	}, 2*time.Minute).Should(Succeed())
 
 	newFPGAClass(ctx, "fpga-registry", v1alpha1.FPGAPolicy{AllowedRegistries: []string{f.registry + "/team"}})
 	c := v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Name: "nlb3"}}
