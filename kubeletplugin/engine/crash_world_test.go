@@ -145,13 +145,13 @@ const loadKind = "test.load"
 type load struct{ Region, Claim string }
 
 // loads are the steps of a claim's regions, as the plugin decides them.
-func loads(_ context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find Find) (steps []step.Step, err error) {
+func loads(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find Find) (steps []step.Step, err error) {
 	for i := range a.Results {
 		dev, ok := find(&a.Results[i])
 		if !ok || a.Results[i].AdminAccess {
 			continue
 		}
-		own, err := loadsOf(context.Background(), string(c.UID), dev)
+		own, err := loadsOf(ctx, string(c.UID), dev)
 		if err != nil {
 			return nil, err
 		}

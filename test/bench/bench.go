@@ -46,7 +46,7 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 	if b.plugin == "" {
 		b.say("building the plugin")
 		b.plugin = filepath.Join(b.disk, "fettle-kubeletplugin")
-		if err := build(ctx, b.root, b.plugin); err != nil {
+		if err := build(ctx, b.root, b.plugin, "./cmd/fettle-kubeletplugin"); err != nil {
 			return nil, err
 		}
 	}
@@ -96,7 +96,7 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// measure goes from the start of a plugin to claims on the two machines. While plugins idle, claims are made.
+// measure goes from the start of a plugin to claims on the two machines, and to FPGAs. While plugins idle, claims are made.
 func (b *bench) measure(ctx context.Context) error {
 	if err := b.binary(); err != nil {
 		return err
@@ -119,7 +119,10 @@ func (b *bench) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.measureSite(ctx, disks), disks.stop())
+	if err := errors.Join(b.measureSite(ctx, disks), disks.stop()); err != nil {
+		return err
+	}
+	return b.measureFPGAs(ctx)
 }
 
 func (b *bench) binary() error {

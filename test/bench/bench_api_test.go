@@ -35,7 +35,10 @@ func TestAPI(t *testing.T) {
 	var out, progress bytes.Buffer
 	err := run(t.Context(), options{
 		root: root, assets: assets, state: state, plugin: os.Getenv("FETTLE_BENCH_PLUGIN"),
-		form: form{levels: []int{0, 6}, watched: []int{6}, parallel: []int{1, 2}, passes: 1, rounds: 1, limit: time.Minute, starts: 1},
+		form: form{
+			levels: []int{0, 6}, watched: []int{6}, parallel: []int{1, 2}, passes: 1, rounds: 1, limit: time.Minute, starts: 1,
+			images: []int{1 << 20, 2 << 20}, loads: 2,
+		},
 	}, &out, &progress)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, progress.String())
@@ -44,6 +47,7 @@ func TestAPI(t *testing.T) {
 	checkNames(t, all)
 	checkCounts(t, all)
 	checkPoints(t, all)
+	checkFPGAs(t, all)
 	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
@@ -66,12 +70,16 @@ func checkNames(t *testing.T, all []map[string]any) {
 			t.Errorf("%v has neither a value nor a reason", line)
 		}
 	}
+	noSyncs := os.Geteuid() != 0
 	optional := map[string]bool{
 		"prepare.burst64": true, "floor.burst64": true, "prepare.burst64_over_floor": true, // bursts are smaller here
 		"cpu.containerd": checkContainerd(filepath.Join("..", "..", ".cache", "bin")) != nil,
-		"prepare.syncs":  os.Geteuid() != 0, "unprepare.syncs": os.Geteuid() != 0,
+		"prepare.syncs":  noSyncs, "unprepare.syncs": noSyncs,
 	}
 	for name := range units() {
+		if isFPGA := strings.HasPrefix(name, "fpga."); isFPGA && (checkFUSE() != nil || noSyncs && strings.HasSuffix(name, ".syncs")) {
+			continue
+		}
 		if !values[name] && !optional[name] {
 			t.Errorf("%s was not measured", name)
 		}
@@ -91,7 +99,7 @@ func checkCounts(t *testing.T, all []map[string]any) {
 			t.Errorf("%v: want a file", line)
 		case line["name"] == "prepare.files" && line["case"] != caseOwn && value > 0:
 			t.Errorf("%v: want no file", line)
-		case line["name"] == "prepare.syncs" && value < 2:
+		case (line["name"] == "prepare.syncs" || line["name"] == fpgaPrepareSyncs) && value < 2:
 			t.Errorf("%v: a new file takes two syncs, its own and its directory's", line)
 		}
 	}
@@ -118,6 +126,35 @@ func checkPoints(t *testing.T, all []map[string]any) {
 		} {
 			if want := fmt.Sprintf("6 held, %s, watched %t", what, w); !seen[want] {
 				t.Errorf("no Prepare was measured with %s", want)
+			}
+		}
+	}
+}
+
+// checkFPGAs wants each case with an image of each size, and what is programmed to be told apart from the rest.
+func checkFPGAs(t *testing.T, all []map[string]any) {
+	t.Helper()
+	if err := checkFUSE(); err != nil {
+		t.Log(err)
+		return
+	}
+	at := map[string]float64{}
+	for _, line := range all {
+		if value, ok := line["value"].(float64); ok && line["machine"] == fpgaMachine {
+			at[fmt.Sprintf("%v %v %v", line["name"], line["case"], line["bytes"])] = value
+		}
+	}
+	for _, size := range []int{1 << 20, 2 << 20} {
+		if key := fmt.Sprintf("%s <nil> %v", fpgaLoad, float64(size)); at[key] <= 0 {
+			t.Errorf("%s: %v", key, at[key])
+		}
+		for _, c := range fpgaCases() {
+			of := func(name string) float64 { return at[fmt.Sprintf("%s %s %v", name, c.name, float64(size))] }
+			// Of two samples the median is the smaller one, so that what are parts of a whole do not add up to more than it.
+			const rounding = 0.002
+			pr, rest, whole := of(fpgaPR+".p50"), of(fpgaOverhead+".p50"), of(fpgaPrepare+".p50")
+			if pr > 0 != c.programs || rest <= 0 || pr+rest > whole+rounding {
+				t.Errorf("case %s, %d bytes: programming takes %v and the rest %v of %v", c.name, size, pr, rest, whole)
 			}
 		}
 	}

@@ -35,6 +35,8 @@ type shape struct {
 	share string
 	// what is the case.
 	what string
+	// configs are those of an FPGA's claim.
+	configs []resourceapi.DeviceAllocationConfiguration
 }
 
 func (s shape) request(i int) string { return fmt.Sprintf("device-%d", i) }
@@ -83,7 +85,7 @@ func (s shape) status() (resourceapi.ResourceClaimStatus, error) {
 
 func (s shape) configurations() ([]resourceapi.DeviceAllocationConfiguration, error) {
 	if s.what != caseOwn && s.what != caseEffect {
-		return nil, nil
+		return s.configs, nil
 	}
 	kind := metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "HostConfig"}
 	release := v1alpha1.OnReleaseEmpty
@@ -113,7 +115,7 @@ func (s shape) configurations() ([]resourceapi.DeviceAllocationConfiguration, er
 }
 
 func opaque(
-	source resourceapi.AllocationConfigSource, requests []string, config v1alpha1.HostConfig,
+	source resourceapi.AllocationConfigSource, requests []string, config any,
 ) (resourceapi.DeviceAllocationConfiguration, error) {
 	parameters, err := json.Marshal(config)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -29,6 +30,8 @@ type cluster struct {
 	kubeconfig  string
 	// kube calls as fast as the API server takes it. It GETs claims as kubelet's helper does in the plugin.
 	kube kubernetes.Interface
+	// dynamic is for objects of ours.
+	dynamic dynamic.Interface
 }
 
 // startCluster runs etcd, with its data in dir, and kube-apiserver.
@@ -58,6 +61,9 @@ func startCluster(ctx context.Context, assets, root, dir string) (c *cluster, er
 	}
 	if c.kube, err = newClient(config); err != nil {
 		return nil, err
+	}
+	if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := c.kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {

@@ -22,6 +22,9 @@ type form struct {
 	// starts is how often a start is measured, idle how long a plugin rests before its memory is read.
 	starts int
 	idle   time.Duration
+	// images are the sizes of FPGA images in bytes, loads how often each is loaded at most.
+	images []int
+	loads  int
 }
 
 // leastSamples is what a cell measures however long it takes.
@@ -33,15 +36,24 @@ func full() form {
 		levels: levels, watched: levels, parallel: []int{1, 16, 64}, passes: 3, rounds: 8, limit: 4 * time.Second,
 		// A look at the machine is every 30 s.
 		starts: 3, idle: 40 * time.Second,
+		images: []int{1 << 20, 16 << 20, 64 << 20}, loads: 48,
 	}
 }
 
 func short() form {
 	return form{
 		levels: []int{0, 1000}, watched: []int{1000}, parallel: []int{1, 64}, passes: 1, rounds: 3, limit: time.Second / 2,
-		starts: 1,
+		starts: 1, images: []int{1 << 20, 16 << 20}, loads: 8,
 	}
 }
+
+// more says whether an image is to be loaded once more, after n times.
+func (f form) more(n int, begin time.Time) bool {
+	return n < min(f.loads, leastLoads) || n < f.loads && time.Since(begin) < f.limit
+}
+
+// leastLoads is how often an image is loaded however long it takes.
+const leastLoads = 8
 
 // width is how many claims of one shape there are: all of the largest burst.
 func (f form) width() int { return slices.Max(f.parallel) }

@@ -14,14 +14,15 @@
 // An object has these fields, of which only name, unit and value are always there:
 //
 //	name      what was measured; README.md lists the names
-//	machine   the simulated machine: gpus, disks, empty, 200-devices
+//	machine   the simulated machine: gpus, disks, empty, 200-devices, 4xfpga
 //	held      claims that were prepared already
 //	devices   devices of a claim
 //	parallel  calls at once, one claim each
-//	case      what a Prepare has to do: plain, own or effect
+//	case      what a Prepare has to do: plain, own or effect; always, clocked or loaded for a region of an FPGA
 //	watched   whether a containerd watched the CDI directory
+//	bytes     size of the image that is for a region
 //	samples   how many calls or rounds the value is from
-//	unit      ms, MiB, ratio or count
+//	unit      ms, MiB, MB/s, ratio or count
 //	value     null where it could not be measured; reason then says why
 //	target    the most that value should be
 //	met       whether it is

@@ -23,15 +23,14 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// build makes the binary as an image has it.
-func build(ctx context.Context, root, binary string) error {
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary,
-		"./cmd/fettle-kubeletplugin")
+// build makes the binary of a package as an image has it.
+func build(ctx context.Context, root, binary, from string) error {
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, from)
 	command.Dir = root
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	command.Stderr = os.Stderr
 	if err := command.Run(); err != nil {
-		return fmt.Errorf("build the plugin: %w", err)
+		return fmt.Errorf("build %s: %w", from, err)
 	}
 	return nil
 }
@@ -78,6 +77,8 @@ type plugin struct {
 	node       node
 	dra        drapb.DRAPluginClient
 	connection *grpc.ClientConn
+	// http is the address of its metrics.
+	http string
 	// sockets is how long after its start both sockets answered.
 	sockets time.Duration
 	// standing is how many CDI files there are while no measured claim is prepared.
@@ -100,7 +101,7 @@ func (b *bench) start(ctx context.Context, n node) (p *plugin, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p = &plugin{process: child, node: n}
+	p = &plugin{process: child, node: n, http: "127.0.0.1:" + ports[0]}
 	if err := p.register(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("register the plugin of node %s: %w", n.name, err), p.stop())
 	}

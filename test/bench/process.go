@@ -47,14 +47,20 @@ func (o *output) tail() string {
 // startProcess runs a program until stop, whatever becomes of a context: it is stopped in order. unshare is the namespaces that it
 // has of its own.
 func startProcess(unshare uintptr, path string, args ...string) (*process, error) {
-	p := &process{command: exec.Command(path, args...), ended: make(chan struct{})}
+	command := exec.Command(path, args...)
+	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unshare, Pdeathsig: syscall.SIGKILL}
+	return startCommand(command)
+}
+
+// startCommand starts a child and keeps what it says.
+func startCommand(command *exec.Cmd) (*process, error) {
+	p := &process{command: command, ended: make(chan struct{})}
 	p.command.Stdout, p.command.Stderr = &p.output, &p.output
 	// The plugin refuses a FETTLE_ variable that it does not know, and make exports some.
 	p.command.Env = []string{"PATH=" + os.Getenv("PATH")}
-	p.command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unshare, Pdeathsig: syscall.SIGKILL}
 	p.begin = time.Now()
 	if err := p.command.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", path, err)
+		return nil, fmt.Errorf("start %s: %w", command.Path, err)
 	}
 	go func() {
 		p.err = p.command.Wait()

@@ -45,6 +45,7 @@ const (
 	unitMiB   = "MiB"
 	unitRatio = "ratio"
 	unitCount = "count"
+	unitSpeed = "MB/s"
 )
 
 // The targets.
@@ -70,10 +71,15 @@ func units() map[string]string {
 		"prepare.own_over_floor": unitRatio, "unprepare.over_floor": unitRatio, "prepare.burst64": unitRatio,
 		"floor.burst64": unitRatio, "prepare.burst64_over_floor": unitRatio,
 	}
-	for _, s := range []string{
+	for unit, names := range map[string][]string{unitSpeed: fpgaThroughputs(), unitRatio: fpgaRatios(), unitCount: fpgaCounts()} {
+		for _, name := range names {
+			all[name] = unit
+		}
+	}
+	for _, s := range append([]string{
 		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
 		floorWall,
-	} {
+	}, fpgaSeries()...) {
 		for _, suffix := range []string{".p50", ".p99", ".max"} {
 			all[s+suffix] = unitMS
 		}
@@ -89,6 +95,7 @@ type point struct {
 	Parallel int    `json:"parallel,omitempty"`
 	Case     string `json:"case,omitempty"`
 	Watched  bool   `json:"watched"`
+	Bytes    int    `json:"bytes,omitempty"`
 }
 
 // quiet says that the point is one that the targets of single calls are about.

@@ -27,6 +27,8 @@ type Machine struct {
 	Dev string `json:"dev,omitempty"`
 	// Shared says that other mount namespaces see the tree, too. Those keep the mount; for them it ends with the process.
 	Shared bool `json:"shared,omitempty"`
+	// NoDigests leaves SHA256 out of the trace: to compute it takes longer than to copy the image, and no card does.
+	NoDigests bool `json:"noDigests,omitempty"`
 }
 
 // Card is one FME, dfl-fme.N for the Nth card, with its ports.
@@ -273,7 +275,7 @@ type Event struct {
 	// Request is the ioctl's name, Port the port id that it names.
 	Request string `json:"request,omitempty"`
 	Port    int    `json:"port,omitempty"`
-	// Size and SHA256 are those of the payload of a programming.
+	// Size and SHA256 are those of the payload of a programming. A machine with NoDigests has no SHA256.
 	Size   int    `json:"size,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`
 	// Data is what was read or written.

@@ -26,6 +26,7 @@ type model struct {
 	resumes int
 	tree    *tree // what is served, nil before
 	files   map[string]string
+	digests bool
 }
 
 type card struct {
@@ -67,7 +68,7 @@ type handle struct {
 }
 
 func newModel(m Machine) *model {
-	s := &model{files: m.Files}
+	s := &model{files: m.Files, digests: !m.NoDigests}
 	s.changed = sync.NewCond(&s.mu)
 	for i, c := range m.Cards {
 		made := &card{number: i, state: "unknown", Card: c}
@@ -252,8 +253,11 @@ func (s *model) hand(p *port, released bool) syscall.Errno {
 func (s *model) program(c *card, number uint32, image []byte, pid int) (errno syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sum := sha256.Sum256(image)
-	e := Event{Op: "ioctl", Path: c.node, PID: pid, Request: OnPR, Port: int(number), Size: len(image), SHA256: hex.EncodeToString(sum[:])}
+	e := Event{Op: "ioctl", Path: c.node, PID: pid, Request: OnPR, Port: int(number), Size: len(image)}
+	if s.digests {
+		sum := sha256.Sum256(image)
+		e.SHA256 = hex.EncodeToString(sum[:])
+	}
 	s.log(e)
 	defer func() {
 		s.log(Event{Op: "done", Path: c.node, PID: pid, Request: OnPR, Port: int(number), Errno: unix.ErrnoName(errno)})

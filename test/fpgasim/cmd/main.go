@@ -24,13 +24,14 @@ func main() {
 	openable := flag.Bool("openable", false, "renumber a tree's character devices, as its expansion was")
 	dev := flag.String("dev", "", "the directory of the tree's character devices, which come and go with ports; empty for none")
 	shared := flag.Bool("shared", false, "other mount namespaces see the tree, too: end without waiting for them")
+	noDigests := flag.Bool("no-digests", false, "leave the digests of images out of the trace, which take longer than to copy them")
 	flag.Parse()
 	machine, err := read(*file, *openable)
 	if err == nil {
 		if *dev != "" {
 			machine.Dev = *dev
 		}
-		machine.Shared = *shared
+		machine.Shared, machine.NoDigests = *shared, *noDigests
 		err = fpgasim.Serve(*root, machine, os.Stdin, os.Stdout)
 	}
 	if err != nil {
