@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,6 +98,28 @@ func (a *artifacts) held() ([]string, error) {
 		out = append(out, d.String())
 	}
 	return out, err
+}
+
+// tend keeps the store below its limits and deletes what was evicted, until ctx ends.
+func (a *artifacts) tend(ctx context.Context, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		a.mu.Lock()
+		store := a.opened
+		a.mu.Unlock()
+		if store == nil {
+			continue
+		}
+		if err := store.Sweep(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The store of bitstreams may hold more than it should")
+		}
+	}
 }
 
 // destroy removes the store and all that is in it.

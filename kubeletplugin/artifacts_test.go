@@ -3,15 +3,18 @@
 package kubeletplugin
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -305,4 +308,34 @@ func TestStoreIsOpenedLate(t *testing.T) {
 	if _, err := l.artifacts.store(); err != nil {
 		t.Errorf("a store that could once not be opened is not tried again: %v", err)
 	}
+}
+
+// TestStoreIsTended: what nothing needs and there is no room for is deleted without anybody asking for room.
+func TestStoreIsTended(t *testing.T) {
+	l := newLab(t)
+	kinds := step.Kinds{fetchKind: l.artifacts.kind()}
+	fetched := l.fetchStep("team/nlb0", l.image("team/nlb0", shell, nlb0))
+	must(t, kinds.Apply(t.Context(), fetched))
+	must(t, kinds.Undo(t.Context(), fetched))
+	next := l.another()
+	next.limits.MaxBytes = 1
+	if held, err := next.held(); err != nil || len(held) != 1 {
+		t.Fatalf("holds %v (%v), want the one file", held, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); next.tend(ctx, time.Millisecond) }()
+	for deadline := time.Now().Add(time.Minute); ; {
+		held, err := next.held()
+		must(t, err)
+		if len(held) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still holds %v", held)
+		}
+		runtime.Gosched()
+	}
+	cancel()
+	<-ended
 }

@@ -100,6 +100,9 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	return p, nil
 }
 
+// storeInterval is how often what was evicted from the store of bitstreams is deleted.
+const storeInterval = 10 * time.Minute
+
 // callBudget is how long a call of kubelet's waits for its claim. kubelet itself gives up after 45 s, and a pod whose call it gave up
 // waits for a minute or two.
 const callBudget = 30 * time.Second
@@ -177,6 +180,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	run(p.health.run)
 	run(p.publish)
 	run(p.keepOrder)
+	run(func(ctx context.Context) { p.fpgas.artifacts.tend(ctx, storeInterval) })
 	run(p.newReporter().run)
 	if p.config.File.FPGA.BindingConditions {
 		run(p.newBinder().run)

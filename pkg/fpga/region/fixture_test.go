@@ -69,7 +69,7 @@ type node struct {
 	// regions are the machine as it was looked at last; files are the store.
 	regions map[string]*device.Region
 	files   map[string][]byte
-	// ways are those to the regions; nil where the simulator has them.
+	// ways are those to the regions; nil: to the simulator's.
 	ways map[string]region.Backend
 	fs   disk.FS
 	boot string
@@ -147,7 +147,10 @@ func (n *node) later() *programmer {
 	contents := region.OpenContents(n.fs, n.state())
 	root, ways := n.dir, n.ways
 	if n.Sim != nil {
-		root, ways = n.Root, map[string]region.Backend{"dfl": dflAt(n.Root, n.state())}
+		root = n.Root
+	}
+	if ways == nil {
+		ways = map[string]region.Backend{"dfl": dflAt(root, n.state())}
 	}
 	own := region.New(region.Config{
 		Find:     n.find,
@@ -159,9 +162,11 @@ func (n *node) later() *programmer {
 }
 
 // dflAt waits for an accelerator's id as long as the simulator needs, which is not as long as a card may.
-func dflAt(root, state string) region.Backend {
+func dflAt(root, state string) region.Backend { return dflWithin(root, state, 60*time.Millisecond) }
+
+func dflWithin(root, state string, settle time.Duration) region.Backend {
 	return region.DFL(func() (*dfl.Host, error) {
-		return dfl.Open(root, dfl.Options{PlainNodes: true, Settle: 60 * time.Millisecond})
+		return dfl.Open(root, dfl.Options{PlainNodes: true, Settle: settle})
 	}, state)
 }
 
