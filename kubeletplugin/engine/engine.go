@@ -112,6 +112,8 @@ type Engine struct {
 	recovering map[[2]string]string
 	// missed counts how often in a row a claim was seen to be nobody's.
 	missed map[string]int
+	// unnoted are claims of which more may be undone than their records say, since the disk took no note of it.
+	unnoted map[string]bool
 }
 
 // New makes an engine. Nothing is read or changed before Index.
@@ -119,7 +121,7 @@ func New(c Config) *Engine {
 	base, stop := context.WithCancel(context.Background())
 	return &Engine{
 		Config: c, base: base, stop: stop, afterwards: func(later func()) { later() }, operations: map[string]*operation{},
-		recovering: map[[2]string]string{}, missed: map[string]int{},
+		recovering: map[[2]string]string{}, missed: map[string]int{}, unnoted: map[string]bool{},
 	}
 }
 
@@ -176,6 +178,22 @@ func (e *Engine) setRecovering(r *record.Record, on bool) {
 		case e.recovering[key] == r.UID:
 			delete(e.recovering, key)
 		}
+	}
+}
+
+func (e *Engine) isUnnoted(uid string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unnoted[uid]
+}
+
+func (e *Engine) setUnnoted(uid string, on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if on {
+		e.unnoted[uid] = true
+	} else {
+		delete(e.unnoted, uid)
 	}
 }
 

@@ -58,7 +58,7 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 	if err := op.detach(); err != nil {
 		return nil, err
 	}
-	if old != nil && (old.Phase == record.Releasing || !holds(old, a)) {
+	if old != nil && e.mustEnd(old, a) {
 		if err := e.release(op, old); err != nil {
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
 		}
@@ -110,6 +110,11 @@ func (e *Engine) goOn(
 	return old, e.verify(op.ctx, old)
 }
 
+// mustEnd says whether what a claim held is given back before it is given anything: because it is half given back, or was other devices.
+func (e *Engine) mustEnd(old *record.Record, a claim.Allocation) bool {
+	return old.Phase == record.Releasing || e.isUnnoted(old.UID) || !holds(old, a)
+}
+
 // checkUnchanged compares the claim with the API server's.
 func (e *Engine) checkUnchanged(ctx context.Context, c *resourceapi.ResourceClaim) error {
 	now, err := e.Claim(ctx, c.Namespace, c.Name)
@@ -132,6 +137,7 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	if err := e.Store.Create(r); err != nil {
 		return nil, errors.Join(err, e.Store.Remove(r))
 	}
+	e.setUnnoted(r.UID, false)
 	if op.inDoubt {
 		if err := e.Store.Settle(r.UID); err != nil {
 			return nil, errors.Join(err, e.rollBack(op, r))

@@ -92,8 +92,8 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record) erro
 		if r.Steps[i].State == step.Undone {
 			continue
 		}
-		if next != (record.Change{}) {
-			_ = e.Store.Advance(r, next)
+		if next != (record.Change{}) && e.Store.Advance(r, next) != nil {
+			e.setUnnoted(r.UID, true)
 		}
 		op.is("undoes step " + r.Steps[i].String())
 		op.undoes(r)
@@ -113,8 +113,10 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record) erro
 		return err
 	}
 	if err := e.Store.Release(r, next); err != nil {
+		e.setUnnoted(r.UID, true)
 		return err
 	}
+	e.setUnnoted(r.UID, false)
 	e.setRecovering(r, false)
 	return nil
 }
