@@ -720,7 +720,7 @@ func (f *fpgas) cutOff(ctx SpecContext) {
 	claim := onlyClaim(ctx, pod)
 	running(ctx, pod)
 	Expect(f.attribute(1, "afu_id")).To(Equal(openCL))
-	eventuallyEvent(ctx, namespace, "ResourceClaim", claim.Name, "Programmed", "(release): programmed")
+	eventuallyEvent(ctx, namespace, "ResourceClaim", claim.Name, "Programmed", "ClusterFPGABitstream blank, AFU id "+blankAFU)
 	f.end(ctx, pod)
 	eventuallyFree(ctx, f.device(1))
 }
