@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
@@ -208,37 +209,35 @@ func (p *Plugin) readyToBind(ctx context.Context, c *resourceapi.ResourceClaim, 
 	if after == v1alpha1.BindAfterLoaded {
 		return p.prepareClaim(ctx, v, c).Err
 	}
-	if err := p.fpgas.ahead(ctx, c, p.config.Node, v.Find); err != nil {
+	if err := p.fpgas.ahead(ctx, c, p.config.Node, inView(v)); err != nil {
 		return errors.Join(err, p.teller.refused(ctx, c, err))
 	}
 	return nil
 }
 
 // ahead brings the files to the node that a claim will need.
-func (f *fpgas) ahead(
-	ctx context.Context, c *resourceapi.ResourceClaim, node string, find func(device.Kind, string) (device.Device, bool),
-) error {
+func (f *fpgas) ahead(ctx context.Context, c *resourceapi.ResourceClaim, node string, find engine.Find) error {
 	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: node})
 	if err != nil {
 		return err
 	}
-	for i := range allocation.Results {
-		r := &allocation.Results[i]
-		dev, ok := find(device.KindFPGA, r.Device)
-		if !ok || dev.Region == nil || r.AdminAccess || r.Config.FPGA == nil {
-			continue
-		}
-		w, err := f.want(ctx, c, r, &dev)
-		if err != nil {
-			return err
-		}
+	all, err := f.wantedOf(ctx, c, allocation, find)
+	if err != nil {
+		return err
+	}
+	for _, w := range all {
 		for _, p := range w.fetches() {
 			if err := f.artifacts.bring(ctx, &p); err != nil {
-				return fmt.Errorf("request %s, device %s: %w", r.Request, r.Device, err)
+				return fmt.Errorf("device %s: %w", w.device.Name, err)
 			}
 		}
 	}
 	return nil
+}
+
+// inView looks an allocated device up in a view.
+func inView(v *view) engine.Find {
+	return func(r *claim.Result) (device.Device, bool) { return v.Find(r.Kind, r.Device) }
 }
 
 // bindLate marks devices whose pods are bound after the plugin has said that they can be.

@@ -143,7 +143,29 @@ func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 	if err := f.contents.Make(); err != nil {
 		return nil, err
 	}
+	all, err := f.wantedOf(ctx, c, a, find)
+	if err != nil {
+		return nil, err
+	}
 	var fetches, rest []step.Step
+	for _, w := range all {
+		fetched, steps, err := w.steps(ctx, f.programmer)
+		if err != nil {
+			return nil, err
+		}
+		rest = append(rest, steps...)
+		for _, s := range fetched {
+			if !hasStep(fetches, s) {
+				fetches = append(fetches, s)
+			}
+		}
+	}
+	return append(fetches, rest...), nil
+}
+
+// wantedOf is what a claim wants of its regions, in the order of the allocation. Regions that this node does not program are none of them.
+func (f *fpgas) wantedOf(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find engine.Find) ([]*wanted, error) {
+	var all []*wanted
 	for i := range a.Results {
 		r := &a.Results[i]
 		dev, ok := find(r)
@@ -163,18 +185,9 @@ func (f *fpgas) effects(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 		if err != nil {
 			return nil, err
 		}
-		fetched, steps, err := w.steps(ctx, f.programmer)
-		if err != nil {
-			return nil, err
-		}
-		rest = append(rest, steps...)
-		for _, s := range fetched {
-			if !hasStep(fetches, s) {
-				fetches = append(fetches, s)
-			}
-		}
+		all = append(all, w)
 	}
-	return append(fetches, rest...), nil
+	return all, nil
 }
 
 // untouched refuses what would need a region to be written to.

@@ -82,26 +82,7 @@ const suffix = ".bin"
 
 // sweep removes this manager's copies, which only the holder of its lock may.
 func (l *Lease) sweep() error {
-	dir, err := l.host.root.OpenFile(l.firmware, os.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return fmt.Errorf("list the firmware directory: %w", err)
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return fmt.Errorf("list the firmware directory: %w", err)
-	}
-	var errs []error
-	for _, name := range names {
-		digits, ok := strings.CutPrefix(strings.TrimSuffix(name, suffix), l.prefix())
-		if _, err := backend.HexDigest("sha256:" + digits); !ok || err != nil || !strings.HasSuffix(name, suffix) {
-			continue
-		}
-		if err := l.host.root.Remove(path.Join(l.firmware, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove the copy of an image: %w", err))
-		}
-	}
-	return errors.Join(errs...)
+	return backend.SweepCopies(l.host.root, l.firmware, l.prefix(), suffix)
 }
 
 // Load is one image for one chip or region.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,26 +188,7 @@ const suffix = ".xclbin"
 
 // sweep removes this card's copies, which only the holder of its lock may.
 func (l *Lease) sweep() error {
-	dir, err := l.host.copies.Open(".")
-	if err != nil {
-		return fmt.Errorf("list the state directory: %w", err)
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return fmt.Errorf("list the state directory: %w", err)
-	}
-	var errs []error
-	for _, name := range names {
-		digits, ok := strings.CutPrefix(strings.TrimSuffix(name, suffix), l.prefix())
-		if _, err := backend.HexDigest("sha256:" + digits); !ok || err != nil || !strings.HasSuffix(name, suffix) {
-			continue
-		}
-		if err := l.host.copies.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove the copy of an image: %w", err))
-		}
-	}
-	return errors.Join(errs...)
+	return backend.SweepCopies(l.host.copies, ".", l.prefix(), suffix)
 }
 
 // Load is one xclbin for one card.
