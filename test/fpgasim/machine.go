@@ -260,6 +260,9 @@ type Set struct {
 	DriftKHz *int64  `json:"driftKHz,omitempty"`
 	// Rebind binds the device anew: the port is enabled, and nobody has it open.
 	Rebind bool `json:"rebind,omitempty"`
+	// Detached takes the card's physical function away, with its engine. The virtual ones, which all its ports must be released to, stay:
+	// so it looks in a virtual machine that was given only those.
+	Detached bool `json:"detached,omitempty"`
 }
 
 // Event is one thing that was asked of the machine, in order.

@@ -340,6 +340,9 @@ func (s *model) set(change Set) error {
 		p.disables, p.released, p.user, p.busy, p.errors = 0, false, false, 0, 0
 		p.card.state, p.card.status = "unknown", ""
 	}
+	if change.Detached {
+		return s.detach(p.card)
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -186,6 +187,40 @@ func TestVirtualFunctions(t *testing.T) {
 	must(t, host.AssignPort(t.Context(), ports[1]))
 	must(t, host.AssignPort(t.Context(), ports[0]))
 	found(own...)
+}
+
+// TestVirtualFunctionAlone: a virtual function whose physical one is not in this machine, as in a virtual machine, has a port that nobody
+// here can check or program. It is not offered and says why, the other cards are as they were, and nothing is opened, asked or written:
+// neither to find out nor for a claim that has it from before.
+func TestVirtualFunctionAlone(t *testing.T) {
+	const alone = 2
+	s, root := serveFour(t)
+	host, err := dfl.Open(root, dfl.Options{PlainNodes: true, Nodes: SysNodes})
+	must(t, err)
+	defer func() { must(t, host.Close()) }()
+	before := names(inventory(t, root))
+	s.Set(Set{Card: alone, Detached: true})
+	inv := inventory(t, root)
+	want := slices.DeleteFunc(before, func(name string) bool { return name == "intel-0000-5e-00-1-port0" })
+	if diff := cmp.Diff(want, names(inv)); diff != "" || len(want) != 4 {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if len(inv.Problems) != 1 || inv.Problems[0].Subject != "0000:5e:00.1" || inv.Problems[0].Reason != discover.ReasonManagerMissing {
+		t.Errorf("problems %v, want one: 0000:5e:00.1 has no engine", inv.Problems)
+	}
+	at := s.Virtual(alone, 0)
+	lease, err := host.Acquire(t.Context(), dfl.Port{
+		Name: at.Name, Node: at.Node, FMENode: at.FMENode, ID: at.ID, Attributes: at.Attributes, Region: at.Region, Manager: at.Manager,
+		LockFile: filepath.Join(t.TempDir(), "lock"),
+	}, s.Cards[alone].Ports[0].Interface)
+	if !errors.Is(err, os.ErrNotExist) || lease != nil {
+		t.Errorf("got a lease %v and %v, want that there is no engine", lease, err)
+	}
+	for _, e := range s.Trace() {
+		if e.Op != "read" {
+			t.Errorf("more than read: %s", e)
+		}
+	}
 }
 
 // TestTreeRefused: a tree that cannot react as a whole is not served in part.

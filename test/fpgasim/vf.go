@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -117,6 +118,28 @@ func (s *model) moveToVF(c *card, p *port, there bool) {
 		s.tree.link(ctx, name, directory)
 	}
 	s.tree.appear(s, p)
+}
+
+// detach leaves the virtual functions without the physical one.
+func (s *model) detach(c *card) error {
+	if c.Function == "" || slices.ContainsFunc(c.ports, func(p *port) bool { return p.place != p.virtual }) {
+		return fmt.Errorf("card %d is detached while it has ports of its own, want all of them on virtual functions", c.number)
+	}
+	for name, content := range s.files {
+		target, link := strings.CutPrefix(content, "-> ")
+		if link && strings.HasPrefix(path.Join(path.Dir(name), target)+"/", c.Function+"/") {
+			s.tree.remove(name)
+		}
+	}
+	for _, p := range c.ports {
+		s.tree.remove(virtualFunction(c.Function, p.number) + "/physfn")
+	}
+	s.tree.remove(c.Function)
+	s.tree.remove(c.node)
+	if s.tree.dev != "" {
+		_ = os.Remove(filepath.Join(s.tree.dev, path.Base(c.node))) // There may be none.
+	}
+	return nil
 }
 
 // virtualFiles are what a virtual function has of its physical one, but for the identifier that is its own.
