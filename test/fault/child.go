@@ -95,7 +95,7 @@ func (c Child) Run(ctx context.Context, plan Plan) (result Result, err error) {
 	}
 	result.Output = string(output)
 	if result.Log, err = ReadLog(plan.Log); err != nil {
-		return result, fmt.Errorf("the child made no injector from its plan: %w\n%s", errors.Join(err, ended), output)
+		return result, fmt.Errorf("the child made no injector from its plan: %w\n%s", errors.Join(err, ended, ctx.Err()), output)
 	}
 	if ended == nil {
 		return result, nil
@@ -118,7 +118,8 @@ func (c Child) start(ctx context.Context, plan Plan) (output []byte, ended, err 
 		return nil, nil, fmt.Errorf("find the test binary: %w", err)
 	}
 	command := exec.CommandContext(ctx, exe, "-test.run=^"+cmp.Or(c.Test, "TestChild")+"$", "-test.count=1")
-	command.Env = append(os.Environ(), c.Env...)
+	// The race detector of a process that is about to end would wait a second for reports.
+	command.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), c.Env...)
 	command.Env = append(command.Env, planVariable+"="+string(text))
 	command.WaitDelay = 5 * time.Second // for a process that the child left behind with its output
 	output, ended = command.CombinedOutput()

@@ -140,16 +140,29 @@ func TestLate(t *testing.T) {
 
 // TestContextEnds while xbmgmt works: it is not killed, since a card that is half programmed is worse than a late one.
 func TestContextEnds(t *testing.T) {
-	s := newSite(t, Options{Timeout: 300 * time.Millisecond})
+	s := newSite(t, Options{})
 	l := s.acquire()
-	s.script(script{Hang: true})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	s.script(script{Await: true, Image: printed})
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	start := time.Now()
-	_, err := l.Program(ctx, Load{Image: newImage("x"), UUID: wanted})
-	if took := time.Since(start); took < 250*time.Millisecond || backend.KindOf(err) != backend.Unknown {
-		t.Errorf("after %s: %v", took, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := l.Program(ctx, Load{Image: newImage("x"), UUID: wanted})
+		ended <- err
+	}()
+	for deadline := time.Now().Add(30 * time.Second); len(s.calls()) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("xbmgmt was not run")
+		}
 	}
+	cancel()
+	select {
+	case err := <-ended:
+		t.Errorf("not waited for: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	must(t, os.WriteFile(filepath.Join(s.tools, "go"), nil, 0o600))
+	must(t, <-ended)
 }
 
 // TestRefused: xbmgmt is not asked to change anything before all was checked.
