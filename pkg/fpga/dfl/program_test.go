@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
@@ -183,6 +184,29 @@ func TestEnabledLate(t *testing.T) {
 	must(t, err)
 	if got := strings.Count(strings.Join(s.asked(), "\n"), "read afu_id EBUSY"); got != 5 {
 		t.Errorf("afu_id was busy %d times, want 5:\n%s", got, strings.Join(s.asked(), "\n"))
+	}
+}
+
+// leaping is a clock of a process that does not run for an hour after each look at it.
+type leaping struct{ *clocktesting.FakeClock }
+
+func (l leaping) Now() time.Time {
+	l.Step(time.Hour)
+	return l.FakeClock.Now()
+}
+
+// TestSleptThrough: a process that did not run while the port was waited for looks at it before it says that it was in vain.
+func TestSleptThrough(t *testing.T) {
+	s := start(t, oneCard(1), dfl.Options{Clock: leaping{clocktesting.NewFakeClock(time.Unix(0, 0))}})
+	lease := s.acquire(s.port(0))
+	load := dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3}
+	s.fault(fpgasim.Fault{On: fpgasim.OnPR, Busy: 1})
+	_, err := lease.Program(t.Context(), load)
+	must(t, err)
+	s.fault(fpgasim.Fault{On: fpgasim.OnPR, Busy: 2})
+	_, err = lease.Program(t.Context(), load)
+	if !errors.Is(err, dfl.ErrNotEnabled) {
+		t.Errorf("got %v, want that it stayed disabled", err)
 	}
 }
 

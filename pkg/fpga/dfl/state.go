@@ -110,10 +110,12 @@ func (h *Host) status(p Port) string {
 	return text
 }
 
-// readAFU reads the accelerator's id once the port is enabled again, for as long as a port may take.
+// readAFU reads the accelerator's id once the port is enabled again, for as long as a port may take. It looks once more when that is
+// over, since this process may not have run in most of it.
 func (h *Host) readAFU(ctx context.Context, p Port) (string, error) {
 	const first, longest = 2 * time.Millisecond, 250 * time.Millisecond
 	deadline := h.clock.Now().Add(h.settle)
+	last := false
 	for wait := first; ; wait = min(2*wait, longest) {
 		id, err := h.tree.ReadString(path.Join(p.Attributes, "afu_id"))
 		if err == nil && id != "" && strings.Trim(id, "f") == "" {
@@ -122,8 +124,11 @@ func (h *Host) readAFU(ctx context.Context, p Port) (string, error) {
 		if err == nil || !errors.Is(err, unix.EBUSY) {
 			return id, err
 		}
-		if !h.clock.Now().Before(deadline) {
+		if last {
 			return "", fmt.Errorf("%w after %s: %w", ErrNotEnabled, h.settle, err)
+		}
+		if last = !h.clock.Now().Before(deadline); last {
+			continue
 		}
 		if cause := backend.Pause(ctx, h.clock, wait); cause != nil {
 			return "", errors.Join(fmt.Errorf("%w: %w", ErrNotEnabled, err), cause)

@@ -290,16 +290,20 @@ func (c *userClock) await(ctx context.Context, longest time.Duration, mask, want
 	return err
 }
 
-// awaitStatus polls until the bits of mask are those that are wanted.
+// awaitStatus polls until the bits of mask are those that are wanted. It looks once more when the time is over, since this process may
+// not have run in most of it.
 func (c *userClock) awaitStatus(ctx context.Context, longest time.Duration, mask, want uint64) (uint64, error) {
 	deadline := c.host.clock.Now().Add(longest)
-	for {
+	for last := false; ; {
 		status, err := c.host.tree.ReadHex(path.Join(c.port.Attributes, clockStatus))
 		if err != nil || status&mask == want {
 			return status, err
 		}
-		if !c.host.clock.Now().Before(deadline) {
+		if last {
 			return status, fmt.Errorf("%w: %s is %#x after %s", errNoAnswer, clockStatus, status, longest)
+		}
+		if last = !c.host.clock.Now().Before(deadline); last {
+			continue
 		}
 		if err := backend.Pause(ctx, c.host.clock, clockPoll); err != nil {
 			return status, err
