@@ -291,7 +291,7 @@ func TestLockIsHeld(t *testing.T) {
 	if err := l.Happened(xid("a", "79")); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Errorf("got %v", err)
 	}
-	if took := time.Since(begin); took > 2*lockPatience {
+	if took := time.Since(begin); took > 15*lockPatience { // on a busy machine
 		t.Errorf("waited %s", took)
 	}
 	m.is(l, "a", Unhealthy, "Xid79")

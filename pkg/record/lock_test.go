@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -106,50 +107,52 @@ func got(t *testing.T, what string, hold *Hold, err error) {
 }
 
 func TestLockBetweenProcesses(t *testing.T) {
-	s := open(t)
-	kill := otherProcess(t, s, "u1", pool+"/gpu-0", pool+"/gpu-1")
-	defer kill()
-	_, err := s.LockClaim(soon(t), "u1")
-	busy(t, "claim u1", err)
-	if hold, err := s.TryLockClaim("u1"); hold != nil || err != nil {
-		t.Errorf("tried: %v, %v, want neither", hold, err)
-	}
-	_, err = s.LockAll(soon(t))
-	busy(t, "state directory", err)
-	hold, err := s.LockSpecs(t.Context(), true)
-	got(t, "the CDI directory", hold, err)
-
-	other, err := s.LockClaim(t.Context(), "u2")
-	must(t, err)
-	must(t, other.Devices(t.Context(), []string{pool + "/gpu-2"}))
-	busy(t, "device node-1/gpu/gpu-1", other.Devices(soon(t), []string{pool + "/gpu-1"}))
-
-	// A process that dies gives its locks back, however it dies.
-	waiting := make(chan error, 2)
-	go func() { waiting <- other.Devices(t.Context(), []string{pool + "/gpu-1"}) }()
-	go func() {
-		hold, err := s.LockClaim(t.Context(), "u1")
-		if err == nil && !hold.Waited {
-			err = errors.New("did not wait")
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t)
+		kill := otherProcess(t, s, "u1", pool+"/gpu-0", pool+"/gpu-1")
+		defer kill()
+		_, err := s.LockClaim(soon(t), "u1")
+		busy(t, "claim u1", err)
+		if hold, err := s.TryLockClaim("u1"); hold != nil || err != nil {
+			t.Errorf("tried: %v, %v, want neither", hold, err)
 		}
-		waiting <- err
-	}()
-	<-time.After(5 * lockRetry) // both ask at least once while it is locked
-	kill()
-	for range 2 {
-		select {
-		case err := <-waiting:
-			if err != nil {
-				t.Errorf("after the holder died: %v", err)
+		_, err = s.LockAll(soon(t))
+		busy(t, "state directory", err)
+		hold, err := s.LockSpecs(t.Context(), true)
+		got(t, "the CDI directory", hold, err)
+
+		other, err := s.LockClaim(t.Context(), "u2")
+		must(t, err)
+		must(t, other.Devices(t.Context(), []string{pool + "/gpu-2"}))
+		busy(t, "device node-1/gpu/gpu-1", other.Devices(soon(t), []string{pool + "/gpu-1"}))
+
+		// A process that dies gives its locks back, however it dies.
+		waiting := make(chan error, 2)
+		go func() { waiting <- other.Devices(t.Context(), []string{pool + "/gpu-1"}) }()
+		go func() {
+			hold, err := s.LockClaim(t.Context(), "u1")
+			if err == nil && !hold.Waited {
+				err = errors.New("did not wait")
 			}
-		case <-time.After(20 * time.Second):
-			t.Fatal("still locked after the holder died")
+			waiting <- err
+		}()
+		<-time.After(5 * lockRetry) // both ask at least once while it is locked
+		kill()
+		for range 2 {
+			select {
+			case err := <-waiting:
+				if err != nil {
+					t.Errorf("after the holder died: %v", err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("still locked after the holder died")
+			}
 		}
-	}
-	if !other.Waited {
-		t.Error("who waited for a device does not know it")
-	}
-	other.Release()
+		if !other.Waited {
+			t.Error("who waited for a device does not know it")
+		}
+		other.Release()
+	})
 }
 
 // TestLockScopes: what keeps out what.
@@ -289,26 +292,28 @@ func TestManyClaimsAndDevices(t *testing.T) {
 
 // TestLockAfterDestroy: who waited for a lock file that was removed must not believe that it locked anything.
 func TestLockAfterDestroy(t *testing.T) {
-	s := open(t)
-	all, err := s.LockAll(t.Context())
-	must(t, err)
-	waiting := make(chan *Hold)
-	go func() {
-		hold, err := s.LockClaim(t.Context(), "u1")
-		if err != nil || !hold.Waited {
-			t.Errorf("waited %v, %v", hold, err)
-		}
-		waiting <- hold
-	}()
-	<-time.After(5 * lockRetry)
-	must(t, s.Destroy())
-	all.Release()
-	hold := <-waiting
-	_, err = s.LockClaim(soon(t), "u1")
-	busy(t, "claim u1", err)
-	hold.Release()
-	again, err := s.LockClaim(t.Context(), "u1")
-	got(t, "claim u1", again, err)
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t)
+		all, err := s.LockAll(t.Context())
+		must(t, err)
+		waiting := make(chan *Hold)
+		go func() {
+			hold, err := s.LockClaim(t.Context(), "u1")
+			if err != nil || !hold.Waited {
+				t.Errorf("waited %v, %v", hold, err)
+			}
+			waiting <- hold
+		}()
+		<-time.After(5 * lockRetry)
+		must(t, s.Destroy())
+		all.Release()
+		hold := <-waiting
+		_, err = s.LockClaim(soon(t), "u1")
+		busy(t, "claim u1", err)
+		hold.Release()
+		again, err := s.LockClaim(t.Context(), "u1")
+		got(t, "claim u1", again, err)
+	})
 }
 
 // TestLocksWhileDestroying: who locks a file that is removed in the same moment has locked nothing, and knows it.
