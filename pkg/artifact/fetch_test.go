@@ -346,7 +346,7 @@ func TestTakeOver(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "in use by another fetch") {
 		t.Errorf("who waits too long got %v", err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; { // until its 30 000 bytes are written
+	for deadline := time.Now().Add(time.Minute); ; { // until its 30 000 bytes are written
 		info, err := os.Stat(s.path(partialName(blob.Digest, blob.Size)))
 		if err == nil && info.Size() == 30_000 {
 			break

@@ -628,7 +628,7 @@ func TestStall(t *testing.T) {
 			}()
 			<-waiting
 			var err error
-			for deadline := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(time.Minute); err == nil && time.Now().Before(deadline); {
 				select {
 				case err = <-done:
 				case <-time.After(time.Millisecond):
@@ -640,24 +640,54 @@ func TestStall(t *testing.T) {
 	}
 }
 
+// listened is a clock that counts how often somebody began to wait for a registry.
+type listened struct {
+	*clocktesting.FakeClock
+	times *atomic.Int64
+}
+
+func (l listened) AfterFunc(d time.Duration, f func()) clock.Timer {
+	return listenedTimer{l.FakeClock.AfterFunc(d, f), l.times}
+}
+
+type listenedTimer struct {
+	clock.Timer
+	times *atomic.Int64
+}
+
+func (l listenedTimer) Reset(d time.Duration) bool {
+	defer l.times.Add(1)
+	return l.Timer.Reset(d)
+}
+
 // TestSlowIsNotStalled: what sends a little now and then is waited for.
 func TestSlowIsNotStalled(t *testing.T) {
 	h := plainHub(t)
 	layer := blobBytes(8, 40)
 	_, blob := h.push(t, "v1", layer)
+	slow := listened{clocktesting.NewFakeClock(time.Now()), new(atomic.Int64)}
 	h.set(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/blobs/") {
 			return false
 		}
+		w.(http.Flusher).Flush()
+		deadline := time.Now().Add(time.Minute)
 		for i := range layer {
+			for slow.times.Load() <= int64(i) && r.Context().Err() == nil && time.Now().Before(deadline) {
+				time.Sleep(time.Millisecond)
+			}
+			if !time.Now().Before(deadline) {
+				t.Error("nobody waits for the next byte")
+				return true
+			}
+			slow.Step(defaultStall - time.Second)
 			_, _ = w.Write(layer[i : i+1])
 			w.(http.Flusher).Flush()
-			time.Sleep(10 * time.Millisecond)
 		}
 		return true
 	})
 	config := h.quick()
-	config.Stall, config.Tries = 250*time.Millisecond, 1
+	config.Clock, config.Tries = slow, 1
 	got, err := newSource(t, config, h.host()+"/"+repo+":v1").ReadBlob(t.Context(), blob)
 	if err != nil || !bytes.Equal(got, layer) {
 		t.Errorf("got %d bytes, %v", len(got), err)
