@@ -108,7 +108,7 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	select {
 	case value := <-c:
 		return value
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nothing came")
 		panic("unreachable")
 	}

@@ -96,7 +96,7 @@ func (w *ward) start() (stop func()) {
 // until waits for a view.
 func (w *ward) until(what string, is func(*view) bool) *view {
 	w.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		v, changed := w.latest.get()
 		if v != nil && is(v) {
@@ -155,7 +155,7 @@ func TestCountersOfTheKernel(t *testing.T) {
 // wantEvents waits until Events of these types and reasons were made, and no others.
 func (w *ward) wantEvents(want []string) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		var got []string
 		w.mu.Lock()
 		for _, e := range w.events {
@@ -191,7 +191,7 @@ type entryOnDisk struct {
 
 func (w *ward) onDisk(is func(map[string]entryOnDisk) bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		var file struct{ Devices map[string]entryOnDisk }
 		data, err := os.ReadFile(filepath.Join(w.config.StateDir, "health.json"))
 		must(w.t, err)
@@ -438,7 +438,7 @@ func TestRetiredIsLetGo(t *testing.T) {
 	child.says(xidOf(v.devices[0], 79))
 	w.until("an Xid", is(v.devices[0].Name, health.Unhealthy, "Xid79"))
 	w.retired.set(true)
-	for deadline := time.Now().Add(20 * time.Second); len(w.latest.pulse.silent(time.Now().Add(time.Hour))) > 0; {
+	for deadline := time.Now().Add(time.Minute); len(w.latest.pulse.silent(time.Now().Add(time.Hour))) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the devices of a retired node are still watched")
 		}

@@ -399,7 +399,7 @@ func TestWatchRivals(t *testing.T) {
 	defer cancel()
 	eventually := func(what string, is func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !is(); {
+		for deadline := time.Now().Add(time.Minute); !is(); {
 			if time.Now().After(deadline) {
 				t.Fatal(what + " never happened")
 			}

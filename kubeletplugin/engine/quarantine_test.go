@@ -353,7 +353,7 @@ func TestClearOutlivesTheProcess(t *testing.T) {
 // quarantine: nobody would come back to clear them.
 func TestQuarantineBeforeClear(t *testing.T) {
 	s := newSite(t)
-	s.Budget = 20 * time.Millisecond
+	s.Budget = 2 * time.Second // more than half of it must be the undoing's
 	s.prepare(allocated("u1", aDisk("ssd0")))
 	v, g := s.listen(), s.guard("ssd0")
 	inner := s.Quarantine

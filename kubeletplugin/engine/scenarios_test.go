@@ -296,7 +296,7 @@ func TestClaimOfRegions(t *testing.T) {
 	t.Run("a dead port keeps its claim, and everybody else off, until it is bound anew and blank", showDeadPort)
 	t.Run("the card takes longer than a call: the next call finds it done", func(t *testing.T) {
 		g := newRig(t, 1)
-		g.Budget = 100 * time.Millisecond
+		g.Budget = time.Second // in which a try must get as far as the card
 		g.Fault(fpgasim.Fault{On: fpgasim.OnPR, Hold: true})
 		c := allocated("a1", aRegion(card0))
 		for deadline := time.Now().Add(patience); g.programmings() == 0 && time.Now().Before(deadline); {

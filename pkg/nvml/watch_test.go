@@ -79,7 +79,7 @@ func watcher(t *testing.T, mode string) *nvml.Watcher {
 // watched runs a watcher until stop says so of what was received and failed so far.
 func watched(t *testing.T, w *nvml.Watcher, stop func(received []nvml.Message, failed []error) bool) ([]nvml.Message, []error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var mu sync.Mutex
 	var received []nvml.Message
