@@ -138,6 +138,7 @@ func TestMetadataClocks(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel() // each has a machine of its own, and waits for it
 			p := start(t, withParams())
 			params := p.plan(tc.set, p.keep(gbs(shell, nlb3, tc.clocks, 1000)))
 			must(t, p.apply(params))
