@@ -79,16 +79,17 @@ func Stop(file string, sig syscall.Signal, limit time.Duration) error {
 	return fmt.Errorf("process %d still runs %s after %s; use --kill", pid, limit, sig)
 }
 
-// startTime fails for a zombie: it has ended, only its parent has not looked.
+// startTime fails for a zombie: it has ended, only its parent has not looked. One that has another thread lives: while that executes a
+// program in its place, the process shows its first thread, which ended (de_thread in fs/exec.c).
 func startTime(pid int) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", fmt.Errorf("read process %d: %w", pid, err)
 	}
-	// The command name before the last ")" may hold spaces; fields count from 3 after it.
+	// The command name before the last ")" may hold spaces; fields count from 3 after it: the state, the threads at 20, the start at 22.
 	_, rest, _ := cutLast(string(data), ")")
 	fields := strings.Fields(rest)
-	if len(fields) < 20 || fields[0] == "Z" {
+	if len(fields) < 20 || fields[0] == "Z" && fields[17] <= "1" {
 		return "", fmt.Errorf("process %d has ended", pid)
 	}
 	return fields[19], nil
