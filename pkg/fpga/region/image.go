@@ -69,6 +69,11 @@ func (p *Programmer) seal(ctx context.Context, image *Image) (_ *sealed, err err
 	}
 	defer blob.Close()
 	file, err := backend.Seal(&cancellable{ctx, io.NewSectionReader(blob, 0, blob.Size())}, blob.Size(), image.Digest)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return nil, &backend.Error{
+			Kind: backend.Retryable, Device: "the bitstream of " + image.Origin, Op: "copy", Err: cause, Next: backend.NextRetry,
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bitstream of %s %w: %w", image.Origin, ErrImage, err)
 	}

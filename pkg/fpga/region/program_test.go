@@ -488,6 +488,21 @@ func TestHangsTooLong(t *testing.T) {
 	}
 }
 
+// TestEndsWhileCopied: a call that is over while the image is copied says so, and nothing of the image.
+func TestEndsWhileCopied(t *testing.T) {
+	p := start(t, machine(card(1)))
+	program := p.program(ours(), p.image(nlb3))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.asks(nil, func() {
+		err := p.kinds.Apply(ctx, p.step(program))
+		if wants(t, err, context.Canceled, program.Image.Origin); backend.KindOf(err) != backend.Retryable || errors.Is(err, region.ErrImage) {
+			t.Errorf("%v is %s, want retryable, and not the image's fault", err, backend.KindOf(err))
+		}
+	})
+	must(t, p.apply(program))
+}
+
 // TestTimeout: a claim's own limit ends the waiting for a card that others program, and nothing is opened.
 func TestTimeout(t *testing.T) {
 	p := start(t, machine(card(2)))
