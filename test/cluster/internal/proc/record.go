@@ -89,7 +89,7 @@ func startTime(pid int) (string, error) {
 	// The command name before the last ")" may hold spaces; fields count from 3 after it: the state, the threads at 20, the start at 22.
 	_, rest, _ := cutLast(string(data), ")")
 	fields := strings.Fields(rest)
-	if len(fields) < 20 || fields[0] == "Z" && fields[17] <= "1" {
+	if len(fields) < 20 || fields[0] == "Z" && (fields[17] == "0" || fields[17] == "1") {
 		return "", fmt.Errorf("process %d has ended", pid)
 	}
 	return fields[19], nil
