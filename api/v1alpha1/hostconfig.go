@@ -5,7 +5,6 @@ package v1alpha1
 import (
 	"path"
 	"strings"
-	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -92,7 +91,7 @@ func validateMountPath(dir string, at *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(at, dir, "must be absolute: start it with /")}
 	case path.Clean(dir) != dir:
 		return field.ErrorList{field.Invalid(at, dir, "must be clean: no //, no . or .. and no / at the end; use "+path.Clean(dir))}
-	case strings.ContainsFunc(dir, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }):
+	case strings.ContainsFunc(dir, unprintable):
 		return field.ErrorList{field.Invalid(at, dir, "must have printable characters only")}
 	}
 	for _, tree := range reservedTrees() {

@@ -11,7 +11,8 @@ import (
 // configurations are not objects and are not registered.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &AcceleratorNode{}, &AcceleratorNodeList{},
-		&FPGABitstream{}, &FPGABitstreamList{}, &ClusterFPGABitstream{}, &ClusterFPGABitstreamList{})
+		&FPGABitstream{}, &FPGABitstreamList{}, &ClusterFPGABitstream{}, &ClusterFPGABitstreamList{},
+		&DevicePreset{}, &DevicePresetList{}, &ClusterDevicePreset{}, &ClusterDevicePresetList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }
