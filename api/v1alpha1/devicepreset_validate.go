@@ -62,7 +62,7 @@ func (r *PresetRules) validate(path *field.Path, cluster bool) field.ErrorList {
 	}
 	faults = append(faults, validateSelector(r.PodSelector, path.Child("podSelector"))...)
 	for i := range r.Env {
-		faults = append(faults, r.Env[i].validate(path.Child("env").Index(i))...)
+		faults = append(faults, r.Env[i].Validate(path.Child("env").Index(i))...)
 	}
 	for i := range r.EnvFrom {
 		faults = append(faults, r.EnvFrom[i].validate(path.Child("envFrom").Index(i))...)
@@ -129,7 +129,8 @@ func modeOrSet(mode EnvMode) EnvMode {
 	return mode
 }
 
-func (e *PresetEnv) validate(path *field.Path) field.ErrorList {
+// Validate reports every fault of the variable below path.
+func (e *PresetEnv) Validate(path *field.Path) field.ErrorList {
 	faults := validateEnvName(e.Name, path.Child("name"))
 	if (e.Value == nil) == (e.ValueFrom == nil) {
 		faults = append(faults, field.Required(path, "set exactly one of value and valueFrom"))

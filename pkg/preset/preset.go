@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preset
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// Preset is a DevicePreset or a ClusterDevicePreset.
+type Preset struct {
+	// Namespace is empty for a ClusterDevicePreset.
+	Namespace  string
+	Name       string
+	Generation int64
+	Created    time.Time
+	Rules      v1alpha1.PresetRules
+	// NamespaceSelector and DeviceNodes are a ClusterDevicePreset's.
+	NamespaceSelector *metav1.LabelSelector
+	DeviceNodes       []v1alpha1.PresetDeviceNode
+	faults            field.ErrorList
+}
+
+// Of takes what counts of a DevicePreset.
+func Of(p *v1alpha1.DevicePreset) Preset {
+	return Preset{
+		Namespace: p.Namespace, Name: p.Name, Generation: p.Generation, Created: p.CreationTimestamp.Time, Rules: p.Spec.PresetRules,
+		faults: p.Spec.Validate(field.NewPath("spec")),
+	}
+}
+
+// OfCluster takes what counts of a ClusterDevicePreset.
+func OfCluster(p *v1alpha1.ClusterDevicePreset) Preset {
+	return Preset{
+		Name: p.Name, Generation: p.Generation, Created: p.CreationTimestamp.Time, Rules: p.Spec.PresetRules,
+		NamespaceSelector: p.Spec.NamespaceSelector, DeviceNodes: p.Spec.DeviceNodes, faults: p.Spec.Validate(field.NewPath("spec")),
+	}
+}
+
+// Origin says which preset, as it was then, something is from.
+type Origin struct {
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+	Generation int64  `json:"generation"`
+}
+
+// String is for people: "ClusterDevicePreset nvidia" or "DevicePreset team/debug".
+func (o Origin) String() string {
+	if o.Namespace == "" {
+		return "ClusterDevicePreset " + o.Name
+	}
+	return "DevicePreset " + o.Namespace + "/" + o.Name
+}
+
+func (p *Preset) origin() Origin {
+	return Origin{Namespace: p.Namespace, Name: p.Name, Generation: p.Generation}
+}
+
+// inOrder returns the presets in the order of application, in which a later one wins: those of the cluster first, then by priority, age
+// and name.
+func inOrder(presets []Preset) []*Preset {
+	out := make([]*Preset, len(presets))
+	for i := range presets {
+		out[i] = &presets[i]
+	}
+	slices.SortStableFunc(out, func(a, b *Preset) int {
+		return cmp.Or(
+			cmp.Compare(min(len(a.Namespace), 1), min(len(b.Namespace), 1)),
+			cmp.Compare(a.Rules.Priority, b.Rules.Priority),
+			a.Created.Compare(b.Created),
+			cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+	return out
+}
