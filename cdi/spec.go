@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -61,12 +62,11 @@ func Common(edits device.Edits) (Spec, error) {
 // validate refuses what the runtime's library accepts while a spec is made and not when it is read, or understands otherwise: it
 // reads JSON as YAML, which has no control characters, and encoding/json replaces bytes that are not UTF-8.
 func validate(edits device.Edits) error {
-	if len(edits.Nodes)+len(edits.Mounts) == 0 {
+	if edits.Empty() {
 		return errors.New("no container edits: a CDI spec cannot give a container nothing")
 	}
 	var faults []error
 	check := func(what, path string) {
-		odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }
 		if !filepath.IsAbs(path) || strings.ContainsFunc(path, odd) {
 			faults = append(faults, fmt.Errorf("%s %q: want an absolute path of printable characters", what, path))
 		}
@@ -78,8 +78,23 @@ func validate(edits device.Edits) error {
 		check("host directory", m.HostPath)
 		check("mount path", m.ContainerPath)
 	}
+	for _, h := range edits.Hooks {
+		check("hook", h.Path)
+		if i := slices.IndexFunc(h.Args, func(arg string) bool { return strings.ContainsFunc(arg, odd) }); i >= 0 {
+			faults = append(faults, fmt.Errorf("argument %d of hook %s, %q: want printable characters", i, h.Path, h.Args[i]))
+		}
+	}
+	for _, e := range edits.Env {
+		name, value, ok := strings.Cut(e, "=")
+		text := strings.NewReplacer("\n", "", "\t", "").Replace(value)
+		if !ok || name == "" || strings.ContainsFunc(name, odd) || strings.ContainsFunc(text, odd) {
+			faults = append(faults, fmt.Errorf("variable %q: want NAME=VALUE of printable characters, tabs and line feeds", e))
+		}
+	}
 	return errors.Join(faults...)
 }
+
+func odd(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }
 
 // render validates a spec with the runtime's own library and writes it at the lowest version that its fields need, since an older
 // runtime refuses a newer version whatever the content.
@@ -124,9 +139,20 @@ func translate(edits device.Edits) specs.ContainerEdits {
 		if m.ReadOnly {
 			access = "ro"
 		}
+		bind, propagation := "rbind", "rprivate"
+		if m.Alone {
+			bind = "bind"
+		}
+		if m.Follows {
+			propagation = "rslave"
+		}
 		out.Mounts = append(out.Mounts, &specs.Mount{
-			HostPath: m.HostPath, ContainerPath: m.ContainerPath, Options: []string{access, "nosuid", "nodev", "rbind", "rprivate"},
+			HostPath: m.HostPath, ContainerPath: m.ContainerPath, Options: []string{access, "nosuid", "nodev", bind, propagation},
 		})
+	}
+	out.Env = append(out.Env, edits.Env...)
+	for _, h := range edits.Hooks {
+		out.Hooks = append(out.Hooks, &specs.Hook{HookName: cdiapi.CreateContainerHook, Path: h.Path, Args: h.Args})
 	}
 	return out
 }

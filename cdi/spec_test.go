@@ -8,7 +8,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -37,6 +37,14 @@ func cases() map[string]device.Edits {
 		"both": {
 			Nodes:  []device.Node{{Path: "/dev/kfd", Major: 234, Minor: 0, Permissions: "rw"}},
 			Mounts: []device.Mount{{HostPath: "/opt/rocm", ContainerPath: "/opt/rocm", ReadOnly: true}},
+		},
+		"preset": {
+			Mounts: []device.Mount{
+				{HostPath: "/mnt/shared", ContainerPath: "/mnt/shared", ReadOnly: true, Follows: true},
+				{HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, Alone: true},
+			},
+			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296", "GREETING=a \"b\" = $c\n\td: [e] # f"},
+			Hooks: []device.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig", "--dir", "/usr/local/fettle/lib"}}},
 		},
 	}
 }
@@ -131,6 +139,11 @@ func TestRefused(t *testing.T) {
 		"control character":   {Mounts: []device.Mount{{HostPath: "/mnt/a\x7fb", ContainerPath: "/x"}}},
 		"not UTF-8":           {Mounts: []device.Mount{{HostPath: "/mnt/\xff", ContainerPath: "/x"}}},
 		"mount to nowhere":    {Mounts: []device.Mount{{HostPath: "/x"}}},
+		"no name":             {Env: []string{"=value"}},
+		"no value":            {Env: []string{"NAME"}},
+		"odd value":           {Env: []string{"NAME=a\x00b"}},
+		"relative hook":       {Hooks: []device.Hook{{Path: "fettle-hook", Args: []string{"fettle-hook"}}}},
+		"odd argument":        {Hooks: []device.Hook{{Path: "/fettle-hook", Args: []string{"fettle-hook", "a\nb"}}}},
 	}
 	for name, edits := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -182,8 +195,18 @@ func checkInjected(t *testing.T, name string, edits device.Edits, container *oci
 		got.Nodes[i].Permissions = rule.Access
 	}
 	for _, m := range container.Mounts {
-		readOnly := strings.Contains(strings.Join(m.Options, ","), "ro,")
-		got.Mounts = append(got.Mounts, device.Mount{HostPath: m.Source, ContainerPath: m.Destination, ReadOnly: readOnly})
+		got.Mounts = append(got.Mounts, device.Mount{
+			HostPath: m.Source, ContainerPath: m.Destination, ReadOnly: slices.Contains(m.Options, "ro"),
+			Alone: slices.Contains(m.Options, "bind"), Follows: slices.Contains(m.Options, "rslave"),
+		})
+	}
+	if container.Process != nil {
+		got.Env = container.Process.Env
+	}
+	if container.Hooks != nil {
+		for _, h := range container.Hooks.CreateContainer {
+			got.Hooks = append(got.Hooks, device.Hook{Path: h.Path, Args: h.Args})
+		}
 	}
 	if diff := cmp.Diff(edits, got); diff != "" {
 		t.Errorf("%s: container (-want +got):\n%s", name, diff)
@@ -192,13 +215,15 @@ func checkInjected(t *testing.T, name string, edits device.Edits, container *oci
 
 // FuzzCommon: whatever the paths are, a spec is refused or its file name is safe and the runtime's library can read it.
 func FuzzCommon(f *testing.F) {
-	f.Add("/dev/nvidia0", int64(195), int64(0), "rw", "/mnt/disks/ssd0", "/mnt/localssd/ssd0", false)
-	f.Add("", int64(-1), int64(1<<40), "", "relative", "../..", true)
-	f.Add("/dev/\xff\n", int64(0), int64(0), "m", "/\x00", "/dev", true)
-	f.Fuzz(func(t *testing.T, path string, major, minor int64, permissions, from, to string, readOnly bool) {
+	f.Add("/dev/nvidia0", int64(195), int64(0), "rw", "/mnt/disks/ssd0", "/mnt/localssd/ssd0", false, "A=b", "--dir")
+	f.Add("", int64(-1), int64(1<<40), "", "relative", "../..", true, "A", "")
+	f.Add("/dev/\xff\n", int64(0), int64(0), "m", "/\x00", "/dev", true, "A=\n: #", "\u2028")
+	f.Fuzz(func(t *testing.T, path string, major, minor int64, permissions, from, to string, readOnly bool, env, arg string) {
 		spec, err := Common(device.Edits{
 			Nodes:  []device.Node{{Path: path, Major: major, Minor: minor, Permissions: permissions}},
 			Mounts: []device.Mount{{HostPath: from, ContainerPath: to, ReadOnly: readOnly}},
+			Env:    []string{env},
+			Hooks:  []device.Hook{{Path: from, Args: []string{arg}}},
 		})
 		if err != nil {
 			return
@@ -214,8 +239,12 @@ func FuzzCommon(f *testing.F) {
 		if err := os.WriteFile(file, spec.Content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := cdiapi.ReadSpec(file, 0); err != nil {
-			t.Errorf("the library refuses %s: %v", spec.Content, err)
+		read, err := cdiapi.ReadSpec(file, 0)
+		if err != nil {
+			t.Fatalf("the library refuses %s: %v", spec.Content, err)
+		}
+		if got := read.Devices[0].ContainerEdits; got.Env[0] != env || got.Hooks[0].Args[0] != arg || got.Mounts[0].HostPath != from {
+			t.Errorf("the library reads %q, %q and %q of %s", got.Env[0], got.Hooks[0].Args[0], got.Mounts[0].HostPath, spec.Content)
 		}
 	})
 }

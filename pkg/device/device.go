@@ -91,6 +91,21 @@ type DFLRegion struct {
 type Edits struct {
 	Nodes  []Node  `json:"nodes,omitempty"`
 	Mounts []Mount `json:"mounts,omitempty"`
+	// Env are NAME=VALUE. They replace what the image and the pod set.
+	Env []string `json:"env,omitempty"`
+	// Hooks run in their order, before the container's program.
+	Hooks []Hook `json:"hooks,omitempty"`
+}
+
+// Empty says that there is nothing to edit.
+func (e *Edits) Empty() bool { return len(e.Nodes)+len(e.Mounts)+len(e.Env)+len(e.Hooks) == 0 }
+
+// Hook is a program of the host that the runtime runs in the container's namespaces, with the container's root as it will be and the
+// host's still in reach (createContainer of the OCI runtime specification).
+type Hook struct {
+	// Path is the program's on the host, Args those of its command line, the first its name.
+	Path string   `json:"path"`
+	Args []string `json:"args"`
 }
 
 // Node is a character device node made inside the container. The numbers come from the host tree's dev attribute (or
@@ -104,9 +119,13 @@ type Node struct {
 	Permissions string `json:"permissions"`
 }
 
-// Mount is a bind mount of a host directory.
+// Mount is a bind mount of a directory or file of the host.
 type Mount struct {
 	HostPath      string `json:"hostPath"`
 	ContainerPath string `json:"containerPath"`
 	ReadOnly      bool   `json:"readOnly,omitempty"`
+	// Alone leaves out what is mounted below it on the host.
+	Alone bool `json:"alone,omitempty"`
+	// Follows has the container see what is mounted below it on the host later.
+	Follows bool `json:"follows,omitempty"`
 }
