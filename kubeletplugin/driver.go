@@ -102,6 +102,9 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 		if d.CDIDevice != "" {
 			answer.CDIDeviceIDs = []string{d.CDIDevice}
 		}
+		if d.Preset != nil {
+			answer.CDIDeviceIDs = append(answer.CDIDeviceIDs, d.Preset.CDIDevice)
+		}
 		if d.ShareID != "" {
 			answer.ShareID = new(types.UID(d.ShareID))
 		}

@@ -50,21 +50,17 @@ func (e *Engine) verify(ctx context.Context, r *record.Record) error {
 // restore writes the shared specs of a record anew where they are not there.
 func (e *Engine) restore(ctx context.Context, r *record.Record) error {
 	var missing []cdi.Spec
-	for i := range r.Devices {
-		d := &r.Devices[i]
-		if own(d.CDIDevice) || d.CDIDevice == "" {
-			continue
-		}
-		spec, err := cdi.Common(d.Edits)
+	for _, promised := range shared(r) {
+		spec, err := cdi.Common(*promised.edits)
 		if err != nil {
 			return err
 		}
 		switch {
-		case spec.Device == d.CDIDevice:
+		case spec.Device == promised.name:
 			missing = append(missing, spec)
-		case !e.Specs.Has(d.CDIDevice):
+		case !e.Specs.Has(promised.name):
 			return fmt.Errorf("CDI spec %s of claim %s/%s is gone and this version of Fettle would write it as %s: restart the pod",
-				d.CDIDevice, r.Namespace, r.Name, spec.Device)
+				promised.name, r.Namespace, r.Name, spec.Device)
 		}
 	}
 	return e.ensure(ctx, missing)
@@ -79,6 +75,9 @@ func (e *Engine) sameAnswer(old, planned *record.Record) bool {
 		}
 		if was.CDIDevice != is.CDIDevice && (was.CDIDevice == "" || own(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
 			return false // of another version of Fettle, and its file is gone
+		}
+		if was.Preset != nil && (is.Preset == nil || was.Preset.CDIDevice != is.Preset.CDIDevice) {
+			return false
 		}
 	}
 	return true

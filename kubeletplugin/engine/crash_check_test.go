@@ -129,8 +129,10 @@ func (w *world) effective(r *record.Record) error {
 		if r.Devices[i].Kind() == device.KindFPGA {
 			errs = append(errs, w.loadedFor(r.UID, r.Devices[i].Name))
 		}
-		if name := r.Devices[i].CDIDevice; !own(name) && !w.engine.Specs.Has(name) {
-			errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, name))
+	}
+	for _, promised := range shared(r) {
+		if !w.engine.Specs.Has(promised.name) {
+			errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, promised.name))
 		}
 	}
 	return errors.Join(errs...)

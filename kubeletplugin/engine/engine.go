@@ -10,6 +10,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -39,6 +40,11 @@ type Config struct {
 	// Effects decides what a claim's devices need beside their edits, as steps in the order they are applied. It changes nothing, and is
 	// asked when a claim is prepared for the first time in a boot. Nil: nothing.
 	Effects func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find Find) ([]step.Step, error)
+	// Presets decides what presets add for each request of a claim, by the request without the alternative. Siblings are the claims that
+	// came with it, given what was decided for it in an earlier boot: that holds, only the host's files are looked up anew. It changes
+	// nothing. Nil: there are no presets.
+	Presets func(ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
+		given map[string]json.RawMessage) (map[string]Preset, error)
 	// Remains are the steps that a claim whose record is lost may have had for a device, so that they can be undone. Nil: none.
 	Remains func(ctx context.Context, uid string, dev device.Device) ([]step.Step, error)
 	// Orphans are devices that a claim left in an unknown state when its record went, as where the device itself was gone then. Nil: none.
@@ -57,6 +63,13 @@ type Config struct {
 	Budget time.Duration
 	// Report tells people and metrics what happened outside of kubelet's calls. It must not block.
 	Report func(ctx context.Context, i Incident)
+}
+
+// Preset is what presets add for one request.
+type Preset struct {
+	Edits device.Edits
+	// Given is the decision that the edits are from.
+	Given json.RawMessage
 }
 
 // Find looks a result's device up.

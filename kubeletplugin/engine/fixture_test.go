@@ -84,6 +84,7 @@ type place struct {
 	apiErr    error
 	asked     int
 	incidents []Incident
+	decisions resolved
 }
 
 // site is one engine at the place.
@@ -125,7 +126,7 @@ func (p *place) newEngine() *site {
 		Node: testNode, HostRoot: p.dir, BootID: p.clock.BootID(), Store: store, Specs: specs,
 		Kinds:   step.Kinds{hostdir.StepKind: hostdir.Kind(p.dir, hostdir.OpenRoot), cdi.StepKind: specs.Kind()},
 		Machine: p.seen, Claim: p.get, KubeletState: filepath.Join(p.dir, "dra_manager_state"), Uptime: p.clock.SinceBoot,
-		Budget: patience, Report: p.note,
+		Budget: patience, Report: p.note, Presets: p.resolve,
 	})
 	p.t.Cleanup(e.Stop)
 	return &site{Engine: e, place: p}
@@ -282,6 +283,9 @@ func (s *site) isWhole(r *record.Record) {
 	for i := range r.Devices {
 		if !s.defined(r.UID, r.Devices[i].CDIDevice) {
 			s.t.Errorf("kubelet is told of %s, which is not there", r.Devices[i].CDIDevice)
+		}
+		if preset := r.Devices[i].Preset; preset != nil && !s.defined(r.UID, preset.CDIDevice) {
+			s.t.Errorf("kubelet is told of the preset %s, which is not there", preset.CDIDevice)
 		}
 	}
 }

@@ -60,10 +60,8 @@ func files(r *record.Record) []string {
 			out = append(out, r.Steps[i].Target)
 		}
 	}
-	for i := range r.Devices {
-		if name := r.Devices[i].CDIDevice; name != "" && !own(name) {
-			out = append(out, cdi.FileOf(name))
-		}
+	for _, promised := range shared(r) {
+		out = append(out, cdi.FileOf(promised.name))
 	}
 	return out
 }

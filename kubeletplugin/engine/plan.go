@@ -35,7 +35,8 @@ type plan struct {
 
 // plan decides everything and changes nothing. A step of the claim's earlier record stays as it was recorded: it remembers what was
 // there before.
-func (e *Engine) plan(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record) (plan, error) {
+func (e *Engine) plan(ctx context.Context, in asked, old *record.Record) (plan, error) {
+	c, a := in.claim, in.allocation
 	r := &record.Record{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), BootID: e.BootID}
 	p := plan{record: r}
 	machine := e.Machine()
@@ -78,6 +79,9 @@ func (e *Engine) plan(ctx context.Context, c *resourceapi.ResourceClaim, a claim
 				return plan{}, err
 			}
 		}
+	}
+	if err := e.presets(ctx, &p, in, old); err != nil {
+		return plan{}, err
 	}
 	if err := e.effects(ctx, r, c, a, old); err != nil {
 		return plan{}, err

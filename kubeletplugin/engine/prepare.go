@@ -28,8 +28,10 @@ var ErrChanged = errors.New("changed while its Prepare waited: kubelet asks agai
 
 // Prepare gives a claim its devices and returns what kubelet must know. It may be called again at any time: a claim that holds the
 // same devices since this boot is answered from its record, once what the record promises was seen to be there. A *PendingError says
-// that it goes on without the caller.
-func (e *Engine) Prepare(ctx context.Context, c *resourceapi.ResourceClaim, arrived record.Moment) (*record.Record, error) {
+// that it goes on without the caller. Siblings are the other claims of its pod that came in the same call.
+func (e *Engine) Prepare(
+	ctx context.Context, c *resourceapi.ResourceClaim, arrived record.Moment, siblings ...*resourceapi.ResourceClaim,
+) (*record.Record, error) {
 	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: e.Node})
 	if err != nil {
 		return nil, err
@@ -37,11 +39,19 @@ func (e *Engine) Prepare(ctx context.Context, c *resourceapi.ResourceClaim, arri
 	accept := func(op *operation) bool { return holds(op.record, allocation) }
 	//nolint:contextcheck // the work has its operation's context, which outlives the call's
 	return e.do(ctx, string(c.UID), preparing, accept, func(op *operation) (*record.Record, error) {
-		return e.prepare(op, c, allocation, arrived)
+		return e.prepare(op, asked{c, siblings, allocation}, arrived)
 	})
 }
 
-func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Allocation, arrived record.Moment) (*record.Record, error) {
+// asked is what a Prepare is for.
+type asked struct {
+	claim      *resourceapi.ResourceClaim
+	siblings   []*resourceapi.ResourceClaim
+	allocation claim.Allocation
+}
+
+func (e *Engine) prepare(op *operation, in asked, arrived record.Moment) (*record.Record, error) {
+	a := in.allocation
 	hold, old, err := e.lock(op.ctx, op, op.uid, append(deviceNames(a), e.cards(a)...))
 	if err != nil {
 		return nil, err
@@ -51,7 +61,7 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 		return nil, err
 	}
 	if hold.Waited || e.Uptime()-arrived.Since > freshFor {
-		if err := e.checkUnchanged(op.ctx, c); err != nil {
+		if err := e.checkUnchanged(op.ctx, in.claim); err != nil {
 			return nil, err
 		}
 	}
@@ -69,14 +79,14 @@ func (e *Engine) prepare(op *operation, c *resourceapi.ResourceClaim, a claim.Al
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
 		}
 	}
-	planned, err := e.plan(op.ctx, c, a, old)
+	planned, err := e.plan(op.ctx, in, old)
 	if err != nil {
 		return nil, err
 	}
 	if old == nil {
 		return e.start(op, planned)
 	}
-	return e.goOn(op, c, a, old, planned)
+	return e.goOn(op, in, old, planned)
 }
 
 // leaveOthers gives back what a claim holds whose record is lost, where that is not what it is to have now: another pod had it. If it
@@ -94,14 +104,12 @@ func (e *Engine) leaveOthers(op *operation, a claim.Allocation) error {
 }
 
 // goOn prepares a claim that has a record already, for the devices that it has now.
-func (e *Engine) goOn(
-	op *operation, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record, planned plan,
-) (*record.Record, error) {
+func (e *Engine) goOn(op *operation, in asked, old *record.Record, planned plan) (*record.Record, error) {
 	switch {
 	case old.Phase == record.Intended && old.BootID == e.BootID && e.sameAnswer(old, planned.record):
 		return e.resume(op, old, planned)
 	case old.Phase == record.Intended:
-		return e.startAnew(op, c, a, old)
+		return e.startAnew(op, in, old)
 	case old.BootID != e.BootID || !e.sameAnswer(old, planned.record):
 		return e.renew(op, old, planned)
 	case old.Phase == record.Renewing:
@@ -150,11 +158,11 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 }
 
 // startAnew undoes an attempt of an earlier boot, or for numbers that a device no longer has, and begins again: nobody was told of it.
-func (e *Engine) startAnew(op *operation, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record) (*record.Record, error) {
+func (e *Engine) startAnew(op *operation, in asked, old *record.Record) (*record.Record, error) {
 	if err := e.release(op, old); err != nil {
 		return nil, fmt.Errorf("undo an earlier attempt: %w", err)
 	}
-	planned, err := e.plan(op.ctx, c, a, nil)
+	planned, err := e.plan(op.ctx, in, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func TestChecksumOutlivesNewFields(t *testing.T) {
 	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
 	first := s.prepare(c)
 	s.rewriteRecord("u1", func(head, body map[string]any) {
-		head["format"] = 3
+		head["format"] = record.FormatVersion + 1
 		body["priority"] = map[string]any{"of": "a later release"}
 		body["devices"].([]any)[0].(map[string]any)["lane"] = 4
 	})

@@ -82,10 +82,8 @@ func (e *Engine) named() (map[string]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range r.Devices {
-			if name := r.Devices[i].CDIDevice; name != "" {
-				named[cdi.FileOf(name)] = true
-			}
+		for _, promised := range shared(r) {
+			named[cdi.FileOf(promised.name)] = true
 		}
 	}
 	return named, nil

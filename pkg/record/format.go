@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -24,14 +25,22 @@ import (
 // Behind them is room for the changes to come: zeros, as many as there are, which say nothing. A change that is written into it makes
 // the file no longer, and so is durable at the cost of its own bytes.
 //
-// Version 1 was a single JSON object with the member "version", rewritten at each change.
+// Version 1 was a single JSON object with the member "version", rewritten at each change. Version 3 has presets; a record without any is
+// still written as version 2, so that an older plugin can serve its claim.
 const (
-	// FormatVersion is the version that this package writes.
-	FormatVersion = 2
-	// readerVersion is the oldest version whose reader understands what this package writes. A reader of that version ignores
-	// members that it does not know; what an older plugin must not ignore raises this number.
-	readerVersion = 2
+	// FormatVersion is the newest version that this package writes.
+	FormatVersion = 3
+	// plainVersion is that of a record without presets. It is also the oldest version whose reader understands it: a reader ignores
+	// members that it does not know, so what an older plugin must not ignore raises the number.
+	plainVersion = 2
 )
+
+func (r *Record) version() int {
+	if slices.ContainsFunc(r.Devices, func(d Device) bool { return d.Preset != nil }) {
+		return FormatVersion
+	}
+	return plainVersion
+}
 
 // ErrForeign is returned for a file that only a newer version of Fettle understands. The claim and its devices are left alone.
 var ErrForeign = errors.New("was written by a newer Fettle: upgrade this node's plugin again")
@@ -66,7 +75,7 @@ func frame(h head, body any) ([]byte, error) {
 
 // encode is a new file's content.
 func encode(r *Record) ([]byte, error) {
-	data, err := frame(head{Format: FormatVersion, Reader: readerVersion}, r)
+	data, err := frame(head{Format: r.version(), Reader: r.version()}, r)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}

@@ -22,6 +22,7 @@ import (
 const (
 	goldenVersion1 = "testdata/format-1.json"
 	goldenVersion2 = "testdata/format-2.json"
+	goldenVersion3 = "testdata/format-3.json"
 )
 
 func read(t testing.TB, name string) []byte {
@@ -103,6 +104,43 @@ func version1() *Record {
 			Step:  step.Step{Kind: "host.scratch", Target: "/mnt/disks/ssd0", Params: []byte(`{"path":"/mnt/disks/ssd0"}`)},
 			State: step.Done,
 		}},
+	}
+}
+
+// TestFormatVersion3 holds the bytes of a record with presets, which an older plugin must leave alone: it would forget their files.
+func TestFormatVersion3(t *testing.T) {
+	r := version1()
+	r.Phase, r.Steps[0].State = Intended, step.Intended
+	r.Devices[0].Preset = &Preset{
+		CDIDevice: "fettle.dev/common=x00112233445566778899aabbccddeeff",
+		Edits: device.Edits{
+			Mounts: []device.Mount{{
+				HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, Alone: true,
+			}},
+			Env:    []string{"CUDA_CACHE_MAXSIZE=4294967296"},
+			Hooks:  []device.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},
+		},
+		Given: []byte(`{"request":"gpu","presets":[{"name":"nvidia","generation":3}]}`),
+	}
+	got, err := encode(r)
+	must(t, err)
+	if *update {
+		must(t, os.WriteFile(goldenVersion3, got, 0o644))
+	}
+	want := read(t, goldenVersion3)
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("format (-want +got):\n%s", diff)
+	}
+	back, err := decode(want, fullUID)
+	must(t, err)
+	same(t, "read", r, back)
+	for _, version := range []string{"2", "4"} { // of what wrote presets without raising the reader's version, and of a later release
+		odd := bytes.ReplaceAll(want, []byte(`"format":3`), []byte(`"format":`+version))
+		if back, err = decode(odd, fullUID); err != nil {
+			t.Errorf("format %s for a reader of 3: %v", version, err)
+		} else {
+			same(t, "read as "+version, r, back)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@
 package record
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -63,6 +64,17 @@ type Device struct {
 	// CDIDevice is the qualified CDI device name that kubelet was told. What it means must not change while the record lives.
 	CDIDevice string       `json:"cdiDevice"`
 	Edits     device.Edits `json:"edits"`
+	// Preset is what presets add for the device's request. The first device of a request has it.
+	Preset *Preset `json:"preset,omitempty"`
+}
+
+// Preset is what presets add to what the devices of a request are.
+type Preset struct {
+	// CDIDevice is as that of a Device.
+	CDIDevice string       `json:"cdiDevice"`
+	Edits     device.Edits `json:"edits"`
+	// Given is what was decided, in the words of who did. In a later boot it holds still, while files of the host may be others.
+	Given json.RawMessage `json:"given,omitempty"`
 }
 
 // Phase is how far a claim is.
