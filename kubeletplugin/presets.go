@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/preset"
+)
+
+var (
+	// errPresetsUnread is about presets that were not read yet: without them a pod would start that lacks what they give.
+	errPresetsUnread = errors.New("presets were not read from the API server yet: kubelet tries again")
+	// errPresetUnmet is about what a preset gives and the node or the cluster does not have.
+	errPresetUnmet = errors.New("a preset cannot be applied")
+)
+
+// presets decides what presets give to the claims of this node.
+type presets struct {
+	kube    kubernetes.Interface
+	dynamic dynamic.Interface
+	latest  *latest
+	// namespace is the driver's, where the ConfigMaps of cluster-wide presets are.
+	namespace string
+	// realise looks up on the node what was decided.
+	realise func(preset.Request) (engine.Preset, error)
+	// refused tells what was meant for a claim and not applied. It must not block.
+	refused func(ctx context.Context, c *resourceapi.ResourceClaim, r preset.Refusal)
+
+	conditions preset.Conditions
+	// ofNamespaces and ofCluster are what the API server has. synced says that they were read.
+	ofNamespaces, ofCluster cache.Store
+	synced                  func() bool
+}
+
+// watch follows both kinds until ctx ends; stopped waits for that.
+func (p *presets) watch(ctx context.Context) (stopped func()) {
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(p.dynamic, 0)
+	ofNamespaces := factory.ForResource(v1alpha1.GroupVersion.WithResource("devicepresets")).Informer()
+	ofCluster := factory.ForResource(v1alpha1.GroupVersion.WithResource("clusterdevicepresets")).Informer()
+	p.ofNamespaces, p.ofCluster = ofNamespaces.GetStore(), ofCluster.GetStore()
+	p.synced = func() bool { return ofNamespaces.HasSynced() && ofCluster.HasSynced() }
+	factory.Start(ctx.Done())
+	return factory.Shutdown
+}
+
+// decide is the engine's Presets.
+func (p *presets) decide(
+	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim, given map[string]json.RawMessage,
+) (map[string]engine.Preset, error) {
+	if given != nil {
+		return p.again(given)
+	}
+	if p.synced == nil || !p.synced() {
+		return nil, errPresetsUnread
+	}
+	all, err := p.all(c.Namespace)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	in, err := p.input(ctx, c, siblings, all)
+	if err != nil {
+		return nil, err
+	}
+	configMaps := configMaps{ctx: ctx, kube: p.kube, found: map[[2]string]map[string]string{}}
+	in.ConfigMap = configMaps.get
+	resolution := preset.Resolve(ctx, in, &p.conditions)
+	if configMaps.err != nil {
+		return nil, configMaps.err
+	}
+	return p.take(ctx, c, &resolution)
+}
+
+// take realises what a resolution has for one claim, and tells what it was refused.
+func (p *presets) take(ctx context.Context, c *resourceapi.ResourceClaim, resolution *preset.Resolution) (map[string]engine.Preset, error) {
+	for _, r := range resolution.Refusals {
+		if r.Claim == c.Name {
+			p.refused(ctx, c, r)
+		}
+	}
+	var errs []error
+	for _, m := range resolution.Missing {
+		if m.Claim == c.Name {
+			errs = append(errs, fmt.Errorf("%w: %s, %s: %s", errPresetUnmet, m.From, m.Field, m.Message))
+		}
+	}
+	out := map[string]engine.Preset{}
+	for _, r := range resolution.Requests {
+		if r.Claim != c.Name || len(errs) > 0 {
+			continue
+		}
+		given, err := p.realise(r)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w: request %s: %w", errPresetUnmet, r.Request, err))
+			continue
+		}
+		if !given.Edits.Empty() {
+			out[r.Request] = given
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// again looks up anew what was decided in an earlier boot.
+func (p *presets) again(given map[string]json.RawMessage) (map[string]engine.Preset, error) {
+	out := map[string]engine.Preset{}
+	for request, raw := range given {
+		var r preset.Request
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, fmt.Errorf("presets of request %s, as recorded: %w", request, err)
+		}
+		add, err := p.realise(r)
+		if err != nil {
+			return nil, fmt.Errorf("%w: request %s: %w", errPresetUnmet, request, err)
+		}
+		out[request] = add
+	}
+	return out, nil
+}
+
+// all are the presets that may be for claims of a namespace.
+func (p *presets) all(namespace string) ([]preset.Preset, error) {
+	var out []preset.Preset
+	for _, object := range p.ofCluster.List() {
+		var cluster v1alpha1.ClusterDevicePreset
+		if err := decodePreset(object, &cluster); err != nil {
+			return nil, err
+		}
+		out = append(out, preset.OfCluster(&cluster))
+	}
+	for _, object := range p.ofNamespaces.List() {
+		if u, ok := object.(*unstructured.Unstructured); !ok || u.GetNamespace() != namespace {
+			continue
+		}
+		var own v1alpha1.DevicePreset
+		if err := decodePreset(object, &own); err != nil {
+			return nil, err
+		}
+		out = append(out, preset.Of(&own))
+	}
+	return out, nil
+}
+
+func decodePreset(object any, into runtime.Object) error {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("a preset is a %T", object)
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
+		return fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	return nil
+}
+
+// input reads what the presets need to know of the cluster, and no more than they ask for.
+func (p *presets) input(
+	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim, all []preset.Preset,
+) (preset.Input, error) {
+	in := preset.Input{
+		Presets: all, Namespace: c.Namespace, Driver: v1alpha1.DriverName, DriverNamespace: p.namespace,
+	}
+	if slices.ContainsFunc(all, func(p preset.Preset) bool { return p.NamespaceSelector != nil }) {
+		namespace, err := p.kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
+		if err != nil {
+			return in, fmt.Errorf("read the labels of namespace %s for presets: %w", c.Namespace, err)
+		}
+		in.NamespaceLabels = namespace.Labels
+	}
+	pod, err := p.ownerOf(ctx, c)
+	if err != nil {
+		return in, err
+	}
+	in.Pod = pod
+	claims := []*resourceapi.ResourceClaim{c}
+	for _, s := range siblings {
+		if pod != nil && s.UID != c.UID && metav1.IsControlledBy(s, pod) {
+			claims = append(claims, s)
+		}
+	}
+	slices.SortFunc(claims, func(a, b *resourceapi.ResourceClaim) int { return strings.Compare(a.Name, b.Name) })
+	v, _ := p.latest.get()
+	for _, claim := range claims {
+		in.Claims = append(in.Claims, preset.OfClaim(claim, v1alpha1.DriverName, pod != nil, publishedIn(v)))
+	}
+	return in, nil
+}
+
+// publishedIn finds devices as the slices have them.
+func publishedIn(v *view) func(pool, name string) *resourceapi.Device {
+	return func(pool, name string) *resourceapi.Device {
+		if v == nil {
+			return nil
+		}
+		for i := range v.devices {
+			if d := &v.devices[i]; d.Name == name && strings.HasSuffix(pool, "/"+string(d.Kind)) {
+				return &resourceapi.Device{Name: d.Name, Attributes: d.Attributes, Capacity: d.Capacity}
+			}
+		}
+		return nil
+	}
+}
+
+// ownerOf is the one pod that a claim was made for. Nil: pods may share it.
+func (p *presets) ownerOf(ctx context.Context, c *resourceapi.ResourceClaim) (*corev1.Pod, error) {
+	owner := metav1.GetControllerOf(c)
+	if owner == nil || owner.APIVersion != "v1" || owner.Kind != "Pod" {
+		return nil, nil //nolint:nilnil // documented above
+	}
+	pod, err := p.kube.CoreV1().Pods(c.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read pod %s for presets: %w", owner.Name, err)
+	}
+	if pod.UID != owner.UID {
+		return nil, fmt.Errorf("pod %s is another than the one that claim %s was made for", owner.Name, c.Name)
+	}
+	return pod, nil
+}
+
+// configMaps reads those that presets ask for, each once.
+type configMaps struct {
+	ctx   context.Context //nolint:containedctx // it is that of the one call that resolves presets
+	kube  kubernetes.Interface
+	found map[[2]string]map[string]string
+	err   error
+}
+
+// get says that there is no such ConfigMap only where the API server says so; another error is kept.
+func (m *configMaps) get(namespace, name string) (map[string]string, bool) {
+	key := [2]string{namespace, name}
+	if data, asked := m.found[key]; asked {
+		return data, data != nil
+	}
+	object, err := m.kube.CoreV1().ConfigMaps(namespace).Get(m.ctx, name, metav1.GetOptions{})
+	m.found[key] = nil
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, false
+	case err != nil:
+		m.err = errors.Join(m.err, fmt.Errorf("read ConfigMap %s/%s for presets: %w", namespace, name, err))
+		return nil, false
+	}
+	m.found[key] = map[string]string{}
+	maps.Copy(m.found[key], object.Data)
+	return m.found[key], true
+}
