@@ -57,6 +57,8 @@ type DevicePresetList struct {
 // DevicePresetSpec is whom a preset is for, and what it gives.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.deviceSelector) || has(self.podSelector)",message="select something: set deviceSelector, podSelector or both"
+// +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !m.containerPath.matches('^(/|/(run|usr|var)|/(bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/sbin|var/run)(/.*)?)$'))",message="a mount of a DevicePreset must not cover or lie in a directory that the runtime, the loader or Kubernetes relies on, such as /usr/lib or /etc: use one such as /mnt/data"
+// +kubebuilder:validation:XValidation:rule="!has(self.hooks) || self.hooks.all(h, !has(h.links) || h.links.all(l, !l.path.matches('^(/|/(run|usr|var)|/(bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/sbin|var/run)(/.*)?)$')))",message="a link of a DevicePreset must not be in a directory that the runtime, the loader or Kubernetes relies on, such as /usr/lib or /etc"
 // +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !has(m.propagation) || m.propagation == 'None')",message="only a ClusterDevicePreset may propagate mounts"
 type DevicePresetSpec struct {
 	PresetRules `json:",inline"`
@@ -101,6 +103,8 @@ type ClusterDevicePresetList struct {
 // ClusterDevicePresetSpec is whom a preset is for, and what it gives.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.deviceSelector) || has(self.podSelector)",message="select something: set deviceSelector, podSelector or both"
+// +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !m.containerPath.matches('^/(proc|sys)(/.*)?$'))",message="a mount must not cover or lie in /proc or /sys"
+// +kubebuilder:validation:XValidation:rule="!has(self.hooks) || self.hooks.all(h, !has(h.links) || h.links.all(l, !l.path.matches('^/(proc|sys)(/.*)?$')))",message="a link must not be in /proc or /sys"
 type ClusterDevicePresetSpec struct {
 	PresetRules `json:",inline"`
 	// NamespaceSelector selects the namespaces of the claims by their labels, of which kubernetes.io/metadata.name is one. Unset: all.
@@ -171,8 +175,8 @@ type PresetDeviceSelector struct {
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +optional
 	DeviceClassNames []string `json:"deviceClassNames,omitempty"`
 	// CEL is a condition on an allocated device, as in a DeviceClass: device.attributes["fettle.dev"].vendor == "nvidia". The preset is for
@@ -199,8 +203,8 @@ type PresetAbsent struct {
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +optional
 	DeviceClassNames []string `json:"deviceClassNames,omitempty"`
 	// CEL is a condition that holds for no device of the claim.
@@ -232,6 +236,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",message="set exactly one of value and valueFrom"
 // +kubebuilder:validation:XValidation:rule="!has(self.separator) || has(self.mode) && self.mode in ['prepend', 'append']",message="separator is for mode prepend and append"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['PATH', 'LD_LIBRARY_PATH']) || has(self.mode) && self.mode == 'append' && has(self.value) && !has(self.separator)",message="PATH and LD_LIBRARY_PATH take only mode append, with a value: another would hide what the image sets"
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['PATH', 'LD_LIBRARY_PATH']) || !has(self.value) || self.value.matches('^(/([^/.:]|[.][^/.:]|[.][.][^/:])[^/:]*)+(:(/([^/.:]|[.][^/.:]|[.][.][^/:])[^/:]*)+)*$') && self.value.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.value.contains('\\uFFFD')",message="the value of PATH and LD_LIBRARY_PATH: directories between colons, each absolute, clean and printable: no //, no . or .. and no / at the end"
 type PresetEnv struct {
 	// Name is the variable's.
 	// +kubebuilder:validation:MaxLength=256
@@ -239,6 +244,7 @@ type PresetEnv struct {
 	Name string `json:"name"`
 	// Value is taken as it is: $(NAME) is not expanded.
 	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="must have no NUL character"
 	// +optional
 	Value *string `json:"value,omitempty"`
 	// ValueFrom is where the value is read when a claim is prepared.
@@ -249,6 +255,7 @@ type PresetEnv struct {
 	Mode EnvMode `json:"mode,omitempty"`
 	// Separator is what stands between values that are joined. Unset: a colon.
 	// +kubebuilder:validation:MaxLength=8
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="must have no NUL character"
 	// +optional
 	Separator *string `json:"separator,omitempty"`
 }
@@ -267,7 +274,7 @@ type PresetConfigMapKey struct {
 	Name string `json:"name"`
 	// Key is one of its data.
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	// +kubebuilder:validation:Pattern=`^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$`
 	Key string `json:"key"`
 	// Optional says that the variable is left out where there is no such ConfigMap or key. Otherwise the claim waits for it.
 	// +optional
@@ -303,12 +310,12 @@ type PresetConfigMap struct {
 // PresetMount is a directory or file in the container.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.hostPath) != has(self.scratch)",message="set exactly one of hostPath and scratch"
-// +kubebuilder:validation:XValidation:rule="!has(self.scratch) || !has(self.readOnly) && !has(self.optional) && !has(self.recursive) && !has(self.propagation)",message="a scratch directory is empty, writable and private: readOnly, optional, recursive and propagation are for a hostPath"
+// +kubebuilder:validation:XValidation:rule="!has(self.scratch) || !has(self.readOnly) && !(has(self.optional) && self.optional) && !(has(self.recursive) && self.recursive) && !has(self.propagation)",message="a scratch directory is empty, writable and private: readOnly, optional, recursive and propagation are for a hostPath"
 type PresetMount struct {
 	// HostPath is a directory or file of the node, absolute and clean. That of a DevicePreset must lie below one of the driver's
 	// allowedHostPaths, with no symbolic link on the way.
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.matches('(^|/)[.]{1,2}(/|$)|//|.+/$')",message="must be absolute and clean: no //, no . or .. and no / at the end"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD')",message="must be absolute, clean and printable: no //, no . or .. and no / at the end"
 	// +optional
 	HostPath string `json:"hostPath,omitempty"`
 	// Scratch is a directory of the claim's own, empty at first and gone with the claim.
@@ -316,7 +323,7 @@ type PresetMount struct {
 	Scratch *PresetScratch `json:"scratch,omitempty"`
 	// ContainerPath is where it appears, absolute and clean.
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.matches('(^|/)[.]{1,2}(/|$)|//|/$')",message="must be absolute and clean: no //, no . or .. and no / at the end"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD')",message="must be absolute, clean and printable: no //, no . or .. and no / at the end"
 	ContainerPath string `json:"containerPath"`
 	// ReadOnly keeps the container from writing. Unset: true.
 	// +optional
@@ -378,14 +385,14 @@ type PresetFiles struct {
 	// Root is the directory of the node that the driver is installed in, such as /run/nvidia/driver. Unset: /. That of a DevicePreset must
 	// lie below one of the driver's allowedHostPaths.
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.matches('(^|/)[.]{1,2}(/|$)|//|.+/$')",message="must be absolute and clean: no //, no . or .. and no / at the end"
+	// +kubebuilder:validation:XValidation:rule="self == '/' || self.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD')",message="must be absolute, clean and printable: no //, no . or .. and no / at the end"
 	// +optional
 	Root string `json:"root,omitempty"`
 	// Directories below the root are looked in first.
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=1024
-	// +kubebuilder:validation:items:Pattern=`^(/[^/]+)+$`
+	// +kubebuilder:validation:XValidation:rule="self.all(d, d.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && d.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !d.contains('\\uFFFD'))",message="each must be absolute, clean and printable: no //, no . or .. and no / at the end"
 	// +optional
 	Directories []string `json:"directories,omitempty"`
 	// Optional says that names which the node does not have are left out. Otherwise the claim waits for them.
@@ -432,7 +439,7 @@ type PresetHook struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=256
-	// +kubebuilder:validation:items:Pattern=`^(/[^/]+)+$`
+	// +kubebuilder:validation:XValidation:rule="self.all(d, d.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && d.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !d.contains('\\uFFFD'))",message="each must be absolute, clean and printable: no //, no . or .. and no / at the end"
 	// +optional
 	Directories []string `json:"directories,omitempty"`
 	// Links are made in the container.
@@ -448,11 +455,12 @@ type PresetHook struct {
 type PresetLink struct {
 	// Path is where the link is, absolute and clean.
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^(/[^/]+)+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD')",message="must be absolute, clean and printable: no //, no . or .. and no / at the end"
 	Path string `json:"path"`
 	// Target is what it says.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD')",message="must be a path of printable characters"
 	Target string `json:"target"`
 }
 

@@ -3,17 +3,48 @@
 package v1alpha1
 
 import (
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// What a preset may have at most. The CRDs say the same in markers, and a test compares the two.
+const (
+	maxPriority       = 1_000_000
+	maxPresetEnv      = 64
+	maxPresetLists    = 8 // envFrom, libraries, tools and hooks
+	maxPresetMounts   = 32
+	maxPresetNodes    = 32
+	maxPresetLinks    = 32
+	maxPresetDirs     = 16
+	maxPresetNames    = 64
+	maxPresetClasses  = 16
+	maxPresetCount    = 128
+	maxPresetCEL      = 4096
+	maxPresetVariable = 256
+	maxPresetValue    = 4096
+	maxSeparator      = 8
+	maxPrefix         = 128
+	maxHostPath       = 1024
+	maxSizeLimit      = 32
+	maxFileName       = 128
+	maxLinkTarget     = 256
+)
+
+// The forms of what is neither a path nor a name of Kubernetes.
+var (
+	presetFile = regexp.MustCompile(`^[A-Za-z0-9_*?][A-Za-z0-9_.*?+-]*$`)
+	presetNode = regexp.MustCompile(`^/dev(/[A-Za-z0-9_:,+=@-][A-Za-z0-9._:,+=@-]*)+$`)
 )
 
 // The variables that a preset can only append to.
@@ -38,15 +69,18 @@ func (s *DevicePresetSpec) Validate(path *field.Path) field.ErrorList {
 func (s *ClusterDevicePresetSpec) Validate(path *field.Path) field.ErrorList {
 	faults := s.validate(path, true)
 	faults = append(faults, validateSelector(s.NamespaceSelector, path.Child("namespaceSelector"))...)
+	path = path.Child("deviceNodes")
+	faults = append(faults, atMost(len(s.DeviceNodes), maxPresetNodes, path)...)
 	seen := map[string]bool{}
 	for i, n := range s.DeviceNodes {
-		at := path.Child("deviceNodes").Index(i).Child("path")
+		at := path.Index(i).Child("path")
 		if seen[n.Path] {
 			faults = append(faults, field.Duplicate(at, n.Path))
 		}
 		seen[n.Path] = true
-		if faults = append(faults, validateClean(n.Path, at)...); !strings.HasPrefix(n.Path, "/dev/") {
-			faults = append(faults, field.Invalid(at, n.Path, "must be below /dev"))
+		faults = append(faults, noLonger(n.Path, maxMountPath, at)...)
+		if !presetNode.MatchString(n.Path) {
+			faults = append(faults, field.Invalid(at, n.Path, "must be a clean path below /dev of letters, digits and any of . _ : , + = @ -"))
 		}
 	}
 	return faults
@@ -61,6 +95,10 @@ func (r *PresetRules) validate(path *field.Path, cluster bool) field.ErrorList {
 		faults = append(faults, r.DeviceSelector.validate(path.Child("deviceSelector"))...)
 	}
 	faults = append(faults, validateSelector(r.PodSelector, path.Child("podSelector"))...)
+	if r.Priority < -maxPriority || r.Priority > maxPriority {
+		faults = append(faults, field.Invalid(path.Child("priority"), r.Priority, fmt.Sprintf("must be from -%d to %[1]d", maxPriority)))
+	}
+	faults = append(faults, r.validateCounts(path)...)
 	for i := range r.Env {
 		faults = append(faults, r.Env[i].Validate(path.Child("env").Index(i))...)
 	}
@@ -80,6 +118,53 @@ func (r *PresetRules) validate(path *field.Path, cluster bool) field.ErrorList {
 	return faults
 }
 
+func (r *PresetRules) validateCounts(path *field.Path) field.ErrorList {
+	return slices.Concat(
+		atMost(len(r.Env), maxPresetEnv, path.Child("env")),
+		atMost(len(r.EnvFrom), maxPresetLists, path.Child("envFrom")),
+		atMost(len(r.Mounts), maxPresetMounts, path.Child("mounts")),
+		atMost(len(r.Libraries), maxPresetLists, path.Child("libraries")),
+		atMost(len(r.Tools), maxPresetLists, path.Child("tools")),
+		atMost(len(r.Hooks), maxPresetLists, path.Child("hooks")),
+	)
+}
+
+func atMost(have, limit int, path *field.Path) field.ErrorList {
+	if have <= limit {
+		return nil
+	}
+	return field.ErrorList{field.TooMany(path, have, limit)}
+}
+
+// noLonger counts characters, as the API server does.
+func noLonger(text string, limit int, path *field.Path) field.ErrorList {
+	if utf8.RuneCountInString(text) <= limit {
+		return nil
+	}
+	return field.ErrorList{field.TooLong(path, "", limit)}
+}
+
+// validateSet wants each text once.
+func validateSet(texts []string, path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	for i, text := range texts {
+		if slices.Contains(texts[:i], text) {
+			faults = append(faults, field.Duplicate(path.Index(i), text))
+		}
+	}
+	return faults
+}
+
+// validateDirectories wants a set of clean paths.
+func validateDirectories(dirs []string, limit int, path *field.Path) field.ErrorList {
+	faults := append(atMost(len(dirs), maxPresetDirs, path), validateSet(dirs, path)...)
+	for i, dir := range dirs {
+		faults = append(faults, validateClean(dir, path.Index(i))...)
+		faults = append(faults, noLonger(dir, limit, path.Index(i))...)
+	}
+	return faults
+}
+
 func (s *PresetDeviceSelector) validate(path *field.Path) field.ErrorList {
 	var faults field.ErrorList
 	if len(s.DeviceClassNames) == 0 && s.CEL == "" {
@@ -91,9 +176,10 @@ func (s *PresetDeviceSelector) validate(path *field.Path) field.ErrorList {
 				"counts what deviceClassNames or cel selects: set one of them"))
 		}
 	}
-	if s.MinCount != nil && *s.MinCount < 1 {
-		faults = append(faults, field.Invalid(path.Child("minCount"), *s.MinCount, "must be at least 1"))
+	if s.MinCount != nil && (*s.MinCount < 1 || *s.MinCount > maxPresetCount) {
+		faults = append(faults, field.Invalid(path.Child("minCount"), *s.MinCount, fmt.Sprintf("must be from 1 to %d", maxPresetCount)))
 	}
+	faults = append(faults, noLonger(s.CEL, maxPresetCEL, path.Child("cel"))...)
 	faults = append(faults, validateClasses(s.DeviceClassNames, path.Child("deviceClassNames"))...)
 	if a := s.Absent; a != nil {
 		path = path.Child("absent")
@@ -101,18 +187,16 @@ func (s *PresetDeviceSelector) validate(path *field.Path) field.ErrorList {
 			faults = append(faults, field.Required(path, "set deviceClassNames, cel or both"))
 		}
 		faults = append(faults, validateClasses(a.DeviceClassNames, path.Child("deviceClassNames"))...)
+		faults = append(faults, noLonger(a.CEL, maxPresetCEL, path.Child("cel"))...)
 	}
 	return faults
 }
 
 func validateClasses(names []string, path *field.Path) field.ErrorList {
-	var faults field.ErrorList
+	faults := append(atMost(len(names), maxPresetClasses, path), validateSet(names, path)...)
 	for i, name := range names {
 		for _, detail := range validation.IsDNS1123Subdomain(name) {
 			faults = append(faults, field.Invalid(path.Index(i), name, detail))
-		}
-		if slices.Contains(names[:i], name) {
-			faults = append(faults, field.Duplicate(path.Index(i), name))
 		}
 	}
 	return faults
@@ -131,12 +215,12 @@ func modeOrSet(mode EnvMode) EnvMode {
 
 // Validate reports every fault of the variable below path.
 func (e *PresetEnv) Validate(path *field.Path) field.ErrorList {
-	faults := validateEnvName(e.Name, path.Child("name"))
+	faults := validateEnvName(e.Name, maxPresetVariable, path.Child("name"))
 	if (e.Value == nil) == (e.ValueFrom == nil) {
 		faults = append(faults, field.Required(path, "set exactly one of value and valueFrom"))
 	}
-	if e.Value != nil && strings.ContainsRune(*e.Value, 0) {
-		faults = append(faults, field.Invalid(path.Child("value"), *e.Value, "must have no NUL character"))
+	if e.Value != nil {
+		faults = append(faults, validateText(*e.Value, maxPresetValue, path.Child("value"))...)
 	}
 	if e.ValueFrom != nil {
 		ref := path.Child("valueFrom", "configMapKeyRef")
@@ -149,18 +233,36 @@ func (e *PresetEnv) Validate(path *field.Path) field.ErrorList {
 	if modes := []EnvMode{EnvSet, EnvDefault, EnvPrepend, EnvAppend}; !slices.Contains(modes, mode) {
 		return append(faults, field.NotSupported(path.Child("mode"), mode, modes))
 	}
-	joins := mode == EnvPrepend || mode == EnvAppend
-	if e.Separator != nil && !joins {
-		faults = append(faults, field.Forbidden(path.Child("separator"), "is for mode prepend and append"))
-	}
-	if (e.Name == EnvPath || e.Name == EnvLibraryPath) && (mode != EnvAppend || e.Value == nil || e.Separator != nil) {
-		return append(faults, field.Forbidden(path, e.Name+
-			" takes only mode append, with a value and a colon between directories: another would hide what the image sets"))
-	}
-	if (e.Name == EnvPath || e.Name == EnvLibraryPath) && e.Value != nil {
-		for dir := range strings.SplitSeq(*e.Value, ":") {
-			faults = append(faults, validateClean(dir, path.Child("value"))...)
+	if e.Separator != nil {
+		faults = append(faults, validateText(*e.Separator, maxSeparator, path.Child("separator"))...)
+		if mode != EnvPrepend && mode != EnvAppend {
+			faults = append(faults, field.Forbidden(path.Child("separator"), "is for mode prepend and append"))
 		}
+	}
+	if e.Name == EnvPath || e.Name == EnvLibraryPath {
+		faults = append(faults, e.validateSearchPath(path)...)
+	}
+	return faults
+}
+
+// validateSearchPath is for the variables that are not set.
+func (e *PresetEnv) validateSearchPath(path *field.Path) field.ErrorList {
+	if e.EffectiveMode() != EnvAppend || e.Value == nil || e.Separator != nil {
+		return field.ErrorList{field.Forbidden(path, e.Name+
+			" takes only mode append, with a value and a colon between directories: another would hide what the image sets")}
+	}
+	var faults field.ErrorList
+	for dir := range strings.SplitSeq(*e.Value, ":") {
+		faults = append(faults, validateClean(dir, path.Child("value"))...)
+	}
+	return faults
+}
+
+// validateText wants what can stand in a variable.
+func validateText(text string, limit int, path *field.Path) field.ErrorList {
+	faults := noLonger(text, limit, path)
+	if strings.ContainsRune(text, 0) {
+		faults = append(faults, field.Invalid(path, text, "must have no NUL character"))
 	}
 	return faults
 }
@@ -168,7 +270,7 @@ func (e *PresetEnv) Validate(path *field.Path) field.ErrorList {
 func (e *PresetEnvFrom) validate(path *field.Path) field.ErrorList {
 	faults := validateConfigMap(e.ConfigMapRef.Name, path.Child("configMapRef", "name"))
 	if e.Prefix != "" {
-		faults = append(faults, validateEnvName(e.Prefix, path.Child("prefix"))...)
+		faults = append(faults, validateEnvName(e.Prefix, maxPrefix, path.Child("prefix"))...)
 	}
 	if modes := []EnvMode{EnvSet, EnvDefault}; !slices.Contains(modes, e.EffectiveMode()) {
 		faults = append(faults, field.NotSupported(path.Child("mode"), e.Mode, modes))
@@ -176,8 +278,8 @@ func (e *PresetEnvFrom) validate(path *field.Path) field.ErrorList {
 	return faults
 }
 
-func validateEnvName(name string, path *field.Path) field.ErrorList {
-	var faults field.ErrorList
+func validateEnvName(name string, limit int, path *field.Path) field.ErrorList {
+	faults := noLonger(name, limit, path)
 	for _, detail := range validation.IsCIdentifier(name) {
 		faults = append(faults, field.Invalid(path, name, detail))
 	}
@@ -219,6 +321,7 @@ func (m *PresetMount) validate(path *field.Path, cluster bool) field.ErrorList {
 		return append(faults, m.Scratch.validate(path.Child("scratch"))...)
 	}
 	faults = append(faults, validateClean(m.HostPath, path.Child("hostPath"))...)
+	faults = append(faults, noLonger(m.HostPath, maxHostPath, path.Child("hostPath"))...)
 	at := path.Child("propagation")
 	switch m.Propagation {
 	case "", PropagationNone:
@@ -236,22 +339,23 @@ func (m *PresetMount) validate(path *field.Path, cluster bool) field.ErrorList {
 // validateContainerPath keeps a namespaced preset from what the runtime, the loader and our hook rely on. The administrator's may go
 // anywhere but where the runtime itself refuses.
 func validateContainerPath(dir string, path *field.Path, cluster bool) field.ErrorList {
-	if !cluster {
-		return validateMountPath(dir, path)
-	}
-	if faults := validateClean(dir, path); len(faults) > 0 {
+	if faults := append(validateClean(dir, path), noLonger(dir, maxMountPath, path)...); len(faults) > 0 {
 		return faults
 	}
-	for _, tree := range []string{"/proc", "/sys"} {
+	trees, instead := reservedTrees(), ": use a directory such as /mnt/data"
+	if cluster {
+		trees, instead = []string{"/proc", "/sys"}, ""
+	}
+	for _, tree := range trees {
 		if within(dir, tree) || within(tree, dir) {
-			return field.ErrorList{field.Invalid(path, dir, "must not cover or lie in "+tree)}
+			return field.ErrorList{field.Invalid(path, dir, "must not cover or lie in "+tree+instead)}
 		}
 	}
 	return nil
 }
 
 func (s *PresetScratch) validate(path *field.Path) field.ErrorList {
-	var faults field.ErrorList
+	faults := noLonger(s.SizeLimit, maxSizeLimit, path.Child("sizeLimit"))
 	size, err := resource.ParseQuantity(s.SizeLimit)
 	if err != nil || size.Sign() <= 0 {
 		faults = append(faults, field.Invalid(path.Child("sizeLimit"), s.SizeLimit, "must be a quantity above 0, such as 512Mi"))
@@ -269,20 +373,20 @@ func (f *PresetFiles) validate(path *field.Path) field.ErrorList {
 	if len(f.Names) == 0 {
 		faults = append(faults, field.Required(path.Child("names"), "name at least one file, such as libcuda.so.*"))
 	}
-	pattern := regexp.MustCompile(`^[A-Za-z0-9_*?][A-Za-z0-9_.*?+-]*$`)
+	at := path.Child("names")
+	faults = append(faults, atMost(len(f.Names), maxPresetNames, at)...)
+	faults = append(faults, validateSet(f.Names, at)...)
 	for i, name := range f.Names {
-		if !pattern.MatchString(name) || len(name) > 128 {
-			faults = append(faults, field.Invalid(path.Child("names").Index(i), name,
+		if !presetFile.MatchString(name) || len(name) > maxFileName {
+			faults = append(faults, field.Invalid(at.Index(i), name,
 				"must be a file name of at most 128 letters, digits and any of _ . + - * ?, with no directory"))
 		}
 	}
-	if f.Root != "" {
+	if f.Root != "" && f.Root != "/" {
 		faults = append(faults, validateClean(f.Root, path.Child("root"))...)
+		faults = append(faults, noLonger(f.Root, maxHostPath, path.Child("root"))...)
 	}
-	for i, dir := range f.Directories {
-		faults = append(faults, validateClean(dir, path.Child("directories").Index(i))...)
-	}
-	return faults
+	return append(faults, validateDirectories(f.Directories, maxHostPath, path.Child("directories"))...)
 }
 
 func (h *PresetHook) validate(path *field.Path, cluster bool) field.ErrorList {
@@ -297,12 +401,17 @@ func (h *PresetHook) validate(path *field.Path, cluster bool) field.ErrorList {
 	if (h.Name == HookLinks) != (len(h.Links) > 0) {
 		faults = append(faults, field.Required(path.Child("links"), "are what the hook links needs, and only that"))
 	}
-	for i, dir := range h.Directories {
-		faults = append(faults, validateClean(dir, path.Child("directories").Index(i))...)
-	}
+	faults = append(faults, validateDirectories(h.Directories, maxMountPath, path.Child("directories"))...)
+	faults = append(faults, atMost(len(h.Links), maxPresetLinks, path.Child("links"))...)
+	seen := map[string]bool{}
 	for i, link := range h.Links {
 		at := path.Child("links").Index(i)
+		if seen[link.Path] {
+			faults = append(faults, field.Duplicate(at.Child("path"), link.Path))
+		}
+		seen[link.Path] = true
 		faults = append(faults, validateContainerPath(link.Path, at.Child("path"), cluster)...)
+		faults = append(faults, noLonger(link.Target, maxLinkTarget, at.Child("target"))...)
 		if link.Target == "" || strings.ContainsFunc(link.Target, unprintable) {
 			faults = append(faults, field.Invalid(at.Child("target"), link.Target, "must be a path of printable characters"))
 		}

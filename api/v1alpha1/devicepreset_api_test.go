@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1_test
+
+import (
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/crd"
+	"github.com/fettle-dev/fettle/deployments/crds"
+	"github.com/fettle-dev/fettle/test/apitest"
+)
+
+// TestAPI gives every spec that Validate is tested with to a real API server: what one refuses, the other has to.
+func TestAPI(t *testing.T) { testAgreement(t, nil) }
+
+// TestOlderAPI is the same with the oldest API that is supported.
+func TestOlderAPI(t *testing.T) { testAgreement(t, map[string]string{"emulated-version": "1.34"}) }
+
+func testAgreement(t *testing.T, flags map[string]string) {
+	c := presetServer(t, flags)
+	for _, p := range presetCases() {
+		for kind := range p.kinds() {
+			t.Run(kind+"/"+p.name, func(t *testing.T) {
+				err := c.Create(t.Context(), preset(t, kind, p.spec), client.DryRunAll)
+				if err != nil && !apierrors.IsInvalid(err) {
+					t.Fatal(err)
+				}
+				faults := validate(t, kind, p.spec)
+				refused, faulty := err != nil, len(faults) > 0
+				if want := p.strict != "" || faulty && p.lenient == ""; refused != want {
+					t.Errorf("the API server says %v, Validate %v; expected to be different: %q", err, faults.ToAggregate(), p.strict+p.lenient)
+				}
+			})
+		}
+	}
+}
+
+// presetServer serves the presets' definitions.
+func presetServer(t *testing.T, flags map[string]string) client.Client {
+	t.Helper()
+	config := apitest.Start(t, flags)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{apiextensionsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions, err := crd.Load(crds.Files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range definitions {
+		if d.Name != "devicepresets.fettle.dev" && d.Name != "clusterdevicepresets.fettle.dev" {
+			continue
+		}
+		if err := crd.Apply(t.Context(), c, d, "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+func preset(t *testing.T, kind, spec string) *unstructured.Unstructured {
+	t.Helper()
+	var content map[string]any
+	if err := yaml.Unmarshal([]byte(spec), &content); err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": content}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+	u.SetName("p")
+	if kind == "DevicePreset" {
+		u.SetNamespace("default")
+	}
+	return u
+}
