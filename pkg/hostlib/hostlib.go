@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hostlib finds the libraries and tools of a host, or of a driver that is installed below a directory of its own, as that
+// system's loader and shell would find them: in its ld.so.cache, the directories of its ld.so.conf and the usual ones. It only reads,
+// and nothing outside the root.
+package hostlib
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/rootfs"
+)
+
+// LoaderCache is the file that glibc's ldconfig makes.
+const LoaderCache = "/etc/ld.so.cache"
+
+// maxPatterns bounds what one call asks for, maxFound what it finds.
+const (
+	maxPatterns = 1024
+	maxFound    = 4096
+)
+
+// ErrName marks a name or a pattern that a caller may not ask for.
+var ErrName = errors.New("is not the name of a file")
+
+// Config is where an administrator wants to be looked as well, after the usual places. Directories are absolute paths below the root.
+type Config struct {
+	LibraryDirs []string
+	ToolDirs    []string
+}
+
+// Host is the system below a root.
+type Host struct {
+	root    *rootfs.Root
+	config  Config
+	machine elf.Machine
+}
+
+// Open opens a root: "/" or where a driver is installed.
+func Open(root string, config Config) (*Host, error) {
+	for _, dir := range slices.Concat(config.LibraryDirs, config.ToolDirs) {
+		if !path.IsAbs(dir) || path.Clean(dir) != dir {
+			return nil, fmt.Errorf("search directory %q: want an absolute, clean path below the root", dir)
+		}
+	}
+	r, err := rootfs.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	return &Host{root: r, config: config, machine: Machine()}, nil
+}
+
+// Close releases the root.
+func (h *Host) Close() error { return h.root.Close() }
+
+// Missing is a name or a pattern that nothing matches, and where it was looked for.
+type Missing struct {
+	Name   string
+	Places []string
+}
+
+// Error says what to do about a name that is not optional.
+func (m Missing) Error() string {
+	return fmt.Sprintf("no %s on the host: looked in %s; install it, or add its directory to the search path",
+		m.Name, strings.Join(m.Places, ", "))
+}
+
+// checkNames refuses what could lead out of a directory.
+func checkNames(what string, names []string) error {
+	if len(names) > maxPatterns {
+		return fmt.Errorf("%d %ss, want at most %d", len(names), what, maxPatterns)
+	}
+	for _, name := range names {
+		_, err := path.Match(name, "")
+		bad := name == "" || name == "." || name == ".." || len(name) > 255 || strings.Contains(name, "/") ||
+			strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
+		if err != nil || bad {
+			return fmt.Errorf("%s %q %w: want one without directories", what, shorten(name), ErrName)
+		}
+	}
+	return nil
+}
+
+// places are directories, each once, in which names are looked up.
+type places struct {
+	dirs    []string
+	skipped []Skipped
+}
+
+func (p *places) add(dirs ...string) {
+	for _, dir := range dirs {
+		if !slices.Contains(p.dirs, dir) && len(p.dirs) < maxDirs {
+			p.dirs = append(p.dirs, dir)
+		}
+	}
+}
+
+// libraryPlaces are the loader's directories in its order. The loader's own come in the order of Debian, which has the most.
+func (h *Host) libraryPlaces() places {
+	var p places
+	conf, err := ReadConf(h.root, LoaderConf)
+	if err != nil {
+		p.skipped = append(p.skipped, Skipped{Path: LoaderConf, Reason: err.Error()})
+	}
+	p.skipped = append(p.skipped, conf.Skipped...)
+	p.add(conf.Dirs...)
+	p.add(SystemDirs(h.machine)...)
+	p.add(h.config.LibraryDirs...)
+	return p
+}
+
+// SystemDirs are where the loaders of the usual distributions look without being told.
+func SystemDirs(machine elf.Machine) []string {
+	multiarch := map[elf.Machine]string{elf.EM_X86_64: "x86_64-linux-gnu", elf.EM_AARCH64: "aarch64-linux-gnu"}[machine]
+	var dirs []string
+	if multiarch != "" {
+		dirs = append(dirs, "/lib/"+multiarch, "/usr/lib/"+multiarch)
+	}
+	return append(dirs, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+}
+
+// absent says that an error only means that something is not there.
+func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlib_test
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/hostlib"
+	"github.com/fettle-dev/fettle/pkg/rootfs"
+	"github.com/fettle-dev/fettle/test/elffile"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tree makes files and links below a new root. A value "-> x" is a link, "lib:NAME" a library with that soname, "prog:LOADER" a
+// program, "other:NAME" a library of another machine; anything else is the content.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, what := range files {
+		name = filepath.Join(root, name)
+		must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		kind, rest, _ := strings.Cut(what, ":")
+		switch {
+		case strings.HasPrefix(what, "-> "):
+			must(t, os.Symlink(what[3:], name))
+		case kind == "lib":
+			must(t, os.WriteFile(name, elffile.File{Soname: rest}.Bytes(), 0o644))
+		case kind == "other":
+			must(t, os.WriteFile(name, elffile.File{Soname: rest, Machine: elf.EM_S390}.Bytes(), 0o644))
+		case kind == "prog":
+			must(t, os.WriteFile(name, elffile.File{Interpreter: rest}.Bytes(), 0o755))
+		default:
+			must(t, os.WriteFile(name, []byte(what), 0o644))
+		}
+	}
+	return root
+}
+
+func open(t *testing.T, root string, config hostlib.Config) *hostlib.Host {
+	t.Helper()
+	h, err := hostlib.Open(root, config)
+	must(t, err)
+	t.Cleanup(func() { _ = h.Close() })
+	return h
+}
+
+// brief is a library in a line: "libx.so.1.2 /usr/lib/libx.so.1.2 libx.so.1: libx.so libx.so.1".
+func brief(libraries []hostlib.Library) []string {
+	var lines []string
+	for _, l := range libraries {
+		line := l.Name + " " + l.HostPath + " " + l.Soname + ":"
+		for _, link := range l.Links {
+			line += " " + link.Name
+			if link.Target != l.Name {
+				line += "->" + link.Target
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// driverRoot is an installation with what real ones have: several versions, links of each kind, another machine's files.
+func driverRoot(t *testing.T) string {
+	t.Helper()
+	return tree(t, map[string]string{
+		"/etc/ld.so.conf":                  "include ld.so.conf.d/*.conf\n/opt/last  # comment\n",
+		"/etc/ld.so.conf.d/10-a.conf":      "/opt/a=libc6\n/opt/missing\nhwcap 0 nosegneg\n",
+		"/etc/ld.so.conf.d/20-b.conf":      "include /etc/ld.so.conf.d/20-b.conf\n/opt/b\n",
+		"/opt/a/libcuda.so.550.1":          "lib:libcuda.so.1",
+		"/opt/a/libcuda.so.535.9":          "lib:libcuda.so.1",
+		"/opt/a/libcuda.so.1":              "-> libcuda.so.550.1",
+		"/opt/a/libcuda.so":                "-> /opt/a/libcuda.so.1",
+		"/opt/b/libcuda.so.1":              "-> libcuda.so.470.0",
+		"/opt/b/libcuda.so.470.0":          "lib:libcuda.so.1",
+		"/opt/b/libnvidia-ml.so.1":         "-> /opt/store/libnvidia-ml.so.550.1",
+		"/opt/store/libnvidia-ml.so.550.1": "lib:libnvidia-ml.so.1",
+		"/opt/b/libscript.so":              "GROUP ( /opt/b/libother.so )",
+		"/opt/b/libother.so":               "other:libother.so",
+		"/opt/b/libgone.so.1":              "-> libgone.so.1.0",
+		"/usr/lib/liblate.so.2":            "lib:liblate.so.2",
+		"/opt/extra/libextra.so.3":         "lib:",
+		"/lib":                             "-> usr/lib",
+	})
+}
+
+func TestLibraries(t *testing.T) {
+	root := driverRoot(t)
+	h := open(t, root, hostlib.Config{LibraryDirs: []string{"/opt/extra"}})
+	for _, test := range []struct {
+		name          string
+		patterns      []string
+		want, missing []string
+		skipped       []string
+	}{
+		{
+			name: "a soname leads to the file", patterns: []string{"libcuda.so.1"},
+			want: []string{"libcuda.so.550.1 /opt/a/libcuda.so.550.1 libcuda.so.1: libcuda.so libcuda.so.1"},
+		}, {
+			name: "a glob takes all versions, and the soname leads where the link does", patterns: []string{"libcuda.so.*"},
+			want: []string{
+				"libcuda.so.470.0 /opt/b/libcuda.so.470.0 libcuda.so.1:",
+				"libcuda.so.535.9 /opt/a/libcuda.so.535.9 libcuda.so.1:",
+				"libcuda.so.550.1 /opt/a/libcuda.so.550.1 libcuda.so.1: libcuda.so libcuda.so.1",
+			},
+		}, {
+			name: "a link to another directory", patterns: []string{"libnvidia-ml.so.1"},
+			want: []string{"libnvidia-ml.so.550.1 /opt/store/libnvidia-ml.so.550.1 libnvidia-ml.so.1: libnvidia-ml.so.1"},
+		}, {
+			name: "the loader's and the administrator's directories", patterns: []string{"liblate.so.2", "libextra.so.*"},
+			want: []string{"libextra.so.3 /opt/extra/libextra.so.3 :", "liblate.so.2 /usr/lib/liblate.so.2 liblate.so.2:"},
+		}, {
+			name: "what is no library", patterns: []string{"libscript.so", "libother.so", "libgone.so.1", "libabsent*"},
+			missing: []string{"libscript.so", "libother.so", "libgone.so.1", "libabsent*"},
+			skipped: []string{"/opt/b/libscript.so", "/opt/b/libother.so"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := h.Libraries(test.patterns)
+			must(t, err)
+			var missing, skipped []string
+			for _, m := range got.Missing {
+				missing = append(missing, m.Name)
+				if !strings.Contains(m.Error(), "/opt/extra") || !strings.Contains(m.Error(), "/opt/a") {
+					t.Errorf("%v does not say where it was looked for", m)
+				}
+			}
+			for _, s := range got.Skipped {
+				if !strings.Contains(s.Reason, "deep") {
+					skipped = append(skipped, s.Path)
+				}
+			}
+			if diff := cmp.Diff(test.want, brief(got.Found)); diff != "" {
+				t.Errorf("found (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.missing, missing); diff != "" {
+				t.Errorf("missing (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.skipped, skipped, cmpopts.SortSlices(strings.Compare)); diff != "" {
+				t.Errorf("skipped (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestNamesRefused: what is asked for may not lead out of a directory.
+func TestNamesRefused(t *testing.T) {
+	h := open(t, t.TempDir(), hostlib.Config{})
+	for _, name := range []string{"", ".", "..", "a/b", "../lib", "a\x00b", "a\nb", "lib[", strings.Repeat("x", 300)} {
+		if _, err := h.Libraries([]string{name}); !errors.Is(err, hostlib.ErrName) {
+			t.Errorf("Libraries(%q): %v, want %v", name, err, hostlib.ErrName)
+		}
+		if _, err := h.Tools([]string{name}); !errors.Is(err, hostlib.ErrName) {
+			t.Errorf("Tools(%q): %v, want %v", name, err, hostlib.ErrName)
+		}
+	}
+	if _, err := hostlib.Open("/", hostlib.Config{ToolDirs: []string{"opt/../x"}}); err == nil {
+		t.Error("a relative directory is accepted")
+	}
+}
+
+// TestHostileHost: pipes, loops and garbage in the loader's files cost a note, and never a wait.
+func TestHostileHost(t *testing.T) {
+	root := tree(t, map[string]string{
+		"/etc/ld.so.conf":       "include /etc/conf.d/*\nrelative\n/opt/loop\n/opt/a\n",
+		"/etc/conf.d/loop.conf": "-> loop.conf",
+		"/etc/ld.so.cache":      "garbage",
+		"/opt/a/libx.so.1":      "lib:libx.so.1",
+		"/opt/loop":             "-> loop",
+		"/usr/lib/libx.so.2":    "\x7fELF\x02\x01\x01",
+	})
+	must(t, unix.Mkfifo(filepath.Join(root, "etc/conf.d/pipe"), 0o600))
+	must(t, unix.Mkfifo(filepath.Join(root, "opt/a/libx.so.3"), 0o600))
+	got, err := open(t, root, hostlib.Config{}).Libraries([]string{"libx.so.*"})
+	must(t, err)
+	if diff := cmp.Diff([]string{"libx.so.1 /opt/a/libx.so.1 libx.so.1:"}, brief(got.Found)); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+	var skipped []string
+	for _, s := range got.Skipped {
+		skipped = append(skipped, s.Path)
+	}
+	want := []string{
+		"/etc/conf.d/loop.conf", "/etc/conf.d/pipe", "/etc/ld.so.cache", "/etc/ld.so.conf", "/opt/a/libx.so.3", "/opt/loop", "/usr/lib/libx.so.2",
+	}
+	if diff := cmp.Diff(want, skipped, cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+}
+
+func TestTools(t *testing.T) {
+	root := tree(t, map[string]string{
+		"/usr/bin/nvidia-smi":   "prog:/lib64/ld-linux-x86-64.so.2",
+		"/usr/bin/static":       "prog:",
+		"/opt/bin/script":       "#! /usr/bin/python3 -s\n",
+		"/usr/sbin/not":         "#!/bin/sh\n",
+		"/usr/bin/text":         "hello",
+		"/usr/local/bin/linked": "-> /usr/bin/static",
+		"/bin":                  "-> usr/bin",
+	})
+	must(t, os.Chmod(filepath.Join(root, "opt/bin/script"), 0o755))
+	must(t, os.Chmod(filepath.Join(root, "usr/bin/text"), 0o755))
+	h := open(t, root, hostlib.Config{ToolDirs: []string{"/opt/bin"}})
+	got, err := h.Tools([]string{"static", "nvidia-smi", "script", "linked", "not", "text", "absent", "static"})
+	must(t, err)
+	want := []hostlib.Tool{
+		{Name: "linked", HostPath: "/usr/bin/static"},
+		{Name: "nvidia-smi", HostPath: "/usr/bin/nvidia-smi", Interpreter: "/lib64/ld-linux-x86-64.so.2"},
+		{Name: "script", HostPath: "/opt/bin/script", Interpreter: "/usr/bin/python3", Script: true},
+		{Name: "static", HostPath: "/usr/bin/static"},
+	}
+	if diff := cmp.Diff(want, got.Found, cmpopts.IgnoreFields(hostlib.Tool{}, "Identity")); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+	if len(got.Missing) != 3 || got.Missing[0].Name != "not" || got.Missing[1].Name != "text" || got.Missing[2].Name != "absent" {
+		t.Errorf("missing %v, want not, text and absent", got.Missing)
+	}
+	if len(got.Skipped) != 3 || !strings.Contains(got.Skipped[0].Reason, "executable") {
+		t.Errorf("skipped %v, want not (no mode) and text (twice, by /bin too)", got.Skipped)
+	}
+}
+
+// TestIdentity: it changes with what a mount would show, and only then.
+func TestIdentity(t *testing.T) {
+	root := tree(t, map[string]string{"/opt/v1/libx.so": "lib:libx.so", "/opt/v2/libx.so": "lib:libx.so", "/opt/now": "-> v1"})
+	h := open(t, root, hostlib.Config{})
+	first, err := h.Identity("/opt/now/libx.so")
+	must(t, err)
+	again, err := h.Identity("/opt/v1/libx.so")
+	must(t, err)
+	if first != again || first.HostPath != "/opt/v1/libx.so" {
+		t.Errorf("through the link %+v, without it %+v", first, again)
+	}
+	must(t, os.Remove(filepath.Join(root, "opt/now")))
+	must(t, os.Symlink("v2", filepath.Join(root, "opt/now")))
+	if second, err := h.Identity("/opt/now/libx.so"); err != nil || second.Identity == first.Identity {
+		t.Errorf("after the link was turned: %+v, %v", second, err)
+	}
+	if dir, err := h.Identity("/opt/now"); err != nil || !dir.Dir || dir.HostPath != "/opt/v2" {
+		t.Errorf("a directory: %+v, %v", dir, err)
+	}
+}
+
+// makeCache runs the machine's ldconfig for a root, in one of the formats that it knows.
+func makeCache(t *testing.T, root, format string) {
+	t.Helper()
+	program, err := exec.LookPath("ldconfig")
+	if err != nil {
+		program = "/sbin/ldconfig"
+	}
+	if _, err := os.Stat(program); err != nil {
+		t.Skip("there is no ldconfig here")
+	}
+	if output, err := exec.Command(program, "-X", "-r", root, "-c", format).CombinedOutput(); err != nil {
+		t.Fatalf("ldconfig: %v\n%s", err, output)
+	}
+}
+
+// TestRealCache: a cache of the real ldconfig says what it says itself (ldconfig -p), in each of its formats.
+func TestRealCache(t *testing.T) {
+	for _, format := range []string{"old", "new", "compat"} {
+		t.Run(format, func(t *testing.T) {
+			root := tree(t, map[string]string{
+				"/etc/ld.so.conf": "/opt/a\n/opt/b\n", "/opt/a/libone.so.1": "lib:libone.so.1", "/opt/b/libone.so.1": "lib:libone.so.1",
+				"/opt/b/libtwo.so.2.3": "lib:libtwo.so.2", "/opt/b/libtwo.so.2": "-> libtwo.so.2.3", "/lib/x": "", "/usr/lib/x": "",
+			})
+			makeCache(t, root, format)
+			data, err := os.ReadFile(filepath.Join(root, "etc/ld.so.cache"))
+			must(t, err)
+			entries, err := hostlib.ParseCache(data)
+			must(t, err)
+			var got []string
+			for _, e := range entries {
+				if !e.For(hostlib.Machine()) || e.Hwcap != 0 {
+					t.Errorf("%+v is not for %s, or only for some", e, hostlib.Machine())
+				}
+				got = append(got, e.Name+" "+e.Path)
+			}
+			want := []string{"libtwo.so.2 /opt/b/libtwo.so.2", "libone.so.1 /opt/a/libone.so.1", "libone.so.1 /opt/b/libone.so.1"}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestCacheWins: what is in the cache is found where no configuration leads, and a cache that is older than the disk is no harm.
+func TestCacheWins(t *testing.T) {
+	root := tree(t, map[string]string{
+		"/etc/ld.so.conf": "/opt/a\n/opt/b\n", "/opt/a/libone.so.1": "lib:libone.so.1", "/opt/b/libtwo.so.2": "lib:libtwo.so.2", "/usr/lib/libone.so.1": "lib:libone.so.1",
+	})
+	makeCache(t, root, "new")
+	must(t, os.Remove(filepath.Join(root, "etc/ld.so.conf")))
+	h := open(t, root, hostlib.Config{})
+	got, err := h.Libraries([]string{"libone.so.1", "libtwo.so.?"})
+	must(t, err)
+	want := []string{"libone.so.1 /opt/a/libone.so.1 libone.so.1:", "libtwo.so.2 /opt/b/libtwo.so.2 libtwo.so.2:"}
+	if diff := cmp.Diff(want, brief(got.Found)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	must(t, os.RemoveAll(filepath.Join(root, "opt")))
+	got, err = h.Libraries([]string{"libone.so.1"})
+	must(t, err)
+	if diff := cmp.Diff([]string{"libone.so.1 /usr/lib/libone.so.1 libone.so.1:"}, brief(got.Found)); diff != "" {
+		t.Errorf("after an upgrade (-want +got):\n%s", diff)
+	}
+}
+
+// TestThisMachine finds libraries of the system that the test runs on, where its loader is glibc's.
+func TestThisMachine(t *testing.T) {
+	if _, err := os.Stat("/etc/ld.so.cache"); err != nil {
+		t.Skip("there is no ld.so.cache here")
+	}
+	h := open(t, "/", hostlib.Config{})
+	got, err := h.Libraries([]string{"libc.so.6", "libpthread.so*"})
+	must(t, err)
+	tools, err := h.Tools([]string{"sh"})
+	must(t, err)
+	if len(got.Found) == 0 || got.Found[0].Identity.Size == 0 || len(tools.Found) != 1 || tools.Found[0].Interpreter == "" {
+		t.Errorf("found %+v and %+v, missing %v, skipped %v", got.Found, tools.Found, got.Missing, got.Skipped)
+	}
+}
+
+// TestConfBounded: a configuration that includes itself again and again, over a directory with many names, ends soon.
+func TestConfBounded(t *testing.T) {
+	files := map[string]string{"/etc/ld.so.conf": strings.Repeat("include /etc/*/*\ninclude /etc/ld.so.conf\n", 10000) + "/opt/a\n"}
+	for i := range 300 {
+		files[fmt.Sprintf("/etc/many/%d", i)] = "/opt/b\n"
+	}
+	root, err := rootfs.Open(tree(t, files))
+	must(t, err)
+	defer root.Close()
+	start := time.Now()
+	conf, err := hostlib.ReadConf(root, hostlib.LoaderConf)
+	must(t, err)
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("took %s", took)
+	}
+	if !slices.Contains(conf.Dirs, "/opt/b") || len(conf.Skipped) == 0 {
+		t.Errorf("directories %v, %d notes", conf.Dirs, len(conf.Skipped))
+	}
+}
