@@ -102,7 +102,9 @@ func (r *confReader) parse(name string, data []byte, depth int) {
 }
 
 // spent says that enough was read.
-func (r *confReader) spent() bool { return r.files > maxConfs || r.bytes > maxConfTotal || r.names > maxNames }
+func (r *confReader) spent() bool {
+	return r.files > maxConfs || r.bytes > maxConfTotal || r.names > maxNames
+}
 
 // dir adds a directory, which may end in the type of the libraries in it: "/usr/lib=libc6".
 func (r *confReader) dir(name, line string) {

@@ -74,6 +74,7 @@ func ReadObject(r io.ReaderAt) (Object, error) {
 		case elf.PT_DYNAMIC:
 			o.Dynamic = true
 			o.Soname, err = readSoname(r, p, programs)
+		default:
 		}
 		if err != nil {
 			return Object{}, fmt.Errorf("%w: %w", ErrNotELF, err)
@@ -103,6 +104,7 @@ func readSoname(r io.ReaderAt, dynamic elf.Prog64, programs []elf.Prog64) (strin
 			size = e.Val
 		case elf.DT_SONAME:
 			name, named = e.Val, true
+		default:
 		}
 	}
 	return sonameAt(r, programs, table, size, name, named)

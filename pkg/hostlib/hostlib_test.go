@@ -306,7 +306,8 @@ func TestRealCache(t *testing.T) {
 // TestCacheWins: what is in the cache is found where no configuration leads, and a cache that is older than the disk is no harm.
 func TestCacheWins(t *testing.T) {
 	root := tree(t, map[string]string{
-		"/etc/ld.so.conf": "/opt/a\n/opt/b\n", "/opt/a/libone.so.1": "lib:libone.so.1", "/opt/b/libtwo.so.2": "lib:libtwo.so.2", "/usr/lib/libone.so.1": "lib:libone.so.1",
+		"/etc/ld.so.conf": "/opt/a\n/opt/b\n", "/opt/a/libone.so.1": "lib:libone.so.1", "/opt/b/libtwo.so.2": "lib:libtwo.so.2",
+		"/usr/lib/libone.so.1": "lib:libone.so.1",
 	})
 	makeCache(t, root, "new")
 	must(t, os.Remove(filepath.Join(root, "etc/ld.so.conf")))

@@ -20,7 +20,7 @@ type Identity struct {
 }
 
 func identityOf(s *unix.Stat_t) Identity {
-	return Identity{Dev: uint64(s.Dev), Inode: s.Ino, Rdev: uint64(s.Rdev), Mtime: s.Mtim.Nano(), Size: s.Size}
+	return Identity{Dev: s.Dev, Inode: s.Ino, Rdev: s.Rdev, Mtime: s.Mtim.Nano(), Size: s.Size}
 }
 
 // Place is a path below the root that leads through no link, what is there, and which one.

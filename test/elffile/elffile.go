@@ -97,6 +97,7 @@ func (f File) fill(programs []elf.Prog64, start uint64) []byte {
 			var dynamic bytes.Buffer
 			_ = binary.Write(&dynamic, binary.LittleEndian, append(entries, elf.Dyn64{}))
 			place(&programs[i], dynamic.Bytes())
+		default:
 		}
 	}
 	return body
