@@ -21,10 +21,12 @@ type resolver struct {
 	Input
 	conditions *Conditions
 	users      map[at][]*corev1.Container
+	groups     map[at]*corev1.Container
 	given      map[at]*Request
-	// variables and mounted are by name and by path in the container, with everything that is said of them.
+	// variables, mounted and nodes are by name and by path in the container, with everything that is said of them.
 	variables map[string][]said
 	mounted   map[string][]mounting
+	nodes     map[string][]noding
 	refusals  []Refusal
 	missing   []Refusal
 }
@@ -46,39 +48,56 @@ type mounting struct {
 	field string
 }
 
+// noding is a device node that one preset gives.
+type noding struct {
+	from Origin
+	to   []at
+	node v1alpha1.PresetDeviceNode
+}
+
 // apply takes in one preset, if it is for any claim.
 func (r *resolver) apply(ctx context.Context, p *Preset) {
-	if ok, err := r.ofNamespace(p); err == nil && !ok {
+	ours, fault := r.ofNamespace(p)
+	if fault == nil && !ours {
 		return
 	}
 	var to []at
 	for i := range r.Claims {
-		c := &r.Claims[i]
-		requests, err := r.selects(ctx, p.Rules.DeviceSelector, c)
-		if err != nil {
-			r.refuse(p, i, "spec.deviceSelector", err)
-			continue
-		}
-		if len(requests) == 0 {
-			continue
-		}
-		if ok, err := r.ofPod(p, c); err != nil {
-			r.refuse(p, i, "spec.podSelector", err)
-			continue
-		} else if !ok {
-			continue
-		}
-		if len(p.faults) > 0 {
+		requests, field, err := r.meant(ctx, p, &r.Claims[i])
+		switch {
+		case err != nil:
+			r.refuse(p, i, field, err)
+		case len(requests) == 0:
+		case len(p.faults) > 0:
 			r.refuse(p, i, p.faults[0].Field, fmt.Errorf("the preset is not valid: %w", p.faults.ToAggregate()))
-			continue
-		}
-		for _, request := range requests {
-			to = append(to, at{i, request})
+		case fault != nil:
+			r.refuse(p, i, "spec.namespaceSelector", fault)
+		default:
+			for _, request := range requests {
+				to = append(to, at{i, request})
+			}
 		}
 	}
 	if len(to) > 0 {
 		r.give(p, to)
 	}
+}
+
+// meant says which requests of a claim a preset is for, and on an error which field it is about. The pod is asked first: what does not
+// select it has nothing to say of it, not even that its CEL fails.
+func (r *resolver) meant(ctx context.Context, p *Preset, c *Claim) (requests []string, field string, err error) {
+	ok, podErr := r.ofPod(p, c)
+	if podErr == nil && !ok {
+		return nil, "", nil
+	}
+	requests, err = r.selects(ctx, p.Rules.DeviceSelector, c)
+	if err != nil {
+		return nil, "spec.deviceSelector", err
+	}
+	if len(requests) > 0 && podErr != nil {
+		return nil, "spec.podSelector", podErr
+	}
+	return requests, "", nil
 }
 
 // ofPod says whether a preset is for the claim's pod.
@@ -99,7 +118,7 @@ func (r *resolver) ofPod(p *Preset, c *Claim) (bool, error) {
 
 // give notes all that a preset gives to the requests.
 func (r *resolver) give(p *Preset, to []at) {
-	from := p.origin()
+	from := p.Origin()
 	for _, key := range to {
 		g := r.given[key]
 		if g == nil {
@@ -119,9 +138,12 @@ func (r *resolver) give(p *Preset, to []at) {
 		for _, h := range p.Rules.Hooks {
 			g.Hooks = append(g.Hooks, Hook{h, from})
 		}
-		for _, n := range p.DeviceNodes {
-			g.addNode(n, from)
+	}
+	for _, n := range p.DeviceNodes {
+		if r.nodes == nil {
+			r.nodes = map[string][]noding{}
 		}
+		r.nodes[n.Path] = append(r.nodes[n.Path], noding{from, to, n})
 	}
 	for i := range p.Rules.EnvFrom {
 		r.giveConfigMap(p, to, i)
@@ -138,16 +160,6 @@ func (r *resolver) give(p *Preset, to []at) {
 	}
 }
 
-func (g *Request) addNode(n v1alpha1.PresetDeviceNode, from Origin) {
-	i := slices.IndexFunc(g.Nodes, func(o Node) bool { return o.Path == n.Path })
-	switch {
-	case i < 0:
-		g.Nodes = append(g.Nodes, Node{PresetDeviceNode: n, From: from})
-	case g.Nodes[i].PresetDeviceNode != n:
-		g.Nodes[i] = Node{PresetDeviceNode: n, From: from, Overrode: append(g.Nodes[i].Overrode, g.Nodes[i].From)}
-	}
-}
-
 // giveConfigMap makes each key a variable. A key that is no name of one is left out and told of.
 func (r *resolver) giveConfigMap(p *Preset, to []at, index int) {
 	source := &p.Rules.EnvFrom[index]
@@ -160,41 +172,51 @@ func (r *resolver) giveConfigMap(p *Preset, to []at, index int) {
 		name := source.Prefix + key
 		e := v1alpha1.PresetEnv{Name: name, Value: new(data[key]), Mode: source.EffectiveMode()}
 		if err := usable(&e); err != nil {
-			r.refuse(p, to[0].claim, field, fmt.Errorf("key %s of the ConfigMap: %w", key, err))
+			r.refuseAll(p, to, field, fmt.Errorf("key %s of the ConfigMap: %w", key, err))
 			continue
 		}
-		r.say(name, said{from: p.origin(), to: to, mode: e.Mode, value: data[key], field: field})
+		r.say(name, said{from: p.Origin(), to: to, mode: e.Mode, value: data[key], field: field})
 	}
 }
 
 func (r *resolver) giveVariable(p *Preset, to []at, index int) {
-	e := p.Rules.Env[index]
-	field := fmt.Sprintf("spec.env[%d]", index)
-	if e.ValueFrom != nil {
-		ref := e.ValueFrom.ConfigMapKeyRef
-		data, ok := r.configMap(p, to, ref.Name, ref.Optional, field+".valueFrom.configMapKeyRef")
+	e := &p.Rules.Env[index]
+	s := said{from: p.Origin(), to: to, mode: e.EffectiveMode(), separator: ":", field: fmt.Sprintf("spec.env[%d]", index)}
+	if e.Separator != nil {
+		s.separator = *e.Separator
+	}
+	if e.Value != nil {
+		s.value = *e.Value
+	} else {
+		value, ok := r.keyOf(p, to, e, s.field)
 		if !ok {
 			return
 		}
-		value, ok := data[ref.Key]
-		if !ok && !ref.Optional {
+		s.value = value
+	}
+	r.say(e.Name, s)
+}
+
+// keyOf is the value that a variable has from a ConfigMap.
+func (r *resolver) keyOf(p *Preset, to []at, e *v1alpha1.PresetEnv, field string) (string, bool) {
+	ref := e.ValueFrom.ConfigMapKeyRef
+	data, ok := r.configMap(p, to, ref.Name, ref.Optional, field+".valueFrom.configMapKeyRef")
+	if !ok {
+		return "", false
+	}
+	value, ok := data[ref.Key]
+	if !ok {
+		if !ref.Optional {
 			r.lack(p, to, field+".valueFrom.configMapKeyRef.key", fmt.Sprintf("ConfigMap %s has no key %s: add it, or say optional",
 				ref.Name, ref.Key))
 		}
-		if !ok {
-			return
-		}
-		e.Value, e.ValueFrom = &value, nil
-		if err := usable(&e); err != nil {
-			r.refuse(p, to[0].claim, field, fmt.Errorf("key %s of ConfigMap %s: %w", ref.Key, ref.Name, err))
-			return
-		}
+		return "", false
 	}
-	separator := ":"
-	if e.Separator != nil {
-		separator = *e.Separator
+	if err := usable(&v1alpha1.PresetEnv{Name: e.Name, Value: &value, Mode: e.Mode}); err != nil {
+		r.refuseAll(p, to, field, fmt.Errorf("key %s of ConfigMap %s: %w", ref.Key, ref.Name, err))
+		return "", false
 	}
-	r.say(e.Name, said{from: p.origin(), to: to, mode: e.EffectiveMode(), value: *e.Value, separator: separator, field: field})
+	return value, true
 }
 
 func (r *resolver) say(name string, s said) {
@@ -223,17 +245,29 @@ func usable(e *v1alpha1.PresetEnv) error {
 }
 
 func (r *resolver) refuse(p *Preset, claim int, field string, err error) {
-	r.refusals = append(r.refusals, Refusal{From: p.origin(), Claim: r.Claims[claim].Name, Field: field, Message: err.Error()})
+	r.refusals = append(r.refusals, Refusal{From: p.Origin(), Claim: r.Claims[claim].Name, Field: field, Message: err.Error()})
+}
+
+// refuseAll tells each claim.
+func (r *resolver) refuseAll(p *Preset, to []at, field string, err error) {
+	for _, claim := range claimsOf(to) {
+		r.refuse(p, claim, field, err)
+	}
 }
 
 func (r *resolver) lack(p *Preset, to []at, field, message string) {
-	seen := map[int]bool{}
-	for _, key := range to {
-		if !seen[key.claim] {
-			r.missing = append(r.missing, Refusal{From: p.origin(), Claim: r.Claims[key.claim].Name, Field: field, Message: message})
-		}
-		seen[key.claim] = true
+	for _, claim := range claimsOf(to) {
+		r.missing = append(r.missing, Refusal{From: p.Origin(), Claim: r.Claims[claim].Name, Field: field, Message: message})
 	}
+}
+
+// claimsOf are the claims of requests, each once.
+func claimsOf(to []at) []int {
+	var out []int
+	for _, key := range to {
+		out = append(out, key.claim)
+	}
+	return slices.Compact(out) // apply sorts by claim
 }
 
 // finish sorts what was collected.
@@ -243,9 +277,7 @@ func (r *resolver) finish() Resolution {
 		return cmp.Or(cmp.Compare(a.claim, b.claim), strings.Compare(a.request, b.request))
 	})
 	for _, key := range keys {
-		g := r.given[key]
-		slices.SortFunc(g.Nodes, func(a, b Node) int { return strings.Compare(a.Path, b.Path) })
-		out.Requests = append(out.Requests, *g)
+		out.Requests = append(out.Requests, *r.given[key])
 	}
 	return out
 }

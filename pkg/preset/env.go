@@ -13,26 +13,27 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// env decides what every variable becomes. All that is said of a name counts for each request that gets it, so that the claims of a pod
-// give a container one value, whichever is injected last.
+// env decides what every variable becomes. What is said of a name to one request counts for all that containers use together with it,
+// so that the claims of a pod give a container one value, whichever is injected last.
 func (r *resolver) env() {
+	to := func(s said) []at { return s.to }
 	for _, name := range slices.Sorted(maps.Keys(r.variables)) {
 		all := r.variables[name]
 		if name == v1alpha1.EnvPath || name == v1alpha1.EnvLibraryPath {
 			r.directories(name, all)
 			continue
 		}
-		for _, key := range receivers(all) {
+		for _, key := range receivers(all, to) {
 			r.variable(name, all, key)
 		}
 	}
 }
 
 // receivers are the requests that anything is said to, in order.
-func receivers(all []said) []at {
+func receivers[T any](all []T, to func(T) []at) []at {
 	var out []at
 	for _, s := range all {
-		for _, key := range s.to {
+		for _, key := range to(s) {
 			if !slices.Contains(out, key) {
 				out = append(out, key)
 			}
@@ -65,9 +66,12 @@ func (r *resolver) variable(name string, all []said, key at) {
 	v := Variable{Name: name}
 	set, gives := false, false
 	for _, s := range all {
+		if !r.grouped(key, s.to) {
+			continue
+		}
 		here := slices.Contains(s.to, key)
 		if why := r.unsaid(s, key, own, set); why != "" {
-			if here && s.mode != v1alpha1.EnvDefault || here && !r.Claims[key.claim].Owned {
+			if here && (s.mode != v1alpha1.EnvDefault || !r.Claims[key.claim].Owned) {
 				r.refusals = append(r.refusals, Refusal{
 					From: s.from, Claim: r.Claims[key.claim].Name, Request: key.request, Field: s.field, Message: name + ": " + why,
 				})
@@ -75,31 +79,41 @@ func (r *resolver) variable(name string, all []said, key at) {
 			continue
 		}
 		gives = gives || here
-		switch s.mode {
-		case v1alpha1.EnvPrepend, v1alpha1.EnvAppend:
-			if !set && own.state == literalKnown {
-				v.Value, v.FromPod, set = own.value, true, true
-			}
-			v.join(s, set)
-		default:
-			if set && (v.Value != s.value || v.FromPod) {
-				v.Overrode = append(v.Overrode, v.From...)
-			}
-			v.OverrodePod = v.OverrodePod || own.state != literalNone && own.value != s.value
-			if !set || v.Value != s.value || v.FromPod {
-				v.Value, v.From, v.FromPod = s.value, nil, false
-			}
+		if joins(s.mode) && !set && own.state == literalKnown {
+			v.Value, v.FromPod, set = own.value, true, true
 		}
-		v.From, set = append(v.From, s.from), true
+		v.take(s, set)
+		set = true
 	}
+	v.OverrodePod = own.state == literalUnknown || own.state == literalKnown && !v.FromPod && own.value != v.Value
 	if gives {
 		r.given[key].Env = append(r.given[key].Env, v)
 	}
 }
 
-func (v *Variable) join(s said, set bool) {
+func joins(mode v1alpha1.EnvMode) bool {
+	return mode == v1alpha1.EnvPrepend || mode == v1alpha1.EnvAppend
+}
+
+// take lets what is said act on the value, which is there already or not.
+func (v *Variable) take(s said, there bool) {
 	switch {
-	case !set:
+	case joins(s.mode):
+		v.join(s)
+	case there && (v.Value != s.value || v.FromPod):
+		v.Overrode = append(v.Overrode, v.From...)
+		v.Value, v.From, v.FromPod = s.value, nil, false
+	default:
+		v.Value = s.value
+	}
+	v.From = append(v.From, s.from)
+}
+
+// join puts a value before or behind what there is. To nothing it is joined without a separator, since an empty part of a list of
+// directories means the working directory.
+func (v *Variable) join(s said) {
+	switch {
+	case v.Value == "":
 		v.Value = s.value
 	case s.mode == v1alpha1.EnvPrepend:
 		v.Value = s.value + s.separator + v.Value
@@ -120,6 +134,7 @@ func (r *resolver) unsaid(s said, key at, own literal, set bool) string {
 		case own.state != literalNone:
 			return own.why
 		}
+	case v1alpha1.EnvSet:
 	case v1alpha1.EnvPrepend, v1alpha1.EnvAppend:
 		if !set && own.state == literalUnknown {
 			return own.why + ", so nothing can be joined to it: give the value in the pod's env, or use mode set"
@@ -172,20 +187,40 @@ func (r *resolver) literal(name string, key at) literal {
 func ofContainer(c *corev1.Container, name string) literal {
 	for i := len(c.Env) - 1; i >= 0; i-- {
 		e := &c.Env[i]
+		if e.Name != name {
+			continue
+		}
+		value, refers := expanded(e.Value)
 		switch {
-		case e.Name != name:
 		case e.ValueFrom != nil:
 			return literal{state: literalUnknown, why: fmt.Sprintf("container %s sets it from elsewhere", c.Name)}
-		case strings.Contains(e.Value, "$("):
+		case refers:
 			return literal{state: literalUnknown, why: fmt.Sprintf("container %s sets it by way of other variables", c.Name)}
 		default:
-			return literal{state: literalKnown, value: e.Value, why: fmt.Sprintf("container %s sets it", c.Name)}
+			return literal{state: literalKnown, value: value, why: fmt.Sprintf("container %s sets it", c.Name)}
 		}
 	}
 	for _, source := range c.EnvFrom {
-		if strings.HasPrefix(name, source.Prefix) {
+		if len(name) > len(source.Prefix) && strings.HasPrefix(name, source.Prefix) {
 			return literal{state: literalUnknown, why: fmt.Sprintf("container %s may have it from its envFrom", c.Name)}
 		}
 	}
 	return literal{}
+}
+
+// expanded is a value of the pod as kubelet gives it to the container, where $$ stands for $, and whether it refers to other variables.
+func expanded(value string) (string, bool) {
+	var out strings.Builder
+	for i := 0; i < len(value); i++ {
+		if value[i] == '$' && i+1 < len(value) {
+			switch value[i+1] {
+			case '(':
+				return "", true
+			case '$':
+				i++
+			}
+		}
+		out.WriteByte(value[i])
+	}
+	return out.String(), false
 }

@@ -5,55 +5,96 @@ package preset
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// mounts decides who has which path of the container. The pod's own mount wins over any preset's, since CDI would hide it; of presets
-// the later.
-func (r *resolver) mounts() {
-	for _, containerPath := range slices.Sorted(maps.Keys(r.mounted)) {
-		all := r.mounted[containerPath]
-		for i := range all {
-			for _, key := range all[i].to {
-				r.mountAt(key, all, i)
+// deviceNodes decides how each node is given. As with variables, the requests that containers use together say the same.
+func (r *resolver) deviceNodes() {
+	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
+		all := r.nodes[name]
+		for _, key := range receivers(all, func(n noding) []at { return n.to }) {
+			var node *Node
+			for _, n := range all {
+				switch {
+				case !r.grouped(key, n.to):
+				case node == nil:
+					node = &Node{PresetDeviceNode: n.node, From: n.from}
+				case node.PresetDeviceNode != n.node:
+					node = &Node{PresetDeviceNode: n.node, From: n.from, Overrode: append(node.Overrode, node.From)}
+				}
 			}
+			r.given[key].Nodes = append(r.given[key].Nodes, *node)
 		}
 	}
 }
 
-// mountAt gives a request the ith of the mounts at one path, unless a container has another there: its own, or a later preset's by this
-// or another request.
-func (r *resolver) mountAt(key at, all []mounting, i int) {
-	m := &all[i]
-	if container := r.mountedBy(key, m.mount.ContainerPath); container != "" {
+// mounts decides who has which path of the container. The pod's own mount wins over any preset's, since CDI would hide it; of presets
+// the later that is given at all.
+func (r *resolver) mounts() {
+	for _, containerPath := range slices.Sorted(maps.Keys(r.mounted)) {
+		var given []at
+		for _, m := range slices.Backward(r.mounted[containerPath]) {
+			for _, key := range m.to {
+				if r.mountAt(key, &m, given) {
+					given = append(given, key)
+				}
+			}
+		}
+		for _, key := range given {
+			slices.Reverse(r.mountOf(key).Overrode)
+		}
+	}
+}
+
+// mountOf is what the request was given last.
+func (r *resolver) mountOf(key at) *Mount {
+	all := r.given[key].Mounts
+	return &all[len(all)-1]
+}
+
+// mountAt gives a request a mount, unless one of its containers has another there: its own, or a later preset's by one of the requests
+// that were given one at this path.
+func (r *resolver) mountAt(key at, m *mounting, given []at) bool {
+	refuse := func(format string, arguments ...any) {
 		r.refusals = append(r.refusals, Refusal{
-			From: m.from, Claim: r.Claims[key.claim].Name, Request: key.request, Field: m.field,
-			Message: fmt.Sprintf("container %s mounts something of its own at %s, which stays", container, m.mount.ContainerPath),
+			From: m.from, Claim: r.Claims[key.claim].Name, Request: key.request, Field: m.field, Message: fmt.Sprintf(format, arguments...),
 		})
-		return
 	}
-	var overrode []Origin
-	for j := range all {
-		other := &all[j]
-		if j == i || equality.Semantic.DeepEqual(other.mount, m.mount) && j < i {
-			continue
-		}
-		reach := slices.ContainsFunc(other.to, func(o at) bool { return r.meet(key, o) })
+	if container := r.mountedBy(key, m.mount.ContainerPath); container != "" {
+		refuse("container %s mounts something of its own at %s, which stays", container, m.mount.ContainerPath)
+		return false
+	}
+	won := true
+	for _, o := range given {
+		other := r.mountOf(o)
 		switch {
-		case !reach:
-		case j > i && !equality.Semantic.DeepEqual(other.mount, m.mount):
-			return // The later one says that it overrode this.
-		case j > i && slices.Contains(other.to, key):
-			return // The same is given once.
-		case j < i:
-			overrode = append(overrode, other.from)
+		case !r.meet(key, o):
+		case same(m, key.claim, other, o.claim):
+			won = won && o != key // The same is given once.
+		case other.From == m.from:
+			refuse("a container has the scratch directory of claim %s at %s already", r.Claims[o.claim].Name, m.mount.ContainerPath)
+			return false
+		default:
+			won = false
+			if !slices.Contains(other.Overrode, m.from) {
+				other.Overrode = append(other.Overrode, m.from)
+			}
 		}
 	}
-	g := r.given[key]
-	g.Mounts = append(g.Mounts, Mount{PresetMount: m.mount, From: m.from, Overrode: overrode})
+	if won {
+		g := r.given[key]
+		g.Mounts = append(g.Mounts, Mount{PresetMount: m.mount, From: m.from})
+	}
+	return won
+}
+
+// same says whether two mounts show the same files. A scratch directory is the claim's own.
+func same(m *mounting, claim int, other *Mount, otherClaim int) bool {
+	return equality.Semantic.DeepEqual(m.mount, other.PresetMount) && (m.mount.Scratch == nil || claim == otherClaim)
 }
 
 // mountedBy is a container that uses the request and mounts a volume at the path.
@@ -62,9 +103,12 @@ func (r *resolver) mountedBy(key at, containerPath string) string {
 		return ""
 	}
 	for _, c := range r.users[key] {
-		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == containerPath }) {
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return absolute(m.MountPath) == containerPath }) {
 			return c.Name
 		}
 	}
 	return ""
 }
+
+// absolute is a mount path as kubelet takes it.
+func absolute(mountPath string) string { return path.Clean("/" + mountPath) }

@@ -58,7 +58,8 @@ func (o Origin) String() string {
 	return "DevicePreset " + o.Namespace + "/" + o.Name
 }
 
-func (p *Preset) origin() Origin {
+// Origin says which preset this is.
+func (p *Preset) Origin() Origin {
 	return Origin{Namespace: p.Namespace, Name: p.Name, Generation: p.Generation}
 }
 

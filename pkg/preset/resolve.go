@@ -140,10 +140,12 @@ type Refusal struct {
 
 // Resolve decides. The answer depends on nothing but the input, whatever the order of its presets.
 func Resolve(ctx context.Context, in Input, conditions *Conditions) Resolution {
-	r := resolver{Input: in, conditions: conditions, users: usersOf(in)}
+	users := usersOf(in)
+	r := resolver{Input: in, conditions: conditions, users: users, groups: groupsOf(users)}
 	for _, p := range inOrder(in.Presets) {
 		r.apply(ctx, p)
 	}
+	r.deviceNodes()
 	r.mounts()
 	r.env()
 	return r.finish()

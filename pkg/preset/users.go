@@ -90,3 +90,35 @@ func (r *resolver) meet(a, b at) bool {
 	}
 	return slices.ContainsFunc(r.users[a], func(c *corev1.Container) bool { return slices.Contains(r.users[b], c) })
 }
+
+// groupsOf joins the requests that containers use together, be it by a chain of them, under one container that stands for the group.
+// Within a group a variable has one value: a request is injected into all its containers as it is, so whatever two requests of one
+// container say, they have to say the same.
+func groupsOf(users map[at][]*corev1.Container) map[at]*corev1.Container {
+	parent := map[*corev1.Container]*corev1.Container{}
+	top := func(c *corev1.Container) *corev1.Container {
+		for parent[c] != nil {
+			c = parent[c]
+		}
+		return c
+	}
+	for _, containers := range users {
+		for _, c := range containers[1:] {
+			if a, b := top(containers[0]), top(c); a != b {
+				parent[b] = a
+			}
+		}
+	}
+	groups := map[at]*corev1.Container{}
+	for key, containers := range users {
+		groups[key] = top(containers[0])
+	}
+	return groups
+}
+
+// grouped says whether any of the requests is in the group of another. Without a pod all are.
+func (r *resolver) grouped(key at, others []at) bool {
+	return slices.ContainsFunc(others, func(o at) bool {
+		return o == key || r.users == nil || r.groups[key] != nil && r.groups[key] == r.groups[o]
+	})
+}
