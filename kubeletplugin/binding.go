@@ -207,7 +207,7 @@ func (p *Plugin) readyToBind(ctx context.Context, c *resourceapi.ResourceClaim, 
 		return err
 	}
 	if after == v1alpha1.BindAfterLoaded {
-		return p.prepareClaim(ctx, v, c).Err
+		return p.prepareClaim(ctx, v, c, nil).Err
 	}
 	if err := p.fpgas.ahead(ctx, c, p.config.Node, inView(v)); err != nil {
 		return errors.Join(err, p.teller.refused(ctx, c, err))

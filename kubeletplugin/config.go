@@ -58,6 +58,8 @@ type Config struct {
 	KubeletState string
 	// NVMLCommand is the path of the fettle-nvml binary. Empty: never asked.
 	NVMLCommand string
+	// HookCommand is the path of the fettle-hook binary, which is installed on the host. Empty: presets that need it are refused.
+	HookCommand string
 	// Registries is how registries are reached.
 	Registries artifact.ClientConfig
 	// Started is called once, when the API server first holds what is to be published. It may be nil.

@@ -42,7 +42,7 @@ func (p *Plugin) PrepareResourceClaims(
 	results := make([]kubeletplugin.PrepareResult, len(claims))
 	var wg sync.WaitGroup
 	for i, c := range claims {
-		wg.Go(func() { results[i] = p.prepareClaim(ctx, v, c) })
+		wg.Go(func() { results[i] = p.prepareClaim(ctx, v, c, claims) })
 	}
 	wg.Wait()
 	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
@@ -53,10 +53,13 @@ func (p *Plugin) PrepareResourceClaims(
 	return byUID, nil
 }
 
-func (p *Plugin) prepareClaim(ctx context.Context, v *view, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
+// prepareClaim prepares one of the claims that came together.
+func (p *Plugin) prepareClaim(
+	ctx context.Context, v *view, c *resourceapi.ResourceClaim, together []*resourceapi.ResourceClaim,
+) kubeletplugin.PrepareResult {
 	start := time.Now()
 	logger := klog.FromContext(ctx).WithValues("claim", klog.KObj(c), "claimUID", c.UID)
-	r, err := p.prepareUnlessRetired(ctx, c)
+	r, err := p.prepareUnlessRetired(ctx, c, together)
 	if err != nil {
 		result := "error"
 		if _, ok := errors.AsType[*claim.RefusedError](err); ok {
@@ -83,12 +86,14 @@ func (p *Plugin) prepareClaim(ctx context.Context, v *view, c *resourceapi.Resou
 	return kubeletplugin.PrepareResult{Devices: p.answer(v, r)}
 }
 
-func (p *Plugin) prepareUnlessRetired(ctx context.Context, c *resourceapi.ResourceClaim) (*record.Record, error) {
+func (p *Plugin) prepareUnlessRetired(
+	ctx context.Context, c *resourceapi.ResourceClaim, together []*resourceapi.ResourceClaim,
+) (*record.Record, error) {
 	// A pod that has its claim keeps it: kubelet asks again when it restarts.
 	if p.retired.is() && !p.engine.Knows(string(c.UID)) {
 		return nil, fmt.Errorf("node %s: %w", p.config.Node, errRetired)
 	}
-	return p.engine.Prepare(ctx, c, p.arrival(ctx))
+	return p.engine.Prepare(ctx, c, p.arrival(ctx), together...)
 }
 
 // answer is what kubelet is told of a record.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -53,6 +54,9 @@ type Plugin struct {
 	retired *retirement
 	health  *healthKeeper
 	fpgas   *fpgas
+	presets *presets
+	// hooks is nil where none are installed.
+	hooks *hooks
 	// claims carries a value after the set of prepared claims, or of the files that the node holds, changed.
 	claims chan struct{}
 	// freed carries a value after a claim gave back a CDI spec of its own.
@@ -91,6 +95,12 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	if p.fpgas, err = p.newFPGAs(bootID); err != nil {
 		return nil, err
 	}
+	if config.HookCommand != "" {
+		if p.hooks, err = installHook(store, config.HookCommand, filepath.Join(config.StateDir, "hooks")); err != nil {
+			return nil, err
+		}
+	}
+	p.presets = p.newPresets()
 	p.engine = p.newEngine(bootID, dir)
 	p.specs = &specKeeper{store: store, dir: dir, engine: p.engine, metrics: m}
 	p.looker = &looker{
@@ -114,6 +124,7 @@ func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
 	return engine.New(engine.Config{
 		Node: p.config.Node, HostRoot: p.config.HostRoot, BootID: bootID, Store: p.store, Specs: dir,
 		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.fpgas.remains, Orphans: p.orphans,
+		Presets: p.presets.decide,
 		Machine: p.machine, MayUse: p.health.mayPrepare, Quarantine: p.health.quarantine,
 		Clear: p.health.clear, Claim: p.claim, KubeletState: p.config.KubeletState,
 		Uptime: uptime, Budget: callBudget, Report: p.tell,
@@ -166,6 +177,12 @@ func (p *Plugin) Run(ctx context.Context) error {
 		return fmt.Errorf("read what claims hold on this node: %w", err)
 	}
 	defer p.engine.Stop()
+	if p.hooks != nil {
+		if err := p.hooks.sweep(); err != nil {
+			klog.FromContext(ctx).Error(err, "Builds of the hook that nobody needs may stay")
+		}
+	}
+	defer p.presets.watch(ctx)()
 	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
 	if err != nil {
 		return fmt.Errorf("start serving kubelet: %w", err)

@@ -3,99 +3,256 @@
 package kubeletplugin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+	"path"
 	"path/filepath"
-	"strings"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/hook"
+	"github.com/fettle-dev/fettle/pkg/hostlib"
 	"github.com/fettle-dev/fettle/pkg/preset"
-	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/pkg/rootfs"
+)
+
+const (
+	// libraryDir is the directory of a container that has the node's libraries, toolDir that for programs, which every image searches.
+	libraryDir = hook.Prefix + "/lib"
+	toolDir    = "/usr/bin"
 )
 
 // presetFiles looks up on the node what presets name.
 type presetFiles struct {
 	// root is the host's tree.
 	root string
+	// hook is fettle-hook on the host, ldconfig the host's own.
+	hook, ldconfig string
 }
 
-// realise makes edits of what presets give to a request. An error names the preset, the field and what this node lacks.
+// lookup makes edits of what presets give to one request.
+type lookup struct {
+	files *presetFiles
+	host  *rootfs.Root
+	edits device.Edits
+	links []string
+	errs  []error
+}
+
+// realise makes edits of what presets give to a request. An error names each preset, what it gives, and what this node lacks of it.
 func (f *presetFiles) realise(r preset.Request) (engine.Preset, error) {
 	given, err := json.Marshal(r)
 	if err != nil {
 		return engine.Preset{}, fmt.Errorf("encode what presets give to request %s: %w", r.Request, err)
 	}
-	tree, err := sysfs.Open(f.root)
+	host, err := rootfs.Open(f.root)
 	if err != nil {
 		return engine.Preset{}, err
 	}
-	defer tree.Close()
-	out := engine.Preset{Given: given}
+	defer func() { _ = host.Close() }() // it was only read
+	l := lookup{files: f, host: host}
 	for _, v := range r.Env {
-		out.Edits.Env = append(out.Edits.Env, v.Name+"="+v.Value)
+		l.edits.Env = append(l.edits.Env, v.Name+"="+v.Value)
 	}
-	var errs []error
 	for i := range r.Mounts {
-		m, err := f.mount(&r.Mounts[i])
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s, mount %s: %w", r.Mounts[i].From, r.Mounts[i].ContainerPath, err))
-		} else if m != nil {
-			out.Edits.Mounts = append(out.Edits.Mounts, *m)
-		}
+		l.fail(l.mount(&r.Mounts[i]), r.Mounts[i].From, "mount "+r.Mounts[i].ContainerPath)
 	}
 	for i := range r.Nodes {
-		n, err := nodeOf(tree, &r.Nodes[i])
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s, device node %s: %w", r.Nodes[i].From, r.Nodes[i].Path, err))
-		} else if n != nil {
-			out.Edits.Nodes = append(out.Edits.Nodes, *n)
-		}
+		l.fail(l.node(&r.Nodes[i]), r.Nodes[i].From, "device node "+r.Nodes[i].Path)
 	}
-	return out, errors.Join(errs...)
+	for i := range slices.Backward(r.Libraries) { // the later preset's library of a name wins
+		l.fail(l.libraries(&r.Libraries[i]), r.Libraries[i].From, "libraries")
+	}
+	for i := range slices.Backward(r.Tools) {
+		l.fail(l.tools(&r.Tools[i]), r.Tools[i].From, "tools")
+	}
+	l.hooks(&r)
+	return engine.Preset{Edits: l.edits, Given: given}, errors.Join(l.errs...)
 }
 
-// mount finds what is mounted on this node. Nil: it is not there and need not be.
-func (f *presetFiles) mount(m *preset.Mount) (*device.Mount, error) {
+func (l *lookup) fail(err error, from preset.Origin, what string) {
+	if err != nil {
+		l.errs = append(l.errs, fmt.Errorf("%s, %s: %w", from, what, err))
+	}
+}
+
+// mount names what is on the node now, links followed.
+func (l *lookup) mount(m *preset.Mount) error {
 	if m.Scratch != nil {
-		return nil, errors.New("scratch directories are not made yet: use an emptyDir")
+		return errors.New("scratch directories are not made yet: use an emptyDir")
 	}
 	if m.From.Namespace != "" {
-		return nil, fmt.Errorf("%s does not lie below one of the driver's allowedHostPaths, of which there are none: "+
-			"ask an administrator to allow it, or for a ClusterDevicePreset", m.HostPath)
+		return fmt.Errorf("%s is not below one of the driver's allowedHostPaths, of which there are none: "+
+			"ask an administrator for a ClusterDevicePreset", m.HostPath)
 	}
-	switch _, err := os.Stat(filepath.Join(f.root, m.HostPath)); {
-	case errors.Is(err, fs.ErrNotExist) && m.Optional:
-		return nil, nil //nolint:nilnil // documented above
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
-	case err != nil:
-		return nil, fmt.Errorf("look at %s: %w", m.HostPath, err)
+	hostPath, _, err := l.host.Resolve(m.HostPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		if m.Optional {
+			return nil
+		}
+		return fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
 	}
-	return &device.Mount{
-		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly,
+	if err != nil {
+		return err
+	}
+	l.edits.Mounts = append(l.edits.Mounts, device.Mount{
+		HostPath: hostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly,
 		Alone: !m.Recursive, Follows: m.Propagation == v1alpha1.PropagationHostToContainer,
-	}, nil
+	})
+	return nil
 }
 
-// nodeOf finds the numbers of a device node. Nil: it is not there and need not be.
-func nodeOf(tree *sysfs.Tree, n *preset.Node) (*device.Node, error) {
-	major, minor, err := tree.Rdev(strings.TrimPrefix(n.Path, "/"))
+func (l *lookup) node(n *preset.Node) error {
+	stat, err := l.host.Lstat(n.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && n.Optional:
-		return nil, nil //nolint:nilnil // documented above
+		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, errors.New("is not on this node: load its driver, or say optional")
+		return errors.New("is not on this node: load its driver, or say optional")
 	case err != nil:
-		return nil, err
+		return err
+	case stat.Mode&unix.S_IFMT != unix.S_IFCHR:
+		return fmt.Errorf("is %s, want a character device", rootfs.TypeName(stat.Mode))
 	}
 	permissions := "rw"
 	if n.ReadOnly {
 		permissions = "r"
 	}
-	return &device.Node{Path: n.Path, Major: major, Minor: minor, Permissions: permissions}, nil
+	l.edits.Nodes = append(l.edits.Nodes, device.Node{
+		Path: n.Path, Major: int64(unix.Major(stat.Rdev)), Minor: int64(unix.Minor(stat.Rdev)), Permissions: permissions,
+	})
+	return nil
+}
+
+// system is the one that a preset's files are of: the host's, or a driver's below a directory of it.
+func (l *lookup) system(f *preset.Files) (*hostlib.Host, error) {
+	if f.From.Namespace != "" {
+		return nil, errors.New("a DevicePreset may name no files of the node, since the driver's allowedHostPaths are none: " +
+			"ask an administrator for a ClusterDevicePreset")
+	}
+	config := hostlib.Config{LibraryDirs: f.Directories, ToolDirs: f.Directories}
+	return hostlib.Open(filepath.Join(l.files.root, cmp.Or(f.Root, "/")), config)
+}
+
+func (l *lookup) libraries(f *preset.Files) error {
+	host, err := l.system(f)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = host.Close() }()
+	found, err := host.Libraries(f.Names)
+	if err != nil {
+		return err
+	}
+	if err := unmet(found.Missing, f.Optional); err != nil {
+		return err
+	}
+	for i := range found.Found {
+		library := &found.Found[i]
+		if !l.bind(path.Join(f.Root, library.HostPath), path.Join(libraryDir, library.Name)) {
+			continue
+		}
+		for _, link := range library.Links {
+			l.links = append(l.links, link.Target+"::"+path.Join(libraryDir, link.Name))
+		}
+	}
+	return nil
+}
+
+func (l *lookup) tools(f *preset.Files) error {
+	host, err := l.system(f)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = host.Close() }()
+	found, err := host.Tools(f.Names)
+	if err != nil {
+		return err
+	}
+	if err := unmet(found.Missing, f.Optional); err != nil {
+		return err
+	}
+	for i := range found.Found {
+		l.bind(path.Join(f.Root, found.Found[i].HostPath), path.Join(toolDir, found.Found[i].Name))
+	}
+	return nil
+}
+
+// bind mounts a file of the node, unless there is another in its place already.
+func (l *lookup) bind(hostPath, containerPath string) bool {
+	if slices.ContainsFunc(l.edits.Mounts, func(m device.Mount) bool { return m.ContainerPath == containerPath }) {
+		return false
+	}
+	l.edits.Mounts = append(l.edits.Mounts, device.Mount{
+		HostPath: path.Join("/", hostPath), ContainerPath: containerPath, ReadOnly: true, Alone: true,
+	})
+	return true
+}
+
+func unmet(missing []hostlib.Missing, optional bool) error {
+	if optional {
+		return nil
+	}
+	var errs []error
+	for _, m := range missing {
+		errs = append(errs, m)
+	}
+	return errors.Join(errs...)
+}
+
+// hooks has the links made first, so that the loader's cache names what they lead to.
+func (l *lookup) hooks(r *preset.Request) {
+	var dirs []string
+	add := func(dir string) {
+		if !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	if slices.ContainsFunc(l.edits.Mounts, func(m device.Mount) bool { return path.Dir(m.ContainerPath) == libraryDir }) {
+		add(libraryDir)
+	}
+	for _, d := range r.LibraryDirs {
+		add(d.Path)
+	}
+	for i := range r.Hooks {
+		for _, dir := range r.Hooks[i].Directories {
+			add(dir)
+		}
+		for _, link := range r.Hooks[i].Links {
+			l.links = append(l.links, link.Target+"::"+link.Path)
+		}
+	}
+	if len(l.links) > 0 {
+		l.hook(flags([]string{"links"}, "--link", l.links))
+	}
+	if len(dirs) > 0 {
+		args := flags([]string{"ldconfig"}, "--dir", dirs)
+		if l.files.ldconfig != "" {
+			args = append(args, "--ldconfig", l.files.ldconfig)
+		}
+		l.hook(args)
+	}
+}
+
+func flags(args []string, flag string, values []string) []string {
+	for _, value := range values {
+		args = append(args, flag, value)
+	}
+	return args
+}
+
+// hook adds a run of fettle-hook.
+func (l *lookup) hook(args []string) {
+	if l.files.hook == "" {
+		l.errs = append(l.errs, errors.New("the plugin has no hook to make libraries and links known: set its --hook-command"))
+		return
+	}
+	l.edits.Hooks = append(l.edits.Hooks, device.Hook{Path: l.files.hook, Args: append([]string{path.Base(l.files.hook)}, args...)})
 }

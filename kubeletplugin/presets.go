@@ -29,7 +29,7 @@ import (
 
 var (
 	// errPresetsUnread is about presets that were not read yet: without them a pod would start that lacks what they give.
-	errPresetsUnread = errors.New("presets were not read from the API server yet: kubelet tries again")
+	errPresetsUnread = errors.New("presets cannot be read from the API server: kubelet tries again")
 	// errPresetUnmet is about what a preset gives and the node or the cluster does not have.
 	errPresetUnmet = errors.New("a preset cannot be applied")
 )
@@ -44,23 +44,64 @@ type presets struct {
 	// realise looks up on the node what was decided.
 	realise func(preset.Request) (engine.Preset, error)
 	// refused tells what was meant for a claim and not applied. It must not block.
-	refused func(ctx context.Context, c *resourceapi.ResourceClaim, r preset.Refusal)
+	refused func(c *resourceapi.ResourceClaim, r preset.Refusal)
 
 	conditions preset.Conditions
-	// ofNamespaces and ofCluster are what the API server has. synced says that they were read.
-	ofNamespaces, ofCluster cache.Store
-	synced                  func() bool
+	// informers follow both kinds, by resource. Nil before watch.
+	informers map[string]cache.SharedIndexInformer
+}
+
+// The resources of both kinds.
+const (
+	presetResource        = "devicepresets"
+	clusterPresetResource = "clusterdevicepresets"
+)
+
+func (p *Plugin) newPresets() *presets {
+	files := &presetFiles{root: p.config.HostRoot}
+	if p.hooks != nil {
+		files.hook = p.hooks.path()
+	}
+	return &presets{
+		kube: p.clients.Kube, dynamic: p.clients.Dynamic, latest: p.latest, namespace: p.config.Namespace, realise: files.realise,
+		refused: func(c *resourceapi.ResourceClaim, r preset.Refusal) { p.teller.presetRefused(c, r) },
+	}
 }
 
 // watch follows both kinds until ctx ends; stopped waits for that.
 func (p *presets) watch(ctx context.Context) (stopped func()) {
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(p.dynamic, 0)
-	ofNamespaces := factory.ForResource(v1alpha1.GroupVersion.WithResource("devicepresets")).Informer()
-	ofCluster := factory.ForResource(v1alpha1.GroupVersion.WithResource("clusterdevicepresets")).Informer()
-	p.ofNamespaces, p.ofCluster = ofNamespaces.GetStore(), ofCluster.GetStore()
-	p.synced = func() bool { return ofNamespaces.HasSynced() && ofCluster.HasSynced() }
+	p.informers = map[string]cache.SharedIndexInformer{}
+	for _, resource := range []string{presetResource, clusterPresetResource} {
+		p.informers[resource] = factory.ForResource(v1alpha1.GroupVersion.WithResource(resource)).Informer()
+	}
 	factory.Start(ctx.Done())
 	return factory.Shutdown
+}
+
+// list is what the API server has of a kind. As long as that is not followed it is asked for. A cluster that does not know the kind, as
+// one that is being upgraded, has none.
+func (p *presets) list(ctx context.Context, resource, namespace string) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	if informer := p.informers[resource]; informer != nil && informer.HasSynced() {
+		for _, object := range informer.GetStore().List() {
+			if u, ok := object.(*unstructured.Unstructured); ok && u.GetNamespace() == namespace {
+				out = append(out, u)
+			}
+		}
+		return out, nil
+	}
+	all, err := p.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errPresetsUnread, err)
+	}
+	for i := range all.Items {
+		out = append(out, &all.Items[i])
+	}
+	return out, nil
 }
 
 // decide is the engine's Presets.
@@ -70,10 +111,7 @@ func (p *presets) decide(
 	if given != nil {
 		return p.again(given)
 	}
-	if p.synced == nil || !p.synced() {
-		return nil, errPresetsUnread
-	}
-	all, err := p.all(c.Namespace)
+	all, err := p.all(ctx, c.Namespace)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -87,14 +125,14 @@ func (p *presets) decide(
 	if configMaps.err != nil {
 		return nil, configMaps.err
 	}
-	return p.take(ctx, c, &resolution)
+	return p.take(c, &resolution)
 }
 
 // take realises what a resolution has for one claim, and tells what it was refused.
-func (p *presets) take(ctx context.Context, c *resourceapi.ResourceClaim, resolution *preset.Resolution) (map[string]engine.Preset, error) {
+func (p *presets) take(c *resourceapi.ResourceClaim, resolution *preset.Resolution) (map[string]engine.Preset, error) {
 	for _, r := range resolution.Refusals {
 		if r.Claim == c.Name {
-			p.refused(ctx, c, r)
+			p.refused(c, r)
 		}
 	}
 	var errs []error
@@ -138,19 +176,24 @@ func (p *presets) again(given map[string]json.RawMessage) (map[string]engine.Pre
 }
 
 // all are the presets that may be for claims of a namespace.
-func (p *presets) all(namespace string) ([]preset.Preset, error) {
+func (p *presets) all(ctx context.Context, namespace string) ([]preset.Preset, error) {
 	var out []preset.Preset
-	for _, object := range p.ofCluster.List() {
+	ofCluster, err := p.list(ctx, clusterPresetResource, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range ofCluster {
 		var cluster v1alpha1.ClusterDevicePreset
 		if err := decodePreset(object, &cluster); err != nil {
 			return nil, err
 		}
 		out = append(out, preset.OfCluster(&cluster))
 	}
-	for _, object := range p.ofNamespaces.List() {
-		if u, ok := object.(*unstructured.Unstructured); !ok || u.GetNamespace() != namespace {
-			continue
-		}
+	ofNamespace, err := p.list(ctx, presetResource, namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range ofNamespace {
 		var own v1alpha1.DevicePreset
 		if err := decodePreset(object, &own); err != nil {
 			return nil, err
@@ -160,11 +203,7 @@ func (p *presets) all(namespace string) ([]preset.Preset, error) {
 	return out, nil
 }
 
-func decodePreset(object any, into runtime.Object) error {
-	u, ok := object.(*unstructured.Unstructured)
-	if !ok {
-		return fmt.Errorf("a preset is a %T", object)
-	}
+func decodePreset(u *unstructured.Unstructured, into runtime.Object) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
 		return fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
 	}
@@ -190,11 +229,9 @@ func (p *presets) input(
 		return in, err
 	}
 	in.Pod = pod
-	claims := []*resourceapi.ResourceClaim{c}
-	for _, s := range siblings {
-		if pod != nil && s.UID != c.UID && metav1.IsControlledBy(s, pod) {
-			claims = append(claims, s)
-		}
+	claims, err := p.ofPod(ctx, pod, c, siblings)
+	if err != nil {
+		return in, err
 	}
 	slices.SortFunc(claims, func(a, b *resourceapi.ResourceClaim) int { return strings.Compare(a.Name, b.Name) })
 	v, _ := p.latest.get()
@@ -202,6 +239,32 @@ func (p *presets) input(
 		in.Claims = append(in.Claims, preset.OfClaim(claim, v1alpha1.DriverName, pod != nil, publishedIn(v)))
 	}
 	return in, nil
+}
+
+// ofPod are the claims that a pod owns, so that what presets give to one agrees with what they give to the others. Those that did not
+// come along are read.
+func (p *presets) ofPod(
+	ctx context.Context, pod *corev1.Pod, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
+) ([]*resourceapi.ResourceClaim, error) {
+	claims := []*resourceapi.ResourceClaim{c}
+	if pod == nil {
+		return claims, nil
+	}
+	for _, name := range preset.ClaimsOf(pod) {
+		i := slices.IndexFunc(siblings, func(s *resourceapi.ResourceClaim) bool { return s.Name == name })
+		switch {
+		case name == c.Name:
+		case i >= 0:
+			claims = append(claims, siblings[i])
+		default:
+			s, err := p.kube.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return nil, fmt.Errorf("read claim %s, which pod %s has too, for presets: %w", name, pod.Name, err)
+			}
+			claims = append(claims, s)
+		}
+	}
+	return slices.DeleteFunc(claims, func(s *resourceapi.ResourceClaim) bool { return !metav1.IsControlledBy(s, pod) }), nil
 }
 
 // publishedIn finds devices as the slices have them.

@@ -26,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -46,6 +47,8 @@ const (
 	reasonChipInUse     = "ChipInUse"
 	reasonBitstream     = "BitstreamUnusable"
 	reasonRegion        = "RegionUnusable"
+	reasonPreset        = "PresetUnmet"
+	reasonPresetRefused = "PresetRefused"
 	reasonProgrammed    = "Programmed"
 	reasonProgramFailed = "ProgramFailed"
 
@@ -80,6 +83,8 @@ func reasonFor(err error) string {
 		return reasonPending
 	case errors.Is(err, engine.ErrDeviceGone):
 		return reasonDeviceGone
+	case errors.Is(err, errPresetUnmet), errors.Is(err, errPresetsUnread):
+		return reasonPreset
 	}
 	return fpgaReason(err)
 }
@@ -113,6 +118,12 @@ func fpgaReason(err error) string {
 func overtaken(err error) bool {
 	_, stale := errors.AsType[*record.StaleError](err)
 	return stale || errors.Is(err, engine.ErrChanged) || errors.Is(err, engine.ErrOvertaken)
+}
+
+// presetRefused tells what a preset was not given for. The claim is prepared without.
+func (t *teller) presetRefused(c *resourceapi.ResourceClaim, r preset.Refusal) {
+	note := fmt.Sprintf("%s, %s: %s", r.From, r.Field, r.Message)
+	t.events.Eventf(c, nil, corev1.EventTypeWarning, reasonPresetRefused, "Prepare", "%s", truncate(note, maxEventMessage))
 }
 
 // refused tells that a claim could not be prepared.

@@ -28,7 +28,8 @@ var ErrChanged = errors.New("changed while its Prepare waited: kubelet asks agai
 
 // Prepare gives a claim its devices and returns what kubelet must know. It may be called again at any time: a claim that holds the
 // same devices since this boot is answered from its record, once what the record promises was seen to be there. A *PendingError says
-// that it goes on without the caller. Siblings are the other claims of its pod that came in the same call.
+// that it goes on without the caller. Siblings are the claims that came in the
+// same call, this one included or not.
 func (e *Engine) Prepare(
 	ctx context.Context, c *resourceapi.ResourceClaim, arrived record.Moment, siblings ...*resourceapi.ResourceClaim,
 ) (*record.Record, error) {

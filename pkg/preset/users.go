@@ -122,3 +122,18 @@ func (r *resolver) grouped(key at, others []at) bool {
 		return o == key || r.users == nil || r.groups[key] != nil && r.groups[key] == r.groups[o]
 	})
 }
+
+// ClaimsOf are the names of all claims that a pod has, sorted.
+func ClaimsOf(pod *corev1.Pod) []string {
+	var names []string
+	for _, entry := range pod.Spec.ResourceClaims {
+		if name := claimOf(pod, entry.Name); name != "" {
+			names = append(names, name)
+		}
+	}
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
+		names = append(names, s.ResourceClaimName)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// hookPrefix begins the name of each file of the hooks' directory; the digest of the content follows.
+const hookPrefix = "fettle-hook-"
+
+// hooks are the builds of fettle-hook on the host. A container that is restarted runs the one that its claim was prepared with, so each
+// stays while a record names it.
+type hooks struct {
+	store *record.Store
+	// dir is the same on the host and in the plugin's container.
+	dir string
+	// current is the file of this process's build, held open and locked for as long as the process lives, so that the plugin of the other
+	// version in a rolling update leaves it.
+	current *os.File
+}
+
+// installHook makes sure that the host has this build of fettle-hook, and removes those that nobody needs.
+func installHook(store *record.Store, source, dir string) (*hooks, error) {
+	content, err := os.ReadFile(source)
+	if err != nil {
+		return nil, fmt.Errorf("read the hook to install: %w", err)
+	}
+	h := &hooks{store: store, dir: dir}
+	sum := sha256.Sum256(content)
+	name := filepath.Join(dir, hookPrefix+hex.EncodeToString(sum[:]))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory of hooks: %w", err)
+	}
+	// What is there is compared, not believed: it is run as root.
+	if there, err := os.ReadFile(name); err != nil || sha256.Sum256(there) != sum {
+		if err := disk.ReplaceDurably(disk.OS{}, name, content, 0o755); err != nil {
+			return nil, fmt.Errorf("install the hook: %w", err)
+		}
+	}
+	if h.current, err = os.Open(name); err != nil {
+		return nil, fmt.Errorf("install the hook: %w", err)
+	}
+	if err := unix.Flock(int(h.current.Fd()), unix.LOCK_SH); err != nil {
+		return nil, errors.Join(fmt.Errorf("hold the hook %s: %w", name, err), h.current.Close())
+	}
+	return h, nil
+}
+
+func (h *hooks) path() string { return h.current.Name() }
+
+// sweep removes the builds that no record names and no process holds.
+func (h *hooks) sweep() error {
+	named, err := h.named()
+	if err != nil {
+		return err // a record that cannot be read may name any
+	}
+	entries, err := os.ReadDir(h.dir)
+	if err != nil {
+		return fmt.Errorf("list hooks: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		name := filepath.Join(h.dir, e.Name())
+		if strings.HasPrefix(e.Name(), hookPrefix) && e.Type().IsRegular() && !named[name] {
+			errs = append(errs, removeUnheld(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// named are the hooks that records have.
+func (h *hooks) named() (map[string]bool, error) {
+	uids, err := h.store.UIDs()
+	if err != nil {
+		return nil, err
+	}
+	named := map[string]bool{}
+	for _, uid := range uids {
+		r, err := h.store.Load(uid)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i := range r.Devices {
+			if preset := r.Devices[i].Preset; preset != nil {
+				for _, hook := range preset.Edits.Hooks {
+					named[hook.Path] = true
+				}
+			}
+		}
+	}
+	return named, nil
+}
+
+func removeUnheld(name string) error {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look whether hook %s is held: %w", name, err)
+	}
+	defer f.Close()
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look whether hook %s is held: %w", name, err)
+	}
+	return disk.RemoveIfThere(disk.OS{}, name)
+}
