@@ -77,14 +77,17 @@ func checkNames(what string, names []string) error {
 		return fmt.Errorf("%d %ss, want at most %d", len(names), what, maxPatterns)
 	}
 	for _, name := range names {
-		_, err := path.Match(name, "")
-		bad := name == "" || name == "." || name == ".." || len(name) > 255 || strings.Contains(name, "/") ||
-			strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
-		if err != nil || bad {
+		if _, err := path.Match(name, ""); err != nil || !plain(name) {
 			return fmt.Errorf("%s %q %w: want one without directories", what, shorten(name), ErrName)
 		}
 	}
 	return nil
+}
+
+// plain says whether a name is one element of a path, and fit for a message.
+func plain(name string) bool {
+	return name != "" && name != "." && name != ".." && len(name) <= 255 &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '/' })
 }
 
 // places are directories, each once, in which names are looked up.
@@ -101,8 +104,9 @@ func (p *places) add(dirs ...string) {
 	}
 }
 
-// libraryPlaces are the loader's directories in its order. The loader's own come in the order of Debian, which has the most.
-func (h *Host) libraryPlaces() places {
+// libraryPlaces are the loader's directories in its order. Those that its cache knows come after the configured ones: a distribution
+// may build others into its ldconfig. The loader's own come in the order of Debian, which has the most.
+func (h *Host) libraryPlaces(cached []string) places {
 	var p places
 	conf, err := ReadConf(h.root, LoaderConf)
 	if err != nil {
@@ -110,6 +114,7 @@ func (h *Host) libraryPlaces() places {
 	}
 	p.skipped = append(p.skipped, conf.Skipped...)
 	p.add(conf.Dirs...)
+	p.add(cached...)
 	p.add(SystemDirs(h.machine)...)
 	p.add(h.config.LibraryDirs...)
 	return p

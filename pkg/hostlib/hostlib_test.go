@@ -99,6 +99,8 @@ func driverRoot(t *testing.T) string {
 		"/opt/b/libgone.so.1":              "-> libgone.so.1.0",
 		"/usr/lib/liblate.so.2":            "lib:liblate.so.2",
 		"/opt/extra/libextra.so.3":         "lib:",
+		"/opt/extra/libbad.so.1":           "lib:../../etc/passwd",
+		"/opt/extra/libbad.so.2\n":         "lib:x",
 		"/lib":                             "-> usr/lib",
 	})
 }
@@ -128,6 +130,9 @@ func TestLibraries(t *testing.T) {
 		}, {
 			name: "the loader's and the administrator's directories", patterns: []string{"liblate.so.2", "libextra.so.*"},
 			want: []string{"libextra.so.3 /opt/extra/libextra.so.3 :", "liblate.so.2 /usr/lib/liblate.so.2 liblate.so.2:"},
+		}, {
+			name: "names that lead elsewhere", patterns: []string{"libbad.so.*"},
+			want: []string{"libbad.so.1 /opt/extra/libbad.so.1 ../../etc/passwd:"},
 		}, {
 			name: "what is no library", patterns: []string{"libscript.so", "libother.so", "libgone.so.1", "libabsent*"},
 			missing: []string{"libscript.so", "libother.so", "libgone.so.1", "libabsent*"},
@@ -307,14 +312,17 @@ func TestRealCache(t *testing.T) {
 func TestCacheWins(t *testing.T) {
 	root := tree(t, map[string]string{
 		"/etc/ld.so.conf": "/opt/a\n/opt/b\n", "/opt/a/libone.so.1": "lib:libone.so.1", "/opt/b/libtwo.so.2": "lib:libtwo.so.2",
-		"/usr/lib/libone.so.1": "lib:libone.so.1",
+		"/opt/b/libtwo.so.2.0": "lib:other.so", "/usr/lib/libone.so.1": "lib:libone.so.1",
 	})
 	makeCache(t, root, "new")
 	must(t, os.Remove(filepath.Join(root, "etc/ld.so.conf")))
 	h := open(t, root, hostlib.Config{})
-	got, err := h.Libraries([]string{"libone.so.1", "libtwo.so.?"})
+	got, err := h.Libraries([]string{"libone.so.1", "libtwo.so.?", "libtwo.so.*.0"})
 	must(t, err)
-	want := []string{"libone.so.1 /opt/a/libone.so.1 libone.so.1:", "libtwo.so.2 /opt/b/libtwo.so.2 libtwo.so.2:"}
+	want := []string{
+		"libone.so.1 /opt/a/libone.so.1 libone.so.1:", "libtwo.so.2 /opt/b/libtwo.so.2 libtwo.so.2:",
+		"libtwo.so.2.0 /opt/b/libtwo.so.2.0 other.so: other.so",
+	}
 	if diff := cmp.Diff(want, brief(got.Found)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

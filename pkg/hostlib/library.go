@@ -51,8 +51,7 @@ func (h *Host) Libraries(patterns []string) (Libraries, error) {
 	s := &librarySearch{
 		host: h, patterns: patterns, matched: make([]bool, len(patterns)), names: map[string]bool{}, files: map[string]*Library{},
 	}
-	s.searchCache()
-	p := h.libraryPlaces()
+	p := h.libraryPlaces(s.searchCache())
 	for _, dir := range p.dirs {
 		s.searchDir(dir)
 	}
@@ -87,8 +86,9 @@ func matchName(pattern, name string) bool {
 	return ok || pattern == name
 }
 
-// searchCache looks names up as the loader does. What is for some processors only comes after what is for all.
-func (s *librarySearch) searchCache() {
+// searchCache looks names up as the loader does. What is for some processors only comes after what is for all. It returns the directories
+// of the latter.
+func (s *librarySearch) searchCache() []string {
 	data, err := s.host.root.ReadFile(LoaderCache, maxCache)
 	var entries []Entry
 	if err == nil {
@@ -98,14 +98,22 @@ func (s *librarySearch) searchCache() {
 		if !absent(err) {
 			s.skip(LoaderCache, err)
 		}
-		return
+		return nil
 	}
 	slices.SortStableFunc(entries, func(a, b Entry) int { return cmp.Compare(min(a.Hwcap, 1), min(b.Hwcap, 1)) })
+	var dirs places
 	for _, e := range entries {
-		if e.For(s.host.machine) && (s.wanted(e.Name) || s.wanted(path.Base(e.Path))) {
+		if !e.For(s.host.machine) {
+			continue
+		}
+		if s.wanted(e.Name) || s.wanted(path.Base(e.Path)) {
 			s.take(e.Path)
 		}
+		if e.Hwcap == 0 {
+			dirs.add(path.Dir(path.Clean(e.Path)))
+		}
 	}
+	return dirs.dirs
 }
 
 func (s *librarySearch) searchDir(dir string) {
@@ -139,7 +147,7 @@ func (s *librarySearch) skip(name string, err error) {
 // take adds the file that a path leads to, unless its name was found before.
 func (s *librarySearch) take(name string) {
 	base := path.Base(name)
-	if s.names[base] {
+	if s.names[base] || !plain(base) {
 		return
 	}
 	library, err := s.host.library(name)
@@ -175,7 +183,7 @@ func (s *librarySearch) add(l *Library) {
 	s.match(l.Name)
 	stem, _, _ := strings.Cut(l.Name, ".so.")
 	for _, name := range []string{l.Soname, stem + ".so"} {
-		if name == "" || strings.Contains(name, "/") || s.names[name] {
+		if !plain(name) || s.names[name] {
 			continue
 		}
 		beside, err := s.host.Identity(path.Join(path.Dir(l.HostPath), name))
