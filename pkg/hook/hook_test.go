@@ -97,7 +97,7 @@ func (h *host) ldconfig(t *testing.T, dirs ...string) (string, error) {
 	}
 	defer c.Close()
 	var notes bytes.Buffer
-	l := Ldconfig{Dirs: dirs, Program: program, Timeout: 10 * time.Second, Notes: &notes}
+	l := Ldconfig{Dirs: dirs, Program: program, Timeout: time.Minute, Notes: &notes}
 	err = l.Apply(t.Context(), c)
 	return notes.String(), err
 }
@@ -223,6 +223,27 @@ func TestLdconfig(t *testing.T) {
 	}
 }
 
+// TestMountedLibraries: libraries that CDI mounted, single files and directories, are seen through the read-only copy of the mounts.
+func TestMountedLibraries(t *testing.T) {
+	needRoot(t)
+	h := newHost(t)
+	h.write(t, h.in(ourDir+"/libv.so.1"), "", 0o644)
+	h.bind(t, filepath.Join(h.dir, "volume/libv.so.1"), ourDir+"/libv.so.1", unix.MS_RDONLY)
+	must(t, os.MkdirAll(h.in(Prefix+"/lib/dir"), 0o755))
+	h.write(t, filepath.Join(h.dir, "more/libw.so.1"), string(elffile.File{Soname: "libw.so.1"}.Bytes()), 0o644)
+	h.bind(t, filepath.Join(h.dir, "more"), Prefix+"/lib/dir", 0)
+	before := snapshot(t, h.dir, h.root)
+	_, err := h.ldconfig(t, ourDir, Prefix+"/lib/dir")
+	must(t, err)
+	found := h.cached(t)
+	if found["libv.so.1"] != ourDir+"/libv.so.1" || found["libw.so.1"] != Prefix+"/lib/dir/libw.so.1" {
+		t.Errorf("cached %v", found)
+	}
+	if diff := cmp.Diff(before, snapshot(t, h.dir, h.root)); diff != "" {
+		t.Errorf("outside the container (-before +after):\n%s", diff)
+	}
+}
+
 // dropInName is the file for directories.
 func dropInName(dirs ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(dirs, "\n") + "\n"))
@@ -266,8 +287,11 @@ func TestMusl(t *testing.T) {
 	h := newHost(t)
 	must(t, os.Remove(h.in(names().glibc)))
 	before := snapshot(t, h.dir)
-	_, err := h.ldconfig(t, ourDir)
+	notes, err := h.ldconfig(t, ourDir)
 	must(t, err)
+	if !strings.Contains(notes, "no loader") {
+		t.Errorf("notes %q do not say that there is no loader", notes)
+	}
 	if diff := cmp.Diff(before, snapshot(t, h.dir)); diff != "" {
 		t.Errorf("no loader (-before +after):\n%s", diff)
 	}
