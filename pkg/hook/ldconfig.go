@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -164,7 +163,8 @@ func (l *Ldconfig) cache(ctx context.Context, c *Container) error {
 		return err
 	}
 	for _, skipped := range conf.Skipped {
-		fmt.Fprintf(l.Notes, "skipped %s: %s\n", c.root.Path(skipped.Path), skipped.Reason)
+		// Quoted: the names are the image's.
+		fmt.Fprintf(l.Notes, "skipped %q: %q\n", c.root.Path(skipped.Path), skipped.Reason)
 	}
 	// The host's program knows the host's system directories, which need not be the image's.
 	dirs := slices.Concat(conf.Dirs, slices.DeleteFunc(hostlib.SystemDirs(hostlib.Machine()), func(dir string) bool { return !c.exists(dir) }))
@@ -178,7 +178,7 @@ func (l *Ldconfig) cache(ctx context.Context, c *Container) error {
 		return err
 	}
 	if _, err := hostlib.ParseCache(cache); err != nil {
-		return errors.Join(fmt.Errorf("the host's ldconfig made something that is no cache: %w", err))
+		return fmt.Errorf("the host's ldconfig made something that is no cache: %w", err)
 	}
 	return c.write(hostlib.LoaderCache, cache)
 }

@@ -94,7 +94,7 @@ func (c *Container) link(l Link) error {
 	case err == nil && ours(old, l.Path):
 		return c.relink(dir, l)
 	case err == nil:
-		return fmt.Errorf("%s is a link of the image to %s, want nothing there: choose another path", c.root.Path(l.Path), old)
+		return fmt.Errorf("%s is a link of the image to %q, want nothing there: choose another path", c.root.Path(l.Path), old)
 	}
 	stat, err := c.root.Lstat(l.Path)
 	if err != nil {

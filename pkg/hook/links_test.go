@@ -77,7 +77,7 @@ func TestLinksRefused(t *testing.T) {
 		"another link": {
 			false, func(t *testing.T, h *host) { h.link(t, "busybox", "/usr/bin/tool") },
 			Link{Prefix + "/bin/tool", "/usr/bin/tool"},
-			"is a link of the image to busybox",
+			`is a link of the image to "busybox"`,
 		},
 		"a link that looks like ours": {
 			false, func(t *testing.T, h *host) { h.link(t, Prefix+"/../../bin/x", "/usr/bin/tool") },
