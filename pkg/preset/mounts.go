@@ -17,17 +17,18 @@ func (r *resolver) deviceNodes() {
 	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
 		all := r.nodes[name]
 		for _, key := range receivers(all, func(n noding) []at { return n.to }) {
-			var node *Node
-			for _, n := range all {
+			var node Node
+			for _, n := range slices.Backward(all) {
 				switch {
 				case !r.grouped(key, n.to):
-				case node == nil:
-					node = &Node{PresetDeviceNode: n.node, From: n.from}
+				case node.Path == "":
+					node = Node{PresetDeviceNode: n.node, From: n.from}
 				case node.PresetDeviceNode != n.node:
-					node = &Node{PresetDeviceNode: n.node, From: n.from, Overrode: append(node.Overrode, node.From)}
+					node.Overrode = append(node.Overrode, n.from)
 				}
 			}
-			r.given[key].Nodes = append(r.given[key].Nodes, *node)
+			slices.Reverse(node.Overrode)
+			r.given[key].Nodes = append(r.given[key].Nodes, node)
 		}
 	}
 }
