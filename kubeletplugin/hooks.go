@@ -44,6 +44,10 @@ func installHook(store *record.Store, source, dir string) (*hooks, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of hooks: %w", err)
 	}
+	// A runtime may start the hook as a user of the pod's own namespace. What else is in the directory above has modes of its own.
+	if err := openToAll(filepath.Dir(dir)); err != nil {
+		return nil, err
+	}
 	// What is there is compared, not believed: it is run as root.
 	if there, err := os.ReadFile(name); err != nil || sha256.Sum256(there) != sum {
 		if err := disk.ReplaceDurably(disk.OS{}, name, content, 0o755); err != nil {
@@ -57,6 +61,18 @@ func installHook(store *record.Store, source, dir string) (*hooks, error) {
 		return nil, errors.Join(fmt.Errorf("hold the hook %s: %w", name, err), h.current.Close())
 	}
 	return h, nil
+}
+
+// openToAll lets every user pass through a directory, and no more.
+func openToAll(dir string) error {
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode().Perm()&0o111 != 0o111 {
+		err = os.Chmod(dir, info.Mode().Perm()|0o111)
+	}
+	if err != nil {
+		return fmt.Errorf("let the runtime reach the hook: %w", err)
+	}
+	return nil
 }
 
 func (h *hooks) path() string { return h.current.Name() }

@@ -19,7 +19,9 @@ import (
 func TestHooks(t *testing.T) {
 	store, err := record.Open(disk.OS{}, t.TempDir())
 	must(t, err)
-	dir, source := filepath.Join(t.TempDir(), "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
+	state := filepath.Join(t.TempDir(), "state")
+	must(t, os.Mkdir(state, 0o700))
+	dir, source := filepath.Join(state, "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
 	install := func(content string) *hooks {
 		t.Helper()
 		must(t, os.WriteFile(source, []byte(content), 0o700))
@@ -46,6 +48,9 @@ func TestHooks(t *testing.T) {
 		}
 	}
 	first := install("first")
+	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o711 {
+		t.Errorf("the directory above has mode %v (%v), want that everybody can pass and nobody else look", info.Mode(), err)
+	}
 	again := install("first")
 	if first.path() != again.path() {
 		t.Errorf("one build is at %s and %s", first.path(), again.path())

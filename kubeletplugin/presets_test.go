@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/test/elffile"
+)
+
+// presetWorld is a cluster with presets, and a node with files.
+type presetWorld struct {
+	*presets
+	t        *testing.T
+	root     string
+	kube     *kubefake.Clientset
+	refusals []preset.Refusal
+}
+
+// newPresetWorld has what the objects are, and a node with two GPUs.
+func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	must(t, v1alpha1.AddToScheme(scheme))
+	var core, own []runtime.Object
+	for _, object := range objects {
+		switch object.(type) {
+		case *v1alpha1.DevicePreset, *v1alpha1.ClusterDevicePreset:
+			own = append(own, object)
+		default:
+			core = append(core, object)
+		}
+	}
+	w := &presetWorld{t: t, root: t.TempDir(), kube: kubefake.NewClientset(core...)}
+	files := &presetFiles{root: w.root, hook: "/var/lib/fettle/hooks/fettle-hook-1"}
+	w.presets = &presets{
+		kube: w.kube, dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), latest: newLatest(), namespace: "fettle-system",
+		realise: files.realise, refused: func(_ *resourceapi.ResourceClaim, r preset.Refusal) { w.refusals = append(w.refusals, r) },
+	}
+	first := gpu("gpu0", 0)
+	first.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{device.AttributeVendor: {StringValue: new("nvidia")}}
+	w.latest.set(viewWith(first, gpu("gpu1", 1)))
+	return w
+}
+
+// file is one of the node's.
+func (w *presetWorld) file(name string, content []byte, mode os.FileMode) {
+	w.t.Helper()
+	at := filepath.Join(w.root, name)
+	must(w.t, os.MkdirAll(filepath.Dir(at), 0o755))
+	must(w.t, os.WriteFile(at, content, mode))
+}
+
+// gives is what a claim's requests get, by request.
+func (w *presetWorld) gives(c *resourceapi.ResourceClaim) map[string]engine.Preset {
+	w.t.Helper()
+	given, err := w.decide(w.t.Context(), c, nil, nil)
+	must(w.t, err)
+	return given
+}
+
+// asked are the resources of core that were read.
+func (w *presetWorld) asked() []string {
+	var out []string
+	for _, action := range w.kube.Actions() {
+		out = append(out, action.GetVerb()+" "+action.GetResource().Resource)
+	}
+	return out
+}
+
+// clusterPreset is for all claims of class gpu.
+func clusterPreset(name string, change func(*v1alpha1.ClusterDevicePresetSpec)) *v1alpha1.ClusterDevicePreset {
+	p := &v1alpha1.ClusterDevicePreset{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 7}}
+	p.APIVersion, p.Kind = v1alpha1.GroupVersion.String(), "ClusterDevicePreset"
+	p.Spec.DeviceSelector = &v1alpha1.PresetDeviceSelector{DeviceClassNames: []string{"gpu"}}
+	change(&p.Spec)
+	return p
+}
+
+// thePod uses its claims in one container, and owns each.
+func thePod(claims ...*resourceapi.ResourceClaim) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pod", UID: "pod-uid"}}
+	pod.Spec.Containers = []corev1.Container{{Name: "main"}}
+	for _, c := range claims {
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: new(true)}}
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{
+			Name: c.Name, ResourceClaimTemplateName: new("template"),
+		})
+		pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{
+			Name: c.Name, ResourceClaimName: new(c.Name),
+		})
+		pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: c.Name})
+	}
+	return pod
+}
+
+// claimOfClass is an allocated claim whose requests are of class gpu.
+func claimOfClass(uid string, results ...apiResult) *resourceapi.ResourceClaim {
+	c := allocated(uid, results...)
+	for _, r := range results {
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
+			Name: r.Request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu"},
+		})
+	}
+	return c
+}
+
+// TestNoPresets: where there are none, a Prepare reads nothing more than before.
+func TestNoPresets(t *testing.T) {
+	w := newPresetWorld(t)
+	if given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0"))); len(given) > 0 || len(w.asked()) > 0 {
+		t.Errorf("got %v, asked %v", given, w.asked())
+	}
+}
+
+// TestPresetEdits: the whole way from a preset to what a container gets of this node, and again after a reboot with another driver.
+func TestPresetEdits(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("nvidia", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.DeviceSelector.CEL = `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`
+		s.Env = []v1alpha1.PresetEnv{
+			{Name: "CUDA_CACHE_MAXSIZE", Value: new("4294967296")},
+			{Name: v1alpha1.EnvLibraryPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/extra")},
+		}
+		s.Mounts = []v1alpha1.PresetMount{
+			{HostPath: "/opt/current", ContainerPath: "/opt/extra"},
+			{HostPath: "/opt/absent", ContainerPath: "/opt/absent", Optional: true},
+		}
+		s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libcuda.so.1"}, Root: "/run/driver"}}
+		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"nvidia-smi"}, Root: "/run/driver"}}
+	}))
+	cuda := elffile.File{Soname: "libcuda.so.1"}.Bytes()
+	w.file("run/driver/usr/lib64/libcuda.so.550.54", cuda, 0o644)
+	must(t, os.Symlink("libcuda.so.550.54", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
+	w.file("run/driver/usr/bin/nvidia-smi", elffile.File{}.Bytes(), 0o755)
+	w.file("opt/v1/file", nil, 0o644)
+	must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
+	given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0"), result("other", device.KindGPU, "gpu1")))
+	edits := func(version string) device.Edits {
+		return device.Edits{
+			Env: []string{"CUDA_CACHE_MAXSIZE=4294967296"},
+			Mounts: []device.Mount{
+				{HostPath: "/opt/v1", ContainerPath: "/opt/extra", ReadOnly: true, Alone: true},
+				{
+					HostPath:      "/run/driver/usr/lib64/libcuda.so." + version,
+					ContainerPath: "/usr/local/fettle/lib/libcuda.so." + version, ReadOnly: true, Alone: true,
+				},
+				{HostPath: "/run/driver/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi", ReadOnly: true, Alone: true},
+			},
+			Hooks: []device.Hook{
+				{Path: "/var/lib/fettle/hooks/fettle-hook-1", Args: []string{
+					"fettle-hook-1", "links", "--link", "libcuda.so." + version + "::/usr/local/fettle/lib/libcuda.so.1",
+				}},
+				{Path: "/var/lib/fettle/hooks/fettle-hook-1", Args: []string{
+					"fettle-hook-1", "ldconfig", "--dir", "/usr/local/fettle/lib", "--dir", "/opt/extra",
+				}},
+			},
+		}
+	}
+	if diff := cmp.Diff(edits("550.54"), given["main"].Edits); diff != "" || len(given) != 1 {
+		t.Errorf("for %v (-want +got):\n%s", slices.Sorted(maps.Keys(given)), diff)
+	}
+	must(t, os.RemoveAll(filepath.Join(w.root, "run/driver/usr/lib64")))
+	w.file("run/driver/usr/lib64/libcuda.so.580.12", cuda, 0o644)
+	must(t, os.Symlink("libcuda.so.580.12", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
+	later, err := w.decide(t.Context(), nil, nil, map[string]json.RawMessage{"main": given["main"].Given})
+	must(t, err)
+	if diff := cmp.Diff(edits("580.12"), later["main"].Edits); diff != "" {
+		t.Errorf("with another driver (-want +got):\n%s", diff)
+	}
+}
+
+// TestPresetUnmet: what a preset needs and is not there keeps the claim, and says which preset, what and where.
+func TestPresetUnmet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.ClusterDevicePresetSpec)
+		says   []string
+	}{
+		"mount": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/absent", ContainerPath: "/opt/x"}}
+		}, []string{"mount /opt/x", "/opt/absent is not on this node", "optional"}},
+		"library": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libabsent.so.1"}}}
+		}, []string{"libraries", "libabsent.so.1", "/etc/ld.so.cache"}},
+		"tool": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Tools = []v1alpha1.PresetFiles{{Names: []string{"absent"}}}
+		}, []string{"tools", "absent", "/usr/bin"}},
+		"device node": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/absent"}}
+		}, []string{"device node /dev/absent", "load its driver"}},
+		"not a device": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/file"}}
+		}, []string{"device node /dev/file", "want a character device"}},
+		"ConfigMap": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.EnvFrom = []v1alpha1.PresetEnvFrom{{ConfigMapRef: v1alpha1.PresetConfigMap{Name: "absent"}}}
+		}, []string{"spec.envFrom[0]", "fettle-system/absent"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newPresetWorld(t, clusterPreset("needs", tc.change))
+			w.file("dev/file", nil, 0o644)
+			_, err := w.decide(t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
+			if !errors.Is(err, errPresetUnmet) {
+				t.Fatalf("got %v, want that a preset is unmet", err)
+			}
+			for _, words := range append(tc.says, "ClusterDevicePreset needs") {
+				if !strings.Contains(err.Error(), words) {
+					t.Errorf("%q does not say %q", err, words)
+				}
+			}
+		})
+	}
+}
+
+// TestPresetOfPod: what depends on the pod is read from the one that owns the claim, with its other claims.
+func TestPresetOfPod(t *testing.T) {
+	first, second := claimOfClass("u1", result("main", device.KindGPU, "gpu0")), claimOfClass("u2", result("main", device.KindGPU, "gpu1"))
+	pod := thePod(first, second)
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "OWN", Value: "of the pod"}}
+	of := func(name, value, cel string) *v1alpha1.ClusterDevicePreset {
+		return clusterPreset(name, func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.DeviceSelector.CEL = cel
+			s.Env = []v1alpha1.PresetEnv{
+				{Name: "LIST", Mode: v1alpha1.EnvAppend, Value: &value}, {Name: "OWN", Mode: v1alpha1.EnvDefault, Value: &value},
+			}
+		})
+	}
+	w := newPresetWorld(t, pod, first, second,
+		of("a", "nvidia's", `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`),
+		of("b", "others'", `device.attributes["fettle.dev"].?vendor.orValue("") != "nvidia"`))
+	for _, c := range []*resourceapi.ResourceClaim{first, second} {
+		if diff := cmp.Diff([]string{"LIST=nvidia's:others'"}, w.gives(c)["main"].Edits.Env); diff != "" {
+			t.Errorf("claim %s (-want +got):\n%s", c.Name, diff)
+		}
+	}
+	other := pod.DeepCopy()
+	other.UID = types.UID("another pod of the name")
+	w = newPresetWorld(t, other, first, second, of("a", "value", "true"))
+	if _, err := w.decide(t.Context(), first, nil, nil); err == nil || !strings.Contains(err.Error(), "another") {
+		t.Errorf("claim of a pod that is gone: %v", err)
+	}
+}
+
+// TestPresetRefused: on a claim that pods share, what depends on the pod is left out and told of; the rest is given.
+func TestPresetRefused(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("a", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Env = []v1alpha1.PresetEnv{{Name: "A", Mode: v1alpha1.EnvDefault, Value: new("x")}, {Name: "B", Value: new("y")}}
+	}))
+	given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))
+	if diff := cmp.Diff([]string{"B=y"}, given["main"].Edits.Env); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if len(w.refusals) != 1 || w.refusals[0].Field != "spec.env[0]" {
+		t.Errorf("told of %+v, want of env[0]", w.refusals)
+	}
+}
