@@ -291,7 +291,8 @@ func TestConfigMaps(t *testing.T) {
 		{name: "all keys of none, optional", preset: own(t, "p", forGPU+"envFrom: [{configMapRef: {name: x, optional: true}}]")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			in := input(pod(container("main", "a", "b")), []preset.Preset{test.preset}, claim("a", device("gpu", gpu)), claim("b", device("gpu", gpu)))
+			in := input(pod(container("main", "a", "b")),
+				[]preset.Preset{test.preset}, claim("a", device("gpu", gpu)), claim("b", device("gpu", gpu)))
 			in.ConfigMap = func(namespace, name string) (map[string]string, bool) {
 				data, ok := maps[namespace+"/"+name]
 				return data, ok
