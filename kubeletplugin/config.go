@@ -91,6 +91,24 @@ type FileConfig struct {
 	Artifacts ArtifactsConfig `json:"artifacts,omitempty"`
 	// FPGA is how FPGAs are programmed.
 	FPGA FPGAConfig `json:"fpga,omitempty"`
+	// Presets is what presets may give of this node.
+	Presets PresetsConfig `json:"presets,omitempty"`
+}
+
+// PresetsConfig is what presets may give of a node.
+type PresetsConfig struct {
+	// HostDirectories are the directories of the host that the plugin's container has below HostRoot, so that files of presets can be
+	// looked for there. They count where HostRoot is not /.
+	HostDirectories []string `json:"hostDirectories,omitempty"`
+}
+
+func (c PresetsConfig) validate() (errs []error) {
+	for i, dir := range c.HostDirectories {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+			errs = append(errs, fmt.Errorf("presets.hostDirectories[%d]: must be absolute and clean, and not /, is %q", i, dir))
+		}
+	}
+	return errs
 }
 
 // ArtifactsConfig bounds the node's store of files from registries.
@@ -223,6 +241,7 @@ func ParseFile(data []byte) (FileConfig, error) {
 	errs = append(errs, c.Health.validate()...)
 	errs = append(errs, c.Artifacts.validate()...)
 	errs = append(errs, c.FPGA.validate()...)
+	errs = append(errs, c.Presets.validate()...)
 	if err := discover.ValidateFPGARegions(c.FPGARegions); err != nil {
 		errs = append(errs, err)
 	}

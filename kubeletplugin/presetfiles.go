@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -31,8 +32,9 @@ const (
 
 // presetFiles looks up on the node what presets name.
 type presetFiles struct {
-	// root is the host's tree.
-	root string
+	// root is the host's tree, of which the plugin has what is below the directories. None: it has all.
+	root        string
+	directories []string
 	// hook is fettle-hook on the host, ldconfig the host's own.
 	hook, ldconfig string
 }
@@ -77,6 +79,16 @@ func (f *presetFiles) realise(r preset.Request) (engine.Preset, error) {
 	return engine.Preset{Edits: l.edits, Given: given}, errors.Join(l.errs...)
 }
 
+// sees says whether the plugin can look for a path of the host.
+func (f *presetFiles) sees(name string) error {
+	below := func(dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+	if len(f.directories) == 0 || slices.ContainsFunc(f.directories, below) {
+		return nil
+	}
+	return fmt.Errorf("%s is not below a directory of the node that the plugin sees (%s): add it to the chart's presets.hostDirectories",
+		name, strings.Join(f.directories, ", "))
+}
+
 func (l *lookup) fail(err error, from preset.Origin, what string) {
 	if err != nil {
 		l.errs = append(l.errs, fmt.Errorf("%s, %s: %w", from, what, err))
@@ -91,6 +103,9 @@ func (l *lookup) mount(m *preset.Mount) error {
 	if m.From.Namespace != "" {
 		return fmt.Errorf("%s is not below one of the driver's allowedHostPaths, of which there are none: "+
 			"ask an administrator for a ClusterDevicePreset", m.HostPath)
+	}
+	if err := l.files.sees(m.HostPath); err != nil {
+		return err
 	}
 	hostPath, _, err := l.host.Resolve(m.HostPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,6 +151,11 @@ func (l *lookup) system(f *preset.Files) (*hostlib.Host, error) {
 	if f.From.Namespace != "" {
 		return nil, errors.New("a DevicePreset may name no files of the node, since the driver's allowedHostPaths are none: " +
 			"ask an administrator for a ClusterDevicePreset")
+	}
+	if f.Root != "" {
+		if err := l.files.sees(f.Root); err != nil {
+			return nil, err
+		}
 	}
 	config := hostlib.Config{LibraryDirs: f.Directories, ToolDirs: f.Directories}
 	return hostlib.Open(filepath.Join(l.files.root, cmp.Or(f.Root, "/")), config)

@@ -59,6 +59,9 @@ const (
 
 func (p *Plugin) newPresets() *presets {
 	files := &presetFiles{root: p.config.HostRoot}
+	if p.config.HostRoot != "/" {
+		files.directories = p.config.File.Presets.HostDirectories
+	}
 	if p.hooks != nil {
 		files.hook = p.hooks.path()
 	}

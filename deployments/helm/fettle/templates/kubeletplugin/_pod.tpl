@@ -38,6 +38,11 @@ fpgaRegions:
 {{- end }}
 artifacts:
   {{- toYaml .Values.artifacts | nindent 2 }}
+{{- with .Values.presets.hostDirectories }}
+presets:
+  hostDirectories:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
 {{- with .Values.health }}
 health:
   {{- toYaml . | nindent 2 }}
@@ -125,6 +130,15 @@ nodeAffinity:
   readOnly: true
   mountPropagation: {{ .Values.kubeletPlugin.mountPropagation }}
 {{- end }}
+{{- $shared := include "fettle.hostDirectories" . | fromYamlArray }}
+{{- range $i, $dir := .Values.presets.hostDirectories }}
+{{- if not (has $dir $shared) }}
+- name: preset-dir-{{ $i }}
+  mountPath: /host{{ $dir }}
+  readOnly: true
+  mountPropagation: {{ $.Values.kubeletPlugin.mountPropagation }}
+{{- end }}
+{{- end }}
 {{- range $i, $dir := .Values.fpga.stores }}
 - name: bitstreams-{{ $i }}
   mountPath: /host{{ $dir }}
@@ -193,6 +207,16 @@ proc, which are then made.
   hostPath:
     path: {{ $dir }}
     type: DirectoryOrCreate
+{{- end }}
+{{- $shared := include "fettle.hostDirectories" . | fromYamlArray }}
+{{- range $i, $dir := .Values.presets.hostDirectories }}
+{{- if not (has $dir $shared) }}
+{{- /* As those: the host's own, which is where a CDI mount's source is looked up. */}}
+- name: preset-dir-{{ $i }}
+  hostPath:
+    path: {{ $dir }}
+    type: DirectoryOrCreate
+{{- end }}
 {{- end }}
 {{- if include "fettle.programs" (dict "root" $ "kind" "fpga_manager") }}
 - name: firmware
