@@ -18,7 +18,8 @@ import (
 
 const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
-		"[acceleratornodes.fettle.dev clusterfpgabitstreams.fettle.dev fpgabitstreams.fettle.dev]"
+		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev devicepresets.fettle.dev " +
+		"fpgabitstreams.fettle.dev]"
 	roles        = "rbac.authorization.k8s.io/roles"
 	roleBindings = "rbac.authorization.k8s.io/rolebindings"
 )
@@ -38,6 +39,10 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/acceleratornodes/status": "update patch",
 			"fettle.dev/clusterfpgabitstreams":   "get list watch",
 			"fettle.dev/fpgabitstreams":          "get list watch",
+			"fettle.dev/clusterdevicepresets":    "get list watch",
+			"fettle.dev/devicepresets":           "get list watch",
+			"/namespaces":                        "get",
+			"/pods":                              "get",
 		},
 		"ClusterRole fettle-controller": {
 			"apiextensions.k8s.io/customresourcedefinitions": "create",
@@ -84,8 +89,13 @@ func plainRights() map[string]map[string]string {
 		"ClusterRole fettle-view": {
 			"fettle.dev/clusterfpgabitstreams": "get list watch",
 			"fettle.dev/fpgabitstreams":        "get list watch",
+			"fettle.dev/clusterdevicepresets":  "get list watch",
+			"fettle.dev/devicepresets":         "get list watch",
 		},
-		"ClusterRole fettle-edit": {"fettle.dev/fpgabitstreams": "create update patch delete deletecollection"},
+		"ClusterRole fettle-edit": {
+			"fettle.dev/fpgabitstreams": "create update patch delete deletecollection",
+			"fettle.dev/devicepresets":  "create update patch delete deletecollection",
+		},
 	}
 }
 

@@ -10,7 +10,9 @@ in the same cluster must collide, and Helm then says which release owns the obje
 {{/* Names of the CustomResourceDefinitions that the controller applies, as a YAML list. */}}
 {{- define "fettle.crds" -}}
 - acceleratornodes.fettle.dev
+- clusterdevicepresets.fettle.dev
 - clusterfpgabitstreams.fettle.dev
+- devicepresets.fettle.dev
 - fpgabitstreams.fettle.dev
 {{- end }}
 
