@@ -91,7 +91,7 @@ func (w *presetWorld) asked() []string {
 // clusterPreset is for all claims of class gpu.
 func clusterPreset(name string, change func(*v1alpha1.ClusterDevicePresetSpec)) *v1alpha1.ClusterDevicePreset {
 	p := &v1alpha1.ClusterDevicePreset{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 7}}
-	p.APIVersion, p.Kind = v1alpha1.GroupVersion.String(), "ClusterDevicePreset"
+	p.APIVersion, p.Kind = v1alpha1.GroupVersion.String(), v1alpha1.KindClusterDevicePreset
 	p.Spec.DeviceSelector = &v1alpha1.PresetDeviceSelector{DeviceClassNames: []string{"gpu"}}
 	change(&p.Spec)
 	return p

@@ -15,6 +15,12 @@ const (
 	ConditionConflicting = "Conflicting"
 )
 
+// The kinds of presets.
+const (
+	KindDevicePreset        = "DevicePreset"
+	KindClusterDevicePreset = "ClusterDevicePreset"
+)
+
 // ExcludePresetsAnnotation on a pod keeps every preset from the claims that only this pod has, where its value is "true".
 const ExcludePresetsAnnotation = GroupName + "/exclude-presets"
 

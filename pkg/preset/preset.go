@@ -53,9 +53,9 @@ type Origin struct {
 // String is for people: "ClusterDevicePreset nvidia" or "DevicePreset team/debug".
 func (o Origin) String() string {
 	if o.Namespace == "" {
-		return "ClusterDevicePreset " + o.Name
+		return v1alpha1.KindClusterDevicePreset + " " + o.Name
 	}
-	return "DevicePreset " + o.Namespace + "/" + o.Name
+	return v1alpha1.KindDevicePreset + " " + o.Namespace + "/" + o.Name
 }
 
 // Origin says which preset this is.

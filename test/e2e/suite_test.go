@@ -103,6 +103,7 @@ var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
 	Describe("follows claims to their end", followsClaims)
 	Describe("refuses what is wrong", refusesWrongConfigs)
 	Describe("copes with machines of all kinds", copesWithMachines)
+	Describe("presets", presetsForPods)
 	Describe("programs FPGAs", Ordered, programsFPGAs)
 	Describe("survives faults of its node", survivesFaults)
 	Describe("is upgraded", upgrades)
@@ -134,7 +135,8 @@ func hostDevices() []discover.HostDevice {
 
 // values are the chart's values of this suite.
 func values() harness.Values {
-	return h.BaseValues().Merge(harness.Values{"hostDevices": hostDevices(), "reconcileInterval": "2s"})
+	return h.BaseValues().Merge(harness.Values{"hostDevices": hostDevices(), "reconcileInterval": "2s",
+		"presets": harness.Values{"hostDirectories": []string{"/mnt/disks"}}})
 }
 
 // say is a step of a spec in the report.

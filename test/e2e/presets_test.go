@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// presetFiles is the directory of the GPU node that has what presets give. Its disks are discovered by other names.
+const presetFiles = "/mnt/disks/presets"
+
+func presetsForPods() {
+	It("gives variables, directories and tools of the node by claim alone, and what a preset becomes to the next claim", presetsGive)
+	It("keeps a claim whose preset the node cannot meet, says why, and prepares it once it can", presetsUnmet)
+}
+
+// onGPUNode writes a file of the GPU node.
+func onGPUNode(name, content string, mode os.FileMode) {
+	GinkgoHelper()
+	at := filepath.Join(h.MachineDir(gpuNode), presetFiles, name)
+	Expect(os.MkdirAll(filepath.Dir(at), 0o755)).To(Succeed())
+	Expect(os.WriteFile(at, []byte(content), mode)).To(Succeed())
+	DeferCleanup(func() { Expect(os.RemoveAll(filepath.Join(h.MachineDir(gpuNode), presetFiles))).To(Succeed()) })
+}
+
+// newClusterPreset is for claims of NVIDIA GPUs in a namespace.
+func newClusterPreset(ctx context.Context, namespace, name string, change func(*v1alpha1.PresetRules)) {
+	GinkgoHelper()
+	preset := &v1alpha1.ClusterDevicePreset{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindClusterDevicePreset},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+	}
+	preset.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}
+	preset.Spec.DeviceSelector = &v1alpha1.PresetDeviceSelector{CEL: `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`}
+	change(&preset.Spec.PresetRules)
+	create(ctx, "clusterdevicepresets", "", preset)
+}
+
+func presetsGive(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	onGPUNode("data/file", "of the node\n", 0o644)
+	onGPUNode("bin/fake-smi", "#!/bin/sh\necho \"one GPU\"\n", 0o755)
+	newClusterPreset(ctx, ns, "e2e-gives", func(r *v1alpha1.PresetRules) {
+		r.Env = []v1alpha1.PresetEnv{
+			{Name: "CUDA_CACHE_MAXSIZE", Value: new("4294967296")},
+			{Name: "OWN", Mode: v1alpha1.EnvDefault, Value: new("of the preset")},
+			{Name: "LIST", Mode: v1alpha1.EnvAppend, Value: new("/of/preset")},
+			{Name: v1alpha1.EnvLibraryPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/data")},
+		}
+		r.Mounts = []v1alpha1.PresetMount{{HostPath: presetFiles + "/data", ContainerPath: "/opt/data"}}
+		r.Tools = []v1alpha1.PresetFiles{{Names: []string{"fake-smi"}, Directories: []string{presetFiles + "/bin"}}}
+	})
+	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass, where(onVendor("nvidia")))))
+	const look = `echo "$CUDA_CACHE_MAXSIZE|$OWN|$LIST|$LD_LIBRARY_PATH"; cat /opt/data/file; touch /opt/data/x 2>/dev/null || echo read-only; fake-smi`
+	env := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "OWN", Value: "of the pod"}, {Name: "LIST", Value: "/of/pod"}}
+	}
+	first := newPod(ctx, ns, "first", withTemplate("gpu"), onNode(gpuNode), env)
+	running(ctx, first)
+	const want = "4294967296|of the pod|/of/pod:/of/preset|\nof the node\nread-only\none GPU\n"
+	Expect(inside(ctx, first, main, look)).To(Equal(want))
+
+	say("an edit reaches the next claim, and no container that is restarted")
+	_, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterdevicepresets")).Patch(ctx, "e2e-gives", types.MergePatchType,
+		[]byte(`{"spec":{"env":[{"name":"CUDA_CACHE_MAXSIZE","value":"1"}],"tools":null,"mounts":null}}`), metav1.PatchOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	inside(ctx, first, main, "kill 1")
+	Eventually(ctx, func(g Gomega) {
+		p, err := h.Kube.CoreV1().Pods(ns).Get(ctx, first.Name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(p.Status.ContainerStatuses[0].RestartCount).To(BeEquivalentTo(1))
+		g.Expect(p.Status.ContainerStatuses[0].Ready).To(BeTrue())
+	}).Should(Succeed())
+	Expect(inside(ctx, first, main, look)).To(Equal(want))
+	second := newPod(ctx, ns, "second", withTemplate("gpu"), onNode(gpuNode), env)
+	running(ctx, second)
+	Expect(inside(ctx, second, main, `echo "$CUDA_CACHE_MAXSIZE|$OWN|$LIST"; ls /opt/data 2>&1 || true`)).To(
+		HavePrefix("1|of the pod|/of/pod\n"))
+}
+
+func presetsUnmet(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	newClusterPreset(ctx, ns, "e2e-unmet", func(r *v1alpha1.PresetRules) {
+		r.Mounts = []v1alpha1.PresetMount{{HostPath: presetFiles + "/late", ContainerPath: "/opt/late"}}
+	})
+	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass, where(onVendor("nvidia")))))
+	pod := newPod(ctx, ns, "pod", withTemplate("gpu"), onNode(gpuNode))
+	Eventually(ctx, func(g Gomega) {
+		events, err := h.Kube.EventsV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=PresetUnmet"})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(events.Items).NotTo(BeEmpty())
+		g.Expect(events.Items[0].Note).To(And(ContainSubstring("ClusterDevicePreset e2e-unmet"), ContainSubstring(presetFiles+"/late is not on this node")))
+	}).Should(Succeed())
+	onGPUNode("late/file", "now\n", 0o644)
+	running(ctx, pod)
+	Expect(inside(ctx, pod, main, "cat /opt/late/file")).To(Equal("now\n"))
+}
