@@ -28,6 +28,8 @@ const (
 	// libraryDir is the directory of a container that has the node's libraries, toolDir that for programs, which every image searches.
 	libraryDir = hook.Prefix + "/lib"
 	toolDir    = "/usr/bin"
+	// maxTools is how many programs of one directory are made known: each is an argument of the hook.
+	maxTools = 256
 )
 
 // presetFiles looks up on the node what presets name.
@@ -44,8 +46,9 @@ type lookup struct {
 	files *presetFiles
 	host  *rootfs.Root
 	edits device.Edits
-	links []string
-	errs  []error
+	// links and yielding are TARGET::PATH: those that must be made, and those that leave what an image has in their place.
+	links, yielding []string
+	errs            []error
 }
 
 // realise makes edits of what presets give to a request. An error names each preset, what it gives, and what this node lacks of it.
@@ -74,6 +77,9 @@ func (f *presetFiles) realise(r preset.Request) (engine.Preset, error) {
 	}
 	for i := range slices.Backward(r.Tools) {
 		l.fail(l.tools(&r.Tools[i]), r.Tools[i].From, "tools")
+	}
+	for i := range r.ToolDirs {
+		l.fail(l.toolDir(&r.ToolDirs[i]), r.ToolDirs[i].From, "PATH "+r.ToolDirs[i].Path)
 	}
 	l.hooks(&r)
 	return engine.Preset{Edits: l.edits, Given: given}, errors.Join(l.errs...)
@@ -205,6 +211,36 @@ func (l *lookup) tools(f *preset.Files) error {
 	return nil
 }
 
+// toolDir has the programs of a directory that is appended to PATH be found in one that every image searches. What the image has by
+// their names stays, as if its directories came first.
+func (l *lookup) toolDir(d *preset.Directory) error {
+	below := func(m device.Mount) bool {
+		return d.Path == m.ContainerPath || strings.HasPrefix(d.Path, m.ContainerPath+"/")
+	}
+	i := slices.IndexFunc(l.edits.Mounts, below)
+	if i < 0 {
+		return errors.New("is below no mount of a preset, so its programs are not known: mount the directory, or name them as tools")
+	}
+	m := l.edits.Mounts[i]
+	hostDir := path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath))
+	names, err := l.host.ReadDir(hostDir)
+	if err != nil {
+		return err
+	}
+	found := 0
+	for _, name := range names {
+		stat, err := l.host.Stat(path.Join(hostDir, name))
+		if err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Mode&0o111 == 0 {
+			continue // a link that leads nowhere is no program
+		}
+		if found++; found > maxTools {
+			return fmt.Errorf("has more than %d programs: name those that are needed as tools", maxTools)
+		}
+		l.yielding = append(l.yielding, path.Join(d.Path, name)+"::"+path.Join(toolDir, name))
+	}
+	return nil
+}
+
 // bind mounts a file of the node, unless there is another in its place already.
 func (l *lookup) bind(hostPath, containerPath string) bool {
 	if slices.ContainsFunc(l.edits.Mounts, func(m device.Mount) bool { return m.ContainerPath == containerPath }) {
@@ -249,8 +285,8 @@ func (l *lookup) hooks(r *preset.Request) {
 			l.links = append(l.links, link.Target+"::"+link.Path)
 		}
 	}
-	if len(l.links) > 0 {
-		l.hook(flags([]string{"links"}, "--link", l.links))
+	if len(l.links)+len(l.yielding) > 0 {
+		l.hook(flags(flags([]string{"links"}, "--link", l.links), "--yielding-link", l.yielding))
 	}
 	if len(dirs) > 0 {
 		args := flags([]string{"ldconfig"}, "--dir", dirs)

@@ -140,6 +140,7 @@ func TestPresetEdits(t *testing.T) {
 		s.Env = []v1alpha1.PresetEnv{
 			{Name: "CUDA_CACHE_MAXSIZE", Value: new("4294967296")},
 			{Name: v1alpha1.EnvLibraryPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/extra")},
+			{Name: v1alpha1.EnvPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/extra/bin")},
 		}
 		s.Mounts = []v1alpha1.PresetMount{
 			{HostPath: "/opt/current", ContainerPath: "/opt/extra"},
@@ -152,7 +153,8 @@ func TestPresetEdits(t *testing.T) {
 	w.file("run/driver/usr/lib64/libcuda.so.550.54", cuda, 0o644)
 	must(t, os.Symlink("libcuda.so.550.54", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
 	w.file("run/driver/usr/bin/nvidia-smi", elffile.File{}.Bytes(), 0o755)
-	w.file("opt/v1/file", nil, 0o644)
+	w.file("opt/v1/bin/debug", nil, 0o755)
+	w.file("opt/v1/bin/readme", nil, 0o644)
 	must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
 	given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0"), result("other", device.KindGPU, "gpu1")))
 	edits := func(version string) device.Edits {
@@ -169,6 +171,7 @@ func TestPresetEdits(t *testing.T) {
 			Hooks: []device.Hook{
 				{Path: "/var/lib/fettle/hooks/fettle-hook-1", Args: []string{
 					"fettle-hook-1", "links", "--link", "libcuda.so." + version + "::/usr/local/fettle/lib/libcuda.so.1",
+					"--yielding-link", "/opt/extra/bin/debug::/usr/bin/debug",
 				}},
 				{Path: "/var/lib/fettle/hooks/fettle-hook-1", Args: []string{
 					"fettle-hook-1", "ldconfig", "--dir", "/usr/local/fettle/lib", "--dir", "/opt/extra",
@@ -207,6 +210,9 @@ func TestPresetUnmet(t *testing.T) {
 		"device node": {func(s *v1alpha1.ClusterDevicePresetSpec) {
 			s.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/absent"}}
 		}, []string{"device node /dev/absent", "load its driver"}},
+		"PATH without a mount": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Env = []v1alpha1.PresetEnv{{Name: v1alpha1.EnvPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/bin")}}
+		}, []string{"PATH /opt/bin", "below no mount", "as tools"}},
 		"not a device": {func(s *v1alpha1.ClusterDevicePresetSpec) {
 			s.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/file"}}
 		}, []string{"device node /dev/file", "want a character device"}},

@@ -29,7 +29,7 @@ var version string
 const usage = `fettle-hook prepares a container's root; a container runtime runs it as a createContainer hook.
 
 Usage: fettle-hook ldconfig --dir DIR [--dir DIR ...] [--ldconfig FILE] < STATE
-       fettle-hook links --link TARGET::PATH [--link TARGET::PATH ...] < STATE
+       fettle-hook links [--link TARGET::PATH ...] [--yielding-link TARGET::PATH ...] < STATE
        fettle-hook version
 `
 
@@ -124,16 +124,21 @@ func runLdconfig(ctx context.Context, args []string, stdin io.Reader, stderr io.
 func runLinks(args []string, stdin io.Reader) error {
 	var links []hook.Link
 	flags := flag.NewFlagSet("links", flag.ContinueOnError)
-	flags.Func("link", "TARGET::PATH", func(text string) error {
-		l, err := hook.ParseLink(text)
-		links = append(links, l)
-		return err
-	})
+	add := func(yield bool) func(string) error {
+		return func(text string) error {
+			l, err := hook.ParseLink(text)
+			l.Yield = yield
+			links = append(links, l)
+			return err
+		}
+	}
+	flags.Func("link", "TARGET::PATH; something else in its place is an error", add(false))
+	flags.Func("yielding-link", "TARGET::PATH; something else in its place stays", add(true))
 	if err := parse(flags, args); err != nil {
 		return err
 	}
 	if len(links) == 0 {
-		return fmt.Errorf("%w: links: want at least one --link", errUsage)
+		return fmt.Errorf("%w: links: want at least one --link or --yielding-link", errUsage)
 	}
 	return with(stdin, func(c *hook.Container) error { return c.Links(links) })
 }

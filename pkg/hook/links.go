@@ -26,6 +26,8 @@ const (
 // Link is a symbolic link of the container: Path leads to Target, which is relative to its directory or an absolute path in there.
 type Link struct {
 	Target, Path string
+	// Yield leaves what the image has in its place.
+	Yield bool
 }
 
 // ParseLink reads TARGET::PATH.
@@ -93,6 +95,8 @@ func (c *Container) link(l Link) error {
 		return nil
 	case err == nil && ours(old, l.Path):
 		return c.relink(dir, l)
+	case l.Yield:
+		return nil
 	case err == nil:
 		return fmt.Errorf("%s is a link of the image to %q, want nothing there: choose another path", c.root.Path(l.Path), old)
 	}

@@ -56,6 +56,21 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestLinksYield: a link that yields is made where nothing is, and leaves whatever the image has.
+func TestLinksYield(t *testing.T) {
+	h := newHost(t)
+	h.write(t, h.in("/usr/bin/file"), "x", 0o755)
+	h.link(t, "busybox", "/usr/bin/link")
+	before := snapshot(t, h.dir)
+	must(t, h.links(
+		Link{Target: "/opt/bin/file", Path: "/usr/bin/file", Yield: true}, Link{Target: "/opt/bin/link", Path: "/usr/bin/link", Yield: true},
+		Link{Target: "/opt/bin/new", Path: "/usr/bin/new", Yield: true},
+	))
+	if diff := cmp.Diff([]string{"/usr/bin/new"}, h.changed(before, snapshot(t, h.dir))); diff != "" {
+		t.Errorf("changed (-want +got):\n%s", diff)
+	}
+}
+
 // TestLinksRefused: what the image has stays, and nothing is made outside of it.
 func TestLinksRefused(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -66,42 +81,42 @@ func TestLinksRefused(t *testing.T) {
 	}{
 		"a file": {
 			false, func(t *testing.T, h *host) { h.write(t, h.in("/usr/bin/tool"), "x", 0o755) },
-			Link{Prefix + "/bin/tool", "/usr/bin/tool"},
+			Link{Target: Prefix + "/bin/tool", Path: "/usr/bin/tool"},
 			"/usr/bin/tool is a regular file of the image",
 		},
 		"a directory": {
 			false, func(t *testing.T, h *host) { must(t, os.MkdirAll(h.in("/usr/bin/tool"), 0o755)) },
-			Link{Prefix + "/bin/tool", "/usr/bin/tool"},
+			Link{Target: Prefix + "/bin/tool", Path: "/usr/bin/tool"},
 			"/usr/bin/tool is a directory of the image",
 		},
 		"another link": {
 			false, func(t *testing.T, h *host) { h.link(t, "busybox", "/usr/bin/tool") },
-			Link{Prefix + "/bin/tool", "/usr/bin/tool"},
+			Link{Target: Prefix + "/bin/tool", Path: "/usr/bin/tool"},
 			`is a link of the image to "busybox"`,
 		},
 		"a link that looks like ours": {
 			false, func(t *testing.T, h *host) { h.link(t, Prefix+"/../../bin/x", "/usr/bin/tool") },
-			Link{Prefix + "/bin/tool", "/usr/bin/tool"},
+			Link{Target: Prefix + "/bin/tool", Path: "/usr/bin/tool"},
 			"is a link of the image",
 		},
 		"a directory that leads to the host": {
 			false, func(t *testing.T, h *host) { h.link(t, filepath.Join(h.dir, "etc"), "/opt") },
-			Link{"x", "/opt/link"},
+			Link{Target: "x", Path: "/opt/link"},
 			"leads nowhere",
 		},
 		"a directory that leads out": {
-			false, func(t *testing.T, h *host) { h.link(t, "../../../volume", "/opt") }, Link{"x", "/opt/link"}, "leads nowhere",
+			false, func(t *testing.T, h *host) { h.link(t, "../../../volume", "/opt") }, Link{Target: "x", Path: "/opt/link"}, "leads nowhere",
 		},
 		"a volume": {
 			true, func(t *testing.T, h *host) {
 				must(t, os.MkdirAll(h.in("/opt"), 0o755))
 				h.bind(t, filepath.Join(h.dir, "volume"), "/opt", 0)
 			},
-			Link{"x", "/opt/link"},
+			Link{Target: "x", Path: "/opt/link"},
 			"what is mounted is never changed",
 		},
 		"a read-only root": {
-			true, func(t *testing.T, h *host) { h.bind(t, h.root, "/", unix.MS_RDONLY) }, Link{"x", "/opt/link"}, "read-only already",
+			true, func(t *testing.T, h *host) { h.bind(t, h.root, "/", unix.MS_RDONLY) }, Link{Target: "x", Path: "/opt/link"}, "read-only already",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +138,7 @@ func TestLinksRefused(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	if l, err := ParseLink("libx.so.1::/opt/libx.so"); err != nil || l != (Link{"libx.so.1", "/opt/libx.so"}) {
+	if l, err := ParseLink("libx.so.1::/opt/libx.so"); err != nil || l != (Link{Target: "libx.so.1", Path: "/opt/libx.so"}) {
 		t.Errorf("%+v, %v", l, err)
 	}
 	for _, text := range []string{
