@@ -38,7 +38,7 @@ func WriteBase(path string) error {
 	}
 	archive := map[name.Tag]v1.Image{}
 	for ref, config := range map[string]v1.Config{
-		BusyBox: {Env: []string{"PATH=/bin"}, Cmd: []string{"/bin/sh"}},
+		BusyBox: {Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, Cmd: []string{"/bin/sh"}},
 		Pause:   {Entrypoint: []string{"/bin/busybox", "sleep", "infinity"}},
 	} {
 		tag, err := name.NewTag(ref)
