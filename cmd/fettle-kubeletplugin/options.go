@@ -114,8 +114,8 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
 	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress, "address of /metrics, /readyz and /healthz")
 	flags.IntVar(&c.HealthPort, "health-port", defaultHealthPort, "port of the gRPC health service \"liveness\"")
-	flags.StringVar(&c.HookCommand, "hook-command", "/fettle-hook", "binary that is installed on the host for containers with libraries "+
-		"of presets; empty: they get none")
+	flags.StringVar(&c.HookCommand, "hook-command", "", "fettle-hook, which is installed on the host for containers with libraries of "+
+		"presets; empty: presets with libraries are refused")
 	flags.StringVar(&c.NVMLCommand, "nvml-command", "/fettle-nvml", "binary that asks NVIDIA's library; empty: never asked")
 	flags.StringVar(&o.configFile, "config", "", "configuration file, "+kubeletplugin.ConfigAPIVersion+" "+kubeletplugin.ConfigKind)
 	flags.StringVar(&o.registriesFile, "registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")

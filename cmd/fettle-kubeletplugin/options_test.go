@@ -18,7 +18,7 @@ func defaults() options {
 	return options{qps: 200, burst: 400, config: kubeletplugin.Config{
 		HostRoot: "/", PluginsDir: "/var/lib/kubelet/plugins", RegistryDir: "/var/lib/kubelet/plugins_registry", CDIRoot: "/var/run/cdi",
 		StateDir: "/var/lib/fettle", KubeletState: "/var/lib/kubelet/dra_manager_state", HTTPAddress: ":51516", HealthPort: 51515,
-		NVMLCommand: "/fettle-nvml", HookCommand: "/fettle-hook",
+		NVMLCommand: "/fettle-nvml",
 	}}
 }
 

@@ -21,6 +21,7 @@ const presetFiles = "/mnt/disks/presets"
 
 func presetsForPods() {
 	It("gives variables, directories and tools of the node by claim alone, and what a preset becomes to the next claim", presetsGive)
+	It("has a program find the node's library on glibc and on musl, whatever LD_LIBRARY_PATH says", presetLibraries)
 	It("keeps a claim whose preset the node cannot meet, says why, and prepares it once it can", presetsUnmet)
 }
 
@@ -104,4 +105,26 @@ func presetsUnmet(ctx SpecContext) {
 	onGPUNode("late/file", "now\n", 0o644)
 	running(ctx, pod)
 	Expect(inside(ctx, pod, main, "cat /opt/late/file")).To(Equal("now\n"))
+}
+
+// presetLibraries: nothing of the library is in the images, and the pod says nothing of where it is.
+func presetLibraries(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	onGPUNode("lib/libfakecuda.so.1.2", string(cudaPrograms(ctx)), 0o644)
+	newClusterPreset(ctx, ns, "e2e-libraries", func(r *v1alpha1.PresetRules) {
+		r.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libfakecuda.so.*"}, Directories: []string{presetFiles + "/lib"}}}
+	})
+	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass, where(onVendor("nvidia")))))
+	var pods []*corev1.Pod
+	for name, env := range map[string][]corev1.EnvVar{"none": nil, "set": {{Name: v1alpha1.EnvLibraryPath, Value: "/nowhere:/opt/own"}}} {
+		for libc, image := range map[string]string{"glibc": glibcImage, "musl": muslImage} {
+			pods = append(pods, newPod(ctx, ns, libc+"-"+name, withTemplate("gpu"), onNode(gpuNode), func(p *corev1.Pod) {
+				p.Spec.Containers[0].Image, p.Spec.Containers[0].Env = image, env
+			}))
+		}
+	}
+	running(ctx, pods...)
+	for _, p := range pods {
+		Expect(inside(ctx, p, main, "uses")).To(Equal("the node's CUDA\n"), p.Name)
+	}
 }
