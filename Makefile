@@ -168,6 +168,8 @@ test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as 
 .PHONY: test-e2e-here
 test-e2e-here: cluster-build image $(TOOLS)/helm
 	$(if $(EMULATE),,cd test/cluster && go test -count=1 .)
+	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
+	@command -v musl-gcc >/dev/null || tools/debian musl-tools
 	go test -count=1 -timeout 60m ./test/e2e $(if $(FOCUS),-ginkgo.focus '$(FOCUS)')
 
 # The oldest Kubernetes that the chart accepts.
