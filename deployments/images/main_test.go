@@ -64,6 +64,7 @@ func binaries(t *testing.T) string {
 	host := filepath.Join(dir, "linux_"+runtime.GOARCH)
 	compile(t, standIn, filepath.Join(host, "fettle-controller"), runtime.GOARCH, "0")
 	compile(t, standIn, filepath.Join(host, "fettle-kubeletplugin"), runtime.GOARCH, "0")
+	compile(t, standIn, filepath.Join(host, "fettle-hook"), runtime.GOARCH, "0")
 	compile(t, standInCgo, filepath.Join(host, "fettle-nvml"), runtime.GOARCH, "1")
 	return dir
 }

@@ -250,7 +250,7 @@ func newer(t testing.TB) ([]byte, *Record) {
 		}
 		text = strings.ReplaceAll(text, member, `"later":{"phase":"releasing","uid":["u9"]},`+member)
 	}
-	data := framed(t, `{"format":3,"reader":2,"later":"x"}`, text)
+	data := framed(t, `{"format":4,"reader":2,"later":"x"}`, text)
 	data = append(data, framed(t, `{"later":[1]}`, `{"step":1,"state":"done","later":{}}`)...)
 	data = append(data, framed(t, `{}`, `{"later":"a change of something that was not there before"}`)...)
 	data = append(data, framed(t, `{}`, `{"step":0,"state":"done"}`)...)
@@ -276,16 +276,16 @@ func TestForward(t *testing.T) {
 // claim holds what its links say.
 func TestForeign(t *testing.T) {
 	data, _ := newer(t)
-	foreign := bytes.Replace(data, []byte(`"reader":2`), []byte(`"reader":3`), 1)
+	foreign := bytes.Replace(data, []byte(`"reader":2`), []byte(`"reader":4`), 1)
 	line, _, _ := bytes.Cut(foreign, []byte("\n"))
 	tests := map[string][]byte{
 		"known form":         foreign,
 		"torn":               foreign[:len(foreign)-7],
 		"torn at the front":  foreign[:len(line)+9],
 		"other body":         append(bytes.Clone(line), "\n\x00\x01\x02\xff"...),
-		"other checksum":     []byte(`{"format":3,"reader":3,"length":3,"sha256":"00"}` + "\nabc\n"),
-		"other length":       []byte(`{"format":4,"reader":3,"length":"3","crc32c":7}` + "\nabc\n"),
-		"no length":          []byte(`{"reader":3,"format":3}` + "\nabc\n"),
+		"other checksum":     []byte(`{"format":4,"reader":4,"length":3,"sha256":"00"}` + "\nabc\n"),
+		"other length":       []byte(`{"format":5,"reader":4,"length":"3","crc32c":7}` + "\nabc\n"),
+		"no length":          []byte(`{"reader":4,"format":4}` + "\nabc\n"),
 		"much newer version": []byte(`{"reader":300,"format":301}` + "\nabc\n"),
 	}
 	for name, data := range tests {
