@@ -78,9 +78,9 @@ func (p *Plugin) prepareClaim(
 	}
 	if holdsRegion(r) {
 		signal(p.looker.wake) // its siblings are the tenant's now
-		if err := p.showLoaded(ctx, c, r); err != nil {
-			logger.Error(err, "The claim does not show what its regions hold")
-		}
+	}
+	if err := p.show(ctx, c, r); err != nil {
+		logger.Error(err, "The claim does not show what its devices hold, or which presets they have")
 	}
 	logger.V(2).Info("Prepared", "devices", len(r.Devices))
 	return kubeletplugin.PrepareResult{Devices: p.answer(v, r)}

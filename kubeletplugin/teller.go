@@ -49,6 +49,7 @@ const (
 	reasonRegion        = "RegionUnusable"
 	reasonPreset        = "PresetUnmet"
 	reasonPresetRefused = "PresetRefused"
+	reasonPresets       = "Applied"
 	reasonProgrammed    = "Programmed"
 	reasonProgramFailed = "ProgramFailed"
 
