@@ -43,8 +43,8 @@ type presets struct {
 	namespace string
 	// realise looks up on the node what was decided.
 	realise func(preset.Request) (engine.Preset, error)
-	// refused tells what was meant for a claim and not applied. It must not block.
-	refused func(c *resourceapi.ResourceClaim, r preset.Refusal)
+	// tell says on a claim what of presets was refused or overridden. It must not block.
+	tell func(c *resourceapi.ResourceClaim, eventType, reason, note string)
 
 	conditions preset.Conditions
 	// informers follow both kinds, by resource. Nil before watch.
@@ -67,7 +67,9 @@ func (p *Plugin) newPresets() *presets {
 	}
 	return &presets{
 		kube: p.clients.Kube, dynamic: p.clients.Dynamic, latest: p.latest, namespace: p.config.Namespace, realise: files.realise,
-		refused: func(c *resourceapi.ResourceClaim, r preset.Refusal) { p.teller.presetRefused(c, r) },
+		tell: func(c *resourceapi.ResourceClaim, eventType, reason, note string) {
+			p.teller.event(c, eventType, reason, note)
+		},
 	}
 }
 
@@ -135,7 +137,7 @@ func (p *presets) decide(
 func (p *presets) take(c *resourceapi.ResourceClaim, resolution *preset.Resolution) (map[string]engine.Preset, error) {
 	for _, r := range resolution.Refusals {
 		if r.Claim == c.Name {
-			p.refused(c, r)
+			p.tell(c, corev1.EventTypeWarning, reasonPresetRefused, fmt.Sprintf("%s, %s: %s", r.From, r.Field, r.Message))
 		}
 	}
 	var errs []error
@@ -148,6 +150,9 @@ func (p *presets) take(c *resourceapi.ResourceClaim, resolution *preset.Resoluti
 	for _, r := range resolution.Requests {
 		if r.Claim != c.Name || len(errs) > 0 {
 			continue
+		}
+		if overrides := r.Overrides(); len(overrides) > 0 {
+			p.tell(c, corev1.EventTypeNormal, reasonPresetOverridden, "request "+r.Request+": "+strings.Join(overrides, "; "))
 		}
 		given, err := p.realise(r)
 		if err != nil {

@@ -24,17 +24,16 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/elffile"
 )
 
 // presetWorld is a cluster with presets, and a node with files.
 type presetWorld struct {
 	*presets
-	t        *testing.T
-	root     string
-	kube     *kubefake.Clientset
-	refusals []preset.Refusal
+	t    *testing.T
+	root string
+	kube *kubefake.Clientset
+	told []string
 }
 
 // newPresetWorld has what the objects are, and a node with two GPUs.
@@ -55,7 +54,7 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 	files := &presetFiles{root: w.root, hook: "/var/lib/fettle/hooks/fettle-hook-1"}
 	w.presets = &presets{
 		kube: w.kube, dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), latest: newLatest(), namespace: "fettle-system",
-		realise: files.realise, refused: func(_ *resourceapi.ResourceClaim, r preset.Refusal) { w.refusals = append(w.refusals, r) },
+		realise: files.realise, tell: func(_ *resourceapi.ResourceClaim, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
 	}
 	first := gpu("gpu0", 0)
 	first.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{device.AttributeVendor: {StringValue: new("nvidia")}}
@@ -265,6 +264,28 @@ func TestPresetOfPod(t *testing.T) {
 	}
 }
 
+// TestPresetOverridden: what a later preset, or any, takes from others is told of.
+func TestPresetOverridden(t *testing.T) {
+	first := claimOfClass("u1", result("main", device.KindGPU, "gpu0"))
+	pod := thePod(first)
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "B", Value: "of the pod"}}
+	sets := func(priority int32, value string) func(*v1alpha1.ClusterDevicePresetSpec) {
+		return func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Priority = priority
+			s.Env = []v1alpha1.PresetEnv{{Name: "A", Value: &value}, {Name: "B", Value: new("same")}}
+		}
+	}
+	w := newPresetWorld(t, pod, first, clusterPreset("later", sets(2, "2")), clusterPreset("earlier", sets(1, "1")))
+	if diff := cmp.Diff([]string{"A=2", "B=same"}, w.gives(first)["main"].Edits.Env); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	want := []string{"PresetOverridden: request main: variable A of ClusterDevicePreset later overrides that of ClusterDevicePreset earlier; " +
+		"variable B of ClusterDevicePreset later overrides the pod's"}
+	if diff := cmp.Diff(want, w.told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
 // TestPresetRefused: on a claim that pods share, what depends on the pod is left out and told of; the rest is given.
 func TestPresetRefused(t *testing.T) {
 	w := newPresetWorld(t, clusterPreset("a", func(s *v1alpha1.ClusterDevicePresetSpec) {
@@ -274,7 +295,7 @@ func TestPresetRefused(t *testing.T) {
 	if diff := cmp.Diff([]string{"B=y"}, given["main"].Edits.Env); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if len(w.refusals) != 1 || w.refusals[0].Field != "spec.env[0]" {
-		t.Errorf("told of %+v, want of env[0]", w.refusals)
+	if len(w.told) != 1 || !strings.HasPrefix(w.told[0], "PresetRefused: ClusterDevicePreset a, spec.env[0]: ") {
+		t.Errorf("told %q, want that env[0] is refused", w.told)
 	}
 }

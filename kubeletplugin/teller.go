@@ -26,7 +26,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
-	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -36,22 +35,23 @@ const (
 	// fieldManager writes our entries of status.devices; other drivers' entries are never touched.
 	fieldManager = "fettle.dev"
 
-	reasonPrepared      = "Prepared"
-	reasonPrepareFailed = "PrepareFailed"
-	reasonInUse         = "DeviceInUse"
-	reasonDeviceGone    = "DeviceGone"
-	reasonRetired       = "NodeRetired"
-	reasonPending       = "PreparePending"
-	reasonOvertaken     = "PrepareOvertaken"
-	reasonUnhealthy     = "DeviceUnhealthy"
-	reasonChipInUse     = "ChipInUse"
-	reasonBitstream     = "BitstreamUnusable"
-	reasonRegion        = "RegionUnusable"
-	reasonPreset        = "PresetUnmet"
-	reasonPresetRefused = "PresetRefused"
-	reasonPresets       = "Applied"
-	reasonProgrammed    = "Programmed"
-	reasonProgramFailed = "ProgramFailed"
+	reasonPrepared         = "Prepared"
+	reasonPrepareFailed    = "PrepareFailed"
+	reasonInUse            = "DeviceInUse"
+	reasonDeviceGone       = "DeviceGone"
+	reasonRetired          = "NodeRetired"
+	reasonPending          = "PreparePending"
+	reasonOvertaken        = "PrepareOvertaken"
+	reasonUnhealthy        = "DeviceUnhealthy"
+	reasonChipInUse        = "ChipInUse"
+	reasonBitstream        = "BitstreamUnusable"
+	reasonRegion           = "RegionUnusable"
+	reasonPreset           = "PresetUnmet"
+	reasonPresetRefused    = "PresetRefused"
+	reasonPresets          = "Applied"
+	reasonPresetOverridden = "PresetOverridden"
+	reasonProgrammed       = "Programmed"
+	reasonProgramFailed    = "ProgramFailed"
 
 	// maxMessage is the API's limit for a condition's message; an Event allows 1024 bytes.
 	maxMessage      = 32768
@@ -121,10 +121,9 @@ func overtaken(err error) bool {
 	return stale || errors.Is(err, engine.ErrChanged) || errors.Is(err, engine.ErrOvertaken)
 }
 
-// presetRefused tells what a preset was not given for. The claim is prepared without.
-func (t *teller) presetRefused(c *resourceapi.ResourceClaim, r preset.Refusal) {
-	note := fmt.Sprintf("%s, %s: %s", r.From, r.Field, r.Message)
-	t.events.Eventf(c, nil, corev1.EventTypeWarning, reasonPresetRefused, "Prepare", "%s", truncate(note, maxEventMessage))
+// event tells people of a claim that is prepared all the same.
+func (t *teller) event(c *resourceapi.ResourceClaim, eventType, reason, note string) {
+	t.events.Eventf(c, nil, eventType, reason, "Prepare", "%s", truncate(note, maxEventMessage))
 }
 
 // refused tells that a claim could not be prepared.
