@@ -122,7 +122,10 @@ func (b *bench) measure(ctx context.Context) error {
 	if err := errors.Join(b.measureSite(ctx, disks), disks.stop()); err != nil {
 		return err
 	}
-	return b.measureFPGAs(ctx)
+	if err := b.measureFPGAs(ctx); err != nil {
+		return err
+	}
+	return b.measurePresets(ctx)
 }
 
 func (b *bench) binary() error {

@@ -46,6 +46,7 @@ const (
 	unitRatio = "ratio"
 	unitCount = "count"
 	unitSpeed = "MB/s"
+	unitBytes = "B"
 )
 
 // The targets.
@@ -54,7 +55,8 @@ const (
 	targetOwn       = 2
 	targetUnprepare = 1 // ms
 	targetBurst     = 1.5
-	targetRSS       = 45 // MiB
+	targetRSS       = 45   // MiB
+	targetClaimSpec = 2048 // bytes
 	// The number of claims and of calls at once that a target is about.
 	targetRSSHeld    = 1000
 	targetBurstCalls = 64
@@ -70,6 +72,7 @@ func units() map[string]string {
 		"prepare.flatness": unitRatio, "unprepare.flatness": unitRatio, "prepare.over_floor": unitRatio,
 		"prepare.own_over_floor": unitRatio, "unprepare.over_floor": unitRatio, "prepare.burst64": unitRatio,
 		"floor.burst64": unitRatio, "prepare.burst64_over_floor": unitRatio,
+		"preset.spec.shared": unitBytes, "preset.spec.claim": unitBytes, "preset.rescan.inline_over_shared": unitRatio,
 	}
 	for unit, names := range map[string][]string{unitSpeed: fpgaThroughputs(), unitRatio: fpgaRatios(), unitCount: fpgaCounts()} {
 		for _, name := range names {
@@ -78,7 +81,7 @@ func units() map[string]string {
 	}
 	for _, s := range append([]string{
 		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
-		floorWall,
+		floorWall, presetResolve, presetRescan,
 	}, fpgaSeries()...) {
 		for _, suffix := range []string{".p50", ".p99", ".max"} {
 			all[s+suffix] = unitMS
