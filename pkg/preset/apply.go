@@ -28,6 +28,7 @@ type resolver struct {
 	mounted   map[string][]mounting
 	nodes     map[string][]noding
 	refusals  []Refusal
+	notes     []Refusal
 	missing   []Refusal
 }
 
@@ -272,7 +273,7 @@ func claimsOf(to []at) []int {
 
 // finish sorts what was collected.
 func (r *resolver) finish() Resolution {
-	out := Resolution{Requests: []Request{}, Refusals: r.refusals, Missing: r.missing}
+	out := Resolution{Requests: []Request{}, Refusals: r.refusals, Missing: r.missing, Notes: r.notes}
 	keys := slices.SortedFunc(maps.Keys(r.given), func(a, b at) int {
 		return cmp.Or(cmp.Compare(a.claim, b.claim), strings.Compare(a.request, b.request))
 	})

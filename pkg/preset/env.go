@@ -71,10 +71,8 @@ func (r *resolver) variable(name string, all []said, key at) {
 		}
 		here := slices.Contains(s.to, key)
 		if why := r.unsaid(s, key, own, set); why != "" {
-			if here && (s.mode != v1alpha1.EnvDefault || !r.Claims[key.claim].Owned) {
-				r.refusals = append(r.refusals, Refusal{
-					From: s.from, Claim: r.Claims[key.claim].Name, Request: key.request, Field: s.field, Message: name + ": " + why,
-				})
+			if here {
+				r.left(s, key, name+": "+why)
 			}
 			continue
 		}
@@ -89,6 +87,17 @@ func (r *resolver) variable(name string, all []said, key at) {
 	if gives {
 		r.given[key].Env = append(r.given[key].Env, v)
 	}
+}
+
+// left records what was said to a request and does not count. A default that backs off does what it promises.
+func (r *resolver) left(s said, key at, message string) {
+	list := &r.refusals
+	if s.mode == v1alpha1.EnvDefault && r.Claims[key.claim].Owned {
+		list = &r.notes
+	}
+	*list = append(*list, Refusal{
+		From: s.from, Claim: r.Claims[key.claim].Name, Request: key.request, Field: s.field, Message: message,
+	})
 }
 
 func joins(mode v1alpha1.EnvMode) bool {

@@ -173,6 +173,11 @@ func TestEnvModes(t *testing.T) {
 					refused = append(refused, "p2 a/gpu spec.env[0]: "+test.refusedDefault)
 				}
 				wantLines(t, "refusals", told(got.Refusals), refused...)
+				var noted []string
+				if mode == "default" && test.refusedDefault == "" && want != "x" {
+					noted = append(noted, "p2 a/gpu spec.env[0]: A: ")
+				}
+				wantLines(t, "notes", told(got.Notes), noted...)
 			})
 		}
 	}

@@ -59,6 +59,8 @@ type Resolution struct {
 	Refusals []Refusal `json:"refusals,omitempty"`
 	// Missing are ConfigMaps that a claim has to wait for.
 	Missing []Refusal `json:"missing,omitempty"`
+	// Notes are variables of mode default that were not needed. This is what the mode is for, so nobody has to be told.
+	Notes []Refusal `json:"notes,omitempty"`
 }
 
 // Request is what presets give to the containers that use one request of a claim.

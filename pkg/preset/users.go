@@ -34,6 +34,17 @@ func usersOf(in Input) map[at][]*corev1.Container {
 	return users
 }
 
+// Containers are the names of the containers of a pod that use a request of the claim, init containers first.
+func Containers(pod *corev1.Pod, c *Claim, request string) []string {
+	var out []string
+	for _, container := range containersOf(pod) {
+		if slices.Contains(requestsOf(pod, container, c), request) {
+			out = append(out, container.Name)
+		}
+	}
+	return out
+}
+
 func containersOf(pod *corev1.Pod) []*corev1.Container {
 	var out []*corev1.Container
 	for i := range pod.Spec.InitContainers {
