@@ -18,7 +18,8 @@ type arguments struct {
 	want []string // what the operands are, for the usage
 }
 
-// newArguments declares a subcommand by its usage: the name and the operands, in capitals. One that ends in ... stands for one or more.
+// newArguments declares a subcommand by its usage: the name and the operands, in capitals. One that ends in ... stands for one or more,
+// one in brackets may be left out and comes last.
 func newArguments(usage, help string) arguments {
 	var name, want []string
 	for _, word := range strings.Fields(usage) {
@@ -58,7 +59,8 @@ func (a arguments) parse(args []string, stdout io.Writer) (operands []string, er
 		operands, args = append(operands, rest[0]), rest[1:]
 	}
 	repeats := slices.ContainsFunc(a.want, func(word string) bool { return strings.HasSuffix(word, "...") })
-	if len(operands) < len(a.want) || len(operands) > len(a.want) && !repeats {
+	needed := slices.DeleteFunc(slices.Clone(a.want), func(word string) bool { return strings.HasPrefix(word, "[") })
+	if len(operands) < len(needed) || len(operands) > len(a.want) && !repeats {
 		return nil, a.misused(fmt.Errorf("got %d arguments, want %s", len(operands), a.operands()))
 	}
 	return operands, nil

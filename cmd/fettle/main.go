@@ -37,11 +37,12 @@ func commands() []command {
 		{"bitstream ls", "list the bitstreams of a cluster", runBitstreamList},
 		{"bitstream push", "push bitstream files to a registry as one artifact", runBitstreamPush},
 		{"bitstream verify", "check an artifact or a file against what it says of itself", runBitstreamVerify},
-		{"convert", "make claims of pods that use Intel's FPGA plugin", runConvert},
+		{"convert", "make claims of pods that use Intel's FPGA plugin, and presets of PodPresets", runConvert},
 		{"devices", "show the devices that the driver finds on a machine", runDevices},
 		{"machine expand", "write a machine file as a host tree", runMachineExpand},
 		{"machine record", "record this machine as a machine file", runMachineRecord},
-		{"validate", "check claims, templates and classes in a YAML file", runValidate},
+		{"preset explain", "show what presets give to a claim, and why", runPresetExplain},
+		{"validate", "check claims, templates, classes and presets in a YAML file", runValidate},
 		{"version", "show the version of this binary", runVersion},
 	}
 }

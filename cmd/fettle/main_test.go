@@ -11,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/fettle-dev/fettle/test/elffile"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // The scripts find the machines at $MACHINES, the bitstreams at $BITSTREAMS, a registry at $REGISTRY, and one that refuses artifactType at
-// $PICKY.
+// $PICKY. $LIBRARY is a libcuda.so.1.
 func TestScripts(t *testing.T) {
 	machines, err := filepath.Abs("../../test/machines")
 	if err != nil {
@@ -44,7 +45,9 @@ func TestScripts(t *testing.T) {
 			env.Setenv("BITSTREAMS", bitstreams)
 			env.Setenv("REGISTRY", registry)
 			env.Setenv("PICKY", picky)
-			return nil
+			library := filepath.Join(env.WorkDir, "libcuda.so.1")
+			env.Setenv("LIBRARY", library)
+			return os.WriteFile(library, elffile.File{Soname: "libcuda.so.1"}.Bytes(), 0o600)
 		},
 	})
 }

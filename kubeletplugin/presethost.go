@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/preset"
+)
+
+// PresetHost is a host tree in which somebody beside the plugin looks up what presets name, to see what a node would do.
+type PresetHost struct {
+	// Root is the tree's directory.
+	Root string
+	// Hook stands for fettle-hook, whose name on a node has the version of the plugin in it.
+	Hook string
+}
+
+// Edits are those that the plugin would make of what presets give to a request. On an error they lack what it is about.
+func (h PresetHost) Edits(r preset.Request) (device.Edits, error) {
+	files := presetFiles{root: h.Root, hook: h.Hook}
+	made, err := files.realise(r)
+	return made.Edits, err
+}
