@@ -13,8 +13,9 @@ import (
 )
 
 const validateHelp = `
-Checks the ResourceClaims, ResourceClaimTemplates and DeviceClasses of a YAML file as the admission webhook does, and their other
-fields more strictly than the API server. Needs no cluster. FILE may be - for standard input. Prints one line a fault.`
+Checks the ResourceClaims, ResourceClaimTemplates and DeviceClasses of a YAML file as the admission webhook does, the DevicePresets and
+ClusterDevicePresets as the API server does, with their CEL, and other fields more strictly than the API server. Needs no cluster. FILE
+may be - for standard input. Prints one line a fault.`
 
 // errFaults ends the command with status 1 after the faults were printed.
 var errFaults = errors.New("correct the fields above")

@@ -2,7 +2,8 @@
 
 // Package admission says what is wrong with this driver's configurations in the objects that carry them, before a pod waits
 // for one: ResourceClaims, ResourceClaimTemplates and DeviceClasses. The webhook and the CLI ask the same functions. Entries
-// of other drivers are never looked at, and nothing here is the last word: Prepare on the node decides.
+// of other drivers are never looked at, and nothing here is the last word: Prepare on the node decides. A preset is judged as
+// a whole.
 package admission
 
 import (
@@ -14,10 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
 // Validate returns every fault of this driver's configurations in a resource.k8s.io/v1 ResourceClaim, ResourceClaimTemplate or
-// DeviceClass, each with the path of its field in the object, in the order of the object. Any other object has none.
+// DeviceClass, and of a DevicePreset or ClusterDevicePreset, each with the path of its field in the object, in the order of the
+// object. Any other object has none.
 func Validate(object runtime.Object) field.ErrorList {
 	spec := field.NewPath("spec")
 	switch o := object.(type) {
@@ -27,9 +30,35 @@ func Validate(object runtime.Object) field.ErrorList {
 		return claimFaults(o.Spec.Spec.Devices, spec.Child("spec", "devices"))
 	case *resourceapi.DeviceClass:
 		return classFaults(o.Spec.Config, spec.Child("config"))
+	case *v1alpha1.DevicePreset:
+		return append(o.Spec.Validate(spec), conditionFaults(o.Spec.DeviceSelector, spec)...)
+	case *v1alpha1.ClusterDevicePreset:
+		return append(o.Spec.Validate(spec), conditionFaults(o.Spec.DeviceSelector, spec)...)
 	default:
 		return nil
 	}
+}
+
+// conditionFaults are those of a preset's CEL, which is compiled here and by no marker of the API.
+func conditionFaults(s *v1alpha1.PresetDeviceSelector, path *field.Path) field.ErrorList {
+	if s == nil {
+		return nil
+	}
+	var conditions preset.Conditions
+	var faults field.ErrorList
+	check := func(expression string, at *field.Path) {
+		if expression == "" {
+			return
+		}
+		if err := conditions.Check(expression); err != nil {
+			faults = append(faults, field.Invalid(at, expression, "must be CEL about a device, as in a DeviceClass: "+oneLine(err)))
+		}
+	}
+	check(s.CEL, path.Child("deviceSelector", "cel"))
+	if s.Absent != nil {
+		check(s.Absent.CEL, path.Child("deviceSelector", "absent", "cel"))
+	}
+	return faults
 }
 
 func classFaults(entries []resourceapi.DeviceClassConfiguration, path *field.Path) field.ErrorList {

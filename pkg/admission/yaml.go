@@ -47,10 +47,10 @@ func (f Finding) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// ValidateYAML reads YAML or JSON documents and returns what is wrong with the ResourceClaims, ResourceClaimTemplates and
-// DeviceClasses in them, List items included, in the order of the file. It is stricter than the API server's default: an
-// unknown field or a duplicate key anywhere in such an object is a finding. Objects of other kinds are skipped. The error is
-// that of reading r.
+// ValidateYAML reads YAML or JSON documents and returns what is wrong with the ResourceClaims, ResourceClaimTemplates, DeviceClasses,
+// DevicePresets and ClusterDevicePresets in them, List items included, in the order of the file. It is stricter than the API server's
+// default: an unknown field or a duplicate key anywhere in such an object is a finding. Objects of other kinds are skipped. The error
+// is that of reading r.
 func ValidateYAML(r io.Reader, name string) ([]Finding, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxYAML+1))
 	if err != nil {
@@ -146,7 +146,7 @@ func listFindings(raw []byte) []Finding {
 func target(head header) (runtime.Object, *Finding) {
 	group, _, _ := strings.Cut(head.APIVersion, "/")
 	if group == v1alpha1.GroupName {
-		return nil, bareConfig(head)
+		return own(head)
 	}
 	if group != resourceapi.GroupName {
 		return nil, nil
@@ -166,6 +166,25 @@ func target(head header) (runtime.Object, *Finding) {
 		return nil, &Finding{
 			Object: head.title(), Field: "apiVersion",
 			Message: fmt.Sprintf("Unsupported value: %q: Fettle needs %s", head.APIVersion, want),
+		}
+	}
+	return object, nil
+}
+
+// own is an empty object of this driver's API group.
+func own(head header) (runtime.Object, *Finding) {
+	var object runtime.Object
+	switch head.Kind {
+	case v1alpha1.KindDevicePreset:
+		object = &v1alpha1.DevicePreset{}
+	case v1alpha1.KindClusterDevicePreset:
+		object = &v1alpha1.ClusterDevicePreset{}
+	default:
+		return nil, bareConfig(head)
+	}
+	if want := v1alpha1.GroupVersion.String(); head.APIVersion != want {
+		return nil, &Finding{
+			Object: head.title(), Field: "apiVersion", Message: fmt.Sprintf("Unsupported value: %q: want %s", head.APIVersion, want),
 		}
 	}
 	return object, nil
