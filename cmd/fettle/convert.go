@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/convert"
@@ -15,19 +16,27 @@ import (
 
 const convertHelp = `
 Makes claims of pods that use Intel's FPGA device plugin: resources fpga.intel.com/... and the variables FPGA_REGION_n,
-FPGA_BITSTREAM_ID_n or FPGA_AFU_n, and FPGA_DRIVER_PARAMS_n. Reads YAML or JSON and writes YAML: the bitstreams, the templates of the
-claims, and the pods. Everything else comes out as it came in. What changed its meaning is said on stderr. Needs no cluster.`
+FPGA_BITSTREAM_ID_n or FPGA_AFU_n, and FPGA_DRIVER_PARAMS_n. PodPresets (settings.k8s.io/v1alpha1) become DevicePresets, or
+ClusterDevicePresets where they mount files of the host. Reads YAML or JSON and writes YAML: the bitstreams, the templates of the
+claims, the pods and the presets. Everything else comes out as it came in. What changed its meaning is said on stderr. Needs no cluster.`
 
 func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := newArguments("convert", convertHelp)
-	options := convert.Options{Functions: map[string]convert.Function{}}
+	options := convert.Options{Functions: map[string]convert.Function{}, Classes: map[string]string{}}
 	var mapped list
 	name := flags.String("f", "", "`file` to read; - for standard input")
 	kind := flags.String("kind", "intel-fpga", "`kind` of plugin that the pods use: intel-fpga")
 	flags.StringVar(&options.Class, "class", convert.DefaultClass, "`DeviceClass` of the requests")
 	image := flags.String("image", "", "OCI artifact `REGISTRY/REPOSITORY:TAG` with the bitstreams; unset: files in "+convert.IntelStore)
 	flags.StringVar(&options.Namespace, "n", "default", "`namespace` of objects that name none")
-	flags.Var(&mapped, "map", "what a resource name of the administrator's means: `NAME=INTERFACE[/AFU]`; may be repeated")
+	flags.Var(&mapped, "map", "what a resource name of the administrator's means: `NAME=INTERFACE[/AFU]`, or the DeviceClass for a resource "+
+		"that a PodPreset selects: RESOURCE=CLASS; may be repeated")
+	flags.BoolFunc("cluster-presets", "make ClusterDevicePresets of all PodPresets, or with =false of none (default: of those that mount "+
+		"files of the host)", func(text string) (err error) {
+		options.ClusterPresets = new(bool)
+		*options.ClusterPresets, err = strconv.ParseBool(text)
+		return err
+	})
 	if _, err := flags.parse(args, stdout); err != nil {
 		return err
 	}
@@ -82,10 +91,15 @@ func setMap(o *convert.Options, mapped []string) error {
 	for _, text := range mapped {
 		name, meaning, ok := strings.Cut(text, "=")
 		if !ok || name == "" {
-			return fmt.Errorf("--map %q: want NAME=INTERFACE[/AFU]", text)
+			return fmt.Errorf("--map %q: want NAME=INTERFACE[/AFU] or RESOURCE=CLASS", text)
 		}
-		if _, twice := o.Functions[name]; twice {
+		_, function := o.Functions[name]
+		if _, class := o.Classes[name]; class || function {
 			return fmt.Errorf("--map %q: the name is mapped already", text)
+		}
+		if class, ok := convert.ParseClass(meaning); ok {
+			o.Classes[name] = class
+			continue
 		}
 		f, err := convert.ParseFunction(meaning)
 		if err != nil {

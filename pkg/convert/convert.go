@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package convert rewrites manifests for Intel's FPGA device plugin into ones for Fettle: pods that name their regions in resources and
-// their bitstreams in the environment get a claim instead. It is a function from text to text; no cluster and no file is asked.
+// their bitstreams in the environment get a claim instead. PodPresets become presets for devices. It is a function from text to text; no
+// cluster and no file is asked.
 package convert
 
 import (
@@ -38,6 +39,10 @@ type Options struct {
 	Namespace string
 	// Functions are what mapped resource names mean, the part after the slash.
 	Functions map[string]Function
+	// Classes are the DeviceClasses that stand for resources by which PodPresets select.
+	Classes map[string]string
+	// ClusterPresets says whether PodPresets become ClusterDevicePresets. Unset: those that mount files of the host do.
+	ClusterPresets *bool
 }
 
 // Function is what the administrator of Intel's plugin gave a name of its own.
@@ -73,8 +78,8 @@ type Result struct {
 }
 
 // IntelFPGA converts a stream of YAML or JSON documents. Documents that do not use Intel's plugin come back byte for byte, the others with
-// the claim's template before them, and before all the bitstreams that they name. The name of the input is for errors; all faults are
-// reported at once, a line each.
+// the claim's template before them, and before all the bitstreams that they name. A PodPreset's place has the preset that it became. The
+// name of the input is for errors; all faults are reported at once, a line each.
 func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 	if len(in) > maxInput {
 		return Result{}, fmt.Errorf("%s: %d bytes, expected at most %d", name, len(in), maxInput)
@@ -98,6 +103,11 @@ func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 	for _, unused := range slices.Sorted(maps.Keys(c.options.Functions)) {
 		if !c.used[unused] {
 			c.notef("no container asks for the mapped name %s", unused)
+		}
+	}
+	for _, unused := range slices.Sorted(maps.Keys(c.options.Classes)) {
+		if !c.used[unused] {
+			c.notef("no PodPreset selects the mapped resource %s", unused)
 		}
 	}
 	bitstreams, err := c.bitstreamObjects()
@@ -137,6 +147,8 @@ type conversion struct {
 	bitstreams map[string]*bitstream
 	// params are the driver parameters that claims set.
 	params map[string]bool
+	// clusterPresets are the names of ClusterDevicePresets.
+	clusterPresets map[string]bool
 }
 
 func newConversion(o Options) (*conversion, error) {
@@ -149,6 +161,7 @@ func newConversion(o Options) (*conversion, error) {
 	}
 	return &conversion{
 		options: o, used: map[string]bool{}, taken: map[string]bool{}, bitstreams: map[string]*bitstream{}, params: map[string]bool{},
+		clusterPresets: map[string]bool{},
 	}, nil
 }
 

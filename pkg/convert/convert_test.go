@@ -39,6 +39,7 @@ func cases() map[string]Options {
 		"deployment": {Class: "team-fpga.example.com"},
 		"function":   {},
 		"anchors":    {Image: "registry.example/team/nlb0:v1"},
+		"podpreset":  {Classes: map[string]string{"example.com/nic": "nic.example.com", "unused": "unused.example.com"}},
 		"mapped": {Namespace: "team-c", Functions: map[string]Function{
 			"arria10.dcp1.1-nlb0": {InterfaceID: other, ID: nlb0}, "arria10.dcp1.0": {InterfaceID: shell}, "unused": {InterfaceID: shell},
 		}},

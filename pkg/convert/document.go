@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -13,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // document is one of a stream.
@@ -64,16 +67,19 @@ func (d document) verbatim() []byte {
 	return append(bytes.TrimRight(d.text, " \t\r\n"), '\n')
 }
 
-// reserve notes the names that templates of the input have.
+// reserve notes the names that templates and presets of the input have.
 func (c *conversion) reserve(d document) {
 	n, err := parse(d.text)
 	if err != nil {
 		return // document says it
 	}
 	for _, object := range objectsOf(n) {
-		if value(object, "kind") == "ResourceClaimTemplate" {
-			meta := child(object, "metadata")
-			c.taken[c.namespaceOf(object)+"/"+value(meta, "name")] = true
+		name := value(child(object, "metadata"), "name")
+		switch value(object, "kind") {
+		case "ResourceClaimTemplate":
+			c.taken[c.namespaceOf(object)+"/"+name] = true
+		case v1alpha1.KindClusterDevicePreset:
+			c.clusterPresets[name] = true
 		}
 	}
 }
@@ -86,20 +92,26 @@ func objectsOf(n *node) []*node {
 	return []*node{n}
 }
 
-// document converts one. What has no pod that uses Intel's plugin is left as it is.
+// usesOld says whether a document may have something to convert.
+func usesOld(raw []byte) bool {
+	return slices.ContainsFunc([]string{resourcePrefix, envPrefix, `"kind":"` + podPresetKind + `"`}, func(word string) bool {
+		return bytes.Contains(raw, []byte(word))
+	})
+}
+
+// document converts one. What has no PodPreset and no pod that uses Intel's plugin is left as it is.
 func (c *conversion) document(d document) ([][]byte, error) {
 	raw, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
 		return nil, fmt.Errorf("expected YAML with each key once: %s", oneLine(err))
 	}
-	if !bytes.Contains(raw, []byte(resourcePrefix)) && !bytes.Contains(raw, []byte(envPrefix)) {
+	if !usesOld(raw) {
 		return [][]byte{d.verbatim()}, nil
 	}
 	root, err := parse(d.text)
 	if err == nil && !isPlain(root) {
 		c.notef("line %d: anchors, aliases and tags are written out, and comments are lost", d.line)
-		root, err = parse(raw)
-		unflow(root)
+		root, err = expanded(root)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("expected YAML: %s", oneLine(err))
@@ -119,8 +131,14 @@ func (c *conversion) document(d document) ([][]byte, error) {
 	return out, errors.Join(faults...)
 }
 
-// object converts one object, if it has pods that use Intel's plugin.
+// object converts one object, if it is a PodPreset or has pods that use Intel's plugin.
 func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
+	if is, err := isPodPreset(n); err != nil {
+		return nil, false, err
+	} else if is {
+		text, err := c.podPreset(n)
+		return [][]byte{text}, true, err
+	}
 	w, err := c.workloadOf(n)
 	if err != nil {
 		return nil, false, err

@@ -83,6 +83,26 @@ func nodeOf(content any) (*node, error) {
 	return n, err
 }
 
+// expanded writes aliases and merged keys out. What YAML 1.2 takes for a text stays one: y is no boolean, and a day no time.
+func expanded(n *node) (*node, error) {
+	var content any
+	undated(n)
+	if err := n.Decode(&content); err != nil {
+		return nil, err
+	}
+	return nodeOf(content)
+}
+
+// undated makes texts of times.
+func undated(n *node) {
+	if n.Tag == "!!timestamp" {
+		n.Tag = "!!str"
+	}
+	for _, c := range n.Content {
+		undated(c)
+	}
+}
+
 func isMapping(n *node) bool { return n != nil && n.Kind == goyaml.MappingNode }
 
 func isSequence(n *node) bool { return n != nil && n.Kind == goyaml.SequenceNode }

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"strings"
+	"testing"
+)
+
+// ofSpec is a PodPreset.
+func ofSpec(spec string) []byte {
+	return []byte("apiVersion: settings.k8s.io/v1alpha1\nkind: PodPreset\nmetadata: {name: p, namespace: ns}\nspec: {" + spec + "}\n")
+}
+
+// mountOf is a PodPreset that mounts one volume.
+func mountOf(volume, mount string) string {
+	return "selector: {}, volumes: [{name: v, " + volume + "}], volumeMounts: [{name: v, mountPath: /data" + mount + "}]"
+}
+
+// TestPodPresetFaults: what a preset cannot do is an error that says where it is and what to do.
+func TestPodPresetFaults(t *testing.T) {
+	for name, test := range map[string]struct{ spec, want string }{
+		"nothing selected":  {"env: []", "spec: expected a selector or a resourceSelector"},
+		"unknown field":     {"selector: {}, volumeMount: []", `unknown field "spec.volumeMount"`},
+		"wrong type":        {"selector: {}, env: 1", "a field has a value of the wrong type"},
+		"unknown resource":  {"resourceSelector: [example.com/nic]", `resource "example.com/nic": no DeviceClass is known for it`},
+		"two of one class":  {"resourceSelector: [nvidia.com/gpu, amd.com/gpu]", "nvidia.com/gpu and amd.com/gpu are of one class: make two"},
+		"secret":            {"selector: {}, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]", `"A" is from a Secret`},
+		"field":             {"selector: {}, env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]", `"A" is from a field`},
+		"reference":         {"selector: {}, env: [{name: A, value: x$(B)}]", `"A" refers to other variables, which a preset's value does not`},
+		"reference behind":  {"selector: {}, env: [{name: A, value: x$$$(B)}]", `"A" refers to other variables`},
+		"twice":             {"selector: {}, env: [{name: A, value: x}, {name: A, value: y}]", `spec.env[1]: "A" is there twice`},
+		"name":              {"selector: {}, env: [{name: a.b, value: x}]", "spec.env[0].name"},
+		"relative PATH":     {"selector: {}, env: [{name: PATH, value: bin}]", "spec.env[0].value"},
+		"PATH of ConfigMap": {"selector: {}, env: [{name: PATH, valueFrom: {configMapKeyRef: {name: m, key: k}}}]", "spec.env[0]"},
+		"all of a Secret":   {"selector: {}, envFrom: [{secretRef: {name: s}}]", `spec.envFrom[0]: Secret "s": a preset never reads Secrets`},
+		"all of nothing":    {"selector: {}, envFrom: [{prefix: A}]", "spec.envFrom[0]: expected configMapRef"},
+		"no volume":         {"selector: {}, volumeMounts: [{name: v, mountPath: /data}]", "volumeMounts[0] v: there is no volume"},
+		"another volume":    {mountOf("nfs: {server: s, path: /p}", ""), "a volume of kind nfs is not of the node: leave it in the pod"},
+		"volume of nothing": {mountOf("", ""), "a volume of kind none"},
+		"relative":          {mountOf("hostPath: {path: data}", ""), "expected an absolute path"},
+		"up":                {mountOf("hostPath: {path: /data/../etc}", ""), "expected an absolute path without .."},
+		"up by subPath":     {mountOf("hostPath: {path: /data}", ", subPath: ../etc"), "expected an absolute path without .."},
+		"device":            {mountOf("hostPath: {path: /dev/kfd, type: CharDevice}", ""), "list the device in deviceNodes"},
+		"bidirectional":     {mountOf("hostPath: {path: /data}", ", mountPropagation: Bidirectional"), "leave the volume in the pod"},
+		"expression":        {mountOf("hostPath: {path: /data}", ", subPathExpr: $(A)"), "subPathExpr: a preset knows no variables"},
+		"all read-only":     {mountOf("hostPath: {path: /data}", ", readOnly: true, recursiveReadOnly: Enabled"), "recursiveReadOnly"},
+		"endless":           {mountOf("emptyDir: {}", ""), "needs an end: give it a sizeLimit"},
+		"huge pages":        {mountOf("emptyDir: {sizeLimit: 1Gi, medium: HugePages}", ""), `medium "HugePages"`},
+		"scratch read-only": {mountOf("emptyDir: {sizeLimit: 1Gi}", ", readOnly: true"), "readOnly and subPath"},
+		"container's /sys":  {strings.Replace(mountOf("hostPath: {path: /x}", ""), "/data", "/sys/x", 1), "must not cover or lie in /sys"},
+		"scratch twice": {
+			"selector: {}, volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}], volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /b}]",
+			"mounted twice",
+		},
+		"volume twice": {"selector: {}, volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]", `name "v" is there twice`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			result, err := IntelFPGA(ofSpec(test.spec), "in.yaml", Options{})
+			if err == nil {
+				t.Fatalf("got\n%s\nwant an error", result.YAML)
+			}
+			if got := err.Error(); !strings.HasPrefix(got, "in.yaml:1: PodPreset ns/p: ") || !strings.Contains(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+	_, err := IntelFPGA([]byte("{apiVersion: settings.k8s.io/v1beta1, kind: PodPreset, metadata: {name: p}}"), "in.yaml", Options{})
+	if err == nil || !strings.Contains(err.Error(), `apiVersion "settings.k8s.io/v1beta1": expected settings.k8s.io/v1alpha1`) {
+		t.Errorf("another version: got %v", err)
+	}
+}
+
+// TestPodPresetKind: files of the host make a preset of the cluster, unless somebody says otherwise.
+func TestPodPresetKind(t *testing.T) {
+	mounts := mountOf("hostPath: {path: /data}", "")
+	for name, test := range map[string]struct {
+		spec    string
+		cluster *bool
+		want    string
+	}{
+		"no files":            {"selector: {}", nil, "\nkind: DevicePreset\nmetadata:\n  name: p\n  namespace: ns\n"},
+		"files":               {mounts, nil, "\nkind: ClusterDevicePreset\nmetadata:\n  name: ns-p\n"},
+		"files of namespaces": {mounts, new(false), "\nkind: DevicePreset\n"},
+		"all of the cluster":  {"selector: {}", new(true), "\nkind: ClusterDevicePreset\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			result, err := IntelFPGA(ofSpec(test.spec), "in.yaml", Options{ClusterPresets: test.cluster})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(result.YAML), test.want) {
+				t.Errorf("got\n%s\nwant %q", result.YAML, test.want)
+			}
+			checkOutput(t, result.YAML)
+		})
+	}
+}
+
+// TestParseClass tells the names of classes from ids.
+func TestParseClass(t *testing.T) {
+	for text, want := range map[string]bool{
+		"gpu.fettle.dev": true, "nic": true, "b": false, "9346116d-a52d-5ca8-b06a-a9a389ef7c8d": false, "a/b": false, "": false, "A.b": false,
+	} {
+		if got, ok := ParseClass(text); ok != want || ok && got != text {
+			t.Errorf("%q: got %q, %t", text, got, ok)
+		}
+	}
+}

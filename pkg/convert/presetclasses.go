@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// resourceClass is what a resource of a device plugin is for Fettle: a class, and what an attribute of its devices is.
+type resourceClass struct {
+	// name is the resource's; one that ends in / or - stands for all that begin so.
+	name string
+	// kind is that of the devices, of which the class of Fettle's chart has the name.
+	kind      device.Kind
+	attribute string
+	value     string
+}
+
+// resourceClasses are the resources whose meaning is known.
+func resourceClasses() []resourceClass {
+	const vendor = string(device.AttributeVendor)
+	return []resourceClass{
+		{"alpha.kubernetes.io/nvidia-gpu", device.KindGPU, vendor, "nvidia"},
+		{"nvidia.com/gpu", device.KindGPU, vendor, "nvidia"},
+		{"nvidia.com/mig-", device.KindGPU, vendor, "nvidia"},
+		{"amd.com/gpu", device.KindGPU, vendor, "amd"},
+		{"gpu.intel.com/", device.KindGPU, vendor, "intel"},
+		{"fpga.intel.com/", device.KindFPGA, "", ""},
+		{"xilinx.com/fpga-", device.KindFPGA, "", ""},
+		{"localssd", device.KindHost, string(device.AttributeProductName), "localssd"},
+		{"pod.alpha.kubernetes.io/opaque-int-resource-localssd", device.KindHost, string(device.AttributeProductName), "localssd"},
+	}
+}
+
+func (r *resourceClass) matches(name string) bool {
+	if strings.HasSuffix(r.name, "/") || strings.HasSuffix(r.name, "-") {
+		return strings.HasPrefix(name, r.name)
+	}
+	return name == r.name
+}
+
+// selectors converts whom the preset is for. Both selectors have to hold, before and now.
+func (p *presetConversion) selectors() {
+	if s := p.from.Spec.Selector; s != nil && (len(s.MatchLabels)+len(s.MatchExpressions) > 0 || len(p.from.Spec.ResourceSelector) == 0) {
+		p.rules.PodSelector = s
+		p.note("its selector needs claims that one pod has alone: made from a template, or for an extended resource")
+	}
+	if len(p.from.Spec.ResourceSelector) == 0 {
+		if p.rules.PodSelector == nil {
+			p.faultf("spec: expected a selector or a resourceSelector")
+		}
+		return
+	}
+	s := &v1alpha1.PresetDeviceSelector{}
+	var known []*resourceClass
+	for i, name := range p.from.Spec.ResourceSelector {
+		class, r, err := p.classOf(name)
+		if err != nil {
+			p.faultf("spec.resourceSelector[%d]: %w", i, err)
+			continue
+		}
+		if !slices.Contains(s.DeviceClassNames, class) {
+			s.DeviceClassNames = append(s.DeviceClassNames, class)
+		}
+		if r != nil && r.attribute != "" {
+			known = append(known, r)
+		}
+	}
+	s.CEL = p.condition(known, len(s.DeviceClassNames) == 1)
+	p.rules.DeviceSelector = s
+	if len(s.DeviceClassNames) > 1 {
+		p.note("one claim must ask for all of %s", strings.Join(s.DeviceClassNames, ", "))
+	}
+}
+
+// classOf is the class that stands for a resource, and what is known of it.
+func (p *presetConversion) classOf(name string) (string, *resourceClass, error) {
+	if class, ok := p.options.Classes[name]; ok {
+		p.used[name] = true
+		return class, nil, nil
+	}
+	for _, r := range resourceClasses() {
+		if r.matches(name) {
+			return string(r.kind) + "." + v1alpha1.DriverName, &r, nil
+		}
+	}
+	return "", nil, fmt.Errorf("resource %.80q: no DeviceClass is known for it: say which with --map %[1]s=CLASS", clip(name))
+}
+
+// condition narrows the classes to the devices that the resources were. Devices of another kind have none of it.
+func (p *presetConversion) condition(known []*resourceClass, one bool) string {
+	var parts []string
+	of := map[device.Kind]*resourceClass{}
+	for _, r := range known {
+		switch before := of[r.kind]; {
+		case before == nil:
+			attributes := fmt.Sprintf("device.attributes[%q].?", v1alpha1.DriverName)
+			part := fmt.Sprintf("%s%s.orValue(\"\") == %q", attributes, r.attribute, r.value)
+			if !one {
+				part = fmt.Sprintf("(%s%s.orValue(\"\") != %q || %s)", attributes, device.AttributeType, r.kind, part)
+			}
+			parts = append(parts, part)
+			of[r.kind] = r
+		case before.value != r.value:
+			p.faultf("spec.resourceSelector: %s and %s are of one class: make two PodPresets of it", before.name, r.name)
+		}
+	}
+	if len(parts) == 1 {
+		return strings.TrimSuffix(strings.TrimPrefix(parts[0], "("), ")")
+	}
+	return strings.Join(parts, " && ")
+}
+
+// ParseClass reads the name of a DeviceClass. What could only be an interface id is none.
+func ParseClass(text string) (class string, ok bool) {
+	if strings.Trim(text, "0123456789abcdefABCDEF-") == "" || len(validation.IsDNS1123Subdomain(text)) > 0 {
+		return "", false
+	}
+	return text, true
+}
