@@ -344,7 +344,7 @@ func validateContainerPath(dir string, path *field.Path, cluster bool) field.Err
 	}
 	trees, instead := reservedTrees(), ": use a directory such as /mnt/data"
 	if cluster {
-		trees, instead = []string{"/proc", "/sys"}, ""
+		trees, instead = kernelTrees(), ""
 	}
 	for _, tree := range trees {
 		if within(dir, tree) || within(tree, dir) {

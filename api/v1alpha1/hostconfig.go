@@ -83,6 +83,9 @@ func reservedTrees() []string {
 	}
 }
 
+// kernelTrees are those that the runtime lets nobody mount over.
+func kernelTrees() []string { return []string{"/proc", "/sys"} }
+
 func validateMountPath(dir string, at *field.Path) field.ErrorList {
 	switch {
 	case len(dir) > maxMountPath:

@@ -117,8 +117,8 @@ func TestFormatVersion3(t *testing.T) {
 			Mounts: []device.Mount{{
 				HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, Alone: true,
 			}},
-			Env:    []string{"CUDA_CACHE_MAXSIZE=4294967296"},
-			Hooks:  []device.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},
+			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296"},
+			Hooks: []device.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},
 		},
 		Given: []byte(`{"request":"gpu","presets":[{"name":"nvidia","generation":3}]}`),
 	}
