@@ -279,7 +279,8 @@ func TestPresetOverridden(t *testing.T) {
 	if diff := cmp.Diff([]string{"A=2", "B=same"}, w.gives(first)["main"].Edits.Env); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	want := []string{"PresetOverridden: request main: variable A of ClusterDevicePreset later overrides that of ClusterDevicePreset earlier; " +
+	want := []string{"PresetOverridden: request main: " +
+		"variable A of ClusterDevicePreset later overrides that of ClusterDevicePreset earlier; " +
 		"variable B of ClusterDevicePreset later overrides the pod's"}
 	if diff := cmp.Diff(want, w.told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)

@@ -41,8 +41,8 @@ type Config struct {
 	// asked when a claim is prepared for the first time in a boot. Nil: nothing.
 	Effects func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find Find) ([]step.Step, error)
 	// Presets decides what presets add for each request of a claim, by the request without the alternative. Siblings are the claims that
-	// came in the same call, given what was decided for it in an earlier boot: that holds, only the host's files are looked up anew. It changes
-	// nothing. Nil: there are no presets.
+	// came in the same call, given what was decided for it in an earlier boot: that holds, only the host's files are looked up anew. It
+	// changes nothing. Nil: there are no presets.
 	Presets func(ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
 		given map[string]json.RawMessage) (map[string]Preset, error)
 	// Remains are the steps that a claim whose record is lost may have had for a device, so that they can be undone. Nil: none.

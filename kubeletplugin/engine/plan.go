@@ -29,8 +29,11 @@ var errUnseen = errors.New("the machine was not looked at yet: kubelet tries aga
 // plan is everything that a Prepare will do.
 type plan struct {
 	record *record.Record
-	// specs are the specs of devices as they are, which other claims may use, too.
+	// specs are the specs of devices as they are, and of presets, which other claims may use, too.
 	specs []cdi.Spec
+	// owned are edits that only this claim has, of the record's devices ownedAt.
+	owned   []device.Edits
+	ownedAt []int
 }
 
 // plan decides everything and changes nothing. A step of the claim's earlier record stays as it was recorded: it remembers what was
@@ -43,41 +46,9 @@ func (e *Engine) plan(ctx context.Context, in asked, old *record.Record) (plan, 
 	if machine == nil {
 		return plan{}, errUnseen
 	}
-	var owned []device.Edits
-	var ownedAt []int
 	for i := range a.Results {
-		result := &a.Results[i]
-		dev, ok := machine.Find(result.Kind, result.Device)
-		if !ok {
-			return plan{}, fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
-				result.Pool, result.Device, ErrDeviceGone, e.Node)
-		}
-		if old == nil {
-			if err := e.mayUse(c, result, dev, machine); err != nil {
-				return plan{}, err
-			}
-		}
-		edits, err := claim.Edits(*result, dev)
-		if err != nil {
+		if err := e.planDevice(&p, in, &a.Results[i], old, machine); err != nil {
 			return plan{}, err
-		}
-		d := describe(result, edits)
-		if len(edits.Nodes)+len(edits.Mounts) == 0 {
-			r.Devices = append(r.Devices, d) // a look that shows nothing in the container
-			continue
-		}
-		common, err := p.common(&d, dev)
-		if err != nil {
-			return plan{}, err
-		}
-		if !common {
-			owned, ownedAt = append(owned, edits), append(ownedAt, len(r.Devices))
-		}
-		r.Devices = append(r.Devices, d)
-		if lends(result) {
-			if err := e.lend(r, dev, old); err != nil {
-				return plan{}, err
-			}
 		}
 	}
 	if err := e.presets(ctx, &p, in, old); err != nil {
@@ -86,7 +57,7 @@ func (e *Engine) plan(ctx context.Context, in asked, old *record.Record) (plan, 
 	if err := e.effects(ctx, r, c, a, old); err != nil {
 		return plan{}, err
 	}
-	if err := write(r, owned, ownedAt); err != nil {
+	if err := write(r, p.owned, p.ownedAt); err != nil {
 		return plan{}, err
 	}
 	r.Phase = record.Prepared
@@ -94,6 +65,41 @@ func (e *Engine) plan(ctx context.Context, in asked, old *record.Record) (plan, 
 		r.Phase = record.Intended
 	}
 	return p, nil
+}
+
+// planDevice adds one of the allocated devices, with the directories that it lends.
+func (e *Engine) planDevice(p *plan, in asked, result *claim.Result, old *record.Record, machine Machine) error {
+	dev, ok := machine.Find(result.Kind, result.Device)
+	if !ok {
+		return fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
+			result.Pool, result.Device, ErrDeviceGone, e.Node)
+	}
+	if old == nil {
+		if err := e.mayUse(in.claim, result, dev, machine); err != nil {
+			return err
+		}
+	}
+	edits, err := claim.Edits(*result, dev)
+	if err != nil {
+		return err
+	}
+	r, d := p.record, describe(result, edits)
+	if edits.Empty() {
+		r.Devices = append(r.Devices, d) // a look that shows nothing in the container
+		return nil
+	}
+	common, err := p.common(&d, dev)
+	if err != nil {
+		return err
+	}
+	if !common {
+		p.owned, p.ownedAt = append(p.owned, edits), append(p.ownedAt, len(r.Devices))
+	}
+	r.Devices = append(r.Devices, d)
+	if lends(result) {
+		return e.lend(r, dev, old)
+	}
+	return nil
 }
 
 // common gives a device that is as it is for everybody the spec that everybody uses.

@@ -89,7 +89,9 @@ func TestPresetDecidedOnce(t *testing.T) {
 		t.Fatalf("presets gave %q, devices %+v", got, first.Devices)
 	}
 	s.setPreset("gpu0", "second")
-	for _, again := range []func(){func() {}, func() { s = s.restart() }, func() { must(t, os.RemoveAll(s.cdiDir())) }, func() { s.decisions.give = nil }} {
+	for _, again := range []func(){
+		func() {}, func() { s = s.restart() }, func() { must(t, os.RemoveAll(s.cdiDir())) }, func() { s.decisions.give = nil },
+	} {
 		again()
 		s.tidy()
 		if diff := cmp.Diff(first.Devices, s.prepare(c).Devices); diff != "" {

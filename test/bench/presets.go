@@ -122,7 +122,8 @@ func libraryEdits() device.Edits {
 	for i := range presetMounts {
 		name := fmt.Sprintf("libnvidia-part%02d.so", i)
 		edits.Mounts = append(edits.Mounts, device.Mount{
-			HostPath: "/usr/lib/x86_64-linux-gnu/" + name + ".550.54.15", ContainerPath: dir + "/" + name + ".550.54.15", ReadOnly: true, Alone: true,
+			HostPath:      "/usr/lib/x86_64-linux-gnu/" + name + ".550.54.15",
+			ContainerPath: dir + "/" + name + ".550.54.15", ReadOnly: true, Alone: true,
 		})
 		links = append(links, "--link", name+".550.54.15::"+dir+"/"+name+".1")
 	}

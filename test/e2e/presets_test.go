@@ -62,7 +62,8 @@ func presetsGive(ctx SpecContext) {
 		r.Tools = []v1alpha1.PresetFiles{{Names: []string{"fake-smi"}, Directories: []string{presetFiles + "/bin"}}}
 	})
 	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass, where(onVendor("nvidia")))))
-	const look = `echo "$CUDA_CACHE_MAXSIZE|$OWN|$LIST|$LD_LIBRARY_PATH"; cat /opt/data/file; touch /opt/data/x 2>/dev/null || echo read-only; fake-smi`
+	const look = `echo "$CUDA_CACHE_MAXSIZE|$OWN|$LIST|$LD_LIBRARY_PATH"; cat /opt/data/file; ` +
+		`touch /opt/data/x 2>/dev/null || echo read-only; fake-smi`
 	env := func(p *corev1.Pod) {
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "OWN", Value: "of the pod"}, {Name: "LIST", Value: "/of/pod"}}
 	}
@@ -100,7 +101,8 @@ func presetsUnmet(ctx SpecContext) {
 		events, err := h.Kube.EventsV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=PresetUnmet"})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(events.Items).NotTo(BeEmpty())
-		g.Expect(events.Items[0].Note).To(And(ContainSubstring("ClusterDevicePreset e2e-unmet"), ContainSubstring(presetFiles+"/late is not on this node")))
+		g.Expect(events.Items[0].Note).To(And(ContainSubstring("ClusterDevicePreset e2e-unmet"),
+			ContainSubstring(presetFiles+"/late is not on this node")))
 	}).Should(Succeed())
 	onGPUNode("late/file", "now\n", 0o644)
 	running(ctx, pod)

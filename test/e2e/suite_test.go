@@ -135,8 +135,10 @@ func hostDevices() []discover.HostDevice {
 
 // values are the chart's values of this suite.
 func values() harness.Values {
-	return h.BaseValues().Merge(harness.Values{"hostDevices": hostDevices(), "reconcileInterval": "2s",
-		"presets": harness.Values{"hostDirectories": []string{"/mnt/disks"}}})
+	return h.BaseValues().Merge(harness.Values{
+		"hostDevices": hostDevices(), "reconcileInterval": "2s",
+		"presets": harness.Values{"hostDirectories": []string{"/mnt/disks"}},
+	})
 }
 
 // say is a step of a spec in the report.
