@@ -27,6 +27,8 @@ type statusInput struct {
 	prepared      int
 	// bitstreams are the digests of the files in the node's store, sorted.
 	bitstreams []string
+	// presets are those that claims have something from, sorted.
+	presets []v1alpha1.NodePreset
 	// ready is why the plugin is not ready, nil if it is.
 	ready error
 	// published: the API server holds what is wanted. retired: asked to. emptied: and done.
@@ -41,6 +43,7 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	status := v1alpha1.AcceleratorNodeStatus{
 		PluginVersion: in.version, Vendors: vendors(in.view), PreparedClaims: count(in.prepared),
 		Bitstreams: in.bitstreams[:min(len(in.bitstreams), v1alpha1.MaxBitstreams)],
+		Presets:    in.presets[:min(len(in.presets), v1alpha1.MaxNodePresets)],
 	}
 	if in.before != nil {
 		status.Conditions = slices.Clone(in.before.Conditions)

@@ -108,7 +108,7 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	status := nodeStatus(statusInput{
 		node: r.plugin.config.Node, version: r.plugin.config.Version, view: v, slices: slices, prepared: len(uids),
 		ready: r.plugin.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
-		bitstreams: r.bitstreams(ctx, before),
+		bitstreams: r.bitstreams(ctx, before), presets: r.presets(ctx, uids, before),
 	})
 	if r.written != nil && reflect.DeepEqual(*r.written, status) {
 		return published, nil
@@ -158,6 +158,19 @@ func (r *reporter) bitstreams(ctx context.Context, before *v1alpha1.AcceleratorN
 	}
 	klog.FromContext(ctx).V(2).Info("The files of the node cannot be listed now", "reason", err)
 	return before.Bitstreams
+}
+
+// presets are those that the claims have something from; where that cannot be told, those that they had before.
+func (r *reporter) presets(ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus) []v1alpha1.NodePreset {
+	applied, err := r.plugin.presetsOf(uids)
+	switch {
+	case err == nil:
+		return applied
+	case before == nil:
+		before = &v1alpha1.AcceleratorNodeStatus{}
+	}
+	klog.FromContext(ctx).V(2).Info("The presets of the node's claims cannot be counted now", "reason", err)
+	return before.Presets
 }
 
 func (r *reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {

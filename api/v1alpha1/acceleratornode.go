@@ -12,6 +12,9 @@ const MaxProblems = 32
 // MaxBitstreams is how many files a status lists.
 const MaxBitstreams = 256
 
+// MaxNodePresets is how many presets a status lists.
+const MaxNodePresets = 256
+
 // The condition types of an AcceleratorNode.
 const (
 	// ConditionReady is true while the plugin on the node serves claims.
@@ -100,12 +103,33 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:items:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +optional
 	Bitstreams []string `json:"bitstreams,omitempty"`
+	// Presets are those that claims of this node have something from, sorted by namespace and name, those of the cluster first: the first
+	// 256.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	Presets []NodePreset `json:"presets,omitempty"`
 	// Conditions are Ready, Published, Healthy and Retired.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodePreset is a preset that claims of a node have something from.
+type NodePreset struct {
+	// Namespace is the DevicePreset's. Empty: it is a ClusterDevicePreset.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// Name is the preset's.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// Claims is how many they are. What a preset gave to a claim stays until the claim goes, even if the preset went before.
+	// +kubebuilder:validation:Minimum=1
+	Claims int32 `json:"claims"`
 }
 
 // VendorStatus counts the devices of one maker.
