@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller/bitstream"
 )
 
 // gathering is how long changes of nodes are collected, since many nodes fetch the same file at about the same time.
@@ -159,7 +158,7 @@ type look struct {
 }
 
 // note remembers a look at an object that is to be looked at again after a while; 0: not before it changes.
-func (l *looks) note(key types.NamespacedName, o bitstream.Object, after time.Duration, now time.Time) {
+func (l *looks) note(key types.NamespacedName, o client.Object, after time.Duration, now time.Time) {
 	taken := look{uid: o.GetUID(), generation: o.GetGeneration()}
 	if after > 0 {
 		taken.again = now.Add(after)
@@ -173,7 +172,7 @@ func (l *looks) note(key types.NamespacedName, o bitstream.Object, after time.Du
 }
 
 // remaining says whether an object as it is now was looked at and need not be before some time has passed.
-func (l *looks) remaining(key types.NamespacedName, o bitstream.Object, now time.Time) (wait time.Duration, done bool) {
+func (l *looks) remaining(key types.NamespacedName, o client.Object, now time.Time) (wait time.Duration, done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	taken, ok := l.taken[key]
@@ -199,7 +198,9 @@ func trimmed(object any) (any, error) {
 	if !ok {
 		return cache.TransformStripManagedFields()(object)
 	}
-	kept := &v1alpha1.AcceleratorNode{Status: v1alpha1.AcceleratorNodeStatus{Bitstreams: node.Status.Bitstreams}}
+	kept := &v1alpha1.AcceleratorNode{Status: v1alpha1.AcceleratorNodeStatus{
+		Vendors: node.Status.Vendors, Bitstreams: node.Status.Bitstreams, Presets: node.Status.Presets,
+	}}
 	kept.Name, kept.UID, kept.ResourceVersion = node.Name, node.UID, node.ResourceVersion
 	return kept, nil
 }

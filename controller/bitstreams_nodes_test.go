@@ -276,7 +276,10 @@ func TestTrimmed(t *testing.T) {
 	node := nodeWith("n1", "a")
 	node.ResourceVersion, node.UID, node.Labels = "7", "u", map[string]string{"a": "b"}
 	node.Status.PluginVersion = "v1"
+	node.Status.Vendors = []v1alpha1.VendorStatus{{Name: "nvidia", Devices: 1}}
+	node.Status.Presets = []v1alpha1.NodePreset{{Name: "p", Claims: 1}}
 	want := nodeWith("n1", "a")
+	want.Status.Vendors, want.Status.Presets = node.Status.Vendors, node.Status.Presets
 	want.ResourceVersion, want.UID = "7", "u"
 	got, err := trimmed(node)
 	if diff := gocmp.Diff(want, got); diff != "" || err != nil {

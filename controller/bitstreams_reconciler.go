@@ -26,6 +26,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/bitstream"
+	"github.com/fettle-dev/fettle/controller/grant"
 )
 
 const (
@@ -69,8 +70,8 @@ func newBitstreamReconciler(
 }
 
 // Grants are the Roles that the controller makes and an uninstall removes. Live must not read from a cache.
-func Grants(live client.Reader, writer client.Writer, namespace string) bitstream.Grants {
-	return bitstream.Grants{
+func Grants(live client.Reader, writer client.Writer, namespace string) grant.Writer {
+	return grant.Writer{
 		Live: live, Client: writer, Namespace: namespace, Account: PluginAccount, Labels: map[string]string{ManagedByLabel: Name},
 	}
 }

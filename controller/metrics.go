@@ -7,6 +7,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // metrics are what the leader tells about its own work; controller-runtime adds its queue and client metrics to the same page.
 type metrics struct {
 	foreignClass       *prometheus.GaugeVec
+	presetMissing      *prometheus.GaugeVec
 	noExtendedResource *prometheus.GaugeVec
 	refusedCRD         *prometheus.GaugeVec
 	prunedNodes        prometheus.Counter
@@ -24,6 +25,8 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		foreignClass: gauge("deviceclass_not_managed",
 			"1 while a DeviceClass of a shipped name exists that lacks the managed-by label and is therefore left alone.", "class"),
+		presetMissing: gauge("deviceclass_preset_missing",
+			"1 while devices of the DeviceClass need something from the node that no valid preset could give.", "class"),
 		noExtendedResource: gauge("extended_resource_unsupported",
 			"1 while the API server drops the extended resource name of the DeviceClass.", "class"),
 		refusedCRD: gauge("crd_upgrade_refused",
@@ -44,7 +47,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		}, []string{"kind", "reason"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.foreignClass, m.noExtendedResource, m.refusedCRD, m.prunedNodes, m.certExpiry, m.reviews, m.bitstreams,
+		m.foreignClass, m.presetMissing, m.noExtendedResource, m.refusedCRD, m.prunedNodes, m.certExpiry, m.reviews, m.bitstreams,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, err

@@ -112,6 +112,8 @@ func (c Controller) Run(ctx context.Context) error {
 				return errors.Join(
 					newNodeReconciler(mgr, m, c.Clock, pause).register(mgr),
 					newBitstreamReconciler(mgr, m, c.Clock, pause, registry, c.Options).register(mgr),
+					newPresetReconciler(mgr, c.Clock, pause, c.Options).register(mgr),
+					newLackReconciler(mgr, m).register(mgr),
 				)
 			},
 		}),

@@ -5,12 +5,15 @@ package bitstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
@@ -24,7 +27,7 @@ const (
 type Looker struct {
 	// Live does not read from a cache; the controller may not list Secrets.
 	Live     client.Reader
-	Grants   Grants
+	Grants   grant.Writer
 	Registry Registry
 	Verifier Verifier
 }
@@ -32,7 +35,7 @@ type Looker struct {
 // Look does what an object asks for and finds out what there is to say of it: nil where nothing can have changed. What is wrong with
 // the object or its registry is part of the outcome; an error is trouble with the API server.
 func (l Looker) Look(ctx context.Context, o Object) (*Outcome, error) {
-	if err := l.Grants.Ensure(ctx, o); err != nil {
+	if err := l.grant(ctx, o); err != nil {
 		return faultOf(err)
 	}
 	if Settled(o) {
@@ -49,6 +52,24 @@ func (l Looker) Look(ctx context.Context, o Object) (*Outcome, error) {
 	}
 	out := l.resolve(ctx, o, keys)
 	return &out, nil
+}
+
+// grant brings the object's Role to what its secrets ask for: none where it names none.
+func (l Looker) grant(ctx context.Context, o Object) error {
+	var err error
+	switch {
+	case len(o.Secrets) > 0:
+		err = l.Grants.Ensure(ctx, o.Grant())
+	case o.Status.ObservedGeneration != o.GetGeneration(): // the spec may have named some until now
+		err = l.Grants.Revoke(ctx, o.Grant())
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return forbidden(o)
+	case errors.Is(err, grant.ErrForeign):
+		return fmt.Errorf("%w: %w", errPullSecret, err)
+	}
+	return err
 }
 
 func faultOf(err error) (*Outcome, error) {

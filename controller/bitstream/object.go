@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/grant"
 )
 
 // Object is what both kinds have in common.
@@ -40,6 +41,11 @@ func OfCluster(b *v1alpha1.ClusterFPGABitstream, driver string) Object {
 		Object: b, Status: &b.Status, Kind: v1alpha1.KindClusterFPGABitstream,
 		Image: b.Spec.Image, Secrets: names(b.Spec.ImagePullSecrets), SecretNamespace: driver,
 	}
+}
+
+// Grant is what the nodes need to fetch it.
+func (o Object) Grant() grant.Request {
+	return grant.Request{Owner: o.Object, Kind: o.Kind, Resource: "secrets", Namespace: o.SecretNamespace, Names: o.Secrets}
 }
 
 func names(references []corev1.LocalObjectReference) []string {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bitstream
+// Package grant writes the Roles that let the kubelet plugin read what objects name, each by its name and nothing else. Who grants has to
+// hold the right itself, so an administrator decides where that is possible.
+package grant
 
 import (
 	"context"
@@ -19,8 +21,26 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// Grants writes the Roles that let the kubelet plugin read the pull secrets of bitstreams, each by its name.
-type Grants struct {
+// ErrForeign is about a Role or RoleBinding of the name that belongs to something else. It is left alone.
+var ErrForeign = errors.New("is not of this object; delete it, unless it goes by itself with what it belonged to")
+
+// Request is what an object wants the kubelet plugin to read.
+type Request struct {
+	// Owner is the object: of the cluster, or of the same namespace, so that the Role goes when it does. Kind is its.
+	Owner client.Object
+	Kind  string
+	// Resource is secrets or configmaps, Namespace is where they are, and Names are which.
+	Resource, Namespace string
+	Names               []string
+}
+
+// Name is the name of the Role and of the RoleBinding. Only RBAC allows colons in names.
+func (r Request) Name() string {
+	return v1alpha1.DriverName + ":" + strings.ToLower(r.Kind) + ":" + r.Owner.GetName()
+}
+
+// Writer writes Roles and RoleBindings.
+type Writer struct {
 	// Live does not read from a cache; the controller may not list Roles.
 	Live   client.Reader
 	Client client.Writer
@@ -30,122 +50,107 @@ type Grants struct {
 	Labels map[string]string
 }
 
-// GrantName is the name of an object's Role and RoleBinding. Only RBAC allows colons in names.
-func GrantName(o Object) string {
-	return v1alpha1.DriverName + ":" + strings.ToLower(o.Kind) + ":" + o.GetName()
-}
-
-// meta is the head of both. The owner is of the cluster, or of the same namespace, so that both go when it does.
-func (g Grants) meta(o Object) metav1.ObjectMeta {
+// meta is the head of both.
+func (w Writer) meta(r Request) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: o.SecretNamespace, Name: GrantName(o), Labels: g.Labels,
+		Namespace: r.Namespace, Name: r.Name(), Labels: w.Labels,
 		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: o.Kind, Name: o.GetName(), UID: o.GetUID(), Controller: ptr.To(true),
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: r.Kind, Name: r.Owner.GetName(), UID: r.Owner.GetUID(), Controller: ptr.To(true),
 		}},
 	}
 }
 
-// Role lets its holder read the object's secrets, and no other.
-func (g Grants) Role(o Object) *rbacv1.Role {
-	secrets := slices.Sorted(slices.Values(o.Secrets))
-	return &rbacv1.Role{ObjectMeta: g.meta(o), Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: secrets, Verbs: []string{"get"},
+// Role lets its holder read what the object names, and nothing else.
+func (w Writer) Role(r Request) *rbacv1.Role {
+	names := slices.Sorted(slices.Values(r.Names))
+	return &rbacv1.Role{ObjectMeta: w.meta(r), Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Resources: []string{r.Resource}, ResourceNames: slices.Compact(names), Verbs: []string{"get"},
 	}}}
 }
 
 // Binding gives the Role to the kubelet plugin.
-func (g Grants) Binding(o Object) *rbacv1.RoleBinding {
+func (w Writer) Binding(r Request) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
-		ObjectMeta: g.meta(o),
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: GrantName(o)},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: g.Namespace, Name: g.Account}},
+		ObjectMeta: w.meta(r),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: r.Name()},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: w.Namespace, Name: w.Account}},
 	}
 }
 
-// Ensure brings Role and binding to what the object's secrets ask for: none where it names none.
-func (g Grants) Ensure(ctx context.Context, o Object) error {
-	var err error
-	switch {
-	case len(o.Secrets) > 0:
-		if err = g.ensureRole(ctx, o); err == nil {
-			err = g.ensureBinding(ctx, o)
-		}
-	case o.Status.ObservedGeneration != o.GetGeneration(): // the spec may have named some until now
-		err = g.Revoke(ctx, o)
+// Ensure brings Role and binding to what the object names. The API server forbids it where the controller may not read that itself.
+func (w Writer) Ensure(ctx context.Context, r Request) error {
+	if err := w.ensureRole(ctx, r); err != nil {
+		return err
 	}
-	if apierrors.IsForbidden(err) {
-		return forbidden(o)
-	}
-	return err
+	return w.ensureBinding(ctx, r)
 }
 
-func (g Grants) ensureRole(ctx context.Context, o Object) error {
-	want, live := g.Role(o), &rbacv1.Role{}
-	found, err := g.find(ctx, o, live, "Role")
+func (w Writer) ensureRole(ctx context.Context, r Request) error {
+	want, live := w.Role(r), &rbacv1.Role{}
+	found, err := w.find(ctx, r, live, "Role")
 	if err != nil {
 		return err
 	}
 	if !found {
-		return wrap("create", "Role", want, g.Client.Create(ctx, want))
+		return wrap("create", "Role", want, w.Client.Create(ctx, want))
 	}
 	if equality.Semantic.DeepEqual(live.Rules, want.Rules) {
 		return nil
 	}
 	live.Rules = want.Rules
-	return wrap("update", "Role", want, g.Client.Update(ctx, live))
+	return wrap("update", "Role", want, w.Client.Update(ctx, live))
 }
 
-func (g Grants) ensureBinding(ctx context.Context, o Object) error {
-	want, live := g.Binding(o), &rbacv1.RoleBinding{}
-	found, err := g.find(ctx, o, live, "RoleBinding")
+func (w Writer) ensureBinding(ctx context.Context, r Request) error {
+	want, live := w.Binding(r), &rbacv1.RoleBinding{}
+	found, err := w.find(ctx, r, live, "RoleBinding")
 	if err != nil {
 		return err
 	}
 	if found && live.RoleRef != want.RoleRef { // which cannot be changed
-		if err := g.Client.Delete(ctx, live, same(live)); client.IgnoreNotFound(err) != nil {
+		if err := w.Client.Delete(ctx, live, same(live)); client.IgnoreNotFound(err) != nil {
 			return wrap("replace", "RoleBinding", want, err)
 		}
 		found = false
 	}
 	if !found {
-		return wrap("create", "RoleBinding", want, g.Client.Create(ctx, want))
+		return wrap("create", "RoleBinding", want, w.Client.Create(ctx, want))
 	}
 	if equality.Semantic.DeepEqual(live.Subjects, want.Subjects) {
 		return nil
 	}
 	live.Subjects = want.Subjects
-	return wrap("update", "RoleBinding", want, g.Client.Update(ctx, live))
+	return wrap("update", "RoleBinding", want, w.Client.Update(ctx, live))
 }
 
 // find reads one of the two. One of the name that is not the object's is left alone.
-func (g Grants) find(ctx context.Context, o Object, live client.Object, kind string) (bool, error) {
-	key := client.ObjectKey{Namespace: o.SecretNamespace, Name: GrantName(o)}
-	if err := g.Live.Get(ctx, key, live); err != nil {
+func (w Writer) find(ctx context.Context, r Request, live client.Object, kind string) (bool, error) {
+	key := client.ObjectKey{Namespace: r.Namespace, Name: r.Name()}
+	if err := w.Live.Get(ctx, key, live); err != nil {
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
 		return false, fmt.Errorf("read %s %s: %w", kind, key, err)
 	}
-	if owner := metav1.GetControllerOf(live); owner == nil || owner.UID != o.GetUID() {
-		return false, fmt.Errorf("%w: %s %s is not of this %s; delete it, unless it goes by itself with what it belonged to",
-			errPullSecret, kind, key, o.Kind)
+	if owner := metav1.GetControllerOf(live); owner == nil || owner.UID != r.Owner.GetUID() {
+		return false, fmt.Errorf("%s %s %w", kind, key, ErrForeign)
 	}
 	return true, nil
 }
 
 // Revoke removes both, the binding first. Where the controller may not look, it has made none, or an administrator wants them kept.
-func (g Grants) Revoke(ctx context.Context, o Object) error {
+func (w Writer) Revoke(ctx context.Context, r Request) error {
 	var faults []error
 	for _, part := range []struct {
 		kind string
 		live client.Object
 	}{{"RoleBinding", &rbacv1.RoleBinding{}}, {"Role", &rbacv1.Role{}}} {
-		found, err := g.find(ctx, o, part.live, part.kind)
-		if apierrors.IsForbidden(err) || errors.Is(err, errPullSecret) {
+		found, err := w.find(ctx, r, part.live, part.kind)
+		if apierrors.IsForbidden(err) || errors.Is(err, ErrForeign) {
 			continue
 		}
 		if err == nil && found {
-			err = wrap("delete", part.kind, part.live, client.IgnoreNotFound(g.Client.Delete(ctx, part.live, same(part.live))))
+			err = wrap("delete", part.kind, part.live, client.IgnoreNotFound(w.Client.Delete(ctx, part.live, same(part.live))))
 		}
 		faults = append(faults, err)
 	}

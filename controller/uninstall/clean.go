@@ -18,6 +18,8 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/bitstream"
+	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/controller/presets"
 )
 
 // clean deletes what the controller and the plugins made, sorted by how much it would hurt to find it left: what pods can be
@@ -26,29 +28,39 @@ func (u Uninstall) clean(ctx context.Context) error {
 	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.grants(ctx), u.secret(ctx), u.definitions(ctx))
 }
 
-// grants deletes the Roles for the pull secrets of bitstreams. The bitstreams themselves are their authors' and stay, unless their
-// definition goes.
+// grants deletes the Roles for the pull secrets of bitstreams and the ConfigMaps of presets. The objects themselves are their authors' and
+// stay, unless their definition goes.
 func (u Uninstall) grants(ctx context.Context) error {
-	var own v1alpha1.FPGABitstreamList
-	var cluster v1alpha1.ClusterFPGABitstreamList
-	for _, list := range []client.ObjectList{&own, &cluster} {
+	var (
+		bitstreamsOwn     v1alpha1.FPGABitstreamList
+		bitstreamsCluster v1alpha1.ClusterFPGABitstreamList
+		presetsOwn        v1alpha1.DevicePresetList
+		presetsCluster    v1alpha1.ClusterDevicePresetList
+	)
+	for _, list := range []client.ObjectList{&bitstreamsOwn, &bitstreamsCluster, &presetsOwn, &presetsCluster} {
 		err := u.Client.List(ctx, list)
 		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) { // without its definition there are none
-			return fmt.Errorf("list bitstreams: %w", err)
+			return fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	objects := make([]bitstream.Object, 0, len(own.Items)+len(cluster.Items))
-	for i := range own.Items {
-		objects = append(objects, bitstream.OfNamespace(&own.Items[i]))
+	var requests []grant.Request
+	for i := range bitstreamsOwn.Items {
+		requests = append(requests, bitstream.OfNamespace(&bitstreamsOwn.Items[i]).Grant())
 	}
-	for i := range cluster.Items {
-		objects = append(objects, bitstream.OfCluster(&cluster.Items[i], u.Namespace))
+	for i := range bitstreamsCluster.Items {
+		requests = append(requests, bitstream.OfCluster(&bitstreamsCluster.Items[i], u.Namespace).Grant())
 	}
-	grants := controller.Grants(u.Client, u.Client, u.Namespace)
+	for i := range presetsOwn.Items {
+		requests = append(requests, presets.OfNamespace(&presetsOwn.Items[i]).Grant())
+	}
+	for i := range presetsCluster.Items {
+		requests = append(requests, presets.OfCluster(&presetsCluster.Items[i], u.Namespace).Grant())
+	}
+	writer := controller.Grants(u.Client, u.Client, u.Namespace)
 	var faults []error
-	for _, o := range objects {
-		if len(o.Secrets) > 0 {
-			faults = append(faults, grants.Revoke(ctx, o))
+	for _, r := range requests {
+		if len(r.Names) > 0 {
+			faults = append(faults, writer.Revoke(ctx, r))
 		}
 	}
 	return errors.Join(faults...)

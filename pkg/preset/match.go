@@ -47,6 +47,11 @@ func (c *Conditions) Check(expression string) error {
 	return nil
 }
 
+// Holds is for a device of the driver, of which not all may be known: an error then says that the answer depends on the rest.
+func (c *Conditions) Holds(ctx context.Context, expression, driver string, d *Device) (bool, error) {
+	return c.holds(ctx, expression, driver, d)
+}
+
 // holds asks whether the condition is true for a device. What it asks of a device that does not have it is an error, as in a DeviceClass:
 // write has() or a default.
 func (c *Conditions) holds(ctx context.Context, expression, driver string, d *Device) (bool, error) {

@@ -70,14 +70,40 @@ func inOrder(presets []Preset) []*Preset {
 	for i := range presets {
 		out[i] = &presets[i]
 	}
-	slices.SortStableFunc(out, func(a, b *Preset) int {
-		return cmp.Or(
-			cmp.Compare(min(len(a.Namespace), 1), min(len(b.Namespace), 1)),
-			cmp.Compare(a.Rules.Priority, b.Rules.Priority),
-			a.Created.Compare(b.Created),
-			cmp.Compare(a.Namespace, b.Namespace),
-			cmp.Compare(a.Name, b.Name),
-		)
-	})
+	slices.SortStableFunc(out, Compare)
 	return out
+}
+
+// Compare is negative where a is applied before b, which then wins.
+func Compare(a, b *Preset) int {
+	return cmp.Or(
+		cmp.Compare(min(len(a.Namespace), 1), min(len(b.Namespace), 1)),
+		cmp.Compare(a.Rules.Priority, b.Rules.Priority),
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.Namespace, b.Namespace),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+// Faults are all that is wrong with the preset, conditions that do not compile included.
+func (p *Preset) Faults(c *Conditions) field.ErrorList {
+	faults := slices.Clone(p.faults)
+	s := p.Rules.DeviceSelector
+	if s == nil {
+		return faults
+	}
+	at := field.NewPath("spec", "deviceSelector")
+	check := func(at *field.Path, expression string) {
+		if expression == "" {
+			return
+		}
+		if err := c.Check(expression); err != nil {
+			faults = append(faults, field.Invalid(at, field.OmitValueType{}, err.Error()))
+		}
+	}
+	check(at.Child("cel"), s.CEL)
+	if s.Absent != nil {
+		check(at.Child("absent", "cel"), s.Absent.CEL)
+	}
+	return faults
 }

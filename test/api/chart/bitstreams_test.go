@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fettle-dev/fettle/controller/bitstream"
+	"github.com/fettle-dev/fettle/controller/grant"
 )
 
 const controllerAccount = "fettle-controller"
@@ -197,7 +197,7 @@ func testPullSecretRights(t *testing.T, server *apiServer) {
 			_, err := clients.CoreV1().Secrets(space).Get(ctx, "pull", metav1.GetOptions{})
 			return err
 		})
-		role, binding := grant(space, "pull", "get")
+		role, binding := pullGrant(space, "pull", "get")
 		if err := makeGrant(t, clients, role, binding); err != nil {
 			t.Fatalf("grant in %s: %v", space, err)
 		}
@@ -219,21 +219,25 @@ func testPullSecretRights(t *testing.T, server *apiServer) {
 		t.Errorf("Secret of a namespace that is not listed: %v", err)
 	}
 	for _, wrong := range []struct{ space, verb string }{{"unlisted", "get"}, {"listed", "list"}} {
-		role, binding := grant(wrong.space, "more", wrong.verb)
+		role, binding := pullGrant(wrong.space, "more", wrong.verb)
 		if err := makeGrant(t, clients, role, binding); !apierrors.IsForbidden(err) {
 			t.Errorf("a grant of %s in %s: %v, want it refused", wrong.verb, wrong.space, err)
 		}
 	}
 }
 
-// grant is what the controller makes for an object.
-func grant(space, name, verb string) (*rbacv1.Role, *rbacv1.RoleBinding) {
-	g := bitstream.Grants{Namespace: namespace, Account: plugin}
-	o := bitstream.Object{
-		Object: newBitstream("FPGABitstream", space), Kind: "FPGABitstream", Secrets: []string{"pull"}, SecretNamespace: space,
-	}
-	o.SetName(name)
-	role, binding := g.Role(o), g.Binding(o)
+// pullGrant is what the controller makes for a bitstream.
+func pullGrant(space, name, verb string) (*rbacv1.Role, *rbacv1.RoleBinding) {
+	return grantFor(newBitstream("FPGABitstream", space), name, verb, grant.Request{
+		Kind: "FPGABitstream", Resource: "secrets", Namespace: space, Names: []string{"pull"},
+	})
+}
+
+func grantFor(owner *unstructured.Unstructured, name, verb string, request grant.Request) (*rbacv1.Role, *rbacv1.RoleBinding) {
+	owner.SetName(name)
+	request.Owner = owner
+	w := grant.Writer{Namespace: namespace, Account: plugin}
+	role, binding := w.Role(request), w.Binding(request)
 	role.Rules[0].Verbs = []string{verb}
 	// The object is not in the API, so nothing may belong to it.
 	role.OwnerReferences, binding.OwnerReferences = nil, nil

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/preset"
+)
+
+// Lack is what the devices of a class need from the node and no preset gives.
+type Lack struct {
+	// Vendor is the maker of the devices, Needs what they need.
+	Vendor, Needs string
+}
+
+// Lacks says, by name, which classes may give devices of a vendor that is in the cluster and that needs something from the node, while no
+// valid preset that gives files of the node could be for them.
+func Lacks(
+	ctx context.Context, classes []resourceapi.DeviceClass, all []preset.Preset, vendors map[string]bool, c *preset.Conditions,
+) map[string][]Lack {
+	out := map[string][]Lack{}
+	givers := slices.DeleteFunc(slices.Clone(all), func(p preset.Preset) bool { return !givesFiles(&p) || len(p.Faults(c)) > 0 })
+	for _, m := range makers() {
+		if m.needs == "" || !vendors[m.vendor] {
+			continue
+		}
+		for i := range classes {
+			class := &classes[i]
+			could := func(p preset.Preset) bool { return couldSelect(ctx, &p, class.Name, m, c) }
+			if gives(ctx, class, m, c) && !slices.ContainsFunc(givers, could) {
+				out[class.Name] = append(out[class.Name], Lack{Vendor: m.vendor, Needs: m.needs})
+			}
+		}
+	}
+	return out
+}
+
+// givesFiles says whether a preset brings anything that a driver's libraries could come by.
+func givesFiles(p *preset.Preset) bool { return len(p.Rules.Libraries) > 0 || len(p.Rules.Mounts) > 0 }
+
+// gives says whether a class is for devices of this driver and may give those of a maker. A class that says nothing of the driver may be
+// any other driver's.
+func gives(ctx context.Context, class *resourceapi.DeviceClass, m maker, c *preset.Conditions) bool {
+	ours := false
+	for _, s := range class.Spec.Selectors {
+		if s.CEL == nil {
+			continue
+		}
+		if ask(ctx, c, s.CEL.Expression, m) == never {
+			return false
+		}
+		ours = ours || strings.Contains(s.CEL.Expression, v1alpha1.DriverName)
+	}
+	return ours
+}
+
+// couldSelect says whether a preset may be for a request of the class that holds a device of the maker.
+func couldSelect(ctx context.Context, p *preset.Preset, class string, m maker, c *preset.Conditions) bool {
+	s := p.Rules.DeviceSelector
+	if s == nil {
+		return true
+	}
+	if len(s.DeviceClassNames) > 0 && !slices.Contains(s.DeviceClassNames, class) || s.CEL != "" && ask(ctx, c, s.CEL, m) == never {
+		return false
+	}
+	a := s.Absent
+	return a == nil || !slices.Contains(a.DeviceClassNames, class) && (a.CEL == "" || ask(ctx, c, a.CEL, m) != always)
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/grant"
+)
+
+// The reasons of the conditions. They are stable.
+const (
+	// ReasonValid: every field can be used as it is.
+	ReasonValid = "Valid"
+	// ReasonInvalid: a field is wrong, or a condition on devices does not compile. The preset is refused where a claim would have it.
+	ReasonInvalid = "Invalid"
+	// ReasonConfigMapsNotGranted: the nodes may not read the ConfigMaps that it names, so its claims wait.
+	ReasonConfigMapsNotGranted = "ConfigMapsNotGranted"
+	// ReasonOverlaps: others may be for the same requests and say something else.
+	ReasonOverlaps = "Overlaps"
+	// ReasonNoConflict: none.
+	ReasonNoConflict = "NoConflict"
+	// ReasonNotValid: what is refused collides with nothing.
+	ReasonNotValid = "NotValid"
+)
+
+// errNotGranted is about ConfigMaps that the nodes may not read.
+var errNotGranted = errors.New("the nodes may not read the preset's ConfigMaps")
+
+// Explain says what to do about a grant that cannot be made. Trouble with the API server passes and stays as it is.
+func Explain(o Object, err error) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w: the controller may not read ConfigMaps of namespace %s, or not grant that to the nodes; an administrator adds "+
+			"it to presets.configMapNamespaces of the chart", errNotGranted, o.ConfigMapNamespace)
+	case errors.Is(err, grant.ErrForeign):
+		return fmt.Errorf("%w: %w", errNotGranted, err)
+	}
+	return err
+}
+
+// NotGranted says whether an error is one of Explain's, about the object and not about the API server.
+func NotGranted(err error) bool { return errors.Is(err, errNotGranted) }
+
+// Findings are what there is to say of a preset.
+type Findings struct {
+	Faults field.ErrorList
+	// NotGranted is why the nodes may not read its ConfigMaps.
+	NotGranted error
+	Conflicts  Conflicts
+	// Claims and Nodes are how many have something from it.
+	Claims, Nodes int32
+}
+
+// Record writes what was found into the status.
+func Record(status *v1alpha1.DevicePresetStatus, generation int64, f Findings, now time.Time) {
+	status.ObservedGeneration = generation
+	status.Claims, status.Nodes = ptr.To(f.Claims), ptr.To(f.Nodes)
+	for _, c := range []metav1.Condition{valid(f), conflicting(f)} {
+		c.ObservedGeneration, c.LastTransitionTime, c.Message = generation, metav1.NewTime(now), clip(c.Message)
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+}
+
+func valid(f Findings) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionFalse}
+	switch {
+	case len(f.Faults) > 0:
+		c.Reason, c.Message = ReasonInvalid, f.Faults.ToAggregate().Error()
+	case f.NotGranted != nil:
+		c.Reason, c.Message = ReasonConfigMapsNotGranted, f.NotGranted.Error()
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonValid, "every field can be used as it is"
+	}
+	return c
+}
+
+func conflicting(f Findings) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionConflicting}
+	switch {
+	case len(f.Faults) > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNotValid, "a preset that is not valid gives nothing"
+	case f.Conflicts.Count > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonOverlaps, f.Conflicts.String()
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNoConflict, "no other preset says something else of the same requests"
+	}
+	return c
+}
+
+// longestMessage keeps a preset with many faults readable.
+const longestMessage = 2048
+
+func clip(s string) string {
+	if len(s) <= longestMessage {
+		return s
+	}
+	end := longestMessage
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "..."
+}
+
+// Count adds up what nodes say of a preset.
+func Count(nodes []v1alpha1.AcceleratorNode, namespace, name string) (claims, on int32) {
+	for i := range nodes {
+		for _, p := range nodes[i].Status.Presets {
+			if p.Namespace == namespace && p.Name == name {
+				claims += p.Claims
+				on++
+			}
+		}
+	}
+	return claims, on
+}
