@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -51,6 +53,10 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/acceleratornodes":             "get list watch patch delete",
 			"fettle.dev/clusterfpgabitstreams":        "get list watch",
 			"fettle.dev/fpgabitstreams":               "get list watch",
+			"fettle.dev/clusterdevicepresets":         "get list watch",
+			"fettle.dev/devicepresets":                "get list watch",
+			"fettle.dev/clusterdevicepresets/status":  "patch",
+			"fettle.dev/devicepresets/status":         "patch",
 			"fettle.dev/clusterfpgabitstreams/status": "patch",
 			"fettle.dev/fpgabitstreams/status":        "patch",
 			"/nodes":                                  "get list watch",
@@ -62,6 +68,7 @@ func plainRights() map[string]map[string]string {
 			"coordination.k8s.io/leases [fettle-controller]": "get update patch",
 			"coordination.k8s.io/leases [fettle-uninstall]":  "get",
 			"/secrets":                         "get create",
+			"/configmaps":                      "get",
 			"/secrets [fettle-controller-tls]": "update",
 			"/events":                          "create patch",
 			roles:                              "get create update delete",
@@ -77,6 +84,8 @@ func plainRights() map[string]map[string]string {
 			"events.k8s.io/events":             "create patch update",
 			"fettle.dev/clusterfpgabitstreams": "list",
 			"fettle.dev/fpgabitstreams":        "list",
+			"fettle.dev/clusterdevicepresets":  "list",
+			"fettle.dev/devicepresets":         "list",
 			definitions:                        "get",
 		},
 		"Role fettle-uninstall": {
@@ -99,10 +108,12 @@ func plainRights() map[string]map[string]string {
 	}
 }
 
-// anySecret is plainRights where every namespace's bitstreams may name pull secrets.
-func anySecret() map[string]map[string]string {
+// anywhere is plainRights where objects of every namespace may name what is granted: pull secrets, ConfigMaps or both.
+func anywhere(granted ...string) map[string]map[string]string {
 	rights := plainRights()
-	rights["ClusterRole fettle-controller"]["/secrets"] = "get"
+	for _, resource := range granted {
+		rights["ClusterRole fettle-controller"][resource] = "get"
+	}
 	for _, resource := range []string{roles, roleBindings} {
 		rights["ClusterRole fettle-controller"][resource] = "get create update delete"
 		rights["ClusterRole fettle-uninstall"][resource] = "get delete"
@@ -110,19 +121,33 @@ func anySecret() map[string]map[string]string {
 	return rights
 }
 
-// TestPullSecretNamespaces: a namespace that is named, and no other, gets the Roles that reading its secrets needs.
-func TestPullSecretNamespaces(t *testing.T) {
+// TestGrantNamespaces: a namespace that is named for pull secrets or ConfigMaps, and no other, gets the Roles that reading these needs.
+func TestGrantNamespaces(t *testing.T) {
+	const secrets, configMaps = "bitstreams.pullSecretNamespaces", "presets.configMapNamespaces"
 	for _, test := range []struct {
-		name, value string
-		want        []string
+		name, values string
+		want         map[string]string // what may be read, by namespace
 	}{
-		{"none", "null", []string{namespace}},
-		{"two, and the release's own again", "{team-b,team-a,team-b," + namespace + "}", []string{namespace, "team-a", "team-b"}},
-		{"all", "{team-a,*}", []string{namespace}},
+		{"none", secrets + "=null," + configMaps + "=null", nil},
+		{
+			"secrets of two, and of the release's own again", secrets + "={team-b,team-a,team-b," + namespace + "}",
+			map[string]string{"team-a": "secrets", "team-b": "secrets"},
+		},
+		{"secrets of all", secrets + "={team-a,*}", nil},
+		{"ConfigMaps", configMaps + "={team-a," + namespace + "}", map[string]string{"team-a": "configmaps"}},
+		{
+			"both", secrets + "={team-a,team-b}," + configMaps + "={team-b,team-c}",
+			map[string]string{"team-a": "secrets", "team-b": "secrets configmaps", "team-c": "configmaps"},
+		},
+		{"secrets of all, ConfigMaps of one", secrets + "={team-a,*}," + configMaps + "={team-b}", map[string]string{"team-b": "configmaps"}},
+		{"ConfigMaps of all, secrets of one", secrets + "={team-a}," + configMaps + "={*}", map[string]string{"team-a": "secrets"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			objects := renderObjects(t, "--set="+test.values)
+			want := append(slices.Sorted(maps.Keys(test.want)), namespace)
+			slices.Sort(want)
 			got := map[string][]string{}
-			for _, object := range renderObjects(t, "--set=bitstreams.pullSecretNamespaces="+test.value) {
+			for _, object := range objects {
 				if kind := object.GetKind(); kind == "Role" || kind == "RoleBinding" {
 					got[kind+" "+object.GetName()] = append(got[kind+" "+object.GetName()], object.GetNamespace())
 				}
@@ -131,12 +156,38 @@ func TestPullSecretNamespaces(t *testing.T) {
 				"Role fettle-controller", "RoleBinding fettle-controller", "Role fettle-uninstall", "RoleBinding fettle-uninstall",
 			} {
 				slices.Sort(got[key])
-				if diff := cmp.Diff(test.want, got[key]); diff != "" {
+				if diff := cmp.Diff(want, got[key]); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", key, diff)
 				}
 			}
+			if diff := cmp.Diff(test.want, readable(t, objects), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("the controller may read (-want +got):\n%s", diff)
+			}
 		})
 	}
+}
+
+// readable is what the controller's Roles outside the release's namespace let it read, and checks that they let it grant that.
+func readable(t *testing.T, objects []unstructured.Unstructured) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, object := range objects {
+		if object.GetKind() != "Role" || object.GetName() != "fettle-controller" || object.GetNamespace() == namespace {
+			continue
+		}
+		table := rights(t, []unstructured.Unstructured{object})["Role fettle-controller"]
+		var may []string
+		for _, resource := range []string{"secrets", "configmaps"} {
+			if table["/"+resource] == "get" {
+				may = append(may, resource)
+			}
+		}
+		if len(table) != len(may)+2 || table[roles] != "get create update delete" || table[roleBindings] != table[roles] {
+			t.Errorf("in namespace %s the controller may %v", object.GetNamespace(), table)
+		}
+		out[object.GetNamespace()] = strings.Join(may, " ")
+	}
+	return out
 }
 
 func TestRights(t *testing.T) {
@@ -158,7 +209,9 @@ func TestRights(t *testing.T) {
 		{"FPGAs are programmed, and their bitstreams fetched ahead", []string{"--set=fpga.programming=true"}, plainRights()},
 		{"pods are bound later", []string{"--set=fpga.programming=true,fpga.bindingConditions=true"}, binding},
 		{"forced uninstall", []string{"--set=uninstall.force=true,uninstall.deleteCRDs=true"}, forced},
-		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anySecret()},
+		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets")},
+		{"ConfigMaps of all namespaces", []string{"--set=presets.configMapNamespaces={a,*}"}, anywhere("/configmaps")},
+		{"both", []string{"--set=presets.configMapNamespaces={*},bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets", "/configmaps")},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {

@@ -67,8 +67,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 5 {
-		t.Fatalf("%d policies, want 5", len(policies.Items))
+	if len(policies.Items) != 6 {
+		t.Fatalf("%d policies, want 6", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)

@@ -31,12 +31,18 @@ ca.crt: |
 {{- end }}
 {{- end }}
 
-{{/* What lets the controller read pull secrets, and grant the kubelet plugin the same a bitstream at a time: nobody can grant what they
-do not have. */}}
-{{- define "fettle.pullSecretRules" -}}
+{{/* What lets the controller grant the kubelet plugin what it may read itself, an object at a time: pull secrets of bitstreams, ConfigMaps of
+presets. Nobody can grant what they do not have. */}}
+{{- define "fettle.grantRules" -}}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, update, delete]
+{{- end }}
+
+{{/* The namespaces of a list, as JSON; none where "*" makes it all. */}}
+{{- define "fettle.listed" -}}
+{{- $list := default list . -}}
+{{- if has "*" $list }}[]{{ else }}{{ toJson $list }}{{ end -}}
 {{- end }}
 
 {{/* Labels that select a component's pods: dict "root" $ "component" NAME. Never changes, since selectors are immutable. */}}
