@@ -563,7 +563,7 @@ func (c cluster) wrongGrants(t *testing.T, object client.Object, secrets ...stri
 			if where == team && c.othersGrant(t, object, name) {
 				continue
 			}
-			if got := c.pluginMay(t, where, verb, name); got != want {
+			if got := c.pluginMay(t, where, verb, "secrets", name); got != want {
 				return fmt.Sprintf("the kubelet plugin may %s Secret %s/%s: %v, want %v", verb, where, name, got, want)
 			}
 		}
@@ -584,12 +584,12 @@ func (c cluster) othersGrant(t *testing.T, object client.Object, secret string) 
 }
 
 // pluginMay asks the API server.
-func (c cluster) pluginMay(t *testing.T, where, verb, secret string) bool {
+func (c cluster) pluginMay(t *testing.T, where, verb, resource, name string) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: "system:serviceaccount:" + namespace + ":" + controller.PluginAccount,
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: where, Verb: verb, Version: "v1", Resource: "secrets", Name: secret,
+			Namespace: where, Verb: verb, Version: "v1", Resource: resource, Name: name,
 		},
 	}}
 	if err := c.client.Create(t.Context(), review); err != nil {

@@ -137,6 +137,10 @@ func (c cluster) testUninstallForced(t *testing.T) {
 		},
 	})
 	granted := c.grantedBitstream(t, "left-behind")
+	preset := ownPreset("left-behind", "x", "left-behind")
+	c.create(t, preset)
+	c.awaitPreset(t, preset, "True Valid", "False NoConflict", 0, 0)
+	apitest.Eventually(t, patience, func() string { return c.wrongMapGrant(t, true) })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	played := make(chan error, 1)
@@ -154,6 +158,10 @@ func (c cluster) testUninstallForced(t *testing.T) {
 	c.wantNone(t, &resourceapi.DeviceClassList{})
 	if wrong := c.wrongGrants(t, granted); wrong != "" {
 		t.Errorf("after the uninstall: %s", wrong)
+	}
+	apitest.Eventually(t, patience, func() string { return c.wrongMapGrant(t, false) })
+	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(preset), preset); err != nil {
+		t.Errorf("the preset itself is its author's: %v", err)
 	}
 	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(granted), granted); err != nil {
 		t.Errorf("the bitstream itself is its author's: %v", err)

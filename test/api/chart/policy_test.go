@@ -40,6 +40,8 @@ func TestAPI(t *testing.T) {
 			t.Run("bitstream status", func(t *testing.T) { testBitstreamStatus(t, server) })
 			t.Run("bitstream rights", func(t *testing.T) { testBitstreamRights(t, server) })
 			t.Run("pull secrets", func(t *testing.T) { testPullSecretRights(t, server) })
+			t.Run("preset status", func(t *testing.T) { testPresetStatus(t, server) })
+			t.Run("ConfigMaps", func(t *testing.T) { testConfigMapRights(t, server) })
 			t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
 			t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
 			t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })
