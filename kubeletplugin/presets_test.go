@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 
@@ -34,6 +35,14 @@ type presetWorld struct {
 	root string
 	kube *kubefake.Clientset
 	told []string
+}
+
+// noPresets is a cluster that has none.
+func noPresets(t *testing.T) dynamic.Interface {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	must(t, v1alpha1.AddToScheme(scheme))
+	return dynamicfake.NewSimpleDynamicClient(scheme)
 }
 
 // newPresetWorld has what the objects are, and a node with two GPUs.

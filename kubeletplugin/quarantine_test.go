@@ -105,7 +105,7 @@ func TestFailedUndoIsPublished(t *testing.T) {
 		Node: testNode, Namespace: "fettle-system", HostRoot: root, PluginsDir: filepath.Join(dir, "p"), RegistryDir: filepath.Join(dir, "r"),
 		CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), HTTPAddress: "127.0.0.1:0", HealthPort: 1,
 		File: FileConfig{HostDevices: localSSD()}.withDefaults(),
-	}, Clients{Kube: client}, "boot-1")
+	}, Clients{Kube: client, Dynamic: noPresets(t)}, "boot-1")
 	must(t, err)
 	must(t, p.health.ledger.SetTaintsKept(true))
 	t.Cleanup(p.engine.Stop)

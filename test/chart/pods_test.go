@@ -158,8 +158,12 @@ func TestHostMounts(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			for inside, outside := range base {
-				test.want[inside] = outside
+			maps.Copy(test.want, base)
+			for _, dir := range []string{"/usr", "/opt"} { // presets.hostDirectories
+				test.want["/host"+dir] = dir + " ro HostToContainer"
+				if test.name == "machine" {
+					test.want["/host"+dir] = dir + " ro"
+				}
 			}
 			got := hostMounts(podOf(t, find(t, renderObjects(t, test.args...), "DaemonSet", "fettle-kubeletplugin")))
 			if diff := cmp.Diff(test.want, got); diff != "" {
