@@ -130,6 +130,9 @@ func (w *world) effective(r *record.Record) error {
 			errs = append(errs, w.loadedFor(r.UID, r.Devices[i].Name))
 		}
 	}
+	if _, wanted := presetClaims()[r.UID]; wanted != (presetOf(r) == "BOOT="+w.boot) {
+		errs = append(errs, fmt.Errorf("claim %s has of presets %q in boot %s", r.UID, presetOf(r), w.boot))
+	}
 	for _, promised := range shared(r) {
 		if !w.engine.Specs.Has(promised.name) {
 			errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, promised.name))

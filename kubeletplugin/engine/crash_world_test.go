@@ -112,7 +112,7 @@ func (w *world) start(boot string) error {
 	w.engine = New(Config{
 		Node: crashNode, HostRoot: w.path("host"), BootID: boot, Store: store, Specs: specs,
 		Kinds:   step.Kinds{hostdir.StepKind: w.lending(), cdi.StepKind: specs.Kind(), loadKind: w.loading()},
-		Effects: loads, Remains: loadsOf,
+		Effects: loads, Remains: loadsOf, Presets: w.presets,
 		Machine: func() Machine { return crashDevices() }, Claim: w.claim, KubeletState: w.path("kubelet_state"),
 		Uptime: func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})
@@ -296,6 +296,26 @@ func (w *world) write(name string) error {
 	return w.act("write "+name, func() error {
 		return disk.ReplaceDurably(w.in.FS(disk.OS{}), w.path("host/mnt/ssd0/data-"+name), []byte(name), 0o600)
 	})
+}
+
+// presetClaims are the claims that presets give something to, by the request that has it.
+func presetClaims() map[string]string {
+	return map[string]string{"a": "gpu0", "b": "gpu1", "c": "reg0"}
+}
+
+// presets give each boot another file to what was decided in the first, as a driver does that is updated.
+func (w *world) presets(
+	_ context.Context, c *resourceapi.ResourceClaim, _ []*resourceapi.ResourceClaim, given map[string]json.RawMessage,
+) (map[string]Preset, error) {
+	request := presetClaims()[c.Name]
+	decision := given[request]
+	if given == nil {
+		decision = json.RawMessage(`"decided"`)
+	}
+	if request == "" || decision == nil {
+		return nil, nil
+	}
+	return map[string]Preset{request: {Given: decision, Edits: device.Edits{Env: []string{"BOOT=" + w.boot}}}}, nil
 }
 
 // crashClaims are the claims of the script. A claim's UID is its name.
