@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -25,8 +26,10 @@ const hookPrefix = "fettle-hook-"
 // stays while a record names it.
 type hooks struct {
 	store *record.Store
-	// dir is the same on the host and in the plugin's container.
-	dir string
+	// source is the file to install, dir the same on the host and in the plugin's container.
+	source, dir string
+
+	mu sync.Mutex
 	// current is the file of this process's build, held open and locked for as long as the process lives, so that the plugin of the other
 	// version in a rolling update leaves it.
 	current *os.File
@@ -34,33 +37,61 @@ type hooks struct {
 
 // installHook makes sure that the host has this build of fettle-hook, and removes those that nobody needs.
 func installHook(store *record.Store, source, dir string) (*hooks, error) {
-	content, err := os.ReadFile(source)
+	h := &hooks{store: store, source: source, dir: dir}
+	return h, h.install()
+}
+
+func (h *hooks) install() error {
+	content, err := os.ReadFile(h.source)
 	if err != nil {
-		return nil, fmt.Errorf("read the hook to install: %w", err)
+		return fmt.Errorf("read the hook to install: %w", err)
 	}
-	h := &hooks{store: store, dir: dir}
 	sum := sha256.Sum256(content)
-	name := filepath.Join(dir, hookPrefix+hex.EncodeToString(sum[:]))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the directory of hooks: %w", err)
+	name := filepath.Join(h.dir, hookPrefix+hex.EncodeToString(sum[:]))
+	if err := os.MkdirAll(h.dir, 0o755); err != nil {
+		return fmt.Errorf("make the directory of hooks: %w", err)
 	}
 	// A runtime may start the hook as a user of the pod's own namespace. What else is in the directory above has modes of its own.
-	if err := openToAll(filepath.Dir(dir)); err != nil {
-		return nil, err
+	if err := openToAll(filepath.Dir(h.dir)); err != nil {
+		return err
 	}
 	// What is there is compared, not believed: it is run as root.
 	if there, err := os.ReadFile(name); err != nil || sha256.Sum256(there) != sum {
 		if err := disk.ReplaceDurably(disk.OS{}, name, content, 0o755); err != nil {
-			return nil, fmt.Errorf("install the hook: %w", err)
+			return fmt.Errorf("install the hook: %w", err)
 		}
 	}
 	if h.current, err = os.Open(name); err != nil {
-		return nil, fmt.Errorf("install the hook: %w", err)
+		return fmt.Errorf("install the hook: %w", err)
 	}
 	if err := unix.Flock(int(h.current.Fd()), unix.LOCK_SH); err != nil {
-		return nil, errors.Join(fmt.Errorf("hold the hook %s: %w", name, err), h.current.Close())
+		return errors.Join(fmt.Errorf("hold the hook %s: %w", name, err), h.current.Close())
 	}
-	return h, nil
+	return nil
+}
+
+// ready is where the hook is on the host. It is installed anew on a node that was emptied and taken back.
+func (h *hooks) ready() (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, err := os.Stat(h.current.Name()); !errors.Is(err, fs.ErrNotExist) {
+		return h.current.Name(), err
+	}
+	if err := errors.Join(h.current.Close(), h.install()); err != nil {
+		return "", err
+	}
+	return h.current.Name(), nil
+}
+
+// destroy removes every build, for a node that holds no claim any more.
+func (h *hooks) destroy() error {
+	if h == nil {
+		return nil
+	}
+	if err := os.RemoveAll(h.dir); err != nil {
+		return fmt.Errorf("remove the hooks: %w", err)
+	}
+	return nil
 }
 
 // openToAll lets every user pass through a directory, and no more.
@@ -74,8 +105,6 @@ func openToAll(dir string) error {
 	}
 	return nil
 }
-
-func (h *hooks) path() string { return h.current.Name() }
 
 // sweep removes the builds that no record names and no process holds.
 func (h *hooks) sweep() error {

@@ -52,13 +52,13 @@ func TestHooks(t *testing.T) {
 		t.Errorf("the directory above has mode %v (%v), want that everybody can pass and nobody else look", info.Mode(), err)
 	}
 	again := install("first")
-	if first.path() != again.path() {
-		t.Errorf("one build is at %s and %s", first.path(), again.path())
+	if pathOf(t, first) != pathOf(t, again) {
+		t.Errorf("one build is at %s and %s", pathOf(t, first), pathOf(t, again))
 	}
 	must(t, again.current.Close())
 	r := &record.Record{Namespace: "team-a", Name: "c", UID: "u1", BootID: "b", Phase: record.Prepared, Devices: []record.Device{{
 		Request: "gpu", Pool: "node-1/gpu", Name: "gpu0", Preset: &record.Preset{
-			CDIDevice: "fettle.dev/common=x", Edits: device.Edits{Hooks: []device.Hook{{Path: first.path(), Args: []string{"fettle-hook"}}}},
+			CDIDevice: "fettle.dev/common=x", Edits: device.Edits{Hooks: []device.Hook{{Path: pathOf(t, first), Args: []string{"fettle-hook"}}}},
 		},
 	}}}
 	must(t, store.Create(r))
@@ -74,11 +74,39 @@ func TestHooks(t *testing.T) {
 	must(t, third.sweep())
 	wants("third")
 
-	must(t, os.Chmod(third.path(), 0o600))
-	must(t, os.WriteFile(third.path(), []byte("another"), 0o600))
+	must(t, os.Chmod(pathOf(t, third), 0o600))
+	must(t, os.WriteFile(pathOf(t, third), []byte("another"), 0o600))
 	repaired := install("third")
 	wants("third")
-	if info, err := os.Stat(repaired.path()); err != nil || info.Mode().Perm() != 0o755 {
+	if info, err := os.Stat(pathOf(t, repaired)); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the hook has mode %v (%v), want that the runtime can run it", info.Mode(), err)
 	}
+}
+
+// TestHooksTakenBack: a node that is emptied has no hook, and one again when it is taken back and a claim needs it.
+func TestHooksTakenBack(t *testing.T) {
+	store, err := record.Open(disk.OS{}, t.TempDir())
+	must(t, err)
+	dir, source := filepath.Join(t.TempDir(), "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
+	must(t, os.WriteFile(source, []byte("hook"), 0o700))
+	h, err := installHook(store, source, dir)
+	must(t, err)
+	before := pathOf(t, h)
+	must(t, h.destroy())
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+	if after := pathOf(t, h); after != before {
+		t.Errorf("taken back it is at %s, before at %s", after, before)
+	}
+	if content, err := os.ReadFile(before); err != nil || string(content) != "hook" {
+		t.Errorf("taken back it is %q, %v", content, err)
+	}
+}
+
+func pathOf(t *testing.T, h *hooks) string {
+	t.Helper()
+	at, err := h.ready()
+	must(t, err)
+	return at
 }

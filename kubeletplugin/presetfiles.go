@@ -37,8 +37,9 @@ type presetFiles struct {
 	// root is the host's tree, of which the plugin has what is below the directories. None: it has all.
 	root        string
 	directories []string
-	// hook is fettle-hook on the host, ldconfig the host's own.
-	hook, ldconfig string
+	// hook is where fettle-hook is on the host; nil where it is not installed. ldconfig is the host's own.
+	hook     func() (string, error)
+	ldconfig string
 }
 
 // lookup makes edits of what presets give to one request.
@@ -306,9 +307,14 @@ func flags(args []string, flag string, values []string) []string {
 
 // hook adds a run of fettle-hook.
 func (l *lookup) hook(args []string) {
-	if l.files.hook == "" {
+	if l.files.hook == nil {
 		l.errs = append(l.errs, errors.New("the plugin has no hook to make libraries and links known: set its --hook-command"))
 		return
 	}
-	l.edits.Hooks = append(l.edits.Hooks, device.Hook{Path: l.files.hook, Args: append([]string{path.Base(l.files.hook)}, args...)})
+	at, err := l.files.hook()
+	if err != nil {
+		l.errs = append(l.errs, err)
+		return
+	}
+	l.edits.Hooks = append(l.edits.Hooks, device.Hook{Path: at, Args: append([]string{path.Base(at)}, args...)})
 }

@@ -17,7 +17,7 @@ type PresetHost struct {
 
 // Edits are those that the plugin would make of what presets give to a request. On an error they lack what it is about.
 func (h PresetHost) Edits(r preset.Request) (device.Edits, error) {
-	files := presetFiles{root: h.Root, hook: h.Hook}
+	files := presetFiles{root: h.Root, hook: func() (string, error) { return h.Hook, nil }}
 	made, err := files.realise(r)
 	return made.Edits, err
 }

@@ -63,7 +63,7 @@ func (p *Plugin) newPresets() *presets {
 		files.directories = p.config.File.Presets.HostDirectories
 	}
 	if p.hooks != nil {
-		files.hook = p.hooks.path()
+		files.hook = p.hooks.ready
 	}
 	return &presets{
 		kube: p.clients.Kube, dynamic: p.clients.Dynamic, latest: p.latest, namespace: p.config.Namespace, realise: files.realise,

@@ -60,7 +60,7 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 		}
 	}
 	w := &presetWorld{t: t, root: t.TempDir(), kube: kubefake.NewClientset(core...)}
-	files := &presetFiles{root: w.root, hook: "/var/lib/fettle/hooks/fettle-hook-1"}
+	files := &presetFiles{root: w.root, hook: func() (string, error) { return "/var/lib/fettle/hooks/fettle-hook-1", nil }}
 	w.presets = &presets{
 		kube: w.kube, dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), latest: newLatest(), namespace: "fettle-system",
 		realise: files.realise, tell: func(_ *resourceapi.ResourceClaim, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
