@@ -68,6 +68,23 @@ func openat2(dir int, name string, flags int, resolve uint64) (int, error) {
 	}
 }
 
+// Beneath opens with O_PATH what a clean relative name leads to from a directory, "." for itself, by a way with no symbolic link and
+// nothing outside: whoever may write below the directory leads nobody elsewhere. It fails with ELOOP or EXDEV otherwise.
+func Beneath(dir, name string) (*os.File, error) {
+	below, err := openat2(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_NO_MAGICLINKS)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(below) //nolint:errcheck // nothing was written
+	const inside = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+	at := path.Join(dir, name)
+	fd, err := openat2(below, name, unix.O_PATH, inside)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: at, Err: err}
+	}
+	return os.NewFile(uintptr(fd), at), nil
+}
+
 // Close releases the root. It cannot be used afterwards.
 func (r *Root) Close() error { return r.dir.Close() }
 

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostmount
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/rootfs"
+)
+
+// mounted says whether something is mounted at a path.
+func mounted(at string) (bool, error) {
+	var stat unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, at, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &stat)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return false, nil
+	case err != nil:
+		return false, wrap("look at", at, err)
+	case stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0:
+		return false, fmt.Errorf("look at %s: the kernel does not tell mounts, which it does since Linux 5.8", at)
+	}
+	return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// shared wants what is mounted below a directory to be seen outside the plugin's container.
+func shared(dir string) error {
+	var stat unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &stat); err != nil {
+		return wrap("look at", dir, err)
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("read the table of mounts: %w", err)
+	}
+	if !isShared(string(table), stat.Mnt_id) {
+		return fmt.Errorf("%s: %w", dir, ErrUnseen)
+	}
+	return nil
+}
+
+// isShared looks for a mount in a table as of proc_pid_mountinfo(5): its optional fields are before the lone hyphen.
+func isShared(table string, id uint64) bool {
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) < 7 || fields[0] != strconv.FormatUint(id, 10) {
+			continue
+		}
+		for _, field := range fields[6:] {
+			if field == "-" {
+				break
+			}
+			if strings.HasPrefix(field, "shared:") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Look says whether a copy can be made, and of what type it is. It changes nothing.
+func (d *Dir) Look(c *Copy) (directory bool, err error) {
+	f, directory, err := d.open(c)
+	if err != nil {
+		return false, err
+	}
+	return directory, f.Close()
+}
+
+// open opens what is to be copied, by a way that leads nowhere else.
+func (d *Dir) open(c *Copy) (f *os.File, directory bool, err error) {
+	f, err = rootfs.Beneath(filepath.Join(d.hostRoot, c.Below), c.Path)
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+		return nil, false, fmt.Errorf("%s: is a symbolic link or leads through one, so that it %w", c.HostPath(), ErrOutside)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, false, fmt.Errorf("%s: %w", c.HostPath(), fs.ErrNotExist)
+	case err != nil:
+		return nil, false, fmt.Errorf("%s: %w", c.HostPath(), err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return nil, false, errors.Join(&os.PathError{Op: "look at", Path: c.HostPath(), Err: err}, f.Close())
+	}
+	switch stat.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return f, true, nil
+	case unix.S_IFREG:
+		return f, false, nil
+	}
+	return nil, false, errors.Join(fmt.Errorf("%s is neither a directory nor a regular file", c.HostPath()), f.Close())
+}
+
+// copied makes the mount again that a file is on, from that file down. It gets no mounts from the host later and gives none, lets no file
+// be a device and no program be another user's, and is read-only where the host's is.
+func (d *Dir) copied(c *Copy) (mount *os.File, directory bool, err error) {
+	source, directory, err := d.open(c)
+	if err != nil {
+		return nil, false, err
+	}
+	defer source.Close()
+	flags, attributes := uint(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH), uint(unix.AT_EMPTY_PATH)
+	if c.Recursive && directory {
+		flags |= unix.AT_RECURSIVE
+		attributes |= unix.AT_RECURSIVE
+	}
+	fd, err := unix.OpenTree(int(source.Fd()), "", flags)
+	if err != nil {
+		return nil, false, wrap("copy the mount of", c.HostPath(), err)
+	}
+	mount = os.NewFile(uintptr(fd), c.HostPath())
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	if c.ReadOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if err := unix.MountSetattr(fd, "", attributes, &attr); err != nil {
+		return nil, false, errors.Join(wrap("set the flags of a copy of", c.HostPath(), err), mount.Close())
+	}
+	return mount, directory, nil
+}
+
+// memory is an empty file system with a limit, which everybody may write to, as to an emptyDir. A file takes a page at least, so that the
+// number of files, which the limit on bytes does not count, is limited by it as well.
+func memory(bytes int64) (*os.File, error) {
+	context, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, wrap("make", "tmpfs", err)
+	}
+	defer unix.Close(context) //nolint:errcheck // nothing was written
+	const page, fewest = 4096, 64
+	options := [][2]string{
+		{"source", "fettle"}, {"mode", "0777"}, {"size", strconv.FormatInt(bytes, 10)},
+		{"nr_inodes", strconv.FormatInt(max(bytes/page, fewest), 10)},
+	}
+	for _, option := range options {
+		if err := unix.FsconfigSetString(context, option[0], option[1]); err != nil {
+			return nil, fmt.Errorf("make tmpfs with %s=%s: %w", option[0], option[1], err)
+		}
+	}
+	if err := unix.FsconfigCreate(context); err != nil {
+		return nil, wrap("make", "tmpfs", err)
+	}
+	fd, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return nil, wrap("mount", "tmpfs", err)
+	}
+	return os.NewFile(uintptr(fd), "tmpfs"), nil
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostmount
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Kind does and undoes the step. Applied again it leaves a mount that is there.
+func (d *Dir) Kind() step.Kind {
+	return step.Kind{
+		Apply: func(_ context.Context, raw json.RawMessage) error {
+			p, err := decode(raw)
+			if err != nil {
+				return err
+			}
+			if err := p.check(); err != nil {
+				return err
+			}
+			return d.apply(&p)
+		},
+		Undo: func(_ context.Context, raw json.RawMessage) error {
+			p, err := decode(raw)
+			if err != nil {
+				return err
+			}
+			return d.undo(p.Name)
+		},
+	}
+}
+
+func decode(raw json.RawMessage) (params, error) {
+	var p params
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return p, fmt.Errorf("decode the parameters: %w", err)
+	}
+	return p, p.checkName()
+}
+
+func (d *Dir) apply(p *params) error {
+	at := d.at(p.Name)
+	if there, err := mounted(at); err != nil || there {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
+		return fmt.Errorf("make the directory of mounts: %w", err)
+	}
+	if err := shared(filepath.Dir(at)); err != nil {
+		return err
+	}
+	mount, directory, err := d.detached(p)
+	if err != nil {
+		return err
+	}
+	defer mount.Close()
+	if err := place(at, directory); err != nil {
+		return err
+	}
+	err = unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	return wrap("attach", at, err)
+}
+
+// detached makes a mount that is nowhere yet, and says whether it is a directory.
+func (d *Dir) detached(p *params) (mount *os.File, directory bool, err error) {
+	if p.Scratch != nil {
+		mount, err = memory(p.Scratch.Bytes)
+		return mount, true, err
+	}
+	return d.copied(p.Copy)
+}
+
+// place makes what a mount is put over: an empty directory or file of the same type.
+func place(at string, directory bool) error {
+	var err error
+	if directory {
+		err = os.Mkdir(at, 0o700)
+	} else {
+		err = os.WriteFile(at, nil, 0o600)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return wrap("make", at, err)
+}
+
+// maxUnmounts is far above the number of mounts that can be over one another at a place: one, or two after a race that locks prevent.
+const maxUnmounts = 8
+
+// undo takes the mount away, whoever uses it still, and its place. It never deletes what has content.
+func (d *Dir) undo(name string) error {
+	at := d.at(name)
+	for range maxUnmounts {
+		there, err := mounted(at)
+		if err != nil {
+			return err
+		}
+		if !there {
+			break
+		}
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return wrap("unmount", at, err)
+		}
+	}
+	err := unix.Rmdir(at)
+	if errors.Is(err, unix.ENOTDIR) {
+		err = unix.Unlink(at)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return wrap("remove", at, err)
+	}
+	err = unix.Rmdir(filepath.Dir(at))
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) {
+		return nil // another of the claim's, or none
+	}
+	return wrap("remove", filepath.Dir(at), err)
+}
+
+func wrap(verb, path string, err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%s %s: %w: the plugin may not mount, let the chart have presets.allowedHostPaths or presets.scratch", verb, path, err)
+	case err != nil:
+		return &os.PathError{Op: verb, Path: path, Err: err}
+	}
+	return nil
+}
