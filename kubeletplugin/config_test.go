@@ -98,6 +98,9 @@ nvml: {timeout: -1s, driverRoot: run}
 artifacts: {maxSize: -1, keepFree: -1Gi}
 fpga: {bindingConditions: true, backends: [f2, dfl, dfl], xrt: {driverRoot: /a/../b}}
 fpgaRegions: [{device: x, interfaceID: 5F2C}, {device: x, interfaceID: 5f2c81d0a4b94e0fb7c36d1e8f02a957, nodes: [/dev/mem]}]
+presets:
+  hostDirectories: [/]
+  allowedHostPaths: [{path: /}, {path: /etc/ssl}, {path: /var}, {path: /data/../etc}, {path: /usr, writable: true}]
 hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: [/a]}, {name: none}]
 health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: bad}, {source: xid, code: "[", severity: fatal}]}
 `, wantErrs: []string{
@@ -105,6 +108,8 @@ health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: ba
 			"health.rules[1]: code", "artifacts.maxSize", "artifacts.keepFree", "fpga.bindingConditions",
 			"fpga.backends[0]: \"f2\"", "fpga.backends[2]", "fpga.xrt.driverRoot", "fpgaRegions[0]: interfaceID",
 			"fpgaRegions[1]: nodes[0]", "device \"x\" appears twice",
+			"presets.hostDirectories[0]", "presets.allowedHostPaths[0]: /: ", "presets.allowedHostPaths[1]: /etc/ssl: whoever has /etc ",
+			"presets.allowedHostPaths[2]: /var: ", "presets.allowedHostPaths[3]: must be absolute and clean", "presets.allowedHostPaths[4]: /usr: ",
 			"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]",
 		}},
 	}

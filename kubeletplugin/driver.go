@@ -102,13 +102,7 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		answer := kubeletplugin.Device{
-			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name,
-		}
-		if d.CDIDevice != "" {
-			answer.CDIDeviceIDs = []string{d.CDIDevice}
-		}
-		if d.Preset != nil {
-			answer.CDIDeviceIDs = append(answer.CDIDeviceIDs, d.Preset.CDIDevice)
+			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: d.CDIDevices(),
 		}
 		if d.ShareID != "" {
 			answer.ShareID = new(types.UID(d.ShareID))

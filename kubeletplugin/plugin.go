@@ -28,10 +28,13 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 // Clients are the plugin's ways to the API server.
@@ -55,6 +58,8 @@ type Plugin struct {
 	health  *healthKeeper
 	fpgas   *fpgas
 	presets *presets
+	// mounts are those that one claim alone has.
+	mounts *hostmount.Dir
 	// hooks is nil where none are installed.
 	hooks *hooks
 	// claims carries a value after the set of prepared claims, or of the files that the node holds, changed.
@@ -100,6 +105,7 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 			return nil, err
 		}
 	}
+	p.mounts = hostmount.In(filepath.Join(p.config.StateDir, "mounts"), p.config.HostRoot)
 	p.presets = p.newPresets()
 	p.engine = p.newEngine(bootID, dir)
 	p.specs = &specKeeper{store: store, dir: dir, engine: p.engine, metrics: m}
@@ -121,14 +127,25 @@ func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
 	kinds := p.fpgas.kinds()
 	kinds[hostdir.StepKind] = hostdir.Kind(p.config.HostRoot, hostdir.OpenRoot)
 	kinds[cdi.StepKind] = dir.Kind()
+	kinds[hostmount.StepKind] = p.mounts.Kind()
 	return engine.New(engine.Config{
 		Node: p.config.Node, HostRoot: p.config.HostRoot, BootID: bootID, Store: p.store, Specs: dir,
-		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.fpgas.remains, Orphans: p.orphans,
+		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.remains, Orphans: p.orphans,
 		Presets: p.presets.decide,
 		Machine: p.machine, MayUse: p.health.mayPrepare, Quarantine: p.health.quarantine,
 		Clear: p.health.clear, Claim: p.claim, KubeletState: p.config.KubeletState,
 		Uptime: uptime, Budget: callBudget, Report: p.tell,
 	})
+}
+
+// remains are the steps that a claim whose record is lost may have had.
+func (p *Plugin) remains(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
+	steps, err := p.fpgas.remains(ctx, uid, dev)
+	if err != nil {
+		return nil, err
+	}
+	left, err := p.mounts.Left(uid)
+	return append(steps, left...), err
 }
 
 func (p *Plugin) machine() engine.Machine {

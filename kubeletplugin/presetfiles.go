@@ -20,8 +20,10 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hook"
 	"github.com/fettle-dev/fettle/pkg/hostlib"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
+	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 const (
@@ -40,20 +42,32 @@ type presetFiles struct {
 	// hook is where fettle-hook is on the host; nil where it is not installed. ldconfig is the host's own.
 	hook     func() (string, error)
 	ldconfig string
+	// allowed are the directories below which presets of namespaces may name files. scratch says that claims may have memory of their own.
+	allowed []AllowedHostPath
+	scratch bool
+	// mounts is where mounts are that one claim alone has. Nil, as for whoever only looks: they are shown as those that they are of.
+	mounts *hostmount.Dir
 }
 
 // lookup makes edits of what presets give to one request.
 type lookup struct {
 	files *presetFiles
 	host  *rootfs.Root
+	// claim is the claim's UID.
+	claim string
 	edits device.Edits
+	// own are those that only the claim has, and steps what they need.
+	own   device.Edits
+	steps []step.Step
+	// mounted are all mounts of both edits, by what they are of.
+	mounted []device.Mount
 	// links and yielding are TARGET::PATH: those that must be made, and those that leave what an image has in their place.
 	links, yielding []string
 	errs            []error
 }
 
 // realise makes edits of what presets give to a request. An error names each preset, what it gives, and what this node lacks of it.
-func (f *presetFiles) realise(r preset.Request) (engine.Preset, error) {
+func (f *presetFiles) realise(claim string, r preset.Request) (engine.Preset, error) {
 	given, err := json.Marshal(r)
 	if err != nil {
 		return engine.Preset{}, fmt.Errorf("encode what presets give to request %s: %w", r.Request, err)
@@ -63,7 +77,7 @@ func (f *presetFiles) realise(r preset.Request) (engine.Preset, error) {
 		return engine.Preset{}, err
 	}
 	defer func() { _ = host.Close() }() // it was only read
-	l := lookup{files: f, host: host}
+	l := lookup{files: f, host: host, claim: claim}
 	for _, v := range r.Env {
 		l.edits.Env = append(l.edits.Env, v.Name+"="+v.Value)
 	}
@@ -83,13 +97,13 @@ func (f *presetFiles) realise(r preset.Request) (engine.Preset, error) {
 		l.fail(l.toolDir(&r.ToolDirs[i]), r.ToolDirs[i].From, "PATH "+r.ToolDirs[i].Path)
 	}
 	l.hooks(&r)
-	return engine.Preset{Edits: l.edits, Given: given}, errors.Join(l.errs...)
+	return engine.Preset{Edits: l.edits, Own: l.own, Steps: l.steps, Given: given}, errors.Join(l.errs...)
 }
 
 // sees says whether the plugin can look for a path of the host.
 func (f *presetFiles) sees(name string) error {
-	below := func(dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
-	if len(f.directories) == 0 || slices.ContainsFunc(f.directories, below) {
+	in := func(dir string) bool { return below(name, dir) }
+	if len(f.directories) == 0 || slices.ContainsFunc(f.directories, in) {
 		return nil
 	}
 	return fmt.Errorf("%s is not below a directory of the node that the plugin sees (%s): add it to the chart's presets.hostDirectories",
@@ -104,12 +118,11 @@ func (l *lookup) fail(err error, from preset.Origin, what string) {
 
 // mount names what is on the node now, links followed.
 func (l *lookup) mount(m *preset.Mount) error {
-	if m.Scratch != nil {
-		return errors.New("scratch directories are not made yet: use an emptyDir")
-	}
-	if m.From.Namespace != "" {
-		return fmt.Errorf("%s is not below one of the driver's allowedHostPaths, of which there are none: "+
-			"ask an administrator for a ClusterDevicePreset", m.HostPath)
+	switch {
+	case m.Scratch != nil:
+		return l.scratch(m)
+	case m.From.Namespace != "":
+		return l.ownMount(m)
 	}
 	if err := l.files.sees(m.HostPath); err != nil {
 		return err
@@ -124,11 +137,16 @@ func (l *lookup) mount(m *preset.Mount) error {
 	if err != nil {
 		return err
 	}
-	l.edits.Mounts = append(l.edits.Mounts, device.Mount{
+	l.add(device.Mount{
 		HostPath: hostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly,
 		Alone: !m.Recursive, Follows: m.Propagation == v1alpha1.PropagationHostToContainer,
 	})
 	return nil
+}
+
+func (l *lookup) add(m device.Mount) {
+	l.mounted = append(l.mounted, m)
+	l.edits.Mounts = append(l.edits.Mounts, m)
 }
 
 func (l *lookup) node(n *preset.Node) error {
@@ -156,10 +174,10 @@ func (l *lookup) node(n *preset.Node) error {
 // system is the one that a preset's files are of: the host's, or a driver's below a directory of it.
 func (l *lookup) system(f *preset.Files) (*hostlib.Host, error) {
 	if f.From.Namespace != "" {
-		return nil, errors.New("a DevicePreset may name no files of the node, since the driver's allowedHostPaths are none: " +
-			"ask an administrator for a ClusterDevicePreset")
-	}
-	if f.Root != "" {
+		if err := l.mayLook(cmp.Or(f.Root, "/")); err != nil {
+			return nil, fmt.Errorf("root: %w", err)
+		}
+	} else if f.Root != "" {
 		if err := l.files.sees(f.Root); err != nil {
 			return nil, err
 		}
@@ -183,7 +201,11 @@ func (l *lookup) libraries(f *preset.Files) error {
 	}
 	for i := range found.Found {
 		library := &found.Found[i]
-		if !l.bind(path.Join(f.Root, library.HostPath), path.Join(libraryDir, library.Name)) {
+		bound, err := l.bind(f, library.HostPath, path.Join(libraryDir, library.Name))
+		if err != nil {
+			return err
+		}
+		if !bound {
 			continue
 		}
 		for _, link := range library.Links {
@@ -207,7 +229,9 @@ func (l *lookup) tools(f *preset.Files) error {
 		return err
 	}
 	for i := range found.Found {
-		l.bind(path.Join(f.Root, found.Found[i].HostPath), path.Join(toolDir, found.Found[i].Name))
+		if _, err := l.bind(f, found.Found[i].HostPath, path.Join(toolDir, found.Found[i].Name)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -215,15 +239,17 @@ func (l *lookup) tools(f *preset.Files) error {
 // toolDir has the programs of a directory that is appended to PATH be found in one that every image searches. What the image has by
 // their names stays, as if its directories came first.
 func (l *lookup) toolDir(d *preset.Directory) error {
-	below := func(m device.Mount) bool {
-		return d.Path == m.ContainerPath || strings.HasPrefix(d.Path, m.ContainerPath+"/")
-	}
-	i := slices.IndexFunc(l.edits.Mounts, below)
+	i := slices.IndexFunc(l.mounted, func(m device.Mount) bool { return below(d.Path, m.ContainerPath) })
 	if i < 0 {
 		return errors.New("is below no mount of a preset, so its programs are not known: mount the directory, or name them as tools")
 	}
-	m := l.edits.Mounts[i]
+	m := l.mounted[i]
 	hostDir := path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath))
+	if l.isOwn(m.ContainerPath) {
+		if err := l.mayLook(hostDir); err != nil {
+			return err
+		}
+	}
 	names, err := l.host.ReadDir(hostDir)
 	if err != nil {
 		return err
@@ -242,15 +268,17 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	return nil
 }
 
-// bind mounts a file of the node, unless there is another in its place already.
-func (l *lookup) bind(hostPath, containerPath string) bool {
-	if slices.ContainsFunc(l.edits.Mounts, func(m device.Mount) bool { return m.ContainerPath == containerPath }) {
-		return false
+// bind mounts a file that was found below the root of a preset's files, unless there is another in its place already.
+func (l *lookup) bind(f *preset.Files, found, containerPath string) (bool, error) {
+	if slices.ContainsFunc(l.mounted, func(m device.Mount) bool { return m.ContainerPath == containerPath }) {
+		return false, nil
 	}
-	l.edits.Mounts = append(l.edits.Mounts, device.Mount{
-		HostPath: path.Join("/", hostPath), ContainerPath: containerPath, ReadOnly: true, Alone: true,
-	})
-	return true
+	m := device.Mount{HostPath: path.Join("/", f.Root, found), ContainerPath: containerPath, ReadOnly: true, Alone: true}
+	if f.From.Namespace != "" {
+		return true, l.copy(m)
+	}
+	l.add(m)
+	return true, nil
 }
 
 func unmet(missing []hostlib.Missing, optional bool) error {
@@ -272,7 +300,7 @@ func (l *lookup) hooks(r *preset.Request) {
 			dirs = append(dirs, dir)
 		}
 	}
-	if slices.ContainsFunc(l.edits.Mounts, func(m device.Mount) bool { return path.Dir(m.ContainerPath) == libraryDir }) {
+	if slices.ContainsFunc(l.mounted, func(m device.Mount) bool { return path.Dir(m.ContainerPath) == libraryDir }) {
 		add(libraryDir)
 	}
 	for _, d := range r.LibraryDirs {

@@ -13,11 +13,15 @@ type PresetHost struct {
 	Root string
 	// Hook stands for fettle-hook, whose name on a node has the version of the plugin in it.
 	Hook string
+	// AllowedHostPaths are the directories below which a DevicePreset may name files.
+	AllowedHostPaths []AllowedHostPath
 }
 
-// Edits are those that the plugin would make of what presets give to a request. On an error they lack what it is about.
+// Edits are those that the plugin would make of what presets give to a request. On an error they lack what it is about. Of what the claim
+// alone would have they show what it is made of.
 func (h PresetHost) Edits(r preset.Request) (device.Edits, error) {
-	files := presetFiles{root: h.Root, hook: func() (string, error) { return h.Hook, nil }}
-	made, err := files.realise(r)
+	files := presetFiles{root: h.Root, hook: func() (string, error) { return h.Hook, nil }, allowed: h.AllowedHostPaths, scratch: true}
+	made, err := files.realise("", r)
+	made.Edits.Mounts = append(made.Edits.Mounts, made.Own.Mounts...)
 	return made.Edits, err
 }

@@ -42,7 +42,7 @@ type presets struct {
 	// namespace is the driver's, where the ConfigMaps of cluster-wide presets are.
 	namespace string
 	// realise looks up on the node what was decided.
-	realise func(preset.Request) (engine.Preset, error)
+	realise func(claim string, r preset.Request) (engine.Preset, error)
 	// tell says on a claim what of presets was refused or overridden. It must not block.
 	tell func(c *resourceapi.ResourceClaim, eventType, reason, note string)
 
@@ -58,9 +58,10 @@ const (
 )
 
 func (p *Plugin) newPresets() *presets {
-	files := &presetFiles{root: p.config.HostRoot}
+	config := p.config.File.Presets
+	files := &presetFiles{root: p.config.HostRoot, allowed: config.AllowedHostPaths, scratch: config.Scratch, mounts: p.mounts}
 	if p.config.HostRoot != "/" {
-		files.directories = p.config.File.Presets.HostDirectories
+		files.directories = config.HostDirectories
 	}
 	if p.hooks != nil {
 		files.hook = p.hooks.ready
@@ -114,7 +115,7 @@ func (p *presets) decide(
 	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim, given map[string]json.RawMessage,
 ) (map[string]engine.Preset, error) {
 	if given != nil {
-		return p.again(given)
+		return p.again(string(c.UID), given)
 	}
 	all, err := p.all(ctx, c.Namespace)
 	if err != nil || len(all) == 0 {
@@ -154,12 +155,12 @@ func (p *presets) take(c *resourceapi.ResourceClaim, resolution *preset.Resoluti
 		if overrides := r.Overrides(); len(overrides) > 0 {
 			p.tell(c, corev1.EventTypeNormal, reasonPresetOverridden, "request "+r.Request+": "+strings.Join(overrides, "; "))
 		}
-		given, err := p.realise(r)
+		given, err := p.realise(string(c.UID), r)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%w: request %s: %w", errPresetUnmet, r.Request, err))
 			continue
 		}
-		if !given.Edits.Empty() {
+		if !given.Edits.Empty() || !given.Own.Empty() {
 			out[r.Request] = given
 		}
 	}
@@ -167,14 +168,14 @@ func (p *presets) take(c *resourceapi.ResourceClaim, resolution *preset.Resoluti
 }
 
 // again looks up anew what was decided in an earlier boot.
-func (p *presets) again(given map[string]json.RawMessage) (map[string]engine.Preset, error) {
+func (p *presets) again(claim string, given map[string]json.RawMessage) (map[string]engine.Preset, error) {
 	out := map[string]engine.Preset{}
 	for request, raw := range given {
 		var r preset.Request
 		if err := json.Unmarshal(raw, &r); err != nil {
 			return nil, fmt.Errorf("presets of request %s, as recorded: %w", request, err)
 		}
-		add, err := p.realise(r)
+		add, err := p.realise(claim, r)
 		if err != nil {
 			return nil, fmt.Errorf("%w: request %s: %w", errPresetUnmet, request, err)
 		}

@@ -164,7 +164,8 @@ func TestPresetEdits(t *testing.T) {
 	w.file("opt/v1/bin/debug", nil, 0o755)
 	w.file("opt/v1/bin/readme", nil, 0o644)
 	must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
-	given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0"), result("other", device.KindGPU, "gpu1")))
+	c := claimOfClass("u1", result("main", device.KindGPU, "gpu0"), result("other", device.KindGPU, "gpu1"))
+	given := w.gives(c)
 	edits := func(version string) device.Edits {
 		return device.Edits{
 			Env: []string{"CUDA_CACHE_MAXSIZE=4294967296"},
@@ -193,7 +194,7 @@ func TestPresetEdits(t *testing.T) {
 	must(t, os.RemoveAll(filepath.Join(w.root, "run/driver/usr/lib64")))
 	w.file("run/driver/usr/lib64/libcuda.so.580.12", cuda, 0o644)
 	must(t, os.Symlink("libcuda.so.580.12", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
-	later, err := w.decide(t.Context(), nil, nil, map[string]json.RawMessage{"main": given["main"].Given})
+	later, err := w.decide(t.Context(), c, nil, map[string]json.RawMessage{"main": given["main"].Given})
 	must(t, err)
 	if diff := cmp.Diff(edits("580.12"), later["main"].Edits); diff != "" {
 		t.Errorf("with another driver (-want +got):\n%s", diff)

@@ -358,13 +358,12 @@ const (
 
 // PresetScratch is a directory of the claim's own.
 type PresetScratch struct {
-	// SizeLimit is the most that it holds, such as 512Mi. The node keeps to it by a tmpfs or a project quota, and refuses the claim
-	// where it has neither.
+	// SizeLimit is the most that it holds, such as 512Mi. What is written counts as memory of the pod that writes it.
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",message="must be a quantity above 0, such as 512Mi"
 	SizeLimit string `json:"sizeLimit"`
-	// Medium is Memory for a tmpfs, which counts as memory of the node, or Disk. Unset: Disk.
-	// +kubebuilder:validation:Enum=Memory;Disk
+	// Medium is Memory, a tmpfs, for which the chart's presets.scratch must be on. Unset: Memory.
+	// +kubebuilder:validation:Enum=Memory
 	// +optional
 	Medium ScratchMedium `json:"medium,omitempty"`
 }
@@ -372,11 +371,8 @@ type PresetScratch struct {
 // ScratchMedium is what a scratch directory is kept on.
 type ScratchMedium string
 
-// The media.
-const (
-	ScratchMemory ScratchMedium = "Memory"
-	ScratchDisk   ScratchMedium = "Disk"
-)
+// ScratchMemory is memory of the node, and the only medium.
+const ScratchMemory ScratchMedium = "Memory"
 
 // PresetFiles are files of the node that are found by their names.
 type PresetFiles struct {

@@ -361,9 +361,9 @@ func (s *PresetScratch) validate(path *field.Path) field.ErrorList {
 		faults = append(faults, field.Invalid(path.Child("sizeLimit"), s.SizeLimit, "must be a quantity above 0, such as 512Mi"))
 	}
 	switch s.Medium {
-	case "", ScratchMemory, ScratchDisk:
+	case "", ScratchMemory:
 	default:
-		faults = append(faults, field.NotSupported(path.Child("medium"), s.Medium, []ScratchMedium{ScratchDisk, ScratchMemory}))
+		faults = append(faults, field.NotSupported(path.Child("medium"), s.Medium, []ScratchMedium{ScratchMemory}))
 	}
 	return faults
 }

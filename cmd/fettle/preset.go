@@ -54,6 +54,7 @@ type explainFlags struct {
 	*cluster
 	claims, pods, presets, slices list
 	root, driverNamespace         string
+	allowed                       list
 }
 
 func runPresetExplain(ctx context.Context, args []string, stdout, _ io.Writer) error {
@@ -64,6 +65,7 @@ func runPresetExplain(ctx context.Context, args []string, stdout, _ io.Writer) e
 	flags.Var(&f.presets, "presets", "`file` with presets, or directory of such; may be repeated")
 	flags.Var(&f.slices, "slices", "`file` with the node's ResourceSlices; may be repeated")
 	flags.StringVar(&f.root, "root", "", "`directory` of a host, to show what presets make of it")
+	flags.Var(&f.allowed, "allowed-host-path", "`directory` of the host below which DevicePresets may name files; may be repeated")
 	flags.StringVar(&f.driverNamespace, "driver-namespace", "fettle-system",
 		"`namespace` of the driver, with the ConfigMaps of cluster-wide presets")
 	format := flags.String("o", "text", "output `format`: text, json or yaml")
@@ -114,7 +116,11 @@ func (f *explainFlags) explain(ctx context.Context, operands []string) (explain.
 	}
 	s.objects.DriverNamespace = f.driverNamespace
 	if f.root != "" {
-		s.objects.Edits = kubeletplugin.PresetHost{Root: f.root, Hook: "fettle-hook"}.Edits
+		host := kubeletplugin.PresetHost{Root: f.root, Hook: "fettle-hook"}
+		for _, dir := range f.allowed {
+			host.AllowedHostPaths = append(host.AllowedHostPaths, kubeletplugin.AllowedHostPath{Path: dir, Writable: true})
+		}
+		s.objects.Edits = host.Edits
 	}
 	explanation, err := explain.Explain(ctx, s.objects, s.wanted)
 	return explanation, errors.Join(err, s.unread())

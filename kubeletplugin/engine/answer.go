@@ -76,7 +76,7 @@ func (e *Engine) sameAnswer(old, planned *record.Record) bool {
 		if was.CDIDevice != is.CDIDevice && (was.CDIDevice == "" || own(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
 			return false // of another version of Fettle, and its file is gone
 		}
-		if was.Preset != nil && (is.Preset == nil || was.Preset.CDIDevice != is.Preset.CDIDevice) {
+		if was.Preset != nil && (is.Preset == nil || was.Preset.CDIDevice != is.Preset.CDIDevice || was.Preset.OwnDevice != is.Preset.OwnDevice) {
 			return false
 		}
 	}

@@ -83,6 +83,11 @@ func (w *world) inOrder(s story) error {
 			errs = append(errs, w.loadedFor("", d))
 		}
 	}
+	for uid := range presetClaims() {
+		if !slices.Contains(uids, uid) {
+			errs = append(errs, w.loadedFor("", mountOf(uid)))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -130,7 +135,11 @@ func (w *world) effective(r *record.Record) error {
 			errs = append(errs, w.loadedFor(r.UID, r.Devices[i].Name))
 		}
 	}
-	if _, wanted := presetClaims()[r.UID]; wanted != (presetOf(r) == "BOOT="+w.boot) {
+	_, wanted := presetClaims()[r.UID]
+	if wanted {
+		errs = append(errs, w.loadedFor(r.UID, mountOf(r.UID)))
+	}
+	if wanted != (presetOf(r) == "BOOT="+w.boot) {
 		errs = append(errs, fmt.Errorf("claim %s has of presets %q in boot %s", r.UID, presetOf(r), w.boot))
 	}
 	for _, promised := range shared(r) {

@@ -112,7 +112,7 @@ func (w *world) start(boot string) error {
 	w.engine = New(Config{
 		Node: crashNode, HostRoot: w.path("host"), BootID: boot, Store: store, Specs: specs,
 		Kinds:   step.Kinds{hostdir.StepKind: w.lending(), cdi.StepKind: specs.Kind(), loadKind: w.loading()},
-		Effects: loads, Remains: loadsOf, Presets: w.presets,
+		Effects: loads, Remains: remains, Presets: w.presets,
 		Machine: func() Machine { return crashDevices() }, Claim: w.claim, KubeletState: w.path("kubelet_state"),
 		Uptime: func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})
@@ -164,8 +164,25 @@ func loadsOf(_ context.Context, uid string, dev device.Device) ([]step.Step, err
 	if dev.Region == nil {
 		return nil, nil
 	}
-	raw, err := json.Marshal(load{Region: dev.Name, Claim: uid})
-	return []step.Step{{Kind: loadKind, Target: dev.Name, Params: raw}}, err
+	return loadOf(uid, dev.Name)
+}
+
+func loadOf(uid, name string) ([]step.Step, error) {
+	raw, err := json.Marshal(load{Region: name, Claim: uid})
+	return []step.Step{{Kind: loadKind, Target: name, Params: raw}}, err
+}
+
+// mountOf is what presets mount for a claim. It is an effect as a loaded region: gone with the power, and not with the process.
+func mountOf(uid string) string { return "mount-" + uid }
+
+// remains are all steps that a claim may have had for a device.
+func remains(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
+	steps, err := loadsOf(ctx, uid, dev)
+	if _, given := presetClaims()[uid]; err != nil || !given {
+		return steps, err
+	}
+	mount, err := loadOf(uid, mountOf(uid))
+	return append(steps, mount...), err
 }
 
 // loading is a step on hardware: what it did outlives the process, is never on the disk, and is gone with the power. A region that another
@@ -315,7 +332,11 @@ func (w *world) presets(
 	if request == "" || decision == nil {
 		return nil, nil
 	}
-	return map[string]Preset{request: {Given: decision, Edits: device.Edits{Env: []string{"BOOT=" + w.boot}}}}, nil
+	mount, err := loadOf(c.Name, mountOf(c.Name))
+	return map[string]Preset{request: {
+		Given: decision, Edits: device.Edits{Env: []string{"BOOT=" + w.boot}},
+		Own: device.Edits{Mounts: []device.Mount{{HostPath: "/" + mountOf(c.Name), ContainerPath: "/own"}}}, Steps: mount,
+	}}, err
 }
 
 // crashClaims are the claims of the script. A claim's UID is its name.

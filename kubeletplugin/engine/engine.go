@@ -67,7 +67,10 @@ type Config struct {
 
 // Preset is what presets add for one request.
 type Preset struct {
-	Edits device.Edits
+	// Edits are those that other claims may have as well, Own those that only this one has.
+	Edits, Own device.Edits
+	// Steps are what Own needs.
+	Steps []step.Step
 	// Given is the decision that the edits are from.
 	Given json.RawMessage
 }

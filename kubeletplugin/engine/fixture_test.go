@@ -281,11 +281,10 @@ func (s *site) isWhole(r *record.Record) {
 		s.t.Errorf("claim %s is answered in phase %s", r.UID, r.Phase)
 	}
 	for i := range r.Devices {
-		if !s.defined(r.UID, r.Devices[i].CDIDevice) {
-			s.t.Errorf("kubelet is told of %s, which is not there", r.Devices[i].CDIDevice)
-		}
-		if preset := r.Devices[i].Preset; preset != nil && !s.defined(r.UID, preset.CDIDevice) {
-			s.t.Errorf("kubelet is told of the preset %s, which is not there", preset.CDIDevice)
+		for _, name := range r.Devices[i].CDIDevices() {
+			if !s.defined(r.UID, name) {
+				s.t.Errorf("kubelet is told of %s, which is not there", name)
+			}
 		}
 	}
 }

@@ -31,9 +31,15 @@ type plan struct {
 	record *record.Record
 	// specs are the specs of devices as they are, and of presets, which other claims may use, too.
 	specs []cdi.Spec
-	// owned are edits that only this claim has, of the record's devices ownedAt.
-	owned   []device.Edits
-	ownedAt []int
+	// owned are edits that only this claim has; named is told the name of the CDI device for each.
+	owned []device.Edits
+	named []func(name string)
+	// steps are what presets need.
+	steps []step.Step
+}
+
+func (p *plan) own(edits device.Edits, named func(name string)) {
+	p.owned, p.named = append(p.owned, edits), append(p.named, named)
 }
 
 // plan decides everything and changes nothing. A step of the claim's earlier record stays as it was recorded: it remembers what was
@@ -54,10 +60,10 @@ func (e *Engine) plan(ctx context.Context, in asked, old *record.Record) (plan, 
 	if err := e.presets(ctx, &p, in, old); err != nil {
 		return plan{}, err
 	}
-	if err := e.effects(ctx, r, c, a, old); err != nil {
+	if err := e.effects(ctx, &p, c, a, old); err != nil {
 		return plan{}, err
 	}
-	if err := write(r, p.owned, p.ownedAt); err != nil {
+	if err := p.write(); err != nil {
 		return plan{}, err
 	}
 	r.Phase = record.Prepared
@@ -93,7 +99,8 @@ func (e *Engine) planDevice(p *plan, in asked, result *claim.Result, old *record
 		return err
 	}
 	if !common {
-		p.owned, p.ownedAt = append(p.owned, edits), append(p.ownedAt, len(r.Devices))
+		i := len(r.Devices)
+		p.own(edits, func(name string) { r.Devices[i].CDIDevice = name })
 	}
 	r.Devices = append(r.Devices, d)
 	if lends(result) {
@@ -141,8 +148,9 @@ func (e *Engine) mayUse(c *resourceapi.ResourceClaim, result *claim.Result, dev 
 // effects adds what the devices need beside their edits. Within a boot that is decided once: an object that was changed since is the
 // next claim's affair.
 func (e *Engine) effects(
-	ctx context.Context, r *record.Record, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record,
+	ctx context.Context, p *plan, c *resourceapi.ResourceClaim, a claim.Allocation, old *record.Record,
 ) error {
+	r := p.record
 	if old != nil && old.BootID == e.BootID {
 		for i := range old.Steps {
 			if kind := old.Steps[i].Kind; kind != hostdir.StepKind && kind != cdi.StepKind {
@@ -151,16 +159,21 @@ func (e *Engine) effects(
 		}
 		return nil
 	}
-	if e.Effects == nil {
-		return nil
+	var steps []step.Step
+	if e.Effects != nil {
+		var err error
+		machine := e.Machine()
+		find := func(result *claim.Result) (device.Device, bool) { return machine.Find(result.Kind, result.Device) }
+		if steps, err = e.Effects(ctx, c, a, find); err != nil {
+			return err
+		}
 	}
-	machine := e.Machine()
-	steps, err := e.Effects(ctx, c, a, func(result *claim.Result) (device.Device, bool) { return machine.Find(result.Kind, result.Device) })
-	if err != nil {
-		return err
-	}
-	for _, s := range steps {
+	for _, s := range append(steps, p.steps...) {
+		if contains(r.Steps, s) {
+			continue // requests of a claim may have the same
+		}
 		if before, ok := recorded(old, s); ok {
+			var err error
 			if s, err = e.Kinds.Renew(before, s); err != nil {
 				return err
 			}
@@ -171,19 +184,19 @@ func (e *Engine) effects(
 }
 
 // write adds the step that writes the claim's own specs. It is the last, so that a container finds everything else in place.
-func write(r *record.Record, owned []device.Edits, at []int) error {
-	if len(owned) == 0 {
+func (p *plan) write() error {
+	if len(p.owned) == 0 {
 		return nil
 	}
-	spec, names, err := cdi.OfClaim(r.UID, owned)
+	spec, names, err := cdi.OfClaim(p.record.UID, p.owned)
 	if err != nil {
 		return err
 	}
-	for i, index := range at {
-		r.Devices[index].CDIDevice = names[i]
+	for i, named := range p.named {
+		named(names[i])
 	}
 	s, err := cdi.Step(spec)
-	add(r, s)
+	add(p.record, s)
 	return err
 }
 
@@ -257,7 +270,9 @@ func (e *Engine) rebuild(op *operation) (*record.Record, error) {
 			return nil, err
 		}
 		for _, s := range steps {
-			add(r, s)
+			if !contains(r.Steps, s) {
+				add(r, s)
+			}
 		}
 	}
 	return r, e.Store.Create(r)

@@ -37,16 +37,32 @@ func (e *Engine) presets(ctx context.Context, p *plan, in asked, old *record.Rec
 			continue
 		}
 		delete(given, base) // its other devices would only repeat it
-		spec, err := cdi.Common(add.Edits)
-		if err != nil {
+		if err := p.give(&r.Devices[i], &record.Preset{Edits: add.Edits, Own: add.Own, Given: add.Given}); err != nil {
 			return fmt.Errorf("presets for request %s: %w", base, err)
 		}
-		r.Devices[i].Preset = &record.Preset{CDIDevice: spec.Device, Edits: add.Edits, Given: add.Given}
-		p.specs = append(p.specs, spec)
+		p.steps = append(p.steps, add.Steps...)
 	}
 	if len(given) > 0 {
 		return fmt.Errorf("presets were resolved for requests %v, of which the claim has no device", slices.Sorted(maps.Keys(given)))
 	}
+	return nil
+}
+
+// give adds a preset to a device. What other claims may have, too, is a spec of its own.
+func (p *plan) give(d *record.Device, added *record.Preset) error {
+	d.Preset = added
+	if !added.Own.Empty() {
+		p.own(added.Own, func(name string) { added.OwnDevice = name })
+	}
+	if added.Edits.Empty() {
+		return nil
+	}
+	spec, err := cdi.Common(added.Edits)
+	if err != nil {
+		return err
+	}
+	added.CDIDevice = spec.Device
+	p.specs = append(p.specs, spec)
 	return nil
 }
 
@@ -71,16 +87,14 @@ func (e *Engine) keepPresets(p *plan, old *record.Record) error {
 		if preset == nil {
 			continue
 		}
-		spec, err := cdi.Common(preset.Edits)
-		if err != nil {
+		specs := len(p.specs)
+		kept := &record.Preset{Edits: preset.Edits, Own: preset.Own, Given: preset.Given}
+		if err := p.give(&p.record.Devices[i], kept); err != nil {
 			return fmt.Errorf("presets for request %s: %w", old.Devices[i].Request, err)
 		}
-		p.record.Devices[i].Preset = preset
-		if spec.Device != preset.CDIDevice && e.Specs.Has(preset.CDIDevice) {
-			continue
+		if preset.CDIDevice != "" && kept.CDIDevice != preset.CDIDevice && e.Specs.Has(preset.CDIDevice) {
+			kept.CDIDevice, p.specs = preset.CDIDevice, p.specs[:specs]
 		}
-		p.record.Devices[i].Preset = &record.Preset{CDIDevice: spec.Device, Edits: preset.Edits, Given: preset.Given}
-		p.specs = append(p.specs, spec)
 	}
 	return nil
 }
@@ -99,7 +113,7 @@ func shared(r *record.Record) []promise {
 		if d.CDIDevice != "" && !own(d.CDIDevice) {
 			out = append(out, promise{d.CDIDevice, &d.Edits})
 		}
-		if d.Preset != nil {
+		if d.Preset != nil && d.Preset.CDIDevice != "" {
 			out = append(out, promise{d.Preset.CDIDevice, &d.Preset.Edits})
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 // nowhere is a request that no claim has.
@@ -175,4 +176,45 @@ func TestPresetFails(t *testing.T) {
 	}
 	s.setPreset("gpu0", "value")
 	s.prepare(c)
+}
+
+// TestPresetOwn: what presets give to one claim alone is in the claim's own spec, after what it needs was done, and goes with the claim.
+func TestPresetOwn(t *testing.T) {
+	l := &lab{}
+	s := newSite(t).effectsOf(l)
+	s.setPreset("gpu0", "value")
+	given := s.decisions.give["gpu0"]
+	given.Own = device.Edits{Mounts: []device.Mount{{HostPath: "/mounts/u1", ContainerPath: "/own"}}}
+	given.Steps = []step.Step{effect("mount"), effect("mount")} // two requests may have the same
+	s.decisions.give["gpu0"] = given
+	c := allocated("u1", aGPU("gpu0"))
+	r := s.prepare(c)
+	l.did(t, "apply mount")
+	preset := r.Devices[0].Preset
+	if len(r.Steps) != 2 || r.Steps[1].Kind != cdi.StepKind || !own(preset.OwnDevice) || own(preset.CDIDevice) || own(r.Devices[0].CDIDevice) {
+		t.Fatalf("steps %v for device %+v with %+v", r.Steps, r.Devices[0], preset)
+	}
+	s = s.restart().effectsOf(l)
+	must(t, os.RemoveAll(s.cdiDir()))
+	if diff := cmp.Diff(r.Devices, s.prepare(c).Devices); diff != "" {
+		t.Errorf("asked again (-first +then):\n%s", diff)
+	}
+	l.did(t, "verify mount")
+	if files, err := s.Specs.Files(); err != nil || len(files) != 3 {
+		t.Errorf("specs %v, %v: want that of the device, of the preset and of the claim", files, err)
+	}
+	s.unprepare("u1")
+	l.did(t, "undo mount")
+
+	given.Edits = device.Edits{}
+	s.decisions.give["gpu0"] = given
+	r = s.prepare(c)
+	if preset := r.Devices[0].Preset; preset.CDIDevice != "" || !own(preset.OwnDevice) {
+		t.Errorf("with nothing that others could have: %+v", preset)
+	}
+	l.did(t, "apply mount")
+	s = s.reboot().effectsOf(l)
+	s.put(c)
+	s.prepare(c) // its decision finds other files, and no mount, then
+	l.did(t, "undo mount")
 }

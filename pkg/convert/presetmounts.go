@@ -105,10 +105,6 @@ func (p *presetConversion) hostPath(m *corev1.VolumeMount, source *corev1.HostPa
 
 // emptyDir becomes a scratch directory, which has to have an end.
 func (p *presetConversion) emptyDir(m *corev1.VolumeMount, source *corev1.EmptyDirVolumeSource, times int, at string) {
-	var medium v1alpha1.ScratchMedium
-	if source.Medium == corev1.StorageMediumMemory {
-		medium = v1alpha1.ScratchMemory
-	}
 	switch {
 	case source.SizeLimit == nil || source.SizeLimit.Sign() <= 0:
 		p.faultf("%s: an emptyDir becomes a scratch directory, which needs an end: give it a sizeLimit", at)
@@ -120,9 +116,12 @@ func (p *presetConversion) emptyDir(m *corev1.VolumeMount, source *corev1.EmptyD
 		p.faultf("%s: it is mounted twice, and a scratch directory is at one path: leave the volume in the pod", at)
 	default:
 		p.note("%s is a directory of the claim, not of the pod: containers share it that use the same claim", path.Clean(m.MountPath))
+		if source.Medium == corev1.StorageMediumDefault {
+			p.note("%s is in memory, which counts as the pod's: a preset has no directory with a limit on disk", path.Clean(m.MountPath))
+		}
 		p.rules.Mounts = append(p.rules.Mounts, v1alpha1.PresetMount{
 			ContainerPath: path.Clean(m.MountPath),
-			Scratch:       &v1alpha1.PresetScratch{SizeLimit: source.SizeLimit.String(), Medium: medium},
+			Scratch:       &v1alpha1.PresetScratch{SizeLimit: source.SizeLimit.String(), Medium: v1alpha1.ScratchMemory},
 		})
 	}
 }

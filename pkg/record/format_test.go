@@ -120,6 +120,10 @@ func TestFormatVersion3(t *testing.T) {
 			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296"},
 			Hooks: []device.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},
 		},
+		OwnDevice: "fettle.dev/claim=x99112233445566778899aabbccddeeff",
+		Own: device.Edits{Mounts: []device.Mount{{
+			HostPath: "/var/lib/fettle/mounts/0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11/0011223344556677", ContainerPath: "/opt/team",
+		}}},
 		Given: []byte(`{"request":"gpu","presets":[{"name":"nvidia","generation":3}]}`),
 	}
 	got, err := encode(r)

@@ -68,11 +68,23 @@ type Device struct {
 	Preset *Preset `json:"preset,omitempty"`
 }
 
+// CDIDevices are the qualified CDI devices that kubelet was told.
+func (d *Device) CDIDevices() []string {
+	all := []string{d.CDIDevice}
+	if d.Preset != nil {
+		all = append(all, d.Preset.CDIDevice, d.Preset.OwnDevice)
+	}
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
+}
+
 // Preset is what presets add to what the devices of a request are.
 type Preset struct {
-	// CDIDevice is as that of a Device.
-	CDIDevice string       `json:"cdiDevice"`
+	// CDIDevice is as that of a Device. Empty: there is nothing that other claims could have, too.
+	CDIDevice string       `json:"cdiDevice,omitempty"`
 	Edits     device.Edits `json:"edits"`
+	// OwnDevice and Own are the same of what only this claim has.
+	OwnDevice string       `json:"ownDevice,omitempty"`
+	Own       device.Edits `json:"own,omitzero"`
 	// Given is what was decided, in the words of who did. In a later boot it holds still, while files of the host may be others.
 	Given json.RawMessage `json:"given,omitempty"`
 }

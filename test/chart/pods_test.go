@@ -138,7 +138,15 @@ func TestHostMounts(t *testing.T) {
 			"/host/sys": "/sys rw", "/host/dev": "/dev ro", "/host/srv/fpga": "/srv/fpga ro HostToContainer",
 			"/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
 			"/host/mnt/disks": "/mnt/disks rw HostToContainer", "/host/srv": "/srv rw HostToContainer",
-			"/driver-root": "/run/nvidia/driver ro HostToContainer",
+			"/driver-root": "/run/nvidia/driver ro HostToContainer", "/var/lib/fettle": "/var/lib/fettle rw Bidirectional",
+			"/host/mnt/models": "/mnt/models ro HostToContainer", "/host/mnt/team": "/mnt/team rw HostToContainer",
+		}},
+		{"directory that is shared twice", []string{"--set=presets.allowedHostPaths[0].path=/opt"}, map[string]string{
+			"/host/sys": "/sys ro", "/host/dev": "/dev ro", "/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
+			"/var/lib/fettle": "/var/lib/fettle rw Bidirectional",
+		}},
+		{"unprivileged on demand", []string{"--set=presets.scratch=true,kubeletPlugin.privileged=false"}, map[string]string{
+			"/host/sys": "/sys ro", "/host/dev": "/dev ro", "/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
 		}},
 	}
 	proc := map[string]string{
@@ -158,15 +166,16 @@ func TestHostMounts(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			maps.Copy(test.want, base)
+			want := maps.Clone(base)
+			maps.Copy(want, test.want)
 			for _, dir := range []string{"/usr", "/opt"} { // presets.hostDirectories
-				test.want["/host"+dir] = dir + " ro HostToContainer"
+				want["/host"+dir] = dir + " ro HostToContainer"
 				if test.name == "machine" {
-					test.want["/host"+dir] = dir + " ro"
+					want["/host"+dir] = dir + " ro"
 				}
 			}
 			got := hostMounts(podOf(t, find(t, renderObjects(t, test.args...), "DaemonSet", "fettle-kubeletplugin")))
-			if diff := cmp.Diff(test.want, got); diff != "" {
+			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("host mounts (-want +got):\n%s", diff)
 			}
 		})

@@ -47,6 +47,8 @@ func TestRefusals(t *testing.T) {
 		{"a key for a certificate", []string{"--set=bitstreams.registries.caBundle=secret"}, "at '/bitstreams/registries/caBundle'"},
 		{"bad namespace of secrets", []string{"--set=bitstreams.pullSecretNamespaces={team-*}"}, "at '/bitstreams/pullSecretNamespaces/0'"},
 		{"bad namespace of ConfigMaps", []string{"--set=presets.configMapNamespaces={A}"}, "at '/presets/configMapNamespaces/0'"},
+		{"relative path for namespaces", []string{"--set=presets.allowedHostPaths[0].path=data"}, "at '/presets/allowedHostPaths/0/path'"},
+		{"path for namespaces without a name", []string{"--set=presets.allowedHostPaths={/data}"}, "at '/presets/allowedHostPaths/0'"},
 		{"bad digest", []string{"--set=controller.image.digest=sha256:12"}, "at '/controller/image/digest'"},
 		{"latest", []string{"--set=controller.image.tag=latest"}, `controller.image.tag is "latest"`},
 		{"latest for all", []string{"--set=image.tag=latest"}, `image.tag is "latest"`},

@@ -194,7 +194,7 @@ func TestEverything(t *testing.T) {
 	got := text(t, o, all)
 	for _, want := range []string{
 		"    env A=\"x\\ny\"\n", "    directory for libraries /opt/lib\n", "    directory for programs /opt/bin\n",
-		"    mount /scratch: a scratch directory of 1Gi on Disk\n",
+		"    mount /scratch: a scratch directory of 1Gi in memory\n",
 		"    mount /opt/x: /opt/late of the host, writable, optional, with what is mounted below it, also later\n" +
 			"      from ClusterDevicePreset late (generation 1); overrode ClusterDevicePreset early (generation 1)\n",
 		"    libraries libx.so.* of /run/driver, optional\n", "    programs smi of /\n", "    device node /dev/kfd, to read\n",

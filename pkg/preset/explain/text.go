@@ -148,7 +148,7 @@ func quoted(value string) string {
 
 func mounted(m *v1alpha1.PresetMount) string {
 	if m.Scratch != nil {
-		return fmt.Sprintf("a scratch directory of %s on %s", m.Scratch.SizeLimit, cmp.Or(m.Scratch.Medium, v1alpha1.ScratchDisk))
+		return fmt.Sprintf("a scratch directory of %s in memory", m.Scratch.SizeLimit)
 	}
 	return m.HostPath + " of the host" + when(m.ReadOnly != nil && !*m.ReadOnly, ", writable") + when(m.Optional, ", optional") +
 		when(m.Recursive, ", with what is mounted below it") + when(m.Propagation == v1alpha1.PropagationHostToContainer, ", also later")

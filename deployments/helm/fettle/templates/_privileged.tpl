@@ -12,6 +12,9 @@ adds its line here and nothing else. The reason is printed into the DaemonSet as
 - name: fpga-xrt
   enabled: {{ and .Values.fpga.programming (has "xrt" .Values.fpga.backends) }}
   reason: XRT's program opens /dev/xclmgmt*, which the device cgroup allows only to a privileged container
+- name: presets
+  enabled: {{ not (empty (include "fettle.presetMounts" .)) }}
+  reason: the plugin mounts for a claim what the node must see, and only a privileged container may have Bidirectional propagation
 {{- end }}
 
 {{/* Reasons of the features that are on, joined by "; "; empty if none. */}}

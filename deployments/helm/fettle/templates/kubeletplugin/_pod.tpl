@@ -38,11 +38,16 @@ fpgaRegions:
 {{- end }}
 artifacts:
   {{- toYaml .Values.artifacts | nindent 2 }}
-{{- with .Values.presets.hostDirectories }}
 presets:
   hostDirectories:
+    {{- toYaml .Values.presets.hostDirectories | nindent 4 }}
+  {{- with .Values.presets.allowedHostPaths }}
+  allowedHostPaths:
     {{- toYaml . | nindent 4 }}
-{{- end }}
+  {{- end }}
+  {{- if .Values.presets.scratch }}
+  scratch: true
+  {{- end }}
 {{- with .Values.health }}
 health:
   {{- toYaml . | nindent 2 }}
@@ -51,6 +56,32 @@ health:
 hostDevices:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* "true" if presets may have the plugin mount something for a claim, else empty. */}}
+{{- define "fettle.presetMounts" -}}
+{{- if or .Values.presets.allowedHostPaths .Values.presets.scratch -}}true{{- end -}}
+{{- end }}
+
+{{/*
+Directories of the nodes in which presets may name files, each once, as a YAML list of path and writable: those of administrators, and those
+that namespaces may have. What the plugin has anyway to lend it as a device is not among them.
+*/}}
+{{- define "fettle.presetDirectories" -}}
+{{- $seen := include "fettle.hostDirectories" . | fromYamlArray -}}
+{{- $directories := list -}}
+{{- range .Values.presets.allowedHostPaths -}}
+{{- if not (has .path $seen) -}}
+{{- $seen = append $seen .path -}}
+{{- $directories = append $directories (dict "path" .path "writable" (default false .writable)) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.presets.hostDirectories -}}
+{{- if not (has . $seen) -}}
+{{- $directories = append $directories (dict "path" . "writable" false) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $directories -}}
 {{- end }}
 
 {{/* "true" if FPGAs of a kind are programmed, else empty. */}}
@@ -90,6 +121,10 @@ nodeAffinity:
   mountPath: /var/run/cdi
 - name: state
   mountPath: /var/lib/fettle
+  {{- if and (include "fettle.presetMounts" .) (include "fettle.privileged" .) }}
+  # What the plugin mounts there for a claim is what a container gets.
+  mountPropagation: Bidirectional
+  {{- end }}
 {{- if .Values.kubeletPlugin.collectClaims }}
 - name: kubelet
   mountPath: /kubelet
@@ -130,14 +165,11 @@ nodeAffinity:
   readOnly: true
   mountPropagation: {{ .Values.kubeletPlugin.mountPropagation }}
 {{- end }}
-{{- $shared := include "fettle.hostDirectories" . | fromYamlArray }}
-{{- range $i, $dir := .Values.presets.hostDirectories }}
-{{- if not (has $dir $shared) }}
+{{- range $i, $dir := include "fettle.presetDirectories" . | fromYamlArray }}
 - name: preset-dir-{{ $i }}
-  mountPath: /host{{ $dir }}
-  readOnly: true
+  mountPath: /host{{ $dir.path }}
+  readOnly: {{ not $dir.writable }}
   mountPropagation: {{ $.Values.kubeletPlugin.mountPropagation }}
-{{- end }}
 {{- end }}
 {{- range $i, $dir := .Values.fpga.stores }}
 - name: bitstreams-{{ $i }}
@@ -208,15 +240,12 @@ proc, which are then made.
     path: {{ $dir }}
     type: DirectoryOrCreate
 {{- end }}
-{{- $shared := include "fettle.hostDirectories" . | fromYamlArray }}
-{{- range $i, $dir := .Values.presets.hostDirectories }}
-{{- if not (has $dir $shared) }}
+{{- range $i, $dir := include "fettle.presetDirectories" . | fromYamlArray }}
 {{- /* As those: the host's own, which is where a CDI mount's source is looked up. */}}
 - name: preset-dir-{{ $i }}
   hostPath:
-    path: {{ $dir }}
+    path: {{ $dir.path }}
     type: DirectoryOrCreate
-{{- end }}
 {{- end }}
 {{- if include "fettle.programs" (dict "root" $ "kind" "fpga_manager") }}
 - name: firmware

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/preset"
+)
+
+// allowedFor finds the innermost of the directories that an administrator allowed in which a path of a DevicePreset is.
+func (f *presetFiles) allowedFor(name string, readOnly bool) (*hostmount.Copy, error) {
+	var best AllowedHostPath
+	var all []string
+	for _, allowed := range f.allowed {
+		all = append(all, allowed.Path)
+		if below(name, allowed.Path) && len(allowed.Path) > len(best.Path) {
+			best = allowed
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return nil, fmt.Errorf("%s %w, of which there are none: ask an administrator for a ClusterDevicePreset", name, hostmount.ErrOutside)
+	case best.Path == "":
+		return nil, fmt.Errorf("%s %w (%s): use one below, or ask an administrator for a ClusterDevicePreset",
+			name, hostmount.ErrOutside, strings.Join(all, ", "))
+	case !readOnly && !best.Writable:
+		return nil, fmt.Errorf("%s is below %s, which the driver's allowedHostPaths have for reading: leave out readOnly: false", name, best.Path)
+	}
+	return &hostmount.Copy{Below: best.Path, Path: path.Join(".", strings.TrimPrefix(name, best.Path)), ReadOnly: readOnly}, nil
+}
+
+// mayLook says whether a DevicePreset may look for files below a directory of the host.
+func (l *lookup) mayLook(name string) error {
+	c, err := l.files.allowedFor(name, true)
+	if err != nil {
+		return err
+	}
+	directory, err := l.files.looker().Look(c)
+	if err == nil && !directory {
+		err = fmt.Errorf("%s is no directory", name)
+	}
+	return err
+}
+
+// looker opens paths as whoever makes the mounts does.
+func (f *presetFiles) looker() *hostmount.Dir {
+	if f.mounts != nil {
+		return f.mounts
+	}
+	return hostmount.In("", f.root)
+}
+
+// ownMount gives the claim a copy of what a DevicePreset names.
+func (l *lookup) ownMount(m *preset.Mount) error {
+	err := l.copy(device.Mount{
+		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly, Alone: !m.Recursive,
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && m.Optional:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
+	}
+	return err
+}
+
+// copy mounts something of the host by a copy that only the claim has: the path that the runtime is told of leads nowhere else, whoever
+// may write where the files are.
+func (l *lookup) copy(m device.Mount) error {
+	c, err := l.files.allowedFor(m.HostPath, m.ReadOnly)
+	if err != nil {
+		return err
+	}
+	if _, err := l.files.looker().Look(c); err != nil {
+		return err
+	}
+	c.Recursive = !m.Alone
+	return l.mine(m, hostmount.Mount{Copy: c})
+}
+
+// scratch gives the claim memory. Its requests that are given the same have the same.
+func (l *lookup) scratch(m *preset.Mount) error {
+	if !l.files.scratch {
+		return errors.New("this driver gives no scratch directories: set the chart's presets.scratch, or use an emptyDir")
+	}
+	size, err := resource.ParseQuantity(m.Scratch.SizeLimit)
+	if err != nil {
+		return fmt.Errorf("sizeLimit: %w", err)
+	}
+	return l.mine(device.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath}, hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}})
+}
+
+// isOwn says whether what is mounted at a path of the container is the claim's own.
+func (l *lookup) isOwn(containerPath string) bool {
+	return slices.ContainsFunc(l.own.Mounts, func(m device.Mount) bool { return m.ContainerPath == containerPath })
+}
+
+// mine adds a mount that only the claim has.
+func (l *lookup) mine(of device.Mount, m hostmount.Mount) error {
+	l.mounted = append(l.mounted, of)
+	if l.files.mounts == nil {
+		l.own.Mounts = append(l.own.Mounts, of)
+		return nil
+	}
+	key := ""
+	if m.Scratch != nil {
+		key = of.ContainerPath
+	}
+	at, s, err := l.files.mounts.Plan(l.claim, key, m)
+	if err != nil {
+		return err
+	}
+	of.HostPath = at
+	l.own.Mounts = append(l.own.Mounts, of)
+	l.steps = append(l.steps, s)
+	return nil
+}
