@@ -97,7 +97,7 @@ func (l *lookup) scratch(m *preset.Mount) error {
 	if err != nil {
 		return fmt.Errorf("sizeLimit: %w", err)
 	}
-	return l.mine(device.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath}, hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}})
+	return l.mine(device.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, Alone: true}, hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}})
 }
 
 // isOwn says whether what is mounted at a path of the container is the claim's own.

@@ -166,16 +166,21 @@ func staged(ctx context.Context, name, afu string, blank bool, namespaces ...str
 // create makes an object of ours that is gone after the spec.
 func create(ctx context.Context, resource, namespace string, object any) {
 	GinkgoHelper()
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	Expect(err).NotTo(HaveOccurred())
-	delete(content, "status")
-	made, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).
-		Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
+	made, err := tryCreate(ctx, resource, namespace, object)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) {
 		Expect(h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).
 			Delete(ctx, made.GetName(), metav1.DeleteOptions{})).To(Succeed())
 	})
+}
+
+func tryCreate(ctx context.Context, resource, namespace string, object any) (*unstructured.Unstructured, error) {
+	GinkgoHelper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	Expect(err).NotTo(HaveOccurred())
+	delete(content, "status")
+	return h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).
+		Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
 }
 
 // fpgaConfig is an FPGAConfig in JSON.

@@ -137,7 +137,10 @@ func hostDevices() []discover.HostDevice {
 func values() harness.Values {
 	return h.BaseValues().Merge(harness.Values{
 		"hostDevices": hostDevices(), "reconcileInterval": "2s",
-		"presets": harness.Values{"hostDirectories": []string{"/mnt/disks"}},
+		"presets": harness.Values{
+			"hostDirectories": []string{"/mnt/disks"}, "scratch": true,
+			"allowedHostPaths": []harness.Values{{"path": teamFiles}, {"path": teamFiles + "/own", "writable": true}},
+		},
 	})
 }
 
