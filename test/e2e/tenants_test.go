@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/harness"
 )
@@ -101,6 +104,7 @@ func newTenants(ctx context.Context) *tenants {
 	newTemplate(ctx, t.namespace, "solo", spec(request("disk", hostClass, where(onProduct("solo")))))
 	newTemplate(ctx, t.namespace, "placed", placedDisk())
 	newClaim(ctx, t.namespace, "shared", spec(request("gpu", gpuClass)))
+	presetForTenants(ctx, t.namespace)
 	t.add(ctx, "", "pair", withTemplate("pair"))
 	t.add(ctx, "", "first", withClaim("shared"))
 	t.add(ctx, "", "second", withClaim("shared"))
@@ -110,6 +114,20 @@ func newTenants(ctx context.Context) *tenants {
 		one.settle(ctx)
 	}
 	return t
+}
+
+// presetForTenants has who holds a GPU be given something of each sort that a preset may keep for one claim.
+func presetForTenants(ctx context.Context, namespace string) {
+	GinkgoHelper()
+	file := ofTeams("tenants/file")
+	Expect(os.MkdirAll(filepath.Dir(file), 0o755)).To(Succeed())
+	Expect(os.WriteFile(file, []byte("of the team\n"), 0o644)).To(Succeed())
+	preset := presetOfPods(namespace, "tenants",
+		v1alpha1.PresetMount{HostPath: teamFiles + "/tenants", ContainerPath: "/opt/team"},
+		v1alpha1.PresetMount{ContainerPath: "/opt/memory", Scratch: &v1alpha1.PresetScratch{SizeLimit: "1Mi"}})
+	preset.Spec.PodSelector = nil
+	preset.Spec.Env = []v1alpha1.PresetEnv{{Name: "OF_PRESET", Value: new("given")}}
+	create(ctx, "devicepresets", namespace, preset)
 }
 
 // named is one of the tenants.
@@ -207,6 +225,8 @@ func (t *tenant) right(ctx context.Context) {
 	}
 	if slices.ContainsFunc(t.devices, func(d device.Device) bool { return d.Kind == device.KindGPU }) {
 		hasExactly(ctx, t.pod, main, t.devices...)
+		Expect(inside(ctx, t.pod, main, `echo "$OF_PRESET"; cat /opt/team/file; echo > /opt/memory/file; stat -f -c %T /opt/memory`)).
+			To(Equal("given\nof the team\ntmpfs\n"))
 	} else {
 		Expect(inside(ctx, t.pod, main, listNodes)).To(BeEmpty())
 	}
@@ -275,6 +295,7 @@ func incidents(ctx context.Context) map[string]int {
 func eventuallyIdle(ctx context.Context) {
 	GinkgoHelper()
 	const script = `cd /var/lib/fettle && find claims owners damaged ! -type d
+		[ ! -d mounts ] || find mounts -mindepth 1; grep -o ' /var/lib/fettle/mounts/[^ ]*' /proc/self/mountinfo
 		find /var/run/cdi -name '*fettle.dev-claim*'; find /mnt/disks/ssd[012] -mindepth 1`
 	Expect(harness.Poll(ctx, "the end of all claims on "+gpuNode, reconciled, func(ctx context.Context) error {
 		out, err := h.OnNode(ctx, gpuNode, "sh", "-c", script)
