@@ -73,6 +73,8 @@ func (r *resolver) variable(name string, all []said, key at) {
 		if why := r.unsaid(s, key, own, set); why != "" {
 			if here {
 				r.left(s, key, name+": "+why)
+				// What was given before was maybe said to another request of the group, and is the value of this one too.
+				gives = gives || r.defaults(s, key) && own.state == literalNone
 			}
 			continue
 		}
@@ -98,6 +100,11 @@ func (r *resolver) left(s said, key at, message string) {
 	*list = append(*list, Refusal{
 		From: s.from, Claim: r.Claims[key.claim].Name, Request: key.request, Field: s.field, Message: message,
 	})
+}
+
+// defaults says whether a value is the default for a request, of which the pod is known.
+func (r *resolver) defaults(s said, key at) bool {
+	return s.mode == v1alpha1.EnvDefault && r.Claims[key.claim].Owned && r.Pod != nil
 }
 
 func joins(mode v1alpha1.EnvMode) bool {
@@ -136,7 +143,7 @@ func (r *resolver) unsaid(s said, key at, own literal, set bool) string {
 	switch s.mode {
 	case v1alpha1.EnvDefault:
 		switch {
-		case !r.Claims[key.claim].Owned || r.Pod == nil:
+		case !r.defaults(s, key):
 			return "mode default depends on the pod, and the claim is not of one pod alone: use a ResourceClaimTemplate, or mode set"
 		case set:
 			return "a preset before gave it a value"

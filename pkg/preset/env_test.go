@@ -218,6 +218,31 @@ func TestEnvOfTwoClaims(t *testing.T) {
 	}
 }
 
+// TestDefaultsOfTwoClaims: the first default counts for all that containers use together, so also for a container that has only the request
+// for which the second was meant.
+func TestDefaultsOfTwoClaims(t *testing.T) {
+	const forFPGA = "deviceSelector: {deviceClassNames: [fpga.fettle.dev]}\n"
+	both, one := container("main", "a", "b"), container("side", "b")
+	for _, test := range []struct {
+		name string
+		pod  *corev1.Pod
+		want []string
+	}{
+		{name: "nobody sets it", pod: pod(both, one), want: []string{"a/gpu=x", "b/card=x"}},
+		{name: "the one sets it", pod: pod(both, with(one, "A=2")), want: []string{"a/gpu=x"}},
+		{name: "the other sets it", pod: pod(with(both, "A=1"), one), want: []string{}},
+		{name: "a container each", pod: pod(container("main", "a"), one), want: []string{"a/gpu=x", "b/card=z"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := resolve(t, input(test.pod, ownInOrder(t, forGPU+"env: [{name: A, value: x, mode: default}]",
+				forFPGA+"env: [{name: A, value: z, mode: default}]"), claim("a", device("gpu", gpu)), claim("b", device("card", fpga))))
+			if diff := cmp.Diff(test.want, values(got, "A")); diff != "" {
+				t.Errorf("values (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestSearchPaths wants directories beside each other, never a variable.
 func TestSearchPaths(t *testing.T) {
 	got := resolve(t, input(pod(with(container("main", "a"), "PATH=/bin")), ownInOrder(t,

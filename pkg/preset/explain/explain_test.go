@@ -111,6 +111,8 @@ func TestTogether(t *testing.T) {
     presets, the later wins: ClusterDevicePreset of-b (generation 1)
     env LIST=a:b
       from ClusterDevicePreset of-a (generation 1), ClusterDevicePreset of-b (generation 1)
+    env OWN=x
+      from ClusterDevicePreset of-a (generation 1)
   not needed: request main, ClusterDevicePreset of-b (generation 1), spec.env[1]: OWN: a preset before gave it a value
   not for it: ClusterDevicePreset none (generation 1)
   not for it: ClusterDevicePreset of-a (generation 1)
