@@ -102,7 +102,9 @@ func wipeSpecs(ctx context.Context, t *tenants) {
 	GinkgoHelper()
 	before, err := h.Files(ctx, gpuNode, "/var/run/cdi")
 	Expect(err).NotTo(HaveOccurred())
-	own := slices.DeleteFunc(before, func(path string) bool { return !strings.Contains(path, "fettle.dev-claim") })
+	own := slices.DeleteFunc(before, func(path string) bool {
+		return !strings.Contains(path, "fettle.dev-claim") || !slices.ContainsFunc(t.all, func(one *tenant) bool { return one.hasFile(path) })
+	})
 	Expect(own).To(HaveLen(4), "a disk at a path of the claim's own, and three claims with mounts of their own")
 	_, err = h.OnNode(ctx, gpuNode, "sh", "-c", "find /var/run/cdi -mindepth 1 -delete")
 	Expect(err).NotTo(HaveOccurred())

@@ -20,6 +20,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -169,8 +170,11 @@ func create(ctx context.Context, resource, namespace string, object any) {
 	made, err := tryCreate(ctx, resource, namespace, object)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) {
-		Expect(h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).
-			Delete(ctx, made.GetName(), metav1.DeleteOptions{})).To(Succeed())
+		err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).
+			Delete(ctx, made.GetName(), metav1.DeleteOptions{})
+		if !apierrors.IsNotFound(err) { // The spec may have deleted it.
+			Expect(err).NotTo(HaveOccurred())
+		}
 	})
 }
 

@@ -20,8 +20,8 @@ import (
 // teamFiles is the directory of the nodes that namespaces may use; what is in its directory own they may write to.
 const teamFiles = "/mnt/disks/teams"
 
-// newPreset is a namespace's, for pods with its name as their label.
-func newPreset(ctx context.Context, namespace, name string, mounts ...v1alpha1.PresetMount) {
+// newPodPreset is a namespace's, for pods with its name as their label.
+func newPodPreset(ctx context.Context, namespace, name string, mounts ...v1alpha1.PresetMount) {
 	GinkgoHelper()
 	create(ctx, "devicepresets", namespace, presetOfPods(namespace, name, mounts...))
 }
@@ -77,11 +77,11 @@ func presetPaths(ctx SpecContext) {
 		Expect(err).To(MatchError(ContainSubstring("must be absolute, clean")), name)
 	}
 	say("what is not allowed, or leads out of what is, keeps the claim")
-	newPreset(ctx, ns, "outside",
+	newPodPreset(ctx, ns, "outside",
 		v1alpha1.PresetMount{HostPath: "/etc", ContainerPath: "/opt/a"},
 		v1alpha1.PresetMount{HostPath: "/var/lib/kubelet", ContainerPath: "/opt/b"},
 		v1alpha1.PresetMount{HostPath: teamFiles + "/models", ContainerPath: "/opt/c", ReadOnly: new(false)})
-	newPreset(ctx, ns, "linked",
+	newPodPreset(ctx, ns, "linked",
 		v1alpha1.PresetMount{HostPath: teamFiles + "/out", ContainerPath: "/opt/a"},
 		v1alpha1.PresetMount{HostPath: teamFiles + "/out/ssl", ContainerPath: "/opt/b"})
 	refused := []*corev1.Pod{
@@ -93,7 +93,7 @@ func presetPaths(ctx SpecContext) {
 	eventuallyUnmet(ctx, ns, "mount /opt/a: "+teamFiles+"/out: is a symbolic link", "mount /opt/b: "+teamFiles+"/out/ssl: is a symbolic link")
 
 	say("what is allowed is there, in pods of all kinds")
-	newPreset(ctx, ns, "inside",
+	newPodPreset(ctx, ns, "inside",
 		v1alpha1.PresetMount{HostPath: teamFiles + "/models", ContainerPath: "/opt/models"},
 		v1alpha1.PresetMount{HostPath: teamFiles + "/own/results", ContainerPath: "/opt/results", ReadOnly: new(false)},
 		v1alpha1.PresetMount{ContainerPath: "/opt/scratch", Scratch: &v1alpha1.PresetScratch{SizeLimit: "4Mi"}})

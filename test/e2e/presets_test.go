@@ -24,6 +24,7 @@ func presetsForPods() {
 	It("has a program find the node's library on glibc and on musl, whatever LD_LIBRARY_PATH says", presetLibraries)
 	It("gives namespaces the paths that they may use, and memory, and nothing else of the node", presetPaths)
 	It("keeps a claim whose preset the node cannot meet, says why, and prepares it once it can", presetsUnmet)
+	presetVariables()
 }
 
 // onGPUNode writes a file of the GPU node.
@@ -77,18 +78,33 @@ func presetsGive(ctx SpecContext) {
 	_, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterdevicepresets")).Patch(ctx, "e2e-gives", types.MergePatchType,
 		[]byte(`{"spec":{"env":[{"name":"CUDA_CACHE_MAXSIZE","value":"1"}],"tools":null,"mounts":null}}`), metav1.PatchOptions{})
 	Expect(err).NotTo(HaveOccurred())
-	inside(ctx, first, main, "kill 1")
-	Eventually(ctx, func(g Gomega) {
-		p, err := h.Kube.CoreV1().Pods(ns).Get(ctx, first.Name, metav1.GetOptions{})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(p.Status.ContainerStatuses[0].RestartCount).To(BeEquivalentTo(1))
-		g.Expect(p.Status.ContainerStatuses[0].Ready).To(BeTrue())
-	}).Should(Succeed())
+	restarted(ctx, first)
 	Expect(inside(ctx, first, main, look)).To(Equal(want))
 	second := newPod(ctx, ns, "second", withTemplate("gpu"), onNode(gpuNode), env)
 	running(ctx, second)
 	Expect(inside(ctx, second, main, `echo "$CUDA_CACHE_MAXSIZE|$OWN|$LIST"; ls /opt/data 2>&1 || true`)).To(
 		HavePrefix("1|of the pod|/of/pod\n"))
+}
+
+// restarted ends a pod's container and waits until it runs again.
+func restarted(ctx context.Context, p *corev1.Pod) {
+	GinkgoHelper()
+	status := func() (*corev1.Pod, *corev1.ContainerStatus, error) {
+		pod, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return pod, &pod.Status.ContainerStatuses[0], nil
+	}
+	pod, before, err := status()
+	Expect(err).NotTo(HaveOccurred())
+	Expect(h.KillContainer(ctx, pod.Spec.NodeName, before.ContainerID)).To(Succeed())
+	Eventually(ctx, func(g Gomega) {
+		_, now, err := status()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(now.RestartCount).To(Equal(before.RestartCount + 1))
+		g.Expect(now.Ready).To(BeTrue())
+	}).Should(Succeed())
 }
 
 func presetsUnmet(ctx SpecContext) {

@@ -18,6 +18,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/test/harness"
@@ -81,6 +83,9 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 		Expect(version.EmulationMajor+"."+version.EmulationMinor).To(Equal(h.Emulate), "the API is the older one")
 	}
 	placeAll(ctx)
+	_, err = h.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: configMapNamespace}},
+		metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
 	Expect(h.Install(ctx, values())).To(Succeed())
 }, NodeTimeout(15*time.Minute))
 
@@ -138,7 +143,7 @@ func values() harness.Values {
 	return h.BaseValues().Merge(harness.Values{
 		"hostDevices": hostDevices(), "reconcileInterval": "2s",
 		"presets": harness.Values{
-			"hostDirectories": []string{"/mnt/disks"}, "scratch": true,
+			"hostDirectories": []string{"/mnt/disks"}, "configMapNamespaces": []string{configMapNamespace}, "scratch": true,
 			"allowedHostPaths": []harness.Values{{"path": teamFiles}, {"path": teamFiles + "/own", "writable": true}},
 		},
 	})

@@ -175,6 +175,16 @@ func (t *tenant) settle(ctx context.Context) {
 	t.restarted(ctx)
 }
 
+// hasFile says whether a CDI file is of one of the pod's claims.
+func (t *tenant) hasFile(path string) bool {
+	for _, claim := range t.claims {
+		if strings.Contains(path, string(claim.UID)) {
+			return true
+		}
+	}
+	return false
+}
+
 // eventually waits until a container can be entered and has exactly some files of those that tell how it fares.
 func (t *tenant) eventually(ctx context.Context, files string) {
 	GinkgoHelper()
