@@ -249,18 +249,11 @@ func podsAsTheyCome(ctx SpecContext) {
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		}
 	}
-	readOnly := func(p *corev1.Pod) {
-		if p.Spec.Containers[0].SecurityContext == nil {
-			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{}
-		}
-		p.Spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem = new(true)
-	}
-	userNamespace := func(p *corev1.Pod) { p.Spec.HostUsers = new(false) }
 	pods := []*corev1.Pod{
 		newPod(ctx, ns, "user", withTemplate("gpu"), user),
-		newPod(ctx, ns, "read-only", withTemplate("gpu"), readOnly),
+		newPod(ctx, ns, "read-only", withTemplate("gpu"), readOnlyRoot),
 		newPod(ctx, ns, "userns", withTemplate("gpu"), userNamespace),
-		newPod(ctx, ns, "all-at-once", withTemplate("gpu"), user, readOnly, userNamespace),
+		newPod(ctx, ns, "all-at-once", withTemplate("gpu"), user, readOnlyRoot, userNamespace),
 	}
 	running(ctx, pods...)
 	for _, pod := range pods {
@@ -271,6 +264,16 @@ func podsAsTheyCome(ctx SpecContext) {
 	Expect(inside(ctx, pods[1], main, "touch /x 2>&1 || true")).To(ContainSubstring("Read-only"))
 	Expect(inside(ctx, pods[2], main, "id -u; cat /proc/self/uid_map")).To(MatchRegexp(`^0\n\s+0\s+[1-9]`))
 }
+
+func readOnlyRoot(p *corev1.Pod) {
+	c := &p.Spec.Containers[0]
+	if c.SecurityContext == nil {
+		c.SecurityContext = &corev1.SecurityContext{}
+	}
+	c.SecurityContext.ReadOnlyRootFilesystem = new(true)
+}
+
+func userNamespace(p *corev1.Pod) { p.Spec.HostUsers = new(false) }
 
 // eventuallyGone waits until a pod is no more.
 func eventuallyGone(ctx context.Context, pods ...*corev1.Pod) {

@@ -89,6 +89,11 @@ func loadImages(ctx context.Context, images ...builtImage) {
 	Expect(h.LoadImages(ctx, dir)).To(Succeed())
 }
 
+// put adds a file, in the place of one of its name.
+func (b *builtImage) put(f tarFile) {
+	b.files = append(slices.DeleteFunc(b.files, func(o tarFile) bool { return o.Name == f.Name }), f)
+}
+
 // build makes the image, of one layer.
 func (b *builtImage) build() v1.Image {
 	GinkgoHelper()

@@ -25,6 +25,7 @@ func presetsForPods() {
 	It("gives namespaces the paths that they may use, and memory, and nothing else of the node", presetPaths)
 	It("keeps a claim whose preset the node cannot meet, says why, and prepares it once it can", presetsUnmet)
 	presetVariables()
+	presetsOfHostileImages()
 }
 
 // onGPUNode writes a file of the GPU node.
