@@ -19,9 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/demo/internal/play"
+	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/test/harness"
@@ -156,6 +158,42 @@ func TestChartValues(t *testing.T) {
 	for _, d := range own.HostDevices {
 		if err := d.Validate(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestVendorFiles holds that what the presets of the scenarios name is on the nodes, where the plugin sees it.
+func TestVendorFiles(t *testing.T) {
+	root, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := harness.New(harness.Config{Root: root, State: t.TempDir()}, io.Discard)
+	if err := vendorFiles(h, "node1"); err != nil {
+		t.Fatal(err)
+	}
+	values, err := chartValues(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own struct {
+		Presets kubeletplugin.PresetsConfig `json:"presets"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(values, &own); err != nil {
+		t.Fatal(err)
+	}
+	var cluster v1alpha1.ClusterDevicePreset
+	if err := sigsyaml.UnmarshalStrict([]byte(read(t, "15-preset/preset.yaml")), &cluster); err != nil {
+		t.Fatal(err)
+	}
+	rules := cluster.Spec.PresetRules
+	names := []string{rules.Mounts[0].HostPath, rules.Tools[0].Directories[0] + "/" + rules.Tools[0].Names[0]}
+	for _, name := range names {
+		if !slices.ContainsFunc(own.Presets.HostDirectories, func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+			t.Errorf("%s is below none of %v of demo/values.yaml", name, own.Presets.HostDirectories)
+		}
+		if info, err := os.Stat(filepath.Join(h.MachineDir("node1"), name)); err != nil || info.Mode()&0o111 == 0 {
+			t.Errorf("%s of a node: %v, want a directory or a program", name, err)
 		}
 	}
 }

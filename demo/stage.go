@@ -62,6 +62,9 @@ func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, 
 		if err := h.Place(ctx, node, machine); err != nil {
 			return t, err
 		}
+		if err := vendorFiles(h, node); err != nil {
+			return t, err
+		}
 	}
 	fmt.Fprintln(stdout, "Installing the chart")
 	start = time.Now()
@@ -75,6 +78,20 @@ func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, 
 	nodes, err := h.Kubectl(ctx, "get", "acceleratornodes")
 	fmt.Fprintf(stdout, "\n%s\n", nodes)
 	return t, err
+}
+
+// vendorDir is where each node has what the scenario of presets gives, vendorSource where that is in the repository.
+const (
+	vendorDir    = "/mnt/disks/vendor"
+	vendorSource = "demo/15-preset/node"
+)
+
+// vendorFiles gives a node files beside its devices, as the installation of a driver would. Placing a machine removes them.
+func vendorFiles(h *harness.Harness, node string) error {
+	if err := os.CopyFS(filepath.Join(h.MachineDir(node), vendorDir), os.DirFS(filepath.Join(h.Root, vendorSource))); err != nil {
+		return fmt.Errorf("give %s the files of presets: %w", node, err)
+	}
+	return nil
 }
 
 // published waits until every node says that its GPUs are.
