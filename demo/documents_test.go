@@ -65,6 +65,8 @@ func TestDocumentsComplete(t *testing.T) {
 		{"troubleshooting.md", "../pkg/discover/problem.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"troubleshooting.md", "../pkg/claim/refused.go", regexp.MustCompile(`Reason = "(\w+)"`)},
 		{"troubleshooting.md", "../kubeletplugin/teller.go", regexp.MustCompile(`reason\w+\s+= "(\w+)"`)},
+		{"presets.md", "../api/v1alpha1/devicepreset.go", regexp.MustCompile(`json:"(\w+),omitempty"`)},
+		{"presets.md", "../controller/presets/status.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"kubelet-plugin.md", "../kubeletplugin/metrics.go", regexp.MustCompile(`Name: "(\w+)"`)},
 		{"kubelet-plugin.md", "../cmd/fettle-kubeletplugin/options.go", regexp.MustCompile(`Var\(&\w+\.\w+, "([\w-]+)"`)},
 	} {
