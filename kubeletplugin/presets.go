@@ -121,7 +121,7 @@ func (p *presets) decide(
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	in, err := p.input(ctx, c, siblings, all)
+	in, shared, err := p.input(ctx, c, siblings, all)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,16 @@ func (p *presets) decide(
 	if configMaps.err != nil {
 		return nil, configMaps.err
 	}
-	return p.take(c, &resolution)
+	gives, err := p.take(c, &resolution)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range preset.Ambiguities(ctx, in, &resolution, shared, &p.conditions) {
+		if a.Claim == c.Name {
+			p.tell(c, corev1.EventTypeWarning, reasonPresetAmbiguous, "request "+a.Request+": "+a.Message)
+		}
+	}
+	return gives, nil
 }
 
 // take realises what a resolution has for one claim, and tells what it was refused.
@@ -219,38 +228,44 @@ func decodePreset(u *unstructured.Unstructured, into runtime.Object) error {
 	return nil
 }
 
-// input reads what the presets need to know of the cluster, and no more than they ask for.
+// input reads what the presets need to know of the cluster, and no more than they ask for. Shared are the claims of the pod that it does
+// not own.
 func (p *presets) input(
 	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim, all []preset.Preset,
-) (preset.Input, error) {
-	in := preset.Input{
+) (in preset.Input, shared []preset.Claim, err error) {
+	in = preset.Input{
 		Presets: all, Namespace: c.Namespace, Driver: v1alpha1.DriverName, DriverNamespace: p.namespace,
 	}
 	if slices.ContainsFunc(all, func(p preset.Preset) bool { return p.NamespaceSelector != nil }) {
 		namespace, err := p.kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
 		if err != nil {
-			return in, fmt.Errorf("read the labels of namespace %s for presets: %w", c.Namespace, err)
+			return in, nil, fmt.Errorf("read the labels of namespace %s for presets: %w", c.Namespace, err)
 		}
 		in.NamespaceLabels = namespace.Labels
 	}
 	pod, err := p.ownerOf(ctx, c)
 	if err != nil {
-		return in, err
+		return in, nil, err
 	}
 	in.Pod = pod
 	claims, err := p.ofPod(ctx, pod, c, siblings)
 	if err != nil {
-		return in, err
+		return in, nil, err
 	}
 	slices.SortFunc(claims, func(a, b *resourceapi.ResourceClaim) int { return strings.Compare(a.Name, b.Name) })
 	v, _ := p.latest.get()
 	for _, claim := range claims {
-		in.Claims = append(in.Claims, preset.OfClaim(claim, v1alpha1.DriverName, pod != nil, publishedIn(v)))
+		owned := pod != nil && metav1.IsControlledBy(claim, pod)
+		list := &in.Claims
+		if pod != nil && !owned {
+			list = &shared
+		}
+		*list = append(*list, preset.OfClaim(claim, v1alpha1.DriverName, owned, publishedIn(v)))
 	}
-	return in, nil
+	return in, shared, nil
 }
 
-// ofPod are the claims that a pod owns, so that what presets give to one agrees with what they give to the others. Those that did not
+// ofPod are the claims that a pod has, so that what presets give to one agrees with what they give to the others. Those that did not
 // come along are read.
 func (p *presets) ofPod(
 	ctx context.Context, pod *corev1.Pod, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
@@ -273,7 +288,7 @@ func (p *presets) ofPod(
 			claims = append(claims, s)
 		}
 	}
-	return slices.DeleteFunc(claims, func(s *resourceapi.ResourceClaim) bool { return !metav1.IsControlledBy(s, pod) }), nil
+	return claims, nil
 }
 
 // publishedIn finds devices as the slices have them.

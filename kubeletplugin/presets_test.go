@@ -297,6 +297,32 @@ func TestPresetOverridden(t *testing.T) {
 	}
 }
 
+// TestPresetAmbiguous: what a container has otherwise by a claim that pods share is told of on its own claim.
+func TestPresetAmbiguous(t *testing.T) {
+	own, shared := claimOfClass("u1", result("main", device.KindGPU, "gpu0")), claimOfClass("u2", result("main", device.KindGPU, "gpu1"))
+	pod := thePod(own)
+	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "too", ResourceClaimName: &shared.Name})
+	pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: "too"})
+	of := func(name, cel string) *v1alpha1.ClusterDevicePreset {
+		return clusterPreset(name, func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.DeviceSelector.CEL = cel
+			s.Env = []v1alpha1.PresetEnv{{Name: "A", Value: &name}}
+		})
+	}
+	w := newPresetWorld(t, pod, own, shared, of("nvidias", `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`),
+		of("others", `device.attributes["fettle.dev"].?vendor.orValue("") != "nvidia"`))
+	if diff := cmp.Diff([]string{"A=nvidias"}, w.gives(own)["main"].Edits.Env); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if len(w.told) != 1 || !strings.HasPrefix(w.told[0], "PresetAmbiguous: request main: variable A is of ClusterDevicePreset nvidias here") {
+		t.Errorf("told %q, want that A is ambiguous", w.told)
+	}
+	w.told = nil
+	if diff := cmp.Diff([]string{"A=others"}, w.gives(shared)["main"].Edits.Env); diff != "" || len(w.told) > 0 {
+		t.Errorf("of the shared claim -want +got:\n%s\ntold %q", diff, w.told)
+	}
+}
+
 // TestPresetRefused: on a claim that pods share, what depends on the pod is left out and told of; the rest is given.
 func TestPresetRefused(t *testing.T) {
 	w := newPresetWorld(t, clusterPreset("a", func(s *v1alpha1.ClusterDevicePresetSpec) {

@@ -50,6 +50,7 @@ const (
 	reasonPresetRefused    = "PresetRefused"
 	reasonPresets          = "Applied"
 	reasonPresetOverridden = "PresetOverridden"
+	reasonPresetAmbiguous  = "PresetAmbiguous"
 	reasonProgrammed       = "Programmed"
 	reasonProgramFailed    = "ProgramFailed"
 

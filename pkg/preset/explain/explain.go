@@ -114,9 +114,13 @@ func (o *Objects) claim(ctx context.Context, c *resourceapi.ResourceClaim, condi
 		Presets: o.Presets, Namespace: c.Namespace, NamespaceLabels: o.labels(c.Namespace), Pod: pod,
 		ConfigMap: o.ConfigMap, DriverNamespace: o.DriverNamespace, Driver: o.Driver,
 	}
+	var shared []preset.Claim
 	for _, s := range o.Claims {
-		if s == c || pod != nil && owns(pod, s) {
+		switch {
+		case s == c || pod != nil && owns(pod, s):
 			in.Claims = append(in.Claims, preset.OfClaim(s, o.Driver, pod != nil, o.published))
+		case pod != nil && s.Namespace == c.Namespace && slices.Contains(preset.ClaimsOf(pod), s.Name):
+			shared = append(shared, preset.OfClaim(s, o.Driver, false, o.published))
 		}
 	}
 	out := Claim{Namespace: c.Namespace, Name: c.Name, Requests: []Request{}}
@@ -132,6 +136,11 @@ func (o *Objects) claim(ctx context.Context, c *resourceapi.ResourceClaim, condi
 	}
 	out.Others = o.others(&out)
 	out.Remarks = o.remarks(c, pod)
+	for _, a := range preset.Ambiguities(ctx, in, &resolution, shared, conditions) {
+		if a.Claim == c.Name {
+			out.Remarks = append(out.Remarks, "request "+a.Request+": "+a.Message)
+		}
+	}
 	return out, nil
 }
 

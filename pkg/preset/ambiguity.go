@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+)
+
+// Ambiguity is something that a container has by one of its pod's claims and otherwise by one that pods share. The two were resolved
+// apart, and CDI injects a container's claims in any order, so either may win.
+type Ambiguity struct {
+	// Claim is the pod's own, and Request one of it.
+	Claim, Request string
+	Message        string
+}
+
+// Ambiguities compares what a resolution gives to the claims of its input's pod with what the pod's other claims get, by the presets as
+// they are now. What such a claim was given when it was prepared is known only to the node that did.
+func Ambiguities(ctx context.Context, in Input, own *Resolution, shared []Claim, conditions *Conditions) []Ambiguity {
+	if in.Pod == nil {
+		return nil
+	}
+	var out []Ambiguity
+	for i := range shared {
+		alone := in
+		alone.Pod, alone.Claims = nil, shared[i:i+1:i+1]
+		other := Resolve(ctx, alone, conditions)
+		for j := range own.Requests {
+			out = append(out, ambiguous(in, &own.Requests[j], &shared[i], other.Requests)...)
+		}
+	}
+	return out
+}
+
+// ambiguous compares one request with those of a shared claim that a container uses together with it.
+func ambiguous(in Input, r *Request, shared *Claim, others []Request) []Ambiguity {
+	i := slices.IndexFunc(in.Claims, func(c Claim) bool { return c.Name == r.Claim })
+	if i < 0 {
+		return nil
+	}
+	users := Containers(in.Pod, &in.Claims[i], r.Request)
+	var out []Ambiguity
+	for j := range others {
+		together := Containers(in.Pod, shared, others[j].Request)
+		k := slices.IndexFunc(users, func(name string) bool { return slices.Contains(together, name) })
+		if k < 0 {
+			continue
+		}
+		for _, what := range differing(r, &others[j]) {
+			out = append(out, Ambiguity{Claim: r.Claim, Request: r.Request, Message: fmt.Sprintf(
+				"%s in claim %s, which pods share; container %s uses both, and either may win: let one preset decide it for both claims",
+				what, shared.Name, users[k])})
+		}
+	}
+	return out
+}
+
+// differing says what two requests have otherwise.
+func differing(a, b *Request) []string {
+	var out []string
+	add := func(what string, ours, theirs Origin) {
+		out = append(out, fmt.Sprintf("%s is of %s here, and another of %s", what, ours, theirs))
+	}
+	for i := range a.Env {
+		v := &a.Env[i]
+		j := slices.IndexFunc(b.Env, func(o Variable) bool { return o.Name == v.Name && o.Value != v.Value })
+		if j >= 0 {
+			add("variable "+v.Name, v.From[len(v.From)-1], b.Env[j].From[len(b.Env[j].From)-1])
+		}
+	}
+	for i := range a.Mounts {
+		m := &a.Mounts[i]
+		j := slices.IndexFunc(b.Mounts, func(o Mount) bool {
+			return o.ContainerPath == m.ContainerPath && (m.Scratch != nil || !equality.Semantic.DeepEqual(o.PresetMount, m.PresetMount))
+		})
+		if j >= 0 {
+			add("the mount at "+m.ContainerPath, m.From, b.Mounts[j].From)
+		}
+	}
+	for i := range a.Nodes {
+		n := &a.Nodes[i]
+		j := slices.IndexFunc(b.Nodes, func(o Node) bool { return o.Path == n.Path && o.PresetDeviceNode != n.PresetDeviceNode })
+		if j >= 0 {
+			add("device node "+n.Path, n.From, b.Nodes[j].From)
+		}
+	}
+	return out
+}
