@@ -12,10 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hook"
@@ -63,7 +66,9 @@ type lookup struct {
 	mounted []device.Mount
 	// links and yielding are TARGET::PATH: those that must be made, and those that leave what an image has in their place.
 	links, yielding []string
-	errs            []error
+	// absent are the paths in the container of optional mounts that the node does not have.
+	absent []string
+	errs   []error
 }
 
 // realise makes edits of what presets give to a request. An error names each preset, what it gives, and what this node lacks of it.
@@ -78,8 +83,8 @@ func (f *presetFiles) realise(claim string, r preset.Request) (engine.Preset, er
 	}
 	defer func() { _ = host.Close() }() // it was only read
 	l := lookup{files: f, host: host, claim: claim}
-	for _, v := range r.Env {
-		l.edits.Env = append(l.edits.Env, v.Name+"="+v.Value)
+	for i := range r.Env {
+		l.fail(l.variable(&r.Env[i]), r.Env[i].From[len(r.Env[i].From)-1], "variable "+r.Env[i].Name)
 	}
 	for i := range r.Mounts {
 		l.fail(l.mount(&r.Mounts[i]), r.Mounts[i].From, "mount "+r.Mounts[i].ContainerPath)
@@ -116,6 +121,16 @@ func (l *lookup) fail(err error, from preset.Origin, what string) {
 	}
 }
 
+// variable is refused here, where it is known whose it is, if no spec can hold it: its value may be a ConfigMap's.
+func (l *lookup) variable(v *preset.Variable) error {
+	text := v.Name + "=" + v.Value
+	if _, err := cdi.Common(device.Edits{Env: []string{text}}); err != nil {
+		return err
+	}
+	l.edits.Env = append(l.edits.Env, text)
+	return nil
+}
+
 // mount names what is on the node now, links followed.
 func (l *lookup) mount(m *preset.Mount) error {
 	switch {
@@ -130,6 +145,7 @@ func (l *lookup) mount(m *preset.Mount) error {
 	hostPath, _, err := l.host.Resolve(m.HostPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		if m.Optional {
+			l.absent = append(l.absent, m.ContainerPath)
 			return nil
 		}
 		return fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
@@ -171,24 +187,36 @@ func (l *lookup) node(n *preset.Node) error {
 	return nil
 }
 
-// system is the one that a preset's files are of: the host's, or a driver's below a directory of it.
-func (l *lookup) system(f *preset.Files) (*hostlib.Host, error) {
+// system is the one that a preset's files are of, and where it is on the host: its own, or a driver's below a directory of it. It is nil
+// where there is none and need not be.
+func (l *lookup) system(f *preset.Files) (_ *hostlib.Host, root string, err error) {
 	if f.From.Namespace != "" {
-		if err := l.mayLook(cmp.Or(f.Root, "/")); err != nil {
-			return nil, fmt.Errorf("root: %w", err)
+		if err = l.mayLook(cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, "", fmt.Errorf("root: %w", err)
 		}
-	} else if f.Root != "" {
+		root = f.Root
+	} else if root = "/"; f.Root != "" && f.Root != root {
 		if err := l.files.sees(f.Root); err != nil {
-			return nil, err
+			return nil, "", err
 		}
+		// A link in it leads to the host's, not to where it would in the plugin's container.
+		root, _, err = l.host.Resolve(f.Root)
 	}
-	config := hostlib.Config{LibraryDirs: f.Directories, ToolDirs: f.Directories}
-	return hostlib.Open(filepath.Join(l.files.root, cmp.Or(f.Root, "/")), config)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && f.Optional:
+		return nil, "", nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, "", fmt.Errorf("the root %s is not on this node: install the driver there, or say optional", f.Root)
+	case err != nil:
+		return nil, "", err
+	}
+	host, err := hostlib.Open(filepath.Join(l.files.root, root), hostlib.Config{LibraryDirs: f.Directories, ToolDirs: f.Directories})
+	return host, root, err
 }
 
 func (l *lookup) libraries(f *preset.Files) error {
-	host, err := l.system(f)
-	if err != nil {
+	host, root, err := l.system(f)
+	if err != nil || host == nil {
 		return err
 	}
 	defer func() { _ = host.Close() }()
@@ -201,7 +229,7 @@ func (l *lookup) libraries(f *preset.Files) error {
 	}
 	for i := range found.Found {
 		library := &found.Found[i]
-		bound, err := l.bind(f, library.HostPath, path.Join(libraryDir, library.Name))
+		bound, err := l.bind(&f.From, path.Join(root, library.HostPath), path.Join(libraryDir, library.Name))
 		if err != nil {
 			return err
 		}
@@ -216,8 +244,8 @@ func (l *lookup) libraries(f *preset.Files) error {
 }
 
 func (l *lookup) tools(f *preset.Files) error {
-	host, err := l.system(f)
-	if err != nil {
+	host, root, err := l.system(f)
+	if err != nil || host == nil {
 		return err
 	}
 	defer func() { _ = host.Close() }()
@@ -229,7 +257,7 @@ func (l *lookup) tools(f *preset.Files) error {
 		return err
 	}
 	for i := range found.Found {
-		if _, err := l.bind(f, found.Found[i].HostPath, path.Join(toolDir, found.Found[i].Name)); err != nil {
+		if _, err := l.bind(&f.From, path.Join(root, found.Found[i].HostPath), path.Join(toolDir, found.Found[i].Name)); err != nil {
 			return err
 		}
 	}
@@ -239,8 +267,12 @@ func (l *lookup) tools(f *preset.Files) error {
 // toolDir has the programs of a directory that is appended to PATH be found in one that every image searches. What the image has by
 // their names stays, as if its directories came first.
 func (l *lookup) toolDir(d *preset.Directory) error {
-	i := slices.IndexFunc(l.mounted, func(m device.Mount) bool { return below(d.Path, m.ContainerPath) })
-	if i < 0 {
+	in := func(dir string) bool { return below(d.Path, dir) }
+	i := slices.IndexFunc(l.mounted, func(m device.Mount) bool { return in(m.ContainerPath) })
+	switch {
+	case i < 0 && slices.ContainsFunc(l.absent, in):
+		return nil
+	case i < 0:
 		return errors.New("is below no mount of a preset, so its programs are not known: mount the directory, or name them as tools")
 	}
 	m := l.mounted[i]
@@ -260,21 +292,25 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 		if err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Mode&0o111 == 0 {
 			continue // a link that leads nowhere is no program
 		}
+		link := path.Join(d.Path, name) + "::" + path.Join(toolDir, name)
+		if linkable(link) != nil {
+			continue // nobody calls a program by such a name
+		}
 		if found++; found > maxTools {
 			return fmt.Errorf("has more than %d programs: name those that are needed as tools", maxTools)
 		}
-		l.yielding = append(l.yielding, path.Join(d.Path, name)+"::"+path.Join(toolDir, name))
+		l.yielding = append(l.yielding, link)
 	}
 	return nil
 }
 
-// bind mounts a file that was found below the root of a preset's files, unless there is another in its place already.
-func (l *lookup) bind(f *preset.Files, found, containerPath string) (bool, error) {
+// bind mounts a file of the node, unless there is another in its place already.
+func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool, error) {
 	if slices.ContainsFunc(l.mounted, func(m device.Mount) bool { return m.ContainerPath == containerPath }) {
 		return false, nil
 	}
-	m := device.Mount{HostPath: path.Join("/", f.Root, found), ContainerPath: containerPath, ReadOnly: true, Alone: true}
-	if f.From.Namespace != "" {
+	m := device.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, Alone: true}
+	if from.Namespace != "" {
 		return true, l.copy(m)
 	}
 	l.add(m)
@@ -292,7 +328,8 @@ func unmet(missing []hostlib.Missing, optional bool) error {
 	return errors.Join(errs...)
 }
 
-// hooks has the links made first, so that the loader's cache names what they lead to.
+// hooks has the links made first, so that the loader's cache names what they lead to. What fettle-hook would refuse is refused here: there
+// it keeps a container from starting.
 func (l *lookup) hooks(r *preset.Request) {
 	var dirs []string
 	add := func(dir string) {
@@ -304,26 +341,52 @@ func (l *lookup) hooks(r *preset.Request) {
 		add(libraryDir)
 	}
 	for _, d := range r.LibraryDirs {
+		l.fail(hook.CheckDirs([]string{d.Path}), d.From, v1alpha1.EnvLibraryPath)
 		add(d.Path)
 	}
 	for i := range r.Hooks {
-		for _, dir := range r.Hooks[i].Directories {
+		h := &r.Hooks[i]
+		for _, dir := range h.Directories {
+			l.fail(hook.CheckDirs([]string{dir}), h.From, "hook ldconfig")
 			add(dir)
 		}
-		for _, link := range r.Hooks[i].Links {
-			l.links = append(l.links, link.Target+"::"+link.Path)
+		for _, link := range h.Links {
+			l.fail(l.link(link.Target, link.Path), h.From, "hook links")
 		}
 	}
 	if len(l.links)+len(l.yielding) > 0 {
 		l.hook(flags(flags([]string{"links"}, "--link", l.links), "--yielding-link", l.yielding))
 	}
 	if len(dirs) > 0 {
+		if err := hook.CheckDirs(dirs); err != nil && len(l.errs) == 0 {
+			l.errs = append(l.errs, fmt.Errorf("directories for libraries of all presets: %w", err))
+		}
 		args := flags([]string{"ldconfig"}, "--dir", dirs)
 		if l.files.ldconfig != "" {
 			args = append(args, "--ldconfig", l.files.ldconfig)
 		}
 		l.hook(args)
 	}
+}
+
+// link has a link made, in the place of an earlier preset's.
+func (l *lookup) link(target, name string) error {
+	text := target + "::" + name
+	if err := linkable(text); err != nil {
+		return err
+	}
+	l.links = slices.DeleteFunc(l.links, func(earlier string) bool { return strings.HasSuffix(earlier, "::"+name) })
+	l.links = append(l.links, text)
+	return nil
+}
+
+// linkable says what is wrong with a link, TARGET::PATH.
+func linkable(text string) error {
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
+		return fmt.Errorf("link %q: want printable characters only", text)
+	}
+	_, err := hook.ParseLink(text)
+	return err
 }
 
 func flags(args []string, flag string, values []string) []string {

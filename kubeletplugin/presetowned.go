@@ -67,6 +67,7 @@ func (l *lookup) ownMount(m *preset.Mount) error {
 	})
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && m.Optional:
+		l.absent = append(l.absent, m.ContainerPath)
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
@@ -97,7 +98,8 @@ func (l *lookup) scratch(m *preset.Mount) error {
 	if err != nil {
 		return fmt.Errorf("sizeLimit: %w", err)
 	}
-	return l.mine(device.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, Alone: true}, hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}})
+	memory := hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}}
+	return l.mine(device.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, Alone: true}, memory)
 }
 
 // isOwn says whether what is mounted at a path of the container is the claim's own.

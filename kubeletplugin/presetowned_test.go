@@ -148,8 +148,13 @@ func TestPresetRefusesPaths(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, errPresetUnmet) || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "DevicePreset team-a/own") {
-				t.Errorf("got %v, want it to say %q", err, tc.says)
+			if !errors.Is(err, errPresetUnmet) {
+				t.Fatalf("got %v, want that a preset is unmet", err)
+			}
+			for _, words := range []string{tc.says, "DevicePreset team-a/own"} {
+				if !strings.Contains(err.Error(), words) {
+					t.Errorf("%q does not say %q", err, words)
+				}
 			}
 		})
 	}

@@ -188,7 +188,9 @@ func (p *presets) again(claim string, given map[string]json.RawMessage) (map[str
 		if err != nil {
 			return nil, fmt.Errorf("%w: request %s: %w", errPresetUnmet, request, err)
 		}
-		out[request] = add
+		if !add.Edits.Empty() || !add.Own.Empty() { // all of it was optional, and is not on the node any more
+			out[request] = add
+		}
 	}
 	return out, nil
 }

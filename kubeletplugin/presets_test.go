@@ -225,6 +225,21 @@ func TestPresetUnmet(t *testing.T) {
 		"not a device": {func(s *v1alpha1.ClusterDevicePresetSpec) {
 			s.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/file"}}
 		}, []string{"device node /dev/file", "want a character device"}},
+		"a directory that a loader would misread": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Env = []v1alpha1.PresetEnv{{Name: v1alpha1.EnvLibraryPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/a b")}}
+		}, []string{"LD_LIBRARY_PATH", "/opt/a b", "mean something to a loader"}},
+		"the same of a hook": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Hooks = []v1alpha1.PresetHook{{Name: v1alpha1.HookLdconfig, Directories: []string{"/opt/a=b"}}}
+		}, []string{"hook ldconfig", "/opt/a=b"}},
+		"a link that is not clean": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Hooks = []v1alpha1.PresetHook{{Name: v1alpha1.HookLinks, Links: []v1alpha1.PresetLink{{Path: "/opt/x", Target: "a/../b"}}}}
+		}, []string{"hook links", "a/../b", "clean path"}},
+		"a value that no spec can hold": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Env = []v1alpha1.PresetEnv{{Name: "WINDOWS", Value: new("line\r\n")}}
+		}, []string{"variable WINDOWS", "printable"}},
+		"root": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libx.so.1"}, Root: "/run/absent"}}
+		}, []string{"libraries", "the root /run/absent is not on this node", "optional"}},
 		"ConfigMap": {func(s *v1alpha1.ClusterDevicePresetSpec) {
 			s.EnvFrom = []v1alpha1.PresetEnvFrom{{ConfigMapRef: v1alpha1.PresetConfigMap{Name: "absent"}}}
 		}, []string{"spec.envFrom[0]", "fettle-system/absent"}},
@@ -242,6 +257,62 @@ func TestPresetUnmet(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPresetOptional: what need not be there keeps no claim, nor what depends on it, also where it went with a reboot.
+func TestPresetOptional(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("optional", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/site", ContainerPath: "/site", Optional: true}}
+		s.Env = []v1alpha1.PresetEnv{{Name: v1alpha1.EnvPath, Mode: v1alpha1.EnvAppend, Value: new("/site/bin")}}
+		s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libx.so.1"}, Root: "/run/driver", Optional: true}}
+		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"smi"}, Root: "/run/driver", Optional: true}}
+	}))
+	c := claimOfClass("u1", result("main", device.KindGPU, "gpu0"))
+	if given := w.gives(c); len(given) > 0 {
+		t.Errorf("of nothing %v was made", given)
+	}
+	w.file("opt/site/bin/tool", nil, 0o755)
+	w.file("opt/site/bin/odd::name", nil, 0o755)
+	w.file("opt/site/bin/odd\nname", nil, 0o755)
+	given := w.gives(c)
+	want := []string{"fettle-hook-1", "links", "--yielding-link", "/site/bin/tool::/usr/bin/tool"}
+	if hooks := given["main"].Edits.Hooks; len(hooks) != 1 || !slices.Equal(hooks[0].Args, want) {
+		t.Errorf("hooks %v, want one of %v", hooks, want)
+	}
+	must(t, os.RemoveAll(filepath.Join(w.root, "opt/site")))
+	later, err := w.decide(t.Context(), c, nil, map[string]json.RawMessage{"main": given["main"].Given})
+	if err != nil || len(later) > 0 {
+		t.Errorf("after a reboot without it: %v, %v", later, err)
+	}
+}
+
+// TestPresetRootBehindLink: a driver's root that is a link of the host leads to the host's directory, by which it is mounted.
+func TestPresetRootBehindLink(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("linked", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"smi"}, Root: "/run/driver"}}
+	}))
+	w.file("opt/v550/usr/bin/smi", elffile.File{}.Bytes(), 0o755)
+	must(t, os.MkdirAll(filepath.Join(w.root, "run"), 0o755))
+	must(t, os.Symlink("/opt/v550", filepath.Join(w.root, "run/driver")))
+	want := []device.Mount{{HostPath: "/opt/v550/usr/bin/smi", ContainerPath: "/usr/bin/smi", ReadOnly: true, Alone: true}}
+	if diff := cmp.Diff(want, w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))["main"].Edits.Mounts); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestPresetLinks: of two links at one path the later preset's is made; the hook would refuse the second.
+func TestPresetLinks(t *testing.T) {
+	of := func(name string, priority int32, target string) *v1alpha1.ClusterDevicePreset {
+		return clusterPreset(name, func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Priority = priority
+			s.Hooks = []v1alpha1.PresetHook{{Name: v1alpha1.HookLinks, Links: []v1alpha1.PresetLink{{Path: "/opt/x", Target: target}}}}
+		})
+	}
+	w := newPresetWorld(t, of("later", 2, "/b"), of("earlier", 1, "/a"))
+	want := []string{"fettle-hook-1", "links", "--link", "/b::/opt/x"}
+	if got := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))["main"].Edits.Hooks; !slices.Equal(got[0].Args, want) {
+		t.Errorf("hooks %v, want %v", got, want)
 	}
 }
 

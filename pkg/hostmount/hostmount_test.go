@@ -304,7 +304,9 @@ func TestIsShared(t *testing.T) {
 // TestApart: mounts of one claim that differ in anything have places of their own, and the same is the same step.
 func TestApart(t *testing.T) {
 	d, seen := In("/state/mounts", "/"), map[string]bool{}
-	for _, m := range []Mount{below("team", true), below("team", false), below("other", true), {Scratch: &Scratch{1}}, {Scratch: &Scratch{2}}} {
+	for _, m := range []Mount{
+		below("team", true), below("team", false), below("other", true), {Scratch: &Scratch{1}}, {Scratch: &Scratch{2}},
+	} {
 		for _, key := range []string{"one", "two"} {
 			at, s, err := d.Plan("claim", key, m)
 			if err != nil || seen[at] || !strings.HasPrefix(at, "/state/mounts/claim/") {

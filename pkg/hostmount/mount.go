@@ -137,7 +137,9 @@ func memory(bytes int64) (*os.File, error) {
 	defer unix.Close(context) //nolint:errcheck // nothing was written
 	const page, fewest = 4096, 64
 	options := [][2]string{
-		{"source", "fettle"}, {"mode", "0777"}, {"size", strconv.FormatInt(bytes, 10)},
+		{"source", "fettle"},
+		{"mode", "0777"},
+		{"size", strconv.FormatInt(bytes, 10)},
 		{"nr_inodes", strconv.FormatInt(max(bytes/page, fewest), 10)},
 	}
 	for _, option := range options {

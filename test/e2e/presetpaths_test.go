@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -115,7 +116,7 @@ func presetPaths(ctx SpecContext) {
 	presetPathsStay(ctx, first, models)
 
 	say("nothing is left when the claims are gone")
-	all := append(refused, first, second)
+	all := slices.Concat(refused, []*corev1.Pod{first, second})
 	for _, p := range all {
 		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, p.Name, metav1.DeleteOptions{})).To(Succeed())
 	}
