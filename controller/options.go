@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
 // minBitstreamInterval keeps the controller from being a burden to registries.
@@ -33,6 +34,8 @@ type Options struct {
 	ScratchDir string
 	// Registries is how registries are reached.
 	Registries artifact.ClientConfig
+	// AllowedHostPaths are what the nodes' plugins let DevicePresets name.
+	AllowedHostPaths []preset.AllowedHostPath
 	// Classes are the choices about the DeviceClasses.
 	Classes ClassOptions
 }
@@ -49,6 +52,11 @@ func (o Options) Validate() error {
 	}
 	if o.BitstreamInterval < minBitstreamInterval {
 		faults = append(faults, fmt.Errorf("--bitstream-interval is %s: expected %s or more", o.BitstreamInterval, minBitstreamInterval))
+	}
+	for _, allowed := range o.AllowedHostPaths {
+		if err := allowed.Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("--allowed-host-path: %w", err))
+		}
 	}
 	return errors.Join(faults...)
 }

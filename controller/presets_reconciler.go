@@ -51,8 +51,10 @@ type presetReconciler struct {
 	pause     pauser
 	grants    grant.Writer
 	namespace string
-	index     presets.Index
-	granted   looks
+	// allowed are the paths of the nodes that a DevicePreset may name.
+	allowed []preset.AllowedHostPath
+	index   presets.Index
+	granted looks
 	// again has others looked at, of which something else is to be said since this one changed.
 	again chan presetEvent
 }
@@ -60,7 +62,8 @@ type presetReconciler struct {
 func newPresetReconciler(mgr manager.Manager, c clock.PassiveClock, pause pauser, o Options) *presetReconciler {
 	return &presetReconciler{
 		client: mgr.GetClient(), recorder: mgr.GetEventRecorder(Name), clock: c, pause: pause, namespace: o.Namespace,
-		grants: Grants(mgr.GetAPIReader(), mgr.GetClient(), o.Namespace), again: make(chan presetEvent, 1024),
+		allowed: o.AllowedHostPaths,
+		grants:  Grants(mgr.GetAPIReader(), mgr.GetClient(), o.Namespace), again: make(chan presetEvent, 1024),
 	}
 }
 
@@ -184,6 +187,10 @@ func (r *presetReconciler) report(ctx context.Context, key types.NamespacedName,
 		return fmt.Errorf("count the claims that have something from it: %w", err)
 	}
 	found := presets.Findings{Faults: r.index.Faults(key), NotGranted: refused, Conflicts: r.index.Conflicts(key)}
+	if own, ok := o.Object.(*v1alpha1.DevicePreset); ok {
+		p := preset.Of(own)
+		found.Outside = p.Outside(r.allowed)
+	}
 	found.Claims, found.Nodes = presets.Count(nodes.Items, key.Namespace, key.Name)
 	before, _ := o.DeepCopyObject().(client.Object)
 	status := o.Status.DeepCopy()

@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
 // ConfigAPIVersion and ConfigKind are what the plugin's configuration file must say it is.
@@ -102,47 +103,9 @@ type PresetsConfig struct {
 	HostDirectories []string `json:"hostDirectories,omitempty"`
 	// AllowedHostPaths are the directories of the host below which DevicePresets, those of namespaces, may name files. The plugin's container
 	// has them, and StateDir with Bidirectional propagation.
-	AllowedHostPaths []AllowedHostPath `json:"allowedHostPaths,omitempty"`
+	AllowedHostPaths []preset.AllowedHostPath `json:"allowedHostPaths,omitempty"`
 	// Scratch lets presets give claims directories in memory. StateDir must be mounted with Bidirectional propagation.
 	Scratch bool `json:"scratch,omitempty"`
-}
-
-// AllowedHostPath is a directory of the host that every namespace may have.
-type AllowedHostPath struct {
-	// Path is absolute and clean. Of nested ones the innermost counts.
-	Path string `json:"path"`
-	// Writable lets presets say readOnly: false.
-	Writable bool `json:"writable,omitempty"`
-}
-
-func (a AllowedHostPath) validate() error {
-	if !filepath.IsAbs(a.Path) || filepath.Clean(a.Path) != a.Path {
-		return fmt.Errorf("must be absolute and clean, is %q", a.Path)
-	}
-	for _, tree := range guardedTrees(a.Writable) {
-		if below(a.Path, tree) || below(tree, a.Path) {
-			return fmt.Errorf("%s: whoever has %s has the node: name a directory of data", a.Path, tree)
-		}
-	}
-	return nil
-}
-
-// guardedTrees have keys and sockets, so that who reads them is the node's master; who writes to the others is when the node runs what
-// is in them.
-func guardedTrees(writable bool) []string {
-	trees := []string{
-		"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker",
-		"/var/lib/etcd", "/var/lib/fettle", "/var/lib/kubelet", "/var/run",
-	}
-	if writable {
-		trees = append(trees, "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr", "/var/spool")
-	}
-	return trees
-}
-
-// below says whether a clean absolute path is a directory or in it.
-func below(name, dir string) bool {
-	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }
 
 func (c PresetsConfig) validate() (errs []error) {
@@ -152,7 +115,7 @@ func (c PresetsConfig) validate() (errs []error) {
 		}
 	}
 	for i, allowed := range c.AllowedHostPaths {
-		if err := allowed.validate(); err != nil {
+		if err := allowed.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("presets.allowedHostPaths[%d]: %w", i, err))
 		}
 	}

@@ -46,7 +46,7 @@ type presetFiles struct {
 	hook     func() (string, error)
 	ldconfig string
 	// allowed are the directories below which presets of namespaces may name files. scratch says that claims may have memory of their own.
-	allowed []AllowedHostPath
+	allowed []preset.AllowedHostPath
 	scratch bool
 	// mounts is where mounts are that one claim alone has. Nil, as for whoever only looks: they are shown as those that they are of.
 	mounts *hostmount.Dir
@@ -107,7 +107,7 @@ func (f *presetFiles) realise(claim string, r preset.Request) (engine.Preset, er
 
 // sees says whether the plugin can look for a path of the host.
 func (f *presetFiles) sees(name string) error {
-	in := func(dir string) bool { return below(name, dir) }
+	in := func(dir string) bool { return preset.Below(name, dir) }
 	if len(f.directories) == 0 || slices.ContainsFunc(f.directories, in) {
 		return nil
 	}
@@ -267,7 +267,7 @@ func (l *lookup) tools(f *preset.Files) error {
 // toolDir has the programs of a directory that is appended to PATH be found in one that every image searches. What the image has by
 // their names stays, as if its directories came first.
 func (l *lookup) toolDir(d *preset.Directory) error {
-	in := func(dir string) bool { return below(d.Path, dir) }
+	in := func(dir string) bool { return preset.Below(d.Path, dir) }
 	i := slices.IndexFunc(l.mounted, func(m device.Mount) bool { return in(m.ContainerPath) })
 	switch {
 	case i < 0 && slices.ContainsFunc(l.absent, in):

@@ -14,7 +14,7 @@ type PresetHost struct {
 	// Hook stands for fettle-hook, whose name on a node has the version of the plugin in it.
 	Hook string
 	// AllowedHostPaths are the directories below which a DevicePreset may name files.
-	AllowedHostPaths []AllowedHostPath
+	AllowedHostPaths []preset.AllowedHostPath
 }
 
 // Edits are those that the plugin would make of what presets give to a request. On an error they lack what it is about. Of what the claim

@@ -17,26 +17,13 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// allowedFor finds the innermost of the directories that an administrator allowed in which a path of a DevicePreset is.
+// allowedFor is what a claim would have of a path of a DevicePreset.
 func (f *presetFiles) allowedFor(name string, readOnly bool) (*hostmount.Copy, error) {
-	var best AllowedHostPath
-	var all []string
-	for _, allowed := range f.allowed {
-		all = append(all, allowed.Path)
-		if below(name, allowed.Path) && len(allowed.Path) > len(best.Path) {
-			best = allowed
-		}
+	dir, err := preset.AllowedFor(f.allowed, name, readOnly)
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case len(all) == 0:
-		return nil, fmt.Errorf("%s %w, of which there are none: ask an administrator for a ClusterDevicePreset", name, hostmount.ErrOutside)
-	case best.Path == "":
-		return nil, fmt.Errorf("%s %w (%s): use one below, or ask an administrator for a ClusterDevicePreset",
-			name, hostmount.ErrOutside, strings.Join(all, ", "))
-	case !readOnly && !best.Writable:
-		return nil, fmt.Errorf("%s is below %s, which the driver's allowedHostPaths have for reading: leave out readOnly: false", name, best.Path)
-	}
-	return &hostmount.Copy{Below: best.Path, Path: path.Join(".", strings.TrimPrefix(name, best.Path)), ReadOnly: readOnly}, nil
+	return &hostmount.Copy{Below: dir, Path: path.Join(".", strings.TrimPrefix(name, dir)), ReadOnly: readOnly}, nil
 }
 
 // mayLook says whether a DevicePreset may look for files below a directory of the host.

@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/elffile"
 )
 
@@ -36,7 +37,7 @@ func newTeamWorld(t *testing.T, presets ...runtime.Object) *presetWorld {
 	w := newPresetWorld(t, presets...)
 	files := &presetFiles{
 		root: w.root, hook: func() (string, error) { return "/hooks/fettle-hook-1", nil },
-		allowed: []AllowedHostPath{{Path: "/data"}, {Path: "/data/write", Writable: true}}, scratch: true,
+		allowed: []preset.AllowedHostPath{{Path: "/data"}, {Path: "/data/write", Writable: true}}, scratch: true,
 		mounts: hostmount.In("/mounts", w.root),
 	}
 	w.realise = files.realise
@@ -117,7 +118,7 @@ func TestPresetRefusesPaths(t *testing.T) {
 		says   string
 	}{
 		"root":            {path("/"), ""},
-		"elsewhere":       {path("/etc"), "/etc is not below a directory that the driver's allowedHostPaths name (/data, /data/write)"},
+		"elsewhere":       {path("/etc"), "/etc is not below a directory of the driver's allowedHostPaths (/data, /data/write)"},
 		"kubelet":         {path("/var/lib/kubelet"), "allowedHostPaths"},
 		"up":              {path("/data/../etc"), ""},
 		"a name's prefix": {path("/database"), "allowedHostPaths"},

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -15,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
@@ -32,6 +34,13 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
 	fs.DurationVar(&o.BitstreamInterval, "bitstream-interval", 10*time.Minute, "how often the tags of FPGABitstreams are looked at")
+	fs.Func("allowed-host-path",
+		"`directory` of the nodes below which DevicePresets may name files, with :rw at its end also to write; may be repeated",
+		func(value string) error {
+			dir, writable := strings.CutSuffix(value, ":rw")
+			o.AllowedHostPaths = append(o.AllowedHostPaths, preset.AllowedHostPath{Path: dir, Writable: writable})
+			return nil
+		})
 	fs.StringVar(&o.ScratchDir, "scratch-dir", "",
 		"directory through which bitstreams are read, up to 1 GiB, for this process alone; empty makes a temporary one")
 	registriesFile := fs.String("registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/explain"
 )
 
@@ -118,7 +119,7 @@ func (f *explainFlags) explain(ctx context.Context, operands []string) (explain.
 	if f.root != "" {
 		host := kubeletplugin.PresetHost{Root: f.root, Hook: "fettle-hook"}
 		for _, dir := range f.allowed {
-			host.AllowedHostPaths = append(host.AllowedHostPaths, kubeletplugin.AllowedHostPath{Path: dir, Writable: true})
+			host.AllowedHostPaths = append(host.AllowedHostPaths, preset.AllowedHostPath{Path: dir, Writable: true})
 		}
 		s.objects.Edits = host.Edits
 	}

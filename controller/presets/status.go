@@ -26,6 +26,8 @@ const (
 	ReasonInvalid = "Invalid"
 	// ReasonConfigMapsNotGranted: the nodes may not read the ConfigMaps that it names, so its claims wait.
 	ReasonConfigMapsNotGranted = "ConfigMapsNotGranted"
+	// ReasonHostPathsNotAllowed: it names files of the nodes that no namespace may have, so its claims wait.
+	ReasonHostPathsNotAllowed = "HostPathsNotAllowed"
 	// ReasonOverlaps: others may be for the same requests and say something else.
 	ReasonOverlaps = "Overlaps"
 	// ReasonNoConflict: none.
@@ -55,6 +57,8 @@ func NotGranted(err error) bool { return errors.Is(err, errNotGranted) }
 // Findings are what there is to say of a preset.
 type Findings struct {
 	Faults field.ErrorList
+	// Outside are the paths that a namespace may not name.
+	Outside field.ErrorList
 	// NotGranted is why the nodes may not read its ConfigMaps.
 	NotGranted error
 	Conflicts  Conflicts
@@ -77,6 +81,8 @@ func valid(f Findings) metav1.Condition {
 	switch {
 	case len(f.Faults) > 0:
 		c.Reason, c.Message = ReasonInvalid, f.Faults.ToAggregate().Error()
+	case len(f.Outside) > 0:
+		c.Reason, c.Message = ReasonHostPathsNotAllowed, f.Outside.ToAggregate().Error()
 	case f.NotGranted != nil:
 		c.Reason, c.Message = ReasonConfigMapsNotGranted, f.NotGranted.Error()
 	default:

@@ -330,7 +330,7 @@ func (w *world) presets(
 		decision = json.RawMessage(`"decided"`)
 	}
 	if request == "" || decision == nil {
-		return nil, nil
+		return map[string]Preset{}, nil
 	}
 	mount, err := loadOf(c.Name, mountOf(c.Name))
 	return map[string]Preset{request: {

@@ -28,8 +28,8 @@ import (
 const StepKind = "host.mount"
 
 var (
-	// ErrOutside is about a path that no DevicePreset may name.
-	ErrOutside = errors.New("is not below a directory that the driver's allowedHostPaths name")
+	// ErrOutside is about a path that leads out of the directory that was allowed.
+	ErrOutside = errors.New("leads out of what is allowed")
 	// ErrUnseen is about mounts that would stay in the plugin's container.
 	ErrUnseen = errors.New("nothing mounted there is seen on the node: have the volume mounted with Bidirectional propagation")
 )

@@ -80,7 +80,7 @@ func (d *Dir) open(c *Copy) (f *os.File, directory bool, err error) {
 	f, err = rootfs.Beneath(filepath.Join(d.hostRoot, c.Below), c.Path)
 	switch {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		return nil, false, fmt.Errorf("%s: is a symbolic link or leads through one, so that it %w", c.HostPath(), ErrOutside)
+		return nil, false, fmt.Errorf("%s is a symbolic link, or there is one on the way, which %w", c.HostPath(), ErrOutside)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, false, fmt.Errorf("%s: %w", c.HostPath(), fs.ErrNotExist)
 	case err != nil:

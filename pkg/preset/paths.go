@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preset
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// ErrOutside is about a path that no DevicePreset may name.
+var ErrOutside = errors.New("is not below a directory of the driver's allowedHostPaths")
+
+// AllowedHostPath is a directory of the nodes that every namespace may use.
+type AllowedHostPath struct {
+	// Path is absolute and clean. Of nested ones the innermost counts.
+	Path string `json:"path"`
+	// Writable lets presets say readOnly: false.
+	Writable bool `json:"writable,omitempty"`
+}
+
+// Validate refuses what makes a namespace the node's master.
+func (a AllowedHostPath) Validate() error {
+	if !path.IsAbs(a.Path) || path.Clean(a.Path) != a.Path {
+		return fmt.Errorf("must be absolute and clean, is %q", a.Path)
+	}
+	for _, tree := range guardedTrees(a.Writable) {
+		if Below(a.Path, tree) || Below(tree, a.Path) {
+			return fmt.Errorf("%s: whoever has %s has the node: name a directory of data", a.Path, tree)
+		}
+	}
+	return nil
+}
+
+// guardedTrees have keys and sockets, so that who reads them is the node's master; who writes to the others is when the node runs what
+// is in them.
+func guardedTrees(writable bool) []string {
+	trees := []string{
+		"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker",
+		"/var/lib/etcd", "/var/lib/fettle", "/var/lib/kubelet", "/var/run",
+	}
+	if writable {
+		trees = append(trees, "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr", "/var/spool")
+	}
+	return trees
+}
+
+// Below says whether a clean absolute path is a directory or in it.
+func Below(name, dir string) bool {
+	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
+}
+
+// AllowedFor finds the directory by which a DevicePreset may name a path, by its text: only a node can tell whether a link leads out.
+func AllowedFor(all []AllowedHostPath, name string, readOnly bool) (string, error) {
+	var best AllowedHostPath
+	var paths []string
+	for _, allowed := range all {
+		paths = append(paths, allowed.Path)
+		if Below(name, allowed.Path) && len(allowed.Path) > len(best.Path) {
+			best = allowed
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return "", fmt.Errorf("%s %w, of which there are none: ask an administrator for a ClusterDevicePreset", name, ErrOutside)
+	case best.Path == "":
+		return "", fmt.Errorf("%s %w (%s): use one below, or ask an administrator for a ClusterDevicePreset",
+			name, ErrOutside, strings.Join(paths, ", "))
+	case !readOnly && !best.Writable:
+		return "", fmt.Errorf("%s is below %s, which the driver's allowedHostPaths have for reading: leave out readOnly: false", name, best.Path)
+	}
+	return best.Path, nil
+}
+
+// Outside are the fields of a DevicePreset that name what the driver allows no namespace, so that its claims wait.
+func (p *Preset) Outside(allowed []AllowedHostPath) field.ErrorList {
+	if p.Namespace == "" {
+		return nil
+	}
+	var faults field.ErrorList
+	check := func(at *field.Path, name string, readOnly bool) {
+		if _, err := AllowedFor(allowed, name, readOnly); err != nil {
+			faults = append(faults, field.Forbidden(at, err.Error()))
+		}
+	}
+	at := field.NewPath("spec")
+	for i := range p.Rules.Mounts {
+		if m := &p.Rules.Mounts[i]; m.Scratch == nil {
+			check(at.Child("mounts").Index(i).Child("hostPath"), m.HostPath, m.ReadOnly == nil || *m.ReadOnly)
+		}
+	}
+	files := func(at *field.Path, files []v1alpha1.PresetFiles) {
+		for i := range files {
+			check(at.Index(i).Child("root"), cmp.Or(files[i].Root, "/"), true)
+		}
+	}
+	files(at.Child("libraries"), p.Rules.Libraries)
+	files(at.Child("tools"), p.Rules.Tools)
+	return faults
+}
