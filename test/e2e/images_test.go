@@ -28,6 +28,8 @@ type builtImage struct {
 	ref   string
 	env   []string
 	files []tarFile
+	// over is a layer of its own, so that images share what is below.
+	over []tarFile
 }
 
 // tarFile is a file of an image.
@@ -89,25 +91,30 @@ func loadImages(ctx context.Context, images ...builtImage) {
 	Expect(h.LoadImages(ctx, dir)).To(Succeed())
 }
 
-// put adds a file, in the place of one of its name.
-func (b *builtImage) put(f tarFile) {
-	b.files = append(slices.DeleteFunc(b.files, func(o tarFile) bool { return o.Name == f.Name }), f)
-}
-
-// build makes the image, of one layer.
-func (b *builtImage) build() v1.Image {
+// layerOf packs files.
+func layerOf(files []tarFile) v1.Layer {
 	GinkgoHelper()
-	var layer bytes.Buffer
-	w := tar.NewWriter(&layer)
-	for i := range b.files {
-		Expect(w.WriteHeader(&b.files[i].Header)).To(Succeed())
-		_, err := w.Write(b.files[i].content)
+	var content bytes.Buffer
+	w := tar.NewWriter(&content)
+	for i := range files {
+		Expect(w.WriteHeader(&files[i].Header)).To(Succeed())
+		_, err := w.Write(files[i].content)
 		Expect(err).NotTo(HaveOccurred())
 	}
 	Expect(w.Close()).To(Succeed())
-	made, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
 	Expect(err).NotTo(HaveOccurred())
-	image, err := mutate.AppendLayers(empty.Image, made)
+	return layer
+}
+
+// build makes the image.
+func (b *builtImage) build() v1.Image {
+	GinkgoHelper()
+	layers := []v1.Layer{layerOf(b.files)}
+	if len(b.over) > 0 {
+		layers = append(layers, layerOf(b.over))
+	}
+	image, err := mutate.AppendLayers(empty.Image, layers...)
 	Expect(err).NotTo(HaveOccurred())
 	config, err := image.ConfigFile()
 	Expect(err).NotTo(HaveOccurred())

@@ -160,7 +160,7 @@ func hostileImages(ctx SpecContext) {
 
 func hostileImage(name string) string { return "fettle.dev/test/hostile-" + name + ":1" }
 
-// loadHostile gives the nodes the images. What is tried comes after what the image has of the name.
+// loadHostile gives the nodes the images.
 func loadHostile(ctx context.Context, w workshop, attempts []hostile) {
 	GinkgoHelper()
 	w.write("main.c", usesCUDA)
@@ -171,11 +171,7 @@ func loadHostile(ctx context.Context, w workshop, attempts []hostile) {
 	}
 	var images []builtImage
 	for _, a := range attempts {
-		image := builtImage{ref: hostileImage(a.name)}
-		for _, f := range append(programs[a.musl][:len(programs[a.musl]):len(programs[a.musl])], a.tries...) {
-			image.put(f)
-		}
-		images = append(images, image)
+		images = append(images, builtImage{ref: hostileImage(a.name), files: programs[a.musl], over: a.tries})
 	}
 	loadImages(ctx, images...)
 }

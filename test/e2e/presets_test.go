@@ -26,6 +26,7 @@ func presetsForPods() {
 	It("keeps a claim whose preset the node cannot meet, says why, and prepares it once it can", presetsUnmet)
 	presetVariables()
 	presetsOfHostileImages()
+	presetsOfProposal()
 }
 
 // onGPUNode writes a file of the GPU node.
