@@ -27,6 +27,7 @@ func presetsForPods() {
 	presetVariables()
 	presetsOfHostileImages()
 	presetsOfProposal()
+	presetsInTime()
 }
 
 // onGPUNode writes a file of the GPU node.
