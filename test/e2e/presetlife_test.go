@@ -35,9 +35,28 @@ func traces(ctx context.Context) []string {
 	})
 }
 
+// settled waits until the GPU node has no claim, and no file for containers but one for each device, and gives the files that it has then.
+func settled(ctx context.Context) (files []string) {
+	GinkgoHelper()
+	inventory, err := h.Inventory(ctx, gpuNode, hostDevices())
+	Expect(err).NotTo(HaveOccurred())
+	Eventually(ctx, func(g Gomega) {
+		files = traces(ctx)
+		specs := 0
+		for _, file := range files {
+			g.Expect(file).NotTo(HavePrefix("/var/lib/fettle/claims/"))
+			if strings.HasPrefix(file, "/var/run/cdi/") {
+				specs++
+			}
+		}
+		g.Expect(specs).To(Equal(len(inventory.Devices)), "%v", files)
+	}).Should(Succeed())
+	return files
+}
+
 func presetDeleted(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
-	before := traces(ctx)
+	before := settled(ctx)
 	onGPUNode("data/file", "of the node\n", 0o644)
 	onGPUNode("lib/libfakecuda.so.1.2", string(cudaPrograms(ctx)), 0o644)
 	newClusterPreset(ctx, ns, "e2e-deleted", func(r *v1alpha1.PresetRules) {
@@ -70,7 +89,7 @@ func presetDeleted(ctx SpecContext) {
 		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, p.Name, metav1.DeleteOptions{})).To(Succeed())
 	}
 	eventuallyGone(ctx, first, second)
-	Eventually(ctx, func(g Gomega) { g.Expect(traces(ctx)).To(Equal(before)) }).Should(Succeed())
+	Expect(settled(ctx)).To(Equal(before))
 	eventuallyCounted(ctx, gpuNode, "", "e2e-deleted", 0)
 }
 
