@@ -29,7 +29,7 @@ const (
 // ErrName marks a name or a pattern that a caller may not ask for.
 var ErrName = errors.New("is not the name of a file")
 
-// Config is where an administrator wants to be looked as well, after the usual places. Directories are absolute paths below the root.
+// Config is where an administrator wants to be looked first, before the usual places. Directories are absolute paths below the root.
 type Config struct {
 	LibraryDirs []string
 	ToolDirs    []string
@@ -113,10 +113,10 @@ func (h *Host) libraryPlaces(cached []string) places {
 		p.skipped = append(p.skipped, Skipped{Path: LoaderConf, Reason: err.Error()})
 	}
 	p.skipped = append(p.skipped, conf.Skipped...)
+	p.add(h.config.LibraryDirs...)
 	p.add(conf.Dirs...)
 	p.add(cached...)
 	p.add(SystemDirs(h.machine)...)
-	p.add(h.config.LibraryDirs...)
 	return p
 }
 

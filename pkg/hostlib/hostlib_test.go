@@ -183,6 +183,38 @@ func TestNamesRefused(t *testing.T) {
 	}
 }
 
+// TestDirectoriesFirst: what an administrator lists is looked at before what the system has, for libraries and for tools.
+func TestDirectoriesFirst(t *testing.T) {
+	root := tree(t, map[string]string{
+		"/usr/lib/libx.so.1":   "lib:libx.so.1",
+		"/opt/new/libx.so.1":   "lib:libx.so.1",
+		"/usr/bin/smi":         "prog:",
+		"/usr/bin/mps-server":  "prog:",
+		"/opt/new/smi":         "prog:",
+		"/opt/new/mps-control": "prog:",
+		"/opt/new/mps-notes":   "text",
+	})
+	h := open(t, root, hostlib.Config{LibraryDirs: []string{"/opt/new"}, ToolDirs: []string{"/opt/new"}})
+	libraries, err := h.Libraries([]string{"libx.so.*"})
+	must(t, err)
+	if diff := cmp.Diff([]string{"libx.so.1 /opt/new/libx.so.1 libx.so.1:"}, brief(libraries.Found)); diff != "" {
+		t.Errorf("libraries (-want +got):\n%s", diff)
+	}
+	tools, err := h.Tools([]string{"smi", "mps-*", "mps-server", "none-*"})
+	must(t, err)
+	var found []string
+	for _, tool := range tools.Found {
+		found = append(found, tool.Name+" "+tool.HostPath)
+	}
+	want := []string{"mps-control /opt/new/mps-control", "mps-server /usr/bin/mps-server", "smi /opt/new/smi"}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("tools (-want +got):\n%s", diff)
+	}
+	if len(tools.Missing) != 1 || tools.Missing[0].Name != "none-*" {
+		t.Errorf("missing %v, want none-*", tools.Missing)
+	}
+}
+
 // TestHostileHost: pipes, loops and garbage in the loader's files cost a note, and never a wait.
 func TestHostileHost(t *testing.T) {
 	root := tree(t, map[string]string{

@@ -43,7 +43,8 @@ type Libraries struct {
 }
 
 // Libraries finds what matches patterns: sonames, or globs over file names such as "libcuda.so.*". For each name the first place
-// wins, as with the loader: the cache, then the directories. An error is of a pattern that may not be asked for.
+// wins: the administrator's directories, and then as with the loader the cache and its directories. An error is of a pattern that may not
+// be asked for.
 func (h *Host) Libraries(patterns []string) (Libraries, error) {
 	if err := checkNames("library", patterns); err != nil {
 		return Libraries{}, err
@@ -51,9 +52,14 @@ func (h *Host) Libraries(patterns []string) (Libraries, error) {
 	s := &librarySearch{
 		host: h, patterns: patterns, matched: make([]bool, len(patterns)), names: map[string]bool{}, files: map[string]*Library{},
 	}
+	for _, dir := range h.config.LibraryDirs {
+		s.searchDir(dir)
+	}
 	p := h.libraryPlaces(s.searchCache())
 	for _, dir := range p.dirs {
-		s.searchDir(dir)
+		if !slices.Contains(h.config.LibraryDirs, dir) {
+			s.searchDir(dir)
+		}
 	}
 	result := Libraries{Found: s.found(), Skipped: append(p.skipped, s.skipped...)}
 	for i, pattern := range patterns {

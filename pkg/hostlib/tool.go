@@ -16,7 +16,7 @@ import (
 
 // Tool is an executable.
 type Tool struct {
-	// Name is what was asked for.
+	// Name is the file's where it was found, without directories.
 	Name string
 	// HostPath is where it is below the root, through no link.
 	HostPath string
@@ -35,31 +35,58 @@ type Tools struct {
 	Skipped []Skipped
 }
 
-// Tools finds executables by name in the usual directories, the first wins. An error is of a name that may not be asked for.
-func (h *Host) Tools(names []string) (Tools, error) {
-	if err := checkNames("tool", names); err != nil {
+// Tools finds executables by name, or by a glob over names such as "nvidia-cuda-mps-*", in the administrator's directories and the usual
+// ones, the first wins. An error is of a name that may not be asked for.
+func (h *Host) Tools(patterns []string) (Tools, error) {
+	if err := checkNames("tool", patterns); err != nil {
 		return Tools{}, err
 	}
 	var p places
-	p.add("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 	p.add(h.config.ToolDirs...)
+	p.add("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 	var result Tools
 	seen := map[string]bool{}
-	for _, name := range names {
-		if seen[name] {
-			continue
+	for _, pattern := range patterns {
+		missing := true
+		for _, name := range h.toolNames(pattern, p.dirs, &result) {
+			if seen[name] {
+				missing = false
+				continue
+			}
+			tool, skipped, ok := h.findTool(name, p.dirs)
+			result.Skipped = append(result.Skipped, skipped...)
+			if ok {
+				seen[name], missing = true, false
+				result.Found = append(result.Found, tool)
+			}
 		}
-		seen[name] = true
-		tool, skipped, ok := h.findTool(name, p.dirs)
-		result.Skipped = append(result.Skipped, skipped...)
-		if !ok {
-			result.Missing = append(result.Missing, Missing{Name: name, Places: p.dirs})
-			continue
+		if missing && !slices.ContainsFunc(result.Missing, func(m Missing) bool { return m.Name == pattern }) {
+			result.Missing = append(result.Missing, Missing{Name: pattern, Places: p.dirs})
 		}
-		result.Found = append(result.Found, tool)
 	}
 	slices.SortFunc(result.Found, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
 	return result, nil
+}
+
+// toolNames are the names that a pattern stands for, in order. A directory that cannot be listed is noted.
+func (h *Host) toolNames(pattern string, dirs []string, result *Tools) []string {
+	if !isGlob(pattern) {
+		return []string{pattern}
+	}
+	var names []string
+	for _, dir := range dirs {
+		all, err := h.root.ReadDir(dir)
+		if err != nil && !absent(err) {
+			result.Skipped = append(result.Skipped, Skipped{Path: dir, Reason: err.Error()})
+		}
+		for _, name := range all {
+			if plain(name) && matchName(pattern, name) && !slices.Contains(names, name) && len(names) < maxFound {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func (h *Host) findTool(name string, dirs []string) (_ Tool, skipped []Skipped, _ bool) {
