@@ -129,7 +129,7 @@ func (p *presets) decide(
 	in.ConfigMap = configMaps.get
 	resolution := preset.Resolve(ctx, in, &p.conditions)
 	if configMaps.err != nil {
-		return nil, configMaps.err
+		return nil, fmt.Errorf("%w: %w", errPresetUnmet, configMaps.err)
 	}
 	gives, err := p.take(c, &resolution)
 	if err != nil {
@@ -342,6 +342,10 @@ func (m *configMaps) get(namespace, name string) (map[string]string, bool) {
 	m.found[key] = nil
 	switch {
 	case apierrors.IsNotFound(err):
+		return nil, false
+	case apierrors.IsForbidden(err):
+		m.err = errors.Join(m.err, fmt.Errorf("the node may not read ConfigMap %s/%s (yet): the condition Valid of the preset that names it "+
+			"says why: %w", namespace, name, err))
 		return nil, false
 	case err != nil:
 		m.err = errors.Join(m.err, fmt.Errorf("read ConfigMap %s/%s for presets: %w", namespace, name, err))

@@ -15,12 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
@@ -257,6 +259,20 @@ func TestPresetUnmet(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPresetConfigMapForbidden: a ConfigMap that the node may not read is the preset's affair, also where it is optional: it may be there.
+func TestPresetConfigMapForbidden(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("needs", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.EnvFrom = []v1alpha1.PresetEnvFrom{{ConfigMapRef: v1alpha1.PresetConfigMap{Name: "closed", Optional: true}}}
+	}))
+	w.kube.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "closed", errors.New("no Role"))
+	})
+	_, err := w.decide(t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
+	if reason := reasonFor(err); reason != reasonPreset || !strings.Contains(err.Error(), "may not read ConfigMap fettle-system/closed") {
+		t.Errorf("%s: %v, want that the preset is unmet", reason, err)
 	}
 }
 
