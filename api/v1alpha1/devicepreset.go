@@ -122,6 +122,9 @@ type ClusterDevicePresetSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	DeviceNodes []PresetDeviceNode `json:"deviceNodes,omitempty"`
+	// Driver is the driver of a vendor whose files are given by the vendor's own list of them, so that nobody has to name them.
+	// +optional
+	Driver *PresetDriver `json:"driver,omitempty"`
 }
 
 // PresetRules are what both kinds of presets have.
@@ -398,6 +401,30 @@ type PresetFiles struct {
 	// +optional
 	Directories []string `json:"directories,omitempty"`
 	// Optional says that names which the node does not have are left out. Otherwise the claim waits for them.
+	// +optional
+	Optional bool `json:"optional,omitempty"`
+}
+
+// DriverVendor is a vendor whose driver is known to Fettle.
+//
+// +kubebuilder:validation:Enum=NVIDIA
+type DriverVendor string
+
+// DriverNVIDIA is NVIDIA's driver, whose files are those that NVIDIA's container toolkit finds.
+const DriverNVIDIA DriverVendor = "NVIDIA"
+
+// PresetDriver is what containers need of a driver that is installed on the node: libraries, programs, firmware and sockets, as the
+// vendor lists them for the version that is there.
+type PresetDriver struct {
+	// Vendor is whose driver it is.
+	Vendor DriverVendor `json:"vendor"`
+	// Root is the directory of the node that the driver is installed in, such as /run/nvidia/driver. Unset: the one that the node's plugin
+	// is configured with, which is / where nobody said otherwise.
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self == '/' || self.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD')",message="must be absolute, clean and printable: no //, no . or .. and no / at the end"
+	// +optional
+	Root string `json:"root,omitempty"`
+	// Optional says that nothing is given on a node that has no such driver. Otherwise the claim waits for it.
 	// +optional
 	Optional bool `json:"optional,omitempty"`
 }

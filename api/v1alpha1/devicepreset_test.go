@@ -60,7 +60,21 @@ func presetCases() []presetCase {
 	all = append(all, fileCases()...)
 	all = append(all, hookCases()...)
 	all = append(all, nodeCases()...)
+	all = append(all, driverCases()...)
 	return append(all, limitCases()...)
+}
+
+func driverCases() []presetCase {
+	return []presetCase{
+		ofCluster("driver", "driver: {vendor: NVIDIA}"),
+		ofCluster("driver in a directory", "driver: {vendor: NVIDIA, root: /run/nvidia/driver, optional: true}"),
+		ofCluster("driver in the root", "driver: {vendor: NVIDIA, root: /}"),
+		ofCluster("driver of nobody", "driver: {vendor: ''}", `spec.driver.vendor: Unsupported value: ""`),
+		ofCluster("driver of another", "driver: {vendor: nvidia}", `spec.driver.vendor: Unsupported value: "nvidia"`),
+		ofCluster("driver's root", "driver: {vendor: NVIDIA, root: run/nvidia}", `spec.driver.root: Invalid value: "run/nvidia": must be absolute`),
+		ofCluster("driver's root above", "driver: {vendor: NVIDIA, root: /a/../b}", `spec.driver.root: Invalid value: "/a/../b": must be clean`),
+		ofCluster("driver's long root", "driver: {vendor: NVIDIA, root: /"+strings.Repeat("x", 1024)+"}", "spec.driver.root: Too long"),
+	}
 }
 
 func selectorCases() []presetCase {

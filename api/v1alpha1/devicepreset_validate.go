@@ -69,6 +69,9 @@ func (s *DevicePresetSpec) Validate(path *field.Path) field.ErrorList {
 func (s *ClusterDevicePresetSpec) Validate(path *field.Path) field.ErrorList {
 	faults := s.validate(path, true)
 	faults = append(faults, validateSelector(s.NamespaceSelector, path.Child("namespaceSelector"))...)
+	if s.Driver != nil {
+		faults = append(faults, s.Driver.validate(path.Child("driver"))...)
+	}
 	path = path.Child("deviceNodes")
 	faults = append(faults, atMost(len(s.DeviceNodes), maxPresetNodes, path)...)
 	seen := map[string]bool{}
@@ -382,11 +385,24 @@ func (f *PresetFiles) validate(path *field.Path) field.ErrorList {
 				"must be a file name of at most 128 letters, digits and any of _ . + - * ?, with no directory"))
 		}
 	}
-	if f.Root != "" && f.Root != "/" {
-		faults = append(faults, validateClean(f.Root, path.Child("root"))...)
-		faults = append(faults, noLonger(f.Root, maxHostPath, path.Child("root"))...)
-	}
+	faults = append(faults, validateRoot(f.Root, path.Child("root"))...)
 	return append(faults, validateDirectories(f.Directories, maxHostPath, path.Child("directories"))...)
+}
+
+// validateRoot wants where a driver is installed, which may be the root itself.
+func validateRoot(root string, path *field.Path) field.ErrorList {
+	if root == "" || root == "/" {
+		return nil
+	}
+	return append(validateClean(root, path), noLonger(root, maxHostPath, path)...)
+}
+
+func (d *PresetDriver) validate(path *field.Path) field.ErrorList {
+	faults := validateRoot(d.Root, path.Child("root"))
+	if known := []DriverVendor{DriverNVIDIA}; !slices.Contains(known, d.Vendor) {
+		faults = append(faults, field.NotSupported(path.Child("vendor"), d.Vendor, known))
+	}
+	return faults
 }
 
 func (h *PresetHook) validate(path *field.Path, cluster bool) field.ErrorList {

@@ -42,7 +42,9 @@ func Lacks(
 }
 
 // givesFiles says whether a preset brings anything that a driver's libraries could come by.
-func givesFiles(p *preset.Preset) bool { return len(p.Rules.Libraries) > 0 || len(p.Rules.Mounts) > 0 }
+func givesFiles(p *preset.Preset) bool {
+	return len(p.Rules.Libraries) > 0 || len(p.Rules.Mounts) > 0 || p.Driver != nil
+}
 
 // gives says whether a class is for devices of this driver and may give those of a maker. A class that says nothing of the driver may be
 // any other driver's.

@@ -27,6 +27,7 @@ const (
 	thingNode     = "device node"
 	thingLibrary  = "library"
 	thingTool     = "tool"
+	thingDriver   = "driver of"
 )
 
 // thingsOf are what a preset decides, each with a text that is the same where two decide the same. Whether a part is optional makes no
@@ -47,6 +48,9 @@ func thingsOf(p *preset.Preset) map[thing]string {
 	for _, n := range p.DeviceNodes {
 		n.Optional = false
 		out[thing{thingNode, n.Path}] = textOf(n)
+	}
+	if d := p.Driver; d != nil {
+		out[thing{thingDriver, string(d.Vendor)}] = textOf(d.Root) // unset is what each node says, and not the same as /
 	}
 	filesOf(out, thingLibrary, p.Rules.Libraries)
 	filesOf(out, thingTool, p.Rules.Tools)

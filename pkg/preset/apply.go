@@ -27,6 +27,7 @@ type resolver struct {
 	variables map[string][]said
 	mounted   map[string][]mounting
 	nodes     map[string][]noding
+	drivers   []driving
 	refusals  []Refusal
 	notes     []Refusal
 	missing   []Refusal
@@ -54,6 +55,13 @@ type noding struct {
 	from Origin
 	to   []at
 	node v1alpha1.PresetDeviceNode
+}
+
+// driving is a driver that one preset gives.
+type driving struct {
+	from   Origin
+	to     []at
+	driver v1alpha1.PresetDriver
 }
 
 // apply takes in one preset, if it is for any claim.
@@ -145,6 +153,9 @@ func (r *resolver) give(p *Preset, to []at) {
 			r.nodes = map[string][]noding{}
 		}
 		r.nodes[n.Path] = append(r.nodes[n.Path], noding{from, to, n})
+	}
+	if p.Driver != nil {
+		r.drivers = append(r.drivers, driving{from, to, *p.Driver})
 	}
 	for i := range p.Rules.EnvFrom {
 		r.giveConfigMap(p, to, i)

@@ -26,5 +26,8 @@ func (r *Request) Overrides() []string {
 	for i := range r.Nodes {
 		lost("device node "+r.Nodes[i].Path, r.Nodes[i].From, r.Nodes[i].Overrode)
 	}
+	for i := range r.Drivers {
+		lost("the driver of "+string(r.Drivers[i].Vendor), r.Drivers[i].From, r.Drivers[i].Overrode)
+	}
 	return out
 }

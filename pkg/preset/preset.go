@@ -21,9 +21,10 @@ type Preset struct {
 	Generation int64
 	Created    time.Time
 	Rules      v1alpha1.PresetRules
-	// NamespaceSelector and DeviceNodes are a ClusterDevicePreset's.
+	// NamespaceSelector, DeviceNodes and Driver are a ClusterDevicePreset's.
 	NamespaceSelector *metav1.LabelSelector
 	DeviceNodes       []v1alpha1.PresetDeviceNode
+	Driver            *v1alpha1.PresetDriver
 	faults            field.ErrorList
 }
 
@@ -39,7 +40,8 @@ func Of(p *v1alpha1.DevicePreset) Preset {
 func OfCluster(p *v1alpha1.ClusterDevicePreset) Preset {
 	return Preset{
 		Name: p.Name, Generation: p.Generation, Created: p.CreationTimestamp.Time, Rules: p.Spec.PresetRules,
-		NamespaceSelector: p.Spec.NamespaceSelector, DeviceNodes: p.Spec.DeviceNodes, faults: p.Spec.Validate(field.NewPath("spec")),
+		NamespaceSelector: p.Spec.NamespaceSelector, DeviceNodes: p.Spec.DeviceNodes, Driver: p.Spec.Driver,
+		faults: p.Spec.Validate(field.NewPath("spec")),
 	}
 }
 

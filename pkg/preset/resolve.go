@@ -82,6 +82,8 @@ type Request struct {
 	Hooks     []Hook  `json:"hooks,omitempty"`
 	// Nodes are sorted by path.
 	Nodes []Node `json:"nodes,omitempty"`
+	// Drivers are sorted by vendor, each of which is there once.
+	Drivers []Driver `json:"drivers,omitempty"`
 }
 
 // Variable is one variable and where its value is from.
@@ -129,6 +131,13 @@ type Node struct {
 	Overrode []Origin `json:"overrode,omitempty"`
 }
 
+// Driver is a driver of a preset, whose files the vendor lists.
+type Driver struct {
+	v1alpha1.PresetDriver
+	From     Origin   `json:"from"`
+	Overrode []Origin `json:"overrode,omitempty"`
+}
+
 // Refusal is what was not applied.
 type Refusal struct {
 	From  Origin `json:"from"`
@@ -148,6 +157,7 @@ func Resolve(ctx context.Context, in Input, conditions *Conditions) Resolution {
 		r.apply(ctx, p)
 	}
 	r.deviceNodes()
+	r.vendorDrivers()
 	r.mounts()
 	r.env()
 	return r.finish()

@@ -109,6 +109,12 @@ func (t *text) request(r *Request) {
 	}
 	t.files("libraries", r.Libraries)
 	t.files("programs", r.Tools)
+	for i := range r.Drivers {
+		d := &r.Drivers[i]
+		t.linef(2, "the driver of %s in %s%s: its files are looked up on the node, by the vendor's own list", d.Vendor,
+			cmp.Or(d.Root, "the directory that the node's plugin knows"), when(d.Optional, ", optional"))
+		t.from(d.From, d.Overrode)
+	}
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
 		t.linef(2, "device node %s%s%s", n.Path, when(n.ReadOnly, ", to read"), when(n.Optional, ", optional"))
