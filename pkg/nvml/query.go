@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"strings"
 	"sync/atomic"
@@ -56,10 +57,28 @@ func (c Command) Args() []string {
 	return args
 }
 
+// ask is one question to the child: what is added to its arguments, and how its answer is read.
+type ask[T any] struct {
+	args   []string
+	decode func(io.Reader) (T, error)
+}
+
+// forReport asks for what the library says.
+func forReport() ask[Report] { return ask[Report]{decode: Decode} }
+
+// forDriver asks for the driver's files. Version is that of the kernel's driver, empty where it is not known.
+func forDriver(version string) ask[Driver] {
+	args := []string{"driver"}
+	if version != "" {
+		args = append(args, "-version", version)
+	}
+	return ask[Driver]{args: args, decode: DecodeDriver}
+}
+
 // Query runs the child once and returns its report, or ErrNoLibrary, or what went wrong: it hung, crashed, or printed something
 // else. It returns within Timeout and about a second, even when the child cannot be killed.
 func Query(ctx context.Context, command Command) (Report, error) {
-	report, _, err := query(ctx, command)
+	report, _, err := query(ctx, command, forReport())
 	return report, err
 }
 
@@ -73,11 +92,20 @@ type Prober struct {
 func NewProber(command Command) *Prober { return &Prober{command: command} }
 
 // Query is Query, but ErrStuck while an earlier child is still there.
-func (p *Prober) Query(ctx context.Context) (Report, error) {
+func (p *Prober) Query(ctx context.Context) (Report, error) { return probe(ctx, p, forReport()) }
+
+// Driver asks for the files of the driver below the command's root, as NVIDIA lists them, or says ErrNoDriver. Version is that of the
+// kernel's driver, to which they have to fit; empty where it is not known.
+func (p *Prober) Driver(ctx context.Context, version string) (Driver, error) {
+	return probe(ctx, p, forDriver(version))
+}
+
+func probe[T any](ctx context.Context, p *Prober, a ask[T]) (T, error) {
 	if !p.busy.CompareAndSwap(false, true) {
-		return Report{}, ErrStuck
+		var none T
+		return none, ErrStuck
 	}
-	report, gone, err := query(ctx, p.command)
+	answer, gone, err := query(ctx, p.command, a)
 	select {
 	case <-gone:
 		p.busy.Store(false)
@@ -87,31 +115,30 @@ func (p *Prober) Query(ctx context.Context) (Report, error) {
 			p.busy.Store(false)
 		}()
 	}
-	return report, err
+	return answer, err
 }
 
 // query also returns a channel that is closed once the child is gone.
-func query(ctx context.Context, command Command) (Report, <-chan struct{}, error) {
+func query[T any](ctx context.Context, command Command, a ask[T]) (answer T, childGone <-chan struct{}, err error) {
 	timeout := command.Timeout
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	run, err := start(ctx, cancel, command)
+	run, err := start(ctx, cancel, command, a.args)
 	if err != nil {
 		gone := make(chan struct{})
 		close(gone)
-		return Report{}, gone, fmt.Errorf("start %s: %w", command.Path, err)
+		return answer, gone, fmt.Errorf("start %s: %w", command.Path, err)
 	}
 	err = run.wait(ctx)
 	if err == nil {
-		var report Report
-		if report, err = Decode(&run.stdout.buffer); err == nil {
-			return report, run.gone, nil
+		if answer, err = a.decode(&run.stdout.buffer); err == nil {
+			return answer, run.gone, nil
 		}
 	}
-	return Report{}, run.gone, fmt.Errorf("run %s: %w", command.Path, err)
+	return answer, run.gone, fmt.Errorf("run %s: %w", command.Path, err)
 }
 
 // child is a running child.
@@ -123,8 +150,8 @@ type child struct {
 }
 
 // start starts the child in a process group of its own, so that what it may have started dies with it.
-func start(ctx context.Context, cancel context.CancelFunc, command Command) (*child, error) {
-	cmd := exec.CommandContext(ctx, command.Path, command.Args()...) //nolint:gosec // the path is the operator's
+func start(ctx context.Context, cancel context.CancelFunc, command Command, args []string) (*child, error) {
+	cmd := exec.CommandContext(ctx, command.Path, append(command.Args(), args...)...) //nolint:gosec // the path is the operator's
 	run := &child{
 		cmd: cmd, gone: make(chan struct{}),
 		stdout: &capture{limit: maxReport, overflow: cancel}, stderr: &capture{tail: maxStderr},
@@ -159,6 +186,8 @@ func (c *child) wait(ctx context.Context) error {
 		return nil
 	case exited && exit.ExitCode() == ExitNoLibrary:
 		return fmt.Errorf("%w%s", ErrNoLibrary, c.complaint())
+	case exited && exit.ExitCode() == ExitNoDriver:
+		return fmt.Errorf("%w%s", ErrNoDriver, c.complaint())
 	case c.stdout.overflowed:
 		return fmt.Errorf("printed more than %d bytes", maxReport)
 	case ctx.Err() != nil:

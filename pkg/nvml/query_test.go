@@ -41,6 +41,13 @@ func playChild(mode string) int {
 		_ = json.NewEncoder(os.Stdout).Encode(sample())
 	case "arguments":
 		_ = json.NewEncoder(os.Stdout).Encode(nvml.Report{DriverVersion: strings.Join(os.Args[1:], " ")})
+	case "driver":
+		d := sampleDriver()
+		d.Env = []string{"ARGS=" + strings.Join(os.Args[1:], " ")}
+		_ = json.NewEncoder(os.Stdout).Encode(d)
+	case "no driver":
+		fmt.Fprintln(os.Stderr, "looked below /driver")
+		return nvml.ExitNoDriver
 	case "no library":
 		fmt.Fprintln(os.Stderr, "looked everywhere")
 		return nvml.ExitNoLibrary

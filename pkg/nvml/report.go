@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nvml is what NVIDIA's management library says about this node's GPUs, as plain data, and the way to ask for it without
-// loading the library into this process: a short-lived child, fettle-nvml, prints a Report and exits, and a long-lived one prints a
-// Message for every event and heartbeat. A driver that hangs or crashes takes the child with it and nothing else.
+// loading the library into this process: a short-lived child, fettle-nvml, prints a Report, or a Driver with the files that containers
+// need of it, and exits, and a long-lived one prints a Message for every event and heartbeat. A driver that hangs or crashes
+// takes the child with it and nothing else.
 package nvml
 
 import (

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/elffile"
+)
+
+// driverTree makes a driver of a version below a root, as its installer leaves it.
+func driverTree(t *testing.T, root, version string) {
+	t.Helper()
+	write := func(name string, content []byte, mode os.FileMode) {
+		t.Helper()
+		at := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, content, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(target, name string) {
+		t.Helper()
+		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const dir = "usr/lib64/"
+	library := func(name, soname string) { write(dir+name, elffile.File{Soname: soname}.Bytes(), 0o755) }
+	library("libcuda.so."+version, "libcuda.so.1")
+	link("libcuda.so."+version, dir+"libcuda.so.1")
+	link("libcuda.so.1", dir+"libcuda.so")
+	library("libnvidia-ml.so."+version, "libnvidia-ml.so.1")
+	link("libnvidia-ml.so."+version, dir+"libnvidia-ml.so.1")
+	library("libnvidia-nvvm.so."+version, "libnvidia-nvvm.so.4") // has no link on the node
+	library("vdpau/libvdpau_nvidia.so."+version, "libvdpau_nvidia.so.1")
+	library("libother.so.1", "libother.so.1")
+	write("usr/bin/nvidia-smi", elffile.File{}.Bytes(), 0o755)
+	write("usr/bin/nvidia-persistenced", nil, 0o644) // is no program
+	write("lib/firmware/nvidia/"+version+"/gsp_ga10x.bin", []byte("firmware"), 0o644)
+	write("usr/share/glvnd/egl_vendor.d/10_nvidia.json", []byte("{}"), 0o644)
+	if err := os.MkdirAll(filepath.Join(root, "run/nvidia-persistenced"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mknod(filepath.Join(root, "run/nvidia-persistenced/socket"), unix.S_IFSOCK|0o600, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDriver: NVIDIA's list of a made-up driver, which is the same wherever the driver is installed.
+func TestDriver(t *testing.T) {
+	const version = "550.54.15"
+	for name, args := range map[string][]string{"version of the files": nil, "version of the kernel": {"-version", version}} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			driverTree(t, root, version)
+			var stdout, stderr bytes.Buffer
+			if code := run(append([]string{"-driver-root", root, "driver"}, args...), &stdout, &stderr); code != 0 {
+				t.Fatalf("exit %d: %s", code, &stderr)
+			}
+			got, err := nvml.DecodeDriver(&stdout)
+			if err != nil {
+				t.Fatal(err)
+			}
+			slices.SortFunc(got.Files, func(a, b nvml.DriverFile) int { return strings.Compare(a.Path, b.Path) })
+			slices.SortFunc(got.Links, func(a, b nvml.DriverLink) int { return strings.Compare(a.Path, b.Path) })
+			if diff := cmp.Diff(wantDriver(version), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func wantDriver(version string) nvml.Driver {
+	const lib = "/usr/lib64/"
+	same := func(name string) nvml.DriverFile { return nvml.DriverFile{Path: name, ContainerPath: name} }
+	return nvml.Driver{
+		Version: version,
+		Files: []nvml.DriverFile{
+			same("/lib/firmware/nvidia/" + version + "/gsp_ga10x.bin"),
+			same("/run/nvidia-persistenced/socket"),
+			same("/usr/bin/nvidia-smi"),
+			same(lib + "libcuda.so." + version),
+			same(lib + "libnvidia-ml.so." + version),
+			same(lib + "libnvidia-nvvm.so." + version),
+			same(lib + "vdpau/libvdpau_nvidia.so." + version),
+			same("/usr/share/glvnd/egl_vendor.d/10_nvidia.json"),
+		},
+		Links: []nvml.DriverLink{
+			{Path: lib + "libcuda.so", Target: "libcuda.so.1"},
+			{Path: lib + "libcuda.so.1", Target: "libcuda.so." + version},
+			{Path: lib + "libnvidia-ml.so.1", Target: "libnvidia-ml.so." + version},
+			{Path: lib + "libnvidia-nvvm.so.4", Target: "libnvidia-nvvm.so." + version},
+			{Path: lib + "vdpau/libvdpau_nvidia.so.1", Target: "libvdpau_nvidia.so." + version},
+		},
+		LibraryDirs: []string{"/usr/lib64", "/usr/lib64/vdpau"},
+		Env:         []string{"NVIDIA_VISIBLE_DEVICES=void"},
+	}
+}
+
+// TestNoDriver: what is not there, or does not fit the kernel, is told apart.
+func TestNoDriver(t *testing.T) {
+	installed := t.TempDir()
+	driverTree(t, installed, "550.54.15")
+	for name, tc := range map[string]struct {
+		args []string
+		want int
+		says string
+	}{
+		"none":           {[]string{"-driver-root", t.TempDir(), "driver"}, nvml.ExitNoDriver, "no libcuda.so.VERSION below"},
+		"no such root":   {[]string{"-driver-root", "/nowhere", "driver"}, nvml.ExitNoDriver, "/nowhere"},
+		"another kernel": {[]string{"-driver-root", installed, "driver", "-version", "580.1.2"}, 1, "the kernel runs version 580.1.2"},
+		"extra":          {[]string{"driver", "extra"}, 2, "unexpected argument"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if got := run(tc.args, &stdout, &stderr); got != tc.want || stdout.Len() > 0 || !strings.Contains(stderr.String(), tc.says) {
+				t.Errorf("exit %d, want %d; printed %q and %q, want %q", got, tc.want, &stdout, &stderr, tc.says)
+			}
+		})
+	}
+}
