@@ -5,6 +5,7 @@ package kubeletplugin
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -198,7 +199,13 @@ type NVMLConfig struct {
 	Timeout metav1.Duration `json:"timeout,omitempty"`
 	// DriverRoot is the directory under which the driver's libraries are found. Default /.
 	DriverRoot string `json:"driverRoot,omitempty"`
+	// HostDriverRoot is the directory of the host that DriverRoot is in the plugin's container. Container runtimes know it by this name, and
+	// presets take the driver from there. Default DriverRoot.
+	HostDriverRoot string `json:"hostDriverRoot,omitempty"`
 }
+
+// hostDriverRoot is where the host has the driver.
+func (c *NVMLConfig) hostDriverRoot() string { return cmp.Or(c.HostDriverRoot, c.DriverRoot, "/") }
 
 const (
 	defaultDiscoveryInterval = 30 * time.Second
@@ -248,6 +255,9 @@ func ParseFile(data []byte) (FileConfig, error) {
 	}
 	if !filepath.IsAbs(c.NVML.DriverRoot) {
 		errs = append(errs, fmt.Errorf("nvml.driverRoot: must be an absolute path, is %q", c.NVML.DriverRoot))
+	}
+	if root := c.NVML.hostDriverRoot(); !filepath.IsAbs(root) || filepath.Clean(root) != root {
+		errs = append(errs, fmt.Errorf("nvml.hostDriverRoot: must be a clean absolute path, is %q", root))
 	}
 	errs = append(errs, c.Health.validate()...)
 	errs = append(errs, c.Artifacts.validate()...)

@@ -21,9 +21,11 @@ const header = "apiVersion: config.fettle.dev/v1alpha1\nkind: KubeletPluginConfi
 
 func TestParseFile(t *testing.T) {
 	whole := FileConfig{
-		TypeMeta:          metav1.TypeMeta{APIVersion: ConfigAPIVersion, Kind: ConfigKind},
-		HostDevices:       localSSD(),
-		NVML:              NVMLConfig{Disabled: true, Timeout: metav1.Duration{Duration: 5 * time.Second}, DriverRoot: "/run/nvidia/driver"},
+		TypeMeta:    metav1.TypeMeta{APIVersion: ConfigAPIVersion, Kind: ConfigKind},
+		HostDevices: localSSD(),
+		NVML: NVMLConfig{
+			Disabled: true, Timeout: metav1.Duration{Duration: 5 * time.Second}, DriverRoot: "/driver-root", HostDriverRoot: "/run/nvidia/driver",
+		},
 		DiscoveryInterval: metav1.Duration{Duration: time.Minute}, ReconcileInterval: metav1.Duration{Duration: time.Hour},
 		DeviceMetadata: true,
 		Health: HealthConfig{
@@ -55,7 +57,7 @@ discoveryInterval: 1m
 reconcileInterval: 1h
 deviceMetadata: true
 fpgaRegions: [{device: amd-x, interfaceID: 5f2c81d0a4b94e0fb7c36d1e8f02a957, nodes: [/dev/dpu], partial: true}]
-nvml: {disabled: true, timeout: 5s, driverRoot: /run/nvidia/driver}
+nvml: {disabled: true, timeout: 5s, driverRoot: /driver-root, hostDriverRoot: /run/nvidia/driver}
 hostDevices:
 - name: localssd
   directories: ["/mnt/disks/*"]
@@ -94,7 +96,7 @@ health:
 		{name: "all faults at once", text: header + `
 discoveryInterval: 10ms
 reconcileInterval: 999ms
-nvml: {timeout: -1s, driverRoot: run}
+nvml: {timeout: -1s, driverRoot: run, hostDriverRoot: /a/../b}
 artifacts: {maxSize: -1, keepFree: -1Gi}
 fpga: {bindingConditions: true, backends: [f2, dfl, dfl], xrt: {driverRoot: /a/../b}}
 fpgaRegions: [{device: x, interfaceID: 5F2C}, {device: x, interfaceID: 5f2c81d0a4b94e0fb7c36d1e8f02a957, nodes: [/dev/mem]}]
@@ -110,7 +112,8 @@ health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: ba
 			"fpgaRegions[1]: nodes[0]", "device \"x\" appears twice",
 			"presets.hostDirectories[0]", "presets.allowedHostPaths[0]: /: ", "presets.allowedHostPaths[1]: /etc/ssl: whoever has /etc ",
 			"presets.allowedHostPaths[2]: /var: ", "presets.allowedHostPaths[3]: must be absolute and clean", "presets.allowedHostPaths[4]: /usr: ",
-			"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "hostDevices[0]", "relative", "hostDevices[2]",
+			"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "nvml.hostDriverRoot",
+			"hostDevices[0]", "relative", "hostDevices[2]",
 		}},
 	}
 	for _, tt := range tests {

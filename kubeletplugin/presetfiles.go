@@ -50,6 +50,8 @@ type presetFiles struct {
 	scratch bool
 	// mounts is where mounts are that one claim alone has. Nil, as for whoever only looks: they are shown as those that they are of.
 	mounts *hostmount.Dir
+	// drivers knows the files of vendors' drivers; nil where the node is not at hand.
+	drivers *driverFiles
 }
 
 // lookup makes edits of what presets give to one request.
@@ -68,7 +70,9 @@ type lookup struct {
 	links, yielding []string
 	// absent are the paths in the container of optional mounts that the node does not have.
 	absent []string
-	errs   []error
+	// dirs are directories of the container with libraries of a driver.
+	dirs []string
+	errs []error
 }
 
 // realise makes edits of what presets give to a request. An error names each preset, what it gives, and what this node lacks of it.
@@ -97,6 +101,9 @@ func (f *presetFiles) realise(claim string, r preset.Request) (engine.Preset, er
 	}
 	for i := range slices.Backward(r.Tools) {
 		l.fail(l.tools(&r.Tools[i]), r.Tools[i].From, "tools")
+	}
+	for i := range r.Drivers {
+		l.fail(l.driver(&r.Drivers[i]), r.Drivers[i].From, "driver of "+string(r.Drivers[i].Vendor))
 	}
 	for i := range r.ToolDirs {
 		l.fail(l.toolDir(&r.ToolDirs[i]), r.ToolDirs[i].From, "PATH "+r.ToolDirs[i].Path)
@@ -343,6 +350,9 @@ func (l *lookup) hooks(r *preset.Request) {
 	for _, d := range r.LibraryDirs {
 		l.fail(hook.CheckDirs([]string{d.Path}), d.From, v1alpha1.EnvLibraryPath)
 		add(d.Path)
+	}
+	for _, dir := range l.dirs {
+		add(dir)
 	}
 	for i := range r.Hooks {
 		h := &r.Hooks[i]

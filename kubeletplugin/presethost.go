@@ -18,7 +18,7 @@ type PresetHost struct {
 }
 
 // Edits are those that the plugin would make of what presets give to a request. On an error they lack what it is about. Of what the claim
-// alone would have they show what it is made of.
+// alone would have they show what it is made of. What vendors list of their drivers is left out: their lists are made on a node.
 func (h PresetHost) Edits(r preset.Request) (device.Edits, error) {
 	files := presetFiles{root: h.Root, hook: func() (string, error) { return h.Hook, nil }, allowed: h.AllowedHostPaths, scratch: true}
 	made, err := files.realise("", r)

@@ -59,7 +59,9 @@ const (
 
 func (p *Plugin) newPresets() *presets {
 	config := p.config.File.Presets
-	files := &presetFiles{root: p.config.HostRoot, allowed: config.AllowedHostPaths, scratch: config.Scratch, mounts: p.mounts}
+	files := &presetFiles{
+		root: p.config.HostRoot, drivers: newDriverFiles(&p.config), allowed: config.AllowedHostPaths, scratch: config.Scratch, mounts: p.mounts,
+	}
 	if p.config.HostRoot != "/" {
 		files.directories = config.HostDirectories
 	}

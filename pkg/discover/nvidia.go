@@ -132,6 +132,12 @@ func askNVML(ctx context.Context, opts Options) (nvml.Report, []Problem) {
 	return report, problems
 }
 
+// NVIDIADriverVersion is the version of the driver that the kernel runs, such as "580.95.05". Empty: no file tells.
+func NVIDIADriverVersion(tree *sysfs.Tree) string {
+	version, _ := nvidiaDriverVersion(tree, nvml.Report{})
+	return version
+}
+
 // nvidiaDriverVersion takes the first of the three places that tells; they agree on a healthy machine.
 func nvidiaDriverVersion(tree *sysfs.Tree, report nvml.Report) (string, []Problem) {
 	var problems []Problem
