@@ -168,7 +168,7 @@ func TestDriverAgain(t *testing.T) {
 		PresetDriver: v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}, From: preset.Origin{Name: "nvidia.fettle.dev"},
 	}}})
 	must(t, err)
-	later, err := w.decide(t.Context(), nil, nil, map[string]json.RawMessage{"main": given})
+	later, err := w.decide(t.Context(), claimOfClass("u1"), nil, map[string]json.RawMessage{"main": given})
 	must(t, err)
 	if diff := cmp.Diff(driverEdits("", "580.2"), later["main"].Edits); diff != "" || len(w.asked) != 6 {
 		t.Errorf("in a later boot, asked %d times (-want +got):\n%s", len(w.asked), diff)
