@@ -251,7 +251,7 @@ func TestDriverYields(t *testing.T) {
 	w.file("opt/libcuda", nil, 0o644)
 	mine := device.Mount{HostPath: "/opt/libcuda", ContainerPath: "/usr/lib64/libcuda.so.550.1", ReadOnly: true, Alone: true}
 	made, err := w.files.realise("u1", preset.Request{
-		Env: []preset.Variable{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}},
+		Env: []preset.Variable{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all", From: []preset.Origin{{Name: "all"}}}},
 		Mounts: []preset.Mount{{PresetMount: v1alpha1.PresetMount{
 			HostPath: mine.HostPath, ContainerPath: mine.ContainerPath,
 		}}},
