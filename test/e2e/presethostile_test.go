@@ -154,8 +154,11 @@ func hostileImages(ctx SpecContext) {
 	}
 	Expect(hostTree(ctx)).To(Equal(before))
 
-	say("what the images would have run does leave a mark")
+	say("what the images would have run does leave a mark, and a mark on the host would be seen")
 	Expect(inside(ctx, pods["own-programs"], main, "/sbin/ldconfig; [ ! -e /ran ]; echo $?")).To(Equal("1\n"))
+	_, err := h.OnNode(ctx, gpuNode, "touch", victim+"/ran")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(hostTree(ctx)).To(ContainElement(HavePrefix(victim + "/ran ")))
 }
 
 func hostileImage(name string) string { return "fettle.dev/test/hostile-" + name + ":1" }
