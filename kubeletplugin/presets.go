@@ -147,24 +147,20 @@ func (p *presets) decide(
 
 // take realises what a resolution has for one claim, and tells what it was refused.
 func (p *presets) take(c *resourceapi.ResourceClaim, resolution *preset.Resolution) (map[string]engine.Preset, error) {
-	for _, r := range resolution.Refusals {
-		if r.Claim == c.Name {
-			p.tell(c, corev1.EventTypeWarning, reasonPresetRefused, fmt.Sprintf("%s, %s: %s", r.From, r.Field, r.Message))
-		}
-	}
+	p.tellRefusals(c, resolution)
 	var errs []error
 	for _, m := range resolution.Missing {
 		if m.Claim == c.Name {
 			errs = append(errs, fmt.Errorf("%w: %s, %s: %s", errPresetUnmet, m.From, m.Field, m.Message))
 		}
 	}
+	if len(errs) == 0 {
+		p.tellOverrides(c, resolution)
+	}
 	out := map[string]engine.Preset{}
 	for _, r := range resolution.Requests {
 		if r.Claim != c.Name || len(errs) > 0 {
 			continue
-		}
-		if overrides := r.Overrides(); len(overrides) > 0 {
-			p.tell(c, corev1.EventTypeNormal, reasonPresetOverridden, "request "+r.Request+": "+strings.Join(overrides, "; "))
 		}
 		given, err := p.realise(string(c.UID), r)
 		if err != nil {

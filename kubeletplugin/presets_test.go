@@ -423,3 +423,26 @@ func TestPresetRefused(t *testing.T) {
 		t.Errorf("told %q, want that env[0] is refused", w.told)
 	}
 }
+
+// TestPresetToldOnce: one Event has all that was refused. Events that differ in their text alone would become one with the first's text.
+func TestPresetToldOnce(t *testing.T) {
+	var env []v1alpha1.PresetEnv
+	for _, name := range []string{"A", "B", "C", "D", "E", "F", "G", "H", "I"} {
+		env = append(env, v1alpha1.PresetEnv{Name: name, Mode: v1alpha1.EnvDefault, Value: new("x")})
+	}
+	for _, tc := range []struct {
+		env  []v1alpha1.PresetEnv
+		more string
+	}{{env[:2], ""}, {env, "; and 3 more: fettle preset explain -n team-a claim/claim-u1"}} {
+		w := newPresetWorld(t, clusterPreset("a", func(s *v1alpha1.ClusterDevicePresetSpec) { s.Env = tc.env }))
+		w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))
+		if len(w.told) != 1 {
+			t.Fatalf("told %q, want one Event", w.told)
+		}
+		_, note, _ := strings.Cut(w.told[0], ": ")
+		if !strings.Contains(note, "spec.env[0]: A:") || !strings.Contains(note, "spec.env[1]: B:") || !strings.HasSuffix(note, tc.more) ||
+			strings.Contains(note, "more") != (tc.more != "") || len(note) > maxEventMessage {
+			t.Errorf("%d bytes: %s\nwant A and B, and at the end %q", len(note), note, tc.more)
+		}
+	}
+}
