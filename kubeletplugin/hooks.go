@@ -106,21 +106,40 @@ func openToAll(dir string) error {
 	return nil
 }
 
-// sweep removes the builds that no record names and no process holds.
+// sweep removes the builds that no record names and no process holds. Who holds one may still write a record that names it, so it is asked
+// for first.
 func (h *hooks) sweep() error {
-	named, err := h.named()
-	if err != nil {
-		return err // a record that cannot be read may name any
-	}
 	entries, err := os.ReadDir(h.dir)
 	if err != nil {
 		return fmt.Errorf("list hooks: %w", err)
 	}
-	var errs []error
+	unheld := map[string]*os.File{}
+	defer func() {
+		for _, f := range unheld {
+			_ = f.Close() // it was only locked
+		}
+	}()
 	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), hookPrefix) || !e.Type().IsRegular() {
+			continue
+		}
 		name := filepath.Join(h.dir, e.Name())
-		if strings.HasPrefix(e.Name(), hookPrefix) && e.Type().IsRegular() && !named[name] {
-			errs = append(errs, removeUnheld(name))
+		f, err := lockUnheld(name)
+		if err != nil {
+			return err
+		}
+		if f != nil {
+			unheld[name] = f
+		}
+	}
+	named, err := h.named()
+	if err != nil {
+		return err // a record that cannot be read may name any
+	}
+	var errs []error
+	for name := range unheld {
+		if !named[name] {
+			errs = append(errs, disk.RemoveIfThere(disk.OS{}, name))
 		}
 	}
 	return errors.Join(errs...)
@@ -152,20 +171,23 @@ func (h *hooks) named() (map[string]bool, error) {
 	return named, nil
 }
 
-func removeUnheld(name string) error {
+// lockUnheld is nil where a process holds the hook, or it is gone.
+func lockUnheld(name string) (*os.File, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil //nolint:nilnil // documented above
 	}
 	if err != nil {
-		return fmt.Errorf("look whether hook %s is held: %w", name, err)
+		return nil, fmt.Errorf("look whether hook %s is held: %w", name, err)
 	}
-	defer f.Close()
-	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return nil
-	case err != nil:
-		return fmt.Errorf("look whether hook %s is held: %w", name, err)
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
 	}
-	return disk.RemoveIfThere(disk.OS{}, name)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = nil
+	} else {
+		err = fmt.Errorf("look whether hook %s is held: %w", name, err)
+	}
+	return nil, errors.Join(err, f.Close())
 }

@@ -75,11 +75,12 @@ func (c *HostConfig) Validate(fromClass bool, path *field.Path) field.ErrorList 
 const maxMountPath = 256
 
 // reservedTrees are the directories of a container that the runtime, the dynamic loader or Kubernetes relies on. Whoever could
-// mount over one of them, or over a parent, could feed a hook that runs with the host's rights.
+// mount over one of them, or over a parent, could feed a hook that runs with the host's rights, or have the runtime make the places for our
+// own mounts in a directory of the host.
 func reservedTrees() []string {
 	return []string{
 		"/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run/secrets", "/sbin", "/sys",
-		"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/sbin", "/var/run",
+		"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/local/fettle", "/usr/sbin", "/var/run",
 	}
 }
 
