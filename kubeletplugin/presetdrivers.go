@@ -42,6 +42,9 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 	}
 	defer func() { _ = root.Close() }() // it was only read
 	list, err := l.files.drivers.list(seen, root)
+	if errors.Is(err, nvml.ErrNoDriver) {
+		return fmt.Errorf("the driver in %s: %w: install it, set the chart's nvidia.driverRoot to where it is, or say optional", hostRoot, err)
+	}
 	if err != nil {
 		return fmt.Errorf("the driver in %s: %w", hostRoot, err)
 	}

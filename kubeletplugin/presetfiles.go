@@ -147,6 +147,10 @@ func (l *lookup) mount(m *preset.Mount) error {
 		return l.ownMount(m)
 	}
 	if err := l.files.sees(m.HostPath); err != nil {
+		if m.Optional { // where nothing can be found, nothing is
+			l.absent = append(l.absent, m.ContainerPath)
+			return nil
+		}
 		return err
 	}
 	hostPath, _, err := l.host.Resolve(m.HostPath)

@@ -264,3 +264,22 @@ func TestDriverYields(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// TestUnseen: what is optional and in no directory that the plugin sees is left out; the host's own root can be named.
+func TestUnseen(t *testing.T) {
+	w := newDriverWorld(t, func(*v1alpha1.PresetDriver) {})
+	w.files.directories = []string{"/usr"}
+	w.library("", "550.1")
+	mount := preset.Mount{PresetMount: v1alpha1.PresetMount{HostPath: "/opt/rocm", ContainerPath: "/rocm", Optional: true}}
+	made, err := w.files.realise(preset.Request{Mounts: []preset.Mount{mount}, Libraries: []preset.Files{{
+		PresetFiles: v1alpha1.PresetFiles{Names: []string{"libcuda.so.*"}, Root: "/"},
+	}}})
+	must(t, err)
+	if len(made.Edits.Mounts) != 1 || made.Edits.Mounts[0].HostPath != "/usr/lib64/libcuda.so.550.1" {
+		t.Errorf("got %+v, want the library alone", made.Edits.Mounts)
+	}
+	mount.Optional = false
+	if _, err := w.files.realise(preset.Request{Mounts: []preset.Mount{mount}}); err == nil {
+		t.Error("what is not optional was left out")
+	}
+}
