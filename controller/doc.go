@@ -20,6 +20,7 @@ const (
 	TLSSecret = "fettle-controller-tls" //nolint:gosec // a name, not a credential
 	// PluginAccount is the kubelet plugin's ServiceAccount, in the controller's namespace.
 	PluginAccount = "fettle-kubeletplugin"
-	// ManagedByLabel with the value [Name] marks the DeviceClasses that this controller may change, and the Roles that it made.
+	// ManagedByLabel with the value [Name] marks the DeviceClasses and ClusterDevicePresets that this controller may change,
+	// and the Roles that it made.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 )

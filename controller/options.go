@@ -5,6 +5,8 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -38,6 +40,8 @@ type Options struct {
 	AllowedHostPaths []preset.AllowedHostPath
 	// Classes are the choices about the DeviceClasses.
 	Classes ClassOptions
+	// PresetVendors are those whose ClusterDevicePresets are shipped.
+	PresetVendors []string
 }
 
 // Validate returns every fault of the options, named by the flag that sets it.
@@ -56,6 +60,11 @@ func (o Options) Validate() error {
 	for _, allowed := range o.AllowedHostPaths {
 		if err := allowed.Validate(); err != nil {
 			faults = append(faults, fmt.Errorf("--allowed-host-path: %w", err))
+		}
+	}
+	for _, vendor := range o.PresetVendors {
+		if !slices.Contains(PresetVendors(), vendor) {
+			faults = append(faults, fmt.Errorf("--preset-vendors names %q: expected any of %s", vendor, strings.Join(PresetVendors(), ", ")))
 		}
 	}
 	return errors.Join(faults...)

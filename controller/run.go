@@ -114,6 +114,7 @@ func (c Controller) Run(ctx context.Context) error {
 					newBitstreamReconciler(mgr, m, c.Clock, pause, registry, c.Options).register(mgr),
 					newPresetReconciler(mgr, c.Clock, pause, c.Options).register(mgr),
 					newLackReconciler(mgr, m).register(mgr),
+					newShippedReconciler(mgr, pause, c.Options.PresetVendors).register(mgr),
 				)
 			},
 		}),

@@ -53,6 +53,7 @@ func TestAPI(t *testing.T) {
 	c := newCluster(t, map[string]string{"enable-aggregator-routing": "true"})
 	t.Run("CRDs", c.testCRDs)
 	t.Run("certificate race", c.testCertificateRace)
+	t.Run("shipped presets", c.testShipped)
 	foreign := c.createForeignClass(t)
 	r := c.start(t, controller.ClassOptions{ExtendedResources: true})
 	t.Run("health", func(t *testing.T) { testHealth(t, r) })
@@ -124,7 +125,7 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 }
 
 // start runs a controller until the test ends.
-func (c cluster) start(t *testing.T, classes controller.ClassOptions) replica {
+func (c cluster) start(t *testing.T, classes controller.ClassOptions, presetVendors ...string) replica {
 	t.Helper()
 	r := replica{registry: prometheus.NewRegistry(), probePort: apitest.FreePort(t), webhookPort: apitest.FreePort(t)}
 	ctx, cancel := context.WithCancel(context.Background()) // ends in the cleanup, before the API server
@@ -134,7 +135,7 @@ func (c cluster) start(t *testing.T, classes controller.ClassOptions) replica {
 			Config: c.config, CRDs: crds.Files, Validate: admission.Validate, Registry: r.registry, Clock: clock.RealClock{},
 			Options: controller.Options{
 				Namespace: namespace, MetricsAddress: "0", ProbeAddress: ":" + strconv.Itoa(r.probePort),
-				Webhook: true, WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes,
+				Webhook: true, WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors,
 				BitstreamInterval: time.Second, Registries: artifact.ClientConfig{PlainHTTP: []string{c.registry.Host}},
 			},
 		}.Run(ctx)

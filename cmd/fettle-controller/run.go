@@ -43,11 +43,16 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 		})
 	fs.StringVar(&o.ScratchDir, "scratch-dir", "",
 		"directory through which bitstreams are read, up to 1 GiB, for this process alone; empty makes a temporary one")
+	vendors := fs.String("preset-vendors", "", "vendors whose ClusterDevicePresets are kept in the cluster, between commas: "+
+		strings.Join(controller.PresetVendors(), ","))
 	registriesFile := fs.String("registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")
 	if err := parse(fs, args, stderr); err != nil {
 		return err
 	}
 	o.Namespace = c.namespace
+	if *vendors != "" {
+		o.PresetVendors = strings.Split(*vendors, ",")
+	}
 	var err error
 	if o.Registries, err = registries.Load(*registriesFile); err != nil {
 		return &usageError{fmt.Errorf("--registries: %w", err)}

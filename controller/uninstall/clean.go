@@ -25,7 +25,7 @@ import (
 // clean deletes what the controller and the plugins made, sorted by how much it would hurt to find it left: what pods can be
 // scheduled by first. A class without our label is an admin's and stays.
 func (u Uninstall) clean(ctx context.Context) error {
-	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.grants(ctx), u.secret(ctx), u.definitions(ctx))
+	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.grants(ctx), u.presets(ctx), u.secret(ctx), u.definitions(ctx))
 }
 
 // grants deletes the Roles for the pull secrets of bitstreams and the ConfigMaps of presets. The objects themselves are their authors' and
@@ -61,6 +61,25 @@ func (u Uninstall) grants(ctx context.Context) error {
 	for _, r := range requests {
 		if len(r.Names) > 0 {
 			faults = append(faults, writer.Revoke(ctx, r))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// presets deletes those that the controller made. One that was changed since is its administrator's.
+func (u Uninstall) presets(ctx context.Context) error {
+	var list v1alpha1.ClusterDevicePresetList
+	err := u.Client.List(ctx, &list, client.MatchingLabels{controller.ManagedByLabel: controller.Name})
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // without its definition there are none
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list ClusterDevicePresets: %w", err)
+	}
+	var faults []error
+	for i := range list.Items {
+		if controller.AsShipped(&list.Items[i]) {
+			faults = append(faults, u.delete(ctx, &list.Items[i], "ClusterDevicePreset"))
 		}
 	}
 	return errors.Join(faults...)
