@@ -22,6 +22,8 @@ const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
 		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev devicepresets.fettle.dev " +
 		"fpgabitstreams.fettle.dev]"
+	shippedPresets = "fettle.dev/clusterdevicepresets " +
+		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
 	roles        = "rbac.authorization.k8s.io/roles"
 	roleBindings = "rbac.authorization.k8s.io/rolebindings"
 )
@@ -53,7 +55,8 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/acceleratornodes":             "get list watch patch delete",
 			"fettle.dev/clusterfpgabitstreams":        "get list watch",
 			"fettle.dev/fpgabitstreams":               "get list watch",
-			"fettle.dev/clusterdevicepresets":         "get list watch",
+			"fettle.dev/clusterdevicepresets":         "get list watch create",
+			shippedPresets:                            "update delete",
 			"fettle.dev/devicepresets":                "get list watch",
 			"fettle.dev/clusterdevicepresets/status":  "patch",
 			"fettle.dev/devicepresets/status":         "patch",
@@ -85,6 +88,7 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/clusterfpgabitstreams": "list",
 			"fettle.dev/fpgabitstreams":        "list",
 			"fettle.dev/clusterdevicepresets":  "list",
+			shippedPresets:                     "delete",
 			"fettle.dev/devicepresets":         "list",
 			definitions:                        "get",
 		},

@@ -39,6 +39,15 @@ presets. Nobody can grant what they do not have. */}}
   verbs: [get, create, update, delete]
 {{- end }}
 
+{{/* Vendors whose presets are shipped, between commas. On a simulated machine there is no driver of theirs, which pods would wait for. */}}
+{{- define "fettle.presetVendors" -}}
+{{- $vendors := .Values.presets.vendors -}}
+{{- if kindIs "invalid" $vendors -}}
+{{- $vendors = ternary (list "nvidia" "amd" "intel" "xrt" "opae") list (eq .Values.hostRoot "/") -}}
+{{- end -}}
+{{- join "," $vendors -}}
+{{- end }}
+
 {{/* The namespaces of a list, as JSON; none where "*" makes it all. */}}
 {{- define "fettle.listed" -}}
 {{- $list := default list . -}}

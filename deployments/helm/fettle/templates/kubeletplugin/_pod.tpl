@@ -10,6 +10,7 @@ nvml:
   driverRoot: /driver-root
   timeout: {{ .Values.nvidia.timeout }}
   {{- end }}
+  hostDriverRoot: {{ .Values.nvidia.driverRoot }}
 {{- if .Values.deviceMetadata }}
 deviceMetadata: true
 {{- end }}
