@@ -222,3 +222,19 @@ env:
 - {name: PATH, mode: append, value: /opt/bin}
 mounts:
 - {containerPath: /scratch, scratch: {sizeLimit: 1Gi}}`
+
+// TestDriverOfVendor: whose list names the files is told, since no node is asked.
+func TestDriverOfVendor(t *testing.T) {
+	o := cluster(t, claim("a", ""))
+	const gpus = "deviceSelector: {deviceClassNames: [gpu]}\n"
+	o.Presets = []preset.Preset{
+		clusterPreset(t, "nvidia.fettle.dev", gpus+"driver: {vendor: NVIDIA}"),
+		clusterPreset(t, "site", gpus+"priority: 1\ndriver: {vendor: NVIDIA, root: /opt/nv, optional: true}"),
+	}
+	got := text(t, o, all)
+	want := "    the driver of NVIDIA in /opt/nv, optional: its files are looked up on the node, by the vendor's own list\n" +
+		"      from ClusterDevicePreset site (generation 1); overrode ClusterDevicePreset nvidia.fettle.dev (generation 1)\n"
+	if !strings.Contains(got, want) {
+		t.Errorf("got\n%s\nwant in it\n%s", got, want)
+	}
+}
