@@ -243,6 +243,7 @@ func (p *Plugin) removeFiles(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	files, err := p.specs.dir.Unwanted(nil)
-	err = errors.Join(err, p.specs.dir.Sweep(files), p.health.ledger.Destroy(), p.fpgas.destroy(), p.hooks.destroy(), p.store.Destroy())
+	err = errors.Join(err, p.specs.dir.Sweep(files), p.health.ledger.Destroy(), p.fpgas.destroy(), p.hooks.destroy(), p.mounts.Destroy(),
+		p.store.Destroy())
 	return err == nil, err
 }

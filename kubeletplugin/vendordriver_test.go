@@ -271,7 +271,7 @@ func TestUnseen(t *testing.T) {
 	w.files.directories = []string{"/usr"}
 	w.library("", "550.1")
 	mount := preset.Mount{PresetMount: v1alpha1.PresetMount{HostPath: "/opt/rocm", ContainerPath: "/rocm", Optional: true}}
-	made, err := w.files.realise(preset.Request{Mounts: []preset.Mount{mount}, Libraries: []preset.Files{{
+	made, err := w.files.realise("u1", preset.Request{Mounts: []preset.Mount{mount}, Libraries: []preset.Files{{
 		PresetFiles: v1alpha1.PresetFiles{Names: []string{"libcuda.so.*"}, Root: "/"},
 	}}})
 	must(t, err)
@@ -279,7 +279,7 @@ func TestUnseen(t *testing.T) {
 		t.Errorf("got %+v, want the library alone", made.Edits.Mounts)
 	}
 	mount.Optional = false
-	if _, err := w.files.realise(preset.Request{Mounts: []preset.Mount{mount}}); err == nil {
+	if _, err := w.files.realise("u1", preset.Request{Mounts: []preset.Mount{mount}}); err == nil {
 		t.Error("what is not optional was left out")
 	}
 }

@@ -123,6 +123,15 @@ func (d *Dir) Left(claim string) ([]step.Step, error) {
 	return out, nil
 }
 
+// Destroy removes the directory of mounts of a node where no claim has any. It deletes nothing that is in it.
+func (d *Dir) Destroy() error {
+	err := os.Remove(d.path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("remove the directory of mounts: %w", err)
+}
+
 // check refuses what no plan has: parameters are read from a file.
 func (p *params) check() error {
 	if err := p.checkName(); err != nil {

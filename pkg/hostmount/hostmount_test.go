@@ -256,6 +256,9 @@ func TestLeft(t *testing.T) {
 	_, second := n.plan(Mount{Scratch: &Scratch{Bytes: 4096}})
 	n.apply(first)
 	n.apply(second)
+	if err := n.Destroy(); err == nil {
+		t.Error("the directory of mounts was removed with mounts in it")
+	}
 	left, err := n.Left("claim-1")
 	if err != nil || len(left) != 2 {
 		t.Fatalf("left are %v, %v, want both", left, err)
@@ -270,6 +273,11 @@ func TestLeft(t *testing.T) {
 	}
 	if left, err := n.Left("claim-1"); err != nil || len(left) > 0 {
 		t.Errorf("left are %v, %v, want none", left, err)
+	}
+	for range 2 {
+		if err := n.Destroy(); err != nil {
+			t.Error(err)
+		}
 	}
 	n.reads(filepath.Join(n.host, "data/team/file"), "of the host")
 }

@@ -167,7 +167,12 @@ func staged(ctx context.Context, name, afu string, blank bool, namespaces ...str
 // create makes an object of ours that is gone after the spec.
 func create(ctx context.Context, resource, namespace string, object any) {
 	GinkgoHelper()
-	made, err := tryCreate(ctx, resource, namespace, object)
+	var made *unstructured.Unstructured
+	var err error
+	Eventually(ctx, func() bool { // the API server may serve a kind a moment after it is there
+		made, err = tryCreate(ctx, resource, namespace, object)
+		return apierrors.IsNotFound(err)
+	}).Should(BeFalse())
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) {
 		err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).

@@ -67,7 +67,7 @@ func nothingOn(ctx context.Context, node string) {
 		out, err := h.OnNode(ctx, node, "sh", "-c", `
 			find /var/lib/fettle /var/lib/kubelet/plugins/fettle.dev -mindepth 1
 			find /var/lib/kubelet/plugins_registry /var/run/cdi /etc/cdi -name '*fettle*'
-			find /mnt/disks -mindepth 2
+			find /mnt/disks -mindepth 2 -path '/mnt/disks/ssd*'
 			grep -E ' /(var/lib/fettle|var/run/cdi|var/lib/kubelet/plugins)/[^ ]*fettle' /proc/self/mountinfo; true`)
 		if err != nil {
 			return err
