@@ -12,6 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -48,7 +49,10 @@ func TestClaimsHeld(t *testing.T) {
 			must(t, err)
 			dir, err := cdi.Open(disk.OS{}, filepath.Join(t.TempDir(), "cdi"))
 			must(t, err)
-			p := &Plugin{config: *w.config, store: store, specs: &specKeeper{dir: dir}, health: w.healthKeeper}
+			p := &Plugin{
+				config: *w.config, store: store, specs: &specKeeper{dir: dir}, health: w.healthKeeper,
+				mounts: hostmount.In(filepath.Join(t.TempDir(), "mounts"), "/"),
+			}
 			p.fpgas, err = p.newFPGAs("boot")
 			must(t, err)
 			p.engine = engine.New(engine.Config{Store: store})

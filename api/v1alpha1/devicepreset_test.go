@@ -71,7 +71,7 @@ func driverCases() []presetCase {
 		ofCluster("driver in the root", "driver: {vendor: NVIDIA, root: /}"),
 		ofCluster("driver of nobody", "driver: {vendor: ''}", `spec.driver.vendor: Unsupported value: ""`),
 		ofCluster("driver of another", "driver: {vendor: nvidia}", `spec.driver.vendor: Unsupported value: "nvidia"`),
-		ofCluster("driver's relative root", "driver: {vendor: NVIDIA, root: run/x}", `spec.driver.root: Invalid value: "run/x": must be absolute`),
+		ofCluster("driver's relative root", "driver: {vendor: NVIDIA, root: x}", `spec.driver.root: Invalid value: "x": must be absolute`),
 		ofCluster("driver's root above", "driver: {vendor: NVIDIA, root: /a/../b}", `spec.driver.root: Invalid value: "/a/../b": must be clean`),
 		ofCluster("driver's long root", "driver: {vendor: NVIDIA, root: /"+strings.Repeat("x", 1024)+"}", "spec.driver.root: Too long"),
 	}
@@ -257,7 +257,8 @@ func mountCases() []presetCase {
 	}
 	all[len(all)-30+2].want = []string{one} // an empty hostPath is none
 	for _, dir := range []string{
-		"/usr", "/usr/local", "/usr/local/fettle/lib", "/var", "/run", "/etc", "/etc/ld.so.conf.d", "/usr/lib", "/usr/lib/x", "/usr/bin", "/lib64", "/dev/shm",
+		"/usr", "/usr/local", "/usr/local/fettle/lib",
+		"/var", "/run", "/etc", "/etc/ld.so.conf.d", "/usr/lib", "/usr/lib/x", "/usr/bin", "/lib64", "/dev/shm",
 		"/run/secrets/kubernetes.io",
 		"/var/run", "/bin",
 	} {
@@ -268,7 +269,9 @@ func mountCases() []presetCase {
 		all = append(all, bad("over "+dir, mount("hostPath: /x, containerPath: "+dir), "spec.mounts[0].containerPath: Invalid value: "+
 			fmt.Sprintf("%q: must not cover or lie in ", dir)))
 	}
-	for _, dir := range []string{"/usr/local/x", "/usr/local/fettles", "/usr/lib128", "/libs", "/runs", "/var/lib/x", "/run/nvidia", "/procs", "/system"} {
+	for _, dir := range []string{
+		"/usr/local/x", "/usr/local/fettles", "/usr/lib128", "/libs", "/runs", "/var/lib/x", "/run/nvidia", "/procs", "/system",
+	} {
 		all = append(all, good("beside "+dir, mount("hostPath: /x, containerPath: "+dir)))
 	}
 	return all
