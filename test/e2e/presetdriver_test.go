@@ -16,8 +16,8 @@ import (
 // kernelDriver is the version of NVIDIA's driver that the GPU node's kernel says it runs.
 const kernelDriver = "580.95.05"
 
-// driverImages are those of a program that is linked with the driver's library and has no more of it than that name, by C library. It returns
-// the library.
+// driverImages are those of a program that is linked with the driver's library and has no more of it than that name, by C library. The
+// library is returned, too.
 func driverImages(ctx context.Context) (library []byte, refs map[string]string) {
 	GinkgoHelper()
 	w := newWorkshop()
