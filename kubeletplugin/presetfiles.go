@@ -147,19 +147,11 @@ func (l *lookup) mount(m *preset.Mount) error {
 		return l.ownMount(m)
 	}
 	if err := l.files.sees(m.HostPath); err != nil {
-		if m.Optional { // where nothing can be found, nothing is
-			l.absent = append(l.absent, m.ContainerPath)
-			return nil
-		}
-		return err
+		return l.lacks(m, err) // where nothing can be found, nothing is
 	}
 	hostPath, _, err := l.host.Resolve(m.HostPath)
 	if errors.Is(err, fs.ErrNotExist) {
-		if m.Optional {
-			l.absent = append(l.absent, m.ContainerPath)
-			return nil
-		}
-		return fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
+		return l.lacks(m, notHere(m))
 	}
 	if err != nil {
 		return err
@@ -169,6 +161,19 @@ func (l *lookup) mount(m *preset.Mount) error {
 		Alone: !m.Recursive, Follows: m.Propagation == v1alpha1.PropagationHostToContainer,
 	})
 	return nil
+}
+
+// lacks leaves out a mount that the node does not have, or says why the claim must wait for it.
+func (l *lookup) lacks(m *preset.Mount, why error) error {
+	if !m.Optional {
+		return why
+	}
+	l.absent = append(l.absent, m.ContainerPath)
+	return nil
+}
+
+func notHere(m *preset.Mount) error {
+	return fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
 }
 
 func (l *lookup) add(m device.Mount) {

@@ -52,12 +52,8 @@ func (l *lookup) ownMount(m *preset.Mount) error {
 	err := l.copy(device.Mount{
 		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly, Alone: !m.Recursive,
 	})
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && m.Optional:
-		l.absent = append(l.absent, m.ContainerPath)
-		return nil
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l.lacks(m, notHere(m))
 	}
 	return err
 }

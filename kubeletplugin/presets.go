@@ -92,8 +92,12 @@ func (p *presets) watch(ctx context.Context) (stopped func()) {
 func (p *presets) list(ctx context.Context, resource, namespace string) ([]*unstructured.Unstructured, error) {
 	var out []*unstructured.Unstructured
 	if informer := p.informers[resource]; informer != nil && informer.HasSynced() {
-		for _, object := range informer.GetStore().List() {
-			if u, ok := object.(*unstructured.Unstructured); ok && u.GetNamespace() == namespace {
+		found, err := informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errPresetsUnread, err)
+		}
+		for _, object := range found {
+			if u, ok := object.(*unstructured.Unstructured); ok {
 				out = append(out, u)
 			}
 		}
@@ -167,7 +171,7 @@ func (p *presets) take(c *resourceapi.ResourceClaim, resolution *preset.Resoluti
 			errs = append(errs, fmt.Errorf("%w: request %s: %w", errPresetUnmet, r.Request, err))
 			continue
 		}
-		if !given.Edits.Empty() || !given.Own.Empty() {
+		if !given.Empty() {
 			out[r.Request] = given
 		}
 	}
@@ -186,7 +190,7 @@ func (p *presets) again(claim string, given map[string]json.RawMessage) (map[str
 		if err != nil {
 			return nil, fmt.Errorf("%w: request %s: %w", errPresetUnmet, request, err)
 		}
-		if !add.Edits.Empty() || !add.Own.Empty() { // all of it was optional, and is not on the node any more
+		if !add.Empty() { // all of it was optional, and is not on the node any more
 			out[request] = add
 		}
 	}

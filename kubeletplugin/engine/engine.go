@@ -75,6 +75,9 @@ type Preset struct {
 	Given json.RawMessage
 }
 
+// Empty says that they add nothing.
+func (p *Preset) Empty() bool { return p.Edits.Empty() && p.Own.Empty() }
+
 // Find looks a result's device up.
 type Find func(r *claim.Result) (device.Device, bool)
 
