@@ -57,7 +57,9 @@ type Manifest struct {
 	Config Descriptor
 	Layers []Descriptor
 	// Manifests are the entries of an index.
-	Manifests   []Descriptor
+	Manifests []Descriptor
+	// Subject is the manifest that this one says to be about, zero where there is none.
+	Subject     Descriptor
 	Annotations map[string]string
 }
 
@@ -98,6 +100,7 @@ type wireManifest struct {
 	Config        *wireDescriptor   `json:"config"`
 	Layers        []wireDescriptor  `json:"layers"`
 	Manifests     []wireDescriptor  `json:"manifests"`
+	Subject       *wireDescriptor   `json:"subject"`
 	Annotations   map[string]string `json:"annotations"`
 	FSLayers      json.RawMessage   `json:"fsLayers"`
 }
@@ -121,6 +124,11 @@ func ParseManifest(data []byte) (*Manifest, error) {
 	}
 	if err := wire.check(); err != nil {
 		return nil, err
+	}
+	if wire.Subject != nil {
+		if m.Subject, err = wire.Subject.descriptor("subject"); err != nil {
+			return nil, err
+		}
 	}
 	if wire.Config == nil {
 		m.setDefault(indexType)
