@@ -3,6 +3,7 @@
 package v1alpha1_test
 
 import (
+	"slices"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -25,7 +26,8 @@ func TestAPI(t *testing.T) { testAgreement(t, nil) }
 func TestOlderAPI(t *testing.T) { testAgreement(t, map[string]string{"emulated-version": "1.34"}) }
 
 func testAgreement(t *testing.T, flags map[string]string) {
-	c := presetServer(t, flags)
+	c := server(t, flags, "devicepresets.fettle.dev", "clusterdevicepresets.fettle.dev", "trustpolicies.fettle.dev")
+	t.Run("trust", func(t *testing.T) { testTrustAgreement(t, c) })
 	for _, p := range presetCases() {
 		for kind := range p.kinds() {
 			t.Run(kind+"/"+p.name, func(t *testing.T) {
@@ -43,8 +45,8 @@ func testAgreement(t *testing.T, flags map[string]string) {
 	}
 }
 
-// presetServer serves the presets' definitions.
-func presetServer(t *testing.T, flags map[string]string) client.Client {
+// server serves some of the definitions.
+func server(t *testing.T, flags map[string]string, names ...string) client.Client {
 	t.Helper()
 	config := apitest.Start(t, flags)
 	scheme := runtime.NewScheme()
@@ -62,7 +64,7 @@ func presetServer(t *testing.T, flags map[string]string) client.Client {
 		t.Fatal(err)
 	}
 	for _, d := range definitions {
-		if d.Name != "devicepresets.fettle.dev" && d.Name != "clusterdevicepresets.fettle.dev" {
+		if !slices.Contains(names, d.Name) {
 			continue
 		}
 		if err := crd.Apply(t.Context(), c, d, "test"); err != nil {

@@ -21,7 +21,7 @@ import (
 const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
 		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev devicepresets.fettle.dev " +
-		"fpgabitstreams.fettle.dev]"
+		"fpgabitstreams.fettle.dev trustpolicies.fettle.dev]"
 	shippedPresets = "fettle.dev/clusterdevicepresets " +
 		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
 	roles        = "rbac.authorization.k8s.io/roles"

@@ -14,6 +14,7 @@ in the same cluster must collide, and Helm then says which release owns the obje
 - clusterfpgabitstreams.fettle.dev
 - devicepresets.fettle.dev
 - fpgabitstreams.fettle.dev
+- trustpolicies.fettle.dev
 {{- end }}
 
 {{/* How registries are reached: the same files for the controller and for the kubelet plugin, which read bitstreams from them. */}}
