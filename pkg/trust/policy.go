@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// Policy is a TrustPolicy that is ready to be asked. It does not change, and is safe for concurrent use.
+type Policy struct {
+	name        string
+	generation  int64
+	mode        v1alpha1.VerificationMode
+	images      *regexp.Regexp
+	namespaces  []string
+	formats     []v1alpha1.SignatureFormat
+	min         int
+	authorities []*authority
+}
+
+// Compile reads the keys and trusted roots of a policy. publicRoot is the trusted root of authorities that have none of their own, in JSON;
+// a policy that needs it where there is none is refused.
+func Compile(object *v1alpha1.TrustPolicy, publicRoot []byte) (*Policy, error) {
+	spec := &object.Spec
+	if err := spec.Validate(field.NewPath("spec")).ToAggregate(); err != nil {
+		return nil, fmt.Errorf("the TrustPolicy %s is not valid: %w", object.Name, err)
+	}
+	images, err := globs(spec.Images)
+	if err != nil {
+		return nil, fmt.Errorf("spec.images of the TrustPolicy %s: %w", object.Name, err)
+	}
+	p := &Policy{
+		name: object.Name, generation: object.Generation, mode: spec.EffectiveMode(), images: images,
+		namespaces: slices.Clone(spec.Namespaces), formats: spec.EffectiveFormats(), min: spec.EffectiveMinSignatures(),
+	}
+	for i := range spec.Authorities {
+		a, err := compileAuthority(&spec.Authorities[i], publicRoot)
+		if err != nil {
+			return nil, fmt.Errorf("spec.authorities[%d] (%s) of the TrustPolicy %s: %w", i, spec.Authorities[i].Name, object.Name, err)
+		}
+		p.authorities = append(p.authorities, a)
+	}
+	return p, nil
+}
+
+// globs is an expression for repositories that any of the patterns is for.
+func globs(patterns []string) (*regexp.Regexp, error) {
+	var all []string
+	for _, p := range patterns {
+		p = regexp.QuoteMeta(p)
+		p = strings.ReplaceAll(p, `\*\*`, `.*`)
+		all = append(all, strings.ReplaceAll(p, `\*`, `[^/]*`))
+	}
+	return regexp.Compile(v1alpha1.WholeRegExp(strings.Join(all, "|")))
+}
+
+// Name is the object's.
+func (p *Policy) Name() string { return p.name }
+
+// Generation is that of the spec.
+func (p *Policy) Generation() int64 { return p.generation }
+
+// Mode is what the policy says; an object may be stricter.
+func (p *Policy) Mode() v1alpha1.VerificationMode { return p.mode }
+
+// Applies says whether the policy is for an image that an object of the namespace refers to. The namespace is empty for an object of the
+// cluster.
+func (p *Policy) Applies(ref artifact.Reference, namespace string) bool {
+	return p.images.MatchString(ref.Repository()) && (len(p.namespaces) == 0 || slices.Contains(p.namespaces, namespace))
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// Result is who signed an image, as far as a policy asks.
+type Result struct {
+	// Policy and Generation are those of the policy that was asked.
+	Policy     string
+	Generation int64
+	// Signatures are as many as the policy wants, each of another signer.
+	Signatures []Signature
+}
+
+// Signature is one that an authority of the policy vouches for.
+type Signature struct {
+	Format    v1alpha1.SignatureFormat
+	Authority string
+	Signer    Signer
+	// LogTime is the earliest time that a log or timestamp authority gives, zero where the policy asks for none.
+	LogTime time.Time
+}
+
+// Signer is a key, or whom an identity provider vouches for. It is comparable.
+type Signer struct {
+	// KeyID is sha256: and the digest of the public key in DER, in hexadecimal digits.
+	KeyID           string
+	Issuer, Subject string
+}
+
+// String is how people are told of the signer.
+func (s Signer) String() string {
+	if s.KeyID != "" {
+		return "key " + s.KeyID
+	}
+	return clip(s.Subject) + " of " + clip(s.Issuer)
+}
+
+// Verify says who signed the manifest of the digest in the source's repository, or returns an error that says why the policy refuses it.
+// It does not look at the policy's mode and namespaces: Judge does.
+func Verify(ctx context.Context, src Source, d artifact.Digest, p *Policy) (Result, error) {
+	result := Result{Policy: p.name, Generation: p.generation}
+	refused := &Refusal{Image: src.Reference().WithDigest(d).String(), Policy: p.name, Generation: p.generation, Wanted: p.min}
+	if !p.images.MatchString(src.Reference().Repository()) {
+		refused.add("", "", fmt.Errorf("the policy is not for this repository: see spec.images"))
+		return Result{}, refused
+	}
+	for _, format := range p.formats {
+		found := find(ctx, src, d, format)
+		for _, f := range found.problems {
+			refused.add(string(format), f.name, f.err)
+		}
+		for _, c := range found.candidates {
+			if s, ok := p.ask(c, d, refused); ok {
+				result.add(s)
+			}
+			if len(result.Signatures) >= p.min {
+				return result, nil
+			}
+		}
+	}
+	refused.Found = result.Signatures
+	refused.Tried = p.tried()
+	if err := refused.unanswered(ctx); err != nil {
+		return Result{}, err
+	}
+	return Result{}, refused
+}
+
+// ask tries the authorities in turn.
+func (p *Policy) ask(c *candidate, d artifact.Digest, refused *Refusal) (Signature, bool) {
+	for _, a := range p.authorities {
+		s, err := a.vouch(c, d)
+		if err == nil {
+			return s, true
+		}
+		refused.add(string(c.format), c.name, fmt.Errorf("authority %s: %s", a, clip(err.Error())))
+	}
+	return Signature{}, false
+}
+
+func (p *Policy) tried() (names []string) {
+	for _, a := range p.authorities {
+		names = append(names, a.String())
+	}
+	return names
+}
+
+// add counts a signer once, however often and in how many formats it signed.
+func (r *Result) add(s Signature) {
+	if !slices.ContainsFunc(r.Signatures, func(other Signature) bool { return other.Signer == s.Signer }) {
+		r.Signatures = append(r.Signatures, s)
+	}
+}
