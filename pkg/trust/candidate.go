@@ -104,7 +104,8 @@ func findBundles(ctx context.Context, src Source, d artifact.Digest, f *found) {
 }
 
 func tooMany(n int) error {
-	return fmt.Errorf("there are %d signatures, expected at most %d: %w: remove those that are not needed", n, maxCandidates, artifact.ErrTooLarge)
+	return fmt.Errorf("there are %d signatures, expected at most %d: %w: remove those that are not needed",
+		n, maxCandidates, artifact.ErrTooLarge)
 }
 
 // readBundle reads one referrer. It is nil where it is something else.

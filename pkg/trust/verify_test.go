@@ -113,8 +113,10 @@ func TestRefuses(t *testing.T) {
 		"simple of another image": {byKey, func(h *hub, d artifact.Digest) {
 			h.tag(t, d, key.simple(t, simplePayload(artifact.DigestOf(nil))))
 		}, []string{"it is a signature of", artifact.DigestOf(nil).String()}},
-		"SBOM": {byKey, func(h *hub, d artifact.Digest) { h.attach(t, d, key.bundle(t, statement(d, sbom))) },
-			[]string{"is no signature", sbom}},
+		"SBOM": {
+			byKey, func(h *hub, d artifact.Digest) { h.attach(t, d, key.bundle(t, statement(d, sbom))) },
+			[]string{"is no signature", sbom},
+		},
 		"keyless SBOM": {byCI, func(h *hub, d artifact.Digest) {
 			h.attach(t, d, bundleJSON(t, w.attest(t, statement(d, sbom), 5*time.Minute, false, false)))
 		}, []string{"is no signature", sbom}},
@@ -169,12 +171,13 @@ func TestRefuses(t *testing.T) {
 		"another world":        {elsewhere.authority(t, exact), asIs, []string{"log"}},
 		"no certificate's log": {strict, asIs, []string{"signed certificate timestamp"}},
 		"expired": {byCI, func(h *hub, d artifact.Digest) {
-			h.attach(t, d, bundleJSON(t, w.attest(t, statement(d, signPredicate), time.Hour, false, false)))
+			h.attach(t, d, bundleJSON(t, w.attest(t, statement(d, signPredicate), 30*time.Minute, false, false)))
 		}, []string{"integrated time outside certificate validity"}},
 		"no log entry": {byCI, attested(func(b *bundlepb.Bundle) { b.VerificationMaterial.TlogEntries = nil }), []string{"log"}},
 		"log entry of another": {byCI, func(h *hub, d artifact.Digest) {
 			b := w.attest(t, statement(d, signPredicate), 5*time.Minute, false, false)
-			b.VerificationMaterial.TlogEntries = w.attest(t, statement(d, signPredicate), 5*time.Minute, false, false).VerificationMaterial.TlogEntries
+			other := w.attest(t, statement(d, signPredicate), 5*time.Minute, false, false)
+			b.VerificationMaterial.TlogEntries = other.VerificationMaterial.TlogEntries
 			h.attach(t, d, bundleJSON(t, b))
 		}, []string{"transparency log signature does not match"}},
 		"33 log entries": {byCI, attested(func(b *bundlepb.Bundle) {

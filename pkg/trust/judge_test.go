@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// TestJudge: the image is signed with the good key only.
+func TestJudge(t *testing.T) {
+	good, bad := newSigner(t), newSigner(t)
+	h := newHub(t, true)
+	d := h.image(t, "kernels")
+	h.attach(t, d, good.bundle(t, statement(d, signPredicate)))
+	with := func(mode v1alpha1.VerificationMode, key signer, namespaces ...string) *Policy {
+		return compile(t, func(s *v1alpha1.TrustPolicySpec) { s.Mode, s.Namespaces = mode, namespaces }, key.authority(t, "release"))
+	}
+	elsewhere := compile(t, func(s *v1alpha1.TrustPolicySpec) { s.Images = []string{"quay.io/**"} }, bad.authority(t, "release"))
+	const enforce, warn, skip = v1alpha1.VerificationEnforce, v1alpha1.VerificationWarn, v1alpha1.VerificationSkip
+	for name, c := range map[string]struct {
+		policies                   []*Policy
+		namespace                  string
+		asked                      v1alpha1.VerificationMode
+		results, warnings, skipped int
+		refused                    string
+	}{
+		"one":                        {policies: []*Policy{with("", good)}, namespace: "a", results: 1},
+		"none":                       {refused: "no TrustPolicy is for this repository and objects of the cluster"},
+		"another repository":         {policies: []*Policy{elsewhere}, namespace: "a", refused: "this repository and namespace a"},
+		"another beside":             {policies: []*Policy{elsewhere, with("", good)}, namespace: "a", results: 1},
+		"another namespace":          {policies: []*Policy{with(skip, good, "b")}, namespace: "a", refused: "no TrustPolicy"},
+		"its namespace":              {policies: []*Policy{with("", good, "b", "a")}, namespace: "a", results: 1},
+		"object of the cluster":      {policies: []*Policy{with("", good, "a")}, refused: "no TrustPolicy"},
+		"each has to be satisfied":   {policies: []*Policy{with("", good), with(enforce, bad)}, namespace: "a", refused: "0 of 1 signers"},
+		"warning":                    {policies: []*Policy{with(warn, bad)}, namespace: "a", warnings: 1},
+		"warning beside a refusal":   {policies: []*Policy{with(warn, bad), with("", bad)}, namespace: "a", refused: "0 of 1 signers"},
+		"skipped":                    {policies: []*Policy{with(skip, bad)}, namespace: "a", skipped: 1},
+		"stricter than a warning":    {policies: []*Policy{with(warn, bad)}, namespace: "a", asked: enforce, refused: "0 of 1 signers"},
+		"stricter than nothing":      {policies: []*Policy{with(skip, bad)}, namespace: "a", asked: warn, warnings: 1},
+		"more lenient":               {policies: []*Policy{with("", bad)}, namespace: "a", asked: skip, refused: "0 of 1 signers"},
+		"more lenient than warning":  {policies: []*Policy{with(warn, bad)}, namespace: "a", asked: skip, warnings: 1},
+		"a mode that nobody knows":   {policies: []*Policy{with(skip, bad)}, namespace: "a", asked: "Never", refused: "0 of 1 signers"},
+		"skipped and another's look": {policies: []*Policy{with(skip, bad), with("", good)}, namespace: "a", skipped: 1, results: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Judge(t.Context(), h.source(t), d, c.namespace, c.policies, c.asked)
+			if c.refused != "" {
+				wantRefused(t, err, c.refused, d.String())
+				return
+			}
+			must(t, err)
+			if len(got.Results) != c.results || len(got.Warnings) != c.warnings || len(got.Skipped) != c.skipped {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+	h.fail, h.status = "/referrers/", 503
+	_, err := Judge(t.Context(), h.source(t), d, "a", []*Policy{with(warn, good)}, "")
+	if err == nil || errors.Is(err, ErrRefused) || !artifact.IsRetryable(err) {
+		t.Errorf("a registry that is down is no reason to let an image pass with a warning: %v", err)
+	}
+}
+
+func TestImages(t *testing.T) {
+	for pattern, c := range map[string]struct{ yes, no string }{
+		"**":              {"quay.io/a busybox docker.io/library/busybox a.b:5000/c/d/e", ""},
+		"quay.io/**":      {"quay.io/a quay.io/a/b", "evilquay.io/a quay-io.example/a quay.io.evil.example/a"},
+		"quay.io/*":       {"quay.io/a", "quay.io/a/b quay.io.example/a"},
+		"quay.io/a-*/c":   {"quay.io/a-b/c", "quay.io/a-b/d/c quay.io/a-b/cc quay.io/a/c"},
+		"quay.io/a":       {"quay.io/a quay.io/a:v1", "quay.io/ab quay.io/a/b"},
+		"*.example.com/a": {"r.example.com/a x.r.example.com/a", "example.com/a r-example.com/a"},
+		"docker.io/**":    {"busybox team/cache", "quay.io/docker.io/a"},
+		"a.b:5000/**":     {"a.b:5000/c", "a.b/c a.b:50001/c"},
+	} {
+		p := compile(t, func(s *v1alpha1.TrustPolicySpec) {
+			s.Images, s.Mode = []string{"never.example/x", pattern}, v1alpha1.VerificationSkip
+		})
+		for list, want := range map[string]bool{c.yes: true, c.no: false} {
+			for image := range strings.FieldsSeq(list) {
+				ref, err := artifact.ParseReference(image)
+				must(t, err)
+				if got := p.Applies(ref, "any"); got != want {
+					t.Errorf("%s for %s: got %t", pattern, image, got)
+				}
+			}
+		}
+	}
+	h, key := newHub(t, true), newSigner(t)
+	d := h.image(t, "kernels")
+	h.attach(t, d, key.bundle(t, statement(d, signPredicate)))
+	p := compile(t, func(s *v1alpha1.TrustPolicySpec) { s.Images = []string{"quay.io/**"} }, key.authority(t, "release"))
+	_, err := Verify(t.Context(), h.source(t), d, p)
+	wantRefused(t, err, "the policy is not for this repository", "spec.images")
+}
+
+func TestCompileRefuses(t *testing.T) {
+	key, w := newSigner(t), newWorld(t)
+	identity := v1alpha1.TrustIdentity{Issuer: issuer, Subject: subject}
+	logged := key.authority(t, "logged")
+	logged.Key.RequireTransparencyLog = true
+	broken := w.authority(t, identity)
+	broken.TrustedRoot = `{"mediaType": 1}`
+	public := w.authority(t, identity)
+	public.TrustedRoot = ""
+	for name, c := range map[string]struct {
+		by    v1alpha1.TrustAuthority
+		root  []byte
+		words []string
+	}{
+		"no identity":       {w.authority(t), nil, []string{"identities", "say who may have signed"}},
+		"any identity":      {w.authority(t, v1alpha1.TrustIdentity{IssuerRegExp: ".*", SubjectRegExp: ".*"}), nil, []string{"no condition"}},
+		"half an identity":  {w.authority(t, v1alpha1.TrustIdentity{Issuer: issuer}), nil, []string{"subject"}},
+		"no root for a log": {logged, nil, []string{"(logged)", "set trustedRoot, or give Fettle the public one"}},
+		"no root":           {public, nil, []string{"(ci)", "set trustedRoot, or give Fettle the public one"}},
+		"broken root":       {broken, nil, []string{"trustedRoot is not valid"}},
+		"broken public":     {public, []byte("{"), []string{"the public trusted root is not valid"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object := &v1alpha1.TrustPolicy{
+				ObjectMeta: metav1.ObjectMeta{Name: "kernels"},
+				Spec:       v1alpha1.TrustPolicySpec{Images: []string{"**"}, Authorities: []v1alpha1.TrustAuthority{c.by}},
+			}
+			_, err := Compile(object, c.root)
+			if err == nil {
+				t.Fatal("it was taken")
+			}
+			for _, word := range append(c.words, "TrustPolicy kernels") {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("the error does not say %q: %v", word, err)
+				}
+			}
+		})
+	}
+	spec := v1alpha1.TrustPolicySpec{Images: []string{"**"}, Authorities: []v1alpha1.TrustAuthority{public, logged}}
+	if _, err := Compile(&v1alpha1.TrustPolicy{Spec: spec}, w.root(t)); err != nil {
+		t.Errorf("with the public root: %v", err)
+	}
+}
