@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Image is what an image of a cache has beside the cache, so that MCV's tools and the readers of this package read it back.
+type Image struct {
+	// CacheDir and ManifestPath are where the cache and the manifest go in the image's file system.
+	CacheDir     string            `json:"cacheDir"`
+	ManifestPath string            `json:"manifestPath"`
+	Labels       map[string]string `json:"labels"`
+	Manifest     []byte            `json:"manifest"`
+}
+
+// Describe makes an image's labels and manifest for a cache that was inspected. Architectures that the cache does not tell may be given;
+// they must not contradict what it does tell.
+func (c *Cache) Describe(given ...Target) (Image, error) {
+	format, err := c.format()
+	if err != nil {
+		return Image{}, err
+	}
+	targets, err := c.summary(given)
+	if err != nil {
+		return Image{}, err
+	}
+	summary, err := encode(map[string]any{"targets": targets})
+	if err != nil {
+		return Image{}, fmt.Errorf("summary: %w", err)
+	}
+	m, entries := c.manifest(format)
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return Image{}, fmt.Errorf("manifest: %w", err)
+	}
+	image := Image{
+		CacheDir: mcvDir(format), ManifestPath: mcvManifest(format), Manifest: append(text, '\n'),
+		Labels: map[string]string{
+			labelPrefix + format + labelEntries: strconv.Itoa(entries),
+			labelPrefix + format + labelSize:    strconv.FormatInt(c.Bytes, 10),
+			labelPrefix + format + labelSummary: string(summary),
+		},
+	}
+	if format == "vllm" {
+		labels, err := c.vllmLabels()
+		if err != nil {
+			return Image{}, err
+		}
+		maps.Copy(image.Labels, labels)
+	}
+	// What could not be read back must not be pushed.
+	if _, err := ReadLabels(image.Labels); err != nil {
+		return Image{}, err
+	}
+	if _, err := ReadManifest(image.Manifest, image.ManifestPath); err != nil {
+		return Image{}, err
+	}
+	return image, nil
+}
+
+// format is MCV's name of the cache's type.
+func (c *Cache) format() (string, error) {
+	switch c.Type {
+	case Triton:
+		return "triton", nil
+	case VLLM:
+		return "vllm", nil
+	default:
+		return "", fmt.Errorf("%w: a cache of type %s: images are made of Triton's and vLLM's", ErrInvalid, c.Type)
+	}
+}
+
+// summaryTarget is a target as MCV's summary has it. It has no ptx_version: MCV would compare it with the major of a driver.
+type summaryTarget struct {
+	Backend  string `json:"backend"`
+	Arch     string `json:"arch"`
+	WarpSize int    `json:"warp_size"`
+}
+
+func (c *Cache) summary(given []Target) ([]summaryTarget, error) {
+	precise, vague := c.evidence()
+	for _, g := range given {
+		known := append(slices.Clone(precise), vague...)
+		fits := func(t Target) bool { return t.Backend == g.Backend && (t.Arch == "" || t.Arch == g.Arch) }
+		if g.Arch == "" {
+			return nil, fmt.Errorf("%w: target %q: want an architecture too", ErrInvalid, g.String())
+		}
+		if len(known) > 0 && !slices.ContainsFunc(known, fits) {
+			return nil, fmt.Errorf("%w: the cache is said to be for %q, but %s says %s", ErrInvalid, g.String(), known[0].where(), known[0])
+		}
+	}
+	if len(precise) == 0 {
+		precise = given
+	}
+	var targets []summaryTarget
+	for _, t := range precise {
+		warp := t.WarpSize
+		if warp == 0 {
+			warp = t.Arch.warpSize(t.Backend)
+		}
+		if one := (summaryTarget{t.Backend, string(t.Arch), warp}); !slices.Contains(targets, one) {
+			targets = append(targets, one)
+		}
+	}
+	if len(targets) == 0 {
+		return nil, fmt.Errorf("%w: the cache does not tell for which GPU it is: name its backend and architecture", ErrInvalid)
+	}
+	return targets, nil
+}
+
+// manifest lists the entries, and counts them as MCV does: kernels, or directories that are named by a hash.
+func (c *Cache) manifest(format string) (manifest, int) {
+	var m manifest
+	if format == "triton" {
+		m.Triton = []manifestKernel{}
+		for _, k := range c.kernels {
+			m.Triton = append(m.Triton, k.forManifest())
+		}
+		return m, len(m.Triton)
+	}
+	hashes := map[string]bool{}
+	m.VLLM = []manifestModel{}
+	for _, key := range slices.Sorted(maps.Keys(c.models)) {
+		model := *c.models[key]
+		model.Triton = slices.Clone(model.Triton)
+		for i, k := range model.Triton {
+			model.Triton[i] = k.forManifest()
+		}
+		model.Binary = slices.DeleteFunc(slices.Clone(model.Binary), func(b manifestBinary) bool { return b.ArtifactCount == 0 })
+		if len(model.Triton)+len(model.Binary)+len(model.AOT) == 0 {
+			continue
+		}
+		m.VLLM = append(m.VLLM, model)
+		hashes[model.Hash] = true
+	}
+	return m, len(hashes)
+}
+
+// forManifest writes the architecture as text, as MCV does, and leaves out what MCV would compare wrongly.
+func (k manifestKernel) forManifest() manifestKernel {
+	k.PTXVersion, k.DummyKey = nil, ""
+	arch, err := k.foreign().archText()
+	if err == nil {
+		k.Arch, _ = json.Marshal(arch) // Text is always JSON.
+	}
+	return k
+}
+
+func (c *Cache) vllmLabels() (map[string]string, error) {
+	layouts := slices.Clone(c.Layouts)
+	slices.Sort(layouts)
+	labels := map[string]string{
+		labelVLLMFormat: strings.Join(layouts, ","), labelFramework: "vllm", labelCacheType: typeTorchCompile,
+	}
+	if c.compileDir {
+		labels[labelSubPath] = vllmCompile
+	}
+	if len(c.Labels.Mounts) > 0 {
+		text, err := encode(c.Labels.Mounts)
+		if err != nil {
+			return nil, fmt.Errorf("mounts: %w", err)
+		}
+		labels[labelMounts], labels[labelSplit] = string(text), "true"
+	}
+	roots := slices.DeleteFunc(slices.Clone(c.Roots), func(r Root) bool { return r.SubPath != "." })
+	switch {
+	case len(roots) == 1:
+		labels[labelRootEnv] = envVLLM + "=" + roots[0].Path
+	case len(roots) == 0 && c.Labels.Root != "":
+		labels[labelRootEnv] = envVLLM + "=" + c.Labels.Root
+	}
+	return labels, nil
+}

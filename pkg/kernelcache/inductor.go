@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"encoding/json"
+	"regexp"
+	"strconv"
+)
+
+// deviceProperties is what Inductor writes into the source of each kernel, such as
+// DeviceProperties(type='hip', index=0, cc='gfx90a', major=9, warp_size=64); for NVIDIA's cc is a number.
+var deviceProperties = regexp.MustCompile(`DeviceProperties\(type='([a-z]{1,16})'[^)\n]{0,512}?\bcc=(?:'([^'\n]{1,64})'|([0-9]{2,3}))` +
+	`(?:[^)\n]{0,512}?\bwarp_size=([0-9]{1,4}))?`)
+
+// The bounds of what is looked at for a cache without Triton's metadata: the device stands near the start of every source.
+const (
+	maxSources    = 64
+	longestSource = 256 << 10
+)
+
+// parseSource finds the device that a source of Inductor's is for.
+func parseSource(head []byte) (foreignTarget, bool) {
+	parts := deviceProperties.FindSubmatch(head)
+	if parts == nil {
+		return foreignTarget{}, false
+	}
+	target := foreignTarget{Backend: string(parts[1]), Arch: json.RawMessage(parts[3])}
+	if len(parts[2]) > 0 {
+		target.Arch, _ = json.Marshal(string(parts[2])) // Text is always JSON.
+	}
+	target.WarpSize, _ = strconv.Atoi(string(parts[4])) // Without one it is 0: not known.
+	return target, true
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Options are what is known of a cache beside its files.
+type Options struct {
+	// Type is what it has to be; empty is Auto.
+	Type Type
+	// Labels are the image's.
+	Labels map[string]string
+}
+
+// The bounds of a cache.
+const (
+	maxFiles = 200_000
+	maxDepth = 32
+	// maxRead is what is read of files with facts in them, all together.
+	maxRead = 512 << 20
+)
+
+// Inspect reads an extracted cache: an image's file system, or a bare cache directory. It opens the small files that have facts in them and
+// looks at the names and sizes of the others.
+func Inspect(fsys fs.FS, opts Options) (Cache, error) {
+	if opts.Type != "" && !slices.Contains(Types(), opts.Type) {
+		return Cache{}, fmt.Errorf("%w: type: got %s, want one of %v", ErrInvalid, quote(string(opts.Type)), Types())
+	}
+	labels, err := ReadLabels(opts.Labels)
+	if err != nil {
+		return Cache{}, err
+	}
+	format, err := formatOf(fsys, labels.Format)
+	if err != nil {
+		return Cache{}, err
+	}
+	cache := Cache{Dir: ".", Labels: labels}
+	if format != "" {
+		cache.Dir = mcvDir(format)
+	}
+	s := scanner{fsys: fsys, cache: &cache, roots: map[Root]*Root{}, layouts: map[string]bool{}}
+	cache.models = map[string]*manifestModel{}
+	if err := s.dir("."); err != nil {
+		return Cache{}, err
+	}
+	said := format
+	if said == "" {
+		said = labels.Format
+	}
+	if cache.Type, err = settle(opts.Type, said, s.looks()); err != nil {
+		return Cache{}, err
+	}
+	return cache, s.finish(format)
+}
+
+// formatOf is MCV's format of a file system, "" for a bare directory.
+func formatOf(fsys fs.FS, labelled string) (string, error) {
+	var found []string
+	for _, format := range mcvFormats() {
+		info, err := fs.Stat(fsys, mcvDir(format))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return "", fmt.Errorf("look for %s: %w", mcvDir(format), err)
+		case info.IsDir():
+			found = append(found, format)
+		}
+	}
+	switch {
+	case len(found) > 1:
+		return "", fmt.Errorf("%w: %s and %s: want one cache an image", ErrInvalid, mcvDir(found[0]), mcvDir(found[1]))
+	case len(found) == 0:
+		return "", nil
+	case labelled != "" && labelled != found[0]:
+		return "", fmt.Errorf("%w: the labels say that the cache is one of %s, but there is %s", ErrInvalid, labelled, mcvDir(found[0]))
+	}
+	return found[0], nil
+}
+
+// scanner walks a cache once.
+type scanner struct {
+	fsys    fs.FS
+	cache   *Cache
+	targets targetSet
+	odd     targetSet
+	roots   map[Root]*Root
+	layouts map[string]bool
+	read    int64
+	// sources are the first sources of Inductor.
+	sources []string
+	// seen says what the cache looks like.
+	seen struct{ triton, vllm, inductor, index, hexDir bool }
+}
+
+// at is a file's name in the file system.
+func (s *scanner) at(name string) string { return path.Join(s.cache.Dir, name) }
+
+// dir looks at one directory, named relative to the cache.
+func (s *scanner) dir(name string) error {
+	if depth := strings.Count(name, "/"); depth >= maxDepth {
+		return fmt.Errorf("%w: %s: deeper than %d directories", ErrInvalid, quote(name), maxDepth)
+	}
+	entries, err := fs.ReadDir(s.fsys, s.at(name))
+	if err != nil {
+		return fmt.Errorf("read the cache: %w", err)
+	}
+	files := map[string]int64{}
+	for _, entry := range entries {
+		switch {
+		case entry.IsDir():
+			s.sawDir(name, entry.Name())
+			if err := s.dir(path.Join(name, entry.Name())); err != nil {
+				return err
+			}
+		case entry.Type().IsRegular():
+			info, err := entry.Info()
+			if err != nil {
+				return fmt.Errorf("read the cache: %w", err)
+			}
+			files[entry.Name()] = info.Size()
+			s.cache.Bytes += info.Size()
+			s.cache.Files++
+		default:
+			return fmt.Errorf("%w: %s is neither a file nor a directory", ErrInvalid, quote(path.Join(name, entry.Name())))
+		}
+		if s.cache.Files > maxFiles {
+			return fmt.Errorf("%w: more than %d files", ErrInvalid, maxFiles)
+		}
+	}
+	return s.files(name, files)
+}
+
+// sawDir takes what the name of a directory says.
+func (s *scanner) sawDir(dir, name string) {
+	switch {
+	case name == vllmCompile || name == vllmAOT:
+		s.seen.vllm = true
+		s.cache.compileDir = s.cache.compileDir || dir == "." && name == vllmCompile
+	case dir == "." && (name == "fxgraph" || name == "aotautograd"):
+		s.seen.inductor = true
+	case dir == "." && len(name) == 1 && strings.Trim(name, "0123456789abcdef") == "":
+		s.seen.hexDir = true
+	}
+	parts := strings.Split(path.Join(dir, name), "/")
+	if at := rankIndex(parts); at > 0 && at+3 == len(parts) && strings.HasPrefix(name, vllmArtifact) {
+		s.artifact(parts, at, "unpacked")
+	}
+}
+
+// files looks at the files of one directory, in the order of their names.
+func (s *scanner) files(dir string, files map[string]int64) error {
+	names := make([]string, 0, len(files))
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		full := path.Join(dir, name)
+		var err error
+		switch {
+		case isGroup(name):
+			err = s.group(full, files)
+		case strings.HasSuffix(name, ".json") && hasCode(files, strings.TrimSuffix(name, ".json")):
+			err = s.kernel(full, files)
+		case name == vllmIndex:
+			err = s.index(full)
+		case name == vllmFactors:
+			err = s.factors(full)
+		default:
+			s.other(full, files[name])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// other takes what the name of a file says that is not read here.
+func (s *scanner) other(name string, size int64) {
+	parts := strings.Split(name, "/")
+	base := parts[len(parts)-1]
+	switch at := rankIndex(parts); {
+	case at > 0 && at+2 == len(parts) && base == "model":
+		s.seen.vllm = true
+		s.layouts[LayoutAOT] = true
+		model := s.model(parts[at-1], LayoutAOT)
+		model.AOT = append(model.AOT, manifestAOT{Hash: parts[at-1], Rank: parts[at], ModelFile: base, FileSize: size})
+		s.cache.Entries++
+	case at > 0 && at+3 == len(parts) && strings.HasPrefix(base, vllmArtifact):
+		s.artifact(parts, at, "binary")
+	case len(parts) == 1 && base == "index":
+		s.seen.index = true
+	case strings.HasSuffix(base, ".py") && len(base) > 20 && len(parts) > 1 && strings.HasPrefix(base, "c"+parts[len(parts)-2]):
+		// cxy....py in the directory xy: a source that Inductor wrote, named by its hash.
+		if len(parts) == 2 {
+			s.seen.inductor = true
+		}
+		if len(s.sources) < maxSources {
+			s.sources = append(s.sources, name)
+		}
+	}
+}
+
+// looks is the type that the files look like.
+func (s *scanner) looks() Type {
+	switch {
+	case s.seen.vllm:
+		return VLLM
+	case s.seen.inductor:
+		return Inductor
+	case s.seen.triton:
+		return Triton
+	case s.seen.index && s.seen.hexDir:
+		return CUDACompute
+	}
+	return Generic
+}
+
+// finish puts together what the walk found with the manifest and the labels.
+func (s *scanner) finish(format string) error {
+	if err := s.readSources(); err != nil {
+		return err
+	}
+	targets, notes, err := s.targets.result()
+	if err != nil {
+		return err
+	}
+	_, odd, _ := s.odd.result() // Has notes only.
+	c := s.cache
+	c.Targets = slices.Concat(targets, c.Labels.Targets)
+	c.Notes = slices.Concat(notes, odd, c.Labels.Notes)
+	if err := s.manifest(format); err != nil {
+		return err
+	}
+	slices.SortFunc(c.Targets, compareTargets)
+	for layout := range s.layouts {
+		c.Layouts = append(c.Layouts, layout)
+	}
+	slices.Sort(c.Layouts)
+	for _, root := range s.roots {
+		c.Roots = append(c.Roots, *root)
+	}
+	slices.SortFunc(c.Roots, compareRoots)
+	slices.SortFunc(c.Bound, func(a, b BoundFile) int { return strings.Compare(a.Name, b.Name) })
+	s.noteSize()
+	return nil
+}
+
+func (s *scanner) noteSize() {
+	c := s.cache
+	if said := c.Labels.Size; said >= 0 && said != c.Bytes {
+		c.Notes = append(c.Notes, fmt.Sprintf("label %s%s%s: got %d, but the files have %d bytes",
+			labelPrefix, c.Labels.Format, labelSize, said, c.Bytes))
+	}
+}
+
+func (s *scanner) manifest(format string) error {
+	if format == "" || format == "habana" {
+		return nil
+	}
+	name := mcvManifest(format)
+	data, err := readFile(s.fsys, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.cache.Notes = append(s.cache.Notes, "there is no "+name)
+		return nil
+	case err != nil:
+		return fmt.Errorf("manifest %s: %w", name, err)
+	}
+	m, err := ReadManifest(data, name)
+	if err != nil {
+		return err
+	}
+	if m.Format != format {
+		return fmt.Errorf("manifest %s: %w: it is one of %s", name, ErrInvalid, m.Format)
+	}
+	s.cache.Targets = append(s.cache.Targets, m.Targets...)
+	s.cache.Notes = append(s.cache.Notes, m.Notes...)
+	return nil
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// The labels that MCV puts on an image. Those of a format begin with its prefix.
+const (
+	labelPrefix     = "cache."
+	labelSummary    = ".image/summary"
+	labelEntries    = ".image/entry-count"
+	labelSize       = ".image/cache-size-bytes"
+	labelVLLMFormat = "cache.vllm.image/format"
+
+	labelFramework = "io.kserve.km/framework"
+	labelCacheType = "io.kserve.km/cache-type"
+	labelCacheHash = "io.kserve.km/cache-hash"
+	labelSubPath   = "io.kserve.km/cache-mount-subpath"
+	labelRootEnv   = "io.kserve.km/cache-root-env"
+	labelMounts    = "io.kserve.km/cache-mounts"
+	labelSplit     = "io.kserve.km/split-cache-capture"
+)
+
+// The values of labelCacheType.
+const (
+	typeTorchCompile = "torch-compile"
+	typeHabana       = "habana-recipe"
+)
+
+// Bounds of what one image may say.
+const (
+	maxTargets   = 256
+	maxMounts    = 32
+	maxLabelPath = 256
+)
+
+// mcvFormats are the formats of MCV: the middle of their labels and of their directories, io.triton.cache.
+func mcvFormats() []string { return []string{"triton", "vllm", "habana"} }
+
+// Labels is what an image's labels say.
+type Labels struct {
+	// Format is MCV's name: triton, vllm or habana. Empty: the labels are not MCV's.
+	Format string `json:"format,omitempty"`
+	// Layouts are those of labelVLLMFormat.
+	Layouts []string `json:"layouts,omitempty"`
+	Targets []Target `json:"targets,omitempty"`
+	// Entries and Size are -1 where no label tells them. Size is that of the unpacked cache in bytes.
+	Entries int64 `json:"entries"`
+	Size    int64 `json:"size"`
+	// Framework and CacheHash are hints for people.
+	Framework string `json:"framework,omitempty"`
+	CacheHash string `json:"cacheHash,omitempty"`
+	// Root is where labelRootEnv wants the cache, RootEnv its variable.
+	Root    string `json:"root,omitempty"`
+	RootEnv string `json:"rootEnv,omitempty"`
+	// SubPath is the directory of the cache below Root that counts.
+	SubPath string       `json:"subPath,omitempty"`
+	Mounts  []LabelMount `json:"mounts,omitempty"`
+	Notes   []string     `json:"notes,omitempty"`
+}
+
+// LabelMount is a directory of the cache that has a place of its own.
+type LabelMount struct {
+	SubPath          string `json:"subPath"`
+	AbsPath          string `json:"absPath"`
+	Env              string `json:"env,omitempty"`
+	RequiresWritable bool   `json:"requiresWritable,omitempty"`
+}
+
+// ReadLabels reads the labels of an image, of which it may have none. What cannot be read is an error, except for architectures, which MCV
+// writes wrong for some caches: these become notes.
+func ReadLabels(labels map[string]string) (Labels, error) {
+	l := Labels{Entries: -1, Size: -1, Layouts: list(labels[labelVLLMFormat])}
+	for _, step := range []func(map[string]string) error{l.readFormat, l.readTargets, l.readNumbers, l.readRoot, l.readMounts, l.readHints} {
+		if err := step(labels); err != nil {
+			return Labels{}, err
+		}
+	}
+	return l, nil
+}
+
+func invalidLabel(name, format string, args ...any) error {
+	return fmt.Errorf("label %s: %w: %s", name, ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// list takes a comma-separated list apart, sorted.
+func list(text string) []string {
+	var words []string
+	for word := range strings.SplitSeq(text, ",") {
+		if word = strings.TrimSpace(word); word != "" && len(word) <= longestWord && printable(word) {
+			words = append(words, word)
+		}
+	}
+	slices.Sort(words)
+	return slices.Compact(words)
+}
+
+// readFormat takes the format from labelCacheType, and from the summary of images that are older than it.
+func (l *Labels) readFormat(labels map[string]string) error {
+	var found []string
+	for _, format := range mcvFormats() {
+		if _, ok := labels[labelPrefix+format+labelSummary]; ok {
+			found = append(found, format)
+		}
+	}
+	if len(found) > 1 {
+		return invalidLabel(labelPrefix+found[1]+labelSummary, "there is one of %s too: want one format an image", found[0])
+	}
+	if len(found) == 1 {
+		l.Format = found[0]
+	}
+	said := map[string]string{typeTorchCompile: "vllm", typeHabana: "habana", "triton": "triton"}[labels[labelCacheType]]
+	switch {
+	case said != "" && l.Format != "" && said != l.Format:
+		return invalidLabel(labelCacheType, "got %s, but the summary is one of %s", quote(labels[labelCacheType]), l.Format)
+	case said != "":
+		l.Format = said
+	case labels[labelCacheType] != "":
+		l.Notes = append(l.Notes, fmt.Sprintf("label %s: %s is not known here", labelCacheType, quote(labels[labelCacheType])))
+	}
+	return nil
+}
+
+func (l *Labels) readTargets(labels map[string]string) error {
+	name := labelPrefix + l.Format + labelSummary
+	text, ok := labels[name]
+	if !ok {
+		return nil
+	}
+	var summary struct {
+		Targets []foreignTarget `json:"targets"`
+	}
+	if err := decode([]byte(text), &summary); err != nil {
+		return fmt.Errorf("label %s: %w", name, err)
+	}
+	if len(summary.Targets) > maxTargets {
+		return invalidLabel(name, "%d targets, want at most %d", len(summary.Targets), maxTargets)
+	}
+	for _, foreign := range summary.Targets {
+		if foreign.PTXVersion != nil && *foreign.PTXVersion >= driverMajor {
+			l.Notes = append(l.Notes, fmt.Sprintf(
+				"label %s: ptx_version %d is the major of the driver where the image was made, and decides nothing", name, *foreign.PTXVersion))
+		}
+		target, err := foreign.target(FromLabels, name)
+		if err != nil {
+			l.Notes = append(l.Notes, err.Error())
+		}
+		if target.Backend != "" && len(target.Backend) <= longestWord {
+			l.Targets = append(l.Targets, target)
+		}
+	}
+	l.Targets = distinct(l.Targets)
+	slices.Sort(l.Notes)
+	l.Notes = slices.Compact(l.Notes)
+	return nil
+}
+
+// distinct sorts targets and drops those that are there twice.
+func distinct(targets []Target) []Target {
+	slices.SortFunc(targets, compareTargets)
+	return slices.CompactFunc(targets, func(a, b Target) bool { return a == b })
+}
+
+func (l *Labels) readNumbers(labels map[string]string) error {
+	for name, into := range map[string]*int64{labelPrefix + l.Format + labelEntries: &l.Entries, labelPrefix + l.Format + labelSize: &l.Size} {
+		text, ok := labels[name]
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 63)
+		if err != nil {
+			return invalidLabel(name, "got %s, want a number", quote(text))
+		}
+		*into = int64(n)
+	}
+	return nil
+}
+
+// readRoot reads NAME=PATH. What follows a comma are settings of that variable.
+func (l *Labels) readRoot(labels map[string]string) error {
+	if text := labels[labelSubPath]; text != "" && text != "." {
+		if err := checkSubPath(text); err != nil {
+			return invalidLabel(labelSubPath, "%v", err)
+		}
+		l.SubPath = text
+	}
+	text, ok := labels[labelRootEnv]
+	if !ok {
+		return nil
+	}
+	name, value, found := strings.Cut(text, "=")
+	if !found || name == "" {
+		return invalidLabel(labelRootEnv, "got %s, want NAME=/PATH", quote(text))
+	}
+	dir, _, settings := strings.Cut(value, ",")
+	if err := v1alpha1.CheckMountPath(dir); err != nil {
+		return invalidLabel(labelRootEnv, "%s", plain(err.Error()))
+	}
+	l.Root = dir
+	switch {
+	case settings:
+		l.Notes = append(l.Notes, fmt.Sprintf("label %s: %s has settings behind a comma, which are left out", labelRootEnv, quote(name)))
+	case !slices.Contains(AllowedEnv(), name):
+		l.Notes = append(l.Notes, leftOut(labelRootEnv, name))
+	default:
+		l.RootEnv = name
+	}
+	return nil
+}
+
+func leftOut(label, name string) string {
+	return fmt.Sprintf("label %s: variable %s is left out: an image may set %s", label, quote(name), strings.Join(AllowedEnv(), ", "))
+}
+
+func (l *Labels) readMounts(labels map[string]string) error {
+	raw := strings.TrimSpace(labels[labelMounts])
+	if raw == "" {
+		return nil
+	}
+	var mounts []LabelMount
+	if err := decode([]byte(raw), &mounts); err != nil {
+		return fmt.Errorf("label %s: %w", labelMounts, err)
+	}
+	if len(mounts) > maxMounts {
+		return invalidLabel(labelMounts, "%d mounts, want at most %d", len(mounts), maxMounts)
+	}
+	for i := range mounts {
+		m := &mounts[i]
+		if err := checkSubPath(m.SubPath); err != nil {
+			return invalidLabel(labelMounts, "[%d].subPath: %v", i, err)
+		}
+		if err := v1alpha1.CheckMountPath(m.AbsPath); err != nil {
+			return invalidLabel(labelMounts, "[%d].absPath: %s", i, plain(err.Error()))
+		}
+		if m.Env != "" && !slices.Contains(AllowedEnv(), m.Env) {
+			l.Notes = append(l.Notes, leftOut(labelMounts, m.Env))
+			m.Env = ""
+		}
+		if other := overlapping(mounts[:i], *m); other >= 0 {
+			return invalidLabel(labelMounts, "[%d] overlaps [%d]: want directories and places that are not in each other", i, other)
+		}
+	}
+	l.Mounts = mounts
+	return nil
+}
+
+// overlapping is the index of a mount that shares a directory or a place with m, or -1.
+func overlapping(mounts []LabelMount, m LabelMount) int {
+	return slices.IndexFunc(mounts, func(other LabelMount) bool {
+		return below(m.SubPath, other.SubPath) || below(other.SubPath, m.SubPath) ||
+			below(m.AbsPath, other.AbsPath) || below(other.AbsPath, m.AbsPath)
+	})
+}
+
+// below says whether one clean path is another or in it.
+func below(name, dir string) bool {
+	return dir == "." || name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
+}
+
+func checkSubPath(text string) error {
+	if text == "" || text == "." || strings.HasPrefix(text, "/") || path.Clean(text) != text || strings.HasPrefix(text, "..") ||
+		!printable(text) || len(text) > maxLabelPath {
+		return fmt.Errorf("got %s, want the path of a directory in the cache, clean and without a / at its start", quote(text))
+	}
+	return nil
+}
+
+func (l *Labels) readHints(labels map[string]string) error {
+	for name, into := range map[string]*string{labelFramework: &l.Framework, labelCacheHash: &l.CacheHash} {
+		text := labels[name]
+		if len(text) > maxLabelPath || !printable(text) {
+			return invalidLabel(name, "got %s, want at most %d printable characters", quote(text), maxLabelPath)
+		}
+		*into = text
+	}
+	return nil
+}
+
+// AllowedEnv are the variables that a cache may be announced by. An image names them, and an image may not set LD_PRELOAD.
+func AllowedEnv() []string {
+	return []string{
+		"AITER_JIT_DIR", envCUDA, "DG_JIT_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH",
+		"TILELANG_CACHE_DIR", envInductor, envTriton, envVLLM,
+	}
+}
+
+// The variables of the formats that are known here.
+const (
+	envTriton   = "TRITON_CACHE_DIR"
+	envVLLM     = "VLLM_CACHE_ROOT"
+	envInductor = "TORCHINDUCTOR_CACHE_DIR"
+	envCUDA     = "CUDA_CACHE_PATH"
+)

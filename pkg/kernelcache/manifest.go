@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// manifest is MCV's: what is in the image, one list for its format.
+type manifest struct {
+	Triton []manifestKernel `json:"triton,omitempty"`
+	VLLM   []manifestModel  `json:"vllm,omitempty"`
+}
+
+// manifestKernel is an entry of a Triton cache. MCV's dummy_key is made by a Python program with Triton and cannot be made here.
+type manifestKernel struct {
+	Hash       string          `json:"hash"`
+	DummyKey   string          `json:"dummy_key,omitempty"`
+	PTXVersion *int            `json:"ptx_version,omitempty"`
+	NumStages  int             `json:"num_stages,omitempty"`
+	NumWarps   int             `json:"num_warps,omitempty"`
+	Debug      bool            `json:"debug,omitempty"`
+	Backend    string          `json:"backend"`
+	Arch       json.RawMessage `json:"arch"`
+	WarpSize   int             `json:"warp_size"`
+}
+
+func (k manifestKernel) foreign() foreignTarget {
+	return foreignTarget{Backend: k.Backend, Arch: k.Arch, WarpSize: k.WarpSize, PTXVersion: k.PTXVersion}
+}
+
+// manifestModel is a directory of a vLLM cache that is named by a hash.
+type manifestModel struct {
+	Hash   string           `json:"vllmHash"`
+	Format string           `json:"cacheFormat"`
+	Triton []manifestKernel `json:"triton,omitempty"`
+	Binary []manifestBinary `json:"binary,omitempty"`
+	AOT    []manifestAOT    `json:"aot_compile,omitempty"`
+}
+
+type manifestBinary struct {
+	Rank          string            `json:"rank"`
+	Prefix        string            `json:"prefix"`
+	ArtifactCount int               `json:"artifact_count"`
+	ArtifactNames []string          `json:"artifact_names,omitempty"`
+	CodeHash      string            `json:"code_hash,omitempty"`
+	ConfigHash    string            `json:"config_hash,omitempty"`
+	CompilerHash  string            `json:"compiler_hash,omitempty"`
+	SaveFormat    string            `json:"cache_save_format,omitempty"`
+	TargetDevice  string            `json:"target_device,omitempty"`
+	Env           map[string]string `json:"env,omitempty"`
+}
+
+type manifestAOT struct {
+	Hash      string `json:"hash"`
+	Rank      string `json:"rank"`
+	ModelFile string `json:"model_file"`
+	FileSize  int64  `json:"file_size"`
+}
+
+// Manifest is what an image's manifest.json says.
+type Manifest struct {
+	// Format is MCV's name, triton or vllm.
+	Format  string   `json:"format"`
+	Entries int      `json:"entries"`
+	Layouts []string `json:"layouts,omitempty"`
+	Targets []Target `json:"targets,omitempty"`
+	Notes   []string `json:"notes,omitempty"`
+}
+
+// foreignManifest has of the manifest what is read; the rest is for people.
+type foreignManifest struct {
+	Triton *[]manifestKernel `json:"triton"`
+	VLLM   *[]struct {
+		Format string           `json:"cacheFormat"`
+		Triton []manifestKernel `json:"triton"`
+		Binary []struct {
+			SaveFormat   string `json:"cache_save_format"`
+			TargetDevice string `json:"target_device"`
+		} `json:"binary"`
+	} `json:"vllm"`
+}
+
+// ReadManifest reads a manifest.json. where is its path, for messages.
+func ReadManifest(data []byte, where string) (Manifest, error) {
+	var foreign foreignManifest
+	if err := decode(data, &foreign); err != nil {
+		return Manifest{}, fmt.Errorf("manifest %s: %w", where, err)
+	}
+	var m Manifest
+	var targets targetSet
+	switch {
+	case foreign.Triton != nil && foreign.VLLM != nil:
+		return Manifest{}, fmt.Errorf("manifest %s: %w: triton and vllm: want one of them", where, ErrInvalid)
+	case foreign.Triton != nil:
+		m.Format, m.Entries = "triton", len(*foreign.Triton)
+		targets.addKernels(*foreign.Triton, where)
+	case foreign.VLLM != nil:
+		m.Format, m.Entries = "vllm", len(*foreign.VLLM)
+		for _, model := range *foreign.VLLM {
+			m.Layouts = append(m.Layouts, list(model.Format)...)
+			targets.addKernels(model.Triton, where)
+			for _, binary := range model.Binary {
+				targets.addForeign(foreignTarget{Backend: binary.TargetDevice}, FromManifest, where)
+			}
+		}
+	default:
+		return Manifest{}, fmt.Errorf("manifest %s: %w: want a list triton or vllm", where, ErrInvalid)
+	}
+	slices.Sort(m.Layouts)
+	m.Layouts = slices.Compact(m.Layouts)
+	var err error
+	if m.Targets, m.Notes, err = targets.result(); err != nil {
+		return Manifest{}, fmt.Errorf("manifest %s: %w", where, err)
+	}
+	return m, nil
+}
+
+// targetSet counts the kernels of each target, of which it keeps the first place.
+type targetSet struct {
+	targets map[Target]*Target
+	notes   []string
+	hidden  int
+}
+
+// maxNotes bounds the notes of one kind: a thousand files may be wrong in the same way.
+const maxNotes = 8
+
+func (s *targetSet) note(text string) {
+	if slices.Contains(s.notes, text) {
+		return
+	}
+	if len(s.notes) >= maxNotes {
+		s.hidden++
+		return
+	}
+	s.notes = append(s.notes, text)
+}
+
+func (s *targetSet) addKernels(kernels []manifestKernel, where string) {
+	for _, kernel := range kernels {
+		s.addForeign(kernel.foreign(), FromManifest, where)
+	}
+}
+
+func (s *targetSet) addForeign(foreign foreignTarget, source Source, where string) {
+	if foreign.Backend == "" {
+		return
+	}
+	target, err := foreign.target(source, where)
+	if err != nil {
+		s.note(err.Error())
+	}
+	if target.Backend != "" && len(target.Backend) <= longestWord {
+		s.add(target)
+	}
+}
+
+func (s *targetSet) add(t Target) {
+	key := t
+	key.Where, key.Kernels = "", 0
+	if s.targets == nil {
+		s.targets = map[Target]*Target{}
+	}
+	known, ok := s.targets[key]
+	if !ok {
+		known = new(t)
+		known.Kernels = 0
+		s.targets[key] = known
+	}
+	known.Where = min(known.Where, t.Where)
+	known.Kernels++
+}
+
+func (s *targetSet) result() ([]Target, []string, error) {
+	if len(s.targets) > maxTargets {
+		return nil, nil, fmt.Errorf("%w: %d kinds of device, want at most %d", ErrInvalid, len(s.targets), maxTargets)
+	}
+	var targets []Target
+	for _, t := range s.targets {
+		targets = append(targets, *t)
+	}
+	notes := slices.Clone(s.notes)
+	slices.Sort(notes)
+	if s.hidden > 0 {
+		notes = append(notes, fmt.Sprintf("and %d more of this kind", s.hidden))
+	}
+	return distinct(targets), notes, nil
+}

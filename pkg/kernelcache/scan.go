@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// binaries are the endings of code that a device runs; ptxCode is that of code which the driver compiles first.
+func binaries() []string { return []string{".cubin", ".hsaco"} }
+
+const ptxCode = ".ptx"
+
+// hasCode says whether a directory has code of a kernel of this name, or a group file, which is what makes NAME.json Triton's.
+func hasCode(files map[string]int64, name string) bool {
+	for _, ending := range append(binaries(), ptxCode, ".ttir", ".amdgcn") {
+		if _, ok := files[name+ending]; ok {
+			return true
+		}
+	}
+	_, ok := files[groupPrefix+name+".json"]
+	return ok
+}
+
+// codeOf says what code a kernel has. Empty: none.
+func codeOf(files map[string]int64, name string) Code {
+	for _, ending := range binaries() {
+		if _, ok := files[name+ending]; ok {
+			return Binary
+		}
+	}
+	if _, ok := files[name+ptxCode]; ok {
+		return PTX
+	}
+	return ""
+}
+
+// subPath is the part of the cache that a file is in.
+func (s *scanner) subPath(name string) string {
+	for _, m := range s.cache.Labels.Mounts {
+		if below(name, m.SubPath) {
+			return m.SubPath
+		}
+	}
+	return "."
+}
+
+// load reads a file of the cache that has facts in it.
+func (s *scanner) load(name string) ([]byte, error) {
+	data, err := readFile(s.fsys, s.at(name))
+	if err != nil {
+		return nil, fmt.Errorf("file %s: %w", quote(name), err)
+	}
+	if s.read += int64(len(data)); s.read > maxRead {
+		return nil, fmt.Errorf("%w: more than %d bytes of metadata", ErrInvalid, maxRead)
+	}
+	return data, nil
+}
+
+func readFile(fsys fs.FS, name string) ([]byte, error) {
+	data, err := readHead(fsys, name, MaxText+1)
+	if err == nil && len(data) > MaxText {
+		return nil, fmt.Errorf("%w: want at most %d bytes", ErrInvalid, MaxText)
+	}
+	return data, err
+}
+
+func readHead(fsys fs.FS, name string, length int64) ([]byte, error) {
+	file, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // It was only read.
+	return io.ReadAll(io.LimitReader(file, length))
+}
+
+// bind notes a file with paths in it.
+func (s *scanner) bind(name, root string, size int) {
+	subPath := s.subPath(name)
+	s.cache.Bound = append(s.cache.Bound, BoundFile{Name: name, SubPath: subPath, Root: root, Bytes: int64(size)})
+	if root == "" {
+		s.odd.note(fmt.Sprintf("file %s: its paths lead out of the cache: its entry is found only if it is rewritten", quote(name)))
+		return
+	}
+	key := Root{SubPath: subPath, Path: root}
+	known, ok := s.roots[key]
+	if !ok {
+		known = &Root{SubPath: subPath, Path: root, First: name}
+		s.roots[key] = known
+	}
+	known.First = min(known.First, name)
+	known.Files++
+}
+
+// compareRoots puts the most frequent first.
+func compareRoots(a, b Root) int {
+	return cmp.Or(cmp.Compare(a.SubPath, b.SubPath), cmp.Compare(b.Files, a.Files), cmp.Compare(a.Path, b.Path))
+}
+
+func (s *scanner) group(name string, files map[string]int64) error {
+	data, err := s.load(name)
+	if err != nil {
+		return err
+	}
+	g, err := parseGroup(data)
+	if err != nil {
+		return fmt.Errorf("file %s: %w", quote(name), err)
+	}
+	s.seen.triton = true
+	for _, child := range g.names {
+		if _, ok := files[child]; !ok {
+			s.odd.note(fmt.Sprintf("file %s: %s is not in the cache", quote(name), quote(child)))
+		}
+	}
+	if g.children == nil {
+		s.cache.Portable++
+		return nil
+	}
+	s.bind(name, g.root(dirOf(name, s.subPath(name))), len(data))
+	return nil
+}
+
+func (s *scanner) kernel(name string, files map[string]int64) error {
+	data, err := s.load(name)
+	if err != nil {
+		return err
+	}
+	k, err := parseKernel(data)
+	if err != nil {
+		return fmt.Errorf("file %s: %w", quote(name), err)
+	}
+	s.seen.triton = true
+	if k.Backend == "" {
+		s.odd.note(fmt.Sprintf("file %s: it does not say its target", quote(name)))
+		return nil
+	}
+	stem := strings.TrimSuffix(path.Base(name), ".json")
+	if k.code = codeOf(files, stem); k.code == "" {
+		s.odd.note(fmt.Sprintf("file %s: there is no code of this kernel", quote(name)))
+		return nil
+	}
+	s.cache.kernels = append(s.cache.kernels, foundKernel{name: name, kernel: k})
+	s.cache.Entries++
+	parts := strings.Split(name, "/")
+	if at := slices.Index(parts, "triton_cache"); at > 1 && rankDir.MatchString(parts[at-1]) {
+		s.layouts[LayoutTriton], s.seen.vllm = true, true
+		model := s.model(parts[at-2], LayoutTriton)
+		model.Triton = append(model.Triton, k.manifestKernel)
+	}
+	target, err := k.foreign().target(FromFiles, name)
+	if err != nil {
+		s.odd.note(err.Error())
+	}
+	if target.Backend == "" || len(target.Backend) > longestWord {
+		return nil
+	}
+	target.Code = k.code
+	if k.code == PTX {
+		return s.ptx(path.Join(path.Dir(name), stem+ptxCode), target)
+	}
+	// A binary does not care for the PTX that it was made of.
+	target.PTXVersion = 0
+	s.targets.add(target)
+	return nil
+}
+
+// ptx takes from a module without a binary what the driver has to be able to do.
+func (s *scanner) ptx(name string, target Target) error {
+	head, err := readHead(s.fsys, s.at(name), longestPTXHead)
+	if err != nil {
+		return fmt.Errorf("file %s: %w", quote(name), err)
+	}
+	version, arch, err := parsePTX(head)
+	if err != nil {
+		s.odd.note(fmt.Sprintf("file %s: %v", quote(name), err))
+	} else {
+		target.PTXVersion = version
+		target.Arch, target.Features, err = ParseArch(CUDA, arch)
+		if err != nil {
+			s.odd.note(fmt.Sprintf("file %s: %v", quote(name), err))
+		}
+	}
+	s.targets.add(target)
+	return nil
+}
+
+func (s *scanner) index(name string) error {
+	data, err := s.load(name)
+	if err != nil {
+		return err
+	}
+	literals, err := parseIndex(data)
+	if err != nil {
+		return fmt.Errorf("file %s: %w", quote(name), err)
+	}
+	s.seen.vllm = true
+	subPath := s.subPath(name)
+	root, rests, bound := indexRoot(data, literals, dirOf(name, subPath))
+	if !bound {
+		return nil
+	}
+	for _, rest := range rests {
+		if _, err := fs.Stat(s.fsys, s.at(path.Join(subPath, rest))); err != nil {
+			s.odd.note(fmt.Sprintf("file %s: %s is not in the cache", quote(name), quote(rest)))
+		}
+	}
+	s.bind(name, root, len(data))
+	return nil
+}
+
+// factors are read for what they say of the device; vLLM itself only writes them, so one that cannot be read hurts nobody.
+func (s *scanner) factors(name string) error {
+	data, err := s.load(name)
+	if err != nil {
+		return err
+	}
+	f, err := parseFactors(data)
+	if err != nil {
+		s.odd.note(fmt.Sprintf("file %s: %v", quote(name), err))
+		return nil
+	}
+	s.targets.addForeign(foreignTarget{Backend: f.device()}, FromFiles, name)
+	parts := strings.Split(name, "/")
+	if at := rankIndex(parts); at > 0 && at+3 == len(parts) {
+		binary := s.binary(parts, at)
+		binary.CodeHash, binary.ConfigHash, binary.CompilerHash = f.CodeHash, f.ConfigHash, f.CompilerHash
+		binary.TargetDevice = f.device()
+		for variable, value := range f.Env {
+			if binary.Env == nil {
+				binary.Env = map[string]string{}
+			}
+			binary.Env[variable], _ = value.(string) // Only text was kept.
+		}
+	}
+	return nil
+}
+
+// model is the manifest's entry of a hash, one for each layout.
+func (s *scanner) model(hash, layout string) *manifestModel {
+	key := hash + "/" + layout
+	if s.cache.models[key] == nil {
+		s.cache.models[key] = &manifestModel{Hash: hash, Format: layout}
+	}
+	return s.cache.models[key]
+}
+
+// binary is the manifest's entry of a directory HASH/rank_R_D/PREFIX.
+func (s *scanner) binary(parts []string, at int) *manifestBinary {
+	model := s.model(parts[at-1], LayoutBinary)
+	for i := range model.Binary {
+		if model.Binary[i].Rank == parts[at] && model.Binary[i].Prefix == parts[at+1] {
+			return &model.Binary[i]
+		}
+	}
+	model.Binary = append(model.Binary, manifestBinary{Rank: parts[at], Prefix: parts[at+1]})
+	return &model.Binary[len(model.Binary)-1]
+}
+
+func (s *scanner) artifact(parts []string, at int, saved string) {
+	s.seen.vllm = true
+	s.layouts[LayoutBinary] = true
+	binary := s.binary(parts, at)
+	binary.SaveFormat = saved
+	binary.ArtifactNames = append(binary.ArtifactNames, parts[at+2])
+	binary.ArtifactCount++
+	s.cache.Entries++
+}
+
+// readSources asks Inductor's sources for the device where no kernel's metadata told it.
+func (s *scanner) readSources() error {
+	for t := range s.targets.targets {
+		if t.Arch != "" {
+			return nil
+		}
+	}
+	for _, name := range s.sources {
+		head, err := readHead(s.fsys, s.at(name), longestSource)
+		if err != nil {
+			return fmt.Errorf("file %s: %w", quote(name), err)
+		}
+		if foreign, ok := parseSource(head); ok {
+			s.targets.addForeign(foreign, FromFiles, name)
+		}
+	}
+	return nil
+}

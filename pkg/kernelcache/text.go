@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	sigsjson "sigs.k8s.io/json"
+)
+
+// MaxText is how long a foreign text may be: a label, the manifest, a file of JSON or an index.
+const MaxText = 4 << 20
+
+// ErrInvalid is about labels and files that are not what their format asks for.
+var ErrInvalid = errors.New("not valid")
+
+// longestQuote bounds foreign text in messages.
+const longestQuote = 120
+
+// quote makes foreign text fit for a message: one line, bounded, nothing that moves a terminal's cursor.
+func quote(text string) string {
+	cut := len(text) > longestQuote
+	if cut {
+		text = strings.ToValidUTF8(text[:longestQuote], "?")
+	}
+	text = strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) || r == '"' {
+			return '?'
+		}
+		return r
+	}, text)
+	if cut {
+		text += "..."
+	}
+	return `"` + text + `"`
+}
+
+// printable says that text of an image may be shown and kept as it is.
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// decode reads foreign JSON into a struct or map. Keys that nobody knows are other versions' and left alone; a key that stands twice is an
+// error, for two readers could take a different one.
+func decode(data []byte, into any) error {
+	if len(data) > MaxText {
+		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalid, len(data), MaxText)
+	}
+	strict, err := sigsjson.UnmarshalStrict(data, into, sigsjson.DisallowDuplicateFields)
+	if err == nil {
+		err = errors.Join(strict...)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s", ErrInvalid, plain(err.Error()))
+	}
+	return nil
+}
+
+// plain is an error's text, which has foreign keys in it, on one bounded line.
+func plain(text string) string {
+	return strings.Trim(quote(strings.ReplaceAll(text, `"`, "'")), `"`)
+}
+
+// encode writes JSON as Python does it, with <, > and & as they are, and without the line's end.
+func encode(value any) ([]byte, error) {
+	var out strings.Builder
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(value); err != nil {
+		return nil, err
+	}
+	return []byte(strings.TrimSuffix(out.String(), "\n")), nil
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// groupPrefix begins the name of a group file: the list of the files of an entry (triton/runtime/cache.py, put_group).
+const groupPrefix = "__grp__"
+
+func isGroup(name string) bool {
+	return strings.HasPrefix(name, groupPrefix) && strings.HasSuffix(name, ".json")
+}
+
+// group is a group file. Triton has written two forms: a map of names to absolute paths, and, for a remote cache and before 2.1, a list of
+// names. Only the former is bound to a place.
+type group struct {
+	top map[string]json.RawMessage
+	// children are nil for a list of names, which names has.
+	children map[string]string
+	names    []string
+}
+
+func parseGroup(data []byte) (group, error) {
+	var g group
+	if err := decode(data, &g.top); err != nil {
+		return group{}, err
+	}
+	raw, ok := g.top["child_paths"]
+	if !ok || bytes.Equal(raw, []byte("null")) {
+		return group{}, fmt.Errorf("%w: want child_paths", ErrInvalid)
+	}
+	if err := decode(raw, &g.children); err != nil {
+		if listErr := decode(raw, &g.names); listErr != nil {
+			return group{}, fmt.Errorf("child_paths: want names with their paths, or names: %w", err)
+		}
+		g.children = nil
+	} else {
+		g.names = slices.Sorted(maps.Keys(g.children))
+	}
+	for _, name := range g.names {
+		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
+			return group{}, fmt.Errorf("%w: child_paths: %s is no name of a file", ErrInvalid, quote(name))
+		}
+	}
+	return g, nil
+}
+
+// root is the directory that the producer had the cache in, of a group file in dir of it. Empty: the paths lead elsewhere, or to several.
+func (g group) root(dir string) string {
+	root := ""
+	for name, child := range g.children {
+		own, ok := strings.CutSuffix(child, "/"+path.Join(dir, name))
+		if !ok || own == "" || !path.IsAbs(own) || path.Clean(own) != own || root != "" && own != root {
+			return ""
+		}
+		root = own
+	}
+	return root
+}
+
+// RewriteGroup has a group file name its files in another directory, the one that it will be in itself. Other keys stay. A file that is no
+// longer bound to a place comes back as it is.
+func RewriteGroup(data []byte, dir string) ([]byte, error) {
+	g, err := parseGroup(data)
+	if err != nil || g.children == nil {
+		return data, err
+	}
+	moved := map[string]string{}
+	for name := range g.children {
+		moved[name] = path.Join(dir, name)
+	}
+	if g.top["child_paths"], err = encode(moved); err != nil {
+		return nil, fmt.Errorf("child_paths: %w", err)
+	}
+	return encode(g.top)
+}
+
+// kernel is an entry of a Triton cache: what its NAME.json says.
+type kernel struct {
+	manifestKernel
+	code Code
+}
+
+// foreignKernel is NAME.json. Before 3.0 its target was a list: ["cuda", 80].
+type foreignKernel struct {
+	Hash       string          `json:"hash"`
+	Target     json.RawMessage `json:"target"`
+	PTXVersion *int            `json:"ptx_version"`
+	NumStages  int             `json:"num_stages"`
+	NumWarps   int             `json:"num_warps"`
+	Debug      any             `json:"debug"`
+}
+
+func parseKernel(data []byte) (kernel, error) {
+	var f foreignKernel
+	if err := decode(data, &f); err != nil {
+		return kernel{}, err
+	}
+	if len(f.Hash) > 256 || !printable(f.Hash) {
+		return kernel{}, fmt.Errorf("%w: hash %s: want a hash", ErrInvalid, quote(f.Hash))
+	}
+	k := kernel{manifestKernel: manifestKernel{Hash: f.Hash, PTXVersion: f.PTXVersion, NumStages: f.NumStages, NumWarps: f.NumWarps}}
+	k.Debug, _ = f.Debug.(bool)
+	var target foreignTarget
+	var pair []json.RawMessage
+	switch {
+	case len(f.Target) == 0:
+		return k, nil
+	case json.Unmarshal(f.Target, &pair) == nil && len(pair) == 2 && json.Unmarshal(pair[0], &target.Backend) == nil:
+		target.Arch = pair[1]
+	default:
+		if err := decode(f.Target, &target); err != nil {
+			return kernel{}, fmt.Errorf("target: %w", err)
+		}
+	}
+	k.Backend, k.Arch, k.WarpSize = target.Backend, target.Arch, target.WarpSize
+	return k, nil
+}
+
+// The directives at the start of a PTX module (PTX ISA, "PTX Module Directives").
+var (
+	ptxVersion = regexp.MustCompile(`(?m)^\s*\.version\s+([0-9]{1,2})\.([0-9])\s*$`)
+	ptxTarget  = regexp.MustCompile(`(?m)^\s*\.target\s+(sm_[0-9]+[af]?)\b`)
+)
+
+// longestPTXHead is where the directives have to be: a comment of the compiler's comes before them.
+const longestPTXHead = 8 << 10
+
+// parsePTX finds a module's version, as 10 times it, and its target.
+func parsePTX(head []byte) (version int, target string, err error) {
+	v, t := ptxVersion.FindSubmatch(head), ptxTarget.FindSubmatch(head)
+	if v == nil || t == nil {
+		return 0, "", fmt.Errorf("%w: no .version and .target in its first %d bytes", ErrInvalid, longestPTXHead)
+	}
+	major, err := strconv.Atoi(string(v[1]))
+	if err != nil {
+		return 0, "", fmt.Errorf("%w: .version: %w", ErrInvalid, err)
+	}
+	return 10*major + int(v[2][0]-'0'), string(t[1]), nil
+}

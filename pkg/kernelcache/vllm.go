@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"bytes"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// The layouts of a vLLM cache, in MCV's words.
+const (
+	// LayoutTriton is HASH/rank_R_D/triton_cache: vLLM before it had artifacts.
+	LayoutTriton = "triton"
+	// LayoutBinary is HASH/rank_R_D/PREFIX/artifact_*: a file each, or a directory where it was saved unpacked.
+	LayoutBinary = "binary"
+	// LayoutAOT is torch_aot_compile/HASH/rank_R_D/model.
+	LayoutAOT = "aot_compile"
+)
+
+// The names of vLLM's files and directories (vllm/compilation/backends.py, decorators.py).
+const (
+	vllmIndex    = "vllm_compile_cache.py"
+	vllmFactors  = "cache_key_factors.json"
+	vllmCompile  = "torch_compile_cache"
+	vllmAOT      = "torch_aot_compile"
+	vllmArtifact = "artifact_"
+	vllmDevice   = "VLLM_TARGET_DEVICE"
+)
+
+var rankDir = regexp.MustCompile(`^rank_[0-9]{1,6}_[0-9]{1,6}$`)
+
+// rankIndex is where rank_R_D stands in a path, or -1.
+func rankIndex(parts []string) int { return slices.IndexFunc(parts, rankDir.MatchString) }
+
+// literal is a string in an index: bytes [start, end) without its quotes.
+type literal struct {
+	start, end int
+	// escaped ones have a backslash, which no path that counts has.
+	escaped bool
+}
+
+// parseIndex finds the strings of an index, which is a literal of Python as its pprint writes it. Everything else in it is left alone.
+func parseIndex(data []byte) ([]literal, error) {
+	if len(data) > MaxText {
+		return nil, fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalid, len(data), MaxText)
+	}
+	var found []literal
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '#':
+			line := bytes.IndexByte(data[i:], '\n')
+			if line < 0 {
+				return found, nil
+			}
+			i += line
+		case '\'', '"':
+			if bytes.HasPrefix(data[i:], bytes.Repeat(data[i:i+1], 3)) {
+				return nil, fmt.Errorf("%w: offset %d: a string in triple quotes, want what vLLM writes", ErrInvalid, i)
+			}
+			one, err := stringAt(data, i)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, one)
+			i = one.end
+		}
+	}
+	return found, nil
+}
+
+// stringAt reads the string of which the quote is at i.
+func stringAt(data []byte, i int) (literal, error) {
+	one := literal{start: i + 1}
+	for at := i + 1; at < len(data) && data[at] != '\n'; at++ {
+		switch data[at] {
+		case '\\':
+			one.escaped = true
+			at++
+		case data[i]:
+			one.end = at
+			return one, nil
+		}
+	}
+	return literal{}, fmt.Errorf("%w: offset %d: a string that does not end", ErrInvalid, i)
+}
+
+// anchors are the directories of the cache that a path in an index may lead into, the innermost first: that of the index, and those
+// above it up to the one that is named by a hash.
+func anchors(dir string) []string {
+	parts := strings.Split(dir, "/")
+	least := len(parts)
+	if at := rankIndex(parts); at > 0 {
+		least = at
+	}
+	var found []string
+	for n := len(parts); n >= least; n-- {
+		found = append(found, strings.Join(parts[:n], "/"))
+	}
+	return found
+}
+
+// splitPath takes a producer's path apart: its root, and the rest in the cache. Not ok: it does not lead into the cache.
+func splitPath(text, dir string) (root, rest string, ok bool) {
+	if !strings.HasPrefix(text, "/") || path.Clean(text) != text {
+		return "", "", false
+	}
+	for _, anchor := range anchors(dir) {
+		if at := strings.Index(text, "/"+anchor+"/"); at > 0 {
+			return text[:at], text[at+1:], true
+		}
+	}
+	return "", "", false
+}
+
+// indexRoot is the root of an index's paths. Not bound: it has none. An empty root: they disagree.
+func indexRoot(data []byte, literals []literal, dir string) (root string, rests []string, bound bool) {
+	agree := true
+	for _, one := range literals {
+		text := string(data[one.start:one.end])
+		if one.escaped {
+			continue
+		}
+		own, rest, ok := splitPath(text, dir)
+		if !ok {
+			continue
+		}
+		agree = agree && (root == "" || root == own)
+		root, rests = own, append(rests, rest)
+	}
+	if !agree {
+		root = ""
+	}
+	return root, rests, len(rests) > 0
+}
+
+// RewriteIndex has vLLM's index name its artifacts below another root. dir is the index's directory in the cache. Only the strings that
+// lead into the cache change; the rest stays as it is, byte by byte.
+func RewriteIndex(data []byte, dir, root string) ([]byte, error) {
+	if strings.ContainsAny(root, "'\"\\\n") {
+		return nil, fmt.Errorf("%s cannot stand in %s: want a path without quotes and backslashes", quote(root), vllmIndex)
+	}
+	literals, err := parseIndex(data)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	done := 0
+	for _, one := range literals {
+		if _, rest, ok := splitPath(string(data[one.start:one.end]), dir); ok && !one.escaped {
+			out.Write(data[done:one.start])
+			out.WriteString(path.Join(root, rest))
+			done = one.end
+		}
+	}
+	out.Write(data[done:])
+	return out.Bytes(), nil
+}
+
+// factors are what vLLM made its hash of, for people. Of the variables only those that say what the cache is for are kept: the file has all
+// of vLLM's, and one of them is an API key.
+type factors struct {
+	CodeHash     string         `json:"code_hash"`
+	CompilerHash string         `json:"compiler_hash"`
+	ConfigHash   string         `json:"config_hash"`
+	Env          map[string]any `json:"env"`
+}
+
+func keptFactors() []string {
+	return []string{"VLLM_COMPILE_CACHE_SAVE_FORMAT", "VLLM_MAIN_CUDA_VERSION", vllmDevice}
+}
+
+func parseFactors(data []byte) (factors, error) {
+	var f factors
+	if err := decode(data, &f); err != nil {
+		return factors{}, err
+	}
+	kept := map[string]any{}
+	for _, name := range keptFactors() {
+		if value, ok := f.Env[name].(string); ok && len(value) <= longestWord && printable(value) {
+			kept[name] = value
+		}
+	}
+	f.Env = kept
+	for _, hash := range []*string{&f.CodeHash, &f.CompilerHash, &f.ConfigHash} {
+		if len(*hash) > 256 || !printable(*hash) {
+			*hash = ""
+		}
+	}
+	return f, nil
+}
+
+func (f factors) device() string {
+	text, _ := f.Env[vllmDevice].(string)
+	return text
+}
