@@ -157,6 +157,15 @@ func TestFitsEachTarget(t *testing.T) {
 	}
 }
 
+// TestOneTargetForBinaries: what PTX binaries were made of does not tell them apart.
+func TestOneTargetForBinaries(t *testing.T) {
+	tr := oneKernel(hopper, ".cubin").entry(homeTriton, keyB, "k2", hopper, ".cubin")
+	tr.put(keyB+"/k2.json", strings.ReplaceAll(metadata("k2", hopper), `"ptx_version": null`, `"ptx_version": 87`))
+	if cache := inspect(t, tr, Options{}); len(cache.Targets) != 1 || cache.Targets[0].Kernels != 2 {
+		t.Errorf("got %+v, want one target with 2 kernels", cache.Targets)
+	}
+}
+
 // TestOfDevice reads machines as discovery publishes them: a cache must fit the real GPU that it was made for.
 func TestOfDevice(t *testing.T) {
 	for _, test := range []struct {

@@ -64,6 +64,25 @@ func TestDisplacedGroup(t *testing.T) {
 	}
 }
 
+// TestGroupInTwoPlaces: a group of which only some files lie where it says is rewritten, and is no producer's root.
+func TestGroupInTwoPlaces(t *testing.T) {
+	tr := oneKernel(hopper, ".cubin").put(keyA+"/__grp__k.json",
+		`{"child_paths": {"k.cubin": "/a/`+keyA+`/k.cubin", "k.json": "/b/`+keyA+`/k.json"}}`)
+	cache := inspect(t, tr, Options{})
+	if len(cache.Roots) != 0 {
+		t.Errorf("got the roots %v of files that disagree", cache.Roots)
+	}
+	for _, where := range []string{"/mnt/cache", "/a", "/b"} {
+		plan, err := cache.Plan(where)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found, missing := resolve(t, tr, plan); found != 2 || len(missing) > 0 {
+			t.Errorf("at %s %d files are found, want 2; not found: %q", where, found, missing)
+		}
+	}
+}
+
 // TestPortableGroup: a group that lists names is found anywhere.
 func TestPortableGroup(t *testing.T) {
 	tr := oneKernel(hopper, ".cubin").put(keyA+"/__grp__k.json", `{"child_paths": ["k.cubin", "k.json"]}`)

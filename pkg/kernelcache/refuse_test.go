@@ -4,6 +4,7 @@ package kernelcache
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"strings"
@@ -56,6 +57,24 @@ func TestInspectRefuses(t *testing.T) {
 	}
 	if cache := inspect(t, tree{}.put("io.triton.cachex/x", "").put("io.triton.cache2/y", ""), Options{}); cache.Dir != "." {
 		t.Errorf("a directory that only begins like one of MCV's is taken for it: %s", cache.Dir)
+	}
+}
+
+func TestTooManyFiles(t *testing.T) {
+	tr := tree{}
+	for i := range maxFiles + 1 {
+		tr.put(fmt.Sprintf("d/%d", i), "")
+	}
+	if _, err := Inspect(tr.fs(), Options{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "more than 200000 files") {
+		t.Errorf("got %v, want too many files", err)
+	}
+}
+
+// TestNeighbours: names that begin alike are not in each other.
+func TestNeighbours(t *testing.T) {
+	labels, err := ReadLabels(map[string]string{labelMounts: `[{"subPath":"a","absPath":"/tmp/a"},{"subPath":"ab","absPath":"/tmp/ab"}]`})
+	if err != nil || len(labels.Mounts) != 2 {
+		t.Errorf("got %+v, %v, want two mounts", labels.Mounts, err)
 	}
 }
 

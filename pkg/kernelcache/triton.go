@@ -21,7 +21,7 @@ func isGroup(name string) bool {
 	return strings.HasPrefix(name, groupPrefix) && strings.HasSuffix(name, ".json")
 }
 
-// group is a group file. Triton has written two forms: a map of names to absolute paths, and, for a remote cache and before 2.1, a list of
+// group is a group file. Triton has written two forms: a map of names to absolute paths, and a list of
 // names. Only the former is bound to a place.
 type group struct {
 	top map[string]json.RawMessage
