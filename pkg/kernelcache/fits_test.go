@@ -15,9 +15,13 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-func h100() Device { return Device{Name: "h100", Backend: CUDA, Arch: "90", WarpSize: 32, Driver: 580, MaxPTX: 90} }
+func h100() Device {
+	return Device{Name: "h100", Backend: CUDA, Arch: "90", WarpSize: 32, Driver: 580, MaxPTX: 90}
+}
 
-func b200() Device { return Device{Name: "b200", Backend: CUDA, Arch: "100", WarpSize: 32, Driver: 580, MaxPTX: 90} }
+func b200() Device {
+	return Device{Name: "b200", Backend: CUDA, Arch: "100", WarpSize: 32, Driver: 580, MaxPTX: 90}
+}
 
 func mi300x() Device { return Device{Name: "mi300x", Backend: HIP, Arch: "gfx942", WarpSize: 64} }
 
@@ -61,13 +65,20 @@ func TestFits(t *testing.T) {
 		{"architecture as text", oneKernel(strings.ReplaceAll(hopper, "90", `"90"`), ".cubin"), Options{}, h100(), nil},
 		{"architecture as a fraction", oneKernel(strings.ReplaceAll(hopper, "90", "90.0"), ".cubin"), Options{}, h100(), nil},
 		{"target as a list, before Triton 3", oneKernel(`["cuda", 90]`, ".cubin"), Options{}, h100(), nil},
-		{"one of two architectures", tritonTree(homeTriton).entry(homeTriton, keyC, "k", strings.ReplaceAll(hopper, "90", "100"), ".cubin"),
-			Options{}, b200(), nil},
+		{
+			"one of two architectures", tritonTree(homeTriton).entry(homeTriton, keyC, "k", strings.ReplaceAll(hopper, "90", "100"), ".cubin"),
+			Options{},
+			b200(), nil,
+		},
 		{"an older architecture's binary", oneKernel(hopper, ".cubin"), Options{}, b200(), []string{
 			"Architecture", "file " + keyA + "/k.json", "for cuda sm_90", "device b200 (cuda sm_100)",
 		}},
-		{"a newer stepping's binary", oneKernel(mi300, ".hsaco"), Options{}, Device{Name: "mi250", Backend: HIP, Arch: "gfx90a", WarpSize: 64},
-			[]string{"Architecture", "for hip gfx942", "device mi250 (hip gfx90a)"}},
+		{
+			"a newer stepping's binary", oneKernel(mi300, ".hsaco"),
+			Options{},
+			Device{Name: "mi250", Backend: HIP, Arch: "gfx90a", WarpSize: 64},
+			[]string{"Architecture", "for hip gfx942", "device mi250 (hip gfx90a)"},
+		},
 		{"another vendor's", oneKernel(mi300, ".hsaco"), Options{}, h100(), []string{"Backend", "for hip", "device h100 (cuda sm_90)"}},
 		{"warp size", oneKernel(strings.ReplaceAll(mi300, "64", "32"), ".hsaco"), Options{}, mi300x(), []string{
 			"WarpSize", "warps of 32", "device mi300x (hip gfx942) have 64",
@@ -82,12 +93,19 @@ func TestFits(t *testing.T) {
 		{"PTX of one architecture", ptxFor("8.7", "sm_90a"), Options{}, h100(), nil},
 		{"PTX of another architecture alone", ptxFor("8.7", "sm_90a"), Options{}, b200(), []string{"Architecture", "sm_90a (PTX) and no other"}},
 		{"PTX of the family", ptxFor("8.8", "sm_100f"), Options{}, Device{Name: "b300", Backend: CUDA, Arch: "103", MaxPTX: 90}, nil},
-		{"PTX of another family", ptxFor("8.8", "sm_100f"), Options{}, Device{Name: "rtx", Backend: CUDA, Arch: "120", MaxPTX: 90},
-			[]string{"Architecture", "family of cuda sm_100f", "rtx"}},
+		{
+			"PTX of another family", ptxFor("8.8", "sm_100f"),
+			Options{},
+			Device{Name: "rtx", Backend: CUDA, Arch: "120", MaxPTX: 90},
+			[]string{"Architecture", "family of cuda sm_100f", "rtx"},
+		},
 		{"PTX too new for the driver", ptxFor("9.1", "sm_90"), Options{}, h100(), []string{"Driver", "PTX 9.1", "driver 580", "up to 9.0"}},
 		{"PTX and a driver that is not known", ptxFor("9.1", "sm_90"), Options{}, Device{Name: "x", Backend: CUDA, Arch: "90"}, nil},
-		{"PTX beside a binary", oneKernel(hopper, ".cubin", ".ptx").put(keyA+"/k.ptx", strings.ReplaceAll(ptxText, "8.7", "9.9")),
-			Options{}, h100(), nil},
+		{
+			"PTX beside a binary", oneKernel(hopper, ".cubin", ".ptx").put(keyA+"/k.ptx", strings.ReplaceAll(ptxText, "8.7", "9.9")),
+			Options{},
+			h100(), nil,
+		},
 
 		// Labels and manifests, with the faults of the tools that write them.
 		{"PTX version that is the driver's major", aot, Options{Labels: mcvLabels("vllm",
@@ -97,13 +115,21 @@ func TestFits(t *testing.T) {
 		{"rocm is hip, in labels", aot, labelled("vllm", "rocm", "gfx942", "64"), mi300x(), nil},
 		{"rocm is hip, in vLLM's factors", rocmBinary, labelled("vllm", "hip", "gfx942", "64"), mi300x(), nil},
 		{"rocm is hip, in a manifest", withManifest(aot, "vllm", model), labelled("vllm", "hip", "gfx942", "64"), mi300x(), nil},
-		{"files against labels of the machine that built the image", oneKernel(hopper, ".cubin"), labelled("triton", "cuda", "75", "32"),
-			h100(), nil},
-		{"files against labels, refused", oneKernel(hopper, ".cubin"), labelled("triton", "cuda", "75", "32"),
-			Device{Name: "t4", Backend: CUDA, Arch: "75"}, []string{"Architecture", "file ", "sm_90"}},
-		{"manifest against labels", withManifest(tree{}.put("x", ""), "triton",
-			`{"triton":[{"hash":"h","backend":"cuda","arch":"90","warp_size":32}]}`), labelled("triton", "cuda", "75", "32"),
-			Device{Name: "t4", Backend: CUDA, Arch: "75"}, []string{"Architecture", "manifest io.triton.manifest/manifest.json", "sm_90"}},
+		{
+			"files against labels of the machine that built the image", oneKernel(hopper, ".cubin"), labelled("triton", "cuda", "75", "32"),
+			h100(), nil,
+		},
+		{
+			"files against labels, refused", oneKernel(hopper, ".cubin"), labelled("triton", "cuda", "75", "32"),
+			Device{Name: "t4", Backend: CUDA, Arch: "75"},
+			[]string{"Architecture", "file ", "sm_90"},
+		},
+		{
+			"manifest against labels", withManifest(tree{}.put("x", ""), "triton",
+				`{"triton":[{"hash":"h","backend":"cuda","arch":"90","warp_size":32}]}`), labelled("triton", "cuda", "75", "32"),
+			Device{Name: "t4", Backend: CUDA, Arch: "75"},
+			[]string{"Architecture", "manifest io.triton.manifest/manifest.json", "sm_90"},
+		},
 		{"factors against labels", rocmBinary, labelled("vllm", "cuda", "90", "32"), h100(), []string{
 			"Backend", "file " + vllmCompile, vllmFactors, "for hip",
 		}},
@@ -113,13 +139,21 @@ func TestFits(t *testing.T) {
 		{"architecture that is unknown in so many words", aot, labelled("vllm", "cuda", "unknown", "32"), h100(), []string{
 			"CacheUnknown", "label cache.vllm.image/summary says cuda",
 		}},
-		{"model without labels", aot, Options{}, h100(), []string{"CacheUnknown", "neither its files nor a manifest nor labels", "build the image"}},
+		{"model without labels", aot, Options{}, h100(), []string{"CacheUnknown", "neither its files nor a manifest", "build the image"}},
 		{"unknown architecture is no default's", aot, Options{}, Device{Name: "t4", Backend: CUDA, Arch: "75"}, []string{"CacheUnknown"}},
 		{"Habana's", tree{}.put("io.habana.cache/x", ""), labelled("habana", "hpu", "", "0"), h100(), []string{"Backend", "for hpu"}},
-		{"Inductor's sources", tree{}.put("ab/cabcdefghijklmnopqrstuvwxyz234567.py", sourceText("'gfx942'", "hip", 64)), Options{}, h100(),
-			[]string{"Backend", "file ab/c", "for hip"}},
-		{"Inductor's sources, the same", tree{}.put("ab/cabcdefghijklmnopqrstuvwxyz234567.py", sourceText("90", "cuda", 32)), Options{}, h100(),
-			nil},
+		{
+			"Inductor's sources", tree{}.put("ab/cabcdefghijklmnopqrstuvwxyz234567.py", sourceText("'gfx942'", "hip", 64)),
+			Options{},
+			h100(),
+			[]string{"Backend", "file ab/c", "for hip"},
+		},
+		{
+			"Inductor's sources, the same", tree{}.put("ab/cabcdefghijklmnopqrstuvwxyz234567.py", sourceText("90", "cuda", 32)),
+			Options{},
+			h100(),
+			nil,
+		},
 
 		// What has no targets.
 		{"any directory", tree{}.put("x", ""), Options{}, mi300x(), nil},
@@ -224,12 +258,21 @@ func TestOfDeviceOdd(t *testing.T) {
 		attributes []string
 		want       Device
 	}{
-		{"Blackwell for desks", []string{"vendor", "nvidia", "computeCapability", "12.0.0", "driverVersion", "570.10.0"},
-			Device{Backend: CUDA, Arch: "120", WarpSize: 32, Driver: 570, MaxPTX: 87}},
-		{"driver newer than the table", []string{"vendor", "nvidia", "computeCapability", "9.0.0", "driverVersion", "700.0.0"},
-			Device{Backend: CUDA, Arch: "90", WarpSize: 32, Driver: 700}},
-		{"without the library", []string{"vendor", "nvidia", "driverVersion", "580.1.1"},
-			Device{Backend: CUDA, WarpSize: 32, Driver: 580, MaxPTX: 90}},
+		{
+			"Blackwell for desks",
+			[]string{"vendor", "nvidia", "computeCapability", "12.0.0", "driverVersion", "570.10.0"},
+			Device{Backend: CUDA, Arch: "120", WarpSize: 32, Driver: 570, MaxPTX: 87},
+		},
+		{
+			"driver newer than the table",
+			[]string{"vendor", "nvidia", "computeCapability", "9.0.0", "driverVersion", "700.0.0"},
+			Device{Backend: CUDA, Arch: "90", WarpSize: 32, Driver: 700},
+		},
+		{
+			"without the library",
+			[]string{"vendor", "nvidia", "driverVersion", "580.1.1"},
+			Device{Backend: CUDA, WarpSize: 32, Driver: 580, MaxPTX: 90},
+		},
 		{"RDNA has warps of 32", []string{"vendor", "amd", "architecture", "gfx1100"}, Device{Backend: HIP, Arch: "gfx1100", WarpSize: 32}},
 		{"AMD's without the topology", []string{"vendor", "amd"}, Device{Backend: HIP}},
 		{"Intel's", []string{"vendor", "intel", "architecture", "xe-hpc"}, Device{Backend: "intel"}},

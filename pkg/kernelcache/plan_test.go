@@ -124,8 +124,10 @@ func TestPlanRefuses(t *testing.T) {
 
 func TestRewriteGroup(t *testing.T) {
 	for _, test := range []struct{ name, data, want string }{
-		{"paths", `{"child_paths": {"b.json": "/old/K/b.json", "a<b.cubin": "/elsewhere/a"}}`,
-			`{"child_paths":{"a<b.cubin":"/new/K/a<b.cubin","b.json":"/new/K/b.json"}}`},
+		{
+			"paths", `{"child_paths": {"b.json": "/old/K/b.json", "a<b.cubin": "/elsewhere/a"}}`,
+			`{"child_paths":{"a<b.cubin":"/new/K/a<b.cubin","b.json":"/new/K/b.json"}}`,
+		},
 		{"other keys stay", `{"later": {"x": [1, 2.50]}, "child_paths": {}}`, `{"child_paths":{},"later":{"x":[1,2.50]}}`},
 		{"names stay as they are", `{"child_paths":  ["a"]}`, `{"child_paths":  ["a"]}`},
 	} {
@@ -148,8 +150,10 @@ func TestRewriteIndex(t *testing.T) {
 		{"its own directory", `{(1, 'a'): ('x', '/old/` + dir + `/x')}`, `{(1, 'a'): ('x', '/new/` + dir + `/x')}`},
 		{"one beside it", `['/old/` + path.Dir(dir) + `/inductor_cache/a.py']`, `['/new/` + path.Dir(dir) + `/inductor_cache/a.py']`},
 		{"double quotes", `["/old/` + dir + `/x"]`, `["/new/` + dir + `/x"]`},
-		{"another hash stays", `['/old/torch_compile_cache/0000000000/rank_0_0/backbone/x']`,
-			`['/old/torch_compile_cache/0000000000/rank_0_0/backbone/x']`},
+		{
+			"another hash stays", `['/old/torch_compile_cache/0000000000/rank_0_0/backbone/x']`,
+			`['/old/torch_compile_cache/0000000000/rank_0_0/backbone/x']`,
+		},
 		{"what is no path stays", `['` + dir + `/x', 'a\'/old/` + dir + `/x'] # '`, `['` + dir + `/x', 'a\'/old/` + dir + `/x'] # '`},
 		{"unclean stays", `['/old/../` + dir + `/x']`, `['/old/../` + dir + `/x']`},
 	} {

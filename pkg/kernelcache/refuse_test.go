@@ -43,7 +43,7 @@ func TestInspectRefuses(t *testing.T) {
 		{"labels of another", tree{}.put("io.triton.cache/x", ""), labelled("vllm", "cuda", "90", "32"), "there is io.triton.cache"},
 		{"another type", tritonTree(homeTriton).with("io.triton.cache"), Options{Type: VLLM}, "use Triton or Auto"},
 		{"no type", tree{}, Options{Type: "triton"}, `got "triton", want one of`},
-		{"manifest is no JSON", withManifest(tritonTree(homeTriton), "triton", "x"), Options{}, "manifest io.triton.manifest/manifest.json: not valid"},
+		{"manifest is no JSON", withManifest(tritonTree(homeTriton), "triton", "x"), Options{}, "manifest.json: not valid"},
 		{"manifest of another", withManifest(tritonTree(homeTriton), "triton", `{"vllm":[]}`), Options{}, "it is one of vllm"},
 		{"manifest of two", withManifest(tritonTree(homeTriton), "triton", `{"vllm":[],"triton":[]}`), Options{}, "want one of them"},
 		{"manifest of none", withManifest(tritonTree(homeTriton), "triton", `{}`), Options{}, "want a list triton or vllm"},
@@ -122,7 +122,8 @@ func TestReadLabelsRefuses(t *testing.T) {
 func TestEnvIsAllowed(t *testing.T) {
 	labels := kserveLabels("binary", homeVLLM)
 	labels[labelRootEnv] = "LD_LIBRARY_PATH=" + homeVLLM
-	labels[labelMounts] = `[{"subPath":"t","absPath":"/tmp/t","env":"LD_PRELOAD"},{"subPath":"f","absPath":"/tmp/f","env":"FLASHINFER_WORKSPACE_BASE"}]`
+	labels[labelMounts] = `[{"subPath":"t","absPath":"/tmp/t","env":"LD_PRELOAD"},` +
+		`{"subPath":"f","absPath":"/tmp/f","env":"FLASHINFER_WORKSPACE_BASE"}]`
 	cache := inspect(t, vllmAOTTree(), Options{Labels: labels})
 	plan, err := cache.Plan("")
 	if err != nil {
