@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package unpack turns the layers of an image into a tree of directories and regular files, while they are read, and believes nothing
+// that they say.
+//
+// Extract reads each layer once, from its first compressed byte to its last: the digest of the compressed bytes, the diffID of the plain
+// ones and the tar inside are looked at on the way, and what was read counts only after all three ended as they should. What a layer
+// holds goes to a Sink as it comes: a Directory of files, or an Image, which is an EROFS file system in two files. Neither knows of
+// layers or rules; a sink gets names that were checked, and is thrown away whole if anything is wrong.
+//
+// # The rules
+//
+//   - Names are UTF-8 without NUL, relative, without empty parts, "." or "..", of at most 255 bytes a part, 32 parts and 4096 bytes, and
+//     below one of Options.Paths.
+//   - There are directories and regular files. Links of both sorts, devices, pipes, sparse files, extended attributes, global PAX headers
+//     and PAX keys other than those that archivers write for the fields of a header are refused, as is a file with setuid or setgid.
+//   - A directory becomes 0777 and a file 0666, or 0777 where somebody may execute it, owned by who runs this, with the time 0. The tree
+//     is meant to lie under a directory of mode 0700 and to be the lower side of an overlay, where anybody may copy up.
+//   - A name occurs once in a layer. A later layer wins over an earlier one, and its whiteouts apply to the earlier ones only; the first
+//     layer has none.
+//   - A layer is one gzip member, one zstd frame or the bare tar. After the tar's end there are zeros and nothing else, after the member
+//     nothing at all.
+//   - Limits bound the bytes of a layer and of all, the ratio between the two, the bytes of a file, and the number and the names of the
+//     entries, which are all that is kept in memory.
+//
+// An Error names the layer, the entry and the rule. It is ErrRefused, ErrMismatch or ErrLimit; any other error is of the reader or the
+// sink and says nothing about the image.
+package unpack

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unpack
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// look lists a tree as a person would.
+func look(t testing.TB, fsys fs.FS) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	must(t, fs.WalkDir(fsys, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == "." {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		all[path] = info.Mode().String()
+		if info.Mode().IsRegular() {
+			data, err := fs.ReadFile(fsys, path)
+			if err != nil {
+				return err
+			}
+			all[path] += " " + string(data)
+		}
+		if at := info.ModTime().Unix(); at != 0 {
+			t.Errorf("%s has the time %d", path, at)
+		}
+		return nil
+	}))
+	return all
+}
+
+// extractBoth extracts with each sink and compares what is there with what is wanted and with the tree that was returned.
+func extractBoth(t *testing.T, layers []packed, want map[string]string) {
+	t.Helper()
+	hashes := map[[32]byte]bool{}
+	for name, build := range sinks() {
+		root := openRoot(t, filepath.Join(t.TempDir(), name))
+		s, read := build(t, root)
+		tree, err := Extract(t.Context(), layersOf(layers), opener(layers), s, Options{Paths: cachePaths})
+		must(t, err)
+		fsys := read()
+		if diff := cmp.Diff(want, look(t, fsys)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		again, err := Read(t.Context(), fsys)
+		must(t, err)
+		for i := range tree.Entries {
+			tree.Entries[i].At = 0
+		}
+		if diff := cmp.Diff(tree, again); diff != "" {
+			t.Errorf("%s: read back: %s", name, diff)
+		}
+		hashes[tree.Hash] = true
+	}
+	if len(hashes) != 1 {
+		t.Errorf("%d hashes of one tree", len(hashes))
+	}
+}
+
+const (
+	dirText  = "drwxrwxrwx"
+	fileText = "-rw-rw-rw- "
+	execText = "-rwxrwxrwx "
+)
+
+func TestExtract(t *testing.T) {
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	large := noise(1, 1_200_000)
+	plain := tarOf(t,
+		in{name: cacheDir, edit: mode(0o3700)},
+		in{name: cacheDir + "a/kernel.cubin", content: "kernel", edit: mode(0o400)},
+		in{name: cacheDir + "a/launcher.so", content: "so", edit: mode(0o755)},
+		in{name: cacheDir + "a/"},
+		in{name: cacheDir + "empty"},
+		in{name: cacheDir + "a/große Datei\n", content: large},
+		in{name: cacheDir + "b/" + strings.Repeat("n", 255), content: "long", edit: pax("mtime", "1.5")},
+		in{name: tritonDoc, content: "{}"},
+	)
+	want := map[string]string{
+		"io.triton.cache": dirText, "io.triton.cache/a": dirText, "io.triton.cache/b": dirText, "io.triton.manifest": dirText,
+		"io.triton.cache/a/kernel.cubin":                fileText + "kernel",
+		"io.triton.cache/a/launcher.so":                 execText + "so",
+		"io.triton.cache/empty":                         fileText,
+		"io.triton.cache/a/große Datei\n":               fileText + large,
+		"io.triton.cache/b/" + strings.Repeat("n", 255): fileText + "long",
+		"io.triton.manifest/manifest.json":              fileText + "{}",
+	}
+	for _, mediaType := range []string{ociTar, ociGzip, ociZstd} {
+		extractBoth(t, []packed{pack(t, mediaType, plain)}, want)
+	}
+	legacy := pack(t, ociGzip, plain)
+	legacy.MediaType = "application/cache.triton.content.layer.v1+triton"
+	extractBoth(t, []packed{legacy}, want)
+	extractBoth(t, []packed{pack(t, ociGzip, tarOf(t, in{name: cacheDir}))}, map[string]string{"io.triton.cache": dirText})
+}
+
+func TestLayers(t *testing.T) {
+	f := func(name, content string) in { return in{name: cacheDir + name, content: content} }
+	layers := func(ls ...[]in) (out []packed) {
+		for i, l := range ls {
+			out = append(out, pack(t, []string{ociGzip, ociZstd, ociTar}[i%3], tarOf(t, l...)))
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		layers []packed
+		want   string
+	}{
+		"later wins":               {layers([]in{f("a", "1"), f("b", "1")}, []in{f("a", "2")}), "a=2 b=1"},
+		"whiteout":                 {layers([]in{f("a", "1"), f("b", "1")}, []in{f(".wh.a", "")}), "b=1"},
+		"whiteout of nothing here": {layers([]in{f("a", "1")}, []in{f(".wh.z", "")}), "a=1"},
+		"whiteout of a directory":  {layers([]in{f("d/x/y", "1"), f("d/z", "1"), f("e", "1")}, []in{f(".wh.d", "")}), "e=1"},
+		"whiteout, then the same name": {
+			layers([]in{f("a", "1")}, []in{f(".wh.a", ""), f("a", "2")}), "a=2",
+		},
+		"the same name, then its whiteout": {
+			layers([]in{f("a", "1")}, []in{f("a", "2"), f(".wh.a", "")}), "a=2",
+		},
+		"whiteout of a directory that is made anew": {
+			layers([]in{f("d/x", "1"), f("d/y", "1")}, []in{f("d/y", "2"), f(".wh.d", "")}), "d d/y=2",
+		},
+		"opaque": {layers([]in{f("d/x", "1"), f("d/e/y", "1"), f("z", "1")}, []in{f("d/"+opaque, ""), f("d/new", "2")}), "d d/new=2 z=1"},
+		"opaque directory without anything new": {
+			layers([]in{f("d/x", "1"), f("z", "1")}, []in{f("d/"+opaque, "")}), "d z=1",
+		},
+		"file over a directory":   {layers([]in{f("d/x", "1"), f("d/e/y", "1")}, []in{f("d", "2")}), "d=2"},
+		"directory over a file":   {layers([]in{f("d", "1")}, []in{f("d/x", "2")}), "d d/x=2"},
+		"directory in both":       {layers([]in{f("d/", ""), f("d/x", "1")}, []in{f("d/", ""), f("d/y", "2")}), "d d/x=1 d/y=2"},
+		"hidden and back":         {layers([]in{f("a", "1")}, []in{f(".wh.a", "")}, []in{f("a", "3")}), "a=3"},
+		"hidden two layers later": {layers([]in{f("a", "1")}, []in{f("b", "2")}, []in{f(".wh.a", "")}), "b=2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := map[string]string{"io.triton.cache": dirText}
+			for w := range strings.FieldsSeq(c.want) {
+				path, content, isFile := strings.Cut(w, "=")
+				want[cacheDir+path] = dirText
+				if isFile {
+					want[cacheDir+path] = fileText + content
+				}
+			}
+			extractBoth(t, c.layers, want)
+		})
+	}
+}
+
+func noise(seed, size int) string {
+	data := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(data)
+	return string(data)
+}
+
+// TestMountImage: the kernel reads from an image what was written, and refuses to write.
+func TestMountImage(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root mounts")
+	}
+	entries := []in{{name: cacheDir + "empty"}, {name: cacheDir + "so", content: "so", edit: mode(0o755)}}
+	for i := range 300 {
+		entries = append(entries, in{name: fmt.Sprintf("%sd%d/kernel-%03d", cacheDir, i%7, i), content: noise(i, i*150)})
+	}
+	layers := []packed{pack(t, ociZstd, tarOf(t, entries...)), pack(t, ociGzip, tarOf(t, entries[1], in{name: cacheDir + ".wh.d3"}))}
+	root := openRoot(t, filepath.Join(t.TempDir(), "image"))
+	build := sinks()["image"]
+	s, read := build(t, root)
+	tree, err := Extract(t.Context(), layersOf(layers), opener(layers), s, Options{})
+	must(t, err)
+	at := t.TempDir()
+	err = unix.Mount(filepath.Join(root.Name(), ImageIndex), at, "erofs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV,
+		"device="+filepath.Join(root.Name(), ImageData))
+	if errors.Is(err, unix.ENOTBLK) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EPERM) {
+		t.Skipf("this kernel does not mount EROFS from a file, or not here: %v", err)
+	}
+	must(t, err)
+	defer func() { must(t, unix.Unmount(at, 0)) }()
+	mounted, err := Read(t.Context(), os.DirFS(at))
+	must(t, err)
+	if mounted.Hash != tree.Hash || mounted.Bytes != tree.Bytes || len(mounted.Entries) != len(tree.Entries) {
+		t.Errorf("mounted: %d entries, %d bytes; want %d, %d", len(mounted.Entries), mounted.Bytes, len(tree.Entries), tree.Bytes)
+	}
+	if diff := cmp.Diff(look(t, read()), look(t, os.DirFS(at))); diff != "" {
+		t.Error(diff)
+	}
+	if err := os.WriteFile(filepath.Join(at, cacheDir, "new"), nil, 0o600); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("write: %v", err)
+	}
+	var st unix.Stat_t
+	must(t, unix.Stat(filepath.Join(at, cacheDir, "so"), &st))
+	if st.Uid != 0 || st.Gid != 0 || st.Nlink != 1 {
+		t.Errorf("owner %d:%d, %d links", st.Uid, st.Gid, st.Nlink)
+	}
+	t.Logf("%d entries mounted", len(mounted.Entries))
+}
+
+// TestHashOf: whatever changes a tree changes its hash, and its order does not.
+func TestHashOf(t *testing.T) {
+	base := func() []Entry {
+		return []Entry{{Path: "a", Mode: fs.ModeDir | 0o777}, {Path: "a/b", Mode: 0o666, Size: 3, Sum: [32]byte{1}}, {Path: "a\nb", Mode: 0o666}}
+	}
+	want := HashOf(base())
+	swapped := base()
+	swapped[0], swapped[2] = swapped[2], swapped[0]
+	if HashOf(swapped) != want {
+		t.Error("the order counts")
+	}
+	for i, edit := range []func(e []Entry){
+		func(e []Entry) { e[1].Path = "a/c" }, func(e []Entry) { e[1].Mode = 0o777 }, func(e []Entry) { e[1].Size = 4 },
+		func(e []Entry) { e[1].Sum[31] = 1 }, func(e []Entry) { e[0].Mode = 0o777 }, func(e []Entry) { e[2].Path = "a" },
+	} {
+		changed := base()
+		edit(changed)
+		if HashOf(changed) == want {
+			t.Errorf("edit %d does not count", i)
+		}
+	}
+}
+
+// TestRead refuses what no tree has.
+func TestRead(t *testing.T) {
+	for name, edit := range map[string]func(dir string) error{
+		"link": func(dir string) error { return os.Symlink("/etc", filepath.Join(dir, "x")) },
+		"setuid": func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "x"), nil, 0o600), os.Chmod(filepath.Join(dir, "x"), fs.ModeSetuid|0o755))
+		},
+	} {
+		dir := t.TempDir()
+		must(t, edit(dir))
+		if _, err := Read(t.Context(), os.DirFS(dir)); !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
