@@ -39,7 +39,14 @@ func (s *Store) through(t testing.TB, in *fault.Injector) *Store {
 	if !ok {
 		t.Fatal("goes through an injector already")
 	}
-	s.fs = in.FS(injected{beneath: below})
+	s.seen = func(b beneath) files {
+		seen, ok := in.FS(injected{beneath: b}).(files)
+		if !ok {
+			t.Fatal("the injector's file system lacks a method")
+		}
+		return seen
+	}
+	s.fs = s.seen(below)
 	return s
 }
 

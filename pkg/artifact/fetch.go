@@ -102,6 +102,12 @@ func parsePartial(name string) (d Digest, size int64, ok bool) {
 	return d, size, parseHex(&d, digits) && err == nil && size >= 0 && name == fmt.Sprintf("%s.%d", digits, size)
 }
 
+func parsePartialTree(name string) (d Digest, room int64, ok bool) {
+	name, tree := strings.CutSuffix(name, ".tree")
+	d, room, ok = parsePartial(name)
+	return d, room, tree && ok
+}
+
 // partial opens the file of a blob, with what it may hold. The caller holds the digest and the names.
 func (s *Store) partial(d Descriptor) (*partial, error) {
 	p := &partial{store: s, want: d, name: partialName(d.Digest, d.Size), hash: sha256.New()}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
@@ -18,6 +20,8 @@ type files interface {
 	Rename(from, to string) error
 	Remove(name string) error
 	SyncDir(name string) error
+	// SyncFS makes all of the file system durable that the directory is on.
+	SyncFS(name string) error
 }
 
 // beneath is files below one directory, whatever the names are.
@@ -54,6 +58,34 @@ func (b beneath) SyncDir(name string) error {
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
+
+func (b beneath) SyncFS(name string) error {
+	d, err := b.root.Open(b.rel(name))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return &fs.PathError{Op: "syncfs", Path: name, Err: err}
+	}
+	return nil
+}
+
+// relative is files with names relative to a directory.
+type relative struct {
+	files
+	dir string
+}
+
+func (r relative) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error) {
+	return r.files.OpenFile(r.dir+"/"+name, flag, perm)
+}
+
+func (r relative) Mkdir(name string, perm fs.FileMode) error {
+	return r.files.Mkdir(r.dir+"/"+name, perm)
+}
+
+func (r relative) Remove(name string) error { return r.files.Remove(r.dir + "/" + name) }
 
 type written struct{ *os.File }
 

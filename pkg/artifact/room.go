@@ -14,13 +14,14 @@ import (
 	"time"
 )
 
-// item is something that takes room: a complete blob, or one that is being fetched or was.
+// item is something that takes room: a complete blob or tree, or one that is being made or was.
 type item struct {
 	digest Digest
 	// size is what it counts for, and on is how much of that it takes on the disk now.
 	size, on int64
 	used     time.Time
 	partial  bool
+	tree     bool
 	name     string
 	pins     []string
 }
@@ -34,6 +35,10 @@ type inventory struct {
 
 func (s *Store) inventory() (inv inventory, err error) {
 	err = s.each(tmpDir, func(name string, info fs.FileInfo) {
+		if d, room, ok := parsePartialTree(name); ok {
+			// How much of it is there nobody counts: then it takes more than it does. What nobody is at goes first, and always.
+			inv.partials = append(inv.partials, item{digest: d, size: room, partial: true, tree: true, name: tmpDir + "/" + name})
+		}
 		if d, size, ok := parsePartial(name); ok {
 			inv.partials = append(inv.partials, item{
 				digest: d, size: size, on: min(size, info.Size()), used: info.ModTime(), partial: true, name: tmpDir + "/" + name,
@@ -52,18 +57,49 @@ func (s *Store) inventory() (inv inventory, err error) {
 	if err != nil {
 		return inv, err
 	}
+	if err := s.eachTree(func(it item) { inv.blobs = append(inv.blobs, it) }); err != nil {
+		return inv, err
+	}
 	for i := range inv.blobs {
 		if inv.blobs[i].pins, err = s.pinsOf(inv.blobs[i].digest); err != nil {
 			return inv, err
 		}
 	}
-	err = s.each(trashDir, func(_ string, info fs.FileInfo) { inv.trash += info.Size() })
+	err = s.each(trashDir, func(name string, info fs.FileInfo) { inv.trash += s.weigh(trashDir+"/"+name, info) })
 	for _, list := range [][]item{inv.partials, inv.blobs} {
 		slices.SortFunc(list, func(a, b item) int {
 			return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name))
 		})
 	}
 	return inv, err
+}
+
+// eachTree calls do for the trees. One whose metadata cannot be read weighs nothing and was never used.
+func (s *Store) eachTree(do func(item)) error {
+	err := s.each(treesDir, func(name string, info fs.FileInfo) {
+		it := item{tree: true, name: treesDir + "/" + name}
+		if !info.IsDir() || !parseHex(&it.digest, name) {
+			return
+		}
+		if t, err := s.readTree(it.name); err == nil {
+			it.size, it.on, it.used = t.Size, t.Size, info.ModTime()
+		}
+		do(it)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was unpacked yet
+	}
+	return err
+}
+
+// weigh is the size of a file, or of all files below a directory.
+func (s *Store) weigh(name string, info fs.FileInfo) int64 {
+	if !info.IsDir() {
+		return info.Size()
+	}
+	size := int64(0)
+	_ = s.each(name, func(entry string, info fs.FileInfo) { size += s.weigh(name+"/"+entry, info) })
+	return size
 }
 
 // each calls do for the entries of a directory; those that vanish meanwhile are passed over.
@@ -154,14 +190,23 @@ func (need *demand) shortage(over, lack, pinned int64) error {
 }
 
 // reserve makes room for a blob and says so to everybody by the name of its file. The caller holds the digest.
-func (s *Store) reserve(ctx context.Context, d Descriptor, spare bool) (*partial, error) {
+func (s *Store) reserve(ctx context.Context, d Descriptor, spare bool) (p *partial, err error) {
+	err = s.reserving(ctx, d, spare, func() (err error) {
+		p, err = s.partial(d)
+		return err
+	})
+	return p, err
+}
+
+// reserving makes room and calls claim, which makes the name that says so. The caller holds the digest.
+func (s *Store) reserving(ctx context.Context, d Descriptor, spare bool, claim func() error) error {
 	if s.config.MaxBytes > 0 && d.Size > s.config.MaxBytes {
-		return nil, fmt.Errorf("the blob %s is %w: %d bytes, and the store's quota is %d: raise it",
+		return fmt.Errorf("the blob %s is %w: %d bytes, and the store's quota is %d: raise it",
 			d.Digest, ErrTooLarge, d.Size, s.config.MaxBytes)
 	}
 	unlock, err := s.lockNames(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 	short, err := s.makeRoom(d, spare)
@@ -169,9 +214,9 @@ func (s *Store) reserve(ctx context.Context, d Descriptor, spare bool) (*partial
 		err = s.emptyTrash(func() error { return nil }) // now, not slowly
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return s.partial(d)
+	return claim()
 }
 
 // makeRoom evicts what must go for a blob, or for none. The caller holds the names, and the blob's digest.
@@ -232,21 +277,27 @@ func (s *Store) ownPartial(d Descriptor, inv *inventory) (on int64, err error) {
 // evict removes a partial, or moves a blob to the trash. The caller holds the names, so nobody pins it meanwhile.
 func (s *Store) evict(v item) error {
 	if !v.partial {
-		return s.discard(v.digest)
+		return s.discardName(v.name, v.digest)
 	}
 	unlock := s.tryLock(digestOffset(v.digest))
 	if unlock == nil {
 		return nil // somebody goes on with it
 	}
 	defer unlock()
+	if v.tree {
+		return s.discardName(v.name, v.digest)
+	}
 	return s.remove(v.name)
 }
 
 // discard takes a blob's name away. What has it open or mounted is not disturbed. It is not synced: after a power loss the blob is
 // back, complete.
-func (s *Store) discard(d Digest) error {
+func (s *Store) discard(d Digest) error { return s.discardName(blobName(d), d) }
+
+// discardName is discard of a blob, or of a tree, whole or not.
+func (s *Store) discardName(name string, d Digest) error {
 	to := fmt.Sprintf("%s/%s.%016x", trashDir, d.Hex(), rand.Uint64()) //nolint:gosec // a name that is free
-	if err := s.fs.Rename(s.path(blobName(d)), s.path(to)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.fs.Rename(s.path(name), s.path(to)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return onDisk(fmt.Errorf("evict the blob %s: %w", d, err))
 	}
 	return nil
@@ -264,11 +315,37 @@ func (s *Store) emptyTrash(pause func() error) error {
 				return err
 			}
 		}
-		if err := s.remove(trashDir + "/" + name); err != nil {
+		if err := s.removeAll(trashDir+"/"+name, pause); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// removedAtOnce is how many files of a tree go without a pause: the file system's journal takes them together.
+const removedAtOnce = 64
+
+// removeAll removes a file, or a directory with all below it.
+func (s *Store) removeAll(name string, pause func() error) error {
+	info, err := s.root.Lstat(name)
+	if err != nil || !info.IsDir() {
+		return s.remove(name)
+	}
+	var names []string
+	if err := s.each(name, func(entry string, _ fs.FileInfo) { names = append(names, entry) }); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for i, entry := range names {
+		if err := s.removeAll(name+"/"+entry, pause); err != nil {
+			return err
+		}
+		if i%removedAtOnce == removedAtOnce-1 {
+			if err := pause(); err != nil {
+				return err
+			}
+		}
+	}
+	return s.remove(name)
 }
 
 // Sweep brings the store below its limits, drops what nobody resumed, and deletes slowly what was evicted. The caller runs it now and
@@ -307,7 +384,11 @@ func (s *Store) pause(ctx context.Context) error {
 
 // clean removes from tmp what is no fetch's: another process may be fetching, so what may be one is left to Sweep.
 func (s *Store) clean() (err error) {
-	failed := s.each(tmpDir, func(name string, _ fs.FileInfo) {
+	failed := s.each(tmpDir, func(name string, info fs.FileInfo) {
+		if info.IsDir() {
+			err = errors.Join(err, s.cleanTree(name))
+			return
+		}
 		d, _, ok := parsePartial(name)
 		if unlock := s.tryLock(digestOffset(d)); unlock != nil {
 			defer unlock()
@@ -319,17 +400,29 @@ func (s *Store) clean() (err error) {
 	return errors.Join(failed, err)
 }
 
+// cleanTree moves a tree that nobody makes any more to the trash: none is gone on with.
+func (s *Store) cleanTree(name string) error {
+	d, _, _ := parsePartialTree(name)
+	unlock := s.tryLock(digestOffset(d))
+	if unlock == nil {
+		return nil
+	}
+	defer unlock()
+	return s.discardName(tmpDir+"/"+name, d)
+}
+
 // Usage is what the store holds.
 type Usage struct {
-	// Bytes and Pinned are of complete blobs, Partial is reserved for those that are not, Trash is what Sweep would free.
+	// Bytes and Pinned are of complete blobs and trees, Partial is reserved for those that are not, Trash is what Sweep would free.
 	Bytes, Pinned, Partial, Trash int64
 	// MaxBytes is the quota, 0 where there is none, and Free what the disk has left.
 	MaxBytes, Free int64
-	// Blobs are in the order in which they would go, had nobody pinned any.
+	// Blobs and Trees are in the order in which they would go, had nobody pinned any.
 	Blobs []BlobUsage
+	Trees []BlobUsage
 }
 
-// BlobUsage is one complete blob.
+// BlobUsage is one complete blob or tree.
 type BlobUsage struct {
 	Digest   Digest
 	Size     int64
@@ -372,7 +465,11 @@ func (s *Store) Usage() (Usage, error) {
 		if len(b.pins) > 0 {
 			u.Pinned += b.size
 		}
-		u.Blobs = append(u.Blobs, BlobUsage{Digest: b.digest, Size: b.size, LastUsed: b.used, Pins: b.pins})
+		list := &u.Blobs
+		if b.tree {
+			list = &u.Trees
+		}
+		*list = append(*list, BlobUsage{Digest: b.digest, Size: b.size, LastUsed: b.used, Pins: b.pins})
 	}
 	return u, nil
 }

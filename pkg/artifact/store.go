@@ -44,9 +44,11 @@ type StoreConfig struct {
 
 // Store is a directory of blobs by digest. It is safe for concurrent use, also by several processes.
 type Store struct {
-	dir    string
-	root   *os.Root
-	fs     files
+	dir  string
+	root *os.Root
+	fs   files
+	// seen makes files go where tests see them. It is nil otherwise.
+	seen   func(beneath) files
 	config StoreConfig
 	// free is how many bytes the disk has left for us.
 	free func() (int64, error)
@@ -125,6 +127,19 @@ func (s *Store) statfs() (int64, error) {
 // Close ends the use of the directory. Blobs that are open stay so.
 func (s *Store) Close() error { return s.root.Close() }
 
+// within is files with names relative to a directory of the store, which they cannot leave.
+func (s *Store) within(dir string) (relative, *os.Root, error) {
+	root, err := s.root.OpenRoot(dir)
+	if err != nil {
+		return relative{}, nil, onDisk(err)
+	}
+	below := beneath{root: root, dir: s.path(dir)}
+	if s.seen != nil {
+		return relative{files: s.seen(below), dir: below.dir}, root, nil
+	}
+	return relative{files: below, dir: below.dir}, root, nil
+}
+
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
 func blobName(d Digest) string { return blobsDir + "/" + d.Hex() }
@@ -148,9 +163,11 @@ func (s *Store) Open(d Digest) (*Blob, error) {
 }
 
 // touch notes the last use. Where that fails, as on a disk that became read-only, only the order of eviction suffers.
-func (s *Store) touch(d Digest) {
+func (s *Store) touch(d Digest) { s.touchName(blobName(d)) }
+
+func (s *Store) touchName(name string) {
 	now := s.config.Clock.Now()
-	_ = s.root.Chtimes(blobName(d), now, now)
+	_ = s.root.Chtimes(name, now, now)
 }
 
 // Verify reads a blob anew. One that is not what its name says is moved to the trash, whoever pinned it, so that nobody opens it any

@@ -34,6 +34,7 @@
 //   - changes to one name survive in order, and none in a directory that is made and does not survive;
 //   - a rename is one change, also between two directories, as with a journal: SyncDir of either makes both ends certain;
 //   - a directory is removed only with all that was removed from it, and directories move in order.
+//   - SyncFS makes all of that certain at once.
 //   - After a Sync that failed nothing more of the file becomes certain, since the kernel forgets what it could not write.
 //   - Directories named in Options.Volatile, such as one on tmpfs, are empty.
 //

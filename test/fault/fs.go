@@ -105,6 +105,21 @@ func (f fsys) SyncDir(name string) error {
 	})
 }
 
+// SyncFS is there for file systems that sync as a whole, though disk.FS does not.
+func (f fsys) SyncFS(name string) error {
+	under, ok := f.under.(interface{ SyncFS(name string) error })
+	if !ok {
+		return &fs.PathError{Op: string(SyncFS), Path: name, Err: errors.ErrUnsupported}
+	}
+	return f.do(Op{Kind: SyncFS, Path: name}, func(*Op) error {
+		if f.in.Quick {
+			_, err := f.under.Lstat(name)
+			return err
+		}
+		return under.SyncFS(name)
+	})
+}
+
 // file is an open file of the file system.
 type file struct {
 	fsys

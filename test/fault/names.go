@@ -80,6 +80,23 @@ func (r *replay) syncDir(dir *node) {
 	r.changes = slices.DeleteFunc(r.changes, func(c *change) bool { return c.done })
 }
 
+// syncFS makes durable all that there is.
+func (r *replay) syncFS() {
+	for _, c := range r.changes {
+		c.commit()
+	}
+	r.changes = nil
+	var sync func(n *node)
+	sync = func(n *node) {
+		n.syncContent()
+		n.syncAttributes()
+		for _, kid := range n.names {
+			sync(kid)
+		}
+	}
+	sync(r.root)
+}
+
 // commit makes a change durable, and those that it depends on before it.
 func (c *change) commit() {
 	if c.done {

@@ -31,6 +31,7 @@ const (
 	Sync     Kind = "sync"
 	Datasync Kind = "datasync"
 	SyncDir  Kind = "syncdir"
+	SyncFS   Kind = "syncfs"
 	Call     Kind = "call"
 	Effect   Kind = "effect"
 
@@ -45,7 +46,7 @@ const (
 func (k Kind) Read() bool { return slices.Contains([]Kind{Open, ReadFile, ReadDir, Stat, Readlink}, k) }
 
 // Sync says whether the kind makes something durable.
-func (k Kind) Sync() bool { return k == Sync || k == Datasync || k == SyncDir }
+func (k Kind) Sync() bool { return k == Sync || k == Datasync || k == SyncDir || k == SyncFS }
 
 // Op is one operation, with enough to do it again.
 type Op struct {

@@ -101,6 +101,9 @@ func (r *replay) onPath(at int, op *Op) error {
 			r.syncDir(n)
 		}
 		return err
+	case SyncFS:
+		r.syncFS()
+		return nil
 	default:
 		return nil // it read
 	}

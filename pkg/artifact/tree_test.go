@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+	"github.com/fettle-dev/fettle/test/fault"
+)
+
+// image is an image's layers and what they hold.
+type image struct {
+	TreeSpec
+	layers [][]byte
+	opened atomic.Int64
+}
+
+func tarOf(t testing.TB, names ...string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i, name := range names {
+		content := bytes.Repeat([]byte{byte(i + 1)}, 1000*i)
+		must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
+		_, err := w.Write(content)
+		must(t, err)
+	}
+	must(t, w.Close())
+	return b.Bytes()
+}
+
+// newImage is of bare tars, a layer each, with a digest made of the seed.
+func newImage(seed string, form TreeForm, tars ...[]byte) *image {
+	i := &image{layers: tars, TreeSpec: TreeSpec{
+		Digest: DigestOf([]byte("image " + seed)), Room: 1 << 20, Form: form,
+		Options: unpack.Options{Paths: []string{"cache/"}}, Labels: map[string]string{"seed": seed}, Verification: "by hand",
+	}}
+	for _, data := range tars {
+		d := Descriptor{MediaType: "application/vnd.oci.image.layer.v1.tar", Digest: DigestOf(data), Size: int64(len(data))}
+		i.Layers = append(i.Layers, TreeLayer{Descriptor: d, DiffID: d.Digest})
+	}
+	return i
+}
+
+func smallImage(t testing.TB, seed string, form TreeForm) *image {
+	t.Helper()
+	return newImage(seed, form, tarOf(t, "cache/a", "cache/d/b", "cache/d/c"), tarOf(t, "cache/d/e/f", "cache/d/b"))
+}
+
+func (i *image) open(_ context.Context, layer int) (io.ReadCloser, error) {
+	i.opened.Add(1)
+	return io.NopCloser(bytes.NewReader(i.layers[layer])), nil
+}
+
+func forms(t *testing.T, test func(t *testing.T, form TreeForm)) {
+	t.Helper()
+	for _, form := range []TreeForm{TreeDirectory, TreeImage} {
+		t.Run(string(form), func(t *testing.T) { test(t, form) })
+	}
+}
+
+// wrongTrees lists what is in trees and is not what its metadata says, or not what was unpacked.
+func wrongTrees(t testing.TB, dir string) (bad []string, good int) {
+	t.Helper()
+	s, err := storeAt(dir, StoreConfig{})
+	must(t, err)
+	defer func() { _ = s.Close() }()
+	entries, err := os.ReadDir(filepath.Join(dir, treesDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		tree, err := s.readTree(treesDir + "/" + e.Name())
+		if err == nil && tree.Digest.Hex() != e.Name() {
+			err = errors.New("of another image")
+		}
+		if err == nil {
+			err = s.rehash(t.Context(), tree)
+		}
+		if err != nil {
+			bad = append(bad, fmt.Sprintf("%s: %v", e.Name(), err))
+			continue
+		}
+		good++
+	}
+	return bad, good
+}
+
+func checkTrees(t testing.TB, s *Store, want int) {
+	t.Helper()
+	if bad, good := wrongTrees(t, s.dir); len(bad) > 0 || good != want {
+		t.Errorf("%d good trees, want %d; wrong: %v", good, want, bad)
+	}
+}
+
+func TestUnpack(t *testing.T) {
+	forms(t, func(t *testing.T, form TreeForm) {
+		s := newStore(t, StoreConfig{})
+		i := smallImage(t, "1", form)
+		if _, err := s.OpenTree(i.Digest); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("before: %v", err)
+		}
+		made, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+		must(t, err)
+		again, err := s.again(t).Unpack(t.Context(), i.TreeSpec, i.open)
+		must(t, err)
+		if diff := cmp.Diff(made.TreeMetadata, again.TreeMetadata); diff != "" || i.opened.Load() != 2 {
+			t.Errorf("opened %d layers; %s", i.opened.Load(), diff)
+		}
+		if made.Entries != 7 || made.Bytes != 3000 || made.Size < made.Bytes || made.Labels["seed"] != "1" || made.Verification != "by hand" ||
+			!cmp.Equal(made.DiffIDs, []Digest{i.Layers[0].DiffID, i.Layers[1].DiffID}) {
+			t.Errorf("%+v", made.TreeMetadata)
+		}
+		index, data := made.Image()
+		for _, path := range []string{made.Root(), index, data} {
+			if _, err := os.Stat(path); path != "" && err != nil || (path == made.Root()) != (form == TreeDirectory) && path != "" {
+				t.Errorf("%q: %v", path, err)
+			}
+		}
+		if form == TreeDirectory {
+			info, err := os.Stat(made.Root())
+			if err != nil || info.Mode() != fs.ModeDir|0o777 {
+				t.Errorf("%v %v", info.Mode(), err)
+			}
+		}
+		checkTrees(t, s, 1)
+		must(t, s.VerifyTree(t.Context(), i.Digest))
+		if left, _ := os.ReadDir(s.path(tmpDir)); len(left) > 0 {
+			t.Errorf("left in tmp: %v", left)
+		}
+	})
+}
+
+func TestUnpackOnce(t *testing.T) {
+	s := newStore(t, StoreConfig{})
+	i := smallImage(t, "once", TreeDirectory)
+	var all sync.WaitGroup
+	for n := range 8 {
+		from := s
+		if n%2 == 0 {
+			from = s.again(t)
+		}
+		all.Go(func() {
+			if _, err := from.Unpack(t.Context(), i.TreeSpec, i.open); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if i.opened.Load() != 2 {
+		t.Errorf("opened %d layers, want 2", i.opened.Load())
+	}
+	checkTrees(t, s, 1)
+}
+
+// TestUnpackRefused: nothing that is wrong gets a name, and what it had reserved is free again.
+func TestUnpackRefused(t *testing.T) {
+	good := tarOf(t, "cache/a", "cache/b")
+	lie := func(edit func(i *image)) *image {
+		i := newImage("lie", TreeDirectory, good)
+		edit(i)
+		return i
+	}
+	for name, c := range map[string]struct {
+		image *image
+		kind  error
+		words string
+	}{
+		"hostile":        {newImage("x", TreeDirectory, good, tarOf(t, "cache/../../escaped")), ErrInvalid, `entry "cache/../../escaped"`},
+		"hostile, image": {newImage("x", TreeImage, tarOf(t, "cache/a", "../escaped")), ErrInvalid, "names"},
+		"outside":        {newImage("x", TreeImage, tarOf(t, "etc/passwd")), ErrInvalid, "cache/"},
+		"digest":         {lie(func(i *image) { i.Layers[0].Digest[0] ^= 1 }), ErrMismatch, "digest"},
+		"diffID":         {lie(func(i *image) { i.Layers[0].DiffID[0] ^= 1 }), ErrMismatch, "diffID"},
+		"too much":       {lie(func(i *image) { i.Room = 2000 }), ErrTooLarge, "size"},
+		"no room":        {lie(func(i *image) { i.Room = 0 }), ErrInvalid, "room"},
+		"no layers":      {lie(func(i *image) { i.Layers = nil }), ErrInvalid, "0 layers"},
+		"no form":        {lie(func(i *image) { i.Form = "" }), ErrInvalid, "Directory"},
+		"no diffID":      {lie(func(i *image) { i.Layers[0].DiffID = Digest{} }), ErrInvalid, "layer 1"},
+		"above quota":    {lie(func(i *image) { i.Room = 3 << 20 }), ErrTooLarge, "quota"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, StoreConfig{MaxBytes: 2 << 20, Pace: time.Microsecond})
+			_, err := s.Unpack(t.Context(), c.image.TreeSpec, c.image.open)
+			wantErr(t, err, c.kind, c.words)
+			checkTrees(t, s, 0)
+			if u, err := s.Usage(); err != nil || u.Partial+u.Bytes > 0 {
+				t.Errorf("%+v %v", u, err)
+			}
+			must(t, s.Sweep(t.Context()))
+			for _, dir := range []string{tmpDir, trashDir} {
+				if left, _ := os.ReadDir(s.path(dir)); len(left) > 0 {
+					t.Errorf("left in %s: %v", dir, left)
+				}
+			}
+		})
+	}
+}
+
+// TestUnpackReader: what the reader says is passed on, and another try succeeds.
+func TestUnpackReader(t *testing.T) {
+	s := newStore(t, StoreConfig{})
+	i := smallImage(t, "1", TreeImage)
+	_, err := s.Unpack(t.Context(), i.TreeSpec, func(context.Context, int) (io.ReadCloser, error) {
+		return io.NopCloser(io.MultiReader(bytes.NewReader(i.layers[0][:700]), broken{})), nil
+	})
+	wantErr(t, err, ErrUnavailable)
+	checkTrees(t, s, 0)
+	_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
+	must(t, err)
+	checkTrees(t, s, 1)
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, fmt.Errorf("the registry is %w", ErrUnavailable) }
+
+// TestTreesAreEvicted with the blobs, least recently used first, and not while they are pinned.
+func TestTreesAreEvicted(t *testing.T) {
+	h := plainHub(t)
+	fake := clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
+	s := newStore(t, StoreConfig{MaxBytes: 120_000, Pace: time.Microsecond, Clock: fake})
+	unpackOne := func(seed string) (Digest, error) {
+		fake.Step(time.Minute)
+		i := smallImage(t, seed, TreeDirectory)
+		i.Room = 50_000
+		_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+		return i.Digest, err
+	}
+	here := func(d Digest) bool {
+		_, err := os.Stat(s.path(treeName(d)))
+		return err == nil
+	}
+	pinned, err := unpackOne("pinned")
+	must(t, err)
+	must(t, s.Pin(t.Context(), pinned, "claim-1"))
+	oldest, err := unpackOne("oldest")
+	must(t, err)
+	fake.Step(time.Minute)
+	blob := h.pushBlob(t, blobBytes(1, 20_000))
+	must(t, s.Fetch(t.Context(), h.source(t), blob))
+	u, err := s.Usage()
+	must(t, err)
+	if len(u.Trees) != 2 || len(u.Blobs) != 1 || u.Bytes != u.Trees[0].Size+u.Trees[1].Size+20_000 || u.Pinned != u.Trees[0].Size {
+		t.Errorf("%+v", u)
+	}
+	third, err := unpackOne("third") // 2 trees of 28 KiB, a blob of 20 kB and 50 kB are more than 120 kB
+	must(t, err)
+	if !here(pinned) || here(oldest) || !here(third) {
+		t.Errorf("pinned %v, oldest %v, third %v", here(pinned), here(oldest), here(third))
+	}
+	fake.Step(time.Minute)
+	_, err = s.OpenTree(third) // used after the blob
+	must(t, err)
+	large := smallImage(t, "large", TreeDirectory)
+	large.Room = 60_000
+	fake.Step(time.Minute)
+	_, err = s.Unpack(t.Context(), large.TreeSpec, large.open)
+	must(t, err)
+	if _, err := os.Stat(s.path(blobName(blob.Digest))); err == nil || !here(third) || !here(pinned) {
+		t.Errorf("the blob %v, third %v, pinned %v", err, here(third), here(pinned))
+	}
+	huge := smallImage(t, "huge", TreeDirectory)
+	huge.Room = 120_000
+	_, err = s.Unpack(t.Context(), huge.TreeSpec, huge.open)
+	wantErr(t, err, ErrNoSpace, "pinned")
+	must(t, s.Unpin(t.Context(), pinned, "claim-1"))
+	_, err = s.Unpack(t.Context(), huge.TreeSpec, huge.open)
+	must(t, err)
+	if u, err = s.Usage(); err != nil || u.Trash == 0 {
+		t.Errorf("%+v %v", u, err)
+	}
+	sweeper, err := OpenStore(s.dir, StoreConfig{Pace: time.Microsecond}) // whose clock goes on
+	must(t, err)
+	must(t, errors.Join(sweeper.Sweep(t.Context()), sweeper.Close()))
+	if u, err = s.Usage(); err != nil || u.Trash > 0 || len(u.Trees) == 0 {
+		t.Errorf("after the sweep: %+v %v", u, err)
+	}
+	checkTrees(t, s, len(u.Trees))
+}
+
+// TestVerifyTree: what the disk or a person changed is found, refused, and made again.
+func TestVerifyTree(t *testing.T) {
+	in := func(name string) func(dir string) string {
+		return func(dir string) string { return filepath.Join(dir, name) }
+	}
+	flip := func(path string, at int64) error {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		b := make([]byte, 1)
+		_, err = f.ReadAt(b, at)
+		_, wrote := f.WriteAt([]byte{b[0] ^ 1}, at)
+		return errors.Join(err, wrote, f.Close())
+	}
+	for name, c := range map[string]struct {
+		form TreeForm
+		edit func(dir string) error
+	}{
+		"a bit of a file": {TreeDirectory, func(dir string) error { return flip(in("root/cache/d/c")(dir), 999) }},
+		"a file is gone":  {TreeDirectory, func(dir string) error { return os.Remove(in("root/cache/a")(dir)) }},
+		"a file more":     {TreeDirectory, func(dir string) error { return os.WriteFile(in("root/cache/new")(dir), nil, 0o600) }},
+		"a mode":          {TreeDirectory, func(dir string) error { return os.Chmod(in("root/cache/a")(dir), 0o644) }},
+		"a link":          {TreeDirectory, func(dir string) error { return os.Symlink("/etc", in("root/cache/l")(dir)) }},
+		"no root":         {TreeDirectory, func(dir string) error { return os.RemoveAll(in("root")(dir)) }},
+		"a bit of data":   {TreeImage, func(dir string) error { return flip(in("data")(dir), 4096) }},
+		"no data":         {TreeImage, func(dir string) error { return os.Truncate(in("data")(dir), 0) }},
+		"no index":        {TreeImage, func(dir string) error { return os.Truncate(in("index.erofs")(dir), 100) }},
+		"metadata":        {TreeImage, func(dir string) error { return flip(in("metadata.json")(dir), 5) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, StoreConfig{})
+			i := smallImage(t, "1", c.form)
+			_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+			must(t, errors.Join(err, s.VerifyTree(t.Context(), i.Digest), c.edit(s.path(treeName(i.Digest)))))
+			if err := s.VerifyTree(t.Context(), i.Digest); !errors.Is(err, ErrMismatch) && !errors.Is(err, ErrInvalid) {
+				t.Errorf("got %v", err)
+			}
+			if _, err := s.OpenTree(i.Digest); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("still here: %v", err)
+			}
+			_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
+			must(t, errors.Join(err, s.VerifyTree(t.Context(), i.Digest)))
+		})
+	}
+}
+
+// TestTreeWithBadMetadata is made again without being asked to.
+func TestTreeWithBadMetadata(t *testing.T) {
+	s := newStore(t, StoreConfig{})
+	i := smallImage(t, "1", TreeDirectory)
+	for _, data := range []string{"", "{", "null", `{"version":2}`, `{"version":1,"version":1}`} {
+		_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+		must(t, err)
+		must(t, os.WriteFile(s.path(treeName(i.Digest)+"/metadata.json"), []byte(data), 0o600))
+		if _, err := s.OpenTree(i.Digest); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%q: %v", data, err)
+		}
+		if _, err := s.Usage(); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+	must(t, err)
+	checkTrees(t, s, 1)
+}
+
+// TestEveryUnpackFails makes each operation fail in every way that a disk has: no wrong tree is there, and the same call succeeds later.
+func TestEveryUnpackFails(t *testing.T) {
+	forms(t, func(t *testing.T, form TreeForm) {
+		run := func(faults func(before int) []fault.Fault) (*Store, *fault.Injector, int, error) {
+			s, in := quickStore(t, quota())
+			i := smallImage(t, "1", form)
+			i.Room = 400_000
+			before := in.Log().Changes()
+			in.Set(faults(before)...)
+			_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+			return s, in, before, err
+		}
+		_, in, before, err := run(func(int) []fault.Fault { return nil })
+		must(t, err)
+		points, cases := in.Log().Changes()-before, 0
+		for n := range points {
+			for i := range faultsAt(0) {
+				s, in, before, err := run(func(before int) []fault.Fault { return faultsAt(before + n + 1)[i : i+1] })
+				f := faultsAt(before + n + 1)[i]
+				what := fmt.Sprintf("%s of %v at %d", f.Do, f.Errno, n+1)
+				full := f.Do == fault.ActFull || f.Do == fault.ActShort || f.Errno == syscall.ENOSPC
+				if err != nil && (!IsRetryable(err) || full && !errors.Is(err, ErrNoSpace)) {
+					t.Errorf("%s: %v", what, err)
+				}
+				bad, _ := wrongTrees(t, s.dir)
+				in.Set()
+				img := smallImage(t, "1", form)
+				img.Room = 400_000
+				_, again := s.Unpack(t.Context(), img.TreeSpec, img.open)
+				still, good := wrongTrees(t, s.dir)
+				if again != nil || len(bad)+len(still) > 0 || good != 1 {
+					t.Errorf("%s: %v after %v; again: %v after %v", what, bad, err, still, again)
+				}
+				must(t, s.Close())
+				cases++
+			}
+		}
+		t.Logf("%d operations, %d cases", points, cases)
+		if points < 10 {
+			t.Error("too few")
+		}
+	})
+}
+
+// TestUnpackPowerLoss: at whatever operation the process is killed or the power goes, what is believed complete is complete; and after
+// Unpack returned, all of it survives. Each sync is needed.
+func TestUnpackPowerLoss(t *testing.T) {
+	forms(t, func(t *testing.T, form TreeForm) {
+		harm := func(t *testing.T, limit int, faults ...fault.Fault) (harmful, states int, log fault.Log) {
+			t.Helper()
+			s, err := storeAt(filepath.Join(t.TempDir(), "store"), quota())
+			must(t, err)
+			defer func() { _ = s.Close() }()
+			must(t, s.layOut())
+			start, err := fault.Snapshot(s.dir)
+			must(t, err)
+			in := fault.New(faults...)
+			in.Quick = true
+			s.through(t, in)
+			i := newImage("1", form, tarOf(t, "cache/a", "cache/d/b"))
+			i.Room = 400_000
+			_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
+			must(t, err)
+			log = in.Log()
+			for n := 1; n <= log.Changes()+1; n++ {
+				all, err := fault.Replay(start, log.Before(n), fault.Options{Limit: limit})
+				must(t, err)
+				for state := range all {
+					states++
+					dir := filepath.Join(t.TempDir(), "after")
+					must(t, state.Materialise(dir))
+					bad, good := wrongTrees(t, dir)
+					if len(bad) > 0 || n > log.Changes() && good != 1 {
+						harmful++
+						if len(faults) == 0 {
+							t.Errorf("before %d: %d good, wrong: %v; lost: %s", n, good, bad, state.Lost)
+						}
+					}
+					must(t, os.RemoveAll(dir))
+				}
+			}
+			return harmful, states, log
+		}
+		_, states, log := harm(t, 64)
+		t.Logf("%d operations, %d states", log.Changes(), states)
+		if states < 20 {
+			t.Errorf("%d states\n%s", states, log)
+		}
+		syncs := 0
+		for _, op := range log {
+			if !op.Kind.Sync() {
+				continue
+			}
+			syncs++
+			// One sync of the file system covers those of the directories around it.
+			if covered := form == TreeDirectory && strings.HasPrefix(op.String(), fmt.Sprintf("#%d syncdir", op.N)) && syncs <= 2; covered {
+				continue
+			}
+			if n, _, _ := harm(t, 64, fault.DropSync(syncs)); n == 0 {
+				t.Errorf("without this sync nothing is worse: %s", op)
+			}
+		}
+	})
+}
