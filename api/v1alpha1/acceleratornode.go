@@ -15,6 +15,9 @@ const MaxBitstreams = 256
 // MaxNodePresets is how many presets a status lists.
 const MaxNodePresets = 256
 
+// MaxNodeCaches is how many caches a status lists.
+const MaxNodeCaches = 256
+
 // The condition types of an AcceleratorNode.
 const (
 	// ConditionReady is true while the plugin on the node serves claims.
@@ -109,6 +112,12 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +optional
 	Presets []NodePreset `json:"presets,omitempty"`
+	// KernelCaches are those that the node has, fetches or could not get, sorted by namespace, name and digest, those of the cluster first:
+	// the first 256. One whose object is gone is listed while claims have it.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	KernelCaches []NodeCache `json:"kernelCaches,omitempty"`
 	// Conditions are Ready, Published, Healthy and Retired.
 	// +listType=map
 	// +listMapKey=type

@@ -15,6 +15,9 @@ type GPUConfig struct {
 
 	// Sharing says how containers share a GPU that more than one of them uses. Unset: Exclusive.
 	Sharing *GPUSharing `json:"sharing,omitempty"`
+	// KernelCaches are caches of compiled kernels that the pod finds in its containers. Those of a class come first; of two entries for
+	// one object the claim's counts.
+	KernelCaches []KernelCacheSource `json:"kernelCaches,omitempty"`
 	// Policy is the administrator's: only a DeviceClass may carry it.
 	Policy *Policy `json:"policy,omitempty"`
 }
@@ -67,6 +70,23 @@ type MPS struct {
 	PinnedMemoryLimit *resource.Quantity `json:"pinnedMemoryLimit,omitempty"`
 }
 
+// KernelCacheSource names a cache of compiled kernels.
+type KernelCacheSource struct {
+	// Name is the object's.
+	Name string `json:"name"`
+	// Kind is GPUKernelCache, in the claim's own namespace, or ClusterGPUKernelCache. Unset: GPUKernelCache.
+	Kind string `json:"kind,omitempty"`
+	// Optional has the pod start without the cache where the node cannot have it, with an Event. Unset: false.
+	Optional bool `json:"optional,omitempty"`
+	// MountPath is the directory of the container in which the cache is: absolute and clean. Unset: the object's mount.path.
+	MountPath string `json:"mountPath,omitempty"`
+	// Access is Overlay, ReadOnly or Seed. Unset: the object's mount.access.
+	Access CacheAccess `json:"access,omitempty"`
+}
+
+// maxKernelCaches is how many caches a configuration may name.
+const maxKernelCaches = 16
+
 // Default fills in what an author may leave out of a configuration that stands alone. Merging across class and claim needs the
 // undefaulted form, because there an unset field means "as the class says".
 func (c *GPUConfig) Default() {
@@ -82,6 +102,16 @@ func (c *GPUConfig) Default() {
 	if c.Sharing.MPS != nil && c.Sharing.MPS.ActiveThreadPercentage == nil {
 		c.Sharing.MPS.ActiveThreadPercentage = new(int32(100))
 	}
+	for i := range c.KernelCaches {
+		c.KernelCaches[i].Default()
+	}
+}
+
+// Default fills in the kind.
+func (k *KernelCacheSource) Default() {
+	if k.Kind == "" {
+		k.Kind = KindGPUKernelCache
+	}
 }
 
 // Validate reports every fault of the configuration below path. A policy is a fault unless the configuration is from a class.
@@ -90,11 +120,45 @@ func (c *GPUConfig) Validate(fromClass bool, path *field.Path) field.ErrorList {
 	if c.Sharing != nil {
 		faults = append(faults, c.Sharing.validate(path.Child("sharing"))...)
 	}
+	faults = append(faults, validateKernelCaches(c.KernelCaches, path.Child("kernelCaches"))...)
 	if c.Policy != nil {
 		faults = append(faults, policyOrigin(fromClass, path.Child("policy"))...)
 		faults = append(faults, c.Policy.validate(path.Child("policy"))...)
 	}
 	return faults
+}
+
+func validateKernelCaches(caches []KernelCacheSource, path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	if len(caches) > maxKernelCaches {
+		faults = append(faults, field.TooMany(path, len(caches), maxKernelCaches))
+	}
+	seen := map[[2]string]bool{}
+	for i, k := range caches {
+		at := path.Index(i)
+		faults = append(faults, k.validate(at)...)
+		k.Default()
+		if key := [2]string{k.Kind, k.Name}; seen[key] {
+			faults = append(faults, field.Duplicate(at.Child("name"), k.Name))
+		} else {
+			seen[key] = true
+		}
+	}
+	return faults
+}
+
+func (k *KernelCacheSource) validate(path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	if k.Name == "" {
+		faults = append(faults, field.Required(path.Child("name"), "name a GPUKernelCache or ClusterGPUKernelCache"))
+	} else {
+		faults = append(faults, objectNameFaults(k.Name, path.Child("name"))...)
+	}
+	faults = append(faults, oneOf(k.Kind, path.Child("kind"), KindGPUKernelCache, KindClusterGPUKernelCache)...)
+	if k.MountPath != "" {
+		faults = append(faults, validateMountPath(k.MountPath, path.Child("mountPath"))...)
+	}
+	return append(faults, oneOf(k.Access, path.Child("access"), CacheAccessOverlay, CacheAccessReadOnly, CacheAccessSeed)...)
 }
 
 func (s *GPUSharing) validate(path *field.Path) field.ErrorList {

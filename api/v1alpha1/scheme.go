@@ -13,6 +13,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &AcceleratorNode{}, &AcceleratorNodeList{},
 		&FPGABitstream{}, &FPGABitstreamList{}, &ClusterFPGABitstream{}, &ClusterFPGABitstreamList{},
 		&DevicePreset{}, &DevicePresetList{}, &ClusterDevicePreset{}, &ClusterDevicePresetList{},
+		&GPUKernelCache{}, &GPUKernelCacheList{}, &ClusterGPUKernelCache{}, &ClusterGPUKernelCacheList{},
 		&TrustPolicy{}, &TrustPolicyList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -66,6 +66,8 @@ type Effective struct {
 type GPUEffective struct {
 	// Strategy is how the holders of the GPU take turns. This release resolves Exclusive only.
 	Strategy v1alpha1.SharingStrategy `json:"strategy"`
+	// KernelCaches are those that the pod finds in its containers, each object once, those of classes first.
+	KernelCaches []v1alpha1.KernelCacheSource `json:"kernelCaches,omitempty"`
 }
 
 // HostEffective is the effective configuration of a host device.

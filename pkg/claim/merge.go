@@ -16,6 +16,7 @@ import (
 // The fields that have a source, by their path in the configuration's JSON.
 const (
 	FieldStrategy          = "sharing.strategy"
+	FieldKernelCaches      = "kernelCaches"
 	FieldMountPath         = "mountPath"
 	FieldOnRelease         = "policy.onRelease"
 	FieldAllowedNamespaces = "policy.allowedNamespaces"
@@ -68,9 +69,24 @@ func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) {
 		e.GPU.Strategy = config.Sharing.Strategy
 		e.Sources[FieldStrategy] = source
 	}
+	for _, cache := range config.KernelCaches {
+		e.GPU.addCache(cache)
+		e.Sources[FieldKernelCaches] = source
+	}
 	if config.Policy != nil {
 		e.narrow(config.Policy.AllowedNamespaces, source)
 	}
+}
+
+// addCache has a later layer's entry for an object take the place of an earlier one's.
+func (g *GPUEffective) addCache(cache v1alpha1.KernelCacheSource) {
+	cache.Default()
+	i := slices.IndexFunc(g.KernelCaches, func(c v1alpha1.KernelCacheSource) bool { return c.Kind == cache.Kind && c.Name == cache.Name })
+	if i < 0 {
+		g.KernelCaches = append(g.KernelCaches, cache)
+		return
+	}
+	g.KernelCaches[i] = cache
 }
 
 func (e *Effective) mergeHost(config *v1alpha1.HostConfig, source Source) {

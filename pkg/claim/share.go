@@ -22,6 +22,11 @@ func (r *Result) Effect() string {
 	}
 	config := r.Config
 	config.Sources, config.AllowedNamespaces = nil, nil
+	if config.GPU != nil { // what a claim finds in its containers changes nothing for other holders
+		gpu := *config.GPU
+		gpu.KernelCaches = nil
+		config.GPU = &gpu
+	}
 	data, err := json.Marshal(config)
 	if err != nil {
 		return "unknown" // plain data always encodes

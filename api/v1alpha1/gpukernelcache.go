@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The kinds of caches.
+const (
+	KindGPUKernelCache        = "GPUKernelCache"
+	KindClusterGPUKernelCache = "ClusterGPUKernelCache"
+)
+
+// GPUKernelCache is an image of compiled GPU kernels for the claims of its own namespace. It is on a node once, whoever has it, and a claim
+// that names it in its GPUConfig finds its kernels where the program looks for them.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,shortName=gkc,categories=fettle
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.counts.nodes`
+// +kubebuilder:printcolumn:name="Node-In-Use",type=integer,JSONPath=`.status.counts.nodesInUse`
+// +kubebuilder:printcolumn:name="Node-Not-In-Use",type=integer,JSONPath=`.status.counts.nodesNotInUse`
+// +kubebuilder:printcolumn:name="Node-Error",type=integer,JSONPath=`.status.counts.nodesError`
+// +kubebuilder:printcolumn:name="Pod-Running",type=integer,JSONPath=`.status.counts.podsRunning`
+// +kubebuilder:printcolumn:name="Pod-Outdated",type=integer,JSONPath=`.status.counts.podsOutdated`
+// +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Digest",type=string,priority=1,JSONPath=`.status.resolvedDigest`
+// +kubebuilder:printcolumn:name="Verified",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Verified")].status`
+type GPUKernelCache struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// Spec is which image it is, and how nodes and claims get it.
+	Spec GPUKernelCacheSpec `json:"spec"`
+	// Status is what became of it.
+	// +optional
+	Status GPUKernelCacheStatus `json:"status,omitzero"`
+}
+
+// GPUKernelCacheList is a list of GPUKernelCaches.
+//
+// +kubebuilder:object:root=true
+type GPUKernelCacheList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []GPUKernelCache `json:"items"`
+}
+
+// ClusterGPUKernelCache is an image of compiled GPU kernels for the claims of the namespaces in its list.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=cgkc,categories=fettle
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.counts.nodes`
+// +kubebuilder:printcolumn:name="Node-In-Use",type=integer,JSONPath=`.status.counts.nodesInUse`
+// +kubebuilder:printcolumn:name="Node-Not-In-Use",type=integer,JSONPath=`.status.counts.nodesNotInUse`
+// +kubebuilder:printcolumn:name="Node-Error",type=integer,JSONPath=`.status.counts.nodesError`
+// +kubebuilder:printcolumn:name="Pod-Running",type=integer,JSONPath=`.status.counts.podsRunning`
+// +kubebuilder:printcolumn:name="Pod-Outdated",type=integer,JSONPath=`.status.counts.podsOutdated`
+// +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Digest",type=string,priority=1,JSONPath=`.status.resolvedDigest`
+// +kubebuilder:printcolumn:name="Verified",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Verified")].status`
+// +kubebuilder:printcolumn:name="Namespaces",type=string,priority=1,JSONPath=`.spec.workloadNamespaces`
+type ClusterGPUKernelCache struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// Spec is which image it is, who may have it, and how.
+	Spec ClusterGPUKernelCacheSpec `json:"spec"`
+	// Status is what became of it.
+	// +optional
+	Status GPUKernelCacheStatus `json:"status,omitzero"`
+}
+
+// ClusterGPUKernelCacheList is a list of ClusterGPUKernelCaches.
+//
+// +kubebuilder:object:root=true
+type ClusterGPUKernelCacheList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []ClusterGPUKernelCache `json:"items"`
+}
+
+// ClusterGPUKernelCacheSpec is a GPUKernelCacheSpec with the namespaces that it is for.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.distribution) || !has(self.distribution.type) || self.distribution.type == 'NodeLocal' || !('*' in self.workloadNamespaces)",message="volumes are made in the namespaces that are named: list them, or use distribution.type NodeLocal"
+type ClusterGPUKernelCacheSpec struct {
+	GPUKernelCacheSpec `json:",inline"`
+
+	// WorkloadNamespaces are those whose claims may have it, or "*" for all. With volumes, each gets its own.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$`
+	WorkloadNamespaces []string `json:"workloadNamespaces"`
+}
+
+// GPUKernelCacheSpec is which image a cache is, and how nodes and claims get it.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.updatePolicy) || !has(self.updatePolicy.type) || self.updatePolicy.type != 'Pinned' || self.image.contains('@sha256:')",message="updatePolicy.type Pinned needs an image by digest: registry/repository@sha256:DIGEST"
+// +kubebuilder:validation:XValidation:rule="!(has(self.storageClassName) || has(self.accessModes) || has(self.podTemplate)) || has(self.distribution) && has(self.distribution.type) && self.distribution.type != 'NodeLocal'",message="storageClassName, accessModes and podTemplate are for volumes: set distribution.type to ROXVolume or RWOPerNode"
+// +kubebuilder:validation:XValidation:rule="!has(self.accessModes) || !has(self.distribution) || !has(self.distribution.type) || self.distribution.type != 'ROXVolume' || 'ReadOnlyMany' in self.accessModes",message="distribution.type ROXVolume needs ReadOnlyMany among accessModes"
+type GPUKernelCacheSpec struct {
+	// Image is an OCI image by tag or digest: registry/repository:TAG or registry/repository@sha256:DIGEST.
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=525
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([^/]*[.:][^/]*|localhost)/')",message="must name its registry by a host with a dot or a port, such as docker.io"
+	Image string `json:"image"`
+	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson in the object's namespace; for a ClusterGPUKernelCache in the
+	// driver's.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '')",message="name each Secret"
+	// +optional
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	// UpdatePolicy is what a tag that moved means. Unset: new claims get what it means now.
+	// +optional
+	UpdatePolicy *CacheUpdatePolicy `json:"updatePolicy,omitempty"`
+	// Type is the program that the cache is for. Unset: Auto, what the image and its files say.
+	// +optional
+	Type CacheType `json:"type,omitempty"`
+	// Verification is how the image's signatures are looked at. Who must have signed it is a TrustPolicy's to say.
+	// +optional
+	Verification *CacheVerification `json:"verification,omitempty"`
+	// Compatibility is what becomes of a claim with a GPU that the cache is not for.
+	// +optional
+	Compatibility *CacheCompatibility `json:"compatibility,omitempty"`
+	// Mount is how claims see the cache, where they do not say themselves.
+	// +optional
+	Mount *CacheMount `json:"mount,omitempty"`
+	// Distribution is how the cache comes to the nodes. Unset: NodeLocal.
+	// +optional
+	Distribution *CacheDistribution `json:"distribution,omitempty"`
+	// StorageClassName is that of the volumes. Unset: the cluster's default.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	// +optional
+	StorageClassName *string `json:"storageClassName,omitempty"`
+	// AccessModes are those of the volumes. Unset: ReadWriteOnce and ReadOnlyMany for ROXVolume, ReadWriteOnce for RWOPerNode.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:Enum=ReadWriteOnce;ReadOnlyMany;ReadWriteMany;ReadWriteOncePod
+	// +optional
+	AccessModes []corev1.PersistentVolumeAccessMode `json:"accessModes,omitempty"`
+	// PodTemplate is added to the pods of the Jobs that fill volumes.
+	// +optional
+	PodTemplate *CachePodTemplate `json:"podTemplate,omitempty"`
+	// Retention is how long nodes keep what no claim uses.
+	// +optional
+	Retention *CacheRetention `json:"retention,omitempty"`
+}
+
+// CacheUpdatePolicy is what a tag that moved means.
+type CacheUpdatePolicy struct {
+	// Type is OnTagMove: new claims get what the tag means now, and those that have the earlier one keep it; or Pinned, for an image by
+	// digest. Unset: OnTagMove.
+	// +kubebuilder:validation:Enum=OnTagMove;Pinned
+	// +optional
+	Type CacheUpdateType `json:"type,omitempty"`
+	// Interval is how often the registry is asked, 30s or longer. Unset: the controller's own.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('30s') && duration(self) <= duration('168h')",message="must be 30s to 168h"
+	// +optional
+	Interval *metav1.Duration `json:"interval,omitempty"`
+}
+
+// CacheUpdateType is OnTagMove or Pinned.
+type CacheUpdateType string
+
+// The types.
+const (
+	CacheUpdateOnTagMove CacheUpdateType = "OnTagMove"
+	CacheUpdatePinned    CacheUpdateType = "Pinned"
+)
+
+// CacheType is the program that a cache is for.
+//
+// +kubebuilder:validation:Enum=Auto;Triton;VLLM;Inductor;CUDACompute;Generic
+type CacheType string
+
+// The types.
+const (
+	CacheAuto        CacheType = "Auto"
+	CacheTriton      CacheType = "Triton"
+	CacheVLLM        CacheType = "VLLM"
+	CacheInductor    CacheType = "Inductor"
+	CacheCUDACompute CacheType = "CUDACompute"
+	// CacheGeneric is a directory of which nothing is known: it is mounted where mount.path says, and fits every GPU unless
+	// compatibility.targets says otherwise.
+	CacheGeneric CacheType = "Generic"
+)
+
+// CacheVerification is how an image's signatures are looked at.
+type CacheVerification struct {
+	// Mode counts where it is stricter than that of the TrustPolicies. Unset: theirs.
+	// +optional
+	Mode VerificationMode `json:"mode,omitempty"`
+	// Format is the form in which the image is said to be signed. It is a hint for people: all forms that the TrustPolicies take are
+	// looked for.
+	// +optional
+	Format SignatureFormat `json:"format,omitempty"`
+}
+
+// CacheCompatibility is what becomes of a claim with a GPU that the cache is not for.
+type CacheCompatibility struct {
+	// OnMismatch is Refuse: the claim is refused; Skip: it goes without the cache; or Mount: it gets it all the same. Unset: Refuse.
+	// +kubebuilder:validation:Enum=Refuse;Skip;Mount
+	// +optional
+	OnMismatch CacheMismatch `json:"onMismatch,omitempty"`
+	// Targets are the GPUs that the cache is for, where neither its files nor the image say.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Targets []CacheTarget `json:"targets,omitempty"`
+}
+
+// CacheMismatch is Refuse, Skip or Mount.
+type CacheMismatch string
+
+// What can become of a claim.
+const (
+	CacheMismatchRefuse CacheMismatch = "Refuse"
+	CacheMismatchSkip   CacheMismatch = "Skip"
+	CacheMismatchMount  CacheMismatch = "Mount"
+)
+
+// CacheTarget is a sort of GPU.
+type CacheTarget struct {
+	// Backend is cuda or hip.
+	// +kubebuilder:validation:Enum=cuda;hip
+	Backend string `json:"backend"`
+	// Arch is sm_90, 90, gfx942 and the like.
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^((sm_)?[0-9]{2,3}[a-z]?|gfx[0-9a-f]{3,5})$`
+	Arch string `json:"arch"`
+}
+
+// CacheMount is how claims see a cache.
+type CacheMount struct {
+	// Path is the directory of the container in which the cache is: absolute and clean. Unset: where the program that wrote it had it,
+	// which its files tell.
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^(/[^/\x00-\x1f]+)+$`
+	// +optional
+	Path string `json:"path,omitempty"`
+	// Access is Overlay, ReadOnly or Seed. Unset: Overlay.
+	// +optional
+	Access CacheAccess `json:"access,omitempty"`
+	// WritableLimit bounds what a claim may add in memory: 1Mi to 64Gi. Unset: 1Gi.
+	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('64Gi')) <= 0",message="must be 1Mi to 64Gi"
+	// +optional
+	WritableLimit *resource.Quantity `json:"writableLimit,omitempty"`
+	// Env is Set: the variables that lead programs to the cache are set in containers; or None. Unset: Set.
+	// +kubebuilder:validation:Enum=Set;None
+	// +optional
+	Env CacheEnv `json:"env,omitempty"`
+}
+
+// CacheAccess is how a claim has a cache.
+//
+// +kubebuilder:validation:Enum=Overlay;ReadOnly;Seed
+type CacheAccess string
+
+// The ways.
+const (
+	// CacheAccessOverlay lets the claim add to the cache, in memory of its own that goes with it.
+	CacheAccessOverlay CacheAccess = "Overlay"
+	// CacheAccessReadOnly has all claims share what is there. Many programs end with an error where they miss something.
+	CacheAccessReadOnly CacheAccess = "ReadOnly"
+	// CacheAccessSeed gives the claim a copy in memory, which has to hold the whole cache. It is for programs that an overlay confuses.
+	CacheAccessSeed CacheAccess = "Seed"
+)
+
+// CacheEnv is Set or None.
+type CacheEnv string
+
+// The ways.
+const (
+	CacheEnvSet  CacheEnv = "Set"
+	CacheEnvNone CacheEnv = "None"
+)
+
+// CacheDistribution is how a cache comes to the nodes.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.nodeSelector) || !has(self.type) || self.type != 'ROXVolume'",message="a volume for all nodes has no nodeSelector: use podTemplate.spec.nodeSelector for the Job that fills it"
+type CacheDistribution struct {
+	// Type is NodeLocal: in the node's own store, for claims; ROXVolume: one volume a namespace, for pods that name its claim; or
+	// RWOPerNode: a volume a namespace and node. Volumes come beside the node's store, not in its place. Unset: NodeLocal.
+	// +kubebuilder:validation:Enum=NodeLocal;ROXVolume;RWOPerNode
+	// +optional
+	Type CacheDistributionType `json:"type,omitempty"`
+	// Prewarm is which nodes fetch the cache before a claim asks for it: Matching, those with a GPU that it is for; All, those with a
+	// GPU; or None. Unset: Matching.
+	// +kubebuilder:validation:Enum=Matching;All;None
+	// +optional
+	Prewarm CachePrewarm `json:"prewarm,omitempty"`
+	// NodeSelector are labels of the nodes that get a volume each. Unset: all with a GPU that the cache is for.
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+}
+
+// CacheDistributionType is NodeLocal, ROXVolume or RWOPerNode.
+type CacheDistributionType string
+
+// The types.
+const (
+	CacheNodeLocal  CacheDistributionType = "NodeLocal"
+	CacheROXVolume  CacheDistributionType = "ROXVolume"
+	CacheRWOPerNode CacheDistributionType = "RWOPerNode"
+)
+
+// CachePrewarm is Matching, All or None.
+type CachePrewarm string
+
+// Which nodes fetch a cache ahead.
+const (
+	CachePrewarmMatching CachePrewarm = "Matching"
+	CachePrewarmAll      CachePrewarm = "All"
+	CachePrewarmNone     CachePrewarm = "None"
+)
+
+// CachePodTemplate is what is added to the pods of Jobs. What Fettle needs itself, the node of the volume before all, stays.
+type CachePodTemplate struct {
+	// Metadata are labels and annotations.
+	// +optional
+	Metadata CachePodMetadata `json:"metadata,omitzero"`
+	// Spec is where the pods may run.
+	// +optional
+	Spec CachePodSpec `json:"spec,omitzero"`
+}
+
+// CachePodMetadata are labels and annotations of a pod.
+type CachePodMetadata struct {
+	// Labels are added.
+	// +kubebuilder:validation:MaxProperties=64
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// Annotations are added.
+	// +kubebuilder:validation:MaxProperties=64
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// CachePodSpec is where a pod may run.
+type CachePodSpec struct {
+	// NodeSelector is added to that of the pod.
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// Tolerations are added.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// Affinity is the pod's.
+	// +optional
+	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+	// PriorityClassName is the pod's.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+}
+
+// CacheRetention is how long nodes keep what no claim uses.
+type CacheRetention struct {
+	// Policy is LRU: until its room is needed; or Keep: as long as the object is there. Unset: LRU.
+	// +kubebuilder:validation:Enum=LRU;Keep
+	// +optional
+	Policy CacheRetentionPolicy `json:"policy,omitempty"`
+	// KeepOldDigests is how many digests that the tag had before are shown, and kept like the newest with policy Keep. Unset: 3.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=16
+	// +optional
+	KeepOldDigests *int32 `json:"keepOldDigests,omitempty"`
+}
+
+// CacheRetentionPolicy is LRU or Keep.
+type CacheRetentionPolicy string
+
+// The policies.
+const (
+	CacheRetentionLRU  CacheRetentionPolicy = "LRU"
+	CacheRetentionKeep CacheRetentionPolicy = "Keep"
+)
