@@ -73,7 +73,7 @@ func TestDecodeConfigRefuses(t *testing.T) {
 	}{
 		{
 			name: "unknown field at the top", raw: gpuHead + `,"share":{}}`,
-			want: []string{`parameters.share: Invalid value: unknown field: use one of apiVersion, kind, policy, sharing`},
+			want: []string{`parameters.share: Invalid value: unknown field: use one of apiVersion, kernelCaches, kind, policy, sharing`},
 		},
 		{
 			name: "unknown nested field", raw: gpuHead + `,"sharing":{"mps":{"threads":3}}}`,
