@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostmount makes the mounts on a node that one claim alone has: a copy of a mount of the host, and empty memory. A container
+// Package hostmount makes the mounts on a node that one claim alone has: a copy of a mount of the host, empty memory, and a directory that
+// it may write to without changing it. A container
 // is given the path of such a mount, which the claim keeps for as long as it is prepared, so that whatever becomes of the path that the
 // copy was made of, a container that is restarted gets the same files.
 //

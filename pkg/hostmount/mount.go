@@ -129,30 +129,12 @@ func (d *Dir) copied(c *Copy) (mount *os.File, directory bool, err error) {
 
 // memory is an empty file system with a limit, which everybody may write to, as to an emptyDir. A file takes a page at least, so that the
 // number of files, which the limit on bytes does not count, is limited by it as well.
-func memory(bytes int64) (*os.File, error) {
-	context, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, wrap("make", "tmpfs", err)
-	}
-	defer unix.Close(context) //nolint:errcheck // nothing was written
+func memory(bytes int64, context string) (*os.File, error) {
 	const page, fewest = 4096, 64
-	options := [][2]string{
+	return mountOf("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, withContext(context, [][2]string{
 		{"source", "fettle"},
 		{"mode", "0777"},
 		{"size", strconv.FormatInt(bytes, 10)},
 		{"nr_inodes", strconv.FormatInt(max(bytes/page, fewest), 10)},
-	}
-	for _, option := range options {
-		if err := unix.FsconfigSetString(context, option[0], option[1]); err != nil {
-			return nil, fmt.Errorf("make tmpfs with %s=%s: %w", option[0], option[1], err)
-		}
-	}
-	if err := unix.FsconfigCreate(context); err != nil {
-		return nil, wrap("make", "tmpfs", err)
-	}
-	fd, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
-	if err != nil {
-		return nil, wrap("mount", "tmpfs", err)
-	}
-	return os.NewFile(uintptr(fd), "tmpfs"), nil
+	}))
 }

@@ -66,14 +66,13 @@ func (d *Dir) apply(p *params) error {
 	if err := place(at, directory); err != nil {
 		return err
 	}
-	err = unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
-	return wrap("attach", at, err)
+	return attach(mount, at)
 }
 
 // detached makes a mount that is nowhere yet, and says whether it is a directory.
 func (d *Dir) detached(p *params) (mount *os.File, directory bool, err error) {
 	if p.Scratch != nil {
-		mount, err = memory(p.Scratch.Bytes)
+		mount, err = memory(p.Scratch.Bytes, "")
 		return mount, true, err
 	}
 	return d.copied(p.Copy)
@@ -128,7 +127,8 @@ func (d *Dir) undo(name string) error {
 func wrap(verb, path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%s %s: %w: the plugin may not mount, let the chart have presets.allowedHostPaths or presets.scratch", verb, path, err)
+		return fmt.Errorf("%s %s: %w: the plugin may not mount, let the chart have presets.allowedHostPaths, presets.scratch or "+
+			"kernelCaches.enabled", verb, path, err)
 	case err != nil:
 		return &os.PathError{Op: verb, Path: path, Err: err}
 	}

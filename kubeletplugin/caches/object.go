@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package caches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// The resources that are followed.
+const (
+	cacheResource        = "gpukernelcaches"
+	clusterCacheResource = "clustergpukernelcaches"
+	policyResource       = "trustpolicies"
+)
+
+// object is what both kinds of caches have in common.
+type object struct {
+	kind, namespace, name string
+	uid                   types.UID
+	generation            int64
+	spec                  *v1alpha1.GPUKernelCacheSpec
+	status                *v1alpha1.GPUKernelCacheStatus
+	// namespaces may have a cache of the cluster. Nil for one of a namespace.
+	namespaces []string
+}
+
+func (o *object) String() string {
+	if o.namespace == "" {
+		return o.kind + " " + o.name
+	}
+	return o.kind + " " + o.namespace + "/" + o.name
+}
+
+func ofNamespace(c *v1alpha1.GPUKernelCache) *object {
+	return &object{
+		kind: v1alpha1.KindGPUKernelCache, namespace: c.Namespace, name: c.Name, uid: c.UID, generation: c.Generation,
+		spec: &c.Spec, status: &c.Status,
+	}
+}
+
+func ofCluster(c *v1alpha1.ClusterGPUKernelCache) *object {
+	return &object{
+		kind: v1alpha1.KindClusterGPUKernelCache, name: c.Name, uid: c.UID, generation: c.Generation,
+		spec: &c.Spec.GPUKernelCacheSpec, status: &c.Status, namespaces: c.Spec.WorkloadNamespaces,
+	}
+}
+
+// mayHave says why claims of a namespace must not have the cache.
+func (o *object) mayHave(namespace string) error {
+	if o.namespace == namespace || slices.Contains(o.namespaces, "*") || slices.Contains(o.namespaces, namespace) {
+		return nil
+	}
+	return fmt.Errorf("%s %w: spec.workloadNamespaces has %q and not %s: ask its owner to add the namespace", o, errRefused, o.namespaces, namespace)
+}
+
+// usable says why nodes must not, or not yet, use what the object refers to.
+func (o *object) usable() error {
+	says := func(kind, otherwise string) string {
+		if c := meta.FindStatusCondition(o.status.Conditions, kind); c != nil && c.Message != "" {
+			return c.Message
+		}
+		return otherwise
+	}
+	switch {
+	case o.status.ObservedGeneration != o.generation || o.status.ResolvedDigest == "":
+		return fmt.Errorf("%s %w: its image is not resolved: %s", o, errNotReady, says(v1alpha1.ConditionResolved, "wait for the controller"))
+	case o.status.Verification == nil || o.status.Verification.Digest != o.status.ResolvedDigest:
+		return fmt.Errorf("%s %w: nobody looked at its signatures: %s", o, errNotReady, says(v1alpha1.ConditionVerified, "wait for the controller"))
+	case o.status.Verification.Result == v1alpha1.CacheRefused:
+		return fmt.Errorf("%s %w: %s", o, errRefused, says(v1alpha1.ConditionVerified, o.status.Verification.Message))
+	}
+	return nil
+}
+
+// mode is what the object asks for beside its policies.
+func (o *object) mode() v1alpha1.VerificationMode {
+	if o.spec.Verification == nil {
+		return ""
+	}
+	return o.spec.Verification.Mode
+}
+
+var (
+	// errRefused is about a cache that a claim cannot have as things are.
+	errRefused = errors.New("is refused")
+	// errNotReady is about a cache that it may have later.
+	errNotReady = errors.New("is not ready")
+)
+
+// IsRefused says whether an error is that a cache is refused, IsNotReady that it is not there yet.
+func IsRefused(err error) bool { return errors.Is(err, errRefused) }
+
+// IsNotReady says whether a cache may come by itself.
+func IsNotReady(err error) bool { return errors.Is(err, errNotReady) }
+
+// objects are caches and policies as the API server has them.
+type objects struct {
+	dynamic dynamic.Interface
+	// informers are by resource. Nil before watch.
+	informers map[string]cache.SharedIndexInformer
+}
+
+// watch follows everything until ctx ends; stopped waits for that. changed is called after something did.
+func (o *objects) watch(ctx context.Context, changed func()) (stopped func(), err error) {
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(o.dynamic, 0)
+	informers := map[string]cache.SharedIndexInformer{}
+	wake := cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+	}
+	for _, resource := range []string{cacheResource, clusterCacheResource, policyResource} {
+		informer := factory.ForResource(v1alpha1.GroupVersion.WithResource(resource)).Informer()
+		_, failed := informer.AddEventHandler(wake)
+		if err := errors.Join(informer.SetTransform(decode), failed); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", resource, err)
+		}
+		informers[resource] = informer
+	}
+	o.informers = informers
+	factory.Start(ctx.Done())
+	return factory.Shutdown, nil
+}
+
+// synced says whether all that is followed was read once.
+func (o *objects) synced() bool {
+	for _, informer := range o.informers {
+		if !informer.HasSynced() {
+			return false
+		}
+	}
+	return len(o.informers) > 0
+}
+
+// decode has objects kept in the form in which they are used, decoded once for each of their versions, without what nobody reads.
+func decode(in any) (any, error) {
+	u, ok := in.(*unstructured.Unstructured)
+	if !ok {
+		return in, nil
+	}
+	var out metav1.Object
+	switch u.GetKind() {
+	case v1alpha1.KindGPUKernelCache:
+		out = &v1alpha1.GPUKernelCache{}
+	case v1alpha1.KindClusterGPUKernelCache:
+		out = &v1alpha1.ClusterGPUKernelCache{}
+	case v1alpha1.KindTrustPolicy:
+		out = &v1alpha1.TrustPolicy{}
+	default:
+		return in, nil
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	out.SetManagedFields(nil)
+	out.SetAnnotations(nil)
+	out.SetLabels(nil)
+	return out, nil
+}
+
+// get finds a cache. As long as caches are not followed, the API server is asked for it.
+func (o *objects) get(ctx context.Context, kind, namespace, name string) (*object, error) {
+	resource, of := cacheResource, v1alpha1.KindGPUKernelCache+" "+namespace+"/"+name
+	if kind == v1alpha1.KindClusterGPUKernelCache {
+		resource, namespace, of = clusterCacheResource, "", kind+" "+name
+	}
+	var found any
+	informer := o.informers[resource]
+	if informer != nil && informer.HasSynced() {
+		item, exists, err := informer.GetStore().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", of, err)
+		}
+		if exists {
+			found = item
+		}
+	} else {
+		u, err := o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("%s %w: %w", of, errNotReady, err)
+		}
+		if err == nil {
+			if found, err = decode(u); err != nil {
+				return nil, err
+			}
+		}
+	}
+	switch c := found.(type) {
+	case *v1alpha1.GPUKernelCache:
+		return ofNamespace(c), nil
+	case *v1alpha1.ClusterGPUKernelCache:
+		return ofCluster(c), nil
+	}
+	return nil, fmt.Errorf("%s %w: it does not exist: create it, or correct kernelCaches of the claim", of, errRefused)
+}
+
+// all are the caches that are followed.
+func (o *objects) all() []*object {
+	var out []*object
+	for _, resource := range []string{clusterCacheResource, cacheResource} {
+		informer := o.informers[resource]
+		if informer == nil {
+			continue
+		}
+		for _, item := range informer.GetStore().List() {
+			switch c := item.(type) {
+			case *v1alpha1.GPUKernelCache:
+				out = append(out, ofNamespace(c))
+			case *v1alpha1.ClusterGPUKernelCache:
+				out = append(out, ofCluster(c))
+			}
+		}
+	}
+	return out
+}
+
+// policies are all TrustPolicies, by name.
+func (o *objects) policies(ctx context.Context) ([]*v1alpha1.TrustPolicy, error) {
+	var out []*v1alpha1.TrustPolicy
+	add := func(item any) {
+		if p, ok := item.(*v1alpha1.TrustPolicy); ok {
+			out = append(out, p)
+		}
+	}
+	if informer := o.informers[policyResource]; informer != nil && informer.HasSynced() {
+		for _, item := range informer.GetStore().List() {
+			add(item)
+		}
+	} else {
+		list, err := o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(policyResource)).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read the TrustPolicies: %w", err)
+		}
+		for i := range list.Items {
+			item, err := decode(&list.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			add(item)
+		}
+	}
+	slices.SortFunc(out, func(a, b *v1alpha1.TrustPolicy) int { return compare(a.Name, b.Name) })
+	return out, nil
+}

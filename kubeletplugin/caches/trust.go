@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package caches
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/trust"
+)
+
+func compare(a, b string) int { return cmp.Compare(a, b) }
+
+// grant is what the node found out of an object: that its credentials read the image, and who vouches for that. It holds for the object and
+// the policies as they were.
+type grant struct {
+	UID        types.UID `json:"uid"`
+	Generation int64     `json:"generation"`
+	// Digest is what the object resolved to, Tree the image in it that this node has.
+	Digest artifact.Digest `json:"digest"`
+	Tree   artifact.Digest `json:"tree"`
+	// Policies were all that are for the image.
+	Policies []policyVersion `json:"policies,omitempty"`
+}
+
+// policyVersion is a policy as it was.
+type policyVersion struct {
+	Name       string    `json:"name"`
+	UID        types.UID `json:"uid"`
+	Generation int64     `json:"generation"`
+}
+
+// of says whether it is still of the object.
+func (g *grant) of(o *object) bool {
+	return g != nil && g.UID == o.uid && g.Generation == o.generation && g.Digest.String() == o.status.ResolvedDigest
+}
+
+// grants are kept in memory, and in files so that they outlive the process.
+type grants struct {
+	dir string
+
+	mu    sync.Mutex
+	known map[types.UID]*grant
+}
+
+// get is the grant of an object, nil where there is none. A file that cannot be read counts as none: it is made anew.
+func (g *grants) get(uid types.UID) *grant {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if found, asked := g.known[uid]; asked {
+		return found
+	}
+	var found *grant
+	if name, err := g.file(uid); err == nil {
+		if data, err := os.ReadFile(name); err == nil {
+			var read grant
+			if json.Unmarshal(data, &read) == nil && read.UID == uid {
+				found = &read
+			}
+		}
+	}
+	g.known[uid] = found
+	return found
+}
+
+// put notes a grant. What is not noted on the disk is only found out again after a restart.
+func (g *grants) put(found *grant) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.known[found.UID] = found
+	name, err := g.file(found.UID)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(found)
+	if err != nil {
+		return fmt.Errorf("encode a grant: %w", err)
+	}
+	if err := os.MkdirAll(g.dir, 0o700); err != nil {
+		return fmt.Errorf("note what was found of a cache: %w", err)
+	}
+	if err := os.WriteFile(name+".tmp", data, 0o600); err != nil {
+		return fmt.Errorf("note what was found of a cache: %w", err)
+	}
+	return os.Rename(name+".tmp", name)
+}
+
+// sweep forgets the objects that are gone.
+func (g *grants) sweep(there map[types.UID]bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for uid := range g.known {
+		if !there[uid] {
+			delete(g.known, uid)
+		}
+	}
+	entries, err := os.ReadDir(g.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if uid := types.UID(strings.TrimSuffix(entry.Name(), ".json")); !there[uid] {
+			err = errors.Join(err, os.Remove(filepath.Join(g.dir, entry.Name())))
+		}
+	}
+	return err
+}
+
+// file is where the grant of an object is. Nothing but a plain name is taken from a UID.
+func (g *grants) file(uid types.UID) (string, error) {
+	if uid == "" || strings.Trim(strings.ToLower(string(uid)), "0123456789abcdefghijklmnopqrstuvwxyz-") != "" {
+		return "", fmt.Errorf("%q is no UID", uid)
+	}
+	return filepath.Join(g.dir, string(uid)+".json"), nil
+}
+
+// compiled keeps policies in the form in which they are asked.
+type compiled struct {
+	publicRoot []byte
+
+	mu    sync.Mutex
+	known map[types.UID]*compiledPolicy
+}
+
+type compiledPolicy struct {
+	generation int64
+	policy     *trust.Policy
+	err        error
+}
+
+// ready compiles policies, each version once. One that cannot be used is an error: what it would refuse is not known.
+func (c *compiled) ready(all []*v1alpha1.TrustPolicy) (policies []*trust.Policy, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := map[types.UID]*compiledPolicy{}
+	for _, object := range all {
+		p := c.known[object.UID]
+		if p == nil || p.generation != object.Generation {
+			p = &compiledPolicy{generation: object.Generation}
+			p.policy, p.err = trust.Compile(object, c.publicRoot)
+		}
+		known[object.UID] = p
+		policies = append(policies, p.policy)
+		if p.err != nil {
+			err = errors.Join(err, fmt.Errorf("TrustPolicy %s cannot be used, so that no image is: correct or delete it: %w", object.Name, p.err))
+		}
+	}
+	c.known = known
+	return policies, err
+}
+
+// applying are the versions of the policies that are for an object's image.
+func (k *Keeper) applying(ctx context.Context, o *object, ref artifact.Reference) ([]policyVersion, []*trust.Policy, error) {
+	all, err := k.objects.policies(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s %w: %w", o, errNotReady, err)
+	}
+	policies, err := k.compiled.ready(all)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s %w: %w", o, errRefused, err)
+	}
+	var versions []policyVersion
+	for i, p := range policies {
+		if p.Applies(ref, o.namespace) {
+			versions = append(versions, policyVersion{Name: all[i].Name, UID: all[i].UID, Generation: all[i].Generation})
+		}
+	}
+	return versions, policies, nil
+}
+
+// granted is the grant of an object that holds for everything as it is now, nil where there is none.
+func (k *Keeper) granted(ctx context.Context, o *object, ref artifact.Reference) (*grant, error) {
+	found := k.grants.get(o.uid)
+	if !found.of(o) {
+		return nil, nil //nolint:nilnil // documented above
+	}
+	versions, _, err := k.applying(ctx, o, ref)
+	if err != nil || !slices.Equal(versions, found.Policies) {
+		return nil, err
+	}
+	return found, nil
+}
