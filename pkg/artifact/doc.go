@@ -14,6 +14,12 @@
 //	err = store.Fetch(ctx, src, m.Layers[0])
 //	blob, err := store.Open(m.Layers[0].Digest)
 //
+// What is to become a tree never is a blob of the store: Open reads it as a stream, and Unpack makes the tree of that.
+//
+//	image, err := artifact.ReadImage(ctx, src, d, "linux/"+runtime.GOARCH)
+//	err = store.Pin(ctx, image.Digest, owner)
+//	tree, err := store.Unpack(ctx, spec, src.Layers(image.Layers))
+//
 // # The store
 //
 // A Store is one directory of mode 0700:

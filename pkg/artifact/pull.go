@@ -14,7 +14,7 @@ import (
 // sink is where the bytes of a blob go. It may hold the beginning of them already.
 type sink interface {
 	io.Writer
-	// Size is how many bytes it holds, and Sum their digest.
+	// Size is how many bytes it holds, and Sum their digest, unless that is compared elsewhere.
 	Size() int64
 	Sum() Digest
 	// Reset drops them.

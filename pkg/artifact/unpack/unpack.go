@@ -22,7 +22,7 @@ func Extract(ctx context.Context, layers []Layer, open Opener, sink Sink, o Opti
 	x := &extraction{options: o, builder: newBuilder(sink), left: o.Limits.Total, entries: o.Limits.Entries, names: o.Limits.Names}
 	for i, layer := range layers {
 		x.begin(i + 1)
-		if err := x.layer(ctx, layer, func() (io.ReadCloser, error) { return open(ctx, i) }); err != nil {
+		if err := x.layer(ctx, layer, func(ctx context.Context) (io.ReadCloser, error) { return open(ctx, i) }); err != nil {
 			return nil, x.at(i+1, err)
 		}
 	}
@@ -55,9 +55,11 @@ func (x *extraction) at(layer int, err error) error {
 	return &located
 }
 
-func (x *extraction) layer(ctx context.Context, layer Layer, source func() (io.ReadCloser, error)) (err error) {
+func (x *extraction) layer(ctx context.Context, layer Layer, source func(context.Context) (io.ReadCloser, error)) (err error) {
 	x.entry = ""
-	r, err := source()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, err := source(ctx)
 	if err != nil {
 		return err
 	}
@@ -67,6 +69,7 @@ func (x *extraction) layer(ctx context.Context, layer Layer, source func() (io.R
 		return err
 	}
 	defer s.close()
+	defer cancel() // first: what is read ahead must not wait for bytes that nobody wants
 	if err := x.tar(s); err != nil {
 		return err
 	}

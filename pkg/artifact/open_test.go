@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+)
+
+// readAll opens a blob and reads it to its end.
+func readAll(ctx context.Context, src *Source, d Descriptor) ([]byte, error) {
+	r, err := src.Open(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(r)
+	return data, errors.Join(err, r.Close())
+}
+
+func TestOpen(t *testing.T) {
+	h := plainHub(t)
+	layer := blobBytes(1, 10*bufferSize+17) // more than may be read ahead
+	blob := h.pushBlob(t, layer)
+	r, err := h.source(t).Open(t.Context(), blob)
+	must(t, err)
+	must(t, iotest.TestReader(r, layer))
+	must(t, r.Close())
+	must(t, r.Close())
+	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, errClosed) {
+		t.Errorf("after it was closed: %v", err)
+	}
+	if data, err := readAll(t.Context(), h.source(t), h.pushBlob(t, nil)); err != nil || len(data) > 0 {
+		t.Errorf("an empty blob: %d bytes, %v", len(data), err)
+	}
+	_, err = h.source(t).Open(t.Context(), Descriptor{Digest: DigestOf([]byte("none")), Size: 4})
+	wantErr(t, err, ErrNotFound)
+	_, err = h.source(t).Open(t.Context(), Descriptor{Size: 4})
+	wantErr(t, err, ErrInvalid)
+	_, err = h.source(t).Layers(nil)(t.Context(), 0)
+	wantErr(t, err, ErrInvalid, "layer 1")
+}
+
+// TestOpenCutAtEachByte: the connection ends after each number of bytes, with a registry that knows ranges and one that does not.
+func TestOpenCutAtEachByte(t *testing.T) {
+	h := plainHub(t)
+	layer := blobBytes(2, 150)
+	blob := h.pushBlob(t, layer)
+	for _, knows := range []bool{true, false} {
+		for at := range layer {
+			resumed := 0
+			h.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
+				if !knows {
+					r.Header.Del("Range")
+				}
+				body := ranged(layer)(w, r)
+				if n == 1 {
+					_, _ = w.Write(body[:at])
+					w.(http.Flusher).Flush()
+					abort()
+				}
+				resumed = len(layer) - len(body)
+				_, _ = w.Write(body)
+			}))
+			got, err := readAll(t.Context(), h.source(t), blob)
+			if err != nil || !bytes.Equal(got, layer) {
+				t.Fatalf("cut at %d, ranges %v: %d bytes, %v", at, knows, len(got), err)
+			}
+			if want := at; knows && resumed != want || !knows && resumed != 0 {
+				t.Errorf("cut at %d, ranges %v: went on at %d", at, knows, resumed)
+			}
+		}
+	}
+}
+
+func TestOpenBadBlobs(t *testing.T) {
+	h := plainHub(t)
+	layer := blobBytes(3, 200_000)
+	blob := h.pushBlob(t, layer)
+	other := blobBytes(4, len(layer))
+	cut := func(w http.ResponseWriter, body []byte) {
+		_, _ = w.Write(body)
+		w.(http.Flusher).Flush()
+		abort()
+	}
+	for name, c := range map[string]struct {
+		answer func(n int, w http.ResponseWriter, r *http.Request)
+		kind   error // nil: it succeeds in the end
+		words  string
+		given  int // the most that may be given before the error
+	}{
+		"one too long": {func(_ int, w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			_, _ = w.Write(append(bytes.Clone(layer), 0))
+		}, ErrMismatch, "more bytes", len(layer)},
+		"announces more": {func(_ int, w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "200001")
+			_, _ = w.Write(append(bytes.Clone(layer), 0))
+		}, ErrMismatch, "announced", 0},
+		"ends early for ever": {func(_ int, w http.ResponseWriter, r *http.Request) {
+			body := ranged(layer)(w, r)
+			w.Header().Del("Content-Length")
+			w.(http.Flusher).Flush()
+			_, _ = w.Write(body[:min(len(body), 1000)])
+		}, ErrUnavailable, "not available", 3000},
+		"404 after the beginning": {func(n int, w http.ResponseWriter, r *http.Request) {
+			if n == 1 {
+				cut(w, ranged(layer)(w, r)[:1000])
+			}
+			w.WriteHeader(http.StatusNotFound)
+		}, ErrNotFound, blob.Digest.String(), 1000},
+		"begins anew, the same": {func(n int, w http.ResponseWriter, r *http.Request) {
+			r.Header.Del("Range")
+			if body := ranged(layer)(w, r); n < 3 {
+				cut(w, body[:n*70_000])
+			} else {
+				_, _ = w.Write(body)
+			}
+		}, nil, "", 0},
+		"begins anew, another": {func(n int, w http.ResponseWriter, r *http.Request) {
+			r.Header.Del("Range")
+			if n == 1 {
+				cut(w, ranged(layer)(w, r)[:100_000])
+			}
+			_, _ = w.Write(ranged(other)(w, r))
+		}, ErrMismatch, "100000 bytes changed", 100_000},
+		"other ranges than asked for": {func(n int, w http.ResponseWriter, r *http.Request) {
+			if n == 1 {
+				cut(w, ranged(layer)(w, r)[:100_000])
+			}
+			if r.Header.Get("Range") == "" {
+				_, _ = w.Write(ranged(layer)(w, r))
+				return
+			}
+			w.Header().Set("Content-Range", "bytes 0-199999/200000")
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write(layer)
+		}, nil, "", 0},
+		"busy twice": {func(n int, w http.ResponseWriter, r *http.Request) {
+			if n < 3 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = w.Write(ranged(layer)(w, r))
+		}, nil, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.set(blobsBy(c.answer))
+			got, err := readAll(t.Context(), h.source(t), blob)
+			if c.kind == nil {
+				must(t, err)
+				if !bytes.Equal(got, layer) {
+					t.Errorf("other bytes")
+				}
+				return
+			}
+			wantErr(t, err, c.kind, c.words)
+			if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+				t.Errorf("who reads a format would take this for its end: %v", err)
+			}
+			if len(got) > c.given || !bytes.Equal(got, layer[:len(got)]) {
+				t.Errorf("%d bytes were given, expected at most %d, and right ones", len(got), c.given)
+			}
+		})
+	}
+}
+
+// TestOpenOfMirrors: what a mirror began the registry goes on with, and where a mirror lies about what it gave, the registry says so.
+func TestOpenOfMirrors(t *testing.T) {
+	mirror, h := plainHub(t), plainHub(t)
+	layer := blobBytes(5, 300_000)
+	blob := h.pushBlob(t, layer)
+	for name, begins := range map[string][]byte{"right": layer, "wrong": blobBytes(6, len(layer))} {
+		mirror.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
+			if n > 1 {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			_, _ = w.Write(ranged(begins)(w, r)[:150_000])
+			w.(http.Flusher).Flush()
+			abort()
+		}))
+		config := h.quick()
+		config.PlainHTTP = append(config.PlainHTTP, mirror.host())
+		config.Mirrors = map[string][]string{h.host(): {mirror.host()}}
+		got, err := readAll(t.Context(), newSource(t, config, h.host()+"/"+repo+":v1"), blob)
+		must(t, err)
+		if !bytes.Equal(got[150_000:], layer[150_000:]) || !bytes.Equal(got[:150_000], begins[:150_000]) {
+			t.Errorf("%s: other bytes", name)
+		}
+	}
+}
+
+func TestOpenEnds(t *testing.T) {
+	h := plainHub(t)
+	layer := blobBytes(7, 10*bufferSize)
+	blob := h.pushBlob(t, layer)
+	silent := make(chan struct{})
+	h.set(blobsBy(func(_ int, w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(ranged(layer)(w, r)[:bufferSize])
+		w.(http.Flusher).Flush()
+		select {
+		case <-silent:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(func() { close(silent) })
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r, err := h.source(t).Open(ctx, blob)
+	must(t, err)
+	_, err = io.ReadFull(r, make([]byte, bufferSize))
+	must(t, err)
+	gone := errors.New("nobody waits any more")
+	cancel(gone)
+	if _, err := io.ReadAll(r); !errors.Is(err, gone) || !IsRetryable(err) {
+		t.Errorf("its context ended: %v", err)
+	}
+	must(t, r.Close())
+	r, err = h.source(t).Open(t.Context(), blob)
+	must(t, err)
+	must(t, r.Close()) // which hangs where it waits for the registry
+
+	config := h.quick()
+	config.Stall, config.Tries = 20*time.Millisecond, 2
+	got, err := readAll(t.Context(), newSource(t, config, h.host()+"/"+repo+":v1"), blob)
+	must(t, err)
+	if !bytes.Equal(got, layer) {
+		t.Error("other bytes after each stall")
+	}
+	h.set(blobsBy(func(_ int, w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(ranged(layer)(w, r)[:10])
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	_, err = readAll(t.Context(), newSource(t, config, h.host()+"/"+repo+":v1"), blob)
+	wantErr(t, err, ErrUnavailable, errStalled.Error())
+}
+
+// TestUnpackFromRegistry: a tree straight from a registry whose every second answer breaks off.
+func TestUnpackFromRegistry(t *testing.T) {
+	forms(t, func(t *testing.T, form TreeForm) {
+		h := plainHub(t)
+		i := smallImage(t, "1", form)
+		for at := range i.Layers {
+			h.pushBlob(t, i.layers[at])
+		}
+		byDigest := map[string][]byte{}
+		for at := range i.Layers {
+			byDigest[i.Layers[at].Digest.String()] = i.layers[at]
+		}
+		h.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
+			body := ranged(byDigest[r.URL.Path[len(r.URL.Path)-71:]])(w, r)
+			if n%2 == 1 {
+				body = body[:len(body)/2]
+			}
+			_, _ = w.Write(body)
+		}))
+		s := newStore(t, StoreConfig{})
+		tree, err := s.Unpack(t.Context(), i.TreeSpec, h.source(t).Layers(i.Layers))
+		must(t, err)
+		if tree.Entries != 7 {
+			t.Errorf("%+v", tree.TreeMetadata)
+		}
+		checkTrees(t, s, 1)
+
+		gone := smallImage(t, "2", form)
+		h.set(answering(http.StatusNotFound, nil, ""))
+		_, err = s.Unpack(t.Context(), gone.TreeSpec, h.source(t).Layers(gone.Layers))
+		wantErr(t, err, ErrNotFound)
+		h.set(blobsBy(func(_ int, w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write(ranged(byDigest[r.URL.Path[len(r.URL.Path)-71:]])(w, r)[:700])
+		}))
+		_, err = s.Unpack(t.Context(), gone.TreeSpec, h.source(t).Layers(gone.Layers))
+		wantErr(t, err, ErrUnavailable)
+		var refused *unpack.Error
+		if errors.As(err, &refused) {
+			t.Errorf("an outage is held against the image: %v", err)
+		}
+		if _, err := s.OpenTree(gone.Digest); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a tree of half an image: %v", err)
+		}
+		checkTrees(t, s, 1)
+	})
+}
+
+// TestUnpackRefusesAtOnce: what is wrong with the beginning is said while the registry is silent about the rest.
+func TestUnpackRefusesAtOnce(t *testing.T) {
+	h := plainHub(t)
+	i := newImage("1", TreeImage, append([]byte("no tar"), blobBytes(1, 1<<20)...))
+	h.set(blobsBy(func(_ int, w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(ranged(i.layers[0])(w, r)[:600<<10])
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	config := h.quick()
+	config.Stall = 10 * time.Minute // longer than any test
+	_, err := newStore(t, StoreConfig{}).Unpack(t.Context(), i.TreeSpec, newSource(t, config, h.host()+"/"+repo+":v1").Layers(i.Layers))
+	wantErr(t, err, ErrInvalid, string(unpack.RuleTar))
+}
