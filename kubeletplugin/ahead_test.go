@@ -34,6 +34,7 @@ import (
 type scout struct {
 	*lab
 	*forerunner
+	ahead *bitstreamsAhead
 	clock *clocktesting.FakeClock
 	store cache.Store
 	told  int
@@ -43,10 +44,11 @@ func newScout(t *testing.T, devices ...device.Device) *scout {
 	t.Helper()
 	l := newLab(t, devices...)
 	s := &scout{lab: l, clock: clocktesting.NewFakeClock(time.Now()), store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
-	s.forerunner = &forerunner{
-		node: testNode, latest: newLatest(), retired: newRetirement(), bitstreams: l.bitstreams, files: l.artifacts, clock: s.clock,
-		fetched: func() { s.told++ }, objects: []cache.Store{s.store}, changed: make(chan struct{}, 1),
-	}
+	s.ahead = &bitstreamsAhead{bitstreams: l.bitstreams, files: l.artifacts, objects: []cache.Store{s.store}}
+	f := s.ahead.forerunner()
+	f.node, f.latest, f.retired, f.clock, f.changed = testNode, newLatest(), newRetirement(), s.clock, make(chan struct{}, 1)
+	f.fetched = func() { s.told++ }
+	s.forerunner = &f
 	s.latest.set(&view{devices: devices})
 	return s
 }
@@ -347,7 +349,7 @@ func TestAheadRetires(t *testing.T) {
 	if _, err := os.Stat(s.artifacts.dir); !os.IsNotExist(err) {
 		t.Errorf("there is a store: %v", err)
 	}
-	if err := s.fetch(t.Context(), &fetchParams{}); err == nil || !strings.Contains(err.Error(), errRetired.Error()) {
+	if err := s.fetch(t.Context(), func(ctx context.Context) error { return s.artifacts.bringSpare(ctx, &fetchParams{}) }); err == nil || !strings.Contains(err.Error(), errRetired.Error()) {
 		t.Errorf("fetched on a node that is retired: %v", err)
 	}
 	s.intercept(image.Layer, nil)
@@ -368,7 +370,7 @@ func TestAheadWatches(t *testing.T) {
 		asUnstructured(t, s.object("team-a", "nlb0", image)))
 	s.bitstreams.dynamic = client
 	f := s.forerunner
-	f.objects = nil
+	s.ahead.objects = nil
 	arrived := make(chan struct{}, 1)
 	s.fetched = func() { arrived <- struct{}{} }
 	ctx, cancel := context.WithCancel(t.Context())

@@ -64,6 +64,8 @@ type Config struct {
 	HookCommand string
 	// Registries is how registries are reached.
 	Registries artifact.ClientConfig
+	// PublicRoot is the Sigstore trusted root of TrustPolicies that have none of their own, in JSON. Empty: there is none.
+	PublicRoot []byte
 	// Started is called once, when the API server first holds what is to be published. It may be nil.
 	Started func()
 	// Version is the build's own version, shown in AcceleratorNode.
@@ -95,6 +97,16 @@ type FileConfig struct {
 	FPGA FPGAConfig `json:"fpga,omitempty"`
 	// Presets is what presets may give of this node.
 	Presets PresetsConfig `json:"presets,omitempty"`
+	// KernelCaches is whether claims get caches of compiled kernels.
+	KernelCaches KernelCachesConfig `json:"kernelCaches,omitempty"`
+}
+
+// KernelCachesConfig is whether claims get caches of compiled kernels.
+type KernelCachesConfig struct {
+	// Enabled gives claims the caches that they name. StateDir must be mounted with Bidirectional propagation.
+	Enabled bool `json:"enabled,omitempty"`
+	// FetchAhead brings caches that are for the node's GPUs before a claim asks.
+	FetchAhead bool `json:"fetchAhead,omitempty"`
 }
 
 // PresetsConfig is what presets may give of a node.

@@ -29,6 +29,8 @@ type statusInput struct {
 	bitstreams []string
 	// presets are those that claims have something from, sorted.
 	presets []v1alpha1.NodePreset
+	// kernelCaches are the node's, sorted.
+	kernelCaches []v1alpha1.NodeCache
 	// ready is why the plugin is not ready, nil if it is.
 	ready error
 	// published: the API server holds what is wanted. retired: asked to. emptied: and done.
@@ -43,7 +45,7 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	status := v1alpha1.AcceleratorNodeStatus{
 		PluginVersion: in.version, Vendors: vendors(in.view), PreparedClaims: count(in.prepared),
 		Bitstreams: in.bitstreams[:min(len(in.bitstreams), v1alpha1.MaxBitstreams)],
-		Presets:    in.presets[:min(len(in.presets), v1alpha1.MaxNodePresets)],
+		Presets:    in.presets[:min(len(in.presets), v1alpha1.MaxNodePresets)], KernelCaches: in.kernelCaches,
 	}
 	if in.before != nil {
 		status.Conditions = slices.Clone(in.before.Conditions)

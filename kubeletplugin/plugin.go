@@ -27,6 +27,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/caches"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -58,6 +59,7 @@ type Plugin struct {
 	health  *healthKeeper
 	fpgas   *fpgas
 	presets *presets
+	caches  *caches.Keeper
 	// mounts are those that one claim alone has.
 	mounts *hostmount.Dir
 	// hooks is nil where none are installed.
@@ -107,6 +109,7 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	}
 	p.mounts = hostmount.In(filepath.Join(p.config.StateDir, "mounts"), p.config.HostRoot)
 	p.presets = p.newPresets()
+	p.caches = p.newCaches()
 	p.engine = p.newEngine(bootID, dir)
 	p.specs = &specKeeper{store: store, dir: dir, engine: p.engine, metrics: m}
 	p.looker = &looker{
@@ -128,10 +131,11 @@ func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
 	kinds[hostdir.StepKind] = hostdir.Kind(p.config.HostRoot, hostdir.OpenRoot)
 	kinds[cdi.StepKind] = dir.Kind()
 	kinds[hostmount.StepKind] = p.mounts.Kind()
+	kinds[caches.StepKind] = p.caches.Kind()
 	return engine.New(engine.Config{
 		Node: p.config.Node, HostRoot: p.config.HostRoot, BootID: bootID, Store: p.store, Specs: dir,
 		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.remains, Orphans: p.orphans,
-		Presets: p.presets.decide,
+		Presets: p.additions,
 		Machine: p.machine, MayUse: p.health.mayPrepare, Quarantine: p.health.quarantine,
 		Clear: p.health.clear, Claim: p.claim, KubeletState: p.config.KubeletState,
 		Uptime: uptime, Budget: callBudget, Report: p.tell,
@@ -145,7 +149,11 @@ func (p *Plugin) remains(ctx context.Context, uid string, dev device.Device) ([]
 		return nil, err
 	}
 	left, err := p.mounts.Left(uid)
-	return append(steps, left...), err
+	if err != nil {
+		return nil, err
+	}
+	kept, err := p.caches.Remains(uid) // undone last: their mounts are left ones
+	return append(append(kept, steps...), left...), err
 }
 
 func (p *Plugin) machine() engine.Machine {
@@ -200,6 +208,14 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 	}
 	defer p.presets.watch(ctx)()
+	var cachesAhead *forerunner
+	if p.config.File.KernelCaches.Enabled {
+		var stopped func()
+		if cachesAhead, stopped, err = p.watchCaches(ctx); err != nil {
+			return err
+		}
+		defer stopped()
+	}
 	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
 	if err != nil {
 		return fmt.Errorf("start serving kubelet: %w", err)
@@ -220,7 +236,14 @@ func (p *Plugin) Run(ctx context.Context) error {
 		run(p.newBinder().run)
 	}
 	if p.config.File.FPGA.FetchAhead {
-		run(p.newForerunner().run)
+		ahead := bitstreamsAhead{bitstreams: p.fpgas.bitstreams, files: p.fpgas.artifacts}
+		run(p.newForerunner(ahead.forerunner()).run)
+	}
+	if cachesAhead != nil {
+		run(p.tendCaches)
+		if p.config.File.KernelCaches.FetchAhead {
+			run(cachesAhead.run)
+		}
 	}
 	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node, p.health.forgive) })
 	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })

@@ -10,13 +10,20 @@ import (
 	"slices"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/caches"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// presetsOf counts the presets that claims have something from. A claim whose record cannot be understood counts for none.
-func (p *Plugin) presetsOf(uids []string) ([]v1alpha1.NodePreset, error) {
-	var all [][]preset.Origin
+// added is what claims have from presets, and which caches, a list for each claim.
+type added struct {
+	presets [][]preset.Origin
+	caches  [][]caches.Use
+}
+
+// addedTo looks at the records of claims. A claim whose record cannot be understood has nothing.
+func (p *Plugin) addedTo(uids []string) (*added, error) {
+	var all added
 	for _, uid := range uids {
 		r, err := p.store.Load(uid)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, record.ErrDamaged) || errors.Is(err, record.ErrForeign) {
@@ -25,9 +32,22 @@ func (p *Plugin) presetsOf(uids []string) ([]v1alpha1.NodePreset, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, presetsOfRecord(r))
+		all.presets = append(all.presets, presetsOfRecord(r))
+		all.caches = append(all.caches, cachesOfRecord(r))
 	}
-	return countPresets(all), nil
+	return &all, nil
+}
+
+// cachesOfRecord are the caches that the requests of a claim have.
+func cachesOfRecord(r *record.Record) []caches.Use {
+	var out []caches.Use
+	for i := range r.Devices {
+		if added := r.Devices[i].Preset; added != nil {
+			uses, _ := usesIn(added.Given) // what cannot be read counts for none
+			out = append(out, uses...)
+		}
+	}
+	return out
 }
 
 // presetsOfRecord are the presets that the requests of a claim have something from.

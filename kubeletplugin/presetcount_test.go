@@ -49,13 +49,20 @@ func TestPresetsOf(t *testing.T) {
 	must(t, store.Create(strange))
 	must(t, os.WriteFile(filepath.Join(dir, "claims", "u5.json"), []byte("garbage"), 0o600))
 
-	got, err := p.presetsOf([]string{"u1", "u2", "u3", "u4", "u5", "gone"})
+	presetsOf := func(uids ...string) ([]v1alpha1.NodePreset, error) {
+		all, err := p.addedTo(uids)
+		if err != nil {
+			return nil, err
+		}
+		return countPresets(all.presets), nil
+	}
+	got, err := presetsOf("u1", "u2", "u3", "u4", "u5", "gone")
 	must(t, err)
 	want := []v1alpha1.NodePreset{{Name: "b", Claims: 2}, {Namespace: "team-a", Name: "a", Claims: 1}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
-	if got, err := p.presetsOf([]string{"u3"}); err != nil || got != nil {
+	if got, err := presetsOf("u3"); err != nil || got != nil {
 		t.Errorf("without presets: %v, %v", got, err)
 	}
 }

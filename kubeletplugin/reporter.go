@@ -105,10 +105,11 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 		r.start()
 	}
 	before := r.before(ctx)
+	presets, kernelCaches := r.added(ctx, uids, before, v)
 	status := nodeStatus(statusInput{
 		node: r.plugin.config.Node, version: r.plugin.config.Version, view: v, slices: slices, prepared: len(uids),
 		ready: r.plugin.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
-		bitstreams: r.bitstreams(ctx, before), presets: r.presets(ctx, uids, before),
+		bitstreams: r.bitstreams(ctx, before), presets: presets, kernelCaches: kernelCaches,
 	})
 	if r.written != nil && reflect.DeepEqual(*r.written, status) {
 		return published, nil
@@ -160,17 +161,19 @@ func (r *reporter) bitstreams(ctx context.Context, before *v1alpha1.AcceleratorN
 	return before.Bitstreams
 }
 
-// presets are those that the claims have something from; where that cannot be told, those that they had before.
-func (r *reporter) presets(ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus) []v1alpha1.NodePreset {
-	applied, err := r.plugin.presetsOf(uids)
+// added are the presets that the claims have something from, and the node's caches; where that cannot be told, what it was before.
+func (r *reporter) added(
+	ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus, v *view,
+) ([]v1alpha1.NodePreset, []v1alpha1.NodeCache) {
+	all, err := r.plugin.addedTo(uids)
 	switch {
 	case err == nil:
-		return applied
+		return countPresets(all.presets), r.plugin.cacheStatus(v, all.caches)
 	case before == nil:
 		before = &v1alpha1.AcceleratorNodeStatus{}
 	}
-	klog.FromContext(ctx).V(2).Info("The presets of the node's claims cannot be counted now", "reason", err)
-	return before.Presets
+	klog.FromContext(ctx).V(2).Info("What the node's claims have cannot be counted now", "reason", err)
+	return before.Presets, before.KernelCaches
 }
 
 func (r *reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
@@ -243,7 +246,7 @@ func (p *Plugin) removeFiles(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	files, err := p.specs.dir.Unwanted(nil)
-	err = errors.Join(err, p.specs.dir.Sweep(files), p.health.ledger.Destroy(), p.fpgas.destroy(), p.hooks.destroy(), p.mounts.Destroy(),
-		p.store.Destroy())
+	err = errors.Join(err, p.specs.dir.Sweep(files), p.health.ledger.Destroy(), p.caches.Destroy(), p.fpgas.destroy(), p.hooks.destroy(),
+		p.mounts.Destroy(), p.store.Destroy())
 	return err == nil, err
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/caches"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
@@ -51,6 +52,8 @@ const (
 	reasonPresets          = "Applied"
 	reasonPresetOverridden = "PresetOverridden"
 	reasonPresetAmbiguous  = "PresetAmbiguous"
+	reasonCacheRefused     = "KernelCacheRefused"
+	reasonCacheNotReady    = "KernelCacheNotReady"
 	reasonProgrammed       = "Programmed"
 	reasonProgramFailed    = "ProgramFailed"
 
@@ -87,6 +90,10 @@ func reasonFor(err error) string {
 		return reasonDeviceGone
 	case errors.Is(err, errPresetUnmet), errors.Is(err, errPresetsUnread):
 		return reasonPreset
+	case caches.IsRefused(err):
+		return reasonCacheRefused
+	case caches.IsNotReady(err):
+		return reasonCacheNotReady
 	}
 	return fpgaReason(err)
 }

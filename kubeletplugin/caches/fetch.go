@@ -23,8 +23,10 @@ const fetchTimeout = 30 * time.Minute
 
 // errand is a fetch that is under way.
 type errand struct {
-	done chan struct{}
-	err  error
+	done  chan struct{}
+	spare bool
+	// err is set before done is closed.
+	err error
 }
 
 // here makes sure that an object's cache is on the node and that claims may have it.
@@ -70,36 +72,65 @@ func reference(o *object) (artifact.Reference, error) {
 	return ref.WithDigest(d), nil
 }
 
-// bring waits until the cache is here. The fetch itself goes on when the caller does not wait any more, and is the same for all who do.
+// wish is what a fetch is for.
+type wish struct {
+	// spare: no claim asked yet, so that nothing has to make room.
+	spare bool
+	// fits says whether the node has a use for the image. Nil: it has.
+	fits func(*artifact.Image) bool
+}
+
+// bring waits until the cache is here.
 func (k *Keeper) bring(ctx context.Context, o *object) error {
-	key := fmt.Sprintf("%s/%d/%s", o.uid, o.generation, o.status.ResolvedDigest)
+	for {
+		e := k.begin(o, wish{})
+		select {
+		case <-e.done:
+			if e.spare && e.err != nil {
+				continue // it may have been given up for a reason that is not the claim's
+			}
+			return e.err
+		case <-ctx.Done():
+			return fmt.Errorf("%s %w: it is being fetched: %w", o, errNotReady, context.Cause(ctx))
+		}
+	}
+}
+
+// fetchKey tells fetches apart.
+func (o *object) fetchKey() string {
+	return fmt.Sprintf("%s/%d/%s", o.uid, o.generation, o.status.ResolvedDigest)
+}
+
+// begin fetches a cache, once for all who ask for it. It goes on when they do not wait any more.
+func (k *Keeper) begin(o *object, w wish) *errand {
+	key := o.fetchKey()
 	k.mu.Lock()
-	e := k.errands[key]
-	if e == nil {
-		e = &errand{done: make(chan struct{})}
-		k.errands[key] = e
-		go func() { //nolint:contextcheck,gosec // it outlives the call
-			ctx, cancel := context.WithTimeout(k.base, fetchTimeout)
-			defer cancel()
-			e.err = k.fetch(ctx, o)
-			k.mu.Lock()
-			delete(k.errands, key)
-			k.mu.Unlock()
-			close(e.done)
-		}()
+	defer k.mu.Unlock()
+	if e := k.errands[key]; e != nil {
+		return e
 	}
-	k.mu.Unlock()
-	select {
-	case <-e.done:
-		return e.err
-	case <-ctx.Done():
-		return fmt.Errorf("%s %w: it is being fetched: %w", o, errNotReady, context.Cause(ctx))
-	}
+	e := &errand{done: make(chan struct{}), spare: w.spare}
+	k.errands[key] = e
+	k.running.Go(func() {
+		ctx, cancel := context.WithTimeout(k.base, fetchTimeout)
+		defer cancel()
+		k.Changed()
+		e.err = k.fetch(ctx, o, w)
+		k.mu.Lock()
+		delete(k.errands, key)
+		if delete(k.failures, key); e.err != nil && ctx.Err() == nil {
+			k.failures[key] = e.err
+		}
+		k.mu.Unlock()
+		close(e.done)
+		k.Changed()
+	})
+	return e
 }
 
 // fetch asks with the object's own credentials whether it may have the image, looks at who signed it, brings what is not here yet, and
 // notes that claims may have it.
-func (k *Keeper) fetch(ctx context.Context, o *object) error {
+func (k *Keeper) fetch(ctx context.Context, o *object, w wish) error {
 	ref, err := reference(o)
 	if err != nil {
 		return err
@@ -127,7 +158,10 @@ func (k *Keeper) fetch(ctx context.Context, o *object) error {
 	if err != nil {
 		return unavailable(o, err)
 	}
-	if err := k.unpack(ctx, o, src, image); err != nil {
+	if w.fits != nil && !w.fits(image) {
+		return nil
+	}
+	if err := k.unpack(ctx, src, image, w.spare); err != nil {
 		return unavailable(o, err)
 	}
 	if err := k.grants.put(&grant{UID: o.uid, Generation: o.generation, Digest: d.Digest, Tree: image.Digest, Policies: versions}); err != nil {
@@ -152,7 +186,7 @@ const (
 )
 
 // unpack makes the image's tree, unless it is here: another object may have brought it.
-func (k *Keeper) unpack(ctx context.Context, o *object, src *artifact.Source, image *artifact.Image) error {
+func (k *Keeper) unpack(ctx context.Context, src *artifact.Source, image *artifact.Image, spare bool) error {
 	store, err := k.Store()
 	if err != nil {
 		return err
@@ -174,7 +208,7 @@ func (k *Keeper) unpack(ctx context.Context, o *object, src *artifact.Source, im
 	}
 	spec := artifact.TreeSpec{
 		Digest: image.Digest, Layers: image.Layers, Options: unpack.Options{Paths: kernelcache.ImagePaths()}, Room: room, Form: form,
-		Labels: image.Labels,
+		Labels: image.Labels, Spare: spare,
 	}
 	_, err = store.Unpack(ctx, spec, src.Layers(image.Layers))
 	return err

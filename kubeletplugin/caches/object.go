@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -252,6 +253,6 @@ func (o *objects) policies(ctx context.Context) ([]*v1alpha1.TrustPolicy, error)
 			add(item)
 		}
 	}
-	slices.SortFunc(out, func(a, b *v1alpha1.TrustPolicy) int { return compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b *v1alpha1.TrustPolicy) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }

@@ -3,7 +3,6 @@
 package caches
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,8 +20,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
-
-func compare(a, b string) int { return cmp.Compare(a, b) }
 
 // grant is what the node found out of an object: that its credentials read the image, and who vouches for that. It holds for the object and
 // the policies as they were.

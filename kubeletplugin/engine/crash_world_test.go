@@ -322,7 +322,8 @@ func presetClaims() map[string]string {
 
 // presets give each boot another file to what was decided in the first, as a driver does that is updated.
 func (w *world) presets(
-	_ context.Context, c *resourceapi.ResourceClaim, _ []*resourceapi.ResourceClaim, given map[string]json.RawMessage,
+	_ context.Context, c *resourceapi.ResourceClaim, _ claim.Allocation, _ []*resourceapi.ResourceClaim,
+	given map[string]json.RawMessage,
 ) (map[string]Preset, error) {
 	request := presetClaims()[c.Name]
 	decision := given[request]

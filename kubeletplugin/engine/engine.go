@@ -40,10 +40,10 @@ type Config struct {
 	// Effects decides what a claim's devices need beside their edits, as steps in the order they are applied. It changes nothing, and is
 	// asked when a claim is prepared for the first time in a boot. Nil: nothing.
 	Effects func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find Find) ([]step.Step, error)
-	// Presets decides what presets add for each request of a claim, by the request without the alternative. Siblings are the claims that
-	// came in the same call, given what was decided for it in an earlier boot: that holds, only the host's files are looked up anew. It
-	// changes nothing. Nil: there are no presets.
-	Presets func(ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
+	// Presets decides what presets and caches add for each request of a claim, by the request without the alternative. Siblings are the
+	// claims that came in the same call, given what was decided for it in an earlier boot: that holds, only the host's files are looked up
+	// anew. It changes nothing that the claim would have to give back. Nil: there are none.
+	Presets func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, siblings []*resourceapi.ResourceClaim,
 		given map[string]json.RawMessage) (map[string]Preset, error)
 	// Remains are the steps that a claim whose record is lost may have had for a device, so that they can be undone. Nil: none.
 	Remains func(ctx context.Context, uid string, dev device.Device) ([]step.Step, error)
@@ -65,7 +65,7 @@ type Config struct {
 	Report func(ctx context.Context, i Incident)
 }
 
-// Preset is what presets add for one request.
+// Preset is what presets and caches add for one request.
 type Preset struct {
 	// Edits are those that other claims may have as well, Own those that only this one has.
 	Edits, Own device.Edits

@@ -26,7 +26,7 @@ func (e *Engine) presets(ctx context.Context, p *plan, in asked, old *record.Rec
 	if e.Presets == nil {
 		return nil
 	}
-	given, err := e.Presets(ctx, in.claim, in.siblings, givenBefore(old))
+	given, err := e.Presets(ctx, in.claim, in.allocation, in.siblings, givenBefore(old))
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -34,7 +35,8 @@ type resolved struct {
 
 // resolve decides anew, or looks an earlier decision's files up anew: those have the word as their variable's value.
 func (p *place) resolve(
-	_ context.Context, c *resourceapi.ResourceClaim, _ []*resourceapi.ResourceClaim, given map[string]json.RawMessage,
+	_ context.Context, c *resourceapi.ResourceClaim, _ claim.Allocation, _ []*resourceapi.ResourceClaim,
+	given map[string]json.RawMessage,
 ) (map[string]Preset, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,6 +45,8 @@ type TreeSpec struct {
 	// Room is how much of the disk is reserved while the tree is made, and the most that its files may have together.
 	Room int64
 	Form TreeForm
+	// Spare: nobody needs it yet, so that nothing that is here has to make room for it.
+	Spare bool
 	// Labels and Verification are kept in the metadata for the caller, who may say there what the image is and who vouched for it.
 	Labels       map[string]string
 	Verification string
@@ -222,7 +224,7 @@ func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err
 		return "", err
 	}
 	dir = partialTree(spec.Digest, spec.Room)
-	return dir, s.reserving(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, false, func() error {
+	return dir, s.reserving(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, spec.Spare, func() error {
 		return onDisk(s.fs.Mkdir(s.path(dir), 0o700))
 	})
 }

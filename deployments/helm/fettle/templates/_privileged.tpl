@@ -15,6 +15,9 @@ adds its line here and nothing else. The reason is printed into the DaemonSet as
 - name: presets
   enabled: {{ not (empty (include "fettle.presetMounts" .)) }}
   reason: the plugin mounts for a claim what the node must see, and only a privileged container may have Bidirectional propagation
+- name: kernelCaches
+  enabled: {{ .Values.kernelCaches.enabled }}
+  reason: the plugin mounts caches for a claim, which the node must see, and only a privileged container may have Bidirectional propagation
 {{- end }}
 
 {{/* Reasons of the features that are on, joined by "; "; empty if none. */}}

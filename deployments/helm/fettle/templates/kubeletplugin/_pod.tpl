@@ -49,6 +49,13 @@ presets:
   {{- if .Values.presets.scratch }}
   scratch: true
   {{- end }}
+{{- if .Values.kernelCaches.enabled }}
+kernelCaches:
+  enabled: true
+  {{- if .Values.kernelCaches.fetchAhead }}
+  fetchAhead: true
+  {{- end }}
+{{- end }}
 {{- with .Values.health }}
 health:
   {{- toYaml . | nindent 2 }}
@@ -122,7 +129,7 @@ nodeAffinity:
   mountPath: /var/run/cdi
 - name: state
   mountPath: /var/lib/fettle
-  {{- if and (include "fettle.presetMounts" .) (include "fettle.privileged" .) }}
+  {{- if and (or (include "fettle.presetMounts" .) .Values.kernelCaches.enabled) (include "fettle.privileged" .) }}
   # What the plugin mounts there for a claim is what a container gets.
   mountPropagation: Bidirectional
   {{- end }}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package caches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/kernelcache"
+)
+
+// Config is what a Keeper works with.
+type Config struct {
+	// Enabled is false where the node gives nobody a cache.
+	Enabled bool
+	Dynamic dynamic.Interface
+	// Namespace is the driver's, where the pull secrets of cluster-wide caches are.
+	Namespace string
+	// Client is the way to registries, Store the node's store, and Credentials reads pull secrets.
+	Client      *artifact.Client
+	Store       func() (*artifact.Store, error)
+	Credentials func(ctx context.Context, namespace string, names []string) (*artifact.Keychain, error)
+	// Mounts is the directory of mounts. CanMount says whether the kernel mounts an image.
+	Mounts   *hostmount.Dir
+	CanMount func(index, data string) error
+	// Dir is a directory of the keeper's own, which outlives the process.
+	Dir string
+	// PublicRoot is the trusted root of policies that have none of their own. Nil: there is none.
+	PublicRoot []byte
+	// Context is the SELinux context of what containers see. Empty: none.
+	Context string
+	// Tell says something on a claim. It must not block.
+	Tell func(c *resourceapi.ResourceClaim, eventType, reason, note string)
+	// Changed is called after what Status says may have changed. It must not block.
+	Changed func()
+}
+
+// Keeper knows the caches of one node.
+type Keeper struct {
+	Config
+	objects  objects
+	grants   grants
+	compiled compiled
+	// base is the life of what goes on without a caller.
+	base context.Context //nolint:containedctx // documented
+	stop context.CancelFunc
+
+	mu       sync.Mutex
+	errands  map[string]*errand
+	treeForm artifact.TreeForm
+	// facts are what trees hold, by the tree and the type that it is taken for. failures are what became of fetches that failed.
+	facts    map[string]*kernelcache.Cache
+	failures map[string]error
+	running  sync.WaitGroup
+}
+
+// New makes a keeper. It reads and changes nothing yet.
+func New(c Config) *Keeper {
+	base, stop := context.WithCancel(context.Background())
+	return &Keeper{
+		Config: c, base: base, stop: stop, objects: objects{dynamic: c.Dynamic},
+		grants:   grants{dir: filepath.Join(c.Dir, "grants"), known: map[types.UID]*grant{}},
+		compiled: compiled{publicRoot: c.PublicRoot}, errands: map[string]*errand{}, facts: map[string]*kernelcache.Cache{},
+		failures: map[string]error{},
+	}
+}
+
+// Watch follows caches and policies until ctx ends; stopped waits for that, and ends what is under way. changed is called after one changed.
+func (k *Keeper) Watch(ctx context.Context, changed func()) (stopped func(), err error) {
+	stopped, err = k.objects.watch(ctx, changed)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		k.stop()
+		stopped()
+		k.running.Wait()
+	}, nil
+}
+
+// Tend forgets what objects that are gone left.
+func (k *Keeper) Tend() error {
+	if !k.objects.synced() {
+		return nil
+	}
+	return k.sweep()
+}
+
+// Destroy removes what is kept about caches. No claim has any.
+func (k *Keeper) Destroy() error {
+	if _, err := os.Stat(k.Dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	store, err := k.Store()
+	if err != nil {
+		return err
+	}
+	usage, err := store.Usage()
+	if err != nil {
+		return err
+	}
+	for i := range usage.Trees {
+		err = errors.Join(err, k.Mounts.Detach(treeName(usage.Trees[i].Digest)))
+	}
+	return errors.Join(err, os.RemoveAll(k.Dir))
+}
+
+// maxFacts bounds what is remembered of trees. Each takes some hundred KiB at most, and is read again where it was forgotten.
+const maxFacts = 64
+
+// inspect says what a tree holds.
+func (k *Keeper) inspect(store *artifact.Store, tree *artifact.Tree, as kernelcache.Type) (*kernelcache.Cache, error) {
+	key := tree.Digest.String() + " " + string(as)
+	k.mu.Lock()
+	known := k.facts[key]
+	k.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	var found kernelcache.Cache
+	err := store.ReadTree(tree, func(fsys fs.FS) error {
+		var err error
+		found, err = kernelcache.Inspect(fsys, kernelcache.Options{Type: as, Labels: tree.Labels})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", tree.Digest, err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.facts) >= maxFacts {
+		clear(k.facts)
+	}
+	k.facts[key] = &found
+	return &found, nil
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package caches
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// Status is what the node has of the caches, sorted, with the claims that have them: one list of uses a claim.
+func (k *Keeper) Status(gpus []device.Device, claims [][]Use) []v1alpha1.NodeCache {
+	entries := map[[3]string]*v1alpha1.NodeCache{}
+	for _, o := range k.objects.all() {
+		if entry := k.entry(o, gpus); entry != nil {
+			entries[[3]string{o.namespace, o.name, entry.Digest}] = entry
+		}
+	}
+	for _, uses := range claims {
+		seen := map[[3]string]bool{}
+		for i := range uses {
+			u := &uses[i]
+			key := [3]string{u.Namespace, u.Name, u.Digest.String()}
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			if entries[key] == nil {
+				entries[key] = k.outdated(u, gpus)
+			}
+			entries[key].Claims++
+		}
+	}
+	out := make([]v1alpha1.NodeCache, 0, len(entries))
+	for _, entry := range entries {
+		out = append(out, *entry)
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.NodeCache) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Digest, b.Digest))
+	})
+	return out[:min(len(out), v1alpha1.MaxNodeCaches)]
+}
+
+// entry is what the node has of an object as it is now. Nil: it has and knows nothing of it.
+func (k *Keeper) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
+	ref, err := reference(o)
+	if err != nil {
+		return nil
+	}
+	entry := &v1alpha1.NodeCache{Namespace: o.namespace, Name: o.name, Digest: ref.Digest().String()}
+	if found := k.grants.get(o.uid); found.of(o) && k.fill(entry, o, found.Tree, gpus) {
+		return entry
+	}
+	under, failure := k.standing(o)
+	switch {
+	case under:
+		entry.Phase = v1alpha1.NodeCacheDownloading
+	case failure == nil:
+		return nil
+	case IsRefused(failure):
+		entry.Phase, entry.Reason = v1alpha1.NodeCacheError, "Refused"
+	default:
+		entry.Phase, entry.Reason = v1alpha1.NodeCacheError, "NotFetched"
+	}
+	if failure != nil {
+		entry.Message = cut(failure.Error())
+	}
+	return entry
+}
+
+// fill says of a tree that it is here, and which GPUs it fits.
+func (k *Keeper) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Digest, gpus []device.Device) bool {
+	store, err := k.Store()
+	if err != nil {
+		return false
+	}
+	t, err := store.OpenTree(tree)
+	if err != nil {
+		return false
+	}
+	entry.Phase, entry.Bytes = v1alpha1.NodeCacheExtracted, t.Size
+	found, err := k.read(o, t)
+	if err != nil {
+		entry.Phase, entry.Reason, entry.Message = v1alpha1.NodeCacheError, "Unusable", cut(err.Error())
+		return true
+	}
+	for i := range gpus {
+		reasons := misfit(found, gpus[i])
+		if len(reasons) == 0 {
+			entry.CompatibleDevices++
+			continue
+		}
+		entry.IncompatibleDevices++
+		if entry.Message == "" {
+			entry.Message = cut(fmt.Sprintf("%s: %s", gpus[i].Name, reasons[0]))
+		}
+	}
+	if entry.CompatibleDevices == 0 && len(gpus) > 0 {
+		entry.Reason = "Incompatible"
+	}
+	return true
+}
+
+// outdated is what claims have that their object does not mean any more.
+func (k *Keeper) outdated(u *Use, gpus []device.Device) *v1alpha1.NodeCache {
+	entry := &v1alpha1.NodeCache{Namespace: u.Namespace, Name: u.Name, Digest: u.Digest.String(), Phase: v1alpha1.NodeCacheExtracted}
+	o := &object{kind: u.Kind, namespace: u.Namespace, name: u.Name, spec: &v1alpha1.GPUKernelCacheSpec{Type: u.Type}}
+	k.fill(entry, o, u.Tree, gpus)
+	return entry
+}
+
+// standing is whether an object's cache is being fetched, and what became of the last time.
+func (k *Keeper) standing(o *object) (under bool, failure error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.errands[o.fetchKey()] != nil, k.failures[o.fetchKey()]
+}
+
+// sweep forgets what objects that are gone left.
+func (k *Keeper) sweep() error {
+	there, keys := map[types.UID]bool{}, map[string]bool{}
+	for _, o := range k.objects.all() {
+		there[o.uid], keys[o.fetchKey()] = true, true
+	}
+	k.mu.Lock()
+	for key := range k.failures {
+		if !keys[key] {
+			delete(k.failures, key)
+		}
+	}
+	k.mu.Unlock()
+	return k.grants.sweep(there)
+}
+
+// cut shortens a message to what the API takes, at a character's end.
+func cut(text string) string {
+	const limit = 1024
+	if len(text) <= limit {
+		return text
+	}
+	text = text[:limit-len("…")]
+	for !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return text + "…"
+}

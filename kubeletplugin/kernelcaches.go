@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/caches"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
+)
+
+// cachesDir is the directory below the state directory of what is known about caches.
+const cachesDir = "caches"
+
+// containerContext is the SELinux context of files that any container may read and write.
+const containerContext = "system_u:object_r:container_file_t:s0"
+
+func (p *Plugin) newCaches() *caches.Keeper {
+	c := caches.Config{
+		Enabled: p.config.File.KernelCaches.Enabled, Dynamic: p.clients.Dynamic, Namespace: p.config.Namespace,
+		Client: p.fpgas.artifacts.client, Store: p.fpgas.artifacts.store, Credentials: p.fpgas.artifacts.credentials,
+		Mounts: p.mounts, CanMount: hostmount.CanMount, Dir: filepath.Join(p.config.StateDir, cachesDir), PublicRoot: p.config.PublicRoot,
+		Tell: func(c *resourceapi.ResourceClaim, eventType, reason, note string) {
+			p.teller.event(c, eventType, reason, truncate(note, maxEventMessage))
+		},
+		Changed: func() { signal(p.claims) },
+	}
+	if _, err := os.Stat(p.config.hostPath("/sys/fs/selinux/enforce")); err == nil {
+		c.Context = containerContext
+	}
+	return caches.New(c)
+}
+
+// cachesAhead fetches caches for the node's GPUs.
+func (p *Plugin) cachesAhead() forerunner {
+	return forerunner{
+		what: "kernel cache", needed: func(v *view) bool { return len(gpusOf(v)) > 0 },
+		// They are followed in any case, for claims.
+		watch: func(context.Context, func()) (stopped func(), err error) { return func() {}, nil },
+		wanted: func(v *view) []job {
+			var out []job
+			for _, e := range p.caches.Wanted(gpusOf(v)) {
+				out = append(out, job{key: e.Key, reference: e.Reference, digest: e.Digest, bring: e.Bring})
+			}
+			return out
+		},
+	}
+}
+
+// watchCaches follows caches until ctx ends, and fetches those that the node should have; stopped waits for the former.
+func (p *Plugin) watchCaches(ctx context.Context) (ahead *forerunner, stopped func(), err error) {
+	ahead = p.newForerunner(p.cachesAhead())
+	stopped, err = p.caches.Watch(ctx, func() {
+		signal(ahead.changed)
+		signal(p.claims)
+	})
+	return ahead, stopped, err
+}
+
+// gpusOf are the GPUs of a node.
+func gpusOf(v *view) []device.Device {
+	var out []device.Device
+	if v == nil {
+		return nil
+	}
+	for _, d := range v.All() {
+		if d.Kind == device.KindGPU {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// tendCaches forgets caches whose objects are gone, until ctx ends.
+func (p *Plugin) tendCaches(ctx context.Context) {
+	ticker := time.NewTicker(storeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := p.caches.Tend(); err != nil {
+			klog.FromContext(ctx).Error(err, "Notes about caches that are gone may stay")
+		}
+	}
+}
+
+// cacheStatus is what the node has of caches. A node that gives nobody any shows only what claims have from before.
+func (p *Plugin) cacheStatus(v *view, claims [][]caches.Use) []v1alpha1.NodeCache {
+	return p.caches.Status(gpusOf(v), claims)
+}
