@@ -5,15 +5,14 @@ package bitstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/controller/pull"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
@@ -35,7 +34,7 @@ type Looker struct {
 // Look does what an object asks for and finds out what there is to say of it: nil where nothing can have changed. What is wrong with
 // the object or its registry is part of the outcome; an error is trouble with the API server.
 func (l Looker) Look(ctx context.Context, o Object) (*Outcome, error) {
-	if err := l.grant(ctx, o); err != nil {
+	if err := pull.Grant(ctx, l.Grants, o.Grant(), o.Status.ObservedGeneration != o.GetGeneration()); err != nil {
 		return faultOf(err)
 	}
 	if Settled(o) {
@@ -46,7 +45,7 @@ func (l Looker) Look(ctx context.Context, o Object) (*Outcome, error) {
 			Status: metav1.ConditionUnknown, Reason: ReasonHostFile, Message: "no TrustPolicy speaks of files on the nodes",
 		}}, nil
 	}
-	keys, err := Keys(ctx, l.Live, o)
+	keys, err := pull.Keys(ctx, l.Live, o.SecretNamespace, o.Secrets)
 	if err != nil {
 		return faultOf(err)
 	}
@@ -54,26 +53,8 @@ func (l Looker) Look(ctx context.Context, o Object) (*Outcome, error) {
 	return &out, nil
 }
 
-// grant brings the object's Role to what its secrets ask for: none where it names none.
-func (l Looker) grant(ctx context.Context, o Object) error {
-	var err error
-	switch {
-	case len(o.Secrets) > 0:
-		err = l.Grants.Ensure(ctx, o.Grant())
-	case o.Status.ObservedGeneration != o.GetGeneration(): // the spec may have named some until now
-		err = l.Grants.Revoke(ctx, o.Grant())
-	}
-	switch {
-	case apierrors.IsForbidden(err):
-		return forbidden(o)
-	case errors.Is(err, grant.ErrForeign):
-		return fmt.Errorf("%w: %w", errPullSecret, err)
-	}
-	return err
-}
-
 func faultOf(err error) (*Outcome, error) {
-	if errors.Is(err, errPullSecret) {
+	if errors.Is(err, pull.ErrSecret) {
 		return &Outcome{Err: err}, nil
 	}
 	return nil, err

@@ -6,11 +6,11 @@
 package bitstream
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/controller/pull"
 )
 
 // Object is what both kinds have in common.
@@ -31,7 +31,7 @@ type Object struct {
 func OfNamespace(b *v1alpha1.FPGABitstream) Object {
 	return Object{
 		Object: b, Status: &b.Status, Kind: v1alpha1.KindFPGABitstream,
-		Image: b.Spec.Image, Secrets: names(b.Spec.ImagePullSecrets), SecretNamespace: b.Namespace,
+		Image: b.Spec.Image, Secrets: pull.Names(b.Spec.ImagePullSecrets), SecretNamespace: b.Namespace,
 	}
 }
 
@@ -39,19 +39,11 @@ func OfNamespace(b *v1alpha1.FPGABitstream) Object {
 func OfCluster(b *v1alpha1.ClusterFPGABitstream, driver string) Object {
 	return Object{
 		Object: b, Status: &b.Status, Kind: v1alpha1.KindClusterFPGABitstream,
-		Image: b.Spec.Image, Secrets: names(b.Spec.ImagePullSecrets), SecretNamespace: driver,
+		Image: b.Spec.Image, Secrets: pull.Names(b.Spec.ImagePullSecrets), SecretNamespace: driver,
 	}
 }
 
 // Grant is what the nodes need to fetch it.
 func (o Object) Grant() grant.Request {
 	return grant.Request{Owner: o.Object, Kind: o.Kind, Resource: "secrets", Namespace: o.SecretNamespace, Names: o.Secrets}
-}
-
-func names(references []corev1.LocalObjectReference) []string {
-	var list []string
-	for _, r := range references {
-		list = append(list, r.Name)
-	}
-	return list
 }

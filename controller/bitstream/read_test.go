@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/pull"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -169,12 +170,12 @@ func TestReadRefuses(t *testing.T) {
 		{repo + ":raw", ReasonNotABitstream, "a raw image needs id and interfaceID"},
 		{repo + ":prepended", ReasonNotABitstream, "not known which bytes the card wants"},
 		{repo + ":container", ReasonNotABitstream, "expected " + fpga.ArtifactType},
-		{repo + ":long", ReasonTooLarge, "536870913 bytes"},
-		{repo + ":together", ReasonTooLarge, "its files have 4831838208 bytes, expected at most 4294967296"},
-		{repo + ":lying", ReasonInvalid, "bytes are announced, expected"},
-		{repo + ":gone", ReasonNotFound, "404"},
-		{repo + ":never", ReasonNotFound, "404"},
-		{"private/nlb0:v1", ReasonUnauthorized, "give a pull secret"},
+		{repo + ":long", pull.ReasonTooLarge, "536870913 bytes"},
+		{repo + ":together", pull.ReasonTooLarge, "its files have 4831838208 bytes, expected at most 4294967296"},
+		{repo + ":lying", pull.ReasonInvalid, "bytes are announced, expected"},
+		{repo + ":gone", pull.ReasonNotFound, "404"},
+		{repo + ":never", pull.ReasonNotFound, "404"},
+		{"private/nlb0:v1", pull.ReasonUnauthorized, "give a pull secret"},
 	} {
 		t.Run(test.ref, func(t *testing.T) {
 			_, err := read(t, p, r.Host+"/"+test.ref, nil)
@@ -187,11 +188,11 @@ func TestReadRefuses(t *testing.T) {
 		t.Errorf("left in the directory: %v, %v", left, err)
 	}
 	r.Down.Store(true)
-	if _, err := read(t, p, r.Host+"/"+repo+":torn", nil); reasonOf(err) != ReasonRegistryUnavailable {
+	if _, err := read(t, p, r.Host+"/"+repo+":torn", nil); reasonOf(err) != pull.ReasonRegistryUnavailable {
 		t.Errorf("registry that is down: %v", err)
 	}
 	elsewhere := fpgaregistry.Start(t)
-	if _, err := read(t, p, elsewhere.Host+"/"+repo+":v1", nil); reasonOf(err) != ReasonPlainHTTPRefused {
+	if _, err := read(t, p, elsewhere.Host+"/"+repo+":v1", nil); reasonOf(err) != pull.ReasonPlainHTTPRefused {
 		t.Errorf("plain http that nobody allowed: %s, %v", reasonOf(err), err)
 	}
 }
@@ -262,7 +263,7 @@ func TestResolveReadsOnce(t *testing.T) {
 		t.Errorf("moved tag: %+v", moved)
 	}
 	o.Image = "../etc"
-	if out := look(); !errors.Is(out.Err, artifact.ErrInvalid) || reasonOf(out.Err) != ReasonInvalid {
+	if out := look(); !errors.Is(out.Err, artifact.ErrInvalid) || reasonOf(out.Err) != pull.ReasonInvalid {
 		t.Errorf("no reference: %+v", out)
 	}
 }

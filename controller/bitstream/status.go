@@ -6,76 +6,38 @@ import (
 	"context"
 	"errors"
 	"time"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/pull"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 )
 
-// The reasons of the condition Resolved. They are stable.
+// The reasons of the condition Resolved, beside those of package pull. They are stable.
 const (
-	// ReasonResolved: the registry was asked, and all bytes were read.
-	ReasonResolved = "Resolved"
 	// ReasonHostFile: there is nothing to resolve.
 	ReasonHostFile = "HostFile"
-	// ReasonRegistryUnavailable: the registry could not be asked. What it said last is kept.
-	ReasonRegistryUnavailable = "RegistryUnavailable"
-	// ReasonNotFound and ReasonUnauthorized: the registry says so.
-	ReasonNotFound     = "NotFound"
-	ReasonUnauthorized = "Unauthorized"
-	// ReasonPullSecretUnavailable: a secret is not there, is not one, or may not be read.
-	ReasonPullSecretUnavailable = "PullSecretUnavailable"
-	// ReasonPlainHTTPRefused: the registry speaks plain http, which the administrator did not allow.
-	ReasonPlainHTTPRefused = "PlainHTTPRefused"
 	// ReasonNotABitstream: the artifact or a file in it is something else.
 	ReasonNotABitstream = "NotABitstream"
 	// ReasonConfigMismatch: the artifact's config says other things than the bytes.
 	ReasonConfigMismatch = "ConfigMismatch"
-	// ReasonTooLarge: it is longer than what is read.
-	ReasonTooLarge = "TooLarge"
-	// ReasonInvalid: the reference, or what the registry answered, is not what its specification asks for.
-	ReasonInvalid = "Invalid"
 )
 
-// reasons are by the error that they stand for; the first that fits counts.
-func reasons() []struct {
-	err    error
-	reason string
-} {
-	return []struct {
-		err    error
-		reason string
-	}{
-		{errPullSecret, ReasonPullSecretUnavailable},
-		{fpga.ErrContradiction, ReasonConfigMismatch},
-		{oci.ErrNotBitstream, ReasonNotABitstream},
-		{artifact.ErrTooLarge, ReasonTooLarge},
-		{artifact.ErrPlainHTTP, ReasonPlainHTTPRefused},
-	}
-}
-
-// reasonOf is the reason for an error. One that may pass by itself is the registry's: where several places were asked, one of them may
-// yet have it.
+// reasonOf is the reason for an error; what the bytes are counts before how they came.
 func reasonOf(err error) string {
-	for _, r := range reasons() {
-		if errors.Is(err, r.err) {
-			return r.reason
-		}
-	}
 	switch {
-	case artifact.IsRetryable(err):
-		return ReasonRegistryUnavailable
-	case errors.Is(err, artifact.ErrUnauthorized):
-		return ReasonUnauthorized
-	case errors.Is(err, artifact.ErrNotFound):
-		return ReasonNotFound
+	case errors.Is(err, pull.ErrSecret):
+		return pull.ReasonPullSecretUnavailable
+	case errors.Is(err, fpga.ErrContradiction):
+		return ReasonConfigMismatch
+	case errors.Is(err, oci.ErrNotBitstream):
+		return ReasonNotABitstream
 	}
-	return ReasonInvalid
+	return pull.ReasonOf(err)
 }
 
 // Outcome is what one look at an object found.
@@ -111,7 +73,7 @@ func (NoTrustPolicy) Verify(context.Context, artifact.Reference, artifact.Digest
 // Record writes the outcome into the status. Where the registry could not be asked, what is known of the same spec stays.
 func Record(status *v1alpha1.FPGABitstreamStatus, generation int64, out Outcome, now time.Time) {
 	resolved := condition(v1alpha1.ConditionResolved, resolution(out), generation, now)
-	if resolved.Reason == ReasonRegistryUnavailable && known(status, generation) {
+	if resolved.Reason == pull.ReasonRegistryUnavailable && known(status, generation) {
 		resolved.Status = metav1.ConditionUnknown
 		meta.SetStatusCondition(&status.Conditions, resolved)
 		return
@@ -135,11 +97,11 @@ func known(status *v1alpha1.FPGABitstreamStatus, generation int64) bool {
 func resolution(out Outcome) Verdict {
 	switch {
 	case out.Err != nil:
-		return Verdict{Status: metav1.ConditionFalse, Reason: reasonOf(out.Err), Message: clip(out.Err.Error())}
+		return Verdict{Status: metav1.ConditionFalse, Reason: reasonOf(out.Err), Message: pull.Clip(out.Err.Error(), longestMessage)}
 	case out.Digest == "":
 		return Verdict{Status: metav1.ConditionTrue, Reason: ReasonHostFile, Message: "the file is read on the nodes"}
 	}
-	return Verdict{Status: metav1.ConditionTrue, Reason: ReasonResolved, Message: "the reference means " + out.Digest}
+	return Verdict{Status: metav1.ConditionTrue, Reason: pull.ReasonResolved, Message: "the reference means " + out.Digest}
 }
 
 func condition(kind string, v Verdict, generation int64, now time.Time) metav1.Condition {
@@ -152,30 +114,12 @@ func condition(kind string, v Verdict, generation int64, now time.Time) metav1.C
 // longestMessage keeps the errors of an index of many manifests readable.
 const longestMessage = 1024
 
-func clip(s string) string {
-	if len(s) <= longestMessage {
-		return s
-	}
-	end := longestMessage
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "..."
-}
-
-// firstRetry is how soon an object that was not resolved is looked at again.
-const firstRetry = 15 * time.Second
-
 // Next says when to look at an object again, and is 0 where nothing but a change of it matters. What is not resolved is tried often at
 // first and more and more seldom, without anything but the condition to remember how often.
 func Next(o Object, interval time.Duration, err error, now time.Time) time.Duration {
 	c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionResolved)
 	if c == nil || c.Status != metav1.ConditionTrue {
-		wait := firstRetry
-		if c != nil {
-			wait = max(wait, now.Sub(c.LastTransitionTime.Time))
-		}
-		return min(max(wait, artifact.RetryAfter(err)), interval)
+		return pull.Retry(c, interval, err, now)
 	}
 	if pinned(o) && len(o.Secrets) == 0 {
 		return 0
@@ -184,10 +128,7 @@ func Next(o Object, interval time.Duration, err error, now time.Time) time.Durat
 }
 
 // pinned says whether the spec names content, which never changes.
-func pinned(o Object) bool {
-	ref, err := artifact.ParseReference(o.Image)
-	return o.Image == "" || err == nil && !ref.Digest().IsZero()
-}
+func pinned(o Object) bool { return o.Image == "" || pull.Pinned(o.Image) }
 
 // Settled says whether a registry can only say again what the status says.
 func Settled(o Object) bool {

@@ -7,16 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/pull"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
@@ -129,20 +128,20 @@ func TestReasonOf(t *testing.T) {
 		err  error
 		want string
 	}{
-		{errPullSecret, ReasonPullSecretUnavailable},
-		{fmt.Errorf("%w: %w", errPullSecret, artifact.ErrInvalid), ReasonPullSecretUnavailable},
+		{pull.ErrSecret, pull.ReasonPullSecretUnavailable},
+		{fmt.Errorf("%w: %w", pull.ErrSecret, artifact.ErrInvalid), pull.ReasonPullSecretUnavailable},
 		{fmt.Errorf("%w: x", oci.ErrNotBitstream), ReasonNotABitstream},
 		{fmt.Errorf("%w: x", fpga.ErrContradiction), ReasonConfigMismatch},
-		{artifact.ErrTooLarge, ReasonTooLarge},
-		{artifact.ErrPlainHTTP, ReasonPlainHTTPRefused},
-		{artifact.ErrNotFound, ReasonNotFound},
-		{fmt.Errorf("a mirror is %w, and the registry: %w", artifact.ErrUnavailable, artifact.ErrNotFound), ReasonRegistryUnavailable},
-		{artifact.ErrUnauthorized, ReasonUnauthorized},
-		{artifact.ErrMismatch, ReasonInvalid},
-		{artifact.ErrInvalid, ReasonInvalid},
-		{context.DeadlineExceeded, ReasonRegistryUnavailable},
+		{artifact.ErrTooLarge, pull.ReasonTooLarge},
+		{artifact.ErrPlainHTTP, pull.ReasonPlainHTTPRefused},
+		{artifact.ErrNotFound, pull.ReasonNotFound},
+		{fmt.Errorf("a mirror is %w, and the registry: %w", artifact.ErrUnavailable, artifact.ErrNotFound), pull.ReasonRegistryUnavailable},
+		{artifact.ErrUnauthorized, pull.ReasonUnauthorized},
+		{artifact.ErrMismatch, pull.ReasonInvalid},
+		{artifact.ErrInvalid, pull.ReasonInvalid},
+		{context.DeadlineExceeded, pull.ReasonRegistryUnavailable},
 		{explain(&fpga.Error{Err: errors.New("x")}), ReasonNotABitstream},
-		{explain(&fpga.Error{Err: &fs.PathError{Op: "read", Err: errors.New("bad block")}}), ReasonRegistryUnavailable},
+		{explain(&fpga.Error{Err: &fs.PathError{Op: "read", Err: errors.New("bad block")}}), pull.ReasonRegistryUnavailable},
 	} {
 		if got := reasonOf(test.err); got != test.want {
 			t.Errorf("%v: reason %s, want %s", test.err, got, test.want)
@@ -210,14 +209,5 @@ func TestSettled(t *testing.T) {
 		if got := Settled(o); got != test.want {
 			t.Errorf("%s: settled %v, want %v", test.name, got, test.want)
 		}
-	}
-}
-
-func TestClip(t *testing.T) {
-	if got := clip("short"); got != "short" {
-		t.Errorf("%q", got)
-	}
-	if got := clip(strings.Repeat("ä", 1000)); len(got) > longestMessage+3 || !utf8.ValidString(got) || !strings.HasSuffix(got, "...") {
-		t.Errorf("%d bytes: %q", len(got), got)
 	}
 }
