@@ -5,8 +5,8 @@
 // Signatures are those of cosign: since version 3 a Sigstore bundle among the image's referrers, before that a simple signing payload at
 // the tag sha256-HEX.sig. Which one an image has is found out.
 //
-//	policy, err := trust.Compile(object, publicRoot)
-//	verdict, err := trust.Judge(ctx, source, digest, namespace, policies, asked)
+//	policy := trust.Load(object, publicRoot)
+//	verdict, err := trust.Judge(ctx, source, digest, namespace, []*trust.Policy{policy}, asked)
 //
 // What a registry gives is foreign: every byte of it is bounded, compared with its digest, and means nothing until one of a policy's
 // authorities vouches for it. What is in it besides, such as whom a signature says to be by, is neither believed nor looked at. Trusted

@@ -143,3 +143,51 @@ func TestCompileRefuses(t *testing.T) {
 		t.Errorf("with the public root: %v", err)
 	}
 }
+
+// TestLoad: a policy that does not compile lets nothing pass, though the image is signed and another policy is satisfied.
+func TestLoad(t *testing.T) {
+	key := newSigner(t)
+	h := newHub(t, true)
+	d := h.image(t, "kernels")
+	h.attach(t, d, key.bundle(t, statement(d, signPredicate)))
+	logged := key.authority(t, "logged")
+	logged.Key.RequireTransparencyLog = true
+	load := func(images []string, mode v1alpha1.VerificationMode, by v1alpha1.TrustAuthority, namespaces ...string) *Policy {
+		return Load(&v1alpha1.TrustPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: "broken", Generation: 3},
+			Spec: v1alpha1.TrustPolicySpec{
+				Images: images, Mode: mode, Authorities: []v1alpha1.TrustAuthority{by}, Namespaces: namespaces,
+			},
+		}, nil)
+	}
+	ours, others := []string{"127.0.0.1:*/team/*"}, []string{"quay.io/**"}
+	good := load(ours, "", key.authority(t, "release"))
+	if good.Fault() != nil {
+		t.Fatal(good.Fault())
+	}
+	for name, c := range map[string]struct {
+		policy *Policy
+		passes bool
+	}{
+		"enforces":          {policy: load(ours, "", logged)},
+		"warns":             {policy: load(ours, v1alpha1.VerificationWarn, logged)},
+		"skips":             {policy: load(ours, v1alpha1.VerificationSkip, logged)},
+		"for no image":      {policy: load(nil, "", logged)},
+		"another's image":   {load(others, "", logged), true},
+		"another namespace": {load(ours, "", logged, "b"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.policy.Fault() == nil {
+				t.Error("it has no fault")
+			}
+			_, err := Judge(t.Context(), h.source(t), d, "a", []*Policy{good, c.policy}, "")
+			if c.passes {
+				must(t, err)
+				return
+			}
+			wantRefused(t, err, "TrustPolicy broken (generation 3)")
+		})
+	}
+	_, err := Judge(t.Context(), h.source(t), d, "a", []*Policy{load(ours, v1alpha1.VerificationSkip, logged)}, "")
+	wantRefused(t, err, "spec.authorities[0] (logged)", "set trustedRoot, or give Fettle the public one")
+}

@@ -24,6 +24,25 @@ type Policy struct {
 	formats     []v1alpha1.SignatureFormat
 	min         int
 	authorities []*authority
+	// fault is why it does not compile; then nothing passes.
+	fault error
+}
+
+// Load is Compile for who must go on with a policy that does not compile: it refuses every image that it is for, whatever mode it says. One
+// that does not even tell which images these are is for all.
+func Load(object *v1alpha1.TrustPolicy, publicRoot []byte) *Policy {
+	p, err := Compile(object, publicRoot)
+	if err == nil {
+		return p
+	}
+	images, bad := globs(object.Spec.Images)
+	if bad != nil || len(object.Spec.Images) == 0 {
+		images = regexp.MustCompile("")
+	}
+	return &Policy{
+		name: object.Name, generation: object.Generation, mode: v1alpha1.VerificationEnforce, images: images,
+		namespaces: slices.Clone(object.Spec.Namespaces), fault: err,
+	}
 }
 
 // Compile reads the keys and trusted roots of a policy. publicRoot is the trusted root of authorities that have none of their own, in JSON;
@@ -70,6 +89,9 @@ func (p *Policy) Generation() int64 { return p.generation }
 
 // Mode is what the policy says; an object may be stricter.
 func (p *Policy) Mode() v1alpha1.VerificationMode { return p.mode }
+
+// Fault is why the policy does not compile, nil where it does.
+func (p *Policy) Fault() error { return p.fault }
 
 // Applies says whether the policy is for an image that an object of the namespace refers to. The namespace is empty for an object of the
 // cluster.

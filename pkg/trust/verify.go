@@ -54,6 +54,10 @@ func Verify(ctx context.Context, src Source, d artifact.Digest, p *Policy) (Resu
 		refused.add("", "", fmt.Errorf("the policy is not for this repository: see spec.images"))
 		return Result{}, refused
 	}
+	if p.fault != nil {
+		refused.Reasons = append(refused.Reasons, clip(p.fault.Error()))
+		return Result{}, refused
+	}
 	for _, format := range p.formats {
 		found := find(ctx, src, d, format)
 		for _, f := range found.problems {
