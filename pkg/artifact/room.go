@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -65,7 +66,11 @@ func (s *Store) inventory() (inv inventory, err error) {
 			return inv, err
 		}
 	}
-	err = s.each(trashDir, func(name string, info fs.FileInfo) { inv.trash += s.weigh(trashDir+"/"+name, info) })
+	err = s.each(trashDir, func(name string, info fs.FileInfo) {
+		if !s.mounted(name, info) {
+			inv.trash += s.weigh(trashDir+"/"+name, info)
+		}
+	})
 	for _, list := range [][]item{inv.partials, inv.blobs} {
 		slices.SortFunc(list, func(a, b item) int {
 			return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name))
@@ -102,6 +107,13 @@ func (s *Store) weigh(name string, info fs.FileInfo) int64 {
 	return size
 }
 
+// mounted says whether what was evicted must stay. Its name begins with the digest.
+func (s *Store) mounted(trashed string, info fs.FileInfo) bool {
+	var d Digest
+	digits, _, _ := strings.Cut(trashed, ".")
+	return info.IsDir() && parseHex(&d, digits) && s.config.InUse(d)
+}
+
 // each calls do for the entries of a directory; those that vanish meanwhile are passed over.
 func (s *Store) each(dir string, do func(name string, info fs.FileInfo)) error {
 	f, err := s.root.Open(dir)
@@ -127,9 +139,10 @@ type demand struct {
 	size, on    int64
 	max, margin int64
 	free        int64 // of the disk
-	inUse       func(Digest) bool
-	now         time.Time
-	tooOld      time.Duration
+	// inUse says whether somebody fetches it, and mounted whether somebody has the tree mounted.
+	inUse, mounted func(Digest) bool
+	now            time.Time
+	tooOld         time.Duration
 	// spare: nothing may go for it.
 	spare bool
 }
@@ -168,7 +181,12 @@ func (inv *inventory) plan(need demand) (victims []item, short bool, err error) 
 	}
 	for _, c := range candidates {
 		stale := c.partial && need.now.Sub(c.used) > need.tooOld
-		if stale || over > 0 || lack > 0 {
+		if !stale && over <= 0 && lack <= 0 {
+			continue
+		}
+		if c.tree && !c.partial && need.mounted(c.digest) {
+			pinned += c.size
+		} else {
 			victims = append(victims, c)
 			over, lack = over-c.size, lack-c.on
 		}
@@ -180,7 +198,8 @@ func (inv *inventory) plan(need demand) (victims []item, short bool, err error) 
 func (need *demand) shortage(over, lack, pinned int64) error {
 	switch {
 	case need.size > 0 && over > 0:
-		return fmt.Errorf("the store has %w for %d bytes: its quota of %d is %d short, and %d bytes are pinned by claims and regions: "+
+		return fmt.Errorf("the store has %w for %d bytes: its quota of %d is %d short, and %d bytes are pinned by "+
+			"claims and regions, or mounted: "+
 			"raise the quota, or wait until some are released", ErrNoSpace, need.size, need.max, over, pinned)
 	case need.size > 0 && lack > 0:
 		return fmt.Errorf("the store's disk has %w for %d bytes: it has %d free, %d of which are for others, and is %d short: "+
@@ -227,7 +246,7 @@ func (s *Store) makeRoom(d Descriptor, spare bool) (short bool, err error) {
 	}
 	need := demand{
 		size: d.Size, max: s.config.MaxBytes, margin: s.config.Margin,
-		inUse: s.inUse, now: s.config.Clock.Now(), tooOld: s.config.PartialAge, spare: spare,
+		inUse: s.inUse, mounted: s.config.InUse, now: s.config.Clock.Now(), tooOld: s.config.PartialAge, spare: spare,
 	}
 	if need.free, err = s.free(); err != nil {
 		return false, onDisk(err)
@@ -314,6 +333,9 @@ func (s *Store) emptyTrash(pause func() error) error {
 			if err := pause(); err != nil {
 				return err
 			}
+		}
+		if info, err := s.root.Lstat(trashDir + "/" + name); err != nil || s.mounted(name, info) {
+			continue // now, whatever it was before the pauses
 		}
 		if err := s.removeAll(trashDir+"/"+name, pause); err != nil {
 			return err

@@ -38,6 +38,10 @@ type StoreConfig struct {
 	PartialAge time.Duration
 	// Pace is the pause between two files that Sweep deletes, 100 ms where it is 0.
 	Pace time.Duration
+	// InUse says whether the tree of an image is mounted or about to be. It is asked before the tree is evicted, and once more before what
+	// was evicted is deleted, and holds up Fetch and Unpack meanwhile. Pins are for claims; this is for what they left behind. Nil: nothing
+	// is in use.
+	InUse func(Digest) bool
 	// Clock is the real one where it is nil.
 	Clock clock.Clock
 }
@@ -85,6 +89,9 @@ func storeAt(dir string, config StoreConfig) (*Store, error) {
 	setDefault(&config.Pace, defaultPace)
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
+	}
+	if config.InUse == nil {
+		config.InUse = func(Digest) bool { return false }
 	}
 	s := &Store{dir: dir, root: root, config: config, fs: beneath{root: root, dir: dir}}
 	s.free = s.statfs

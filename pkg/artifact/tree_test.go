@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
@@ -294,6 +296,62 @@ func TestTreesAreEvicted(t *testing.T) {
 		t.Errorf("after the sweep: %+v %v", u, err)
 	}
 	checkTrees(t, s, len(u.Trees))
+}
+
+// TestTreesInUse: a tree that is mounted is neither evicted, nor deleted where it was evicted before it was mounted.
+func TestTreesInUse(t *testing.T) {
+	var mounted []Digest
+	fake := clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
+	s := newStore(t, StoreConfig{
+		MaxBytes: 120_000, Clock: fake, InUse: func(d Digest) bool { return slices.Contains(mounted, d) },
+	})
+	images := map[string]*image{}
+	for _, seed := range []string{"1", "2", "3", "4"} {
+		images[seed] = smallImage(t, seed, TreeDirectory)
+		images[seed].Room = 50_000
+	}
+	unpackOne := func(seed string) error {
+		fake.Step(time.Minute)
+		_, err := s.Unpack(t.Context(), images[seed].TreeSpec, images[seed].open)
+		return err
+	}
+	here := func(seed string) bool {
+		_, err := os.Stat(s.path(treeName(images[seed].Digest)))
+		return err == nil
+	}
+	must(t, errors.Join(unpackOne("1"), unpackOne("2")))
+	mounted = []Digest{images["1"].Digest}
+	must(t, errors.Join(unpackOne("3"), unpackOne("4")))
+	if !here("1") || here("2") || !here("4") {
+		t.Errorf("1 %v, 2 %v, 4 %v: expected the one that is mounted, and the last", here("1"), here("2"), here("4"))
+	}
+	mounted = append(mounted, images["3"].Digest, images["4"].Digest)
+	wantErr(t, unpackOne("2"), ErrNoSpace, "mounted")
+
+	sweep := func(seed string) (trash int64, files int) { // with a clock that goes on
+		mounted = nil
+		if seed != "" {
+			mounted = append(mounted, images[seed].Digest)
+		}
+		sweeper := *s
+		sweeper.config.Clock, sweeper.config.Pace = clock.RealClock{}, time.Microsecond
+		must(t, sweeper.Sweep(t.Context()))
+		u, err := s.Usage()
+		must(t, err)
+		must(t, fs.WalkDir(os.DirFS(s.path(trashDir)), ".", func(_ string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				files++
+			}
+			return err
+		}))
+		return u.Trash, files
+	}
+	if trash, files := sweep("2"); trash != 0 || files != 5 {
+		t.Errorf("%d bytes of trash can be freed, %d files are there: expected the 5 of the tree that is mounted", trash, files)
+	}
+	if _, files := sweep(""); files != 0 {
+		t.Errorf("%d files are left that nobody uses", files)
+	}
 }
 
 // TestVerifyTree: what the disk or a person changed is found, refused, and made again.
