@@ -91,14 +91,28 @@ func dirOf(name, subPath string) string {
 	return dir[len(subPath)+1:]
 }
 
-// mcvDir and mcvManifest are where MCV puts a format's cache and its manifest.
-func mcvDir(format string) string { return "io." + format + ".cache" }
+// formatDir and formatManifest are where a format's cache and its manifest are.
+func formatDir(format string) string { return "io." + format + ".cache" }
 
-func mcvManifest(format string) string { return "io." + format + ".manifest/manifest.json" }
+func formatManifest(format string) string { return "io." + format + ".manifest/manifest.json" }
 
-// typeOf is the type of one of MCV's formats.
+// ImagePaths are what an image of a cache may hold: directories, which end in a slash, and files.
+func ImagePaths() []string {
+	var paths []string
+	for _, format := range formats() {
+		paths = append(paths, formatDir(format)+"/", formatManifest(format))
+	}
+	return paths
+}
+
+// ownTypes are those that share our own format.
+func ownTypes() []Type { return []Type{Inductor, CUDACompute, Generic} }
+
+// typeOf is the type of one of MCV's formats, and empty for ours and for none.
 func typeOf(format string) Type {
 	switch format {
+	case "", formatFettle:
+		return ""
 	case "triton":
 		return Triton
 	case "vllm":
@@ -109,11 +123,7 @@ func typeOf(format string) Type {
 
 // settle decides the type: what was asked for, what the image says it is, and what its files look like. The first two must not
 // contradict each other.
-func settle(asked Type, format string, looks Type) (Type, error) {
-	said := Type("")
-	if format != "" {
-		said = typeOf(format)
-	}
+func settle(asked, said, looks Type) (Type, error) {
 	switch {
 	case asked == "" || asked == Auto:
 		if said != "" {
@@ -122,7 +132,7 @@ func settle(asked Type, format string, looks Type) (Type, error) {
 		return looks, nil
 	case said != "" && asked != said && asked != Generic:
 		return "", fmt.Errorf("%w: type: got %s, but the image says that its cache is one of %s: use %s or %s",
-			ErrInvalid, asked, format, said, Auto)
+			ErrInvalid, asked, said, said, Auto)
 	}
 	return asked, nil
 }

@@ -3,12 +3,15 @@
 package kernelcache
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // Image is what an image of a cache has beside the cache, so that MCV's tools and the readers of this package read it back.
@@ -23,10 +26,7 @@ type Image struct {
 // Describe makes an image's labels and manifest for a cache that was inspected. Architectures that the cache does not tell may be given;
 // they must not contradict what it does tell.
 func (c *Cache) Describe(given ...Target) (Image, error) {
-	format, err := c.format()
-	if err != nil {
-		return Image{}, err
-	}
+	format := c.format()
 	targets, err := c.summary(given)
 	if err != nil {
 		return Image{}, err
@@ -41,20 +41,18 @@ func (c *Cache) Describe(given ...Target) (Image, error) {
 		return Image{}, fmt.Errorf("manifest: %w", err)
 	}
 	image := Image{
-		CacheDir: mcvDir(format), ManifestPath: mcvManifest(format), Manifest: append(text, '\n'),
+		CacheDir: formatDir(format), ManifestPath: formatManifest(format), Manifest: append(text, '\n'),
 		Labels: map[string]string{
 			labelPrefix + format + labelEntries: strconv.Itoa(entries),
 			labelPrefix + format + labelSize:    strconv.FormatInt(c.Bytes, 10),
 			labelPrefix + format + labelSummary: string(summary),
 		},
 	}
-	if format == "vllm" {
-		labels, err := c.vllmLabels()
-		if err != nil {
-			return Image{}, err
-		}
-		maps.Copy(image.Labels, labels)
+	own, err := c.ownLabels(format)
+	if err != nil {
+		return Image{}, err
 	}
+	maps.Copy(image.Labels, own)
 	// What could not be read back must not be pushed.
 	if _, err := ReadLabels(image.Labels); err != nil {
 		return Image{}, err
@@ -65,16 +63,46 @@ func (c *Cache) Describe(given ...Target) (Image, error) {
 	return image, nil
 }
 
-// format is MCV's name of the cache's type.
-func (c *Cache) format() (string, error) {
+// ProducedAt says where the producer had the cache, for Describe, where the files do not tell it. It must not contradict them.
+func (c *Cache) ProducedAt(root string) error {
+	if err := v1alpha1.CheckMountPath(root); err != nil {
+		return fmt.Errorf("%w: the producer's directory: %s", ErrInvalid, plain(err.Error()))
+	}
+	for _, r := range c.Roots {
+		if r.SubPath == "." && r.Path != root {
+			return fmt.Errorf("%w: the producer is said to have had the cache at %s, but %s says %s",
+				ErrInvalid, quote(root), quote(r.First), quote(r.Path))
+		}
+	}
+	c.Labels.Root, c.Labels.RootEnv = root, ""
+	return nil
+}
+
+// format is MCV's name of the cache's type, or ours.
+func (c *Cache) format() string {
 	switch c.Type {
 	case Triton:
-		return "triton", nil
+		return "triton"
 	case VLLM:
-		return "vllm", nil
+		return "vllm"
 	default:
-		return "", fmt.Errorf("%w: a cache of type %s: images are made of Triton's and vLLM's", ErrInvalid, c.Type)
+		return formatFettle
 	}
+}
+
+// ownLabels are those beside the summary and the numbers.
+func (c *Cache) ownLabels(format string) (map[string]string, error) {
+	if format == "vllm" {
+		return c.vllmLabels()
+	}
+	labels := map[string]string{}
+	if format == formatFettle {
+		labels[labelType] = string(c.Type)
+	}
+	if root := c.Labels.Root; root != "" && len(c.Roots) == 0 {
+		labels[labelRoot] = root
+	}
+	return labels, nil
 }
 
 // summaryTarget is a target as MCV's summary has it. It has no ptx_version: MCV would compare it with the major of a driver.
@@ -99,7 +127,7 @@ func (c *Cache) summary(given []Target) ([]summaryTarget, error) {
 	if len(precise) == 0 {
 		precise = given
 	}
-	var targets []summaryTarget
+	targets := []summaryTarget{}
 	for _, t := range precise {
 		warp := t.WarpSize
 		if warp == 0 {
@@ -109,7 +137,7 @@ func (c *Cache) summary(given []Target) ([]summaryTarget, error) {
 			targets = append(targets, one)
 		}
 	}
-	if len(targets) == 0 {
+	if len(targets) == 0 && c.Type != CUDACompute && c.Type != Generic {
 		return nil, fmt.Errorf("%w: the cache does not tell for which GPU it is: name its backend and architecture", ErrInvalid)
 	}
 	return targets, nil
@@ -118,12 +146,18 @@ func (c *Cache) summary(given []Target) ([]summaryTarget, error) {
 // manifest lists the entries, and counts them as MCV does: kernels, or directories that are named by a hash.
 func (c *Cache) manifest(format string) (manifest, int) {
 	var m manifest
-	if format == "triton" {
-		m.Triton = []manifestKernel{}
+	if format != "vllm" {
+		kernels := []manifestKernel{}
 		for _, k := range c.kernels {
-			m.Triton = append(m.Triton, k.forManifest())
+			kernels = append(kernels, k.forManifest())
 		}
-		return m, len(m.Triton)
+		if format == "triton" {
+			m.Triton = kernels
+			return m, len(kernels)
+		}
+		entries := cmp.Or(c.Entries, c.Files)
+		m.Fettle = &manifestOwn{Type: c.Type, Entries: entries, Files: c.Files, Triton: kernels}
+		return m, entries
 	}
 	hashes := map[string]bool{}
 	m.VLLM = []manifestModel{}

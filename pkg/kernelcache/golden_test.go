@@ -69,9 +69,9 @@ func TestGolden(t *testing.T) {
 			opts: Options{Labels: kserveLabels("aot_compile", "/home/kserve/.cache/vllm")},
 		},
 		{name: "vllm-split", tree: split, opts: Options{Labels: splitLabels}, files: 14, images: true},
-		{name: "inductor", tree: inductorTree("/var/cache/inductor"), files: 6},
-		{name: "cuda", tree: computeTree()},
-		{name: "generic", tree: tree{}.put("a/b.bin", "x")},
+		{name: "inductor", tree: inductorTree("/var/cache/inductor"), files: 6, images: true},
+		{name: "cuda", tree: computeTree(), images: true},
+		{name: "generic", tree: tree{}.put("a/b.bin", "x"), images: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cache := inspect(t, test.tree, test.opts)

@@ -43,16 +43,16 @@ func Inspect(fsys fs.FS, opts Options) (Cache, error) {
 	}
 	cache := Cache{Dir: ".", Labels: labels}
 	if format != "" {
-		cache.Dir = mcvDir(format)
+		cache.Dir = formatDir(format)
 	}
 	s := scanner{fsys: fsys, cache: &cache, roots: map[Root]*Root{}, layouts: map[string]bool{}}
 	cache.models = map[string]*manifestModel{}
 	if err := s.dir("."); err != nil {
 		return Cache{}, err
 	}
-	said := format
+	said := typeOf(format)
 	if said == "" {
-		said = labels.Format
+		said = labels.Type
 	}
 	if cache.Type, err = settle(opts.Type, said, s.looks()); err != nil {
 		return Cache{}, err
@@ -60,26 +60,26 @@ func Inspect(fsys fs.FS, opts Options) (Cache, error) {
 	return cache, s.finish(format)
 }
 
-// formatOf is MCV's format of a file system, "" for a bare directory.
+// formatOf is the format of a file system, "" for a bare directory.
 func formatOf(fsys fs.FS, labelled string) (string, error) {
 	var found []string
-	for _, format := range mcvFormats() {
-		info, err := fs.Stat(fsys, mcvDir(format))
+	for _, format := range formats() {
+		info, err := fs.Stat(fsys, formatDir(format))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return "", fmt.Errorf("look for %s: %w", mcvDir(format), err)
+			return "", fmt.Errorf("look for %s: %w", formatDir(format), err)
 		case info.IsDir():
 			found = append(found, format)
 		}
 	}
 	switch {
 	case len(found) > 1:
-		return "", fmt.Errorf("%w: %s and %s: want one cache an image", ErrInvalid, mcvDir(found[0]), mcvDir(found[1]))
+		return "", fmt.Errorf("%w: %s and %s: want one cache an image", ErrInvalid, formatDir(found[0]), formatDir(found[1]))
 	case len(found) == 0:
 		return "", nil
 	case labelled != "" && labelled != found[0]:
-		return "", fmt.Errorf("%w: the labels say that the cache is one of %s, but there is %s", ErrInvalid, labelled, mcvDir(found[0]))
+		return "", fmt.Errorf("%w: the labels say that the cache is one of %s, but there is %s", ErrInvalid, labelled, formatDir(found[0]))
 	}
 	return found[0], nil
 }
@@ -266,7 +266,7 @@ func (s *scanner) manifest(format string) error {
 	if format == "" || format == "habana" {
 		return nil
 	}
-	name := mcvManifest(format)
+	name := formatManifest(format)
 	data, err := readFile(s.fsys, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -281,6 +281,9 @@ func (s *scanner) manifest(format string) error {
 	}
 	if m.Format != format {
 		return fmt.Errorf("manifest %s: %w: it is one of %s", name, ErrInvalid, m.Format)
+	}
+	if m.Type != s.cache.Type {
+		s.cache.Notes = append(s.cache.Notes, fmt.Sprintf("manifest %s: it says that the cache is one of %s", name, m.Type))
 	}
 	s.cache.Targets = append(s.cache.Targets, m.Targets...)
 	s.cache.Notes = append(s.cache.Notes, m.Notes...)

@@ -29,6 +29,13 @@ const (
 	labelSplit     = "io.kserve.km/split-cache-capture"
 )
 
+// The labels of our own: those of the format for what MCV has none for, and the producer's directory where nothing else tells it.
+const (
+	formatFettle = "fettle"
+	labelType    = "cache.fettle.image/type"
+	labelRoot    = "cache.fettle.image/root"
+)
+
 // The values of labelCacheType.
 const (
 	typeTorchCompile = "torch-compile"
@@ -42,13 +49,15 @@ const (
 	maxLabelPath = 256
 )
 
-// mcvFormats are the formats of MCV: the middle of their labels and of their directories, io.triton.cache.
-func mcvFormats() []string { return []string{"triton", "vllm", "habana"} }
+// formats are those of MCV, and our own: the middle of their labels and of their directories, io.triton.cache.
+func formats() []string { return []string{"triton", "vllm", "habana", formatFettle} }
 
 // Labels is what an image's labels say.
 type Labels struct {
-	// Format is MCV's name: triton, vllm or habana. Empty: the labels are not MCV's.
+	// Format is MCV's name, triton, vllm or habana; or fettle, for all that MCV has no name for. Empty: the labels are not of a cache.
 	Format string `json:"format,omitempty"`
+	// Type is that of the format. Empty: the labels do not tell it.
+	Type Type `json:"type,omitempty"`
 	// Layouts are those of labelVLLMFormat.
 	Layouts []string `json:"layouts,omitempty"`
 	Targets []Target `json:"targets,omitempty"`
@@ -58,7 +67,7 @@ type Labels struct {
 	// Framework and CacheHash are hints for people.
 	Framework string `json:"framework,omitempty"`
 	CacheHash string `json:"cacheHash,omitempty"`
-	// Root is where labelRootEnv wants the cache, RootEnv its variable.
+	// Root is where the cache wants to be, RootEnv the variable that says so.
 	Root    string `json:"root,omitempty"`
 	RootEnv string `json:"rootEnv,omitempty"`
 	// SubPath is the directory of the cache below Root that counts.
@@ -106,7 +115,7 @@ func list(text string) []string {
 // readFormat takes the format from labelCacheType, and from the summary of images that are older than it.
 func (l *Labels) readFormat(labels map[string]string) error {
 	var found []string
-	for _, format := range mcvFormats() {
+	for _, format := range formats() {
 		if _, ok := labels[labelPrefix+format+labelSummary]; ok {
 			found = append(found, format)
 		}
@@ -125,6 +134,19 @@ func (l *Labels) readFormat(labels map[string]string) error {
 		l.Format = said
 	case labels[labelCacheType] != "":
 		l.Notes = append(l.Notes, fmt.Sprintf("label %s: %s is not known here", labelCacheType, quote(labels[labelCacheType])))
+	}
+	return l.readType(labels)
+}
+
+// readType takes the type from the format, and from its own label for those that share one.
+func (l *Labels) readType(labels map[string]string) error {
+	if l.Format != formatFettle {
+		l.Type = typeOf(l.Format)
+		return nil
+	}
+	l.Type = Type(labels[labelType])
+	if !slices.Contains(ownTypes(), l.Type) {
+		return invalidLabel(labelType, "got %s, want one of %v", quote(labels[labelType]), ownTypes())
 	}
 	return nil
 }
@@ -192,6 +214,12 @@ func (l *Labels) readRoot(labels map[string]string) error {
 		}
 		l.SubPath = text
 	}
+	if text, ok := labels[labelRoot]; ok {
+		if err := v1alpha1.CheckMountPath(text); err != nil {
+			return invalidLabel(labelRoot, "%s", plain(err.Error()))
+		}
+		l.Root = text
+	}
 	text, ok := labels[labelRootEnv]
 	if !ok {
 		return nil
@@ -203,6 +231,9 @@ func (l *Labels) readRoot(labels map[string]string) error {
 	dir, _, settings := strings.Cut(value, ",")
 	if err := v1alpha1.CheckMountPath(dir); err != nil {
 		return invalidLabel(labelRootEnv, "%s", plain(err.Error()))
+	}
+	if l.Root != "" && l.Root != dir {
+		return invalidLabel(labelRootEnv, "got %s, but label %s says %s", quote(dir), labelRoot, quote(l.Root))
 	}
 	l.Root = dir
 	switch {

@@ -12,6 +12,15 @@ import (
 type manifest struct {
 	Triton []manifestKernel `json:"triton,omitempty"`
 	VLLM   []manifestModel  `json:"vllm,omitempty"`
+	Fettle *manifestOwn     `json:"fettle,omitempty"`
+}
+
+// manifestOwn is ours, for caches of which MCV knows nothing. Its kernels are those of Triton below an Inductor cache.
+type manifestOwn struct {
+	Type    Type             `json:"type"`
+	Entries int              `json:"entries"`
+	Files   int              `json:"files"`
+	Triton  []manifestKernel `json:"triton,omitempty"`
 }
 
 // manifestKernel is an entry of a Triton cache. MCV's dummy_key is made by a Python program with Triton and cannot be made here.
@@ -62,8 +71,9 @@ type manifestAOT struct {
 
 // Manifest is what an image's manifest.json says.
 type Manifest struct {
-	// Format is MCV's name, triton or vllm.
+	// Format is MCV's name, triton or vllm, or fettle.
 	Format  string   `json:"format"`
+	Type    Type     `json:"type"`
 	Entries int      `json:"entries"`
 	Layouts []string `json:"layouts,omitempty"`
 	Targets []Target `json:"targets,omitempty"`
@@ -81,6 +91,28 @@ type foreignManifest struct {
 			TargetDevice string `json:"target_device"`
 		} `json:"binary"`
 	} `json:"vllm"`
+	Fettle *manifestOwn `json:"fettle"`
+}
+
+// format is the one that the manifest has a list or an object of.
+func (f *foreignManifest) format() (string, error) {
+	var found []string
+	for format, has := range map[string]bool{"triton": f.Triton != nil, "vllm": f.VLLM != nil, formatFettle: f.Fettle != nil} {
+		if has {
+			found = append(found, format)
+		}
+	}
+	slices.Sort(found)
+	switch {
+	case len(found) == 0:
+		return "", fmt.Errorf("%w: want a list triton or vllm, or fettle", ErrInvalid)
+	case len(found) > 1:
+		return "", fmt.Errorf("%w: %s and %s: want one of them", ErrInvalid, found[0], found[1])
+	case f.Fettle != nil && (!slices.Contains(ownTypes(), f.Fettle.Type) || f.Fettle.Entries < 0):
+		return "", fmt.Errorf("%w: fettle.type: got %s with %d entries, want one of %v",
+			ErrInvalid, quote(string(f.Fettle.Type)), f.Fettle.Entries, ownTypes())
+	}
+	return found[0], nil
 }
 
 // ReadManifest reads a manifest.json. where is its path, for messages.
@@ -89,16 +121,21 @@ func ReadManifest(data []byte, where string) (Manifest, error) {
 	if err := decode(data, &foreign); err != nil {
 		return Manifest{}, fmt.Errorf("manifest %s: %w", where, err)
 	}
-	var m Manifest
+	format, err := foreign.format()
+	if err != nil {
+		return Manifest{}, fmt.Errorf("manifest %s: %w", where, err)
+	}
+	m := Manifest{Format: format, Type: typeOf(format)}
 	var targets targetSet
 	switch {
-	case foreign.Triton != nil && foreign.VLLM != nil:
-		return Manifest{}, fmt.Errorf("manifest %s: %w: triton and vllm: want one of them", where, ErrInvalid)
 	case foreign.Triton != nil:
-		m.Format, m.Entries = "triton", len(*foreign.Triton)
+		m.Entries = len(*foreign.Triton)
 		targets.addKernels(*foreign.Triton, where)
+	case foreign.Fettle != nil:
+		m.Type, m.Entries = foreign.Fettle.Type, foreign.Fettle.Entries
+		targets.addKernels(foreign.Fettle.Triton, where)
 	case foreign.VLLM != nil:
-		m.Format, m.Entries = "vllm", len(*foreign.VLLM)
+		m.Entries = len(*foreign.VLLM)
 		for _, model := range *foreign.VLLM {
 			m.Layouts = append(m.Layouts, list(model.Format)...)
 			targets.addKernels(model.Triton, where)
@@ -106,12 +143,9 @@ func ReadManifest(data []byte, where string) (Manifest, error) {
 				targets.addForeign(foreignTarget{Backend: binary.TargetDevice}, FromManifest, where)
 			}
 		}
-	default:
-		return Manifest{}, fmt.Errorf("manifest %s: %w: want a list triton or vllm", where, ErrInvalid)
 	}
 	slices.Sort(m.Layouts)
 	m.Layouts = slices.Compact(m.Layouts)
-	var err error
 	if m.Targets, m.Notes, err = targets.result(); err != nil {
 		return Manifest{}, fmt.Errorf("manifest %s: %w", where, err)
 	}

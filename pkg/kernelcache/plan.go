@@ -93,7 +93,7 @@ func (c *Cache) Plan(want string) (Plan, error) {
 	}
 	slices.SortFunc(plan.Env, func(a, b Env) int { return strings.Compare(a.Name, b.Name) })
 	if root := c.Labels.Root; root != "" && root != target {
-		plan.Notes = append(plan.Notes, fmt.Sprintf("label %s wants the cache at %s", labelRootEnv, root))
+		plan.Notes = append(plan.Notes, "the labels want the cache at "+root)
 	}
 	return plan, nil
 }
@@ -113,8 +113,8 @@ func (c *Cache) target(want string) (string, error) {
 	case c.Labels.Root != "":
 		return c.Labels.Root, nil
 	}
-	return "", fmt.Errorf("%w: neither the files of the cache nor label %s tell where its producer had it: say where to mount it",
-		ErrNoPath, labelRootEnv)
+	return "", fmt.Errorf("%w: neither the files of the cache nor label %s or %s tell where its producer had it: say where to mount it",
+		ErrNoPath, labelRootEnv, labelRoot)
 }
 
 func (c *Cache) mount(subPath, target string, access ReadOnly) Mount {

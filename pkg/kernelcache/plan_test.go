@@ -220,8 +220,7 @@ func TestDescribe(t *testing.T) {
 	if all := string(image.Manifest) + strings.Join(slices.Collect(maps.Values(image.Labels)), ""); strings.Contains(all, "a-secret") {
 		t.Error("vLLM's API key is in the manifest or the labels")
 	}
-	generic := inspect(t, computeTree(), Options{})
-	if _, err := generic.Describe(); !errors.Is(err, ErrInvalid) {
+	if _, err := binary.Describe(); !errors.Is(err, ErrInvalid) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}
 }
