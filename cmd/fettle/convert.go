@@ -17,8 +17,10 @@ import (
 const convertHelp = `
 Makes claims of pods that use Intel's FPGA device plugin: resources fpga.intel.com/... and the variables FPGA_REGION_n,
 FPGA_BITSTREAM_ID_n or FPGA_AFU_n, and FPGA_DRIVER_PARAMS_n. PodPresets (settings.k8s.io/v1alpha1) become DevicePresets, or
-ClusterDevicePresets where they mount files of the host. Reads YAML or JSON and writes YAML: the bitstreams, the templates of the
-claims, the pods and the presets. Everything else comes out as it came in. What changed its meaning is said on stderr. Needs no cluster.`
+ClusterDevicePresets where they mount files of the host. Caches of GPU kernels (gkm.io/v1alpha1 GKMCache and ClusterGKMCache) become
+GPUKernelCaches and ClusterGPUKernelCaches, and pods that mount their volumes get a claim with the cache. Reads YAML or JSON and writes
+YAML: the bitstreams, the templates of the claims, the pods, the presets and the caches. Everything else comes out as it came in. What
+changed its meaning is said on stderr. Needs no cluster.`
 
 func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := newArguments("convert", convertHelp)
@@ -29,6 +31,14 @@ func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&options.Class, "class", convert.DefaultClass, "`DeviceClass` of the requests")
 	image := flags.String("image", "", "OCI artifact `REGISTRY/REPOSITORY:TAG` with the bitstreams; unset: files in "+convert.IntelStore)
 	flags.StringVar(&options.Namespace, "n", "default", "`namespace` of objects that name none")
+	flags.StringVar(&options.GPUClass, "gpu-class", convert.DefaultGPUClass, "`DeviceClass` of the GPUs that pods with caches of kernels get")
+	flags.Func("kernel-caches", "`form` in which pods have caches of kernels: claims, or volumes as they were (default claims)",
+		func(text string) error {
+			if options.KernelCacheVolumes = text == "volumes"; !options.KernelCacheVolumes && text != "claims" {
+				return errors.New("want claims or volumes")
+			}
+			return nil
+		})
 	flags.Var(&mapped, "map", "what a resource name of the administrator's means: `NAME=INTERFACE[/AFU]`, or the DeviceClass for a resource "+
 		"that a PodPreset selects: RESOURCE=CLASS; may be repeated")
 	flags.BoolFunc("cluster-presets", "make ClusterDevicePresets of all PodPresets, or with =false of none (default: of those that mount "+

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package convert rewrites manifests for Intel's FPGA device plugin into ones for Fettle: pods that name their regions in resources and
-// their bitstreams in the environment get a claim instead. PodPresets become presets for devices. It is a function from text to text; no
-// cluster and no file is asked.
+// their bitstreams in the environment get a claim instead. PodPresets become presets for devices, and caches of kernels that pods mount as
+// volumes caches for claims. It is a function from text to text; no cluster and no file is asked.
 package convert
 
 import (
@@ -22,6 +22,8 @@ import (
 const (
 	// DefaultClass is the DeviceClass of the requests unless Options say otherwise.
 	DefaultClass = "fpga." + v1alpha1.DriverName
+	// DefaultGPUClass is that of the GPUs that come with caches of kernels.
+	DefaultGPUClass = "gpu." + v1alpha1.DriverName
 	// IntelStore is where Intel's plugin looked for bitstreams on the nodes: INTERFACE/ID.gbs, then INTERFACE/ID.aocx.
 	IntelStore = "/srv/intel.com/fpga"
 
@@ -43,6 +45,10 @@ type Options struct {
 	Classes map[string]string
 	// ClusterPresets says whether PodPresets become ClusterDevicePresets. Unset: those that mount files of the host do.
 	ClusterPresets *bool
+	// GPUClass is the DeviceClass of requests for GPUs; empty: DefaultGPUClass.
+	GPUClass string
+	// KernelCacheVolumes has caches of kernels keep their volumes and pods stay as they are; else pods get claims.
+	KernelCacheVolumes bool
 }
 
 // Function is what the administrator of Intel's plugin gave a name of its own.
@@ -78,8 +84,8 @@ type Result struct {
 }
 
 // IntelFPGA converts a stream of YAML or JSON documents. Documents that do not use Intel's plugin come back byte for byte, the others with
-// the claim's template before them, and before all the bitstreams that they name. A PodPreset's place has the preset that it became. The
-// name of the input is for errors; all faults are reported at once, a line each.
+// the claim's template before them, and before all the bitstreams that they name. A PodPreset's or an older cache's place has the
+// object that it became. The name of the input is for errors; all faults are reported at once, a line each.
 func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 	if len(in) > maxInput {
 		return Result{}, fmt.Errorf("%s: %d bytes, expected at most %d", name, len(in), maxInput)
@@ -149,19 +155,25 @@ type conversion struct {
 	params map[string]bool
 	// clusterPresets are the names of ClusterDevicePresets.
 	clusterPresets map[string]bool
+	// caches are those of the input, NAMESPACE/NAME or /NAME, and claims its PersistentVolumeClaims.
+	caches map[string]*oldCache
+	claims map[string]bool
 }
 
 func newConversion(o Options) (*conversion, error) {
-	o.Class, o.Namespace = cmp.Or(o.Class, DefaultClass), cmp.Or(o.Namespace, "default")
-	if faults := validation.IsDNS1123Subdomain(o.Class); len(faults) > 0 {
-		return nil, fmt.Errorf("class %.80q: %s", o.Class, faults[0])
+	o.Class, o.GPUClass = cmp.Or(o.Class, DefaultClass), cmp.Or(o.GPUClass, DefaultGPUClass)
+	o.Namespace = cmp.Or(o.Namespace, "default")
+	for _, class := range []string{o.Class, o.GPUClass} {
+		if faults := validation.IsDNS1123Subdomain(class); len(faults) > 0 {
+			return nil, fmt.Errorf("class %.80q: %s", class, faults[0])
+		}
 	}
 	if faults := validation.IsDNS1123Label(o.Namespace); len(faults) > 0 {
 		return nil, fmt.Errorf("namespace %.80q: %s", o.Namespace, faults[0])
 	}
 	return &conversion{
 		options: o, used: map[string]bool{}, taken: map[string]bool{}, bitstreams: map[string]*bitstream{}, params: map[string]bool{},
-		clusterPresets: map[string]bool{},
+		clusterPresets: map[string]bool{}, caches: map[string]*oldCache{}, claims: map[string]bool{},
 	}, nil
 }
 

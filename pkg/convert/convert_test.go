@@ -317,6 +317,17 @@ func FuzzIntelFPGA(f *testing.F) {
 		}
 		f.Add(archive.Files[0].Data)
 	}
+	caches, err := filepath.Glob("testdata/caches-*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range caches {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(archive.Files[0].Data)
+	}
 	f.Add([]byte(pod(`"`+ce48+`":1`, variable1("FPGA_REGION_1", shell))))
 	f.Add([]byte("--- {kind: Pod}\n...\n%YAML 1.1\n---\n!!map {? a : b}\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {

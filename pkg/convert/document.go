@@ -70,6 +70,9 @@ func (d document) verbatim() []byte {
 // reserve notes the names that templates and presets of the input have.
 func (c *conversion) reserve(d document) {
 	n, err := parse(d.text)
+	if err == nil && !isPlain(n) {
+		n, err = expanded(n)
+	}
 	if err != nil {
 		return // document says it
 	}
@@ -80,6 +83,10 @@ func (c *conversion) reserve(d document) {
 			c.taken[c.namespaceOf(object)+"/"+name] = true
 		case v1alpha1.KindClusterDevicePreset:
 			c.clusterPresets[name] = true
+		case "PersistentVolumeClaim":
+			c.claims[c.namespaceOf(object)+"/"+name] = true
+		case oldCacheKind, oldClusterCacheKind:
+			c.reserveCache(object)
 		}
 	}
 }
@@ -93,19 +100,21 @@ func objectsOf(n *node) []*node {
 }
 
 // usesOld says whether a document may have something to convert.
-func usesOld(raw []byte) bool {
-	return slices.ContainsFunc([]string{resourcePrefix, envPrefix, `"kind":"` + podPresetKind + `"`}, func(word string) bool {
-		return bytes.Contains(raw, []byte(word))
-	})
+func (c *conversion) usesOld(raw []byte) bool {
+	words := []string{resourcePrefix, envPrefix, oldCachePrefix, `"kind":"` + podPresetKind + `"`}
+	if len(c.caches) > 0 {
+		words = append(words, `"persistentVolumeClaim":`)
+	}
+	return slices.ContainsFunc(words, func(word string) bool { return bytes.Contains(raw, []byte(word)) })
 }
 
-// document converts one. What has no PodPreset and no pod that uses Intel's plugin is left as it is.
+// document converts one. What has nothing older in it is left as it is.
 func (c *conversion) document(d document) ([][]byte, error) {
 	raw, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
 		return nil, fmt.Errorf("expected YAML with each key once: %s", oneLine(err))
 	}
-	if !usesOld(raw) {
+	if !c.usesOld(raw) {
 		return [][]byte{d.verbatim()}, nil
 	}
 	root, err := parse(d.text)
@@ -131,12 +140,19 @@ func (c *conversion) document(d document) ([][]byte, error) {
 	return out, errors.Join(faults...)
 }
 
-// object converts one object, if it is a PodPreset or has pods that use Intel's plugin.
+// object converts one object, if it is a PodPreset or an older cache, or has pods that use Intel's plugin or such a cache.
 func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
-	if is, err := isPodPreset(n); err != nil {
+	preset, presetErr := isPodPreset(n)
+	cache, cacheErr := isOldCache(n)
+	if err := errors.Join(presetErr, cacheErr); err != nil {
 		return nil, false, err
-	} else if is {
-		text, err := c.podPreset(n)
+	}
+	if preset || cache {
+		become := c.podPreset
+		if cache {
+			become = c.kernelCache
+		}
+		text, err := become(n)
 		return [][]byte{text}, true, err
 	}
 	w, err := c.workloadOf(n)
@@ -145,36 +161,47 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 	}
 	if w == nil {
 		text, err := render(n)
-		if err == nil && bytes.Contains(text, []byte(resourcePrefix)) {
-			c.notef("%s names %s... and is left as it is: only pods and what has a template for them are converted", titleOf(n), resourcePrefix)
+		for _, prefix := range []string{resourcePrefix, oldCachePrefix} {
+			if err == nil && bytes.Contains(text, []byte(prefix)) {
+				c.notef("%s names %s... and is left as it is: only pods and what has a template for them are converted", titleOf(n), prefix)
+			}
 		}
 		return [][]byte{text}, false, err
 	}
+	return c.pods(n, w)
+}
+
+// pods converts an object with pods.
+func (c *conversion) pods(n *node, w *workload) (texts [][]byte, changed bool, err error) {
 	template, err := c.workload(w)
-	if err != nil {
+	ofCaches, changed, cacheErr := c.cachePods(w)
+	if err := errors.Join(err, cacheErr); err != nil {
 		return nil, false, err
 	}
+	changed = changed || template != nil
 	text, err := render(n)
-	if err == nil && template != nil {
+	if err == nil && changed {
 		err = w.check(text)
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	if template == nil {
-		return [][]byte{text}, false, nil
-	}
-	if bytes.Contains(text, []byte(resourcePrefix)) {
+	if template != nil && bytes.Contains(text, []byte(resourcePrefix)) {
 		c.notef("%s: it still names %s... outside of the containers' resources", w.title, resourcePrefix)
 	}
-	return [][]byte{template, text}, true, nil
+	for _, one := range [][]byte{template, ofCaches} {
+		if one != nil {
+			texts = append(texts, one)
+		}
+	}
+	return append(texts, text), changed, nil
 }
 
 // workload is an object with a pod in it.
 type workload struct {
 	title, namespace, name string
-	// spec is the pod's.
-	spec *node
+	// object is all of it, spec the pod's and meta the pod's metadata.
+	object, spec, meta *node
 	// typed is an empty object of the kind.
 	typed any
 }
@@ -214,9 +241,9 @@ func (c *conversion) workloadOf(n *node) (*workload, error) {
 	default:
 		return nil, nil //nolint:nilnil // nothing to convert is no fault
 	}
-	spec := n
+	spec, holder := n, n
 	for key := range strings.SplitSeq(known.path, ".") {
-		spec = child(spec, key)
+		spec, holder = child(spec, key), spec
 	}
 	if !isMapping(spec) {
 		return nil, fmt.Errorf("%s: %s: expected a pod's spec", titleOf(n), known.path)
@@ -229,7 +256,10 @@ func (c *conversion) workloadOf(n *node) (*workload, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%s: metadata.name: expected a name, which that of the claim's template is made from", titleOf(n))
 	}
-	return &workload{title: titleOf(n), namespace: value(meta, "namespace"), name: name, spec: spec, typed: known.typed()}, nil
+	return &workload{
+		title: titleOf(n), namespace: value(meta, "namespace"), name: name,
+		object: n, spec: spec, meta: child(holder, "metadata"), typed: known.typed(),
+	}, nil
 }
 
 // check wants every field of the converted object to be one of its kind: a misspelt one would be lost in the cluster.

@@ -145,15 +145,21 @@ func (c *conversion) resource(name, quantity string) (region, int, error) {
 	if err != nil {
 		return region{}, 0, err
 	}
+	count, err := wholeQuantity(quantity, maxRegions, "regions")
+	return r, count, err
+}
+
+// wholeQuantity reads how many there are of something.
+func wholeQuantity(quantity string, most int64, what string) (int, error) {
 	q, err := resource.ParseQuantity(quantity)
 	if err != nil {
-		return region{}, 0, fmt.Errorf("quantity %.40q: expected a number of regions", quantity)
+		return 0, fmt.Errorf("quantity %.40q: expected a number of %s", quantity, what)
 	}
 	count, whole := q.AsInt64()
-	if !whole || count < 0 || count > maxRegions {
-		return region{}, 0, fmt.Errorf("quantity %.40q: expected 0 to %d whole regions", quantity, maxRegions)
+	if !whole || count < 0 || count > most {
+		return 0, fmt.Errorf("quantity %.40q: expected 0 to %d whole %s", quantity, most, what)
 	}
-	return r, int(count), nil
+	return int(count), nil
 }
 
 // wish is what the variables of one number say.

@@ -146,6 +146,9 @@ func value(n *node, key string) string {
 
 // remove takes keys away.
 func remove(n *node, gone func(key string) bool) {
+	if !isMapping(n) {
+		return
+	}
 	var content []*node
 	for _, p := range pairs(n) {
 		if !gone(p.key.Value) {
@@ -173,6 +176,14 @@ func extend(n *node, key string, items []*node) error {
 	}
 	list.Content = append(list.Content, items...)
 	return nil
+}
+
+// items are those of a list.
+func items(n *node) []*node {
+	if !isSequence(n) {
+		return nil
+	}
+	return n.Content
 }
 
 // mapping is the mapping at a key, which is made where there is none.

@@ -26,8 +26,8 @@ type bitstream struct {
 }
 
 // templateName is one that no template of the stream has.
-func (c *conversion) templateName(w *workload) string {
-	const suffix, room = "-fpga", 3 // for a number
+func (c *conversion) templateName(w *workload, suffix string) string {
+	const room = 3 // for a number
 	namespace := w.namespace
 	if namespace == "" {
 		namespace = c.options.Namespace

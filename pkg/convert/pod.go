@@ -39,7 +39,7 @@ func (c *conversion) workload(w *workload) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %d regions, expected at most %d in a pod", w.title, total, maxRegions)
 	}
 	used := false
-	claim := freeClaimName(w.spec)
+	claim := freeClaimName(w.spec, "fpga")
 	for i := range containers {
 		did, err := c.rewrite(w, &containers[i], claim)
 		if err != nil {
@@ -54,7 +54,7 @@ func (c *conversion) workload(w *workload) ([]byte, error) {
 		return nil, fmt.Errorf("%s: all its FPGA resources are 0: remove them", w.title)
 	}
 	c.podNotes(w, containers)
-	name := c.templateName(w)
+	name := c.templateName(w, "-fpga")
 	entry, err := nodeOf(corev1.PodResourceClaim{Name: claim, ResourceClaimTemplateName: &name})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", w.title, err)
@@ -164,19 +164,7 @@ func (c *conversion) rewrite(w *workload, k *container, claim string) (bool, err
 	if len(k.requests) == 0 {
 		return true, nil
 	}
-	resources, err := mapping(k.node, "resources")
-	if err != nil {
-		return true, err
-	}
-	var entries []*node
-	for _, request := range k.requests {
-		entry, err := nodeOf(corev1.ResourceClaim{Name: claim, Request: request})
-		if err != nil {
-			return true, err
-		}
-		entries = append(entries, entry)
-	}
-	return true, extend(resources, "claims", entries)
+	return true, nameRequests(k.node, claim, k.requests)
 }
 
 // rewriteEnv takes the variables away. What remains of a mapping becomes a list.
@@ -256,14 +244,14 @@ func (c *conversion) podNotes(w *workload, containers []container) {
 }
 
 // freeClaimName is one that no claim of the pod has.
-func freeClaimName(spec *node) string {
+func freeClaimName(spec *node, name string) string {
 	taken := map[string]bool{}
 	if claims := child(spec, "resourceClaims"); isSequence(claims) {
 		for _, entry := range claims.Content {
 			taken[value(entry, "name")] = true
 		}
 	}
-	return free("fpga", func(name string) bool { return taken[name] })
+	return free(name, func(name string) bool { return taken[name] })
 }
 
 // free appends a number to a name that is taken.

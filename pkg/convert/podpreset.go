@@ -51,23 +51,23 @@ func isPodPreset(n *node) (bool, error) {
 	return true, nil
 }
 
-// readPodPreset reads one. YAML's older rules, by which the API server's clients make JSON, would make a boolean of y.
-func readPodPreset(n *node) (podPreset, error) {
-	var p podPreset
+// readStrict reads an object of a kind that Kubernetes has no type for. YAML's older rules, by which the API server's clients make JSON,
+// would make a boolean of y.
+func readStrict(n *node, into any) error {
 	var content any
 	asText(n)
 	if err := n.Decode(&content); err != nil {
-		return p, fmt.Errorf("expected YAML: %s", oneLine(err))
+		return fmt.Errorf("expected YAML: %s", oneLine(err))
 	}
 	raw, err := json.Marshal(content)
 	if err != nil {
-		return p, fmt.Errorf("expected only strings as keys: %s", oneLine(err))
+		return fmt.Errorf("expected only strings as keys: %s", oneLine(err))
 	}
-	unknown, err := strictjson.UnmarshalStrict(raw, &p)
+	unknown, err := strictjson.UnmarshalStrict(raw, into)
 	if err != nil {
-		return p, fmt.Errorf("a field has a value of the wrong type: %s", oneLine(err))
+		return fmt.Errorf("a field has a value of the wrong type: %s", oneLine(err))
 	}
-	return p, errors.Join(unknown...)
+	return errors.Join(unknown...)
 }
 
 // asText makes a string of what is the value of a variable or a label, however it looks.
@@ -113,8 +113,7 @@ func (p *presetConversion) note(format string, args ...any) {
 // podPreset converts one.
 func (c *conversion) podPreset(n *node) ([]byte, error) {
 	p := presetConversion{conversion: c, title: titleOf(n)}
-	var err error
-	if p.from, err = readPodPreset(n); err != nil {
+	if err := readStrict(n, &p.from); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.title, err)
 	}
 	if p.from.Name == "" {

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// The older API of caches.
+const (
+	oldCachePrefix      = "gkm.io/"
+	oldCacheKind        = "GKMCache"
+	oldClusterCacheKind = "ClusterGKMCache"
+	signatureLabel      = oldCachePrefix + "signature-format"
+	mutationLabel       = oldCachePrefix + "pvc-mutation"
+)
+
+// oldCache is a cache of the input, as pods find it.
+type oldCache struct {
+	// kind and name are those of the object that it becomes, was is the name that it had.
+	kind, name, was string
+	// namespaces are those whose pods may have it.
+	namespaces []string
+}
+
+// oldCacheObject is an object of either kind.
+type oldCacheObject struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Image              string                              `json:"image"`
+		PodTemplate        *v1alpha1.CachePodTemplate          `json:"podTemplate"`
+		StorageClassName   *string                             `json:"storageClassName"`
+		AccessModes        []corev1.PersistentVolumeAccessMode `json:"accessModes"`
+		WorkloadNamespaces []string                            `json:"workloadNamespaces"`
+	} `json:"spec"`
+	Status any `json:"status"`
+}
+
+// isOldCache says whether an object is one. The kinds that only tell of nodes are none.
+func isOldCache(n *node) (bool, error) {
+	apiVersion := value(n, "apiVersion")
+	version, ok := strings.CutPrefix(apiVersion, oldCachePrefix)
+	if kind := value(n, "kind"); !ok || kind != oldCacheKind && kind != oldClusterCacheKind {
+		return false, nil
+	}
+	if version != "v1alpha1" {
+		return false, fmt.Errorf("%s: apiVersion %.80q: expected %sv1alpha1", titleOf(n), apiVersion, oldCachePrefix)
+	}
+	return true, nil
+}
+
+// reserveCache notes a cache of the input before anything is converted: pods may stand before it.
+func (c *conversion) reserveCache(n *node) {
+	if is, err := isOldCache(n); err != nil || !is {
+		return // object says it
+	}
+	was := value(child(n, "metadata"), "name")
+	cache := &oldCache{kind: v1alpha1.KindGPUKernelCache, was: was, name: legalName(was), namespaces: []string{c.namespaceOf(n)}}
+	key := cache.namespaces[0] + "/" + was
+	if value(n, "kind") == oldClusterCacheKind {
+		cache.kind, cache.namespaces, key = v1alpha1.KindClusterGPUKernelCache, nil, "/"+was
+		if list := child(child(n, "spec"), "workloadNamespaces"); isSequence(list) {
+			for _, namespace := range list.Content {
+				cache.namespaces = append(cache.namespaces, namespace.Value)
+			}
+		}
+	}
+	for other, known := range c.caches {
+		if other != key && known.kind == cache.kind && known.name == cache.name && strings.HasSuffix(other, "/"+known.was) &&
+			strings.TrimSuffix(other, known.was) == strings.TrimSuffix(key, was) {
+			c.faults = append(c.faults, fmt.Errorf("%s: %s would have its name, %s: rename one", titleOf(n), known.was, cache.name))
+		}
+	}
+	c.caches[key] = cache
+}
+
+// cacheOf is the cache whose volume a claim's name means in a namespace: the namespace's own before one of the cluster. Nil: none.
+func (c *conversion) cacheOf(namespace, claim string) *oldCache {
+	if cache := c.caches[namespace+"/"+claim]; cache != nil {
+		return cache
+	}
+	if cache := c.caches["/"+claim]; cache != nil && slices.Contains(cache.namespaces, namespace) {
+		return cache
+	}
+	return nil
+}
+
+// legalName makes a name that Kubernetes takes of one that it does not.
+func legalName(name string) string {
+	legal := strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9', r == '-', r == '.':
+			return r
+		case 'A' <= r && r <= 'Z':
+			return r - 'A' + 'a'
+		default:
+			return '-'
+		}
+	}, name)
+	return strings.Trim(legal, "-.")
+}
+
+// kernelCache converts one cache.
+func (c *conversion) kernelCache(n *node) ([]byte, error) {
+	title := titleOf(n)
+	var from oldCacheObject
+	if err := readStrict(n, &from); err != nil {
+		return nil, fmt.Errorf("%s: %w", title, err)
+	}
+	meta, err := c.cacheMeta(&from, title)
+	spec, specErr := c.cacheSpec(&from, title)
+	if err := errors.Join(err, specErr); err != nil {
+		return nil, err
+	}
+	types := metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUKernelCache}
+	if from.Kind == oldCacheKind {
+		if len(from.Spec.WorkloadNamespaces) > 0 {
+			c.notef("%s: workloadNamespaces has no meaning for a cache of one namespace and is left out", title)
+		}
+		return renderObject(&v1alpha1.GPUKernelCache{TypeMeta: types, ObjectMeta: meta, Spec: spec})
+	}
+	if len(from.Spec.WorkloadNamespaces) == 0 {
+		return nil, fmt.Errorf("%s: spec.workloadNamespaces: expected the namespaces whose pods use it", title)
+	}
+	types.Kind, meta.Namespace = v1alpha1.KindClusterGPUKernelCache, ""
+	return renderObject(&v1alpha1.ClusterGPUKernelCache{TypeMeta: types, ObjectMeta: meta, Spec: v1alpha1.ClusterGPUKernelCacheSpec{
+		GPUKernelCacheSpec: spec, WorkloadNamespaces: from.Spec.WorkloadNamespaces,
+	}})
+}
+
+// cacheMeta is the object's metadata without what the other operator and the API server put there.
+func (c *conversion) cacheMeta(from *oldCacheObject, title string) (metav1.ObjectMeta, error) {
+	old := func(key, _ string) bool {
+		return strings.HasPrefix(key, oldCachePrefix) || strings.HasPrefix(key, "kyverno.io/") || key == corev1.LastAppliedConfigAnnotation
+	}
+	meta := metav1.ObjectMeta{
+		Name: legalName(from.Name), Namespace: from.Namespace, Labels: maps.Clone(from.Labels), Annotations: maps.Clone(from.Annotations),
+	}
+	maps.DeleteFunc(meta.Labels, old)
+	maps.DeleteFunc(meta.Annotations, old)
+	if faults := validation.IsDNS1123Subdomain(meta.Name); len(faults) > 0 {
+		return meta, fmt.Errorf("%s: metadata.name: %s", title, faults[0])
+	}
+	c.renamed(title, "name", from.Name, meta.Name)
+	return meta, nil
+}
+
+// renamed says that a name became another.
+func (c *conversion) renamed(title, what, from, to string) {
+	if from != to {
+		c.notef("%s: %s %s is none that Kubernetes takes: it becomes %s wherever it is named here", title, what, clip(from), to)
+	}
+}
+
+func (c *conversion) cacheSpec(from *oldCacheObject, title string) (v1alpha1.GPUKernelCacheSpec, error) {
+	spec := v1alpha1.GPUKernelCacheSpec{Image: withRegistry(from.Spec.Image)}
+	if from.Spec.Image == "" {
+		return spec, fmt.Errorf("%s: spec.image: expected an image", title)
+	}
+	if spec.Image != from.Spec.Image {
+		c.notef("%s: image %s names no registry: it becomes %s", title, clip(from.Spec.Image), clip(spec.Image))
+	}
+	c.notef("%s: a TrustPolicy has to name who signs %s", title, clip(spec.Image))
+	switch format := from.Labels[signatureLabel]; format {
+	case "":
+	case "cosign-v2":
+		spec.Verification = &v1alpha1.CacheVerification{Format: v1alpha1.SignatureCosignV2}
+	case "cosign-v3":
+		spec.Verification = &v1alpha1.CacheVerification{Format: v1alpha1.SignatureCosignV3}
+	default:
+		return spec, fmt.Errorf("%s: label %s: %.80q: expected cosign-v2 or cosign-v3", title, signatureLabel, format)
+	}
+	if c.options.KernelCacheVolumes {
+		return spec, c.volumeSpec(&spec, from, title)
+	}
+	var unneeded []string
+	for name, is := range map[string]bool{
+		"accessModes": len(from.Spec.AccessModes) > 0, "podTemplate": from.Spec.PodTemplate != nil,
+		"storageClassName": from.Spec.StorageClassName != nil,
+	} {
+		if is {
+			unneeded = append(unneeded, name)
+		}
+	}
+	if slices.Sort(unneeded); len(unneeded) > 0 {
+		c.notef("%s: not needed, and left out: %s: no volume is made and no Job runs (--kernel-caches=volumes keeps them)", title,
+			strings.Join(unneeded, ", "))
+	}
+	return spec, nil
+}
+
+// volumeSpec keeps the volumes: one for all nodes where ReadOnlyMany is among the modes, else one a node.
+func (c *conversion) volumeSpec(spec *v1alpha1.GPUKernelCacheSpec, from *oldCacheObject, title string) error {
+	known := []corev1.PersistentVolumeAccessMode{
+		corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod,
+	}
+	for i, mode := range from.Spec.AccessModes {
+		if !slices.Contains(known, mode) {
+			return fmt.Errorf("%s: spec.accessModes[%d]: %.80q: expected one of %v", title, i, mode, known)
+		}
+	}
+	spec.Distribution = &v1alpha1.CacheDistribution{Type: v1alpha1.CacheRWOPerNode}
+	if slices.Contains(from.Spec.AccessModes, corev1.ReadOnlyMany) {
+		spec.Distribution.Type = v1alpha1.CacheROXVolume
+	}
+	spec.StorageClassName, spec.AccessModes, spec.PodTemplate = from.Spec.StorageClassName, from.Spec.AccessModes, from.Spec.PodTemplate
+	c.notef("%s: it has volumes, which the driver makes with kernelCaches.volumes.enabled of its chart", title)
+	return nil
+}
+
+// withRegistry names the registry that other programs mean where an image names none.
+func withRegistry(image string) string {
+	host, rest, ok := strings.Cut(image, "/")
+	switch {
+	case image == "" || ok && (host == "localhost" || strings.ContainsAny(host, ".:")):
+		return image
+	case ok && rest != "":
+		return "docker.io/" + image
+	default:
+		return "docker.io/library/" + image
+	}
+}
