@@ -60,9 +60,9 @@ func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
 	}
 	regions := filepath.Join(p.config.StateDir, regionsDir)
 	contents := region.OpenContents(disk.OS{}, regions)
-	files := &artifacts{
-		dir: filepath.Join(p.config.StateDir, artifactsDir), limits: p.config.File.Artifacts.store(), client: client, kube: p.clients.Kube,
-	}
+	limits := p.config.File.Artifacts.store()
+	limits.InUse = func(tree artifact.Digest) bool { return p.caches.InUse(tree) }
+	files := &artifacts{dir: filepath.Join(p.config.StateDir, artifactsDir), limits: limits, client: client, kube: p.clients.Kube}
 	return &fpgas{
 		programming: p.config.File.FPGA.Programming,
 		except:      p.config.File.FPGA.except(),

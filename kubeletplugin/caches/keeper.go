@@ -49,9 +49,9 @@ type Config struct {
 // Keeper knows the caches of one node.
 type Keeper struct {
 	Config
-	objects  objects
-	grants   grants
-	compiled compiled
+	objects objects
+	grants  grants
+	loaded  loaded
 	// base is the life of what goes on without a caller.
 	base context.Context //nolint:containedctx // documented
 	stop context.CancelFunc
@@ -70,8 +70,8 @@ func New(c Config) *Keeper {
 	base, stop := context.WithCancel(context.Background())
 	return &Keeper{
 		Config: c, base: base, stop: stop, objects: objects{dynamic: c.Dynamic},
-		grants:   grants{dir: filepath.Join(c.Dir, "grants"), known: map[types.UID]*grant{}},
-		compiled: compiled{publicRoot: c.PublicRoot}, errands: map[string]*errand{}, facts: map[string]*kernelcache.Cache{},
+		grants: grants{dir: filepath.Join(c.Dir, "grants"), known: map[types.UID]*grant{}},
+		loaded: loaded{publicRoot: c.PublicRoot}, errands: map[string]*errand{}, facts: map[string]*kernelcache.Cache{},
 		failures: map[string]error{},
 	}
 }

@@ -197,13 +197,14 @@ func (k *Keeper) tree(ctx context.Context, store *artifact.Store, u *Use) (*arti
 	return store.OpenTree(u.Tree)
 }
 
-// root is where the tree's files are. The caller holds the lock of trees.
+// root is where the tree's files are: in both forms by way of a mount, which says that they are in use. The caller holds the lock of trees.
 func (k *Keeper) root(tree *artifact.Tree) (string, error) {
+	name := treeName(tree.Digest)
 	if root := tree.Root(); root != "" {
-		return root, nil
+		return k.Mounts.At(name), k.Mounts.Share(name, root)
 	}
 	index, data := tree.Image()
-	return k.Mounts.Image(treeName(tree.Digest), index, data, k.Context)
+	return k.Mounts.Image(name, index, data, k.Context)
 }
 
 // mount makes one of the claim's mounts.

@@ -124,39 +124,35 @@ func (g *grants) file(uid types.UID) (string, error) {
 	return filepath.Join(g.dir, string(uid)+".json"), nil
 }
 
-// compiled keeps policies in the form in which they are asked.
-type compiled struct {
+// loaded keeps policies in the form in which they are asked.
+type loaded struct {
 	publicRoot []byte
 
 	mu    sync.Mutex
-	known map[types.UID]*compiledPolicy
+	known map[types.UID]*loadedPolicy
 }
 
-type compiledPolicy struct {
+type loadedPolicy struct {
 	generation int64
 	policy     *trust.Policy
-	err        error
 }
 
-// ready compiles policies, each version once. One that cannot be used is an error: what it would refuse is not known.
-func (c *compiled) ready(all []*v1alpha1.TrustPolicy) (policies []*trust.Policy, err error) {
+// ready loads policies, each version once. One that cannot be used refuses what it is for.
+func (c *loaded) ready(all []*v1alpha1.TrustPolicy) []*trust.Policy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := map[types.UID]*compiledPolicy{}
+	known := map[types.UID]*loadedPolicy{}
+	var policies []*trust.Policy
 	for _, object := range all {
 		p := c.known[object.UID]
 		if p == nil || p.generation != object.Generation {
-			p = &compiledPolicy{generation: object.Generation}
-			p.policy, p.err = trust.Compile(object, c.publicRoot)
+			p = &loadedPolicy{object.Generation, trust.Load(object, c.publicRoot)}
 		}
 		known[object.UID] = p
 		policies = append(policies, p.policy)
-		if p.err != nil {
-			err = errors.Join(err, fmt.Errorf("TrustPolicy %s cannot be used, so that no image is: correct or delete it: %w", object.Name, p.err))
-		}
 	}
 	c.known = known
-	return policies, err
+	return policies
 }
 
 // applying are the versions of the policies that are for an object's image.
@@ -165,10 +161,7 @@ func (k *Keeper) applying(ctx context.Context, o *object, ref artifact.Reference
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s %w: %w", o, errNotReady, err)
 	}
-	policies, err := k.compiled.ready(all)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s %w: %w", o, errRefused, err)
-	}
+	policies := k.loaded.ready(all)
 	var versions []policyVersion
 	for i, p := range policies {
 		if p.Applies(ref, o.namespace) {

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package caches
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+var named = v1alpha1.KernelCacheSource{Name: "add"}
+
+// TestWarm: a program finds its kernels where it had them, and what it misses is its own.
+func TestWarm(t *testing.T) {
+	t.Run("as the kernel takes it", func(t *testing.T) { testWarm(newNode(t)) })
+	t.Run("as directories", func(t *testing.T) {
+		n := newNode(t)
+		n.directories = true
+		testWarm(n)
+	})
+}
+
+func testWarm(n *node) {
+	t := n.T
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	u := n.only(n.decide("team-a", "claim-1", named))
+	at := n.apply(u)
+	want := device.Edits{
+		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []device.Mount{{HostPath: at, ContainerPath: home, Alone: true}},
+	}
+	if diff := cmp.Diff(want, n.Edits(u)); diff != "" {
+		t.Errorf("edits (-want +got):\n%s", diff)
+	}
+	n.reads(filepath.Join(at, entry, "add_kernel.cubin"), "module {}")
+	n.must(os.Mkdir(filepath.Join(at, "MISSED"), 0o777), os.WriteFile(filepath.Join(at, "MISSED/kernel"), []byte("new"), 0o600))
+	other := n.only(n.decide("team-a", "claim-2", named))
+	elsewhere := n.apply(other)
+	if _, err := os.Stat(filepath.Join(elsewhere, "MISSED")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what one claim wrote, another sees: %v", err)
+	}
+	n.must(n.host.VerifyTree(n.T.Context(), u.Tree))
+	n.undo(u)
+	n.reads(filepath.Join(elsewhere, entry, "add_kernel.cubin"), "module {}")
+	n.undo(other)
+	n.empty()
+	if n.registry.Reads.Load() != 2 { // config and layer
+		t.Errorf("%d blobs were read", n.registry.Reads.Load())
+	}
+}
+
+// TestElsewhere: wherever it is mounted, every file that an entry names is found.
+func TestElsewhere(t *testing.T) {
+	for _, access := range []v1alpha1.CacheAccess{v1alpha1.CacheAccessOverlay, v1alpha1.CacheAccessReadOnly} {
+		t.Run(string(access), func(t *testing.T) {
+			n := newNode(t)
+			n.trusting()
+			image, digest := n.push("team/add", "v1", triton(90, 32))
+			n.cache("team-a", "add", image, digest)
+			u := n.only(n.decide("team-a", "claim-1", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/cache", Access: access}))
+			at := n.apply(u)
+			data, err := os.ReadFile(filepath.Join(at, entry, group))
+			n.must(err)
+			var read struct {
+				Children map[string]string `json:"child_paths"`
+			}
+			n.must(json.Unmarshal(data, &read))
+			for name, child := range read.Children {
+				inside, ok := strings.CutPrefix(child, "/cache/")
+				if _, err := os.Stat(filepath.Join(at, inside)); !ok || err != nil {
+					t.Errorf("%s is said to be at %s: %v", name, child, err)
+				}
+			}
+			if len(read.Children) != 3 {
+				t.Errorf("the group has %d files, want 3", len(read.Children))
+			}
+			if edits := n.Edits(u); edits.Mounts[0].ReadOnly != (access == v1alpha1.CacheAccessReadOnly) || edits.Env[0] != "TRITON_CACHE_DIR=/cache" {
+				t.Errorf("edits are %+v", edits)
+			}
+			err = os.WriteFile(filepath.Join(at, "file"), nil, 0o600)
+			if (err == nil) != (access == v1alpha1.CacheAccessOverlay) {
+				t.Errorf("written with access %s: %v", access, err)
+			}
+			n.undo(u)
+			n.empty()
+		})
+	}
+}
+
+// TestRefused: each says which object, which field and what next.
+func TestRefused(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	wrongArch, archDigest := n.push("team/arch", "v1", triton(80, 32))
+	wrongWarp, warpDigest := n.push("team/warp", "v1", triton(90, 64))
+	foreign, foreignDigest := n.push("team/foreign", "v1", map[string]string{"../../etc/passwd": "root"})
+	n.cache("team-a", "arch", wrongArch, archDigest)
+	n.cache("team-a", "warp", wrongWarp, warpDigest)
+	n.cache("team-a", "foreign", foreign, foreignDigest)
+	n.cache("team-a", "unresolved", image, "")
+	n.cache("team-a", "unsigned", image, digest, func(c *v1alpha1.GPUKernelCache) {
+		c.Status.Verification = &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheRefused, Message: "no signature by release"}
+	})
+	n.cache("team-a", "moved", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Status.Verification.Digest = archDigest })
+	n.cache("team-a", "gone", n.registry.Host+"/team/gone:v1", digest)
+	n.put(clusterCacheResource, v1alpha1.KindClusterGPUKernelCache, &v1alpha1.ClusterGPUKernelCache{
+		ObjectMeta: metav1.ObjectMeta{Name: "shared", UID: "shared"}, Status: resolved(digest), Spec: v1alpha1.ClusterGPUKernelCacheSpec{
+			GPUKernelCacheSpec: v1alpha1.GPUKernelCacheSpec{Image: image}, WorkloadNamespaces: []string{"team-b"},
+		},
+	})
+	cluster := v1alpha1.KindClusterGPUKernelCache
+	for name, c := range map[string]struct {
+		source v1alpha1.KernelCacheSource
+		want   string
+		later  bool
+	}{
+		"no such object":     {v1alpha1.KernelCacheSource{Name: "nothing"}, "GPUKernelCache team-a/nothing is refused: it does not exist", false},
+		"another namespace":  {v1alpha1.KernelCacheSource{Name: "shared", Kind: cluster}, "spec.workloadNamespaces", false},
+		"not resolved":       {v1alpha1.KernelCacheSource{Name: "unresolved"}, "its image is not resolved", true},
+		"not verified":       {v1alpha1.KernelCacheSource{Name: "moved"}, "nobody looked at its signatures", true},
+		"unsigned":           {v1alpha1.KernelCacheSource{Name: "unsigned"}, "no signature by release", false},
+		"wrong architecture": {v1alpha1.KernelCacheSource{Name: "arch"}, "the kernels are for cuda sm_80, but device gpu-0 (cuda sm_90) is another", false},
+		"wrong warp":         {v1alpha1.KernelCacheSource{Name: "warp"}, "warps of 64", false},
+		"hostile":            {v1alpha1.KernelCacheSource{Name: "foreign"}, "names", false},
+		"not in registry":    {v1alpha1.KernelCacheSource{Name: "gone"}, "not found", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			uses, err := n.decide("team-a", "claim", c.source)
+			if err == nil || !strings.Contains(err.Error(), c.want) || IsNotReady(err) != c.later || IsRefused(err) == c.later {
+				t.Errorf("decided %v, %v, want %q (later: %v)", uses, err, c.want, c.later)
+			}
+			c.source.Optional = true
+			n.told = nil
+			if uses, err := n.decide("team-a", "claim", c.source); err != nil || len(uses) > 0 || len(n.told) != 1 ||
+				!strings.Contains(n.told[0], c.want) || !strings.HasPrefix(n.told[0], "Warning "+ReasonSkipped) {
+				t.Errorf("optional: decided %v, %v, told %q", uses, err, n.told)
+			}
+		})
+	}
+	n.Enabled = false
+	if _, err := n.decide("team-a", "claim", named); err == nil || !strings.Contains(err.Error(), "kernelCaches.enabled") {
+		t.Errorf("on a node that gives nobody a cache: %v", err)
+	}
+}
+
+// TestMismatch: the object says what becomes of a claim that it does not fit.
+func TestMismatch(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/arch", "v1", triton(80, 32))
+	for how, want := range map[v1alpha1.CacheMismatch]struct {
+		uses   int
+		reason string
+	}{v1alpha1.CacheMismatchSkip: {0, ReasonSkipped}, v1alpha1.CacheMismatchMount: {1, ReasonMisfit}} {
+		n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) {
+			c.Spec.Compatibility = &v1alpha1.CacheCompatibility{OnMismatch: how}
+		})
+		n.told = nil
+		uses, err := n.decide("team-a", "claim", named)
+		if err != nil || len(uses) != want.uses || len(n.told) != 1 || !strings.Contains(n.told[0], want.reason) {
+			t.Errorf("%s: decided %v, %v, told %q", how, uses, err, n.told)
+		}
+	}
+}
+
+// TestOwnCredentials: what is here already is given to another object only if its own credentials could read it, and costs no blob.
+func TestOwnCredentials(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("private/add", "v1", triton(90, 32))
+	secret := func(c *v1alpha1.GPUKernelCache) {
+		c.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
+	}
+	n.cache("team-a", "add", image, digest, secret)
+	n.only(n.decide("team-a", "claim-a", named))
+	n.cache("team-b", "add", image, digest)
+	if _, err := n.decide("team-b", "claim-b", named); !IsRefused(err) {
+		t.Errorf("without credentials: %v", err)
+	}
+	n.cache("team-b", "add", image, digest, secret, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
+	n.password = false
+	if _, err := n.decide("team-b", "claim-b", named); !IsRefused(err) {
+		t.Errorf("with wrong credentials: %v", err)
+	}
+	n.password = true
+	n.registry.Reads.Store(0)
+	n.only(n.decide("team-b", "claim-b", named))
+	if reads := n.registry.Reads.Load(); reads > 1 { // the config, which says what the image is
+		t.Errorf("%d blobs were read for a second namespace", reads)
+	}
+}
+
+// TestPolicies: a claim costs no request as long as nothing changed, and a policy that changed is asked anew.
+func TestPolicies(t *testing.T) {
+	n := newNode(t)
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	if _, err := n.decide("team-a", "claim", named); !IsRefused(err) {
+		t.Errorf("without a policy: %v", err)
+	}
+	n.trusting()
+	n.only(n.decide("team-a", "claim", named))
+	n.registry.Down.Store(true)
+	n.only(n.decide("team-a", "claim", named))
+	n.restart()
+	n.only(n.decide("team-a", "claim", named))
+	enforcing := v1alpha1.TrustPolicySpec{Images: []string{n.registry.Host + "/**"}, Authorities: []v1alpha1.TrustAuthority{{
+		Name: "release", Key: &v1alpha1.TrustKey{PEM: publicKey},
+	}}}
+	n.policy("trusting", 2, enforcing)
+	if _, err := n.decide("team-a", "claim", named); !IsNotReady(err) {
+		t.Errorf("with a policy that changed and no registry: %v", err)
+	}
+	n.registry.Down.Store(false)
+	if _, err := n.decide("team-a", "claim", named); !IsRefused(err) || !strings.Contains(err.Error(), "release") {
+		t.Errorf("with a policy that wants a signature: %v", err)
+	}
+}
+
+const publicKey = `-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
+-----END PUBLIC KEY-----
+`
+
+// TestTogether: many claims at once fetch a cache once, and the last that goes takes the mount of its image with it.
+func TestTogether(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	var wg sync.WaitGroup
+	for _, uid := range strings.Split("abcdefghijklmnop", "") {
+		wg.Go(func() {
+			uses, err := n.decide("team-a", "claim-"+uid, named)
+			if err != nil || len(uses) != 1 {
+				t.Errorf("decided %v, %v", uses, err)
+				return
+			}
+			u := &uses[0]
+			err = errors.Join(n.Keeper.apply(t.Context(), u), n.Keeper.undo(t.Context(), u), n.Keeper.apply(t.Context(), u))
+			_, read := os.ReadFile(filepath.Join(n.Mounts.At(u.name(0)), entry, group))
+			if err := errors.Join(err, read, n.Keeper.undo(t.Context(), u)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	n.empty()
+	if reads := n.registry.Reads.Load(); reads != 2 {
+		t.Errorf("%d blobs were read", reads)
+	}
+}
+
+// TestEvicted: a tree that went since it was decided on, as before a reboot, comes back by its digest, whatever the tag means now.
+func TestEvicted(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	u := n.only(n.decide("team-a", "claim-1", named))
+	n.push("team/add", "v1", triton(80, 32))
+	n.must(os.RemoveAll(filepath.Join(n.root, "artifacts/trees/sha256", u.Tree.Hex())))
+	n.restart()
+	at := n.apply(u)
+	n.reads(filepath.Join(at, entry, "add_kernel.cubin"), "module {}")
+	if !n.InUse(u.Tree) {
+		t.Error("a tree that is mounted counts as not in use")
+	}
+	left, err := n.Remains("claim-1")
+	if err != nil || len(left) != 1 {
+		t.Errorf("of a claim whose record is lost there remain %v, %v", left, err)
+	}
+	n.undo(u)
+	n.empty()
+	if left, err := n.Remains("claim-1"); err != nil || len(left) > 0 {
+		t.Errorf("of a claim that is gone there remain %v, %v", left, err)
+	}
+}
+
+// TestConflict: two caches for one place are refused, since one would hide the other.
+func TestConflict(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	n.cache("team-a", "other", image, digest)
+	_, err := n.decide("team-a", "claim", named, v1alpha1.KernelCacheSource{Name: "other"})
+	if !IsRefused(err) || !strings.Contains(err.Error(), "both want "+home) {
+		t.Errorf("two at one place: %v", err)
+	}
+	// Each at a place of its own: Triton still has one variable.
+	_, err = n.decide("team-a", "claim", named, v1alpha1.KernelCacheSource{Name: "other", MountPath: "/other"})
+	if !IsRefused(err) || !strings.Contains(err.Error(), "TRITON_CACHE_DIR") {
+		t.Errorf("two with one variable: %v", err)
+	}
+}
+
+// TestObjectSays: the object's mount counts where the claim says nothing.
+func TestObjectSays(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	limit := resource.MustParse("2Mi")
+	n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) {
+		c.Spec.Mount = &v1alpha1.CacheMount{
+			Path: "/kernels", Access: v1alpha1.CacheAccessReadOnly, WritableLimit: &limit, Env: v1alpha1.CacheEnvNone,
+		}
+	})
+	u := n.only(n.decide("team-a", "claim", named))
+	if u.Want != "/kernels" || u.Access != v1alpha1.CacheAccessReadOnly || u.Bytes != 2<<20 || len(u.Env) > 0 {
+		t.Errorf("as the object says: %+v", u)
+	}
+	u = n.only(n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/mine", Access: v1alpha1.CacheAccessOverlay}))
+	if u.Want != "/mine" || u.Access != v1alpha1.CacheAccessOverlay {
+		t.Errorf("as the claim says: %+v", u)
+	}
+}
