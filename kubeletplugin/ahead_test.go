@@ -349,7 +349,8 @@ func TestAheadRetires(t *testing.T) {
 	if _, err := os.Stat(s.artifacts.dir); !os.IsNotExist(err) {
 		t.Errorf("there is a store: %v", err)
 	}
-	if err := s.fetch(t.Context(), func(ctx context.Context) error { return s.artifacts.bringSpare(ctx, &fetchParams{}) }); err == nil || !strings.Contains(err.Error(), errRetired.Error()) {
+	bring := func(ctx context.Context) error { return s.artifacts.bringSpare(ctx, &fetchParams{}) }
+	if err := s.fetch(t.Context(), bring); err == nil || !strings.Contains(err.Error(), errRetired.Error()) {
 		t.Errorf("fetched on a node that is retired: %v", err)
 	}
 	s.intercept(image.Layer, nil)

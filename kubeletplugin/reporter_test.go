@@ -55,6 +55,7 @@ func TestClaimsHeld(t *testing.T) {
 			}
 			p.fpgas, err = p.newFPGAs("boot")
 			must(t, err)
+			p.caches = p.newCaches()
 			p.engine = engine.New(engine.Config{Store: store})
 			tt.leave(t, p)
 			got, err := p.claimsHeld()

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The condition types of a cache, beside ConditionResolved, ConditionVerified and ConditionReady: the first two say what ConditionReady needs.
+// The condition types of a cache, beside ConditionResolved, ConditionVerified and ConditionReady. The last needs the first two.
 const (
 	// ConditionCompatible is true if the cache fits a GPU of the cluster, false if it fits none, unknown until nodes told.
 	ConditionCompatible = "Compatible"

@@ -63,9 +63,8 @@ func (k *Keeper) bringAhead(ctx context.Context, o *object, how v1alpha1.CachePr
 	if found, err := k.granted(ctx, o, ref); err != nil || found != nil && k.holds(found.Tree) {
 		return err
 	}
-	e := k.begin(o, wish{spare: true, fits: func(image *artifact.Image) bool {
-		return how == v1alpha1.CachePrewarmAll || fitsAny(image, gpus)
-	}})
+	fits := func(image *artifact.Image) bool { return how == v1alpha1.CachePrewarmAll || fitsAny(image, gpus) }
+	e := k.begin(o, wish{spare: true, fits: fits}) //nolint:contextcheck // it outlives the call
 	select {
 	case <-e.done:
 		return e.err

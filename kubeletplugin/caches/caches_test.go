@@ -87,7 +87,8 @@ func TestElsewhere(t *testing.T) {
 			if len(read.Children) != 3 {
 				t.Errorf("the group has %d files, want 3", len(read.Children))
 			}
-			if edits := n.Edits(u); edits.Mounts[0].ReadOnly != (access == v1alpha1.CacheAccessReadOnly) || edits.Env[0] != "TRITON_CACHE_DIR=/cache" {
+			edits, readOnly := n.Edits(u), access == v1alpha1.CacheAccessReadOnly
+			if edits.Mounts[0].ReadOnly != readOnly || edits.Env[0] != "TRITON_CACHE_DIR=/cache" {
 				t.Errorf("edits are %+v", edits)
 			}
 			err = os.WriteFile(filepath.Join(at, "file"), nil, 0o600)
@@ -133,7 +134,7 @@ func TestRefused(t *testing.T) {
 		"not resolved":       {v1alpha1.KernelCacheSource{Name: "unresolved"}, "its image is not resolved", true},
 		"not verified":       {v1alpha1.KernelCacheSource{Name: "moved"}, "nobody looked at its signatures", true},
 		"unsigned":           {v1alpha1.KernelCacheSource{Name: "unsigned"}, "no signature by release", false},
-		"wrong architecture": {v1alpha1.KernelCacheSource{Name: "arch"}, "the kernels are for cuda sm_80, but device gpu-0 (cuda sm_90) is another", false},
+		"wrong architecture": {v1alpha1.KernelCacheSource{Name: "arch"}, "for cuda sm_80, but device gpu-0 (cuda sm_90) is another", false},
 		"wrong warp":         {v1alpha1.KernelCacheSource{Name: "warp"}, "warps of 64", false},
 		"hostile":            {v1alpha1.KernelCacheSource{Name: "foreign"}, "names", false},
 		"not in registry":    {v1alpha1.KernelCacheSource{Name: "gone"}, "not found", false},

@@ -83,7 +83,7 @@ type wish struct {
 // bring waits until the cache is here.
 func (k *Keeper) bring(ctx context.Context, o *object) error {
 	for {
-		e := k.begin(o, wish{})
+		e := k.begin(o, wish{}) //nolint:contextcheck // it outlives the call
 		select {
 		case <-e.done:
 			if e.spare && e.err != nil {
@@ -164,7 +164,8 @@ func (k *Keeper) fetch(ctx context.Context, o *object, w wish) error {
 	if err := k.unpack(ctx, src, image, w.spare); err != nil {
 		return unavailable(o, err)
 	}
-	if err := k.grants.put(&grant{UID: o.uid, Generation: o.generation, Digest: d.Digest, Tree: image.Digest, Policies: versions}); err != nil {
+	found := grant{UID: o.uid, Generation: o.generation, Digest: d.Digest, Tree: image.Digest, Policies: versions}
+	if err := k.grants.put(&found); err != nil {
 		klog.FromContext(ctx).Error(err, "After a restart the cache is asked for again", "object", o)
 	}
 	return nil

@@ -128,7 +128,8 @@ func (n *node) credentials(_ context.Context, _ string, names []string) (*artifa
 	if !n.password {
 		password = "guessed"
 	}
-	return artifact.Credentials([]byte(fmt.Sprintf(`{"auths":{%q:{"username":%q,"password":%q}}}`, n.registry.Host, fpgaregistry.User, password)))
+	config := fmt.Sprintf(`{"auths":{%q:{"username":%q,"password":%q}}}`, n.registry.Host, fpgaregistry.User, password)
+	return artifact.Credentials([]byte(config))
 }
 
 func (n *node) must(errs ...error) {

@@ -66,11 +66,13 @@ func (o *object) mayHave(namespace string) error {
 	if o.namespace == namespace || slices.Contains(o.namespaces, "*") || slices.Contains(o.namespaces, namespace) {
 		return nil
 	}
-	return fmt.Errorf("%s %w: spec.workloadNamespaces has %q and not %s: ask its owner to add the namespace", o, errRefused, o.namespaces, namespace)
+	return fmt.Errorf("%s %w: spec.workloadNamespaces has %q and not %s: ask its owner to add the namespace",
+		o, errRefused, o.namespaces, namespace)
 }
 
 // usable says why nodes must not, or not yet, use what the object refers to.
 func (o *object) usable() error {
+	const wait = "wait for the controller"
 	says := func(kind, otherwise string) string {
 		if c := meta.FindStatusCondition(o.status.Conditions, kind); c != nil && c.Message != "" {
 			return c.Message
@@ -79,9 +81,9 @@ func (o *object) usable() error {
 	}
 	switch {
 	case o.status.ObservedGeneration != o.generation || o.status.ResolvedDigest == "":
-		return fmt.Errorf("%s %w: its image is not resolved: %s", o, errNotReady, says(v1alpha1.ConditionResolved, "wait for the controller"))
+		return fmt.Errorf("%s %w: its image is not resolved: %s", o, errNotReady, says(v1alpha1.ConditionResolved, wait))
 	case o.status.Verification == nil || o.status.Verification.Digest != o.status.ResolvedDigest:
-		return fmt.Errorf("%s %w: nobody looked at its signatures: %s", o, errNotReady, says(v1alpha1.ConditionVerified, "wait for the controller"))
+		return fmt.Errorf("%s %w: nobody looked at its signatures: %s", o, errNotReady, says(v1alpha1.ConditionVerified, wait))
 	case o.status.Verification.Result == v1alpha1.CacheRefused:
 		return fmt.Errorf("%s %w: %s", o, errRefused, says(v1alpha1.ConditionVerified, o.status.Verification.Message))
 	}
@@ -172,32 +174,15 @@ func decode(in any) (any, error) {
 	return out, nil
 }
 
-// get finds a cache. As long as caches are not followed, the API server is asked for it.
+// get finds a cache.
 func (o *objects) get(ctx context.Context, kind, namespace, name string) (*object, error) {
 	resource, of := cacheResource, v1alpha1.KindGPUKernelCache+" "+namespace+"/"+name
 	if kind == v1alpha1.KindClusterGPUKernelCache {
 		resource, namespace, of = clusterCacheResource, "", kind+" "+name
 	}
-	var found any
-	informer := o.informers[resource]
-	if informer != nil && informer.HasSynced() {
-		item, exists, err := informer.GetStore().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String())
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", of, err)
-		}
-		if exists {
-			found = item
-		}
-	} else {
-		u, err := o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("%s %w: %w", of, errNotReady, err)
-		}
-		if err == nil {
-			if found, err = decode(u); err != nil {
-				return nil, err
-			}
-		}
+	found, err := o.find(ctx, resource, namespace, name)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w: %w", of, errNotReady, err)
 	}
 	switch c := found.(type) {
 	case *v1alpha1.GPUKernelCache:
@@ -206,6 +191,22 @@ func (o *objects) get(ctx context.Context, kind, namespace, name string) (*objec
 		return ofCluster(c), nil
 	}
 	return nil, fmt.Errorf("%s %w: it does not exist: create it, or correct kernelCaches of the claim", of, errRefused)
+}
+
+// find looks an object up, nil where there is none. As long as its kind is not followed, the API server is asked.
+func (o *objects) find(ctx context.Context, resource, namespace, name string) (any, error) {
+	if informer := o.informers[resource]; informer != nil && informer.HasSynced() {
+		found, _, err := informer.GetStore().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String())
+		return found, err
+	}
+	found, err := o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // documented above
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decode(found)
 }
 
 // all are the caches that are followed.

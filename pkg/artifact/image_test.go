@@ -68,9 +68,8 @@ func TestReadImage(t *testing.T) {
 		d, _ := ParseDigest(digest)
 		i := &Image{Digest: d, Labels: labels}
 		for n, size := range sizes {
-			i.Layers = append(i.Layers, TreeLayer{
-				Descriptor: Descriptor{MediaType: gzipLayer, Digest: DigestOf([]byte{byte(size)}), Size: int64(size)}, DiffID: []Digest{first, second}[n],
-			})
+			layer := Descriptor{MediaType: gzipLayer, Digest: DigestOf([]byte{byte(size)}), Size: int64(size)}
+			i.Layers = append(i.Layers, TreeLayer{Descriptor: layer, DiffID: []Digest{first, second}[n]})
 		}
 		return i
 	}

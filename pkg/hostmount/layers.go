@@ -84,7 +84,7 @@ func (d *Dir) layer(at string, l *Layers) error {
 		}
 	}
 	upper := filepath.Join(at, "upper")
-	if err := os.Chmod(upper, 0o777); err != nil { //nolint:gosec // the claim's containers run as any user
+	if err := os.Chmod(upper, 0o777); err != nil { // the claim's containers run as any user
 		return fmt.Errorf("open the claim's memory to its users: %w", err)
 	}
 	if l.Fill != nil {

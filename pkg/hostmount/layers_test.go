@@ -26,8 +26,10 @@ func (n *node) lower() string {
 	n.Helper()
 	n.write("store/dir/kernel", "compiled")
 	lower := filepath.Join(n.host, "store")
-	if err := errors.Join(os.Chmod(lower, 0o777), os.Chmod(filepath.Join(lower, "dir"), 0o777), os.Chmod(filepath.Join(lower, "dir/kernel"), 0o666)); err != nil {
-		n.Fatal(err)
+	for name, mode := range map[string]fs.FileMode{"": 0o777, "dir": 0o777, "dir/kernel": 0o666} {
+		if err := os.Chmod(filepath.Join(lower, name), mode); err != nil {
+			n.Fatal(err)
+		}
 	}
 	return lower
 }
@@ -189,7 +191,9 @@ func (d filesIn) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, e
 	return disk.OS{}.OpenFile(filepath.Join(string(d), name), flag, perm)
 }
 
-func (d filesIn) Mkdir(name string, perm fs.FileMode) error { return os.Mkdir(filepath.Join(string(d), name), perm) }
+func (d filesIn) Mkdir(name string, perm fs.FileMode) error {
+	return os.Mkdir(filepath.Join(string(d), name), perm)
+}
 
 func (d filesIn) Remove(name string) error { return os.Remove(filepath.Join(string(d), name)) }
 
