@@ -6,7 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The condition types of a cache, beside ConditionResolved, ConditionVerified and ConditionReady. The last needs the first two.
+// The condition types of a cache, beside ConditionResolved, ConditionVerified and ConditionReady: the first two say what ConditionReady
+// needs.
 const (
 	// ConditionCompatible is true if the cache fits a GPU of the cluster, false if it fits none, unknown until nodes told.
 	ConditionCompatible = "Compatible"
@@ -55,6 +56,10 @@ type GPUKernelCacheStatus struct {
 	// +kubebuilder:validation:MaxLength=71
 	// +optional
 	ResolvedDigest string `json:"resolvedDigest,omitempty"`
+	// ResolvedImage is the reference that was read, spec.image at that time.
+	// +kubebuilder:validation:MaxLength=525
+	// +optional
+	ResolvedImage string `json:"resolvedImage,omitempty"`
 	// PreviousDigests are what it meant before, the newest first.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16

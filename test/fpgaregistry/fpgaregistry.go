@@ -48,9 +48,9 @@ type Registry struct {
 }
 
 // Start runs a registry until the test ends.
-func Start(t testing.TB) *Registry {
+func Start(t testing.TB, options ...registry.Option) *Registry {
 	t.Helper()
-	r := &Registry{handler: registry.New(registry.Logger(log.New(io.Discard, "", 0)))}
+	r := &Registry{handler: registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...)}
 	server := httptest.NewServer(http.HandlerFunc(r.serve))
 	t.Cleanup(server.Close)
 	r.Host = strings.TrimPrefix(server.URL, "http://")
@@ -129,8 +129,14 @@ func (r *Registry) Manifest(t testing.TB, repository, tag string, m Manifest) De
 	if tag == "" {
 		tag = d.Digest
 	}
-	r.send(t, http.MethodPut, "/v2/"+repository+"/manifests/"+tag, m.MediaType, data)
+	r.Raw(t, repository, tag, m.MediaType, data)
 	return d
+}
+
+// Raw puts a manifest byte by byte, under a tag or its digest.
+func (r *Registry) Raw(t testing.TB, repository, reference, mediaType string, data []byte) {
+	t.Helper()
+	r.send(t, http.MethodPut, "/v2/"+repository+"/manifests/"+reference, mediaType, data)
 }
 
 // send hands a request to the registry itself, whether it is down or not.

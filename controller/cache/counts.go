@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// gpuKind is the kind of a pool with GPUs.
+const gpuKind = "gpu"
+
+// Nodes is what the nodes say of one cache.
+type Nodes struct {
+	Counts v1alpha1.CacheCounts
+	// WithGPU is how many nodes have a GPU, and Missing how many of them do not list the newest digest.
+	WithGPU, Missing int32
+	// Ready is how many nodes have the newest digest and a GPU that it is for or no word of that, Downloading how many fetch it, and Unfit
+	// how many have no GPU that it is for.
+	Ready, Downloading, Unfit int32
+	// Fits says that some node has a GPU that it is for.
+	Fits bool
+	// Failures say on which nodes and why it could not be had, sorted. Misfits say on which nodes it fits no GPU.
+	Failures, Misfits []string
+}
+
+// look reads of the nodes what they say of the object. The newest digest is the resolved one; a node may also name the image below it.
+func look(nodes []v1alpha1.AcceleratorNode, o Object) Nodes {
+	var n Nodes
+	for i := range nodes {
+		node := &nodes[i]
+		gpu := HasGPU(node)
+		if gpu {
+			n.WithGPU++
+		}
+		if !n.add(node, o) && gpu {
+			n.Missing++
+		}
+	}
+	n.Counts.NodesNotInUse = n.Counts.Nodes - n.Counts.NodesInUse
+	slices.Sort(n.Failures)
+	slices.Sort(n.Misfits)
+	return n
+}
+
+// HasGPU says whether a node offers a GPU, or has one that it does not offer for now.
+func HasGPU(node *v1alpha1.AcceleratorNode) bool {
+	return slices.ContainsFunc(node.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Kind == gpuKind && p.Devices+p.Withheld > 0 })
+}
+
+// add counts what one node says, and tells whether it lists the newest digest.
+func (n *Nodes) add(node *v1alpha1.AcceleratorNode, o Object) (newest bool) {
+	for i := range node.Status.KernelCaches {
+		entry := &node.Status.KernelCaches[i]
+		if entry.Namespace != o.GetNamespace() || entry.Name != o.GetName() {
+			continue
+		}
+		n.Counts.PodsRunning += entry.Claims
+		if !isNewest(o.Status, entry.Digest) {
+			n.Counts.PodsOutdated += entry.Claims
+			continue
+		}
+		if !newest {
+			newest = true
+			n.addNewest(node.Name, entry)
+		}
+	}
+	return newest
+}
+
+func isNewest(s *v1alpha1.GPUKernelCacheStatus, digest string) bool {
+	return digest == s.ResolvedDigest || s.Image != nil && digest == s.Image.Digest
+}
+
+func (n *Nodes) addNewest(node string, entry *v1alpha1.NodeCache) {
+	n.Counts.Nodes++
+	if entry.Claims > 0 {
+		n.Counts.NodesInUse++
+	}
+	unfit := entry.CompatibleDevices == 0 && entry.IncompatibleDevices > 0
+	n.Fits = n.Fits || entry.CompatibleDevices > 0
+	text := "node " + node
+	if why := strings.Trim(entry.Reason+": "+entry.Message, ": "); why != "" {
+		text += ": " + why
+	}
+	switch {
+	case unfit:
+		n.Unfit++
+		n.Misfits = append(n.Misfits, text)
+	case entry.Phase == v1alpha1.NodeCacheError:
+		n.Failures = append(n.Failures, text)
+	case entry.Phase == v1alpha1.NodeCacheExtracted:
+		n.Ready++
+	default:
+		n.Downloading++
+	}
+	if unfit || entry.Phase == v1alpha1.NodeCacheError {
+		n.Counts.NodesError++
+	}
+}
+
+// Volumes is what the volumes of one cache are.
+type Volumes struct {
+	Filled, Open int32
+	// Failures say which could not be filled, sorted.
+	Failures []string
+}
+
+func lookAtVolumes(s *v1alpha1.GPUKernelCacheStatus) (v Volumes) {
+	for i := range s.Volumes {
+		volume := &s.Volumes[i]
+		switch {
+		case volume.Phase == v1alpha1.CacheVolumeFailed:
+			v.Failures = append(v.Failures,
+				strings.TrimSuffix(fmt.Sprintf("volume claim %s/%s: %s", volume.Namespace, volume.ClaimName, volume.Message), ": "))
+		case volume.Phase == v1alpha1.CacheVolumeFilled && isNewest(s, volume.Digest):
+			v.Filled++
+		default:
+			v.Open++
+		}
+	}
+	slices.Sort(v.Failures)
+	return v
+}
+
+// Changed are the keys of caches of which two lists of a node say something else.
+func Changed(before, now []v1alpha1.NodeCache) (out []Key) {
+	for _, pair := range [][2][]v1alpha1.NodeCache{{before, now}, {now, before}} {
+		for i := range pair[0] {
+			if entry := pair[0][i]; !slices.Contains(pair[1], entry) {
+				out = append(out, Key{Namespace: entry.Namespace, Name: entry.Name})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) })
+	return slices.Compact(out)
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package signed is a registry in the test's own process with images of kernel caches, and signatures of them as cosign makes them, in both
+// of its formats. It has a list of referrers or, as older registries, an index at a tag.
+package signed
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/sigstore/sigstore-go/pkg/sign"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
+)
+
+const (
+	bundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
+	simpleType = "application/vnd.dev.cosign.simplesigning.v1+json"
+	configType = "application/vnd.oci.image.config.v1+json"
+	layerType  = "application/vnd.oci.image.layer.v1.tar+gzip"
+)
+
+// Registry is a running registry of images.
+type Registry struct {
+	*fpgaregistry.Registry
+
+	referrers bool
+	about     map[artifact.Digest][]map[string]any
+}
+
+// Start runs a registry until the test ends, with or without a list of referrers.
+func Start(t testing.TB, referrers bool) *Registry {
+	t.Helper()
+	return &Registry{
+		Registry:  fpgaregistry.Start(t, registry.WithReferrersSupport(referrers)),
+		referrers: referrers, about: map[artifact.Digest][]map[string]any{},
+	}
+}
+
+// Labels are those of an image with Triton kernels for one GPU: "90" of NVIDIA's.
+func Labels(arch string) map[string]string {
+	return map[string]string{
+		"cache.triton.image/entry-count":      "1",
+		"cache.triton.image/cache-size-bytes": "7",
+		"cache.triton.image/summary":          fmt.Sprintf(`{"targets":[{"backend":"cuda","arch":%q,"warp_size":32}]}`, arch),
+	}
+}
+
+// Image pushes an image of one layer with a kernel of this text. No tag leaves it untagged.
+func (r *Registry) Image(t testing.TB, repository, tag, kernel string, labels map[string]string) artifact.Digest {
+	t.Helper()
+	plain, packed := layer(t, kernel)
+	config := marshal(t, map[string]any{
+		"architecture": "amd64", "os": "linux", "config": map[string]any{"Labels": labels},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{artifact.DigestOf(plain).String()}},
+	})
+	return r.manifest(t, repository, tag, fpgaregistry.ManifestType, map[string]any{
+		"config": r.Blob(t, repository, configType, config), "layers": []any{r.Blob(t, repository, layerType, packed)},
+	})
+}
+
+// Index pushes an index of images for platforms.
+func (r *Registry) Index(t testing.TB, repository, tag string, images map[string]artifact.Digest) artifact.Digest {
+	t.Helper()
+	entries := []any{}
+	for _, arch := range []string{"amd64", "arm64"} {
+		if d, ok := images[arch]; ok {
+			entries = append(entries, map[string]any{
+				"mediaType": fpgaregistry.ManifestType, "digest": d.String(), "size": 0,
+				"platform": map[string]string{"os": "linux", "architecture": arch},
+			})
+		}
+	}
+	return r.manifest(t, repository, tag, fpgaregistry.IndexType, map[string]any{"manifests": entries})
+}
+
+func (r *Registry) manifest(t testing.TB, repository, tag, mediaType string, content map[string]any) artifact.Digest {
+	t.Helper()
+	content["schemaVersion"], content["mediaType"] = 2, mediaType
+	data := marshal(t, content)
+	d := artifact.DigestOf(data)
+	if tag == "" {
+		tag = d.String()
+	}
+	r.Raw(t, repository, tag, mediaType, data)
+	return d
+}
+
+// layer is a tar with one kernel, plain and packed.
+func layer(t testing.TB, kernel string) (plain, packed []byte) {
+	t.Helper()
+	var raw, zipped bytes.Buffer
+	w := tar.NewWriter(&raw)
+	z := gzip.NewWriter(&zipped)
+	err := w.WriteHeader(&tar.Header{Name: "io.triton.cache/K/kernel.cubin", Mode: 0o644, Size: int64(len(kernel))})
+	for _, step := range []func() error{
+		func() error { _, err := w.Write([]byte(kernel)); return err },
+		w.Close,
+		func() error { _, err := z.Write(raw.Bytes()); return err },
+		z.Close,
+	} {
+		if err == nil {
+			err = step()
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw.Bytes(), zipped.Bytes()
+}
+
+// Key signs.
+type Key struct{ pair *sign.EphemeralKeypair }
+
+// NewKey makes one.
+func NewKey(t testing.TB) Key {
+	t.Helper()
+	pair, err := sign.NewEphemeralKeypair(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Key{pair}
+}
+
+// PEM is the public key.
+func (k Key) PEM(t testing.TB) string {
+	t.Helper()
+	text, err := k.pair.GetPublicKeyPem()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// SignV3 attaches a bundle as cosign 3 does.
+func (r *Registry) SignV3(t testing.TB, repository string, d artifact.Digest, key Key) {
+	t.Helper()
+	statement := fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],`+
+		`"predicateType":"https://sigstore.dev/cosign/sign/v1","predicate":{}}`, d.Hex())
+	b, err := sign.Bundle(&sign.DSSEData{Data: statement, PayloadType: "application/vnd.in-toto+json"}, key.pair, sign.BundleOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := protojson.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	referrer := r.manifest(t, repository, "", fpgaregistry.ManifestType, map[string]any{
+		"artifactType": bundleType, "config": r.Blob(t, repository, fpgaregistry.EmptyType, []byte("{}")),
+		"layers":  []any{r.Blob(t, repository, bundleType, data)},
+		"subject": map[string]any{"mediaType": fpgaregistry.ManifestType, "digest": d.String(), "size": 1},
+	})
+	if r.referrers {
+		return
+	}
+	r.about[d] = append(r.about[d], map[string]any{
+		"mediaType": fpgaregistry.ManifestType, "digest": referrer.String(), "size": 0, "artifactType": bundleType,
+	})
+	r.manifest(t, repository, strings.Replace(d.String(), ":", "-", 1), fpgaregistry.IndexType, map[string]any{"manifests": r.about[d]})
+}
+
+// SignV2 puts a simple signature at the tag where cosign 2 does, in the place of others.
+func (r *Registry) SignV2(t testing.TB, repository string, d artifact.Digest, key Key) {
+	t.Helper()
+	payload := fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":""},"image":{"docker-manifest-digest":%q},`+
+		`"type":"cosign container image signature"},"optional":null}`, d)
+	signature, _, err := key.pair.SignData(t.Context(), payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob := r.Blob(t, repository, simpleType, payload)
+	r.manifest(t, repository, "sha256-"+d.Hex()+".sig", fpgaregistry.ManifestType, map[string]any{
+		"config": r.Blob(t, repository, configType, []byte("{}")),
+		"layers": []any{map[string]any{
+			"mediaType": simpleType, "digest": blob.Digest, "size": blob.Size,
+			"annotations": map[string]string{"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(signature)},
+		}},
+	})
+}
+
+func marshal(t testing.TB, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
