@@ -199,8 +199,12 @@ func trimmed(object any) (any, error) {
 		return cache.TransformStripManagedFields()(object)
 	}
 	kept := &v1alpha1.AcceleratorNode{Status: v1alpha1.AcceleratorNodeStatus{
-		Vendors: node.Status.Vendors, Bitstreams: node.Status.Bitstreams, Presets: node.Status.Presets,
+		Vendors: node.Status.Vendors, Bitstreams: node.Status.Bitstreams, Presets: node.Status.Presets, KernelCaches: node.Status.KernelCaches,
 	}}
+	for i := range node.Status.Pools {
+		p := &node.Status.Pools[i]
+		kept.Status.Pools = append(kept.Status.Pools, v1alpha1.PoolStatus{Name: p.Name, Kind: p.Kind, Devices: p.Devices, Withheld: p.Withheld})
+	}
 	kept.Name, kept.UID, kept.ResourceVersion = node.Name, node.UID, node.ResourceVersion
 	return kept, nil
 }

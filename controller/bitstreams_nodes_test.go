@@ -278,8 +278,12 @@ func TestTrimmed(t *testing.T) {
 	node.Status.PluginVersion = "v1"
 	node.Status.Vendors = []v1alpha1.VendorStatus{{Name: "nvidia", Devices: 1}}
 	node.Status.Presets = []v1alpha1.NodePreset{{Name: "p", Claims: 1}}
+	node.Status.KernelCaches = []v1alpha1.NodeCache{{Name: "c", Claims: 1}}
+	node.Status.Pools = []v1alpha1.PoolStatus{{Name: "n1/gpu", Kind: "gpu", Devices: 2, Withheld: 1, Generation: 7, Published: &metav1.Time{}}}
 	want := nodeWith("n1", "a")
 	want.Status.Vendors, want.Status.Presets = node.Status.Vendors, node.Status.Presets
+	want.Status.KernelCaches = node.Status.KernelCaches
+	want.Status.Pools = []v1alpha1.PoolStatus{{Name: "n1/gpu", Kind: "gpu", Devices: 2, Withheld: 1}}
 	want.ResourceVersion, want.UID = "7", "u"
 	got, err := trimmed(node)
 	if diff := gocmp.Diff(want, got); diff != "" || err != nil {

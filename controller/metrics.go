@@ -14,6 +14,7 @@ type metrics struct {
 	certExpiry         prometheus.Gauge
 	reviews            *prometheus.CounterVec
 	bitstreams         *prometheus.CounterVec
+	caches             *prometheus.CounterVec
 }
 
 // newMetrics makes the metrics and registers them; it fails when a metric of the same name is registered already.
@@ -45,9 +46,13 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 			Name: "fettle_controller_bitstream_resolutions_total",
 			Help: "References of bitstreams that were asked for, by kind of object and the condition Resolved's reason.",
 		}, []string{"kind", "reason"}),
+		caches: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fettle_controller_kernel_cache_resolutions_total",
+			Help: "References of kernel caches that were asked for, by kind of object and the condition Resolved's reason.",
+		}, []string{"kind", "reason"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.foreignClass, m.presetMissing, m.noExtendedResource, m.refusedCRD, m.prunedNodes, m.certExpiry, m.reviews, m.bitstreams,
+		m.foreignClass, m.presetMissing, m.noExtendedResource, m.refusedCRD, m.prunedNodes, m.certExpiry, m.reviews, m.bitstreams, m.caches,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, err

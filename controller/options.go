@@ -30,12 +30,14 @@ type Options struct {
 	WebhookPort int
 	// ManageCRDs applies and upgrades the CRDs.
 	ManageCRDs bool
-	// BitstreamInterval is how often the tags of bitstreams are looked at.
+	// BitstreamInterval is how often the tags of bitstreams are looked at, and those of kernel caches that do not say themselves.
 	BitstreamInterval time.Duration
 	// ScratchDir is where bitstreams are read by way of; no other process may use it. Empty: a temporary directory.
 	ScratchDir string
 	// Registries is how registries are reached.
 	Registries artifact.ClientConfig
+	// PublicTrustRoot is the Sigstore trusted root, in JSON, of TrustPolicies that have none of their own. Empty: they are refused.
+	PublicTrustRoot []byte
 	// AllowedHostPaths are what the nodes' plugins let DevicePresets name.
 	AllowedHostPaths []preset.AllowedHostPath
 	// Classes are the choices about the DeviceClasses.

@@ -89,7 +89,7 @@ func (c Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	registry, done, err := c.registry()
+	puller, registry, done, err := c.registry()
 	if err != nil {
 		return err
 	}
@@ -98,6 +98,7 @@ func (c Controller) Run(ctx context.Context) error {
 		reader: direct, clock: c.Clock, started: c.Clock.Now(),
 		key: client.ObjectKey{Namespace: c.Options.Namespace, Name: UninstallLease},
 	}
+	policies := &trustPolicies{reader: mgr.GetClient(), root: c.Options.PublicTrustRoot}
 	if c.Options.Webhook {
 		err = c.addWebhook(mgr, m, keeper, changed)
 	}
@@ -112,6 +113,8 @@ func (c Controller) Run(ctx context.Context) error {
 				return errors.Join(
 					newNodeReconciler(mgr, m, c.Clock, pause).register(mgr),
 					newBitstreamReconciler(mgr, m, c.Clock, pause, registry, c.Options).register(mgr),
+					newTrustReconciler(mgr, c.Clock, pause, policies).register(mgr),
+					newCacheReconciler(mgr, m, c.Clock, pause, puller, policies, c.Options).register(mgr),
 					newPresetReconciler(mgr, c.Clock, pause, c.Options).register(mgr),
 					newLackReconciler(mgr, m).register(mgr),
 					newShippedReconciler(mgr, pause, c.Options.PresetVendors).register(mgr),
@@ -125,23 +128,23 @@ func (c Controller) Run(ctx context.Context) error {
 	return mgr.Start(ctx)
 }
 
-// registry is where bitstreams are read from. Done removes what is left of them.
-func (c Controller) registry() (registry bitstream.Registry, done func(), err error) {
+// registry is where kernel caches and bitstreams are read from. Done removes what is left of the latter.
+func (c Controller) registry() (puller *artifact.Client, registry bitstream.Registry, done func(), err error) {
 	config := c.Options.Registries
 	config.UserAgent = Name
 	config.Tries = 2 // the queue tries again, and others wait
-	puller, err := artifact.NewClient(config)
+	puller, err = artifact.NewClient(config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("registries: %w", err)
+		return nil, nil, nil, fmt.Errorf("registries: %w", err)
 	}
 	dir, done := c.Options.ScratchDir, func() {}
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", Name+"-"); err != nil {
-			return nil, nil, fmt.Errorf("make a directory to read bitstreams by way of: %w", err)
+			return nil, nil, nil, fmt.Errorf("make a directory to read bitstreams by way of: %w", err)
 		}
 		done = func() { _ = os.RemoveAll(dir) }
 	}
-	return bitstream.NewPuller(puller, dir), done, nil
+	return puller, bitstream.NewPuller(puller, dir), done, nil
 }
 
 // addWebhook adds what every replica does for the webhook, and the leader's care for its configuration.

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/cache"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/trust"
+)
+
+// cacheCase is a reconciler whose registry counts who asks it, and says what out has.
+type cacheCase struct {
+	*cacheReconciler
+	clock  *clocktesting.FakeClock
+	events *events.FakeRecorder
+	out    cache.Outcome
+	asked  int
+}
+
+func newCacheCase(t *testing.T, objects ...client.Object) *cacheCase {
+	t.Helper()
+	scheme, err := Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(
+		&v1alpha1.GPUKernelCache{}, &v1alpha1.ClusterGPUKernelCache{}, &v1alpha1.AcceleratorNode{}, &v1alpha1.TrustPolicy{}).Build()
+	c := &cacheCase{
+		clock: clocktesting.NewFakeClock(time.Now()), events: events.NewFakeRecorder(100),
+		out: cache.Outcome{Digest: "sha256:top", Judged: "sha256:top", Image: &v1alpha1.CacheImage{Digest: "sha256:top"}},
+	}
+	c.cacheReconciler = &cacheReconciler{
+		client: api, recorder: c.events, metrics: m, clock: c.clock, pause: noPause{}, interval: time.Minute, namespace: "fettle",
+		policies: &trustPolicies{reader: api},
+		look: func(_ context.Context, o cache.Object, policies []*trust.Policy) (*cache.Outcome, error) {
+			c.asked++
+			out := c.out
+			out.Policies = o.Policies(policies)
+			return &out, nil
+		},
+	}
+	return c
+}
+
+func (c *cacheCase) reconcile(t *testing.T, object client.Object) time.Duration {
+	t.Helper()
+	key := client.ObjectKeyFromObject(object)
+	result, err := c.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.client.Get(t.Context(), key, object); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	return result.RequeueAfter
+}
+
+// told are the Events since the last call: "Warning Refused".
+func (c *cacheCase) told() (out []string) {
+	for {
+		select {
+		case e := <-c.events.Events:
+			out = append(out, strings.Join(strings.Fields(e)[:2], " "))
+		default:
+			return out
+		}
+	}
+}
+
+func kernels(namespace, name, image string) *v1alpha1.GPUKernelCache {
+	o := &v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "1", Generation: 1}}
+	o.Spec.Image = image
+	return o
+}
+
+func skipping(name, uid string, generation int64, images ...string) *v1alpha1.TrustPolicy {
+	p := &v1alpha1.TrustPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation}}
+	p.Spec.Images, p.Spec.Mode = images, v1alpha1.VerificationSkip
+	return p
+}
+
+// TestWhenCachesAreAsked: the registry is asked at its time, after a change of the object and after one of its policies, and for nothing
+// else.
+func TestWhenCachesAreAsked(t *testing.T) {
+	object := kernels("a", "kernels", "registry.example/team/kernels:v1")
+	policy := skipping("ours", "p1", 1, "registry.example/team/*")
+	c := newCacheCase(t, object, policy)
+	asked := 0
+	expect := func(what string, again bool) time.Duration {
+		t.Helper()
+		next := c.reconcile(t, object)
+		if again {
+			asked++
+		}
+		if c.asked != asked {
+			t.Fatalf("%s: asked %d times, want %d", what, c.asked, asked)
+		}
+		return next
+	}
+	change := func(o client.Object, generation int64) {
+		t.Helper()
+		o.SetGeneration(generation)
+		if err := c.client.Update(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := expect("new", true)
+	if next < time.Minute || next > 72*time.Second {
+		t.Errorf("the next look is in %v", next)
+	}
+	expect("nothing changed", false)
+	c.clock.Step(next)
+	expect("its time", true)
+	change(object, 2)
+	expect("another spec", true)
+	change(policy, 2)
+	expect("another generation of its policy", true)
+	expect("looked at", false)
+	other := skipping("another", "p2", 1, "quay.io/**")
+	if err := c.client.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	expect("a policy for other images", false)
+	other.Spec.Images = []string{"**"}
+	change(other, 2)
+	expect("which is for all now", true)
+	if err := c.client.Delete(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	expect("its policy is gone", true)
+	if err := c.client.Create(t.Context(), skipping("ours", "p3", 2, "registry.example/team/*")); err != nil {
+		t.Fatal(err)
+	}
+	expect("made again with the same name and generation", true)
+	object.Spec.UpdatePolicy = &v1alpha1.CacheUpdatePolicy{Interval: &metav1.Duration{Duration: time.Hour}}
+	change(object, 3)
+	if next := expect("an interval of its own", true); next < time.Hour || next > 72*time.Minute {
+		t.Errorf("the next look is in %v", next)
+	}
+	if err := c.client.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile(t, object)
+	if len(c.looks.taken) > 0 || len(c.judged.of) > 0 {
+		t.Errorf("remembered of what is gone: %v %v", c.looks.taken, c.judged.of)
+	}
+}
+
+// TestPoliciesInOrder: a list of policies that did not change is equal to the last one, whatever order the cache has them in.
+func TestPoliciesInOrder(t *testing.T) {
+	c := newCacheCase(t, skipping("b", "1", 1, "**"), skipping("a", "2", 1, "**"), skipping("c", "3", 1, "**"))
+	first, err := c.policies.all(t.Context())
+	if err != nil || len(first) != 3 || first[0].Name() != "a" || first[2].Name() != "c" {
+		t.Fatalf("%v, %v", first, err)
+	}
+	second, err := c.policies.all(t.Context())
+	if err != nil || !slices.Equal(first, second) {
+		t.Errorf("%v and then %v, %v", first, second, err)
+	}
+}
+
+// TestCacheEvents: each change is told once, and what is well of itself is not.
+func TestCacheEvents(t *testing.T) {
+	object := kernels("a", "kernels", "registry.example/kernels:v1")
+	node := nodeWith("n1")
+	c := newCacheCase(t, object, node, skipping("all", "p", 1, "**"))
+	step := func(what string, change func(), want ...string) {
+		t.Helper()
+		change()
+		c.clock.Step(2 * time.Minute)
+		c.reconcile(t, object)
+		got := c.told()
+		slices.Sort(got)
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	says := func(phase v1alpha1.NodeCachePhase, fit, unfit int32) func() {
+		return func() {
+			node.Status.KernelCaches = []v1alpha1.NodeCache{{
+				Namespace: "a", Name: "kernels", Digest: "sha256:top", Phase: phase, CompatibleDevices: fit, IncompatibleDevices: unfit,
+			}}
+			if err := c.client.Status().Update(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	step("new", func() {}, "Normal Resolved", "Normal Skipped")
+	step("the same", func() {})
+	step("down", func() { c.out = cache.Outcome{Err: artifact.ErrUnavailable} }, "Warning RegistryUnavailable")
+	step("still down", func() {})
+	step("another digest", func() {
+		c.out = cache.Outcome{Digest: "sha256:top", Judged: "sha256:top", Image: &v1alpha1.CacheImage{}}
+	}, "Normal Resolved")
+	step("fits", says(v1alpha1.NodeCacheExtracted, 1, 0), "Normal Fits")
+	step("failed", says(v1alpha1.NodeCacheError, 0, 0), "Warning NodesFailed")
+	step("fits nothing", says(v1alpha1.NodeCacheExtracted, 0, 1), "Normal NoFailure", "Warning FitsNoGPU")
+	step("refused", func() { c.out.Refusal = trust.ErrRefused }, "Warning Refused")
+	step("gone", func() { c.out = cache.Outcome{Err: artifact.ErrNotFound} }, "Warning NotFound")
+	if object.Status.Phase != v1alpha1.CacheError || len(object.Status.Conditions) != 7 {
+		t.Errorf("status %+v", object.Status)
+	}
+}
+
+// TestCacheKeptByOthers: an object that somebody's finalizer keeps says that it is going, and no registry is asked.
+func TestCacheKeptByOthers(t *testing.T) {
+	object := kernels("a", "kernels", "registry.example/kernels:v1")
+	object.Finalizers = []string{"example.com/backup"}
+	c := newCacheCase(t, object)
+	if err := c.client.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	c.look = func(context.Context, cache.Object, []*trust.Policy) (*cache.Outcome, error) {
+		return nil, errors.New("asked")
+	}
+	if c.reconcile(t, object); object.Status.Phase != v1alpha1.CacheDeleting {
+		t.Errorf("phase %s", object.Status.Phase)
+	}
+	object.Finalizers = nil
+	if err := c.client.Update(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile(t, object)
+}
+
+// TestMissingNamespaces: those of a ClusterGPUKernelCache that are not there are named.
+func TestMissingNamespaces(t *testing.T) {
+	object := &v1alpha1.ClusterGPUKernelCache{ObjectMeta: metav1.ObjectMeta{Name: "kernels", UID: "1", Generation: 1}}
+	object.Spec.Image, object.Spec.WorkloadNamespaces = "registry.example/kernels:v1", []string{"there", "not"}
+	c := newCacheCase(t, object, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "there"}}, skipping("all", "p", 1, "**"))
+	c.reconcile(t, object)
+	condition := conditionOf(&object.Status, v1alpha1.ConditionNamespaceMissing)
+	if condition.Status != metav1.ConditionTrue || condition.Message != "there is no namespace not" {
+		t.Errorf("condition %+v", condition)
+	}
+	if diff := gocmp.Diff([]string{"Normal Resolved", "Normal Skipped", "Warning NamespacesMissing"}, c.told()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// queued is a queue that notes what comes at once.
+type queued struct{ later }
+
+func (q *queued) Add(r reconcile.Request) { q.keys = append(q.keys, r.String()) }
+
+// TestConcernedByPolicies: a policy has those looked at that it is for, was for, or has judged.
+func TestConcernedByPolicies(t *testing.T) {
+	judgedBy := kernels("a", "judged", "quay.io/x:v1")
+	judgedBy.Status.Verification = &v1alpha1.CacheVerdict{Policies: []v1alpha1.CachePolicyReference{{Name: "p", Generation: 1}}}
+	ofCluster := &v1alpha1.ClusterGPUKernelCache{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
+	ofCluster.Spec.Image = "registry.example/a/x:v1"
+	c := newCacheCase(t, judgedBy, ofCluster,
+		kernels("a", "first", "registry.example/a/x:v1"), kernels("b", "second", "registry.example/b/x:v1"))
+	invalid := skipping("p", "1", 3, "registry.example/b/*")
+	invalid.Spec.Namespaces = []string{"b"}
+	invalid.Spec.Authorities = []v1alpha1.TrustAuthority{{Name: "release"}}
+	for _, test := range []struct {
+		name        string
+		before, now *v1alpha1.TrustPolicy
+		want        []string
+	}{
+		{"new", nil, skipping("p", "1", 1, "registry.example/a/*"), []string{"/all", "a/first", "a/judged"}},
+		{"new, of another name", nil, skipping("q", "1", 1, "registry.example/*/*"), []string{"/all", "a/first", "b/second"}},
+		{
+			"changed",
+			skipping("q", "1", 1, "registry.example/a/*"), skipping("q", "1", 2, "registry.example/b/*"),
+			[]string{"/all", "a/first", "b/second"},
+		},
+		{"gone", skipping("p", "1", 1, "example.com/**"), nil, []string{"a/judged"}},
+		{"invalid", nil, invalid, []string{"a/judged", "b/second"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var q queued
+			for _, kind := range []bool{false, true} {
+				h := c.onPolicies(kind)
+				switch {
+				case test.before == nil:
+					h.Create(t.Context(), event.CreateEvent{Object: test.now}, &q)
+				case test.now == nil:
+					h.Delete(t.Context(), event.DeleteEvent{Object: test.before}, &q)
+				default:
+					h.Update(t.Context(), event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.now}, &q)
+				}
+			}
+			slices.Sort(q.keys)
+			if diff := gocmp.Diff(test.want, q.keys); diff != "" {
+				t.Errorf("looked at (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestConcernedByNodes: a node that says something else of a cache has it counted, and one with a GPU that comes has those counted that all
+// nodes fetch.
+func TestConcernedByNodes(t *testing.T) {
+	everywhere := kernels("a", "everywhere", "registry.example/x:v1")
+	everywhere.Spec.Distribution = &v1alpha1.CacheDistribution{Prewarm: v1alpha1.CachePrewarmAll}
+	c := newCacheCase(t, everywhere, kernels("a", "somewhere", "registry.example/x:v1"))
+	node := func(gpu bool, names ...string) *v1alpha1.AcceleratorNode {
+		n := nodeWith("n")
+		if gpu {
+			n.Status.Pools = []v1alpha1.PoolStatus{{Kind: "gpu", Devices: 1}}
+		}
+		for _, name := range names {
+			namespace, name, _ := strings.Cut(name, "/")
+			n.Status.KernelCaches = append(n.Status.KernelCaches, v1alpha1.NodeCache{Namespace: namespace, Name: name})
+		}
+		return n
+	}
+	for name, test := range map[string]struct {
+		before, now *v1alpha1.AcceleratorNode
+		want        []string
+	}{
+		"got one":        {node(true, "a/x"), node(true, "a/x", "a/y"), []string{"a/y"}},
+		"got one of all": {node(true), node(true, "/x"), []string{"/x"}},
+		"got a GPU":      {node(false), node(true), []string{"a/everywhere"}},
+		"the same":       {node(true, "a/x"), node(true, "a/x"), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var q queued
+			for _, kind := range []bool{false, true} {
+				c.onNodes(kind).Update(t.Context(), event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.now}, &q)
+			}
+			if diff := gocmp.Diff(test.want, q.keys); diff != "" {
+				t.Errorf("counted anew (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTrustReconciler(t *testing.T) {
+	policy := skipping("team", "1", 1, "**")
+	c := newCacheCase(t, policy)
+	r := &trustReconciler{client: c.client, recorder: c.events, clock: c.clock, pause: noPause{}, policies: c.policies}
+	expect := func(what, condition string, want ...string) {
+		t.Helper()
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(policy)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); err != nil {
+			t.Fatal(err)
+		}
+		got := policy.Status.Conditions[0]
+		if string(got.Status)+" "+got.Reason != condition || got.ObservedGeneration != policy.Generation || len(policy.Status.Conditions) != 1 {
+			t.Errorf("%s: %+v", what, got)
+		}
+		if diff := gocmp.Diff(want, c.told()); diff != "" {
+			t.Errorf("%s: Events (-want +got):\n%s", what, diff)
+		}
+	}
+	expect("valid", "True Valid")
+	policy.Generation = 2
+	policy.Spec.Authorities = []v1alpha1.TrustAuthority{
+		{Name: "a", Key: &v1alpha1.TrustKey{PEM: "-----BEGIN PUBLIC KEY-----\nno\n"}}, {Name: "b", Key: &v1alpha1.TrustKey{}},
+	}
+	if err := c.client.Update(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	expect("invalid", "False Invalid", "Warning Invalid")
+	if m := policy.Status.Conditions[0].Message; !strings.Contains(m, "authorities[0].key.pem") || !strings.Contains(m, "are refused") {
+		t.Errorf("it says %q", m)
+	}
+	expect("the same", "False Invalid")
+	policy.Generation, policy.Spec.Authorities = 3, nil
+	if err := c.client.Update(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	expect("mended", "True Valid", "Normal Valid")
+}
