@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// Create makes the directory a layout, unless it is one. It refuses one that holds other things.
+func (l *Layout) Create() error {
+	err := l.create()
+	if err != nil {
+		return l.in(err)
+	}
+	return nil
+}
+
+func (l *Layout) create() error {
+	if _, err := l.index(); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(l.dir, 0o755); err != nil {
+		return err
+	}
+	return l.locked(func(root *os.Root) error {
+		if _, err := l.index(); !errors.Is(err, fs.ErrNotExist) {
+			return err // somebody else was first
+		}
+		if err := mine(root); err != nil {
+			return err
+		}
+		if err := root.MkdirAll("blobs/sha256", 0o755); err != nil {
+			return err
+		}
+		data, err := newIndex().bytes()
+		if err != nil {
+			return err
+		}
+		if err := put(root, markFile, bytes.NewReader([]byte(`{"imageLayoutVersion":"`+version+`"}`))); err != nil {
+			return err
+		}
+		return put(root, indexFile, bytes.NewReader(data))
+	})
+}
+
+// mine refuses a directory with anything but what a creation that was cut off leaves.
+func mine(root *os.Root) error {
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != "blobs" && name != markFile && !isTemporary(name) {
+			return fmt.Errorf("it holds something else, %q: expected an OCI layout, an empty directory or none", name)
+		}
+	}
+	return nil
+}
+
+// locked has one writer at a time look at the index and change it. It is the directory itself that is locked, which leaves no file behind.
+func (l *Layout) locked(change func(root *os.Root) error) error {
+	root, err := os.OpenRoot(l.dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for {
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("wait for other writers: %w", err)
+	}
+	if err := change(root); err != nil {
+		return err
+	}
+	return dir.Sync()
+}
+
+const temporary = ".fettle-"
+
+func isTemporary(name string) bool { return strings.Contains(name, temporary) }
+
+// put writes a file under another name first, so that no reader sees half of it, and syncs it.
+func put(root *os.Root, name string, content io.Reader) error {
+	other := name + temporary + rand.Text()
+	f, err := root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = root.Rename(other, name)
+	}
+	if err != nil {
+		return errors.Join(err, root.Remove(other))
+	}
+	return nil
+}
+
+// Blob writes a blob, unless it is there. It counts only if it has d's digest and size.
+func (l *Layout) Blob(ctx context.Context, d artifact.Descriptor, open func(context.Context) (io.ReadCloser, error)) error {
+	if l.has(d) {
+		return nil
+	}
+	from, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	root, err := os.OpenRoot(l.dir)
+	if err != nil {
+		return l.in(err)
+	}
+	defer root.Close()
+	if err := put(root, blobPath(d.Digest), Checked(from, d)); err != nil {
+		return l.in(fmt.Errorf("write the blob %s: %w", d.Digest, err))
+	}
+	return nil
+}
+
+// has says whether the blob is there and is what its name says.
+func (l *Layout) has(d artifact.Descriptor) bool {
+	f, size, err := l.open(blobPath(d.Digest))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if size != d.Size {
+		return false
+	}
+	_, err = io.Copy(io.Discard, Checked(f, d))
+	return err == nil
+}
+
+// Checked passes bytes on, and ends with an error unless they are as many as d says and have its digest.
+func Checked(from io.Reader, d artifact.Descriptor) io.Reader {
+	return &checked{from: io.LimitReader(from, d.Size+1), want: d, hash: sha256.New()}
+}
+
+type checked struct {
+	from io.Reader
+	want artifact.Descriptor
+	size int64
+	hash interface {
+		io.Writer
+		Sum(b []byte) []byte
+	}
+}
+
+func (c *checked) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	_, _ = c.hash.Write(p[:n]) // A hash never fails.
+	c.size += int64(n)
+	if c.size > c.want.Size || errors.Is(err, io.EOF) {
+		if got := artifact.Digest(c.hash.Sum(nil)); c.size != c.want.Size || got != c.want.Digest {
+			return n, fmt.Errorf("the blob is %w: %d bytes with digest %s, expected %d with %s",
+				artifact.ErrMismatch, c.size, got, c.want.Size, c.want.Digest)
+		}
+	}
+	return n, err
+}
+
+// PutManifest writes a manifest. One that says to be about another is put into index.json, where readers look for such.
+func (l *Layout) PutManifest(_ context.Context, m *artifact.Manifest) error {
+	return l.putManifest(m, !m.Subject.Digest.IsZero(), "")
+}
+
+// Tag writes a manifest and puts it into index.json with a tag, or without one. It takes the place of what had the tag, or of the image
+// that had none.
+func (l *Layout) Tag(_ context.Context, m *artifact.Manifest, tag string) error {
+	return l.putManifest(m, true, tag)
+}
+
+func (l *Layout) putManifest(m *artifact.Manifest, list bool, tag string) error {
+	err := l.locked(func(root *os.Root) error {
+		if err := put(root, blobPath(m.Digest), bytes.NewReader(m.Raw)); err != nil || !list {
+			return err
+		}
+		x, err := l.index()
+		if err != nil {
+			return err
+		}
+		if err := l.replace(x, m, tag); err != nil {
+			return err
+		}
+		data, err := x.bytes()
+		if err != nil {
+			return err
+		}
+		return put(root, indexFile, bytes.NewReader(data))
+	})
+	if err != nil {
+		return l.in(fmt.Errorf("write the manifest %s: %w", m.Digest, err))
+	}
+	return nil
+}
+
+// replace puts a manifest into the index.
+func (l *Layout) replace(x *index, m *artifact.Manifest, tag string) error {
+	about := !m.Subject.Digest.IsZero()
+	var failed error
+	x.drop(func(d artifact.Descriptor) bool {
+		switch name := d.Annotations[refName]; {
+		case name != tag:
+			return false
+		case tag != "" || d.Digest == m.Digest:
+			return true
+		case about:
+			return false
+		}
+		subject, err := l.subjectOf(d)
+		failed = errors.Join(failed, err)
+		return err == nil && subject.IsZero()
+	})
+	if failed != nil {
+		return failed
+	}
+	return x.add(m, tag)
+}
