@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/push"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 )
@@ -114,7 +115,7 @@ func (p *packing) push(ctx context.Context, names []string, stderr io.Writer) (*
 		return a, p.place.layout().Write(a, p.place.tag)
 	}
 	err = p.toRegistry(ctx, a)
-	if !errors.Is(err, oci.ErrRefused) {
+	if !errors.Is(err, push.ErrRefused) {
 		return a, err
 	}
 	// Some registries take no artifactType. The config's media type then says what the artifact is.
@@ -131,9 +132,9 @@ func (p *packing) toRegistry(ctx context.Context, a *oci.Artifact) error {
 	if err != nil {
 		return err
 	}
-	return oci.Registry{
+	return oci.Push(ctx, a, push.Registry{
 		Keys: authn.DefaultKeychain, PlainHTTP: config.PlainHTTP, Transport: config.Transport, UserAgent: config.UserAgent,
-	}.Push(ctx, a, p.place.remote)
+	}, p.place.remote)
 }
 
 // openBitstream reads what a file says, and leaves it open.

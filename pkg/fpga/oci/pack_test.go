@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/push"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -111,7 +112,7 @@ func TestPush(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := (oci.Registry{PlainHTTP: []string{r.Host}}).Push(t.Context(), a, ref); err != nil {
+			if err := oci.Push(t.Context(), a, push.Registry{PlainHTTP: []string{r.Host}}, ref); err != nil {
 				t.Fatal(err)
 			}
 			got, err := list(t, r, ":"+name)
@@ -129,10 +130,10 @@ func TestPushRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (oci.Registry{}).Push(t.Context(), a, ref); !errors.Is(err, artifact.ErrPlainHTTP) {
+	if err := oci.Push(t.Context(), a, push.Registry{}, ref); !errors.Is(err, artifact.ErrPlainHTTP) {
 		t.Errorf("without leave: got %v, want %v", err, artifact.ErrPlainHTTP)
 	}
-	if err := (oci.Registry{PlainHTTP: []string{r.Host}}).Push(t.Context(), a, ref.WithDigest(a.Root.Digest)); err == nil {
+	if err := oci.Push(t.Context(), a, push.Registry{PlainHTTP: []string{r.Host}}, ref.WithDigest(a.Root.Digest)); err == nil {
 		t.Error("to a digest: got nil, want an error")
 	}
 	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{r.Host}, Tries: 1})
@@ -153,7 +154,7 @@ func TestPushTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := pack(t, oci.About{}, raw(t, shellA, "image a."))
-	if err := (oci.Registry{Transport: server.Client().Transport}).Push(t.Context(), a, ref); err != nil {
+	if err := oci.Push(t.Context(), a, push.Registry{Transport: server.Client().Transport}, ref); err != nil {
 		t.Error(err)
 	}
 }
