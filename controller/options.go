@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
@@ -44,6 +45,8 @@ type Options struct {
 	Classes ClassOptions
 	// PresetVendors are those whose ClusterDevicePresets are shipped.
 	PresetVendors []string
+	// KernelCacheVolumes are how caches are put into volumes, if they are.
+	KernelCacheVolumes volumes.Options
 }
 
 // Validate returns every fault of the options, named by the flag that sets it.

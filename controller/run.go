@@ -12,10 +12,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -35,6 +39,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/bitstream"
 	"github.com/fettle-dev/fettle/controller/certs"
+	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
@@ -118,6 +123,7 @@ func (c Controller) Run(ctx context.Context) error {
 					newPresetReconciler(mgr, c.Clock, pause, c.Options).register(mgr),
 					newLackReconciler(mgr, m).register(mgr),
 					newShippedReconciler(mgr, pause, c.Options.PresetVendors).register(mgr),
+					newVolumesReconciler(mgr, pause, c.Options).register(mgr),
 				)
 			},
 		}),
@@ -188,6 +194,11 @@ func (c Controller) keeper(
 
 // manager makes the controller-runtime manager: caches, servers and the election.
 func (c Controller) manager(scheme *runtime.Scheme, keeper *certs.Keeper) (manager.Manager, error) {
+	ofCaches, err := labels.NewRequirement(volumes.UIDLabel, selection.Exists, nil)
+	if err != nil {
+		return nil, fmt.Errorf("select the volumes of caches: %w", err)
+	}
+	owned := cache.ByObject{Label: labels.NewSelector().Add(*ofCaches)}
 	mgr, err := manager.New(c.Config, manager.Options{
 		Scheme:  scheme,
 		Logger:  klog.Background(),
@@ -195,7 +206,9 @@ func (c Controller) manager(scheme *runtime.Scheme, keeper *certs.Keeper) (manag
 		Cache: cache.Options{
 			DefaultTransform: trimmed,
 			ByObject: map[client.Object]cache.ByObject{
-				&webhookConfig{}: {Field: fields.OneTermEqualSelector("metadata.name", WebhookConfiguration)},
+				&webhookConfig{}:                {Field: fields.OneTermEqualSelector("metadata.name", WebhookConfiguration)},
+				&corev1.PersistentVolumeClaim{}: owned,
+				&batchv1.Job{}:                  owned,
 			},
 		},
 		HealthProbeBindAddress:        c.Options.ProbeAddress,

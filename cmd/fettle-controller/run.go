@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -45,6 +46,12 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 		"directory through which bitstreams are read, up to 1 GiB, for this process alone; empty makes a temporary one")
 	vendors := fs.String("preset-vendors", "", "vendors whose ClusterDevicePresets are kept in the cluster, between commas: "+
 		strings.Join(controller.PresetVendors(), ","))
+	fs.StringVar(&o.KernelCacheVolumes.Image, "kernel-cache-volumes-image", "",
+		"container `image` with /fettle in it, which fills the volumes of GPUKernelCaches; empty makes no volumes")
+	fs.Func("kernel-cache-volumes-pull-policy", "when that image is pulled: Always, IfNotPresent or Never", func(value string) error {
+		o.KernelCacheVolumes.PullPolicy = corev1.PullPolicy(value)
+		return nil
+	})
 	registriesFile := fs.String("registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")
 	if err := parse(fs, args, stderr); err != nil {
 		return err
@@ -57,6 +64,7 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 	if o.Registries, err = registries.Load(*registriesFile); err != nil {
 		return &usageError{fmt.Errorf("--registries: %w", err)}
 	}
+	o.KernelCacheVolumes.Enabled, o.KernelCacheVolumes.PlainHTTP = o.KernelCacheVolumes.Image != "", o.Registries.PlainHTTP
 	if err := o.Validate(); err != nil {
 		return &usageError{err}
 	}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// The labels and annotations of what is made.
+const (
+	// UIDLabel is the cache's UID, on claims, Jobs and their pods.
+	UIDLabel = v1alpha1.DriverName + "/kernel-cache-uid"
+	// DigestAnnotation is the digest that is in a claim, or that a Job puts there.
+	DigestAnnotation = v1alpha1.DriverName + "/kernel-cache-digest"
+	// ClaimAnnotation is the claim that a Job fills.
+	ClaimAnnotation = v1alpha1.DriverName + "/kernel-cache-claim"
+	// TemplateAnnotation is a hash of what a Job was made from: one that is made otherwise now has to be made anew.
+	TemplateAnnotation = v1alpha1.DriverName + "/kernel-cache-template"
+)
+
+// Object is what both kinds of caches have in common.
+type Object struct {
+	Kind, Namespace, Name string
+	UID                   types.UID
+	Deleting              bool
+	// Namespaces are those that are to have volumes.
+	Namespaces []string
+	Spec       *v1alpha1.GPUKernelCacheSpec
+	Status     *v1alpha1.GPUKernelCacheStatus
+	// current says that the status is about this spec.
+	current bool
+}
+
+// OfNamespace is a GPUKernelCache.
+func OfNamespace(c *v1alpha1.GPUKernelCache) Object {
+	o := of(c, v1alpha1.KindGPUKernelCache, &c.Spec, &c.Status)
+	o.Namespaces = []string{c.Namespace}
+	return o
+}
+
+// OfCluster is a ClusterGPUKernelCache.
+func OfCluster(c *v1alpha1.ClusterGPUKernelCache) Object {
+	o := of(c, v1alpha1.KindClusterGPUKernelCache, &c.Spec.GPUKernelCacheSpec, &c.Status)
+	o.Namespaces = slices.DeleteFunc(slices.Clone(c.Spec.WorkloadNamespaces), func(n string) bool { return n == "*" })
+	return o
+}
+
+func of(c client.Object, kind string, spec *v1alpha1.GPUKernelCacheSpec, status *v1alpha1.GPUKernelCacheStatus) Object {
+	return Object{
+		Kind: kind, Namespace: c.GetNamespace(), Name: c.GetName(), UID: c.GetUID(), Deleting: c.GetDeletionTimestamp() != nil,
+		Spec: spec, Status: status, current: status.ObservedGeneration == c.GetGeneration(),
+	}
+}
+
+// Type is how the cache comes to the nodes.
+func (o Object) Type() v1alpha1.CacheDistributionType {
+	if o.Spec.Distribution == nil || o.Spec.Distribution.Type == "" {
+		return v1alpha1.CacheNodeLocal
+	}
+	return o.Spec.Distribution.Type
+}
+
+// Wants says whether it is put into volumes.
+func (o Object) Wants() bool { return o.Type() != v1alpha1.CacheNodeLocal }
+
+// digest is what volumes are to have. Empty: nobody knows, or nobody vouches for it.
+func (o Object) digest() string {
+	if !o.current || o.Status.Image == nil || !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionVerified) {
+		return ""
+	}
+	return o.Status.ResolvedDigest
+}
+
+// owner has the garbage collector delete what is made when the object goes. One of the cluster may own what is in namespaces.
+func (o Object) owner() metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: o.Kind, Name: o.Name, UID: o.UID, Controller: new(true),
+	}
+}
+
+// meta is the head of what is made.
+func (o Object) meta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, Labels: o.labels(), OwnerReferences: []metav1.OwnerReference{o.owner()},
+		Annotations: map[string]string{},
+	}
+}
+
+func (o Object) labels() map[string]string {
+	return map[string]string{UIDLabel: string(o.UID), "app.kubernetes.io/managed-by": "fettle-controller"}
+}

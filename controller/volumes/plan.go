@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// Switch is the chart's value that lets the controller make volumes.
+const Switch = "kernelCaches.volumes.enabled"
+
+// Plan is what to do, in the order of its fields, and how far the volumes are.
+type Plan struct {
+	// Delete are claims and Jobs that are not wanted any more. A claim that a pod uses goes when the pod does.
+	Delete []client.Object
+	// Mark are digests to note at claims.
+	Mark []Mark
+	// Create are claims and Jobs.
+	Create []client.Object
+	// Volumes and what follows are for the object's status: Missing are namespaces that are not there, Messages say what keeps all volumes.
+	Volumes  []v1alpha1.CacheVolume
+	Missing  []string
+	Messages []string
+}
+
+// Mark is what is in a claim from now on. An empty digest: nobody knows.
+type Mark struct {
+	Claim  *corev1.PersistentVolumeClaim
+	Digest string
+}
+
+// Settled says that nothing changes by itself: no volume waits for a pod, a Job or a namespace.
+func (p Plan) Settled() bool {
+	return len(p.Delete)+len(p.Mark)+len(p.Create) == 0 && !slices.ContainsFunc(p.Volumes, func(v v1alpha1.CacheVolume) bool {
+		return v.Phase != v1alpha1.CacheVolumeFilled || v.Message != ""
+	})
+}
+
+// Make plans an object's volumes. Nothing is done for one that is being deleted: the garbage collector has word from the owner references.
+func Make(o Object, options Options, w World) Plan {
+	p := Plan{}
+	switch {
+	case o.Deleting:
+		return p
+	case !options.Enabled:
+		if o.Wants() {
+			p.Messages = append(p.Messages, fmt.Sprintf("distribution.type %s: no volumes are made: set %s of the chart to true, which lets the "+
+				"controller make PersistentVolumeClaims and Jobs in all namespaces, or use distribution.type NodeLocal", o.Type(), Switch))
+		}
+		return p
+	}
+	var all []v1alpha1.CacheVolume
+	if o.Wants() {
+		all, p.Missing = o.wanted(w)
+	}
+	if o.Wants() && o.digest() == "" {
+		p.Messages = append(p.Messages, "no volume is filled before the image is resolved and verified")
+	}
+	if o.Type() == v1alpha1.CacheRWOPerNode && len(all) == 0 && len(p.Missing) < len(o.Namespaces) {
+		p.Messages = append(p.Messages, "no node that runs the driver is to have a volume: look at distribution.nodeSelector")
+	}
+	p.orphans(o, all, w)
+	for _, v := range all {
+		s := step{Object: o, options: options, world: w, plan: &p, volume: v}
+		s.take()
+		s.volume.Message = clip(s.volume.Message)
+		p.Volumes = append(p.Volumes, s.volume)
+	}
+	return p
+}
+
+// orphans has what is of the object and not wanted deleted: Jobs first, so that none writes to a claim that goes. Those
+// that run are left alone while nobody knows what a changed spec means.
+func (p *Plan) orphans(o Object, wanted []v1alpha1.CacheVolume, w World) {
+	claims, jobs := map[Key]bool{}, map[Key]bool{}
+	for _, v := range wanted {
+		claims[Key{v.Namespace, v.ClaimName}], jobs[Key{v.Namespace, v.JobName}] = true, true
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(w.Jobs), compareKeys) {
+		if j := w.Jobs[key]; o.ours(j.Labels) && !jobs[key] && j.DeletionTimestamp == nil && (o.current || !o.Wants()) {
+			p.Delete = append(p.Delete, j)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(w.Claims), compareKeys) {
+		if c := w.Claims[key]; o.ours(c.Labels) && !claims[key] && c.DeletionTimestamp == nil {
+			p.Delete = append(p.Delete, c)
+		}
+	}
+}
+
+const (
+	maxMessage = 1024
+	shown      = 3
+)
+
+// clip keeps a message as long as a status takes it.
+func clip(message string) string {
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
+	}
+	return message
+}
+
+// listed is some of many names.
+func listed(names []string) string {
+	if len(names) > shown {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// Reader reads what is there.
+type Reader struct {
+	// Cached has the claims and Jobs with [UIDLabel], and the metadata of namespaces and nodes.
+	Cached client.Reader
+	// Live reads pods, and claims that the cache does not have.
+	Live client.Reader
+}
+
+// Plan reads what is there and plans. Where no volumes are made, nothing is read.
+func (r Reader) Plan(ctx context.Context, o Object, options Options) (Plan, error) {
+	if !options.Enabled || o.Deleting {
+		return Make(o, options, World{}), nil
+	}
+	w, err := r.World(ctx, o)
+	if err != nil {
+		return Plan{}, err
+	}
+	return Make(o, options, w), nil
+}
+
+// World is what is there for an object.
+func (r Reader) World(ctx context.Context, o Object) (World, error) {
+	w := World{Claims: map[Key]*corev1.PersistentVolumeClaim{}, Jobs: map[Key]*batchv1.Job{}, Namespaces: map[string]bool{}}
+	for _, read := range []func(context.Context, Object, *World) error{r.owned, r.namespaces, r.nodes, r.strangers, r.pods} {
+		if err := read(ctx, o, &w); err != nil {
+			return World{}, fmt.Errorf("volumes of %s %s: %w", o.Kind, client.ObjectKey{Namespace: o.Namespace, Name: o.Name}, err)
+		}
+	}
+	return w, nil
+}
+
+// owned are the object's claims and Jobs, wherever they are.
+func (r Reader) owned(ctx context.Context, o Object, w *World) error {
+	its := client.MatchingLabels{UIDLabel: string(o.UID)}
+	var claims corev1.PersistentVolumeClaimList
+	if err := r.Cached.List(ctx, &claims, its); err != nil {
+		return fmt.Errorf("list PersistentVolumeClaims: %w", err)
+	}
+	for i := range claims.Items {
+		c := &claims.Items[i]
+		w.Claims[Key{c.Namespace, c.Name}] = c
+	}
+	var jobs batchv1.JobList
+	if err := r.Cached.List(ctx, &jobs, its); err != nil {
+		return fmt.Errorf("list Jobs: %w", err)
+	}
+	for i := range jobs.Items {
+		j := &jobs.Items[i]
+		w.Jobs[Key{j.Namespace, j.Name}] = j
+	}
+	return nil
+}
+
+func (r Reader) namespaces(ctx context.Context, o Object, w *World) error {
+	for _, name := range o.Namespaces {
+		n := metadata("Namespace")
+		err := r.Cached.Get(ctx, client.ObjectKey{Name: name}, n)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read namespace %s: %w", name, err)
+		}
+		w.Namespaces[name] = err == nil && n.DeletionTimestamp == nil
+	}
+	return nil
+}
+
+// nodes are those with an AcceleratorNode, which the driver makes.
+func (r Reader) nodes(ctx context.Context, o Object, w *World) error {
+	if o.Type() != v1alpha1.CacheRWOPerNode {
+		return nil
+	}
+	var all v1alpha1.AcceleratorNodeList
+	if err := r.Cached.List(ctx, &all); err != nil {
+		return fmt.Errorf("list AcceleratorNodes: %w", err)
+	}
+	for i := range all.Items {
+		n := metadata("Node")
+		err := r.Cached.Get(ctx, client.ObjectKey{Name: all.Items[i].Name}, n)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read node %s: %w", all.Items[i].Name, err)
+		}
+		if err == nil {
+			w.Nodes = append(w.Nodes, Node{Name: n.Name, Labels: n.Labels, Caches: all.Items[i].Status.KernelCaches})
+		}
+	}
+	return nil
+}
+
+// strangers are claims of the names that the object's have, which the cache does not keep.
+func (r Reader) strangers(ctx context.Context, o Object, w *World) error {
+	wanted, _ := o.wanted(*w)
+	if !o.Wants() {
+		return nil
+	}
+	for _, v := range wanted {
+		key := Key{v.Namespace, v.ClaimName}
+		if w.Claims[key] != nil {
+			continue
+		}
+		c := &corev1.PersistentVolumeClaim{}
+		err := r.Live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, c)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read PersistentVolumeClaim %s/%s: %w", key.Namespace, key.Name, err)
+		}
+		if err == nil {
+			w.Claims[key] = c
+		}
+	}
+	return nil
+}
+
+// pods are those of the namespaces with a claim that has to get the digest: nothing else is asked of pods.
+func (r Reader) pods(ctx context.Context, o Object, w *World) error {
+	var waiting []string
+	for key, c := range w.Claims {
+		if o.ours(c.Labels) && (c.Annotations[DigestAnnotation] != o.digest() || c.DeletionTimestamp != nil) {
+			waiting = append(waiting, key.Namespace)
+		}
+	}
+	slices.Sort(waiting)
+	for _, namespace := range slices.Compact(waiting) {
+		var pods corev1.PodList
+		if err := r.Live.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+			return fmt.Errorf("list pods of namespace %s: %w", namespace, err)
+		}
+		w.Pods = append(w.Pods, pods.Items...)
+	}
+	return nil
+}
+
+// metadata is an object of the core API of which nothing else is read.
+func metadata(kind string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kind}}
+}
