@@ -28,6 +28,39 @@ type files interface {
 type beneath struct {
 	root *os.Root
 	dir  string
+	// last is set where files are made one after the other, mostly in the directory of the one before.
+	last *lastDir
+}
+
+// lastDir is the directory in which a file was opened last: it saves the walk there. It is used by one goroutine.
+type lastDir struct {
+	name string
+	root *os.Root
+}
+
+// open returns the directory of a name that is relative to the root, and what is left of the name.
+func (l *lastDir) open(root *os.Root, name string) (*os.Root, string, error) {
+	at := strings.LastIndexByte(name, '/')
+	if at < 0 {
+		return root, name, nil
+	}
+	if l.root == nil || l.name != name[:at] {
+		l.close()
+		dir, err := root.OpenRoot(name[:at])
+		if err != nil {
+			return nil, "", err
+		}
+		l.name, l.root = name[:at], dir
+	}
+	return l.root, name[at+1:], nil
+}
+
+// close forgets it: also before anything is removed or renamed, for then the name may become another directory's.
+func (l *lastDir) close() {
+	if l != nil && l.root != nil {
+		_ = l.root.Close()
+		l.root = nil
+	}
 }
 
 func (b beneath) rel(name string) string {
@@ -38,7 +71,14 @@ func (b beneath) rel(name string) string {
 }
 
 func (b beneath) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error) {
-	f, err := b.root.OpenFile(b.rel(name), flag, perm)
+	root, rel := b.root, b.rel(name)
+	if b.last != nil {
+		var err error
+		if root, rel, err = b.last.open(root, rel); err != nil {
+			return nil, err
+		}
+	}
+	f, err := root.OpenFile(rel, flag, perm)
 	if err != nil {
 		return nil, err
 	}
@@ -47,9 +87,15 @@ func (b beneath) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, e
 
 func (b beneath) Mkdir(name string, perm fs.FileMode) error { return b.root.Mkdir(b.rel(name), perm) }
 
-func (b beneath) Rename(from, to string) error { return b.root.Rename(b.rel(from), b.rel(to)) }
+func (b beneath) Rename(from, to string) error {
+	b.last.close()
+	return b.root.Rename(b.rel(from), b.rel(to))
+}
 
-func (b beneath) Remove(name string) error { return b.root.Remove(b.rel(name)) }
+func (b beneath) Remove(name string) error {
+	b.last.close()
+	return b.root.Remove(b.rel(name))
+}
 
 func (b beneath) SyncDir(name string) error {
 	d, err := b.root.Open(b.rel(name))
@@ -90,3 +136,17 @@ func (r relative) Remove(name string) error { return r.files.Remove(r.dir + "/" 
 type written struct{ *os.File }
 
 func (w written) Datasync() error { return w.Sync() }
+
+// WriteOut is unpack.WriteOuter.
+func (w written) WriteOut(off, n int64) {
+	// The sync that counts comes later, and says what failed.
+	_ = unix.SyncFileRange(int(w.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
+}
+
+// ZeroTimes is unpack.TimeSetter.
+func (w written) ZeroTimes() error {
+	if err := unix.Futimes(int(w.Fd()), make([]unix.Timeval, 2)); err != nil {
+		return &fs.PathError{Op: "chtimes", Path: w.Name(), Err: err}
+	}
+	return nil
+}

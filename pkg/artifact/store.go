@@ -135,16 +135,20 @@ func (s *Store) statfs() (int64, error) {
 func (s *Store) Close() error { return s.root.Close() }
 
 // within is files with names relative to a directory of the store, which they cannot leave.
-func (s *Store) within(dir string) (relative, *os.Root, error) {
+func (s *Store) within(dir string) (_ relative, _ *os.Root, closing func(), _ error) {
 	root, err := s.root.OpenRoot(dir)
 	if err != nil {
-		return relative{}, nil, onDisk(err)
+		return relative{}, nil, nil, onDisk(err)
 	}
-	below := beneath{root: root, dir: s.path(dir)}
+	below := beneath{root: root, dir: s.path(dir), last: &lastDir{}}
+	closing = func() {
+		below.last.close()
+		_ = root.Close()
+	}
 	if s.seen != nil {
-		return relative{files: s.seen(below), dir: below.dir}, root, nil
+		return relative{files: s.seen(below), dir: below.dir}, root, closing, nil
 	}
-	return relative{files: below, dir: below.dir}, root, nil
+	return relative{files: below, dir: below.dir}, root, closing, nil
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }

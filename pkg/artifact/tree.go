@@ -272,11 +272,11 @@ func (s *Store) extract(ctx context.Context, spec *TreeSpec, dir string, do func
 			return nil, err
 		}
 	}
-	below, root, err := s.within(dir)
+	below, root, closing, err := s.within(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer closing()
 	if spec.Form == TreeDirectory {
 		epoch := time.Unix(0, 0)
 		return do(&unpack.Directory{Files: below, Times: func(name string) error { return root.Chtimes(name, epoch, epoch) }})

@@ -142,6 +142,15 @@ func TestUnpack(t *testing.T) {
 			if err != nil || info.Mode() != fs.ModeDir|0o777 {
 				t.Errorf("%v %v", info.Mode(), err)
 			}
+			must(t, filepath.WalkDir(made.Root(), func(path string, d fs.DirEntry, err error) error {
+				if err != nil || path == made.Root() {
+					return err
+				}
+				if info, err := d.Info(); err != nil || info.ModTime().Unix() != 0 {
+					t.Errorf("%s: %v %v: expected the time 0", path, info.ModTime(), err)
+				}
+				return nil
+			}))
 		}
 		checkTrees(t, s, 1)
 		must(t, s.VerifyTree(t.Context(), i.Digest))

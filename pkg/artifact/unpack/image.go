@@ -115,17 +115,26 @@ func (i *Image) index(t *Tree, f disk.File) error {
 
 // blocks is the data file: contents one after the other, each from the start of a block.
 type blocks struct {
-	file   disk.File
-	out    *bufio.Writer
-	size   int64
+	file disk.File
+	out  *bufio.Writer
+	size int64
+	// begun is how much is on its way to the disk.
+	begun  int64
 	closed bool
 }
 
 func (b *blocks) Write(p []byte) (int, error) {
 	n, err := b.out.Write(p)
 	b.size += int64(n)
+	if written := b.size - int64(b.out.Buffered()); err == nil && written >= b.begun+writeOutSize {
+		writeOut(b.file, b.begun, written-b.begun)
+		b.begun = written
+	}
 	return n, err
 }
+
+// writeOutSize is large enough that the disk gets it in one go.
+const writeOutSize = 8 << 20
 
 func (b *blocks) pad() error {
 	if over := b.size % blockSize; over > 0 {
