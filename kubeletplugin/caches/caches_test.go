@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/signed"
 )
 
 var named = v1alpha1.KernelCacheSource{Name: "add"}
@@ -45,7 +46,7 @@ func testWarm(n *node) {
 	if diff := cmp.Diff(want, n.Edits(u)); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)
 	}
-	n.reads(filepath.Join(at, entry, "add_kernel.cubin"), "module {}")
+	n.reads(filepath.Join(at, kernel), signed.TritonText)
 	n.must(os.Mkdir(filepath.Join(at, "MISSED"), 0o777), os.WriteFile(filepath.Join(at, "MISSED/kernel"), []byte("new"), 0o600))
 	other := n.only(n.decide("team-a", "claim-2", named))
 	elsewhere := n.apply(other)
@@ -54,7 +55,7 @@ func testWarm(n *node) {
 	}
 	n.must(n.host.VerifyTree(n.T.Context(), u.Tree))
 	n.undo(u)
-	n.reads(filepath.Join(elsewhere, entry, "add_kernel.cubin"), "module {}")
+	n.reads(filepath.Join(elsewhere, kernel), signed.TritonText)
 	n.undo(other)
 	n.empty()
 	if n.registry.Reads.Load() != 2 { // config and layer
@@ -72,7 +73,7 @@ func TestElsewhere(t *testing.T) {
 			n.cache("team-a", "add", image, digest)
 			u := n.only(n.decide("team-a", "claim-1", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/cache", Access: access}))
 			at := n.apply(u)
-			data, err := os.ReadFile(filepath.Join(at, entry, group))
+			data, err := os.ReadFile(filepath.Join(at, signed.TritonGroup))
 			n.must(err)
 			var read struct {
 				Children map[string]string `json:"child_paths"`
@@ -253,7 +254,7 @@ func TestTogether(t *testing.T) {
 			}
 			u := &uses[0]
 			err = errors.Join(n.Keeper.apply(t.Context(), u), n.Keeper.undo(t.Context(), u), n.Keeper.apply(t.Context(), u))
-			_, read := os.ReadFile(filepath.Join(n.Mounts.At(u.name(0)), entry, group))
+			_, read := os.ReadFile(filepath.Join(n.Mounts.At(u.name(0)), signed.TritonGroup))
 			if err := errors.Join(err, read, n.Keeper.undo(t.Context(), u)); err != nil {
 				t.Error(err)
 			}
@@ -277,7 +278,7 @@ func TestEvicted(t *testing.T) {
 	n.must(os.RemoveAll(filepath.Join(n.root, "artifacts/trees/sha256", u.Tree.Hex())))
 	n.restart()
 	at := n.apply(u)
-	n.reads(filepath.Join(at, entry, "add_kernel.cubin"), "module {}")
+	n.reads(filepath.Join(at, kernel), signed.TritonText)
 	if !n.InUse(u.Tree) {
 		t.Error("a tree that is mounted counts as not in use")
 	}

@@ -3,29 +3,18 @@
 package caches
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sys/unix"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,20 +31,20 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/signed"
 )
 
 const (
 	// home is where the producer had its cache.
-	home  = "/opt/app-root/src/.triton/cache"
-	entry = "CLGERUUZRLHT73J2VAUCCDR5ZG34VIZXGHFLZH6HGZRILMOKHGQQ"
-	group = "__grp__add_kernel.json"
+	home   = "/opt/app-root/src/.triton/cache"
+	kernel = signed.TritonFile
 )
 
 // node is a node with a store, mounts that are seen outside, a registry and an API server.
 type node struct {
 	*testing.T
 	*Keeper
-	registry *fpgaregistry.Registry
+	registry *signed.Registry
 	client   *dynamicfake.FakeDynamicClient
 	root     string
 	host     *artifact.Store
@@ -73,7 +62,7 @@ func newNode(t *testing.T) *node {
 	if os.Getuid() != 0 {
 		t.Skip("only root may mount")
 	}
-	n := &node{T: t, registry: fpgaregistry.Start(t), root: t.TempDir(), password: true}
+	n := &node{T: t, registry: signed.Start(t, true), root: t.TempDir(), password: true}
 	if err := unix.Mount(n.root, n.root, "", unix.MS_BIND, ""); err != nil {
 		t.Skipf("this machine lets nobody mount: %v", err)
 	}
@@ -141,46 +130,14 @@ func (n *node) must(errs ...error) {
 
 // triton is a cache of one kernel for an architecture, as its producer had it at home.
 func triton(arch, warp int) map[string]string {
-	children := map[string]string{}
-	files := map[string]string{}
-	for _, ending := range []string{".json", ".cubin", ".ttir"} {
-		file := "add_kernel" + ending
-		children[file] = path.Join(home, entry, file)
-		files[entry+"/"+file] = "module {}"
-	}
-	files[entry+"/add_kernel.json"] = fmt.Sprintf(
-		`{"target": {"backend": "cuda", "arch": %d, "warp_size": %d}, "num_warps": 4, "ptx_version": null, "name": "add_kernel"}`, arch, warp)
-	grp, _ := json.Marshal(map[string]any{"child_paths": children}) //nolint:errchkjson // strings
-	files[entry+"/"+group] = string(grp)
-	return files
+	return signed.Triton(home, "cuda", strconv.Itoa(arch), warp)
 }
 
 // push makes an image of a cache, and returns the reference and digest.
 func (n *node) push(repository, tag string, files map[string]string) (image, digest string) {
 	n.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for file, text := range files {
-		n.must(w.WriteHeader(&tar.Header{Name: "io.triton.cache/" + file, Mode: 0o644, Size: int64(len(text)), Typeflag: tar.TypeReg}))
-		_, err := io.WriteString(w, text)
-		n.must(err)
-	}
-	n.must(w.Close())
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
-	n.must(err)
-	made, err := mutate.AppendLayers(empty.Image, layer)
-	n.must(err)
-	made, err = mutate.Config(made, v1.Config{Labels: map[string]string{"cache.triton.image/cache-size-bytes": "4096"}})
-	n.must(err)
-	image = n.registry.Host + "/" + repository + ":" + tag
-	ref, err := name.ParseReference(image)
-	n.must(err)
-	auth := &authn.Basic{Username: fpgaregistry.User, Password: fpgaregistry.Password}
-	n.must(remote.Write(ref, made, remote.WithAuth(auth)))
-	hash, err := made.Digest()
-	n.must(err)
-	n.registry.Reads.Store(0)
-	return image, hash.String()
+	d := n.registry.Files(n.T, repository, tag, files, map[string]string{"cache.triton.image/cache-size-bytes": "4096"})
+	return n.registry.Host + "/" + repository + ":" + tag, d.String()
 }
 
 // cache is an object that the controller resolved and verified.

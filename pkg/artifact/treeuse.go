@@ -28,12 +28,13 @@ func (s *Store) Form(mount func(index, data string) error) (TreeForm, error) {
 	if err != nil {
 		return "", onDisk(err)
 	}
-	below, root, err := s.within(tmpDir + "/" + dir[len(s.path(tmpDir))+1:])
+	below, _, closing, err := s.within(tmpDir + "/" + dir[len(s.path(tmpDir))+1:])
 	if err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	image := &unpack.Image{Files: below}
-	err = errors.Join(image.Finish(&unpack.Tree{}), image.Close(), root.Close())
+	err = errors.Join(image.Finish(&unpack.Tree{}), image.Close())
+	closing()
 	form := TreeDirectory
 	if err == nil && mount(dir+"/"+unpack.ImageIndex, dir+"/"+unpack.ImageData) == nil {
 		form = TreeImage

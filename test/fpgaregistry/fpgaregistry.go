@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -50,8 +51,21 @@ type Registry struct {
 // Start runs a registry until the test ends.
 func Start(t testing.TB, options ...registry.Option) *Registry {
 	t.Helper()
+	return StartAt(t, "127.0.0.1", options...)
+}
+
+// StartAt runs one at an address of this machine, so that others reach it.
+func StartAt(t testing.TB, address string, options ...registry.Option) *Registry {
+	t.Helper()
 	r := &Registry{handler: registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...)}
-	server := httptest.NewServer(http.HandlerFunc(r.serve))
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(r.serve))
+	server.Listener.Close() //nolint:errcheck // it was not used
+	server.Listener = listener
+	server.Start()
 	t.Cleanup(server.Close)
 	r.Host = strings.TrimPrefix(server.URL, "http://")
 	return r

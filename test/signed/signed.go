@@ -10,7 +10,10 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,8 +43,14 @@ type Registry struct {
 // Start runs a registry until the test ends, with or without a list of referrers.
 func Start(t testing.TB, referrers bool) *Registry {
 	t.Helper()
+	return StartAt(t, "127.0.0.1", referrers)
+}
+
+// StartAt runs one at an address of this machine, so that others reach it.
+func StartAt(t testing.TB, address string, referrers bool) *Registry {
+	t.Helper()
 	return &Registry{
-		Registry:  fpgaregistry.Start(t, registry.WithReferrersSupport(referrers)),
+		Registry:  fpgaregistry.StartAt(t, address, registry.WithReferrersSupport(referrers)),
 		referrers: referrers, about: map[artifact.Digest][]map[string]any{},
 	}
 }
@@ -58,7 +67,13 @@ func Labels(arch string) map[string]string {
 // Image pushes an image of one layer with a kernel of this text. No tag leaves it untagged.
 func (r *Registry) Image(t testing.TB, repository, tag, kernel string, labels map[string]string) artifact.Digest {
 	t.Helper()
-	plain, packed := layer(t, kernel)
+	return r.Files(t, repository, tag, map[string]string{"K/kernel.cubin": kernel}, labels)
+}
+
+// Files pushes an image of one layer with the files of a cache of Triton's. No tag leaves it untagged.
+func (r *Registry) Files(t testing.TB, repository, tag string, files, labels map[string]string) artifact.Digest {
+	t.Helper()
+	plain, packed := layer(t, files)
 	config := marshal(t, map[string]any{
 		"architecture": "amd64", "os": "linux", "config": map[string]any{"Labels": labels},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{artifact.DigestOf(plain).String()}},
@@ -95,27 +110,29 @@ func (r *Registry) manifest(t testing.TB, repository, tag, mediaType string, con
 	return d
 }
 
-// layer is a tar with one kernel, plain and packed.
-func layer(t testing.TB, kernel string) (plain, packed []byte) {
+// layer is a tar of files, plain and packed.
+func layer(t testing.TB, files map[string]string) (plain, packed []byte) {
 	t.Helper()
 	var raw, zipped bytes.Buffer
 	w := tar.NewWriter(&raw)
-	z := gzip.NewWriter(&zipped)
-	err := w.WriteHeader(&tar.Header{Name: "io.triton.cache/K/kernel.cubin", Mode: 0o644, Size: int64(len(kernel))})
-	for _, step := range []func() error{
-		func() error { _, err := w.Write([]byte(kernel)); return err },
-		w.Close,
-		func() error { _, err := z.Write(raw.Bytes()); return err },
-		z.Close,
-	} {
-		if err == nil {
-			err = step()
-		}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		header := &tar.Header{Name: "io.triton.cache/" + name, Mode: 0o644, Size: int64(len(files[name]))}
+		must(t, w.WriteHeader(header))
+		_, err := w.Write([]byte(files[name]))
+		must(t, err)
 	}
+	must(t, w.Close())
+	z := gzip.NewWriter(&zipped)
+	_, err := z.Write(raw.Bytes())
+	must(t, errors.Join(err, z.Close()))
+	return raw.Bytes(), zipped.Bytes()
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return raw.Bytes(), zipped.Bytes()
 }
 
 // Key signs.
