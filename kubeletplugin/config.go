@@ -64,8 +64,8 @@ type Config struct {
 	HookCommand string
 	// Registries is how registries are reached.
 	Registries artifact.ClientConfig
-	// PublicRoot is the Sigstore trusted root of TrustPolicies that have none of their own, in JSON. Empty: there is none.
-	PublicRoot []byte
+	// PublicTrustRoot is the Sigstore trusted root, in JSON, of TrustPolicies that have none of their own. Empty: they are refused.
+	PublicTrustRoot []byte
 	// Started is called once, when the API server first holds what is to be published. It may be nil.
 	Started func()
 	// Version is the build's own version, shown in AcceleratorNode.

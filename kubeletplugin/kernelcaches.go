@@ -27,7 +27,7 @@ func (p *Plugin) newCaches() *caches.Keeper {
 	c := caches.Config{
 		Enabled: p.config.File.KernelCaches.Enabled, Dynamic: p.clients.Dynamic, Namespace: p.config.Namespace,
 		Client: p.fpgas.artifacts.client, Store: p.fpgas.artifacts.store, Credentials: p.fpgas.artifacts.credentials,
-		Mounts: p.mounts, CanMount: hostmount.CanMount, Dir: filepath.Join(p.config.StateDir, cachesDir), PublicRoot: p.config.PublicRoot,
+		Mounts: p.mounts, CanMount: hostmount.CanMount, Dir: filepath.Join(p.config.StateDir, cachesDir), PublicRoot: p.config.PublicTrustRoot,
 		Tell: func(c *resourceapi.ResourceClaim, eventType, reason, note string) {
 			p.teller.event(c, eventType, reason, truncate(note, maxEventMessage))
 		},

@@ -25,6 +25,7 @@ func TestUsage(t *testing.T) {
 		{"uninstall without namespace", []string{"uninstall"}, nil, exitUsage, "--namespace"},
 		{"bad timeout", []string{"uninstall", "--timeout=0", "--namespace=a"}, nil, exitUsage, "--timeout"},
 		{"bad port", []string{"--webhook-port=0"}, map[string]string{"POD_NAMESPACE": "a"}, exitUsage, "--webhook-port"},
+		{"no trusted root there", []string{"--trust-public-root=/nonexistent/x", "--namespace=a"}, nil, exitUsage, "--trust-public-root"},
 		{"no kubeconfig there", []string{"--kubeconfig=/nonexistent/x", "--namespace=a"}, nil, exitFailed, "--kubeconfig"},
 	}
 	for _, tt := range tests {

@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/registries"
+	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // serve is the sub-command run.
@@ -34,7 +35,8 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
-	fs.DurationVar(&o.BitstreamInterval, "bitstream-interval", 10*time.Minute, "how often the tags of FPGABitstreams are looked at")
+	fs.DurationVar(&o.BitstreamInterval, "bitstream-interval", 10*time.Minute,
+		"how often the tags of FPGABitstreams and kernel caches are looked at")
 	fs.Func("allowed-host-path",
 		"`directory` of the nodes below which DevicePresets may name files, with :rw at its end also to write; may be repeated",
 		func(value string) error {
@@ -53,6 +55,7 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 		return nil
 	})
 	registriesFile := fs.String("registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")
+	trustedRoot := fs.String("trust-public-root", "", "`file` with the Sigstore trusted root of TrustPolicies that have none of their own")
 	if err := parse(fs, args, stderr); err != nil {
 		return err
 	}
@@ -65,6 +68,9 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 		return &usageError{fmt.Errorf("--registries: %w", err)}
 	}
 	o.KernelCacheVolumes.Enabled, o.KernelCacheVolumes.PlainHTTP = o.KernelCacheVolumes.Image != "", o.Registries.PlainHTTP
+	if o.PublicTrustRoot, err = trust.ReadPublicRoot(*trustedRoot); err != nil {
+		return &usageError{fmt.Errorf("--trust-public-root: %w", err)}
+	}
 	if err := o.Validate(); err != nil {
 		return &usageError{err}
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/registries"
+	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // version is set by the build.
@@ -71,6 +72,9 @@ func serve(ctx context.Context, o options) error {
 	o.config.File, o.config.Version = file, version
 	if o.config.Registries, err = registries.Load(o.registriesFile); err != nil {
 		return fmt.Errorf("--registries: %w", err)
+	}
+	if o.config.PublicTrustRoot, err = trust.ReadPublicRoot(o.trustedRootFile); err != nil {
+		return fmt.Errorf("--trust-public-root: %w", err)
 	}
 	o.config.Started = func() {
 		if err := trim(); err != nil {

@@ -22,9 +22,11 @@ type options struct {
 	configFile string
 	// registriesFile says how registries are reached.
 	registriesFile string
-	kubeconfig     string
-	qps            float64
-	burst          int
+	// trustedRootFile has the trusted root of TrustPolicies that have none of their own.
+	trustedRootFile string
+	kubeconfig      string
+	qps             float64
+	burst           int
 }
 
 const envPrefix = "FETTLE_"
@@ -119,6 +121,8 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.StringVar(&c.NVMLCommand, "nvml-command", "/fettle-nvml", "binary that asks NVIDIA's library; empty: never asked")
 	flags.StringVar(&o.configFile, "config", "", "configuration file, "+kubeletplugin.ConfigAPIVersion+" "+kubeletplugin.ConfigKind)
 	flags.StringVar(&o.registriesFile, "registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")
+	flags.StringVar(&o.trustedRootFile, "trust-public-root", "",
+		"file with the Sigstore trusted root of TrustPolicies that have none of their own")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials for use outside a pod")
 	flags.Float64Var(&o.qps, "kube-api-qps", defaultQPS, "calls a second to the API server that are not delayed")
 	flags.IntVar(&o.burst, "kube-api-burst", defaultBurst, "calls to the API server in one burst that are not delayed")

@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/bitstream"
+	"github.com/fettle-dev/fettle/controller/cache"
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/controller/presets"
 )
@@ -28,16 +29,20 @@ func (u Uninstall) clean(ctx context.Context) error {
 	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.grants(ctx), u.presets(ctx), u.secret(ctx), u.definitions(ctx))
 }
 
-// grants deletes the Roles for the pull secrets of bitstreams and the ConfigMaps of presets. The objects themselves are their authors' and
-// stay, unless their definition goes.
+// grants deletes the Roles for the pull secrets of bitstreams and kernel caches and the ConfigMaps of presets. The objects themselves are
+// their authors' and stay, unless their definition goes.
 func (u Uninstall) grants(ctx context.Context) error {
 	var (
 		bitstreamsOwn     v1alpha1.FPGABitstreamList
 		bitstreamsCluster v1alpha1.ClusterFPGABitstreamList
+		cachesOwn         v1alpha1.GPUKernelCacheList
+		cachesCluster     v1alpha1.ClusterGPUKernelCacheList
 		presetsOwn        v1alpha1.DevicePresetList
 		presetsCluster    v1alpha1.ClusterDevicePresetList
 	)
-	for _, list := range []client.ObjectList{&bitstreamsOwn, &bitstreamsCluster, &presetsOwn, &presetsCluster} {
+	for _, list := range []client.ObjectList{
+		&bitstreamsOwn, &bitstreamsCluster, &cachesOwn, &cachesCluster, &presetsOwn, &presetsCluster,
+	} {
 		err := u.Client.List(ctx, list)
 		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) { // without its definition there are none
 			return fmt.Errorf("list %T: %w", list, err)
@@ -49,6 +54,12 @@ func (u Uninstall) grants(ctx context.Context) error {
 	}
 	for i := range bitstreamsCluster.Items {
 		requests = append(requests, bitstream.OfCluster(&bitstreamsCluster.Items[i], u.Namespace).Grant())
+	}
+	for i := range cachesOwn.Items {
+		requests = append(requests, cache.OfNamespace(&cachesOwn.Items[i]).Grant())
+	}
+	for i := range cachesCluster.Items {
+		requests = append(requests, cache.OfCluster(&cachesCluster.Items[i], u.Namespace).Grant())
 	}
 	for i := range presetsOwn.Items {
 		requests = append(requests, presets.OfNamespace(&presetsOwn.Items[i]).Grant())

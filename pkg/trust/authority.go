@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/sigstore/sigstore-go/pkg/root"
@@ -59,6 +60,24 @@ func trustedRoot(own string, public []byte) (root.TrustedMaterial, error) {
 		return nil, fmt.Errorf("%s is not valid: expected a Sigstore trusted root in JSON: %s", which, clip(err.Error()))
 	}
 	return read, nil
+}
+
+// ReadPublicRoot reads the administrator's file with the public trusted root, once. It must be one; no path is none.
+func ReadPublicRoot(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the public trusted root: %w", err)
+	}
+	if len(data) == 0 {
+		return nil, fmt.Errorf("the public trusted root: %s is empty: expected a Sigstore trusted root in JSON", path)
+	}
+	if _, err := trustedRoot("", data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
 }
 
 func (a *authority) useKey(from *v1alpha1.TrustAuthority, publicRoot []byte) error {

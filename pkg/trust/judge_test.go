@@ -4,6 +4,8 @@ package trust
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -190,4 +192,32 @@ func TestLoad(t *testing.T) {
 	}
 	_, err := Judge(t.Context(), h.source(t), d, "a", []*Policy{load(ours, v1alpha1.VerificationSkip, logged)}, "")
 	wantRefused(t, err, "spec.authorities[0] (logged)", "set trustedRoot, or give Fettle the public one")
+}
+
+// TestReadPublicRoot: what is there must be a trusted root.
+func TestReadPublicRoot(t *testing.T) {
+	w, dir := newWorld(t), t.TempDir()
+	file := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, data, 0o600))
+		return path
+	}
+	good := w.root(t)
+	data, err := ReadPublicRoot(file("good", good))
+	must(t, err)
+	if string(data) != string(good) {
+		t.Error("it read something else")
+	}
+	if data, err := ReadPublicRoot(""); data != nil || err != nil {
+		t.Errorf("no path: %q, %v", data, err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(dir, "never"): "no such file",
+		file("empty", nil):          "is empty",
+		file("bad", []byte("{")):    "the public trusted root is not valid",
+	} {
+		if _, err := ReadPublicRoot(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
 }

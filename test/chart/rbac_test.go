@@ -20,8 +20,8 @@ import (
 
 const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
-		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev devicepresets.fettle.dev " +
-		"fpgabitstreams.fettle.dev trustpolicies.fettle.dev]"
+		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev clustergpukernelcaches.fettle.dev " +
+		"devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev trustpolicies.fettle.dev]"
 	shippedPresets = "fettle.dev/clusterdevicepresets " +
 		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
 	roles        = "rbac.authorization.k8s.io/roles"
@@ -43,6 +43,9 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/acceleratornodes/status": "update patch",
 			"fettle.dev/clusterfpgabitstreams":   "get list watch",
 			"fettle.dev/fpgabitstreams":          "get list watch",
+			"fettle.dev/clustergpukernelcaches":  "get list watch",
+			"fettle.dev/gpukernelcaches":         "get list watch",
+			"fettle.dev/trustpolicies":           "get list watch",
 			"fettle.dev/clusterdevicepresets":    "get list watch",
 			"fettle.dev/devicepresets":           "get list watch",
 			"/namespaces":                        "get",
@@ -50,20 +53,27 @@ func plainRights() map[string]map[string]string {
 		},
 		"ClusterRole fettle-controller": {
 			"apiextensions.k8s.io/customresourcedefinitions": "create",
-			definitions:                               "get patch",
-			"resource.k8s.io/deviceclasses":           "get list watch create patch",
-			"fettle.dev/acceleratornodes":             "get list watch patch delete",
-			"fettle.dev/clusterfpgabitstreams":        "get list watch",
-			"fettle.dev/fpgabitstreams":               "get list watch",
-			"fettle.dev/clusterdevicepresets":         "get list watch create",
-			shippedPresets:                            "update delete",
-			"fettle.dev/devicepresets":                "get list watch",
-			"fettle.dev/clusterdevicepresets/status":  "patch",
-			"fettle.dev/devicepresets/status":         "patch",
-			"fettle.dev/clusterfpgabitstreams/status": "patch",
-			"fettle.dev/fpgabitstreams/status":        "patch",
-			"/nodes":                                  "get list watch",
-			"events.k8s.io/events":                    "create patch update",
+			definitions:                                "get patch",
+			"resource.k8s.io/deviceclasses":            "get list watch create patch",
+			"fettle.dev/acceleratornodes":              "get list watch patch delete",
+			"fettle.dev/clusterfpgabitstreams":         "get list watch",
+			"fettle.dev/fpgabitstreams":                "get list watch",
+			"fettle.dev/clustergpukernelcaches":        "get list watch",
+			"fettle.dev/gpukernelcaches":               "get list watch",
+			"fettle.dev/trustpolicies":                 "get list watch",
+			"/namespaces":                              "get list watch",
+			"fettle.dev/clusterdevicepresets":          "get list watch create",
+			shippedPresets:                             "update delete",
+			"fettle.dev/devicepresets":                 "get list watch",
+			"fettle.dev/clusterdevicepresets/status":   "patch",
+			"fettle.dev/devicepresets/status":          "patch",
+			"fettle.dev/clusterfpgabitstreams/status":  "patch",
+			"fettle.dev/fpgabitstreams/status":         "patch",
+			"fettle.dev/clustergpukernelcaches/status": "patch",
+			"fettle.dev/gpukernelcaches/status":        "patch",
+			"fettle.dev/trustpolicies/status":          "patch",
+			"/nodes":                                   "get list watch",
+			"events.k8s.io/events":                     "create patch update",
 			"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]": "get list watch patch",
 		},
 		"Role fettle-controller": {
@@ -78,19 +88,21 @@ func plainRights() map[string]map[string]string {
 			roleBindings:                       "get create update delete",
 		},
 		"ClusterRole fettle-uninstall": {
-			"resource.k8s.io/resourceclaims":   "get list",
-			"/nodes":                           "get list",
-			"/pods":                            "get",
-			"resource.k8s.io/deviceclasses":    "get list delete",
-			"resource.k8s.io/resourceslices":   "list delete",
-			"fettle.dev/acceleratornodes":      "get list patch delete",
-			"events.k8s.io/events":             "create patch update",
-			"fettle.dev/clusterfpgabitstreams": "list",
-			"fettle.dev/fpgabitstreams":        "list",
-			"fettle.dev/clusterdevicepresets":  "list",
-			shippedPresets:                     "delete",
-			"fettle.dev/devicepresets":         "list",
-			definitions:                        "get",
+			"resource.k8s.io/resourceclaims":    "get list",
+			"/nodes":                            "get list",
+			"/pods":                             "get",
+			"resource.k8s.io/deviceclasses":     "get list delete",
+			"resource.k8s.io/resourceslices":    "list delete",
+			"fettle.dev/acceleratornodes":       "get list patch delete",
+			"events.k8s.io/events":              "create patch update",
+			"fettle.dev/clusterfpgabitstreams":  "list",
+			"fettle.dev/fpgabitstreams":         "list",
+			"fettle.dev/clustergpukernelcaches": "list",
+			"fettle.dev/gpukernelcaches":        "list",
+			"fettle.dev/clusterdevicepresets":   "list",
+			shippedPresets:                      "delete",
+			"fettle.dev/devicepresets":          "list",
+			definitions:                         "get",
 		},
 		"Role fettle-uninstall": {
 			"coordination.k8s.io/leases":                    "create",
@@ -100,15 +112,19 @@ func plainRights() map[string]map[string]string {
 			roleBindings:                                    "get delete",
 		},
 		"ClusterRole fettle-view": {
-			"fettle.dev/clusterfpgabitstreams": "get list watch",
-			"fettle.dev/fpgabitstreams":        "get list watch",
-			"fettle.dev/clusterdevicepresets":  "get list watch",
-			"fettle.dev/devicepresets":         "get list watch",
+			"fettle.dev/clusterfpgabitstreams":  "get list watch",
+			"fettle.dev/fpgabitstreams":         "get list watch",
+			"fettle.dev/clustergpukernelcaches": "get list watch",
+			"fettle.dev/gpukernelcaches":        "get list watch",
+			"fettle.dev/clusterdevicepresets":   "get list watch",
+			"fettle.dev/devicepresets":          "get list watch",
 		},
 		"ClusterRole fettle-edit": {
-			"fettle.dev/fpgabitstreams": "create update patch delete deletecollection",
-			"fettle.dev/devicepresets":  "create update patch delete deletecollection",
+			"fettle.dev/fpgabitstreams":  "create update patch delete deletecollection",
+			"fettle.dev/gpukernelcaches": "create update patch delete deletecollection",
+			"fettle.dev/devicepresets":   "create update patch delete deletecollection",
 		},
+		"ClusterRole fettle-admin": {"fettle.dev/trustpolicies": "get list watch"},
 	}
 }
 

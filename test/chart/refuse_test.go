@@ -46,6 +46,8 @@ func TestRefusals(t *testing.T) {
 		{"scheme of plain http", []string{"--set=bitstreams.registries.plainHTTP={http://a}"}, "at '/bitstreams/registries/plainHTTP/0'"},
 		{"a key for a certificate", []string{"--set=bitstreams.registries.caBundle=secret"}, "at '/bitstreams/registries/caBundle'"},
 		{"bad namespace of secrets", []string{"--set=bitstreams.pullSecretNamespaces={team-*}"}, "at '/bitstreams/pullSecretNamespaces/0'"},
+		{"a certificate for a trusted root", []string{"--set=trust.publicRoot=MA=="}, "at '/trust/publicRoot'"},
+		{"unknown key of trust", []string{"--set=trust.root=x"}, "at '/trust': additional properties 'root'"},
 		{"unknown vendor", []string{"--set=presets.vendors={NVIDIA}"}, "at '/presets/vendors/0'"},
 		{"bad namespace of ConfigMaps", []string{"--set=presets.configMapNamespaces={A}"}, "at '/presets/configMapNamespaces/0'"},
 		{"relative path for namespaces", []string{"--set=presets.allowedHostPaths[0].path=data"}, "at '/presets/allowedHostPaths/0/path'"},

@@ -40,6 +40,8 @@ func TestAPI(t *testing.T) {
 			t.Run("bitstream status", func(t *testing.T) { testBitstreamStatus(t, server) })
 			t.Run("bitstream rights", func(t *testing.T) { testBitstreamRights(t, server) })
 			t.Run("pull secrets", func(t *testing.T) { testPullSecretRights(t, server) })
+			t.Run("kernel cache status", func(t *testing.T) { testKernelCacheStatus(t, server) })
+			t.Run("kernel cache rights", func(t *testing.T) { testKernelCacheRights(t, server) })
 			t.Run("preset status", func(t *testing.T) { testPresetStatus(t, server) })
 			t.Run("ConfigMaps", func(t *testing.T) { testConfigMapRights(t, server) })
 			t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
@@ -69,8 +71,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 6 {
-		t.Fatalf("%d policies, want 6", len(policies.Items))
+	if len(policies.Items) != 7 {
+		t.Fatalf("%d policies, want 7", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)

@@ -12,12 +12,15 @@ in the same cluster must collide, and Helm then says which release owns the obje
 - acceleratornodes.fettle.dev
 - clusterdevicepresets.fettle.dev
 - clusterfpgabitstreams.fettle.dev
+- clustergpukernelcaches.fettle.dev
 - devicepresets.fettle.dev
 - fpgabitstreams.fettle.dev
+- gpukernelcaches.fettle.dev
 - trustpolicies.fettle.dev
 {{- end }}
 
-{{/* How registries are reached: the same files for the controller and for the kubelet plugin, which read bitstreams from them. */}}
+{{/* How registries are reached: the same files for the controller and for the kubelet plugin, which read bitstreams and kernel
+caches from them. */}}
 {{- define "fettle.registries" -}}
 {{- $registries := .Values.bitstreams.registries -}}
 registries.yaml: |
@@ -32,8 +35,16 @@ ca.crt: |
 {{- end }}
 {{- end }}
 
-{{/* What lets the controller grant the kubelet plugin what it may read itself, an object at a time: pull secrets of bitstreams, ConfigMaps of
-presets. Nobody can grant what they do not have. */}}
+{{/* Whose certificates and logs TrustPolicies without a trusted root of their own believe: the same file for both, or none. */}}
+{{- define "fettle.trust" -}}
+{{- with .Values.trust.publicRoot }}
+trusted-root.json: |
+  {{- . | trim | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What lets the controller grant the kubelet plugin what it may read itself, an object at a time: pull secrets of bitstreams and kernel
+caches, ConfigMaps of presets. Nobody can grant what they do not have. */}}
 {{- define "fettle.grantRules" -}}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]

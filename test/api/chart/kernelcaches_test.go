@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+)
+
+// cacheObject is a kernel cache or a TrustPolicy.
+func cacheObject(kind string) *unstructured.Unstructured {
+	spec := map[string]any{"image": "registry.example/kernels:v1"}
+	switch kind {
+	case "ClusterGPUKernelCache":
+		spec["workloadNamespaces"] = []any{"*"}
+	case "TrustPolicy":
+		spec = map[string]any{"images": []any{"registry.example/**"}, "mode": "Skip"}
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "fettle.dev/v1alpha1", "kind": kind, "metadata": map[string]any{"name": "kernels"}, "spec": spec,
+		"status": map[string]any{"observedGeneration": int64(7)},
+	}}
+}
+
+// testKernelCacheStatus: nobody but the controller says what an image is, who vouches for it and which policies can be used, not even an
+// administrator.
+func testKernelCacheStatus(t *testing.T, server *apiServer) {
+	server.createNamespace(t, "kernels")
+	_, controller := server.as(t, controllerAccount, "")
+	_, node := server.as(t, plugin, "node1")
+	admin, err := dynamic.NewForConfig(server.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ kind, resource, namespace, change string }{
+		{"GPUKernelCache", "gpukernelcaches", "kernels", `{"spec":{"image":"registry.example/kernels:v2"}}`},
+		{"ClusterGPUKernelCache", "clustergpukernelcaches", "", `{"spec":{"image":"registry.example/kernels:v2"}}`},
+		{"TrustPolicy", "trustpolicies", "", `{"spec":{"images":["**"]}}`},
+	} {
+		t.Run(test.kind, func(t *testing.T) {
+			in := func(client dynamic.Interface) dynamic.ResourceInterface {
+				return client.Resource(bitstreams(test.resource)).Namespace(test.namespace)
+			}
+			made, err := in(admin).Create(t.Context(), cacheObject(test.kind), metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, kept := made.Object["status"]; kept {
+				t.Errorf("a status came with the object: %v", made.Object["status"])
+			}
+			patch := func(ctx context.Context, client dynamic.Interface, text string, sub ...string) error {
+				_, err := in(client).Patch(ctx, "kernels", types.MergePatchType, []byte(text), metav1.PatchOptions{}, sub...)
+				return err
+			}
+			const forged = `{"status":{"observedGeneration":8}}`
+			eventually(t, func(ctx context.Context) error {
+				return refused(patch(ctx, admin, forged, "status"),
+					"only the controller of Fettle writes the status of a kernel cache or TrustPolicy, not admin")
+			})
+			if err := refused(patch(t.Context(), node, forged, "status"), "cannot patch resource"); err != nil {
+				t.Errorf("by the kubelet plugin: %v", err)
+			}
+			if err := patch(t.Context(), controller, forged, "status"); err != nil {
+				t.Errorf("by the controller: %v", err)
+			}
+			for name, client := range map[string]dynamic.Interface{"controller": controller, "kubelet plugin": node} {
+				if _, err := in(client).List(t.Context(), metav1.ListOptions{}); err != nil {
+					t.Errorf("read by the %s: %v", name, err)
+				}
+				if err := refused(patch(t.Context(), client, test.change), "cannot patch resource"); err != nil {
+					t.Errorf("spec by the %s: %v", name, err)
+				}
+			}
+			if err := patch(t.Context(), admin, test.change); err != nil {
+				t.Errorf("spec by an administrator: %v", err)
+			}
+		})
+	}
+}
+
+// testKernelCacheRights: who edits a namespace has caches there, and its administrator may read which policies there are.
+func testKernelCacheRights(t *testing.T, server *apiServer) {
+	role, err := server.clients.RbacV1().ClusterRoles().Get(t.Context(), "fettle-admin", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"admin": true, "edit": false, "view": false} {
+		if got := aggregated(t, server, name, role.Labels); got != want {
+			t.Errorf("fettle-admin is part of the role %s: %v, want %v", name, got, want)
+		}
+	}
+	for _, name := range []string{"fettle-view", "fettle-edit", "fettle-admin"} {
+		bind(t, server, "kernels", name)
+	}
+	for _, test := range []struct {
+		user, verb, resource string
+		want                 bool
+	}{
+		{"fettle-view", "get", "gpukernelcaches", true},
+		{"fettle-view", "create", "gpukernelcaches", false},
+		{"fettle-edit", "create", "gpukernelcaches", true},
+		{"fettle-edit", "create", "clustergpukernelcaches", false},
+		{"fettle-edit", "get", "trustpolicies", false},
+		{"fettle-admin", "get", "trustpolicies", true},
+		{"fettle-admin", "update", "trustpolicies", false},
+	} {
+		// The API server hears of a new binding a moment later.
+		deadline := time.Now().Add(30 * time.Second)
+		for may(t, server, test.user, "kernels", test.verb, test.resource, "") != test.want {
+			if time.Now().After(deadline) {
+				t.Errorf("%s may %s %s: %v, want %v", test.user, test.verb, test.resource, !test.want, test.want)
+				break
+			}
+		}
+	}
+}
