@@ -144,31 +144,43 @@ func (k *Keeper) fetch(ctx context.Context, o *object, w wish) error {
 	if err != nil {
 		return unavailable(o, err)
 	}
-	versions, policies, err := k.applying(ctx, o, ref)
-	if err != nil {
+	found := &grant{UID: o.uid, Generation: o.generation, Digest: d.Digest, Repository: ref.Repository(), Mode: o.mode()}
+	var policies []*trust.Policy
+	if found.Policies, policies, err = k.applying(ctx, o, ref); err != nil {
 		return err
 	}
-	if _, err := trust.Judge(ctx, src, d.Digest, o.namespace, policies, o.mode()); err != nil {
-		if errors.Is(err, trust.ErrRefused) {
-			return fmt.Errorf("%s %w: %w", o, errRefused, err)
-		}
-		return unavailable(o, err)
+	if like := k.grants.like(found); like != nil && k.holds(like.Tree) {
+		found.Tree = like.Tree
+	} else if found.Tree, err = k.judge(ctx, o, src, d, policies, w); err != nil || found.Tree.IsZero() {
+		return err
 	}
-	image, err := artifact.ReadImage(ctx, src, d, "linux/"+runtime.GOARCH)
-	if err != nil {
-		return unavailable(o, err)
-	}
-	if w.fits != nil && !w.fits(image) {
-		return nil
-	}
-	if err := k.unpack(ctx, src, image, w.spare); err != nil {
-		return unavailable(o, err)
-	}
-	found := grant{UID: o.uid, Generation: o.generation, Digest: d.Digest, Tree: image.Digest, Policies: versions}
-	if err := k.grants.put(&found); err != nil {
+	if err := k.grants.put(found); err != nil {
 		klog.FromContext(ctx).Error(err, "After a restart the cache is asked for again", "object", o)
 	}
 	return nil
+}
+
+// judge looks at who signed an image, and brings it. No digest without an error: nobody wishes for it.
+func (k *Keeper) judge(
+	ctx context.Context, o *object, src *artifact.Source, d artifact.Descriptor, policies []*trust.Policy, w wish,
+) (artifact.Digest, error) {
+	if _, err := trust.Judge(ctx, src, d.Digest, o.namespace, policies, o.mode()); err != nil {
+		if errors.Is(err, trust.ErrRefused) {
+			return artifact.Digest{}, fmt.Errorf("%s %w: %w", o, errRefused, err)
+		}
+		return artifact.Digest{}, unavailable(o, err)
+	}
+	image, err := artifact.ReadImage(ctx, src, d, "linux/"+runtime.GOARCH)
+	if err != nil {
+		return artifact.Digest{}, unavailable(o, err)
+	}
+	if w.fits != nil && !w.fits(image) {
+		return artifact.Digest{}, nil
+	}
+	if err := k.unpack(ctx, src, image, w.spare); err != nil {
+		return artifact.Digest{}, unavailable(o, err)
+	}
+	return image.Digest, nil
 }
 
 // unavailable tells what passes from what does not.

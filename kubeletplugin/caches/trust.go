@@ -29,8 +29,10 @@ type grant struct {
 	// Digest is what the object resolved to, Tree the image in it that this node has.
 	Digest artifact.Digest `json:"digest"`
 	Tree   artifact.Digest `json:"tree"`
-	// Policies were all that are for the image.
-	Policies []policyVersion `json:"policies,omitempty"`
+	// Repository is the image's. Policies were all that are for it, and Mode what the object asked for beside them.
+	Repository string                    `json:"repository"`
+	Policies   []policyVersion           `json:"policies,omitempty"`
+	Mode       v1alpha1.VerificationMode `json:"mode,omitempty"`
 }
 
 // policyVersion is a policy as it was.
@@ -71,6 +73,20 @@ func (g *grants) get(uid types.UID) *grant {
 	}
 	g.known[uid] = found
 	return found
+}
+
+// like is another object's grant of the same image, by the same policies: what it says of the image holds for this object as well, once it
+// was seen that it may read it. Nil: there is none.
+func (g *grants) like(asked *grant) *grant {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, known := range g.known {
+		if known != nil && known.Digest == asked.Digest && known.Repository == asked.Repository && known.Mode == asked.Mode &&
+			slices.Equal(known.Policies, asked.Policies) {
+			return known
+		}
+	}
+	return nil
 }
 
 // put notes a grant. What is not noted on the disk is only found out again after a restart.

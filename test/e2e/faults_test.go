@@ -35,7 +35,7 @@ func survivesFaults() {
 	}, SpecTimeout(faultLimit))
 
 	It("keeps all claims right when the plugin is killed", func(ctx SpecContext) {
-		survive(ctx, func(*tenants, *arrivals) { killPlugin(ctx) })
+		survive(ctx, func(*tenants, *arrivals) { killPlugin(ctx, gpuNode) })
 	}, SpecTimeout(faultLimit))
 
 	It("writes its CDI files again when the directory is wiped, so that containers can restart", func(ctx SpecContext) {
@@ -79,12 +79,12 @@ func killWhilePodsCome(ctx context.Context, a *arrivals, component string) {
 }
 
 // killPlugin ends the plugin's process without a warning and waits until the next one serves.
-func killPlugin(ctx context.Context) {
+func killPlugin(ctx context.Context, node string) {
 	GinkgoHelper()
-	before, err := h.PluginPod(ctx, gpuNode)
+	before, err := h.PluginPod(ctx, node)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(h.KillContainer(ctx, gpuNode, before.Status.ContainerStatuses[0].ContainerID)).To(Succeed())
-	pluginRestarted(ctx, gpuNode, before.Status.ContainerStatuses[0].RestartCount)
+	Expect(h.KillContainer(ctx, node, before.Status.ContainerStatuses[0].ContainerID)).To(Succeed())
+	pluginRestarted(ctx, node, before.Status.ContainerStatuses[0].RestartCount)
 }
 
 // pluginRestarted waits until a node's plugin was restarted once more than before, and serves.
@@ -285,7 +285,7 @@ func damaged(ctx SpecContext) {
 		_, err := h.OnNode(ctx, gpuNode, "sh", "-c", overwrite, string(claim.UID))
 		Expect(err).NotTo(HaveOccurred())
 	}
-	killPlugin(ctx)
+	killPlugin(ctx, gpuNode)
 	for _, claim := range hurt {
 		eventuallyEvent(ctx, metav1.NamespaceDefault, "Node", gpuNode, "RecordDamaged", string(claim.UID))
 	}

@@ -153,7 +153,7 @@ func presetPathsStay(ctx context.Context, p *corev1.Pod, models string) {
 	say("a path that was swapped since for a link changes nothing, also after the plugin and the container start again")
 	Expect(os.Rename(models, filepath.Join(filepath.Dir(models), "old"))).To(Succeed())
 	Expect(os.Symlink("/etc", models)).To(Succeed())
-	killPlugin(ctx)
+	killPlugin(ctx, gpuNode)
 	inside(ctx, p, main, "kill 1")
 	Eventually(ctx, func(g Gomega) {
 		now, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})

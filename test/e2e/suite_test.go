@@ -110,6 +110,7 @@ var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
 	Describe("copes with machines of all kinds", copesWithMachines)
 	Describe("presets", presetsForPods)
 	Describe("programs FPGAs", Ordered, programsFPGAs)
+	Describe("warms pods with kernel caches", Ordered, warmsPods)
 	Describe("survives faults of its node", survivesFaults)
 	Describe("is upgraded", upgrades)
 	Describe("comes and goes", comesAndGoes)

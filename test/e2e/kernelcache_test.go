@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/signed"
+)
+
+// kernelHome is where the producer of the suite's caches had them.
+const kernelHome = "/home/builder/.triton/cache"
+
+// kernelCaches are what its specs work with.
+type kernelCaches struct {
+	*signed.Registry
+	// bare has no list of referrers.
+	bare *signed.Registry
+	key  signed.Key
+}
+
+// warmsPods runs on the node with MI300X, which tell their architecture without any library.
+func warmsPods() {
+	var k kernelCaches
+
+	BeforeAll(func(ctx SpecContext) {
+		k = startKernelCaches(ctx)
+	}, NodeTimeout(3*time.Minute))
+
+	each := func(text string, do func(*kernelCaches, SpecContext)) {
+		It(text, func(ctx SpecContext) { do(&k, ctx) }, NodeTimeout(3*time.Minute))
+	}
+	each("has a program find its kernels where it had them, and elsewhere, and add its own", (*kernelCaches).hits)
+	each("gives a cache that is here to another namespace only if that could read it, for no bytes", (*kernelCaches).shared)
+	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused)
+	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved)
+	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users)
+	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts)
+}
+
+func startKernelCaches(ctx context.Context) kernelCaches {
+	GinkgoHelper()
+	address, err := h.StartRegistry(ctx) // it tells an address that nodes reach
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) { Expect(h.StopRegistry(ctx)).To(Succeed()) })
+	host, _, err := net.SplitHostPort(address)
+	Expect(err).NotTo(HaveOccurred())
+	k := kernelCaches{signed.StartAt(GinkgoTB(), host, true), signed.StartAt(GinkgoTB(), host, false), signed.NewKey(GinkgoTB())}
+	Expect(h.Install(ctx, values().Merge(harness.Values{
+		"kernelCaches": map[string]any{"enabled": true},
+		"bitstreams": map[string]any{
+			"registries":           map[string]any{"plainHTTP": []string{k.Host, k.bare.Host}},
+			"resolveInterval":      "10s",
+			"pullSecretNamespaces": []string{"*"},
+		},
+	}))).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
+	pluginReady(ctx, mixedNode)
+	create(ctx, "trustpolicies", "", &v1alpha1.TrustPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindTrustPolicy},
+		ObjectMeta: metav1.ObjectMeta{Name: "e2e"},
+		Spec: v1alpha1.TrustPolicySpec{
+			Images: []string{k.Host + "/**", k.bare.Host + "/**"},
+			Authorities: []v1alpha1.TrustAuthority{
+				{Name: "release", Key: &v1alpha1.TrustKey{PEM: k.key.PEM(GinkgoTB())}},
+			},
+		},
+	})
+	return k
+}
+
+// mi300 are the files of a cache for the node's GPUs, with a text that makes them another image.
+func mi300(text string) map[string]string {
+	files := signed.Triton(kernelHome, "hip", `"gfx942"`, 64)
+	files["TEXT/text"] = text
+	return files
+}
+
+// push makes a signed image.
+func (k *kernelCaches) push(r *signed.Registry, repository, tag string, files map[string]string) artifact.Digest {
+	GinkgoHelper()
+	d := r.Files(GinkgoTB(), repository, tag, files, nil)
+	r.SignV3(GinkgoTB(), repository, d, k.key)
+	return d
+}
+
+// cache makes an object that is gone after the spec.
+func (k *kernelCaches) cache(ctx context.Context, namespace, name, image string, change ...func(*v1alpha1.GPUKernelCache)) {
+	GinkgoHelper()
+	object := &v1alpha1.GPUKernelCache{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUKernelCache},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: v1alpha1.GPUKernelCacheSpec{Image: image},
+	}
+	for _, do := range change {
+		do(object)
+	}
+	create(ctx, "gpukernelcaches", namespace, object)
+}
+
+// claim makes a template of one MI300X with caches.
+func (k *kernelCaches) claim(ctx context.Context, namespace, name string, caches ...v1alpha1.KernelCacheSource) {
+	GinkgoHelper()
+	parameters, err := json.Marshal(v1alpha1.GPUConfig{
+		TypeMeta:     metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUConfig},
+		KernelCaches: caches,
+	})
+	Expect(err).NotTo(HaveOccurred())
+	s := spec(request("gpu", gpuClass, where(onVendor("amd"))))
+	s.Devices.Config = append(s.Devices.Config, opaque(v1alpha1.DriverName, string(parameters)))
+	newTemplate(ctx, namespace, name, s)
+}
+
+// status waits until the status of a cache is as wanted.
+func (k *kernelCaches) status(ctx context.Context, namespace, name string, want func(Gomega, *v1alpha1.GPUKernelCacheStatus)) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		u, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gpukernelcaches")).Namespace(namespace).
+			Get(ctx, name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		var object v1alpha1.GPUKernelCache
+		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object)).To(Succeed())
+		want(g, &object.Status)
+	}).Should(Succeed())
+}
+
+// found looks every file up that the group of the cache's kernel names, as Triton does, and tells which are not there.
+const found = `cd "$TRITON_CACHE_DIR" && n=0; for f in $(cat */__grp__*.json); do f=${f%[,\}]}; f=${f%\"}; case $f in
+	\"/*) f=${f#\"}; if [ -e "$f" ]; then n=$((n+1)); else echo "missing $f"; fi;; esac; done; echo "$n at $TRITON_CACHE_DIR"`
+
+func (k *kernelCaches) hits(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	k.push(k.Registry, "team/add", "v1", mi300("one"))
+	k.cache(ctx, ns, "add", k.Host+"/team/add:v1")
+	k.claim(ctx, ns, "home", v1alpha1.KernelCacheSource{Name: "add"})
+	k.claim(ctx, ns, "elsewhere", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/cache"})
+	k.claim(ctx, ns, "shared", v1alpha1.KernelCacheSource{Name: "add", Access: v1alpha1.CacheAccessReadOnly})
+	home, elsewhere := newPod(ctx, ns, "home", withTemplate("home")), newPod(ctx, ns, "elsewhere", withTemplate("elsewhere"))
+	readOnly := newPod(ctx, ns, "shared", withTemplate("shared"))
+	running(ctx, home)
+	Expect(inside(ctx, home, main, found)).To(Equal("3 at " + kernelHome + "\n"))
+	running(ctx, elsewhere)
+	Expect(inside(ctx, elsewhere, main, found)).To(Equal("3 at /cache\n"))
+
+	say("what a program misses is its own")
+	const miss = `mkdir $TRITON_CACHE_DIR/MISSED && echo compiled > $TRITON_CACHE_DIR/MISSED/kernel; ls $TRITON_CACHE_DIR`
+	Expect(inside(ctx, home, main, miss)).To(ContainSubstring("MISSED"))
+	Expect(inside(ctx, elsewhere, main, "ls $TRITON_CACHE_DIR")).NotTo(ContainSubstring("MISSED"))
+	running(ctx, readOnly)
+	Expect(inside(ctx, readOnly, main, found+"; mkdir $TRITON_CACHE_DIR/MISSED 2>&1 || true")).To(
+		And(HavePrefix("3 at "+kernelHome), ContainSubstring("Read-only")))
+
+	say("counted")
+	k.status(ctx, ns, "add", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
+		g.Expect(s.Phase).To(Equal(v1alpha1.CacheRunning))
+		g.Expect(s.Counts.Nodes).To(BeEquivalentTo(1))
+		g.Expect(s.Counts.NodesInUse).To(BeEquivalentTo(1))
+		g.Expect(s.Counts.PodsRunning).To(BeEquivalentTo(3))
+		for _, kind := range []string{v1alpha1.ConditionResolved, v1alpha1.ConditionVerified, v1alpha1.ConditionReady} {
+			g.Expect(meta.IsStatusConditionTrue(s.Conditions, kind)).To(BeTrue(), "%s: %+v", kind, s.Conditions)
+		}
+	})
+
+	say("gone with the pods")
+	remove(ctx, home)
+	remove(ctx, elsewhere)
+	remove(ctx, readOnly)
+	Eventually(ctx, func() (string, error) {
+		return h.OnNode(ctx, mixedNode, "sh", "-c", "grep -c /var/lib/fettle/mounts/ /proc/self/mountinfo || true")
+	}).Should(Equal("0\n"))
+}
+
+// remove deletes a pod and waits until it is gone.
+func remove(ctx context.Context, p *corev1.Pod) {
+	GinkgoHelper()
+	Expect(h.Kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{})).To(Succeed())
+	Eventually(ctx, func() bool {
+		_, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}).Should(BeTrue())
+}
+
+func (k *kernelCaches) shared(ctx SpecContext) {
+	first, second := newNamespace(ctx, nil), newNamespace(ctx, nil)
+	k.push(k.Registry, "private/add", "v1", mi300("two"))
+	for _, ns := range []string{first, second} {
+		config := `{"auths":{"` + k.Host + `":{"username":"fpga","password":"open sesame"}}}`
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson,
+			Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(config)},
+		}
+		_, err := h.Kube.CoreV1().Secrets(ns).Create(ctx, secret, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add"})
+	}
+	withSecret := func(c *v1alpha1.GPUKernelCache) {
+		c.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
+	}
+	k.cache(ctx, first, "add", k.Host+"/private/add:v1", withSecret)
+	running(ctx, newPod(ctx, first, "pod", withTemplate("add")))
+
+	say("without credentials")
+	k.cache(ctx, second, "add", k.Host+"/private/add:v1")
+	refusedPod := newPod(ctx, second, "refused", withTemplate("add"))
+	k.status(ctx, second, "add", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
+		g.Expect(meta.IsStatusConditionFalse(s.Conditions, v1alpha1.ConditionResolved)).To(BeTrue(), "%+v", s.Conditions)
+	})
+	remove(ctx, refusedPod)
+
+	say("with them it costs nothing")
+	reads := k.Reads.Load()
+	_, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gpukernelcaches")).Namespace(second).Patch(ctx, "add", types.MergePatchType,
+		[]byte(`{"spec":{"imagePullSecrets":[{"name":"pull"}]}}`), metav1.PatchOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	pod := newPod(ctx, second, "pod", withTemplate("add"))
+	running(ctx, pod)
+	Expect(inside(ctx, pod, main, found)).To(Equal("3 at " + kernelHome + "\n"))
+	Expect(k.Reads.Load()).To(Equal(reads), "blobs that were read for a second namespace")
+}
+
+func (k *kernelCaches) refused(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	k.push(k.Registry, "team/arch", "v1", signed.Triton(kernelHome, "hip", `"gfx90a"`, 64))
+	k.push(k.Registry, "team/warp", "v1", signed.Triton(kernelHome, "hip", `"gfx942"`, 32))
+	k.Files(GinkgoTB(), "team/unsigned", "v1", mi300("unsigned"), nil)
+	d := k.Files(GinkgoTB(), "team/other", "v1", mi300("other"), nil)
+	k.SignV3(GinkgoTB(), "team/other", d, signed.NewKey(GinkgoTB()))
+	for name, want := range map[string]string{
+		"arch": "gfx90a", "warp": "warps of 32", "unsigned": "no signature", "other": "release", "gone": "does not exist",
+	} {
+		if name != "gone" {
+			k.cache(ctx, ns, name, k.Host+"/team/"+name+":v1")
+		}
+		k.claim(ctx, ns, name, v1alpha1.KernelCacheSource{Name: name})
+		pod := newPod(ctx, ns, name, withTemplate(name))
+		Eventually(ctx, func(g Gomega) {
+			events, err := h.Kube.EventsV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=KernelCacheRefused"})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(events.Items).To(ContainElement(And(
+				HaveField("Note", ContainSubstring("GPUKernelCache "+ns+"/"+name)), HaveField("Note", ContainSubstring(want)))), name)
+		}).Should(Succeed())
+		remove(ctx, pod)
+	}
+	k.status(ctx, ns, "unsigned", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
+		g.Expect(s.Phase).To(Equal(v1alpha1.CacheError))
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Status).To(Equal(metav1.ConditionFalse))
+	})
+
+	say("one of the cluster, for another namespace")
+	k.push(k.Registry, "team/cluster", "v1", mi300("cluster"))
+	create(ctx, "clustergpukernelcaches", "", &v1alpha1.ClusterGPUKernelCache{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindClusterGPUKernelCache},
+		ObjectMeta: metav1.ObjectMeta{Name: "e2e-others"}, Spec: v1alpha1.ClusterGPUKernelCacheSpec{
+			GPUKernelCacheSpec: v1alpha1.GPUKernelCacheSpec{Image: k.Host + "/team/cluster:v1"}, WorkloadNamespaces: []string{"nobody"},
+		},
+	})
+	k.claim(ctx, ns, "others", v1alpha1.KernelCacheSource{Kind: v1alpha1.KindClusterGPUKernelCache, Name: "e2e-others"})
+	newPod(ctx, ns, "others", withTemplate("others"))
+	Eventually(ctx, func(g Gomega) {
+		events, err := h.Kube.EventsV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=KernelCacheRefused"})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(events.Items).To(ContainElement(HaveField("Note", ContainSubstring("spec.workloadNamespaces"))))
+	}).Should(Succeed())
+}
+
+func (k *kernelCaches) moved(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	d := k.bare.Files(GinkgoTB(), "team/moves", "v1", mi300("before"), nil)
+	k.bare.SignV2(GinkgoTB(), "team/moves", d, k.key)
+	k.cache(ctx, ns, "add", k.bare.Host+"/team/moves:v1")
+	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add"})
+	old := newPod(ctx, ns, "old", withTemplate("add"))
+	running(ctx, old)
+	const text = "cat $TRITON_CACHE_DIR/TEXT/text"
+	Expect(inside(ctx, old, main, text)).To(Equal("before"))
+
+	k.push(k.bare, "team/moves", "v1", mi300("after"))
+	k.status(ctx, ns, "add", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
+		g.Expect(s.PreviousDigests).To(ContainElement(d.String()))
+		g.Expect(s.Counts.PodsOutdated).To(BeEquivalentTo(1))
+		g.Expect(s.Phase).To(Equal(v1alpha1.CacheOutdated))
+	})
+	restarted(ctx, old)
+	Expect(inside(ctx, old, main, text)).To(Equal("before"))
+	fresh := newPod(ctx, ns, "fresh", withTemplate("add"))
+	running(ctx, fresh)
+	Expect(inside(ctx, fresh, main, text)).To(Equal("after"))
+	k.status(ctx, ns, "add", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
+		g.Expect(s.Phase).To(Equal(v1alpha1.CacheRunning))
+		g.Expect(s.Counts.PodsRunning).To(BeEquivalentTo(2))
+		g.Expect(s.Counts.PodsOutdated).To(BeEquivalentTo(1))
+	})
+}
+
+func (k *kernelCaches) users(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	k.push(k.Registry, "team/users", "v1", mi300("users"))
+	k.cache(ctx, ns, "add", k.Host+"/team/users:v1")
+	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/cache"})
+	for name, change := range map[string]func(*corev1.Pod){
+		"user": func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
+				RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000)), AllowPrivilegeEscalation: new(false),
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			}
+		},
+		"namespace": func(p *corev1.Pod) { p.Spec.HostUsers = new(false) },
+	} {
+		pod := newPod(ctx, ns, name, withTemplate("add"), change)
+		running(ctx, pod)
+		Expect(inside(ctx, pod, main, found)).To(Equal("3 at /cache\n"), name)
+		const add = `mkdir /cache/MISSED && echo own > /cache/MISSED/kernel && echo over > /cache/TEXT/text && cat /cache/MISSED/kernel /cache/TEXT/text`
+		Expect(inside(ctx, pod, main, add)).To(Equal("own\nover\n"), name)
+	}
+}
+
+func (k *kernelCaches) lasts(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	k.push(k.Registry, "team/lasts", "v1", mi300("lasts"))
+	k.cache(ctx, ns, "add", k.Host+"/team/lasts:v1")
+	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add"})
+	first := newPod(ctx, ns, "first", withTemplate("add"))
+	running(ctx, first)
+	Expect(inside(ctx, first, main, "echo own > $TRITON_CACHE_DIR/own")).To(BeEmpty())
+	k.Down.Store(true)
+	DeferCleanup(func() { k.Down.Store(false) })
+	killPlugin(ctx, mixedNode)
+	restarted(ctx, first)
+	Expect(inside(ctx, first, main, found+"; cat $TRITON_CACHE_DIR/own")).To(Equal("3 at " + kernelHome + "\nown\n"))
+
+	say("a second claim while the registry is away")
+	second := newPod(ctx, ns, "second", withTemplate("add"))
+	running(ctx, second)
+	Expect(inside(ctx, second, main, found)).To(Equal("3 at " + kernelHome + "\n"))
+}
