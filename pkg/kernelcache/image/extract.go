@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/kernelcache"
+)
+
+// Extraction is what is extracted, and how.
+type Extraction struct {
+	Source Source
+	Image  *artifact.Image
+	Limits unpack.Limits
+	// MountPath is where programs will find the cache. Files that name another place are rewritten for it. Empty: none is.
+	MountPath string
+}
+
+// Extracted is what was extracted.
+type Extracted struct {
+	Cache kernelcache.Cache
+	// Rewritten is how many files were.
+	Rewritten int
+	// Present: it was there already, and nothing was read.
+	Present bool
+}
+
+// staging begins the names of directories in which caches are made.
+const staging = ".fettle-tmp-"
+
+// Extract brings the cache to dir, which must be empty or not be there: what an image has in io.TYPE.cache is what dir has. All of it was
+// read, compared and synced before dir is there. Whoever may reach dir can read it.
+func (e *Extraction) Extract(ctx context.Context, dir string) (*Extracted, error) {
+	dir = filepath.Clean(dir)
+	if err := vacant(dir); err != nil {
+		return nil, err
+	}
+	parent, err := os.OpenRoot(filepath.Dir(dir))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	work := staging + rand.Text()
+	done, root, err := e.stage(ctx, parent, work)
+	defer func() { _ = parent.RemoveAll(work) }()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := syncFS(parent); err != nil {
+		return nil, err
+	}
+	if err := vacant(dir); err != nil {
+		return nil, err
+	}
+	base := filepath.Base(dir)
+	if err := parent.Remove(base); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := parent.Rename(path.Join(work, done.Cache.Dir), base); err != nil {
+		return nil, err
+	}
+	return done, syncDir(parent)
+}
+
+func vacant(dir string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(entries) > 0:
+		return fmt.Errorf("%s holds %q: want an empty directory or none; --into fills one that holds other things", dir, entries[0].Name())
+	}
+	return nil
+}
+
+// stage makes the whole tree in a new directory. What is there after an error is the caller's to remove.
+func (e *Extraction) stage(ctx context.Context, parent *os.Root, work string) (*Extracted, *os.Root, error) {
+	if err := parent.Mkdir(work, 0o700); err != nil {
+		return nil, nil, err
+	}
+	root, err := parent.OpenRoot(work)
+	if err != nil {
+		return nil, nil, err
+	}
+	done, err := e.fill(ctx, root)
+	if err != nil {
+		return nil, nil, errors.Join(err, root.Close())
+	}
+	return done, root, nil
+}
+
+func (e *Extraction) fill(ctx context.Context, root *os.Root) (*Extracted, error) {
+	if err := extract(ctx, e.Source, e.Image, &unpack.Directory{Files: readable{root}}, e.Limits); err != nil {
+		return nil, err
+	}
+	cache, err := kernelcache.Inspect(root.FS(), kernelcache.Options{Labels: e.Image.Labels})
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", e.Image.Digest, err)
+	}
+	if cache.Dir == "." {
+		return nil, fmt.Errorf("image %s: %w: there is no cache in it: want one of %s",
+			e.Image.Digest, kernelcache.ErrInvalid, strings.Join(kernelcache.ImagePaths(), ", "))
+	}
+	done := &Extracted{Cache: cache}
+	if e.MountPath != "" {
+		if done.Rewritten, err = relocate(root, &cache, e.MountPath); err != nil {
+			return nil, fmt.Errorf("image %s: %w", e.Image.Digest, err)
+		}
+	}
+	return done, nil
+}
+
+// relocate rewrites the files of a cache that want it at another place.
+func relocate(root *os.Root, cache *kernelcache.Cache, to string) (int, error) {
+	plan, err := cache.Plan(to)
+	if err != nil {
+		return 0, err
+	}
+	m := plan.Mounts[0]
+	if m.Relocation == nil {
+		return 0, nil
+	}
+	for _, name := range m.Relocation.Files {
+		at := path.Join(m.Source, name)
+		data, err := root.ReadFile(at)
+		if err != nil {
+			return 0, err
+		}
+		if data, err = m.Rewrite(name, data); err != nil {
+			return 0, err
+		}
+		f, err := root.OpenFile(at, os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return 0, err
+		}
+		_, err = f.Write(data)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return 0, err
+		}
+	}
+	return len(m.Relocation.Files), nil
+}
+
+// readable makes files below a directory that everybody can read and only their owner can write.
+type readable struct{ root *os.Root }
+
+func (r readable) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error) {
+	f, err := r.root.OpenFile(name, flag, perm&^0o022)
+	if err != nil {
+		return nil, err
+	}
+	return readableFile{f}, nil
+}
+
+func (r readable) Mkdir(name string, perm fs.FileMode) error { return r.root.Mkdir(name, perm&^0o022) }
+
+func (r readable) Remove(name string) error { return r.root.Remove(name) }
+
+type readableFile struct{ *os.File }
+
+// Chmod sets what counts whatever the umask is.
+func (f readableFile) Chmod(mode fs.FileMode) error { return f.File.Chmod(mode &^ 0o022) }
+
+// Datasync is disk.File.
+func (f readableFile) Datasync() error { return f.Sync() }
+
+func syncDir(root *os.Root) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// syncFS makes all durable that is on the file system, which is far cheaper than each file.
+func syncFS(root *os.Root) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", root.Name(), err)
+	}
+	return nil
+}
+
+// maxOwn bounds a file of this package's own, which lists as many names as a cache may have.
+const maxOwn = 64 << 20
+
+// readOwn reads one. None is nil.
+func readOwn(root *os.Root, name string) ([]byte, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxOwn))
+	return data, errors.Join(err, f.Close())
+}

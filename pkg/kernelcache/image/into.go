@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// The files that Into keeps in the directory.
+const (
+	// Marker holds the digest of what is there in its first line, and is only there while all of it is.
+	Marker = ".fettle-digest"
+	// ours lists the names in the directory that an extraction put there or was about to, so that the next one may remove them.
+	ours = ".fettle-entries"
+)
+
+// Into fills a directory that is there, such as the root of a volume, with the cache. digest is what the marker says in the end: the
+// image's, or that of the index that it is in. A directory that has that already is left alone, and one that has another digest gets this
+// one instead; whoever reads it meanwhile finds entries missing. What no extraction put there stays.
+//
+// It may be cut off at any point and begun anew: the marker goes before anything else changes, and comes back when all is durable.
+func (e *Extraction) Into(ctx context.Context, dir string, digest artifact.Digest) (*Extracted, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	unlock, err := lock(root)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	mark := markOf(digest, e.MountPath)
+	if has, err := readOwn(root, Marker); err != nil || string(has) == mark {
+		return &Extracted{Present: true}, err
+	}
+	if err := sweep(root); err != nil {
+		return nil, err
+	}
+	work := staging + rand.Text()
+	done, staged, err := e.stage(ctx, root, work)
+	defer func() { _ = root.RemoveAll(work) }()
+	if err != nil {
+		return nil, err
+	}
+	defer staged.Close()
+	if err := syncFS(root); err != nil {
+		return nil, err
+	}
+	if err := replace(root, work, path.Join(work, done.Cache.Dir)); err != nil {
+		return nil, err
+	}
+	if err := syncFS(root); err != nil {
+		return nil, err
+	}
+	return done, write(root, Marker, []byte(mark))
+}
+
+// markOf is what the marker says: the digest and, on a second line, the place that the files were rewritten for.
+func markOf(digest artifact.Digest, mountPath string) string {
+	if mountPath != "" {
+		mountPath += "\n"
+	}
+	return digest.String() + "\n" + mountPath
+}
+
+// Present says whether a directory holds the digest, complete and for the place, or for the producer's where that is empty.
+func Present(dir string, digest artifact.Digest, mountPath string) (bool, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	has, err := readOwn(root, Marker)
+	return err == nil && string(has) == markOf(digest, mountPath), err
+}
+
+// lock has one extraction at a time in a directory. File systems without locks have to do without.
+func lock(root *os.Root) (func(), error) {
+	d, err := root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(d.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	without := func(e syscall.Errno) bool { return errors.Is(err, e) }
+	if err != nil && !slices.ContainsFunc([]syscall.Errno{unix.ENOTSUP, unix.ENOLCK, unix.ENOSYS, unix.EBADF}, without) {
+		return nil, errors.Join(fmt.Errorf("wait for another extraction into %s: %w", root.Name(), err), d.Close())
+	}
+	return func() { _ = d.Close() }, nil
+}
+
+// sweep removes what extractions that were cut off left.
+func sweep(root *os.Root) error {
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if slices.ContainsFunc([]string{staging, Marker + ".", ours + "."}, func(p string) bool { return strings.HasPrefix(e.Name(), p) }) {
+			if err := root.RemoveAll(e.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replace puts the entries of from in the place of those that an earlier extraction made. What is removed goes to work first, so that
+// the directory is without them for as short as possible.
+func replace(root *os.Root, work, from string) error {
+	earlier, err := listed(root)
+	if err != nil {
+		return err
+	}
+	names, err := incoming(root, from, earlier)
+	if err != nil {
+		return err
+	}
+	if err := remove(root, Marker); err != nil {
+		return err
+	}
+	all := maps.Clone(names)
+	for _, name := range earlier {
+		all[name] = true
+	}
+	if err := list(root, all); err != nil {
+		return err
+	}
+	if err := root.Mkdir(path.Join(work, "old"), 0o700); err != nil {
+		return err
+	}
+	for _, name := range earlier {
+		if err := root.Rename(name, path.Join(work, "old", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if err := root.Rename(path.Join(from, name), name); err != nil {
+			return err
+		}
+	}
+	return list(root, names)
+}
+
+// incoming are the names in from. None may be there already, unless an earlier extraction put it there.
+func incoming(root *os.Root, from string, earlier []string) (map[string]bool, error) {
+	entries, err := fs.ReadDir(root.FS(), from)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".fettle-") {
+			return nil, fmt.Errorf("the cache has an entry %q, which is a name of this program's own", name)
+		}
+		if _, err := root.Lstat(name); err == nil && !slices.Contains(earlier, name) {
+			return nil, fmt.Errorf("%s has %q, which no extraction put there: remove it, or extract into another directory", root.Name(), name)
+		}
+		names[name] = true
+	}
+	return names, nil
+}
+
+// listed are the names that earlier extractions put into the directory.
+func listed(root *os.Root) ([]string, error) {
+	data, err := readOwn(root, ours)
+	if err != nil || data == nil {
+		return nil, err
+	}
+	var names []string
+	if err := json.Unmarshal(data, &names); err != nil {
+		return nil, fmt.Errorf("%s: %w: empty the directory", path.Join(root.Name(), ours), err)
+	}
+	for _, name := range names {
+		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || strings.HasPrefix(name, ".fettle-") {
+			return nil, fmt.Errorf("%s: %q is no name of an entry: empty the directory", path.Join(root.Name(), ours), name)
+		}
+	}
+	return names, nil
+}
+
+func list(root *os.Root, names map[string]bool) error {
+	data, err := json.Marshal(slices.Sorted(maps.Keys(names)))
+	if err != nil {
+		return err
+	}
+	return write(root, ours, append(data, '\n'))
+}
+
+// write makes a small file durable, whole or not at all.
+func write(root *os.Root, name string, data []byte) error {
+	other := name + "." + rand.Text()
+	f, err := root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = root.Rename(other, name)
+	}
+	if err != nil {
+		return errors.Join(err, remove(root, other))
+	}
+	return syncDir(root)
+}
+
+func remove(root *os.Root, name string) error {
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return syncDir(root)
+}
