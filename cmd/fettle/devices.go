@@ -21,9 +21,7 @@ the document has the devices with everything that a pod would get, and the probl
 // runDevices is the same discovery as the driver's, without a cluster.
 func runDevices(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := newArguments("devices", devicesHelp)
-	root := flags.String("root", "/", "`directory` that holds the machine's sys, proc and dev")
-	config := flags.String("config", "", "the driver's configuration `file`, for its host devices and FPGA regions")
-	nvmlCommand := flags.String("nvml", "", "`path` of fettle-nvml, to ask NVIDIA's library too (default: not asked)")
+	machine := flags.machine()
 	format := flags.String("o", "table", "output `format`: table, json or yaml")
 	if _, err := flags.parse(args, stdout); err != nil {
 		return err
@@ -32,20 +30,37 @@ func runDevices(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	if !ok {
 		return flags.misused(fmt.Errorf("output format %q: want table, json or yaml", *format))
 	}
-	file, err := kubeletplugin.LoadFile(*config)
-	if err != nil {
-		return err
-	}
-	opts := discover.Options{HostDevices: file.HostDevices, FPGARegions: file.FPGARegions}
-	if *nvmlCommand != "" {
-		command := nvml.Command{Path: *nvmlCommand, DriverRoot: file.NVML.DriverRoot, Timeout: file.NVML.Timeout.Duration}
-		opts.NVML = func(ctx context.Context) (nvml.Report, error) { return nvml.Query(ctx, command) }
-	}
-	inventory, err := look(ctx, *root, opts)
+	inventory, err := machine.look(ctx)
 	if err != nil {
 		return err
 	}
 	return show(inventory, stdout, stderr)
+}
+
+// machineFlags say which machine is looked at, and how.
+type machineFlags struct {
+	root, config, nvml string
+}
+
+func (a *arguments) machine() *machineFlags {
+	m := &machineFlags{}
+	a.StringVar(&m.root, "root", "/", "`directory` that holds the machine's sys, proc and dev")
+	a.StringVar(&m.config, "config", "", "the driver's configuration `file`, for its host devices and FPGA regions")
+	a.StringVar(&m.nvml, "nvml", "", "`path` of fettle-nvml, to ask NVIDIA's library too (default: not asked)")
+	return m
+}
+
+func (m *machineFlags) look(ctx context.Context) (discover.Inventory, error) {
+	file, err := kubeletplugin.LoadFile(m.config)
+	if err != nil {
+		return discover.Inventory{}, err
+	}
+	opts := discover.Options{HostDevices: file.HostDevices, FPGARegions: file.FPGARegions}
+	if m.nvml != "" {
+		command := nvml.Command{Path: m.nvml, DriverRoot: file.NVML.DriverRoot, Timeout: file.NVML.Timeout.Duration}
+		opts.NVML = func(ctx context.Context) (nvml.Report, error) { return nvml.Query(ctx, command) }
+	}
+	return look(ctx, m.root, opts)
 }
 
 // look discovers the devices of a host tree.

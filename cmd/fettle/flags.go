@@ -73,6 +73,13 @@ func (a arguments) operands() string {
 	return strings.Join(a.want, " ")
 }
 
+// given says whether a flag was on the command line.
+func (a arguments) given(name string) bool {
+	found := false
+	a.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
+}
+
 func (a arguments) misused(err error) error {
 	return usageError{fmt.Errorf("%s: %w; see fettle %s --help", a.Name(), err, a.Name())}
 }

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/layout"
+	"github.com/fettle-dev/fettle/pkg/artifact/push"
+	"github.com/fettle-dev/fettle/pkg/registries"
+	"github.com/fettle-dev/fettle/pkg/trust"
+)
+
+// cacheAccess is how registries are reached, from the flags of the commands for caches.
+type cacheAccess struct {
+	plainHTTP               bool
+	registries, credentials string
+}
+
+func (a *arguments) cacheAccess() *cacheAccess {
+	c := &cacheAccess{}
+	a.BoolVar(&c.plainHTTP, "plain-http", false, "speak plain http with the registries that are named here")
+	a.StringVar(&c.registries, "registries", "", "`file` that says how registries are reached: plainHTTP, mirrors, caFile")
+	a.StringVar(&c.credentials, "registry-config", "", "`file` of credentials, a .dockerconfigjson; unset: those of docker login")
+	return c
+}
+
+func (c *cacheAccess) config(p artifactPlace) (artifact.ClientConfig, error) {
+	config, err := registries.Load(c.registries)
+	if c.plainHTTP {
+		config.PlainHTTP = append(config.PlainHTTP, p.remote.Registry())
+	}
+	config.UserAgent = "fettle"
+	return config, err
+}
+
+func (c *cacheAccess) keys() (authn.Keychain, error) {
+	if c.credentials == "" {
+		return authn.DefaultKeychain, nil
+	}
+	data, err := os.ReadFile(c.credentials)
+	if err != nil {
+		return nil, fmt.Errorf("read the credentials: %w", err)
+	}
+	keys, err := artifact.Credentials(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.credentials, err)
+	}
+	return keys, nil
+}
+
+// imageSource is where an image is read, with its signatures and layers.
+type imageSource interface {
+	trust.Source
+	push.Source
+}
+
+// source opens a REF to read. Where as is given, it is the repository that the image is taken to be of.
+func (c *cacheAccess) source(p artifactPlace, as artifact.Reference) (imageSource, error) {
+	if p.dir != "" {
+		return layout.At(p.dir).Source(p.tag, p.digest, as), nil
+	}
+	config, err := c.config(p)
+	if err != nil {
+		return nil, err
+	}
+	client, err := artifact.NewClient(config)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := c.keys()
+	if err != nil {
+		return nil, err
+	}
+	return remoteImage{client.Source(p.remote, keys)}, nil
+}
+
+// target opens a REF to write.
+func (c *cacheAccess) target(p artifactPlace) (push.Target, error) {
+	if p.dir != "" {
+		l := layout.At(p.dir)
+		return l, l.Create()
+	}
+	config, err := c.config(p)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := c.keys()
+	if err != nil {
+		return nil, err
+	}
+	return push.Registry{
+		Keys: keys, PlainHTTP: config.PlainHTTP, Transport: config.Transport, UserAgent: config.UserAgent,
+	}.Repository(p.remote)
+}
+
+// tagOf is the tag that a REF names, empty where it has none.
+func tagOf(p artifactPlace) string {
+	if p.dir != "" {
+		return p.tag
+	}
+	return p.remote.Tag()
+}
+
+// writable wants a REF that something can be written to: the digest is what comes out.
+func writable(text string) (artifactPlace, error) {
+	p, err := parsePlace(text)
+	if err == nil && (!p.digest.IsZero() || p.dir == "" && p.remote.Tag() == "") {
+		err = fmt.Errorf("%s: expected a tag; the digest is what a push gives", text)
+	}
+	return p, err
+}
+
+// foundImage is an image with the place that it is read from.
+type foundImage struct {
+	source imageSource
+	// resolved is what the reference means: the image, or an index that it is in.
+	resolved artifact.Descriptor
+	image    *artifact.Image
+}
+
+// platform is that of the image that counts in an index for several.
+func platform() string { return "linux/" + runtime.GOARCH }
+
+func (c *cacheAccess) find(ctx context.Context, p artifactPlace) (foundImage, error) {
+	source, err := c.source(p, artifact.Reference{})
+	if err != nil {
+		return foundImage{}, err
+	}
+	d, err := source.Resolve(ctx)
+	if err != nil {
+		return foundImage{}, err
+	}
+	image, err := artifact.ReadImage(ctx, source, d, platform())
+	return foundImage{source, d, image}, err
+}
+
+// cacheOutput shows a value: as a table by the function, or as JSON or YAML.
+func cacheOutput(format string, value any, table func(io.Writer) error, stdout io.Writer) error {
+	if format == "table" {
+		return table(stdout)
+	}
+	data, err := json.MarshalIndent(value, "", "  ")
+	if err == nil && format == "yaml" {
+		data, err = yaml.JSONToYAML(data)
+	}
+	if err != nil {
+		return fmt.Errorf("encode the result: %w", err)
+	}
+	_, err = fmt.Fprintf(stdout, "%s\n", bytes.TrimRight(data, "\n"))
+	return err
+}
+
+func (a *arguments) format() *string {
+	return a.String("o", "table", "output `format`: table, json or yaml")
+}
+
+// checkFormat judges what format gave.
+func (a *arguments) checkFormat(format string) error {
+	switch format {
+	case "table", "json", "yaml":
+		return nil
+	}
+	return a.misused(fmt.Errorf("output format %q: want table, json or yaml", format))
+}
+
+// policyFlags say whom to believe.
+type policyFlags struct {
+	files           list
+	root, namespace string
+	as              string
+}
+
+func (a *arguments) policies() *policyFlags {
+	p := &policyFlags{}
+	a.Var(&p.files, "policy", "`file` with a TrustPolicy, or several; may be repeated")
+	a.StringVar(&p.root, "trusted-root", "", "`file` with the trusted root of policies that have none of their own, in JSON")
+	a.StringVar(&p.namespace, "namespace", "", "`namespace` of the object that refers to the image; unset: an object of the cluster")
+	a.StringVar(&p.as, "as", "", "`repository` that oci:DIR is taken to be of, REGISTRY/REPOSITORY, which decides which policies are for it")
+	return p
+}
+
+// reference is the repository that policies are asked about.
+func (p *policyFlags) reference(place artifactPlace) (artifact.Reference, error) {
+	switch {
+	case place.dir == "" && p.as != "":
+		return artifact.Reference{}, errors.New("--as is for oci:DIR; REF has a repository")
+	case place.dir == "":
+		return place.remote, nil
+	case p.as == "":
+		return artifact.Reference{}, errors.New("a directory has no repository, by which policies are chosen: say with --as which it will have")
+	case !namesRegistry(p.as):
+		return artifact.Reference{}, fmt.Errorf("--as %q: expected REGISTRY/REPOSITORY, with a registry that has a dot or a port", p.as)
+	}
+	return artifact.ParseReference(p.as)
+}
+
+// judge asks the policies about what the source resolves to.
+func (p *policyFlags) judge(ctx context.Context, source imageSource) (artifact.Descriptor, trust.Verdict, error) {
+	policies, err := p.load()
+	if err != nil {
+		return artifact.Descriptor{}, trust.Verdict{}, err
+	}
+	d, err := source.Resolve(ctx)
+	if err != nil {
+		return d, trust.Verdict{}, err
+	}
+	verdict, err := trust.Judge(ctx, source, d.Digest, p.namespace, policies, "")
+	return d, verdict, err
+}
+
+func (p *policyFlags) load() ([]*trust.Policy, error) {
+	var root []byte
+	if p.root != "" {
+		var err error
+		if root, err = os.ReadFile(p.root); err != nil {
+			return nil, fmt.Errorf("read the trusted root: %w", err)
+		}
+	}
+	var all []*trust.Policy
+	for _, name := range p.files {
+		objects, err := readPolicies(name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		for _, object := range objects {
+			policy, err := trust.Compile(object, root)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			all = append(all, policy)
+		}
+	}
+	return all, nil
+}
+
+// readPolicies reads a file of TrustPolicies and nothing else: an object that is passed over would be a policy that is not asked.
+func readPolicies(name string) ([]*v1alpha1.TrustPolicy, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var all []*v1alpha1.TrustPolicy
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		var head metav1.TypeMeta
+		if err := yaml.Unmarshal(document, &head); err != nil {
+			return nil, err
+		}
+		if head == (metav1.TypeMeta{}) && len(bytes.TrimSpace(document)) == 0 {
+			continue
+		}
+		if head.APIVersion != v1alpha1.GroupVersion.String() || head.Kind != "TrustPolicy" {
+			return nil, fmt.Errorf("got %s %s, want %s TrustPolicy", orNone(head.APIVersion), orNone(head.Kind), v1alpha1.GroupVersion)
+		}
+		policy := &v1alpha1.TrustPolicy{}
+		if err := yaml.UnmarshalStrict(document, policy); err != nil {
+			return nil, err
+		}
+		all = append(all, policy)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("want a TrustPolicy")
+	}
+	return all, nil
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
+)
+
+// TestCacheInPod extracts as a Job does: from a private repository with the secret's file, by the digest that somebody verified, into a
+// volume's root, and again without the registry.
+func TestCacheInPod(t *testing.T) {
+	r := fpgaregistry.Start(t)
+	secret := filepath.Join(t.TempDir(), "config.json")
+	auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
+	must(t, os.WriteFile(secret, fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, r.Host, auth), 0o600))
+	settings := filepath.Join(t.TempDir(), "registries.yaml")
+	must(t, os.WriteFile(settings, fmt.Appendf(nil, "plainHTTP: [%q]\n", r.Host), 0o600))
+	ref := r.Host + "/private/cache:v1"
+	access := []string{"--registries", settings, "--registry-config", secret}
+	out := wants(t, 0, "@sha256:", append([]string{"cache", "build", cacheDir(t), "-t", ref}, access...)...)
+	_, digest, _ := strings.Cut(strings.TrimSpace(out), "@")
+	volume := t.TempDir()
+	extract := []string{"cache", "extract", ref, volume, "--into", "--digest", digest}
+	wants(t, 1, "access refused", append(extract, access[:2]...)...)
+	wants(t, 0, "3 files", append(extract, access...)...)
+	r.Down.Store(true)
+	wants(t, 0, "was there already", append(extract, access...)...)
+	marker, err := os.ReadFile(filepath.Join(volume, ".fettle-digest"))
+	if err != nil || strings.TrimSpace(string(marker)) != digest {
+		t.Errorf("the marker is %q (%v), want %s", marker, err, digest)
+	}
+	must(t, filepath.WalkDir(filepath.Join(volume, "K1"), func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		want := fs.FileMode(0o644)
+		if d.IsDir() {
+			want = 0o755
+		}
+		if info, err := d.Info(); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: got %v (%v), want %v", name, info.Mode(), err, want)
+		}
+		return nil
+	}))
+}
