@@ -43,6 +43,10 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 	if err := b.makeDirectories(); err != nil {
 		return nil, err
 	}
+	b.noRuntime = checkContainerd(b.assets)
+	if b.caches {
+		return b, nil
+	}
 	if b.plugin == "" {
 		b.say("building the plugin")
 		b.plugin = filepath.Join(b.disk, "fettle-kubeletplugin")
@@ -50,7 +54,6 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 			return nil, err
 		}
 	}
-	b.noRuntime = checkContainerd(b.assets)
 	b.syncs, b.syncReason = newSyncCounter(ctx, b.fast)
 	if b.floor, err = newFloor(filepath.Join(b.disk, "floor")); err != nil {
 		return nil, err
@@ -98,6 +101,9 @@ func (b *bench) close() error {
 
 // measure goes from the start of a plugin to claims on the two machines, and to FPGAs. While plugins idle, claims are made.
 func (b *bench) measure(ctx context.Context) error {
+	if b.caches {
+		return b.measureCaches(ctx)
+	}
 	if err := b.binary(); err != nil {
 		return err
 	}
@@ -125,7 +131,10 @@ func (b *bench) measure(ctx context.Context) error {
 	if err := b.measureFPGAs(ctx); err != nil {
 		return err
 	}
-	return b.measurePresets(ctx)
+	if err := b.measurePresets(ctx); err != nil {
+		return err
+	}
+	return b.measureCaches(ctx)
 }
 
 func (b *bench) binary() error {

@@ -14,13 +14,16 @@
 // An object has these fields, of which only name, unit and value are always there:
 //
 //	name      what was measured; README.md lists the names
-//	machine   the simulated machine: gpus, disks, empty, 200-devices, 4xfpga
+//	machine   the simulated machine: gpus, disks, empty, 200-devices, 4xfpga; presets or caches where none is part of it
 //	held      claims that were prepared already
 //	devices   devices of a claim
 //	parallel  calls at once, one claim each
-//	case      what a Prepare has to do: plain, own or effect; always, clocked or loaded for a region of an FPGA
+//	case      what a Prepare has to do: plain, own or effect; always, clocked or loaded for a region of an FPGA;
+//	          gzip or zstd for a cache of kernels
 //	watched   whether a containerd watched the CDI directory
-//	bytes     size of the image that is for a region
+//	bytes     size of the image that is for a region, or of the tar of a cache of kernels
+//	files     how many files that cache has
+//	form      how it lies on the node: Image or Directory
 //	samples   how many calls or rounds the value is from
 //	unit      ms, MiB, MB/s, ratio or count
 //	value     null where it could not be measured; reason then says why
@@ -50,11 +53,19 @@ type options struct {
 	plugin string
 	state  string
 	check  bool
+	caches bool
 	form   form
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if len(os.Args) == 3 && os.Args[1] == cacheChild {
+		if err := answerErrand(ctx, os.Args[2], os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	o, err := parse(os.Args[1:], os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(0)
@@ -77,6 +88,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.plugin, "plugin", "", "binary of the plugin; built from this checkout where it is empty")
 	flags.StringVar(&o.state, "state-dir", ".cache", "directory on the disk that the plugin's records shall be on")
 	flags.BoolVar(&o.check, "check", false, "exit with 1 where a target is missed")
+	flags.BoolVar(&o.caches, "caches", false, "measure caches of kernels and nothing else")
 	brief := flags.Bool("short", false, "fewer claims and samples, in about a minute")
 	if err := flags.Parse(args); err != nil {
 		return o, err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -79,6 +80,7 @@ func units() map[string]string {
 			all[name] = unit
 		}
 	}
+	maps.Copy(all, cacheUnits())
 	for _, s := range append([]string{
 		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
 		floorWall, presetResolve, presetRescan,
@@ -99,6 +101,8 @@ type point struct {
 	Case     string `json:"case,omitempty"`
 	Watched  bool   `json:"watched"`
 	Bytes    int    `json:"bytes,omitempty"`
+	Files    int    `json:"files,omitempty"`
+	Form     string `json:"form,omitempty"`
 }
 
 // quiet says that the point is one that the targets of single calls are about.
