@@ -296,7 +296,7 @@ func hostileAmounts(t testing.TB) []hostile {
 			pack(t, ociZstd, rawTar(rawHeader(cacheDir+"bomb", tar.TypeReg, octal(64<<20)), make([]byte, 64<<20))),
 		}},
 		{name: "zip bomb of PAX headers", rule: RuleRatio, layers: []packed{
-			pack(t, ociGzip, bytes.Repeat(paxBlock(tar.TypeXHeader, record("uname", strings.Repeat("u", 500<<10))), 16)),
+			pack(t, ociGzip, bytes.Repeat(paxBlock(tar.TypeXHeader, record("uname", strings.Repeat("u", 500<<10))), 64)),
 		}},
 		{name: "10^6 entries", slow: true, rule: RuleEntries, layers: []packed{crowd(t, ociZstd, 1_000_000)}},
 		{name: "names of 150 kB", rule: RuleNames, layers: []packed{pack(t, ociTar, tarOf(t, names...))}},
@@ -325,7 +325,7 @@ func limitsFor(h hostile) Limits {
 }
 
 // maxHeap is how much memory an extraction may hold beyond what the test itself does.
-const maxHeap = 128 << 20
+const maxHeap = 64 << 20
 
 // TestHostileImages: each is refused by its rule, with the entry named, and leaves nothing outside the sink's directory.
 func TestHostileImages(t *testing.T) {
@@ -403,6 +403,33 @@ func watchHeap() func() uint64 {
 		<-done
 		look()
 		return peak.Load()
+	}
+}
+
+// TestMostEntries: as many entries as are allowed become a tree in the memory that an extraction may hold.
+func TestMostEntries(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads 40,000 entries")
+	}
+	n, names := DefaultLimits().Entries, int(DefaultLimits().Names)
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := range n {
+		name := fmt.Sprintf("%sk%d/%d", cacheDir, i%64, i)
+		name += strings.Repeat("x", names/n-len(name))
+		must(t, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}))
+	}
+	must(t, w.Close())
+	layer := pack(t, ociZstd, b.Bytes())
+	b.Reset()
+	sink, _ := sinks()["image"](t, openRoot(t, filepath.Join(t.TempDir(), "tmp")))
+	heap := watchHeap()
+	tree, err := Extract(t.Context(), layersOf([]packed{layer}), opener([]packed{layer}), sink, Options{Paths: cachePaths})
+	must(t, err)
+	if peak := heap(); peak > maxHeap || len(tree.Entries) < DefaultLimits().Entries {
+		t.Errorf("%d entries, %d MiB of memory", len(tree.Entries), peak>>20)
+	} else {
+		t.Logf("%d entries in %d MiB", len(tree.Entries), peak>>20)
 	}
 }
 

@@ -24,13 +24,14 @@ type Limits struct {
 	// Entries is how many entries all layers may have together, and Names how many bytes their names.
 	Entries int
 	Names   int64
-	// Ratio is how many times larger than its compressed bytes a layer may be at any point after its first MiB.
+	// Ratio is how many times larger than its compressed bytes a layer may be at any point, beyond 16 MiB.
 	Ratio int64
 }
 
-// DefaultLimits are those for caches of compiled kernels, the largest of which have some GiB in some ten thousand files.
+// DefaultLimits are those for caches of compiled kernels, the largest of which have some GiB in some ten thousand files. The entries are
+// what is kept in memory, so their number bounds it, to less than 64 MiB.
 func DefaultLimits() Limits {
-	return Limits{Layer: 16 << 30, Total: 32 << 30, File: 8 << 30, Entries: 200_000, Names: 32 << 20, Ratio: 200}
+	return Limits{Layer: 16 << 30, Total: 32 << 30, File: 8 << 30, Entries: 40_000, Names: 6 << 20, Ratio: 200}
 }
 
 func (l Limits) withDefaults() Limits {

@@ -19,8 +19,9 @@ import (
 const (
 	// copySize is large enough that hashing and writing outweigh the calls.
 	copySize = 128 << 10
-	// freeRatio is how much of a layer may be of any ratio.
-	freeRatio = 1 << 20
+	// freeRatio is how many bytes a layer may have beyond its ratio: a cache may begin with a file that is mostly zeros, and what it
+	// takes to find a bomb is little beside what is reserved for any tree.
+	freeRatio = 16 << 20
 	// maxWindow bounds what a zstd decoder keeps: levels up to 19 need no more.
 	maxWindow = 8 << 20
 	// maxPadding is how many zeros may follow a tar: archivers fill their last record.
@@ -192,8 +193,8 @@ func (p *plain) Read(b []byte) (int, error) {
 		return 0, broke(RuleTotal, "the layers unpack to more than is allowed, of which %d were left for this one", p.left)
 	}
 	used := p.raw.got - int64(p.in.Buffered())
-	if p.how != none && p.got > freeRatio && p.got > p.ratio*used {
-		return 0, broke(RuleRatio, "%d bytes unpack to %d, expected at most %d times as many", used, p.got, p.ratio)
+	if p.how != none && p.got-freeRatio > p.ratio*used {
+		return 0, broke(RuleRatio, "%d bytes unpack to %d, expected at most %d times as many and %d more", used, p.got, p.ratio, freeRatio)
 	}
 	return n, p.explain(err)
 }

@@ -3,6 +3,9 @@
 package unpack
 
 import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -244,5 +247,46 @@ func TestRead(t *testing.T) {
 		if _, err := Read(t.Context(), os.DirFS(dir)); !errors.Is(err, ErrRefused) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestCompressibleCache: what an autotuner leaves, some hundred variants of one kernel that differ in a few numbers, is far from a bomb,
+// at any point and with the compressor that makes the most of it.
+func TestCompressibleCache(t *testing.T) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	add := func(name string, content []byte) {
+		must(t, w.WriteHeader(&tar.Header{Name: cacheDir + name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
+		_, err := w.Write(content)
+		must(t, err)
+	}
+	add("padded.cubin", make([]byte, 12<<20)) // the worst begin
+	source := bytes.Repeat([]byte("  %a = tt.load %p, %mask : tensor<128x64x!tt.ptr<f16>> loc(#loc17)\n"), 600)
+	for i := range 300 {
+		sum := sha256.Sum256([]byte{byte(i), byte(i >> 8)})
+		dir, variant := fmt.Sprintf("%X/", sum), bytes.Clone(source)
+		for at := range 20 {
+			copy(variant[at*2000:], fmt.Sprintf("%d", sum[at]))
+		}
+		for _, kind := range []string{"source", "ttir"} {
+			add(dir+"kernel."+kind, source)
+		}
+		for _, kind := range []string{"ttgir", "llir", "ptx"} {
+			add(dir+"kernel."+kind, variant)
+		}
+		code := make([]byte, 64<<10) // most of a small kernel's file is headers, symbols and padding
+		for at := range 3 << 10 {
+			code[8*at] = sum[at%32] ^ byte(at*i)
+		}
+		add(dir+"kernel.cubin", code)
+		add(dir+"kernel.json", []byte(fmt.Sprintf(`{"hash":"%x","num_warps":%d,"shared":%d}`, sum, 1<<(i%4), i*1024)))
+	}
+	must(t, w.Close())
+	for _, mediaType := range []string{ociGzip, ociZstd} {
+		layer := pack(t, mediaType, b.Bytes())
+		sink, _ := sinks()["image"](t, openRoot(t, filepath.Join(t.TempDir(), "tmp")))
+		_, err := Extract(t.Context(), layersOf([]packed{layer}), opener([]packed{layer}), sink, Options{Paths: cachePaths})
+		must(t, err)
+		t.Logf("%s: %d bytes of %d, %d times", mediaType, layer.Size, b.Len(), int64(b.Len())/layer.Size)
 	}
 }
