@@ -194,23 +194,15 @@ func (c Controller) keeper(
 
 // manager makes the controller-runtime manager: caches, servers and the election.
 func (c Controller) manager(scheme *runtime.Scheme, keeper *certs.Keeper) (manager.Manager, error) {
-	ofCaches, err := labels.NewRequirement(volumes.UIDLabel, selection.Exists, nil)
+	kept, err := cacheOptions()
 	if err != nil {
-		return nil, fmt.Errorf("select the volumes of caches: %w", err)
+		return nil, err
 	}
-	owned := cache.ByObject{Label: labels.NewSelector().Add(*ofCaches)}
 	mgr, err := manager.New(c.Config, manager.Options{
-		Scheme:  scheme,
-		Logger:  klog.Background(),
-		Metrics: server.Options{BindAddress: c.Options.MetricsAddress},
-		Cache: cache.Options{
-			DefaultTransform: trimmed,
-			ByObject: map[client.Object]cache.ByObject{
-				&webhookConfig{}:                {Field: fields.OneTermEqualSelector("metadata.name", WebhookConfiguration)},
-				&corev1.PersistentVolumeClaim{}: owned,
-				&batchv1.Job{}:                  owned,
-			},
-		},
+		Scheme:                        scheme,
+		Logger:                        klog.Background(),
+		Metrics:                       server.Options{BindAddress: c.Options.MetricsAddress},
+		Cache:                         kept,
 		HealthProbeBindAddress:        c.Options.ProbeAddress,
 		LeaderElection:                true,
 		LeaderElectionID:              Name,
@@ -230,4 +222,21 @@ func (c Controller) manager(scheme *runtime.Scheme, keeper *certs.Keeper) (manag
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	return mgr, nil
+}
+
+// cacheOptions keep the manager's memory to what is read.
+func cacheOptions() (cache.Options, error) {
+	ofCaches, err := labels.NewRequirement(volumes.UIDLabel, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, fmt.Errorf("select the volumes of caches: %w", err)
+	}
+	owned := cache.ByObject{Label: labels.NewSelector().Add(*ofCaches)}
+	return cache.Options{
+		DefaultTransform: trimmed,
+		ByObject: map[client.Object]cache.ByObject{
+			&webhookConfig{}:                {Field: fields.OneTermEqualSelector("metadata.name", WebhookConfiguration)},
+			&corev1.PersistentVolumeClaim{}: owned,
+			&batchv1.Job{}:                  owned,
+		},
+	}, nil
 }

@@ -78,14 +78,16 @@ func Make(o Object, options Options, w World) Plan {
 }
 
 // orphans has what is of the object and not wanted deleted: Jobs first, so that none writes to a claim that goes. Those
-// that run are left alone while nobody knows what a changed spec means.
+// of claims that stay are left alone while nobody knows what a changed spec means.
 func (p *Plan) orphans(o Object, wanted []v1alpha1.CacheVolume, w World) {
 	claims, jobs := map[Key]bool{}, map[Key]bool{}
 	for _, v := range wanted {
 		claims[Key{v.Namespace, v.ClaimName}], jobs[Key{v.Namespace, v.JobName}] = true, true
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(w.Jobs), compareKeys) {
-		if j := w.Jobs[key]; o.ours(j.Labels) && !jobs[key] && j.DeletionTimestamp == nil && (o.current || !o.Wants()) {
+		j := w.Jobs[key]
+		unknown := !o.current && claims[Key{j.Namespace, j.Annotations[ClaimAnnotation]}]
+		if o.ours(j.Labels) && !jobs[key] && !unknown && j.DeletionTimestamp == nil {
 			p.Delete = append(p.Delete, j)
 		}
 	}

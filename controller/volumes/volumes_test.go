@@ -228,7 +228,11 @@ func TestRevoked(t *testing.T) {
 	if p := Make(o, on(), w); len(p.Delete) > 0 {
 		t.Errorf("with a status of another spec, which says nothing:\n%s", brief(p))
 	}
-	o.current = true
+	o.Namespaces = nil
+	if p := Make(o, on(), w); len(p.Delete) != 2 {
+		t.Errorf("with a namespace that is not listed any more:\n%s", brief(p))
+	}
+	o.current, o.Namespaces = true, []string{"a"}
 	w.Claims[Key{"a", "cache"}].Annotations[DigestAnnotation] = one
 	if p := Make(o, on(), w); p.Volumes[0].Phase != v1alpha1.CacheVolumeFilled || p.Volumes[0].Message == "" {
 		t.Errorf("with a volume that is filled:\n%s", brief(p))
