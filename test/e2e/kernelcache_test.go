@@ -139,8 +139,8 @@ func (k *kernelCaches) status(ctx context.Context, namespace, name string, want 
 }
 
 // found looks every file up that the group of the cache's kernel names, as Triton does, and tells which are not there.
-const found = `cd "$TRITON_CACHE_DIR" && n=0; for f in $(cat */__grp__*.json); do f=${f%[,\}]}; f=${f%\"}; case $f in
-	\"/*) f=${f#\"}; if [ -e "$f" ]; then n=$((n+1)); else echo "missing $f"; fi;; esac; done; echo "$n at $TRITON_CACHE_DIR"`
+const found = `cd "$TRITON_CACHE_DIR" && n=0; IFS='"'; for f in $(cat */__grp__*.json); do case $f in
+	/*) if [ -e "$f" ]; then n=$((n+1)); else echo "missing $f"; fi;; esac; done; unset IFS; echo "$n at $TRITON_CACHE_DIR"`
 
 func (k *kernelCaches) hits(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
