@@ -223,8 +223,8 @@ func (k *kernelCaches) shared(ctx SpecContext) {
 
 	say("with them it costs nothing")
 	reads := k.Reads.Load()
-	_, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gpukernelcaches")).Namespace(second).Patch(ctx, "add", types.MergePatchType,
-		[]byte(`{"spec":{"imagePullSecrets":[{"name":"pull"}]}}`), metav1.PatchOptions{})
+	client := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gpukernelcaches")).Namespace(second)
+	_, err := client.Patch(ctx, "add", types.MergePatchType, []byte(`{"spec":{"imagePullSecrets":[{"name":"pull"}]}}`), metav1.PatchOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	pod := newPod(ctx, second, "pod", withTemplate("add"))
 	running(ctx, pod)
@@ -325,7 +325,7 @@ func (k *kernelCaches) users(ctx SpecContext) {
 		pod := newPod(ctx, ns, name, withTemplate("add"), change)
 		running(ctx, pod)
 		Expect(inside(ctx, pod, main, found)).To(Equal("3 at /cache\n"), name)
-		const add = `mkdir /cache/MISSED && echo own > /cache/MISSED/kernel && echo over > /cache/TEXT/text && cat /cache/MISSED/kernel /cache/TEXT/text`
+		const add = `cd /cache && mkdir MISSED && echo own > MISSED/kernel && echo over > TEXT/text && cat MISSED/kernel TEXT/text`
 		Expect(inside(ctx, pod, main, add)).To(Equal("own\nover\n"), name)
 	}
 }

@@ -26,8 +26,8 @@ func Triton(home, backend, arch string, warp int) map[string]string {
 		children = append(children, fmt.Sprintf("%q: %q", name, path.Join(home, TritonEntry, name)))
 		files[TritonEntry+"/"+name] = TritonText
 	}
-	files[TritonEntry+"/add_kernel.json"] = fmt.Sprintf(
-		`{"target": {"backend": %q, "arch": %s, "warp_size": %d}, "num_warps": 4, "ptx_version": null, "name": "add_kernel"}`, backend, arch, warp)
+	target := fmt.Sprintf(`{"backend": %q, "arch": %s, "warp_size": %d}`, backend, arch, warp)
+	files[TritonEntry+"/add_kernel.json"] = `{"target": ` + target + `, "num_warps": 4, "ptx_version": null, "name": "add_kernel"}`
 	files[TritonGroup] = `{"child_paths": {` + strings.Join(children, ", ") + `}}`
 	return files
 }
