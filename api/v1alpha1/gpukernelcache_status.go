@@ -72,9 +72,9 @@ type GPUKernelCacheStatus struct {
 	// Verification is who vouches for the digest.
 	// +optional
 	Verification *CacheVerdict `json:"verification,omitempty"`
-	// Counts are of nodes and pods.
+	// Counts are of nodes and pods. None are shown as 0.
 	// +optional
-	Counts CacheCounts `json:"counts,omitzero"`
+	Counts CacheCounts `json:"counts"`
 	// Volumes are those that were made: the first 256.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
