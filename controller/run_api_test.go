@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/signed"
 )
 
 const (
@@ -38,6 +39,8 @@ type cluster struct {
 	client client.Client // not cached
 	// registry is where bitstreams are read from.
 	registry *fpgaregistry.Registry
+	// images is the same registry, where kernel caches are.
+	images *signed.Registry
 }
 
 // replica is a running controller.
@@ -66,6 +69,12 @@ func TestAPI(t *testing.T) {
 	t.Run("holders", c.testHolders)
 	t.Run("moving tag", c.testMovingTag)
 	t.Run("pull secrets", c.testPullSecrets)
+	t.Run("kernel cache rules", c.testCacheRules)
+	t.Run("kernel caches", c.testCaches)
+	t.Run("trust policies", c.testTrustPolicies)
+	t.Run("kernel caches in an outage", c.testCacheOutage)
+	t.Run("kernel caches on nodes", c.testCacheCounts)
+	t.Run("kernel caches of the cluster", c.testClusterCaches)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })
@@ -119,7 +128,8 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := cluster{config: config, client: direct, registry: fpgaregistry.Start(t)}
+	images := signed.Start(t, true)
+	c := cluster{config: config, client: direct, registry: images.Registry, images: images}
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	return c
 }

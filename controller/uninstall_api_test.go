@@ -11,6 +11,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -137,6 +138,7 @@ func (c cluster) testUninstallForced(t *testing.T) {
 		},
 	})
 	granted := c.grantedBitstream(t, "left-behind")
+	roleOfCache := c.grantedCache(t, "left-behind")
 	preset := ownPreset("left-behind", "x", "left-behind")
 	c.create(t, preset)
 	c.awaitPreset(t, preset, "True Valid", "False NoConflict", 0, 0)
@@ -158,6 +160,11 @@ func (c cluster) testUninstallForced(t *testing.T) {
 	c.wantNone(t, &resourceapi.DeviceClassList{})
 	if wrong := c.wrongGrants(t, granted); wrong != "" {
 		t.Errorf("after the uninstall: %s", wrong)
+	}
+	for _, live := range []client.Object{&rbacv1.Role{}, &rbacv1.RoleBinding{}} {
+		if err := c.client.Get(t.Context(), roleOfCache, live); !apierrors.IsNotFound(err) {
+			t.Errorf("%T %s after the uninstall: %v", live, roleOfCache, err)
+		}
 	}
 	apitest.Eventually(t, patience, func() string { return c.wrongMapGrant(t, false) })
 	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(preset), preset); err != nil {
