@@ -450,13 +450,19 @@ func trickle(w http.ResponseWriter, body []byte, n int) {
 
 func startChild(t *testing.T, e errand) *exec.Cmd {
 	t.Helper()
+	return startChildTest(t, "TestChild", e)
+}
+
+// startChildTest runs one test of this binary as a process.
+func startChildTest(t *testing.T, name string, e any) *exec.Cmd {
+	t.Helper()
 	data, err := json.Marshal(e)
 	must(t, err)
 	plan, err := json.Marshal(fault.Plan{Data: data})
 	must(t, err)
 	exe, err := os.Executable()
 	must(t, err)
-	child := exec.CommandContext(t.Context(), exe, "-test.run=^TestChild$", "-test.count=1")
+	child := exec.CommandContext(t.Context(), exe, "-test.run=^"+name+"$", "-test.count=1")
 	child.Env = append(os.Environ(), "FETTLE_FAULT_PLAN="+string(plan))
 	var output strings.Builder
 	child.Stdout, child.Stderr = &output, &output
