@@ -220,6 +220,12 @@ func TestRights(t *testing.T) {
 		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")
 	binding := plainRights()
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
+	volumes := plainRights()
+	maps.Copy(volumes["ClusterRole fettle-controller"], map[string]string{
+		"fettle.dev/gpukernelcaches": "get list watch", "fettle.dev/clustergpukernelcaches": "get list watch",
+		"/persistentvolumeclaims": "get list watch create patch delete", "batch/jobs": "get list watch create delete",
+		"/pods": "list", "/namespaces": "get list watch",
+	})
 	tests := []struct {
 		name string
 		args []string
@@ -232,6 +238,7 @@ func TestRights(t *testing.T) {
 		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets")},
 		{"ConfigMaps of all namespaces", []string{"--set=presets.configMapNamespaces={a,*}"}, anywhere("/configmaps")},
 		{"both", []string{"--set=presets.configMapNamespaces={*},bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets", "/configmaps")},
+		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumes},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {

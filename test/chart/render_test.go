@@ -35,6 +35,7 @@ func variants() []variant {
 		{name: "default"},
 		{name: "all-on", args: []string{
 			"--values=testdata/all-on.yaml", "--api-versions=monitoring.coreos.com/v1",
+			"--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy",
 		}},
 		{name: "openshift", args: []string{
 			"--set=openshift.enabled=true", "--api-versions=security.openshift.io/v1",

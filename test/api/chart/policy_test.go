@@ -49,6 +49,7 @@ func TestAPI(t *testing.T) {
 			t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })
 			t.Run("self-test template", func(t *testing.T) { testSelfTestTemplate(t, server) })
 			t.Run("upgrade keeps caBundle", func(t *testing.T) { testUpgrade(t, server) })
+			t.Run("claims of nodes", func(t *testing.T) { testNodeClaims(t, server, flags == nil) })
 		})
 	}
 }

@@ -68,7 +68,7 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- end }}
 
 {{- define "fettle.checkImages" -}}
-{{- $images := dict "image" .Values.image "kubeletPlugin.image" .Values.kubeletPlugin.image "controller.image" .Values.controller.image -}}
+{{- $images := dict "image" .Values.image "kubeletPlugin.image" .Values.kubeletPlugin.image "controller.image" .Values.controller.image "kernelCaches.volumes.image" .Values.kernelCaches.volumes.image -}}
 {{- range $field, $image := $images -}}
 {{- if eq $image.tag "latest" -}}
 {{- fail (printf "\n\n%s.tag is \"latest\", which means something else on every node and cannot be rolled back.\nGive a version or a digest.\n" $field) -}}
