@@ -68,7 +68,8 @@ func index(t testing.TB, of ...*artifact.Manifest) *artifact.Manifest {
 	for _, m := range of {
 		entries = append(entries, wire(m.MediaType, m.Raw))
 	}
-	m, err := artifact.ParseManifest(fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[%s]}`, indexType, strings.Join(entries, ",")))
+	m, err := artifact.ParseManifest(fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[%s]}`,
+		indexType, strings.Join(entries, ",")))
 	must(t, err)
 	return m
 }

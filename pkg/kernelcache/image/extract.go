@@ -29,6 +29,9 @@ type Extraction struct {
 	Limits unpack.Limits
 	// MountPath is where programs will find the cache. Files that name another place are rewritten for it. Empty: none is.
 	MountPath string
+
+	// rename is the root's, where it is nil.
+	rename func(root *os.Root, from, to string) error
 }
 
 // Extracted is what was extracted.

@@ -345,6 +345,35 @@ func TestIntoBroken(t *testing.T) {
 	}
 }
 
+// TestIntoHalfway breaks off at each rename of one image into the place of another: there is no marker then, and the next run completes.
+func TestIntoHalfway(t *testing.T) {
+	old, tree := pack(t, tritonCache(3), Options{}), tritonCache(2)
+	p := pack(t, tree, Options{})
+	for at := range 5 {
+		dir, n := t.TempDir(), 0
+		_, err := (&Extraction{Source: old, Image: &old.Image}).Into(t.Context(), dir, old.Image.Digest)
+		must(t, err)
+		breaks := func(root *os.Root, from, to string) error {
+			if n++; n > at {
+				return errBroken
+			}
+			return root.Rename(from, to)
+		}
+		e := &Extraction{Source: p, Image: &p.Image, rename: breaks}
+		if _, err := e.Into(t.Context(), dir, p.Image.Digest); !errors.Is(err, errBroken) {
+			t.Fatalf("at rename %d: got %v, want %v", at, err, errBroken)
+		}
+		if data, err := os.ReadFile(filepath.Join(dir, Marker)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("at rename %d there is the marker %q (%v)", at, data, err)
+		}
+		e.rename = nil
+		if _, err := e.Into(t.Context(), dir, p.Image.Digest); err != nil {
+			t.Fatal(err)
+		}
+		wantComplete(t, dir, tree)
+	}
+}
+
 // What a child of TestIntoKilled is told.
 var (
 	childLayout = flag.String("child-layout", "", "layout that the child extracts")

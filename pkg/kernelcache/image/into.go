@@ -62,7 +62,7 @@ func (e *Extraction) Into(ctx context.Context, dir string, digest artifact.Diges
 	if err := syncFS(root); err != nil {
 		return nil, err
 	}
-	if err := replace(root, work, path.Join(work, done.Cache.Dir)); err != nil {
+	if err := e.replace(root, work, path.Join(work, done.Cache.Dir)); err != nil {
 		return nil, err
 	}
 	if err := syncFS(root); err != nil {
@@ -127,7 +127,11 @@ func sweep(root *os.Root) error {
 
 // replace puts the entries of from in the place of those that an earlier extraction made. What is removed goes to work first, so that
 // the directory is without them for as short as possible.
-func replace(root *os.Root, work, from string) error {
+func (e *Extraction) replace(root *os.Root, work, from string) error {
+	rename := e.rename
+	if rename == nil {
+		rename = (*os.Root).Rename
+	}
 	earlier, err := listed(root)
 	if err != nil {
 		return err
@@ -150,12 +154,12 @@ func replace(root *os.Root, work, from string) error {
 		return err
 	}
 	for _, name := range earlier {
-		if err := root.Rename(name, path.Join(work, "old", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := rename(root, name, path.Join(work, "old", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if err := root.Rename(path.Join(from, name), name); err != nil {
+		if err := rename(root, path.Join(from, name), name); err != nil {
 			return err
 		}
 	}
