@@ -87,7 +87,7 @@ func (c *cacheAccess) source(p artifactPlace, as artifact.Reference) (imageSourc
 	if err != nil {
 		return nil, err
 	}
-	return remoteImage{client.Source(p.remote, keys)}, nil
+	return client.Source(p.remote, keys), nil
 }
 
 // target opens a REF to write.
