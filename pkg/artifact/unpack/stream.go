@@ -56,9 +56,10 @@ func compressionOf(mediaType string) (compression, *Error) {
 type stream struct {
 	layer Layer
 	raw   *compressed
-	ahead *ahead
-	sum   hash.Hash
-	got   int64
+	// packed reads raw ahead, and ahead what it unpacks to: each takes a part of what one processor cannot do alone.
+	packed, ahead *ahead
+	sum           hash.Hash
+	got           int64
 	// ended says that a read found the end.
 	ended bool
 }
@@ -72,8 +73,10 @@ func open(ctx context.Context, layer Layer, r io.Reader, limit Limits, left int6
 		return nil, broke(RuleTotal, "the layer has %d bytes, expected at most %d", layer.Size, limit.Layer)
 	}
 	s := &stream{layer: layer, sum: sha256.New(), raw: &compressed{ctx: ctx, r: r, want: layer.Size, sum: sha256.New()}}
-	p := &plain{how: how, raw: s.raw, in: bufio.NewReaderSize(s.raw, copySize), ratio: limit.Ratio, left: left}
-	s.ahead = readAhead(p)
+	s.packed = readAhead(s.raw, copySize, nil)
+	raw := &taken{r: s.packed}
+	p := &plain{how: how, raw: raw, in: bufio.NewReaderSize(raw, copySize), ratio: limit.Ratio, left: left}
+	s.ahead = readAhead(p, 2*copySize, p.end)
 	return s, nil
 }
 
@@ -109,7 +112,7 @@ func (s *stream) finish() error {
 			return err
 		}
 	}
-	// The goroutine that read ahead is at its end and saw the last byte, so these are no more than looked at.
+	// The goroutines that read ahead are at their end and saw the last byte, so these are no more than looked at.
 	if got := [sha256.Size]byte(s.raw.sum.Sum(nil)); got != s.layer.Digest {
 		return broke(RuleDigest, "the bytes have sha256:%x, expected sha256:%x", got, s.layer.Digest)
 	}
@@ -122,7 +125,11 @@ func (s *stream) finish() error {
 // plainBytes is how many there were.
 func (s *stream) plainBytes() int64 { return s.got }
 
-func (s *stream) close() { s.ahead.stop() }
+// close first ends who waits for the other.
+func (s *stream) close() {
+	s.ahead.stop()
+	s.packed.stop()
+}
 
 // compressed is the bytes as they come.
 type compressed struct {
@@ -131,8 +138,7 @@ type compressed struct {
 	want int64
 	got  int64
 	sum  hash.Hash
-	// err is the reader's own, which a decompressor may hide.
-	err error
+	err  error
 }
 
 func (c *compressed) Read(p []byte) (int, error) {
@@ -175,16 +181,40 @@ func (c *compressed) end() error {
 	return c.err
 }
 
+// taken is how much a decompressor has taken.
+type taken struct {
+	r   io.Reader
+	got int64
+	// err is the reader's own, which a decompressor may hide.
+	err error
+}
+
+// Read is io.Reader.
+func (t *taken) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	if t.got += int64(n); err != nil {
+		t.err = err
+	}
+	return n, err
+}
+
 // plain is what the compressed bytes unpack to. It is read by one goroutine.
 type plain struct {
 	how   compression
-	raw   *compressed
+	raw   *taken
 	in    *bufio.Reader
 	ratio int64
 	// left is how many bytes it may have, and got how many it had.
 	left, got int64
 	unpack    io.Reader
 	close     func()
+}
+
+// end gives up what unpacks.
+func (p *plain) end() {
+	if p.close != nil {
+		p.close()
+	}
 }
 
 func (p *plain) Read(b []byte) (int, error) {
@@ -207,7 +237,7 @@ func (p *plain) read(b []byte) (int, error) {
 	}
 	n, err := p.unpack.Read(b)
 	if errors.Is(err, io.EOF) {
-		err = p.end()
+		err = p.ended()
 	}
 	return n, err
 }
@@ -234,8 +264,8 @@ func (p *plain) start() error {
 	return nil
 }
 
-// end is io.EOF where the compressed bytes end with the plain ones.
-func (p *plain) end() error {
+// ended is io.EOF where the compressed bytes end with the plain ones.
+func (p *plain) ended() error {
 	_, err := p.in.Peek(1)
 	if err == nil {
 		return broke(RuleTrailing, "more follows after the compressed tar: expected one gzip member or zstd frame")
@@ -259,7 +289,7 @@ func (p *plain) explain(err error) error {
 	return broke(RuleStream, "it does not unpack: %v", err)
 }
 
-// ahead reads in a goroutine of its own, as decompressing takes as long as all else together.
+// ahead reads in a goroutine of its own, as decompressing takes as long as all else together, and hashing as long as the network.
 type ahead struct {
 	full    chan chunk
 	free    chan []byte
@@ -276,22 +306,21 @@ type chunk struct {
 
 const chunks = 4
 
-func readAhead(p *plain) *ahead {
+// readAhead reads in pieces of a size. end is called where nothing is read any more, unless it is nil.
+func readAhead(r io.Reader, size int, end func()) *ahead {
 	a := &ahead{full: make(chan chunk, chunks), free: make(chan []byte, chunks), stopped: make(chan struct{}), ended: make(chan struct{})}
 	for range chunks {
-		a.free <- make([]byte, 2*copySize)
+		a.free <- make([]byte, size)
 	}
-	go a.run(p)
+	go a.run(r, end)
 	return a
 }
 
-func (a *ahead) run(p *plain) {
+func (a *ahead) run(r io.Reader, end func()) {
 	defer close(a.ended)
-	defer func() {
-		if p.close != nil {
-			p.close()
-		}
-	}()
+	if end != nil {
+		defer end()
+	}
 	for {
 		var buffer []byte
 		select {
@@ -299,7 +328,7 @@ func (a *ahead) run(p *plain) {
 		case <-a.stopped:
 			return
 		}
-		n, err := fill(p, buffer)
+		n, err := fill(r, buffer)
 		select {
 		case a.full <- chunk{data: buffer[:n], err: err}:
 		case <-a.stopped:
