@@ -32,6 +32,14 @@ func catalog() []imageSpec {
 			User:        "65532:65532",
 		},
 		{
+			Name:        "fettle",
+			Title:       "Fettle command line",
+			Description: "Fills the volumes of kernel caches of the fettle.dev DRA driver",
+			Entrypoint:  "fettle",
+			Static:      []string{"fettle"},
+			User:        "65532:65532",
+		},
+		{
 			Name:        "fettle-kubeletplugin",
 			Title:       "Fettle kubelet plugin",
 			Description: "Publishes and prepares the devices of one node for the fettle.dev DRA driver",

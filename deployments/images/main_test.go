@@ -64,6 +64,7 @@ func binaries(t *testing.T) string {
 	host := filepath.Join(dir, "linux_"+runtime.GOARCH)
 	compile(t, standIn, filepath.Join(host, "fettle-controller"), runtime.GOARCH, "0")
 	compile(t, standIn, filepath.Join(host, "fettle-kubeletplugin"), runtime.GOARCH, "0")
+	compile(t, standIn, filepath.Join(host, "fettle"), runtime.GOARCH, "0")
 	compile(t, standIn, filepath.Join(host, "fettle-hook"), runtime.GOARCH, "0")
 	compile(t, standInCgo, filepath.Join(host, "fettle-nvml"), runtime.GOARCH, "1")
 	return dir
@@ -110,6 +111,7 @@ func TestImages(t *testing.T) {
 		dynamic    bool
 	}{
 		{name: "fettle-controller", user: "65532:65532"},
+		{name: "fettle", user: "65532:65532"},
 		{name: "fettle-kubeletplugin", user: "0:0", dynamic: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -282,7 +284,7 @@ func TestPushAll(t *testing.T) {
 	defer server.Close()
 	prefix := strings.TrimPrefix(server.URL, "http://") + "/team"
 	printed := assembleNow(t, "-bin", binaries(t), "-out", t.TempDir(), "-push", prefix)
-	for _, image := range []string{"fettle-controller", "fettle-kubeletplugin"} {
+	for _, image := range []string{"fettle", "fettle-controller", "fettle-kubeletplugin"} {
 		if want := prefix + "/" + image + ":v1.2.3@sha256:"; !strings.Contains(printed, want) {
 			t.Errorf("output has no %q:\n%s", want, printed)
 		}
