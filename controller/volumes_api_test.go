@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -283,6 +284,21 @@ func (c cluster) testConverted(t *testing.T) {
 					t.Errorf("%s, %s: %v", path, file.Name, err)
 				}
 			}
+		}
+	}
+	page, err := os.ReadFile("../docs/user/kernel-cache-volumes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(page), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	for text := range strings.SplitSeq(example, "---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(text), o); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.client.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+			t.Errorf("the page about volumes: %v", err)
 		}
 	}
 	if tried < 30 {
