@@ -222,14 +222,14 @@ func (k *kernelCaches) shared(ctx SpecContext) {
 	remove(ctx, refusedPod)
 
 	say("with them it costs nothing")
-	reads := k.Reads.Load()
+	reads := k.LayerReads()
 	client := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gpukernelcaches")).Namespace(second)
 	_, err := client.Patch(ctx, "add", types.MergePatchType, []byte(`{"spec":{"imagePullSecrets":[{"name":"pull"}]}}`), metav1.PatchOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	pod := newPod(ctx, second, "pod", withTemplate("add"))
 	running(ctx, pod)
 	Expect(inside(ctx, pod, main, found)).To(Equal("3 at " + kernelHome + "\n"))
-	Expect(k.Reads.Load()).To(Equal(reads), "blobs that were read for a second namespace")
+	Expect(k.LayerReads()).To(Equal(reads), "layers that were read for a second namespace")
 }
 
 func (k *kernelCaches) refused(ctx SpecContext) {

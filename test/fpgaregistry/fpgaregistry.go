@@ -14,7 +14,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -45,6 +47,10 @@ type Registry struct {
 	// Reads counts the blobs that were asked for.
 	Reads atomic.Int64
 
+	mu sync.Mutex
+	// reads are those of each blob, by its digest.
+	reads map[string]int64
+
 	handler http.Handler
 }
 
@@ -57,7 +63,7 @@ func Start(t testing.TB, options ...registry.Option) *Registry {
 // StartAt runs one at an address of this machine, so that others reach it.
 func StartAt(t testing.TB, address string, options ...registry.Option) *Registry {
 	t.Helper()
-	r := &Registry{handler: registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...)}
+	r := &Registry{handler: registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...), reads: map[string]int64{}}
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +75,13 @@ func StartAt(t testing.TB, address string, options ...registry.Option) *Registry
 	t.Cleanup(server.Close)
 	r.Host = strings.TrimPrefix(server.URL, "http://")
 	return r
+}
+
+// ReadsOf counts how often a blob was asked for.
+func (r *Registry) ReadsOf(digest string) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reads[digest]
 }
 
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
@@ -89,6 +102,9 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 		return
 	case req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/blobs/"):
 		r.Reads.Add(1)
+		r.mu.Lock()
+		r.reads[path.Base(req.URL.Path)]++
+		r.mu.Unlock()
 	}
 	r.handler.ServeHTTP(w, req)
 }

@@ -38,6 +38,15 @@ type Registry struct {
 
 	referrers bool
 	about     map[artifact.Digest][]map[string]any
+	layers    []string
+}
+
+// LayerReads counts how often layers were asked for.
+func (r *Registry) LayerReads() (n int64) {
+	for _, digest := range slices.Compact(slices.Sorted(slices.Values(r.layers))) {
+		n += r.ReadsOf(digest)
+	}
+	return n
 }
 
 // Start runs a registry until the test ends, with or without a list of referrers.
@@ -78,8 +87,10 @@ func (r *Registry) Files(t testing.TB, repository, tag string, files, labels map
 		"architecture": "amd64", "os": "linux", "config": map[string]any{"Labels": labels},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{artifact.DigestOf(plain).String()}},
 	})
+	blob := r.Blob(t, repository, layerType, packed)
+	r.layers = append(r.layers, blob.Digest)
 	return r.manifest(t, repository, tag, fpgaregistry.ManifestType, map[string]any{
-		"config": r.Blob(t, repository, configType, config), "layers": []any{r.Blob(t, repository, layerType, packed)},
+		"config": r.Blob(t, repository, configType, config), "layers": []any{blob},
 	})
 }
 

@@ -96,9 +96,11 @@ func testNodeClaims(t *testing.T, server *apiServer, has bool) {
 		"long":          {"caches", daemonPod(longNode, long), nil, []string{volumes.ClaimName(long, longNode)}},
 		"long, unknown": {"caches", daemonPod(longNode+"2", long), nil, []string{long}},
 		"no label":      {"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) { p.Labels = nil }, []string{"kernels"}},
-		"no DaemonSet":  {"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" }, []string{"kernels"}},
-		"no node":       {"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) { p.Spec.Affinity = nil }, []string{"kernels"}},
-		"no volumes":    {"caches", daemonPod("n1"), func(p *corev1.Pod) { p.Spec.Volumes = nil }, nil},
+		"no DaemonSet": {"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) {
+			p.OwnerReferences[0].Kind = "ReplicaSet"
+		}, []string{"kernels"}},
+		"no node":    {"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) { p.Spec.Affinity = nil }, []string{"kernels"}},
+		"no volumes": {"caches", daemonPod("n1"), func(p *corev1.Pod) { p.Spec.Volumes = nil }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.change != nil {
