@@ -19,6 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -173,6 +174,18 @@ func TestWhenCachesAreAsked(t *testing.T) {
 // TestPoliciesInOrder: a list of policies that did not change is equal to the last one, whatever order the cache has them in.
 func TestPoliciesInOrder(t *testing.T) {
 	c := newCacheCase(t, skipping("b", "1", 1, "**"), skipping("a", "2", 1, "**"), skipping("c", "3", 1, "**"))
+	api, _ := c.client.(client.WithWatch)
+	lists := 0
+	c.policies.reader = interceptor.NewClient(api, interceptor.Funcs{
+		List: func(ctx context.Context, w client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+			err := w.List(ctx, list, o...)
+			if lists++; lists > 1 {
+				policies, _ := list.(*v1alpha1.TrustPolicyList)
+				slices.Reverse(policies.Items)
+			}
+			return err
+		},
+	})
 	first, err := c.policies.all(t.Context())
 	if err != nil || len(first) != 3 || first[0].Name() != "a" || first[2].Name() != "c" {
 		t.Fatalf("%v, %v", first, err)

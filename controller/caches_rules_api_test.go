@@ -5,16 +5,20 @@ package controller_test
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/apitest"
@@ -52,6 +56,37 @@ func (c cluster) testCacheRules(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// testCacheDocuments: the API server takes what the user's page shows.
+func (c cluster) testCacheDocuments(t *testing.T) {
+	page, err := os.ReadFile("../docs/user/kernel-caches.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for i, block := range strings.Split(string(page), "```yaml\n") {
+		text, _, _ := strings.Cut(block, "```")
+		for document := range strings.SplitSeq(text, "---\n") {
+			var object unstructured.Unstructured
+			if i == 0 {
+				continue
+			}
+			if err := yaml.UnmarshalStrict([]byte(document), &object.Object); err != nil {
+				t.Fatal(err)
+			}
+			if object.GetNamespace() != "" {
+				object.SetNamespace(team)
+			}
+			if err := c.client.Create(t.Context(), &object, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+				t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+			}
+			seen[object.GetKind()]++
+		}
+	}
+	if diff := gocmp.Diff(map[string]int{"GPUKernelCache": 1, "ClusterGPUKernelCache": 1, "TrustPolicy": 2}, seen); diff != "" {
+		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 }
 

@@ -70,6 +70,7 @@ func TestAPI(t *testing.T) {
 	t.Run("moving tag", c.testMovingTag)
 	t.Run("pull secrets", c.testPullSecrets)
 	t.Run("kernel cache rules", c.testCacheRules)
+	t.Run("kernel caches' page", c.testCacheDocuments)
 	t.Run("kernel caches", c.testCaches)
 	t.Run("trust policies", c.testTrustPolicies)
 	t.Run("kernel caches in an outage", c.testCacheOutage)

@@ -84,7 +84,7 @@ func testKernelCacheStatus(t *testing.T, server *apiServer) {
 	}
 }
 
-// testKernelCacheRights: who edits a namespace has caches there, and its administrator may read which policies there are.
+// testKernelCacheRights: who edits a namespace has caches there, and only an administrator may read which policies there are.
 func testKernelCacheRights(t *testing.T, server *apiServer) {
 	role, err := server.clients.RbacV1().ClusterRoles().Get(t.Context(), "fettle-admin", metav1.GetOptions{})
 	if err != nil {
