@@ -385,6 +385,9 @@ func TestNames(t *testing.T) {
 	if ClaimName(long+"b", strings.Repeat("n", 60)) == ClaimName(long+"c", strings.Repeat("n", 60)) {
 		t.Error("two long names meet")
 	}
+	if ClaimName(strings.Repeat("a", 250), "node1") == ClaimName(strings.Repeat("a", 250), "node2") {
+		t.Error("two nodes of a long name meet")
+	}
 	if JobName(long+"b", one) == JobName(long+"c", one) {
 		t.Error("Jobs of two long names meet")
 	}
