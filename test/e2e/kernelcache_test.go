@@ -313,21 +313,22 @@ func (k *kernelCaches) users(ctx SpecContext) {
 	k.push(k.Registry, "team/users", "v1", mi300("users"))
 	k.cache(ctx, ns, "add", k.Host+"/team/users:v1")
 	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/cache"})
-	for name, change := range map[string]func(*corev1.Pod){
-		"user": func(p *corev1.Pod) {
-			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
-				RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000)), AllowPrivilegeEscalation: new(false),
-				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			}
-		},
-		"namespace": func(p *corev1.Pod) { p.Spec.HostUsers = new(false) },
-	} {
-		pod := newPod(ctx, ns, name, withTemplate("add"), change)
-		running(ctx, pod)
-		Expect(inside(ctx, pod, main, found)).To(Equal("3 at /cache\n"), name)
-		const add = `cd /cache && mkdir MISSED && echo own > MISSED/kernel && echo over > TEXT/text && cat MISSED/kernel TEXT/text`
-		Expect(inside(ctx, pod, main, add)).To(Equal("own\nover\n"), name)
-	}
+	pod := newPod(ctx, ns, "user", withTemplate("add"), func(p *corev1.Pod) {
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
+			RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000)), AllowPrivilegeEscalation: new(false),
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		}
+	})
+	running(ctx, pod)
+	Expect(inside(ctx, pod, main, found)).To(Equal("3 at /cache\n"))
+	const add = `cd /cache && mkdir MISSED && echo own > MISSED/kernel && echo over > TEXT/text && cat MISSED/kernel TEXT/text`
+	Expect(inside(ctx, pod, main, add)).To(Equal("own\nover\n"))
+
+	say("a user namespace, in which an overlay cannot be mapped")
+	k.claim(ctx, ns, "shared", v1alpha1.KernelCacheSource{Name: "add", Access: v1alpha1.CacheAccessReadOnly})
+	mapped := newPod(ctx, ns, "mapped", withTemplate("shared"), userNamespace)
+	running(ctx, mapped)
+	Expect(inside(ctx, mapped, main, found)).To(Equal("3 at " + kernelHome + "\n"))
 }
 
 func (k *kernelCaches) lasts(ctx SpecContext) {
