@@ -85,7 +85,9 @@ func (c cluster) testCacheDocuments(t *testing.T) {
 			seen[object.GetKind()]++
 		}
 	}
-	if diff := gocmp.Diff(map[string]int{"GPUKernelCache": 1, "ClusterGPUKernelCache": 1, "TrustPolicy": 2}, seen); diff != "" {
+	if diff := gocmp.Diff(map[string]int{
+		"GPUKernelCache": 1, "ClusterGPUKernelCache": 1, "TrustPolicy": 2, "ResourceClaimTemplate": 1,
+	}, seen); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/caches"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // cachesDir is the directory below the state directory of what is known about caches.
@@ -33,7 +34,7 @@ func (p *Plugin) newCaches() *caches.Keeper {
 		},
 		Changed: func() { signal(p.claims) },
 	}
-	if _, err := os.Stat(p.config.hostPath("/sys/fs/selinux/enforce")); err == nil {
+	if _, err := os.Stat(p.config.hostPath(sysfs.SELinuxEnforce)); err == nil {
 		c.Context = containerContext
 	}
 	return caches.New(c)

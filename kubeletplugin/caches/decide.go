@@ -227,6 +227,9 @@ func (k *Keeper) use(
 	if mount.WritableLimit != nil {
 		u.Bytes = mount.WritableLimit.Value()
 	}
+	if u.Access == v1alpha1.CacheAccessSeed {
+		return nil, fmt.Errorf("%s %w: access Seed: this release gives nobody a copy: use Overlay", o, errRefused)
+	}
 	for i := range plan.Mounts {
 		m := &plan.Mounts[i]
 		if u.Access == v1alpha1.CacheAccessReadOnly && m.ReadOnly == kernelcache.ReadOnlyFails {

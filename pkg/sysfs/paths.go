@@ -29,6 +29,8 @@ const (
 	FirmwareSearchPath = "sys/module/firmware_class/parameters/path"
 	// Firmware is the directory that the kernel looks for firmware in otherwise.
 	Firmware = "lib/firmware"
+	// SELinuxEnforce is there where the kernel labels files.
+	SELinuxEnforce = "sys/fs/selinux/enforce"
 	// Modules has one directory for each loaded kernel module.
 	Modules = "sys/module"
 	// ProcDevices lists the majors of the loaded drivers.
