@@ -52,6 +52,7 @@ type replica struct {
 
 // TestAPI runs the controller against a real API server; its parts share one to save time, and each cleans up after itself.
 func TestAPI(t *testing.T) {
+	t.Run("kernel caches in volumes", testVolumes)
 	// Endpoint routing lets the API server reach the webhook's Service without a kube-proxy.
 	c := newCluster(t, map[string]string{"enable-aggregator-routing": "true"})
 	t.Run("CRDs", c.testCRDs)

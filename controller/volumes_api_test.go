@@ -35,8 +35,9 @@ const (
 	twoDigest = "sha256:2222222222222222222222222222222222222222222222222222222222222222"
 )
 
-// TestAPIVolumes makes the volumes of caches as they come from the older API, with the test in the place of what runs Jobs.
-func TestAPIVolumes(t *testing.T) {
+// testVolumes makes the volumes of caches as they come from the older API, with the test in the place of what runs Jobs. It has an API
+// server of its own.
+func testVolumes(t *testing.T) {
 	c := newCluster(t, nil)
 	definitions, err := crd.Load(crds.Files)
 	if err != nil {
