@@ -3,6 +3,7 @@
 package caches
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -329,5 +331,49 @@ func TestObjectSays(t *testing.T) {
 	u = n.only(n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/mine", Access: v1alpha1.CacheAccessOverlay}))
 	if u.Want != "/mine" || u.Access != v1alpha1.CacheAccessOverlay {
 		t.Errorf("as the claim says: %+v", u)
+	}
+}
+
+// TestWatched: what the API server has, and gets later, is known without asking it, and the end of it is orderly.
+func TestWatched(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	ctx, cancel := context.WithCancel(t.Context())
+	changed := make(chan struct{}, 100)
+	stopped, err := n.Watch(ctx, func() { changed <- struct{}{} })
+	n.must(err)
+	eventually(t, "all that is there is known", func() bool { return n.objects.synced() && len(n.objects.all()) == 1 })
+	n.client.ClearActions()
+	n.only(n.decide("team-a", "claim", named))
+	if asked := n.client.Actions(); len(asked) > 0 {
+		t.Errorf("the API server was asked: %v", asked)
+	}
+	wanted := n.Wanted([]device.Device{hopper()})
+	if len(wanted) != 1 || wanted[0].Digest != digest {
+		t.Errorf("to be fetched ahead: %+v", wanted)
+	}
+	n.must(wanted[0].Bring(ctx))
+	status := n.Status([]device.Device{hopper()}, nil)
+	want := []v1alpha1.NodeCache{{
+		Namespace: "team-a", Name: "add", Digest: digest, Phase: v1alpha1.NodeCacheExtracted, CompatibleDevices: 1, Bytes: status[0].Bytes,
+	}}
+	if diff := cmp.Diff(want, status); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	n.must(n.Tend())
+	cancel()
+	stopped()
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+		time.Sleep(time.Millisecond)
 	}
 }

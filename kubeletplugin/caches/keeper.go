@@ -79,13 +79,13 @@ func New(c Config) *Keeper {
 // Watch follows caches and policies until ctx ends; stopped waits for that, and ends what is under way. changed is called after one of them
 // did.
 func (k *Keeper) Watch(ctx context.Context, changed func()) (stopped func(), err error) {
-	stopped, err = k.objects.watch(ctx, changed)
+	unwatched, err := k.objects.watch(ctx, changed)
 	if err != nil {
 		return nil, err
 	}
 	return func() {
 		k.stop()
-		stopped()
+		unwatched()
 		k.running.Wait()
 	}, nil
 }
