@@ -44,9 +44,6 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 		return nil, err
 	}
 	b.noRuntime = checkContainerd(b.assets)
-	if b.caches {
-		return b, nil
-	}
 	if b.plugin == "" {
 		b.say("building the plugin")
 		b.plugin = filepath.Join(b.disk, "fettle-kubeletplugin")

@@ -39,7 +39,7 @@ const stageCTR = "ctr"
 
 func cacheUnits() map[string]string {
 	all := map[string]string{
-		cacheColdFloor: unitRatio, cacheColdCTR: unitRatio, cacheColdRSS: unitMiB,
+		warmAdded: unitMS, cacheColdFloor: unitRatio, cacheColdCTR: unitRatio, cacheColdRSS: unitMiB,
 		cacheColdWall: unitMS, cacheColdCPU: unitMS, cacheColdBytes: unitBytes,
 	}
 	for _, stage := range []string{stageNetwork, stageHash, stageInflate, stageFiles, stageCTR} {
@@ -60,6 +60,7 @@ func (b *bench) measureCaches(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("make an image of a cache: %w", err)
 		}
+		images[0].warm = size == b.form.caches[0]
 		for _, image := range images {
 			b.say("caches of kernels: pulling %d MB in %d files with %s", size.bytes/1e6, size.files, image.compression)
 			if err := b.measureCache(ctx, image); err != nil {
@@ -90,6 +91,9 @@ func (b *bench) measureCache(ctx context.Context, image *cacheImage) (err error)
 		if err = c.round(ctx); err != nil {
 			break
 		}
+	}
+	if err == nil && image.warm {
+		err = b.measureWarm(ctx, image, host)
 	}
 	if err = errors.Join(err, stop()); err != nil {
 		return err

@@ -5,6 +5,7 @@ package main
 import (
 	"archive/tar"
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -50,6 +51,8 @@ type cacheImage struct {
 	layer       artifact.TreeLayer
 	manifest    []byte
 	config      []byte
+	// warm: claims are measured that find it on the node.
+	warm bool
 }
 
 // makeImages writes the layers of a cache, one for each compression, in one pass.
@@ -159,7 +162,11 @@ func writeTar(w io.Writer, size cacheSize) error {
 		kind := kinds[n%len(kinds)]
 		length := int(perKernel * kind.share * (0.5 + r.Float64()))
 		content = appendContent(content[:0], r, length, kind.code)
-		name := fmt.Sprintf("io.triton.cache/%026X%026X/%s", n/len(kinds)*7919, n/len(kinds), kind.name)
+		entry := fmt.Sprintf("%026X%026X", n/len(kinds)*7919, n/len(kinds))
+		if strings.HasSuffix(kind.name, ".json") {
+			content = asJSON(entry, kind.name, content)
+		}
+		name := "io.triton.cache/" + entry + "/" + kind.name
 		if err := t.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}); err != nil {
 			return err
 		}
@@ -191,6 +198,20 @@ func appendContent(b []byte, r *rand.Rand, length int, code float64) []byte {
 		b = append(b, ';', '\n')
 	}
 	return b[:length]
+}
+
+// asJSON makes of lines what Triton has beside a kernel of an entry: what it is for, or where its files are, and text.
+func asJSON(entry, name string, lines []byte) []byte {
+	text := bytes.Map(func(c rune) rune {
+		if c < ' ' || c == '"' || c == '\\' {
+			return ' '
+		}
+		return c
+	}, lines)
+	if strings.HasPrefix(name, "__grp__") {
+		return fmt.Appendf(nil, `{"child_paths": {"kernel.json": "%s/%s/kernel.json"}, "text": "%s"}`, warmHome, entry, text)
+	}
+	return fmt.Appendf(nil, `{"name": "kernel", "target": {"backend": "hip", "arch": "gfx942", "warp_size": 64}, "text": "%s"}`, text)
 }
 
 const cacheRepository = "team/kernels"

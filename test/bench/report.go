@@ -84,6 +84,7 @@ func units() map[string]string {
 	for _, s := range append([]string{
 		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
 		floorWall, presetResolve, presetRescan,
+		warmPrepare, warmUnprepare,
 	}, fpgaSeries()...) {
 		for _, suffix := range []string{".p50", ".p99", ".max"} {
 			all[s+suffix] = unitMS
