@@ -78,7 +78,7 @@ func (k *Keeper) holds(tree artifact.Digest) bool {
 	if err != nil {
 		return false
 	}
-	_, err = store.OpenTree(tree)
+	_, err = store.LookTree(tree)
 	return err == nil
 }
 

@@ -29,6 +29,9 @@ type errand struct {
 	err error
 }
 
+// tries is how often a cache is asked for: the first may have been for a node that had no use for it, the second be done.
+const tries = 3
+
 // here makes sure that an object's cache is on the node and that claims may have it.
 func (k *Keeper) here(ctx context.Context, o *object) (*artifact.Tree, error) {
 	if err := o.usable(); err != nil {
@@ -38,7 +41,7 @@ func (k *Keeper) here(ctx context.Context, o *object) (*artifact.Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	for range 2 {
+	for range tries {
 		found, err := k.granted(ctx, o, ref)
 		if err != nil {
 			return nil, err

@@ -81,7 +81,7 @@ func (k *Keeper) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Digest
 	if err != nil {
 		return false
 	}
-	t, err := store.OpenTree(tree)
+	t, err := store.LookTree(tree) // to tell of it is no use
 	if err != nil {
 		return false
 	}

@@ -130,6 +130,15 @@ func treeName(d Digest) string { return treesDir + "/" + d.Hex() }
 
 // OpenTree finds a tree that was unpacked, and notes that it is used. One that is not here is fs.ErrNotExist.
 func (s *Store) OpenTree(d Digest) (*Tree, error) {
+	t, err := s.LookTree(d)
+	if err == nil {
+		s.touchName(treeName(d))
+	}
+	return t, err
+}
+
+// LookTree is OpenTree for who does not use it.
+func (s *Store) LookTree(d Digest) (*Tree, error) {
 	t, err := s.readTree(treeName(d))
 	if err == nil && t.Digest != d {
 		err = fmt.Errorf("its metadata is %w: it is of %s", ErrInvalid, t.Digest)
@@ -137,7 +146,6 @@ func (s *Store) OpenTree(d Digest) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the tree of the image %s: %w: unpack it first", d, err)
 	}
-	s.touchName(treeName(d))
 	return t, nil
 }
 
