@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
@@ -96,9 +97,9 @@ func testNodeClaims(t *testing.T, server *apiServer, has bool) {
 		"long":          {"caches", daemonPod(longNode, long), nil, []string{volumes.ClaimName(long, longNode)}},
 		"long, unknown": {"caches", daemonPod(longNode+"2", long), nil, []string{long}},
 		"no label":      {"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) { p.Labels = nil }, []string{"kernels"}},
-		"no DaemonSet": {"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) {
-			p.OwnerReferences[0].Kind = "ReplicaSet"
-		}, []string{"kernels"}},
+		"no DaemonSet": {
+			"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" }, []string{"kernels"},
+		},
 		"no node":    {"caches", daemonPod("n1", "kernels"), func(p *corev1.Pod) { p.Spec.Affinity = nil }, []string{"kernels"}},
 		"no volumes": {"caches", daemonPod("n1"), func(p *corev1.Pod) { p.Spec.Volumes = nil }, nil},
 	} {
@@ -147,7 +148,7 @@ func createCaches(t *testing.T, server *apiServer, long string) {
 			t.Fatal(err)
 		}
 		group := schema.GroupVersionResource{Group: "fettle.dev", Version: "v1alpha1", Resource: c.resource}
-		made, err := admin.Resource(group).Namespace(c.namespace).Create(t.Context(), object, metav1.CreateOptions{})
+		_, err := admin.Resource(group).Namespace(c.namespace).Create(t.Context(), object, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,13 +156,12 @@ func createCaches(t *testing.T, server *apiServer, long string) {
 			continue
 		}
 		node := strings.Repeat("n", 60)
-		err = unstructured.SetNestedSlice(made.Object, []any{map[string]any{
-			"namespace": "caches", "node": node, "claimName": volumes.ClaimName(long, node), "phase": "Pending",
-		}}, "status", "volumes")
+		_, controller := server.as(t, controllerAccount, "")
+		status := fmt.Appendf(nil, `{"status":{"volumes":[{"namespace":"caches","node":%q,"claimName":%q,"phase":"Pending"}]}}`,
+			node, volumes.ClaimName(long, node))
+		_, err = controller.Resource(group).Namespace(c.namespace).Patch(t.Context(), long, types.MergePatchType, status,
+			metav1.PatchOptions{}, "status")
 		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := admin.Resource(group).Namespace(c.namespace).UpdateStatus(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
