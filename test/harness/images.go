@@ -19,7 +19,8 @@ func (h *Harness) BuildVersion(ctx context.Context, version, dir string) error {
 		return fmt.Errorf("build version %s: %w", version, err)
 	}
 	_, err := h.run(ctx, nil, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", "-s -w -X main.version="+version, "-o", bin+"/", "./cmd/fettle-kubeletplugin", "./cmd/fettle-hook", "./cmd/fettle-controller")
+		"-ldflags", "-s -w -X main.version="+version, "-o", bin+"/", "./cmd/fettle-kubeletplugin", "./cmd/fettle-hook", "./cmd/fettle-controller",
+		"./cmd/fettle")
 	if err != nil {
 		return err
 	}
