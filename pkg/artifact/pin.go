@@ -82,6 +82,9 @@ func (s *Store) pinsOf(d Digest) ([]string, error) {
 	}
 	defer f.Close()
 	owners, err := f.Readdirnames(-1)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the last went between the two
+	}
 	slices.Sort(owners)
 	return owners, onDisk(err)
 }

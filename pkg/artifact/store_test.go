@@ -453,6 +453,33 @@ func TestPins(t *testing.T) {
 	}
 }
 
+// TestPinsThatGo: who reads pins while the last of them goes reads none, and no error.
+func TestPinsThatGo(t *testing.T) {
+	s, _, ds := filled(t, plainHub(t), StoreConfig{MaxBytes: 1000}, 1)
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		defer close(done)
+		for range 500 {
+			if err := errors.Join(s.Pin(t.Context(), ds[0].Digest, "claim"), s.Unpin(t.Context(), ds[0].Digest, "claim")); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for going := true; going; {
+		select {
+		case <-done:
+			going = false
+		default:
+		}
+		if _, err := s.Pins(ds[0].Digest); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	wg.Wait()
+}
+
 // TestPinAgainstEviction: what was pinned and fetched can be opened until it is unpinned, whatever others fetch meanwhile.
 func TestPinAgainstEviction(t *testing.T) {
 	h := plainHub(t)
