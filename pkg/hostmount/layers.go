@@ -29,42 +29,33 @@ type Layers struct {
 
 // Layer makes such a mount, of a name that Plan could have given: CLAIM/KEY. One that is there is left.
 func (d *Dir) Layer(name string, l Layers) error {
-	at, err := d.prepare(name)
+	at, err := d.named(name)
 	if err != nil {
 		return err
 	}
-	switch kind, err := typeAt(at); {
-	case err != nil:
-		return err
-	case kind == unix.OVERLAYFS_SUPER_MAGIC:
-		return nil
-	}
-	if err := d.Detach(name); err != nil { // the memory of one that was not finished
+	kind, err := typeAt(at)
+	if err != nil || kind == unix.OVERLAYFS_SUPER_MAGIC {
 		return err
 	}
-	if at, err = d.prepare(name); err != nil {
+	if err := d.undo(name); err != nil { // the memory of one that was not finished
+		return err
+	}
+	if err := ready(at); err != nil {
 		return err
 	}
 	if err := place(at, true); err != nil {
 		return err
 	}
 	if err := d.layer(at, &l); err != nil {
-		return errors.Join(err, d.Detach(name))
+		return errors.Join(err, d.undo(name))
 	}
 	return nil
 }
 
-// prepare makes the directory of a claim's mounts.
-func (d *Dir) prepare(name string) (at string, err error) {
+// named is where a mount of a name is, if it may be one.
+func (d *Dir) named(name string) (at string, err error) {
 	p := params{Name: name}
-	if err := p.checkName(); err != nil {
-		return "", err
-	}
-	at = d.at(name)
-	if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
-		return "", fmt.Errorf("make the directory of mounts: %w", err)
-	}
-	return at, shared(filepath.Dir(at))
+	return d.at(name), p.checkName()
 }
 
 // layer puts the memory at the place, and over it the mount that is made of it: whoever sees the place sees the upper one, and both go with
@@ -120,49 +111,42 @@ func fill(dir string, with func(*os.Root) error) (err error) {
 
 // Share mounts a directory once more, for reading, nosuid and nodev.
 func (d *Dir) Share(name, source string) error {
-	at, err := d.prepare(name)
+	at, err := d.named(name)
 	if err != nil {
 		return err
 	}
-	if there, err := mounted(at); err != nil || there {
-		return err
-	}
+	return put(at, func() (*os.File, bool, error) {
+		mount, err := reading(source)
+		return mount, true, err
+	})
+}
+
+// reading makes the mount again that a directory is on, from that directory down.
+func reading(source string) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
-		return wrap("copy the mount of", source, err)
+		return nil, wrap("copy the mount of", source, err)
 	}
 	mount := os.NewFile(uintptr(fd), source)
-	defer mount.Close()
 	attr := unix.MountAttr{
 		Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE,
 	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		return wrap("set the flags of a copy of", source, err)
+		return nil, errors.Join(wrap("set the flags of a copy of", source, err), mount.Close())
 	}
-	if err := place(at, true); err != nil {
-		return err
-	}
-	return attach(mount, at)
+	return mount, nil
 }
 
 // Image mounts an EROFS file system that is in two files, unless it is there already, and returns where.
 func (d *Dir) Image(name, index, data, context string) (string, error) {
-	at, err := d.prepare(name)
+	at, err := d.named(name)
 	if err != nil {
 		return "", err
 	}
-	if there, err := mounted(at); err != nil || there {
-		return at, err
-	}
-	mount, err := image(index, data, context)
-	if err != nil {
-		return "", err
-	}
-	defer mount.Close()
-	if err := place(at, true); err != nil {
-		return "", err
-	}
-	return at, attach(mount, at)
+	return at, put(at, func() (*os.File, bool, error) {
+		mount, err := image(index, data, context)
+		return mount, true, err
+	})
 }
 
 // CanMount says whether the kernel mounts an EROFS file system that is in two files, which it does since Linux 6.12 where it has EROFS.
@@ -185,17 +169,16 @@ func (d *Dir) At(name string) string { return d.at(name) }
 
 // Has says whether there is a mount of a name.
 func (d *Dir) Has(name string) (bool, error) {
-	p := params{Name: name}
-	if err := p.checkName(); err != nil {
+	at, err := d.named(name)
+	if err != nil {
 		return false, err
 	}
-	return mounted(d.at(name))
+	return mounted(at)
 }
 
 // Detach takes all mounts of a name away, whoever uses them still, and their place.
 func (d *Dir) Detach(name string) error {
-	p := params{Name: name}
-	if err := p.checkName(); err != nil {
+	if _, err := d.named(name); err != nil {
 		return err
 	}
 	return d.undo(name)

@@ -131,12 +131,9 @@ func TestLayerInterrupted(t *testing.T) {
 	if there, err := n.Has(layered); there || err != nil {
 		t.Errorf("after it failed something is mounted: %v, %v", there, err)
 	}
-	at, err := n.prepare(layered)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := n.At(layered)
 	own, err := memory(1<<20, "")
-	if err := errors.Join(err, place(at, true), attach(own, at), own.Close()); err != nil {
+	if err := errors.Join(err, ready(at), place(at, true), attach(own, at), own.Close()); err != nil {
 		t.Fatal(err)
 	}
 	n.layer(Layers{Lower: lower, Bytes: 1 << 20})
