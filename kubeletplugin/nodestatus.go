@@ -45,8 +45,9 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	status := v1alpha1.AcceleratorNodeStatus{
 		PluginVersion: in.version, Vendors: vendors(in.view), PreparedClaims: count(in.prepared),
 		Bitstreams: in.bitstreams[:min(len(in.bitstreams), v1alpha1.MaxBitstreams)],
-		Presets:    in.presets[:min(len(in.presets), v1alpha1.MaxNodePresets)], KernelCaches: in.kernelCaches,
+		Presets:    in.presets[:min(len(in.presets), v1alpha1.MaxNodePresets)],
 	}
+	status.SetKernelCaches(in.kernelCaches)
 	if in.before != nil {
 		status.Conditions = slices.Clone(in.before.Conditions)
 	}

@@ -216,6 +216,15 @@ func (s *AcceleratorNodeStatus) SetProblems(problems []NodeProblem) {
 	}
 }
 
+// SetKernelCaches keeps the first MaxNodeCaches of a sorted list, with texts cut as those of problems are.
+func (s *AcceleratorNodeStatus) SetKernelCaches(caches []NodeCache) {
+	s.KernelCaches = nil
+	for _, c := range caches[:min(len(caches), MaxNodeCaches)] {
+		c.Message = cut(c.Message, 1024)
+		s.KernelCaches = append(s.KernelCaches, c)
+	}
+}
+
 // cut shortens text to at most limit characters, the unit of a CRD's maxLength.
 func cut(text string, limit int) string {
 	runes := []rune(text)

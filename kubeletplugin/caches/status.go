@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -45,7 +44,7 @@ func (k *Keeper) Status(gpus []device.Device, claims [][]Use) []v1alpha1.NodeCac
 	slices.SortFunc(out, func(a, b v1alpha1.NodeCache) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Digest, b.Digest))
 	})
-	return out[:min(len(out), v1alpha1.MaxNodeCaches)]
+	return out
 }
 
 // entry is what the node has of an object as it is now. Nil: it has and knows nothing of it.
@@ -70,7 +69,7 @@ func (k *Keeper) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
 		entry.Phase, entry.Reason = v1alpha1.NodeCacheError, "NotFetched"
 	}
 	if failure != nil {
-		entry.Message = cut(failure.Error())
+		entry.Message = failure.Error()
 	}
 	return entry
 }
@@ -88,7 +87,7 @@ func (k *Keeper) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Digest
 	entry.Phase, entry.Bytes = v1alpha1.NodeCacheExtracted, t.Size
 	found, err := k.read(o, t)
 	if err != nil {
-		entry.Phase, entry.Reason, entry.Message = v1alpha1.NodeCacheError, "Unusable", cut(err.Error())
+		entry.Phase, entry.Reason, entry.Message = v1alpha1.NodeCacheError, "Unusable", err.Error()
 		return true
 	}
 	for i := range gpus {
@@ -99,7 +98,7 @@ func (k *Keeper) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Digest
 		}
 		entry.IncompatibleDevices++
 		if entry.Message == "" {
-			entry.Message = cut(fmt.Sprintf("%s: %s", gpus[i].Name, reasons[0]))
+			entry.Message = fmt.Sprintf("%s: %s", gpus[i].Name, reasons[0])
 		}
 	}
 	if entry.CompatibleDevices == 0 && len(gpus) > 0 {
@@ -137,17 +136,4 @@ func (k *Keeper) sweep() error {
 	}
 	k.mu.Unlock()
 	return k.grants.sweep(there)
-}
-
-// cut shortens a message to what the API takes, at a character's end.
-func cut(text string) string {
-	const limit = 1024
-	if len(text) <= limit {
-		return text
-	}
-	text = text[:limit-len("…")]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text + "…"
 }
