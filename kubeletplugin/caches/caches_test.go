@@ -240,7 +240,33 @@ MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
 -----END PUBLIC KEY-----
 `
 
-// TestTogether: many claims at once fetch a cache once, and the last that goes takes the mount of its image with it.
+// TestIdle: an image that nobody needs stays mounted for the next claim, until the store wants its room.
+func TestIdle(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	first, second := n.only(n.decide("team-a", "claim-1", named)), n.only(n.decide("team-a", "claim-2", named))
+	n.apply(first)
+	mount := n.mountID(first.Tree)
+	n.undo(first)
+	n.apply(second)
+	if again := n.mountID(second.Tree); again != mount {
+		t.Errorf("the image was mounted anew, as %d after %d", again, mount)
+	}
+	if !n.InUse(second.Tree) || n.mountID(second.Tree) != mount {
+		t.Error("the image of a claim is not in use")
+	}
+	n.undo(second)
+	n.must(n.host.Sweep(t.Context())) // which lacks no room
+	if n.mountID(second.Tree) != mount {
+		t.Error("an image went that is in nobody's way")
+	}
+	n.empty()
+	n.reads(filepath.Join(n.apply(n.only(n.decide("team-a", "claim-3", named))), kernel), signed.TritonText)
+}
+
+// TestTogether: many claims at once fetch a cache once, and none takes the image's mount from another.
 func TestTogether(t *testing.T) {
 	n := newNode(t)
 	n.trusting()

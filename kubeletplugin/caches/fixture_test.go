@@ -241,9 +241,16 @@ func (n *node) do(u *Use, what func(step.Kinds, context.Context, step.Step) erro
 	}
 }
 
-// empty wants nothing mounted.
+// empty wants nothing mounted but images that nobody needs, which go when the store asks for them.
 func (n *node) empty() {
 	n.Helper()
+	usage, err := n.host.Usage()
+	n.must(err)
+	for i := range usage.Trees {
+		if d := usage.Trees[i].Digest; n.InUse(d) {
+			n.Errorf("image %s is in use, pinned by %v", d, usage.Trees[i].Pins)
+		}
+	}
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	n.must(err)
 	for line := range strings.Lines(string(table)) {
@@ -254,6 +261,14 @@ func (n *node) empty() {
 	if left, err := os.ReadDir(filepath.Join(n.root, "mounts")); err != nil || len(left) > 0 {
 		n.Errorf("left in the directory of mounts: %v, %v", left, err)
 	}
+}
+
+// mountID tells the mount of an image from one that comes after it.
+func (n *node) mountID(tree artifact.Digest) uint64 {
+	n.Helper()
+	var stat unix.Statx_t
+	n.must(unix.Statx(unix.AT_FDCWD, n.Mounts.At(treeName(tree)), 0, unix.STATX_MNT_ID_UNIQUE, &stat))
+	return stat.Mnt_id
 }
 
 func (n *node) reads(file, want string) {

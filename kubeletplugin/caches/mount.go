@@ -217,7 +217,7 @@ func (k *Keeper) mount(store *artifact.Store, tree *artifact.Tree, u *Use, i int
 	return k.Mounts.Layer(u.name(i), layers(store, tree, u.Bytes, lower, readOnly, k.Context, m))
 }
 
-// undo takes the claim's mounts away and gives up its need of the tree, which is unmounted if nobody else needs it.
+// undo takes the claim's mounts away and gives up its need of the tree, which stays mounted for the next claim.
 func (k *Keeper) undo(ctx context.Context, u *Use) error {
 	for i := range u.Mounts {
 		if err := k.Mounts.Detach(u.name(i)); err != nil {
@@ -228,19 +228,7 @@ func (k *Keeper) undo(ctx context.Context, u *Use) error {
 	if err != nil {
 		return err
 	}
-	if err := store.Unpin(ctx, u.Tree, u.Owner); err != nil {
-		return err
-	}
-	unlock, err := k.lockTrees()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	pins, err := store.Pins(u.Tree) // one that pins now mounts it again: it has to wait for the lock
-	if err != nil || len(pins) > 0 {
-		return err
-	}
-	return k.Mounts.Detach(treeName(u.Tree))
+	return store.Unpin(ctx, u.Tree, u.Owner)
 }
 
 // lockTrees keeps others, in other processes too, from mounting and unmounting images.
@@ -264,10 +252,37 @@ func (k *Keeper) lockTrees() (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// InUse says whether a tree is mounted, so that it must not be deleted whatever pins say.
+// InUse says whether a tree must stay: somebody needs it, or it cannot be unmounted. The mount of one that nobody needs goes first.
 func (k *Keeper) InUse(tree artifact.Digest) bool {
 	there, err := k.Mounts.Has(treeName(tree))
-	return there || err != nil
+	if !there && err == nil {
+		return false
+	}
+	return err != nil || k.unmountIdle(tree) != nil
+}
+
+// errNeeded is about a tree that claims have.
+var errNeeded = errors.New("is needed by claims")
+
+// unmountIdle takes the mount of a tree away, unless somebody needs it. Who pins it meanwhile mounts it again: it has to wait for the lock.
+func (k *Keeper) unmountIdle(tree artifact.Digest) error {
+	store, err := k.Store()
+	if err != nil {
+		return err
+	}
+	unlock, err := k.lockTrees()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	pins, err := store.Pins(tree)
+	if err != nil {
+		return err
+	}
+	if len(pins) > 0 {
+		return fmt.Errorf("image %s %w", tree, errNeeded)
+	}
+	return k.Mounts.Detach(treeName(tree))
 }
 
 // Remains are the steps that a claim whose record is lost may have had: by what is kept for it.

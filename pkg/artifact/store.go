@@ -39,8 +39,8 @@ type StoreConfig struct {
 	// Pace is the pause between two files that Sweep deletes, 100 ms where it is 0.
 	Pace time.Duration
 	// InUse says whether the tree of an image is mounted or about to be. It is asked before the tree is evicted, and once more before what
-	// was evicted is deleted, and holds up Fetch and Unpack meanwhile. Pins are for claims; this is for what they left behind. Nil: nothing
-	// is in use.
+	// was evicted is deleted, and holds up Fetch and Unpack meanwhile. Pins are for claims; this is for what they left behind, and whoever is
+	// asked may take it away. Nil: nothing is in use.
 	InUse func(Digest) bool
 	// Clock is the real one where it is nil.
 	Clock clock.Clock

@@ -21,6 +21,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -70,6 +71,8 @@ type params struct {
 type Dir struct {
 	path     string
 	hostRoot string
+	// seen is the id of the mount below which mounts are known to be seen on the node.
+	seen atomic.Uint64
 }
 
 // In names the directory of mounts, which need not be there, and the host's root.

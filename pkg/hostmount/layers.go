@@ -40,7 +40,7 @@ func (d *Dir) Layer(name string, l Layers) error {
 	if err := d.undo(name); err != nil { // the memory of one that was not finished
 		return err
 	}
-	if err := ready(at); err != nil {
+	if err := d.ready(at); err != nil {
 		return err
 	}
 	if err := place(at, true); err != nil {
@@ -115,7 +115,7 @@ func (d *Dir) Share(name, source string) error {
 	if err != nil {
 		return err
 	}
-	return put(at, func() (*os.File, bool, error) {
+	return d.put(at, func() (*os.File, bool, error) {
 		mount, err := reading(source)
 		return mount, true, err
 	})
@@ -143,7 +143,7 @@ func (d *Dir) Image(name, index, data, context string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return at, put(at, func() (*os.File, bool, error) {
+	return at, d.put(at, func() (*os.File, bool, error) {
 		mount, err := image(index, data, context)
 		return mount, true, err
 	})

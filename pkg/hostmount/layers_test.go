@@ -133,7 +133,7 @@ func TestLayerInterrupted(t *testing.T) {
 	}
 	at := n.At(layered)
 	own, err := memory(1<<20, "")
-	if err := errors.Join(err, ready(at), place(at, true), attach(own, at), own.Close()); err != nil {
+	if err := errors.Join(err, n.ready(at), place(at, true), attach(own, at), own.Close()); err != nil {
 		t.Fatal(err)
 	}
 	n.layer(Layers{Lower: lower, Bytes: 1 << 20})

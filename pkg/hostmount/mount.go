@@ -31,11 +31,15 @@ func mounted(at string) (bool, error) {
 	return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// shared wants what is mounted below a directory to be seen outside the plugin's container.
-func shared(dir string) error {
+// shared wants what is mounted below a directory to be seen outside the plugin's container. The table of mounts, which is long where many
+// claims have mounts, is read once a mount: nobody but the container's runtime makes one private, before the plugin starts.
+func (d *Dir) shared(dir string) error {
 	var stat unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &stat); err != nil {
 		return wrap("look at", dir, err)
+	}
+	if d.seen.Load() == stat.Mnt_id {
+		return nil
 	}
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -44,6 +48,7 @@ func shared(dir string) error {
 	if !isShared(string(table), stat.Mnt_id) {
 		return fmt.Errorf("%s: %w", dir, ErrUnseen)
 	}
+	d.seen.Store(stat.Mnt_id)
 	return nil
 }
 

@@ -48,15 +48,15 @@ func decode(raw json.RawMessage) (params, error) {
 }
 
 func (d *Dir) apply(p *params) error {
-	return put(d.at(p.Name), func() (*os.File, bool, error) { return d.detached(p) })
+	return d.put(d.at(p.Name), func() (*os.File, bool, error) { return d.detached(p) })
 }
 
 // put attaches at a place what is made for it, a directory or not, unless something is mounted there.
-func put(at string, made func() (mount *os.File, directory bool, err error)) error {
+func (d *Dir) put(at string, made func() (mount *os.File, directory bool, err error)) error {
 	if there, err := mounted(at); err != nil || there {
 		return err
 	}
-	if err := ready(at); err != nil {
+	if err := d.ready(at); err != nil {
 		return err
 	}
 	mount, directory, err := made()
@@ -71,12 +71,12 @@ func put(at string, made func() (mount *os.File, directory bool, err error)) err
 }
 
 // ready makes the directory that a place is in, in which what is mounted has to be seen outside.
-func ready(at string) error {
+func (d *Dir) ready(at string) error {
 	dir := filepath.Dir(at)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of mounts: %w", err)
 	}
-	return shared(dir)
+	return d.shared(dir)
 }
 
 // detached makes a mount that is nowhere yet, and says whether it is a directory.
