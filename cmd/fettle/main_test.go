@@ -4,7 +4,10 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,8 +22,31 @@ var update = flag.Bool("update", false, "rewrite the expected output in the scri
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"fettle": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) },
+		"fettle":      func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) },
+		"authorities": func() { os.Exit(authorities(os.Args[1:])) },
 	})
+}
+
+// authorities says whom this process believes, of two choices: the authorities in the file, or others. It fails if it believes nobody.
+func authorities(args []string) int {
+	pem, err := os.ReadFile(args[0])
+	believed, poolErr := x509.SystemCertPool()
+	if err = errors.Join(err, poolErr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	file := x509.NewCertPool()
+	file.AppendCertsFromPEM(pem)
+	switch {
+	case believed.Equal(x509.NewCertPool()):
+		fmt.Println("nobody")
+		return 1
+	case believed.Equal(file):
+		fmt.Println("those of the file")
+	default:
+		fmt.Println("others")
+	}
+	return 0
 }
 
 // The scripts find the machines at $MACHINES, the bitstreams at $BITSTREAMS, a registry at $REGISTRY, and one that refuses artifactType at

@@ -67,6 +67,12 @@ func importRules() []importRule {
 		},
 		{
 			From:    ".",
+			Never:   []string{authorities},
+			Except:  []string{"cmd"},
+			Because: "whom a program believes is for its main to say, not for a library",
+		},
+		{
+			From:    ".",
 			Never:   []string{"github.com/hanwen/"},
 			Except:  []string{"test"},
 			Tests:   true,
@@ -159,6 +165,8 @@ func TestImportRulesBite(t *testing.T) {
 		{dir: "cmd/fettle-kubeletplugin", imported: modulePath + "/pkg/sim", refused: true},
 		{dir: "pkg/fpga/dfl", imported: "github.com/hanwen/go-fuse/v2/fs", test: true, refused: true},
 		{dir: "test/fpgasim", imported: "github.com/hanwen/go-fuse/v2/fs"},
+		{dir: "pkg/registries", imported: authorities, refused: true},
+		{dir: "cmd/fettle", imported: authorities},
 		{dir: "pkg/nvml", imported: "C", refused: true},
 		{dir: "pkg/nvml", imported: "github.com/stretchr/testify/assert", test: true, refused: true},
 	} {

@@ -31,7 +31,7 @@ type ClientConfig struct {
 	// Mirrors are, for the host of a reference, the places that are asked before it: HOST, HOST:PORT or either with a /PATH that the
 	// repository is appended to. They get no credentials but their own. What a mirror gives to everybody, everybody can pull here.
 	Mirrors map[string][]string
-	// Transport makes the requests. Nil: TLS with the system's certificates, and no proxy.
+	// Transport makes the requests. Nil: TLS with the authorities that the process believes, and no proxy.
 	Transport http.RoundTripper
 	// UserAgent is prepended to the library's own.
 	UserAgent string
