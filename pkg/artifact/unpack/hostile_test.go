@@ -266,11 +266,22 @@ func hostileStreams(t testing.TB, good in) []hostile {
 		changed("other tar than the diffID's", RuleDiffID, func(p *packed) { p.DiffID[0] ^= 1 }),
 		changed("layer longer than declared", RuleSize, func(p *packed) { p.data = join(p.data, []byte("more")) }),
 		changed("layer shorter than declared", RuleSize, func(p *packed) { p.data = p.data[:len(p.data)-1] }),
-		changed("changed after the tar's end", RuleStream, func(p *packed) { p.data = flipped(p.data, len(p.data)-1) }),
+		changed("changed before the tar's end", RuleDigest, func(p *packed) { p.data = flipped(p.data, len(p.data)/2) }),
+		changed("changed at its beginning", RuleDigest, func(p *packed) { p.data = flipped(p.data, 0) }),
+		changed("another layer, cut off", RuleSize, func(p *packed) { p.data = zs[:len(zs)/2] }),
+		changed("another layer of a registry's own", RuleDigest, func(p *packed) { *p = replaced(*p, tarOf(t, in{name: "../out"})) }),
+		changed("changed after the tar's end", RuleDigest, func(p *packed) { p.data = flipped(p.data, len(p.data)-1) }),
 		{name: "wrong diffID of a second layer", rule: RuleDiffID, layers: []packed{
 			pack(t, ociGzip, plain), func() packed { p := pack(t, ociZstd, second); p.DiffID[9] ^= 1; return p }(),
 		}},
 	}
+}
+
+// replaced is a layer of a registry that gives other bytes for it, as many as were declared.
+func replaced(p packed, other []byte) packed {
+	p.MediaType, p.data = ociTar, other
+	p.Size = int64(len(other))
+	return p
 }
 
 // bigWindow is the beginning of a zstd frame that asks for 64 MiB.
@@ -367,7 +378,7 @@ func TestHostileImages(t *testing.T) {
 		seen[h.rule]++
 	}
 	t.Logf("%d hostile images refused by %d rules", len(all), len(seen))
-	if len(all) < 105 || len(seen) < 20 {
+	if len(all) < 109 || len(seen) < 20 {
 		t.Errorf("%d images, %d rules", len(all), len(seen))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"hash"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -113,13 +114,31 @@ func (s *stream) finish() error {
 		}
 	}
 	// The goroutines that read ahead are at their end and saw the last byte, so these are no more than looked at.
-	if got := [sha256.Size]byte(s.raw.sum.Sum(nil)); got != s.layer.Digest {
-		return broke(RuleDigest, "the bytes have sha256:%x, expected sha256:%x", got, s.layer.Digest)
+	if err := s.checkDigest(); err != nil {
+		return err
 	}
 	if got := [sha256.Size]byte(s.sum.Sum(nil)); got != s.layer.DiffID {
 		return broke(RuleDiffID, "the tar has sha256:%x, expected sha256:%x", got, s.layer.DiffID)
 	}
 	return nil
+}
+
+// checkDigest compares all bytes as they came, of which none is left to be read.
+func (s *stream) checkDigest() error {
+	if got := [sha256.Size]byte(s.raw.sum.Sum(nil)); got != s.layer.Digest {
+		return broke(RuleDigest, "the bytes have sha256:%x, expected sha256:%x", got, s.layer.Digest)
+	}
+	return nil
+}
+
+// drain reads what is left without a look at what it unpacks to, and says whether the bytes are those that were declared. Nothing can be
+// read after it.
+func (s *stream) drain() error {
+	s.ahead.stop()
+	if _, err := io.Copy(io.Discard, s.packed); err != nil {
+		return err
+	}
+	return s.checkDigest()
 }
 
 // plainBytes is how many there were.
@@ -295,6 +314,7 @@ type ahead struct {
 	free    chan []byte
 	stopped chan struct{}
 	ended   chan struct{}
+	once    sync.Once
 	now     chunk
 	rest    []byte
 }
@@ -377,6 +397,6 @@ func (a *ahead) Read(b []byte) (int, error) {
 
 // stop returns when nothing reads any more.
 func (a *ahead) stop() {
-	close(a.stopped)
+	a.once.Do(func() { close(a.stopped) })
 	<-a.ended
 }

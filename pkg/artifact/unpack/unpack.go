@@ -71,13 +71,27 @@ func (x *extraction) layer(ctx context.Context, layer Layer, source func(context
 	defer s.close()
 	defer cancel() // first: what is read ahead must not wait for bytes that nobody wants
 	if err := x.tar(s); err != nil {
-		return err
+		return x.blame(s, err)
 	}
 	if err := s.finish(); err != nil {
-		return err
+		return x.blame(s, err)
 	}
 	x.left -= s.plainBytes()
 	return x.end()
+}
+
+// blame finds out whether a layer that is refused for what it holds is the declared one at all: whoever reads that a tar is broken looks
+// at who packed it, and not at the registry that gave other bytes. What is left is read for that, as it would have been had the fault
+// come last. What is too large is not read to its end.
+func (x *extraction) blame(s *stream, err error) error {
+	if !errors.Is(err, ErrRefused) {
+		return err
+	}
+	if other := s.drain(); other != nil {
+		x.entry = ""
+		return other
+	}
+	return err
 }
 
 // tar reads the entries.
