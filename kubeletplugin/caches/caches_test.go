@@ -240,6 +240,47 @@ MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
 -----END PUBLIC KEY-----
 `
 
+// TestPublicRoot: what policies said by one public root is nothing by another, while those that do not ask it are not asked again.
+func TestPublicRoot(t *testing.T) {
+	const root = `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1","tlogs":[]}`
+	n := newNode(t)
+	n.publicRoot = []byte(root)
+	n.restart()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	keyless := func(ownRoot string) v1alpha1.TrustPolicySpec {
+		return v1alpha1.TrustPolicySpec{
+			Images: []string{n.registry.Host + "/**"}, Mode: v1alpha1.VerificationWarn, Authorities: []v1alpha1.TrustAuthority{{
+				Name: "ci", TrustedRoot: ownRoot, Keyless: &v1alpha1.TrustKeyless{Identities: []v1alpha1.TrustIdentity{{
+					Issuer: "https://issuer.example", Subject: "https://ci.example",
+				}}},
+			}},
+		}
+	}
+	n.policy("ci", 1, keyless(""))
+	n.only(n.decide("team-a", "claim", named))
+	n.registry.Down.Store(true)
+	n.restart()
+	n.only(n.decide("team-a", "claim", named))
+	n.publicRoot = []byte(root + "\n")
+	n.restart()
+	if _, err := n.decide("team-a", "claim", named); !IsNotReady(err) {
+		t.Errorf("with another public root and no registry: %v", err)
+	}
+	n.publicRoot = nil
+	n.restart()
+	n.registry.Down.Store(false)
+	if _, err := n.decide("team-a", "claim", named); !IsRefused(err) || !strings.Contains(err.Error(), "trusted root") {
+		t.Errorf("without the public root: %v", err)
+	}
+	n.policy("ci", 2, keyless(root))
+	n.only(n.decide("team-a", "claim", named))
+	n.registry.Down.Store(true)
+	n.publicRoot = []byte(root)
+	n.restart()
+	n.only(n.decide("team-a", "claim", named))
+}
+
 // TestIdle: an image that nobody needs stays mounted for the next claim, until the store wants its room.
 func TestIdle(t *testing.T) {
 	n := newNode(t)

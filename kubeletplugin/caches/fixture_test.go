@@ -52,6 +52,8 @@ type node struct {
 	password bool
 	// directories has trees lie as directories.
 	directories bool
+	// publicRoot is the trusted root of policies that have none of their own.
+	publicRoot []byte
 
 	mu   sync.Mutex
 	told []string
@@ -91,7 +93,7 @@ func (n *node) restart() {
 	n.Keeper = New(Config{
 		Enabled: true, Dynamic: n.client, Namespace: "fettle", Client: client, Store: func() (*artifact.Store, error) { return n.host, nil },
 		Credentials: n.credentials, Mounts: hostmount.In(filepath.Join(n.root, "mounts"), n.root), CanMount: n.canMount,
-		Dir: filepath.Join(n.root, "caches"), Changed: func() {},
+		Dir: filepath.Join(n.root, "caches"), PublicRoot: n.publicRoot, Changed: func() {},
 		Tell: func(_ *resourceapi.ResourceClaim, eventType, reason, note string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()

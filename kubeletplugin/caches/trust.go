@@ -40,6 +40,8 @@ type policyVersion struct {
 	Name       string    `json:"name"`
 	UID        types.UID `json:"uid"`
 	Generation int64     `json:"generation"`
+	// PublicRoot is the digest of the public trusted root, empty where the policy does not ask it. Its file is no object with a generation.
+	PublicRoot string `json:"publicRoot,omitempty"`
 }
 
 // of says whether it is still of the object.
@@ -181,7 +183,11 @@ func (k *Keeper) applying(ctx context.Context, o *object, ref artifact.Reference
 	var versions []policyVersion
 	for i, p := range policies {
 		if p.Applies(ref, o.namespace) {
-			versions = append(versions, policyVersion{Name: all[i].Name, UID: all[i].UID, Generation: all[i].Generation})
+			version := policyVersion{Name: all[i].Name, UID: all[i].UID, Generation: all[i].Generation}
+			if root := p.PublicRoot(); !root.IsZero() {
+				version.PublicRoot = root.String()
+			}
+			versions = append(versions, version)
 		}
 	}
 	return versions, policies, nil

@@ -46,6 +46,11 @@ func compileAuthority(from *v1alpha1.TrustAuthority, publicRoot []byte) (*author
 	return a, a.useIdentities(from, publicRoot)
 }
 
+// asksPublic says whether an authority depends on the public root.
+func asksPublic(from *v1alpha1.TrustAuthority) bool {
+	return from.TrustedRoot == "" && (from.Key == nil || from.Key.RequireTransparencyLog)
+}
+
 // trustedRoot reads the authority's own root, or else the public one.
 func trustedRoot(own string, public []byte) (root.TrustedMaterial, error) {
 	data, which := []byte(own), "trustedRoot"

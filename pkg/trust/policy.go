@@ -24,6 +24,8 @@ type Policy struct {
 	formats     []v1alpha1.SignatureFormat
 	min         int
 	authorities []*authority
+	// publicRoot is the digest of the public root, zero where no authority asks it.
+	publicRoot artifact.Digest
 	// fault is why it does not compile; then nothing passes.
 	fault error
 }
@@ -66,6 +68,9 @@ func Compile(object *v1alpha1.TrustPolicy, publicRoot []byte) (*Policy, error) {
 			return nil, fmt.Errorf("spec.authorities[%d] (%s) of the TrustPolicy %s: %w", i, spec.Authorities[i].Name, object.Name, err)
 		}
 		p.authorities = append(p.authorities, a)
+		if asksPublic(&spec.Authorities[i]) {
+			p.publicRoot = artifact.DigestOf(publicRoot)
+		}
 	}
 	return p, nil
 }
@@ -86,6 +91,10 @@ func (p *Policy) Name() string { return p.name }
 
 // Generation is that of the spec.
 func (p *Policy) Generation() int64 { return p.generation }
+
+// PublicRoot is the digest of the public trusted root that the policy was compiled with, zero where it does not depend on it: what the policy
+// said by one root is nothing by another.
+func (p *Policy) PublicRoot() artifact.Digest { return p.publicRoot }
 
 // Mode is what the policy says; an object may be stricter.
 func (p *Policy) Mode() v1alpha1.VerificationMode { return p.mode }
