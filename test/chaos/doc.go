@@ -8,7 +8,8 @@
 // socket, the API, the CDI directory and the host's tree. How the plugin keeps its books is nothing to it.
 //
 // A plan says what happens, and a seed makes the plan. What the machine's two schedulers, Go's and the kernel's, make of it differs
-// from run to run. The longer form, with what happened left in a directory:
+// from run to run. Without flags it is a short round of a fifth. make chaos runs a standard one. The longer form, with what happened left
+// in a directory:
 //
-//	go test -count=1 -run '^TestAPI$' -v -timeout 0 ./test/chaos -args -chaos.minutes=60 -chaos.keep
+//	go test -count=1 -run '^TestAPI$' -v -timeout 0 ./test/chaos -args -chaos.prepares=5000 -chaos.minutes=60 -chaos.keep
 package chaos

@@ -27,11 +27,19 @@ type scale struct {
 	looks int
 }
 
-// standard is one round as continuous integration runs it.
+// standard is one round of make chaos.
 func standard() scale {
 	return scale{
 		prepares: 5000, kills: 200, reboots: 20, pauses: 20, hangs: 20, stops: 10, restarts: 10, rolls: 8, wipes: 5, looks: 40,
 	}
+}
+
+// short is the round that every change has to pass: all that a standard one does, each several times. What is rare takes its share of the
+// time that continuous integration has for everything.
+func short() scale {
+	s := standard().times(1000)
+	s.stops, s.restarts, s.rolls, s.wipes = 3, 3, 3, 3
+	return s
 }
 
 // times makes a scale smaller or larger by its number of prepares. Everything happens twice at least: the last reboot, for one, is not

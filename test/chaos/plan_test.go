@@ -22,10 +22,9 @@ func TestPlan(t *testing.T) {
 	if cmp.Equal(p, makePlan(8, standard()), opts) {
 		t.Error("another seed gives the same plan")
 	}
-	got, sure := map[faultKind]int{}, 0
+	got, sure := countFaults(p), 0
 	rolling := false
 	for i, f := range p.faults {
-		got[f.kind]++
 		if i > 0 && f.at < p.faults[i-1].at || f.at > 2*p.prepares {
 			t.Errorf("fault %d is at operation %d", i, f.at)
 		}
@@ -51,12 +50,25 @@ func TestPlan(t *testing.T) {
 	if sure < 5000 || sure > 5100 {
 		t.Errorf("%d claims are prepared for certain, want 5000", sure)
 	}
+	for kind, n := range countFaults(makePlan(7, short())) {
+		if n < 3 {
+			t.Errorf("a short round has %d x %s", n, kind)
+		}
+	}
 	small := makePlan(7, standard().times(50)).without([]string{"kill", "roll"})
 	for _, f := range small.faults {
 		if f.kind == faultKill || f.kind == faultRoll || f.kind == faultRolled {
 			t.Errorf("%s was to be left out", f.kind)
 		}
 	}
+}
+
+func countFaults(p plan) map[faultKind]int {
+	out := map[faultKind]int{}
+	for _, f := range p.faults {
+		out[f.kind]++
+	}
+	return out
 }
 
 // TestMachine: the text is a machine, and its devices' numbers are what the hardware says, at each boot.

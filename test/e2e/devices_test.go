@@ -138,8 +138,8 @@ func givesDevices() {
 
 	It("lets an admin look at a device that somebody holds, and not write to it", adminAccess)
 	It("gives a GPU as extended resource fettle.dev/gpu", extendedResource)
-	It("keeps other GPUs out of the container's reach", deniesOthers)
-	It("serves pods as they come: as a user, with a read-only root, in a user namespace", podsAsTheyCome)
+	It("keeps other GPUs out of the container's reach", ofNode, deniesOthers)
+	It("serves pods as they come: as a user, with a read-only root, in a user namespace", ofNode, podsAsTheyCome)
 }
 
 const pcieRoot = "resource.kubernetes.io/pcieRoot"

@@ -66,19 +66,19 @@ func programsFPGAs() {
 		f = startFPGAs(ctx)
 	}, NodeTimeout(5*time.Minute))
 
-	each := func(text string, do func(*fpgas, SpecContext)) {
-		It(text, func(ctx SpecContext) { do(&f, ctx) }, NodeTimeout(3*time.Minute))
+	each := func(text string, do func(*fpgas, SpecContext), labels ...string) {
+		It(text, Label(labels...), func(ctx SpecContext) { do(&f, ctx) }, NodeTimeout(3*time.Minute))
 	}
 	each("programs a region from a file of the node, as the vendor's plugin did", (*fpgas).convertedExample)
-	each("gives each of two containers a region with a bitstream of its own", (*fpgas).twoRegions)
-	each("programs what the controller found in a registry, once", (*fpgas).fromRegistry)
-	each("leaves a region alone that must not be programmed", (*fpgas).never)
+	each("gives each of two containers a region with a bitstream of its own", (*fpgas).twoRegions, ofNode...)
+	each("programs what the controller found in a registry, once", (*fpgas).fromRegistry, ofNode...)
+	each("leaves a region alone that must not be programmed", (*fpgas).never, ofNode...)
 	each("refuses what policies, namespaces and ranges do not allow", (*fpgas).refusals)
 	each("keeps other namespaces off a chip that is held", (*fpgas).tenants)
 	each("binds a pod only after its bitstream is loaded, where the class asks for it", (*fpgas).bindLate)
-	each("blanks a region before another namespace gets it", (*fpgas).between)
+	each("blanks a region before another namespace gets it", (*fpgas).between, ofNode...)
 	each("takes a region out of use when it cannot be programmed, until it is proven to work", (*fpgas).broken)
-	each("never publishes a region as good whose programming was cut off", (*fpgas).cutOff)
+	each("never publishes a region as good whose programming was cut off", (*fpgas).cutOff, ofNode...)
 }
 
 // startFPGAs places the machine, serves its sys and lets the plugin program.

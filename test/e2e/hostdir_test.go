@@ -52,7 +52,7 @@ func lendsDirectories() {
 		Expect(inside(ctx, third, main, "ls -A /scratch/ssd2")).To(BeEmpty())
 	})
 
-	It("keeps what a claim wrote where the class says onRelease: Keep", func(ctx SpecContext) {
+	It("keeps what a claim wrote where the class says onRelease: Keep", ofNode, func(ctx SpecContext) {
 		ns := newNamespace(ctx, nil)
 		newClass(ctx, "kept.example.com", hostClass, opaque("fettle.dev", config("HostConfig", `"policy":{"onRelease":"Keep"}`)))
 		newTemplate(ctx, ns, "ssd", spec(request("ssd", "kept.example.com", where(onProduct("kept")))))
@@ -65,7 +65,7 @@ func lendsDirectories() {
 		Expect(inside(ctx, second, main, "cat /scratch/ssd3/file")).To(Equal("kept\n"))
 	})
 
-	It("gives each claim its own disk, which the other does not see", func(ctx SpecContext) {
+	It("gives each claim its own disk, which the other does not see", ofNode, func(ctx SpecContext) {
 		ns := newNamespace(ctx, nil)
 		newTemplate(ctx, ns, "ssd", spec(request("ssd", hostClass, where(onProduct("ssd")))))
 		pods := []*corev1.Pod{newPod(ctx, ns, "one", withTemplate("ssd")), newPod(ctx, ns, "two", withTemplate("ssd"))}

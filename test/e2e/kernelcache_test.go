@@ -42,15 +42,15 @@ func warmsPods() {
 		k = startKernelCaches(ctx)
 	}, NodeTimeout(3*time.Minute))
 
-	each := func(text string, do func(*kernelCaches, SpecContext)) {
-		It(text, func(ctx SpecContext) { do(&k, ctx) }, NodeTimeout(3*time.Minute))
+	each := func(text string, do func(*kernelCaches, SpecContext), labels ...string) {
+		It(text, Label(labels...), func(ctx SpecContext) { do(&k, ctx) }, NodeTimeout(3*time.Minute))
 	}
 	each("has a program find its kernels where it had them, and elsewhere, and add its own", (*kernelCaches).hits)
-	each("gives a cache that is here to another namespace only if that could read it, for no bytes", (*kernelCaches).shared)
-	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused)
-	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved)
-	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users)
-	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts)
+	each("gives a cache that is here to another namespace only if that could read it, for no bytes", (*kernelCaches).shared, ofNode...)
+	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused, ofNode...)
+	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode...)
+	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode...)
+	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode...)
 }
 
 func startKernelCaches(ctx context.Context) kernelCaches {

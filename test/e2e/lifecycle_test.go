@@ -27,7 +27,7 @@ func followsClaims() {
 		eventuallyNothingLeft(ctx, gpuNode, claim)
 	})
 
-	It("leaves nothing of a pod that was deleted by force while kubelet was down", func(ctx SpecContext) {
+	It("leaves nothing of a pod that was deleted by force while kubelet was down", ofNode, func(ctx SpecContext) {
 		pod, claim := holdOnGPUNode(ctx, "forced")
 		kept, keptClaim := holdOnGPUNode(ctx, "kept")
 		say("kubelet is killed, the pod deleted by force, kubelet started")
@@ -43,7 +43,7 @@ func followsClaims() {
 		hasExactly(ctx, kept, main, devicesOf(ctx, results(keptClaim))...)
 	})
 
-	It("gives a device to the next pod after kubelet and plugin were restarted", func(ctx SpecContext) {
+	It("gives a device to the next pod after kubelet and plugin were restarted", ofNode, func(ctx SpecContext) {
 		pod, claim := holdOnGPUNode(ctx, "before")
 		Expect(h.RestartComponent(ctx, gpuNode, "kubelet", false)).To(Succeed())
 		plugin, err := h.PluginPod(ctx, gpuNode)

@@ -20,7 +20,7 @@ import (
 )
 
 func copesWithMachines() {
-	It("follows hardware that appears, breaks and goes, without a restart", func(ctx SpecContext) {
+	It("follows hardware that appears, breaks and goes, without a restart", ofNode, func(ctx SpecContext) {
 		plugin, err := h.PluginPod(ctx, mixedNode)
 		Expect(err).NotTo(HaveOccurred())
 		for _, machine := range []string{
@@ -42,7 +42,7 @@ func copesWithMachines() {
 		}
 	})
 
-	It("gives the healthy GPU of a machine with broken ones", func(ctx SpecContext) {
+	It("gives the healthy GPU of a machine with broken ones", ofNode, func(ctx SpecContext) {
 		place(ctx, mixedNode, "broken-garbage")
 		DeferCleanup(func(ctx SpecContext) { placeAll(ctx) })
 		ns := newNamespace(ctx, nil)

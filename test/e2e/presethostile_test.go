@@ -18,7 +18,7 @@ import (
 )
 
 func presetsOfHostileImages() {
-	It("changes and executes nothing of the node for images that try to have it so", hostileImages)
+	It("changes and executes nothing of the node for images that try to have it so", ofNode, hostileImages)
 }
 
 // victim is the directory of the GPU node that hostile images lead to. Everybody may write there.

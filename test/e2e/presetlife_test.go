@@ -21,7 +21,7 @@ import (
 )
 
 func presetsInTime() {
-	It("keeps what a claim was given when its preset is deleted, and leaves no trace after the claim", presetDeleted)
+	It("keeps what a claim was given when its preset is deleted, and leaves no trace after the claim", ofNode, presetDeleted)
 	It("is kept away by a pod, selects pods, and is told of on claims, nodes and itself", presetsTold)
 }
 

@@ -21,10 +21,10 @@ const presetFiles = "/mnt/disks/presets"
 
 func presetsForPods() {
 	It("gives variables, directories and tools of the node by claim alone, and what a preset becomes to the next claim", presetsGive)
-	It("has a program find the node's library on glibc and on musl, whatever LD_LIBRARY_PATH says", presetLibraries)
-	It("gives what NVIDIA lists of the node's driver, and only one that fits the kernel", presetDriver)
-	It("gives namespaces the paths that they may use, and memory, and nothing else of the node", presetPaths)
-	It("keeps a claim whose preset the node cannot meet, says why, and prepares it once it can", presetsUnmet)
+	It("has a program find the node's library on glibc and on musl, whatever LD_LIBRARY_PATH says", ofNode, presetLibraries)
+	It("gives what NVIDIA lists of the node's driver, and only one that fits the kernel", ofNode, presetDriver)
+	It("gives namespaces the paths that they may use, and memory, and nothing else of the node", ofNode, presetPaths)
+	It("keeps a claim whose preset the node cannot meet, says why, and prepares it once it can", ofNode, presetsUnmet)
 	presetVariables()
 	presetsOfHostileImages()
 	presetsOfProposal()

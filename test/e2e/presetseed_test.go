@@ -20,10 +20,11 @@ import (
 
 // What the proposal of resource-dependent PodPresets wants to be possible.
 func presetsOfProposal() {
-	It("adds the libraries and programs of several presets, raises a limit for all new pods, and has debugging in one namespace", presetsAddUp)
-	It("mounts a directory for all pods that claim a local SSD", presetsForSSD)
+	It("adds the libraries and programs of several presets, raises a limit for all new pods, and has debugging in one namespace", ofNode,
+		presetsAddUp)
+	It("mounts a directory for all pods that claim a local SSD", ofNode, presetsForSSD)
 	It("mounts it for pods that ask for the SSD as extended resource", presetsForExtendedSSD)
-	It("takes the proposal's own example through the converter", presetsConverted)
+	It("takes the proposal's own example through the converter", ofNode, presetsConverted)
 }
 
 const usesBoth = `#include <stdio.h>

@@ -3,6 +3,10 @@
 // Package e2e proves what Fettle promises, from inside the containers of a real Kubernetes with simulated machines.
 //
 // E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs. EMULATE=1.34 has the cluster serve an older API.
+//
+// A spec with the label node shows what kubelet, the container runtime, the kernel and the plugin do, which are the same whatever version
+// the API server emulates: make test leaves it out of its second run, as on an older Kubernetes, by -ginkgo.label-filter '!node'. What has
+// anything to do with how the API allocates, stores or refuses objects has no label.
 package e2e
 
 import (
@@ -17,6 +21,7 @@ import (
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,7 +68,11 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "Fettle on a real cluster", suite, reporter)
 }
 
+// ofNode is for specs that the API server's version is nothing to.
+var ofNode = Label("node")
+
 var _ = BeforeSuite(func(ctx SpecContext) {
+	begin := time.Now()
 	SetDefaultEventuallyTimeout(soon)
 	EnforceDefaultTimeoutsWhenUsingContexts()
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
@@ -87,6 +96,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 		metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(h.Install(ctx, values())).To(Succeed())
+	tell("ready", time.Since(begin), "the cluster and the chart")
 }, NodeTimeout(15*time.Minute))
 
 var unsafe = regexp.MustCompile(`[^a-zA-Z0-9]+`)
@@ -101,6 +111,18 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 	}
 }, NodeTimeout(2*time.Minute))
 
+// A line for each spec as it ends, so that a run that is cut off shows how far it came and where its time went.
+var _ = ReportAfterEach(func(report SpecReport) {
+	if report.State != types.SpecStateSkipped {
+		tell(report.State.String(), report.RunTime, report.FullText())
+	}
+})
+
+// tell writes a line of the run's progress.
+func tell(state string, took time.Duration, what string) {
+	fmt.Fprintf(os.Stdout, "%s %s %6.1f s  %s\n", time.Now().UTC().Format(time.TimeOnly), state, took.Seconds(), what)
+}
+
 // One ordered container, since a few of the last take the driver apart; each spec stands alone otherwise.
 var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
 	Describe("gives devices to pods", givesDevices)
@@ -111,7 +133,7 @@ var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
 	Describe("presets", presetsForPods)
 	Describe("programs FPGAs", Ordered, programsFPGAs)
 	Describe("warms pods with kernel caches", Ordered, warmsPods)
-	Describe("survives faults of its node", survivesFaults)
+	Describe("survives faults of its node", ofNode, survivesFaults)
 	Describe("is upgraded", upgrades)
 	Describe("comes and goes", comesAndGoes)
 })
