@@ -100,21 +100,27 @@ func (k *Keeper) Tend() error {
 
 // Destroy removes what is kept about caches. No claim has any.
 func (k *Keeper) Destroy() error {
+	trees, err := k.trees()
+	if err != nil {
+		return err
+	}
+	for i := range trees {
+		err = errors.Join(err, k.Mounts.Detach(treeName(trees[i].Digest)))
+	}
+	return errors.Join(err, os.RemoveAll(k.Dir))
+}
+
+// trees are those of the store, in the order in which they would go. To ask makes no store where nobody ever had a cache.
+func (k *Keeper) trees() ([]artifact.BlobUsage, error) {
 	if _, err := os.Stat(k.Dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	store, err := k.Store()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	usage, err := store.Usage()
-	if err != nil {
-		return err
-	}
-	for i := range usage.Trees {
-		err = errors.Join(err, k.Mounts.Detach(treeName(usage.Trees[i].Digest)))
-	}
-	return errors.Join(err, os.RemoveAll(k.Dir))
+	return usage.Trees, err
 }
 
 // maxFacts bounds what is remembered of trees. Each takes some hundred KiB at most, and is read again where it was forgotten.

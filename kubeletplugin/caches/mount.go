@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -287,31 +288,18 @@ func (k *Keeper) unmountIdle(tree artifact.Digest) error {
 
 // Remains are the steps that a claim whose record is lost may have had: by what is kept for it.
 func (k *Keeper) Remains(uid string) ([]step.Step, error) {
-	if _, err := os.Stat(k.Dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // no claim ever had one
-	}
-	store, err := k.Store()
-	if err != nil {
-		return nil, err
-	}
-	usage, err := store.Usage()
-	if err != nil {
-		return nil, err
-	}
+	trees, err := k.trees()
 	var out []step.Step
-	for i := range usage.Trees {
-		tree := &usage.Trees[i]
-		for _, owner := range tree.Pins {
-			if owner != uid {
-				continue
-			}
-			u := Use{Tree: tree.Digest, Owner: uid, Key: tree.Digest.Hex()}
-			s, err := u.Step()
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, s)
+	for i := range trees {
+		if !slices.Contains(trees[i].Pins, uid) {
+			continue
 		}
+		u := Use{Tree: trees[i].Digest, Owner: uid, Key: trees[i].Digest.Hex()}
+		s, err := u.Step()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
 	}
-	return out, nil
+	return out, err
 }
