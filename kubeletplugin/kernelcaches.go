@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
 
@@ -31,6 +32,9 @@ func (p *Plugin) newCaches() *caches.Keeper {
 		Mounts: p.mounts, CanMount: hostmount.CanMount, Dir: filepath.Join(p.config.StateDir, cachesDir), PublicRoot: p.config.PublicTrustRoot,
 		Tell: func(c *resourceapi.ResourceClaim, eventType, reason, note string) {
 			p.teller.event(c, eventType, reason, truncate(note, maxEventMessage))
+		},
+		TellObject: func(o corev1.ObjectReference, eventType, reason, note string) {
+			p.teller.events.Eventf(&o, nil, eventType, reason, "Keep", "%s", truncate("node "+p.config.Node+": "+note, maxEventMessage))
 		},
 		Changed: func() { signal(p.claims) },
 	}
@@ -62,6 +66,7 @@ func (p *Plugin) watchCaches(ctx context.Context) (ahead *forerunner, stopped fu
 	stopped, err = p.caches.Watch(ctx, func() {
 		signal(ahead.changed)
 		signal(p.claims)
+		signal(p.kept)
 	})
 	return ahead, stopped, err
 }
@@ -80,18 +85,20 @@ func gpusOf(v *view) []device.Device {
 	return out
 }
 
-// tendCaches forgets caches whose objects are gone, until ctx ends.
+// tendCaches keeps the caches that objects want to stay, and forgets those whose objects are gone, until ctx ends. Where nobody is given a
+// cache any more it lets go of what was kept.
 func (p *Plugin) tendCaches(ctx context.Context) {
 	ticker := time.NewTicker(storeInterval)
 	defer ticker.Stop()
 	for {
+		if err := p.caches.Tend(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Caches that objects want to stay may go, and others stay")
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		}
-		if err := p.caches.Tend(); err != nil {
-			klog.FromContext(ctx).Error(err, "Notes about caches that are gone may stay")
+		case <-p.kept:
 		}
 	}
 }

@@ -66,6 +66,8 @@ type Plugin struct {
 	hooks *hooks
 	// claims carries a value after the set of prepared claims, or of the files that the node holds, changed.
 	claims chan struct{}
+	// kept carries a value after what objects say of caches changed.
+	kept chan struct{}
 	// freed carries a value after a claim gave back a CDI spec of its own.
 	freed chan struct{}
 
@@ -96,7 +98,7 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	m := newMetrics()
 	p := &Plugin{
 		config: config, clients: clients, metrics: m, store: store, latest: newLatest(), retired: newRetirement(),
-		claims: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		claims: make(chan struct{}, 1), kept: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 	}
 	p.health = newHealthKeeper(&p.config, clients.Kube, bootID, p.latest, p.retired, m, store.Held)
 	if p.fpgas, err = p.newFPGAs(bootID); err != nil {
@@ -239,11 +241,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 		ahead := bitstreamsAhead{bitstreams: p.fpgas.bitstreams, files: p.fpgas.artifacts}
 		run(p.newForerunner(ahead.forerunner()).run)
 	}
-	if cachesAhead != nil {
-		run(p.tendCaches)
-		if p.config.File.KernelCaches.FetchAhead {
-			run(cachesAhead.run)
-		}
+	run(p.tendCaches)
+	if cachesAhead != nil && p.config.File.KernelCaches.FetchAhead {
+		run(cachesAhead.run)
 	}
 	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node, p.health.forgive) })
 	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })

@@ -380,11 +380,12 @@ type CachePodSpec struct {
 
 // CacheRetention is how long nodes keep what no claim uses.
 type CacheRetention struct {
-	// Policy is LRU: until its room is needed; or Keep: as long as the object is there. Unset: LRU.
+	// Policy is LRU: until its room is needed; or Keep: as long as the object is there and means the digest. All that a node keeps so takes at
+	// most half of its store; what has no room there is treated as with LRU. Unset: LRU.
 	// +kubebuilder:validation:Enum=LRU;Keep
 	// +optional
 	Policy CacheRetentionPolicy `json:"policy,omitempty"`
-	// KeepOldDigests is how many digests that the tag had before are shown, and kept like the newest with policy Keep. Unset: 3.
+	// KeepOldDigests is how many digests that the tag had before are shown. Nodes keep one for as long as claims have it. Unset: 3.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=16
 	// +optional

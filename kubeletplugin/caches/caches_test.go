@@ -429,7 +429,7 @@ func TestWatched(t *testing.T) {
 	if diff := cmp.Diff(want, status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	n.must(n.Tend())
+	n.must(n.Tend(ctx))
 	cancel()
 	stopped()
 }

@@ -160,6 +160,9 @@ func (k *Keeper) fetch(ctx context.Context, o *object, w wish) error {
 	if err := k.grants.put(found); err != nil {
 		klog.FromContext(ctx).Error(err, "After a restart the cache is asked for again", "object", o)
 	}
+	if err := k.keep(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "What objects want kept is seen to later")
+	}
 	return nil
 }
 

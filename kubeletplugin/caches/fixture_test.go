@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -75,14 +76,20 @@ func newNode(t *testing.T) *node {
 		v1alpha1.GroupVersion.WithResource(clusterCacheResource): "ClusterGPUKernelCacheList",
 		v1alpha1.GroupVersion.WithResource(policyResource):       "TrustPolicyList",
 	})
+	n.limit(0)
+	n.restart()
+	return n
+}
+
+// limit opens the store with a quota, 0 for none.
+func (n *node) limit(quota int64) {
+	n.Helper()
 	store, err := artifact.OpenStore(filepath.Join(n.root, "artifacts"), artifact.StoreConfig{
-		InUse: func(d artifact.Digest) bool { return n.InUse(d) }, Pace: time.Nanosecond,
+		InUse: func(d artifact.Digest) bool { return n.InUse(d) }, Pace: time.Nanosecond, MaxBytes: quota,
 	})
 	n.must(err)
 	n.host = store
-	t.Cleanup(func() { n.must(store.Close()) })
-	n.restart()
-	return n
+	n.Cleanup(func() { n.must(store.Close()) })
 }
 
 // restart is another process with the same directories.
@@ -98,6 +105,11 @@ func (n *node) restart() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.told = append(n.told, eventType+" "+reason+" "+note)
+		},
+		TellObject: func(o corev1.ObjectReference, eventType, reason, note string) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.told = append(n.told, eventType+" "+reason+" "+o.Namespace+"/"+o.Name+" "+note)
 		},
 	})
 	keeper := n.Keeper

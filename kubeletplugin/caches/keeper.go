@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -42,6 +43,8 @@ type Config struct {
 	Context string
 	// Tell says something on a claim. It must not block.
 	Tell func(c *resourceapi.ResourceClaim, eventType, reason, note string)
+	// TellObject says something on a cache. It must not block.
+	TellObject func(o corev1.ObjectReference, eventType, reason, note string)
 	// Changed is called after what Status says may have changed. It must not block.
 	Changed func()
 }
@@ -63,6 +66,10 @@ type Keeper struct {
 	facts    map[string]*kernelcache.Cache
 	failures map[string]error
 	running  sync.WaitGroup
+
+	// keeping is held while it is seen to which trees objects keep. notKept are those that found no room, by their objects' UIDs.
+	keeping sync.Mutex
+	notKept map[types.UID]artifact.Digest
 }
 
 // New makes a keeper. It reads and changes nothing yet.
@@ -77,12 +84,17 @@ func New(c Config) *Keeper {
 }
 
 // Watch follows caches and policies until ctx ends; stopped waits for that, and ends what is under way. changed is called after one of them
-// did.
+// did, and once all of them are known.
 func (k *Keeper) Watch(ctx context.Context, changed func()) (stopped func(), err error) {
 	unwatched, err := k.objects.watch(ctx, changed)
 	if err != nil {
 		return nil, err
 	}
+	k.running.Go(func() {
+		if k.objects.await(ctx) {
+			changed()
+		}
+	})
 	return func() {
 		k.stop()
 		unwatched()
@@ -90,16 +102,19 @@ func (k *Keeper) Watch(ctx context.Context, changed func()) (stopped func(), err
 	}, nil
 }
 
-// Tend forgets what objects that are gone left.
-func (k *Keeper) Tend() error {
-	if !k.objects.synced() {
-		return nil
+// Tend has stay what objects want to stay, and forgets what those left that are gone.
+func (k *Keeper) Tend(ctx context.Context) error {
+	err := k.keep(ctx)
+	if k.objects.synced() {
+		err = errors.Join(err, k.sweep())
 	}
-	return k.sweep()
+	return err
 }
 
 // Destroy removes what is kept about caches. No claim has any.
 func (k *Keeper) Destroy() error {
+	k.keeping.Lock()
+	defer k.keeping.Unlock()
 	trees, err := k.trees()
 	if err != nil {
 		return err

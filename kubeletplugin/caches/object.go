@@ -138,6 +138,15 @@ func (o *objects) watch(ctx context.Context, changed func()) (stopped func(), er
 	return factory.Shutdown, nil
 }
 
+// await waits until all that is followed was read once. False: ctx ended before.
+func (o *objects) await(ctx context.Context) bool {
+	var read []cache.InformerSynced
+	for _, informer := range o.informers {
+		read = append(read, informer.HasSynced)
+	}
+	return cache.WaitForCacheSync(ctx.Done(), read...)
+}
+
 // synced says whether all that is followed was read once.
 func (o *objects) synced() bool {
 	for _, informer := range o.informers {

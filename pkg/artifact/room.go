@@ -199,7 +199,7 @@ func (need *demand) shortage(over, lack, pinned int64) error {
 	switch {
 	case need.size > 0 && over > 0:
 		return fmt.Errorf("the store has %w for %d bytes: its quota of %d is %d short, and %d bytes are pinned by "+
-			"claims and regions, or mounted: "+
+			"claims, regions and caches that are kept, or mounted: "+
 			"raise the quota, or wait until some are released", ErrNoSpace, need.size, need.max, over, pinned)
 	case need.size > 0 && lack > 0:
 		return fmt.Errorf("the store's disk has %w for %d bytes: it has %d free, %d of which are for others, and is %d short: "+

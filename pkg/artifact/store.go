@@ -131,6 +131,9 @@ func (s *Store) statfs() (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
+// Quota is how much complete and reserved blobs may take together, 0 where there is no such limit.
+func (s *Store) Quota() int64 { return s.config.MaxBytes }
+
 // Close ends the use of the directory. Blobs that are open stay so.
 func (s *Store) Close() error { return s.root.Close() }
 
