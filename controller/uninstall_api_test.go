@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -116,7 +117,18 @@ func (c cluster) testUninstallRefused(t *testing.T) {
 // testUninstallDeadline: a plugin that does not answer is named, and the controller takes the retirement back.
 func (c cluster) testUninstallDeadline(t *testing.T) {
 	c.readyNode(t, "deaf", 0)
-	err := c.uninstaller(t, false, 2*time.Second).Run(t.Context())
+	late, now := c.uninstaller(t, false, patience), clocktesting.NewFakeClock(time.Now())
+	late.Clock = now
+	done := make(chan error, 1)
+	go func() { done <- late.Run(t.Context()) }()
+	apitest.Eventually(t, patience, func() string {
+		if c.retirement(t, "deaf") == "" {
+			return "the plugin was not asked to retire"
+		}
+		return ""
+	})
+	now.Step(patience)
+	err := <-done
 	if err == nil || !strings.Contains(err.Error(), "deaf") || !strings.Contains(err.Error(), "--timeout") {
 		t.Fatalf("uninstall returned %v, want an error that names the node and the flag", err)
 	}

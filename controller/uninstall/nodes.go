@@ -4,7 +4,6 @@ package uninstall
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,31 +87,44 @@ func (f fleet) unretired() []string {
 
 // retire asks every plugin to retire and waits until each that can answer has.
 func (u Uninstall) retire(ctx context.Context) error {
+	var waiting []string
 	warned := map[string]bool{}
 	for {
 		f, err := u.nodes(ctx)
-		if err != nil {
-			return err
+		if err == nil {
+			waiting = f.unretired()
+			err = u.ask(ctx, f, warned)
 		}
-		for i := range f.all {
-			if err := u.annotate(ctx, &f.all[i]); err != nil {
-				return err
-			}
-			name := f.all[i].Name
-			if why := f.silent[name]; why != "" && !warned[name] {
-				warned[name] = true
-				klog.FromContext(ctx).Info("not waiting for a node; its files stay behind", "node", name, "reason", why)
-			}
-		}
-		waiting := f.unretired()
-		if len(waiting) == 0 {
+		switch {
+		case err != nil:
+		case len(waiting) == 0:
 			return nil
+		default:
+			err = u.sleep(ctx)
 		}
-		if err := u.sleep(ctx); err != nil {
+		if err != nil && ctx.Err() != nil && len(waiting) > 0 {
 			return fmt.Errorf("plugins that have not retired: %s; look at their logs and AcceleratorNodes, or delete the Nodes"+
 				" that will not come back: %w", strings.Join(waiting, ", "), err)
 		}
+		if err != nil {
+			return err
+		}
 	}
+}
+
+// ask asks every plugin to retire, and says once of each node that cannot answer why nobody waits for it.
+func (u Uninstall) ask(ctx context.Context, f fleet, warned map[string]bool) error {
+	for i := range f.all {
+		if err := u.annotate(ctx, &f.all[i]); err != nil {
+			return err
+		}
+		name := f.all[i].Name
+		if why := f.silent[name]; why != "" && !warned[name] {
+			warned[name] = true
+			klog.FromContext(ctx).Info("not waiting for a node; its files stay behind", "node", name, "reason", why)
+		}
+	}
+	return nil
 }
 
 // annotate asks one plugin to retire. An admin's own value asks for the same and is kept.
@@ -140,10 +152,7 @@ func (u Uninstall) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode)
 func (u Uninstall) sleep(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return fmt.Errorf("deadline of %s is over (--timeout)", u.Timeout)
-		}
-		return ctx.Err()
+		return context.Cause(ctx)
 	case <-u.Clock.After(poll):
 		return nil
 	}

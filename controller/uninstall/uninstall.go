@@ -50,8 +50,13 @@ type InUseError struct {
 // Run uninstalls. An [*InUseError] refuses before anything was changed. After any other error the running controller takes the
 // retirements back, so that the cluster goes on as before, and a later Run starts over.
 func (u Uninstall) Run(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, u.Timeout)
+	ctx, cancel := u.bounded(ctx)
 	defer cancel()
+	defer func() {
+		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err) // a call that the deadline cut off says nothing of it
+		}
+	}()
 	if !u.Force {
 		if err := u.refuse(ctx); err != nil {
 			return err
@@ -81,4 +86,19 @@ func (u Uninstall) Run(ctx context.Context) (err error) {
 	}
 	klog.FromContext(ctx).Info("uninstalled")
 	return nil
+}
+
+// bounded ends when the timeout is over by the uninstall's clock; its cause names the flag.
+func (u Uninstall) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := u.Clock.NewTimer(u.Timeout)
+	go func() {
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C():
+			cancel(fmt.Errorf("deadline of %s is over (--timeout)", u.Timeout))
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
