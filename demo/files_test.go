@@ -142,7 +142,7 @@ func TestChartValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	values, err := chartValues(harness.New(harness.Config{Root: root}, io.Discard))
+	values, err := chartValues(harness.New(harness.Config{Root: root}, io.Discard), "127.0.0.1:5000")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestVendorFiles(t *testing.T) {
 	if err := vendorFiles(h, "node1"); err != nil {
 		t.Fatal(err)
 	}
-	values, err := chartValues(h)
+	values, err := chartValues(h, "127.0.0.1:5000")
 	if err != nil {
 		t.Fatal(err)
 	}

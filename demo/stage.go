@@ -42,10 +42,6 @@ func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var t times
-	values, err := chartValues(h)
-	if err != nil {
-		return t, err
-	}
 	fmt.Fprintln(stdout, strings.TrimSpace("Starting Kubernetes "+h.Emulate))
 	start := time.Now()
 	if err := h.Up(ctx); err != nil {
@@ -65,6 +61,17 @@ func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, 
 		if err := vendorFiles(h, node); err != nil {
 			return t, err
 		}
+	}
+	registry, err := h.StartRegistry(ctx)
+	if err != nil {
+		return t, err
+	}
+	if err := pushKernels(ctx, h.Root, registry); err != nil {
+		return t, err
+	}
+	values, err := chartValues(h, registry)
+	if err != nil {
+		return t, err
 	}
 	fmt.Fprintln(stdout, "Installing the chart")
 	start = time.Now()
@@ -112,8 +119,8 @@ func published(ctx context.Context, h *harness.Harness) error {
 	})
 }
 
-// chartValues are the demo's own over those of a simulated machine.
-func chartValues(h *harness.Harness) (harness.Values, error) {
+// chartValues are the demo's own over those of a simulated machine, with the registry at this address behind the name in the scenarios.
+func chartValues(h *harness.Harness, registry string) (harness.Values, error) {
 	data, err := os.ReadFile(filepath.Join(h.Root, "demo", "values.yaml"))
 	if err != nil {
 		return nil, fmt.Errorf("read the chart's values: %w", err)
@@ -122,7 +129,9 @@ func chartValues(h *harness.Harness) (harness.Values, error) {
 	if err := yaml.UnmarshalStrict(data, &own); err != nil {
 		return nil, fmt.Errorf("demo/values.yaml: %w", err)
 	}
-	return h.BaseValues().Merge(own), nil
+	return h.BaseValues().Merge(own).Merge(harness.Values{"bitstreams": map[string]any{"registries": map[string]any{
+		"plainHTTP": []string{registry}, "mirrors": map[string]any{registryName: []string{registry}},
+	}}}), nil
 }
 
 // playAll runs the scenarios, some at a time, and says of each how it ended. The results are in the order of the scenarios.
