@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/sigstore/sigstore-go/pkg/root"
@@ -228,6 +229,27 @@ func (a *authority) vouch(c *candidate, d artifact.Digest) (s Signature, err err
 		}
 	}
 	return s, nil
+}
+
+// field is the one of the authority by which a signature fails, after a comma: what the library says of a root that does not know a log
+// names neither. It is empty where the signature itself is wrong.
+func (a *authority) field(err error) string {
+	text := err.Error()
+	for _, by := range [][2]string{
+		{"failed to verify certificate identity", "keyless.identities"},
+		{"failed to verify log inclusion", "trustedRoot"},
+		{"failed to verify timestamps", "trustedRoot"},
+		{"failed to verify leaf certificate", "trustedRoot"},
+		{"failed to verify signed certificate timestamp", "trustedRoot"},
+	} {
+		if strings.HasPrefix(text, by[0]) {
+			return ", " + by[1]
+		}
+	}
+	if a.keyID != "" && strings.HasPrefix(text, "failed to verify signature") {
+		return ", key"
+	}
+	return ""
 }
 
 // sum is the digest of a payload as a bundle has it.

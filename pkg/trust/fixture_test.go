@@ -6,9 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -21,17 +19,13 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	bundlepb "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
-	commonpb "github.com/sigstore/protobuf-specs/gen/pb-go/common/v1"
-	rekorpb "github.com/sigstore/protobuf-specs/gen/pb-go/rekor/v1"
-	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/sign"
-	"github.com/sigstore/sigstore-go/pkg/testing/ca"
-	"github.com/sigstore/sigstore-go/pkg/tlog"
 	"google.golang.org/protobuf/encoding/protojson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/signed"
 )
 
 const (
@@ -230,125 +224,29 @@ func (s signer) simple(t testing.TB, payload []byte) layer {
 	return layer{payload, map[string]string{annotationSignature: base64.StdEncoding.EncodeToString(signature)}}
 }
 
-// world is a certificate authority, a log and a timestamp authority.
-type world struct{ *ca.VirtualSigstore }
+// world is one with a signer.
+type world struct{ signed.World }
 
 func newWorld(t testing.TB) world {
 	t.Helper()
-	v, err := ca.NewVirtualSigstore()
-	must(t, err)
-	return world{v}
+	return world{signed.NewWorld(t)}
 }
 
-func (w world) root(t testing.TB) []byte {
-	t.Helper()
-	logs, certificateLogs := w.RekorLogs(), w.CTLogs()
-	for _, of := range []map[string]*root.TransparencyLog{logs, certificateLogs} {
-		for id, l := range of { // the library has the digits there, and writes them as if they were the bytes
-			raw, err := hex.DecodeString(id)
-			must(t, err)
-			l.ID = raw
-		}
-	}
-	r, err := root.NewTrustedRoot(root.TrustedRootMediaType01, w.FulcioCertificateAuthorities(), certificateLogs, w.TimestampingAuthorities(),
-		logs)
-	must(t, err)
-	data, err := r.MarshalJSON()
-	must(t, err)
-	return data
-}
-
-// authority believes in the world. Its certificates are in no log of certificates.
 func (w world) authority(t testing.TB, ids ...v1alpha1.TrustIdentity) v1alpha1.TrustAuthority {
 	t.Helper()
-	return v1alpha1.TrustAuthority{
-		Name: "ci", Keyless: &v1alpha1.TrustKeyless{Identities: ids, RequireSCT: new(bool)}, TrustedRoot: string(w.root(t)),
-	}
-}
-
-// promised makes a log entry as a bundle has it.
-func (w world) promised(t testing.TB, entry *tlog.Entry, kind string) *rekorpb.TransparencyLogEntry {
-	t.Helper()
-	e := entry.TransparencyLogEntry()
-	e.KindVersion = &rekorpb.KindVersion{Kind: kind, Version: "0.0.1"}
-	e.InclusionPromise = &rekorpb.InclusionPromise{SignedEntryTimestamp: w.promise(t, e)}
-	return e
-}
-
-func (w world) promise(t testing.TB, e *rekorpb.TransparencyLogEntry) []byte {
-	t.Helper()
-	set, err := w.RekorSignPayload(tlog.RekorPayload{
-		Body: base64.StdEncoding.EncodeToString(e.CanonicalizedBody), IntegratedTime: e.IntegratedTime, LogIndex: e.LogIndex,
-		LogID: hex.EncodeToString(e.LogId.KeyId),
-	})
-	must(t, err)
-	return set
+	return w.Authority(t, "ci", ids...)
 }
 
 // attest is a bundle of the newer or the older log, signed so long from now.
 func (w world) attest(t testing.TB, payload []byte, after time.Duration, newLog, stamped bool) *bundlepb.Bundle {
 	t.Helper()
-	var entity *ca.TestEntity
-	var err error
-	if newLog {
-		entity, err = w.AttestAtTimeHashedRekordV2(subject, issuer, payload, time.Now().Add(after))
-	} else {
-		entity, err = w.AttestAtTime(subject, issuer, payload, time.Now().Add(after), true)
-	}
-	must(t, err)
-	content, err := entity.VerificationContent()
-	must(t, err)
-	signed, err := entity.SignatureContent()
-	must(t, err)
-	b := &bundlepb.Bundle{MediaType: bundleType, VerificationMaterial: &bundlepb.VerificationMaterial{
-		Content: &bundlepb.VerificationMaterial_Certificate{Certificate: &commonpb.X509Certificate{RawBytes: content.Certificate().Raw}},
-	}}
-	(&sign.DSSEData{Data: payload, PayloadType: payloadType}).Bundle(b, signed.Signature(), nil, commonpb.HashAlgorithm_SHA2_256)
-	entries, err := entity.TlogEntries()
-	must(t, err)
-	e := entries[0].TransparencyLogEntry()
-	if !newLog {
-		e = w.promised(t, entries[0], "dsse")
-	}
-	b.VerificationMaterial.TlogEntries = []*rekorpb.TransparencyLogEntry{e}
-	if stamped {
-		b.VerificationMaterial.TimestampVerificationData = stamps(t, entity)
-	}
-	return b
-}
-
-func stamps(t testing.TB, entity *ca.TestEntity) *bundlepb.TimestampVerificationData {
-	t.Helper()
-	all, err := entity.Timestamps()
-	must(t, err)
-	data := &bundlepb.TimestampVerificationData{}
-	for _, s := range all {
-		data.Rfc3161Timestamps = append(data.Rfc3161Timestamps, &commonpb.RFC3161SignedTimestamp{SignedTimestamp: s})
-	}
-	return data
+	return w.Attest(t, payload, signed.Attested{Issuer: issuer, Subject: subject, After: after, NewLog: newLog, Stamped: stamped})
 }
 
 // simple is a simple signature with a certificate.
 func (w world) simple(t testing.TB, payload []byte) layer {
 	t.Helper()
-	entity, err := w.Sign(subject, issuer, payload)
-	must(t, err)
-	content, err := entity.VerificationContent()
-	must(t, err)
-	signed, err := entity.SignatureContent()
-	must(t, err)
-	entries, err := entity.TlogEntries()
-	must(t, err)
-	e := entries[0].TransparencyLogEntry()
-	entry, err := json.Marshal(map[string]any{"SignedEntryTimestamp": w.promise(t, e), "Payload": map[string]any{
-		"body": e.CanonicalizedBody, "integratedTime": e.IntegratedTime, "logIndex": e.LogIndex, "logID": hex.EncodeToString(e.LogId.KeyId),
-	}})
-	must(t, err)
-	return layer{payload, map[string]string{
-		annotationSignature:   base64.StdEncoding.EncodeToString(signed.Signature()),
-		annotationCertificate: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: content.Certificate().Raw})),
-		annotationLog:         string(entry),
-	}}
+	return layer{payload, w.Simple(t, payload, issuer, subject)}
 }
 
 func compile(t testing.TB, change func(*v1alpha1.TrustPolicySpec), authorities ...v1alpha1.TrustAuthority) *Policy {

@@ -141,7 +141,7 @@ func TestCompileRefuses(t *testing.T) {
 		})
 	}
 	spec := v1alpha1.TrustPolicySpec{Images: []string{"**"}, Authorities: []v1alpha1.TrustAuthority{public, logged}}
-	if _, err := Compile(&v1alpha1.TrustPolicy{Spec: spec}, w.root(t)); err != nil {
+	if _, err := Compile(&v1alpha1.TrustPolicy{Spec: spec}, w.Root(t)); err != nil {
 		t.Errorf("with the public root: %v", err)
 	}
 }
@@ -202,7 +202,7 @@ func TestReadPublicRoot(t *testing.T) {
 		must(t, os.WriteFile(path, data, 0o600))
 		return path
 	}
-	good := w.root(t)
+	good := w.Root(t)
 	data, err := ReadPublicRoot(file("good", good))
 	must(t, err)
 	if string(data) != string(good) {

@@ -87,7 +87,7 @@ func (p *Policy) ask(c *candidate, d artifact.Digest, refused *Refusal) (Signatu
 		if err == nil {
 			return s, true
 		}
-		refused.add(string(c.format), c.name, fmt.Errorf("authority %s: %s", a, clip(err.Error())))
+		refused.add(string(c.format), c.name, fmt.Errorf("authority %s%s: %s", a, a.field(err), clip(err.Error())))
 	}
 	return Signature{}, false
 }

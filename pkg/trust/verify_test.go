@@ -94,7 +94,7 @@ func TestRefuses(t *testing.T) {
 	strict := w.authority(t, exact)
 	strict.Keyless.RequireSCT = nil
 	logged := key.authority(t, "logged")
-	logged.Key.RequireTransparencyLog, logged.TrustedRoot = true, string(w.root(t))
+	logged.Key.RequireTransparencyLog, logged.TrustedRoot = true, string(w.Root(t))
 	for name, c := range map[string]struct {
 		by    v1alpha1.TrustAuthority
 		push  func(h *hub, d artifact.Digest)
@@ -160,7 +160,9 @@ func TestRefuses(t *testing.T) {
 		"simple key where an identity is asked for": {byCI, func(h *hub, d artifact.Digest) {
 			h.tag(t, d, key.simple(t, simplePayload(d)))
 		}, []string{"ci (keyless)"}},
-		"another subject": {w.authority(t, v1alpha1.TrustIdentity{Issuer: issuer, Subject: "somebody@team.example"}), asIs, []string{subject}},
+		"another subject": {w.authority(t, v1alpha1.TrustIdentity{Issuer: issuer, Subject: "somebody@team.example"}), asIs, []string{
+			subject, "ci (keyless), keyless.identities: ",
+		}},
 		"another issuer":  {w.authority(t, v1alpha1.TrustIdentity{Issuer: "https://x.example", Subject: subject}), asIs, []string{issuer}},
 		"part of a subject": {
 			w.authority(t, v1alpha1.TrustIdentity{Issuer: issuer, SubjectRegExp: "builder@team"}), asIs, []string{subject, "builder@team"},
@@ -168,8 +170,8 @@ func TestRefuses(t *testing.T) {
 		"part of an issuer": {
 			w.authority(t, v1alpha1.TrustIdentity{IssuerRegExp: "issuer", Subject: subject}), asIs, []string{issuer},
 		},
-		"another world":        {elsewhere.authority(t, exact), asIs, []string{"log"}},
-		"no certificate's log": {strict, asIs, []string{"signed certificate timestamp"}},
+		"another world":        {elsewhere.authority(t, exact), asIs, []string{"log", "ci (keyless), trustedRoot: "}},
+		"no certificate's log": {strict, asIs, []string{"signed certificate timestamp", "trustedRoot"}},
 		"expired": {byCI, func(h *hub, d artifact.Digest) {
 			h.attach(t, d, bundleJSON(t, w.attest(t, statement(d, signPredicate), 30*time.Minute, false, false)))
 		}, []string{"integrated time outside certificate validity"}},

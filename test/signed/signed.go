@@ -16,8 +16,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+	bundlepb "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
 	"github.com/sigstore/sigstore-go/pkg/sign"
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -30,6 +32,8 @@ const (
 	simpleType = "application/vnd.dev.cosign.simplesigning.v1+json"
 	configType = "application/vnd.oci.image.config.v1+json"
 	layerType  = "application/vnd.oci.image.layer.v1.tar+gzip"
+
+	payloadType = "application/vnd.in-toto+json"
 )
 
 // Registry is a running registry of images.
@@ -38,12 +42,16 @@ type Registry struct {
 
 	referrers bool
 	about     map[artifact.Digest][]map[string]any
-	layers    []string
+	// layers are the digests of the images' layers.
+	layers map[artifact.Digest]string
 }
+
+// LayerOf is the digest of an image's layer.
+func (r *Registry) LayerOf(image artifact.Digest) string { return r.layers[image] }
 
 // LayerReads counts how often layers were asked for.
 func (r *Registry) LayerReads() (n int64) {
-	for _, digest := range slices.Compact(slices.Sorted(slices.Values(r.layers))) {
+	for _, digest := range slices.Compact(slices.Sorted(maps.Values(r.layers))) {
 		n += r.ReadsOf(digest)
 	}
 	return n
@@ -60,7 +68,7 @@ func StartAt(t testing.TB, address string, referrers bool) *Registry {
 	t.Helper()
 	return &Registry{
 		Registry:  fpgaregistry.StartAt(t, address, registry.WithReferrersSupport(referrers)),
-		referrers: referrers, about: map[artifact.Digest][]map[string]any{},
+		referrers: referrers, about: map[artifact.Digest][]map[string]any{}, layers: map[artifact.Digest]string{},
 	}
 }
 
@@ -88,10 +96,11 @@ func (r *Registry) Files(t testing.TB, repository, tag string, files, labels map
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{artifact.DigestOf(plain).String()}},
 	})
 	blob := r.Blob(t, repository, layerType, packed)
-	r.layers = append(r.layers, blob.Digest)
-	return r.manifest(t, repository, tag, fpgaregistry.ManifestType, map[string]any{
+	image := r.manifest(t, repository, tag, fpgaregistry.ManifestType, map[string]any{
 		"config": r.Blob(t, repository, configType, config), "layers": []any{blob},
 	})
+	r.layers[image] = blob.Digest
+	return image
 }
 
 // Index pushes an index of images for platforms.
@@ -169,19 +178,42 @@ func (k Key) PEM(t testing.TB) string {
 	return text
 }
 
+// What a statement says of an image.
+const (
+	SignPredicate = "https://sigstore.dev/cosign/sign/v1"
+	SBOMPredicate = "https://spdx.dev/Document"
+)
+
+func statement(d artifact.Digest, predicate string) []byte {
+	return fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],`+
+		`"predicateType":%q,"predicate":{}}`, d.Hex(), predicate)
+}
+
 // SignV3 attaches a bundle as cosign 3 does.
 func (r *Registry) SignV3(t testing.TB, repository string, d artifact.Digest, key Key) {
 	t.Helper()
-	statement := fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],`+
-		`"predicateType":"https://sigstore.dev/cosign/sign/v1","predicate":{}}`, d.Hex())
-	b, err := sign.Bundle(&sign.DSSEData{Data: statement, PayloadType: "application/vnd.in-toto+json"}, key.pair, sign.BundleOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.AttestV3(t, repository, d, key, SignPredicate)
+}
+
+// AttestV3 attaches a bundle that says something else of the image, as cosign attest does.
+func (r *Registry) AttestV3(t testing.TB, repository string, d artifact.Digest, key Key, predicate string) {
+	t.Helper()
+	b, err := sign.Bundle(&sign.DSSEData{Data: statement(d, predicate), PayloadType: payloadType}, key.pair, sign.BundleOptions{})
+	must(t, err)
+	r.attach(t, repository, d, b)
+}
+
+// SignKeyless attaches a bundle with a certificate of the world's for somebody.
+func (r *Registry) SignKeyless(t testing.TB, repository string, d artifact.Digest, w World, issuer, subject string) {
+	t.Helper()
+	by := Attested{Issuer: issuer, Subject: subject, After: 5 * time.Minute} // certificates of the world begin then
+	r.attach(t, repository, d, w.Attest(t, statement(d, SignPredicate), by))
+}
+
+func (r *Registry) attach(t testing.TB, repository string, d artifact.Digest, b *bundlepb.Bundle) {
+	t.Helper()
 	data, err := protojson.Marshal(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	referrer := r.manifest(t, repository, "", fpgaregistry.ManifestType, map[string]any{
 		"artifactType": bundleType, "config": r.Blob(t, repository, fpgaregistry.EmptyType, []byte("{}")),
 		"layers":  []any{r.Blob(t, repository, bundleType, data)},
