@@ -88,27 +88,21 @@ func (k *Keeper) keep(ctx context.Context) error {
 		}
 	}
 	for i := range trees {
-		err = errors.Join(err, k.letGo(ctx, store, &trees[i], wanted[trees[i].Digest]))
+		err = errors.Join(err, letGo(ctx, store, &trees[i], wanted[trees[i].Digest]))
 	}
 	k.tellNotKept(not, store.Quota())
 	return err
 }
 
-// letGo takes the pins away that no object wants any more, and the mount of a tree that nobody needs: also where the process before this
-// one came no further than the pin.
-func (k *Keeper) letGo(ctx context.Context, store *artifact.Store, t *artifact.BlobUsage, wanted []string) error {
-	needed := len(wanted) > 0
+// letGo takes the pins away that no object wants any more.
+func letGo(ctx context.Context, store *artifact.Store, t *artifact.BlobUsage, wanted []string) error {
+	var errs []error
 	for _, owner := range t.Pins {
-		if !strings.HasPrefix(owner, forObject) || slices.Contains(wanted, owner) {
-			needed = true
-		} else if err := store.Unpin(ctx, t.Digest, owner); err != nil {
-			return err
+		if strings.HasPrefix(owner, forObject) && !slices.Contains(wanted, owner) {
+			errs = append(errs, store.Unpin(ctx, t.Digest, owner))
 		}
 	}
-	if needed || !k.InUse(t.Digest) {
-		return nil
-	}
-	return k.unmount(store, t.Digest)
+	return errors.Join(errs...)
 }
 
 // keepables are the trees that objects want to stay: those that the node has of the digests that they mean now.
@@ -134,20 +128,6 @@ func (k *Keeper) keepables(trees []artifact.BlobUsage) []keepable {
 		out = append(out, keepable{object: o, tree: found.Tree, size: t.Size, kept: slices.Contains(t.Pins, keptFor(o.uid))})
 	}
 	return out
-}
-
-// unmount takes the mount of a tree away that nobody needs any more.
-func (k *Keeper) unmount(store *artifact.Store, tree artifact.Digest) error {
-	unlock, err := k.lockTrees()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	pins, err := store.Pins(tree) // one that pins now mounts it again: it has to wait for the lock
-	if err != nil || len(pins) > 0 {
-		return err
-	}
-	return k.Mounts.Detach(treeName(tree))
 }
 
 // tellNotKept says on objects that their trees are evicted as any other, once for each tree.
