@@ -21,41 +21,64 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/caches"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-// The conditions on a claim's device that the scheduler waits for before it binds the pod (KEP-5007).
-const (
-	conditionReady  = v1alpha1.GroupName + "/BitstreamReady"
-	conditionFailed = v1alpha1.GroupName + "/BitstreamFailed"
+// awaited is what pods with one kind of device wait for: conditions on a claim's devices, of which the scheduler waits for one before it
+// binds the pod (KEP-5007). Each kind has its own, since a claim with devices of two waits for both.
+type awaited struct {
+	kind device.Kind
+	// ready and failed are the conditions; what is the thing that is there or not, for messages.
+	ready, failed, what string
+	// asked is what a claim wants done before the pod is bound.
+	asked func(claim.Allocation) v1alpha1.BindAfter
+}
 
+// waitsFor are the kinds of devices whose pods may have to wait.
+func waitsFor() []awaited {
+	return []awaited{
+		{
+			kind: device.KindFPGA, what: "the bitstream is", asked: bitstreamsAsked,
+			ready: v1alpha1.GroupName + "/BitstreamReady", failed: v1alpha1.GroupName + "/BitstreamFailed",
+		},
+		{
+			kind: device.KindGPU, what: "the kernel caches are", asked: cachesAsked,
+			ready: v1alpha1.GroupName + "/KernelCachesReady", failed: v1alpha1.GroupName + "/KernelCachesFailed",
+		},
+	}
+}
+
+const (
 	reasonNotAsked = "NotAsked"
-)
 
-const (
-	// bindingTries is how often it is tried to bring a bitstream before the scheduler is asked to look for another node.
+	// bindingTries is how often it is tried to bring something before the scheduler is asked to look for another node.
 	bindingTries = 5
 	// bindingWorkers is how many claims are seen to at once.
 	bindingWorkers = 4
+	// bindingGlance is how soon it is looked again whether what is on its way has come.
+	bindingGlance = time.Second
 )
 
-// binder sees to claims whose pods are not bound yet: it does what their classes ask to be done before that, and says so on the claim.
+// binder sees to claims whose pods are not bound yet: it does what is asked to be done before that, and says so on the claim.
 type binder struct {
 	client kubernetes.Interface
 	teller *teller
-	// pool is the one whose devices wait.
-	pool, node string
+	node   string
+	// late are the kinds whose pods wait on this node.
+	late []awaited
 	// ready does what must be done before a claim's pod is bound, and says on the claim why it could not.
-	ready func(context.Context, *resourceapi.ResourceClaim, v1alpha1.BindAfter) error
+	ready func(context.Context, *resourceapi.ResourceClaim, device.Kind, v1alpha1.BindAfter) error
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 }
 
 func (p *Plugin) newBinder() *binder {
 	const first, longest = time.Second, 15 * time.Second
+	late := slices.DeleteFunc(waitsFor(), func(a awaited) bool { return !slices.Contains(p.config.File.bindLate(), a.kind) })
 	return &binder{
-		client: p.clients.Kube, teller: p.teller, pool: poolName(p.config.Node, device.KindFPGA), node: p.config.Node, ready: p.readyToBind,
+		client: p.clients.Kube, teller: p.teller, node: p.config.Node, late: late, ready: p.readyToBind,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](first, longest)),
 	}
@@ -73,7 +96,7 @@ func (b *binder) run(ctx context.Context) {
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: enqueue, UpdateFunc: func(_, now any) { enqueue(now) },
 	}); err != nil {
-		klog.FromContext(ctx).Error(err, "Pods that wait for their bitstreams are not bound")
+		klog.FromContext(ctx).Error(err, "Pods that wait for bitstreams or kernel caches are not bound")
 		return
 	}
 	factory.StartWithContext(ctx)
@@ -110,19 +133,29 @@ func (b *binder) trim(object any) (any, error) {
 
 // waits says whether a claim has a device of this node of which nothing is said yet.
 func (b *binder) waits(c *resourceapi.ResourceClaim) bool {
+	return slices.ContainsFunc(b.late, func(a awaited) bool { return b.waitsFor(c, &a) })
+}
+
+// waitsFor says whether it has one of this kind.
+func (b *binder) waitsFor(c *resourceapi.ResourceClaim, a *awaited) bool {
 	if c.Status.Allocation == nil || c.DeletionTimestamp != nil {
 		return false
 	}
 	return slices.ContainsFunc(c.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
-		if r.Driver != v1alpha1.DriverName || r.Pool != b.pool || !slices.Contains(r.BindingConditions, conditionReady) {
+		if !b.waitsOn(&r, a) {
 			return false
 		}
 		i := slices.IndexFunc(c.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
 			return keyOf(d.Driver, d.Pool, d.Device, d.ShareID) == keyOf(r.Driver, r.Pool, r.Device, (*string)(r.ShareID))
 		})
-		return i < 0 || !meta.IsStatusConditionTrue(c.Status.Devices[i].Conditions, conditionReady) &&
-			!meta.IsStatusConditionTrue(c.Status.Devices[i].Conditions, conditionFailed)
+		return i < 0 || !meta.IsStatusConditionTrue(c.Status.Devices[i].Conditions, a.ready) &&
+			!meta.IsStatusConditionTrue(c.Status.Devices[i].Conditions, a.failed)
 	})
+}
+
+// waitsOn says whether the pod of a device waits for this.
+func (b *binder) waitsOn(r *resourceapi.DeviceRequestAllocationResult, a *awaited) bool {
+	return r.Driver == v1alpha1.DriverName && r.Pool == poolName(b.node, a.kind) && slices.Contains(r.BindingConditions, a.ready)
 }
 
 func (b *binder) next(ctx context.Context) bool {
@@ -131,12 +164,15 @@ func (b *binder) next(ctx context.Context) bool {
 		return false
 	}
 	defer b.queue.Done(key)
-	if err := b.handle(ctx, key); err != nil {
-		klog.FromContext(ctx).Info("A pod waits for its bitstream", "claim", key, "reason", err)
+	switch err := b.handle(ctx, key); {
+	case err == nil:
+		b.queue.Forget(key)
+	case caches.IsUnderway(err): // which takes the time that it takes, and is no failure
+		b.queue.AddAfter(key, bindingGlance)
+	default:
+		klog.FromContext(ctx).Info("A pod waits to be bound", "claim", key, "reason", err)
 		b.queue.AddRateLimited(key)
-		return true
 	}
-	b.queue.Forget(key)
 	return true
 }
 
@@ -149,38 +185,50 @@ func (b *binder) handle(ctx context.Context, key types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
-	if !b.waits(c) {
+	i := slices.IndexFunc(b.late, func(a awaited) bool { return b.waitsFor(c, &a) })
+	if i < 0 {
 		return nil
 	}
-	after := b.asked(c)
-	if after == "" {
-		return b.tell(ctx, c, conditionReady, reasonNotAsked, "no class asks to bind the pod later")
-	}
-	if err = b.ready(ctx, c, after); err == nil {
-		return b.tell(ctx, c, conditionReady, string(after), "the bitstream is on node "+b.node)
-	}
-	if ctx.Err() != nil || !hopeless(err) && b.queue.NumRequeues(key) < bindingTries {
-		return err
-	}
-	return b.tell(ctx, c, conditionFailed, reasonFor(err), err.Error())
+	return b.seeTo(ctx, key, c, &b.late[i]) // what is said then is a change of the claim, with which the next kind has its turn
 }
 
-func (b *binder) tell(ctx context.Context, c *resourceapi.ResourceClaim, condition, reason, message string) error {
-	return b.teller.setCondition(ctx, c, metav1.Condition{
+// seeTo does for one kind of device what the claim wants done before its pod is bound.
+func (b *binder) seeTo(ctx context.Context, key types.NamespacedName, c *resourceapi.ResourceClaim, a *awaited) error {
+	after := b.asked(c, a)
+	if after == "" {
+		return b.tell(ctx, c, a, a.ready, reasonNotAsked, "nothing asks to bind the pod later")
+	}
+	err := b.ready(ctx, c, a.kind, after)
+	if err == nil {
+		return b.tell(ctx, c, a, a.ready, string(after), a.what+" on node "+b.node)
+	}
+	if ctx.Err() != nil || !hopeless(err) && (caches.IsUnderway(err) || b.queue.NumRequeues(key) < bindingTries) {
+		return err
+	}
+	return b.tell(ctx, c, a, a.failed, reasonFor(err), err.Error())
+}
+
+// tell sets a condition on the devices that wait for it.
+func (b *binder) tell(ctx context.Context, c *resourceapi.ResourceClaim, a *awaited, condition, reason, message string) error {
+	return b.teller.setConditionOf(ctx, c, func(r *resourceapi.DeviceRequestAllocationResult) bool { return b.waitsOn(r, a) }, metav1.Condition{
 		Type: condition, Status: metav1.ConditionTrue, Reason: reason, Message: message,
 	})
 }
 
-// asked is what the classes want done before the pod is bound: the most that any of them asks for. A claim that is refused asks for
-// nothing: it would be refused on every node, and where kubelet asks for it the refusal stays on the claim for people to read.
-func (b *binder) asked(c *resourceapi.ResourceClaim) v1alpha1.BindAfter {
+// asked is what is wanted before the pod is bound. A claim that is refused asks for nothing: it would be refused on every node, and where
+// kubelet asks for it the refusal stays on the claim for people to read.
+func (b *binder) asked(c *resourceapi.ResourceClaim, a *awaited) v1alpha1.BindAfter {
 	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: b.node})
 	if err != nil {
 		return ""
 	}
-	var most v1alpha1.BindAfter
-	for i := range allocation.Results {
-		r := &allocation.Results[i]
+	return a.asked(allocation)
+}
+
+// bitstreamsAsked is the most that any class asks for.
+func bitstreamsAsked(a claim.Allocation) (most v1alpha1.BindAfter) {
+	for i := range a.Results {
+		r := &a.Results[i]
 		if r.Config.FPGA == nil || r.AdminAccess {
 			continue
 		}
@@ -193,26 +241,51 @@ func (b *binder) asked(c *resourceapi.ResourceClaim) v1alpha1.BindAfter {
 	return most
 }
 
+// cachesAsked is Fetched where the claim or a class wants to wait for one of its caches.
+func cachesAsked(a claim.Allocation) v1alpha1.BindAfter {
+	if caches.Awaited(a) {
+		return v1alpha1.BindAfterFetched
+	}
+	return ""
+}
+
 // hopeless says whether it is of no use to try again on this node soon.
 func hopeless(err error) bool {
 	_, refused := errors.AsType[*claim.RefusedError](err)
-	return refused || errors.Is(err, errUnhealthy) || errors.Is(err, errRetired)
+	return refused || caches.IsRefused(err) || errors.Is(err, errUnhealthy) || errors.Is(err, errRetired)
 }
 
-// readyToBind brings a claim's bitstreams to the node or prepares the claim, which is what kubelet asks for once the pod is bound. A
-// claim that was prepared for a pod that never came is collected.
-func (p *Plugin) readyToBind(ctx context.Context, c *resourceapi.ResourceClaim, after v1alpha1.BindAfter) error {
+// readyToBind brings what a claim needs to the node or prepares the claim, which is what kubelet asks for once the pod is bound. A claim
+// that was prepared for a pod that never came is collected.
+func (p *Plugin) readyToBind(ctx context.Context, c *resourceapi.ResourceClaim, kind device.Kind, after v1alpha1.BindAfter) error {
 	v, err := p.awaitView(ctx)
 	if err != nil {
 		return err
 	}
-	if after == v1alpha1.BindAfterLoaded {
+	switch {
+	case after == v1alpha1.BindAfterLoaded:
 		return p.prepareClaim(ctx, v, c, nil).Err
+	case kind == device.KindGPU:
+		err = p.awaitCaches(ctx, c, inView(v))
+	default:
+		err = p.fpgas.ahead(ctx, c, p.config.Node, inView(v))
 	}
-	if err := p.fpgas.ahead(ctx, c, p.config.Node, inView(v)); err != nil {
-		return errors.Join(err, p.teller.refused(ctx, c, err))
+	if err != nil && (hopeless(err) || !caches.IsUnderway(err)) {
+		err = errors.Join(err, p.teller.refused(ctx, c, err))
 	}
-	return nil
+	return err
+}
+
+// awaitCaches waits a moment until the caches are on the node that a claim wants there before its pod is bound.
+func (p *Plugin) awaitCaches(ctx context.Context, c *resourceapi.ResourceClaim, find engine.Find) error {
+	if p.retired.is() {
+		return fmt.Errorf("node %s: %w", p.config.Node, errRetired)
+	}
+	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: p.config.Node})
+	if err != nil {
+		return err
+	}
+	return p.caches.Await(ctx, c, allocation, find)
 }
 
 // ahead brings the files to the node that a claim will need.
@@ -241,10 +314,12 @@ func inView(v *view) engine.Find {
 }
 
 // bindLate marks devices whose pods are bound after the plugin has said that they can be.
-func bindLate(devices []resourceapi.Device) {
+func bindLate(devices []resourceapi.Device, kind device.Kind) {
+	all := waitsFor()
+	a := &all[slices.IndexFunc(all, func(a awaited) bool { return a.kind == kind })]
 	for i := range devices {
 		devices[i].BindsToNode = new(true)
-		devices[i].BindingConditions = []string{conditionReady}
-		devices[i].BindingFailureConditions = []string{conditionFailed}
+		devices[i].BindingConditions = []string{a.ready}
+		devices[i].BindingFailureConditions = []string{a.failed}
 	}
 }

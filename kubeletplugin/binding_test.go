@@ -5,6 +5,7 @@ package kubeletplugin
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,8 +26,19 @@ import (
 // waiting is a region of this node whose pod is not bound yet.
 func waiting(name string) apiResult {
 	r := result("region", device.KindFPGA, name)
-	r.BindingConditions = []string{conditionReady}
-	r.BindingFailureConditions = []string{conditionFailed}
+	r.BindingConditions = []string{forBitstream.ready}
+	r.BindingFailureConditions = []string{forBitstream.failed}
+	return r
+}
+
+// forBitstream and forCaches are what pods wait for.
+var forBitstream, forCaches = waitsFor()[0], waitsFor()[1]
+
+// waitingGPU is a GPU of this node whose pod is not bound yet.
+func waitingGPU(name string) apiResult {
+	r := result("gpu", device.KindGPU, name)
+	r.BindingConditions = []string{forCaches.ready}
+	r.BindingFailureConditions = []string{forCaches.failed}
 	return r
 }
 
@@ -53,17 +65,23 @@ func TestWhoWaits(t *testing.T) {
 		"a device that waits not":     {allocated("u1", result("region", device.KindFPGA, "r0")), false},
 		"on another node":             {allocated("u1", elsewhere), false},
 		"of another driver":           {allocated("u1", another), false},
-		"ready":                       {said(allocated("u1", waiting("r0")), 0, conditionReady, metav1.ConditionTrue), false},
-		"failed":                      {said(allocated("u1", waiting("r0")), 0, conditionFailed, metav1.ConditionTrue), false},
-		"ready was taken back":        {said(allocated("u1", waiting("r0")), 0, conditionReady, metav1.ConditionFalse), true},
+		"ready":                       {said(allocated("u1", waiting("r0")), 0, forBitstream.ready, metav1.ConditionTrue), false},
+		"failed":                      {said(allocated("u1", waiting("r0")), 0, forBitstream.failed, metav1.ConditionTrue), false},
+		"ready was taken back":        {said(allocated("u1", waiting("r0")), 0, forBitstream.ready, metav1.ConditionFalse), true},
 		"something else is said":      {said(allocated("u1", waiting("r0")), 0, conditionPrepared, metav1.ConditionTrue), true},
-		"one of two":                  {said(allocated("u1", waiting("r0"), waiting("r1")), 0, conditionReady, metav1.ConditionTrue), true},
+		"one of two":                  {said(allocated("u1", waiting("r0"), waiting("r1")), 0, forBitstream.ready, metav1.ConditionTrue), true},
 		"of a claim that is deleted":  {going, false},
 		"beside a device that is not": {allocated("u1", result("gpu", device.KindGPU, "g0"), waiting("r0")), true},
+		"a GPU":                       {allocated("u1", waitingGPU("g0")), true},
+		"a GPU that has its caches":   {said(allocated("u1", waitingGPU("g0")), 0, forCaches.ready, metav1.ConditionTrue), false},
+		"a GPU of which another kind's condition is said": {
+			said(allocated("u1", waitingGPU("g0")), 0, forBitstream.ready, metav1.ConditionTrue), true,
+		},
+		"beside a region that is ready": {said(allocated("u1", waiting("r0"), waitingGPU("g0")), 0, forBitstream.ready, metav1.ConditionTrue), true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := &binder{pool: poolName(testNode, device.KindFPGA)}
+			b := &binder{node: testNode, late: waitsFor()}
 			if got := b.waits(tt.claim); got != tt.want {
 				t.Errorf("waits: %v, want %v", got, tt.want)
 			}
@@ -82,6 +100,12 @@ func classSays(policy string) *resourceapi.ResourceClaim {
 		`{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","policy":{`+policy+`}}`)
 }
 
+// namesCaches is an allocated claim that names caches.
+func namesCaches(list string) *resourceapi.ResourceClaim {
+	return configured(allocated("u1", waitingGPU("g0")), resourceapi.AllocationConfigSourceClaim,
+		`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[`+list+`]}`)
+}
+
 // TestSeenTo: what is done before a pod is bound, and what is said of it.
 func TestSeenTo(t *testing.T) {
 	refused := &claim.RefusedError{Reason: claim.ReasonForbiddenByPolicy}
@@ -92,19 +116,31 @@ func TestSeenTo(t *testing.T) {
 		// said is the condition and its reason; none: it is tried again.
 		said, reason string
 	}{
-		"nothing asked": {claim: classSays(""), said: conditionReady, reason: "NotAsked"},
-		"fetched":       {claim: classSays(`"bindAfter":"Fetched"`), asked: "Fetched", said: conditionReady, reason: "Fetched"},
-		"loaded":        {claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", said: conditionReady, reason: "Loaded"},
+		"nothing asked": {claim: classSays(""), said: forBitstream.ready, reason: "NotAsked"},
+		"fetched":       {claim: classSays(`"bindAfter":"Fetched"`), asked: "Fetched", said: forBitstream.ready, reason: "Fetched"},
+		"loaded":        {claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", said: forBitstream.ready, reason: "Loaded"},
 		"the most that is asked": {
 			claim: configured(classSays(`"bindAfter":"Loaded"`), resourceapi.AllocationConfigSourceClass,
 				`{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","policy":{"bindAfter":"Fetched"}}`),
-			asked: "Loaded", said: conditionReady, reason: "Loaded",
+			asked: "Loaded", said: forBitstream.ready, reason: "Loaded",
 		},
 		"not now": {claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", fails: errors.New("the registry is away")},
 		"never": {
-			claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", fails: refused, said: conditionFailed, reason: "ForbiddenByPolicy",
+			claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", fails: refused, said: forBitstream.failed, reason: "ForbiddenByPolicy",
 		},
-		"not to be understood": {claim: classSays(`"bindAfter":"Later"`), said: conditionReady, reason: "NotAsked"},
+		"not to be understood": {claim: classSays(`"bindAfter":"Later"`), said: forBitstream.ready, reason: "NotAsked"},
+		"no cache":             {claim: allocated("u1", waitingGPU("g0")), said: forCaches.ready, reason: "NotAsked"},
+		"a cache that nobody waits for": {
+			claim: namesCaches(`{"name":"add"}`), said: forCaches.ready, reason: "NotAsked",
+		},
+		"a cache": {
+			claim: namesCaches(`{"name":"other"},{"name":"add","bindAfter":"Fetched"}`), asked: "Fetched", said: forCaches.ready, reason: "Fetched",
+		},
+		"a cache that cannot be had": {
+			claim: namesCaches(`{"name":"add","bindAfter":"Fetched"}`), asked: "Fetched", fails: refused, said: forCaches.failed,
+			reason: "ForbiddenByPolicy",
+		},
+		"a cache that can only be fetched": {claim: namesCaches(`{"name":"add","bindAfter":"Loaded"}`), said: forCaches.ready, reason: "NotAsked"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +176,7 @@ func TestGivenUp(t *testing.T) {
 	}
 	b.queue.Add(keyOfClaim(c))
 	b.next(t.Context())
-	if got, want := verdict(t, client, c), conditionFailed+" PrepareFailed"; got != want {
+	if got, want := verdict(t, client, c), forBitstream.failed+" PrepareFailed"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
 }
@@ -150,7 +186,7 @@ func TestStoppedWhileBusy(t *testing.T) {
 	c := classSays(`"bindAfter":"Loaded"`)
 	b, client, _ := newTestBinder(c, &claim.RefusedError{})
 	ctx, cancel := context.WithCancel(t.Context())
-	b.ready = func(context.Context, *resourceapi.ResourceClaim, v1alpha1.BindAfter) error {
+	b.ready = func(context.Context, *resourceapi.ResourceClaim, device.Kind, v1alpha1.BindAfter) error {
 		cancel()
 		return &claim.RefusedError{}
 	}
@@ -166,9 +202,9 @@ func newTestBinder(c *resourceapi.ResourceClaim, fails error) (*binder, *fake.Cl
 	client := fake.NewClientset(c)
 	asked := new(v1alpha1.BindAfter)
 	return &binder{
-		client: client, pool: poolName(testNode, device.KindFPGA), node: testNode,
+		client: client, node: testNode, late: waitsFor(),
 		teller: &teller{client: client, events: events.NewFakeRecorder(100), now: time.Now},
-		ready: func(_ context.Context, _ *resourceapi.ResourceClaim, after v1alpha1.BindAfter) error {
+		ready: func(_ context.Context, _ *resourceapi.ResourceClaim, _ device.Kind, after v1alpha1.BindAfter) error {
 			*asked = after
 			return fails
 		},
@@ -195,16 +231,47 @@ func verdict(t *testing.T, client *fake.Clientset, c *resourceapi.ResourceClaim)
 	return " "
 }
 
-// TestLateDevices: only pods with FPGAs are bound late, and only where that is asked for.
+// TestTwoKinds: a claim with devices of both kinds waits for both, each with its own word.
+func TestTwoKinds(t *testing.T) {
+	c := configured(configured(allocated("u1", waiting("r0"), waitingGPU("g0")), resourceapi.AllocationConfigSourceClass,
+		`{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","policy":{"bindAfter":"Fetched"}}`), resourceapi.AllocationConfigSourceClaim,
+		`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[{"name":"add","bindAfter":"Fetched"}]}`)
+	c.Status.Allocation.Devices.Config[0].Requests, c.Status.Allocation.Devices.Config[1].Requests = []string{"region"}, []string{"gpu"}
+	b, client, _ := newTestBinder(c, nil)
+	var seen []device.Kind
+	b.ready = func(_ context.Context, _ *resourceapi.ResourceClaim, kind device.Kind, _ v1alpha1.BindAfter) error {
+		seen = append(seen, kind)
+		return nil
+	}
+	must(t, b.handle(t.Context(), keyOfClaim(c)))
+	must(t, b.handle(t.Context(), keyOfClaim(c)))
+	now, err := client.ResourceV1().ResourceClaims(c.Namespace).Get(t.Context(), c.Name, metav1.GetOptions{})
+	must(t, err)
+	said := map[string][]string{}
+	for _, d := range now.Status.Devices {
+		for _, condition := range d.Conditions {
+			said[d.Device] = append(said[d.Device], condition.Type)
+		}
+	}
+	if diff := cmp.Diff(map[string][]string{"r0": {forBitstream.ready}, "g0": {forCaches.ready}}, said); diff != "" || len(seen) != 2 {
+		t.Errorf("seen to %v; said (-want +got):\n%s", seen, diff)
+	}
+	if b.waits(now) {
+		t.Error("it still waits")
+	}
+}
+
+// TestLateDevices: pods are bound late only with devices for which that is asked.
 func TestLateDevices(t *testing.T) {
 	fpga := device.Device{Kind: device.KindFPGA, Name: "r0"}
-	for _, late := range []bool{false, true} {
+	for _, late := range [][]device.Kind{nil, {device.KindFPGA}, {device.KindGPU}, {device.KindFPGA, device.KindGPU}} {
 		v := viewWith(gpu("g0", 0), fpga)
 		v.bindLate = late
 		for name, pool := range resources(testNode, v).Pools {
 			for _, s := range pool.Slices {
 				for _, d := range s.Devices {
-					want := late && strings.HasSuffix(name, "/fpga")
+					_, kind, _ := strings.Cut(name, "/")
+					want := slices.Contains(late, device.Kind(kind))
 					if got := len(d.BindingConditions) > 0 && len(d.BindingFailureConditions) > 0 && *d.BindsToNode; got != want {
 						t.Errorf("late %v: %s of %s: %v, want %v", late, d.Name, name, got, want)
 					}

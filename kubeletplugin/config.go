@@ -24,6 +24,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
@@ -107,6 +108,28 @@ type KernelCachesConfig struct {
 	Enabled bool `json:"enabled,omitempty"`
 	// FetchAhead brings caches that are for the node's GPUs before a claim asks.
 	FetchAhead bool `json:"fetchAhead,omitempty"`
+	// BindingConditions has the scheduler wait, before it binds a pod with a GPU to this node, until the caches are here that its claim wants
+	// to wait for.
+	BindingConditions bool `json:"bindingConditions,omitempty"`
+}
+
+func (c KernelCachesConfig) validate() []error {
+	if c.BindingConditions && !c.Enabled {
+		return []error{errors.New("kernelCaches.bindingConditions: needs kernelCaches.enabled: true")}
+	}
+	return nil
+}
+
+// bindLate are the kinds of devices whose pods are bound only once the plugin has said that they can be.
+func (c *FileConfig) bindLate() []device.Kind {
+	var kinds []device.Kind
+	if c.FPGA.BindingConditions {
+		kinds = append(kinds, device.KindFPGA)
+	}
+	if c.KernelCaches.BindingConditions {
+		kinds = append(kinds, device.KindGPU)
+	}
+	return kinds
 }
 
 // PresetsConfig is what presets may give of a node.
@@ -275,6 +298,7 @@ func ParseFile(data []byte) (FileConfig, error) {
 	errs = append(errs, c.Artifacts.validate()...)
 	errs = append(errs, c.FPGA.validate()...)
 	errs = append(errs, c.Presets.validate()...)
+	errs = append(errs, c.KernelCaches.validate()...)
 	if err := discover.ValidateFPGARegions(c.FPGARegions); err != nil {
 		errs = append(errs, err)
 	}

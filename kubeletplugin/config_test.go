@@ -40,6 +40,7 @@ func TestParseFile(t *testing.T) {
 			Programming: true, Backends: []string{"fpga_manager", "xrt"}, XRT: XRTConfig{DriverRoot: "/xrt-root"}, SimulatedNodes: "sys/sim",
 			BindingConditions: true,
 		},
+		KernelCaches: KernelCachesConfig{Enabled: true, FetchAhead: true, BindingConditions: true},
 		FPGARegions: []discover.FPGARegion{{
 			Device: "amd-x", InterfaceID: "5f2c81d0a4b94e0fb7c36d1e8f02a957", Nodes: []string{"/dev/dpu"}, Partial: true,
 		}},
@@ -68,6 +69,7 @@ fpga:
   bindingConditions: true
   backends: [fpga_manager, xrt]
   xrt: {driverRoot: /xrt-root}
+kernelCaches: {enabled: true, fetchAhead: true, bindingConditions: true}
 health:
   interval: 5s
   disabledSources: [ras]
@@ -87,6 +89,7 @@ health:
 		{name: "key twice", text: header + "deviceMetadata: true\ndeviceMetadata: false", wantErrs: []string{"deviceMetadata"}},
 		{name: "wrong type", text: header + "deviceMetadata: sometimes", wantErrs: []string{"deviceMetadata"}},
 		{name: "nothing to bind pods after", text: header + "fpga: {bindingConditions: true}", wantErrs: []string{"fpga.programming"}},
+		{name: "no cache to bind pods after", text: header + "kernelCaches: {bindingConditions: true}", wantErrs: []string{"kernelCaches.enabled"}},
 		{name: "fetched ahead for nothing", text: header + "fpga: {fetchAhead: true}", wantErrs: []string{"fpga.fetchAhead: needs"}},
 		{name: "unknown key of health", text: header + "health: {rule: []}", wantErrs: []string{`"rule"`}},
 		{name: "unknown key of a rule", text: header + "health: {rules: [{source: xid, codes: [1]}]}", wantErrs: []string{`codes`}},

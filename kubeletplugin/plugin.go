@@ -234,7 +234,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	run(p.keepOrder)
 	run(func(ctx context.Context) { p.fpgas.artifacts.tend(ctx, storeInterval) })
 	run(p.newReporter().run)
-	if p.config.File.FPGA.BindingConditions {
+	if len(p.config.File.bindLate()) > 0 {
 		run(p.newBinder().run)
 	}
 	if p.config.File.FPGA.FetchAhead {

@@ -40,6 +40,7 @@ func TestAPI(t *testing.T) {
 	t.Run("health", c.testHealth)
 	t.Run("unhealthy", c.testUnhealthy)
 	t.Run("retire", c.testRetire)
+	t.Run("lateBinding", c.testLateBinding)
 }
 
 func (c *cluster) testPublish(t *testing.T) {

@@ -5,6 +5,7 @@ package kubeletplugin
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -21,11 +22,11 @@ const maxDevicesPerSlice = 64
 func resources(node string, v *view) resourceslice.DriverResources {
 	pools := make(map[string]resourceslice.Pool)
 	for _, kind := range kinds() {
-		slices := slicesOf(v.published(kind))
+		slices, late := slicesOf(v.published(kind)), slices.Contains(v.bindLate, kind)
 		for i := range slices {
 			taint(slices[i].Devices, v)
-			if kind == device.KindFPGA && v.bindLate {
-				bindLate(slices[i].Devices)
+			if late {
+				bindLate(slices[i].Devices, kind)
 			}
 		}
 		pools[poolName(node, kind)] = resourceslice.Pool{Slices: slices}

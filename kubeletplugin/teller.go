@@ -162,10 +162,19 @@ func (t *teller) prepared(ctx context.Context, c *resourceapi.ResourceClaim) err
 // setCondition sets the condition on our devices of a claim. It is an update and not an apply: applying encodes opaque
 // configurations anew, and where their keys were not in order the API server takes that for a change of the allocation.
 func (t *teller) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, condition metav1.Condition) error {
+	return t.setConditionOf(ctx, c, ours, condition)
+}
+
+func ours(r *resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName }
+
+// setConditionOf is setCondition for some of the devices.
+func (t *teller) setConditionOf(
+	ctx context.Context, c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool, condition metav1.Condition,
+) error {
 	condition.Message = truncate(condition.Message, maxMessage)
 	condition.LastTransitionTime = metav1.NewTime(t.now())
 	err := t.update(ctx, c, func(c *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
-		return withCondition(c, condition)
+		return withCondition(c, meant, condition)
 	})
 	if err != nil {
 		return fmt.Errorf("set the condition %s of claim %s/%s: %w", condition.Type, c.Namespace, c.Name, err)
@@ -195,12 +204,12 @@ func (t *teller) update(
 	})
 }
 
-// withCondition returns the claim with a condition on each of our allocated devices, and whether that changed anything. A condition
+// withCondition returns the claim with a condition on each of its devices that is meant, and whether that changed anything. A condition
 // that has the same status already keeps its time, so that a retry every few seconds leaves the claim as it is.
-func withCondition(c *resourceapi.ResourceClaim, condition metav1.Condition) (*resourceapi.ResourceClaim, bool) {
-	return withEntries(c, func(result *resourceapi.DeviceRequestAllocationResult) bool {
-		return result.Driver == v1alpha1.DriverName
-	}, func(_ *resourceapi.DeviceRequestAllocationResult, entry *resourceapi.AllocatedDeviceStatus) bool {
+func withCondition(
+	c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool, condition metav1.Condition,
+) (*resourceapi.ResourceClaim, bool) {
+	return withEntries(c, meant, func(_ *resourceapi.DeviceRequestAllocationResult, entry *resourceapi.AllocatedDeviceStatus) bool {
 		return meta.SetStatusCondition(&entry.Conditions, condition)
 	})
 }

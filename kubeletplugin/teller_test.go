@@ -160,7 +160,7 @@ func TestWithCondition(t *testing.T) {
 			c := allocated("u1", tt.results...)
 			c.Status.Devices = tt.have
 			before := c.DeepCopy()
-			got, changed := withCondition(c, refused)
+			got, changed := withCondition(c, ours, refused)
 			if changed != tt.wantChanged {
 				t.Errorf("changed %v, want %v", changed, tt.wantChanged)
 			}

@@ -27,8 +27,8 @@ type view struct {
 	problems []discover.Problem
 	// tenants are the free regions of chips that are held, with who may join there: see tenantTaint.
 	tenants map[string]string
-	// bindLate: pods with FPGAs are bound only once the plugin has said that they can be.
-	bindLate bool
+	// bindLate are the kinds of devices whose pods are bound only once the plugin has said that they can be.
+	bindLate []device.Kind
 	// health is the devices' health, from the ledger and not from the look.
 	health verdicts
 }

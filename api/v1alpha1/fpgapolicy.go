@@ -65,7 +65,7 @@ type BindAfter string
 
 // What a pod can wait for.
 const (
-	// BindAfterFetched waits until the bitstream's file is on the node.
+	// BindAfterFetched waits until the bitstream's file, or the cache of kernels, is on the node.
 	BindAfterFetched BindAfter = "Fetched"
 	// BindAfterLoaded waits until the region is programmed.
 	BindAfterLoaded BindAfter = "Loaded"

@@ -82,6 +82,9 @@ type KernelCacheSource struct {
 	MountPath string `json:"mountPath,omitempty"`
 	// Access is Overlay, ReadOnly or Seed. Unset: the object's mount.access.
 	Access CacheAccess `json:"access,omitempty"`
+	// BindAfter is Fetched: the pod is bound to its node only after the cache is there, and to another if that one cannot have it. It counts
+	// on nodes whose plugin has kernelCaches.bindingConditions. Unset: the pod is bound at once, and waits there.
+	BindAfter BindAfter `json:"bindAfter,omitempty"`
 }
 
 // maxKernelCaches is how many caches a configuration may name.
@@ -158,6 +161,7 @@ func (k *KernelCacheSource) validate(path *field.Path) field.ErrorList {
 	if k.MountPath != "" {
 		faults = append(faults, validateMountPath(k.MountPath, path.Child("mountPath"))...)
 	}
+	faults = append(faults, oneOf(k.BindAfter, path.Child("bindAfter"), BindAfterFetched)...)
 	return append(faults, oneOf(k.Access, path.Child("access"), CacheAccessOverlay, CacheAccessReadOnly, CacheAccessSeed)...)
 }
 

@@ -28,6 +28,11 @@ func TestValidate(t *testing.T) {
 		{name: "empty GPU", config: &GPUConfig{}},
 		{name: "empty host", config: &HostConfig{}},
 		{name: "exclusive", config: &GPUConfig{Sharing: &GPUSharing{Strategy: SharingExclusive}}},
+		{name: "waits for a cache", config: &GPUConfig{KernelCaches: []KernelCacheSource{{Name: "a", BindAfter: BindAfterFetched}}}},
+		{
+			name: "waits for what is no file", config: &GPUConfig{KernelCaches: []KernelCacheSource{{Name: "a", BindAfter: BindAfterLoaded}}},
+			want: []string{`parameters.kernelCaches[0].bindAfter: Unsupported value: "Loaded": supported values: "Fetched"`},
+		},
 		{name: "class policy", config: &GPUConfig{Policy: &Policy{AllowedNamespaces: []string{"a"}}}, fromClass: true},
 		{
 			name: "claim policy", config: &GPUConfig{Policy: &Policy{}},

@@ -234,6 +234,7 @@ func TestRights(t *testing.T) {
 		{"default", nil, plainRights()},
 		{"FPGAs are programmed, and their bitstreams fetched ahead", []string{"--set=fpga.programming=true"}, plainRights()},
 		{"pods are bound later", []string{"--set=fpga.programming=true,fpga.bindingConditions=true"}, binding},
+		{"pods are bound later, after their caches", []string{"--set=kernelCaches.enabled=true,kernelCaches.bindingConditions=true"}, binding},
 		{"forced uninstall", []string{"--set=uninstall.force=true,uninstall.deleteCRDs=true"}, forced},
 		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets")},
 		{"ConfigMaps of all namespaces", []string{"--set=presets.configMapNamespaces={a,*}"}, anywhere("/configmaps")},

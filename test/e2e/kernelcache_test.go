@@ -50,6 +50,7 @@ func warmsPods() {
 	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused, ofNode...)
 	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode...)
 	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode...)
+	each("has a pod bound after its cache is on the node", (*kernelCaches).late)
 	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode...)
 }
 
@@ -62,7 +63,7 @@ func startKernelCaches(ctx context.Context) kernelCaches {
 	Expect(err).NotTo(HaveOccurred())
 	k := kernelCaches{signed.StartAt(GinkgoTB(), host, true), signed.StartAt(GinkgoTB(), host, false), signed.NewKey(GinkgoTB())}
 	Expect(h.Install(ctx, values().Merge(harness.Values{
-		"kernelCaches": map[string]any{"enabled": true},
+		"kernelCaches": map[string]any{"enabled": true, "bindingConditions": true},
 		"bitstreams": map[string]any{
 			"registries":           map[string]any{"plainHTTP": []string{k.Host, k.bare.Host}},
 			"resolveInterval":      "10s",
@@ -329,6 +330,30 @@ func (k *kernelCaches) users(ctx SpecContext) {
 	mapped := newPod(ctx, ns, "mapped", withTemplate("shared"), userNamespace)
 	running(ctx, mapped)
 	Expect(inside(ctx, mapped, main, found)).To(Equal("3 at " + kernelHome + "\n"))
+}
+
+func (k *kernelCaches) late(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	k.push(k.Registry, "team/late", "v1", mi300("late"))
+	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add", BindAfter: v1alpha1.BindAfterFetched})
+	pod := newPod(ctx, ns, "pod", withTemplate("add"))
+	if older {
+		say("this API server knows no binding conditions: the pod is bound at once, and waits on its node")
+	} else {
+		refusedAtPrepare(ctx, pod, "KernelCacheRefused", "GPUKernelCache "+ns+"/add")
+		now, err := h.Kube.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(now.Spec.NodeName).To(BeEmpty(), "bound although its cache is not there")
+	}
+	k.cache(ctx, ns, "add", k.Host+"/team/late:v1")
+	running(ctx, pod)
+	Expect(inside(ctx, pod, main, found)).To(Equal("3 at " + kernelHome + "\n"))
+	if older {
+		return
+	}
+	c := onlyClaim(ctx, pod)
+	Expect(c.Status.Devices).To(ContainElement(HaveField("Conditions", ContainElement(And(
+		HaveField("Type", "fettle.dev/KernelCachesReady"), HaveField("Reason", "Fetched"))))))
 }
 
 func (k *kernelCaches) lasts(ctx SpecContext) {

@@ -55,6 +55,9 @@ kernelCaches:
   {{- if .Values.kernelCaches.fetchAhead }}
   fetchAhead: true
   {{- end }}
+  {{- if .Values.kernelCaches.bindingConditions }}
+  bindingConditions: true
+  {{- end }}
 {{- end }}
 {{- with .Values.health }}
 health:
