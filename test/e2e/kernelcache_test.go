@@ -168,7 +168,7 @@ func (k *kernelCaches) hits(ctx SpecContext) {
 	say("counted")
 	k.status(ctx, ns, "add", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
 		g.Expect(s.Phase).To(Equal(v1alpha1.CacheRunning))
-		g.Expect(s.Counts.Nodes).To(BeEquivalentTo(1))
+		g.Expect(s.Counts.Nodes).To(BeNumerically(">=", 1)) // the other node may have fetched it ahead, to see what it is
 		g.Expect(s.Counts.NodesInUse).To(BeEquivalentTo(1))
 		g.Expect(s.Counts.PodsRunning).To(BeEquivalentTo(3))
 		for _, kind := range []string{v1alpha1.ConditionResolved, v1alpha1.ConditionVerified, v1alpha1.ConditionReady} {
@@ -181,9 +181,12 @@ func (k *kernelCaches) hits(ctx SpecContext) {
 	remove(ctx, elsewhere)
 	remove(ctx, readOnly)
 	Eventually(ctx, func() (string, error) {
-		return h.OnNode(ctx, mixedNode, "sh", "-c", "grep -c /var/lib/fettle/mounts/ /proc/self/mountinfo || true")
+		return h.OnNode(ctx, mixedNode, "sh", "-c", idleAside+"grep -c /var/lib/fettle/mounts/ || true")
 	}).Should(Equal("0\n"))
 }
+
+// idleAside prints the table of mounts without images that stay mounted for the next claim.
+const idleAside = "grep -v /var/lib/fettle/mounts/trees/ /proc/self/mountinfo | "
 
 // remove deletes a pod and waits until it is gone.
 func remove(ctx context.Context, p *corev1.Pod) {

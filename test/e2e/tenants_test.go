@@ -305,7 +305,7 @@ func incidents(ctx context.Context) map[string]int {
 func eventuallyIdle(ctx context.Context) {
 	GinkgoHelper()
 	const script = `cd /var/lib/fettle && find claims owners damaged ! -type d
-		[ ! -d mounts ] || find mounts -mindepth 1; grep -o ' /var/lib/fettle/mounts/[^ ]*' /proc/self/mountinfo
+		[ ! -d mounts ] || find mounts -mindepth 1 ! -path 'mounts/trees*'; ` + idleAside + `grep -o ' /var/lib/fettle/mounts/[^ ]*'
 		find /var/run/cdi -name '*fettle.dev-claim*'; find /mnt/disks/ssd[012] -mindepth 1`
 	Expect(harness.Poll(ctx, "the end of all claims on "+gpuNode, reconciled, func(ctx context.Context) error {
 		out, err := h.OnNode(ctx, gpuNode, "sh", "-c", script)
