@@ -209,7 +209,11 @@ func (p *Plugin) Run(ctx context.Context) error {
 			klog.FromContext(ctx).Error(err, "Builds of the hook that nobody needs may stay")
 		}
 	}
-	defer p.presets.watch(ctx)()
+	unwatched, err := p.presets.watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer unwatched()
 	var cachesAhead *forerunner
 	if p.config.File.KernelCaches.Enabled {
 		var stopped func()

@@ -15,10 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -74,46 +71,6 @@ func (p *Plugin) newPresets() *presets {
 			p.teller.event(c, eventType, reason, note)
 		},
 	}
-}
-
-// watch follows both kinds until ctx ends; stopped waits for that.
-func (p *presets) watch(ctx context.Context) (stopped func()) {
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(p.dynamic, 0)
-	p.informers = map[string]cache.SharedIndexInformer{}
-	for _, resource := range []string{presetResource, clusterPresetResource} {
-		p.informers[resource] = factory.ForResource(v1alpha1.GroupVersion.WithResource(resource)).Informer()
-	}
-	factory.Start(ctx.Done())
-	return factory.Shutdown
-}
-
-// list is what the API server has of a kind. As long as that is not followed it is asked for. A cluster that does not know the kind, as
-// one that is being upgraded, has none.
-func (p *presets) list(ctx context.Context, resource, namespace string) ([]*unstructured.Unstructured, error) {
-	var out []*unstructured.Unstructured
-	if informer := p.informers[resource]; informer != nil && informer.HasSynced() {
-		found, err := informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errPresetsUnread, err)
-		}
-		for _, object := range found {
-			if u, ok := object.(*unstructured.Unstructured); ok {
-				out = append(out, u)
-			}
-		}
-		return out, nil
-	}
-	all, err := p.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).List(ctx, metav1.ListOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errPresetsUnread, err)
-	}
-	for i := range all.Items {
-		out = append(out, &all.Items[i])
-	}
-	return out, nil
 }
 
 // decide is the engine's Presets.
@@ -195,41 +152,6 @@ func (p *presets) again(claim string, given map[string]json.RawMessage) (map[str
 		}
 	}
 	return out, nil
-}
-
-// all are the presets that may be for claims of a namespace.
-func (p *presets) all(ctx context.Context, namespace string) ([]preset.Preset, error) {
-	var out []preset.Preset
-	ofCluster, err := p.list(ctx, clusterPresetResource, "")
-	if err != nil {
-		return nil, err
-	}
-	for _, object := range ofCluster {
-		var cluster v1alpha1.ClusterDevicePreset
-		if err := decodePreset(object, &cluster); err != nil {
-			return nil, err
-		}
-		out = append(out, preset.OfCluster(&cluster))
-	}
-	ofNamespace, err := p.list(ctx, presetResource, namespace)
-	if err != nil {
-		return nil, err
-	}
-	for _, object := range ofNamespace {
-		var own v1alpha1.DevicePreset
-		if err := decodePreset(object, &own); err != nil {
-			return nil, err
-		}
-		out = append(out, preset.Of(&own))
-	}
-	return out, nil
-}
-
-func decodePreset(u *unstructured.Unstructured, into runtime.Object) error {
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
-		return fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
-	}
-	return nil
 }
 
 // input reads what the presets need to know of the cluster, and no more than they ask for. Shared are the claims of the pod that it does
