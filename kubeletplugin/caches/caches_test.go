@@ -201,6 +201,7 @@ func TestOwnCredentials(t *testing.T) {
 		t.Errorf("with wrong credentials: %v", err)
 	}
 	n.password = true
+	n.later(refusalHolds)
 	n.registry.Reads.Store(0)
 	n.only(n.decide("team-b", "claim-b", named))
 	if reads := n.registry.Reads.Load(); reads > 0 {
@@ -279,6 +280,61 @@ func TestPublicRoot(t *testing.T) {
 	n.publicRoot = []byte(root)
 	n.restart()
 	n.only(n.decide("team-a", "claim", named))
+}
+
+// TestRefusalHolds: kubelet, which asks again and again, costs the registry nothing, and whoever changed something need not wait.
+func TestRefusalHolds(t *testing.T) {
+	n := newNode(t)
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	enforcing := v1alpha1.TrustPolicySpec{Images: []string{n.registry.Host + "/**"}, Authorities: []v1alpha1.TrustAuthority{{
+		Name: "release", Key: &v1alpha1.TrustKey{PEM: publicKey},
+	}}}
+	n.policy("release", 1, enforcing)
+	n.registry.Down.Store(true)
+	if _, err := n.decide("team-a", "claim", named); !IsNotReady(err) {
+		t.Errorf("without the registry: %v", err)
+	}
+	n.registry.Down.Store(false)
+	_, refused := n.decide("team-a", "claim", named)
+	if !IsRefused(refused) {
+		t.Fatalf("what is not ready is remembered: %v", refused)
+	}
+	n.registry.Down.Store(true) // asked anew it is not known
+	n.later(refusalHolds - time.Nanosecond)
+	if _, err := n.decide("team-a", "claim", named); err == nil || err.Error() != refused.Error() {
+		t.Errorf("a moment later: %v, want %v", err, refused)
+	}
+	anew := func(when string, change func()) {
+		t.Helper()
+		n.registry.Down.Store(false)
+		n.later(time.Hour)
+		if _, err := n.decide("team-a", "claim", named); !IsRefused(err) {
+			t.Fatalf("before %s: %v", when, err)
+		}
+		n.registry.Down.Store(true)
+		change()
+		if _, err := n.decide("team-a", "claim", named); !IsNotReady(err) || IsRefused(err) {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	anew("after a while", func() { n.later(refusalHolds) })
+	anew("a changed policy", func() { n.policy("release", 2, enforcing) })
+	anew("another policy", func() { n.policy("ci", 1, enforcing) })
+	anew("a changed object", func() {
+		n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
+	})
+	anew("another process", n.restart)
+	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
+	n.must(err)
+	n.registry.Down.Store(false)
+	if e := n.begin(o, wish{spare: true}); e != nil {
+		<-e.done
+	}
+	n.registry.Down.Store(true)
+	if _, err := n.decide("team-a", "claim", named); !IsNotReady(err) {
+		t.Errorf("what was given up ahead of claims is a claim's refusal: %v", err)
+	}
 }
 
 // TestIdle: an image that nobody needs stays mounted for the next claim, until the store wants its room.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -55,7 +56,7 @@ func (k *Keeper) here(ctx context.Context, o *object) (*artifact.Tree, error) {
 				return tree, err
 			}
 		}
-		if err := k.bring(ctx, o); err != nil {
+		if err := k.bring(ctx, o, ref); err != nil {
 			return nil, err
 		}
 	}
@@ -83,8 +84,48 @@ type wish struct {
 	fits func(*artifact.Image) bool
 }
 
+// refusalHolds is how long a refusal is not looked at anew. kubelet asks again every few seconds, and each time the registry would be asked
+// for the image and its signatures.
+const refusalHolds = 30 * time.Second
+
+// failure is what became of a fetch.
+type failure struct {
+	err error
+	// A refusal holds until then for the policies as they were.
+	until    time.Time
+	policies []policyVersion
+}
+
+// refusal is why a claim was refused the object's cache a moment ago, nil where that is to be looked at: something else is asked for, or
+// another policy says what may be.
+func (k *Keeper) refusal(ctx context.Context, o *object, ref artifact.Reference) error {
+	k.mu.Lock()
+	last := k.failures[o.fetchKey()]
+	k.mu.Unlock()
+	if !k.Clock.Now().Before(last.until) {
+		return nil
+	}
+	versions, _, err := k.applying(ctx, o, ref)
+	if err != nil || !slices.Equal(versions, last.policies) {
+		return err
+	}
+	return last.err
+}
+
+// failed notes what became of a fetch by these policies. What was given up for a cache that no claim needs is no refusal of a claim's.
+func (k *Keeper) failed(err error, w wish, policies []policyVersion) failure {
+	out := failure{err: err, policies: policies}
+	if IsRefused(err) && !IsNotReady(err) && !w.spare {
+		out.until = k.Clock.Now().Add(refusalHolds)
+	}
+	return out
+}
+
 // bring waits until the cache is here.
-func (k *Keeper) bring(ctx context.Context, o *object) error {
+func (k *Keeper) bring(ctx context.Context, o *object, ref artifact.Reference) error {
+	if err := k.refusal(ctx, o, ref); err != nil {
+		return err
+	}
 	for {
 		e := k.begin(o, wish{}) //nolint:contextcheck // it outlives the call
 		select {
@@ -118,11 +159,12 @@ func (k *Keeper) begin(o *object, w wish) *errand {
 		ctx, cancel := context.WithTimeout(k.base, fetchTimeout)
 		defer cancel()
 		k.Changed()
-		e.err = k.fetch(ctx, o, w)
+		var policies []policyVersion
+		policies, e.err = k.fetch(ctx, o, w)
 		k.mu.Lock()
 		delete(k.errands, key)
 		if delete(k.failures, key); e.err != nil && ctx.Err() == nil {
-			k.failures[key] = e.err
+			k.failures[key] = k.failed(e.err, w, policies)
 		}
 		k.mu.Unlock()
 		close(e.done)
@@ -132,12 +174,23 @@ func (k *Keeper) begin(o *object, w wish) *errand {
 }
 
 // fetch asks with the object's own credentials whether it may have the image, looks at who signed it, brings what is not here yet, and
-// notes that claims may have it.
-func (k *Keeper) fetch(ctx context.Context, o *object, w wish) error {
+// notes that claims may have it. The versions are those of the policies that were asked.
+func (k *Keeper) fetch(ctx context.Context, o *object, w wish) (versions []policyVersion, err error) {
 	ref, err := reference(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	versions, policies, err := k.applying(ctx, o, ref)
+	if err != nil {
+		return nil, err
+	}
+	return versions, k.fetchBy(ctx, o, ref, w, versions, policies)
+}
+
+// fetchBy is fetch with the policies as they are, of which those of versions are for the image.
+func (k *Keeper) fetchBy(
+	ctx context.Context, o *object, ref artifact.Reference, w wish, versions []policyVersion, policies []*trust.Policy,
+) error {
 	keys, err := k.Credentials(ctx, k.secretsOf(o), secretNames(o))
 	if err != nil {
 		return fmt.Errorf("%s %w: %w", o, errNotReady, err)
@@ -147,10 +200,8 @@ func (k *Keeper) fetch(ctx context.Context, o *object, w wish) error {
 	if err != nil {
 		return unavailable(o, err)
 	}
-	found := &grant{UID: o.uid, Generation: o.generation, Digest: d.Digest, Repository: ref.Repository(), Mode: o.mode()}
-	var policies []*trust.Policy
-	if found.Policies, policies, err = k.applying(ctx, o, ref); err != nil {
-		return err
+	found := &grant{
+		UID: o.uid, Generation: o.generation, Digest: d.Digest, Repository: ref.Repository(), Mode: o.mode(), Policies: versions,
 	}
 	if like := k.grants.like(found); like != nil && k.holds(like.Tree) {
 		found.Tree = like.Tree

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -53,6 +54,7 @@ type node struct {
 	password bool
 	// directories has trees lie as directories.
 	directories bool
+	clock       *clocktesting.FakePassiveClock
 	// publicRoot is the trusted root of policies that have none of their own.
 	publicRoot []byte
 
@@ -65,7 +67,9 @@ func newNode(t *testing.T) *node {
 	if os.Getuid() != 0 {
 		t.Skip("only root may mount")
 	}
-	n := &node{T: t, registry: signed.Start(t, true), root: t.TempDir(), password: true}
+	n := &node{
+		T: t, registry: signed.Start(t, true), root: t.TempDir(), password: true, clock: clocktesting.NewFakePassiveClock(time.Now()),
+	}
 	if err := unix.Mount(n.root, n.root, "", unix.MS_BIND, ""); err != nil {
 		t.Skipf("this machine lets nobody mount: %v", err)
 	}
@@ -100,7 +104,7 @@ func (n *node) restart() {
 	n.Keeper = New(Config{
 		Enabled: true, Dynamic: n.client, Namespace: "fettle", Client: client, Store: func() (*artifact.Store, error) { return n.host, nil },
 		Credentials: n.credentials, Mounts: hostmount.In(filepath.Join(n.root, "mounts"), n.root), CanMount: n.canMount,
-		Dir: filepath.Join(n.root, "caches"), PublicRoot: n.publicRoot, Changed: func() {},
+		Dir: filepath.Join(n.root, "caches"), PublicRoot: n.publicRoot, Changed: func() {}, Clock: n.clock,
 		Tell: func(_ *resourceapi.ResourceClaim, eventType, reason, note string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -115,6 +119,9 @@ func (n *node) restart() {
 	keeper := n.Keeper
 	n.Cleanup(func() { keeper.stop(); keeper.running.Wait() })
 }
+
+// later is so much time later.
+func (n *node) later(by time.Duration) { n.clock.SetTime(n.clock.Now().Add(by)) }
 
 func (n *node) canMount(index, data string) error {
 	if n.directories {

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
@@ -45,6 +46,8 @@ type Config struct {
 	Tell func(c *resourceapi.ResourceClaim, eventType, reason, note string)
 	// TellObject says something on a cache. It must not block.
 	TellObject func(o corev1.ObjectReference, eventType, reason, note string)
+	// Clock is the real one where it is nil.
+	Clock clock.PassiveClock
 	// Changed is called after what Status says may have changed. It must not block.
 	Changed func()
 }
@@ -62,9 +65,9 @@ type Keeper struct {
 	mu       sync.Mutex
 	errands  map[string]*errand
 	treeForm artifact.TreeForm
-	// facts are what trees hold, by the tree and the type that it is taken for. failures are what became of fetches that failed.
+	// facts are what trees hold, by the tree and the type that it is taken for. failures are what became of fetches that failed, by their keys.
 	facts    map[string]*kernelcache.Cache
-	failures map[string]error
+	failures map[string]failure
 	running  sync.WaitGroup
 
 	// keeping is held while it is seen to which trees objects keep. notKept are those that found no room, by their objects' UIDs.
@@ -74,12 +77,15 @@ type Keeper struct {
 
 // New makes a keeper. It reads and changes nothing yet.
 func New(c Config) *Keeper {
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
 	base, stop := context.WithCancel(context.Background())
 	return &Keeper{
 		Config: c, base: base, stop: stop, objects: objects{dynamic: c.Dynamic},
 		grants: grants{dir: filepath.Join(c.Dir, "grants"), known: map[types.UID]*grant{}},
 		loaded: loaded{publicRoot: c.PublicRoot}, errands: map[string]*errand{}, facts: map[string]*kernelcache.Cache{},
-		failures: map[string]error{},
+		failures: map[string]failure{},
 	}
 }
 

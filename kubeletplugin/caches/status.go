@@ -119,7 +119,7 @@ func (k *Keeper) outdated(u *Use, gpus []device.Device) *v1alpha1.NodeCache {
 func (k *Keeper) standing(o *object) (under bool, failure error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.errands[o.fetchKey()] != nil, k.failures[o.fetchKey()]
+	return k.errands[o.fetchKey()] != nil, k.failures[o.fetchKey()].err
 }
 
 // sweep forgets what objects that are gone left.
