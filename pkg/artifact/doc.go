@@ -28,7 +28,7 @@
 //	tmp/HEX.SIZE       a blob that is being fetched, or was when the process ended; SIZE is reserved for it
 //	trees/sha256/HEX   the tree of an image with that digest: metadata.json, and root or an EROFS image in two files
 //	tmp/HEX.SIZE.tree  a tree that is being made
-//	pins/HEX/OWNER     an empty file for each owner that needs the blob or tree
+//	pins/HEX/OWNER     an empty file for each owner that needs the blob or tree; the directory stays as long as that is here
 //	trash/HEX.RANDOM   what was removed, until Sweep deletes it
 //	lock               byte ranges of it are locked, one a digest and one for the names in the store
 //

@@ -22,28 +22,51 @@ func pinDir(d Digest) string { return pinsDir + "/" + d.Hex() }
 // between costs a fetch.
 func (s *Store) Pin(ctx context.Context, d Digest, owner string) error {
 	return s.changePin(ctx, "pin", d, owner, func(pin string) error {
+		err := s.makePin(pin)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		dir := s.path(pinDir(d))
-		if err := s.fs.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := s.fs.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		f, err := s.fs.OpenFile(s.path(pin), os.O_WRONLY|os.O_CREATE, 0o600)
-		if err != nil {
-			_ = s.fs.Remove(dir) // where it is empty
-			return err
+		if err = s.makePin(pin); err != nil {
+			_ = s.fs.Remove(dir)
 		}
-		return f.Close()
+		return err
 	})
 }
 
-// Unpin gives up the owner's need of a blob. It needs no room on the disk.
+func (s *Store) makePin(pin string) error {
+	f, err := s.fs.OpenFile(s.path(pin), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// Unpin gives up the owner's need of a blob. It needs no room on the disk. The directory stays for the next owner, as long as the blob does:
+// to make it takes longer than all else that a pin is.
 func (s *Store) Unpin(ctx context.Context, d Digest, owner string) error {
 	return s.changePin(ctx, "unpin", d, owner, func(pin string) error {
 		s.touch(d)
-		if err := s.remove(pin); err != nil {
-			return err
+		return s.remove(pin)
+	})
+}
+
+// dropPinDirs removes the directories for pins of what is not here and nobody needs. The caller holds the names.
+func (s *Store) dropPinDirs() error {
+	return s.each(pinsDir, func(name string, _ fs.FileInfo) {
+		var d Digest
+		if !parseHex(&d, name) {
+			return
+		}
+		for _, there := range []string{blobName(d), treeName(d)} {
+			if _, err := s.root.Lstat(there); err == nil {
+				return
+			}
 		}
 		_ = s.fs.Remove(s.path(pinDir(d))) // where it is empty
-		return nil
 	})
 }
 

@@ -389,8 +389,10 @@ func (s *Store) shrink(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	_, err = s.makeRoom(Descriptor{}, false)
-	return err
+	if _, err = s.makeRoom(Descriptor{}, false); err != nil {
+		return err
+	}
+	return s.dropPinDirs()
 }
 
 func (s *Store) pause(ctx context.Context) error {

@@ -439,10 +439,13 @@ func TestPins(t *testing.T) {
 	wantErr(t, other.Fetch(t.Context(), h.source(t), next), ErrNoSpace)
 	must(t, other.Unpin(t.Context(), ds[0].Digest, "claim-2"))
 	must(t, s.Fetch(t.Context(), h.source(t), next))
-	must(t, s.Unpin(t.Context(), absent, "early"))
-	if entries, err := os.ReadDir(s.path(pinsDir)); err != nil || len(entries) != 0 {
-		t.Errorf("directories left: %v %v", entries, err)
-	}
+	must(t, s.Sweep(t.Context()))
+	wantPinDirs(t, s, absent)
+	must(t, errors.Join(
+		s.Pin(t.Context(), next.Digest, "claim-1"), s.Unpin(t.Context(), next.Digest, "claim-1"), s.Unpin(t.Context(), absent, "early")))
+	wantPinDirs(t, s, absent, next.Digest) // no claim waits for that
+	must(t, s.Sweep(t.Context()))
+	wantPinDirs(t, s, next.Digest)
 	unlock, err := s.lockNames(t.Context())
 	must(t, err)
 	defer unlock()
@@ -450,6 +453,23 @@ func TestPins(t *testing.T) {
 	defer cancel()
 	if err := s.Pin(ctx, absent, "x"); !errors.Is(err, context.DeadlineExceeded) || !IsRetryable(err) {
 		t.Error(err)
+	}
+}
+
+func wantPinDirs(t *testing.T, s *Store, of ...Digest) {
+	t.Helper()
+	entries, err := os.ReadDir(s.path(pinsDir))
+	must(t, err)
+	var got, want []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	for _, d := range of {
+		want = append(want, d.Hex())
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("directories for pins (-want +got):\n%s", diff)
 	}
 }
 
