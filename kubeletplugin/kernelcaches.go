@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -29,6 +30,9 @@ func (p *Plugin) newCaches() *caches.Keeper {
 	c := caches.Config{
 		Enabled: p.config.File.KernelCaches.Enabled, Dynamic: p.clients.Dynamic, Namespace: p.config.Namespace,
 		Client: p.fpgas.artifacts.client, Store: p.fpgas.artifacts.store, Credentials: p.fpgas.artifacts.credentials,
+		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+			return p.clients.Kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		},
 		Mounts: p.mounts, CanMount: hostmount.CanMount, Dir: filepath.Join(p.config.StateDir, cachesDir), PublicRoot: p.config.PublicTrustRoot,
 		Tell: func(c *resourceapi.ResourceClaim, eventType, reason, note string) {
 			p.teller.event(c, eventType, reason, truncate(note, maxEventMessage))

@@ -63,8 +63,8 @@ type DevicePresetList struct {
 // DevicePresetSpec is whom a preset is for, and what it gives.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.deviceSelector) || has(self.podSelector)",message="select something: set deviceSelector, podSelector or both"
-// +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !m.containerPath.matches('^(/|/(run|usr|usr/local|var)|/(bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/local/fettle|usr/sbin|var/run)(/.*)?)$'))",message="a mount of a DevicePreset must not cover or lie in a directory that the runtime, the loader or Kubernetes relies on, such as /usr/lib or /etc: use one such as /mnt/data"
-// +kubebuilder:validation:XValidation:rule="!has(self.hooks) || self.hooks.all(h, !has(h.links) || h.links.all(l, !l.path.matches('^(/|/(run|usr|usr/local|var)|/(bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/local/fettle|usr/sbin|var/run)(/.*)?)$')))",message="a link of a DevicePreset must not be in a directory that the runtime, the loader or Kubernetes relies on, such as /usr/lib or /etc"
+// +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !m.containerPath.matches('^(/|/(run|usr|usr/local|var)|/([.]fettle|bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/local/fettle|usr/sbin|var/run)(/.*)?)$'))",message="a mount of a DevicePreset must not cover or lie in a directory that the runtime, the loader or Kubernetes relies on, such as /usr/lib or /etc: use one such as /mnt/data"
+// +kubebuilder:validation:XValidation:rule="!has(self.hooks) || self.hooks.all(h, !has(h.links) || h.links.all(l, !l.path.matches('^(/|/(run|usr|usr/local|var)|/([.]fettle|bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/local/fettle|usr/sbin|var/run)(/.*)?)$')))",message="a link of a DevicePreset must not be in a directory that the runtime, the loader or Kubernetes relies on, such as /usr/lib or /etc"
 // +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !has(m.propagation) || m.propagation == 'None')",message="only a ClusterDevicePreset may propagate mounts"
 type DevicePresetSpec struct {
 	PresetRules `json:",inline"`
@@ -109,8 +109,8 @@ type ClusterDevicePresetList struct {
 // ClusterDevicePresetSpec is whom a preset is for, and what it gives.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.deviceSelector) || has(self.podSelector)",message="select something: set deviceSelector, podSelector or both"
-// +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !m.containerPath.matches('^/(proc|sys)(/.*)?$'))",message="a mount must not cover or lie in /proc or /sys"
-// +kubebuilder:validation:XValidation:rule="!has(self.hooks) || self.hooks.all(h, !has(h.links) || h.links.all(l, !l.path.matches('^/(proc|sys)(/.*)?$')))",message="a link must not be in /proc or /sys"
+// +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !m.containerPath.matches('^/([.]fettle|proc|sys)(/.*)?$'))",message="a mount must not cover or lie in /.fettle, /proc or /sys"
+// +kubebuilder:validation:XValidation:rule="!has(self.hooks) || self.hooks.all(h, !has(h.links) || h.links.all(l, !l.path.matches('^/([.]fettle|proc|sys)(/.*)?$')))",message="a link must not be in /.fettle, /proc or /sys"
 type ClusterDevicePresetSpec struct {
 	PresetRules `json:",inline"`
 	// NamespaceSelector selects the namespaces of the claims by their labels, of which kubernetes.io/metadata.name is one. Unset: all.

@@ -265,12 +265,12 @@ func mountCases() []presetCase {
 		all = append(all, badUnless("over "+dir, mount("hostPath: /x, containerPath: "+dir), "spec.mounts[0].containerPath: Invalid value: "+
 			fmt.Sprintf("%q: must not cover or lie in ", dir)))
 	}
-	for _, dir := range []string{"/proc", "/sys", "/proc/driver/nvidia", "/sys/fs"} {
+	for _, dir := range []string{"/.fettle", "/.fettle/caches/x", "/proc", "/sys", "/proc/driver/nvidia", "/sys/fs"} {
 		all = append(all, bad("over "+dir, mount("hostPath: /x, containerPath: "+dir), "spec.mounts[0].containerPath: Invalid value: "+
 			fmt.Sprintf("%q: must not cover or lie in ", dir)))
 	}
 	for _, dir := range []string{
-		"/usr/local/x", "/usr/local/fettles", "/usr/lib128", "/libs", "/runs", "/var/lib/x", "/run/nvidia", "/procs", "/system",
+		"/usr/local/x", "/usr/local/fettles", "/usr/lib128", "/libs", "/runs", "/var/lib/x", "/run/nvidia", "/procs", "/system", "/xfettle", "/.fettles",
 	} {
 		all = append(all, good("beside "+dir, mount("hostPath: /x, containerPath: "+dir)))
 	}

@@ -340,14 +340,14 @@ func (m *PresetMount) validate(path *field.Path, cluster bool) field.ErrorList {
 }
 
 // validateContainerPath keeps a namespaced preset from what the runtime, the loader and our hook rely on. The administrator's may go
-// anywhere but where the runtime itself refuses.
+// anywhere but where the runtime itself refuses, and where Fettle mounts what its own links lead to.
 func validateContainerPath(dir string, path *field.Path, cluster bool) field.ErrorList {
 	if faults := append(validateClean(dir, path), noLonger(dir, maxMountPath, path)...); len(faults) > 0 {
 		return faults
 	}
 	trees, instead := reservedTrees(), ": use a directory such as /mnt/data"
 	if cluster {
-		trees, instead = kernelTrees(), ""
+		trees, instead = closedTrees(), ""
 	}
 	for _, tree := range trees {
 		if within(dir, tree) || within(tree, dir) {

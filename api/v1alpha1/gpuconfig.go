@@ -80,7 +80,7 @@ type KernelCacheSource struct {
 	Optional bool `json:"optional,omitempty"`
 	// MountPath is the directory of the container in which the cache is: absolute and clean. Unset: the object's mount.path.
 	MountPath string `json:"mountPath,omitempty"`
-	// Access is Overlay, ReadOnly or Seed. Unset: the object's mount.access.
+	// Access is Overlay, ReadOnly or Seed. Unset: the object's mount.access, else Seed for pods with hostUsers: false and Overlay for others.
 	Access CacheAccess `json:"access,omitempty"`
 	// BindAfter is Fetched: the pod is bound to its node only after the cache is there, and to another if that one cannot have it. It counts
 	// on nodes whose plugin has kernelCaches.bindingConditions. Unset: the pod is bound at once, and waits there.

@@ -259,7 +259,8 @@ type CacheMount struct {
 	// +kubebuilder:validation:Pattern=`^(/[^/\x00-\x1f]+)+$`
 	// +optional
 	Path string `json:"path,omitempty"`
-	// Access is Overlay, ReadOnly or Seed. Unset: Overlay.
+	// Access is Overlay, ReadOnly or Seed. Unset: Seed for pods with hostUsers: false, whose users an overlay cannot be mapped to, else
+	// Overlay.
 	// +optional
 	Access CacheAccess `json:"access,omitempty"`
 	// WritableLimit bounds what a claim may add in memory: 1Mi to 64Gi. Unset: 1Gi.
@@ -283,7 +284,8 @@ const (
 	CacheAccessOverlay CacheAccess = "Overlay"
 	// CacheAccessReadOnly has all claims share what is there. Many programs end with an error where they miss something.
 	CacheAccessReadOnly CacheAccess = "ReadOnly"
-	// CacheAccessSeed gives the claim a copy in memory, which has to hold the whole cache. It is for programs that an overlay confuses.
+	// CacheAccessSeed lets the claim add to the cache as well, by directories of its own with links to what is there. It is for pods in user
+	// namespaces, and for programs that an overlay confuses.
 	CacheAccessSeed CacheAccess = "Seed"
 )
 

@@ -74,18 +74,21 @@ func (c *HostConfig) Validate(fromClass bool, path *field.Path) field.ErrorList 
 
 const maxMountPath = 256
 
-// reservedTrees are the directories of a container that the runtime, the dynamic loader or Kubernetes relies on. Whoever could
+// ContainerDir is the directory of a container that is Fettle's: what links in other places lead to is mounted below it.
+const ContainerDir = "/.fettle"
+
+// reservedTrees are the directories of a container that the runtime, the dynamic loader, Kubernetes or Fettle relies on. Whoever could
 // mount over one of them, or over a parent, could feed a hook that runs with the host's rights, or have the runtime make the places for our
 // own mounts in a directory of the host.
 func reservedTrees() []string {
 	return []string{
-		"/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run/secrets", "/sbin", "/sys",
+		ContainerDir, "/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run/secrets", "/sbin", "/sys",
 		"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/local/fettle", "/usr/sbin", "/var/run",
 	}
 }
 
-// kernelTrees are those that the runtime lets nobody mount over.
-func kernelTrees() []string { return []string{"/proc", "/sys"} }
+// closedTrees are those that the runtime, or Fettle itself, lets nobody mount over.
+func closedTrees() []string { return []string{ContainerDir, "/proc", "/sys"} }
 
 func validateMountPath(dir string, at *field.Path) field.ErrorList {
 	switch {

@@ -111,6 +111,8 @@ func TestMountPath(t *testing.T) {
 		"/":                            "must not cover or lie in /bin",
 		"/usr":                         "must not cover or lie in /usr/bin",
 		"/run":                         "must not cover or lie in /run/secrets",
+		"/.fettle":                     "must not cover or lie in /.fettle",
+		"/.fettle/caches":              "must not cover or lie in /.fettle",
 		"/proc":                        "must not cover or lie in /proc",
 		"/proc/self/fd":                "must not cover or lie in /proc",
 		"/sys/fs/cgroup":               "must not cover or lie in /sys",

@@ -41,7 +41,7 @@ func (k *Keeper) Await(ctx context.Context, c *resourceapi.ResourceClaim, a clai
 	patient, cancel := context.WithTimeoutCause(ctx, awaitPatience, errUnderway)
 	defer cancel()
 	var errs []error
-	for _, r := range requestsOf(a) {
+	for _, r := range k.requests(patient, c, a) {
 		for _, source := range r.config.KernelCaches {
 			if source.BindAfter == "" {
 				continue

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ const defaultWritable = 1 << 30
 func (k *Keeper) Decide(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find engine.Find) (map[string][]Use, error) {
 	out := map[string][]Use{}
 	var errs []error
-	for _, r := range requestsOf(a) {
+	for _, r := range k.requests(ctx, c, a) {
 		for _, source := range r.config.KernelCaches {
 			use, err := k.decideOne(ctx, c, &r, source, find)
 			switch {
@@ -64,6 +65,18 @@ type request struct {
 	base   string
 	config *claim.GPUEffective
 	got    []*claim.Result
+	// mapped says whether a pod of the claim has a user namespace. It asks once for all requests.
+	mapped func() (bool, error)
+}
+
+// requests are those of a claim that name caches.
+func (k *Keeper) requests(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation) []request {
+	mapped := sync.OnceValues(func() (bool, error) { return k.mapped(ctx, c) })
+	out := requestsOf(a)
+	for i := range out {
+		out[i].mapped = mapped
+	}
+	return out
 }
 
 // requestsOf are those that name caches. A look at a device has none.
@@ -123,7 +136,7 @@ func (k *Keeper) decideOne(
 			return nil, fmt.Errorf("%s %w, it does not fit: %s", o, errRefused, strings.Join(reasons, "; "))
 		}
 	}
-	return k.use(string(c.UID), o, source, tree, found)
+	return k.use(string(c.UID), o, source, tree, found, r.mapped)
 }
 
 // read says what the object's cache is, with what the object itself says of it.
@@ -197,6 +210,7 @@ func misfit(found *kernelcache.Cache, d device.Device) []string {
 // use is how the claim gets the cache.
 func (k *Keeper) use(
 	owner string, o *object, source v1alpha1.KernelCacheSource, tree *artifact.Tree, found *kernelcache.Cache,
+	mapped func() (bool, error),
 ) (*Use, error) {
 	mount := o.spec.Mount
 	if mount == nil {
@@ -217,18 +231,13 @@ func (k *Keeper) use(
 	u := &Use{
 		Kind: o.kind, Namespace: o.namespace, Name: o.name, UID: o.uid, Digest: ref.Digest(), Tree: tree.Digest, Owner: owner,
 		Reference: ref.WithDigest(tree.Digest).String(), SecretsIn: k.secretsOf(o), Secrets: secretNames(o),
-		Type: o.spec.Type, Want: want, Bytes: defaultWritable, Access: v1alpha1.CacheAccessOverlay,
+		Type: o.spec.Type, Want: want, Bytes: defaultWritable,
 	}
-	for _, access := range []v1alpha1.CacheAccess{mount.Access, source.Access} {
-		if access != "" {
-			u.Access = access
-		}
+	if u.Access, err = access(source, mount, mapped); err != nil {
+		return nil, fmt.Errorf("%s %w: %w", o, errNotReady, err)
 	}
 	if mount.WritableLimit != nil {
 		u.Bytes = mount.WritableLimit.Value()
-	}
-	if u.Access == v1alpha1.CacheAccessSeed {
-		return nil, fmt.Errorf("%s %w: access Seed: this release gives nobody a copy: use Overlay", o, errRefused)
 	}
 	for i := range plan.Mounts {
 		m := &plan.Mounts[i]
@@ -242,6 +251,9 @@ func (k *Keeper) use(
 		u.Env = plan.Env
 	}
 	u.Key = u.key()
+	if u.Access == v1alpha1.CacheAccessSeed {
+		return u, k.seedable(o, tree, found, u, &plan)
+	}
 	return u, nil
 }
 

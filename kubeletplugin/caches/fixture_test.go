@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -58,8 +59,15 @@ type node struct {
 	// publicRoot is the trusted root of policies that have none of their own.
 	publicRoot []byte
 
+	// pods are those of the API server by name, and reserved what claims are reserved for. unread is why pods cannot be read.
+	pods     map[string]*corev1.Pod
+	reserved []resourceapi.ResourceClaimConsumerReference
+	unread   error
+
 	mu   sync.Mutex
 	told []string
+	// asked are the pods that were read.
+	asked []string
 }
 
 func newNode(t *testing.T) *node {
@@ -103,7 +111,7 @@ func (n *node) restart() {
 	n.must(err)
 	n.Keeper = New(Config{
 		Enabled: true, Dynamic: n.client, Namespace: "fettle", Client: client, Store: func() (*artifact.Store, error) { return n.host, nil },
-		Credentials: n.credentials, Mounts: hostmount.In(filepath.Join(n.root, "mounts"), n.root), CanMount: n.canMount,
+		Credentials: n.credentials, Pod: n.pod, Mounts: hostmount.In(filepath.Join(n.root, "mounts"), n.root), CanMount: n.canMount,
 		Dir: filepath.Join(n.root, "caches"), PublicRoot: n.publicRoot, Changed: func() {}, Clock: n.clock,
 		Tell: func(_ *resourceapi.ResourceClaim, eventType, reason, note string) {
 			n.mu.Lock()
@@ -122,6 +130,20 @@ func (n *node) restart() {
 
 // later is so much time later.
 func (n *node) later(by time.Duration) { n.clock.SetTime(n.clock.Now().Add(by)) }
+
+func (n *node) pod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = append(n.asked, namespace+"/"+name)
+	pod := n.pods[name]
+	switch {
+	case n.unread != nil:
+		return nil, n.unread
+	case pod == nil:
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+	return pod, nil
+}
 
 func (n *node) canMount(index, data string) error {
 	if n.directories {
@@ -215,6 +237,7 @@ func (n *node) decide(namespace, uid string, sources ...v1alpha1.KernelCacheSour
 		sources[i].Default()
 	}
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: uid, UID: types.UID(uid)}}
+	c.Status.ReservedFor = n.reserved
 	a := claim.Allocation{Namespace: namespace, Name: uid, UID: c.UID, Results: []claim.Result{{
 		Request: "gpu", BaseRequest: "gpu", Pool: "node/gpu", Device: "gpu-0", Kind: device.KindGPU,
 		Config: claim.Effective{GPU: &claim.GPUEffective{KernelCaches: sources}},

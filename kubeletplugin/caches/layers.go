@@ -22,8 +22,7 @@ func layers(
 	if m.Relocation == nil {
 		return out
 	}
-	const page = 4096
-	own := m.Relocation.Bytes + int64(len(m.Relocation.Files))*2*page // an end of a file and a directory for each
+	own := ownBytes(m.Relocation)
 	if out.Bytes += own; readOnly {
 		out.Bytes = own
 	}
@@ -38,6 +37,11 @@ func layers(
 		})
 	}
 	return out
+}
+
+// ownBytes is what files that are written anew take: an end of a file and a directory for each.
+func ownBytes(r *kernelcache.Relocation) int64 {
+	return r.Bytes + int64(len(r.Files))*2*hostmount.Page
 }
 
 // rewrite puts one file over that of the cache, as anybody may write it.

@@ -89,10 +89,16 @@ func (u *Use) Step() (step.Step, error) {
 // Edits are what the claim's containers get.
 func (k *Keeper) Edits(u *Use) device.Edits {
 	var out device.Edits
+	seeded := u.Access == v1alpha1.CacheAccessSeed
 	for i, m := range u.Mounts {
 		out.Mounts = append(out.Mounts, device.Mount{
 			HostPath: k.Mounts.At(u.name(i)), ContainerPath: m.Target, ReadOnly: u.Access == v1alpha1.CacheAccessReadOnly, Alone: true,
 		})
+		if seeded {
+			out.Mounts = append(out.Mounts, device.Mount{
+				HostPath: k.Mounts.At(u.filesName(i)), ContainerPath: u.filesPlace(i), ReadOnly: true, Alone: true,
+			})
+		}
 	}
 	for _, e := range u.Env {
 		out.Env = append(out.Env, e.Name+"="+e.Value)
@@ -152,6 +158,14 @@ func (k *Keeper) apply(ctx context.Context, u *Use) error {
 	if err != nil {
 		return err
 	}
+	if len(plan.Mounts) != len(u.Mounts) {
+		return fmt.Errorf("%s %w: its image is to be mounted in another way than was recorded: delete the pod", u.of(), errRefused)
+	}
+	if u.Access == v1alpha1.CacheAccessSeed {
+		if err := k.sow(store, tree, found, u, &plan); err != nil {
+			return err
+		}
+	}
 	unlock, err := k.lockTrees()
 	if err != nil {
 		return err
@@ -160,9 +174,6 @@ func (k *Keeper) apply(ctx context.Context, u *Use) error {
 	root, err := k.root(tree)
 	if err != nil {
 		return err
-	}
-	if len(plan.Mounts) != len(u.Mounts) {
-		return fmt.Errorf("%s %w: its image is to be mounted in another way than was recorded: delete the pod", u.of(), errRefused)
 	}
 	for i := range plan.Mounts {
 		if err := k.mount(store, tree, u, i, root, &plan.Mounts[i]); err != nil {
@@ -211,6 +222,9 @@ func (k *Keeper) root(tree *artifact.Tree) (string, error) {
 // mount makes one of the claim's mounts.
 func (k *Keeper) mount(store *artifact.Store, tree *artifact.Tree, u *Use, i int, root string, m *kernelcache.Mount) error {
 	lower := filepath.Join(root, m.Source)
+	if u.Access == v1alpha1.CacheAccessSeed {
+		return k.Mounts.Share(u.filesName(i), lower)
+	}
 	readOnly := u.Access == v1alpha1.CacheAccessReadOnly
 	if readOnly && m.Relocation == nil {
 		return k.Mounts.Share(u.name(i), lower)
@@ -221,8 +235,14 @@ func (k *Keeper) mount(store *artifact.Store, tree *artifact.Tree, u *Use, i int
 // undo takes the claim's mounts away and gives up its need of the tree, which stays mounted for the next claim.
 func (k *Keeper) undo(ctx context.Context, u *Use) error {
 	for i := range u.Mounts {
-		if err := k.Mounts.Detach(u.name(i)); err != nil {
-			return err
+		names := []string{u.name(i)}
+		if u.Access == v1alpha1.CacheAccessSeed {
+			names = append(names, u.filesName(i))
+		}
+		for _, name := range names {
+			if err := k.Mounts.Detach(name); err != nil {
+				return err
+			}
 		}
 	}
 	store, err := k.Store()

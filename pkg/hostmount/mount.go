@@ -135,11 +135,20 @@ func (d *Dir) copied(c *Copy) (mount *os.File, directory bool, err error) {
 // memory is an empty file system with a limit, which everybody may write to, as to an emptyDir. A file takes a page at least, so that the
 // number of files, which the limit on bytes does not count, is limited by it as well.
 func memory(bytes int64, context string) (*os.File, error) {
-	const page, fewest = 4096, 64
+	return memoryOf(bytes, mostFiles(bytes), context)
+}
+
+// mostFiles is how many files there may be in so much memory.
+func mostFiles(bytes int64) int64 {
+	const fewest = 64
+	return max(bytes/Page, fewest)
+}
+
+func memoryOf(bytes, files int64, context string) (*os.File, error) {
 	return mountOf("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, withContext(context, [][2]string{
 		{"source", "fettle"},
 		{"mode", "0777"},
 		{"size", strconv.FormatInt(bytes, 10)},
-		{"nr_inodes", strconv.FormatInt(max(bytes/page, fewest), 10)},
+		{"nr_inodes", strconv.FormatInt(files, 10)},
 	}))
 }

@@ -196,7 +196,7 @@ func (s *scanner) other(name string, size int64) {
 		s.cache.Entries++
 	case at > 0 && at+3 == len(parts) && strings.HasPrefix(base, vllmArtifact):
 		s.artifact(parts, at, "binary")
-	case len(parts) == 1 && base == "index":
+	case len(parts) == 1 && base == cudaIndex:
 		s.seen.index = true
 	case strings.HasSuffix(base, ".py") && len(base) > 20 && len(parts) > 1 && strings.HasPrefix(base, "c"+parts[len(parts)-2]):
 		// cxy....py in the directory xy: a source that Inductor wrote, named by its hash.
