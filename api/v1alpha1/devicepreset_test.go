@@ -270,7 +270,8 @@ func mountCases() []presetCase {
 			fmt.Sprintf("%q: must not cover or lie in ", dir)))
 	}
 	for _, dir := range []string{
-		"/usr/local/x", "/usr/local/fettles", "/usr/lib128", "/libs", "/runs", "/var/lib/x", "/run/nvidia", "/procs", "/system", "/xfettle", "/.fettles",
+		"/usr/local/x", "/usr/local/fettles", "/usr/lib128", "/libs", "/runs", "/var/lib/x", "/run/nvidia", "/procs", "/system",
+		"/xfettle", "/.fettles",
 	} {
 		all = append(all, good("beside "+dir, mount("hostPath: /x, containerPath: "+dir)))
 	}

@@ -82,13 +82,14 @@ const ContainerDir = "/.fettle"
 // own mounts in a directory of the host.
 func reservedTrees() []string {
 	return []string{
-		ContainerDir, "/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run/secrets", "/sbin", "/sys",
+		"/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run/secrets", "/sbin", "/sys",
 		"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/local/fettle", "/usr/sbin", "/var/run",
+		ContainerDir,
 	}
 }
 
 // closedTrees are those that the runtime, or Fettle itself, lets nobody mount over.
-func closedTrees() []string { return []string{ContainerDir, "/proc", "/sys"} }
+func closedTrees() []string { return []string{"/proc", "/sys", ContainerDir} }
 
 func validateMountPath(dir string, at *field.Path) field.ErrorList {
 	switch {

@@ -27,7 +27,7 @@ const (
 	maxWritten = 1 << 20
 	// maxSeed is the most memory that what is made of a cache for one of its mounts may take. It is charged to the plugin, whose limit
 	// all claims of the node share.
-	maxSeed = 128 << 20
+	maxSeed = 64 << 20
 	// nodeBytes is what the kernel needs for a link or a directory in memory, about.
 	nodeBytes = 1 << 10
 )

@@ -276,7 +276,7 @@ func TestSeedOf(t *testing.T) {
 		t.Error(err)
 	}
 	s.files = maxSeed / nodeBytes
-	if err := s.check(); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "128 MiB") {
+	if err := s.check(); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "at most 64 MiB") {
 		t.Errorf("too many files: %v", err)
 	}
 }
