@@ -22,6 +22,8 @@ type cacheUser struct {
 	title string
 	// caches are where it has them, in the order of the volumes.
 	caches []v1alpha1.KernelCacheSource
+	// access is how its pod can have them, so that it may add to them.
+	access v1alpha1.CacheAccess
 	// gpus are the requests for the GPUs that it asked for as resources.
 	gpus []resourceapi.DeviceRequest
 }
@@ -146,9 +148,13 @@ func (c *conversion) unlabel(w *workload) {
 func (c *conversion) cacheUsers(w *workload, volumes map[string]*oldCache) ([]*cacheUser, error) {
 	var users []*cacheUser
 	var faults []error
+	access := v1alpha1.CacheAccessOverlay
+	if value(w.spec, "hostUsers") == "false" {
+		access = v1alpha1.CacheAccessSeed
+	}
 	for _, list := range []string{"initContainers", "containers"} {
 		for i, n := range items(child(w.spec, list)) {
-			u := &cacheUser{node: n, title: fmt.Sprintf("%s: %s[%d]", w.title, list, i)}
+			u := &cacheUser{node: n, access: access, title: fmt.Sprintf("%s: %s[%d]", w.title, list, i)}
 			if name := value(n, "name"); name != "" {
 				u.title = w.title + ": container " + clip(name)
 			}
@@ -185,9 +191,9 @@ func (c *conversion) takeMounts(u *cacheUser, volumes map[string]*oldCache) erro
 		}
 		if value(m, "readOnly") == "true" {
 			c.notef("%s: readOnly of %s is left out: programs end with an error where they miss a kernel and cannot add it, so each claim "+
-				"has an overlay of its own; what is written goes with the claim", u.title, source.MountPath)
+				"has %s of its own; what is written goes with the claim", u.title, source.MountPath, accessText()[u.access])
 		}
-		source.Access = v1alpha1.CacheAccessOverlay
+		source.Access = u.access
 		u.caches = append(u.caches, source)
 	}
 	if len(u.caches) == 0 {
@@ -197,4 +203,9 @@ func (c *conversion) takeMounts(u *cacheUser, volumes map[string]*oldCache) erro
 		removeKey(u.node, "volumeMounts")
 	}
 	return errors.Join(faults...)
+}
+
+// accessText names what a claim has of its own.
+func accessText() map[v1alpha1.CacheAccess]string {
+	return map[v1alpha1.CacheAccess]string{v1alpha1.CacheAccessOverlay: "an overlay", v1alpha1.CacheAccessSeed: "a seed"}
 }
