@@ -51,6 +51,7 @@ func warmsPods() {
 	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode...)
 	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode...)
 	each("has a pod bound after its cache is on the node", (*kernelCaches).late)
+	each("has links into the cache for a pod in a user namespace, where it adds its own", (*kernelCaches).seeds, ofNode...)
 	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode...)
 }
 
@@ -317,18 +318,13 @@ func (k *kernelCaches) users(ctx SpecContext) {
 	k.push(k.Registry, "team/users", "v1", mi300("users"))
 	k.cache(ctx, ns, "add", k.Host+"/team/users:v1")
 	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/cache"})
-	pod := newPod(ctx, ns, "user", withTemplate("add"), func(p *corev1.Pod) {
-		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
-			RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000)), AllowPrivilegeEscalation: new(false),
-			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		}
-	})
+	pod := newPod(ctx, ns, "user", withTemplate("add"), asNobody)
 	running(ctx, pod)
 	Expect(inside(ctx, pod, main, found)).To(Equal("3 at /cache\n"))
 	const add = `cd /cache && mkdir MISSED && echo own > MISSED/kernel && echo over > TEXT/text && cat MISSED/kernel TEXT/text`
 	Expect(inside(ctx, pod, main, add)).To(Equal("own\nover\n"))
 
-	say("a user namespace, in which an overlay cannot be mapped")
+	say("a user namespace, in which an overlay cannot be mapped, reading only")
 	k.claim(ctx, ns, "shared", v1alpha1.KernelCacheSource{Name: "add", Access: v1alpha1.CacheAccessReadOnly})
 	mapped := newPod(ctx, ns, "mapped", withTemplate("shared"), userNamespace)
 	running(ctx, mapped)
