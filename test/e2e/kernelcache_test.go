@@ -318,7 +318,7 @@ func (k *kernelCaches) users(ctx SpecContext) {
 	k.push(k.Registry, "team/users", "v1", mi300("users"))
 	k.cache(ctx, ns, "add", k.Host+"/team/users:v1")
 	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/cache"})
-	pod := newPod(ctx, ns, "user", withTemplate("add"), asNobody)
+	pod := newPod(ctx, ns, "user", withTemplate("add"), asUser)
 	running(ctx, pod)
 	Expect(inside(ctx, pod, main, found)).To(Equal("3 at /cache\n"))
 	const add = `cd /cache && mkdir MISSED && echo own > MISSED/kernel && echo over > TEXT/text && cat MISSED/kernel TEXT/text`

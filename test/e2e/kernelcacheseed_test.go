@@ -7,7 +7,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -33,7 +32,7 @@ func (k *kernelCaches) seeds(ctx SpecContext) {
 	const seed = v1alpha1.CacheAccessSeed
 	k.claim(ctx, ns, "said", v1alpha1.KernelCacheSource{Name: "home", Access: seed}, v1alpha1.KernelCacheSource{Name: "elsewhere", Access: seed})
 	mapped := newPod(ctx, ns, "mapped", withTemplate("unsaid"), userNamespace)
-	user := newPod(ctx, ns, "user", withTemplate("said"), asNobody)
+	user := newPod(ctx, ns, "user", withTemplate("said"), asUser)
 	var want strings.Builder
 	for _, dir := range []string{kernelHome, "/cache"} {
 		want.WriteString("3 at " + dir + "\n" + signed.TritonText + "\nown\nRead-only file system\nreplaced\n")
@@ -53,12 +52,4 @@ func (k *kernelCaches) seeds(ctx SpecContext) {
 	Eventually(ctx, func() (string, error) {
 		return h.OnNode(ctx, mixedNode, "sh", "-c", "grep -c '/var/lib/fettle/mounts/.*-files' /proc/self/mountinfo || true")
 	}).Should(Equal("0\n"))
-}
-
-// asNobody runs a pod as a user with no rights.
-func asNobody(p *corev1.Pod) {
-	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
-		RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000)), AllowPrivilegeEscalation: new(false),
-		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-	}
 }
