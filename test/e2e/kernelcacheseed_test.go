@@ -42,10 +42,6 @@ func (k *kernelCaches) seeds(ctx SpecContext) {
 	running(ctx, user)
 	Expect(inside(ctx, user, main, seeded)).To(Equal(want.String()), "which sees nothing of what the other wrote")
 
-	say("again in a container that was restarted")
-	restarted(ctx, mapped)
-	Expect(inside(ctx, mapped, main, found+"; cat MISSED/kernel "+signed.TritonFile)).To(Equal("3 at " + kernelHome + "\nown\nreplaced\n"))
-
 	say("gone with the pods")
 	remove(ctx, mapped)
 	remove(ctx, user)
