@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,27 +66,29 @@ func (r *refusing) policy(t *testing.T, images string, world signed.World) strin
 // TestCacheRefusals: whoever asks why an image is of no use is told the object, the field and the reason.
 func TestCacheRefusals(t *testing.T) {
 	for _, referrers := range []bool{true, false} {
-		r := &refusing{Registry: signed.Start(t, referrers), key: signed.NewKey(t), ci: signed.NewWorld(t), host: filepath.Join(t.TempDir(), "host")}
+		r := &refusing{signed.Start(t, referrers), signed.NewKey(t), signed.NewWorld(t), filepath.Join(t.TempDir(), "host")}
 		wants(t, 0, "", "machine", "expand", "../../test/machines/8xmi300x.txtar", r.host)
 		policy := r.policy(t, "127.0.0.1:*/team/*", r.ci)
 		for _, c := range refusals() {
 			t.Run(c.name, func(t *testing.T) {
 				d := c.push(t, r)
-				args := append(c.args, r.ref(c.name), "--plain-http")
-				switch {
-				case c.args[1] == "verify" || c.args[1] == "extract":
+				args := slices.Concat(c.args, []string{r.ref(c.name), "--plain-http"})
+				switch c.args[1] {
+				case "verify":
 					args = append(args, "--policy", policy)
-				case c.args[1] == "check":
+				case "extract":
+					args = slices.Concat(c.args, []string{r.ref(c.name), filepath.Join(t.TempDir(), "out"), "--plain-http", "--policy", policy})
+				case "check":
 					args = append(args, "--root", r.host)
-				}
-				if c.args[1] == "extract" {
-					args = append(args[:3:3], append([]string{filepath.Join(t.TempDir(), "out")}, args[3:]...)...)
 				}
 				status, stdout, stderr := call(t, args...)
 				if status != 1 {
 					t.Fatalf("fettle %s: status %d:\n%s%s", strings.Join(args, " "), status, stdout, stderr)
 				}
-				for _, word := range append(c.want, map[bool]string{true: d.String()}[c.args[1] == "verify"]) {
+				if c.args[1] == "verify" {
+					c.want = append(c.want, d.String())
+				}
+				for _, word := range c.want {
 					if !strings.Contains(stdout+stderr, word) {
 						t.Errorf("fettle %s does not say %q:\n%s%s", strings.Join(args, " "), word, stdout, stderr)
 					}
@@ -124,7 +127,7 @@ func refusals() []refusal {
 			return d
 		}
 	}
-	const policy = "TrustPolicy kernels"
+	const policy, digest = "TrustPolicy kernels", "layer 1: not what was declared by the rule on digest"
 	return []refusal{
 		{"arch", func(t *testing.T, r *refusing) artifact.Digest {
 			t.Helper()
@@ -150,7 +153,9 @@ func refusals() []refusal {
 			r.SignV2(t, "team/other-key-v2", d, signed.NewKey(t))
 			return d
 		}, verify, []string{policy, "CosignV2 sha256:", "authority release (key sha256:", "), key: failed to verify signature"}},
-		{"issuer", byCI("issuer", "https://other.example", ciSubject), verify, []string{policy, "authority ci (keyless), keyless.identities: ", ciIssuer, "https://other.example"}},
+		{"issuer", byCI("issuer", "https://other.example", ciSubject), verify, []string{
+			policy, "authority ci (keyless), keyless.identities: ", ciIssuer, "https://other.example",
+		}},
 		{"subject", byCI("subject", ciIssuer, "somebody@team.example"), verify, []string{
 			policy, "authority ci (keyless), keyless.identities: ", ciSubject, "somebody@team.example",
 		}},
@@ -166,9 +171,9 @@ func refusals() []refusal {
 			r.AttestV3(t, "team/sbom", d, r.key, signed.SBOMPredicate)
 			return d
 		}, verify, []string{policy, "authority release (key sha256:", "predicate type", signed.SBOMPredicate, signed.SignPredicate}},
-		{"tampered", tampered("tampered"), extract, []string{"layer 1: not what was declared by the rule on digest", "expected sha256:"}},
-		{"tampered-files", tampered("tampered-files"), inspect, []string{"layer 1: not what was declared by the rule on digest", "expected sha256:"}},
-		{"tampered-check", tampered("tampered-check"), check, []string{"layer 1: not what was declared by the rule on digest", "expected sha256:"}},
+		{"tampered", tampered("tampered"), extract, []string{digest, "expected sha256:"}},
+		{"tampered-files", tampered("tampered-files"), inspect, []string{digest, "expected sha256:"}},
+		{"tampered-check", tampered("tampered-check"), check, []string{digest, "expected sha256:"}},
 		{"moved", func(t *testing.T, r *refusing) artifact.Digest {
 			t.Helper()
 			r.SignV3(t, "team/moved", r.push(t, "moved"), r.key)

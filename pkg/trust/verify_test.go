@@ -163,7 +163,7 @@ func TestRefuses(t *testing.T) {
 		"another subject": {w.authority(t, v1alpha1.TrustIdentity{Issuer: issuer, Subject: "somebody@team.example"}), asIs, []string{
 			subject, "ci (keyless), keyless.identities: ",
 		}},
-		"another issuer":  {w.authority(t, v1alpha1.TrustIdentity{Issuer: "https://x.example", Subject: subject}), asIs, []string{issuer}},
+		"another issuer": {w.authority(t, v1alpha1.TrustIdentity{Issuer: "https://x.example", Subject: subject}), asIs, []string{issuer}},
 		"part of a subject": {
 			w.authority(t, v1alpha1.TrustIdentity{Issuer: issuer, SubjectRegExp: "builder@team"}), asIs, []string{subject, "builder@team"},
 		},

@@ -134,7 +134,7 @@ func startFPGAs(ctx context.Context) fpgas {
 		"fpga": map[string]any{
 			"programming": true, "stores": []string{bitstreamStore}, "simulatedNodes": simulatedNodes, "bindingConditions": true,
 		},
-		"bitstreams": map[string]any{"registries": map[string]any{"plainHTTP": []string{f.registry}}},
+		"bitstreams": map[string]any{"registries": map[string]any{"plainHTTP": []string{f.registry}}, "resolveInterval": "10m"},
 	}))).To(Succeed())
 	pluginReady(ctx, fpgaNode)
 	return f

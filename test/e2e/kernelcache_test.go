@@ -36,54 +36,64 @@ type kernelCaches struct {
 
 // warmsPods runs on the node with MI300X, which tell their architecture without any library.
 func warmsPods() {
-	var k kernelCaches
-
 	BeforeAll(func(ctx SpecContext) {
-		k = startKernelCaches(ctx)
+		Expect(h.Install(ctx, values().Merge(harness.Values{"kernelCaches": harness.Values{"bindingConditions": true}}))).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
+		pluginReady(ctx, mixedNode)
 	}, NodeTimeout(3*time.Minute))
 
 	each := func(text string, do func(*kernelCaches, SpecContext), labels ...string) {
-		It(text, Label(labels...), func(ctx SpecContext) { do(&k, ctx) }, NodeTimeout(3*time.Minute))
+		It(text, Label(labels...), func(ctx SpecContext) { do(&kernels, ctx) }, NodeTimeout(3*time.Minute))
 	}
 	each("has a program find its kernels where it had them, and elsewhere, and add its own", (*kernelCaches).hits)
 	each("gives a cache that is here to another namespace only if that could read it, for no bytes", (*kernelCaches).shared, ofNode...)
 	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused, ofNode...)
+	each("says who signed what is refused, and which field of the policy wants somebody else", (*kernelCaches).refusedSigners, ofNode...)
 	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode...)
 	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode...)
 	each("has a pod bound after its cache is on the node", (*kernelCaches).late)
 	each("has links into the cache for a pod in a user namespace, where it adds its own", (*kernelCaches).seeds, ofNode...)
 	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode...)
+	each("waits for a registry that is away, and goes on where one broke off", (*kernelCaches).away, ofNode...)
+	each("says that the disk is full, and goes on when it is not", (*kernelCaches).full, ofNode...)
+	each("holds nothing wrong, and serves every claim, however often the plugin is killed", (*kernelCaches).killed, ofNode...)
 }
 
-func startKernelCaches(ctx context.Context) kernelCaches {
+// start runs the registries, at an address that the nodes reach.
+func (k *kernelCaches) start(ctx context.Context) {
 	GinkgoHelper()
-	address, err := h.StartRegistry(ctx) // it tells an address that nodes reach
+	address, err := h.StartRegistry(ctx) // it tells the address
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func(ctx SpecContext) { Expect(h.StopRegistry(ctx)).To(Succeed()) })
+	Expect(h.StopRegistry(ctx)).To(Succeed())
 	host, _, err := net.SplitHostPort(address)
 	Expect(err).NotTo(HaveOccurred())
-	k := kernelCaches{signed.StartAt(GinkgoTB(), host, true), signed.StartAt(GinkgoTB(), host, false), signed.NewKey(GinkgoTB())}
-	Expect(h.Install(ctx, values().Merge(harness.Values{
-		"kernelCaches": map[string]any{"enabled": true, "bindingConditions": true},
-		"bitstreams": map[string]any{
-			"registries":           map[string]any{"plainHTTP": []string{k.Host, k.bare.Host}},
-			"resolveInterval":      "10s",
-			"pullSecretNamespaces": []string{"*"},
-		},
-	}))).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
-	pluginReady(ctx, mixedNode)
-	create(ctx, "trustpolicies", "", &v1alpha1.TrustPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindTrustPolicy},
-		ObjectMeta: metav1.ObjectMeta{Name: "e2e"},
-		Spec: v1alpha1.TrustPolicySpec{
-			Images: []string{k.Host + "/**", k.bare.Host + "/**"},
-			Authorities: []v1alpha1.TrustAuthority{
-				{Name: "release", Key: &v1alpha1.TrustKey{PEM: k.key.PEM(GinkgoTB())}},
-			},
-		},
+	*k = kernelCaches{signed.StartAt(GinkgoTB(), host, true), signed.StartAt(GinkgoTB(), host, false), signed.NewKey(GinkgoTB())}
+}
+
+// trusted has the cluster believe the key for some repositories.
+func (k *kernelCaches) trusted(ctx context.Context) {
+	GinkgoHelper()
+	k.policy(ctx, "e2e", []string{"team/**", "private/**"}, nil, v1alpha1.TrustAuthority{
+		Name: "release", Key: &v1alpha1.TrustKey{PEM: k.key.PEM(GinkgoTB())},
 	})
-	return k
+}
+
+// policy makes a TrustPolicy for repositories of both registries.
+func (k *kernelCaches) policy(
+	ctx context.Context, name string, repositories []string, change func(*v1alpha1.TrustPolicySpec), authorities ...v1alpha1.TrustAuthority,
+) {
+	GinkgoHelper()
+	p := &v1alpha1.TrustPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindTrustPolicy},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TrustPolicySpec{Authorities: authorities},
+	}
+	for _, r := range repositories {
+		p.Spec.Images = append(p.Spec.Images, k.Host+"/"+r, k.bare.Host+"/"+r)
+	}
+	if change != nil {
+		change(&p.Spec)
+	}
+	create(ctx, "trustpolicies", "", p)
 }
 
 // mi300 are the files of a cache for the node's GPUs, with a text that makes them another image.
@@ -114,27 +124,44 @@ func (k *kernelCaches) cache(ctx context.Context, namespace, name, image string,
 	create(ctx, "gpukernelcaches", namespace, object)
 }
 
-// claim makes a template of one MI300X with caches.
-func (k *kernelCaches) claim(ctx context.Context, namespace, name string, caches ...v1alpha1.KernelCacheSource) {
+// cacheConfig is a GPUConfig with caches.
+func cacheConfig(caches ...v1alpha1.KernelCacheSource) string {
 	GinkgoHelper()
 	parameters, err := json.Marshal(v1alpha1.GPUConfig{
 		TypeMeta:     metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUConfig},
 		KernelCaches: caches,
 	})
 	Expect(err).NotTo(HaveOccurred())
-	s := spec(request("gpu", gpuClass, where(onVendor("amd"))))
-	s.Devices.Config = append(s.Devices.Config, opaque(v1alpha1.DriverName, string(parameters)))
+	return string(parameters)
+}
+
+// claim makes a template of one MI300X with caches.
+func (k *kernelCaches) claim(ctx context.Context, namespace, name string, caches ...v1alpha1.KernelCacheSource) {
+	GinkgoHelper()
+	k.claimOf(ctx, "amd", namespace, name, caches...)
+}
+
+// claimOf makes one of a GPU of a vendor.
+func (k *kernelCaches) claimOf(ctx context.Context, vendor, namespace, name string, caches ...v1alpha1.KernelCacheSource) {
+	GinkgoHelper()
+	s := spec(request("gpu", gpuClass, where(onVendor(vendor))))
+	s.Devices.Config = append(s.Devices.Config, opaque(v1alpha1.DriverName, cacheConfig(caches...)))
 	newTemplate(ctx, namespace, name, s)
 }
 
-// status waits until the status of a cache is as wanted.
+// status waits until the status of a cache, which is the cluster's without a namespace, is as wanted.
 func (k *kernelCaches) status(ctx context.Context, namespace, name string, want func(Gomega, *v1alpha1.GPUKernelCacheStatus)) {
 	GinkgoHelper()
+	resource := "gpukernelcaches"
+	if namespace == "" {
+		resource = "clustergpukernelcaches"
+	}
 	Eventually(ctx, func(g Gomega) {
-		u, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gpukernelcaches")).Namespace(namespace).
-			Get(ctx, name, metav1.GetOptions{})
+		u, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
-		var object v1alpha1.GPUKernelCache
+		var object struct {
+			Status v1alpha1.GPUKernelCacheStatus `json:"status"`
+		}
 		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object)).To(Succeed())
 		want(g, &object.Status)
 	}).Should(Succeed())

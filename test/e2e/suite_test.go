@@ -37,6 +37,8 @@ var (
 	artifacts string
 	// older is set where the cluster serves an API that lacks what is newer than 1.34.
 	older bool
+	// kernels are the registries of kernel caches, which are there for all specs.
+	kernels kernelCaches
 )
 
 const (
@@ -78,6 +80,9 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	if os.Getenv("E2E_REUSE") == "1" {
 		Expect(h.Connect()).To(Succeed())
+		kernels.start(ctx)
+		Expect(h.Install(ctx, values())).To(Succeed()) // the registries are other ones
+		kernels.trusted(ctx)
 		return
 	}
 	Expect(os.RemoveAll(artifacts)).To(Succeed())
@@ -95,7 +100,9 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	_, err = h.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: configMapNamespace}},
 		metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
+	kernels.start(ctx)
 	Expect(h.Install(ctx, values())).To(Succeed())
+	kernels.trusted(ctx)
 	tell("ready", time.Since(begin), "the cluster and the chart")
 }, NodeTimeout(15*time.Minute))
 
@@ -165,6 +172,13 @@ func hostDevices() []discover.HostDevice {
 func values() harness.Values {
 	return h.BaseValues().Merge(harness.Values{
 		"hostDevices": hostDevices(), "reconcileInterval": "2s",
+		"kernelCaches": harness.Values{"enabled": true},
+		"artifacts":    harness.Values{"keepFree": "16Mi"},
+		"bitstreams": harness.Values{
+			"registries":           harness.Values{"plainHTTP": []string{kernels.Host, kernels.bare.Host}},
+			"resolveInterval":      "10s",
+			"pullSecretNamespaces": []string{"*"},
+		},
 		"presets": harness.Values{
 			"hostDirectories": []string{"/mnt/disks"}, "configMapNamespaces": []string{configMapNamespace}, "scratch": true,
 			"allowedHostPaths": []harness.Values{{"path": teamFiles}, {"path": teamFiles + "/own", "writable": true}},

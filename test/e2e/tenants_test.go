@@ -45,6 +45,8 @@ type tenant struct {
 	devices []device.Device
 	// dir is where the pod sees the directory that was lent to it. Empty: none.
 	dir string
+	// kernels says that the pod has a kernel cache.
+	kernels bool
 }
 
 // marksDir is a directory of the node in which containers write down which GPUs they have.
@@ -100,14 +102,15 @@ func newTenants(ctx context.Context) *tenants {
 	eventuallyIdle(ctx)
 	t := &tenants{namespace: newNamespace(ctx, nil), incidents: incidents(ctx)}
 	newTemplate(ctx, t.namespace, "gpu", spec(request("gpu", gpuClass)))
-	newTemplate(ctx, t.namespace, "pair", spec(request("pair", gpuClass, count(2))))
+	newTemplate(ctx, t.namespace, "pair", withKernels(spec(request("pair", gpuClass, count(2)))))
 	newTemplate(ctx, t.namespace, "solo", spec(request("disk", hostClass, where(onProduct("solo")))))
 	newTemplate(ctx, t.namespace, "placed", placedDisk())
-	newClaim(ctx, t.namespace, "shared", spec(request("gpu", gpuClass)))
+	newClaim(ctx, t.namespace, "shared", withKernels(spec(request("gpu", gpuClass))))
 	presetForTenants(ctx, t.namespace)
-	t.add(ctx, "", "pair", withTemplate("pair"))
-	t.add(ctx, "", "first", withClaim("shared"))
-	t.add(ctx, "", "second", withClaim("shared"))
+	kernelsForTenants(ctx, t.namespace)
+	t.add(ctx, "", "pair", withTemplate("pair")).kernels = true
+	t.add(ctx, "", "first", withClaim("shared")).kernels = true
+	t.add(ctx, "", "second", withClaim("shared")).kernels = true
 	t.add(ctx, "/scratch/ssd2", "both", withTemplate("gpu"), withTemplate("solo"))
 	t.add(ctx, "/data/fast", "placed", withTemplate("placed"))
 	for _, one := range t.all {
@@ -128,6 +131,23 @@ func presetForTenants(ctx context.Context, namespace string) {
 	preset.Spec.PodSelector = nil
 	preset.Spec.Env = []v1alpha1.PresetEnv{{Name: "OF_PRESET", Value: new("given")}}
 	create(ctx, "devicepresets", namespace, preset)
+}
+
+// kernelsForTenants makes a kernel cache, which the simulated GPUs do not run: what counts is that it stays where it is.
+func kernelsForTenants(ctx context.Context, namespace string) {
+	GinkgoHelper()
+	kernels.push(kernels.Registry, "team/tenants", "v1", mi300("of the tenants\n"))
+	kernels.cache(ctx, namespace, "tenants", kernels.Host+"/team/tenants:v1", func(c *v1alpha1.GPUKernelCache) {
+		c.Spec.Compatibility = &v1alpha1.CacheCompatibility{OnMismatch: v1alpha1.CacheMismatchMount}
+	})
+}
+
+// withKernels is a claim that is given them.
+func withKernels(s resourceapi.ResourceClaimSpec) resourceapi.ResourceClaimSpec {
+	GinkgoHelper()
+	source := v1alpha1.KernelCacheSource{Name: "tenants", MountPath: "/opt/kernels"}
+	s.Devices.Config = append(s.Devices.Config, opaque(v1alpha1.DriverName, cacheConfig(source)))
+	return s
 }
 
 // named is one of the tenants.
@@ -239,6 +259,10 @@ func (t *tenant) right(ctx context.Context) {
 			To(Equal("given\nof the team\ntmpfs\n"))
 	} else {
 		Expect(inside(ctx, t.pod, main, listNodes)).To(BeEmpty())
+	}
+	if t.kernels {
+		Expect(inside(ctx, t.pod, main, "cd $TRITON_CACHE_DIR; pwd; cat TEXT/text; touch own; "+found)).
+			To(Equal("/opt/kernels\nof the tenants\n3 at /opt/kernels\n"))
 	}
 	if t.dir != "" {
 		Expect(inside(ctx, t.pod, main, "cat "+t.dir+"/name; stat -c %a "+t.dir+"; grep -c ' "+t.dir+" ' /proc/self/mountinfo")).

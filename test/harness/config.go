@@ -72,6 +72,11 @@ func (c Config) helm() string { return filepath.Join(c.Cache, "tools", "helm") }
 // Kubeconfig is the file with the cluster administrator's credentials.
 func (c Config) Kubeconfig() string { return filepath.Join(c.State, "kubeconfig") }
 
+// StateDir is what a node sees as /var/lib/fettle.
+func (c Config) StateDir(node string) string {
+	return filepath.Join(c.State, "nodes", node, "fettle")
+}
+
 // MachineDir is the host tree of a node's simulated machine; the node sees it as /opt/machine.
 func (c Config) MachineDir(node string) string {
 	return filepath.Join(c.State, "nodes", node, "machine")

@@ -118,6 +118,8 @@ authentication:
   x509: {clientCAFile: %s}
 authorization: {mode: Webhook}
 containerRuntimeEndpoint: unix://%s
+# A test kills a container more often than kubelet has patience for.
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 cgroupDriver: cgroupfs
 cgroupRoot: %s
 cgroupsPerQOS: true
