@@ -31,6 +31,7 @@ func TestScripts(t *testing.T) {
 			return condition == "root" && os.Geteuid() == 0 && err == nil, nil
 		},
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("GORACE", os.Getenv("GORACE")) // how long the race detector keeps every one of the programs from ending
 			loader := map[string]string{"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
 			for name, content := range map[string][]byte{
 				"bundle/config.json":                                []byte(`{"root": {"path": "rootfs"}}`),

@@ -67,6 +67,7 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		UpdateScripts:       *update,
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("GORACE", os.Getenv("GORACE")) // how long the race detector keeps every one of the programs from ending
 			env.Setenv("MACHINES", machines)
 			env.Setenv("BITSTREAMS", bitstreams)
 			env.Setenv("REGISTRY", registry)

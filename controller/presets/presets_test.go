@@ -346,7 +346,7 @@ func TestMany(t *testing.T) {
 			}
 			began := time.Now()
 			x := filled(t, specs)
-			for i := range many {
+			for i := 0; i < many; i += 10 { // each looks at all
 				conflicts := x.Conflicts(types.NamespacedName{Name: fmt.Sprintf("p%d", i)})
 				if conflicts.Count != test.collide {
 					t.Fatalf("%d conflicts, want %d", conflicts.Count, test.collide)
