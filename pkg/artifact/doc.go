@@ -39,7 +39,7 @@
 //
 // Trees are in the same store and not in one of their own, so that one quota, one order of eviction and one lock hold for all that a node
 // keeps. What a layer may hold is for package unpack, which knows no store. A tree is made in tmp, read to the end of every layer, synced
-// and renamed, under the lock of its image's digest; it is not resumed. The directories for trees come with the first one.
+// and renamed, under the lock of its image's digest; it is not resumed.
 //
 // Nothing is cached in memory, so what another process did is seen at once, and there is nothing to rebuild at start. Pin, Unpin and
 // Open cost the same whatever the store holds; only a fetch, Digests, Usage and Sweep list it.

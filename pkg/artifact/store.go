@@ -19,6 +19,7 @@ import (
 
 const (
 	blobsDir = "blobs/sha256"
+	treesDir = "trees/sha256"
 	tmpDir   = "tmp"
 	pinsDir  = "pins"
 	trashDir = "trash"
@@ -107,7 +108,7 @@ func (s *Store) layOut() error {
 	if err != nil {
 		return onDisk(err)
 	}
-	for _, d := range []string{"blobs", blobsDir, tmpDir, pinsDir, trashDir} {
+	for _, d := range []string{"blobs", blobsDir, "trees", treesDir, tmpDir, pinsDir, trashDir} {
 		if info, err := s.root.Lstat(d); err == nil && info.IsDir() {
 			continue // which a full disk does not keep from being used
 		}
@@ -115,7 +116,7 @@ func (s *Store) layOut() error {
 			return onDisk(err)
 		}
 	}
-	return onDisk(errors.Join(s.fs.SyncDir(s.path("blobs")), s.fs.SyncDir(s.dir)))
+	return onDisk(errors.Join(s.fs.SyncDir(s.path("blobs")), s.fs.SyncDir(s.path("trees")), s.fs.SyncDir(s.dir)))
 }
 
 func (s *Store) statfs() (int64, error) {

@@ -119,7 +119,6 @@ func (t *Tree) Image() (index, data string) {
 }
 
 const (
-	treesDir     = "trees/sha256"
 	treeRoot     = "root"
 	treeMetadata = "metadata.json"
 	// onDiskBlock is what names and ends of files take at least.
@@ -216,9 +215,6 @@ func partialTree(d Digest, room int64) string {
 
 // reserveTree makes room, and the directory whose name says so to everybody. The caller holds the digest.
 func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err error) {
-	if err := s.layOutTrees(); err != nil {
-		return "", err
-	}
 	var leftovers []string // of whoever was at it before, and a tree that cannot be read
 	err = s.each(tmpDir, func(name string, _ fs.FileInfo) {
 		if d, _, ok := parsePartialTree(name); ok && d == spec.Digest {
@@ -235,16 +231,6 @@ func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err
 	return dir, s.reserving(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, spec.Spare, func() error {
 		return onDisk(s.fs.Mkdir(s.path(dir), 0o700))
 	})
-}
-
-// layOutTrees makes the directories that only a store with trees has.
-func (s *Store) layOutTrees() error {
-	for _, d := range []string{"trees", treesDir} {
-		if err := s.fs.Mkdir(s.path(d), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return onDisk(err)
-		}
-	}
-	return onDisk(errors.Join(s.fs.SyncDir(s.path("trees")), s.fs.SyncDir(s.dir)))
 }
 
 // fillTree unpacks into a directory of tmp, and makes what is there durable.

@@ -163,7 +163,7 @@ func (e errand) inflate() error {
 	if e.Compression == "gzip" {
 		plain, err = gzip.NewReader(in)
 	} else {
-		plain, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+		plain, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(false))
 	}
 	if err != nil {
 		return err

@@ -86,19 +86,20 @@ func (i *Image) Finish(t *Tree) error {
 			return err
 		}
 	}
-	i.data.closed = true
-	if err := errors.Join(i.data.out.Flush(), i.data.file.Datasync(), i.data.file.Close()); err != nil {
+	if err := i.data.out.Flush(); err != nil {
 		return err
 	}
 	f, err := i.Files.OpenFile(ImageIndex, create, 0o600)
 	if err != nil {
 		return err
 	}
-	err = i.index(t, f)
-	if err == nil {
-		err = f.Datasync()
+	// Both are on their way before the first sync waits, so that the second finds nothing to do: a journal is written once, not twice.
+	writeOut(i.data.file, i.data.begun, i.data.size-i.data.begun)
+	if err = i.index(t, f); err == nil {
+		writeOut(f, 0, 0)
+		err = errors.Join(i.data.file.Datasync(), f.Datasync())
 	}
-	return errors.Join(err, f.Close())
+	return errors.Join(err, f.Close(), i.Close())
 }
 
 func (i *Image) index(t *Tree, f disk.File) error {

@@ -23,7 +23,7 @@ const (
 	// freeRatio is how many bytes a layer may have beyond its ratio: a cache may begin with a file that is mostly zeros, and what it
 	// takes to find a bomb is little beside what is reserved for any tree.
 	freeRatio = 16 << 20
-	// maxWindow bounds what a zstd decoder keeps: levels up to 19 need no more.
+	// maxWindow bounds what a zstd decoder keeps, which is twice as much: levels up to 19 need no more.
 	maxWindow = 8 << 20
 	// maxPadding is how many zeros may follow a tar: archivers fill their last record.
 	maxPadding = 1 << 20
@@ -59,8 +59,9 @@ type stream struct {
 	raw   *compressed
 	// packed reads raw ahead, and ahead what it unpacks to: each takes a part of what one processor cannot do alone.
 	packed, ahead *ahead
-	sum           hash.Hash
-	got           int64
+	// sum is of what was read ahead. It is complete where the end was read.
+	sum hash.Hash
+	got int64
 	// ended says that a read found the end.
 	ended bool
 }
@@ -74,17 +75,16 @@ func open(ctx context.Context, layer Layer, r io.Reader, limit Limits, left int6
 		return nil, broke(RuleTotal, "the layer has %d bytes, expected at most %d", layer.Size, limit.Layer)
 	}
 	s := &stream{layer: layer, sum: sha256.New(), raw: &compressed{ctx: ctx, r: r, want: layer.Size, sum: sha256.New()}}
-	s.packed = readAhead(s.raw, copySize, nil)
+	s.packed = readAhead(s.raw, copySize, nil, nil)
 	raw := &taken{r: s.packed}
 	p := &plain{how: how, raw: raw, in: bufio.NewReaderSize(raw, copySize), ratio: limit.Ratio, left: left}
-	s.ahead = readAhead(p, 2*copySize, p.end)
+	s.ahead = readAhead(p, 2*copySize, s.sum, p.end)
 	return s, nil
 }
 
 // Read is the tar.
 func (s *stream) Read(b []byte) (int, error) {
 	n, err := s.ahead.Read(b)
-	_, _ = s.sum.Write(b[:n])
 	s.got += int64(n)
 	s.ended = s.ended || n == 0 && err != nil
 	return n, err
@@ -271,8 +271,9 @@ func (p *plain) start() error {
 		z.Multistream(false)
 		p.unpack = z
 	case zstandard:
+		// With little memory the decoder moves its whole window for each MiB.
 		z, err := zstd.NewReader(newFrame(p.in),
-			zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+			zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(false), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return err
 		}
@@ -308,15 +309,17 @@ func (p *plain) explain(err error) error {
 	return broke(RuleStream, "it does not unpack: %v", err)
 }
 
-// ahead reads in a goroutine of its own, as decompressing takes as long as all else together, and hashing as long as the network.
+// ahead reads in a goroutine of its own, as decompressing takes as long as all else together, and hashing as long as the network. A sum of
+// what was read is made in another.
 type ahead struct {
-	full    chan chunk
-	free    chan []byte
-	stopped chan struct{}
-	ended   chan struct{}
-	once    sync.Once
-	now     chunk
-	rest    []byte
+	// read are chunks that were read, and full those that may be had: where nothing is summed they are one.
+	read, full chan chunk
+	free       chan []byte
+	stopped    chan struct{}
+	once       sync.Once
+	ended      sync.WaitGroup
+	now        chunk
+	rest       []byte
 }
 
 type chunk struct {
@@ -326,18 +329,23 @@ type chunk struct {
 
 const chunks = 4
 
-// readAhead reads in pieces of a size. end is called where nothing is read any more, unless it is nil.
-func readAhead(r io.Reader, size int, end func()) *ahead {
-	a := &ahead{full: make(chan chunk, chunks), free: make(chan []byte, chunks), stopped: make(chan struct{}), ended: make(chan struct{})}
+// readAhead reads in pieces of a size. What was read is added to the sum before it can be had, unless that is nil. end is called where
+// nothing is read any more, unless it is nil.
+func readAhead(r io.Reader, size int, sum hash.Hash, end func()) *ahead {
+	a := &ahead{full: make(chan chunk, chunks), free: make(chan []byte, chunks), stopped: make(chan struct{})}
 	for range chunks {
 		a.free <- make([]byte, size)
 	}
-	go a.run(r, end)
+	a.read = a.full
+	if sum != nil {
+		a.read = make(chan chunk, chunks)
+		a.ended.Go(func() { a.add(sum) })
+	}
+	a.ended.Go(func() { a.run(r, end) })
 	return a
 }
 
 func (a *ahead) run(r io.Reader, end func()) {
-	defer close(a.ended)
 	if end != nil {
 		defer end()
 	}
@@ -349,14 +357,34 @@ func (a *ahead) run(r io.Reader, end func()) {
 			return
 		}
 		n, err := fill(r, buffer)
+		if !a.give(a.read, chunk{data: buffer[:n], err: err}) || err != nil {
+			return
+		}
+	}
+}
+
+// add adds each chunk to the sum.
+func (a *ahead) add(sum hash.Hash) {
+	for {
 		select {
-		case a.full <- chunk{data: buffer[:n], err: err}:
+		case c := <-a.read:
+			_, _ = sum.Write(c.data)
+			if !a.give(a.full, c) || c.err != nil {
+				return
+			}
 		case <-a.stopped:
 			return
 		}
-		if err != nil {
-			return
-		}
+	}
+}
+
+// give says whether somebody wants it.
+func (a *ahead) give(to chan<- chunk, c chunk) bool {
+	select {
+	case to <- c:
+		return true
+	case <-a.stopped:
+		return false
 	}
 }
 
@@ -398,5 +426,5 @@ func (a *ahead) Read(b []byte) (int, error) {
 // stop returns when nothing reads any more.
 func (a *ahead) stop() {
 	a.once.Do(func() { close(a.stopped) })
-	<-a.ended
+	a.ended.Wait()
 }
