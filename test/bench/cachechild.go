@@ -83,15 +83,19 @@ func (e errand) ask(ctx context.Context) (t told, err error) {
 }
 
 // answerErrand is the child's side.
-func answerErrand(ctx context.Context, arg string, out io.Writer) error {
+func answerErrand(ctx context.Context, arg string, out io.Writer) (err error) {
 	var e errand
 	if err := json.Unmarshal([]byte(arg), &e); err != nil {
 		return err
 	}
 	debug.SetGCPercent(pluginGC)
 	var t told
+	store, err := artifact.OpenStore(e.Dir, artifact.StoreConfig{}) // as a node has it when it is asked to pull
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
 	begin, used := time.Now(), ownCPU()
-	var err error
 	switch e.Stage {
 	case stageNetwork:
 		err = e.network(ctx)
@@ -102,7 +106,7 @@ func answerErrand(ctx context.Context, arg string, out io.Writer) error {
 	case stageFiles:
 		err = e.create()
 	default:
-		t.Bytes, err = e.pull(ctx)
+		t.Bytes, err = e.pull(ctx, store)
 	}
 	if err != nil {
 		return err
@@ -216,7 +220,7 @@ func (e errand) create() (err error) {
 }
 
 // pull is what a node does: from the tag to a tree that is verified and durable.
-func (e errand) pull(ctx context.Context) (received int64, err error) {
+func (e errand) pull(ctx context.Context, store *artifact.Store) (received int64, err error) {
 	ref, err := artifact.ParseReference(e.Host + "/" + cacheRepository + ":v1")
 	if err != nil {
 		return 0, err
@@ -230,11 +234,6 @@ func (e errand) pull(ctx context.Context) (received int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	store, err := artifact.OpenStore(e.Dir, artifact.StoreConfig{})
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
 	src := client.Source(ref, nil)
 	d, err := src.Resolve(ctx)
 	if err != nil {

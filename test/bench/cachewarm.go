@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,7 +51,7 @@ kernelCaches:
 // measureWarm prepares claims whose cache is on the node already, in turn with claims without any.
 func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host string) (err error) {
 	at := point{Machine: "caches", Devices: 1, Parallel: 1, Bytes: int(image.plain), Files: image.files}
-	n, err := b.newNode(ctx, "bench-caches", unlimited()...)
+	n, err := b.newNode(ctx, "bench-caches-"+strconv.Itoa(image.files), unlimited()...)
 	if err != nil {
 		return err
 	}
@@ -59,7 +60,7 @@ func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host string)
 		return b.report.nothing(warmAdded, &at, err)
 	}
 	defer func() { err = errors.Join(err, unmount()) }()
-	b.say("caches of kernels: claims of a cache that is on the node")
+	b.say("caches of kernels: claims of %d files that are on the node", image.files)
 	p, err := b.startWarmPlugin(ctx, &n, host)
 	if err != nil {
 		return err
@@ -68,11 +69,11 @@ func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host string)
 	if err := b.makeCache(ctx, image, host); err != nil {
 		return err
 	}
-	plain, err := b.warmClaims(ctx, p, casePlain)
+	plain, err := b.warmClaims(ctx, p, casePlain, image)
 	if err != nil {
 		return err
 	}
-	cached, err := b.warmClaims(ctx, p, caseCache)
+	cached, err := b.warmClaims(ctx, p, caseCache, image)
 	if err != nil {
 		return err
 	}
@@ -117,12 +118,15 @@ func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string) (*plu
 	return p, nil
 }
 
+// warmName is that of the objects for an image.
+func warmName(image *cacheImage) string { return "warm-" + strconv.Itoa(image.files) }
+
 // makeCache makes the objects as the controller leaves them.
 func (b *bench) makeCache(ctx context.Context, image *cacheImage, host string) error {
 	digest := artifact.DigestOf(image.manifest).String()
 	cache := &v1alpha1.GPUKernelCache{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUKernelCache},
-		ObjectMeta: metav1.ObjectMeta{Name: "warm", Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: warmName(image), Namespace: namespace},
 		Spec:       v1alpha1.GPUKernelCacheSpec{Image: host + "/" + cacheRepository + ":v1"},
 		Status: v1alpha1.GPUKernelCacheStatus{
 			ObservedGeneration: 1, ResolvedDigest: digest,
@@ -131,7 +135,7 @@ func (b *bench) makeCache(ctx context.Context, image *cacheImage, host string) e
 	}
 	policy := &v1alpha1.TrustPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindTrustPolicy},
-		ObjectMeta: metav1.ObjectMeta{Name: "warm"},
+		ObjectMeta: metav1.ObjectMeta{Name: warmName(image)},
 		Spec:       v1alpha1.TrustPolicySpec{Mode: v1alpha1.VerificationSkip, Images: []string{host + "/**"}},
 	}
 	return errors.Join(b.make(ctx, "trustpolicies", "", policy), b.make(ctx, "gpukernelcaches", namespace, cache))
@@ -160,18 +164,18 @@ func (b *bench) make(ctx context.Context, resource, in string, object any) error
 }
 
 // warmClaims are a claim for each GPU.
-func (b *bench) warmClaims(ctx context.Context, p *plugin, what string) ([]claim, error) {
+func (b *bench) warmClaims(ctx context.Context, p *plugin, what string, image *cacheImage) ([]claim, error) {
 	found, _, err := b.published(ctx, p, warmGPUs)
 	if err != nil {
 		return nil, err
 	}
 	var shapes []shape
 	for i, name := range found.of("gpu") {
-		s := shape{name: fmt.Sprintf("%s-%d", what, i), node: p.node.name, pool: "gpu", devices: []string{name}}
+		s := shape{name: fmt.Sprintf("%s-%d-%d", what, image.files, i), node: p.node.name, pool: "gpu", devices: []string{name}}
 		if what == caseCache {
 			config, err := opaque(resourceapi.AllocationConfigSourceClaim, nil, v1alpha1.GPUConfig{
 				TypeMeta:     metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUConfig},
-				KernelCaches: []v1alpha1.KernelCacheSource{{Name: "warm"}},
+				KernelCaches: []v1alpha1.KernelCacheSource{{Name: warmName(image)}},
 			})
 			if err != nil {
 				return nil, err
