@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Opener opens a layer, counted from 0, to be read once. Its reader is to fail when ctx ends.
@@ -71,23 +72,28 @@ func (x *extraction) layer(ctx context.Context, layer Layer, source func(context
 	defer s.close()
 	defer cancel() // first: what is read ahead must not wait for bytes that nobody wants
 	if err := x.tar(s); err != nil {
-		return x.blame(s, err)
+		return x.blame(s, cancel, err)
 	}
 	if err := s.finish(); err != nil {
-		return x.blame(s, err)
+		return x.blame(s, cancel, err)
 	}
 	x.left -= s.plainBytes()
 	return x.end()
 }
 
+// blamePatience is how long a layer that is refused anyway is read on.
+const blamePatience = 3 * time.Second
+
 // blame finds out whether a layer that is refused for what it holds is the declared one at all: whoever reads that a tar is broken looks
 // at who packed it, and not at the registry that gave other bytes. What is left is read for that, as it would have been had the fault
-// come last. What is too large is not read to its end.
-func (x *extraction) blame(s *stream, err error) error {
+// come last; not what is too large, nor what comes slowly.
+func (x *extraction) blame(s *stream, cancel context.CancelFunc, err error) error {
 	if !errors.Is(err, ErrRefused) {
 		return err
 	}
-	if other := s.drain(); other != nil {
+	timer := time.AfterFunc(blamePatience, cancel)
+	defer timer.Stop()
+	if other := s.drain(); errors.Is(other, ErrMismatch) {
 		x.entry = ""
 		return other
 	}
