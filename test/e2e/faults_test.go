@@ -26,21 +26,14 @@ import (
 const faultLimit = 6 * time.Minute
 
 func survivesFaults() {
-	It("keeps all claims right when kubelet is killed", func(ctx SpecContext) {
-		survive(ctx, func(_ *tenants, a *arrivals) { killWhilePodsCome(ctx, a, "kubelet") })
-	}, SpecTimeout(faultLimit))
-
-	It("keeps all claims right when containerd is killed", func(ctx SpecContext) {
-		survive(ctx, func(_ *tenants, a *arrivals) { killWhilePodsCome(ctx, a, "containerd") })
-	}, SpecTimeout(faultLimit))
-
-	It("keeps all claims right when the plugin is killed", func(ctx SpecContext) {
-		survive(ctx, func(*tenants, *arrivals) { killPlugin(ctx, gpuNode) })
-	}, SpecTimeout(faultLimit))
-
-	It("writes its CDI files again when the directory is wiped, so that containers can restart", func(ctx SpecContext) {
-		survive(ctx, func(t *tenants, _ *arrivals) { wipeSpecs(ctx, t) })
-	}, SpecTimeout(faultLimit))
+	It("keeps all claims right when kubelet, containerd and the plugin are killed, and writes its CDI files again when they are wiped",
+		func(ctx SpecContext) {
+			survive(ctx,
+				func(_ *tenants, a *arrivals) { killWhilePodsCome(ctx, a, "kubelet") },
+				func(_ *tenants, a *arrivals) { killWhilePodsCome(ctx, a, "containerd") },
+				func(*tenants, *arrivals) { killPlugin(ctx, gpuNode) },
+				func(t *tenants, _ *arrivals) { wipeSpecs(ctx, t) })
+		}, SpecTimeout(2*faultLimit))
 
 	It("keeps all claims right when the node is rebooted", func(ctx SpecContext) {
 		showBootID(ctx)
@@ -52,19 +45,22 @@ func survivesFaults() {
 	It("lets a damaged record hurt nobody", damaged, SpecTimeout(faultLimit))
 }
 
-// survive lets something happen to the GPU node while pods run and start there, and expects that nobody can tell afterwards.
-func survive(ctx context.Context, happen func(*tenants, *arrivals)) {
+// survive lets one thing after the other happen to the GPU node while pods run and start there, and expects each time that nobody can tell
+// afterwards.
+func survive(ctx context.Context, happen ...func(*tenants, *arrivals)) {
 	GinkgoHelper()
 	t := newTenants(ctx)
-	a := t.arrive(ctx)
-	DeferCleanup(func() { a.stop() })
-	a.more(ctx, 3)
-	happen(t, a)
-	say("pods go on coming")
-	a.more(ctx, 3)
-	a.end(ctx)
-	say("all claims are right")
-	t.right(ctx)
+	for _, do := range happen {
+		a := t.arrive(ctx)
+		DeferCleanup(func() { a.stop() })
+		a.more(ctx, 3)
+		do(t, a)
+		say("pods go on coming")
+		a.more(ctx, 3)
+		a.end(ctx)
+		say("all claims are right")
+		t.right(ctx)
+	}
 	t.leave(ctx)
 }
 

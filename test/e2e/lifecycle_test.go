@@ -27,22 +27,6 @@ func followsClaims() {
 		eventuallyNothingLeft(ctx, gpuNode, claim)
 	})
 
-	It("leaves nothing of a pod that was deleted by force while kubelet was down", ofNode, func(ctx SpecContext) {
-		pod, claim := holdOnGPUNode(ctx, "forced")
-		kept, keptClaim := holdOnGPUNode(ctx, "kept")
-		say("kubelet is killed, the pod deleted by force, kubelet started")
-		Expect(h.StopComponent(ctx, gpuNode, "kubelet", true)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { _ = h.StartComponent(ctx, gpuNode, "kubelet") })
-		Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0))).To(Succeed())
-		eventuallyGone(ctx, pod)
-		Expect(claimFiles(ctx, gpuNode, claim)).NotTo(BeEmpty(), "nobody could unprepare it yet")
-		Expect(h.StartComponent(ctx, gpuNode, "kubelet")).To(Succeed())
-		eventuallyNothingLeft(ctx, gpuNode, claim)
-		say("the pod that nobody deleted has its device as before")
-		running(ctx, kept)
-		hasExactly(ctx, kept, main, devicesOf(ctx, results(keptClaim))...)
-	})
-
 	It("gives a device to the next pod after kubelet and plugin were restarted", ofNode, func(ctx SpecContext) {
 		pod, claim := holdOnGPUNode(ctx, "before")
 		Expect(h.RestartComponent(ctx, gpuNode, "kubelet", false)).To(Succeed())

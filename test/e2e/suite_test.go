@@ -141,7 +141,7 @@ var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
 	Describe("programs FPGAs", Ordered, programsFPGAs)
 	Describe("warms pods with kernel caches", Ordered, warmsPods)
 	Describe("survives faults of its node", ofNode, survivesFaults)
-	Describe("is upgraded", upgrades)
+	Describe("is upgraded", ofNode, upgrades)
 	Describe("comes and goes", comesAndGoes)
 })
 

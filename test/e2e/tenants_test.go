@@ -33,6 +33,8 @@ type tenants struct {
 	all       []*tenant
 	// incidents are those of before.
 	incidents map[string]int
+	// arrived is how often pods have begun to come.
+	arrived int
 }
 
 // tenant is one pod and what it was given.
@@ -352,7 +354,7 @@ func eventuallyIdle(ctx context.Context) {
 
 // arrivals are pods that keep coming to the GPU node, take a GPU for a moment, and end.
 type arrivals struct {
-	namespace string
+	namespace, prefix string
 	stop      context.CancelFunc
 	done      chan struct{}
 	created   atomic.Int64
@@ -361,7 +363,8 @@ type arrivals struct {
 // arrive creates a pod every 800 ms until end, as long as not too many wait for their turn.
 func (t *tenants) arrive(ctx context.Context) *arrivals {
 	ctx, stop := context.WithCancel(ctx)
-	a := &arrivals{namespace: t.namespace, stop: stop, done: make(chan struct{})}
+	t.arrived++
+	a := &arrivals{namespace: t.namespace, prefix: fmt.Sprintf("arrival-%d-", t.arrived), stop: stop, done: make(chan struct{})}
 	go func() {
 		defer GinkgoRecover()
 		defer close(a.done)
@@ -385,7 +388,7 @@ func (t *tenants) arrive(ctx context.Context) *arrivals {
 }
 
 func (a *arrivals) create(ctx context.Context) {
-	newPod(ctx, a.namespace, "arrival-"+strconv.FormatInt(a.created.Load(), 10), withTemplate("gpu"), onNode(gpuNode),
+	newPod(ctx, a.namespace, a.prefix+strconv.FormatInt(a.created.Load(), 10), withTemplate("gpu"), onNode(gpuNode),
 		marking(passMarked), func(p *corev1.Pod) {
 			p.Labels = map[string]string{"arrival": ""}
 			p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure

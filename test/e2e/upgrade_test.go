@@ -43,7 +43,7 @@ func upgrades() {
 		eventuallyNothingLeft(ctx, gpuNode, afterClaim)
 	})
 
-	It("serves a pod every 200 ms while the chart is upgraded and rolled back", ofNode, underLoad)
+	It("serves a pod every 200 ms while the chart is upgraded and rolled back", underLoad)
 }
 
 // crash ends a pod's container from inside and waits until it runs again.
