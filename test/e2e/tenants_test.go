@@ -51,8 +51,9 @@ type tenant struct {
 	kernels bool
 }
 
-// marksDir is a directory of the node in which containers write down which GPUs they have.
-const marksDir = "/run/fettle-e2e-marks"
+// marksDir is a directory of the node in which containers write down which GPUs they have. It is where a node has its own: clusters that run
+// side by side share the machine's other directories.
+const marksDir = "/var/lib/kubelet/fettle-e2e-marks"
 
 // mark is how a container sees for itself that nobody else has its GPUs: it writes its name into a file for each, and looks again and
 // again whether that is what it says. A name that it finds in its place is of somebody who has the GPU, too, and it writes its own again,
