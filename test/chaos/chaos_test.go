@@ -23,7 +23,7 @@ import (
 var (
 	seedFlag     = flag.Uint64("chaos.seed", 0, "what the plan is made from; 0: another at each run")
 	minutesFlag  = flag.Int("chaos.minutes", 0, "begin another round until so many minutes are over; 0: one round")
-	preparesFlag = flag.Int("chaos.prepares", 0, "claims to prepare in a round, with as many faults as befit, 5000 are the standard; 0: a short round")
+	preparesFlag = flag.Int("chaos.prepares", 0, "claims to prepare in a round, with as many faults as befit; 0: a short round")
 	withoutFlag  = flag.String("chaos.without", "", "kinds of faults to leave out, with commas, such as hang,wipe")
 	binaryFlag   = flag.String("chaos.binary", "", "the plugin's binary; empty: built from this repository")
 	limitFlag    = flag.Duration("chaos.limit", 10*time.Minute, "how long a round may take")

@@ -51,8 +51,8 @@ type tenant struct {
 	kernels bool
 }
 
-// marksDir is a directory of the node in which containers write down which GPUs they have. It is where a node has its own: clusters that run
-// side by side share the machine's other directories.
+// marksDir is a directory of the node in which containers write down which GPUs they have. It is where a node has its own: clusters that
+// run side by side share the machine's other directories.
 const marksDir = "/var/lib/kubelet/fettle-e2e-marks"
 
 // mark is how a container sees for itself that nobody else has its GPUs: it writes its name into a file for each, and looks again and
@@ -356,9 +356,9 @@ func eventuallyIdle(ctx context.Context) {
 // arrivals are pods that keep coming to the GPU node, take a GPU for a moment, and end.
 type arrivals struct {
 	namespace, prefix string
-	stop      context.CancelFunc
-	done      chan struct{}
-	created   atomic.Int64
+	stop              context.CancelFunc
+	done              chan struct{}
+	created           atomic.Int64
 }
 
 // arrive creates a pod every 800 ms until end, as long as not too many wait for their turn.
