@@ -141,11 +141,12 @@ API_TESTS := ^Test(Older)?API$$
 # Tests that kill processes, cut the power and break the disk at every operation. They print how many.
 CRASH_TESTS := ^Test(CrashPoints|PowerLoss|EverySyncMatters|DiskFaults)$$
 
-# The race detector has every program wait a second at its end for races that come late, and the scripts run hundreds of programs.
+# The repository's own tests are run by verify. The race detector has every program wait a second at its end for races that come late, and
+# the scripts run hundreds of programs.
 .PHONY: test-unit
 test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $$(go list ./... | grep -v '/test/e2e')
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $$(go list ./... | grep -vE '/test/e2e$$|/internal/hygiene$$')
 	cd test/cluster && go test ./internal/...
 
 .PHONY: test-crash

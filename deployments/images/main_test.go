@@ -41,7 +41,7 @@ func compile(t *testing.T, code, out, arch, cgo string) {
 	if err := os.WriteFile(main, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command("go", "build", "-o", out, main)
+	command := exec.Command("go", "build", "-trimpath", "-o", out, main) // compiled once, wherever the file is
 	command.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOARCH="+arch)
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("build %s for %s: %v\n%s", out, arch, err, output)
