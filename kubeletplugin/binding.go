@@ -210,7 +210,8 @@ func (b *binder) seeTo(ctx context.Context, key types.NamespacedName, c *resourc
 
 // tell sets a condition on the devices that wait for it.
 func (b *binder) tell(ctx context.Context, c *resourceapi.ResourceClaim, a *awaited, condition, reason, message string) error {
-	return b.teller.setConditionOf(ctx, c, func(r *resourceapi.DeviceRequestAllocationResult) bool { return b.waitsOn(r, a) }, metav1.Condition{
+	waiting := func(r *resourceapi.DeviceRequestAllocationResult) bool { return b.waitsOn(r, a) }
+	return b.teller.setConditionOf(ctx, c, waiting, metav1.Condition{
 		Type: condition, Status: metav1.ConditionTrue, Reason: reason, Message: message,
 	})
 }

@@ -77,7 +77,9 @@ func TestWhoWaits(t *testing.T) {
 		"a GPU of which another kind's condition is said": {
 			said(allocated("u1", waitingGPU("g0")), 0, forBitstream.ready, metav1.ConditionTrue), true,
 		},
-		"beside a region that is ready": {said(allocated("u1", waiting("r0"), waitingGPU("g0")), 0, forBitstream.ready, metav1.ConditionTrue), true},
+		"beside a region that is ready": {
+			said(allocated("u1", waiting("r0"), waitingGPU("g0")), 0, forBitstream.ready, metav1.ConditionTrue), true,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +142,9 @@ func TestSeenTo(t *testing.T) {
 			claim: namesCaches(`{"name":"add","bindAfter":"Fetched"}`), asked: "Fetched", fails: refused, said: forCaches.failed,
 			reason: "ForbiddenByPolicy",
 		},
-		"a cache that can only be fetched": {claim: namesCaches(`{"name":"add","bindAfter":"Loaded"}`), said: forCaches.ready, reason: "NotAsked"},
+		"a cache that can only be fetched": {
+			claim: namesCaches(`{"name":"add","bindAfter":"Loaded"}`), said: forCaches.ready, reason: "NotAsked",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -89,7 +89,10 @@ health:
 		{name: "key twice", text: header + "deviceMetadata: true\ndeviceMetadata: false", wantErrs: []string{"deviceMetadata"}},
 		{name: "wrong type", text: header + "deviceMetadata: sometimes", wantErrs: []string{"deviceMetadata"}},
 		{name: "nothing to bind pods after", text: header + "fpga: {bindingConditions: true}", wantErrs: []string{"fpga.programming"}},
-		{name: "no cache to bind pods after", text: header + "kernelCaches: {bindingConditions: true}", wantErrs: []string{"kernelCaches.enabled"}},
+		{
+			name: "no cache to bind pods after", text: header + "kernelCaches: {bindingConditions: true}",
+			wantErrs: []string{"kernelCaches.enabled"},
+		},
 		{name: "fetched ahead for nothing", text: header + "fpga: {fetchAhead: true}", wantErrs: []string{"fpga.fetchAhead: needs"}},
 		{name: "unknown key of health", text: header + "health: {rule: []}", wantErrs: []string{`"rule"`}},
 		{name: "unknown key of a rule", text: header + "health: {rules: [{source: xid, codes: [1]}]}", wantErrs: []string{`codes`}},

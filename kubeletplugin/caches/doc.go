@@ -9,6 +9,6 @@
 //
 // A cache is here once the node itself has seen, with the object's own credentials, that the image may be read, and, offline but for the
 // image's registry, who signed it; what it found is noted in a grant, a small file for each object. As long as the grant is of the object
-// as it is and of the TrustPolicies as they are, a claim costs no request to anybody: neither to the registry nor to the API server. A refusal
-// is remembered in the same way, in memory and for a moment.
+// as it is and of the TrustPolicies as they are, a claim costs no request to anybody: neither to the registry nor to the API server. A
+// refusal is remembered in the same way, in memory and for a moment.
 package caches

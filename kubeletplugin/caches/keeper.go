@@ -67,7 +67,7 @@ type Keeper struct {
 	mu       sync.Mutex
 	errands  map[string]*errand
 	treeForm artifact.TreeForm
-	// facts are what trees hold, by the tree and the type that it is taken for. failures are what became of fetches that failed, by their keys.
+	// facts are what trees hold, by the tree and the type that it is taken for. failures are what became of fetches that failed, by key.
 	facts    map[string]*kernelcache.Cache
 	failures map[string]failure
 	running  sync.WaitGroup

@@ -45,8 +45,8 @@ func (s *Store) makePin(pin string) error {
 	return f.Close()
 }
 
-// Unpin gives up the owner's need of a blob. It needs no room on the disk. The directory stays for the next owner, as long as the blob does:
-// to make it takes longer than all else that a pin is.
+// Unpin gives up the owner's need of a blob. It needs no room on the disk. The directory stays for the next owner, as long as the blob
+// does: to make it takes longer than all else that a pin is.
 func (s *Store) Unpin(ctx context.Context, d Digest, owner string) error {
 	return s.changePin(ctx, "unpin", d, owner, func(pin string) error {
 		s.touch(d)
