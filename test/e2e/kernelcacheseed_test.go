@@ -30,7 +30,8 @@ func (k *kernelCaches) seeds(ctx SpecContext) {
 	})
 	k.claim(ctx, ns, "unsaid", v1alpha1.KernelCacheSource{Name: "home"}, v1alpha1.KernelCacheSource{Name: "elsewhere"})
 	const seed = v1alpha1.CacheAccessSeed
-	k.claim(ctx, ns, "said", v1alpha1.KernelCacheSource{Name: "home", Access: seed}, v1alpha1.KernelCacheSource{Name: "elsewhere", Access: seed})
+	k.claim(ctx, ns, "said",
+		v1alpha1.KernelCacheSource{Name: "home", Access: seed}, v1alpha1.KernelCacheSource{Name: "elsewhere", Access: seed})
 	mapped := newPod(ctx, ns, "mapped", withTemplate("unsaid"), userNamespace)
 	user := newPod(ctx, ns, "user", withTemplate("said"), asUser)
 	var want strings.Builder
