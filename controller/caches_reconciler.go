@@ -25,6 +25,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/cache"
+	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -48,17 +49,32 @@ type cacheReconciler struct {
 	turns     turns
 	looks     looks
 	judged    judged
+	// volumes plans, and withVolumes says whether what is planned is carried out: by volumesReconciler.
+	volumes     func(context.Context, volumes.Object) (volumes.Plan, error)
+	withVolumes bool
 }
 
 // newCacheReconciler returns the reconciler of both kinds.
 func newCacheReconciler(
-	mgr manager.Manager, m *metrics, c clock.PassiveClock, pause pauser, registry *artifact.Client, policies *trustPolicies, o Options,
+	mgr manager.Manager, m *metrics, c clock.PassiveClock, pause pauser, registry *artifact.Client, policies *trustPolicies,
+	faults *volumeFaults, o Options,
 ) *cacheReconciler {
 	looker := cache.Looker{
 		Live: mgr.GetAPIReader(), Registry: registry, Grants: Grants(mgr.GetAPIReader(), mgr.GetClient(), o.Namespace),
 	}
+	reader := volumesReader(mgr)
+	reader.Users = true
 	return &cacheReconciler{
-		client: mgr.GetClient(), recorder: mgr.GetEventRecorder(Name), metrics: m, clock: c, pause: pause, policies: policies,
+		volumes: func(ctx context.Context, of volumes.Object) (volumes.Plan, error) {
+			if !of.Wants() {
+				return volumes.Plan{}, nil
+			}
+			plan, err := reader.Plan(ctx, of, o.KernelCacheVolumes)
+			faults.add(types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, &plan)
+			return plan, err
+		},
+		withVolumes: o.KernelCacheVolumes.Enabled,
+		client:      mgr.GetClient(), recorder: mgr.GetEventRecorder(Name), metrics: m, clock: c, pause: pause, policies: policies,
 		look: looker.Look, interval: o.BitstreamInterval, namespace: o.Namespace,
 	}
 }
@@ -77,7 +93,8 @@ func (r *cacheReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 	if o.GetDeletionTimestamp() != nil { // somebody else's finalizer keeps it
-		return reconcile.Result{}, r.report(ctx, o, nil)
+		_, err := r.report(ctx, o, nil)
+		return reconcile.Result{}, err
 	}
 	all, err := r.policies.all(ctx)
 	if err != nil {
@@ -85,7 +102,8 @@ func (r *cacheReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	}
 	policies := o.Policies(all)
 	if wait, done := r.looks.remaining(req.NamespacedName, o, r.clock.Now()); done && r.judged.by(req.NamespacedName, policies) {
-		return reconcile.Result{RequeueAfter: wait}, r.report(ctx, o, nil)
+		again, err := r.report(ctx, o, nil)
+		return reconcile.Result{RequeueAfter: sooner(wait, again)}, err
 	}
 	if !r.turns.take(req.Namespace) {
 		return reconcile.Result{RequeueAfter: wait.Jitter(nextTurn, 1)}, nil
@@ -95,13 +113,22 @@ func (r *cacheReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("%s %s: %w", o.Kind, req, err)
 	}
-	if err := r.report(ctx, o, out); err != nil {
+	again, err := r.report(ctx, o, out)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	next := wait.Jitter(cache.Next(o, r.interval, errors.Join(out.Err, out.Refusal), r.clock.Now()), jitter)
 	r.looks.note(req.NamespacedName, o, next, r.clock.Now())
 	r.judged.note(req.NamespacedName, policies)
-	return reconcile.Result{RequeueAfter: next}, nil
+	return reconcile.Result{RequeueAfter: sooner(next, again)}, nil
+}
+
+// sooner is the shorter of two times, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // read gets the object in the form that both kinds share. It is a copy, not the cache's.
@@ -117,26 +144,30 @@ func (r *cacheReconciler) read(ctx context.Context, req reconcile.Request) (cach
 }
 
 // report writes the status if it changed, in one patch, and tells of changed conditions. Out is nil where only the rest of the cluster may
-// have changed. A spec that changed meanwhile is a conflict, and the next round looks at the new one.
-func (r *cacheReconciler) report(ctx context.Context, o cache.Object, out *cache.Outcome) error {
-	if err := r.write(ctx, o, out); err != nil {
-		return fmt.Errorf("write the status of %s %s: %w", o.Kind, client.ObjectKeyFromObject(o), err)
-	}
-	return nil
-}
-
-func (r *cacheReconciler) write(ctx context.Context, o cache.Object, out *cache.Outcome) error {
-	around, err := r.surroundings(ctx, o)
-	if err != nil {
-		return err
-	}
+// have changed. A spec that changed meanwhile is a conflict, and the next round looks at the new one. Nothing tells of pods that have
+// volumes, so where there are volumes the next round is when report says, and not 0.
+func (r *cacheReconciler) report(ctx context.Context, o cache.Object, out *cache.Outcome) (again time.Duration, err error) {
 	before, _ := o.DeepCopyObject().(client.Object)
 	status, now := o.Status.DeepCopy(), r.clock.Now()
 	if out != nil {
 		cache.Record(o, out, now)
 		r.metrics.caches.WithLabelValues(o.Kind, conditionOf(o.Status, v1alpha1.ConditionResolved).Reason).Inc()
 	}
-	cache.Count(o, around, now)
+	around, err := r.surroundings(ctx, o)
+	if err == nil {
+		cache.Count(o, around, now)
+		err = r.write(ctx, o, before, status)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write the status of %s %s: %w", o.Kind, client.ObjectKeyFromObject(o), err)
+	}
+	if len(around.Volumes.Volumes) > 0 {
+		again = wait.Jitter(volumesInterval, jitter)
+	}
+	return again, nil
+}
+
+func (r *cacheReconciler) write(ctx context.Context, o cache.Object, before client.Object, status *v1alpha1.GPUKernelCacheStatus) error {
 	if equality.Semantic.DeepEqual(status, o.Status) {
 		return nil
 	}
@@ -148,7 +179,7 @@ func (r *cacheReconciler) write(ctx context.Context, o cache.Object, out *cache.
 	return nil
 }
 
-// surroundings are what the nodes say of caches, and which namespaces of the object's are not there.
+// surroundings are what the nodes say of caches, which namespaces of the object's are not there, and how its volumes are.
 func (r *cacheReconciler) surroundings(ctx context.Context, o cache.Object) (around cache.Surroundings, err error) {
 	var nodes v1alpha1.AcceleratorNodeList
 	if err := r.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -164,7 +195,8 @@ func (r *cacheReconciler) surroundings(ctx context.Context, o cache.Object) (aro
 			around.MissingNamespaces = append(around.MissingNamespaces, name)
 		}
 	}
-	return around, nil
+	around.Volumes, err = r.volumes(ctx, o.Volumes())
+	return around, err
 }
 
 // tell makes Events of conditions that became other ones, and of a digest. What is well from the beginning is no news, but what the image

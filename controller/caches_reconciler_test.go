@@ -25,6 +25,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/cache"
+	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -35,6 +36,7 @@ type cacheCase struct {
 	clock  *clocktesting.FakeClock
 	events *events.FakeRecorder
 	out    cache.Outcome
+	plan   volumes.Plan
 	asked  int
 }
 
@@ -57,6 +59,7 @@ func newCacheCase(t *testing.T, objects ...client.Object) *cacheCase {
 	c.cacheReconciler = &cacheReconciler{
 		client: api, recorder: c.events, metrics: m, clock: c.clock, pause: noPause{}, interval: time.Minute, namespace: "fettle",
 		policies: &trustPolicies{reader: api},
+		volumes:  func(context.Context, volumes.Object) (volumes.Plan, error) { return c.plan, nil },
 		look: func(_ context.Context, o cache.Object, policies []*trust.Policy) (*cache.Outcome, error) {
 			c.asked++
 			out := c.out
@@ -168,6 +171,37 @@ func TestWhenCachesAreAsked(t *testing.T) {
 	c.reconcile(t, object)
 	if len(c.looks.taken) > 0 || len(c.judged.of) > 0 {
 		t.Errorf("remembered of what is gone: %v %v", c.looks.taken, c.judged.of)
+	}
+}
+
+// TestVolumesAreWritten: the status has the volumes as they are, and those who use them are looked for again and again.
+func TestVolumesAreWritten(t *testing.T) {
+	object := kernels("a", "kernels", "registry.example/team/kernels@sha256:"+strings.Repeat("1", 64))
+	object.Spec.Distribution = &v1alpha1.CacheDistribution{Type: v1alpha1.CacheROXVolume}
+	c := newCacheCase(t, object, skipping("ours", "p1", 1, "registry.example/team/*"))
+	if next := c.reconcile(t, object); next != 0 {
+		t.Errorf("without a volume the next look is in %v", next)
+	}
+	c.plan.Volumes = []v1alpha1.CacheVolume{{Namespace: "a", ClaimName: "kernels", Phase: v1alpha1.CacheVolumeFilled, Digest: "sha256:top"}}
+	next := c.reconcile(t, object)
+	if next < volumesInterval || next > 2*volumesInterval || object.Status.Phase != v1alpha1.CacheExtracted {
+		t.Errorf("with a volume the next look is in %v, status %+v", next, object.Status)
+	}
+	if diff := gocmp.Diff(c.plan.Volumes, object.Status.Volumes); diff != "" {
+		t.Errorf("volumes (-want +got):\n%s", diff)
+	}
+	c.plan.Pods = []volumes.User{{Node: "n1", Digest: "sha256:top"}}
+	c.reconcile(t, object)
+	if object.Status.Phase != v1alpha1.CacheRunning || object.Status.Counts.PodsRunning != 1 || c.asked != 1 {
+		t.Errorf("asked %d times, status %+v", c.asked, object.Status)
+	}
+	c.plan = volumes.Plan{}
+	c.volumes = func(context.Context, volumes.Object) (volumes.Plan, error) {
+		return volumes.Plan{}, errors.New("no pods")
+	}
+	_, err := c.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+	if err == nil || !strings.Contains(err.Error(), "no pods") {
+		t.Errorf("what is not known of volumes is written: %v", err)
 	}
 }
 

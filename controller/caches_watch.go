@@ -6,8 +6,8 @@ import (
 	"context"
 	"errors"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -25,17 +25,21 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// register adds the reconciler to the manager, once a kind; the CRDs must be established. A change of the spec counts, one of the volumes,
-// of a policy, and of what nodes say.
+// register adds the reconciler to the manager, once a kind; the CRDs must be established. A change of the spec counts, one of claims and
+// Jobs of volumes, of a policy, and of what nodes say.
 func (r *cacheReconciler) register(mgr manager.Manager) error {
-	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, volumesChanged()))
 	respecified := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	build := func(name string, kind client.Object, ofCluster bool) *builder.Builder {
-		return builder.ControllerManagedBy(mgr).Named(name).
-			For(kind, changed).
+		b := builder.ControllerManagedBy(mgr).Named(name).
+			For(kind, respecified).
 			Watches(&v1alpha1.AcceleratorNode{}, r.onNodes(ofCluster)).
 			Watches(&v1alpha1.TrustPolicy{}, r.onPolicies(ofCluster), respecified).
 			WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: cacheWorkers})
+		if !r.withVolumes { // which may not be read then
+			return b
+		}
+		owned := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), kind, handler.OnlyControllerOwner())
+		return b.Watches(&corev1.PersistentVolumeClaim{}, owned).Watches(&batchv1.Job{}, owned)
 	}
 	return errors.Join(
 		build("gpukernelcache", &v1alpha1.GPUKernelCache{}, false).Complete(r),
@@ -49,22 +53,6 @@ func namespaceMetadata() *metav1.PartialObjectMetadata {
 	m := &metav1.PartialObjectMetadata{}
 	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	return m
-}
-
-// volumesChanged lets through what was written of an object's volumes, which counts for what is said of it.
-func volumesChanged() predicate.Predicate {
-	volumes := func(object client.Object) []v1alpha1.CacheVolume {
-		switch c := object.(type) {
-		case *v1alpha1.GPUKernelCache:
-			return c.Status.Volumes
-		case *v1alpha1.ClusterGPUKernelCache:
-			return c.Status.Volumes
-		}
-		return nil
-	}
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return !equality.Semantic.DeepEqual(volumes(e.ObjectOld), volumes(e.ObjectNew))
-	}}
 }
 
 // comesOrGoes lets through what appears and disappears.

@@ -48,7 +48,7 @@ func RunVolumes(ctx context.Context, access *rest.Config, options volumes.Option
 	pause := leasePause{
 		reader: mgr.GetAPIReader(), clock: clock.RealClock{}, key: client.ObjectKey{Namespace: "none", Name: UninstallLease},
 	}
-	if err := newVolumesReconciler(mgr, pause, Options{KernelCacheVolumes: options}).register(mgr); err != nil {
+	if err := newVolumesReconciler(mgr, pause, &volumeFaults{}, Options{KernelCacheVolumes: options}).register(mgr); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

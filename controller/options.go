@@ -62,6 +62,9 @@ func (o Options) Validate() error {
 	if o.BitstreamInterval < minBitstreamInterval {
 		faults = append(faults, fmt.Errorf("--bitstream-interval is %s: expected %s or more", o.BitstreamInterval, minBitstreamInterval))
 	}
+	if err := o.KernelCacheVolumes.Validate(); err != nil {
+		faults = append(faults, fmt.Errorf("--registries with --kernel-cache-volumes-image: %w", err))
+	}
 	for _, allowed := range o.AllowedHostPaths {
 		if err := allowed.Validate(); err != nil {
 			faults = append(faults, fmt.Errorf("--allowed-host-path: %w", err))

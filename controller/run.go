@@ -104,6 +104,7 @@ func (c Controller) Run(ctx context.Context) error {
 		key: client.ObjectKey{Namespace: c.Options.Namespace, Name: UninstallLease},
 	}
 	policies := &trustPolicies{reader: mgr.GetClient(), root: c.Options.PublicTrustRoot}
+	faults := &volumeFaults{}
 	if c.Options.Webhook {
 		err = c.addWebhook(mgr, m, keeper, changed)
 	}
@@ -119,11 +120,11 @@ func (c Controller) Run(ctx context.Context) error {
 					newNodeReconciler(mgr, m, c.Clock, pause).register(mgr),
 					newBitstreamReconciler(mgr, m, c.Clock, pause, registry, c.Options).register(mgr),
 					newTrustReconciler(mgr, c.Clock, pause, policies).register(mgr),
-					newCacheReconciler(mgr, m, c.Clock, pause, puller, policies, c.Options).register(mgr),
+					newCacheReconciler(mgr, m, c.Clock, pause, puller, policies, faults, c.Options).register(mgr),
 					newPresetReconciler(mgr, c.Clock, pause, c.Options).register(mgr),
 					newLackReconciler(mgr, m).register(mgr),
 					newShippedReconciler(mgr, pause, c.Options.PresetVendors).register(mgr),
-					newVolumesReconciler(mgr, pause, c.Options).register(mgr),
+					newVolumesReconciler(mgr, pause, faults, c.Options).register(mgr),
 				)
 			},
 		}),

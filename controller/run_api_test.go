@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -77,6 +78,7 @@ func TestAPI(t *testing.T) {
 	t.Run("kernel caches in an outage", c.testCacheOutage)
 	t.Run("kernel caches on nodes", c.testCacheCounts)
 	t.Run("kernel caches of the cluster", c.testClusterCaches)
+	t.Run("status of volumes", c.testVolumesStatus)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })
@@ -149,6 +151,7 @@ func (c cluster) start(t *testing.T, classes controller.ClassOptions, presetVend
 				Namespace: namespace, MetricsAddress: "0", ProbeAddress: ":" + strconv.Itoa(r.probePort),
 				Webhook: true, WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors,
 				BitstreamInterval: time.Second, Registries: artifact.ClientConfig{PlainHTTP: []string{c.registry.Host}},
+				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},
 		}.Run(ctx)
 	}()

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/tools/txtar"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/signed"
 )
 
 const (
@@ -79,9 +81,7 @@ func (c cluster) resolvedCache(t *testing.T, o client.Object, status *v1alpha1.G
 	before, _ := o.DeepCopyObject().(client.Object)
 	status.ObservedGeneration, status.ResolvedDigest = o.GetGeneration(), digest
 	status.Image = &v1alpha1.CacheImage{Digest: digest, CompressedBytes: 1 << 20}
-	status.Conditions = []metav1.Condition{{
-		Type: v1alpha1.ConditionVerified, Status: metav1.ConditionTrue, Reason: "Verified", LastTransitionTime: metav1.Now(),
-	}}
+	status.Verification = &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheVerified}
 	if err := c.client.Status().Patch(t.Context(), o, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
@@ -179,6 +179,54 @@ func (c cluster) testROXVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.wantVolumes(t, k, "claim myns1/rox", "job myns1/rox-222222222222")
+}
+
+// testVolumesStatus: the controller says how volumes are, and who uses them, in the status; nothing is made of what nobody signed.
+func (c cluster) testVolumesStatus(t *testing.T) {
+	key := signed.NewKey(t)
+	c.create(t, c.policyFor(t, "volumes", "volumes/*", key))
+	d := c.images.Image(t, "volumes/kernels", "v1", "one", signed.Labels("90"))
+	c.images.SignV3(t, "volumes/kernels", d, key)
+	c.images.Image(t, "volumes/unsigned", "v1", "two", signed.Labels("90"))
+	inVolume := func(name, repository string) *v1alpha1.GPUKernelCache {
+		k := ownCache(name, c.registry.Host+"/volumes/"+repository+":v1")
+		k.Spec.Distribution = &v1alpha1.CacheDistribution{Type: v1alpha1.CacheROXVolume}
+		c.create(t, k)
+		return k
+	}
+	unsigned, k := inVolume("unsigned", "unsigned"), inVolume("volume", "kernels")
+	job := volumes.JobName("volume", d.String(), "")
+	said := func(want string, phase v1alpha1.CachePhase) {
+		t.Helper()
+		apitest.Eventually(t, patience, func() string {
+			if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(k), k); err != nil {
+				return err.Error()
+			}
+			distributed := meta.FindStatusCondition(k.Status.Conditions, v1alpha1.ConditionDistributed)
+			if distributed == nil || len(k.Status.Volumes) != 1 {
+				return fmt.Sprintf("status %+v", k.Status)
+			}
+			v := k.Status.Volumes[0]
+			got := fmt.Sprintf("%s %s %s %.9s, %s %s", v.ClaimName, v.JobName, v.Phase, v.Digest, distributed.Status, distributed.Reason)
+			return gocmp.Diff(want+string(phase), got+string(k.Status.Phase))
+		})
+	}
+	said("volume "+job+" Pending , False Distributing", v1alpha1.CacheDownloading)
+	apitest.Eventually(t, patience, func() string {
+		err := c.client.Get(t.Context(), client.ObjectKeyFromObject(k), k)
+		if err != nil || !strings.Contains(k.Status.Volumes[0].Message, "not bound") {
+			return fmt.Sprintf("%v, volumes %+v", err, k.Status.Volumes)
+		}
+		return ""
+	})
+	c.complete(t, team, job)
+	said(fmt.Sprintf("volume %s Filled %.9s, True Distributed", job, d), v1alpha1.CacheExtracted)
+	c.awaitCache(t, unsigned, "True Resolved", "False Refused", "False Refused", v1alpha1.CacheError)
+	if got := c.volumesOf(t, unsigned); len(got) > 0 || len(unsigned.Status.Volumes) != 1 ||
+		unsigned.Status.Volumes[0].Phase != v1alpha1.CacheVolumePending {
+		t.Errorf("of what nobody signed there are %v, status %+v", got, unsigned.Status.Volumes)
+	}
+	c.finished(t, team, job)
 }
 
 // testRWOVolumes pins each Job to its node, and follows the nodes.

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,26 +34,56 @@ import (
 // volumesInterval is how often pods are looked at while a volume waits: nothing tells of them.
 const volumesInterval = 15 * time.Second
 
-// volumesReconciler makes the claims and Jobs of caches that are put into volumes. It never writes a cache, and what it makes goes with its
-// cache by the owner references.
+// volumesReconciler makes the claims and Jobs of caches that are put into volumes. It never writes a cache: what became of the volumes is
+// written by cacheReconciler, which reads the same plan and carries none out. What it makes goes with its cache by the owner references.
 type volumesReconciler struct {
 	client   client.Client
 	reader   volumes.Reader
 	recorder events.EventRecorder
 	pause    pauser
 	options  volumes.Options
+	faults   *volumeFaults
 }
 
-func newVolumesReconciler(mgr manager.Manager, pause pauser, o Options) *volumesReconciler {
+func newVolumesReconciler(mgr manager.Manager, pause pauser, faults *volumeFaults, o Options) *volumesReconciler {
 	return &volumesReconciler{
 		client: mgr.GetClient(), recorder: mgr.GetEventRecorder(Name), pause: pause, options: o.KernelCacheVolumes,
-		reader: volumesReader(mgr),
+		reader: volumesReader(mgr), faults: faults,
+	}
+}
+
+// volumeFaults are what kept the last plan of a cache from being carried out, a quota of the namespace say, for its status.
+type volumeFaults struct {
+	mu sync.Mutex
+	of map[types.NamespacedName]string
+}
+
+// note is about a cache, of which one of the cluster has no namespace. No error: nothing keeps it.
+func (f *volumeFaults) note(cache types.NamespacedName, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.of, cache)
+	if err == nil {
+		return
+	}
+	if f.of == nil {
+		f.of = map[types.NamespacedName]string{}
+	}
+	f.of[cache] = strings.ReplaceAll(err.Error(), "\n", "; ")
+}
+
+// add puts it into a plan.
+func (f *volumeFaults) add(cache types.NamespacedName, p *volumes.Plan) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fault := f.of[cache]; fault != "" {
+		p.Stuck = append(p.Stuck, fault)
 	}
 }
 
 // volumesReader reads what plans of volumes need.
 func volumesReader(mgr manager.Manager) volumes.Reader {
-	return volumes.Reader{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()}
+	return volumes.Reader{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}}
 }
 
 // register adds the reconciler of both kinds to the manager, where the option is on; the CRDs must be established.
@@ -117,6 +150,7 @@ func withVolumes(ctx context.Context, reader client.Reader, kind client.Object) 
 func (r *volumesReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	cache, o, err := r.read(ctx, req)
 	if err != nil {
+		r.faults.note(req.NamespacedName, nil)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if wait, err := r.pause.remaining(ctx); err != nil || wait > 0 {
@@ -126,7 +160,9 @@ func (r *volumesReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.apply(ctx, plan); err != nil {
+	err = r.apply(ctx, plan)
+	r.faults.note(req.NamespacedName, err)
+	if err != nil {
 		r.recorder.Eventf(cache, nil, corev1.EventTypeWarning, "VolumesNotMade", "MakeVolumes", "%s", err.Error())
 		return reconcile.Result{}, fmt.Errorf("volumes of %s %s: %w", o.Kind, req, err)
 	}
@@ -180,10 +216,12 @@ func (r *volumesReconciler) apply(ctx context.Context, p volumes.Plan) error {
 // mark notes at a claim what is in it.
 func (r *volumesReconciler) mark(ctx context.Context, m volumes.Mark) error {
 	claim := m.Claim.DeepCopy()
-	if m.Digest == "" {
-		delete(claim.Annotations, volumes.DigestAnnotation)
-	} else {
-		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volumes.DigestAnnotation, m.Digest)
+	for name, value := range map[string]string{volumes.DigestAnnotation: m.Digest, volumes.PathAnnotation: m.Path} {
+		if value == "" {
+			delete(claim.Annotations, name)
+		} else {
+			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, name, value)
+		}
 	}
 	err := r.client.Patch(ctx, claim, client.MergeFrom(m.Claim), client.FieldOwner(Name))
 	if client.IgnoreNotFound(err) != nil {

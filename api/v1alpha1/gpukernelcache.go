@@ -254,7 +254,7 @@ type CacheTarget struct {
 // CacheMount is how claims see a cache.
 type CacheMount struct {
 	// Path is the directory of the container in which the cache is: absolute and clean. Unset: where the program that wrote it had it,
-	// which its files tell.
+	// which its files tell. What is in volumes is for pods that mount them there.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^(/[^/\x00-\x1f]+)+$`
 	// +optional

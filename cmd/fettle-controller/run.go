@@ -67,7 +67,10 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 	if o.Registries, err = registries.Load(*registriesFile); err != nil {
 		return &usageError{fmt.Errorf("--registries: %w", err)}
 	}
-	o.KernelCacheVolumes.Enabled, o.KernelCacheVolumes.PlainHTTP = o.KernelCacheVolumes.Image != "", o.Registries.PlainHTTP
+	o.KernelCacheVolumes.Enabled = o.KernelCacheVolumes.Image != ""
+	if o.KernelCacheVolumes.Registries, err = registries.Read(*registriesFile); err != nil {
+		return &usageError{fmt.Errorf("--registries: %w", err)}
+	}
 	if o.PublicTrustRoot, err = trust.ReadPublicRoot(*trustedRoot); err != nil {
 		return &usageError{fmt.Errorf("--trust-public-root: %w", err)}
 	}

@@ -11,7 +11,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +38,8 @@ func (a *arguments) cacheAccess() *cacheAccess {
 	c := &cacheAccess{}
 	a.BoolVar(&c.plainHTTP, "plain-http", false, "speak plain http with the registries that are named here")
 	a.StringVar(&c.registries, "registries", "", "`file` that says how registries are reached: plainHTTP, mirrors, caFile")
-	a.StringVar(&c.credentials, "registry-config", "", "`file` of credentials, a .dockerconfigjson; unset: those of docker login")
+	a.StringVar(&c.credentials, "registry-config", "",
+		"`file` of credentials, a .dockerconfigjson, or directory of such files; unset: those of docker login")
 	return c
 }
 
@@ -53,15 +56,43 @@ func (c *cacheAccess) keys() (authn.Keychain, error) {
 	if c.credentials == "" {
 		return authn.DefaultKeychain, nil
 	}
-	data, err := os.ReadFile(c.credentials)
+	all, err := readCredentials(c.credentials)
 	if err != nil {
 		return nil, fmt.Errorf("read the credentials: %w", err)
 	}
-	keys, err := artifact.Credentials(data)
+	keys, err := artifact.Credentials(all...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.credentials, err)
 	}
 	return keys, nil
+}
+
+// readCredentials reads a file, or those of a directory in the order of their names. Kubernetes has hidden ones of its own in directories.
+func readCredentials(name string) ([][]byte, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		data, err := os.ReadFile(name)
+		return [][]byte{data}, err
+	}
+	entries, err := os.ReadDir(name)
+	if err != nil {
+		return nil, err
+	}
+	var all [][]byte
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(name, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, data)
+	}
+	return all, nil
 }
 
 // imageSource is where an image is read, with its signatures and layers.

@@ -14,22 +14,34 @@ import (
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
-// TestCacheInPod extracts as a Job does: from a private repository with the secret's file, by the digest that somebody verified, into a
+// TestCacheInPod extracts as a Job does: from a private repository with the secrets' files, by the digest that somebody verified, into a
 // volume's root, and again without the registry.
 func TestCacheInPod(t *testing.T) {
 	r := fpgaregistry.Start(t)
-	secret := filepath.Join(t.TempDir(), "config.json")
-	auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
-	must(t, os.WriteFile(secret, fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, r.Host, auth), 0o600))
+	secrets := t.TempDir() // as Kubernetes makes them, by way of links
+	must(t, os.Mkdir(filepath.Join(secrets, "..data"), 0o700))
+	secret := func(name, host string) string {
+		auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
+		content := fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, auth)
+		must(t, os.WriteFile(filepath.Join(secrets, "..data", name), content, 0o600))
+		must(t, os.Symlink(filepath.Join("..data", name), filepath.Join(secrets, name)))
+		return filepath.Join(secrets, name)
+	}
+	first, second := secret("00.json", "other.example"), secret("01.json", r.Host)
 	settings := filepath.Join(t.TempDir(), "registries.yaml")
 	must(t, os.WriteFile(settings, fmt.Appendf(nil, "plainHTTP: [%q]\n", r.Host), 0o600))
 	ref := r.Host + "/private/cache:v1"
-	access := []string{"--registries", settings, "--registry-config", secret}
+	access := []string{"--registries", settings, "--registry-config", secrets}
 	out := wants(t, 0, "@sha256:", append([]string{"cache", "build", cacheDir(t), "-t", ref}, access...)...)
 	_, digest, _ := strings.Cut(strings.TrimSpace(out), "@")
 	volume := t.TempDir()
 	extract := []string{"cache", "extract", ref, volume, "--into", "--digest", digest}
 	wants(t, 1, "access refused", append(extract, access[:2]...)...)
+	wants(t, 1, "access refused", append(extract, "--registries", settings, "--registry-config", first)...)
+	wants(t, 0, "3 files", "cache", "extract", ref, t.TempDir(), "--into", "--digest", digest, "--registries", settings, "--registry-config",
+		second)
+	wants(t, 1, "access refused", append(extract, "--registries", settings, "--registry-config", t.TempDir())...)
+	wants(t, 1, "no such file", append(extract, "--registries", settings, "--registry-config", "never.json")...)
 	wants(t, 0, "3 files", append(extract, access...)...)
 	r.Down.Store(true)
 	wants(t, 0, "was there already", append(extract, access...)...)

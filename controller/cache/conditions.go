@@ -83,6 +83,9 @@ func distributed(o Object, n Nodes, v Volumes) metav1.Condition {
 		waiting += n.Missing
 	}
 	c.Message = fmt.Sprintf("%d nodes and %d volumes have it, %d are to get it, %d could not", n.Ready, v.Filled, waiting, failed)
+	if why := slices.Concat(v.Failures, v.Waits); len(why) > 0 {
+		c.Message += ": " + list(why)
+	}
 	switch {
 	case o.Status.ResolvedDigest == "":
 		c.Reason, c.Message = ReasonNotResolved, "there is no digest to distribute"

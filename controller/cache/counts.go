@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/volumes"
 )
 
 // gpuKind is the kind of a pool with GPUs.
@@ -26,11 +27,16 @@ type Nodes struct {
 	Fits bool
 	// Failures say on which nodes and why it could not be had, sorted. Misfits say on which nodes it fits no GPU.
 	Failures, Misfits []string
+
+	// newest are the nodes that have the newest digest or tried to, inUse those of them where a pod has it, and failed where it cannot be had:
+	// a node may have it in its store and in a volume.
+	newest, inUse, failed map[string]bool
 }
 
-// look reads of the nodes what they say of the object. The newest digest is the resolved one; a node may also name the image below it.
-func look(nodes []v1alpha1.AcceleratorNode, o Object) Nodes {
-	var n Nodes
+// look reads of the nodes what they say of the object, and adds what volumes have. The newest digest is the resolved one; a node may also
+// name the image below it.
+func look(nodes []v1alpha1.AcceleratorNode, o Object, inVolumes volumes.Plan) Nodes {
+	n := Nodes{newest: map[string]bool{}, inUse: map[string]bool{}, failed: map[string]bool{}}
 	for i := range nodes {
 		node := &nodes[i]
 		gpu := HasGPU(node)
@@ -41,10 +47,37 @@ func look(nodes []v1alpha1.AcceleratorNode, o Object) Nodes {
 			n.Missing++
 		}
 	}
+	n.addVolumes(o, inVolumes)
+	count := func(set map[string]bool) int32 { return int32(len(set)) }
+	n.Counts.Nodes, n.Counts.NodesInUse, n.Counts.NodesError = count(n.newest), count(n.inUse), count(n.failed)
 	n.Counts.NodesNotInUse = n.Counts.Nodes - n.Counts.NodesInUse
 	slices.Sort(n.Failures)
 	slices.Sort(n.Misfits)
 	return n
+}
+
+// addVolumes counts the volumes of nodes, and pods with volumes.
+func (n *Nodes) addVolumes(o Object, p volumes.Plan) {
+	for i := range p.Volumes {
+		v := &p.Volumes[i]
+		if v.Node == "" {
+			continue
+		}
+		if v.Phase == v1alpha1.CacheVolumeFailed {
+			n.failed[v.Node], n.newest[v.Node] = true, true
+		}
+		if v.Digest != "" && isNewest(o.Status, v.Digest) {
+			n.newest[v.Node] = true
+		}
+	}
+	for _, pod := range p.Pods {
+		n.Counts.PodsRunning++
+		if !isNewest(o.Status, pod.Digest) {
+			n.Counts.PodsOutdated++
+			continue
+		}
+		n.newest[pod.Node], n.inUse[pod.Node] = true, true
+	}
 }
 
 // HasGPU says whether a node offers a GPU, or has one that it does not offer for now.
@@ -77,9 +110,9 @@ func isNewest(s *v1alpha1.GPUKernelCacheStatus, digest string) bool {
 }
 
 func (n *Nodes) addNewest(node string, entry *v1alpha1.NodeCache) {
-	n.Counts.Nodes++
+	n.newest[node] = true
 	if entry.Claims > 0 {
-		n.Counts.NodesInUse++
+		n.inUse[node] = true
 	}
 	unfit := entry.CompatibleDevices == 0 && entry.IncompatibleDevices > 0
 	n.Fits = n.Fits || entry.CompatibleDevices > 0
@@ -99,28 +132,32 @@ func (n *Nodes) addNewest(node string, entry *v1alpha1.NodeCache) {
 		n.Downloading++
 	}
 	if unfit || entry.Phase == v1alpha1.NodeCacheError {
-		n.Counts.NodesError++
+		n.failed[node] = true
 	}
 }
 
 // Volumes is what the volumes of one cache are.
 type Volumes struct {
 	Filled, Open int32
-	// Failures say which could not be filled, sorted.
-	Failures []string
+	// Failures say which could not be filled, or are kept from it until somebody helps, sorted. Waits say what the others wait for.
+	Failures, Waits []string
 }
 
-func lookAtVolumes(s *v1alpha1.GPUKernelCacheStatus) (v Volumes) {
-	for i := range s.Volumes {
-		volume := &s.Volumes[i]
+func lookAtVolumes(s *v1alpha1.GPUKernelCacheStatus, p volumes.Plan) (v Volumes) {
+	v.Failures, v.Waits = slices.Clone(p.Stuck), slices.Clone(p.Messages)
+	for i := range p.Volumes {
+		volume := &p.Volumes[i]
+		text := fmt.Sprintf("volume claim %s/%s: %s", volume.Namespace, volume.ClaimName, volume.Message)
 		switch {
 		case volume.Phase == v1alpha1.CacheVolumeFailed:
-			v.Failures = append(v.Failures,
-				strings.TrimSuffix(fmt.Sprintf("volume claim %s/%s: %s", volume.Namespace, volume.ClaimName, volume.Message), ": "))
+			v.Failures = append(v.Failures, strings.TrimSuffix(text, ": "))
 		case volume.Phase == v1alpha1.CacheVolumeFilled && isNewest(s, volume.Digest):
 			v.Filled++
 		default:
 			v.Open++
+			if volume.Message != "" && !slices.Contains(v.Failures, text) {
+				v.Waits = append(v.Waits, text)
+			}
 		}
 	}
 	slices.Sort(v.Failures)

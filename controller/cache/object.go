@@ -12,6 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/controller/pull"
+	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -94,6 +95,17 @@ func (o Object) Prewarm() v1alpha1.CachePrewarm {
 func (o Object) wantsVolumes() bool {
 	d := o.Spec.Distribution
 	return d != nil && d.Type != "" && d.Type != v1alpha1.CacheNodeLocal
+}
+
+// Volumes is the object as package volumes has it.
+func (o Object) Volumes() volumes.Object {
+	switch c := o.Object.(type) {
+	case *v1alpha1.GPUKernelCache:
+		return volumes.OfNamespace(c)
+	case *v1alpha1.ClusterGPUKernelCache:
+		return volumes.OfCluster(c)
+	}
+	return volumes.Object{}
 }
 
 // mode is what the object wants of verification, empty where it leaves that to the policies.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/pull"
+	"github.com/fettle-dev/fettle/controller/volumes"
 )
 
 // Key is that of an object. Only a ClusterGPUKernelCache has no namespace.
@@ -83,12 +84,18 @@ type Surroundings struct {
 	Nodes []v1alpha1.AcceleratorNode
 	// MissingNamespaces are those of the object's that are not there.
 	MissingNamespaces []string
+	// Volumes are what there is of volumes, and what keeps them.
+	Volumes volumes.Plan
 }
+
+// maxVolumes is how many volumes a status lists.
+const maxVolumes = 256
 
 // Count writes what the cluster says of an object into its status, and what follows from all of it. It asks nobody.
 func Count(o Object, around Surroundings, now time.Time) {
-	nodes, volumes := look(around.Nodes, o), lookAtVolumes(o.Status)
+	nodes, volumes := look(around.Nodes, o, around.Volumes), lookAtVolumes(o.Status, around.Volumes)
 	o.Status.Counts = nodes.Counts
+	o.Status.Volumes = around.Volumes.Volumes[:min(len(around.Volumes.Volumes), maxVolumes)]
 	set(
 		o, now, compatible(nodes), distributed(o, nodes, volumes), ready(o), degraded(nodes, volumes), missing(o, around.MissingNamespaces),
 	)

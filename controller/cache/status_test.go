@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -290,27 +291,92 @@ func TestVolumes(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name                  string
-		volumes               []v1alpha1.CacheVolume
+		plan                  volumes.Plan
 		phase                 v1alpha1.CachePhase
 		distributed, degraded string
 	}{
-		{"none yet", nil, v1alpha1.CachePending, "False Distributing", "False NoFailure"},
-		{"filled", []v1alpha1.CacheVolume{volume("Filled", "new")}, v1alpha1.CacheExtracted, "True Distributed", "False NoFailure"},
-		{"filled before", []v1alpha1.CacheVolume{volume("Filled", "old")}, v1alpha1.CacheDownloading, "False Distributing", "False NoFailure"},
-		{"filling", []v1alpha1.CacheVolume{volume("Filling", "")}, v1alpha1.CacheDownloading, "False Distributing", "False NoFailure"},
-		{"failed", []v1alpha1.CacheVolume{volume("Failed", "")}, v1alpha1.CacheError, "False Incomplete", "True VolumesFailed"},
+		{"none yet", volumes.Plan{}, v1alpha1.CachePending, "False Distributing", "False NoFailure"},
+		{"filled", of(volume("Filled", "new")), v1alpha1.CacheExtracted, "True Distributed", "False NoFailure"},
+		{"filled before", of(volume("Filled", "old")), v1alpha1.CacheDownloading, "False Distributing", "False NoFailure"},
+		{"filling", of(volume("Filling", "")), v1alpha1.CacheDownloading, "False Distributing", "False NoFailure"},
+		{"failed", of(volume("Failed", "")), v1alpha1.CacheError, "False Incomplete", "True VolumesFailed"},
+		{
+			"kept", volumes.Plan{
+				Volumes: []v1alpha1.CacheVolume{volume("Filling", "")}, Stuck: []string{"volume claim a/kernels: no node has room"},
+			}, v1alpha1.CacheDownloading, "False Incomplete", "True VolumesFailed",
+		},
+		{"off", volumes.Plan{Stuck: []string{"no node has room"}}, v1alpha1.CacheError, "False Incomplete", "True VolumesFailed"},
+		{"no node", volumes.Plan{Messages: []string{"no node has room"}}, v1alpha1.CachePending, "False Distributing", "False NoFailure"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := namespaced()
 			o.Spec.Distribution = &v1alpha1.CacheDistribution{Type: v1alpha1.CacheROXVolume}
-			o.Status.Volumes = test.volumes
 			Record(o, found("new"), start)
-			Count(o, around(t, ""), start)
+			around := around(t, "")
+			around.Volumes = test.plan
+			Count(o, around, start)
+			if diff := cmp.Diff(test.plan.Volumes, o.Status.Volumes); diff != "" {
+				t.Errorf("volumes (-want +got):\n%s", diff)
+			}
+			said := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionDistributed).Message
+			if n := strings.Count(said, "no node has room"); n > 1 || n == 0 && test.name != "none yet" && test.name != "filled" {
+				t.Errorf("it says %q", said)
+			}
 			got := []string{string(o.Status.Phase), text(o, v1alpha1.ConditionDistributed), text(o, v1alpha1.ConditionDegraded)}
 			if diff := cmp.Diff([]string{string(test.phase), test.distributed, test.degraded}, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func of(all ...v1alpha1.CacheVolume) volumes.Plan { return volumes.Plan{Volumes: all} }
+
+// TestVolumesCount: nodes and pods that have volumes are counted with those that have claims, and no node twice.
+func TestVolumesCount(t *testing.T) {
+	volume := func(node string, phase v1alpha1.CacheVolumePhase, digest string) v1alpha1.CacheVolume {
+		return v1alpha1.CacheVolume{Namespace: "a", ClaimName: "kernels-" + node, Node: node, Phase: phase, Digest: digestOf(digest)}
+	}
+	pod := func(node, digest string) volumes.User { return volumes.User{Node: node, Digest: digestOf(digest)} }
+	for _, test := range []struct {
+		name  string
+		nodes []string
+		plan  volumes.Plan
+		want  v1alpha1.CacheCounts
+	}{
+		{"in the store and a volume", []string{"new 1+0 Extracted 1"}, of(volume("n0", "Filled", "new")), v1alpha1.CacheCounts{
+			Nodes: 1, NodesInUse: 1, PodsRunning: 1,
+		}},
+		{"elsewhere", []string{"new 1+0 Extracted 0"}, of(volume("n1", "Filled", "new"), volume("n2", "Filled", "old")), v1alpha1.CacheCounts{
+			Nodes: 2, NodesNotInUse: 2,
+		}},
+		{"failed", nil, of(volume("n1", "Failed", "")), v1alpha1.CacheCounts{Nodes: 1, NodesNotInUse: 1, NodesError: 1}},
+		{
+			"pods",
+			[]string{"new 1+0 Extracted 1"},
+			volumes.Plan{Pods: []volumes.User{pod("n0", "new"), pod("n1", "new"), pod("n1", "new"), pod("n2", "old")}},
+			v1alpha1.CacheCounts{Nodes: 2, NodesInUse: 2, PodsRunning: 5, PodsOutdated: 1},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := namespaced()
+			o.Spec.Distribution = &v1alpha1.CacheDistribution{Type: v1alpha1.CacheRWOPerNode}
+			Record(o, found("new"), start)
+			around := around(t, test.nodes...)
+			around.Volumes = test.plan
+			Count(o, around, start)
+			if diff := cmp.Diff(test.want, o.Status.Counts); diff != "" {
+				t.Errorf("counts (-want +got):\n%s", diff)
+			}
+		})
+	}
+	many := volumes.Plan{Volumes: slices.Repeat([]v1alpha1.CacheVolume{volume("n1", "Filled", "new")}, 300)}
+	o := namespaced()
+	Record(o, found("new"), start)
+	Count(o, Surroundings{Volumes: many}, start)
+	said := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionDistributed).Message
+	if len(o.Status.Volumes) != 256 || !strings.Contains(said, "300 volumes have it") {
+		t.Errorf("%d volumes are listed, and it says %q", len(o.Status.Volumes), said)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
 const (
@@ -30,7 +32,16 @@ const (
 
 	cachePath       = "/cache"
 	credentialsPath = "/credentials"
+	registriesPath  = "/registries"
 	container       = "extract"
+)
+
+// The files of [Options.Registries], and the annotations of pods that hold them: nothing else has to be made in namespaces of others.
+const (
+	registriesFile, authoritiesFile             = "registries.yaml", "ca.crt"
+	registriesAnnotation, authoritiesAnnotation = v1alpha1.DriverName + "/registries", v1alpha1.DriverName + "/registries-ca"
+	// maxRegistries leaves room in the 256Ki that the annotations of an object may have.
+	maxRegistries = 192 << 10
 )
 
 // Options are what the Jobs are made with.
@@ -40,8 +51,17 @@ type Options struct {
 	// Image is the container image with /fettle in it, PullPolicy its.
 	Image      string
 	PullPolicy corev1.PullPolicy
-	// PlainHTTP are registries that are spoken to in plain http, with their ports.
-	PlainHTTP []string
+	// Registries is how registries are reached, as the files that the controller has it in.
+	Registries registries.Content
+}
+
+// Validate returns what keeps Jobs from being made.
+func (o Options) Validate() error {
+	if size := len(o.Registries.File) + len(o.Registries.Authorities); o.Enabled && size > maxRegistries {
+		return fmt.Errorf("how registries are reached, certificates and all, takes %d bytes: the Jobs that fill volumes can be told at most %d",
+			size, maxRegistries)
+	}
+	return nil
 }
 
 // pinned is the digest of the object's image, without what the reference said.
@@ -63,6 +83,7 @@ func (o Object) job(v v1alpha1.CacheVolume, options Options) *batchv1.Job {
 			Template:                corev1.PodTemplateSpec{Spec: o.podSpec(v.ClaimName, options)},
 		},
 	}
+	options.addRegistries(&j.Spec.Template)
 	j.Annotations[DigestAnnotation], j.Annotations[ClaimAnnotation] = o.digest(), v.ClaimName
 	if o.Spec.PodTemplate != nil {
 		addTemplate(&j.Spec.Template, o.Spec.PodTemplate)
@@ -125,26 +146,55 @@ func (o Object) podSpec(claim string, options Options) corev1.PodSpec {
 
 func (o Object) args(options Options) []string {
 	args := []string{"cache", "extract", o.pinned(), cachePath, "--into", "--digest", o.digest()}
-	host, _, _ := strings.Cut(o.Spec.Image, "/")
-	if slices.Contains(options.PlainHTTP, host) {
-		args = append(args, "--plain-http")
+	if at := o.path(); at != "" {
+		args = append(args, "--mount-path", at)
+	}
+	if options.Registries.File != "" {
+		args = append(args, "--registries", path.Join(registriesPath, registriesFile))
+	}
+	if len(o.Spec.ImagePullSecrets) > 0 {
+		args = append(args, "--registry-config", credentialsPath)
 	}
 	return args
 }
 
-// credentials mounts pull secrets of the Job's own namespace as files: those of another cannot be. One that is missing does not keep the
-// pod, since the registry may do without. Programs read one file of credentials, which is the first.
-func (o Object) credentials(spec *corev1.PodSpec) {
-	for i, secret := range o.Spec.ImagePullSecrets {
-		name, at := fmt.Sprintf("credentials-%d", i), fmt.Sprintf("%s/%d", credentialsPath, i)
-		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-			SecretName: secret.Name, Optional: new(true), DefaultMode: new(int32(0o440)),
-			Items: []corev1.KeyToPath{{Key: corev1.DockerConfigJsonKey, Path: "config.json"}},
-		}}})
-		c := &spec.Containers[0]
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: true})
-		if i == 0 {
-			c.Env = append(c.Env, corev1.EnvVar{Name: "DOCKER_CONFIG", Value: at})
-		}
+// addRegistries gives a pod the files that say how registries are reached.
+func (o Options) addRegistries(pod *corev1.PodTemplateSpec) {
+	if o.Registries.File == "" {
+		return
 	}
+	var files []corev1.DownwardAPIVolumeFile
+	add := func(name, annotation, content string) {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotation, content)
+		field := &corev1.ObjectFieldSelector{FieldPath: fmt.Sprintf("metadata.annotations['%s']", annotation)}
+		files = append(files, corev1.DownwardAPIVolumeFile{Path: name, FieldRef: field})
+	}
+	add(registriesFile, registriesAnnotation, o.Registries.File)
+	if o.Registries.Authorities != "" {
+		add(authoritiesFile, authoritiesAnnotation, o.Registries.Authorities)
+	}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "registries", VolumeSource: corev1.VolumeSource{
+		DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: files},
+	}})
+	c := &pod.Spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "registries", MountPath: registriesPath, ReadOnly: true})
+}
+
+// credentials mounts the pull secrets of the Job's own namespace as the files of one directory: those of another cannot be. One that is
+// missing does not keep the pod, since the registry may do without. The Job's own image may be in the same registry.
+func (o Object) credentials(spec *corev1.PodSpec) {
+	if len(o.Spec.ImagePullSecrets) == 0 {
+		return
+	}
+	spec.ImagePullSecrets = slices.Clone(o.Spec.ImagePullSecrets)
+	files := &corev1.ProjectedVolumeSource{DefaultMode: new(int32(0o440))}
+	for i, secret := range o.Spec.ImagePullSecrets {
+		files.Sources = append(files.Sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+			LocalObjectReference: secret, Optional: new(true),
+			Items: []corev1.KeyToPath{{Key: corev1.DockerConfigJsonKey, Path: fmt.Sprintf("%02d.json", i)}},
+		}})
+	}
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "credentials", VolumeSource: corev1.VolumeSource{Projected: files}})
+	c := &spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "credentials", MountPath: credentialsPath, ReadOnly: true})
 }

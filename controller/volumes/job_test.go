@@ -3,6 +3,9 @@
 package volumes
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
 // jobOf is the Job of a node.
@@ -133,34 +137,85 @@ func TestCommand(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", image, diff)
 		}
 	}
-	options := on()
-	options.PlainHTTP = []string{"registry.example:5000"}
-	o := object(v1alpha1.CacheROXVolume, one, "a")
-	if args := jobOf(o, "", options).Spec.Template.Spec.Containers[0].Args; args[len(args)-1] != "--plain-http" {
-		t.Errorf("a registry in plain http: %v", args)
+}
+
+// TestRegistries gives a Job the files that say how registries are reached, and no user of a cache changes them.
+func TestRegistries(t *testing.T) {
+	options, o := on(), object(v1alpha1.CacheROXVolume, one, "a")
+	plain := jobOf(o, "", options)
+	options.Registries = registries.Content{File: "caFile: ca.crt\n", Authorities: "PEM"}
+	o.Spec.PodTemplate = &v1alpha1.CachePodTemplate{Metadata: v1alpha1.CachePodMetadata{
+		Annotations: map[string]string{registriesAnnotation: "plainHTTP: [evil.example]", "x": "y"},
+	}}
+	job := jobOf(o, "", options)
+	pod := job.Spec.Template
+	if diff := cmp.Diff(map[string]string{registriesAnnotation: "caFile: ca.crt\n", authoritiesAnnotation: "PEM", "x": "y"},
+		pod.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	files := map[string]string{}
+	for _, v := range pod.Spec.Volumes {
+		if v.DownwardAPI != nil {
+			for _, f := range v.DownwardAPI.Items {
+				files[f.Path] = f.FieldRef.FieldPath
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]string{
+		"registries.yaml": "metadata.annotations['fettle.dev/registries']", "ca.crt": "metadata.annotations['fettle.dev/registries-ca']",
+	}, files); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	c := pod.Spec.Containers[0]
+	mount := c.VolumeMounts[len(c.VolumeMounts)-1]
+	if mount.MountPath != "/registries" || !mount.ReadOnly || !slices.Contains(c.Args, "/registries/registries.yaml") {
+		t.Errorf("mount %+v, args %v", mount, c.Args)
+	}
+	o.Spec.PodTemplate = nil
+	if jobOf(o, "", options).Annotations[TemplateAnnotation] == plain.Annotations[TemplateAnnotation] {
+		t.Error("a Job that has not done its work yet is not made anew for other registries")
+	}
+	options.Registries.Authorities = strings.Repeat("x", maxRegistries)
+	if err := options.Validate(); err == nil {
+		t.Error("more than an annotation takes: no error")
+	}
+	options.Enabled = false
+	if err := options.Validate(); err != nil {
+		t.Errorf("without volumes: %v", err)
 	}
 }
 
-// TestCredentials mounts pull secrets as files and nowhere else.
+// TestCredentials mounts all pull secrets as files and nowhere else.
 func TestCredentials(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
 	o.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "s1"}, {Name: "s2"}}
 	spec := jobOf(o, "", on()).Spec.Template.Spec
 	var secrets []string
 	for _, v := range spec.Volumes {
-		if v.Secret != nil {
-			secrets = append(secrets, v.Secret.SecretName)
-			if !*v.Secret.Optional || *v.Secret.DefaultMode&0o007 != 0 || v.Secret.Items[0].Path != "config.json" {
-				t.Errorf("got %+v", v.Secret)
+		if v.Projected == nil {
+			continue
+		}
+		for i, source := range v.Projected.Sources {
+			secrets = append(secrets, source.Secret.Name)
+			key := source.Secret.Items[0]
+			if !*source.Secret.Optional || key.Key != ".dockerconfigjson" || key.Path != fmt.Sprintf("%02d.json", i) {
+				t.Errorf("got %+v", source.Secret)
 			}
+		}
+		if *v.Projected.DefaultMode&0o007 != 0 {
+			t.Errorf("mode %o", *v.Projected.DefaultMode)
 		}
 	}
 	c := spec.Containers[0]
-	if diff := cmp.Diff([]string{"s1", "s2"}, secrets); diff != "" || len(c.VolumeMounts) != 4 || !c.VolumeMounts[3].ReadOnly {
-		t.Errorf("mounts %v, secrets (-want +got):\n%s", c.VolumeMounts, diff)
+	mount := c.VolumeMounts[len(c.VolumeMounts)-1]
+	if diff := cmp.Diff([]string{"s1", "s2"}, secrets); diff != "" || mount.MountPath != "/credentials" || !mount.ReadOnly {
+		t.Errorf("mount %+v, secrets (-want +got):\n%s", mount, diff)
 	}
-	if diff := cmp.Diff([]corev1.EnvVar{{Name: "DOCKER_CONFIG", Value: "/credentials/0"}}, c.Env); diff != "" {
-		t.Errorf("env (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"--registry-config", "/credentials"}, c.Args[len(c.Args)-2:]); diff != "" || len(c.Env) > 0 {
+		t.Errorf("env %v, args (-want +got):\n%s", c.Env, diff)
+	}
+	if diff := cmp.Diff(o.Spec.ImagePullSecrets, spec.ImagePullSecrets); diff != "" {
+		t.Errorf("for the Job's own image (-want +got):\n%s", diff)
 	}
 }
 

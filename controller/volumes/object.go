@@ -5,7 +5,7 @@ package volumes
 import (
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +21,8 @@ const (
 	DigestAnnotation = v1alpha1.DriverName + "/kernel-cache-digest"
 	// ClaimAnnotation is the claim that a Job fills.
 	ClaimAnnotation = v1alpha1.DriverName + "/kernel-cache-claim"
+	// PathAnnotation is the path that the files of a claim are made for. None: the one where their producer had them.
+	PathAnnotation = v1alpha1.DriverName + "/kernel-cache-path"
 	// TemplateAnnotation is a hash of what a Job was made from: one that is made otherwise now has to be made anew.
 	TemplateAnnotation = v1alpha1.DriverName + "/kernel-cache-template"
 )
@@ -70,12 +72,28 @@ func (o Object) Type() v1alpha1.CacheDistributionType {
 // Wants says whether it is put into volumes.
 func (o Object) Wants() bool { return o.Type() != v1alpha1.CacheNodeLocal }
 
-// digest is what volumes are to have. Empty: nobody knows, or nobody vouches for it.
+// digest is what volumes are to have: what claims may have, too. Empty: nobody knows, or it is refused.
 func (o Object) digest() string {
-	if !o.current || o.Status.Image == nil || !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionVerified) {
+	verdict := o.Status.Verification
+	if !o.current || o.Status.Image == nil || verdict == nil || verdict.Digest != o.Status.ResolvedDigest ||
+		verdict.Result == v1alpha1.CacheRefused {
 		return ""
 	}
 	return o.Status.ResolvedDigest
+}
+
+// path is where pods are to mount the volumes, as far as the object says. Triton and vLLM write absolute paths into their files, so these
+// are right for one place: this one, or where they were made.
+func (o Object) path() string {
+	if o.Spec.Mount == nil {
+		return ""
+	}
+	return o.Spec.Mount.Path
+}
+
+// has says whether a claim has what it is to have.
+func (o Object) has(c *corev1.PersistentVolumeClaim) bool {
+	return c.Annotations[DigestAnnotation] == o.digest() && c.Annotations[PathAnnotation] == o.path()
 }
 
 // owner has the garbage collector delete what is made when the object goes. One of the cluster may own what is in namespaces.

@@ -25,16 +25,25 @@ type Plan struct {
 	Mark []Mark
 	// Create are claims and Jobs.
 	Create []client.Object
-	// Volumes and what follows are for the object's status: Missing are namespaces that are not there, Messages say what keeps all volumes.
+	// Volumes and what follows are for the object's status: Missing are namespaces that are not there, Messages say what keeps all volumes,
+	// and Stuck what somebody has to help on.
 	Volumes  []v1alpha1.CacheVolume
 	Missing  []string
 	Messages []string
+	Stuck    []string
+	// Pods are those that have a volume with something in it, as far as that was asked.
+	Pods []User
 }
+
+// User is a pod that has a volume.
+type User struct{ Node, Digest string }
 
 // Mark is what is in a claim from now on. An empty digest: nobody knows.
 type Mark struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Digest string
+	// Path is the one that its files are made for. Empty: where their producer had them.
+	Path string
 }
 
 // Settled says that nothing changes by itself: no volume waits for a pod, a Job or a namespace.
@@ -52,7 +61,7 @@ func Make(o Object, options Options, w World) Plan {
 		return p
 	case !options.Enabled:
 		if o.Wants() {
-			p.Messages = append(p.Messages, fmt.Sprintf("distribution.type %s: no volumes are made: set %s of the chart to true, which lets the "+
+			p.Stuck = append(p.Stuck, fmt.Sprintf("distribution.type %s: no volumes are made: set %s of the chart to true, which lets the "+
 				"controller make PersistentVolumeClaims and Jobs in all namespaces, or use distribution.type NodeLocal", o.Type(), Switch))
 		}
 		return p
@@ -73,6 +82,7 @@ func Make(o Object, options Options, w World) Plan {
 		s.take()
 		s.volume.Message = clip(s.volume.Message)
 		p.Volumes = append(p.Volumes, s.volume)
+		p.Pods = append(p.Pods, s.pods()...)
 	}
 	return p
 }

@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -21,7 +22,14 @@ type Reader struct {
 	Cached client.Reader
 	// Live reads pods, and claims that the cache does not have.
 	Live client.Reader
+	// Users has the pods read, too, that use what is filled. Otherwise those are that keep a claim from being filled, and those of Jobs.
+	Users bool
+	// Clock is the time.
+	Clock clock.PassiveClock
 }
+
+// page is how many pods are read at once.
+const page = 500
 
 // Plan reads what is there and plans. Where no volumes are made, nothing is read.
 func (r Reader) Plan(ctx context.Context, o Object, options Options) (Plan, error) {
@@ -37,7 +45,9 @@ func (r Reader) Plan(ctx context.Context, o Object, options Options) (Plan, erro
 
 // World is what is there for an object.
 func (r Reader) World(ctx context.Context, o Object) (World, error) {
-	w := World{Claims: map[Key]*corev1.PersistentVolumeClaim{}, Jobs: map[Key]*batchv1.Job{}, Namespaces: map[string]bool{}}
+	w := World{
+		Namespaces: map[string]bool{}, Claims: map[Key]*corev1.PersistentVolumeClaim{}, Jobs: map[Key]*batchv1.Job{}, Now: r.Clock.Now(),
+	}
 	for _, read := range []func(context.Context, Object, *World) error{r.owned, r.namespaces, r.nodes, r.strangers, r.pods} {
 		if err := read(ctx, o, &w); err != nil {
 			return World{}, fmt.Errorf("volumes of %s %s: %w", o.Kind, client.ObjectKey{Namespace: o.Namespace, Name: o.Name}, err)
@@ -125,23 +135,44 @@ func (r Reader) strangers(ctx context.Context, o Object, w *World) error {
 	return nil
 }
 
-// pods are those of the namespaces with a claim that has to get the digest: nothing else is asked of pods.
+// pods are those of the namespaces with a claim of the object's: all, or with one that has to get something.
 func (r Reader) pods(ctx context.Context, o Object, w *World) error {
-	var waiting []string
+	var namespaces []string
 	for key, c := range w.Claims {
-		if o.ours(c.Labels) && (c.Annotations[DigestAnnotation] != o.digest() || c.DeletionTimestamp != nil) {
-			waiting = append(waiting, key.Namespace)
+		if o.ours(c.Labels) && (r.Users || !o.has(c) || c.DeletionTimestamp != nil) {
+			namespaces = append(namespaces, key.Namespace)
 		}
 	}
-	slices.Sort(waiting)
-	for _, namespace := range slices.Compact(waiting) {
-		var pods corev1.PodList
-		if err := r.Live.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+	slices.Sort(namespaces)
+	for _, namespace := range slices.Compact(namespaces) {
+		if err := r.podsIn(ctx, namespace, o, w); err != nil {
 			return fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 		}
-		w.Pods = append(w.Pods, pods.Items...)
 	}
 	return nil
+}
+
+// podsIn keeps those that count of a namespace that may have thousands.
+func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *World) error {
+	counts := func(p *corev1.Pod) bool {
+		return o.ours(p.Labels) || slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil && w.Claims[Key{namespace, v.PersistentVolumeClaim.ClaimName}] != nil
+		})
+	}
+	for next := ""; ; {
+		var pods corev1.PodList
+		if err := r.Live.List(ctx, &pods, client.InNamespace(namespace), client.Limit(page), client.Continue(next)); err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if p := &pods.Items[i]; counts(p) {
+				w.Pods = append(w.Pods, *p)
+			}
+		}
+		if next = pods.Continue; next == "" {
+			return nil
+		}
+	}
 }
 
 // metadata is an object of the core API of which nothing else is read.

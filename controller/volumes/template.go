@@ -14,7 +14,12 @@ import (
 
 // addTemplate adds what the object's template says of pods.
 func addTemplate(pod *corev1.PodTemplateSpec, t *v1alpha1.CachePodTemplate) {
-	pod.Labels, pod.Annotations = maps.Clone(t.Metadata.Labels), maps.Clone(t.Metadata.Annotations)
+	pod.Labels = maps.Clone(t.Metadata.Labels)
+	for name, value := range t.Metadata.Annotations {
+		if _, own := pod.Annotations[name]; !own {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, name, value)
+		}
+	}
 	pod.Spec.NodeSelector = maps.Clone(t.Spec.NodeSelector)
 	pod.Spec.Tolerations = append(pod.Spec.Tolerations, t.Spec.Tolerations...)
 	pod.Spec.Affinity = t.Spec.Affinity.DeepCopy()

@@ -21,6 +21,9 @@ func (s *step) trouble(job *batchv1.Job) string {
 		}
 	}
 	if newest == nil {
+		if job.Status.Active == 0 && s.world.Now.Sub(job.CreationTimestamp.Time) > patience {
+			return "Job " + job.Name + " has no pod: its Events say why"
+		}
 		return ""
 	}
 	if what := podTrouble(newest); what != "" {

@@ -4,8 +4,10 @@ package volumes
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	batchv1 "k8s.io/api/batch/v1"
@@ -32,14 +34,17 @@ func object(kind v1alpha1.CacheDistributionType, digest string, namespaces ...st
 	c.Spec.Distribution = &v1alpha1.CacheDistribution{Type: kind}
 	c.Status = v1alpha1.GPUKernelCacheStatus{
 		ObservedGeneration: 3, ResolvedDigest: digest, Image: &v1alpha1.CacheImage{Digest: digest, CompressedBytes: 1 << 20, Bytes: 40 << 20},
-		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionTrue}},
+		Verification: &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheVerified},
 	}
 	return OfCluster(c)
 }
 
+// start is when all Jobs were made.
+var start = time.Unix(1e9, 0)
+
 // world is one with namespaces and nodes, in which plans were carried out.
 func world(namespaces, nodes string, done ...Plan) World {
-	w := World{Namespaces: map[string]bool{}, Claims: map[Key]*corev1.PersistentVolumeClaim{}, Jobs: map[Key]*batchv1.Job{}}
+	w := World{Now: start, Namespaces: map[string]bool{}, Claims: map[Key]*corev1.PersistentVolumeClaim{}, Jobs: map[Key]*batchv1.Job{}}
 	for _, n := range strings.Fields(namespaces) {
 		w.Namespaces[n] = true
 	}
@@ -63,12 +68,14 @@ func (w World) after(p Plan) World {
 		}
 	}
 	for _, m := range p.Mark {
-		w.Claims[Key{m.Claim.Namespace, m.Claim.Name}].Annotations[DigestAnnotation] = m.Digest
+		annotations := w.Claims[Key{m.Claim.Namespace, m.Claim.Name}].Annotations
+		annotations[DigestAnnotation], annotations[PathAnnotation] = m.Digest, m.Path
 	}
 	for _, o := range p.Create {
 		key := Key{o.GetNamespace(), o.GetName()}
 		switch o := o.(type) {
 		case *batchv1.Job:
+			o.CreationTimestamp = metav1.NewTime(start)
 			w.Jobs[key] = o
 		case *corev1.PersistentVolumeClaim:
 			o.Status.Phase = corev1.ClaimBound
@@ -103,7 +110,14 @@ func brief(p Plan) string {
 	for _, m := range p.Missing {
 		lines = append(lines, "missing "+m)
 	}
-	return strings.Join(append(lines, p.Messages...), "\n")
+	lines = append(lines, p.Messages...)
+	for _, s := range p.Stuck {
+		lines = append(lines, "stuck: "+s)
+	}
+	for _, u := range p.Pods {
+		lines = append(lines, fmt.Sprintf("pod on %s with %.9s", u.Node, u.Digest))
+	}
+	return strings.Join(lines, "\n")
 }
 
 func want(t *testing.T, p Plan, lines ...string) {
@@ -190,13 +204,15 @@ func TestRWO(t *testing.T) {
 func TestNothingIsMade(t *testing.T) {
 	const waits = "no volume is filled before the image is resolved and verified"
 	o, w := object(v1alpha1.CacheROXVolume, one, "a"), world("a", "")
-	const off = "distribution.type ROXVolume: no volumes are made: set " + Switch + " of the chart"
+	const off = "stuck: distribution.type ROXVolume: no volumes are made: set " + Switch + " of the chart"
 	if got := brief(Make(o, Options{}, w)); !strings.HasPrefix(got, off) {
 		t.Errorf("without the option: %s", got)
 	}
 	for name, change := range map[string]func(*Object){
 		"not resolved": func(o *Object) { o.Status.ResolvedDigest = "" },
-		"not verified": func(o *Object) { o.Status.Conditions[0].Status = metav1.ConditionFalse },
+		"refused":      func(o *Object) { o.Status.Verification.Result = v1alpha1.CacheRefused },
+		"not judged":   func(o *Object) { o.Status.Verification = nil },
+		"of another":   func(o *Object) { o.Status.Verification.Digest = two },
 		"unknown":      func(o *Object) { o.Status.Image = nil },
 		"old status":   func(o *Object) { o.current = false },
 	} {
@@ -219,7 +235,7 @@ func TestNothingIsMade(t *testing.T) {
 func TestRevoked(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
 	w := world("a", "", Make(o, on(), world("a", "")))
-	o.Status.Conditions[0].Status = metav1.ConditionFalse
+	o.Status.Verification.Result = v1alpha1.CacheRefused
 	p := Make(o, on(), w)
 	if len(p.Delete) != 1 || len(p.Create)+len(p.Mark) > 0 || p.Volumes[0].Phase != v1alpha1.CacheVolumePending {
 		t.Errorf("with a Job that runs:\n%s", brief(p))
@@ -280,6 +296,7 @@ func TestTooSmall(t *testing.T) {
 
 // TestTrouble shows what keeps a Job's pod.
 func TestTrouble(t *testing.T) {
+	const anew = "it is made anew when it goes, after 3600s, or is deleted"
 	o := object(v1alpha1.CacheROXVolume, one, "a")
 	state := func(s corev1.ContainerState) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: s}} }
@@ -310,14 +327,14 @@ func TestTrouble(t *testing.T) {
 			pod: state(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 				ExitCode: 1, Reason: "Error", Message: "no room\n",
 			}}),
-			want: "Failed : Job cache-111111111111: DeadlineExceeded: pod p: exit 1, Error: no room; it is made anew when it goes, after 3600s",
+			want: "Failed : Job cache-111111111111: DeadlineExceeded: pod p: exit 1, Error: no room; " + anew,
 		},
 		"evicted": {
 			pod:  func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" },
 			want: "Filling : pod p: Evicted",
 		},
 		"failed without a pod": {failed: true, want: "" +
-			"Failed : Job cache-111111111111: DeadlineExceeded: its condition; it is made anew when it goes, after 3600s"},
+			"Failed : Job cache-111111111111: DeadlineExceeded: its condition; " + anew},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := world("a", "", Make(o, on(), world("a", "")))
@@ -350,6 +367,110 @@ func TestNewTemplate(t *testing.T) {
 	want(t, Make(o, on(), w), "create Job a/cache-111111111111", "a/cache Pending : its Job is being made")
 }
 
+// TestPath makes the files for the path that the object says, and for another one when no pod uses them.
+func TestPath(t *testing.T) {
+	o := object(v1alpha1.CacheROXVolume, one, "a")
+	w := world("a", "", Make(o, on(), world("a", "")))
+	w.finish(batchv1.JobComplete, "")
+	w = w.after(Make(o, on(), w))
+	o.Spec.Mount = &v1alpha1.CacheMount{Path: "/cache"}
+	job := JobName("cache", one, "/cache")
+	w.Pods = []corev1.Pod{podOf("a", "reader", "cache", nil)}
+	want(t, Make(o, on(), w), "delete Job a/cache-111111111111",
+		"a/cache Filled sha256:11: what is for mount.path /cache is put there when no pod uses the claim: reader")
+	w.Pods = nil
+	p := Make(o, on(), w)
+	want(t, p, "delete Job a/cache-111111111111", "mark a/cache ", "create Job a/"+job, "a/cache Pending : its Job is being made")
+	w = w.after(p)
+	args := w.Jobs[Key{"a", job}].Spec.Template.Spec.Containers[0].Args
+	if at := slices.Index(args, "--mount-path"); at < 0 || args[at+1] != "/cache" {
+		t.Errorf("args %v", args)
+	}
+	w.finish(batchv1.JobComplete, "")
+	w = w.after(Make(o, on(), w))
+	want(t, Make(o, on(), w), "a/cache Filled sha256:11:")
+	o.Spec.Mount = nil
+	w.Pods = []corev1.Pod{podOf("a", "reader", "cache", nil)}
+	want(t, Make(o, on(), w), "delete Job a/"+job, "a/cache Filled sha256:11: "+
+		"what is for the producer's path, without mount.path, is put there when no pod uses the claim: reader")
+}
+
+// TestUsers counts pods that have what is in a claim, and nobody else.
+func TestUsers(t *testing.T) {
+	o := object(v1alpha1.CacheRWOPerNode, one, "a", "b")
+	w := world("a b", "n1 n2", Make(o, on(), world("a b", "n1 n2")))
+	on1 := func(change ...func(*corev1.Pod)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.NodeName = "n1"
+			for _, do := range change {
+				do(p)
+			}
+		}
+	}
+	labelled := func(p *corev1.Pod) { p.Labels = map[string]string{UIDLabel: "uid"} }
+	ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+	w.Pods = []corev1.Pod{
+		podOf("a", "user", "cache-n1", on1()), podOf("a", "second", "cache-n1", on1()), podOf("a", "waits", "cache-n1", nil),
+		podOf("a", "ended", "cache-n1", on1(ended)), podOf("a", "fills", "cache-n1", on1(labelled)), podOf("a", "other", "other", on1()),
+		podOf("b", "stranger", "cache-n1", on1()), podOf("c", "elsewhere", "cache-n1", on1()),
+	}
+	if p := Make(o, on(), w); len(p.Pods) > 0 {
+		t.Errorf("claims that have nothing: %v", p.Pods)
+	}
+	w.finish(batchv1.JobComplete, "")
+	w.Claims[Key{"b", "cache-n1"}].Labels = nil
+	w = w.after(Make(o, on(), w))
+	got := Make(o, on(), w).Pods
+	if diff := cmp.Diff([]User{{"n1", one}, {"n1", one}}, got); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
+	}
+	o = object(v1alpha1.CacheRWOPerNode, two, "a", "b")
+	if diff := cmp.Diff(got, Make(o, on(), w).Pods); diff != "" {
+		t.Errorf("with a tag that moved (-want +got):\n%s", diff)
+	}
+}
+
+// TestNewClaim fills a claim that was deleted and made anew: the Job that is still there filled the earlier one.
+func TestNewClaim(t *testing.T) {
+	o := object(v1alpha1.CacheROXVolume, one, "a")
+	w := world("a", "", Make(o, on(), world("a", "")))
+	w.finish(batchv1.JobComplete, "")
+	w = w.after(Make(o, on(), w))
+	delete(w.Claims, Key{"a", "cache"})
+	p := Make(o, on(), w)
+	want(t, p, "delete Job a/cache-111111111111", "a/cache Pending : its Job filled an earlier claim, and is made anew")
+	w.Jobs[Key{"a", "cache-111111111111"}].DeletionTimestamp = new(metav1.Now())
+	want(t, Make(o, on(), w), "a/cache Pending : its Job filled an earlier claim, and is made anew")
+	want(t, Make(o, on(), w.after(p)), "create PersistentVolumeClaim a/cache", "create Job a/cache-111111111111",
+		"a/cache Pending : its claim and its Job are being made")
+
+	w = world("a", "", Make(o, on(), world("a", "")))
+	w.Claims[Key{"a", "cache"}].Status.Phase = corev1.ClaimLost
+	want(t, Make(o, on(), w), "a/cache Failed : its PersistentVolume is gone: delete PersistentVolumeClaim cache, and it is made anew")
+}
+
+// TestStuck tells somebody of what does not pass by itself.
+func TestStuck(t *testing.T) {
+	o := object(v1alpha1.CacheROXVolume, one, "a")
+	w := world("a", "", Make(o, on(), world("a", "")))
+	pod := podOf("a", "p", "cache", func(p *corev1.Pod) {
+		p.Labels = map[string]string{batchv1.JobNameLabel: "cache-111111111111"}
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "untolerated taint {gpu: true}",
+		}}
+	})
+	w.Pods = []corev1.Pod{pod}
+	const message = "pod p: Unschedulable: untolerated taint {gpu: true}"
+	want(t, Make(o, on(), w), "a/cache Filling : "+message)
+	w.Now = start.Add(time.Minute)
+	want(t, Make(o, on(), w), "a/cache Filling : "+message, "stuck: volume claim a/cache: "+message)
+	w.Pods = nil
+	const none = "Job cache-111111111111 has no pod: its Events say why"
+	want(t, Make(o, on(), w), "a/cache Filling : "+none, "stuck: volume claim a/cache: "+none)
+	w.Jobs[Key{"a", "cache-111111111111"}].Status.Active = 1
+	want(t, Make(o, on(), w), "a/cache Filling :")
+}
+
 func TestClip(t *testing.T) {
 	if got := clip(strings.Repeat("é", maxMessage)); len(got) > maxMessage || !strings.HasSuffix(got, "é...") {
 		t.Errorf("%d bytes, ends in %q", len(got), got[len(got)-8:])
@@ -374,12 +495,14 @@ func TestNames(t *testing.T) {
 		if faults := validation.IsDNS1123Subdomain(got); len(faults) > 0 {
 			t.Errorf("claim %s: %v", got, faults)
 		}
-		job := JobName(got, one)
+		job := JobName(got, one, "")
 		if faults := append(validation.IsDNS1123Subdomain(job), validation.IsValidLabelValue(job)...); len(faults) > 0 {
 			t.Errorf("job %s: %v", job, faults)
 		}
-		if job == JobName(got, two) {
-			t.Errorf("job %s is of two digests", job)
+		for _, other := range []string{JobName(got, two, ""), JobName(got, one, "/a"), JobName(got, two, "/a"), JobName(got, one, "/b")} {
+			if job == other || len(other) > validation.LabelValueMaxLength {
+				t.Errorf("job %s is of two digests or paths, or too long: %s", job, other)
+			}
 		}
 	}
 	if ClaimName(long+"b", strings.Repeat("n", 60)) == ClaimName(long+"c", strings.Repeat("n", 60)) {
@@ -388,7 +511,7 @@ func TestNames(t *testing.T) {
 	if ClaimName(strings.Repeat("a", 250), "node1") == ClaimName(strings.Repeat("a", 250), "node2") {
 		t.Error("two nodes of a long name meet")
 	}
-	if JobName(long+"b", one) == JobName(long+"c", one) {
+	if JobName(long+"b", one, "") == JobName(long+"c", one, "") {
 		t.Error("Jobs of two long names meet")
 	}
 	// The bound between the two forms.

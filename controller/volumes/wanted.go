@@ -5,6 +5,7 @@ package volumes
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,8 +34,10 @@ type World struct {
 	// Claims and Jobs are the object's own, and whatever else has the names of its claims.
 	Claims map[Key]*corev1.PersistentVolumeClaim
 	Jobs   map[Key]*batchv1.Job
-	// Pods are those of the namespaces in which a claim does not have its digest yet.
+	// Pods are those that have one of the claims or are of one of the Jobs, as far as that was asked.
 	Pods []corev1.Pod
+	// Now is when that was so.
+	Now time.Time
 }
 
 // wanted are the volumes that there should be, in the order of namespaces and nodes, and the namespaces that are not there.
@@ -52,7 +55,7 @@ func (o Object) wanted(w World) (all []v1alpha1.CacheVolume, missing []string) {
 			claim := ClaimName(o.Name, node)
 			v := v1alpha1.CacheVolume{Namespace: namespace, Node: node, ClaimName: claim}
 			if digest := o.digest(); digest != "" {
-				v.JobName = JobName(claim, digest)
+				v.JobName = JobName(claim, digest, o.path())
 			}
 			all = append(all, v)
 		}
@@ -78,8 +81,14 @@ func (o Object) nodes(w World) (names []string) {
 // misfits says whether the node knows that none of its GPUs is one that the cache is for.
 func (o Object) misfits(n Node) bool {
 	return slices.ContainsFunc(n.Caches, func(c v1alpha1.NodeCache) bool {
-		return c.Namespace == o.Namespace && c.Name == o.Name && c.Digest == o.digest() && c.CompatibleDevices == 0 && c.IncompatibleDevices > 0
+		return c.Namespace == o.Namespace && c.Name == o.Name && o.isNewest(c.Digest) && c.CompatibleDevices == 0 && c.IncompatibleDevices > 0
 	})
+}
+
+// isNewest says whether a digest that a node tells is what volumes are to have, or the image below that.
+func (o Object) isNewest(digest string) bool {
+	newest := o.digest()
+	return newest != "" && (digest == newest || digest == o.Status.Image.Digest)
 }
 
 // ours says whether a claim or a Job is of the object.

@@ -28,6 +28,41 @@ type cacheUser struct {
 	gpus []resourceapi.DeviceRequest
 }
 
+// claimMount is where a container of the input has a claim whole.
+type claimMount struct{ namespace, claim, path string }
+
+// reserveMounts notes where the containers of an object mount claims, before anything is converted: caches may stand before pods.
+func (c *conversion) reserveMounts(n *node) {
+	w, err := c.workloadOf(n)
+	if err != nil || w == nil {
+		return // object says it
+	}
+	claims := map[string]string{}
+	for _, v := range items(child(w.spec, "volumes")) {
+		if claim := value(child(v, "persistentVolumeClaim"), "claimName"); claim != "" {
+			claims[value(v, "name")] = claim
+		}
+	}
+	for _, container := range items(child(w.spec, "containers")) {
+		for _, m := range items(child(container, "volumeMounts")) {
+			if claim := claims[value(m, "name")]; claim != "" && value(m, "subPath")+value(m, "subPathExpr") == "" {
+				c.mounts = append(c.mounts, claimMount{cmp.Or(w.namespace, c.options.Namespace), claim, path.Clean(value(m, "mountPath"))})
+			}
+		}
+	}
+}
+
+// placeCaches tells the caches where they are mounted.
+func (c *conversion) placeCaches() {
+	for _, m := range c.mounts {
+		if cache := c.cacheOf(m.namespace, m.claim); cache != nil {
+			cache.paths = append(cache.paths, m.path)
+			slices.Sort(cache.paths)
+			cache.paths = slices.Compact(cache.paths)
+		}
+	}
+}
+
 // cachePods converts a pod's spec, and says whether it did. It gives the template of its claim, unless caches keep their volumes.
 func (c *conversion) cachePods(w *workload) (template []byte, changed bool, err error) {
 	volumes, err := c.cacheVolumes(w)

@@ -98,6 +98,7 @@ func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 	for i := range documents {
 		c.reserve(documents[i])
 	}
+	c.placeCaches()
 	var out [][]byte
 	for _, d := range documents {
 		converted, err := c.document(d)
@@ -158,6 +159,8 @@ type conversion struct {
 	// caches are those of the input, NAMESPACE/NAME or /NAME, and claims its PersistentVolumeClaims.
 	caches map[string]*oldCache
 	claims map[string]bool
+	// mounts are where containers of the input have claims.
+	mounts []claimMount
 }
 
 func newConversion(o Options) (*conversion, error) {

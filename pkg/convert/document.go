@@ -88,6 +88,7 @@ func (c *conversion) reserve(d document) {
 		case oldCacheKind, oldClusterCacheKind:
 			c.reserveCache(object)
 		}
+		c.reserveMounts(object)
 	}
 }
 

@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,6 +32,8 @@ type oldCache struct {
 	kind, name, was string
 	// namespaces are those whose pods may have it.
 	namespaces []string
+	// paths are where containers of the input mount it, sorted.
+	paths []string
 }
 
 // oldCacheObject is an object of either kind.
@@ -216,7 +219,28 @@ func (c *conversion) volumeSpec(spec *v1alpha1.GPUKernelCacheSpec, from *oldCach
 		spec.Distribution.Type = v1alpha1.CacheROXVolume
 	}
 	spec.StorageClassName, spec.AccessModes, spec.PodTemplate = from.Spec.StorageClassName, from.Spec.AccessModes, from.Spec.PodTemplate
+	spec.Mount = c.volumeMount(from, title)
 	c.notef("%s: it has volumes, which the driver makes with kernelCaches.volumes.enabled of its chart", title)
+	return nil
+}
+
+// volumeMount is where the pods of the input mount a cache, if that is one place: programs write absolute paths into their files.
+func (c *conversion) volumeMount(from *oldCacheObject, title string) *v1alpha1.CacheMount {
+	key := "/" + from.Name
+	if from.Kind == oldCacheKind {
+		key = cmp.Or(from.Namespace, c.options.Namespace) + key
+	}
+	var paths []string
+	if cache := c.caches[key]; cache != nil {
+		paths = cache.paths
+	}
+	if len(paths) == 1 && v1alpha1.CheckMountPath(paths[0]) == nil {
+		return &v1alpha1.CacheMount{Path: paths[0]}
+	}
+	if len(paths) > 0 {
+		c.notef("%s: pods mount it at %s: the files of Triton and vLLM are right for one place, the producer's unless mount.path names another",
+			title, strings.Join(paths, ", "))
+	}
 	return nil
 }
 

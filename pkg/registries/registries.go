@@ -36,26 +36,72 @@ func Load(path string) (artifact.ClientConfig, error) {
 	if path == "" {
 		return artifact.ClientConfig{}, nil
 	}
-	content, err := os.ReadFile(path)
+	f, err := read(path)
 	if err != nil {
-		return artifact.ClientConfig{}, fmt.Errorf("read the registries' configuration: %w", err)
-	}
-	f, err := Parse(content)
-	if err != nil {
-		return artifact.ClientConfig{}, fmt.Errorf("%s: %w", path, err)
+		return artifact.ClientConfig{}, err
 	}
 	config := artifact.ClientConfig{PlainHTTP: f.PlainHTTP, Mirrors: f.Mirrors}
 	if f.CAFile == "" {
 		return config, nil
 	}
-	if !filepath.IsAbs(f.CAFile) {
-		f.CAFile = filepath.Join(filepath.Dir(path), f.CAFile)
-	}
-	config.Transport, err = trusting(f.CAFile)
+	config.Transport, err = trusting(beside(path, f.CAFile))
 	if err != nil {
 		return artifact.ClientConfig{}, fmt.Errorf("%s: caFile: %w", path, err)
 	}
 	return config, nil
+}
+
+// Content is the file and the one of authorities that it names, for those who cannot be given them as files.
+type Content struct{ File, Authorities string }
+
+// Read gives the content of the file at path, which Load has judged, with its caFile under the name ca.crt. One that says nothing, or no
+// path, is empty.
+func Read(path string) (Content, error) {
+	if path == "" {
+		return Content{}, nil
+	}
+	f, err := read(path)
+	if err != nil {
+		return Content{}, err
+	}
+	var c Content
+	if f.CAFile != "" {
+		pem, err := os.ReadFile(beside(path, f.CAFile))
+		if err != nil {
+			return Content{}, fmt.Errorf("%s: caFile: %w", path, err)
+		}
+		c.Authorities, f.CAFile = string(pem), caFile
+	}
+	if len(f.PlainHTTP)+len(f.Mirrors)+len(f.CAFile) == 0 {
+		return Content{}, nil
+	}
+	content, err := yaml.Marshal(f)
+	c.File = string(content)
+	return c, err
+}
+
+// caFile is what the authorities' file is called beside the other.
+const caFile = "ca.crt"
+
+// read reads the file at path.
+func read(path string) (File, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return File{}, fmt.Errorf("read the registries' configuration: %w", err)
+	}
+	f, err := Parse(content)
+	if err != nil {
+		return File{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+// beside is a file that another one names.
+func beside(path, name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(filepath.Dir(path), name)
 }
 
 // Parse reads the content of a file. Unknown fields and repeated ones are refused.

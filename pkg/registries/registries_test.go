@@ -26,6 +26,41 @@ func write(t *testing.T, content string) string {
 	return path
 }
 
+// TestRead gives the content of the files to those who get them by another way, under names that they have everywhere.
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "registries.yaml")
+	for _, test := range []struct {
+		content string
+		want    Content
+	}{
+		{"{}\n", Content{}},
+		{"# plainHTTP: [a.example]\n", Content{}},
+		{"plainHTTP: [\"a.example:5000\"]\n", Content{File: "plainHTTP:\n- a.example:5000\n"}},
+		{"mirrors: {docker.io: [b.example]}\n", Content{File: "mirrors:\n  docker.io:\n  - b.example\n"}},
+		{"caFile: own.pem\n", Content{File: "caFile: ca.crt\n", Authorities: "PEM"}},
+		{"caFile: " + filepath.Join(dir, "own.pem") + "\n", Content{File: "caFile: ca.crt\n", Authorities: "PEM"}},
+	} {
+		for name, content := range map[string]string{file: test.content, filepath.Join(dir, "own.pem"): "PEM"} {
+			if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := Read(file)
+		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", test.content, err, diff)
+		}
+	}
+	if got, err := Read(""); err != nil || got != (Content{}) {
+		t.Errorf("no file: got %v, %v", got, err)
+	}
+	for _, content := range []string{"insecure: true\n", "caFile: never.pem\n"} {
+		if _, err := Read(write(t, content)); err == nil || !strings.Contains(err.Error(), "registries.yaml") {
+			t.Errorf("%s: got %v", content, err)
+		}
+	}
+}
+
 func TestLoad(t *testing.T) {
 	for _, test := range []struct {
 		name, content string

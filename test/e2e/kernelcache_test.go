@@ -37,7 +37,10 @@ type kernelCaches struct {
 // warmsPods runs on the node with MI300X, which tell their architecture without any library.
 func warmsPods() {
 	BeforeAll(func(ctx SpecContext) {
-		Expect(h.Install(ctx, values().Merge(harness.Values{"kernelCaches": harness.Values{"bindingConditions": true}}))).To(Succeed())
+		Expect(h.Install(ctx, values().Merge(harness.Values{"kernelCaches": harness.Values{
+			"bindingConditions": true,
+			"volumes":           harness.Values{"enabled": true, "image": harness.Values{"tag": h.Version, "pullPolicy": "Never"}},
+		}}))).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
 		pluginReady(ctx, mixedNode)
 	}, NodeTimeout(3*time.Minute))
@@ -57,6 +60,7 @@ func warmsPods() {
 	each("waits for a registry that is away, and goes on where one broke off", (*kernelCaches).away, ofNode...)
 	each("says that the disk is full, and goes on when it is not", (*kernelCaches).full, ofNode...)
 	each("holds nothing wrong, and serves every claim, however often the plugin is killed", (*kernelCaches).killed, ofNode...)
+	cachesInVolumes(&kernels)
 }
 
 // start runs the registries, at an address that the nodes reach.

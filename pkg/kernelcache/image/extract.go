@@ -96,7 +96,9 @@ func vacant(dir string) error {
 
 // stage makes the whole tree in a new directory. What is there after an error is the caller's to remove.
 func (e *Extraction) stage(ctx context.Context, parent *os.Root, work string) (*Extracted, *os.Root, error) {
-	if err := parent.Mkdir(work, 0o700); err != nil {
+	if err := parent.Mkdir(work, 0o700); errors.Is(err, fs.ErrPermission) {
+		return nil, nil, fmt.Errorf("%w: let user %d or group %d write to %s", err, os.Getuid(), os.Getgid(), parent.Name())
+	} else if err != nil {
 		return nil, nil, err
 	}
 	root, err := parent.OpenRoot(work)
