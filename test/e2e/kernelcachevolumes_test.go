@@ -331,7 +331,7 @@ func (k *kernelCaches) volumeKept(ctx SpecContext) {
 			c := meta.FindStatusCondition(s.Conditions, kind)
 			g.Expect(c).NotTo(BeNil())
 			g.Expect(c.Message).To(And(ContainSubstring("volume claim "+ns+"/kept"), ContainSubstring("Unschedulable"),
-				ContainSubstring("node selector")))
+				ContainSubstring("affinity/selector")))
 		}
 	}
 	cacheStatus(ctx, ownCaches, ns, "kept", kept(v1alpha1.ConditionDistributed))
