@@ -167,7 +167,7 @@ func (e errand) inflate() error {
 	if e.Compression == "gzip" {
 		plain, err = gzip.NewReader(in)
 	} else {
-		plain, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(false))
+		plain, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
 	}
 	if err != nil {
 		return err

@@ -23,7 +23,7 @@ const (
 	// freeRatio is how many bytes a layer may have beyond its ratio: a cache may begin with a file that is mostly zeros, and what it
 	// takes to find a bomb is little beside what is reserved for any tree.
 	freeRatio = 16 << 20
-	// maxWindow bounds what a zstd decoder keeps, which is twice as much: levels up to 19 need no more.
+	// maxWindow bounds what a zstd decoder keeps: levels up to 19 need no more.
 	maxWindow = 8 << 20
 	// maxPadding is how many zeros may follow a tar: archivers fill their last record.
 	maxPadding = 1 << 20
@@ -271,9 +271,8 @@ func (p *plain) start() error {
 		z.Multistream(false)
 		p.unpack = z
 	case zstandard:
-		// With little memory the decoder moves its whole window for each MiB.
 		z, err := zstd.NewReader(newFrame(p.in),
-			zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(false), zstd.WithDecoderMaxWindow(maxWindow))
+			zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return err
 		}
