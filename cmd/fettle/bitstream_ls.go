@@ -166,7 +166,7 @@ func showObjectTable(objects []unstructured.Unstructured, stdout, stderr io.Writ
 		return err
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KIND\tNAMESPACE\tNAME\tRESOLVED\tVERIFIED\tINTERFACE\tAFU\tSIZE\tDIGEST")
+	fmt.Fprintln(table, "KIND\tNAMESPACE\tNAME\tRESOLVED\tVERIFIED\tINTERFACE\tAFU\tSIZE\tNODES\tDIGEST")
 	for i := range objects {
 		if err := objectRows(&objects[i], table); err != nil {
 			return errors.Join(err, table.Flush())
@@ -184,6 +184,10 @@ func objectRows(object *unstructured.Unstructured, table io.Writer) error {
 		return fmt.Errorf("read %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	status := &shown.Status
+	nodes := "-"
+	if status.Nodes != nil {
+		nodes = strconv.Itoa(int(*status.Nodes))
+	}
 	images := status.Images
 	if len(images) == 0 {
 		images = []v1alpha1.BitstreamImage{{}}
@@ -193,9 +197,9 @@ func objectRows(object *unstructured.Unstructured, table io.Writer) error {
 		if image.Size > 0 {
 			size = strconv.FormatInt(image.Size, 10)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", object.GetKind(), orDash(object.GetNamespace()), object.GetName(),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", object.GetKind(), orDash(object.GetNamespace()), object.GetName(),
 			conditionText(status, v1alpha1.ConditionResolved), conditionText(status, v1alpha1.ConditionVerified),
-			orDash(image.InterfaceID), orDash(image.AFUID), size, orDash(status.Digest))
+			orDash(image.InterfaceID), orDash(image.AFUID), size, nodes, orDash(status.Digest))
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 
 const (
 	bitstreamA = `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGABitstream","metadata":{"name":"nlb0","namespace":"team-a",
-"managedFields":[{"manager":"m"}]},"spec":{"image":"registry.example/nlb0:v1"},"status":{"digest":"sha256:0a",
+"managedFields":[{"manager":"m"}]},"spec":{"image":"registry.example/nlb0:v1"},"status":{"digest":"sha256:0a","nodes":3,
 "images":[{"manifest":"sha256:0a","layer":"sha256:0b","size":439,"format":"gbs","afuID":"d8424d","interfaceID":"9926ab"},
 {"manifest":"sha256:0c","layer":"sha256:0d","size":440,"format":"gbs","afuID":"d8424d","interfaceID":"ce4896"}],
 "conditions":[{"type":"Resolved","status":"True"},{"type":"Verified","status":"Unknown"}]}}`
@@ -61,10 +61,10 @@ func fakeCluster(t *testing.T, clusterStatus int) string {
 }
 
 func TestBitstreamList(t *testing.T) {
-	head := "KIND                  NAMESPACE  NAME   RESOLVED  VERIFIED  INTERFACE  AFU     SIZE  DIGEST\n"
-	namespaced := "FPGABitstream         team-a     nlb0   True      Unknown   9926ab     d8424d  439   sha256:0a\n" +
-		"FPGABitstream         team-a     nlb0   True      Unknown   ce4896     d8424d  440   sha256:0a\n"
-	shared := "ClusterFPGABitstream  -          blank  -         -         -          -       -     -\n"
+	head := "KIND                  NAMESPACE  NAME   RESOLVED  VERIFIED  INTERFACE  AFU     SIZE  NODES  DIGEST\n"
+	namespaced := "FPGABitstream         team-a     nlb0   True      Unknown   9926ab     d8424d  439   3      sha256:0a\n" +
+		"FPGABitstream         team-a     nlb0   True      Unknown   ce4896     d8424d  440   3      sha256:0a\n"
+	shared := "ClusterFPGABitstream  -          blank  -         -         -          -       -     -      -\n"
 	for _, test := range []struct {
 		name          string
 		status        int
