@@ -92,8 +92,8 @@ func (p *Policy) Name() string { return p.name }
 // Generation is that of the spec.
 func (p *Policy) Generation() int64 { return p.generation }
 
-// PublicRoot is the digest of the public trusted root that the policy was compiled with, zero where it does not depend on it: what the policy
-// said by one root is nothing by another.
+// PublicRoot is the digest of the public trusted root that the policy was compiled with, zero where it does not depend on it: what the
+// policy said by one root is nothing by another.
 func (p *Policy) PublicRoot() artifact.Digest { return p.publicRoot }
 
 // Mode is what the policy says; an object may be stricter.

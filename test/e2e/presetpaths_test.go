@@ -122,7 +122,8 @@ func presetPaths(ctx SpecContext) {
 	}
 	eventuallyGone(ctx, all...)
 	Eventually(ctx, func(g Gomega) {
-		left, err := h.OnNode(ctx, gpuNode, "sh", "-c", "ls /var/lib/fettle/mounts | grep -vx trees; "+idleAside+"grep /var/lib/fettle/mounts/; true")
+		left, err := h.OnNode(ctx, gpuNode, "sh", "-c",
+			"ls /var/lib/fettle/mounts | grep -vx trees; "+idleAside+"grep /var/lib/fettle/mounts/; true")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(strings.TrimSpace(left)).To(BeEmpty())
 	}).Should(Succeed())
