@@ -167,8 +167,8 @@ type CacheCounts struct {
 	NodesNotInUse int32 `json:"nodesNotInUse"`
 	// NodesError is how many nodes could not get it or have no GPU that it is for.
 	NodesError int32 `json:"nodesError"`
-	// PodsRunning is how many pods use the cache, PodsOutdated how many of them an earlier digest. A ResourceClaim that pods share counts once,
-	// and a pod with a volume that is filled for each one.
+	// PodsRunning is how many pods use the cache, PodsOutdated how many of them an earlier digest. A ResourceClaim that pods share counts
+	// once, and a pod with a volume that is filled for each one.
 	PodsRunning  int32 `json:"podsRunning"`
 	PodsOutdated int32 `json:"podsOutdated"`
 }
