@@ -275,21 +275,19 @@ func (k *kernelCaches) refused(ctx SpecContext) {
 	k.Files(GinkgoTB(), "team/unsigned", "v1", mi300("unsigned"), nil)
 	d := k.Files(GinkgoTB(), "team/other", "v1", mi300("other"), nil)
 	k.SignV3(GinkgoTB(), "team/other", d, signed.NewKey(GinkgoTB()))
-	for name, want := range map[string]string{
+	reasons := map[string]string{
 		"arch": "gfx90a", "warp": "warps of 32", "unsigned": "no signature", "other": "release", "gone": "does not exist",
-	} {
+	}
+	pods := map[string]*corev1.Pod{}
+	for name := range reasons {
 		if name != "gone" {
 			k.cache(ctx, ns, name, k.Host+"/team/"+name+":v1")
 		}
 		k.claim(ctx, ns, name, v1alpha1.KernelCacheSource{Name: name})
-		pod := newPod(ctx, ns, name, withTemplate(name))
-		Eventually(ctx, func(g Gomega) {
-			events, err := h.Kube.EventsV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=KernelCacheRefused"})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(events.Items).To(ContainElement(And(
-				HaveField("Note", ContainSubstring("GPUKernelCache "+ns+"/"+name)), HaveField("Note", ContainSubstring(want)))), name)
-		}).Should(Succeed())
-		remove(ctx, pod)
+		pods[name] = newPod(ctx, ns, name, withTemplate(name))
+	}
+	for name, want := range reasons {
+		k.claimTold(ctx, pods[name], "KernelCacheRefused", "GPUKernelCache "+ns+"/"+name, want)
 	}
 	k.status(ctx, ns, "unsigned", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
 		g.Expect(s.Phase).To(Equal(v1alpha1.CacheError))
