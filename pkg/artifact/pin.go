@@ -105,8 +105,8 @@ func (s *Store) pinsOf(d Digest) ([]string, error) {
 	}
 	defer f.Close()
 	owners, err := f.Readdirnames(-1)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // the last went between the two
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(owners) == 0 {
+		return nil, nil // the last went, maybe between the two
 	}
 	slices.Sort(owners)
 	return owners, onDisk(err)
