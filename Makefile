@@ -178,7 +178,7 @@ test-e2e-here: cluster-build image $(TOOLS)/helm
 	$(if $(EMULATE),,cd test/cluster && go test -count=1 .)
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
-	go test -count=1 -v -timeout 60m ./test/e2e $(if $(FOCUS),-ginkgo.focus '$(FOCUS)') $(if $(LABELS),-ginkgo.label-filter '$(LABELS)')
+	go test -count=1 -v -timeout 60m ./test/e2e -ginkgo.no-color $(if $(FOCUS),-ginkgo.focus '$(FOCUS)') $(if $(LABELS),-ginkgo.label-filter '$(LABELS)')
 
 # The oldest Kubernetes that the chart accepts.
 OLDEST = 1.34
