@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -361,6 +362,30 @@ func TestIdle(t *testing.T) {
 	}
 	n.empty()
 	n.reads(filepath.Join(n.apply(n.only(n.decide("team-a", "claim-3", named))), kernel), signed.TritonText)
+}
+
+// TestPlaces: neither a reboot nor an image that went leaves anything where images were mounted.
+func TestPlaces(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	u := n.only(n.decide("team-a", "claim-1", named))
+	at := n.Mounts.At(treeName(u.Tree))
+	n.apply(u)
+	n.undo(u)
+	n.must(unix.Unmount(at, 0), n.Tend(t.Context()))
+	if _, err := os.Stat(at); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after a reboot: %v", err)
+	}
+	n.apply(u)
+	n.undo(u)
+	n.must(n.Tend(t.Context()))
+	if there, err := n.Mounts.Has(treeName(u.Tree)); !there || err != nil {
+		t.Errorf("the mount of the image is there: %v, %v", there, err)
+	}
+	n.must(os.RemoveAll(filepath.Join(n.root, "artifacts/trees/sha256", u.Tree.Hex())), n.Destroy())
+	n.empty()
 }
 
 // TestTogether: many claims at once fetch a cache once, and none takes the image's mount from another.

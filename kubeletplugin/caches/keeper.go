@@ -112,7 +112,7 @@ func (k *Keeper) Watch(ctx context.Context, changed func()) (stopped func(), err
 
 // Tend has stay what objects want to stay, and forgets what those left that are gone.
 func (k *Keeper) Tend(ctx context.Context) error {
-	err := k.keep(ctx)
+	err := errors.Join(k.keep(ctx), k.tidy())
 	if k.objects.synced() {
 		err = errors.Join(err, k.sweep())
 	}
@@ -123,12 +123,9 @@ func (k *Keeper) Tend(ctx context.Context) error {
 func (k *Keeper) Destroy() error {
 	k.keeping.Lock()
 	defer k.keeping.Unlock()
-	trees, err := k.trees()
-	if err != nil {
-		return err
-	}
-	for i := range trees {
-		err = errors.Join(err, k.Mounts.Detach(treeName(trees[i].Digest)))
+	names, err := k.Mounts.Names(treeMounts)
+	for _, name := range names {
+		err = errors.Join(err, k.Mounts.Detach(name))
 	}
 	return errors.Join(err, os.RemoveAll(k.Dir))
 }

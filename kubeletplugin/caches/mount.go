@@ -306,6 +306,27 @@ func (k *Keeper) unmountIdle(tree artifact.Digest) error {
 	return k.Mounts.Detach(treeName(tree))
 }
 
+// tidy removes the places of images that are not mounted, as a reboot leaves them.
+func (k *Keeper) tidy() error {
+	names, err := k.Mounts.Names(treeMounts)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	unlock, err := k.lockTrees()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, name := range names {
+		there, looked := k.Mounts.Has(name)
+		if looked == nil && !there {
+			looked = k.Mounts.Detach(name)
+		}
+		err = errors.Join(err, looked)
+	}
+	return err
+}
+
 // Remains are the steps that a claim whose record is lost may have had: by what is kept for it.
 func (k *Keeper) Remains(uid string) ([]step.Step, error) {
 	trees, err := k.trees()

@@ -105,6 +105,23 @@ func (d *Dir) at(name string) string { return filepath.Join(d.path, name) }
 
 // Left are the steps of a claim whose record is lost, so that they can be undone: by what is there.
 func (d *Dir) Left(claim string) ([]step.Step, error) {
+	names, err := d.Names(claim)
+	if err != nil {
+		return nil, err
+	}
+	var out []step.Step
+	for _, name := range names {
+		s, err := encode(params{Name: name})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// Names are those of a claim's mounts that are there, CLAIM/KEY, sorted; also of places where nothing is mounted any more.
+func (d *Dir) Names(claim string) ([]string, error) {
 	entries, err := os.ReadDir(d.at(claim))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -112,19 +129,13 @@ func (d *Dir) Left(claim string) ([]step.Step, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for mounts of claim %s: %w", claim, err)
 	}
-	var out []step.Step
+	var names []string
 	for _, entry := range entries {
-		p := params{Name: path.Join(claim, entry.Name())}
-		if p.checkName() != nil {
-			continue
+		if p := (params{Name: path.Join(claim, entry.Name())}); p.checkName() == nil {
+			names = append(names, p.Name)
 		}
-		s, err := encode(p)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, s)
 	}
-	return out, nil
+	return names, nil
 }
 
 // Destroy removes the directory of mounts of a node where no claim has any. It deletes nothing that is in it.
