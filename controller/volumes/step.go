@@ -167,10 +167,9 @@ func (s *step) running(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) {
 			s.volume.Message += "; " + trouble
 		}
 	}
-	s.volume.Message = clip(s.volume.Message)
 	// At first no claim is bound and no pod has a place.
 	if s.volume.Message != "" && s.world.Now.Sub(job.CreationTimestamp.Time) > patience {
-		s.plan.Stuck = append(s.plan.Stuck, fmt.Sprintf("volume claim %s/%s: %s", claim.Namespace, claim.Name, s.volume.Message))
+		s.plan.Stuck = append(s.plan.Stuck, fmt.Sprintf("volume claim %s/%s: %s", claim.Namespace, claim.Name, clip(s.volume.Message)))
 	}
 }
 
