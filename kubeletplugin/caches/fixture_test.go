@@ -4,6 +4,7 @@ package caches
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -283,6 +284,32 @@ func (n *node) do(u *Use, what func(step.Kinds, context.Context, step.Step) erro
 	for range 2 {
 		n.must(what(step.Kinds{StepKind: n.Kind()}, n.T.Context(), s))
 	}
+}
+
+// inBothForms runs a test on a node whose trees lie as the kernel takes them, and on one where they are directories.
+func inBothForms(t *testing.T, test func(*node)) {
+	t.Helper()
+	t.Run("as the kernel takes it", func(t *testing.T) { test(newNode(t)) })
+	t.Run("as directories", func(t *testing.T) {
+		n := newNode(t)
+		n.directories = true
+		test(n)
+	})
+}
+
+// children are the three files that the group of a cache of Triton names, and where it says that they are.
+func (n *node) children(at string) map[string]string {
+	n.Helper()
+	data, err := os.ReadFile(filepath.Join(at, signed.TritonGroup))
+	n.must(err)
+	var read struct {
+		Children map[string]string `json:"child_paths"`
+	}
+	n.must(json.Unmarshal(data, &read))
+	if len(read.Children) != 3 {
+		n.Errorf("the group has %d files, want 3", len(read.Children))
+	}
+	return read.Children
 }
 
 // empty wants nothing mounted but images that nobody needs, which go when the store asks for them.
