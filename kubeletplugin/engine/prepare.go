@@ -203,11 +203,18 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 	return r, e.complete(op, r, p.specs)
 }
 
-// complete applies the steps that are not done, makes sure of the specs, and notes that the claim is prepared.
+// complete applies the steps that are not done, makes sure of the specs, and notes that the claim is prepared. That a step is done is noted
+// before the next one begins, and for the last with that.
 func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) error {
+	var changes []record.Change // not yet noted
 	for i := range r.Steps {
 		if r.Steps[i].State == step.Done {
 			continue
+		}
+		if len(changes) > 0 {
+			if err := e.Store.Advance(r, changes...); err != nil {
+				return err
+			}
 		}
 		op.is("applies step " + r.Steps[i].String())
 		if err := context.Cause(op.ctx); err != nil {
@@ -216,9 +223,7 @@ func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) er
 		if err := e.Kinds.Apply(op.ctx, r.Steps[i].Step); err != nil {
 			return err
 		}
-		if err := e.Store.Advance(r, record.Change{Step: i, State: step.Done}); err != nil {
-			return err
-		}
+		changes = []record.Change{{Step: i, State: step.Done}}
 	}
 	op.is("writes its CDI specs")
 	if err := e.ensure(op.ctx, shared); err != nil {
@@ -227,7 +232,7 @@ func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) er
 	if r.Phase == record.Prepared {
 		return nil
 	}
-	if err := e.Store.Advance(r, record.Change{Phase: record.Prepared}); err != nil {
+	if err := e.Store.Advance(r, append(changes, record.Change{Phase: record.Prepared})...); err != nil {
 		return err
 	}
 	e.setRecovering(r, false)

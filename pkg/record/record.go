@@ -149,6 +149,25 @@ func (r *Record) check(c Change) error {
 	return fmt.Errorf("%w: claim %s/%s, phase %s, to %+v: %s", ErrIllegal, r.Namespace, r.Name, r.Phase, c, why)
 }
 
+// after is what a record becomes by changes, and what is appended to its file for them.
+func (r *Record) after(changes []Change) (next *Record, appended []byte, err error) {
+	copied := *r
+	next = &copied
+	next.Steps = slices.Clone(r.Steps)
+	for _, c := range changes {
+		if err := next.check(c); err != nil {
+			return nil, nil, err
+		}
+		next.apply(c)
+		data, err := frame(head{}, c)
+		if err != nil {
+			return nil, nil, fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		appended = append(appended, data...)
+	}
+	return next, appended, nil
+}
+
 // checkPhase says why a phase may not follow, nothing where it may.
 func (r *Record) checkPhase(to Phase) string {
 	switch {

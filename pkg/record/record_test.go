@@ -192,6 +192,12 @@ func TestIllegalChange(t *testing.T) {
 			t.Errorf("%+v: %v, want ErrIllegal with the claim's name", c, err)
 		}
 	}
+	// One of several is enough, whichever it is.
+	for _, several := range [][]Change{{{}, {State: step.Done}}, {{State: step.Done}, {State: step.Done}}} {
+		if err := s.Advance(r, several...); !errors.Is(err, ErrIllegal) {
+			t.Errorf("%+v: %v, want ErrIllegal", several, err)
+		}
+	}
 	same(t, "in memory", stepping("u1", 1), r)
 	after, err := os.ReadFile(path(s, "u1"))
 	if err != nil || string(after) != string(before) {

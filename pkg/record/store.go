@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"sort"
 	"strings"
 
@@ -111,37 +110,33 @@ func (s *Store) write(path string, data []byte, r *Record) error {
 	return nil
 }
 
-// Advance writes down a change and makes it. Only the changes to Prepared and to what is released are synced: any other is safe to
-// lose, since a step that was done may be done again, and one that was undone be undone again. The caller holds the claim.
-func (s *Store) Advance(r *Record, c Change) error {
-	if err := r.check(c); err != nil {
+// Advance writes changes down, in their order, and makes them. Only the changes to Prepared and to what is released are synced: any other
+// is safe to lose, since a step that was done may be done again, and one that was undone be undone again. The caller holds the claim.
+func (s *Store) Advance(r *Record, changes ...Change) error {
+	next, data, err := r.after(changes)
+	if err != nil {
 		return err
 	}
 	path, err := s.claimPath(r.UID)
 	if err != nil {
 		return err
 	}
-	next := *r
-	next.Steps = slices.Clone(r.Steps)
-	next.apply(c)
 	if r.valid == 0 { // read from a file of an older version, which cannot be appended to
-		data, err := rewrite(&next)
+		data, err := rewrite(next)
 		if err == nil {
-			err = s.write(path, data, &next)
+			err = s.write(path, data, next)
 		}
 		if err == nil {
-			*r = next
+			*r = *next
 		}
 		return err
 	}
-	data, err := frame(head{}, c)
-	if err == nil {
-		err = s.append(path, data, r, c.Phase == Prepared || next.Released())
-	}
-	if err != nil {
+	if err := s.append(path, data, r, next.Phase == Prepared || next.Released()); err != nil {
 		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	r.apply(c)
+	for _, c := range changes {
+		r.apply(c)
+	}
 	r.valid += int64(len(data))
 	r.lasting = r.Released()
 	return nil

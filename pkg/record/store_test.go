@@ -86,6 +86,22 @@ func TestCreateReplaces(t *testing.T) {
 	same(t, "prepared", renewed, load(t, s, "u1"))
 }
 
+// TestAdvanceSeveral: changes that are written at once are what they are one after the other.
+func TestAdvanceSeveral(t *testing.T) {
+	one, all := open(t), open(t)
+	changes := []Change{{State: step.Done}, {Step: 1, State: step.Done}, {Phase: Prepared}, {Phase: Releasing}, {Step: 1, State: step.Undone}}
+	want, got := stepping("u1", 2), stepping("u1", 2)
+	put(t, one, want)
+	put(t, all, got)
+	advance(t, one, want, changes...)
+	must(t, all.Advance(got, changes...))
+	same(t, "in memory", want, got)
+	same(t, "on disk", want, load(t, all, "u1"))
+	if diff := cmp.Diff(string(read(t, path(one, "u1"))), string(read(t, path(all, "u1")))); diff != "" {
+		t.Errorf("files (-one by one +at once):\n%s", diff)
+	}
+}
+
 func TestAdvanceWithoutAFile(t *testing.T) {
 	s, r := open(t), stepping("u1", 1)
 	must(t, s.Create(r))
