@@ -119,6 +119,9 @@ func (c *Cache) target(want string) (string, error) {
 
 func (c *Cache) mount(subPath, target string, access ReadOnly) Mount {
 	m := Mount{Source: path.Join(c.Dir, subPath), Target: target, ReadOnly: access}
+	if c.allAt(subPath, target) {
+		return m
+	}
 	for _, file := range c.Bound {
 		if file.SubPath != subPath || file.Root == target {
 			continue
@@ -140,6 +143,18 @@ func (c *Cache) mount(subPath, target string, access ReadOnly) Mount {
 		slices.Sort(m.Relocation.From)
 	}
 	return m
+}
+
+// allAt says, without a look at each of them, whether all files of a part that name a place name this one.
+func (c *Cache) allAt(subPath, target string) bool {
+	named := 0
+	for _, root := range c.Roots {
+		if root.SubPath == subPath && root.Path != target {
+			return false
+		}
+		named += root.Files
+	}
+	return named == len(c.Bound) // else the paths of some lead out of the cache
 }
 
 // Rewrite gives a file of the relocation the content that it has to have at the mount's target. It may be applied to its own result.
