@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -30,9 +29,7 @@ func (p *Plugin) newCaches() *caches.Keeper {
 	c := caches.Config{
 		Enabled: p.config.File.KernelCaches.Enabled, Dynamic: p.clients.Dynamic, Namespace: p.config.Namespace,
 		Client: p.fpgas.artifacts.client, Store: p.fpgas.artifacts.store, Credentials: p.fpgas.artifacts.credentials,
-		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-			return p.clients.Kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
-		},
+		Pod:    p.pods.find,
 		Mounts: p.mounts, CanMount: hostmount.CanMount, Dir: filepath.Join(p.config.StateDir, cachesDir), PublicRoot: p.config.PublicTrustRoot,
 		Tell: func(c *resourceapi.ResourceClaim, eventType, reason, note string) {
 			p.teller.event(c, eventType, reason, truncate(note, maxEventMessage))
@@ -64,15 +61,23 @@ func (p *Plugin) cachesAhead() forerunner {
 	}
 }
 
-// watchCaches follows caches until ctx ends, and fetches those that the node should have; stopped waits for the former.
+// watchCaches follows caches and the pods that may have them until ctx ends, and fetches those that the node should have; stopped waits for
+// the former.
 func (p *Plugin) watchCaches(ctx context.Context) (ahead *forerunner, stopped func(), err error) {
 	ahead = p.newForerunner(p.cachesAhead())
-	stopped, err = p.caches.Watch(ctx, func() {
+	unfollowed := func() {}
+	if p.config.File.KernelCaches.WatchPods {
+		unfollowed = p.pods.watch(ctx)
+	}
+	unwatched, err := p.caches.Watch(ctx, func() {
 		signal(ahead.changed)
 		signal(p.claims)
 		signal(p.kept)
 	})
-	return ahead, stopped, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return ahead, func() { unwatched(); unfollowed() }, nil
 }
 
 // gpusOf are the GPUs of a node.

@@ -60,6 +60,7 @@ type Plugin struct {
 	fpgas   *fpgas
 	presets *presets
 	caches  *caches.Keeper
+	pods    *pods
 	// mounts are those that one claim alone has.
 	mounts *hostmount.Dir
 	// hooks is nil where none are installed.
@@ -111,6 +112,7 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	}
 	p.mounts = hostmount.In(filepath.Join(p.config.StateDir, "mounts"), p.config.HostRoot)
 	p.presets = p.newPresets()
+	p.pods = &pods{kube: clients.Kube, node: config.Node}
 	p.caches = p.newCaches()
 	p.engine = p.newEngine(bootID, dir)
 	p.specs = &specKeeper{store: store, dir: dir, engine: p.engine, metrics: m}

@@ -132,16 +132,16 @@ func (n *node) restart() {
 // later is so much time later.
 func (n *node) later(by time.Duration) { n.clock.SetTime(n.clock.Now().Add(by)) }
 
-func (n *node) pod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+func (n *node) pod(_ context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.asked = append(n.asked, namespace+"/"+name)
-	pod := n.pods[name]
+	n.asked = append(n.asked, namespace+"/"+consumer.Name)
+	pod := n.pods[consumer.Name]
 	switch {
 	case n.unread != nil:
 		return nil, n.unread
 	case pod == nil:
-		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), consumer.Name)
 	}
 	return pod, nil
 }

@@ -33,8 +33,8 @@ type Config struct {
 	Client      *artifact.Client
 	Store       func() (*artifact.Store, error)
 	Credentials func(ctx context.Context, namespace string, names []string) (*artifact.Keychain, error)
-	// Pod reads a pod that a claim is reserved for.
-	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// Pod finds a pod that a claim is reserved for, or another one of its name, with at least its UID and spec.hostUsers.
+	Pod func(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error)
 	// Mounts is the directory of mounts. CanMount says whether the kernel mounts an image.
 	Mounts   *hostmount.Dir
 	CanMount func(index, data string) error

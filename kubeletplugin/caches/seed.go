@@ -259,11 +259,12 @@ func access(source v1alpha1.KernelCacheSource, mount *v1alpha1.CacheMount, mappe
 // mapped says whether a pod that a claim is reserved for has a user namespace, which takes no mount of an overlay. One that is gone, or has
 // the name of one that is, does not count.
 func (k *Keeper) mapped(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
-	for _, consumer := range c.Status.ReservedFor {
+	for i := range c.Status.ReservedFor {
+		consumer := &c.Status.ReservedFor[i]
 		if consumer.APIGroup != "" || consumer.Resource != "pods" {
 			continue
 		}
-		pod, err := k.Pod(ctx, c.Namespace, consumer.Name)
+		pod, err := k.Pod(ctx, c.Namespace, consumer)
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:

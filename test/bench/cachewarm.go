@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -46,6 +48,7 @@ kind: KubeletPluginConfiguration
 discoveryInterval: 1h
 kernelCaches:
   enabled: true
+  watchPods: true
 `
 
 // measureWarm prepares claims whose cache is on the node already, in turn with claims without any.
@@ -181,10 +184,25 @@ func (b *bench) warmClaims(ctx context.Context, p *plugin, what string, image *c
 				return nil, err
 			}
 			s.configs = append(s.configs, config)
+			if s.pod, err = b.makePod(ctx, s.name, s.node); err != nil {
+				return nil, err
+			}
 		}
 		shapes = append(shapes, s)
 	}
 	return b.createClaims(ctx, shapes)
+}
+
+// makePod makes a pod that is on a node, as far as the API server knows.
+func (b *bench) makePod(ctx context.Context, name, node string) (types.UID, error) {
+	pod, err := b.cluster.kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "kernels", Image: "kernels"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("create pod %s: %w", name, err)
+	}
+	return pod.UID, nil
 }
 
 // fetched waits until a claim could have its cache, so that it is on the node.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,6 +38,8 @@ type shape struct {
 	what string
 	// configs are those of an FPGA's claim.
 	configs []resourceapi.DeviceAllocationConfiguration
+	// pod is the UID of the pod of the same name. Empty: there is no pod.
+	pod types.UID
 }
 
 func (s shape) request(i int) string { return fmt.Sprintf("device-%d", i) }
@@ -78,7 +81,7 @@ func (s shape) status() (resourceapi.ResourceClaimStatus, error) {
 	return resourceapi.ResourceClaimStatus{
 		Allocation: allocation,
 		ReservedFor: []resourceapi.ResourceClaimConsumerReference{
-			{Resource: "pods", Name: s.name, UID: types.UID(s.name)},
+			{Resource: "pods", Name: s.name, UID: cmp.Or(s.pod, types.UID(s.name))},
 		},
 	}, nil
 }

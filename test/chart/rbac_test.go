@@ -220,6 +220,8 @@ func TestRights(t *testing.T) {
 		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")
 	binding := plainRights()
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
+	watching := plainRights()
+	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	volumes := plainRights()
 	maps.Copy(volumes["ClusterRole fettle-controller"], map[string]string{
 		"fettle.dev/gpukernelcaches": "get list watch", "fettle.dev/clustergpukernelcaches": "get list watch",
@@ -234,7 +236,13 @@ func TestRights(t *testing.T) {
 		{"default", nil, plainRights()},
 		{"FPGAs are programmed, and their bitstreams fetched ahead", []string{"--set=fpga.programming=true"}, plainRights()},
 		{"pods are bound later", []string{"--set=fpga.programming=true,fpga.bindingConditions=true"}, binding},
-		{"pods are bound later, after their caches", []string{"--set=kernelCaches.enabled=true,kernelCaches.bindingConditions=true"}, binding},
+		{
+			"pods are bound later, after their caches",
+			[]string{"--set=kernelCaches.enabled=true,kernelCaches.watchPods=false,kernelCaches.bindingConditions=true"},
+			binding,
+		},
+		{"caches", []string{"--set=kernelCaches.enabled=true"}, watching},
+		{"caches, and pods are read one by one", []string{"--set=kernelCaches.enabled=true,kernelCaches.watchPods=false"}, plainRights()},
 		{"forced uninstall", []string{"--set=uninstall.force=true,uninstall.deleteCRDs=true"}, forced},
 		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets")},
 		{"ConfigMaps of all namespaces", []string{"--set=presets.configMapNamespaces={a,*}"}, anywhere("/configmaps")},

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// pods finds pods that claims are reserved for.
+type pods struct {
+	kube kubernetes.Interface
+	node string
+	// followed are the node's. Nil: none are.
+	followed cache.SharedIndexInformer
+}
+
+// watch follows the node's pods until ctx ends; stopped waits for that. It comes before the first find.
+func (p *pods) watch(ctx context.Context) (stopped func()) {
+	factory := informers.NewSharedInformerFactoryWithOptions(p.kube, 0, informers.WithTransform(trimPod),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", p.node).String()
+		}))
+	p.followed = factory.Core().V1().Pods().Informer()
+	factory.StartWithContext(ctx)
+	return factory.Shutdown
+}
+
+// trimPod keeps of a pod in memory what find is asked for.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Spec:       corev1.PodSpec{HostUsers: pod.Spec.HostUsers},
+	}, nil
+}
+
+// find is the pod that a claim is reserved for, of which it promises UID and spec.hostUsers, neither of which changes. The API server is
+// asked where the pod is not among those that are followed: kubelet may have seen it before us. It may be another pod of the same name.
+func (p *pods) find(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
+	if p.followed != nil {
+		key := cache.ObjectName{Namespace: namespace, Name: consumer.Name}.String()
+		found, _, err := p.followed.GetStore().GetByKey(key)
+		if err != nil {
+			return nil, fmt.Errorf("look for pod %s: %w", key, err)
+		}
+		if pod, ok := found.(*corev1.Pod); ok && pod.UID == consumer.UID {
+			return pod, nil
+		}
+	}
+	return p.kube.CoreV1().Pods(namespace).Get(ctx, consumer.Name, metav1.GetOptions{})
+}
