@@ -4,17 +4,16 @@ package kubeletplugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 )
 
 // bitstreamsAhead are the bitstreams that fit a node's regions.
@@ -34,20 +33,24 @@ func (b *bitstreamsAhead) forerunner() forerunner {
 
 // watch follows both kinds of objects until ctx ends; stopped waits for that.
 func (b *bitstreamsAhead) watch(ctx context.Context, changed func()) (stopped func(), err error) {
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(b.bitstreams.dynamic, 0)
+	var informers []cache.SharedIndexInformer
 	wake := func(any) { changed() }
 	for _, resource := range []string{"clusterfpgabitstreams", "fpgabitstreams"} {
-		informer := factory.ForResource(v1alpha1.GroupVersion.WithResource(resource)).Informer()
-		_, failed := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: wake, UpdateFunc: func(_, now any) { wake(now) }, DeleteFunc: wake,
+		informer, err := follow.New(b.bitstreams.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)), follow.Options{
+			Client: b.bitstreams.dynamic, Object: &unstructured.Unstructured{}, Keep: trimBitstream,
 		})
-		if err := errors.Join(informer.SetTransform(trimBitstream), failed); err != nil {
+		if err == nil {
+			_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+				AddFunc: wake, UpdateFunc: func(_, now any) { wake(now) }, DeleteFunc: wake,
+			})
+		}
+		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", resource, err)
 		}
+		informers = append(informers, informer)
 		b.objects = append(b.objects, informer.GetStore())
 	}
-	factory.Start(ctx.Done())
-	return factory.Shutdown, nil
+	return follow.Run(ctx, informers...), nil
 }
 
 // trimBitstream keeps of an object in memory only what says which files it has and how to fetch them.

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -23,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/caches"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
@@ -86,21 +86,24 @@ func (p *Plugin) newBinder() *binder {
 
 // run ends with ctx.
 func (b *binder) run(ctx context.Context) {
-	factory := informers.NewSharedInformerFactoryWithOptions(b.client, 0, informers.WithTransform(b.trim))
-	informer := factory.Resource().V1().ResourceClaims().Informer()
+	informer, err := follow.New(b.client.ResourceV1().ResourceClaims(metav1.NamespaceAll), follow.Options{
+		Client: b.client, Object: &resourceapi.ResourceClaim{}, Keep: b.trim,
+	})
 	enqueue := func(object any) {
 		if c, ok := object.(*resourceapi.ResourceClaim); ok && b.waits(c) {
 			b.queue.Add(types.NamespacedName{Namespace: c.Namespace, Name: c.Name})
 		}
 	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: enqueue, UpdateFunc: func(_, now any) { enqueue(now) },
-	}); err != nil {
+	if err == nil {
+		_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: enqueue, UpdateFunc: func(_, now any) { enqueue(now) },
+		})
+	}
+	if err != nil {
 		klog.FromContext(ctx).Error(err, "Pods that wait for bitstreams or kernel caches are not bound")
 		return
 	}
-	factory.StartWithContext(ctx)
-	defer factory.Shutdown()
+	defer follow.Run(ctx, informer)()
 	stop := context.AfterFunc(ctx, b.queue.ShutDown)
 	defer stop()
 	done := make(chan struct{})

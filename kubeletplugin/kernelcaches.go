@@ -67,7 +67,9 @@ func (p *Plugin) watchCaches(ctx context.Context) (ahead *forerunner, stopped fu
 	ahead = p.newForerunner(p.cachesAhead())
 	unfollowed := func() {}
 	if p.config.File.KernelCaches.WatchPods {
-		unfollowed = p.pods.watch(ctx)
+		if unfollowed, err = p.pods.watch(ctx); err != nil {
+			return nil, nil, err
+		}
 	}
 	unwatched, err := p.caches.Watch(ctx, func() {
 		signal(ahead.changed)

@@ -10,9 +10,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 )
 
 // pods finds pods that claims are reserved for.
@@ -24,14 +25,14 @@ type pods struct {
 }
 
 // watch follows the node's pods until ctx ends; stopped waits for that. It comes before the first find.
-func (p *pods) watch(ctx context.Context) (stopped func()) {
-	factory := informers.NewSharedInformerFactoryWithOptions(p.kube, 0, informers.WithTransform(trimPod),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", p.node).String()
-		}))
-	p.followed = factory.Core().V1().Pods().Informer()
-	factory.StartWithContext(ctx)
-	return factory.Shutdown
+func (p *pods) watch(ctx context.Context) (stopped func(), err error) {
+	p.followed, err = follow.New(p.kube.CoreV1().Pods(metav1.NamespaceAll), follow.Options{
+		Client: p.kube, Object: &corev1.Pod{}, Keep: trimPod, Field: fields.OneTermEqualSelector("spec.nodeName", p.node).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch the node's pods: %w", err)
+	}
+	return follow.Run(ctx, p.followed), nil
 }
 
 // trimPod keeps of a pod in memory what find is asked for.

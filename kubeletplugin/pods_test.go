@@ -31,7 +31,10 @@ func TestFindPod(t *testing.T) {
 	kube := kubefake.NewClientset(pod("known", "uid-1"))
 	p := &pods{kube: kube, node: "node-1"}
 	ctx, cancel := context.WithCancel(t.Context())
-	stopped := p.watch(ctx)
+	stopped, err := p.watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { cancel(); stopped() })
 	if !cache.WaitForCacheSync(ctx.Done(), p.followed.HasSynced) {
 		t.Fatal("the pods of the node were not read")

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -57,17 +57,16 @@ func decodePreset(u *unstructured.Unstructured, into runtime.Object) error {
 
 // watch follows both kinds until ctx ends; stopped waits for that.
 func (p *presets) watch(ctx context.Context) (stopped func(), err error) {
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(p.dynamic, 0)
 	p.informers = map[string]cache.SharedIndexInformer{}
 	for _, resource := range []string{presetResource, clusterPresetResource} {
-		informer := factory.ForResource(v1alpha1.GroupVersion.WithResource(resource)).Informer()
-		if err := informer.SetTransform(read); err != nil {
+		p.informers[resource], err = follow.New(p.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)), follow.Options{
+			Client: p.dynamic, Object: &unstructured.Unstructured{}, Keep: read,
+		})
+		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", resource, err)
 		}
-		p.informers[resource] = informer
 	}
-	factory.Start(ctx.Done())
-	return factory.Shutdown, nil
+	return follow.Run(ctx, p.informers[presetResource], p.informers[clusterPresetResource]), nil
 }
 
 // all are the presets that may be for claims of a namespace.

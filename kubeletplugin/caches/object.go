@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 )
 
 // The resources that are followed.
@@ -120,22 +121,24 @@ type objects struct {
 
 // watch follows everything until ctx ends; stopped waits for that. changed is called after something did.
 func (o *objects) watch(ctx context.Context, changed func()) (stopped func(), err error) {
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(o.dynamic, 0)
 	informers := map[string]cache.SharedIndexInformer{}
 	wake := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
 	}
 	for _, resource := range []string{cacheResource, clusterCacheResource, policyResource} {
-		informer := factory.ForResource(v1alpha1.GroupVersion.WithResource(resource)).Informer()
-		_, failed := informer.AddEventHandler(wake)
-		if err := errors.Join(informer.SetTransform(decode), failed); err != nil {
+		informer, err := follow.New(o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)), follow.Options{
+			Client: o.dynamic, Object: &unstructured.Unstructured{}, Keep: decode,
+		})
+		if err == nil {
+			_, err = informer.AddEventHandler(wake)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", resource, err)
 		}
 		informers[resource] = informer
 	}
 	o.informers = informers
-	factory.Start(ctx.Done())
-	return factory.Shutdown, nil
+	return follow.Run(ctx, slices.Collect(maps.Values(informers))...), nil
 }
 
 // await waits until all that is followed was read once. False: ctx ended before.
