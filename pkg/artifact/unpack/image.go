@@ -134,8 +134,8 @@ func (b *blocks) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeOutSize is large enough that the disk gets it in one go.
-const writeOutSize = 8 << 20
+// writeOutSize is large enough that the disk gets it in one go, and small enough that little is left for the sync at the end.
+const writeOutSize = 2 << 20
 
 func (b *blocks) pad() error {
 	if over := b.size % blockSize; over > 0 {
