@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package follow keeps copies of objects of the API server with client-go's informers, each made by itself: the factories of client-go know
-// every resource of Kubernetes, which is most of a program that is on every node and follows a few.
+// every resource of Kubernetes, which is an eighth of a program that is on every node and follows a few.
 package follow
 
 import (
