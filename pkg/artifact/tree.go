@@ -80,7 +80,7 @@ func (t *TreeSpec) layers() []unpack.Layer {
 
 // TreeMetadata is what is kept beside a tree, as metadata.json.
 type TreeMetadata struct {
-	// Version is 1.
+	// Version is 2. A tree of another is unpacked anew.
 	Version int      `json:"version"`
 	Digest  Digest   `json:"digest"`
 	DiffIDs []Digest `json:"diffIDs"`
@@ -121,6 +121,7 @@ func (t *Tree) Image() (index, data string) {
 const (
 	treeRoot     = "root"
 	treeMetadata = "metadata.json"
+	treeVersion  = 2
 	// onDiskBlock is what names and ends of files take at least.
 	onDiskBlock = 4096
 )
@@ -158,7 +159,7 @@ func (s *Store) readTree(name string) (*Tree, error) {
 	switch {
 	case err != nil || len(strict) > 0:
 		return nil, fmt.Errorf("its metadata is %w: %s", ErrInvalid, clip(errors.Join(append(strict, err)...).Error()))
-	case t.Version != 1 || t.Size < 0 || t.Hash.IsZero() || t.Form != TreeDirectory && t.Form != TreeImage:
+	case t.Version != treeVersion || t.Size < 0 || t.Hash.IsZero() || t.Form != TreeDirectory && t.Form != TreeImage:
 		return nil, fmt.Errorf("its metadata is %w: version %d, form %s, hash %s", ErrInvalid, t.Version, quote(string(t.Form)), t.Hash)
 	}
 	return t, nil
@@ -246,7 +247,7 @@ func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open u
 		return judged(err)
 	}
 	m := TreeMetadata{
-		Version: 1, Digest: spec.Digest, Form: spec.Form, Hash: made.Hash, Entries: len(made.Entries), Bytes: made.Bytes,
+		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, Hash: made.Hash, Entries: len(made.Entries), Bytes: made.Bytes,
 		Labels: spec.Labels, Verification: spec.Verification, Created: s.config.Clock.Now().UTC(), Size: s.sizeOf(spec.Form, dir, made),
 	}
 	for _, l := range spec.Layers {

@@ -414,7 +414,7 @@ func TestVerifyTree(t *testing.T) {
 func TestTreeWithBadMetadata(t *testing.T) {
 	s := newStore(t, StoreConfig{})
 	i := smallImage(t, "1", TreeDirectory)
-	for _, data := range []string{"", "{", "null", `{"version":2}`, `{"version":1,"version":1}`} {
+	for _, data := range []string{"", "{", "null", `{"version":1}`, `{"version":2}`, `{"version":3}`, `{"version":2,"version":2}`} {
 		_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
 		must(t, err)
 		must(t, os.WriteFile(s.path(treeName(i.Digest)+"/metadata.json"), []byte(data), 0o600))

@@ -3,10 +3,11 @@
 package unpack
 
 import (
-	"crypto/sha256"
 	"io"
 	"io/fs"
 	"strings"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // Sink is where a tree goes. Paths are relative and clean, a name is made once and its directory before it, and modes are those of
@@ -162,7 +163,7 @@ func (b *builder) file(path string, exec bool, size int64, r io.Reader) error {
 }
 
 func (b *builder) copy(e *Entry, f File, r io.Reader) error {
-	h := sha256.New()
+	h := xxhash.New()
 	n, err := io.CopyBuffer(io.MultiWriter(h, f), struct{ io.Reader }{r}, b.buffer)
 	if err != nil {
 		return err
@@ -170,7 +171,7 @@ func (b *builder) copy(e *Entry, f File, r io.Reader) error {
 	if n != e.Size {
 		return broke(RuleTar, "it ends after %d bytes, expected %d", n, e.Size)
 	}
-	h.Sum(e.Sum[:0])
+	e.Sum = h.Sum64()
 	return nil
 }
 

@@ -11,16 +11,19 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+
+	"github.com/cespare/xxhash/v2"
 )
 
-// HashOf is the sha256 of a line for each entry: its quoted path, its mode in octal with 40000 for a directory, its size, and the sha256
-// of its content. The entries are sorted by path first.
+// HashOf is the sha256 of a line for each entry: its quoted path, its mode in octal with 40000 for a directory, its size, and the XXH64 of its
+// content, in 16 hexadecimal digits. The entries are sorted by path first. It is for what a disk does to a tree: that the content is what
+// somebody signed was seen when the layers were read, by their digests, and who can change the store can change what is kept there of it.
 func HashOf(entries []Entry) [sha256.Size]byte {
 	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Path, b.Path) })
 	h := sha256.New()
 	for i := range entries {
 		e := &entries[i]
-		fmt.Fprintf(h, "%q %o %d %x\n", e.Path, unixMode(e.Mode), e.Size, e.Sum)
+		fmt.Fprintf(h, "%q %o %d %016x\n", e.Path, unixMode(e.Mode), e.Size, e.Sum)
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
@@ -75,8 +78,8 @@ func readEntry(fsys fs.FS, path string, d fs.DirEntry, buffer []byte) (Entry, er
 	if err != nil {
 		return e, err
 	}
-	h := sha256.New()
+	h := xxhash.New()
 	e.Size, err = io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{f}, buffer)
-	h.Sum(e.Sum[:0])
+	e.Sum = h.Sum64()
 	return e, errors.Join(err, f.Close())
 }

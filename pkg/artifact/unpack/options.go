@@ -65,7 +65,8 @@ type Entry struct {
 	// Mode is fs.ModeDir|0777 for a directory, and 0666 or 0777 for a file.
 	Mode fs.FileMode
 	Size int64
-	Sum  [sha256.Size]byte
+	// Sum is the XXH64 of the content.
+	Sum uint64
 	// At is where the sink has the content, as its File said.
 	At int64
 }

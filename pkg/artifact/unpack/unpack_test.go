@@ -214,7 +214,7 @@ func TestMountImage(t *testing.T) {
 // TestHashOf: whatever changes a tree changes its hash, and its order does not.
 func TestHashOf(t *testing.T) {
 	base := func() []Entry {
-		return []Entry{{Path: "a", Mode: fs.ModeDir | 0o777}, {Path: "a/b", Mode: 0o666, Size: 3, Sum: [32]byte{1}}, {Path: "a\nb", Mode: 0o666}}
+		return []Entry{{Path: "a", Mode: fs.ModeDir | 0o777}, {Path: "a/b", Mode: 0o666, Size: 3, Sum: 1}, {Path: "a\nb", Mode: 0o666}}
 	}
 	want := HashOf(base())
 	swapped := base()
@@ -224,7 +224,7 @@ func TestHashOf(t *testing.T) {
 	}
 	for i, edit := range []func(e []Entry){
 		func(e []Entry) { e[1].Path = "a/c" }, func(e []Entry) { e[1].Mode = 0o777 }, func(e []Entry) { e[1].Size = 4 },
-		func(e []Entry) { e[1].Sum[31] = 1 }, func(e []Entry) { e[0].Mode = 0o777 }, func(e []Entry) { e[2].Path = "a" },
+		func(e []Entry) { e[1].Sum = 1 << 63 }, func(e []Entry) { e[0].Mode = 0o777 }, func(e []Entry) { e[2].Path = "a" },
 	} {
 		changed := base()
 		edit(changed)
