@@ -15,9 +15,9 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// HashOf is the sha256 of a line for each entry: its quoted path, its mode in octal with 40000 for a directory, its size, and the XXH64 of its
-// content, in 16 hexadecimal digits. The entries are sorted by path first. It is for what a disk does to a tree: that the content is what
-// somebody signed was seen when the layers were read, by their digests, and who can change the store can change what is kept there of it.
+// HashOf is the sha256 of a line for each entry: its quoted path, its mode in octal with 40000 for a directory, its size, and the XXH64 of
+// its content, in 16 hexadecimal digits. The entries are sorted by path first. It is for what a disk does to a tree: that the content is
+// what somebody signed was seen when the layers were read, by their digests, and who can change the store can change what is kept of it.
 func HashOf(entries []Entry) [sha256.Size]byte {
 	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Path, b.Path) })
 	h := sha256.New()
