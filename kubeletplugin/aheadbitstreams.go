@@ -36,16 +36,11 @@ func (b *bitstreamsAhead) watch(ctx context.Context, changed func()) (stopped fu
 	var informers []cache.SharedIndexInformer
 	wake := func(any) { changed() }
 	for _, resource := range []string{"clusterfpgabitstreams", "fpgabitstreams"} {
-		informer, err := follow.New(b.bitstreams.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)), follow.Options{
-			Client: b.bitstreams.dynamic, Object: &unstructured.Unstructured{}, Keep: trimBitstream,
+		informer, err := follow.Own(b.bitstreams.dynamic, resource, trimBitstream, cache.ResourceEventHandlerFuncs{
+			AddFunc: wake, UpdateFunc: func(_, now any) { wake(now) }, DeleteFunc: wake,
 		})
-		if err == nil {
-			_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-				AddFunc: wake, UpdateFunc: func(_, now any) { wake(now) }, DeleteFunc: wake,
-			})
-		}
 		if err != nil {
-			return nil, fmt.Errorf("watch %s: %w", resource, err)
+			return nil, err
 		}
 		informers = append(informers, informer)
 		b.objects = append(b.objects, informer.GetStore())

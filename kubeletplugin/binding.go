@@ -86,19 +86,15 @@ func (p *Plugin) newBinder() *binder {
 
 // run ends with ctx.
 func (b *binder) run(ctx context.Context) {
-	informer, err := follow.New(b.client.ResourceV1().ResourceClaims(metav1.NamespaceAll), follow.Options{
-		Client: b.client, Object: &resourceapi.ResourceClaim{}, Keep: b.trim,
-	})
 	enqueue := func(object any) {
 		if c, ok := object.(*resourceapi.ResourceClaim); ok && b.waits(c) {
 			b.queue.Add(types.NamespacedName{Namespace: c.Namespace, Name: c.Name})
 		}
 	}
-	if err == nil {
-		_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: enqueue, UpdateFunc: func(_, now any) { enqueue(now) },
-		})
-	}
+	informer, err := follow.New(b.client.ResourceV1().ResourceClaims(metav1.NamespaceAll), follow.Options{
+		Client: b.client, Object: &resourceapi.ResourceClaim{}, Keep: b.trim,
+		Handle: cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, now any) { enqueue(now) }},
+	})
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Pods that wait for bitstreams or kernel caches are not bound")
 		return

@@ -59,11 +59,8 @@ func decodePreset(u *unstructured.Unstructured, into runtime.Object) error {
 func (p *presets) watch(ctx context.Context) (stopped func(), err error) {
 	p.informers = map[string]cache.SharedIndexInformer{}
 	for _, resource := range []string{presetResource, clusterPresetResource} {
-		p.informers[resource], err = follow.New(p.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)), follow.Options{
-			Client: p.dynamic, Object: &unstructured.Unstructured{}, Keep: read,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("watch %s: %w", resource, err)
+		if p.informers[resource], err = follow.Own(p.dynamic, resource, read, nil); err != nil {
+			return nil, err
 		}
 	}
 	return follow.Run(ctx, p.informers[presetResource], p.informers[clusterPresetResource]), nil

@@ -126,14 +126,9 @@ func (o *objects) watch(ctx context.Context, changed func()) (stopped func(), er
 		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
 	}
 	for _, resource := range []string{cacheResource, clusterCacheResource, policyResource} {
-		informer, err := follow.New(o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)), follow.Options{
-			Client: o.dynamic, Object: &unstructured.Unstructured{}, Keep: decode,
-		})
-		if err == nil {
-			_, err = informer.AddEventHandler(wake)
-		}
+		informer, err := follow.Own(o.dynamic, resource, decode, wake)
 		if err != nil {
-			return nil, fmt.Errorf("watch %s: %w", resource, err)
+			return nil, err
 		}
 		informers[resource] = informer
 	}

@@ -6,12 +6,17 @@ package follow
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // Source is the client of one resource, typed or dynamic, in one namespace or in all.
@@ -30,6 +35,8 @@ type Options struct {
 	Field string
 	// Keep is called for each object and gives what is kept of it. An error of it is logged, and the object not followed.
 	Keep cache.TransformFunc
+	// Handle is told of what is kept. Nil: nobody is.
+	Handle cache.ResourceEventHandler
 }
 
 // New makes an informer, with an index by namespace. It does nothing until Run.
@@ -48,7 +55,24 @@ func New[List runtime.Object](source Source[List], o Options) (cache.SharedIndex
 	}
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, o.Client), o.Object, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	return informer, informer.SetTransform(o.Keep)
+	err := informer.SetTransform(o.Keep)
+	if err == nil && o.Handle != nil {
+		_, err = informer.AddEventHandler(o.Handle)
+	}
+	return informer, err
+}
+
+// Own is New for all objects of one of Fettle's own resources, of which Keep gets *unstructured.Unstructured.
+func Own(
+	client dynamic.Interface, resource string, keep cache.TransformFunc, handle cache.ResourceEventHandler,
+) (cache.SharedIndexInformer, error) {
+	informer, err := New(client.Resource(v1alpha1.GroupVersion.WithResource(resource)), Options{
+		Client: client, Object: &unstructured.Unstructured{}, Keep: keep, Handle: handle,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", resource, err)
+	}
+	return informer, nil
 }
 
 // Run follows until ctx ends; stopped waits for that.
