@@ -58,7 +58,7 @@ func (e *Engine) prepare(op *operation, in asked, arrived record.Moment) (*recor
 		return nil, err
 	}
 	defer hold.Release()
-	if err := hold.CheckArrival(arrived); err != nil {
+	if err := hold.CheckArrival(op.ctx, arrived); err != nil {
 		return nil, err
 	}
 	if hold.Waited || e.Uptime()-arrived.Since > freshFor {

@@ -194,7 +194,7 @@ func bury(t testing.TB, s *Store, uid string, arrived Moment) {
 
 func arrival(t testing.TB, s *Store, uid string, arrived Moment) error {
 	t.Helper()
-	return claimed(t, s, uid, func(h *Hold) error { return h.CheckArrival(arrived) })
+	return claimed(t, s, uid, func(h *Hold) error { return h.CheckArrival(t.Context(), arrived) })
 }
 
 // full is a record with every field set.

@@ -32,14 +32,23 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("claim %s was unprepared after this Prepare was sent: nothing is done; kubelet asks again if a pod needs it", e.UID)
 }
 
-// Tombstones are a table in the lock file, whose bytes nobody needs for locking: a slot is a hash of the boot id and the moment. No
-// call outlives a boot, so nothing is synced, and what another boot left counts for nothing. Claims that share a slot have the later
-// of their moments, at which a call of theirs that arrived earlier is tried again.
+// Tombstones are a table in the lock file, whose bytes nobody needs for locking. A slot is for the claims whose UIDs hash to it: it has
+// room for those that were given back last in a boot, each with its moment, and one moment for all others, the latest of those that had
+// to leave: a call of another claim that arrived before it is tried again. No call outlives a boot, so nothing is synced, and what
+// another boot left counts for nothing. Where the table begins another version had one of its own.
 const (
-	slotsOffset = 4096
-	slots       = 1 << 16
-	slotSize    = 16
+	slotsOffset = 4096 + 1<<20
+	slots       = 1 << 14
+	slotClaims  = 7
+	slotSize    = 16 * (1 + slotClaims)
 )
+
+// slot is little-endian in the file. A hash of 0 is nobody's: the place is free.
+type slot struct {
+	Boot   uint64 // hash of the boot id
+	Others uint64 // CLOCK_BOOTTIME in nanoseconds, as all moments here
+	Claims [slotClaims]struct{ Claim, Buried uint64 }
+}
 
 // openTombstones takes the space of the table, so that a full disk keeps nobody from writing to it, and removes the files that
 // another version kept them in.
@@ -54,7 +63,9 @@ func (s *Store) openTombstones() error {
 }
 
 // slotOf is where the table has a claim.
-func slotOf(uid string) int64 { return slotsOffset + slotSize*int64(hashOf("claim/"+uid)%slots) }
+func slotOf(uid string) int64 { return slotsOffset + slotSize*int64(claimHash(uid)%slots) }
+
+func claimHash(uid string) uint64 { return hashOf("claim/" + uid) }
 
 func hashOf(text string) uint64 {
 	h := fnv.New64a()
@@ -64,46 +75,97 @@ func hashOf(text string) uint64 {
 
 // Bury notes that every Prepare of the locked claim which arrived before a moment is too late.
 func (h *Hold) Bury(ctx context.Context, arrived Moment) error {
-	slot := unix.Flock_t{Type: unix.F_WRLCK, Start: slotOf(h.uid), Len: slotSize} // it may be another claim's, too
-	if _, err := poll(ctx, func() (bool, error) { return set(h.file, slot) }); err != nil {
-		return fmt.Errorf("note that claim %s is given back: its place %w", h.uid, err)
-	}
-	old, err := h.buried(arrived.BootID)
-	if err == nil && old < arrived.Since {
-		var data [slotSize]byte
-		binary.LittleEndian.PutUint64(data[:8], hashOf(arrived.BootID))
-		binary.LittleEndian.PutUint64(data[8:], uint64(arrived.Since))
-		_, err = h.file.WriteAt(data[:], slot.Start)
-	}
-	slot.Type = unix.F_UNLCK
-	_, unlockErr := set(h.file, slot)
-	if err := errors.Join(err, unlockErr); err != nil {
+	err := h.withSlot(ctx, unix.F_WRLCK, func() error {
+		s, err := h.readSlot(arrived.BootID)
+		if err != nil || s.buried(h.uid) >= uint64(arrived.Since) {
+			return err
+		}
+		s.bury(h.uid, uint64(arrived.Since))
+		data, err := binary.Append(nil, binary.LittleEndian, s)
+		if err != nil {
+			return err
+		}
+		_, err = h.file.WriteAt(data, slotOf(h.uid))
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("note that claim %s is given back: %w", h.uid, err)
 	}
 	return nil
 }
 
 // CheckArrival returns a *StaleError for a call that arrived before the locked claim was last given back.
-func (h *Hold) CheckArrival(arrived Moment) error {
-	buried, err := h.buried(arrived.BootID)
+func (h *Hold) CheckArrival(ctx context.Context, arrived Moment) error {
+	var s slot
+	err := h.withSlot(ctx, unix.F_RDLCK, func() (err error) {
+		s, err = h.readSlot(arrived.BootID)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("look up when claim %s was given back: %w", h.uid, err)
 	}
-	if arrived.Since < buried {
+	if uint64(arrived.Since) < s.buried(h.uid) {
 		return &StaleError{UID: h.uid}
 	}
 	return nil
 }
 
-// buried is when the claim was last given back in a boot, 0 for never.
-func (h *Hold) buried(bootID string) (time.Duration, error) {
-	var data [slotSize]byte
+// withSlot calls f while the claim's slot is locked, which it shares with claims that others hold.
+func (h *Hold) withSlot(ctx context.Context, kind int16, f func() error) error {
+	lock := unix.Flock_t{Type: kind, Start: slotOf(h.uid), Len: slotSize}
+	if _, err := poll(ctx, func() (bool, error) { return set(h.file, lock) }); err != nil {
+		return fmt.Errorf("its tombstone %w", err)
+	}
+	err := f()
+	lock.Type = unix.F_UNLCK
+	_, unlockErr := set(h.file, lock)
+	return errors.Join(err, unlockErr)
+}
+
+// readSlot reads the claim's slot as it is in a boot: empty where none wrote to it since.
+func (h *Hold) readSlot(bootID string) (slot, error) {
+	var (
+		s    slot
+		data [slotSize]byte
+	)
 	_, err := h.file.ReadAt(data[:], slotOf(h.uid))
-	if errors.Is(err, io.EOF) { // a new file that is not so long yet
-		return 0, nil
+	if err != nil && !errors.Is(err, io.EOF) { // a new file that is not so long yet
+		return slot{}, err
 	}
-	if err != nil || binary.LittleEndian.Uint64(data[:8]) != hashOf(bootID) {
-		return 0, err
+	if _, err := binary.Decode(data[:], binary.LittleEndian, &s); err != nil {
+		return slot{}, err
 	}
-	return time.Duration(binary.LittleEndian.Uint64(data[8:])), nil
+	if boot := hashOf(bootID); s.Boot != boot {
+		return slot{Boot: boot}, nil
+	}
+	return s, nil
+}
+
+// buried is when a claim was last given back, or when another was that may have been this one; 0 for never.
+func (s *slot) buried(uid string) uint64 {
+	for _, c := range s.Claims {
+		if c.Claim == claimHash(uid) {
+			return c.Buried
+		}
+	}
+	return s.Others
+}
+
+// bury puts a claim in the place it has, in a free one, or in that of the claim which was given back before all others.
+func (s *slot) bury(uid string, moment uint64) {
+	at := 0
+	for i, c := range s.Claims {
+		if c.Claim == claimHash(uid) {
+			at = i
+			break
+		}
+		if c.Buried < s.Claims[at].Buried {
+			at = i
+		}
+	}
+	place := &s.Claims[at]
+	if place.Claim != claimHash(uid) {
+		s.Others = max(s.Others, place.Buried)
+	}
+	place.Claim, place.Buried = claimHash(uid), moment
 }

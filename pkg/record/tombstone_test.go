@@ -58,7 +58,7 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-// sharers are claims whose tombstones are in one place.
+// sharers are claims whose tombstones are in one slot.
 func sharers(t *testing.T, count int) []string {
 	t.Helper()
 	uids := []string{"u1"}
@@ -70,22 +70,48 @@ func sharers(t *testing.T, count int) []string {
 	return uids
 }
 
-// TestSharedTombstone: two claims in one place lose neither's moment, and one that comes later than both is nobody's to refuse.
-func TestSharedTombstone(t *testing.T) {
-	uids := sharers(t, 4)
+// TestNeighbours: claims that are given back at once, in one slot, lose no moment, and none refuses another's call.
+func TestNeighbours(t *testing.T) {
+	uids := sharers(t, slotClaims)
 	for range 20 {
 		s := open(t)
 		var wg sync.WaitGroup
 		for i, uid := range uids {
-			wg.Go(func() { bury(t, s, uid, at(time.Duration(i+1))) })
+			wg.Go(func() { bury(t, s, uid, at(time.Duration(10*i+10))) })
 		}
 		wg.Wait()
-		for _, uid := range uids {
-			must(t, arrival(t, s, uid, at(4)))
-			if err := arrival(t, s, uid, at(3)); err == nil {
-				t.Errorf("claim %s: a moment was lost", uid)
+		for i, uid := range uids {
+			must(t, arrival(t, s, uid, at(time.Duration(10*i+10))))
+			if err := arrival(t, s, uid, at(time.Duration(10*i+9))); err == nil {
+				t.Errorf("claim %s: its moment was lost", uid)
 			}
 		}
+	}
+}
+
+// TestFullSlot: what had to leave still refuses what is too late, and of others' calls only those that arrived before it.
+func TestFullSlot(t *testing.T) {
+	uids := sharers(t, slotClaims+4)
+	s := open(t)
+	given, fresh := uids[:len(uids)-1], uids[len(uids)-1]
+	moment := func(i int) time.Duration { return time.Duration(10*i + 10) }
+	for i, uid := range given {
+		bury(t, s, uid, at(moment(i)))
+	}
+	left := len(given) - slotClaims
+	for i, uid := range given {
+		must(t, arrival(t, s, uid, at(max(moment(i), moment(left-1)))))
+		if err := arrival(t, s, uid, at(moment(i)-1)); err == nil {
+			t.Errorf("claim %d: its moment was lost", i)
+		}
+	}
+	must(t, arrival(t, s, fresh, at(moment(left-1))))
+	if err := arrival(t, s, fresh, at(moment(left-1)-1)); err == nil {
+		t.Error("a claim that may have left: its call is not tried again")
+	}
+	bury(t, s, given[0], at(1)) // overtaken by its own later one, which left
+	if err := arrival(t, s, given[0], at(moment(0)-1)); err == nil {
+		t.Error("a claim that left and came back: its moment was lost")
 	}
 }
 
@@ -110,8 +136,8 @@ func TestTombstonesHaveSpace(t *testing.T) {
 	info, err := os.Stat(filepath.Join(s.dir, lockFile))
 	must(t, err)
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if want := int64(slots * slotSize); !ok || info.Size() < want || stat.Blocks*512 < want {
-		t.Errorf("the lock file has %d bytes and %d blocks, want room for %d", info.Size(), stat.Blocks, want)
+	if want := int64(slots * slotSize); !ok || info.Size() < slotsOffset+want || stat.Blocks*512 < want {
+		t.Errorf("the lock file has %d bytes and %d blocks, want room for %d at %d", info.Size(), stat.Blocks, want, slotsOffset)
 	}
 }
 
@@ -119,7 +145,7 @@ func TestTombstonesHaveSpace(t *testing.T) {
 func TestCorruptTombstones(t *testing.T) {
 	s := open(t)
 	lock := filepath.Join(s.dir, lockFile)
-	for _, content := range []string{"", "x", strings.Repeat("\xff", slotsOffset+slots*slotSize), strings.Repeat("{}", 1<<17)} {
+	for _, content := range []string{"", "x", strings.Repeat("\xff", slotsOffset+slots*slotSize), strings.Repeat("{}", 1<<21)} {
 		must(t, os.WriteFile(lock, []byte(content), 0o600))
 		must(t, arrival(t, s, "u1", at(0)))
 		bury(t, s, "u1", at(5))
@@ -136,7 +162,7 @@ func TestUnreadableTombstone(t *testing.T) {
 	h, err := s.LockClaim(t.Context(), "u1")
 	must(t, err)
 	h.Release()
-	if err := h.CheckArrival(at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
+	if err := h.CheckArrival(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
 		t.Errorf("error %v, want one that names the claim", err)
 	}
 	if err := h.Bury(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
