@@ -151,7 +151,7 @@ func (p *Plugin) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedO
 	if p.namesOldSpec(r) {
 		signal(p.freed)
 	}
-	if r != nil && len(r.Steps) > 0 {
+	if err != nil {
 		signal(p.looker.wake)
 	}
 	result := "ok"
@@ -162,6 +162,14 @@ func (p *Plugin) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedO
 	p.metrics.observeCall("unprepare", result, start)
 	klog.FromContext(ctx).V(2).Info("Unprepared", "claim", c.NamespacedName, "claimUID", c.UID, "err", err)
 	return err
+}
+
+// givenBack is told of a claim that was unprepared. Where it had steps the machine may look otherwise.
+func (p *Plugin) givenBack(r *record.Record) {
+	if len(r.Steps) > 0 {
+		signal(p.looker.wake)
+		signal(p.claims)
+	}
 }
 
 // namesOldSpec says whether a released record named a CDI spec that no device has any more, so that it may be left over now.

@@ -141,7 +141,7 @@ func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
 		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.remains, Orphans: p.orphans,
 		Presets: p.additions,
 		Machine: p.machine, MayUse: p.health.mayPrepare, Quarantine: p.health.quarantine,
-		Clear: p.health.clear, Claim: p.claim, KubeletState: p.config.KubeletState,
+		Clear: p.health.clear, GivenBack: p.givenBack, Claim: p.claim, KubeletState: p.config.KubeletState,
 		Uptime: uptime, Budget: callBudget, Report: p.tell,
 	})
 }

@@ -46,7 +46,7 @@ func (e *Engine) collect(ctx context.Context) {
 		}
 		missed[uid] = e.missed[uid] + 1
 		if missed[uid] >= missesToCollect {
-			e.giveBack(ctx, uid)
+			e.giveBackLost(ctx, uid)
 		}
 	}
 	e.missed = missed
@@ -77,8 +77,8 @@ func (e *Engine) nobodys(ctx context.Context, uid string) bool {
 	return err == nil && !holds(r, allocation)
 }
 
-func (e *Engine) giveBack(ctx context.Context, uid string) {
-	r, err := e.Unprepare(ctx, uid, e.Now())
+func (e *Engine) giveBackLost(ctx context.Context, uid string) {
+	r, err := e.giveBack(ctx, uid, e.Now(), func(*record.Record) bool { return false })
 	if err != nil {
 		e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: uid}, "give back a claim that is nobody's: "+err.Error())
 		return

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -222,16 +223,26 @@ func playOn(dir string, in *fault.Injector) error {
 		if err == nil {
 			continue
 		}
-		if errno := syscall.Errno(0); !errors.As(err, &errno) && !errors.Is(err, errLoad) && !errors.Is(err, hostdir.ErrDirty) {
+		if errno := syscall.Errno(0); !errors.As(err, &errno) && !errors.Is(err, errLoad) && !passes(err) {
 			return fmt.Errorf("part %d of the script fails without saying why: %w", i, err)
 		}
 		in.Set()
 		if err := w.empty(); err != nil { // what the plugin does in the background
 			return err
 		}
-		if err := act(); err != nil {
+		if err = act(); passes(err) { // the next pass, too
+			w.recover()
+			err = errors.Join(w.empty(), act())
+		}
+		if err != nil {
 			return fmt.Errorf("part %d of the script, tried again: %w", i, err)
 		}
 	}
 	return nil
+}
+
+// passes says whether a Prepare was refused until what another claim was answered about came to its end.
+func passes(err error) bool {
+	inUse, ok := errors.AsType[*record.InUseError](err)
+	return ok && inUse.Owner.Phase == record.Releasing || errors.Is(err, hostdir.ErrDirty)
 }

@@ -61,6 +61,8 @@ type Config struct {
 	Uptime func() time.Duration
 	// Budget is how long a call waits for what goes on in the background. It is below kubelet's 45 s.
 	Budget time.Duration
+	// GivenBack is told once nothing more is done about a claim whose Unprepare was answered. Nil: nobody is.
+	GivenBack func(r *record.Record)
 	// Report tells people and metrics what happened outside of kubelet's calls. It must not block.
 	Report func(ctx context.Context, i Incident)
 }

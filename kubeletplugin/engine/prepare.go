@@ -191,7 +191,7 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 	r := p.record
 	for i := len(old.Steps) - 1; i >= 0; i-- {
 		if s := old.Steps[i].Step; !contains(r.Steps, s) {
-			if err := e.Kinds.Undo(op.ctx, s); err != nil {
+			if err := e.undoStep(op.ctx, s, wholly); err != nil {
 				return nil, err
 			}
 		}

@@ -3,11 +3,16 @@
 package engine
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/fault"
 )
@@ -51,6 +56,11 @@ func TestAnswerFirst(t *testing.T) {
 			[]fault.Kind{fault.Write, fault.Remove, fault.Write, fault.Datasync},
 			[]fault.Kind{fault.Remove},
 		},
+		"emptied": {
+			[]apiResult{aGPU("gpu0"), aDisk("ssd0")},
+			[]fault.Kind{fault.Write, fault.Datasync},
+			[]fault.Kind{fault.Remove, fault.Remove, fault.Remove},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +93,7 @@ func TestNextWaitsForTheRest(t *testing.T) {
 				if _, err := s.Unprepare(t.Context(), "u1", s.now()); err != nil {
 					t.Error(err)
 				}
-				s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
+				s.inPhase("u1", record.Releasing)
 				asked := s.asking(allocated(next, aGPU("gpu0"), aDisk("ssd0")))
 				beside := s.unpreparing("u3")
 				synctest.Wait()
@@ -99,6 +109,92 @@ func TestNextWaitsForTheRest(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEmptiedBeforeTheAnswer: what follows it only makes it lasting.
+func TestEmptiedBeforeTheAnswer(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aDisk("ssd0")))
+	data := s.write("ssd0")
+	goOn := s.putOff()
+	if _, err := s.Unprepare(t.Context(), "u1", s.now()); err != nil {
+		t.Error(err)
+	}
+	if there(data) {
+		t.Error("kubelet was told that the claim is given back, and its data is where it was")
+	}
+	goOn()
+	s.wg.Wait()
+	s.records()
+}
+
+// TestLastingFails: nobody gets a directory of which it is not certain that it stays empty. That is told as what a process left halfway
+// is, and to who asks again.
+func TestLastingFails(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
+	v, repair := s.listen(), s.failing("finish", "ssd0")
+	if _, err := s.Unprepare(t.Context(), "u1", s.now()); err != nil {
+		t.Error(err)
+	}
+	s.wg.Wait()
+	s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
+	s.reported(ReasonRecoveryFailed + " u1")
+	v.are(t, "told", "quarantine u1 gpu0 ssd0: injected")
+	if _, err := s.ask(allocated("u2", aDisk("ssd0"))); !isInUse(err) || !strings.Contains(err.Error(), "tried again in the background") {
+		t.Errorf("the next claim: error %v, want that the device is in use, and until when", err)
+	}
+	if _, err := s.Unprepare(t.Context(), "u1", s.now()); !errors.Is(err, errInjected) {
+		t.Errorf("unprepared again: error %v, want what it is about", err)
+	}
+	repair()
+	s.tidy()
+	s.records()
+	s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
+	v.are(t, "told", "quarantine u1 gpu0 ssd0: injected", "clear u1 gpu0 ssd0")
+	s.prepare(allocated("u2", aDisk("ssd0")))
+}
+
+// TestLastingHangs: no call waits for it, so it is told when one would have been given up.
+func TestLastingHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.prepare(allocated("u1", aDisk("ssd0")))
+		v, goOn := s.listen(), make(chan struct{})
+		kind := s.Kinds[hostdir.StepKind]
+		finish := kind.Finish
+		kind.Finish = func(ctx context.Context, params json.RawMessage) error {
+			<-goOn
+			return finish(ctx, params)
+		}
+		s.Kinds[hostdir.StepKind] = kind
+		s.unpreparing("u1")
+		synctest.Wait()
+		if _, err := s.ask(allocated("u2", aDisk("ssd0"))); !errors.Is(err, record.ErrBusy) {
+			t.Errorf("the next claim: error %v, want ErrBusy", err)
+		}
+		synctest.Wait()
+		s.reported(ReasonRecoveryFailed + " u1")
+		v.are(t, "told", "quarantine u1 ssd0: is being unprepared: undoes step host.scratch (/mnt/disks/ssd0)")
+		close(goOn)
+		s.wg.Wait()
+		v.are(t, "told", "clear u1 ssd0")
+		s.records()
+	})
+}
+
+// TestNoPromiseOnAFullDisk: where it cannot be noted that the claim is given back, the answer waits until it is.
+func TestNoPromiseOnAFullDisk(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aDisk("ssd0")))
+	goOn := s.putOff()
+	s.files.Set(fault.Full(1))
+	_, err := s.Unprepare(t.Context(), "u1", s.now())
+	s.files.Set()
+	must(t, err)
+	s.heldBy("", aDisk("ssd0"))
+	goOn()
+	s.wg.Wait()
+	s.records()
 }
 
 // left is a claim whose process ended between the answer to its Unprepare and what follows it.

@@ -98,7 +98,7 @@ func (d *diary) take() []string {
 	return lines
 }
 
-// failing makes one half of a kind fail where the path contains a text, and returns what puts it right.
+// failing makes one part of a kind fail where the path contains a text, and returns what puts it right.
 func (s *site) failing(verb, about string) (repair func()) {
 	good := s.Kinds[hostdir.StepKind]
 	bad := good
@@ -115,6 +115,8 @@ func (s *site) failing(verb, about string) (repair func()) {
 		bad.Apply = unless(good.Apply)
 	case "undo":
 		bad.Undo = unless(good.Undo)
+	case "finish":
+		bad.Finish = unless(good.Finish)
 	}
 	s.Kinds[hostdir.StepKind] = bad
 	return func() { s.Kinds[hostdir.StepKind] = good }

@@ -4,6 +4,8 @@ package engine
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -16,23 +18,40 @@ func (e *Engine) rollBack(op *operation, r *record.Record) error {
 	if e.base.Err() != nil {
 		return nil
 	}
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(op.ctx))
-	defer cancel(nil)
-	defer context.AfterFunc(e.base, func() { cancel(context.Cause(e.base)) })()
+	ctx, cancel := e.outlive(op)
+	defer cancel()
 	return e.releaseIn(ctx, op, r)
 }
 
-// Unprepare gives back what a claim holds and returns what that was. A claim without a record holds nothing: nil, nil.
+// outlive is the context of what goes on after an operation's call has ended, until the engine is stopped.
+func (e *Engine) outlive(op *operation) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(op.ctx))
+	unstop := context.AfterFunc(e.base, func() { cancel(context.Cause(e.base)) })
+	return ctx, func() {
+		unstop()
+		cancel(nil)
+	}
+}
+
+// Unprepare gives back what a claim holds and returns what that was. A claim without a record holds nothing: nil, nil. What only makes it
+// lasting may follow, and nobody gets the devices before.
 func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Moment) (*record.Record, error) {
+	return e.giveBack(ctx, uid, arrived, e.promise)
+}
+
+func (e *Engine) giveBack(
+	ctx context.Context, uid string, arrived record.Moment, promise func(r *record.Record) bool,
+) (*record.Record, error) {
 	// What arrived between two of these calls must not come true after the second, so a later call is not done with an earlier one.
 	accept := func(op *operation) bool { return op.arrived >= arrived.Since }
+	//nolint:contextcheck // what follows the answer has its operation's context, which outlives the call's
 	return e.do(ctx, uid, unpreparing, accept, func(op *operation) (*record.Record, error) {
 		op.arrived = arrived.Since
-		return e.unprepare(op, arrived)
+		return e.unprepare(op, arrived, promise)
 	})
 }
 
-func (e *Engine) unprepare(op *operation, arrived record.Moment) (*record.Record, error) {
+func (e *Engine) unprepare(op *operation, arrived record.Moment, promise func(*record.Record) bool) (*record.Record, error) {
 	hold, r, err := e.lock(op.ctx, op, op.uid, nil)
 	if err != nil {
 		return nil, err
@@ -57,17 +76,53 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment) (*record.Record
 	if err := op.detach(); err != nil {
 		return nil, err
 	}
-	if err := e.undo(op.ctx, op, r); err != nil {
+	given := *r // the caller's, while the record changes
+	given.Steps = slices.Clone(r.Steps)
+	promised := !op.inDoubt && promise(r)
+	if promised {
+		_, err = e.undoSteps(op.ctx, op, r, firstHalf)
+	} else {
+		err = e.undo(op.ctx, op, r, wholly)
+	}
+	if err != nil {
 		return r, err
 	}
 	// The locks are kept meanwhile: who comes next waits for a moment, and finds nothing.
 	op.later = func() {
-		defer hold.Release()
-		if err := e.Store.Remove(r); err != nil {
+		if promised {
+			e.keep(op, r)
+		} else if err := e.Store.Remove(r); err != nil {
 			klog.FromContext(op.ctx).Error(err, "A record stays until the next pass", "claimUID", op.uid)
 		}
+		hold.Release()
+		if e.GivenBack != nil {
+			e.GivenBack(r)
+		}
 	}
-	return r, nil
+	return &given, nil
+}
+
+// promise notes durably that a claim is being given back, if it has steps of which not all has to be done before kubelet is told so: what
+// is left is done by the next process if need be. Who asks again is answered when all is done, as is one who cannot be promised anything.
+func (e *Engine) promise(r *record.Record) bool {
+	finishes := func(s record.Step) bool { return e.Kinds.Finishes(s.Step) }
+	return r.Phase != record.Releasing && slices.ContainsFunc(r.Steps, finishes) &&
+		e.Store.Promise(r) == nil
+}
+
+// keep does what was promised. Nobody's call waits for it, so what keeps it is told as what the next process finds is.
+func (e *Engine) keep(op *operation, r *record.Record) {
+	ctx, cancel := e.outlive(op)
+	defer cancel()
+	tell := time.AfterFunc(e.Budget, func() { e.report(ctx, ReasonRecoveryFailed, r, e.pending(op, errBudget).Error()) })
+	err := e.undo(ctx, op, r, secondHalf)
+	tell.Stop()
+	if err == nil {
+		err = e.Store.Remove(r)
+	}
+	if err != nil && e.base.Err() == nil {
+		e.report(ctx, ReasonRecoveryFailed, r, err.Error()+": tried again at the next pass")
+	}
 }
 
 // release gives back what a claim holds, and forgets it. The record stays where a step could not be undone, so that it is tried again,
@@ -75,48 +130,82 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment) (*record.Record
 func (e *Engine) release(op *operation, r *record.Record) error { return e.releaseIn(op.ctx, op, r) }
 
 func (e *Engine) releaseIn(ctx context.Context, op *operation, r *record.Record) error {
-	if err := e.undo(ctx, op, r); err != nil {
+	if err := e.undo(ctx, op, r, wholly); err != nil {
 		return err
 	}
 	return e.Store.Remove(r)
 }
 
-// undo undoes the steps in reverse. When it returns without an error the claim holds nothing, which is certain; its record may still be
-// there. What cannot be written down before is undone all the same: undoing it twice does no harm, and it may be the disk that is full.
-func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record) error {
-	var next record.Change // not yet noted
-	if r.Phase != record.Releasing {
-		next.Phase = record.Releasing
-	}
-	for i := len(r.Steps) - 1; i >= 0; i-- {
-		if r.Steps[i].State == step.Undone {
-			continue
-		}
-		if next != (record.Change{}) && e.Store.Advance(r, next) != nil {
-			e.setUnnoted(r.UID, true)
-		}
-		op.is("undoes step " + r.Steps[i].String())
-		op.undoes(r)
-		err := e.Kinds.Undo(ctx, r.Steps[i].Step)
-		op.undoes(nil)
-		if err != nil {
-			if ctx.Err() == nil {
-				e.quarantine(r, err)
-			}
-			return err
-		}
-		next = record.Change{Step: i, State: step.Undone}
+// half is a part of undoing a step.
+type half uint8
+
+const (
+	firstHalf  half = 1 << iota // step.Kind's Undo, before the answer
+	secondHalf                  // its Finish
+	wholly     = firstHalf | secondHalf
+)
+
+// undo undoes the steps in reverse, or comes to the end of that. When it returns without an error the claim holds nothing, which is
+// certain; its record may still be there.
+func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, what half) error {
+	last, err := e.undoSteps(ctx, op, r, what)
+	if err != nil {
+		return err
 	}
 	// Before the record is released: nobody would come back to it.
 	e.clear(r)
 	if err := e.Store.Settle(r.UID); err != nil {
 		return err
 	}
-	if err := e.Store.Release(r, next); err != nil {
+	if err := e.Store.Release(r, last); err != nil {
 		e.setUnnoted(r.UID, true)
 		return err
 	}
 	e.setUnnoted(r.UID, false)
 	e.setRecovering(r, false)
+	return nil
+}
+
+// undoSteps returns the last change, which is made and not yet noted. What cannot be written down before is undone all the same: undoing
+// it twice does no harm, and it may be the disk that is full.
+func (e *Engine) undoSteps(ctx context.Context, op *operation, r *record.Record, what half) (last record.Change, err error) {
+	if r.Phase != record.Releasing {
+		last.Phase = record.Releasing
+	}
+	for i := len(r.Steps) - 1; i >= 0; i-- {
+		s := r.Steps[i]
+		if s.State == step.Undone {
+			continue
+		}
+		if last != (record.Change{}) && e.Store.Advance(r, last) != nil {
+			e.setUnnoted(r.UID, true)
+		}
+		last = record.Change{}
+		op.is("undoes step " + s.String())
+		op.undoes(r)
+		err := e.undoStep(ctx, s.Step, what)
+		op.undoes(nil)
+		if err != nil {
+			if ctx.Err() == nil {
+				e.quarantine(r, err)
+			}
+			return last, err
+		}
+		if what&secondHalf != 0 || !e.Kinds.Finishes(s.Step) {
+			last = record.Change{Step: i, State: step.Undone}
+		}
+	}
+	return last, nil
+}
+
+func (e *Engine) undoStep(ctx context.Context, s step.Step, what half) error {
+	if what&firstHalf != 0 {
+		if err := e.Kinds.Undo(ctx, s); err != nil {
+			return err
+		}
+	}
+	if what&secondHalf != 0 {
+		return e.Kinds.Finish(ctx, s)
+	}
 	return nil
 }

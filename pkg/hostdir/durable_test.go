@@ -89,16 +89,16 @@ func kinds(log fault.Log) []fault.Kind {
 // is anybody else's. Also where an attempt that was cut off had done it all but for the sync.
 func TestUndoInOrder(t *testing.T) {
 	l, in := lend(t), fault.New()
-	must(t, l.kind(in).Undo(t.Context(), l.step.Params))
+	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log := in.Log()
 	removed := []fault.Kind{fault.Remove, fault.Remove, fault.Remove, fault.Remove, fault.Remove, fault.Remove}
-	want := append([]fault.Kind{fault.Mkdir, fault.Rename, fault.Rename, fault.Chown, fault.Chmod, fault.SyncDir}, removed...)
+	want := append([]fault.Kind{fault.Mkdir, fault.Rename, fault.Rename, fault.Chmod, fault.SyncDir}, removed...)
 	if diff := cmp.Diff(want, kinds(log)); diff != "" {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}
-	must(t, l.kind(in).Undo(t.Context(), l.step.Params))
+	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log = append(log, in.Log()[len(log):]...)
-	if diff := cmp.Diff(append(want, fault.Chown, fault.Chmod, fault.SyncDir), kinds(log)); diff != "" {
+	if diff := cmp.Diff(append(want, fault.SyncDir), kinds(log)); diff != "" {
 		t.Errorf("operations of both (-want +got):\n%s", diff)
 	}
 	for _, op := range log {
@@ -114,7 +114,7 @@ func TestUndoAndPowerLoss(t *testing.T) {
 	l, in := lend(t), fault.New()
 	start, err := fault.Snapshot(l.root)
 	must(t, err)
-	must(t, l.kind(in).Undo(t.Context(), l.step.Params))
+	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log := in.Log()
 	seen := 0
 	for n := range log.Changes() + 1 {
@@ -128,7 +128,7 @@ func TestUndoAndPowerLoss(t *testing.T) {
 			if n == log.Changes() {
 				after.check(t, fmt.Sprintf("undone; lost: %s", state.Lost), isTrash)
 			}
-			must(t, after.kind(fault.New()).Undo(t.Context(), l.step.Params))
+			must(t, hostdir.Undo(t.Context(), after.kind(fault.New()), l.step.Params))
 			must(t, after.open(t).Purge(t.Context()))
 			after.check(t, fmt.Sprintf("power lost after operation %d, then undone; lost: %s", n, state.Lost), func(string) bool { return false })
 		}
@@ -159,7 +159,7 @@ func TestUndoFails(t *testing.T) {
 			fault.Fail(n, syscall.ENOSPC), fault.Fail(n, syscall.EIO), fault.ReadOnly(n), fault.Lose(n, syscall.EIO), fault.FailRead(n, syscall.EIO),
 		} {
 			l, in := lend(t), fault.New(f)
-			err := l.kind(in).Undo(t.Context(), l.step.Params)
+			err := hostdir.Undo(t.Context(), l.kind(in), l.step.Params)
 			reached = reached || slices.ContainsFunc(in.Log(), func(op fault.Op) bool { return op.Fault != "" })
 			left := names(t, l.path)
 			serious := func(op fault.Op) bool { return op.Fault != "" && !op.Kind.Read() && op.Kind != fault.Remove }
@@ -178,7 +178,7 @@ func TestUndoFails(t *testing.T) {
 					t.Errorf("%s at %d: left %v without a word", f.Do, n, left)
 				}
 			}
-			must(t, l.kind(fault.New()).Undo(t.Context(), l.step.Params))
+			must(t, hostdir.Undo(t.Context(), l.kind(fault.New()), l.step.Params))
 			must(t, l.open(t).Purge(t.Context()))
 			l.check(t, fmt.Sprintf("%s at %d, then undone", f.Do, n), func(string) bool { return false })
 		}

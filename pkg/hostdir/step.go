@@ -78,7 +78,7 @@ func plan(owner Owner, path, claim string) (step.Step, error) {
 	return step.Step{Kind: StepKind, Target: path, Params: params}, nil
 }
 
-// purgeAtOnce is how long Undo deletes before it leaves the rest to the background. Only the directory's own claims wait meanwhile.
+// purgeAtOnce is how long Finish deletes before it leaves the rest to the background. Only the directory's own claims wait meanwhile.
 const purgeAtOnce = 500 * time.Millisecond
 
 // Kind does and undoes the step under a host root. open is OpenRoot, or what a test puts in its place.
@@ -100,7 +100,7 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 			}
 			return d.Close()
 		},
-		Undo: func(ctx context.Context, raw json.RawMessage) error {
+		Undo: func(_ context.Context, raw json.RawMessage) error {
 			d, p, err := openStep(hostRoot, open, raw)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil // the directory left with its disk, and the content with it
@@ -109,9 +109,17 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 				return err
 			}
 			defer d.Close()
-			if err := errors.Join(d.SetAside(p.Claim), d.Restore(p.Before)); err != nil {
+			return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before))
+		},
+		Finish: func(ctx context.Context, raw json.RawMessage) error {
+			d, _, err := openStep(hostRoot, open, raw)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
 				return err
 			}
+			defer d.Close()
 			if err := d.Sync(); err != nil {
 				return err
 			}

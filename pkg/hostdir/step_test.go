@@ -26,6 +26,14 @@ func lend(t *testing.T, p place) (step.Kind, step.Step) {
 	return Kind(root, OpenRoot), s
 }
 
+// Undo does both parts of it.
+func Undo(ctx context.Context, kind step.Kind, params json.RawMessage) error {
+	if err := kind.Undo(ctx, params); err != nil {
+		return err
+	}
+	return kind.Finish(ctx, params)
+}
+
 func TestStep(t *testing.T) {
 	p := newPlace(t)
 	must(t, os.Chmod(p.lent, 0o750))
@@ -41,7 +49,7 @@ func TestStep(t *testing.T) {
 	none, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 2 {
-		must(t, kind.Undo(none, s.Params))
+		must(t, Undo(none, kind, s.Params))
 	}
 	if info, err := os.Stat(p.lent); err != nil || info.Mode().Perm() != 0o750 {
 		t.Errorf("mode %v (%v) was not restored", info.Mode(), err)
@@ -64,14 +72,14 @@ func TestUndoWithoutTheDirectory(t *testing.T) {
 	p := newPlace(t)
 	kind, s := lend(t, p)
 	must(t, os.Remove(p.lent))
-	if err := kind.Undo(t.Context(), s.Params); err != nil {
+	if err := Undo(t.Context(), kind, s.Params); err != nil {
 		t.Errorf("undo: %v", err)
 	}
 	if err := kind.Apply(t.Context(), s.Params); err == nil {
 		t.Error("applied on nothing")
 	}
 	must(t, os.Symlink(p.outside, p.lent))
-	if err := kind.Undo(t.Context(), s.Params); err == nil {
+	if err := Undo(t.Context(), kind, s.Params); err == nil {
 		t.Error("undone through a link")
 	}
 	p.untouched(t)
@@ -81,7 +89,7 @@ func TestStepRefusesForeignParams(t *testing.T) {
 	p := newPlace(t)
 	kind, _ := lend(t, p)
 	for _, raw := range []string{"", "{", "[]", `{"path":1}`} {
-		if err := kind.Undo(t.Context(), json.RawMessage(raw)); err == nil {
+		if kind.Undo(t.Context(), json.RawMessage(raw)) == nil || kind.Finish(t.Context(), json.RawMessage(raw)) == nil {
 			t.Errorf("undo %q: no error", raw)
 		}
 	}
@@ -123,7 +131,7 @@ func TestPlanUndo(t *testing.T) {
 	if !s.Same(lent) {
 		t.Errorf("step %s, want %s", s, lent)
 	}
-	must(t, kind.Undo(t.Context(), s.Params))
+	must(t, Undo(t.Context(), kind, s.Params))
 	must(t, p.open(t).Purge(t.Context()))
 	if left := names(t, p.lent); len(left) > 0 {
 		t.Errorf("left %v", left)

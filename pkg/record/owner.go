@@ -30,8 +30,12 @@ func (e *InUseError) Error() string {
 	if e.Differs {
 		how = "is shared with another configuration"
 	}
-	return fmt.Sprintf("device %s/%s %s by claim %s/%s (UID %s) until kubelet unprepares it: retried until then",
-		e.Pool, e.Device, how, e.Owner.Namespace, e.Owner.Name, e.Owner.UID)
+	until := "until kubelet unprepares it"
+	if e.Owner.Phase == Releasing {
+		until = "until what it did is undone, which is tried again in the background"
+	}
+	return fmt.Sprintf("device %s/%s %s by claim %s/%s (UID %s) %s: retried until then",
+		e.Pool, e.Device, how, e.Owner.Namespace, e.Owner.Name, e.Owner.UID, until)
 }
 
 // whole is the target of a link whose claim has the device for itself.

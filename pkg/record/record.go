@@ -37,7 +37,7 @@ type Record struct {
 	// valid is how much of the file was understood; what follows was torn off when a process or the power went.
 	valid int64
 	torn  bool
-	// lasting: that the claim holds nothing outlives a power loss.
+	// lasting: that the claim holds nothing outlives a power loss, or that it is being given back does, which Promise makes so.
 	lasting bool
 }
 

@@ -112,7 +112,18 @@ func (s *Store) write(path string, data []byte, r *Record) error {
 
 // Advance writes changes down, in their order, and makes them. Only the changes to Prepared and to what is released are synced: any other
 // is safe to lose, since a step that was done may be done again, and one that was undone be undone again. The caller holds the claim.
-func (s *Store) Advance(r *Record, changes ...Change) error {
+func (s *Store) Advance(r *Record, changes ...Change) error { return s.advance(r, false, changes) }
+
+// Promise notes durably that a claim is being given back, so that it may be answered as given back before all its steps are undone. How
+// far that is, and that the record is removed in the end, need not outlive a power loss then: steps are undone once more, unless another
+// claim has the devices by then, and to make its record durable was to make the removal of this one so, in the same directory.
+func (s *Store) Promise(r *Record) error {
+	err := s.advance(r, true, []Change{{Phase: Releasing}})
+	r.lasting = err == nil
+	return err
+}
+
+func (s *Store) advance(r *Record, sync bool, changes []Change) error {
 	next, data, err := r.after(changes)
 	if err != nil {
 		return err
@@ -131,14 +142,15 @@ func (s *Store) Advance(r *Record, changes ...Change) error {
 		}
 		return err
 	}
-	if err := s.append(path, data, r, next.Phase == Prepared || next.Released()); err != nil {
+	sync = sync || next.Phase == Prepared || next.Released() && !r.lasting
+	if err := s.append(path, data, r, sync); err != nil {
 		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	for _, c := range changes {
 		r.apply(c)
 	}
 	r.valid += int64(len(data))
-	r.lasting = r.Released()
+	r.lasting = r.lasting || r.Released()
 	return nil
 }
 
@@ -164,9 +176,12 @@ func (s *Store) append(path string, data []byte, r *Record, sync bool) error {
 }
 
 // Release makes the last change, after which nothing is left to undo, and makes certain that the claim holds nothing any more: where
-// that cannot be noted, by removing the record. What it leaves is for Remove, and need not be removed soon. No change is for a record
-// that is released already. The caller holds the claim and its devices.
+// that cannot be noted, by removing the record. What was promised needs no note. What it leaves is for Remove, and need not be removed
+// soon. No change is for a record that is released already. The caller holds the claim and its devices.
 func (s *Store) Release(r *Record, last Change) error {
+	if r.lasting {
+		return nil
+	}
 	if last != (Change{}) {
 		_ = s.Advance(r, last) // what comes of it is looked at next
 	}

@@ -56,6 +56,9 @@ type Kind struct {
 	Undo  func(ctx context.Context, params json.RawMessage) error
 	// Verify says whether an effect that was applied is still there, and brings it back where that takes no time. Nil: Apply does.
 	Verify func(ctx context.Context, params json.RawMessage) error
+	// Finish ends what Undo began, as by making it durable, and comes after it. A claim may be answered as given back before, once it is
+	// durably noted that it is being given back: its devices are its own until then, so who gets them next waits. Nil: nothing is left.
+	Finish func(ctx context.Context, params json.RawMessage) error
 	// Renew gives the parameters of a step that was planned anew after a reboot what only the step before knows. Nil: nothing.
 	Renew func(before, planned json.RawMessage) (json.RawMessage, error)
 }
@@ -101,6 +104,18 @@ func (k Kinds) Verify(ctx context.Context, s Step) error {
 		err = kind.Apply(ctx, s.Params)
 	}
 	return wrap("verify", s, err)
+}
+
+// Finishes says whether undoing a step has a second part.
+func (k Kinds) Finishes(s Step) bool { return k[s.Kind].Finish != nil }
+
+// Finish ends what Undo of one step began.
+func (k Kinds) Finish(ctx context.Context, s Step) error {
+	kind, err := k.lookup(s)
+	if err == nil && kind.Finish != nil {
+		err = kind.Finish(ctx, s.Params)
+	}
+	return wrap("finish undoing", s, err)
 }
 
 func (k Kinds) lookup(s Step) (Kind, error) {
