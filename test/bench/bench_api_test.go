@@ -50,7 +50,7 @@ func TestAPI(t *testing.T) {
 		root: root, assets: assets, state: state, plugin: os.Getenv("FETTLE_BENCH_PLUGIN"),
 		form: form{
 			levels: []int{0, 6}, watched: []int{6}, parallel: []int{1, 2}, passes: 1, rounds: 1, limit: time.Minute, starts: 1,
-			images: []int{1 << 20, 2 << 20}, loads: 2, caches: []cacheSize{{bytes: 2e6, files: 64}}, pulls: 1,
+			images: []int{1 << 20, 2 << 20}, loads: 2, caches: []cacheSize{{bytes: 2e6, files: 64, pulls: 1}},
 		},
 	}, &out, &progress)
 	if err != nil {

@@ -87,7 +87,7 @@ func (b *bench) measureCache(ctx context.Context, image *cacheImage) (err error)
 		return err
 	}
 	c := &cold{bench: b, image: image, host: host, best: map[string]told{}, noCTR: b.noRuntime}
-	for range b.form.pulls {
+	for range image.pulls {
 		if err = c.round(ctx); err != nil {
 			break
 		}
@@ -250,7 +250,7 @@ func (c *cold) report(form artifact.TreeForm) error {
 	at := &point{
 		Machine: "caches", Case: c.image.compression, Bytes: int(c.image.plain), Files: c.image.files, Form: string(form),
 	}
-	n, pull, r := c.form.pulls, c.best[stagePull+string(form)], c.bench.report
+	n, pull, r := c.image.pulls, c.best[stagePull+string(form)], c.bench.report
 	slowest := time.Duration(0)
 	var errs []error
 	for _, stage := range []string{stageNetwork, stageHash, stageInflate, stageFiles} {

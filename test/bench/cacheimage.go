@@ -39,6 +39,8 @@ const (
 type cacheSize struct {
 	bytes int64
 	files int
+	// pulls is how often it is pulled: more for what takes milliseconds, of which anything else that the machine does is a large part.
+	pulls int
 }
 
 // cacheImage is a cache of kernels as an image of one layer.

@@ -25,9 +25,8 @@ type form struct {
 	// images are the sizes of FPGA images in bytes, loads how often each is loaded at most.
 	images []int
 	loads  int
-	// caches are the sizes of caches of kernels, and pulls how often each is pulled.
+	// caches are the sizes of caches of kernels.
 	caches []cacheSize
-	pulls  int
 }
 
 // leastSamples is what a cell measures however long it takes.
@@ -40,7 +39,9 @@ func full() form {
 		// A look at the machine is every 30 s.
 		starts: 3, idle: 40 * time.Second,
 		images: []int{1 << 20, 16 << 20, 64 << 20}, loads: 48,
-		caches: []cacheSize{{bytes: 15e6, files: 480}, {bytes: 250e6, files: 4000}, {bytes: 1e9, files: 20_000}}, pulls: 3,
+		caches: []cacheSize{
+			{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 3}, {bytes: 1e9, files: 20_000, pulls: 3},
+		},
 	}
 }
 
@@ -48,7 +49,7 @@ func short() form {
 	return form{
 		levels: []int{0, 1000}, watched: []int{1000}, parallel: []int{1, 64}, passes: 1, rounds: 3, limit: time.Second / 2,
 		starts: 1, images: []int{1 << 20, 16 << 20}, loads: 8,
-		caches: []cacheSize{{bytes: 15e6, files: 480}, {bytes: 250e6, files: 4000}}, pulls: 2,
+		caches: []cacheSize{{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 2}},
 	}
 }
 

@@ -122,6 +122,7 @@ type blocks struct {
 	// begun is how much is on its way to the disk.
 	begun  int64
 	closed bool
+	zeros  [blockSize]byte
 }
 
 func (b *blocks) Write(p []byte) (int, error) {
@@ -139,7 +140,7 @@ const writeOutSize = 2 << 20
 
 func (b *blocks) pad() error {
 	if over := b.size % blockSize; over > 0 {
-		_, err := b.Write(make([]byte, blockSize-over))
+		_, err := b.Write(b.zeros[over:])
 		return err
 	}
 	return nil
