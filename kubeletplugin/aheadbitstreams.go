@@ -34,11 +34,8 @@ func (b *bitstreamsAhead) forerunner() forerunner {
 // watch follows both kinds of objects until ctx ends; stopped waits for that.
 func (b *bitstreamsAhead) watch(ctx context.Context, changed func()) (stopped func(), err error) {
 	var informers []cache.SharedIndexInformer
-	wake := func(any) { changed() }
 	for _, resource := range []string{"clusterfpgabitstreams", "fpgabitstreams"} {
-		informer, err := follow.Own(b.bitstreams.dynamic, resource, trimBitstream, cache.ResourceEventHandlerFuncs{
-			AddFunc: wake, UpdateFunc: func(_, now any) { wake(now) }, DeleteFunc: wake,
-		})
+		informer, err := follow.Own(b.bitstreams.dynamic, resource, trimBitstream, changed)
 		if err != nil {
 			return nil, err
 		}

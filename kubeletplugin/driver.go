@@ -151,7 +151,7 @@ func (p *Plugin) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedO
 	if p.namesOldSpec(r) {
 		signal(p.freed)
 	}
-	if err != nil {
+	if err != nil && r != nil && len(r.Steps) > 0 {
 		signal(p.looker.wake)
 	}
 	result := "ok"

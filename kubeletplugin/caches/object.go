@@ -122,11 +122,8 @@ type objects struct {
 // watch follows everything until ctx ends; stopped waits for that. changed is called after something did.
 func (o *objects) watch(ctx context.Context, changed func()) (stopped func(), err error) {
 	informers := map[string]cache.SharedIndexInformer{}
-	wake := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
-	}
 	for _, resource := range []string{cacheResource, clusterCacheResource, policyResource} {
-		informer, err := follow.Own(o.dynamic, resource, decode, wake)
+		informer, err := follow.Own(o.dynamic, resource, decode, changed)
 		if err != nil {
 			return nil, err
 		}

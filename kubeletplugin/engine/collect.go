@@ -78,7 +78,7 @@ func (e *Engine) nobodys(ctx context.Context, uid string) bool {
 }
 
 func (e *Engine) giveBackLost(ctx context.Context, uid string) {
-	r, err := e.giveBack(ctx, uid, e.Now(), func(*record.Record) bool { return false })
+	r, err := e.giveBack(ctx, uid, e.Now(), false)
 	if err != nil {
 		e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: uid}, "give back a claim that is nobody's: "+err.Error())
 		return

@@ -83,18 +83,29 @@ func TestAnswerFirst(t *testing.T) {
 	}
 }
 
-// TestNextWaitsForTheRest: who asks for the claim or its device meanwhile is served as soon as the record is gone.
+// TestNextWaitsForTheRest: who asks for the claim or its device meanwhile is served as soon as the record is gone. What has nothing to
+// make lasting is nobody's by then.
 func TestNextWaitsForTheRest(t *testing.T) {
-	for name, next := range map[string]string{"the same claim": "u1", "another claim": "u2"} {
+	tests := map[string]struct {
+		next, held string
+		devices    []apiResult
+	}{
+		"the same claim":                     {"u1", "", []apiResult{aGPU("gpu0"), aGPU("gpu1")}},
+		"another claim":                      {"u2", "", []apiResult{aGPU("gpu0"), aGPU("gpu1")}},
+		"the same claim, of what is emptied": {"u1", "u1", []apiResult{aGPU("gpu0"), aDisk("ssd0")}},
+		"another claim, of what is emptied":  {"u2", "u1", []apiResult{aGPU("gpu0"), aDisk("ssd0")}},
+	}
+	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *site) {
-				s.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
+				s.prepare(allocated("u1", tt.devices...))
 				goOn := s.putOff()
 				if _, err := s.Unprepare(t.Context(), "u1", s.now()); err != nil {
 					t.Error(err)
 				}
 				s.inPhase("u1", record.Releasing)
-				asked := s.asking(allocated(next, aGPU("gpu0"), aDisk("ssd0")))
+				s.heldBy(tt.held, tt.devices...)
+				asked := s.asking(allocated(tt.next, tt.devices...))
 				beside := s.unpreparing("u3")
 				synctest.Wait()
 				if len(asked) > 0 || len(beside) != 1 {
@@ -104,8 +115,8 @@ func TestNextWaitsForTheRest(t *testing.T) {
 				got := receive(t, asked)
 				must(t, got.err)
 				s.isWhole(got.record)
-				s.records(next)
-				s.heldBy(next, aGPU("gpu0"), aDisk("ssd0"))
+				s.records(tt.next)
+				s.heldBy(tt.next, tt.devices...)
 			})
 		})
 	}

@@ -36,22 +36,21 @@ func (e *Engine) outlive(op *operation) (context.Context, context.CancelFunc) {
 // Unprepare gives back what a claim holds and returns what that was. A claim without a record holds nothing: nil, nil. What only makes it
 // lasting may follow, and nobody gets the devices before.
 func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Moment) (*record.Record, error) {
-	return e.giveBack(ctx, uid, arrived, e.promise)
+	return e.giveBack(ctx, uid, arrived, true)
 }
 
-func (e *Engine) giveBack(
-	ctx context.Context, uid string, arrived record.Moment, promise func(r *record.Record) bool,
-) (*record.Record, error) {
+// giveBack is Unprepare. early: it returns as soon as it is certain what comes of the claim.
+func (e *Engine) giveBack(ctx context.Context, uid string, arrived record.Moment, early bool) (*record.Record, error) {
 	// What arrived between two of these calls must not come true after the second, so a later call is not done with an earlier one.
 	accept := func(op *operation) bool { return op.arrived >= arrived.Since }
 	//nolint:contextcheck // what follows the answer has its operation's context, which outlives the call's
 	return e.do(ctx, uid, unpreparing, accept, func(op *operation) (*record.Record, error) {
 		op.arrived = arrived.Since
-		return e.unprepare(op, arrived, promise)
+		return e.unprepare(op, arrived, early)
 	})
 }
 
-func (e *Engine) unprepare(op *operation, arrived record.Moment, promise func(*record.Record) bool) (*record.Record, error) {
+func (e *Engine) unprepare(op *operation, arrived record.Moment, early bool) (*record.Record, error) {
 	hold, r, err := e.lock(op.ctx, op, op.uid, nil)
 	if err != nil {
 		return nil, err
@@ -76,9 +75,8 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, promise func(*r
 	if err := op.detach(); err != nil {
 		return nil, err
 	}
-	given := *r // the caller's, while the record changes
-	given.Steps = slices.Clone(r.Steps)
-	promised := !op.inDoubt && promise(r)
+	given := r.Clone() // the caller's
+	promised := early && !op.inDoubt && e.promise(r)
 	if promised {
 		_, err = e.undoSteps(op.ctx, op, r, firstHalf)
 	} else {
@@ -99,7 +97,7 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, promise func(*r
 			e.GivenBack(r)
 		}
 	}
-	return &given, nil
+	return given, nil
 }
 
 // promise notes durably that a claim is being given back, if it has steps of which not all has to be done before kubelet is told so: what

@@ -62,13 +62,16 @@ func New[List runtime.Object](source Source[List], o Options) (cache.SharedIndex
 	return informer, err
 }
 
-// Own is New for all objects of one of Fettle's own resources, of which Keep gets *unstructured.Unstructured.
-func Own(
-	client dynamic.Interface, resource string, keep cache.TransformFunc, handle cache.ResourceEventHandler,
-) (cache.SharedIndexInformer, error) {
-	informer, err := New(client.Resource(v1alpha1.GroupVersion.WithResource(resource)), Options{
-		Client: client, Object: &unstructured.Unstructured{}, Keep: keep, Handle: handle,
-	})
+// Own is New for all objects of one of Fettle's own resources, of which Keep gets *unstructured.Unstructured. changed is called after one
+// came, changed or went. Nil: nobody is told.
+func Own(client dynamic.Interface, resource string, keep cache.TransformFunc, changed func()) (cache.SharedIndexInformer, error) {
+	o := Options{Client: client, Object: &unstructured.Unstructured{}, Keep: keep}
+	if changed != nil {
+		o.Handle = cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+		}
+	}
+	informer, err := New(client.Resource(v1alpha1.GroupVersion.WithResource(resource)), o)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", resource, err)
 	}

@@ -92,13 +92,13 @@ func TestUndoInOrder(t *testing.T) {
 	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log := in.Log()
 	removed := []fault.Kind{fault.Remove, fault.Remove, fault.Remove, fault.Remove, fault.Remove, fault.Remove}
-	want := append([]fault.Kind{fault.Mkdir, fault.Rename, fault.Rename, fault.Chmod, fault.SyncDir}, removed...)
+	want := append([]fault.Kind{fault.Mkdir, fault.Rename, fault.Rename, fault.Chown, fault.Chmod, fault.SyncDir}, removed...)
 	if diff := cmp.Diff(want, kinds(log)); diff != "" {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}
 	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log = append(log, in.Log()[len(log):]...)
-	if diff := cmp.Diff(append(want, fault.SyncDir), kinds(log)); diff != "" {
+	if diff := cmp.Diff(append(want, fault.Chown, fault.Chmod, fault.SyncDir), kinds(log)); diff != "" {
 		t.Errorf("operations of both (-want +got):\n%s", diff)
 	}
 	for _, op := range log {

@@ -127,18 +127,9 @@ func (d *Dir) OpenUp() error {
 	return nil
 }
 
-// Restore puts owner and mode back. What is as it was is left alone: each change is one of the file system's journal.
+// Restore puts owner and mode back.
 func (d *Dir) Restore(o Owner) error {
-	now, err := d.Owner()
-	if err != nil {
-		return err
-	}
-	if now.UID != o.UID || now.GID != o.GID {
-		err = d.root.Chown(".", o.UID, o.GID)
-	}
-	if now.Mode != o.Mode {
-		err = errors.Join(err, d.root.Chmod(".", os.FileMode(o.Mode)))
-	}
+	err := errors.Join(d.root.Chown(".", o.UID, o.GID), d.root.Chmod(".", os.FileMode(o.Mode)))
 	if err != nil {
 		return fmt.Errorf("restore the owner and mode of %s: %w", d.name, err)
 	}

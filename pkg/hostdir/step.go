@@ -101,35 +101,36 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 			return d.Close()
 		},
 		Undo: func(_ context.Context, raw json.RawMessage) error {
-			d, p, err := openStep(hostRoot, open, raw)
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil // the directory left with its disk, and the content with it
-			}
-			if err != nil {
-				return err
-			}
-			defer d.Close()
-			return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before))
+			return ifThere(hostRoot, open, raw, func(d *Dir, p Params) error {
+				return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before))
+			})
 		},
 		Finish: func(ctx context.Context, raw json.RawMessage) error {
-			d, _, err := openStep(hostRoot, open, raw)
-			if errors.Is(err, fs.ErrNotExist) {
+			return ifThere(hostRoot, open, raw, func(d *Dir, _ Params) error {
+				if err := d.Sync(); err != nil {
+					return err
+				}
+				// What is deleted at once never makes the device leave the scheduler's sight; the rest is not this step's to wait for.
+				brief, cancel := context.WithTimeout(ctx, purgeAtOnce)
+				defer cancel()
+				_ = d.Purge(brief)
 				return nil
-			}
-			if err != nil {
-				return err
-			}
-			defer d.Close()
-			if err := d.Sync(); err != nil {
-				return err
-			}
-			// What is deleted at once never makes the device leave the scheduler's sight; the rest is not this step's to wait for.
-			brief, cancel := context.WithTimeout(ctx, purgeAtOnce)
-			defer cancel()
-			_ = d.Purge(brief)
-			return nil
+			})
 		},
 	}
+}
+
+// ifThere does something to a step's directory, unless that left with its disk, and the content with it.
+func ifThere(hostRoot string, open func(string) (Root, error), raw json.RawMessage, do func(*Dir, Params) error) error {
+	d, p, err := openStep(hostRoot, open, raw)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return do(d, p)
 }
 
 func openStep(hostRoot string, open func(string) (Root, error), raw json.RawMessage) (*Dir, Params, error) {

@@ -243,7 +243,7 @@ func story(t testing.TB) ([]byte, []chapter) {
 		data, err := os.ReadFile(path(s, fullUID))
 		must(t, err)
 		data = said(data)
-		chapters = append(chapters, chapter{end: len(data), state: clone(r)})
+		chapters = append(chapters, chapter{end: len(data), state: r.Clone()})
 		return data
 	}
 	must(t, s.Create(r))
@@ -259,10 +259,4 @@ func story(t testing.TB) ([]byte, []chapter) {
 		data = note()
 	}
 	return data, chapters
-}
-
-func clone(r *Record) *Record {
-	c := *r
-	c.Steps = append([]Step(nil), r.Steps...)
-	return &c
 }

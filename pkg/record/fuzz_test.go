@@ -77,7 +77,7 @@ func checkLength(t *testing.T, data []byte, r *Record) {
 // compacted has parameters as they are written: no white space, and something where there was nothing.
 func compacted(t *testing.T, r *Record) *Record {
 	t.Helper()
-	c := clone(r)
+	c := r.Clone()
 	for i := range c.Steps {
 		params, err := json.Marshal(c.Steps[i].Params)
 		must(t, err)

@@ -149,11 +149,16 @@ func (r *Record) check(c Change) error {
 	return fmt.Errorf("%w: claim %s/%s, phase %s, to %+v: %s", ErrIllegal, r.Namespace, r.Name, r.Phase, c, why)
 }
 
+// Clone is a record that stays as it is while the other goes on.
+func (r *Record) Clone() *Record {
+	c := *r
+	c.Steps = slices.Clone(r.Steps)
+	return &c
+}
+
 // after is what a record becomes by changes, and what is appended to its file for them.
 func (r *Record) after(changes []Change) (next *Record, appended []byte, err error) {
-	copied := *r
-	next = &copied
-	next.Steps = slices.Clone(r.Steps)
+	next = r.Clone()
 	for _, c := range changes {
 		if err := next.check(c); err != nil {
 			return nil, nil, err

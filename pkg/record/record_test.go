@@ -143,7 +143,7 @@ func TestReachable(t *testing.T) {
 	seen := map[string]bool{}
 	var walk func(begin *Record, done []Change)
 	walk = func(begin *Record, done []Change) {
-		r := clone(begin)
+		r := begin.Clone()
 		must(t, s.Create(r))
 		advance(t, s, r, done...)
 		what := string(r.Phase) + " " + stepStates(r)

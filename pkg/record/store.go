@@ -142,7 +142,7 @@ func (s *Store) advance(r *Record, sync bool, changes []Change) error {
 		}
 		return err
 	}
-	sync = sync || next.Phase == Prepared || next.Released() && !r.lasting
+	sync = sync || next.Phase == Prepared || next.Released()
 	if err := s.append(path, data, r, sync); err != nil {
 		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
 	}

@@ -43,11 +43,17 @@ const (
 	slotSize    = 16 * (1 + slotClaims)
 )
 
-// slot is little-endian in the file. A hash of 0 is nobody's: the place is free.
+// slot is little-endian in the file.
 type slot struct {
 	Boot   uint64 // hash of the boot id
 	Others uint64 // CLOCK_BOOTTIME in nanoseconds, as all moments here
-	Claims [slotClaims]struct{ Claim, Buried uint64 }
+	Claims [slotClaims]place
+}
+
+// place is free where its moment is 0.
+type place struct {
+	Claim  uint64 // hash of the UID
+	Buried uint64
 }
 
 // openTombstones takes the space of the table, so that a full disk keeps nobody from writing to it, and removes the files that
@@ -77,10 +83,11 @@ func hashOf(text string) uint64 {
 func (h *Hold) Bury(ctx context.Context, arrived Moment) error {
 	err := h.withSlot(ctx, unix.F_WRLCK, func() error {
 		s, err := h.readSlot(arrived.BootID)
-		if err != nil || s.buried(h.uid) >= uint64(arrived.Since) {
+		claim := claimHash(h.uid)
+		if err != nil || s.buried(claim) >= uint64(arrived.Since) {
 			return err
 		}
-		s.bury(h.uid, uint64(arrived.Since))
+		s.bury(claim, uint64(arrived.Since))
 		data, err := binary.Append(nil, binary.LittleEndian, s)
 		if err != nil {
 			return err
@@ -104,7 +111,7 @@ func (h *Hold) CheckArrival(ctx context.Context, arrived Moment) error {
 	if err != nil {
 		return fmt.Errorf("look up when claim %s was given back: %w", h.uid, err)
 	}
-	if uint64(arrived.Since) < s.buried(h.uid) {
+	if uint64(arrived.Since) < s.buried(claimHash(h.uid)) {
 		return &StaleError{UID: h.uid}
 	}
 	return nil
@@ -141,31 +148,35 @@ func (h *Hold) readSlot(bootID string) (slot, error) {
 	return s, nil
 }
 
-// buried is when a claim was last given back, or when another was that may have been this one; 0 for never.
-func (s *slot) buried(uid string) uint64 {
-	for _, c := range s.Claims {
-		if c.Claim == claimHash(uid) {
-			return c.Buried
+// place is where a claim's moment is, nil where it has none.
+func (s *slot) place(claim uint64) *place {
+	for i := range s.Claims {
+		if p := &s.Claims[i]; p.Claim == claim {
+			return p
 		}
+	}
+	return nil
+}
+
+// buried is when a claim was last given back, or when another was that may have been this one; 0 for never.
+func (s *slot) buried(claim uint64) uint64 {
+	if p := s.place(claim); p != nil {
+		return p.Buried
 	}
 	return s.Others
 }
 
 // bury puts a claim in the place it has, in a free one, or in that of the claim which was given back before all others.
-func (s *slot) bury(uid string, moment uint64) {
-	at := 0
-	for i, c := range s.Claims {
-		if c.Claim == claimHash(uid) {
-			at = i
-			break
+func (s *slot) bury(claim, moment uint64) {
+	p := s.place(claim)
+	if p == nil {
+		p = &s.Claims[0]
+		for i := range s.Claims {
+			if s.Claims[i].Buried < p.Buried {
+				p = &s.Claims[i]
+			}
 		}
-		if c.Buried < s.Claims[at].Buried {
-			at = i
-		}
+		s.Others = max(s.Others, p.Buried)
 	}
-	place := &s.Claims[at]
-	if place.Claim != claimHash(uid) {
-		s.Others = max(s.Others, place.Buried)
-	}
-	place.Claim, place.Buried = claimHash(uid), moment
+	*p = place{Claim: claim, Buried: moment}
 }
