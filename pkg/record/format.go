@@ -116,6 +116,7 @@ func decode(data []byte, uid string) (*Record, error) {
 	if err := r.checkNew(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
+	r.length = int64(len(data))
 	return r, r.replay(data, rest, strict)
 }
 
@@ -184,14 +185,15 @@ func cutOff(data []byte) bool {
 
 // unmarshal decodes one JSON value and nothing behind it.
 func unmarshal(data []byte, into any, strict bool) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	if strict {
-		d.DisallowUnknownFields()
+	if !strict {
+		return json.Unmarshal(data, into)
 	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		return err
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	if len(bytes.TrimSpace(data[d.InputOffset():])) > 0 {
 		return errors.New("more than one JSON value")
 	}
 	return nil
