@@ -308,10 +308,16 @@ func (w *world) unprepare(name string) error {
 	})
 }
 
-// write is a pod that writes a file into its directory and syncs it.
+// write is a pod that writes a file into its directory, and another into a directory in it, and syncs both: what is small is deleted right
+// away, what is a directory is moved aside.
 func (w *world) write(name string) error {
 	return w.act("write "+name, func() error {
-		return disk.ReplaceDurably(w.in.FS(disk.OS{}), w.path("host/mnt/ssd0/data-"+name), []byte(name), 0o600)
+		fsys, dir := w.in.FS(disk.OS{}), w.path("host/mnt/ssd0")
+		if err := disk.MkdirAll(fsys, filepath.Join(dir, "more-"+name), 0o700); err != nil {
+			return err
+		}
+		more := disk.ReplaceDurably(fsys, filepath.Join(dir, "more-"+name, "data"), []byte(name), 0o600)
+		return errors.Join(more, disk.ReplaceDurably(fsys, filepath.Join(dir, "data-"+name), []byte(name), 0o600))
 	})
 }
 

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -232,11 +233,11 @@ func (p *place) statePath(parts ...string) string {
 	return filepath.Join(append([]string{p.dir, "state"}, parts...)...)
 }
 
-// write puts a file into a disk, as a workload does.
+// write puts a file into a disk, as a workload does. It is too large to be deleted right away.
 func (p *place) write(name string) string {
 	p.t.Helper()
 	path := filepath.Join(p.disk(name), "data")
-	must(p.t, os.WriteFile(path, []byte("a tenant's"), 0o600))
+	must(p.t, os.WriteFile(path, bytes.Repeat([]byte("a tenant's "), 1<<14), 0o600))
 	return path
 }
 

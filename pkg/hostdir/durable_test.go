@@ -48,6 +48,9 @@ func lend(t *testing.T) lent {
 	must(t, l.kind(fault.New()).Apply(t.Context(), l.step.Params))
 	must(t, os.MkdirAll(filepath.Join(l.path, "b", "sub"), 0o755))
 	must(t, os.WriteFile(filepath.Join(l.path, "a"), []byte("secret"), 0o600))
+	large := filepath.Join(l.path, "c")
+	must(t, os.WriteFile(large, nil, 0o600))
+	must(t, os.Truncate(large, 1<<20))
 	return l
 }
 
@@ -85,14 +88,14 @@ func kinds(log fault.Log) []fault.Kind {
 	return out
 }
 
-// TestUndoInOrder: content is out of the way and the owner is restored for good before anything is deleted, and before the directory
-// is anybody else's. Also where an attempt that was cut off had done it all but for the sync.
+// TestUndoInOrder: content is out of the way and the owner is restored for good before anything is deleted that may take long, and before
+// the directory is anybody else's. Also where an attempt that was cut off had done it all but for the sync.
 func TestUndoInOrder(t *testing.T) {
 	l, in := lend(t), fault.New()
 	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log := in.Log()
 	removed := []fault.Kind{fault.Remove, fault.Remove, fault.Remove, fault.Remove, fault.Remove, fault.Remove}
-	want := append([]fault.Kind{fault.Mkdir, fault.Rename, fault.Rename, fault.Chown, fault.Chmod, fault.SyncDir}, removed...)
+	want := append([]fault.Kind{fault.Remove, fault.Mkdir, fault.Rename, fault.Rename, fault.Chown, fault.Chmod, fault.SyncDir}, removed...)
 	if diff := cmp.Diff(want, kinds(log)); diff != "" {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}

@@ -39,6 +39,7 @@ type Root interface {
 	Open(name string) (*os.File, error)
 	OpenRoot(name string) (Root, error)
 	Stat(name string) (fs.FileInfo, error)
+	Lstat(name string) (fs.FileInfo, error)
 	Chmod(name string, mode fs.FileMode) error
 	Chown(name string, uid, gid int) error
 	Mkdir(name string, perm fs.FileMode) error
@@ -151,7 +152,7 @@ func (d *Dir) Dirty() (bool, error) {
 }
 
 // SetAside moves everything in the directory into a subdirectory for Purge. It takes one rename an entry, whatever the entries
-// hold, and may be called again after a failure.
+// hold, and may be called again after a failure. Where there is little, small files are deleted right away, which costs no more.
 func (d *Dir) SetAside(id string) error {
 	names, err := d.names()
 	if err != nil {
@@ -159,6 +160,9 @@ func (d *Dir) SetAside(id string) error {
 	}
 	// What is named like trash is deleted as such, whoever made it.
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, trashPrefix) })
+	if len(names) <= few {
+		names = slices.DeleteFunc(names, d.removeSmall)
+	}
 	if len(names) == 0 {
 		return nil
 	}
@@ -176,6 +180,21 @@ func (d *Dir) SetAside(id string) error {
 		return fmt.Errorf("set the content of %s aside: %w", d.name, err)
 	}
 	return nil
+}
+
+// few and small bound what is deleted while kubelet waits. To free some blocks takes no longer than to rename their file.
+const (
+	few   = 16
+	small = 64 << 10
+)
+
+// removeSmall deletes an entry if that is a small file. What it cannot delete is moved aside with the others.
+func (d *Dir) removeSmall(name string) bool {
+	info, err := d.root.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > small {
+		return false
+	}
+	return removeOne(d.root, name) == nil
 }
 
 // Sync makes what was set aside and restored durable: after a power loss, too, the next claim finds nothing. One rename is one

@@ -44,7 +44,7 @@ func TestStep(t *testing.T) {
 	for range 2 {
 		must(t, kind.Apply(t.Context(), s.Params))
 	}
-	must(t, os.WriteFile(filepath.Join(p.lent, "data"), nil, 0o600))
+	must(t, os.Mkdir(filepath.Join(p.lent, "data"), 0o700))
 	// There is no time to delete: the content is out of the way, and the directory is not lent again until it is gone.
 	none, cancel := context.WithCancel(t.Context())
 	cancel()

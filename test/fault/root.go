@@ -66,6 +66,14 @@ func (r root) Stat(name string) (info fs.FileInfo, err error) {
 	return info, err
 }
 
+func (r root) Lstat(name string) (info fs.FileInfo, err error) {
+	err = r.do(Op{Kind: Stat}, name, func(*Op) (err error) {
+		info, err = r.under.Lstat(name)
+		return err
+	})
+	return info, err
+}
+
 func (r root) Mkdir(name string, perm fs.FileMode) error {
 	return r.do(Op{Kind: Mkdir, Mode: perm}, name, func(*Op) error { return r.under.Mkdir(name, perm) })
 }
