@@ -78,11 +78,7 @@ func serve(ctx context.Context, o options) error {
 	if o.config.PublicTrustRoot, err = trust.ReadPublicRoot(o.trustedRootFile); err != nil {
 		return fmt.Errorf("--trust-public-root: %w", err)
 	}
-	o.config.Started = func() {
-		if err := trim(); err != nil {
-			klog.FromContext(ctx).Error(err, "The process keeps memory that it does not need")
-		}
-	}
+	o.config.Started = func() { go keepTidy(ctx) }
 	clients, err := connect(o)
 	if err != nil {
 		return err

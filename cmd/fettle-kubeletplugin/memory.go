@@ -3,17 +3,52 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
+	"runtime/metrics"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
-// trim gives back the pages of the program that only its start needed, which are most: the types of the whole Kubernetes API are
-// registered then, and few are used later. They are unmapped and, for the kernel, the first to be reclaimed; a page that is needed
-// after all is mapped again from the page cache.
+// tidyInterval is how often memory is given back. What is needed again after it costs the next call some hundred page faults.
+const tidyInterval = 30 * time.Second
+
+// keepTidy gives back, from now on, what a start or a burst of claims needed and nobody needs after it. A process that did not even have
+// to collect garbage since the last time is left alone.
+func keepTidy(ctx context.Context) {
+	for last := uint64(0); ; {
+		if collections() > last {
+			debug.FreeOSMemory()
+			if err := trim(); err != nil {
+				klog.FromContext(ctx).Error(err, "The process keeps memory that it does not need")
+				return
+			}
+			last = collections()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(tidyInterval):
+		}
+	}
+}
+
+// collections is how often garbage was collected.
+func collections() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
+
+// trim gives back the pages of the program, most of which are not needed again soon: the types of the whole Kubernetes API are
+// registered at the start, and few are used later. They are unmapped and, for the kernel, the first to be reclaimed; a page that is
+// needed after all is mapped again from the page cache.
 func trim() error {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
