@@ -40,17 +40,25 @@ func (p *Plugin) PrepareResourceClaims(
 		return nil, err
 	}
 	results := make([]kubeletplugin.PrepareResult, len(claims))
-	var wg sync.WaitGroup
-	for i, c := range claims {
-		wg.Go(func() { results[i] = p.prepareClaim(ctx, v, c, claims) })
-	}
-	wg.Wait()
+	atOnce(len(claims), func(i int) { results[i] = p.prepareClaim(ctx, v, claims[i], claims) })
 	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
 	for i, c := range claims {
 		byUID[c.UID] = results[i]
 	}
 	signal(p.claims)
 	return byUID, nil
+}
+
+// atOnce does something n times side by side. Most calls are for one claim, which needs no goroutine of its own.
+func atOnce(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	for i := 1; i < n; i++ {
+		wg.Go(func() { do(i) })
+	}
+	if n > 0 {
+		do(0)
+	}
+	wg.Wait()
 }
 
 // prepareClaim prepares one of the claims that came together.
@@ -132,11 +140,7 @@ func metadata(v *view, d *record.Device) *kubeletplugin.DeviceMetadata {
 // UnprepareResourceClaims gives back each claim on its own.
 func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	errs := make([]error, len(claims))
-	var wg sync.WaitGroup
-	for i, c := range claims {
-		wg.Go(func() { errs[i] = p.unprepareClaim(ctx, c) })
-	}
-	wg.Wait()
+	atOnce(len(claims), func(i int) { errs[i] = p.unprepareClaim(ctx, claims[i]) })
 	results := make(map[types.UID]error, len(claims))
 	for i, c := range claims {
 		results[c.UID] = errs[i]

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -186,6 +187,7 @@ func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *ope
 		cancel(nil)
 		close(op.done)
 		if op.later != nil {
+			runtime.Gosched() // the answer first: it waits for this processor, and to wake another takes as long as much of what follows
 			e.afterwards(op.later)
 		}
 		if took := e.Uptime() - op.started; took > e.Budget {
