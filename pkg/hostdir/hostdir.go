@@ -161,7 +161,7 @@ func (d *Dir) SetAside(id string) error {
 	// What is named like trash is deleted as such, whoever made it.
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, trashPrefix) })
 	if len(names) <= few {
-		names = slices.DeleteFunc(names, d.removeSmall)
+		names = d.removeSmall(names)
 	}
 	if len(names) == 0 {
 		return nil
@@ -188,13 +188,16 @@ const (
 	small = 64 << 10
 )
 
-// removeSmall deletes an entry if that is a small file. What it cannot delete is moved aside with the others.
-func (d *Dir) removeSmall(name string) bool {
-	info, err := d.root.Lstat(name)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > small {
-		return false
+// removeSmall deletes small files and returns what is left. What cannot be deleted is moved aside with the others.
+func (d *Dir) removeSmall(names []string) (left []string) {
+	for _, name := range names {
+		info, err := d.root.Lstat(name)
+		isSmall := err == nil && info.Mode().IsRegular() && info.Size() <= small
+		if !isSmall || removeOne(d.root, name) != nil {
+			left = append(left, name)
+		}
 	}
-	return removeOne(d.root, name) == nil
+	return left
 }
 
 // Sync makes what was set aside and restored durable: after a power loss, too, the next claim finds nothing. One rename is one

@@ -17,8 +17,10 @@ import (
 
 const (
 	sparePrefix = ".spare-"
-	// maxSpares is as many as claims of a large node come and go at once.
+	// maxSpares is how many of one length are kept: as many as claims of a large node come and go at once.
 	maxSpares = 64
+	// maxSpareLength is enough for all but claims with very many devices or steps.
+	maxSpareLength = 16 << 10
 )
 
 // spares are the files of released records, which the next records are written into: their inodes and blocks are there already, so that
@@ -43,11 +45,17 @@ type spare struct {
 
 func newSpares() *spares { return &spares{process: fmt.Sprintf("%016x", rand.Uint64())} } //nolint:gosec // no secret
 
-// next is a name for one more, empty where there are enough.
-func (s *spares) next(dir string) string {
+// next is a name for one more of a length, empty where there are enough.
+func (s *spares) next(dir string, length int64) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.green)+len(s.ripe) >= maxSpares {
+	same := 0
+	for _, one := range slices.Concat(s.green, s.ripe) {
+		if one.length == length {
+			same++
+		}
+	}
+	if same >= maxSpares || length > maxSpareLength {
 		return ""
 	}
 	s.named++
@@ -114,7 +122,8 @@ func (s *Store) replace(path string, whole []byte) error {
 
 // discard takes the file of a released record away: it becomes a spare if there is use for it. As with a removal, that need not last.
 func (s *Store) discard(path string, r *Record) error {
-	if spare := s.spares.next(filepath.Dir(path)); spare != "" && r.valid > 0 && r.valid <= r.length {
+	known := r.valid > 0 && r.valid <= r.length // as long as it was made
+	if spare := s.spares.next(filepath.Dir(path), r.length); known && spare != "" {
 		if s.fs.Rename(path, spare) == nil {
 			s.spares.add(spare, r.length)
 			return nil

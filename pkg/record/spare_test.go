@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -41,7 +42,11 @@ func come(t testing.TB, s *Store, uid string, steps int) *Record {
 
 func gone(t testing.TB, s *Store, r *Record) {
 	t.Helper()
-	must(t, s.Release(r, Change{Phase: Releasing}))
+	advance(t, s, r, Change{Phase: Releasing})
+	for i := range r.Steps {
+		advance(t, s, r, Change{Step: i, State: step.Undone})
+	}
+	must(t, s.Release(r, Change{}))
 	must(t, s.Remove(r))
 }
 
@@ -116,7 +121,7 @@ func TestSparesFit(t *testing.T) {
 		t.Errorf("%d spares, want the short one left", n)
 	}
 	for i := range long.Steps {
-		advance(t, s, long, Change{Step: i, State: "done"})
+		advance(t, s, long, Change{Step: i, State: step.Done})
 	}
 	long.length = long.valid - 1 // as if there had been no room
 	must(t, s.Remove(long))
@@ -134,8 +139,10 @@ func TestSparesAreFew(t *testing.T) {
 	for _, r := range all {
 		gone(t, s, r)
 	}
-	if n := len(spareFiles(t, s)); n != maxSpares {
-		t.Errorf("%d spares, want %d", n, maxSpares)
+	gone(t, s, come(t, s, "longer", 60)) // of which there is none yet
+	gone(t, s, come(t, s, "too-long", 200))
+	if n := len(spareFiles(t, s)); n != maxSpares+1 {
+		t.Errorf("%d spares, want %d of one length and one of another", n, maxSpares)
 	}
 	if uids, err := s.UIDs(); err != nil || len(uids) > 0 {
 		t.Errorf("records %v (%v)", uids, err)
