@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -22,14 +21,16 @@ const tidyInterval = 30 * time.Second
 // keepTidy gives back, from now on, what a start or a burst of claims needed and nobody needs after it. A process that did not even have
 // to collect garbage since the last time is left alone.
 func keepTidy(ctx context.Context) {
+	// Of what the start needed most is never used again: that is the first to leave the page cache. Later it is what calls need.
+	advice := []int{unix.MADV_COLD, unix.MADV_DONTNEED}
 	for last := uint64(0); ; {
 		if collections() > last {
 			debug.FreeOSMemory()
-			if err := trim(); err != nil {
+			if err := trim(advice...); err != nil {
 				klog.FromContext(ctx).Error(err, "The process keeps memory that it does not need")
 				return
 			}
-			last = collections()
+			last, advice = collections(), []int{unix.MADV_DONTNEED}
 		}
 		select {
 		case <-ctx.Done():
@@ -46,10 +47,10 @@ func collections() uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// trim gives back the pages of the program, most of which are not needed again soon: the types of the whole Kubernetes API are
-// registered at the start, and few are used later. They are unmapped and, for the kernel, the first to be reclaimed; a page that is
-// needed after all is mapped again from the page cache.
-func trim() error {
+// trim gives the kernel advice (madvise(2)) on the pages of the program, few of which are needed again soon: the types of the whole
+// Kubernetes API are registered at the start and hardly used later. With MADV_DONTNEED they are unmapped; what is needed after all is
+// mapped again from the page cache.
+func trim(advice ...int) error {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return fmt.Errorf("give back memory: %w", err)
@@ -60,8 +61,10 @@ func trim() error {
 	}
 	for _, m := range programPages(string(maps), program) {
 		// These pages belong to the file and are never written, so nothing is lost.
-		if err := errors.Join(m.advise(unix.MADV_COLD), m.advise(unix.MADV_DONTNEED)); err != nil {
-			return fmt.Errorf("give back memory: %w", err)
+		for _, one := range advice {
+			if err := m.advise(one); err != nil {
+				return fmt.Errorf("give back memory: %w", err)
+			}
 		}
 	}
 	return nil

@@ -5,8 +5,12 @@ package main
 import (
 	"fmt"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -43,12 +47,38 @@ func TestTrim(t *testing.T) {
 		}
 	}
 	before := fileRSS(t)
-	if err := trim(); err != nil {
+	if err := trim(unix.MADV_COLD, unix.MADV_DONTNEED); err != nil {
 		t.Fatal(err)
 	}
 	if after := fileRSS(t); after > before/2 {
 		t.Errorf("%d KiB of files are mapped, before it were %d", after, before)
 	}
+}
+
+// TestKeepTidy: memory is given back at the start, and then where garbage was collected meanwhile.
+func TestKeepTidy(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // only on request
+	synctest.Test(t, func(t *testing.T) {
+		before := collections()
+		go keepTidy(t.Context())
+		synctest.Wait()
+		started := collections()
+		if started == before {
+			t.Error("nothing was given back at the start")
+		}
+		time.Sleep(2 * tidyInterval)
+		synctest.Wait()
+		if now := collections(); now != started {
+			t.Errorf("%d collections of an idle process", now-started)
+		}
+		runtime.GC()
+		collected := collections()
+		time.Sleep(tidyInterval)
+		synctest.Wait()
+		if collections() == collected {
+			t.Error("nothing was given back after work")
+		}
+	})
 }
 
 // fileRSS is how much of files this process has mapped, in KiB.
