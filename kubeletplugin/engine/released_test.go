@@ -49,17 +49,17 @@ func TestAnswerFirst(t *testing.T) {
 		"plain": {
 			[]apiResult{aGPU("gpu0"), aGPU("gpu1")},
 			[]fault.Kind{fault.Write, fault.Datasync},
-			[]fault.Kind{fault.Rename, fault.Remove, fault.Remove},
+			[]fault.Kind{fault.Remove, fault.Remove, fault.Remove},
 		},
 		"own spec": {
 			[]apiResult{asAdmin(aGPU("gpu0"))},
 			[]fault.Kind{fault.Write, fault.Remove, fault.Write, fault.Datasync},
-			[]fault.Kind{fault.Rename},
+			[]fault.Kind{fault.Remove},
 		},
 		"emptied": {
 			[]apiResult{aGPU("gpu0"), aDisk("ssd0")},
 			[]fault.Kind{fault.Write, fault.Datasync},
-			[]fault.Kind{fault.Rename, fault.Remove, fault.Remove},
+			[]fault.Kind{fault.Remove, fault.Remove, fault.Remove},
 		},
 	}
 	for name, tt := range tests {

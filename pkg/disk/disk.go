@@ -125,44 +125,10 @@ func ReplaceDurably(fsys FS, path string, data []byte, perm fs.FileMode) error {
 	return nil
 }
 
-// ReuseDurably is ReplaceDurably with a file of the same directory and length whose content nobody needs. Its inode and its blocks are
-// durable already, so the content is all that is synced. It fails with fs.ErrNotExist where the spare file is gone.
-func ReuseDurably(fsys FS, spare, path string, data []byte) (err error) {
-	tmp := temporary(path)
-	if err := fsys.Rename(spare, tmp); err != nil { // nobody else takes it from now on
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("write %s: %w", path, err), RemoveIfThere(fsys, tmp))
-		}
-	}()
-	f, err := fsys.OpenFile(tmp, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(data, 0)
-	if err == nil {
-		err = f.Datasync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := fsys.Rename(tmp, path); err != nil {
-		return err
-	}
-	return fsys.SyncDir(filepath.Dir(path))
-}
-
-// temporary is a name beside a file. Two writers of one file must not share a name; nobody gains by guessing it, since an existing file
-// is refused.
-func temporary(path string) string {
-	name := fmt.Sprintf("%s%s-%08x", TemporaryPrefix, filepath.Base(path), rand.Uint32()) //nolint:gosec // see above
-	return filepath.Join(filepath.Dir(path), name)
-}
-
 func replace(fsys FS, path string, data []byte, perm fs.FileMode, sync bool) (err error) {
-	tmp := temporary(path)
+	// Two writers of one file must not share a name; nobody gains by guessing it, since an existing file is refused.
+	name := fmt.Sprintf("%s%s-%08x", TemporaryPrefix, filepath.Base(path), rand.Uint32()) //nolint:gosec // see above
+	tmp := filepath.Join(filepath.Dir(path), name)
 	f, err := fsys.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

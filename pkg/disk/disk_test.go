@@ -194,42 +194,6 @@ func TestReplaceCut(t *testing.T) {
 	}
 }
 
-// TestReuseDurably: the spare file has the new content and takes the place of the old; whatever fails, the old content is there or the
-// new, nothing temporary, and an error that says which file and why.
-func TestReuseDurably(t *testing.T) {
-	reused := func(faults ...fault.Fault) (in *fault.Injector, dir string, err error) {
-		dir = t.TempDir()
-		must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("old"), 0o600))
-		must(t, os.WriteFile(filepath.Join(dir, "spare"), []byte("of no use."), 0o600))
-		in = fault.New(faults...)
-		return in, dir, disk.ReuseDurably(in.FS(disk.OS{}), filepath.Join(dir, "spare"), filepath.Join(dir, "f"), []byte("new conten"))
-	}
-	in, dir, err := reused()
-	must(t, err)
-	if diff := cmp.Diff(map[string]string{"f": "new conten"}, content(t, dir)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for n := 1; n <= in.Log().Changes(); n++ {
-		_, dir, err := reused(fault.Fail(n, syscall.EIO))
-		if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), filepath.Join(dir, "f")) {
-			t.Errorf("fail at %d: error %v", n, err)
-		}
-		want := map[string]string{"f": "old"}
-		if n == 1 {
-			want["spare"] = "of no use."
-		}
-		if n == in.Log().Changes() { // the sync of the directory
-			want["f"] = "new conten"
-		}
-		if diff := cmp.Diff(want, content(t, dir)); diff != "" {
-			t.Errorf("fail at %d (-want +got):\n%s", n, diff)
-		}
-	}
-	if err := disk.ReuseDurably(disk.OS{}, filepath.Join(dir, "none"), filepath.Join(dir, "f"), nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without the spare: %v", err)
-	}
-}
-
 func TestMkdirAll(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a", "b", "c")

@@ -32,8 +32,6 @@ type write struct {
 	halves bool
 	// once: nobody does it again where it was done.
 	once bool
-	// tries is how many operations it begins with whose failure it makes up for.
-	tries int
 }
 
 func changeOf(c Change) func(s *Store, r *Record) error {
@@ -105,7 +103,7 @@ func writes() map[string]write {
 			},
 			act: changeOf(Change{Phase: Releasing}), names: "team-a/train",
 		},
-		"remove": {arrange: prepared, act: (*Store).Remove, names: name, tries: 1}, // to keep the file as a spare
+		"remove": {arrange: prepared, act: (*Store).Remove, names: name},
 		"acquire before the record": {
 			arrange: func(*testing.T, *Store) *Record { return holding("u1", "gpu-0", "gpu-1") },
 			act:     (*Store).Acquire, names: name,
@@ -149,9 +147,7 @@ func writes() map[string]write {
 }
 
 // through is the same directory behind an injector.
-func (s *Store) through(in *fault.Injector) *Store {
-	return &Store{fs: in.FS(unsynced{}), dir: s.dir, spares: s.spares}
-}
+func (s *Store) through(in *fault.Injector) *Store { return &Store{fs: in.FS(unsynced{}), dir: s.dir} }
 
 // meaning is what the store says of the claim, whatever lies about.
 func meaning(t *testing.T, s *Store, uid string) string {
@@ -227,7 +223,7 @@ func (w write) fails(t *testing.T, f fault.Fault, restart bool, good outcome) {
 	disturbed := slices.ContainsFunc(in.Log(), func(op fault.Op) bool {
 		return op.Fault != "" || f.Do == fault.ActLose && op.N == f.At && !op.Kind.Read() && op.Done
 	})
-	if (err != nil) != disturbed && (err != nil || f.At > w.tries) {
+	if (err != nil) != disturbed {
 		t.Errorf("%s: error %v, disturbed %v", what, err, disturbed)
 		return
 	}
@@ -360,7 +356,7 @@ func TestFailedChangeIsNotMade(t *testing.T) {
 		"write": func(s *Store) *Store { return s.through(fault.New(fault.Fail(1, syscall.ENOSPC))) },
 		"half":  func(s *Store) *Store { return s.through(fault.New(fault.Short(1))) },
 		"sync":  func(s *Store) *Store { return s.through(fault.New(fault.Fail(2, syscall.EIO))) },
-		"close": func(s *Store) *Store { return newStore(closing{}, s.dir) },
+		"close": func(s *Store) *Store { return &Store{fs: closing{}, dir: s.dir} },
 	}
 	for name, broken := range broken {
 		for _, then := range []Change{{Phase: Prepared}, {Phase: Releasing}} {
@@ -383,7 +379,7 @@ func TestFailedChangeIsNotMade(t *testing.T) {
 		}
 	}
 	s := open(t)
-	if err := newStore(closing{}, s.dir).Create(holding("u1", "gpu-0")); !errors.Is(err, syscall.ENOSPC) {
+	if err := (&Store{fs: closing{}, dir: s.dir}).Create(holding("u1", "gpu-0")); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("create: %v", err)
 	}
 	if left := files(t, s); len(left) > 0 {
@@ -471,7 +467,7 @@ func TestPowerLoss(t *testing.T) {
 		for state := range states {
 			dir := filepath.Join(t.TempDir(), "after")
 			must(t, state.Materialise(dir))
-			after := newStore(disk.OS{}, filepath.Join(dir, "state"))
+			after := &Store{fs: disk.OS{}, dir: filepath.Join(dir, "state")}
 			got := "no record"
 			found, err := after.Load("u1")
 			if err == nil {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -142,12 +141,12 @@ func holders(t testing.TB, s *Store, gpu string) []string {
 
 func path(s *Store, uid string) string { return filepath.Join(s.dir, claimsDir, uid+suffix) }
 
-// content is every file and link of the store but the lock and spares, with what is in it but for room.
+// content is every file and link of the store but the lock, with what is in it but for room.
 func content(t testing.TB, s *Store) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	must(t, filepath.WalkDir(s.dir, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || d.Name() == lockFile || strings.HasPrefix(d.Name(), sparePrefix) {
+		if err != nil || d.IsDir() || d.Name() == lockFile {
 			return err
 		}
 		local, err := filepath.Rel(s.dir, name)

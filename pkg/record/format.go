@@ -116,7 +116,6 @@ func decode(data []byte, uid string) (*Record, error) {
 	if err := r.checkNew(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	r.length = int64(len(data))
 	return r, r.replay(data, rest, strict)
 }
 

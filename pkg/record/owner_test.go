@@ -175,7 +175,7 @@ func TestTakeOverIsCertain(t *testing.T) {
 		for state := range states {
 			dir := filepath.Join(t.TempDir(), "after")
 			must(t, state.Materialise(dir))
-			after := newStore(disk.OS{}, filepath.Join(dir, "state"))
+			after := &Store{fs: disk.OS{}, dir: filepath.Join(dir, "state")}
 			first, err := after.Load("u1")
 			_, err2 := after.Load("u2")
 			has := fmt.Sprint(err == nil && !first.Released(), err2 == nil)

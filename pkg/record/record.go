@@ -34,9 +34,9 @@ type Record struct {
 	// Steps are the effects on the machine, in the order they are applied. They are undone in reverse.
 	Steps []Step `json:"steps,omitempty"`
 
-	// valid is how much of the file was understood, of its length; what follows is room, or was torn off when a process or the power went.
-	valid, length int64
-	torn          bool
+	// valid is how much of the file was understood; what follows was torn off when a process or the power went.
+	valid int64
+	torn  bool
 	// lasting: that the claim holds nothing outlives a power loss, or that it is being given back does, which Promise makes so.
 	lasting bool
 }

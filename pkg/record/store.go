@@ -27,7 +27,6 @@ func directories() []string { return []string{claimsDir, ownersDir, damagedDir} 
 // Store is a directory of records:
 //
 //	claims/UID.json          one Record
-//	claims/.spare-*          the file of one that is released, for one to come
 //	owners/POOL_DEVICE/UID   a link for each claim that holds the device; its target says how
 //	damaged/UID              a file that could not be read, set aside until the claim is prepared or given back
 //	lock                     byte ranges of it are locked, one a claim and one a device; it holds the tombstones
@@ -35,18 +34,13 @@ func directories() []string { return []string{claimsDir, ownersDir, damagedDir} 
 // The links are what makes "who holds this device" one directory, however many claims the node has. They are never synced: after a
 // power loss they are made anew from the records.
 type Store struct {
-	fs     disk.FS
-	dir    string
-	spares *spares
-}
-
-func newStore(fsys disk.FS, dir string) *Store {
-	return &Store{fs: fsys, dir: dir, spares: newSpares()}
+	fs  disk.FS
+	dir string
 }
 
 // Open makes the store's directories where they are missing.
 func Open(fsys disk.FS, dir string) (*Store, error) {
-	s := newStore(fsys, dir)
+	s := &Store{fs: fsys, dir: dir}
 	if err := s.makeDirs(); err != nil {
 		return s, err
 	}
@@ -72,14 +66,6 @@ func (s *Store) Load(uid string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.read(path, uid)
-	if errors.Is(err, ErrDamaged) {
-		return s.read(path, uid) // where nobody locked the claim, what was opened may be a spare by now, with another's record
-	}
-	return r, err
-}
-
-func (s *Store) read(path, uid string) (*Record, error) {
 	data, err := s.fs.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the record of claim %s: %w", uid, err)
@@ -110,17 +96,17 @@ func (s *Store) Create(r *Record) error {
 
 func (s *Store) write(path string, data []byte, r *Record) error {
 	whole := withRoom(data, r)
-	err := s.replace(path, whole)
+	err := disk.ReplaceDurably(s.fs, path, whole, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		// The directories are missing after Destroy, when a retired node is taken back.
 		if err = s.makeDirs(); err == nil {
-			err = s.replace(path, whole)
+			err = disk.ReplaceDurably(s.fs, path, whole, 0o600)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	r.valid, r.length, r.torn, r.lasting = int64(len(data)), int64(len(whole)), false, r.Released()
+	r.valid, r.torn, r.lasting = int64(len(data)), false, r.Released()
 	return nil
 }
 
@@ -213,9 +199,9 @@ func (s *Store) Remove(r *Record) error {
 	if err != nil {
 		return err
 	}
-	err = s.discard(path, r)
+	err = disk.RemoveIfThere(s.fs, path)
 	if err == nil && !r.lasting {
-		err = s.spares.ripen(func() error { return ignoreMissing(s.fs.SyncDir(filepath.Dir(path))) })
+		err = ignoreMissing(s.fs.SyncDir(filepath.Dir(path)))
 		r.lasting = err == nil
 	}
 	if err != nil {
@@ -293,7 +279,6 @@ func (s *Store) SweepTemporary() error {
 	}
 	var errs []error
 	for _, e := range entries {
-		s.adoptSpare(e)
 		rest, ok := strings.CutPrefix(e.Name(), disk.TemporaryPrefix)
 		uid, _, named := strings.Cut(rest, suffix)
 		if !ok || !named {
