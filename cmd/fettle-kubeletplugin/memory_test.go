@@ -55,7 +55,8 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// TestKeepTidy: memory is given back at the start, and then where garbage was collected meanwhile.
+// TestKeepTidy: memory is given back at the start, and then where garbage was collected meanwhile. The sleeps are of the bubble's clock and
+// take no time.
 func TestKeepTidy(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // only on request
 	synctest.Test(t, func(t *testing.T) {

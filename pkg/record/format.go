@@ -184,15 +184,14 @@ func cutOff(data []byte) bool {
 
 // unmarshal decodes one JSON value and nothing behind it.
 func unmarshal(data []byte, into any, strict bool) error {
-	if !strict {
-		return json.Unmarshal(data, into)
-	}
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
+	if strict {
+		d.DisallowUnknownFields()
+	}
 	if err := d.Decode(into); err != nil {
 		return err
 	}
-	if len(bytes.TrimSpace(data[d.InputOffset():])) > 0 {
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than one JSON value")
 	}
 	return nil
