@@ -14,7 +14,7 @@ import (
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -24,7 +24,7 @@ const ClaimKind = "fettle.dev/claim"
 
 // OfClaim makes the one file of a claim whose devices need edits that no device has of itself, and the qualified name for each set
 // of edits. A name says what it means: another claim, or the same claim with other edits, has another.
-func OfClaim(uid string, all []device.Edits) (Spec, []string, error) {
+func OfClaim(uid string, all []container.Edits) (Spec, []string, error) {
 	if uid == "" || strings.ContainsAny(uid, "/\x00") {
 		return Spec{}, nil, fmt.Errorf("claim UID %q cannot name a CDI spec: expected the UID of a ResourceClaim", uid)
 	}

@@ -16,18 +16,18 @@ import (
 	cdiapi "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 const claimUID = "0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11"
 
 // owned are the edits of a claim with four devices, two of which need the same.
-func owned() []device.Edits {
-	return []device.Edits{cases()["look"], cases()["mount"], cases()["look"], cases()["both"]}
+func owned() []container.Edits {
+	return []container.Edits{cases()["look"], cases()["mount"], cases()["look"], cases()["both"]}
 }
 
-func ofClaim(t testing.TB, uid string, all ...device.Edits) (Spec, []string) {
+func ofClaim(t testing.TB, uid string, all ...container.Edits) (Spec, []string) {
 	t.Helper()
 	spec, names, err := OfClaim(uid, all)
 	must(t, err)
@@ -77,10 +77,10 @@ func TestOfClaimNames(t *testing.T) {
 		common, err := Common(edits)
 		must(t, err)
 		changed := edits
-		changed.Mounts = append(changed.Mounts, device.Mount{HostPath: "/opt/x", ContainerPath: "/opt/y"})
+		changed.Mounts = append(changed.Mounts, container.Mount{HostPath: "/opt/x", ContainerPath: "/opt/y"})
 		for what, made := range map[string]struct {
 			uid   string
-			edits device.Edits
+			edits container.Edits
 		}{
 			name + " of u1": {"u1", edits}, name + " of u2": {"u2", edits}, name + " with more": {"u1", changed},
 		} {
@@ -106,14 +106,14 @@ func TestOfClaimRefuses(t *testing.T) {
 	good := cases()["look"]
 	tests := map[string]struct {
 		uid string
-		all []device.Edits
+		all []container.Edits
 	}{
-		"no UID":           {"", []device.Edits{good}},
-		"a path":           {"../../etc/x", []device.Edits{good}},
-		"a NUL":            {"u\x00", []device.Edits{good}},
+		"no UID":           {"", []container.Edits{good}},
+		"a path":           {"../../etc/x", []container.Edits{good}},
+		"a NUL":            {"u\x00", []container.Edits{good}},
 		"nothing at all":   {"u1", nil},
-		"one with nothing": {"u1", []device.Edits{good, {}}},
-		"a relative mount": {"u1", []device.Edits{good, {Mounts: []device.Mount{{HostPath: "mnt", ContainerPath: "/x"}}}}},
+		"one with nothing": {"u1", []container.Edits{good, {}}},
+		"a relative mount": {"u1", []container.Edits{good, {Mounts: []container.Mount{{HostPath: "mnt", ContainerPath: "/x"}}}}},
 	}
 	for name, tt := range tests {
 		if spec, names, err := OfClaim(tt.uid, tt.all); err == nil {
@@ -126,7 +126,7 @@ func TestOfClaimRefuses(t *testing.T) {
 func TestLibraryReadsClaims(t *testing.T) {
 	d := open(t)
 	kinds := step.Kinds{StepKind: d.Kind()}
-	byName := map[string]device.Edits{}
+	byName := map[string]container.Edits{}
 	for _, edits := range cases() {
 		byName[ensure(t, d, edits).Device] = edits
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/test/fault"
 )
@@ -33,7 +33,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func ensure(t *testing.T, d *Dir, edits device.Edits) Spec {
+func ensure(t *testing.T, d *Dir, edits container.Edits) Spec {
 	t.Helper()
 	spec, err := Common(edits)
 	must(t, err)

@@ -19,7 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 )
 
 // CommonKind is the CDI kind of edits that any claim may share.
@@ -42,7 +42,7 @@ type Spec struct {
 }
 
 // Common makes the shared spec for a set of edits. Equal edits give equal bytes and so the same name.
-func Common(edits device.Edits) (Spec, error) {
+func Common(edits container.Edits) (Spec, error) {
 	if err := validate(edits); err != nil {
 		return Spec{}, err
 	}
@@ -61,7 +61,7 @@ func Common(edits device.Edits) (Spec, error) {
 
 // validate refuses what the runtime's library accepts while a spec is made and not when it is read, or understands otherwise: it
 // reads JSON as YAML, which has no control characters, and encoding/json replaces bytes that are not UTF-8.
-func validate(edits device.Edits) error {
+func validate(edits container.Edits) error {
 	if edits.Empty() {
 		return errors.New("no container edits: a CDI spec cannot give a container nothing")
 	}
@@ -127,7 +127,7 @@ func fileName(kind, name string) string {
 }
 
 // translate keeps the order of the edits, which discovery sorts.
-func translate(edits device.Edits) specs.ContainerEdits {
+func translate(edits container.Edits) specs.ContainerEdits {
 	var out specs.ContainerEdits
 	for _, n := range edits.Nodes {
 		out.DeviceNodes = append(out.DeviceNodes, &specs.DeviceNode{

@@ -16,35 +16,35 @@ import (
 	cdiapi "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // cases are the sorts of edits that discovery makes, by the name of their golden file.
-func cases() map[string]device.Edits {
-	return map[string]device.Edits{
-		"nvidia": {Nodes: []device.Node{
+func cases() map[string]container.Edits {
+	return map[string]container.Edits{
+		"nvidia": {Nodes: []container.Node{
 			{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"},
 			{Path: "/dev/nvidiactl", Major: 195, Minor: 255, Permissions: "rw"},
 			{Path: "/dev/nvidia-uvm", Major: 511, Minor: 0, Permissions: "rw"},
 		}},
-		"look":  {Nodes: []device.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "r"}}},
-		"mount": {Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/localssd/ssd0"}}},
-		"mount-read-only": {Mounts: []device.Mount{
+		"look":  {Nodes: []container.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "r"}}},
+		"mount": {Mounts: []container.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/localssd/ssd0"}}},
+		"mount-read-only": {Mounts: []container.Mount{
 			{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/localssd/ssd0", ReadOnly: true},
 		}},
 		"both": {
-			Nodes:  []device.Node{{Path: "/dev/kfd", Major: 234, Minor: 0, Permissions: "rw"}},
-			Mounts: []device.Mount{{HostPath: "/opt/rocm", ContainerPath: "/opt/rocm", ReadOnly: true}},
+			Nodes:  []container.Node{{Path: "/dev/kfd", Major: 234, Minor: 0, Permissions: "rw"}},
+			Mounts: []container.Mount{{HostPath: "/opt/rocm", ContainerPath: "/opt/rocm", ReadOnly: true}},
 		},
 		"preset": {
-			Mounts: []device.Mount{
+			Mounts: []container.Mount{
 				{HostPath: "/mnt/shared", ContainerPath: "/mnt/shared", ReadOnly: true, Follows: true},
 				{HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, Alone: true},
 			},
 			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296", "GREETING=a \"b\" = $c\n\td: [e] # f"},
-			Hooks: []device.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig", "--dir", "/usr/local/fettle/lib"}}},
+			Hooks: []container.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig", "--dir", "/usr/local/fettle/lib"}}},
 		},
 	}
 }
@@ -130,20 +130,20 @@ func TestHash(t *testing.T) {
 
 // TestRefused: a spec that the runtime would refuse breaks every container of the node that names it, so it is never made.
 func TestRefused(t *testing.T) {
-	tests := map[string]device.Edits{
+	tests := map[string]container.Edits{
 		"nothing":             {},
-		"node without path":   {Nodes: []device.Node{{Major: 1, Minor: 1, Permissions: "rw"}}},
-		"unknown permissions": {Nodes: []device.Node{{Path: "/dev/x", Major: 1, Minor: 1, Permissions: "rx"}}},
-		"mount from nowhere":  {Mounts: []device.Mount{{ContainerPath: "/x"}}},
-		"relative mount":      {Mounts: []device.Mount{{HostPath: "mnt", ContainerPath: "/x"}}},
-		"control character":   {Mounts: []device.Mount{{HostPath: "/mnt/a\x7fb", ContainerPath: "/x"}}},
-		"not UTF-8":           {Mounts: []device.Mount{{HostPath: "/mnt/\xff", ContainerPath: "/x"}}},
-		"mount to nowhere":    {Mounts: []device.Mount{{HostPath: "/x"}}},
+		"node without path":   {Nodes: []container.Node{{Major: 1, Minor: 1, Permissions: "rw"}}},
+		"unknown permissions": {Nodes: []container.Node{{Path: "/dev/x", Major: 1, Minor: 1, Permissions: "rx"}}},
+		"mount from nowhere":  {Mounts: []container.Mount{{ContainerPath: "/x"}}},
+		"relative mount":      {Mounts: []container.Mount{{HostPath: "mnt", ContainerPath: "/x"}}},
+		"control character":   {Mounts: []container.Mount{{HostPath: "/mnt/a\x7fb", ContainerPath: "/x"}}},
+		"not UTF-8":           {Mounts: []container.Mount{{HostPath: "/mnt/\xff", ContainerPath: "/x"}}},
+		"mount to nowhere":    {Mounts: []container.Mount{{HostPath: "/x"}}},
 		"no name":             {Env: []string{"=value"}},
 		"no value":            {Env: []string{"NAME"}},
 		"odd value":           {Env: []string{"NAME=a\x00b"}},
-		"relative hook":       {Hooks: []device.Hook{{Path: "fettle-hook", Args: []string{"fettle-hook"}}}},
-		"odd argument":        {Hooks: []device.Hook{{Path: "/fettle-hook", Args: []string{"fettle-hook", "a\nb"}}}},
+		"relative hook":       {Hooks: []container.Hook{{Path: "fettle-hook", Args: []string{"fettle-hook"}}}},
+		"odd argument":        {Hooks: []container.Hook{{Path: "/fettle-hook", Args: []string{"fettle-hook", "a\nb"}}}},
 	}
 	for name, edits := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -182,30 +182,30 @@ func TestLibraryReads(t *testing.T) {
 	}
 }
 
-func checkInjected(t *testing.T, name string, edits device.Edits, container *oci.Spec) {
+func checkInjected(t *testing.T, name string, edits container.Edits, spec *oci.Spec) {
 	t.Helper()
-	var got device.Edits
-	for _, d := range container.Linux.Devices {
-		got.Nodes = append(got.Nodes, device.Node{Path: d.Path, Major: d.Major, Minor: d.Minor})
+	var got container.Edits
+	for _, d := range spec.Linux.Devices {
+		got.Nodes = append(got.Nodes, container.Node{Path: d.Path, Major: d.Major, Minor: d.Minor})
 	}
-	for i, rule := range container.Linux.Resources.Devices {
+	for i, rule := range spec.Linux.Resources.Devices {
 		if !rule.Allow || rule.Type != "c" || *rule.Major != got.Nodes[i].Major || *rule.Minor != got.Nodes[i].Minor {
 			t.Errorf("%s: rule %+v does not fit node %+v", name, rule, got.Nodes[i])
 		}
 		got.Nodes[i].Permissions = rule.Access
 	}
-	for _, m := range container.Mounts {
-		got.Mounts = append(got.Mounts, device.Mount{
+	for _, m := range spec.Mounts {
+		got.Mounts = append(got.Mounts, container.Mount{
 			HostPath: m.Source, ContainerPath: m.Destination, ReadOnly: slices.Contains(m.Options, "ro"),
 			Alone: slices.Contains(m.Options, "bind"), Follows: slices.Contains(m.Options, "rslave"),
 		})
 	}
-	if container.Process != nil {
-		got.Env = container.Process.Env
+	if spec.Process != nil {
+		got.Env = spec.Process.Env
 	}
-	if container.Hooks != nil {
-		for _, h := range container.Hooks.CreateContainer {
-			got.Hooks = append(got.Hooks, device.Hook{Path: h.Path, Args: h.Args})
+	if spec.Hooks != nil {
+		for _, h := range spec.Hooks.CreateContainer {
+			got.Hooks = append(got.Hooks, container.Hook{Path: h.Path, Args: h.Args})
 		}
 	}
 	if diff := cmp.Diff(edits, got); diff != "" {
@@ -219,11 +219,11 @@ func FuzzCommon(f *testing.F) {
 	f.Add("", int64(-1), int64(1<<40), "", "relative", "../..", true, "A", "")
 	f.Add("/dev/\xff\n", int64(0), int64(0), "m", "/\x00", "/dev", true, "A=\n: #", "\u2028")
 	f.Fuzz(func(t *testing.T, path string, major, minor int64, permissions, from, to string, readOnly bool, env, arg string) {
-		spec, err := Common(device.Edits{
-			Nodes:  []device.Node{{Path: path, Major: major, Minor: minor, Permissions: permissions}},
-			Mounts: []device.Mount{{HostPath: from, ContainerPath: to, ReadOnly: readOnly}},
+		spec, err := Common(container.Edits{
+			Nodes:  []container.Node{{Path: path, Major: major, Minor: minor, Permissions: permissions}},
+			Mounts: []container.Mount{{HostPath: from, ContainerPath: to, ReadOnly: readOnly}},
 			Env:    []string{env},
-			Hooks:  []device.Hook{{Path: from, Args: []string{arg}}},
+			Hooks:  []container.Hook{{Path: from, Args: []string{arg}}},
 		})
 		if err != nil {
 			return

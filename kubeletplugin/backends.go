@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -21,14 +21,14 @@ const xclbinsDir = "xclbins"
 
 // backendNames are the kinds of region that this plugin can program.
 func backendNames() []string {
-	return []string{device.BackendDFL, device.BackendFPGAManager, device.BackendXRT}
+	return []string{fpga.BackendDFL, fpga.BackendFPGAManager, fpga.BackendXRT}
 }
 
 // except are the kinds of region that are not programmed, whatever programming says.
 func (c *FPGAConfig) except() []string {
 	programmed := c.Backends
 	if programmed == nil {
-		programmed = []string{device.BackendDFL}
+		programmed = []string{fpga.BackendDFL}
 	}
 	return slices.DeleteFunc(backendNames(), func(name string) bool { return slices.Contains(programmed, name) })
 }
@@ -37,14 +37,14 @@ func (c *FPGAConfig) except() []string {
 // switched on: what was done to a region before somebody switched its kind off must still be undone.
 func (c *Config) backends(locks string) map[string]region.Backend {
 	return map[string]region.Backend{
-		device.BackendDFL: region.DFL(func() (*dfl.Host, error) {
+		fpga.BackendDFL: region.DFL(func() (*dfl.Host, error) {
 			simulated := c.File.FPGA.SimulatedNodes
 			return dfl.Open(c.HostRoot, dfl.Options{PlainNodes: simulated != "", Nodes: simulated})
 		}, locks),
-		device.BackendFPGAManager: region.FPGAManager(func() (*fpgamgr.Host, error) {
+		fpga.BackendFPGAManager: region.FPGAManager(func() (*fpgamgr.Host, error) {
 			return fpgamgr.Open(c.HostRoot, fpgamgr.Options{})
 		}, locks),
-		device.BackendXRT: region.XRT(c.openXRT, locks),
+		fpga.BackendXRT: region.XRT(c.openXRT, locks),
 	}
 }
 

@@ -142,7 +142,7 @@ func textOf(d *device.Device, name resourceapi.QualifiedName) string {
 // TestZynqMP: a claim programs a chip, which is known by what it was given; one that fails is withheld until it was put right.
 func TestZynqMP(t *testing.T) {
 	file := FileConfig{
-		FPGA:        FPGAConfig{Programming: true, Backends: []string{device.BackendFPGAManager}},
+		FPGA:        FPGAConfig{Programming: true, Backends: []string{fpga.BackendFPGAManager}},
 		FPGARegions: []discover.FPGARegion{{Device: zynqDevice, InterfaceID: zynqShell, Nodes: []string{"/dev/dpu"}}},
 	}
 	b := newBoard(t, "zynqmp", file)
@@ -204,7 +204,7 @@ func TestWithoutNodes(t *testing.T) {
 // TestAlveo: XRT's program runs with the machine as its root directory, and the card shows what a claim asked for.
 func TestAlveo(t *testing.T) {
 	b := newBoard(t, "2xalveo", FileConfig{FPGA: FPGAConfig{
-		Programming: true, Backends: []string{device.BackendXRT}, XRT: XRTConfig{DriverRoot: "/"},
+		Programming: true, Backends: []string{fpga.BackendXRT}, XRT: XRTConfig{DriverRoot: "/"},
 	}})
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(b.host, "opt/xilinx/xrt/bin/unwrapped/xbmgmt2"),
 		"./testdata/xbmgmt")

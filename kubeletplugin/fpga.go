@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -49,7 +50,7 @@ type fpgas struct {
 }
 
 // programs says whether claims may program a region.
-func (f *fpgas) programs(r *device.Region) bool {
+func (f *fpgas) programs(r *fpga.Region) bool {
 	return f.programming && !slices.Contains(f.except, r.Backend)
 }
 
@@ -123,7 +124,7 @@ func (f *fpgas) kinds() step.Kinds {
 }
 
 // findRegion looks a region up in the newest view of the machine.
-func (p *Plugin) findRegion(name string) (*device.Region, error) {
+func (p *Plugin) findRegion(name string) (*fpga.Region, error) {
 	v, _ := p.latest.get()
 	if v == nil {
 		return nil, errNotLooked

@@ -31,6 +31,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
@@ -251,8 +252,8 @@ type lab struct {
 // regionOf is a device on a card. Its region shows the first accelerator.
 func regionOf(name, card, interfaceID string) device.Device {
 	return device.Device{
-		Kind: device.KindFPGA, Name: name, Region: &device.Region{Backend: "memory", Card: card, InterfaceID: interfaceID},
-		Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/" + name, Major: 245, Permissions: "rw"}}},
+		Kind: device.KindFPGA, Name: name, Region: &fpga.Region{Backend: "memory", Card: card, InterfaceID: interfaceID},
+		Edits: container.Edits{Nodes: []container.Node{{Path: "/dev/" + name, Major: 245, Permissions: "rw"}}},
 	}
 }
 
@@ -265,7 +266,7 @@ func newLab(t *testing.T, devices ...device.Device) *lab {
 	contents := region.OpenContents(quickly(), filepath.Join(dir, regionsDir))
 	files := &artifacts{dir: filepath.Join(dir, artifactsDir), client: client, kube: clients.Kube}
 	t.Cleanup(func() { must(t, files.destroy()) })
-	cards := &chips{regions: map[string]*device.Region{}, shows: map[*device.Region]string{}}
+	cards := &chips{regions: map[string]*fpga.Region{}, shows: map[*fpga.Region]string{}}
 	for i := range devices {
 		cards.regions[devices[i].Name], cards.shows[devices[i].Region] = devices[i].Region, nlb0
 	}
@@ -285,22 +286,22 @@ func newLab(t *testing.T, devices ...device.Device) *lab {
 
 // chips are regions in memory that remember what was done to them.
 type chips struct {
-	regions map[string]*device.Region
-	shows   map[*device.Region]string
+	regions map[string]*fpga.Region
+	shows   map[*fpga.Region]string
 	trace   []string
 	params  map[string]int32
 	// fail is what programming ends with.
 	fail error
 }
 
-func (c *chips) find(name string) (*device.Region, error) {
+func (c *chips) find(name string) (*fpga.Region, error) {
 	if r, ok := c.regions[name]; ok {
 		return r, nil
 	}
 	return nil, region.ErrGone
 }
 
-func (c *chips) nameOf(r *device.Region) string {
+func (c *chips) nameOf(r *fpga.Region) string {
 	for name, other := range c.regions {
 		if other == r {
 			return name
@@ -309,11 +310,11 @@ func (c *chips) nameOf(r *device.Region) string {
 	return "?"
 }
 
-func (c *chips) State(r *device.Region) (region.State, error) {
+func (c *chips) State(r *fpga.Region) (region.State, error) {
 	return region.State{AFU: c.shows[r]}, nil
 }
 
-func (c *chips) Params(_ context.Context, _ *device.Region, names []string) (map[string]int32, error) {
+func (c *chips) Params(_ context.Context, _ *fpga.Region, names []string) (map[string]int32, error) {
 	out := map[string]int32{}
 	for _, name := range names {
 		value, ok := c.params[name]
@@ -325,13 +326,13 @@ func (c *chips) Params(_ context.Context, _ *device.Region, names []string) (map
 	return out, nil
 }
 
-func (c *chips) Acquire(_ context.Context, r *device.Region, _ string) (region.Lease, error) {
+func (c *chips) Acquire(_ context.Context, r *fpga.Region, _ string) (region.Lease, error) {
 	return &chipLease{chips: c, region: r}, nil
 }
 
 type chipLease struct {
 	*chips
-	region *device.Region
+	region *fpga.Region
 }
 
 func (l *chipLease) note(what string) { l.trace = append(l.trace, what+" "+l.nameOf(l.region)) }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -58,7 +58,7 @@ func TestHooks(t *testing.T) {
 	must(t, again.current.Close())
 	r := &record.Record{Namespace: "team-a", Name: "c", UID: "u1", BootID: "b", Phase: record.Prepared, Devices: []record.Device{{
 		Request: "gpu", Pool: "node-1/gpu", Name: "gpu0", Preset: &record.Preset{
-			CDIDevice: "fettle.dev/common=x", Edits: device.Edits{Hooks: []device.Hook{{Path: pathOf(t, first), Args: []string{"fettle-hook"}}}},
+			CDIDevice: "fettle.dev/common=x", Edits: container.Edits{Hooks: []container.Hook{{Path: pathOf(t, first), Args: []string{"fettle-hook"}}}},
 		},
 	}}}
 	must(t, store.Create(r))

@@ -20,7 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hook"
 	"github.com/fettle-dev/fettle/pkg/hostlib"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
@@ -60,12 +60,12 @@ type lookup struct {
 	host  *rootfs.Root
 	// claim is the claim's UID.
 	claim string
-	edits device.Edits
+	edits container.Edits
 	// own are those that only the claim has, and steps what they need.
-	own   device.Edits
+	own   container.Edits
 	steps []step.Step
 	// mounted are all mounts of both edits, by what they are of.
-	mounted []device.Mount
+	mounted []container.Mount
 	// links and yielding are TARGET::PATH: those that must be made, and those that leave what an image has in their place.
 	links, yielding []string
 	// absent are the paths in the container of optional mounts that the node does not have.
@@ -131,7 +131,7 @@ func (l *lookup) fail(err error, from preset.Origin, what string) {
 // variable is refused here, where it is known whose it is, if no spec can hold it: its value may be a ConfigMap's.
 func (l *lookup) variable(v *preset.Variable) error {
 	text := v.Name + "=" + v.Value
-	if _, err := cdi.Common(device.Edits{Env: []string{text}}); err != nil {
+	if _, err := cdi.Common(container.Edits{Env: []string{text}}); err != nil {
 		return err
 	}
 	l.edits.Env = append(l.edits.Env, text)
@@ -156,7 +156,7 @@ func (l *lookup) mount(m *preset.Mount) error {
 	if err != nil {
 		return err
 	}
-	l.add(device.Mount{
+	l.add(container.Mount{
 		HostPath: hostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly,
 		Alone: !m.Recursive, Follows: m.Propagation == v1alpha1.PropagationHostToContainer,
 	})
@@ -176,7 +176,7 @@ func notHere(m *preset.Mount) error {
 	return fmt.Errorf("%s is not on this node: put it there, or say optional", m.HostPath)
 }
 
-func (l *lookup) add(m device.Mount) {
+func (l *lookup) add(m container.Mount) {
 	l.mounted = append(l.mounted, m)
 	l.edits.Mounts = append(l.edits.Mounts, m)
 }
@@ -197,7 +197,7 @@ func (l *lookup) node(n *preset.Node) error {
 	if n.ReadOnly {
 		permissions = "r"
 	}
-	l.edits.Nodes = append(l.edits.Nodes, device.Node{
+	l.edits.Nodes = append(l.edits.Nodes, container.Node{
 		Path: n.Path, Major: int64(unix.Major(stat.Rdev)), Minor: int64(unix.Minor(stat.Rdev)), Permissions: permissions,
 	})
 	return nil
@@ -284,7 +284,7 @@ func (l *lookup) tools(f *preset.Files) error {
 // their names stays, as if its directories came first.
 func (l *lookup) toolDir(d *preset.Directory) error {
 	in := func(dir string) bool { return preset.Below(d.Path, dir) }
-	i := slices.IndexFunc(l.mounted, func(m device.Mount) bool { return in(m.ContainerPath) })
+	i := slices.IndexFunc(l.mounted, func(m container.Mount) bool { return in(m.ContainerPath) })
 	switch {
 	case i < 0 && slices.ContainsFunc(l.absent, in):
 		return nil
@@ -322,10 +322,10 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 
 // bind mounts a file of the node, unless there is another in its place already.
 func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool, error) {
-	if slices.ContainsFunc(l.mounted, func(m device.Mount) bool { return m.ContainerPath == containerPath }) {
+	if slices.ContainsFunc(l.mounted, func(m container.Mount) bool { return m.ContainerPath == containerPath }) {
 		return false, nil
 	}
-	m := device.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, Alone: true}
+	m := container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, Alone: true}
 	if from.Namespace != "" {
 		return true, l.copy(m)
 	}
@@ -353,7 +353,7 @@ func (l *lookup) hooks(r *preset.Request) {
 			dirs = append(dirs, dir)
 		}
 	}
-	if slices.ContainsFunc(l.mounted, func(m device.Mount) bool { return path.Dir(m.ContainerPath) == libraryDir }) {
+	if slices.ContainsFunc(l.mounted, func(m container.Mount) bool { return path.Dir(m.ContainerPath) == libraryDir }) {
 		add(libraryDir)
 	}
 	for _, d := range r.LibraryDirs {
@@ -426,5 +426,5 @@ func (l *lookup) hook(args []string) {
 		l.errs = append(l.errs, err)
 		return
 	}
-	l.edits.Hooks = append(l.edits.Hooks, device.Hook{Path: at, Args: append([]string{path.Base(at)}, args...)})
+	l.edits.Hooks = append(l.edits.Hooks, container.Hook{Path: at, Args: append([]string{path.Base(at)}, args...)})
 }

@@ -3,7 +3,7 @@
 package kubeletplugin
 
 import (
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -19,7 +19,7 @@ type PresetHost struct {
 
 // Edits are those that the plugin would make of what presets give to a request. On an error they lack what it is about. Of what the claim
 // alone would have they show what it is made of. What vendors list of their drivers is left out: their lists are made on a node.
-func (h PresetHost) Edits(r preset.Request) (device.Edits, error) {
+func (h PresetHost) Edits(r preset.Request) (container.Edits, error) {
 	files := presetFiles{root: h.Root, hook: func() (string, error) { return h.Hook, nil }, allowed: h.AllowedHostPaths, scratch: true}
 	made, err := files.realise("", r)
 	made.Edits.Mounts = append(made.Edits.Mounts, made.Own.Mounts...)

@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
@@ -49,7 +49,7 @@ func (f *presetFiles) looker() *hostmount.Dir {
 
 // ownMount gives the claim a copy of what a DevicePreset names.
 func (l *lookup) ownMount(m *preset.Mount) error {
-	err := l.copy(device.Mount{
+	err := l.copy(container.Mount{
 		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly, Alone: !m.Recursive,
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,7 @@ func (l *lookup) ownMount(m *preset.Mount) error {
 
 // copy mounts something of the host by a copy that only the claim has: the path that the runtime is told of leads nowhere else, whoever
 // may write where the files are.
-func (l *lookup) copy(m device.Mount) error {
+func (l *lookup) copy(m container.Mount) error {
 	c, err := l.files.allowedFor(m.HostPath, m.ReadOnly)
 	if err != nil {
 		return err
@@ -82,16 +82,16 @@ func (l *lookup) scratch(m *preset.Mount) error {
 		return fmt.Errorf("sizeLimit: %w", err)
 	}
 	memory := hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}}
-	return l.mine(device.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, Alone: true}, memory)
+	return l.mine(container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, Alone: true}, memory)
 }
 
 // isOwn says whether what is mounted at a path of the container is the claim's own.
 func (l *lookup) isOwn(containerPath string) bool {
-	return slices.ContainsFunc(l.own.Mounts, func(m device.Mount) bool { return m.ContainerPath == containerPath })
+	return slices.ContainsFunc(l.own.Mounts, func(m container.Mount) bool { return m.ContainerPath == containerPath })
 }
 
 // mine adds a mount that only the claim has.
-func (l *lookup) mine(of device.Mount, m hostmount.Mount) error {
+func (l *lookup) mine(of container.Mount, m hostmount.Mount) error {
 	l.mounted = append(l.mounted, of)
 	if l.files.mounts == nil {
 		l.own.Mounts = append(l.own.Mounts, of)

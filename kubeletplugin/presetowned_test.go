@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
@@ -86,7 +87,7 @@ func TestPresetOwnMounts(t *testing.T) {
 	if len(given.Steps) != 4 || len(given.Edits.Mounts) > 0 {
 		t.Errorf("steps %v, shared mounts %v", given.Steps, given.Edits.Mounts)
 	}
-	hooks := []device.Hook{
+	hooks := []container.Hook{
 		{Path: "/hooks/fettle-hook-1", Args: []string{
 			"fettle-hook-1", "links", "--yielding-link", "/opt/team/bin/tool::/usr/bin/tool",
 		}},

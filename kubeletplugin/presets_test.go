@@ -26,6 +26,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/elffile"
 )
@@ -168,10 +169,10 @@ func TestPresetEdits(t *testing.T) {
 	must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
 	c := claimOfClass("u1", result("main", device.KindGPU, "gpu0"), result("other", device.KindGPU, "gpu1"))
 	given := w.gives(c)
-	edits := func(version string) device.Edits {
-		return device.Edits{
+	edits := func(version string) container.Edits {
+		return container.Edits{
 			Env: []string{"CUDA_CACHE_MAXSIZE=4294967296"},
-			Mounts: []device.Mount{
+			Mounts: []container.Mount{
 				{HostPath: "/opt/v1", ContainerPath: "/opt/extra", ReadOnly: true, Alone: true},
 				{
 					HostPath:      "/run/driver/usr/lib64/libcuda.so." + version,
@@ -179,7 +180,7 @@ func TestPresetEdits(t *testing.T) {
 				},
 				{HostPath: "/run/driver/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi", ReadOnly: true, Alone: true},
 			},
-			Hooks: []device.Hook{
+			Hooks: []container.Hook{
 				{Path: "/var/lib/fettle/hooks/fettle-hook-1", Args: []string{
 					"fettle-hook-1", "links", "--link", "libcuda.so." + version + "::/usr/local/fettle/lib/libcuda.so.1",
 					"--yielding-link", "/opt/extra/bin/debug::/usr/bin/debug",
@@ -311,7 +312,7 @@ func TestPresetRootBehindLink(t *testing.T) {
 	w.file("opt/v550/usr/bin/smi", elffile.File{}.Bytes(), 0o755)
 	must(t, os.MkdirAll(filepath.Join(w.root, "run"), 0o755))
 	must(t, os.Symlink("/opt/v550", filepath.Join(w.root, "run/driver")))
-	want := []device.Mount{{HostPath: "/opt/v550/usr/bin/smi", ContainerPath: "/usr/bin/smi", ReadOnly: true, Alone: true}}
+	want := []container.Mount{{HostPath: "/opt/v550/usr/bin/smi", ContainerPath: "/usr/bin/smi", ReadOnly: true, Alone: true}}
 	if diff := cmp.Diff(want, w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))["main"].Edits.Mounts); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/preset"
@@ -74,19 +75,19 @@ func (w *driverWorld) library(root, version string) string {
 }
 
 // prepare is what a claim of one GPU gets.
-func (w *driverWorld) prepare() (device.Edits, error) {
+func (w *driverWorld) prepare() (container.Edits, error) {
 	given, err := w.decide(w.t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
 	return given["main"].Edits, err
 }
 
-func driverEdits(root, version string) device.Edits {
+func driverEdits(root, version string) container.Edits {
 	const lib = "/usr/lib64/libcuda.so."
-	return device.Edits{
+	return container.Edits{
 		Env: []string{"NVIDIA_VISIBLE_DEVICES=void"},
-		Mounts: []device.Mount{
+		Mounts: []container.Mount{
 			{HostPath: root + lib + version, ContainerPath: lib + version, ReadOnly: true, Alone: true},
 		},
-		Hooks: []device.Hook{
+		Hooks: []container.Hook{
 			{Path: "/hooks/hook", Args: []string{"hook", "links", "--link", "libcuda.so." + version + "::" + lib + "1"}},
 			{Path: "/hooks/hook", Args: []string{"hook", "ldconfig", "--dir", "/usr/lib64"}},
 		},
@@ -249,7 +250,7 @@ func TestDriverYields(t *testing.T) {
 	w := newDriverWorld(t, func(*v1alpha1.PresetDriver) {})
 	w.library("", "550.1")
 	w.file("opt/libcuda", nil, 0o644)
-	mine := device.Mount{HostPath: "/opt/libcuda", ContainerPath: "/usr/lib64/libcuda.so.550.1", ReadOnly: true, Alone: true}
+	mine := container.Mount{HostPath: "/opt/libcuda", ContainerPath: "/usr/lib64/libcuda.so.550.1", ReadOnly: true, Alone: true}
 	made, err := w.files.realise("u1", preset.Request{
 		Env: []preset.Variable{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all", From: []preset.Origin{{Name: "all"}}}},
 		Mounts: []preset.Mount{{PresetMount: v1alpha1.PresetMount{
@@ -259,7 +260,7 @@ func TestDriverYields(t *testing.T) {
 	})
 	must(t, err)
 	want := driverEdits("", "550.1")
-	want.Env, want.Mounts = []string{"NVIDIA_VISIBLE_DEVICES=all"}, []device.Mount{mine}
+	want.Env, want.Mounts = []string{"NVIDIA_VISIBLE_DEVICES=all"}, []container.Mount{mine}
 	if diff := cmp.Diff(want, made.Edits); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

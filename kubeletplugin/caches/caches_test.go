@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/signed"
 )
@@ -35,8 +36,8 @@ func testWarm(n *node) {
 	n.cache("team-a", "add", image, digest)
 	u := n.only(n.decide("team-a", "claim-1", named))
 	at := n.apply(u)
-	want := device.Edits{
-		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []device.Mount{{HostPath: at, ContainerPath: home, Alone: true}},
+	want := container.Edits{
+		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []container.Mount{{HostPath: at, ContainerPath: home, Alone: true}},
 	}
 	if diff := cmp.Diff(want, n.Edits(u)); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)

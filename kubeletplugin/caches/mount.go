@@ -20,7 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -87,15 +87,15 @@ func (u *Use) Step() (step.Step, error) {
 }
 
 // Edits are what the claim's containers get.
-func (k *Keeper) Edits(u *Use) device.Edits {
-	var out device.Edits
+func (k *Keeper) Edits(u *Use) container.Edits {
+	var out container.Edits
 	seeded := u.Access == v1alpha1.CacheAccessSeed
 	for i, m := range u.Mounts {
-		out.Mounts = append(out.Mounts, device.Mount{
+		out.Mounts = append(out.Mounts, container.Mount{
 			HostPath: k.Mounts.At(u.name(i)), ContainerPath: m.Target, ReadOnly: u.Access == v1alpha1.CacheAccessReadOnly, Alone: true,
 		})
 		if seeded {
-			out.Mounts = append(out.Mounts, device.Mount{
+			out.Mounts = append(out.Mounts, container.Mount{
 				HostPath: k.Mounts.At(u.filesName(i)), ContainerPath: u.filesPlace(i), ReadOnly: true, Alone: true,
 			})
 		}

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -65,8 +65,8 @@ func testSeed(n *node) {
 	n.cache("team-a", "add", image, digest)
 	u := n.only(n.decide("team-a", "claim-1", seeded))
 	at := n.apply(u)
-	want := device.Edits{
-		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []device.Mount{
+	want := container.Edits{
+		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []container.Mount{
 			{HostPath: at, ContainerPath: home, Alone: true},
 			{HostPath: at + "-files", ContainerPath: "/.fettle/" + u.Key + "-0", ReadOnly: true, Alone: true},
 		},

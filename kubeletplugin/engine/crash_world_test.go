@@ -25,8 +25,10 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -51,19 +53,19 @@ const crashNode = "node-1"
 
 func crashDevices() crashMachine {
 	gpu := func(name string, minor int64) device.Device {
-		return device.Device{Kind: device.KindGPU, Name: name, Edits: device.Edits{
-			Nodes: []device.Node{{Path: "/dev/" + name, Major: 195, Minor: minor, Permissions: "rw"}},
+		return device.Device{Kind: device.KindGPU, Name: name, Edits: container.Edits{
+			Nodes: []container.Node{{Path: "/dev/" + name, Major: 195, Minor: minor, Permissions: "rw"}},
 		}}
 	}
 	ssd := func(name string) device.Device {
-		return device.Device{Kind: device.KindHost, Name: name, Edits: device.Edits{
-			Mounts: []device.Mount{{HostPath: "/mnt/" + name, ContainerPath: "/mnt/" + name}},
+		return device.Device{Kind: device.KindHost, Name: name, Edits: container.Edits{
+			Mounts: []container.Mount{{HostPath: "/mnt/" + name, ContainerPath: "/mnt/" + name}},
 		}}
 	}
 	region := func(name string, minor int64) device.Device {
 		return device.Device{
-			Kind: device.KindFPGA, Name: name, Region: &device.Region{Backend: "memory", Card: "card"},
-			Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/" + name, Major: 245, Minor: minor, Permissions: "rw"}}},
+			Kind: device.KindFPGA, Name: name, Region: &fpga.Region{Backend: "memory", Card: "card"},
+			Edits: container.Edits{Nodes: []container.Node{{Path: "/dev/" + name, Major: 245, Minor: minor, Permissions: "rw"}}},
 		}
 	}
 	return crashMachine{gpu("gpu0", 0), gpu("gpu1", 1), ssd("ssd0"), ssd("ssd1"), region("reg0", 0), region("reg1", 1)}
@@ -341,8 +343,8 @@ func (w *world) presets(
 	}
 	mount, err := loadOf(c.Name, mountOf(c.Name))
 	return map[string]Preset{request: {
-		Given: decision, Edits: device.Edits{Env: []string{"BOOT=" + w.boot}},
-		Own: device.Edits{Mounts: []device.Mount{{HostPath: "/" + mountOf(c.Name), ContainerPath: "/own"}}}, Steps: mount,
+		Given: decision, Edits: container.Edits{Env: []string{"BOOT=" + w.boot}},
+		Own: container.Edits{Mounts: []container.Mount{{HostPath: "/" + mountOf(c.Name), ContainerPath: "/own"}}}, Steps: mount,
 	}}, err
 }
 

@@ -16,7 +16,9 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -24,8 +26,8 @@ import (
 // chip is a region of a card.
 func chip(name, card string) device.Device {
 	return device.Device{
-		Kind: device.KindFPGA, Name: name, Region: &device.Region{Backend: "memory", Card: card},
-		Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/" + name, Major: 245, Permissions: "rw"}}},
+		Kind: device.KindFPGA, Name: name, Region: &fpga.Region{Backend: "memory", Card: card},
+		Edits: container.Edits{Nodes: []container.Node{{Path: "/dev/" + name, Major: 245, Permissions: "rw"}}},
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -70,7 +71,7 @@ type Config struct {
 // Preset is what presets and caches add for one request.
 type Preset struct {
 	// Edits are those that other claims may have as well, Own those that only this one has.
-	Edits, Own device.Edits
+	Edits, Own container.Edits
 	// Steps are what Own needs.
 	Steps []step.Step
 	// Given is the decision that the edits are from.

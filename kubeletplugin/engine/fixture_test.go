@@ -23,6 +23,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
@@ -58,15 +59,15 @@ func (m machine) Find(kind device.Kind, name string) (device.Device, bool) {
 
 // gpu is a device of the shape that discovery makes.
 func gpu(name string, minor int64) device.Device {
-	return device.Device{Kind: device.KindGPU, Name: name, Edits: device.Edits{
-		Nodes: []device.Node{{Path: "/dev/" + name, Major: 195, Minor: minor, Permissions: "rw"}},
+	return device.Device{Kind: device.KindGPU, Name: name, Edits: container.Edits{
+		Nodes: []container.Node{{Path: "/dev/" + name, Major: 195, Minor: minor, Permissions: "rw"}},
 	}}
 }
 
 // ssd is a host directory at /mnt/disks/NAME.
 func ssd(name string) device.Device {
-	return device.Device{Kind: device.KindHost, Name: name, Edits: device.Edits{
-		Mounts: []device.Mount{{HostPath: "/mnt/disks/" + name, ContainerPath: "/mnt/localssd/" + name}},
+	return device.Device{Kind: device.KindHost, Name: name, Edits: container.Edits{
+		Mounts: []container.Mount{{HostPath: "/mnt/disks/" + name, ContainerPath: "/mnt/localssd/" + name}},
 	}}
 }
 

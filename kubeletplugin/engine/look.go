@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/fettle-dev/fettle/cdi"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -83,8 +83,8 @@ func (e *Engine) moved(r *record.Record) bool {
 	return false
 }
 
-func sameNumbers(a, b []device.Node) bool {
-	return slices.EqualFunc(a, b, func(a, b device.Node) bool {
+func sameNumbers(a, b []container.Node) bool {
+	return slices.EqualFunc(a, b, func(a, b container.Node) bool {
 		return a.Path == b.Path && a.Major == b.Major && a.Minor == b.Minor
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -32,13 +33,13 @@ type plan struct {
 	// specs are the specs of devices as they are, and of presets, which other claims may use, too.
 	specs []cdi.Spec
 	// owned are edits that only this claim has; named is told the name of the CDI device for each.
-	owned []device.Edits
+	owned []container.Edits
 	named []func(name string)
 	// steps are what presets need.
 	steps []step.Step
 }
 
-func (p *plan) own(edits device.Edits, named func(name string)) {
+func (p *plan) own(edits container.Edits, named func(name string)) {
 	p.owned, p.named = append(p.owned, edits), append(p.named, named)
 }
 
@@ -124,7 +125,7 @@ func (p *plan) common(d *record.Device, dev device.Device) (bool, error) {
 }
 
 // describe is what a record keeps of a result.
-func describe(result *claim.Result, edits device.Edits) record.Device {
+func describe(result *claim.Result, edits container.Edits) record.Device {
 	d := record.Device{
 		Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
 		Effect: result.Effect(), Edits: edits,

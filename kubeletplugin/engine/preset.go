@@ -12,7 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/fettle-dev/fettle/cdi"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -102,7 +102,7 @@ func (e *Engine) keepPresets(p *plan, old *record.Record) error {
 // promise is a CDI device that kubelet was told of, and what it means.
 type promise struct {
 	name  string
-	edits *device.Edits
+	edits *container.Edits
 }
 
 // shared are the CDI devices of a record that are in files of their own, which other claims may use, too.

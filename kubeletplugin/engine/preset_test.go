@@ -18,7 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -43,7 +43,7 @@ func (p *place) resolve(
 	p.decisions.before = append(p.decisions.before, given)
 	out := map[string]Preset{}
 	for request, decision := range given {
-		out[request] = Preset{Given: decision, Edits: device.Edits{Env: []string{"FOUND=" + string(decision)}}}
+		out[request] = Preset{Given: decision, Edits: container.Edits{Env: []string{"FOUND=" + string(decision)}}}
 	}
 	for request, preset := range p.decisions.give {
 		asked := request == nowhere || slices.ContainsFunc(c.Status.Allocation.Devices.Results, func(r apiResult) bool {
@@ -60,7 +60,7 @@ func (p *place) setPreset(request, value string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.decisions.give = map[string]Preset{
-		request: {Edits: device.Edits{Env: []string{"VALUE=" + value}}, Given: json.RawMessage(`"` + value + `"`)},
+		request: {Edits: container.Edits{Env: []string{"VALUE=" + value}}, Given: json.RawMessage(`"` + value + `"`)},
 	}
 }
 
@@ -186,7 +186,7 @@ func TestPresetOwn(t *testing.T) {
 	s := newSite(t).effectsOf(l)
 	s.setPreset("gpu0", "value")
 	given := s.decisions.give["gpu0"]
-	given.Own = device.Edits{Mounts: []device.Mount{{HostPath: "/mounts/u1", ContainerPath: "/own"}}}
+	given.Own = container.Edits{Mounts: []container.Mount{{HostPath: "/mounts/u1", ContainerPath: "/own"}}}
 	given.Steps = []step.Step{effect("mount"), effect("mount")} // two requests may have the same
 	s.decisions.give["gpu0"] = given
 	c := allocated("u1", aGPU("gpu0"))
@@ -208,7 +208,7 @@ func TestPresetOwn(t *testing.T) {
 	s.unprepare("u1")
 	l.did(t, "undo mount")
 
-	given.Edits = device.Edits{}
+	given.Edits = container.Edits{}
 	s.decisions.give["gpu0"] = given
 	r = s.prepare(c)
 	if preset := r.Devices[0].Preset; preset.CDIDevice != "" || !own(preset.OwnDevice) {

@@ -23,8 +23,10 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -82,8 +84,8 @@ func regionsOf(m fpgasim.Machine) (out machine) {
 			at := m.Place(i, j)
 			out = append(out, device.Device{
 				Kind: device.KindFPGA, Name: fmt.Sprintf("card-%d-port-%d", i, j),
-				Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/" + at.Name, Major: 245, Minor: int64(len(out)), Permissions: "rw"}}},
-				Region: &device.Region{Backend: "dfl", Card: fmt.Sprintf("0000:%02x:00.0", i), InterfaceID: cardShell, DFL: &device.DFLRegion{
+				Edits: container.Edits{Nodes: []container.Node{{Path: "/dev/" + at.Name, Major: 245, Minor: int64(len(out)), Permissions: "rw"}}},
+				Region: &fpga.Region{Backend: "dfl", Card: fmt.Sprintf("0000:%02x:00.0", i), InterfaceID: cardShell, DFL: &fpga.DFLRegion{
 					Port: at.Name, PortID: at.ID, Node: at.Node, EngineNode: at.FMENode, Attributes: at.Attributes, Compat: at.Region,
 					Manager: at.Manager,
 				}},
@@ -100,7 +102,7 @@ func (g *rig) process(p *place) *site {
 	contents := region.OpenContents(p.files.FS(disk.OS{}), s.statePath("regions"))
 	must(p.t, contents.Make())
 	own := region.New(region.Config{
-		Find: func(name string) (*device.Region, error) {
+		Find: func(name string) (*fpga.Region, error) {
 			dev, _ := p.seen().Find(device.KindFPGA, name)
 			return dev.Region, nil
 		},

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
@@ -16,24 +17,24 @@ const readOnly = "r"
 // Edits are the container edits of one result: the device's own, moved to the configured mount path, and read-only for
 // adminAccess. A look at an FPGA's region has none: who opens a port keeps it from being programmed, and closing it resets it. dev is not
 // changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
-func Edits(result Result, dev device.Device) (device.Edits, error) {
+func Edits(result Result, dev device.Device) (container.Edits, error) {
 	if dev.Kind != result.Kind || dev.Name != result.Device {
 		fault := field.Invalid(allocationPath().Child("devices", "results"), result.Device,
 			fmt.Sprintf("must be the device that the edits are of, not %s of kind %s", dev.Name, dev.Kind))
-		return device.Edits{}, &RefusedError{Reason: ReasonDeviceUnknown, Faults: field.ErrorList{fault}}
+		return container.Edits{}, &RefusedError{Reason: ReasonDeviceUnknown, Faults: field.ErrorList{fault}}
 	}
-	edits := device.Edits{
-		Nodes:  append([]device.Node(nil), dev.Edits.Nodes...),
-		Mounts: append([]device.Mount(nil), dev.Edits.Mounts...),
+	edits := container.Edits{
+		Nodes:  append([]container.Node(nil), dev.Edits.Nodes...),
+		Mounts: append([]container.Mount(nil), dev.Edits.Mounts...),
 	}
 	if host := result.Config.Host; host != nil && host.MountPath != "" {
 		if len(edits.Mounts) != 1 {
-			return device.Edits{}, mountPathMisfit(result, len(edits.Mounts))
+			return container.Edits{}, mountPathMisfit(result, len(edits.Mounts))
 		}
 		edits.Mounts[0].ContainerPath = host.MountPath
 	}
 	if result.AdminAccess && result.Kind == device.KindFPGA {
-		return device.Edits{}, nil
+		return container.Edits{}, nil
 	}
 	if result.AdminAccess {
 		restrict(edits)
@@ -42,7 +43,7 @@ func Edits(result Result, dev device.Device) (device.Edits, error) {
 }
 
 // restrict makes everything read-only in place.
-func restrict(edits device.Edits) {
+func restrict(edits container.Edits) {
 	for i := range edits.Nodes {
 		edits.Nodes[i].Permissions = readOnly
 	}

@@ -8,24 +8,25 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 func TestEdits(t *testing.T) {
-	disk := device.Device{Kind: device.KindHost, Name: "h0", Edits: device.Edits{
-		Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/ssd"}},
+	disk := device.Device{Kind: device.KindHost, Name: "h0", Edits: container.Edits{
+		Mounts: []container.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/ssd"}},
 	}}
-	gpu := device.Device{Kind: device.KindGPU, Name: "g0", Edits: device.Edits{
-		Nodes:  []device.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "rw"}},
-		Mounts: []device.Mount{{HostPath: "/usr/lib/x", ContainerPath: "/usr/lib/x"}},
+	gpu := device.Device{Kind: device.KindGPU, Name: "g0", Edits: container.Edits{
+		Nodes:  []container.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "rw"}},
+		Mounts: []container.Mount{{HostPath: "/usr/lib/x", ContainerPath: "/usr/lib/x"}},
 	}}
-	tty := device.Device{Kind: device.KindHost, Name: "h0", Edits: device.Edits{
-		Nodes: []device.Node{{Path: "/dev/ttyS0", Major: 4, Minor: 64, Permissions: "rw"}},
+	tty := device.Device{Kind: device.KindHost, Name: "h0", Edits: container.Edits{
+		Nodes: []container.Node{{Path: "/dev/ttyS0", Major: 4, Minor: 64, Permissions: "rw"}},
 	}}
-	port := device.Device{Kind: device.KindFPGA, Name: "f0", Edits: device.Edits{
-		Nodes: []device.Node{{Path: "/dev/dfl-port.0", Major: 245, Minor: 0, Permissions: "rw"}},
+	port := device.Device{Kind: device.KindFPGA, Name: "f0", Edits: container.Edits{
+		Nodes: []container.Node{{Path: "/dev/dfl-port.0", Major: 245, Minor: 0, Permissions: "rw"}},
 	}}
-	two := device.Device{Kind: device.KindHost, Name: "h0", Edits: device.Edits{Mounts: make([]device.Mount, 2)}}
+	two := device.Device{Kind: device.KindHost, Name: "h0", Edits: container.Edits{Mounts: make([]container.Mount, 2)}}
 	at := func(path string) Result {
 		return hostResult("disk", "h0", Effective{
 			Host:    &HostEffective{MountPath: path},
@@ -40,7 +41,7 @@ func TestEdits(t *testing.T) {
 		name   string
 		result Result
 		dev    device.Device
-		want   device.Edits
+		want   container.Edits
 		reason Reason
 	}{
 		{name: "as they are", result: gpuResult("main", "main", "g0", plainGPU), dev: gpu, want: gpu.Edits},
@@ -48,18 +49,18 @@ func TestEdits(t *testing.T) {
 		{name: "an FPGA as it is programmed", result: Result{Device: "f0", Kind: device.KindFPGA}, dev: port, want: port.Edits},
 		{
 			name: "own path", result: at("/data"), dev: disk,
-			want: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/data"}}},
+			want: container.Edits{Mounts: []container.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/data"}}},
 		},
 		{
 			name: "a look at a GPU", result: admin(gpuResult("main", "main", "g0", plainGPU)), dev: gpu,
-			want: device.Edits{
-				Nodes:  []device.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "r"}},
-				Mounts: []device.Mount{{HostPath: "/usr/lib/x", ContainerPath: "/usr/lib/x", ReadOnly: true}},
+			want: container.Edits{
+				Nodes:  []container.Node{{Path: "/dev/dri/renderD128", Major: 226, Minor: 128, Permissions: "r"}},
+				Mounts: []container.Mount{{HostPath: "/usr/lib/x", ContainerPath: "/usr/lib/x", ReadOnly: true}},
 			},
 		},
 		{
 			name: "a look at a disk", result: admin(at("/data")), dev: disk,
-			want: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/data", ReadOnly: true}}},
+			want: container.Edits{Mounts: []container.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/data", ReadOnly: true}}},
 		},
 		{name: "a path for a character device", result: at("/data"), dev: tty, reason: ReasonConfigInvalid},
 		{name: "a path for two directories", result: at("/data"), dev: two, reason: ReasonConfigInvalid},

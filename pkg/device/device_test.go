@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
@@ -95,9 +96,9 @@ func healthy(t *testing.T) device.Device {
 			"resource.kubernetes.io/numaNode": device.Int(0), "healthy": device.Bool(true),
 		},
 		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{device.CapacityMemory: device.Bytes(80 << 30)},
-		Edits: device.Edits{
-			Nodes:  []device.Node{{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"}},
-			Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/localssd/ssd0"}},
+		Edits: container.Edits{
+			Nodes:  []container.Node{{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"}},
+			Mounts: []container.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/localssd/ssd0"}},
 		},
 	}
 }

@@ -6,18 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-)
-
-// The device cgroup's limits (include/linux/kdev_t.h): 12 bits of major, 20 of minor.
-const (
-	maxMajor = 1<<12 - 1
-	maxMinor = 1<<20 - 1
 )
 
 // Validate checks the device against the limits of resource.k8s.io/v1 that the API server would otherwise refuse a whole slice
@@ -38,7 +31,7 @@ func (d Device) Validate() error {
 			faults = append(faults, fmt.Errorf("capacity %s: %s is negative", name, value.String()))
 		}
 	}
-	faults = append(faults, d.Edits.validate()...)
+	faults = append(faults, d.Edits.Validate()...)
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("device %q: %w", d.Name, err)
 	}
@@ -100,37 +93,6 @@ func validateAttribute(a resourceapi.DeviceAttribute) error {
 		return fmt.Errorf("%d scalar values, want exactly one", set)
 	}
 	return err
-}
-
-func (e Edits) validate() []error {
-	var faults []error
-	seen := map[string]bool{}
-	at := func(what, containerPath string) {
-		if !path.IsAbs(containerPath) || path.Clean(containerPath) != containerPath || containerPath == "/" {
-			faults = append(faults, fmt.Errorf("%s %q: want a clean absolute path", what, containerPath))
-		}
-		if seen[containerPath] {
-			faults = append(faults, fmt.Errorf("%s %q appears twice", what, containerPath))
-		}
-		seen[containerPath] = true
-	}
-	for _, node := range e.Nodes {
-		at("node", node.Path)
-		if node.Major < 1 || node.Major > maxMajor || node.Minor < 0 || node.Minor > maxMinor {
-			faults = append(faults, fmt.Errorf("node %q: numbers %d:%d, want 1-%d:0-%d",
-				node.Path, node.Major, node.Minor, maxMajor, maxMinor))
-		}
-		if node.Permissions == "" || strings.Trim(node.Permissions, "rwm") != "" {
-			faults = append(faults, fmt.Errorf("node %q: permissions %q, want letters of rwm", node.Path, node.Permissions))
-		}
-	}
-	for _, mount := range e.Mounts {
-		at("mount", mount.ContainerPath)
-		if !path.IsAbs(mount.HostPath) || path.Clean(mount.HostPath) != mount.HostPath {
-			faults = append(faults, fmt.Errorf("mount of %q: want a clean absolute path", mount.HostPath))
-		}
-	}
-	return faults
 }
 
 func prefixed(what string, name resourceapi.QualifiedName, err error) error {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
@@ -19,7 +20,7 @@ import (
 // amdHost is what AMD's GPUs of a machine have in common.
 type amdHost struct {
 	// kfd is the node of the compute driver, one for all GPUs. Its major is given out when the driver loads.
-	kfd device.Node
+	kfd container.Node
 	// topology is what the compute driver knows of each GPU.
 	topology []kfdNode
 }

@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -22,7 +24,7 @@ const dflDriver = "dfl-pci"
 
 // dflFPGAs finds the ports of DFL cards, each with the region behind it: one device a port. Its second result are the nodes of the
 // engines, which can program and belong to no device.
-func dflFPGAs(ctx context.Context, tree *sysfs.Tree, functions []pci.Function, listing error) (Inventory, []device.Node) {
+func dflFPGAs(ctx context.Context, tree *sysfs.Tree, functions []pci.Function, listing error) (Inventory, []container.Node) {
 	cards, problems := readDFL(tree, functions)
 	found := Inventory{Problems: append(problems, pciProblems(listing, cards.functions())...)}
 	for _, f := range functions {
@@ -30,7 +32,7 @@ func dflFPGAs(ctx context.Context, tree *sysfs.Tree, functions []pci.Function, l
 			found.Problems = append(found.Problems, problem)
 		}
 	}
-	var engines []device.Node
+	var engines []container.Node
 	for _, e := range cards.engines {
 		node, problem := cards.engine(tree, e)
 		engines = append(engines, node...)
@@ -80,7 +82,7 @@ func (t dflTree) held(f pci.Function) (Problem, bool) {
 }
 
 // engine gives the node of an engine, and says how many of its ports are nowhere: a released port has no directory.
-func (t dflTree) engine(tree *sysfs.Tree, e dflEngine) ([]device.Node, []Problem) {
+func (t dflTree) engine(tree *sysfs.Tree, e dflEngine) ([]container.Node, []Problem) {
 	subject := e.function.Address.String()
 	var problems []Problem
 	if missing := len(e.regions) - len(t.portsOf(e)); missing > 0 {
@@ -92,7 +94,7 @@ func (t dflTree) engine(tree *sysfs.Tree, e dflEngine) ([]device.Node, []Problem
 	if err != nil {
 		return nil, append(problems, Problem{Subject: subject, Reason: ReasonAttributeUnreadable, Message: err.Error()})
 	}
-	return []device.Node{newNode(path.Base(e.dir), major, minor)}, problems
+	return []container.Node{newNode(path.Base(e.dir), major, minor)}, problems
 }
 
 // describe makes the device of a port.
@@ -109,7 +111,7 @@ func (t dflTree) describe(tree *sysfs.Tree, p dflPortDir) Inventory {
 	} else {
 		d.node(newNode(p.name, major, minor))
 	}
-	d.text(device.AttributeBackend, device.BackendDFL)
+	d.text(device.AttributeBackend, fpga.BackendDFL)
 	d.text(device.AttributePCIVendorID, fmt.Sprintf("%04x", p.function.Vendor))
 	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", p.function.Device))
 	d.text(device.AttributeProductName, dflCard(p.function))
@@ -180,9 +182,9 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 		d.withhold(ReasonManagerMissing, fmt.Errorf("%s cannot be programmed: %w", p.name, e.managerErr))
 	default:
 		d.text(device.AttributeInterfaceID, region.interfaceID)
-		d.device.Region = &device.Region{
-			Backend: device.BackendDFL, Card: e.function.Address.String(), InterfaceID: region.interfaceID,
-			DFL: &device.DFLRegion{
+		d.device.Region = &fpga.Region{
+			Backend: fpga.BackendDFL, Card: e.function.Address.String(), InterfaceID: region.interfaceID,
+			DFL: &fpga.DFLRegion{
 				Port: p.name, PortID: uint32(p.id),
 				Node: path.Join("dev", p.name), EngineNode: path.Join("dev", path.Base(e.dir)),
 				Attributes: p.dir, Compat: region.dir, Manager: e.manager,
@@ -193,9 +195,9 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 
 // withoutEngines drops the devices that would give a pod an engine's node, whether the admin named it or a port has its numbers:
 // who can open it can program every region of the card.
-func (inv *Inventory) withoutEngines(engines []device.Node) {
-	isEngine := func(n device.Node) bool {
-		return programs(path.Base(n.Path)) || slices.ContainsFunc(engines, func(e device.Node) bool {
+func (inv *Inventory) withoutEngines(engines []container.Node) {
+	isEngine := func(n container.Node) bool {
+		return programs(path.Base(n.Path)) || slices.ContainsFunc(engines, func(e container.Node) bool {
 			return e.Major == n.Major && e.Minor == n.Minor
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
@@ -87,7 +88,7 @@ func (inv *Inventory) checked() Inventory {
 				Subject: subjectOf(d), Reason: ReasonDuplicateName,
 				Message: "another device is named " + d.Name + " too: give the host devices different names in the configuration",
 			})
-		case slices.ContainsFunc(ownNodes(d), func(n device.Node) bool { return numbers[[2]int64{n.Major, n.Minor}] > 1 }):
+		case slices.ContainsFunc(ownNodes(d), func(n container.Node) bool { return numbers[[2]int64{n.Major, n.Minor}] > 1 }):
 			// The numbers of at least one are wrong, and a claim would get another claim's device.
 			out.Problems = append(out.Problems, Problem{
 				Subject: subjectOf(d), Reason: ReasonDuplicateNumbers,
@@ -104,9 +105,9 @@ func (inv *Inventory) checked() Inventory {
 }
 
 // ownNodes are the nodes that belong to this device alone.
-func ownNodes(d device.Device) []device.Node {
+func ownNodes(d device.Device) []container.Node {
 	shared := []string{"kfd", "nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"}
-	return slices.DeleteFunc(slices.Clone(d.Edits.Nodes), func(n device.Node) bool {
+	return slices.DeleteFunc(slices.Clone(d.Edits.Nodes), func(n container.Node) bool {
 		return slices.Contains(shared, path.Base(n.Path))
 	})
 }

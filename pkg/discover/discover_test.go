@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sim"
@@ -149,7 +150,7 @@ func TestNVIDIAWithoutLibrary(t *testing.T) {
 	if _, ok := got.Attributes[device.AttributeUUID]; ok {
 		t.Error("the driver's placeholder was published as a UUID")
 	}
-	want := []device.Node{
+	want := []container.Node{
 		{Path: "/dev/nvidia-uvm", Major: 511, Minor: 0, Permissions: "rw"},
 		{Path: "/dev/nvidia-uvm-tools", Major: 511, Minor: 1, Permissions: "rw"},
 		{Path: "/dev/nvidia3", Major: 195, Minor: 3, Permissions: "rw"},
@@ -313,7 +314,7 @@ func TestHostCharDevice(t *testing.T) {
 		if d.Kind != device.KindHost {
 			continue
 		}
-		want := device.Edits{Nodes: []device.Node{{Path: "/dev/null", Major: 1, Minor: 3, Permissions: "rw"}}}
+		want := container.Edits{Nodes: []container.Node{{Path: "/dev/null", Major: 1, Minor: 3, Permissions: "rw"}}}
 		if diff := cmp.Diff(want, d.Edits); diff != "" || d.Name != "null-null" {
 			t.Errorf("%s (-want +got):\n%s", d.Name, diff)
 		}

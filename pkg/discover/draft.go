@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
@@ -71,7 +72,7 @@ func (d *draft) finish() Inventory {
 	if d.withheld {
 		return Inventory{Problems: d.problems}
 	}
-	slices.SortFunc(d.device.Edits.Nodes, func(a, b device.Node) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(d.device.Edits.Nodes, func(a, b container.Node) int { return cmp.Compare(a.Path, b.Path) })
 	return Inventory{Devices: []device.Device{d.device}, Problems: d.problems}
 }
 
@@ -159,7 +160,7 @@ func (d *draft) noteUnreadable(err error) {
 }
 
 // node adds a device node for a workload, and notes when the host's own node contradicts its numbers.
-func (d *draft) node(n device.Node) {
+func (d *draft) node(n container.Node) {
 	d.device.Edits.Nodes = append(d.device.Edits.Nodes, n)
 	if err := checkNode(d.tree, n); err != nil {
 		d.note(ReasonNodeMismatch, err)
@@ -167,12 +168,12 @@ func (d *draft) node(n device.Node) {
 }
 
 // newNode is the node of the host's /dev with these numbers.
-func newNode(name string, major, minor int64) device.Node {
-	return device.Node{Path: sysfs.HostPath(path.Join(sysfs.Dev, name)), Major: major, Minor: minor, Permissions: workload}
+func newNode(name string, major, minor int64) container.Node {
+	return container.Node{Path: sysfs.HostPath(path.Join(sysfs.Dev, name)), Major: major, Minor: minor, Permissions: workload}
 }
 
 // checkNode compares a node with the host's own, which need not exist: the container's is made from the numbers.
-func checkNode(tree *sysfs.Tree, n device.Node) error {
+func checkNode(tree *sysfs.Tree, n container.Node) error {
 	major, minor, err := tree.Rdev(strings.TrimPrefix(n.Path, "/"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -27,7 +27,7 @@ const (
 type drmNode struct {
 	name string
 	dir  string
-	node device.Node
+	node container.Node
 }
 
 // readDRM finds the function's node of one kind. Absent is fs.ErrNotExist.

@@ -16,7 +16,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
@@ -29,7 +31,7 @@ const (
 
 // fpgaManagers finds the chips that AMD's kernel lets programs load images into: one device a manager. Its second result are nodes that
 // can program, and belong to no device.
-func fpgaManagers(ctx context.Context, tree *sysfs.Tree, opts Options) (Inventory, []device.Node) {
+func fpgaManagers(ctx context.Context, tree *sysfs.Tree, opts Options) (Inventory, []container.Node) {
 	var found Inventory
 	names, err := tree.ReadDir(sysfs.ClassFPGAManager)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -63,12 +65,12 @@ func ofDFL(tree *sysfs.Tree, dir string) bool {
 }
 
 // zoclNodes are the DRM nodes whose driver programs.
-func zoclNodes(tree *sysfs.Tree) []device.Node {
+func zoclNodes(tree *sysfs.Tree) []container.Node {
 	names, err := tree.ReadDir(sysfs.ClassDRM)
 	if err != nil {
 		return nil // Without the class there are no nodes.
 	}
-	var nodes []device.Node
+	var nodes []container.Node
 	for _, name := range names {
 		driver, err := tree.LinkBase(path.Join(sysfs.ClassDRM, name, "device/driver"))
 		if err != nil || !strings.HasPrefix(driver, zoclDriver) {
@@ -99,7 +101,7 @@ func describeManager(tree *sysfs.Tree, opts Options, dir, platform string) Inven
 	}
 	d.text(device.AttributeType, string(device.KindFPGA))
 	d.text(device.AttributeVendor, "amd")
-	d.text(device.AttributeBackend, device.BackendFPGAManager)
+	d.text(device.AttributeBackend, fpga.BackendFPGAManager)
 	d.text(device.AttributeArchitecture, family)
 	d.text(device.AttributeCard, platform)
 	d.device.Attributes[device.AttributeRegionIndex] = device.Int(0)
@@ -140,9 +142,9 @@ func (d *draft) configured(opts Options, platform string) {
 		return
 	}
 	d.text(device.AttributeInterfaceID, region.InterfaceID)
-	d.device.Region = &device.Region{
-		Backend: device.BackendFPGAManager, Card: platform, InterfaceID: region.InterfaceID,
-		Manager: &device.ManagerRegion{Platform: platform, Partial: region.Partial},
+	d.device.Region = &fpga.Region{
+		Backend: fpga.BackendFPGAManager, Card: platform, InterfaceID: region.InterfaceID,
+		Manager: &fpga.ManagerRegion{Platform: platform, Partial: region.Partial},
 	}
 	if len(region.Nodes) == 0 {
 		d.withhold(ReasonNodesMissing, fmt.Errorf("%s: a pod would have nothing to use it by: name the character devices of the driver of "+
@@ -157,7 +159,7 @@ func (d *draft) configured(opts Options, platform string) {
 			d.withhold(ReasonHostPathUnusable, fmt.Errorf("%s: %w", d.device.Name, err))
 			continue
 		}
-		d.device.Edits.Nodes = append(d.device.Edits.Nodes, device.Node{Path: node, Major: major, Minor: minor, Permissions: workload})
+		d.device.Edits.Nodes = append(d.device.Edits.Nodes, container.Node{Path: node, Major: major, Minor: minor, Permissions: workload})
 	}
 }
 

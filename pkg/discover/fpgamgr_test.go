@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 )
 
 // oneZynq is the least that makes a chip that can be programmed.
@@ -170,8 +171,8 @@ func TestZynqNodes(t *testing.T) {
 			reasons = append(reasons, p.Reason)
 		}
 		for _, d := range got.Devices {
-			if region := (&device.Region{
-				Backend: "fpga_manager", Card: zynqPlatform, InterfaceID: zynqInterface, Manager: &device.ManagerRegion{Platform: zynqPlatform},
+			if region := (&fpga.Region{
+				Backend: "fpga_manager", Card: zynqPlatform, InterfaceID: zynqInterface, Manager: &fpga.ManagerRegion{Platform: zynqPlatform},
 			}); !cmp.Equal(region, d.Region) {
 				t.Errorf("region %+v", d.Region)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -116,7 +117,7 @@ func (h HostDevice) directory(d *draft, name string, capacity func(string) (int6
 		return
 	}
 	base := either(h.ContainerPath, path.Join("/mnt", h.Name))
-	d.device.Edits.Mounts = []device.Mount{{
+	d.device.Edits.Mounts = []container.Mount{{
 		HostPath: sysfs.HostPath(name), ContainerPath: path.Join(base, path.Base(name)),
 	}}
 	if capacity == nil {
@@ -161,7 +162,7 @@ func (h HostDevice) charDevice(d *draft, name string) {
 		d.withhold(ReasonHostPathUnusable, err)
 		return
 	}
-	d.device.Edits.Nodes = []device.Node{{Path: sysfs.HostPath(name), Major: major, Minor: minor, Permissions: workload}}
+	d.device.Edits.Nodes = []container.Node{{Path: sysfs.HostPath(name), Major: major, Minor: minor, Permissions: workload}}
 }
 
 // deviceName is the configured name and the base name of the path, as a DNS label. When something of the base name had to be

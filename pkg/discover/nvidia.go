@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
@@ -32,7 +33,7 @@ type nvidiaHost struct {
 	// major is that of /dev/nvidia<minor>.
 	major int64
 	// shared are the nodes that every GPU needs.
-	shared []device.Node
+	shared []container.Node
 	// asked says that NVML answered, devices is what it said.
 	asked   bool
 	devices map[pci.Address]nvml.Device
@@ -87,7 +88,7 @@ func nvidiaNodes(tree *sysfs.Tree) (nvidiaHost, error) {
 	if !ok {
 		return nvidiaHost{}, fmt.Errorf("%s has no nvidia-uvm: load the module nvidia-uvm", sysfs.HostPath(sysfs.ProcDevices))
 	}
-	host := nvidiaHost{major: major, shared: []device.Node{
+	host := nvidiaHost{major: major, shared: []container.Node{
 		controlNode(tree, "nvidiactl", major, nvidiaControlMinor),
 		controlNode(tree, "nvidia-uvm", uvm, nvidiaUVMMinor),
 		controlNode(tree, "nvidia-uvm-tools", uvm, nvidiaUVMToolsMinor),
@@ -100,7 +101,7 @@ func nvidiaNodes(tree *sysfs.Tree) (nvidiaHost, error) {
 
 // controlNode is a node whose minor no file tells. The host's own node is believed when its major is the driver's; without one,
 // or with one that an earlier driver left behind, the minor is the one that the driver is known to use.
-func controlNode(tree *sysfs.Tree, name string, major, minor int64) device.Node {
+func controlNode(tree *sysfs.Tree, name string, major, minor int64) container.Node {
 	ownMajor, ownMinor, err := tree.Rdev(path.Join(sysfs.Dev, name))
 	if err == nil && ownMajor == major {
 		minor = ownMinor

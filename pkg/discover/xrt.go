@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/xrt"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
@@ -40,9 +42,9 @@ type xrtCard struct {
 
 // xrtCards finds cards with XRT's drivers: one device a card, reached through its user function. Its second result are nodes that can
 // program, and belong to no device.
-func xrtCards(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.Function, listing error) (Inventory, []device.Node) {
+func xrtCards(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.Function, listing error) (Inventory, []container.Node) {
 	var found Inventory
-	var engines []device.Node
+	var engines []container.Node
 	var order []pci.Address
 	cards, ours := map[pci.Address]*xrtCard{}, []pci.Function{}
 	for _, f := range functions {
@@ -105,8 +107,8 @@ func xrtHeld(f pci.Function) (Problem, bool) {
 
 // xrtEngines are the nodes of a management function, with which the card is programmed, and the primary nodes of a user function: they
 // take the same calls as the render node, and nothing hands them out.
-func xrtEngines(tree *sysfs.Tree, f pci.Function) []device.Node {
-	var nodes []device.Node
+func xrtEngines(tree *sysfs.Tree, f pci.Function) []container.Node {
+	var nodes []container.Node
 	for class, parent := range map[string]string{"xrt_mgmt": "", "drm": "dri"} {
 		names, err := tree.ReadDir(path.Join(f.Dir(), class))
 		if err != nil {
@@ -149,7 +151,7 @@ func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
 	f := *c.user
 	vendor := xrtVendors()[f.Vendor]
 	d := newPCI(tree, device.KindFPGA, vendor, f, vendor+"-"+f.Address.Label())
-	d.text(device.AttributeBackend, device.BackendXRT)
+	d.text(device.AttributeBackend, fpga.BackendXRT)
 	d.text(device.AttributePCIVendorID, fmt.Sprintf("%04x", f.Vendor))
 	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", f.Device))
 	d.device.Attributes[device.AttributeRegionIndex] = device.Int(0)
@@ -171,9 +173,9 @@ func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
 	d.xrtLock(c.management.Address)
 	if id := d.device.Attributes[device.AttributeInterfaceID].StringValue; id != nil {
 		management := c.management.Address.String()
-		d.device.Region = &device.Region{
-			Backend: device.BackendXRT, Card: management, InterfaceID: *id,
-			XRT: &device.XRTRegion{Management: management, User: f.Address.String()},
+		d.device.Region = &fpga.Region{
+			Backend: fpga.BackendXRT, Card: management, InterfaceID: *id,
+			XRT: &fpga.XRTRegion{Management: management, User: f.Address.String()},
 		}
 	}
 	return d.finish()

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 )
 
 // oneAlveo is the least that makes a card.
@@ -144,7 +145,7 @@ func checkXRT(t *testing.T, d device.Device) {
 	locked := d.Attributes[device.AttributeProgrammingLocked].BoolValue
 	if len(d.Edits.Nodes) != 1 || d.Edits.Nodes[0].Path != "/dev/dri/renderD128" || locked == nil || !*locked ||
 		d.Region == nil || d.Region.InterfaceID == "" || d.Region.Card != "0000:3b:00.0" ||
-		*d.Region.XRT != (device.XRTRegion{Management: "0000:3b:00.0", User: "0000:3b:00.1"}) {
+		*d.Region.XRT != (fpga.XRTRegion{Management: "0000:3b:00.0", User: "0000:3b:00.1"}) {
 		t.Errorf("%s: nodes %v, locked %v, region %+v", d.Name, d.Edits.Nodes, locked, d.Region)
 	}
 }

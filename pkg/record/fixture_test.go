@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -205,11 +205,11 @@ func full() *Record {
 			{
 				Request: "gpu/large", Pool: pool, Name: "nvidia-0000-1b-00-0", CDIDevice: "fettle.dev/common=x0123456789abcdef",
 				ShareID: "5ca1ab1e-7777-8888-9999-000011112222", Effect: "00112233445566778899aabbccddeeff",
-				Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"}}},
+				Edits: container.Edits{Nodes: []container.Node{{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"}}},
 			},
 			{
 				Request: "disk", Pool: "node-1/host", Name: "localssd-ssd0", AdminAccess: true, CDIDevice: "fettle.dev/claim=xfedcba9876543210",
-				Edits: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/<scratch>", ReadOnly: true}}},
+				Edits: container.Edits{Mounts: []container.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/<scratch>", ReadOnly: true}}},
 			},
 		},
 		Steps: []Step{

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -93,11 +93,11 @@ func version1() *Record {
 		Devices: []Device{
 			{
 				Request: "gpu/large", Pool: pool, Name: "nvidia-0000-1b-00-0", CDIDevice: "fettle.dev/common=0123456789abcdef",
-				Edits: device.Edits{Nodes: []device.Node{{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"}}},
+				Edits: container.Edits{Nodes: []container.Node{{Path: "/dev/nvidia0", Major: 195, Minor: 0, Permissions: "rw"}}},
 			},
 			{
 				Request: "disk", Pool: "node-1/host", Name: "localssd-ssd0", AdminAccess: true, CDIDevice: "fettle.dev/common=fedcba9876543210",
-				Edits: device.Edits{Mounts: []device.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/scratch/ssd0", ReadOnly: true}}},
+				Edits: container.Edits{Mounts: []container.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/mnt/scratch/ssd0", ReadOnly: true}}},
 			},
 		},
 		Steps: []Step{{
@@ -113,15 +113,15 @@ func TestFormatVersion3(t *testing.T) {
 	r.Phase, r.Steps[0].State = Intended, step.Intended
 	r.Devices[0].Preset = &Preset{
 		CDIDevice: "fettle.dev/common=x00112233445566778899aabbccddeeff",
-		Edits: device.Edits{
-			Mounts: []device.Mount{{
+		Edits: container.Edits{
+			Mounts: []container.Mount{{
 				HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, Alone: true,
 			}},
 			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296"},
-			Hooks: []device.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},
+			Hooks: []container.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},
 		},
 		OwnDevice: "fettle.dev/claim=x99112233445566778899aabbccddeeff",
-		Own: device.Edits{Mounts: []device.Mount{{
+		Own: container.Edits{Mounts: []container.Mount{{
 			HostPath: "/var/lib/fettle/mounts/0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11/0011223344556677", ContainerPath: "/opt/team",
 		}}},
 		Given: []byte(`{"request":"gpu","presets":[{"name":"nvidia","generation":3}]}`),

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -62,8 +63,8 @@ type Device struct {
 	// CoTenancy says who may hold other regions of the same chip meanwhile. Empty for what is no region of a chip.
 	CoTenancy string `json:"coTenancy,omitempty"`
 	// CDIDevice is the qualified CDI device name that kubelet was told. What it means must not change while the record lives.
-	CDIDevice string       `json:"cdiDevice"`
-	Edits     device.Edits `json:"edits"`
+	CDIDevice string          `json:"cdiDevice"`
+	Edits     container.Edits `json:"edits"`
 	// Preset is what presets add for the device's request. The first device of a request has it.
 	Preset *Preset `json:"preset,omitempty"`
 }
@@ -80,11 +81,11 @@ func (d *Device) CDIDevices() []string {
 // Preset is what presets add to what the devices of a request are.
 type Preset struct {
 	// CDIDevice is as that of a Device. Empty: there is nothing that other claims could have, too.
-	CDIDevice string       `json:"cdiDevice,omitempty"`
-	Edits     device.Edits `json:"edits"`
+	CDIDevice string          `json:"cdiDevice,omitempty"`
+	Edits     container.Edits `json:"edits"`
 	// OwnDevice and Own are the same of what only this claim has.
-	OwnDevice string       `json:"ownDevice,omitempty"`
-	Own       device.Edits `json:"own,omitzero"`
+	OwnDevice string          `json:"ownDevice,omitempty"`
+	Own       container.Edits `json:"own,omitzero"`
 	// Given is what was decided, in the words of who did. In a later boot it holds still, while files of the host may be others.
 	Given json.RawMessage `json:"given,omitempty"`
 }

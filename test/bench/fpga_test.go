@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/fpgasim"
@@ -28,7 +28,7 @@ func TestFPGACases(t *testing.T) {
 	tree, err := sysfs.Open(dir)
 	must(t, err)
 	defer tree.Close()
-	found := map[string]*device.Region{}
+	found := map[string]*fpga.Region{}
 	for _, d := range discover.Discover(t.Context(), tree, discover.Options{}).Devices {
 		found[d.Name] = d.Region
 	}

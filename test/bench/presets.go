@@ -17,7 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -106,29 +106,29 @@ func presetSpecs(claim int) (shared, own cdi.Spec, err error) {
 	if shared, err = cdi.Common(libraryEdits()); err != nil {
 		return shared, own, err
 	}
-	own, _, err = cdi.OfClaim(fmt.Sprintf("00000000-0000-4000-8000-%012d", claim), []device.Edits{scratchEdits(claim)})
+	own, _, err = cdi.OfClaim(fmt.Sprintf("00000000-0000-4000-8000-%012d", claim), []container.Edits{scratchEdits(claim)})
 	return shared, own, err
 }
 
-func scratchEdits(claim int) device.Edits {
-	return device.Edits{Mounts: []device.Mount{{HostPath: fmt.Sprintf("/mnt/disks/ssd%d", claim), ContainerPath: "/scratch"}}}
+func scratchEdits(claim int) container.Edits {
+	return container.Edits{Mounts: []container.Mount{{HostPath: fmt.Sprintf("/mnt/disks/ssd%d", claim), ContainerPath: "/scratch"}}}
 }
 
 // libraryEdits are of the size that a GPU driver's preset has.
-func libraryEdits() device.Edits {
+func libraryEdits() container.Edits {
 	const dir = "/usr/local/fettle/lib"
-	edits := device.Edits{Env: []string{"CUDA_CACHE_MAXSIZE=4294967296"}}
+	edits := container.Edits{Env: []string{"CUDA_CACHE_MAXSIZE=4294967296"}}
 	links := []string{"fettle-hook", "links"}
 	for i := range presetMounts {
 		name := fmt.Sprintf("libnvidia-part%02d.so", i)
-		edits.Mounts = append(edits.Mounts, device.Mount{
+		edits.Mounts = append(edits.Mounts, container.Mount{
 			HostPath:      "/usr/lib/x86_64-linux-gnu/" + name + ".550.54.15",
 			ContainerPath: dir + "/" + name + ".550.54.15", ReadOnly: true, Alone: true,
 		})
 		links = append(links, "--link", name+".550.54.15::"+dir+"/"+name+".1")
 	}
 	for _, args := range [][]string{links, {"fettle-hook", "ldconfig", "--dir", dir}} {
-		edits.Hooks = append(edits.Hooks, device.Hook{Path: "/var/lib/fettle/hooks/fettle-hook", Args: args})
+		edits.Hooks = append(edits.Hooks, container.Hook{Path: "/var/lib/fettle/hooks/fettle-hook", Args: args})
 	}
 	return edits
 }
@@ -172,7 +172,7 @@ func fillSpecs(dir, how string) error {
 		if err == nil && how == caseInline {
 			edits := libraryEdits()
 			edits.Mounts = append(edits.Mounts, scratchEdits(claim).Mounts...)
-			own, _, err = cdi.OfClaim(fmt.Sprintf("00000000-0000-4000-8000-%012d", claim), []device.Edits{edits})
+			own, _, err = cdi.OfClaim(fmt.Sprintf("00000000-0000-4000-8000-%012d", claim), []container.Edits{edits})
 		}
 		if err == nil && how == caseShared && claim == 0 {
 			err = os.WriteFile(filepath.Join(dir, shared.File), shared.Content, 0o600)

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/harness"
 )
@@ -140,7 +141,7 @@ func lines(text string) []string {
 }
 
 // ownNode is the first node of a that b does not have: what tells two devices of a vendor apart.
-func ownNode(a, b device.Device) device.Node {
+func ownNode(a, b device.Device) container.Node {
 	GinkgoHelper()
 	for _, n := range a.Edits.Nodes {
 		if !slices.Contains(b.Edits.Nodes, n) {
@@ -148,5 +149,5 @@ func ownNode(a, b device.Device) device.Node {
 		}
 	}
 	Fail(fmt.Sprintf("%s has no node of its own beside %s", a.Name, b.Name))
-	return device.Node{}
+	return container.Node{}
 }

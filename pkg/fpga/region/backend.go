@@ -8,19 +8,19 @@ import (
 	"io"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
 // Backend is one way of programming regions. Its errors say by backend.KindOf what they leave behind.
 type Backend interface {
 	// State reads what a region holds and changes nothing, so that it may be asked while a pod uses the region.
-	State(r *device.Region) (State, error)
+	State(r *fpga.Region) (State, error)
 	// Params reads what driver parameters are now.
-	Params(ctx context.Context, r *device.Region, names []string) (map[string]int32, error)
+	Params(ctx context.Context, r *fpga.Region, names []string) (map[string]int32, error)
 	// Acquire waits for the chip and takes a region for the caller alone. interfaceID is that of the images to program; empty for a
 	// lease that programs nothing.
-	Acquire(ctx context.Context, r *device.Region, interfaceID string) (Lease, error)
+	Acquire(ctx context.Context, r *fpga.Region, interfaceID string) (Lease, error)
 }
 
 // State is what a region says of itself.
@@ -69,7 +69,7 @@ type Lease interface {
 func closeQuietly(c io.Closer) { _ = c.Close() }
 
 // noParams are the parameters of regions that have none.
-func noParams(r *device.Region, op string, names int) error {
+func noParams(r *fpga.Region, op string, names int) error {
 	if names == 0 {
 		return nil
 	}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 )
@@ -24,10 +23,10 @@ type bench struct {
 }
 
 // newBench makes the programmer of a region; reach gives the way to it. locks is the state directory.
-func newBench(t *testing.T, r *device.Region, reach func(tree, locks string) region.Backend) *bench {
+func newBench(t *testing.T, r *fpga.Region, reach func(tree, locks string) region.Backend) *bench {
 	t.Helper()
 	n := &node{
-		t: t, dir: t.TempDir(), regions: map[string]*device.Region{first: r}, files: map[string][]byte{}, fs: quick(), boot: boot,
+		t: t, dir: t.TempDir(), regions: map[string]*fpga.Region{first: r}, files: map[string][]byte{}, fs: quick(), boot: boot,
 	}
 	b := &bench{tree: t.TempDir()}
 	n.ways = map[string]region.Backend{r.Backend: reach(b.tree, n.state())}

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
@@ -33,7 +33,7 @@ func (n *node) damage() {
 // childJob is what a child process does: program nlb3 for our claim.
 type childJob struct {
 	Root, Dir string
-	Region    *device.Region
+	Region    *fpga.Region
 }
 
 func (n *node) job(t *testing.T, faults ...fault.Fault) fault.Plan {
@@ -53,7 +53,7 @@ func TestChild(t *testing.T) {
 	in, err := plan.Injector()
 	must(t, err)
 	n := &node{
-		Sim: &fpgasim.Sim{Root: j.Root}, t: t, dir: j.Dir, regions: map[string]*device.Region{first: j.Region}, files: map[string][]byte{},
+		Sim: &fpgasim.Sim{Root: j.Root}, t: t, dir: j.Dir, regions: map[string]*fpga.Region{first: j.Region}, files: map[string][]byte{},
 		fs: in.FS(disk.OS{}), boot: boot,
 	}
 	p := n.process()
@@ -254,7 +254,7 @@ type logged struct {
 	in *fault.Injector
 }
 
-func (l logged) Acquire(ctx context.Context, r *device.Region, interfaceID string) (region.Lease, error) {
+func (l logged) Acquire(ctx context.Context, r *fpga.Region, interfaceID string) (region.Lease, error) {
 	lease, err := l.Backend.Acquire(ctx, r, interfaceID)
 	if err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -45,7 +45,7 @@ func (a act) do(ctx context.Context, kinds step.Kinds) error {
 // lifeJob is what a child does with the first region until it is killed.
 type lifeJob struct {
 	Root, Dir string
-	Region    *device.Region
+	Region    *fpga.Region
 	Acts      []act
 	// Ticks is at which look at the clock the child kills itself; 0 for never. It looks at it at each access to the user clock.
 	Ticks int64
@@ -62,7 +62,7 @@ func TestChildLife(t *testing.T) {
 	in, err := plan.Injector()
 	must(t, err)
 	n := &node{
-		Sim: &fpgasim.Sim{Root: j.Root}, t: t, dir: j.Dir, regions: map[string]*device.Region{first: j.Region}, files: map[string][]byte{},
+		Sim: &fpgasim.Sim{Root: j.Root}, t: t, dir: j.Dir, regions: map[string]*fpga.Region{first: j.Region}, files: map[string][]byte{},
 		fs: in.FS(disk.OS{}), boot: boot,
 	}
 	n.image(nlb3)

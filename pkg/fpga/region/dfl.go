@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 )
 
@@ -25,7 +25,7 @@ type dflBackend struct {
 	locks string
 }
 
-func (b dflBackend) port(r *device.Region) dfl.Port {
+func (b dflBackend) port(r *fpga.Region) dfl.Port {
 	return dfl.Port{
 		Name: r.DFL.Port, Node: r.DFL.Node, FMENode: r.DFL.EngineNode, ID: r.DFL.PortID, Attributes: r.DFL.Attributes,
 		Region: r.DFL.Compat, Manager: r.DFL.Manager, LockFile: lockFile(b.locks, r),
@@ -33,9 +33,9 @@ func (b dflBackend) port(r *device.Region) dfl.Port {
 }
 
 // lockFile is a card's lock. All regions of a card share it.
-func lockFile(dir string, r *device.Region) string { return filepath.Join(dir, r.Card+".lock") }
+func lockFile(dir string, r *fpga.Region) string { return filepath.Join(dir, r.Card+".lock") }
 
-func (b dflBackend) State(r *device.Region) (State, error) {
+func (b dflBackend) State(r *fpga.Region) (State, error) {
 	host, err := b.open()
 	if err != nil {
 		return State{}, err
@@ -60,7 +60,7 @@ func faultOfPort(s dfl.State) error {
 	return nil
 }
 
-func (b dflBackend) Params(ctx context.Context, r *device.Region, names []string) (map[string]int32, error) {
+func (b dflBackend) Params(ctx context.Context, r *fpga.Region, names []string) (map[string]int32, error) {
 	if len(names) == 0 {
 		return map[string]int32{}, nil
 	}
@@ -72,7 +72,7 @@ func (b dflBackend) Params(ctx context.Context, r *device.Region, names []string
 	return host.ReadParams(ctx, b.port(r), names)
 }
 
-func (b dflBackend) Acquire(ctx context.Context, r *device.Region, interfaceID string) (Lease, error) {
+func (b dflBackend) Acquire(ctx context.Context, r *fpga.Region, interfaceID string) (Lease, error) {
 	host, err := b.open()
 	if err != nil {
 		return nil, err

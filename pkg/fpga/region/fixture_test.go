@@ -23,7 +23,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
@@ -69,7 +68,7 @@ type node struct {
 	t   *testing.T
 	dir string
 	// regions are the machine as it was looked at last; files are the store.
-	regions map[string]*device.Region
+	regions map[string]*fpga.Region
 	files   map[string][]byte
 	// ways are those to the regions; nil: to the simulator's.
 	ways map[string]region.Backend
@@ -103,7 +102,7 @@ func machine(cards ...fpgasim.Card) fpgasim.Machine { return fpgasim.Machine{Car
 func start(t *testing.T, m fpgasim.Machine) *programmer {
 	t.Helper()
 	n := &node{
-		Sim: fpgasim.Start(t, m), t: t, dir: t.TempDir(), regions: map[string]*device.Region{}, files: map[string][]byte{},
+		Sim: fpgasim.Start(t, m), t: t, dir: t.TempDir(), regions: map[string]*fpga.Region{}, files: map[string][]byte{},
 		fs: quick(), boot: boot,
 	}
 	for i, c := range m.Cards {
@@ -121,10 +120,10 @@ func quick() disk.FS {
 	return in.FS(disk.OS{})
 }
 
-func regionAt(at fpgasim.Place, card int, interfaceID string) *device.Region {
-	return &device.Region{
+func regionAt(at fpgasim.Place, card int, interfaceID string) *fpga.Region {
+	return &fpga.Region{
 		Backend: "dfl", Card: fmt.Sprintf("0000:%02x:00.0", card), InterfaceID: interfaceID,
-		DFL: &device.DFLRegion{
+		DFL: &fpga.DFLRegion{
 			Port: at.Name, PortID: at.ID, Node: at.Node, EngineNode: at.FMENode, Attributes: at.Attributes, Compat: at.Region, Manager: at.Manager,
 		},
 	}
@@ -174,7 +173,7 @@ func dflWithin(root, state string, settle time.Duration) region.Backend {
 
 func (n *node) state() string { return filepath.Join(n.dir, "regions") }
 
-func (n *node) find(name string) (*device.Region, error) {
+func (n *node) find(name string) (*fpga.Region, error) {
 	if r, ok := n.regions[name]; ok {
 		return r, nil
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
 )
 
@@ -24,11 +24,11 @@ type managerBackend struct {
 	locks string
 }
 
-func (b managerBackend) manager(r *device.Region) fpgamgr.Manager {
+func (b managerBackend) manager(r *fpga.Region) fpgamgr.Manager {
 	return fpgamgr.Manager{Name: r.Card, Platform: r.Manager.Platform, InterfaceID: r.InterfaceID, LockFile: lockFile(b.locks, r)}
 }
 
-func (b managerBackend) State(r *device.Region) (State, error) {
+func (b managerBackend) State(r *fpga.Region) (State, error) {
 	host, err := b.open()
 	if err != nil {
 		return State{}, err
@@ -53,11 +53,11 @@ func faultOfManager(s fpgamgr.State) error {
 	return fmt.Errorf("its fpga_manager is in state %q", s.Manager)
 }
 
-func (managerBackend) Params(_ context.Context, r *device.Region, names []string) (map[string]int32, error) {
+func (managerBackend) Params(_ context.Context, r *fpga.Region, names []string) (map[string]int32, error) {
 	return map[string]int32{}, noParams(r, "read parameters of", len(names))
 }
 
-func (b managerBackend) Acquire(ctx context.Context, r *device.Region, interfaceID string) (Lease, error) {
+func (b managerBackend) Acquire(ctx context.Context, r *fpga.Region, interfaceID string) (Lease, error) {
 	host, err := b.open()
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (b managerBackend) Acquire(ctx context.Context, r *device.Region, interface
 type managerLease struct {
 	lease  *fpgamgr.Lease
 	host   *fpgamgr.Host
-	region *device.Region
+	region *fpga.Region
 }
 
 func (l managerLease) Program(ctx context.Context, load Load) (time.Duration, error) {

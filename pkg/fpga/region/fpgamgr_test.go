@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -37,8 +37,8 @@ type chip struct {
 func newChip(t *testing.T, partial bool) *chip {
 	t.Helper()
 	c := &chip{}
-	r := &device.Region{
-		Backend: device.BackendFPGAManager, Card: zynq, InterfaceID: shell, Manager: &device.ManagerRegion{Platform: zynq, Partial: partial},
+	r := &fpga.Region{
+		Backend: fpga.BackendFPGAManager, Card: zynq, InterfaceID: shell, Manager: &fpga.ManagerRegion{Platform: zynq, Partial: partial},
 	}
 	c.bench = newBench(t, r, func(tree, locks string) region.Backend {
 		return region.FPGAManager(func() (*fpgamgr.Host, error) {

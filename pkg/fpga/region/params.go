@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
@@ -39,7 +38,7 @@ func (p *Params) Step() (step.Step, error) { return stepOf(ParamsKind, p.Device,
 
 // PlanParams reads what parameters are now and returns the step's parameters, nil where there is nothing to set. It changes nothing.
 func (p *Programmer) PlanParams(
-	ctx context.Context, r *device.Region, device string, c Claim, set []Param, image *Image,
+	ctx context.Context, r *fpga.Region, device string, c Claim, set []Param, image *Image,
 ) (*Params, error) {
 	way, err := p.backend(r, device)
 	if err != nil {
@@ -77,7 +76,7 @@ func (p *Programmer) PlanParams(
 
 // clocksBefore are both clocks, since either sets both, and the high one alone does not tell what it was where it is off. Clocks that do
 // not run cannot be restored: what a claim sets then stays.
-func clocksBefore(ctx context.Context, b Backend, r *device.Region) ([]Param, error) {
+func clocksBefore(ctx context.Context, b Backend, r *fpga.Region) ([]Param, error) {
 	values, err := b.Params(ctx, r, clockNames())
 	if err != nil || values[dfl.ParamClockLow] == 0 {
 		return nil, err

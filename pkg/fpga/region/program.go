@@ -12,6 +12,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -83,7 +84,7 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 }
 
 // fill decides under the lease, when nobody else can change the region any more.
-func (p *Programmer) fill(ctx context.Context, params *Program, r *device.Region, b Backend, lease Lease, s *sealed) error {
+func (p *Programmer) fill(ctx context.Context, params *Program, r *fpga.Region, b Backend, lease Lease, s *sealed) error {
 	before, err := p.config.Contents.Read(params.Device)
 	if err != nil {
 		return err
@@ -240,7 +241,7 @@ func (c *Content) concerns(uid string) bool { return c.Claim == uid || c.Unknown
 const leastTimeout = 2 * time.Minute
 
 // settle resets a region and notes that nobody uses it. The lease waits for a programming that outlived the process which began it.
-func (p *Programmer) settle(ctx context.Context, params *Program, r *device.Region, b Backend) (err error) {
+func (p *Programmer) settle(ctx context.Context, params *Program, r *fpga.Region, b Backend) (err error) {
 	lease, err := b.Acquire(ctx, r, "")
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -30,7 +30,7 @@ var ErrGone = errors.New("the region is not on this node now")
 // Config is what a Programmer works with.
 type Config struct {
 	// Find looks a region up by its device's name. It fails with ErrGone where the machine was looked at and does not have it.
-	Find     func(name string) (*device.Region, error)
+	Find     func(name string) (*fpga.Region, error)
 	Backends map[string]Backend
 	Contents *Contents
 	// Open opens a file of the node's store by its digest.
@@ -79,7 +79,7 @@ func (p *Programmer) Kinds() step.Kinds {
 func nothing(context.Context, json.RawMessage) error { return nil }
 
 // place finds a region and the way to it.
-func (p *Programmer) place(name string) (*device.Region, Backend, error) {
+func (p *Programmer) place(name string) (*fpga.Region, Backend, error) {
 	r, err := p.config.Find(name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("region %s: %w", name, err)
@@ -92,7 +92,7 @@ func (p *Programmer) place(name string) (*device.Region, Backend, error) {
 }
 
 // backend is the way to a region.
-func (p *Programmer) backend(r *device.Region, name string) (Backend, error) {
+func (p *Programmer) backend(r *fpga.Region, name string) (Backend, error) {
 	way, ok := p.config.Backends[r.Backend]
 	if !ok {
 		return nil, fmt.Errorf("region %s: this node's plugin does not program regions of kind %q: "+
@@ -146,7 +146,7 @@ func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt
 }
 
 // wipe programs a blank image. Whatever was in the region before is gone with it.
-func (p *Programmer) wipe(ctx context.Context, r *device.Region, b Backend, a Attempt) (err error) {
+func (p *Programmer) wipe(ctx context.Context, r *fpga.Region, b Backend, a Attempt) (err error) {
 	if err := fits(r, &a.Image); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (p *Programmer) wipe(ctx context.Context, r *device.Region, b Backend, a At
 }
 
 // fits refuses an image for another region before anything is opened.
-func fits(r *device.Region, image *Image) error {
+func fits(r *fpga.Region, image *Image) error {
 	if r.InterfaceID != image.InterfaceID {
 		return fmt.Errorf("bitstream of %s: %w %s, the region has %s", image.Origin, backend.ErrInterface, image.InterfaceID, r.InterfaceID)
 	}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/xrt"
 	"github.com/fettle-dev/fettle/pkg/pci"
@@ -28,7 +28,7 @@ type xrtBackend struct {
 var ErrEmpty = errors.New("the card holds no image")
 
 // card is the region's card, on the open host.
-func (b xrtBackend) card(r *device.Region) (*xrt.Host, xrt.Card, error) {
+func (b xrtBackend) card(r *fpga.Region) (*xrt.Host, xrt.Card, error) {
 	management, err := pci.Parse(r.XRT.Management)
 	if err != nil {
 		return nil, xrt.Card{}, err
@@ -41,7 +41,7 @@ func (b xrtBackend) card(r *device.Region) (*xrt.Host, xrt.Card, error) {
 	return host, xrt.Card{Name: r.XRT.User, Management: management, User: user, LockFile: lockFile(b.locks, r)}, err
 }
 
-func (b xrtBackend) State(r *device.Region) (State, error) {
+func (b xrtBackend) State(r *fpga.Region) (State, error) {
 	host, card, err := b.card(r)
 	if err != nil {
 		return State{}, err
@@ -59,11 +59,11 @@ func (b xrtBackend) State(r *device.Region) (State, error) {
 	return State{AFU: s.Image, Fault: err}, nil
 }
 
-func (xrtBackend) Params(_ context.Context, r *device.Region, names []string) (map[string]int32, error) {
+func (xrtBackend) Params(_ context.Context, r *fpga.Region, names []string) (map[string]int32, error) {
 	return map[string]int32{}, noParams(r, "read parameters of", len(names))
 }
 
-func (b xrtBackend) Acquire(ctx context.Context, r *device.Region, interfaceID string) (Lease, error) {
+func (b xrtBackend) Acquire(ctx context.Context, r *fpga.Region, interfaceID string) (Lease, error) {
 	host, card, err := b.card(r)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ type xrtLease struct {
 	lease  *xrt.Lease
 	host   *xrt.Host
 	card   xrt.Card
-	region *device.Region
+	region *fpga.Region
 }
 
 // Program gives the driver the whole file. It takes an image that the card holds already for a wish fulfilled and does nothing, so such

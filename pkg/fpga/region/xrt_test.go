@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/fpga/tool"
@@ -92,9 +92,9 @@ type card3b struct {
 
 func newCard(t *testing.T) card3b {
 	t.Helper()
-	r := &device.Region{
-		Backend: device.BackendXRT, Card: "0000:3b:00.0", InterfaceID: shell,
-		XRT: &device.XRTRegion{Management: "0000:3b:00.0", User: "0000:3b:00.1"},
+	r := &fpga.Region{
+		Backend: fpga.BackendXRT, Card: "0000:3b:00.0", InterfaceID: shell,
+		XRT: &fpga.XRTRegion{Management: "0000:3b:00.0", User: "0000:3b:00.1"},
 	}
 	copies := t.TempDir()
 	patience := time.Minute

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -34,7 +34,7 @@ type Objects struct {
 	Driver          string
 	DriverNamespace string
 	// Edits looks up on a node what a request gets. Nil: no node is known.
-	Edits func(preset.Request) (device.Edits, error)
+	Edits func(preset.Request) (container.Edits, error)
 }
 
 // Explanation is the answer, by claim.
@@ -72,7 +72,7 @@ type Request struct {
 
 // Host is what a node makes of what presets give.
 type Host struct {
-	Edits device.Edits `json:"edits"`
+	Edits container.Edits `json:"edits"`
 	// Faults are what the node lacks; the claim waits for it.
 	Faults []string `json:"faults,omitempty"`
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/explain"
 )
@@ -186,11 +186,11 @@ func TestEverything(t *testing.T) {
 	o.Presets = []preset.Preset{clusterPreset(t, "early", "priority: -1\n"+everything), clusterPreset(t, "late", everything+`
 - {hostPath: /opt/late, containerPath: /opt/x, readOnly: false, optional: true, recursive: true, propagation: HostToContainer}`)}
 	o.Presets[0].Rules.Mounts = append(o.Presets[0].Rules.Mounts, v1alpha1.PresetMount{HostPath: "/opt/early", ContainerPath: "/opt/x"})
-	o.Edits = func(preset.Request) (device.Edits, error) {
-		return device.Edits{
-			Mounts: []device.Mount{{HostPath: "/opt/v1", ContainerPath: "/opt/x", Follows: true}},
-			Nodes:  []device.Node{{Path: "/dev/kfd", Major: 10, Minor: 1, Permissions: "rw"}},
-			Hooks:  []device.Hook{{Path: "fettle-hook", Args: []string{"fettle-hook", "links"}}},
+	o.Edits = func(preset.Request) (container.Edits, error) {
+		return container.Edits{
+			Mounts: []container.Mount{{HostPath: "/opt/v1", ContainerPath: "/opt/x", Follows: true}},
+			Nodes:  []container.Node{{Path: "/dev/kfd", Major: 10, Minor: 1, Permissions: "rw"}},
+			Hooks:  []container.Hook{{Path: "fettle-hook", Args: []string{"fettle-hook", "links"}}},
 		}, errors.Join(errors.New("no libx.so"), errors.New("no liby.so"))
 	}
 	got := text(t, o, all)

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -200,6 +200,6 @@ func (t *text) host(h *Host) {
 	}
 }
 
-func editOptions(m *device.Mount) string {
+func editOptions(m *container.Mount) string {
 	return when(!m.ReadOnly, ", writable") + when(!m.Alone, ", with what is mounted below it") + when(m.Follows, ", also later")
 }

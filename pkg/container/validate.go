@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"fmt"
+	"path"
+	"strings"
+)
+
+// The device cgroup's limits (include/linux/kdev_t.h): 12 bits of major, 20 of minor.
+const (
+	maxMajor = 1<<12 - 1
+	maxMinor = 1<<20 - 1
+)
+
+// Validate returns everything that a container runtime could not do.
+func (e Edits) Validate() []error {
+	var faults []error
+	seen := map[string]bool{}
+	at := func(what, containerPath string) {
+		if !path.IsAbs(containerPath) || path.Clean(containerPath) != containerPath || containerPath == "/" {
+			faults = append(faults, fmt.Errorf("%s %q: want a clean absolute path", what, containerPath))
+		}
+		if seen[containerPath] {
+			faults = append(faults, fmt.Errorf("%s %q appears twice", what, containerPath))
+		}
+		seen[containerPath] = true
+	}
+	for _, node := range e.Nodes {
+		at("node", node.Path)
+		if node.Major < 1 || node.Major > maxMajor || node.Minor < 0 || node.Minor > maxMinor {
+			faults = append(faults, fmt.Errorf("node %q: numbers %d:%d, want 1-%d:0-%d",
+				node.Path, node.Major, node.Minor, maxMajor, maxMinor))
+		}
+		if node.Permissions == "" || strings.Trim(node.Permissions, "rwm") != "" {
+			faults = append(faults, fmt.Errorf("node %q: permissions %q, want letters of rwm", node.Path, node.Permissions))
+		}
+	}
+	for _, mount := range e.Mounts {
+		at("mount", mount.ContainerPath)
+		if !path.IsAbs(mount.HostPath) || path.Clean(mount.HostPath) != mount.HostPath {
+			faults = append(faults, fmt.Errorf("mount of %q: want a clean absolute path", mount.HostPath))
+		}
+	}
+	return faults
+}
