@@ -340,8 +340,8 @@ func (w *wanted) steps(ctx context.Context, p *region.Programmer) (fetches, rest
 		Timeout: w.config.Timeout,
 	}
 	program := region.Program{
-		Device: w.device.Name, Claim: w.claim, Image: image, Mode: w.config.Program, ResetBeforeUse: w.config.ResetBeforeUse,
-		OnRelease: w.config.OnRelease, Blank: blank, Timeout: w.config.Timeout,
+		Device: w.device.Name, Claim: w.claim, Image: image, Mode: region.Mode(w.config.Program), ResetBeforeUse: w.config.ResetBeforeUse,
+		OnRelease: region.Release(w.config.OnRelease), Blank: blank, Timeout: w.config.Timeout,
 	}
 	params, err := w.params(ctx, p, image)
 	if err != nil {
@@ -431,7 +431,7 @@ func (f *fpgas) remains(ctx context.Context, uid string, dev device.Device) ([]s
 		return nil, err
 	}
 	// The region's own word for who left it counts: a file that cannot be read names nobody.
-	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: content.Claim}, OnRelease: v1alpha1.FPGAReleaseReset}
+	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: content.Claim}, OnRelease: region.ReleaseReset}
 	var steps []step.Step
 	if blank != nil {
 		program.Blank = &blank.image

@@ -21,7 +21,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -130,7 +129,7 @@ func (g *rig) process(p *place) *site {
 				&region.Scrub{Device: dev.Name, Claim: of, Blank: g.image(blankAFU), Required: true, Timeout: time.Minute},
 				params,
 				&region.Program{
-					Device: dev.Name, Claim: of, Image: image, Mode: v1alpha1.ProgramIfDifferent, OnRelease: v1alpha1.FPGAReleaseReset,
+					Device: dev.Name, Claim: of, Image: image, Mode: region.ModeIfDifferent, OnRelease: region.ReleaseReset,
 					Blank: g.image(blankAFU), Timeout: time.Minute,
 				},
 			} {

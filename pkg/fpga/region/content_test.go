@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -141,7 +140,7 @@ func breakages(n int) map[string]fault.Fault {
 func TestDiskFails(t *testing.T) {
 	p := start(t, machine(card(1)))
 	image, blank := p.image(nlb3), p.blank()
-	program := p.program(ours(), image, released(v1alpha1.FPGAReleaseBlank, blank))
+	program := p.program(ours(), image, released(region.ReleaseBlank, blank))
 	points := 0
 	for n := 1; ; n++ {
 		reached := false
@@ -211,7 +210,7 @@ func (n *node) emptyBut(name string) {
 func TestDiskFailsOnRelease(t *testing.T) {
 	p := start(t, machine(card(1)))
 	blank := p.blank()
-	program := p.program(ours(), p.image(nlb3), released(v1alpha1.FPGAReleaseBlank, blank))
+	program := p.program(ours(), p.image(nlb3), released(region.ReleaseBlank, blank))
 	for n := 1; ; n++ {
 		reached := false
 		for what, f := range map[string]fault.Fault{"fails": fault.Fail(n, syscall.EIO), "is full": fault.Full(n)} {
@@ -311,7 +310,7 @@ func (p *programmer) powerLoss(t *testing.T, faults ...fault.Fault) string {
 		BootID: boot,
 	}).Kinds()
 	image := p.image(nlb3)
-	must(t, kinds.Apply(t.Context(), p.step(p.program(ours(), image, mode(v1alpha1.ProgramAlways)))))
+	must(t, kinds.Apply(t.Context(), p.step(p.program(ours(), image, mode(region.ModeAlways)))))
 	p.lastLog = in.Log()
 	whole := held(image, ours())
 	whole.Version = 1

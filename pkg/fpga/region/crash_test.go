@@ -18,7 +18,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/utils/clock"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
@@ -129,7 +128,7 @@ type life struct {
 
 // secondLife is how a claim's life begins: the region is another tenant's, nobody holds it, and what it was is known. What is known is
 // kept anew. release is what the claim asks for on its own.
-func secondLife(p *programmer, set []region.Param, release v1alpha1.FPGARelease) (*programmer, life) {
+func secondLife(p *programmer, set []region.Param, release region.Release) (*programmer, life) {
 	p.t.Helper()
 	p.dir = p.t.TempDir()
 	p = p.process()
@@ -211,12 +210,12 @@ func TestKilledInEachStep(t *testing.T) {
 		name string
 		// before are the steps that are done, dies is the one that hangs, of a whole life.
 		before, dies int
-		release      v1alpha1.FPGARelease
+		release      region.Release
 		shows        string
 	}{
-		{"scrub", 0, 0, v1alpha1.FPGAReleaseReset, nothing},
-		{"program", 2, 2, v1alpha1.FPGAReleaseKeep, nlb3},
-		{"release", 3, 3, v1alpha1.FPGAReleaseBlank, nothing},
+		{"scrub", 0, 0, region.ReleaseReset, nothing},
+		{"program", 2, 2, region.ReleaseKeep, nlb3},
+		{"release", 3, 3, region.ReleaseBlank, nothing},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p, l := secondLife(start(t, withParams()), clocks(400_000, 200_000), tc.release)
@@ -265,7 +264,7 @@ func TestKilledInEachStep(t *testing.T) {
 func TestKilledInLife(t *testing.T) {
 	set := []region.Param{{Name: dfl.ParamLTR, Value: 1}, {Name: dfl.ParamDebug, Value: 3}}
 	before := map[string]int32{dfl.ParamLTR: 0, dfl.ParamDebug: 0}
-	p, l := secondLife(start(t, withParams()), set, v1alpha1.FPGAReleaseBlank)
+	p, l := secondLife(start(t, withParams()), set, region.ReleaseBlank)
 	whole, _ := p.child(t.Context(), l.all(p), 0)
 	points := map[int]int{}
 	for _, op := range whole.Log {
@@ -273,7 +272,7 @@ func TestKilledInLife(t *testing.T) {
 			continue
 		}
 		for n := op.N; n <= op.N+1; n++ {
-			p, l = secondLife(p, set, v1alpha1.FPGAReleaseBlank)
+			p, l = secondLife(p, set, region.ReleaseBlank)
 			begun := len(p.programmings())
 			result, killed := p.child(t.Context(), l.all(p), 0, fault.Kill(n))
 			if !killed {
@@ -298,7 +297,7 @@ func TestKilledInLife(t *testing.T) {
 // nothing is programmed, and the next process restores the clocks, or sets them after all.
 func TestKilledInParams(t *testing.T) {
 	atStart := map[string]int32{dfl.ParamClock: highBefore, dfl.ParamClockLow: lowBefore}
-	p, l := secondLife(start(t, withParams()), clocks(400_000, 200_000), v1alpha1.FPGAReleaseReset)
+	p, l := secondLife(start(t, withParams()), clocks(400_000, 200_000), region.ReleaseReset)
 	const stride = 37
 	for name, acts := range map[string]struct{ before, dies []act }{
 		"apply": {nil, []act{p.done(l.params)}},

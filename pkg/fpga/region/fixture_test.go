@@ -22,7 +22,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
@@ -218,7 +217,7 @@ func (n *node) blank() *region.Image { n.t.Helper(); return n.image(nothing) }
 // program is what a claim asks for, changed.
 func (n *node) program(c region.Claim, image *region.Image, change ...func(*region.Program)) *region.Program {
 	p := &region.Program{
-		Device: first, Claim: c, Image: image, Mode: v1alpha1.ProgramIfDifferent, OnRelease: v1alpha1.FPGAReleaseReset, Timeout: time.Minute,
+		Device: first, Claim: c, Image: image, Mode: region.ModeIfDifferent, OnRelease: region.ReleaseReset, Timeout: time.Minute,
 	}
 	for _, f := range change {
 		f(p)
@@ -228,11 +227,11 @@ func (n *node) program(c region.Claim, image *region.Image, change ...func(*regi
 
 func at(device string) func(*region.Program) { return func(p *region.Program) { p.Device = device } }
 
-func mode(m v1alpha1.ProgramMode) func(*region.Program) {
+func mode(m region.Mode) func(*region.Program) {
 	return func(p *region.Program) { p.Mode = m }
 }
 func withReset(p *region.Program) { p.ResetBeforeUse = true }
-func released(r v1alpha1.FPGARelease, blank *region.Image) func(*region.Program) {
+func released(r region.Release, blank *region.Image) func(*region.Program) {
 	return func(p *region.Program) { p.OnRelease, p.Blank = r, blank }
 }
 

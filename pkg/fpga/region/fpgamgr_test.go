@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
@@ -126,7 +125,7 @@ func TestManagerPrograms(t *testing.T) {
 func TestManagerNever(t *testing.T) {
 	c := newChip(t, false)
 	image := c.raw(nlb0, "logic")
-	never := c.program(ours(), image, mode(v1alpha1.ProgramNever), withReset)
+	never := c.program(ours(), image, mode(region.ModeNever), withReset)
 	asIs := c.program(ours(), nil, withReset)
 	c.loads(nil, func() {
 		wants(t, c.apply(never), region.ErrOther, "bitstreamDigest")
@@ -150,7 +149,7 @@ func TestManagerNever(t *testing.T) {
 	must(t, c.apply(c.program(ours(), image)))
 	c.loads(nil, func() {
 		must(t, c.apply(never))
-		wants(t, c.apply(c.program(ours(), c.raw(nlb0, "logic of the same id"), mode(v1alpha1.ProgramNever))), region.ErrOther)
+		wants(t, c.apply(c.program(ours(), c.raw(nlb0, "logic of the same id"), mode(region.ModeNever))), region.ErrOther)
 	})
 }
 
@@ -158,7 +157,7 @@ func TestManagerNever(t *testing.T) {
 func TestManagerGivesBack(t *testing.T) {
 	c := newChip(t, false)
 	image, blank := c.raw(nlb0, "logic"), c.raw(nothing, "blank")
-	for _, release := range []v1alpha1.FPGARelease{v1alpha1.FPGAReleaseReset, v1alpha1.FPGAReleaseKeep} {
+	for _, release := range []region.Release{region.ReleaseReset, region.ReleaseKeep} {
 		program := c.program(ours(), image, released(release, blank))
 		must(t, c.apply(program))
 		c.loads(nil, func() { must(t, c.undo(program)) })
@@ -167,7 +166,7 @@ func TestManagerGivesBack(t *testing.T) {
 		c.holds(left)
 		wants(t, c.apply(&region.Scrub{Device: first, Claim: theirs(), Required: true}), region.ErrTraces)
 	}
-	program := c.program(ours(), image, released(v1alpha1.FPGAReleaseBlank, blank))
+	program := c.program(ours(), image, released(region.ReleaseBlank, blank))
 	must(t, c.apply(program))
 	c.loads([]string{"blank"}, func() { must(t, c.undo(program)) })
 	c.holds(wiped(blank))
@@ -220,7 +219,7 @@ func TestManagerFaults(t *testing.T) {
 			wants(t, c.verify(program), region.ErrUnknownState)
 			wants(t, c.undo(program), region.ErrUnknownState, "ClusterFPGABitstream")
 			blank := c.raw(nothing, "blank")
-			must(t, c.undo(c.program(ours(), nil, released(v1alpha1.FPGAReleaseReset, blank))))
+			must(t, c.undo(c.program(ours(), nil, released(region.ReleaseReset, blank))))
 			c.holds(wiped(blank))
 		})
 	}

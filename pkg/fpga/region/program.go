@@ -10,8 +10,6 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -21,14 +19,14 @@ type Program struct {
 	Device string `json:"device"`
 	Claim  Claim  `json:"claim"`
 	// Image is nil where the region is used as it is.
-	Image *Image               `json:"image,omitempty"`
-	Mode  v1alpha1.ProgramMode `json:"mode"`
+	Image *Image `json:"image,omitempty"`
+	Mode  Mode   `json:"mode"`
 	// ResetBeforeUse resets a region that need not be programmed.
 	ResetBeforeUse bool `json:"resetBeforeUse"`
 	// OnRelease is what undoing does. Blank is programmed for that, and where the region's state is unknown; nil where there is none.
-	OnRelease v1alpha1.FPGARelease `json:"onRelease"`
-	Blank     *Image               `json:"blank,omitempty"`
-	Timeout   time.Duration        `json:"timeout"`
+	OnRelease Release       `json:"onRelease"`
+	Blank     *Image        `json:"blank,omitempty"`
+	Timeout   time.Duration `json:"timeout"`
 }
 
 // Step makes the step.
@@ -69,7 +67,7 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 		}
 		interfaceID = params.Image.InterfaceID
 	}
-	if params.Image != nil && params.Mode != v1alpha1.ProgramNever {
+	if params.Image != nil && params.Mode != ModeNever {
 		if s, err = p.seal(ctx, params.Image); err != nil {
 			return err
 		}
@@ -94,11 +92,11 @@ func (p *Programmer) fill(ctx context.Context, params *Program, r *fpga.Region, 
 		return err
 	}
 	switch {
-	case params.Image == nil || params.Mode == v1alpha1.ProgramNever:
+	case params.Image == nil || params.Mode == ModeNever:
 		if err := p.usable(params, before, state); err != nil {
 			return err
 		}
-	case params.Mode == v1alpha1.ProgramAlways || !p.same(params, before, state):
+	case params.Mode == ModeAlways || !p.same(params, before, state):
 		return p.loadWanted(ctx, params, lease, s, before)
 	}
 	after := before
@@ -113,7 +111,7 @@ func (p *Programmer) fill(ctx context.Context, params *Program, r *fpga.Region, 
 	switch {
 	case !errors.Is(err, ErrNoReset):
 		return err
-	case params.Image == nil || params.Mode == v1alpha1.ProgramNever:
+	case params.Image == nil || params.Mode == ModeNever:
 		return nil // it is wanted as it is
 	}
 	return p.loadWanted(ctx, params, lease, s, after)
@@ -163,9 +161,9 @@ func (p *Programmer) usable(params *Program, before Content, state State) error 
 // selector is the attribute that tells regions which hold an image from others.
 func selector(state State) string {
 	if state.Mute {
-		return string(device.AttributeBitstreamDigest)
+		return attributeDigest
 	}
-	return string(device.AttributeAFUID)
+	return attributeAFUID
 }
 
 func orNone(id string) string {
@@ -224,7 +222,7 @@ func (p *Programmer) giveBack(ctx context.Context, raw json.RawMessage) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(params.Timeout, leastTimeout))
 	defer cancel()
-	if params.Blank != nil && (content.Unknown || params.OnRelease == v1alpha1.FPGAReleaseBlank) {
+	if params.Blank != nil && (content.Unknown || params.OnRelease == ReleaseBlank) {
 		err := p.wipe(ctx, r, way, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -268,7 +266,7 @@ func (p *Programmer) settle(ctx context.Context, params *Program, r *fpga.Region
 		}
 		content = Content{AFU: state.AFU, BootID: p.config.BootID, Namespace: tenant}
 	}
-	if params.OnRelease != v1alpha1.FPGAReleaseKeep {
+	if params.OnRelease != ReleaseKeep {
 		if err := lease.Leave(ctx); err != nil && !errors.Is(err, ErrNoReset) {
 			return err
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -72,7 +71,7 @@ func TestNeverApplied(t *testing.T) {
 			known := p.content()
 			p.asks(nil, func() {
 				for range 2 {
-					must(t, p.undo(p.program(ours(), p.image(nlb3), released(v1alpha1.FPGAReleaseBlank, p.blank()))))
+					must(t, p.undo(p.program(ours(), p.image(nlb3), released(region.ReleaseBlank, p.blank()))))
 					must(t, p.undo(&region.Scrub{Device: first, Claim: ours(), Blank: p.blank(), Timeout: time.Minute}))
 					must(t, p.undo(&region.Params{Device: first, Claim: ours(), Set: clocks(400_000, 200_000)}))
 				}
@@ -90,7 +89,7 @@ func TestAgain(t *testing.T) {
 		// change is what happens between the claims. The region is asked for with the returned programmer.
 		change func(p *programmer) *programmer
 		claim  region.Claim
-		mode   v1alpha1.ProgramMode
+		mode   region.Mode
 		image  func(p *programmer) *region.Image
 		reset  bool
 		want   []string
@@ -98,37 +97,37 @@ func TestAgain(t *testing.T) {
 	}{
 		{name: "the same bytes", want: lines(opened(0))},
 		{name: "the same bytes, and a reset", reset: true, want: lines(opened(0), reset(0))},
-		{name: "always", mode: v1alpha1.ProgramAlways, want: lines(opened(0), pr(0))},
-		{name: "never", mode: v1alpha1.ProgramNever, want: lines(opened(0))},
-		{name: "never, and a reset", mode: v1alpha1.ProgramNever, reset: true, want: lines(opened(0), reset(0))},
+		{name: "always", mode: region.ModeAlways, want: lines(opened(0), pr(0))},
+		{name: "never", mode: region.ModeNever, want: lines(opened(0))},
+		{name: "never, and a reset", mode: region.ModeNever, reset: true, want: lines(opened(0), reset(0))},
 		{name: "as it is", image: none, want: lines(opened(0))},
 		{
 			name: "other bytes with the same AFU id", image: func(p *programmer) *region.Image { return p.keep(gbs(shell, nlb3, "", 1001)) },
 			want: lines(opened(0), pr(0)),
 		},
 		{
-			name: "never, other bytes with the same AFU id", mode: v1alpha1.ProgramNever, err: region.ErrOther,
+			name: "never, other bytes with the same AFU id", mode: region.ModeNever, err: region.ErrOther,
 			image: func(p *programmer) *region.Image { return p.keep(gbs(shell, nlb3, "", 1001)) }, want: lines(opened(0)),
 		},
 		{
-			name: "never, another AFU", mode: v1alpha1.ProgramNever, err: region.ErrOther,
+			name: "never, another AFU", mode: region.ModeNever, err: region.ErrOther,
 			image: func(p *programmer) *region.Image { return p.image(nothing) }, want: lines(opened(0)),
 		},
 		{name: "another namespace", claim: theirs(), want: lines(opened(0), pr(0))},
 		{name: "another boot", change: reboot, want: lines(opened(0), pr(0))},
-		{name: "never, another boot", change: reboot, mode: v1alpha1.ProgramNever, want: lines(opened(0))},
+		{name: "never, another boot", change: reboot, mode: region.ModeNever, want: lines(opened(0))},
 		{
 			// It may have been a power cycle, after which the card holds its first image, so the digest says nothing.
-			name: "never, other bytes after another boot", change: reboot, mode: v1alpha1.ProgramNever, want: lines(opened(0)),
+			name: "never, other bytes after another boot", change: reboot, mode: region.ModeNever, want: lines(opened(0)),
 			image: func(p *programmer) *region.Image { return p.keep(gbs(shell, nlb3, "", 1001)) },
 		},
 		{name: "somebody programmed it by hand", change: showing(nlb0), want: lines(opened(0), pr(0))},
-		{name: "never, programmed by hand", change: showing(nlb0), mode: v1alpha1.ProgramNever, err: region.ErrOther, want: lines(opened(0))},
+		{name: "never, programmed by hand", change: showing(nlb0), mode: region.ModeNever, err: region.ErrOther, want: lines(opened(0))},
 		{
-			name: "never, programmed by hand with what is asked", change: showing(nlb0), mode: v1alpha1.ProgramNever, want: lines(opened(0)),
+			name: "never, programmed by hand with what is asked", change: showing(nlb0), mode: region.ModeNever, want: lines(opened(0)),
 			image: func(p *programmer) *region.Image { return p.image(nlb0) },
 		},
-		{name: "crashed firmware", change: showing(allF), mode: v1alpha1.ProgramNever, err: dfl.ErrDead, want: lines(opened(0))},
+		{name: "crashed firmware", change: showing(allF), mode: region.ModeNever, err: dfl.ErrDead, want: lines(opened(0))},
 		{name: "crashed firmware, as it is", change: showing(allF), image: none, err: dfl.ErrDead, want: lines(opened(0))},
 		{name: "crashed firmware, programmed", change: showing(allF), want: lines(opened(0), pr(0))},
 		{
@@ -271,7 +270,7 @@ func TestNothingOpened(t *testing.T) {
 			image := p.keep(slices.Clone(good))
 			tc.change(p, image)
 			p.asks(nil, func() {
-				for _, m := range []v1alpha1.ProgramMode{v1alpha1.ProgramAlways, v1alpha1.ProgramIfDifferent} {
+				for _, m := range []region.Mode{region.ModeAlways, region.ModeIfDifferent} {
 					wants(t, p.apply(p.program(ours(), image, mode(m))), tc.cause, tc.words...)
 				}
 			})
@@ -393,7 +392,7 @@ func TestUntouched(t *testing.T) {
 			if tc.fault.On != "" {
 				p.Fault(tc.fault)
 			}
-			program := p.program(ours(), p.image(nlb3), released(v1alpha1.FPGAReleaseBlank, p.blank()))
+			program := p.program(ours(), p.image(nlb3), released(region.ReleaseBlank, p.blank()))
 			p.asks(tc.want, func() {
 				err := p.apply(program)
 				if wants(t, err, tc.cause); backend.KindOf(err) != tc.kind {

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -94,7 +93,7 @@ func TestUnknown(t *testing.T) {
 			p := failed(t, f)
 			p.asks(lines(opened(0), opened(0)), func() {
 				wants(t, p.apply(p.program(next(), nil)), region.ErrUnknownState, "let a claim program it")
-				wants(t, p.apply(p.program(next(), p.image(nlb0), mode(v1alpha1.ProgramNever))), region.ErrUnknownState)
+				wants(t, p.apply(p.program(next(), p.image(nlb0), mode(region.ModeNever))), region.ErrUnknownState)
 			})
 			p.asks(nil, func() {
 				wants(t, p.verify(p.program(ours(), p.image(nlb3))), region.ErrUnknownState)
@@ -114,7 +113,7 @@ func TestWiped(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			p := failed(t, f)
 			blank := p.blank()
-			program := p.program(ours(), p.image(nlb3), released(v1alpha1.FPGAReleaseKeep, blank))
+			program := p.program(ours(), p.image(nlb3), released(region.ReleaseKeep, blank))
 			if f.dead {
 				p.asks(lines(opened(0), pr(0), pr(0)), func() { wants(t, p.undo(program), dfl.ErrNotEnabled) })
 				p.holds(region.Content{Unknown: true, Claim: ours().UID})
@@ -195,16 +194,16 @@ func TestWhoseTraces(t *testing.T) {
 func TestGiveBack(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
-		release v1alpha1.FPGARelease
+		release region.Release
 		blank   bool
 		want    []string
 		shows   string
 	}{
-		{"reset", v1alpha1.FPGAReleaseReset, false, lines(opened(0), reset(0)), nlb3},
-		{"reset, and there is a blank image", v1alpha1.FPGAReleaseReset, true, lines(opened(0), reset(0)), nlb3},
-		{"keep", v1alpha1.FPGAReleaseKeep, true, lines(opened(0)), nlb3},
-		{"blank", v1alpha1.FPGAReleaseBlank, true, lines(opened(0), pr(0)), nothing},
-		{"blank, and there is none any more", v1alpha1.FPGAReleaseBlank, false, lines(opened(0), reset(0)), nlb3},
+		{"reset", region.ReleaseReset, false, lines(opened(0), reset(0)), nlb3},
+		{"reset, and there is a blank image", region.ReleaseReset, true, lines(opened(0), reset(0)), nlb3},
+		{"keep", region.ReleaseKeep, true, lines(opened(0)), nlb3},
+		{"blank", region.ReleaseBlank, true, lines(opened(0), pr(0)), nothing},
+		{"blank, and there is none any more", region.ReleaseBlank, false, lines(opened(0), reset(0)), nlb3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, machine(card(1)))
@@ -242,7 +241,7 @@ func TestGiveBack(t *testing.T) {
 func TestUnplugged(t *testing.T) {
 	p := start(t, machine(card(1)))
 	image := p.image(nlb3)
-	program := p.program(ours(), image, released(v1alpha1.FPGAReleaseBlank, p.blank()))
+	program := p.program(ours(), image, released(region.ReleaseBlank, p.blank()))
 	must(t, p.apply(program))
 	r := p.regions[first]
 	delete(p.regions, first)
@@ -344,7 +343,7 @@ func TestKilledAnywhere(t *testing.T) {
 			p = p.process()
 			p.neverGood(len(p.programmings()) > before)
 			last = result.Killed
-			program := p.program(ours(), p.image(nlb3), released(v1alpha1.FPGAReleaseBlank, p.blank()))
+			program := p.program(ours(), p.image(nlb3), released(region.ReleaseBlank, p.blank()))
 			for range 2 {
 				must(t, p.undo(program))
 			}

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
@@ -115,7 +114,7 @@ func showRefusedByCard(t *testing.T) {
 		})
 		p.holds(region.Content{Unknown: true, Claim: ours().UID})
 		p.asks(lines(opened(0)), func() {
-			wants(t, p.apply(p.program(next(), image, mode(v1alpha1.ProgramNever))), region.ErrUnknownState)
+			wants(t, p.apply(p.program(next(), image, mode(region.ModeNever))), region.ErrUnknownState)
 		})
 	}
 }
@@ -289,7 +288,7 @@ func showOpenBetweenTenants(t *testing.T) {
 func showHotRelease(t *testing.T) {
 	p := start(t, machine(card(1)))
 	image, blank := p.image(nlb3), p.blank()
-	program := p.program(ours(), image, released(v1alpha1.FPGAReleaseBlank, blank))
+	program := p.program(ours(), image, released(region.ReleaseBlank, blank))
 	must(t, p.apply(program))
 	p.Set(fpgasim.Set{Power: new(6)})
 	p.askedAll(lines(opened(0)), func() {
@@ -308,7 +307,7 @@ func showReports(t *testing.T) {
 	p := start(t, machine(card(1)))
 	before := p.usedBy(theirs(), nlb0)
 	image, blank := p.image(nlb3), p.blank()
-	program := p.program(ours(), image, released(v1alpha1.FPGAReleaseBlank, blank))
+	program := p.program(ours(), image, released(region.ReleaseBlank, blank))
 	must(t, errors.Join(p.apply(p.scrub(blank)), p.apply(program), p.undo(program)))
 	type report struct{ Why, Device, Digest, Namespace, UID string }
 	var got []report

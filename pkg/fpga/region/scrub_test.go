@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -17,7 +16,7 @@ import (
 
 // TestScrub is what happens to a region before a claim of team-a gets it.
 func TestScrub(t *testing.T) {
-	used := func(c region.Claim, release v1alpha1.FPGARelease) func(p *programmer) {
+	used := func(c region.Claim, release region.Release) func(p *programmer) {
 		return func(p *programmer) {
 			program := p.program(c, p.image(nlb3), released(release, p.blank()))
 			must(p.t, p.apply(program))
@@ -39,31 +38,31 @@ func TestScrub(t *testing.T) {
 	}{
 		{name: "nobody was there", before: func(*programmer) {}, blank: true, required: true},
 		{name: "nobody was there, and no blank image", before: func(*programmer) {}, required: true},
-		{name: "the same namespace", before: used(next(), v1alpha1.FPGAReleaseKeep), blank: true, required: true},
-		{name: "another namespace", before: used(theirs(), v1alpha1.FPGAReleaseKeep), blank: true, wipes: true},
-		{name: "another namespace, required", before: used(theirs(), v1alpha1.FPGAReleaseReset), blank: true, required: true, wipes: true},
-		{name: "another namespace wiped it on release", before: used(theirs(), v1alpha1.FPGAReleaseBlank), blank: true, required: true},
-		{name: "another namespace, no blank image", before: used(theirs(), v1alpha1.FPGAReleaseReset)},
+		{name: "the same namespace", before: used(next(), region.ReleaseKeep), blank: true, required: true},
+		{name: "another namespace", before: used(theirs(), region.ReleaseKeep), blank: true, wipes: true},
+		{name: "another namespace, required", before: used(theirs(), region.ReleaseReset), blank: true, required: true, wipes: true},
+		{name: "another namespace wiped it on release", before: used(theirs(), region.ReleaseBlank), blank: true, required: true},
+		{name: "another namespace, no blank image", before: used(theirs(), region.ReleaseReset)},
 		{
-			name: "another namespace, no blank image, required", before: used(theirs(), v1alpha1.FPGAReleaseReset), required: true,
+			name: "another namespace, no blank image, required", before: used(theirs(), region.ReleaseReset), required: true,
 			err: region.ErrTraces,
 		},
 		{
-			name: "another namespace, and nothing may be wiped", before: used(theirs(), v1alpha1.FPGAReleaseKeep), blank: true, keep: true,
+			name: "another namespace, and nothing may be wiped", before: used(theirs(), region.ReleaseKeep), blank: true, keep: true,
 			err: region.ErrTraces,
 		},
-		{name: "the same namespace, and nothing may be wiped", before: used(next(), v1alpha1.FPGAReleaseKeep), blank: true, keep: true},
+		{name: "the same namespace, and nothing may be wiped", before: used(next(), region.ReleaseKeep), blank: true, keep: true},
 		{name: "unknown, and nothing may be wiped", before: broken, blank: true, keep: true},
 		{name: "unknown, of the same namespace", before: broken, blank: true, wipes: true},
 		{name: "unknown, no blank image", before: broken},
 		{name: "unknown, no blank image, required", before: broken, required: true, err: region.ErrTraces},
-		{name: "damaged", before: func(p *programmer) { used(next(), v1alpha1.FPGAReleaseReset)(p); p.damage() }, blank: true, wipes: true},
+		{name: "damaged", before: func(p *programmer) { used(next(), region.ReleaseReset)(p); p.damage() }, blank: true, wipes: true},
 		{
-			name: "damaged, no blank image", before: func(p *programmer) { used(next(), v1alpha1.FPGAReleaseReset)(p); p.damage() },
+			name: "damaged, no blank image", before: func(p *programmer) { used(next(), region.ReleaseReset)(p); p.damage() },
 			required: true, err: region.ErrTraces,
 		},
 		{
-			name: "before a reboot", before: func(p *programmer) { used(theirs(), v1alpha1.FPGAReleaseReset)(p); p.boot = otherBoot },
+			name: "before a reboot", before: func(p *programmer) { used(theirs(), region.ReleaseReset)(p); p.boot = otherBoot },
 			required: true, err: region.ErrTraces,
 		},
 	} {
@@ -118,7 +117,7 @@ func TestScrubFails(t *testing.T) {
 	if c := p.content(); !c.Unknown || c.Claim != ours().UID || c.Namespace != theirs().Namespace {
 		t.Errorf("it is %+v, want unknown, by the claim, with the other tenant's traces", c)
 	}
-	program := p.program(ours(), p.image(nlb3), released(v1alpha1.FPGAReleaseReset, blank))
+	program := p.program(ours(), p.image(nlb3), released(region.ReleaseReset, blank))
 	wants(t, p.undo(program), dfl.ErrNotEnabled)
 	must(t, p.undo(scrub))
 	p.Set(fpgasim.Set{Rebind: true})

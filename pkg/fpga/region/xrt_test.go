@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -168,11 +167,11 @@ func TestXRTPrograms(t *testing.T) {
 	must(t, c.verify(program))
 	c.runs(nil, func() { must(t, c.apply(program)) })
 	c.runs([]string{resetting, programming}, func() { must(t, c.apply(c.program(ours(), image, withReset))) })
-	c.runs([]string{resetting, programming}, func() { must(t, c.apply(c.program(ours(), image, mode(v1alpha1.ProgramAlways)))) })
+	c.runs([]string{resetting, programming}, func() { must(t, c.apply(c.program(ours(), image, mode(region.ModeAlways)))) })
 	c.runs(nil, func() {
-		must(t, c.apply(c.program(ours(), image, mode(v1alpha1.ProgramNever), withReset)))
+		must(t, c.apply(c.program(ours(), image, mode(region.ModeNever), withReset)))
 		must(t, c.apply(c.program(ours(), nil, withReset)))
-		wants(t, c.apply(c.program(ours(), second, mode(v1alpha1.ProgramNever))), region.ErrOther, "attribute afuID")
+		wants(t, c.apply(c.program(ours(), second, mode(region.ModeNever))), region.ErrOther, "attribute afuID")
 	})
 	c.runs([]string{programming}, func() { must(t, c.apply(c.program(ours(), second))) })
 	wants(t, c.verify(program), nil, "delete the pod")
@@ -182,8 +181,8 @@ func TestXRTPrograms(t *testing.T) {
 func TestXRTGivesBack(t *testing.T) {
 	c := newCard(t)
 	image, blank := c.xclbin(nlb0), c.xclbin(nothing)
-	for release, want := range map[v1alpha1.FPGARelease][]string{
-		v1alpha1.FPGAReleaseReset: {resetting}, v1alpha1.FPGAReleaseKeep: nil, v1alpha1.FPGAReleaseBlank: {programming},
+	for release, want := range map[region.Release][]string{
+		region.ReleaseReset: {resetting}, region.ReleaseKeep: nil, region.ReleaseBlank: {programming},
 	} {
 		program := c.program(ours(), image, released(release, blank))
 		must(t, c.apply(program))
@@ -256,7 +255,7 @@ func TestXRTFaults(t *testing.T) {
 			*c.patience = time.Minute
 			c.set(alveo+"0/config_mailbox_channel_disable", "0x120\n")
 			blank := c.xclbin(nothing)
-			must(t, c.undo(c.program(ours(), nil, released(v1alpha1.FPGAReleaseReset, blank))))
+			must(t, c.undo(c.program(ours(), nil, released(region.ReleaseReset, blank))))
 			c.holds(wiped(blank))
 		})
 	}
