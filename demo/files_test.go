@@ -23,9 +23,9 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/demo/internal/play"
-	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
@@ -177,7 +177,7 @@ func TestVendorFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var own struct {
-		Presets kubeletplugin.PresetsConfig `json:"presets"`
+		Presets nodeconfig.Presets `json:"presets"`
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(values, &own); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
@@ -18,20 +17,6 @@ import (
 
 // xclbinsDir is the directory below the state directory of the copies of images that XRT's program reads.
 const xclbinsDir = "xclbins"
-
-// backendNames are the kinds of region that this plugin can program.
-func backendNames() []string {
-	return []string{fpga.BackendDFL, fpga.BackendFPGAManager, fpga.BackendXRT}
-}
-
-// except are the kinds of region that are not programmed, whatever programming says.
-func (c *FPGAConfig) except() []string {
-	programmed := c.Backends
-	if programmed == nil {
-		programmed = []string{fpga.BackendDFL}
-	}
-	return slices.DeleteFunc(backendNames(), func(name string) bool { return slices.Contains(programmed, name) })
-}
 
 // backends are the ways of programming regions, by the regions' kind; locks is the directory of their locks. All are there whatever is
 // switched on: what was done to a region before somebody switched its kind off must still be undone.

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -39,7 +40,7 @@ type board struct {
 	host string
 }
 
-func newBoard(t *testing.T, machine string, file FileConfig) *board {
+func newBoard(t *testing.T, machine string, file nodeconfig.File) *board {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("making device nodes and changing the root directory need root")
@@ -62,7 +63,7 @@ func newBoard(t *testing.T, machine string, file FileConfig) *board {
 	}
 	b.Plugin, err = New(Config{
 		Node: testNode, Namespace: "fettle", HostRoot: b.host, PluginsDir: filepath.Join(dir, "p"), RegistryDir: filepath.Join(dir, "r"),
-		CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(b.host, "state"), HealthPort: 1, File: file.withDefaults(),
+		CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(b.host, "state"), HealthPort: 1, File: file.WithDefaults(),
 		Registries: artifact.ClientConfig{PlainHTTP: []string{b.hub.host}},
 	}, clients, testBoot)
 	must(t, err)
@@ -141,8 +142,8 @@ func textOf(d *device.Device, name resourceapi.QualifiedName) string {
 
 // TestZynqMP: a claim programs a chip, which is known by what it was given; one that fails is withheld until it was put right.
 func TestZynqMP(t *testing.T) {
-	file := FileConfig{
-		FPGA:        FPGAConfig{Programming: true, Backends: []string{fpga.BackendFPGAManager}},
+	file := nodeconfig.File{
+		FPGA:        nodeconfig.FPGA{Programming: true, Backends: []string{fpga.BackendFPGAManager}},
 		FPGARegions: []discover.FPGARegion{{Device: zynqDevice, InterfaceID: zynqShell, Nodes: []string{"/dev/dpu"}}},
 	}
 	b := newBoard(t, "zynqmp", file)
@@ -180,8 +181,8 @@ func TestZynqMP(t *testing.T) {
 
 // TestKindSwitchedOff: a region of a kind that is not programmed is given out as it is, and nothing is written to it.
 func TestKindSwitchedOff(t *testing.T) {
-	b := newBoard(t, "zynqmp", FileConfig{
-		FPGA:        FPGAConfig{Programming: true},
+	b := newBoard(t, "zynqmp", nodeconfig.File{
+		FPGA:        nodeconfig.FPGA{Programming: true},
 		FPGARegions: []discover.FPGARegion{{Device: zynqDevice, InterfaceID: zynqShell, Nodes: []string{"/dev/dpu"}}},
 	})
 	if steps, err := b.prepare(zynqDevice, `"program":"IfDifferent"`); len(steps) > 0 || err != nil {
@@ -193,7 +194,7 @@ func TestKindSwitchedOff(t *testing.T) {
 
 // TestWithoutNodes: what no container could use is withheld, and the reason says what to configure.
 func TestWithoutNodes(t *testing.T) {
-	b := newBoard(t, "zynqmp", FileConfig{FPGARegions: []discover.FPGARegion{{Device: zynqDevice, InterfaceID: zynqShell}}})
+	b := newBoard(t, "zynqmp", nodeconfig.File{FPGARegions: []discover.FPGARegion{{Device: zynqDevice, InterfaceID: zynqShell}}})
 	v, _ := b.latest.get()
 	if len(v.devices) > 0 || len(v.problems) != 1 || v.problems[0].Reason != discover.ReasonNodesMissing ||
 		!strings.Contains(v.problems[0].Message, "nodes under fpgaRegions") {
@@ -203,8 +204,8 @@ func TestWithoutNodes(t *testing.T) {
 
 // TestAlveo: XRT's program runs with the machine as its root directory, and the card shows what a claim asked for.
 func TestAlveo(t *testing.T) {
-	b := newBoard(t, "2xalveo", FileConfig{FPGA: FPGAConfig{
-		Programming: true, Backends: []string{fpga.BackendXRT}, XRT: XRTConfig{DriverRoot: "/"},
+	b := newBoard(t, "2xalveo", nodeconfig.File{FPGA: nodeconfig.FPGA{
+		Programming: true, Backends: []string{fpga.BackendXRT}, XRT: nodeconfig.XRT{DriverRoot: "/"},
 	}})
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(b.host, "opt/xilinx/xrt/bin/unwrapped/xbmgmt2"),
 		"./testdata/xbmgmt")

@@ -76,7 +76,7 @@ type binder struct {
 
 func (p *Plugin) newBinder() *binder {
 	const first, longest = time.Second, 15 * time.Second
-	late := slices.DeleteFunc(waitsFor(), func(a awaited) bool { return !slices.Contains(p.config.File.bindLate(), a.kind) })
+	late := slices.DeleteFunc(waitsFor(), func(a awaited) bool { return !slices.Contains(p.config.File.BindLate(), a.kind) })
 	return &binder{
 		client: p.clients.Kube, teller: p.teller, node: p.config.Node, late: late, ready: p.readyToBind,
 		queue: workqueue.NewTypedRateLimitingQueue(

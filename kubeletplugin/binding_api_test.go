@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -21,7 +22,7 @@ func (c *cluster) testLateBinding(t *testing.T) {
 	t.Parallel()
 	registry := signed.Start(t, true)
 	n := c.newNode(t, "late-binding", "8xmi300x")
-	n.config.File.KernelCaches = KernelCachesConfig{Enabled: true, BindingConditions: true}
+	n.config.File.KernelCaches = nodeconfig.KernelCaches{Enabled: true, BindingConditions: true}
 	n.config.Registries.PlainHTTP = []string{registry.Host}
 	n.start("pod-1")
 	var gpus []string

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/test/apitest"
 )
 
@@ -90,7 +91,7 @@ func (c *cluster) newNode(t *testing.T, name, machine string) *node {
 		Node: name, Namespace: "fettle-system", HostRoot: filepath.Join(dir, "host"), PluginsDir: filepath.Join(dir, "p"),
 		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"),
 		HTTPAddress: fmt.Sprintf("127.0.0.1:%d", apitest.FreePort(t)), HealthPort: apitest.FreePort(t), Version: "test",
-		File: FileConfig{HostDevices: localSSD(), DiscoveryInterval: metav1.Duration{Duration: time.Second}}.withDefaults(),
+		File: nodeconfig.File{HostDevices: localSSD(), DiscoveryInterval: metav1.Duration{Duration: time.Second}}.WithDefaults(),
 	}}
 	must(t, os.Mkdir(n.config.RegistryDir, 0o700))
 	expandInto(t, machine, n.config.HostRoot)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -53,7 +54,7 @@ func failing(t *testing.T) (*Plugin, *events.FakeRecorder) {
 	t.Helper()
 	recorder := events.NewFakeRecorder(10)
 	p := &Plugin{
-		config:  Config{Node: testNode, StateDir: t.TempDir(), File: FileConfig{}.withDefaults()},
+		config:  Config{Node: testNode, StateDir: t.TempDir(), File: nodeconfig.File{}.WithDefaults()},
 		metrics: newMetrics(), latest: newLatest(), teller: &teller{events: recorder},
 	}
 	p.health = newHealthKeeper(&p.config, nil, "boot-1", p.latest, newRetirement(), p.metrics, nil)

@@ -61,12 +61,12 @@ func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
 	}
 	regions := filepath.Join(p.config.StateDir, regionsDir)
 	contents := region.OpenContents(disk.OS{}, regions)
-	limits := p.config.File.Artifacts.store()
+	limits := p.config.File.Artifacts.StoreConfig()
 	limits.InUse = func(tree artifact.Digest) bool { return p.caches.InUse(tree) }
 	files := &artifacts{dir: filepath.Join(p.config.StateDir, artifactsDir), limits: limits, client: client, kube: p.clients.Kube}
 	return &fpgas{
 		programming: p.config.File.FPGA.Programming,
-		except:      p.config.File.FPGA.except(),
+		except:      p.config.File.FPGA.Except(),
 		bitstreams:  &bitstreams{dynamic: p.clients.Dynamic, client: client, namespace: p.config.Namespace, hostRoot: p.config.HostRoot},
 		artifacts:   files,
 		contents:    contents,

@@ -42,7 +42,7 @@ func twoRegions() []device.Device {
 
 func fpgaResult(request, name string) apiResult { return result(request, device.KindFPGA, name) }
 
-// fpgaConfig is an FPGAConfig with members as they are in JSON, for some requests or all.
+// fpgaConfig is an nodeconfig.FPGA with members as they are in JSON, for some requests or all.
 func fpgaConfig(
 	c *resourceapi.ResourceClaim, source resourceapi.AllocationConfigSource, members string, requests ...string,
 ) *resourceapi.ResourceClaim {

@@ -33,20 +33,7 @@ const RecoverAnnotation = "fettle.dev/recover"
 // TaintUnhealthy is the key of the taint on a device that is not healthy. Its value is the reason.
 const TaintUnhealthy = "fettle.dev/unhealthy"
 
-// HealthConfig is how the node's devices are watched.
-type HealthConfig struct {
-	// Rules come before the shipped table: the first that matches counts.
-	Rules []health.Rule `json:"rules,omitempty"`
-	// Interval is how often counters and states are read. Events need no interval. Default 10s.
-	Interval metav1.Duration `json:"interval,omitempty"`
-	// DisabledSources are not asked, and what they said before is forgotten: aer, nvml, ras, rival.
-	DisabledSources []string `json:"disabledSources,omitempty"`
-	// DisableEviction keeps pods on a device that failed: its taint is NoSchedule instead of NoExecute.
-	DisableEviction bool `json:"disableEviction,omitempty"`
-}
-
 const (
-	defaultHealthInterval = 10 * time.Second
 	// kubeletForgets is when kubelet takes a device's health for unknown; ours becomes unknown no sooner.
 	kubeletForgets = 30 * time.Second
 	// missedReadings is how many readings in a row a source may miss.
@@ -54,40 +41,6 @@ const (
 	// sourceSysfs stands for aer and ras, which are read together.
 	sourceSysfs = "the kernel's counters"
 )
-
-func (c HealthConfig) withDefaults() HealthConfig {
-	if c.Interval.Duration == 0 {
-		c.Interval.Duration = defaultHealthInterval
-	}
-	return c
-}
-
-func (c HealthConfig) validate() []error {
-	var errs []error
-	if c.Interval.Duration < minInterval {
-		errs = append(errs, fmt.Errorf("health.interval: %s is too short, at least %s", c.Interval.Duration, minInterval))
-	}
-	for i, rule := range c.Rules {
-		if err := rule.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("health.rules[%d]: %w", i, err))
-		}
-	}
-	for i, source := range c.DisabledSources {
-		if !slices.Contains([]string{health.SourceAER, health.SourceNVML, health.SourceRAS, health.SourceRival}, source) {
-			errs = append(errs, fmt.Errorf("health.disabledSources[%d]: %q, want %s, %s, %s or %s",
-				i, source, health.SourceAER, health.SourceNVML, health.SourceRAS, health.SourceRival))
-		}
-	}
-	return errs
-}
-
-// disabled are the ledger's names of what is switched off: Xids come with the library's state.
-func (c HealthConfig) disabled() []string {
-	if slices.Contains(c.DisabledSources, health.SourceNVML) {
-		return append(slices.Clone(c.DisabledSources), health.SourceXid)
-	}
-	return c.DisabledSources
-}
 
 // healthKeeper runs the sources of health and shows everybody what the ledger makes of them.
 type healthKeeper struct {
@@ -124,7 +77,7 @@ func newHealthKeeper(
 	}
 	k.ledger = health.Open(health.Options{
 		Dir: config.StateDir, BootID: bootID, Table: append(slices.Clone(c.Rules), health.DefaultTable()...),
-		Disabled: c.disabled(), Now: time.Now, Seen: k.metrics.seen,
+		Disabled: c.Disabled(), Now: time.Now, Seen: k.metrics.seen,
 	})
 	if file := config.File.NVML; !file.Disabled && config.NVMLCommand != "" && !slices.Contains(c.DisabledSources, health.SourceNVML) {
 		k.watcher = &nvml.Watcher{Interval: c.Interval.Duration, Command: nvml.Command{

@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -45,7 +46,7 @@ func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 	w := &ward{t: t, root: expand(t, machine), holder: map[string]bool{}}
 	config := &Config{
 		Node: testNode, HostRoot: w.root, StateDir: filepath.Join(t.TempDir(), "state"),
-		File: FileConfig{HostDevices: localSSD()}.withDefaults(),
+		File: nodeconfig.File{HostDevices: localSSD()}.WithDefaults(),
 	}
 	config.File.Health.Interval.Duration = 50 * time.Millisecond
 	if change != nil {

@@ -110,7 +110,7 @@ func (l *looker) judge(ctx context.Context) {
 	l.withholdRecovering(v)
 	l.addContents(v)
 	v.tenants = l.tenantsOf(v.devices)
-	v.bindLate = l.config.File.bindLate()
+	v.bindLate = l.config.File.BindLate()
 	if l.latest.set(v) {
 		klog.FromContext(ctx).Info("Hardware changed", "devices", len(v.devices), "withheld", len(v.withheld), "problems", len(v.problems))
 	}

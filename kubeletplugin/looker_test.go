@@ -14,13 +14,14 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
 func newLooker(t *testing.T, root string) *looker {
 	t.Helper()
-	file := FileConfig{HostDevices: localSSD()}.withDefaults()
+	file := nodeconfig.File{HostDevices: localSSD()}.WithDefaults()
 	store, err := record.Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
 	must(t, err)
 	m := newMetrics()

@@ -240,7 +240,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	run(p.keepOrder)
 	run(func(ctx context.Context) { p.fpgas.artifacts.tend(ctx, storeInterval) })
 	run(p.newReporter().run)
-	if len(p.config.File.bindLate()) > 0 {
+	if len(p.config.File.BindLate()) > 0 {
 		run(p.newBinder().run)
 	}
 	if p.config.File.FPGA.FetchAhead {

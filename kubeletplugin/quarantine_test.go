@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -104,7 +105,7 @@ func TestFailedUndoIsPublished(t *testing.T) {
 	p, err := New(Config{
 		Node: testNode, Namespace: "fettle-system", HostRoot: root, PluginsDir: filepath.Join(dir, "p"), RegistryDir: filepath.Join(dir, "r"),
 		CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), HTTPAddress: "127.0.0.1:0", HealthPort: 1,
-		File: FileConfig{HostDevices: localSSD()}.withDefaults(),
+		File: nodeconfig.File{HostDevices: localSSD()}.WithDefaults(),
 	}, Clients{Kube: client, Dynamic: noPresets(t)}, "boot-1")
 	must(t, err)
 	must(t, p.health.ledger.SetTaintsKept(true))

@@ -58,7 +58,7 @@ type stamp struct {
 func newDriverFiles(config *Config) *driverFiles {
 	c := config.File.NVML
 	d := &driverFiles{
-		host: c.hostDriverRoot(), now: time.Now, known: map[string]driverAnswer{},
+		host: c.HostRoot(), now: time.Now, known: map[string]driverAnswer{},
 		version: func() string { return kernelDriver(config.HostRoot) },
 	}
 	if !c.Disabled {

@@ -28,6 +28,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/registries"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -67,7 +68,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 }
 
 func serve(ctx context.Context, o options) error {
-	file, err := kubeletplugin.LoadFile(o.configFile)
+	file, err := nodeconfig.Load(o.configFile)
 	if err != nil {
 		return err
 	}

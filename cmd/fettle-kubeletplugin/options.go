@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
@@ -119,7 +121,7 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.StringVar(&c.HookCommand, "hook-command", "", "fettle-hook, which is installed on the host for containers with libraries of "+
 		"presets; empty: presets with libraries are refused")
 	flags.StringVar(&c.NVMLCommand, "nvml-command", "/fettle-nvml", "binary that asks NVIDIA's library; empty: never asked")
-	flags.StringVar(&o.configFile, "config", "", "configuration file, "+kubeletplugin.ConfigAPIVersion+" "+kubeletplugin.ConfigKind)
+	flags.StringVar(&o.configFile, "config", "", "configuration file, "+nodeconfig.APIVersion+" "+nodeconfig.Kind)
 	flags.StringVar(&o.registriesFile, "registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")
 	flags.StringVar(&o.trustedRootFile, "trust-public-root", "",
 		"file with the Sigstore trusted root of TrustPolicies that have none of their own")

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -51,7 +51,7 @@ func (a *arguments) machine() *machineFlags {
 }
 
 func (m *machineFlags) look(ctx context.Context) (discover.Inventory, error) {
-	file, err := kubeletplugin.LoadFile(m.config)
+	file, err := nodeconfig.Load(m.config)
 	if err != nil {
 		return discover.Inventory{}, err
 	}

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
@@ -64,14 +64,14 @@ func TestRegistriesFile(t *testing.T) {
 }
 
 // parseConfig reads the configuration file that the chart renders with args.
-func parseConfig(t *testing.T, args ...string) kubeletplugin.FileConfig {
+func parseConfig(t *testing.T, args ...string) nodeconfig.File {
 	t.Helper()
 	file := find(t, renderObjects(t, args...), "ConfigMap", "fettle-kubeletplugin")
 	data, _, err := unstructured.NestedString(file.Object, "data", "config.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := kubeletplugin.ParseFile([]byte(data))
+	config, err := nodeconfig.Parse([]byte(data))
 	if err != nil {
 		t.Errorf("%v in\n%s", err, data)
 	}
@@ -85,7 +85,7 @@ func TestHealthValue(t *testing.T) {
 	interval.Interval = metav1.Duration{Duration: time.Minute}
 	tests := []struct {
 		name, values string
-		want         kubeletplugin.HealthConfig
+		want         nodeconfig.Health
 	}{
 		{"nothing", "health: {}", byDefault},
 		{"one thing", "health: {interval: 1m}", interval},
@@ -101,7 +101,7 @@ health:
     - {source: xid, code: "14[4-9]", severity: ignored}
     - {source: aer, code: "nonfatal.*", severity: degraded, recoverAfter: 2h}
 `,
-			kubeletplugin.HealthConfig{
+			nodeconfig.Health{
 				Interval: metav1.Duration{Duration: 5 * time.Second}, DisableEviction: true, DisabledSources: []string{"ras", "rival"},
 				Rules: []health.Rule{
 					{Source: health.SourceRival, Severity: health.Ignored},

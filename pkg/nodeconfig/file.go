@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeconfig is the kubelet plugin's configuration file: its types, defaults and validation. The command line checks such a file
+// without the plugin.
+package nodeconfig
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
+)
+
+// APIVersion and Kind are what the plugin's configuration file must say it is.
+const (
+	APIVersion = "config.fettle.dev/v1alpha1"
+	Kind       = "KubeletPluginConfiguration"
+)
+
+// File is the plugin's configuration file. Unknown keys are refused.
+type File struct {
+	metav1.TypeMeta `json:",inline"`
+	// HostDevices are directories and character devices of the host to publish as devices of class host.fettle.dev.
+	HostDevices []discover.HostDevice `json:"hostDevices,omitempty"`
+	// FPGARegions are what the machine does not tell of its FPGAs: which bitstreams fit, and by which nodes pods use them.
+	FPGARegions []discover.FPGARegion `json:"fpgaRegions,omitempty"`
+	// NVML is how NVIDIA's management library is asked.
+	NVML NVML `json:"nvml,omitempty"`
+	// DiscoveryInterval is how often hardware is looked at where no kernel event said that it changed. Default 30s.
+	DiscoveryInterval metav1.Duration `json:"discoveryInterval,omitempty"`
+	// ReconcileInterval is how often prepared claims are looked after where nothing was seen to be wrong. Default 1m.
+	ReconcileInterval metav1.Duration `json:"reconcileInterval,omitempty"`
+	// DeviceMetadata writes KEP-5304 metadata files into containers, at the price of one CDI file a claim and request.
+	DeviceMetadata bool `json:"deviceMetadata,omitempty"`
+	// Health is how devices are watched, and what counts against them.
+	Health Health `json:"health,omitempty"`
+	// Artifacts bounds the node's store of bitstreams and caches.
+	Artifacts Artifacts `json:"artifacts,omitempty"`
+	// FPGA is how FPGAs are programmed.
+	FPGA FPGA `json:"fpga,omitempty"`
+	// Presets is what presets may give of this node.
+	Presets Presets `json:"presets,omitempty"`
+	// KernelCaches is whether claims get caches of compiled kernels.
+	KernelCaches KernelCaches `json:"kernelCaches,omitempty"`
+}
+
+// BindLate are the kinds of devices whose pods are bound only once the plugin has said that they can be.
+func (c *File) BindLate() []device.Kind {
+	var kinds []device.Kind
+	if c.FPGA.BindingConditions {
+		kinds = append(kinds, device.KindFPGA)
+	}
+	if c.KernelCaches.BindingConditions {
+		kinds = append(kinds, device.KindGPU)
+	}
+	return kinds
+}
+
+// Load reads the configuration file. An empty path gives the defaults.
+func Load(path string) (File, error) {
+	if path == "" {
+		return File{}.WithDefaults(), nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return File{}, fmt.Errorf("read the configuration file: %w", err)
+	}
+	c, err := Parse(data)
+	if err != nil {
+		return File{}, fmt.Errorf("configuration file %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Parse decodes and checks the content of a configuration file.
+func Parse(data []byte) (File, error) {
+	var c File
+	if err := yaml.UnmarshalStrict(data, &c); err != nil {
+		return File{}, err
+	}
+	if err := singleDocument(data); err != nil {
+		return File{}, err
+	}
+	if c.APIVersion != APIVersion || c.Kind != Kind {
+		return File{}, fmt.Errorf("is apiVersion %q, kind %q: expected %s, %s", c.APIVersion, c.Kind, APIVersion, Kind)
+	}
+	c = c.WithDefaults()
+	var errs []error
+	if c.DiscoveryInterval.Duration < minInterval {
+		errs = append(errs, fmt.Errorf("discoveryInterval: %s is too short, at least %s", c.DiscoveryInterval.Duration, minInterval))
+	}
+	if c.ReconcileInterval.Duration < minInterval {
+		errs = append(errs, fmt.Errorf("reconcileInterval: %s is too short, at least %s", c.ReconcileInterval.Duration, minInterval))
+	}
+	if c.NVML.Timeout.Duration <= 0 {
+		errs = append(errs, fmt.Errorf("nvml.timeout: must be positive, is %s", c.NVML.Timeout.Duration))
+	}
+	if !filepath.IsAbs(c.NVML.DriverRoot) {
+		errs = append(errs, fmt.Errorf("nvml.driverRoot: must be an absolute path, is %q", c.NVML.DriverRoot))
+	}
+	if root := c.NVML.HostRoot(); !filepath.IsAbs(root) || filepath.Clean(root) != root {
+		errs = append(errs, fmt.Errorf("nvml.hostDriverRoot: must be a clean absolute path, is %q", root))
+	}
+	errs = append(errs, c.Health.validate()...)
+	errs = append(errs, c.Artifacts.validate()...)
+	errs = append(errs, c.FPGA.validate()...)
+	errs = append(errs, c.Presets.validate()...)
+	errs = append(errs, c.KernelCaches.validate()...)
+	if err := discover.ValidateFPGARegions(c.FPGARegions); err != nil {
+		errs = append(errs, err)
+	}
+	for i, h := range c.HostDevices {
+		if err := h.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return File{}, err
+	}
+	return c, nil
+}
+
+// singleDocument refuses what the YAML library would leave unread.
+func singleDocument(data []byte) error {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for n := 0; ; n++ {
+		_, err := documents.Read()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case n > 0:
+			return errors.New("holds more than one document, expected one: remove the line --- and what follows it")
+		}
+	}
+}
+
+// WithDefaults returns the configuration with what it leaves out.
+func (c File) WithDefaults() File {
+	if c.DiscoveryInterval.Duration == 0 {
+		c.DiscoveryInterval.Duration = defaultDiscoveryInterval
+	}
+	if c.ReconcileInterval.Duration == 0 {
+		c.ReconcileInterval.Duration = defaultReconcileInterval
+	}
+	if c.NVML.Timeout.Duration == 0 {
+		c.NVML.Timeout.Duration = defaultNVMLTimeout
+	}
+	if c.NVML.DriverRoot == "" {
+		c.NVML.DriverRoot = "/"
+	}
+	if c.FPGA.XRT.DriverRoot == "" {
+		c.FPGA.XRT.DriverRoot = "/"
+	}
+	if c.Artifacts.MaxSize.IsZero() {
+		c.Artifacts.MaxSize = resource.MustParse("20Gi")
+	}
+	if c.Artifacts.KeepFree.IsZero() {
+		c.Artifacts.KeepFree = resource.MustParse("1Gi")
+	}
+	c.Health = c.Health.withDefaults()
+	return c
+}
