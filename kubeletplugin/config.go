@@ -3,11 +3,16 @@
 package kubeletplugin
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -106,4 +111,22 @@ func (c *Config) hostPath(path string) string { return filepath.Join(c.HostRoot,
 func sortedJoin(errs []error) error {
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
+}
+
+// nvmlQuery asks NVIDIA's library by its program; nil where it is switched off.
+func (c *Config) nvmlQuery() func(context.Context) (nvml.Report, error) {
+	file := c.File.NVML
+	if file.Disabled || c.NVMLCommand == "" {
+		return nil
+	}
+	command := nvml.Command{Path: c.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration}
+	return nvml.NewProber(command).Query
+}
+
+// containerContext is the SELinux context of files that any container may read and write; empty where the host has no SELinux.
+func (c *Config) containerContext() string {
+	if _, err := os.Stat(c.hostPath(sysfs.SELinuxEnforce)); err != nil {
+		return ""
+	}
+	return "system_u:object_r:container_file_t:s0"
 }

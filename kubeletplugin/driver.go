@@ -12,6 +12,12 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,17 +41,16 @@ func (p *Plugin) PrepareResourceClaims(
 	if len(claims) == 0 {
 		return map[types.UID]kubeletplugin.PrepareResult{}, nil
 	}
-	v, err := p.awaitView(ctx)
-	if err != nil {
+	if _, err := p.holder.Await(ctx); err != nil { // kubelet may call before the first look is done
 		return nil, err
 	}
 	results := make([]kubeletplugin.PrepareResult, len(claims))
-	atOnce(len(claims), func(i int) { results[i] = p.prepareClaim(ctx, v, claims[i], claims) })
+	atOnce(len(claims), func(i int) { results[i] = p.prepareClaim(ctx, claims[i], claims) })
 	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
 	for i, c := range claims {
 		byUID[c.UID] = results[i]
 	}
-	signal(p.claims)
+	p.claimsChanged.Send()
 	return byUID, nil
 }
 
@@ -63,7 +68,7 @@ func atOnce(n int, do func(i int)) {
 
 // prepareClaim prepares one of the claims that came together.
 func (p *Plugin) prepareClaim(
-	ctx context.Context, v *view, c *resourceapi.ResourceClaim, together []*resourceapi.ResourceClaim,
+	ctx context.Context, c *resourceapi.ResourceClaim, together []*resourceapi.ResourceClaim,
 ) kubeletplugin.PrepareResult {
 	start := time.Now()
 	logger := klog.FromContext(ctx).WithValues("claim", klog.KObj(c), "claimUID", c.UID)
@@ -74,38 +79,38 @@ func (p *Plugin) prepareClaim(
 			result = "refused"
 		}
 		p.metrics.observeCall("prepare", result, start)
-		p.metrics.refusals.WithLabelValues(reasonFor(err)).Inc()
-		if told := p.teller.refused(ctx, c, err); told != nil {
+		p.metrics.refusals.WithLabelValues(reason(err)).Inc()
+		if told := p.claims.Refused(ctx, c, err); told != nil {
 			logger.Error(told, "The claim does not show why it was refused", "refusal", err)
 		}
 		return kubeletplugin.PrepareResult{Err: err}
 	}
 	p.metrics.observeCall("prepare", "ok", start)
-	if err := p.teller.prepared(ctx, c); err != nil {
+	if err := p.claims.Prepared(ctx, c); err != nil {
 		logger.Error(err, "The claim still shows an earlier refusal")
 	}
 	if holdsRegion(r) {
-		signal(p.looker.wake) // its siblings are the tenant's now
+		p.review.Send() // its siblings are the tenant's now
 	}
-	if err := p.show(ctx, c, r); err != nil {
+	if err := p.claims.Devices(ctx, c, r); err != nil {
 		logger.Error(err, "The claim does not show what its devices hold, or which presets they have")
 	}
 	logger.V(2).Info("Prepared", "devices", len(r.Devices))
-	return kubeletplugin.PrepareResult{Devices: p.answer(v, r)}
+	return kubeletplugin.PrepareResult{Devices: p.answer(r)}
 }
 
 func (p *Plugin) prepareUnlessRetired(
 	ctx context.Context, c *resourceapi.ResourceClaim, together []*resourceapi.ResourceClaim,
 ) (*record.Record, error) {
 	// A pod that has its claim keeps it: kubelet asks again when it restarts.
-	if p.retired.is() && !p.engine.Knows(string(c.UID)) {
-		return nil, fmt.Errorf("node %s: %w", p.config.Node, errRetired)
+	if p.retirement.On() && !p.engine.Knows(string(c.UID)) {
+		return nil, fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
 	}
-	return p.engine.Prepare(ctx, c, p.arrival(ctx), together...)
+	return p.engine.Prepare(ctx, c, arrival(ctx, p.engine.Now), together...)
 }
 
 // answer is what kubelet is told of a record.
-func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
+func (p *Plugin) answer(r *record.Record) []kubeletplugin.Device {
 	devices := make([]kubeletplugin.Device, 0, len(r.Devices))
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -116,7 +121,8 @@ func (p *Plugin) answer(v *view, r *record.Record) []kubeletplugin.Device {
 			answer.ShareID = new(types.UID(d.ShareID))
 		}
 		if p.config.File.DeviceMetadata {
-			answer.Metadata = metadata(v, d)
+			snapshot, _ := p.holder.Get()
+			answer.Metadata = metadata(snapshot, d)
 		}
 		devices = append(devices, answer)
 	}
@@ -128,9 +134,9 @@ func holdsRegion(r *record.Record) bool {
 }
 
 // metadata is the published attributes of a device, for the file that KEP-5304 puts into the container.
-func metadata(v *view, d *record.Device) *kubeletplugin.DeviceMetadata {
+func metadata(s *inventory.Snapshot, d *record.Device) *kubeletplugin.DeviceMetadata {
 	m := &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{}}
-	dev, _ := v.Find(d.Kind(), d.Name)
+	dev, _ := s.Find(d.Kind(), d.Name)
 	for name, value := range dev.Attributes {
 		m.Attributes[string(name)] = value
 	}
@@ -145,18 +151,18 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	for i, c := range claims {
 		results[c.UID] = errs[i]
 	}
-	signal(p.claims)
+	p.claimsChanged.Send()
 	return results, nil
 }
 
 func (p *Plugin) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedObject) error {
 	start := time.Now()
-	r, err := p.engine.Unprepare(ctx, string(c.UID), p.arrival(ctx))
+	r, err := p.engine.Unprepare(ctx, string(c.UID), arrival(ctx, p.engine.Now))
 	if p.namesOldSpec(r) {
-		signal(p.freed)
+		p.freed.Send()
 	}
 	if err != nil && r != nil && len(r.Steps) > 0 {
-		signal(p.looker.wake)
+		p.review.Send()
 	}
 	result := "ok"
 	if err != nil {
@@ -168,22 +174,14 @@ func (p *Plugin) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedO
 	return err
 }
 
-// givenBack is told of a claim that was unprepared. Where it had steps the machine may look otherwise.
-func (p *Plugin) givenBack(r *record.Record) {
-	if len(r.Steps) > 0 {
-		signal(p.looker.wake)
-		signal(p.claims)
-	}
-}
-
 // namesOldSpec says whether a released record named a CDI spec that no device has any more, so that it may be left over now.
 func (p *Plugin) namesOldSpec(r *record.Record) bool {
-	v, _ := p.latest.get()
+	v, _ := p.holder.Get()
 	if r == nil || v == nil {
 		return false
 	}
 	for i := range r.Devices {
-		if d := &r.Devices[i]; strings.HasPrefix(d.CDIDevice, cdi.CommonKind) && !slices.ContainsFunc(v.devices, func(dev device.Device) bool {
+		if d := &r.Devices[i]; strings.HasPrefix(d.CDIDevice, cdi.CommonKind) && !slices.ContainsFunc(v.Devices, func(dev device.Device) bool {
 			return dev.Name == d.Name && reflect.DeepEqual(dev.Edits, d.Edits)
 		}) {
 			return true
@@ -197,79 +195,48 @@ func (p *Plugin) namesOldSpec(r *record.Record) bool {
 func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 	klog.FromContext(ctx).Error(err, msg)
 	p.metrics.backgroundErrors.WithLabelValues("publish").Inc()
-	node := p.nodeReference()
 	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
 		// An older API is served as far as it goes: what it lacks is named, and the rest stays published.
 		for _, feature := range dropped.DisabledFeatures() {
 			p.metrics.droppedFeatures.WithLabelValues(feature).Set(1)
 		}
-		p.health.droppedTaints(ctx, dropped)
-		p.teller.events.Eventf(node, nil, corev1.EventTypeWarning, "FeatureMissing", "Publish", "%s", truncate(err.Error(), maxEventMessage))
+		p.health.DroppedTaints(ctx, dropped)
+		p.node.Event("Publish", corev1.EventTypeWarning, "FeatureMissing", err.Error())
 		return
 	}
-	p.teller.events.Eventf(node, nil, corev1.EventTypeWarning, "PublishFailed", "Publish", "%s",
-		truncate(msg+": "+err.Error(), maxEventMessage))
-	p.setPublishError(err)
+	p.node.Event("Publish", corev1.EventTypeWarning, "PublishFailed", msg+": "+err.Error())
+	p.readiness.setPublishError(err)
 }
 
 // WatchHealthStatus reports the health of the node's devices to kubelet.
 func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
-	return watchHealth(ctx, p.config.Node, p.latest, reports)
+	return p.health.Watch(ctx, reports)
 }
 
-func (p *Plugin) setPublishError(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.publishErr = err
-}
+// arrivalKey is the context's key of the moment when a call arrived.
+type arrivalKey struct{}
 
-// awaitView waits for the first look at the machine: kubelet may call before it is done.
-func (p *Plugin) awaitView(ctx context.Context) (*view, error) {
-	for {
-		v, changed := p.latest.get()
-		if v != nil {
-			return v, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the first look at the machine: %w", ctx.Err())
-		case <-changed:
-		}
+// stampArrivals notes when each call arrived, which is before kubelet's helper reads the claims: that read may take long, and the
+// claim may be unprepared meanwhile.
+func stampArrivals(now func() record.Moment) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		return handler(context.WithValue(ctx, arrivalKey{}, now()), req)
 	}
 }
 
-// publish keeps the CDI directory and the ResourceSlices equal to the newest view.
-func (p *Plugin) publish(ctx context.Context) {
-	const retry = 5 * time.Second
-	for {
-		retiredChanged := p.retired.wait()
-		v, changed := p.latest.get()
-		var again <-chan time.Time
-		if v != nil {
-			if err := p.publishView(ctx, v); err != nil {
-				p.HandleError(ctx, err, "publishing")
-				again = time.After(retry)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-retiredChanged:
-		case <-again:
-		case <-p.freed:
-			p.specs.sweep(ctx)
-		}
+// arrival is when the call of a context arrived: now, where it was not stamped.
+func arrival(ctx context.Context, now func() record.Moment) record.Moment {
+	if m, ok := ctx.Value(arrivalKey{}).(record.Moment); ok {
+		return m
 	}
+	return now()
 }
 
-func (p *Plugin) publishView(ctx context.Context, v *view) error {
-	if p.retired.is() {
-		p.specs.synced = nil // its files go; they are written again when the node is taken back
-		return p.helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}})
+// uptime is CLOCK_BOOTTIME, which all processes share, which goes on while the machine sleeps, and which nobody sets.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0 // cannot happen on a kernel since 2.6.39
 	}
-	if err := p.specs.sync(ctx, v); err != nil {
-		return err
-	}
-	return p.helper.PublishResources(ctx, resources(p.config.Node, v))
+	return time.Duration(t.Nano())
 }

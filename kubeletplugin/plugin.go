@@ -8,41 +8,49 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
-	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
-	"github.com/fettle-dev/fettle/kubeletplugin/caches"
-	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
+	"github.com/fettle-dev/fettle/kubeletplugin/binding"
+	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
+	"github.com/fettle-dev/fettle/kubeletplugin/fpgas"
+	"github.com/fettle-dev/fettle/kubeletplugin/hostdirs"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/kernelcaches"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/presets"
+	"github.com/fettle-dev/fettle/kubeletplugin/publish"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/kubeletplugin/status"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
-	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
-	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/pkg/record"
-	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 // Clients are the plugin's ways to the API server.
 type Clients struct {
 	Kube kubernetes.Interface
-	// Dynamic writes AcceleratorNode objects.
+	// Dynamic reads and writes Fettle's own objects.
 	Dynamic dynamic.Interface
+	// Events takes Events. It must not block.
+	Events events.EventRecorder
 }
 
 // Plugin is one instance of the kubelet plugin. New builds it without any effect but its directories; Run serves.
@@ -50,34 +58,55 @@ type Plugin struct {
 	config  Config
 	clients Clients
 	metrics *metrics
-	store   *record.Store
-	specs   *specKeeper
-	engine  *engine.Engine
-	looker  *looker
-	latest  *latest
-	retired *retirement
-	health  *healthKeeper
-	fpgas   *fpgas
-	presets *presets
-	caches  *caches.Keeper
-	pods    *pods
-	// mounts are those that one claim alone has.
-	mounts *hostmount.Dir
-	// hooks is nil where none are installed.
-	hooks *hooks
-	// claims carries a value after the set of prepared claims, or of the files that the node holds, changed.
-	claims chan struct{}
-	// kept carries a value after what objects say of caches changed.
-	kept chan struct{}
-	// freed carries a value after a claim gave back a CDI spec of its own.
-	freed chan struct{}
+	// review has the scanner judge again what may be given out, claimsChanged the reporter count again, and freed the publisher sweep.
+	review, claimsChanged, freed notify.Signal
 
-	mu sync.Mutex
-	// teller and helper exist while Run does.
-	teller *teller
-	helper *kubeletplugin.Helper
-	// publishErr is the last error of publishing that no success followed.
-	publishErr error
+	holder     *inventory.Holder
+	retirement *retirement.State
+	records    *record.Store
+	specs      *cdi.Dir
+	mounts     *hostmount.Dir
+	node       *status.NodeEvents
+	health     *devicehealth.Keeper
+	artifacts  *artifacts.Node
+	features   features
+	engine     *prepare.Engine
+	scanner    *inventory.Scanner
+	publisher  *publish.Publisher
+	claims     *status.ClaimWriter
+	reporter   *status.Reporter
+	binder     *binding.Binder
+	// prefetchers fetch what fits the node before a claim asks, each one kind of thing.
+	prefetchers []*artifacts.Prefetcher
+	readiness   *readiness
+}
+
+// features are what contributes to claims. Adding one is a line here, in list and in newFeatures.
+type features struct {
+	hostDirs     *hostdirs.Feature
+	kernelCaches *kernelcaches.Feature
+	fpgas        *fpgas.Feature
+	presets      *presets.Feature
+	// hook is nil where none is installed.
+	hook *presets.Hook
+}
+
+// list has the features in the order of their steps. What a lost record leaves is undone in reverse: mounts, regions, pins of caches, and
+// directories last.
+func (f *features) list() []prepare.Feature {
+	return []prepare.Feature{f.hostDirs, f.kernelCaches, f.fpgas, f.presets}
+}
+
+// reason is the stable reason of a refused claim.
+func reason(err error) string {
+	for _, of := range []func(error) string{
+		prepare.Reason, presets.Reason, kernelcaches.Reason, fpgas.Reason, devicehealth.Reason, retirement.Reason,
+	} {
+		if reason := of(err); reason != "" {
+			return reason
+		}
+	}
+	return "PrepareFailed"
 }
 
 // New checks the configuration and opens the plugin's directories. bootID is the host's, see BootID.
@@ -85,84 +114,189 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid configuration: %w", err)
 	}
-	store, err := record.Open(disk.OS{}, config.StateDir)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := cdi.Open(disk.OS{}, config.CDIRoot)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(config.pluginDir(), 0o750); err != nil {
-		return nil, fmt.Errorf("make the plugin's directory: %w", err)
-	}
-	m := newMetrics()
 	p := &Plugin{
-		config: config, clients: clients, metrics: m, store: store, latest: newLatest(), retired: newRetirement(),
-		claims: make(chan struct{}, 1), kept: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		config: config, clients: clients, metrics: newMetrics(), holder: inventory.NewHolder(), retirement: retirement.New(),
+		review: notify.New(), claimsChanged: notify.New(), freed: notify.New(),
+		node:   &status.NodeEvents{Node: config.Node, Events: clients.Events},
+		mounts: hostmount.In(filepath.Join(config.StateDir, "mounts"), config.HostRoot),
 	}
-	p.health = newHealthKeeper(&p.config, clients.Kube, bootID, p.latest, p.retired, m, store.Held)
-	if p.fpgas, err = p.newFPGAs(bootID); err != nil {
+	p.readiness = &readiness{holder: p.holder}
+	if err := p.open(); err != nil {
 		return nil, err
 	}
-	if config.HookCommand != "" {
-		if p.hooks, err = installHook(store, config.HookCommand, filepath.Join(config.StateDir, "hooks")); err != nil {
-			return nil, err
-		}
+	p.health = devicehealth.New(devicehealth.Config{
+		Node: config.Node, HostRoot: config.HostRoot, StateDir: config.StateDir, BootID: bootID, NVMLCommand: config.NVMLCommand,
+		File: &p.config.File, Client: clients.Kube, Holder: p.holder, Retirement: p.retirement, Held: p.records.Held,
+		Event:    func(eventType, reason, note string) { p.node.Event("Watch", eventType, reason, note) },
+		Registry: p.metrics.registry, Errors: p.metrics.backgroundErrors,
+	})
+	rescan := notify.New()
+	if err := p.newFeatures(bootID, rescan); err != nil {
+		return nil, err
 	}
-	p.mounts = hostmount.In(filepath.Join(p.config.StateDir, "mounts"), p.config.HostRoot)
-	p.presets = p.newPresets()
-	p.pods = &pods{kube: clients.Kube, node: config.Node}
-	p.caches = p.newCaches()
-	p.engine = p.newEngine(bootID, dir)
-	p.specs = &specKeeper{store: store, dir: dir, engine: p.engine, metrics: m}
-	p.looker = &looker{
-		config: &p.config, store: store, latest: p.latest, metrics: p.metrics, purger: newPurger(p.metrics), query: p.nvmlQuery(),
-		wake: make(chan struct{}, 1), again: make(chan struct{}, 1), contents: p.fpgas.contents, bootID: bootID, recovering: p.engine.Recovering,
-	}
+	p.engine = prepare.New(prepare.Config{
+		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Features: p.features.list(), Machine: p.machine,
+		Health: p.health, Claim: p.claim, KubeletState: config.KubeletState, Uptime: uptime, Budget: callBudget,
+		Observer: &observer{node: p.node, metrics: p.metrics, review: p.review, claims: p.claimsChanged},
+	})
+	p.newServices(rescan)
 	return p, nil
 }
-
-// storeInterval is how often what was evicted from the store of bitstreams is deleted.
-const storeInterval = 10 * time.Minute
 
 // callBudget is how long a call of kubelet's waits for its claim. kubelet itself gives up after 45 s, and a pod whose call it gave up
 // waits for a minute or two.
 const callBudget = 30 * time.Second
 
-func (p *Plugin) newEngine(bootID string, dir *cdi.Dir) *engine.Engine {
-	kinds := p.fpgas.kinds()
-	kinds[hostdir.StepKind] = hostdir.Kind(p.config.HostRoot, hostdir.OpenRoot)
-	kinds[cdi.StepKind] = dir.Kind()
-	kinds[hostmount.StepKind] = p.mounts.Kind()
-	kinds[caches.StepKind] = p.caches.Kind()
-	return engine.New(engine.Config{
-		Node: p.config.Node, HostRoot: p.config.HostRoot, BootID: bootID, Store: p.store, Specs: dir,
-		Kinds: kinds, Effects: p.fpgas.effects, Remains: p.remains, Orphans: p.orphans,
-		Presets: p.additions,
-		Machine: p.machine, MayUse: p.health.mayPrepare, Quarantine: p.health.quarantine,
-		Clear: p.health.clear, GivenBack: p.givenBack, Claim: p.claim, KubeletState: p.config.KubeletState,
-		Uptime: uptime, Budget: callBudget, Report: p.tell,
+// open opens the plugin's directories.
+func (p *Plugin) open() (err error) {
+	if p.records, err = record.Open(disk.OS{}, p.config.StateDir); err != nil {
+		return err
+	}
+	if p.specs, err = cdi.Open(disk.OS{}, p.config.CDIRoot); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.config.pluginDir(), 0o750); err != nil {
+		return fmt.Errorf("make the plugin's directory: %w", err)
+	}
+	return nil
+}
+
+func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
+	c, file := &p.config, &p.config.File
+	client, err := artifact.NewClient(c.Registries)
+	if err != nil {
+		return err
+	}
+	mounter := &cachemount.Mounter{Mounts: p.mounts, Dir: filepath.Join(c.StateDir, "caches"), Context: c.containerContext()}
+	limits := file.Artifacts.StoreConfig()
+	limits.InUse = mounter.InUse
+	p.artifacts = artifacts.New(artifacts.Config{
+		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube,
 	})
+	f := &p.features
+	f.hostDirs = hostdirs.New(hostdirs.Config{
+		Node: c.Node, HostRoot: c.HostRoot, Held: p.records.Held, Emptied: p.review, Errors: p.metrics.backgroundErrors,
+	})
+	if f.kernelCaches, err = kernelcaches.New(kernelcaches.Config{
+		Node: c.Node, Enabled: file.KernelCaches.Enabled, WatchPods: file.KernelCaches.WatchPods, Kube: p.clients.Kube,
+		Dynamic: p.clients.Dynamic, Namespace: c.Namespace, Client: client, Store: p.artifacts.Store, Credentials: p.artifacts.Credentials,
+		Mounter: mounter, CanMount: hostmount.CanMount, PublicRoot: c.PublicTrustRoot, Clock: clock.RealClock{}, Changed: p.claimsChanged.Send,
+		Event: p.node.OnClaim,
+		ObjectEvent: func(o *corev1.ObjectReference, eventType, reason, note string) {
+			p.node.About(o, nil, "Keep", eventType, reason, "node "+c.Node+": "+note)
+		},
+	}); err != nil {
+		return err
+	}
+	f.fpgas = fpgas.New(fpgas.Config{
+		Node: c.Node, HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Namespace: c.Namespace, File: &file.FPGA,
+		Dynamic: p.clients.Dynamic, Records: p.records, Artifacts: p.artifacts, Holder: p.holder, Rescan: rescan, Registry: p.metrics.registry,
+		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
+			p.node.About(regarding, related, "Program", eventType, reason, note)
+		},
+	})
+	return p.newPresets()
 }
 
-// remains are the steps that a claim whose record is lost may have had.
-func (p *Plugin) remains(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
-	steps, err := p.fpgas.remains(ctx, uid, dev)
-	if err != nil {
-		return nil, err
+func (p *Plugin) newPresets() (err error) {
+	c, file := &p.config, &p.config.File.Presets
+	finder := &hostfiles.Finder{
+		Root: c.HostRoot, Drivers: hostfiles.NewDrivers(c.HostRoot, c.NVMLCommand, &c.File.NVML), Allowed: file.AllowedHostPaths,
+		Scratch: file.Scratch, Mounts: p.mounts,
 	}
-	left, err := p.mounts.Left(uid)
-	if err != nil {
-		return nil, err
+	if c.HostRoot != "/" {
+		finder.Directories = file.HostDirectories
 	}
-	kept, err := p.caches.Remains(uid) // undone last: their mounts are left ones
-	return append(append(kept, steps...), left...), err
+	if c.HookCommand != "" {
+		if p.features.hook, err = presets.InstallHook(p.records, c.HookCommand, filepath.Join(c.StateDir, "hooks")); err != nil {
+			return err
+		}
+		finder.Hook = p.features.hook.Ready
+	}
+	p.features.presets, err = presets.New(presets.Config{
+		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Namespace: c.Namespace, Find: finder.Find, Mounts: p.mounts,
+		Event: p.node.OnClaim,
+	})
+	return err
 }
 
-func (p *Plugin) machine() engine.Machine {
-	if v, _ := p.latest.get(); v != nil {
-		return v
+// newServices builds what goes on beside kubelet's calls.
+func (p *Plugin) newServices(rescan notify.Signal) {
+	c, f, errs := &p.config, &p.features, p.metrics.backgroundErrors
+	p.scanner = inventory.NewScanner(inventory.Config{
+		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: c.nvmlQuery(), Holder: p.holder, Rescan: rescan, Review: p.review,
+		Reviewers: []inventory.Reviewer{f.hostDirs, f.fpgas}, Recovering: p.engine.Recovering,
+		Metrics: inventory.NewMetrics(p.metrics.registry, errs, callBuckets()),
+	})
+	p.publisher = publish.New(publish.Config{
+		Node: c.Node, Holder: p.holder, Retirement: p.retirement, Records: p.records, Specs: p.specs, Sweep: p.engine.SweepSpecs,
+		Freed: p.freed, Failed: p.HandleError, Errors: errs,
+	})
+	p.claims = status.NewClaimWriter(status.ClaimConfig{
+		Client: p.clients.Kube, Events: p.clients.Events, Clock: clock.RealClock{}, Reason: reason, Overtaken: prepare.Overtaken,
+		Programmed: f.fpgas.Programmed, Presets: f.presets.Origins,
+	})
+	p.reporter = status.NewReporter(status.ReporterConfig{
+		Node: c.Node, Version: c.Version, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Retirement: p.retirement,
+		Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
+		KernelCaches: f.kernelCaches.NodeStatus, AsWanted: publish.AsWanted, Published: p.published(), Ready: p.Ready, Empty: p.empty,
+		Registry: p.metrics.registry, Errors: errs,
+	})
+	p.binder = binding.New(binding.Config{
+		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Kinds: p.bindingKinds(), Reason: reason,
+		Underway: kernelcaches.IsUnderway, Hopeless: hopeless,
+		Prepare: func(ctx context.Context, claim *resourceapi.ResourceClaim) error {
+			return p.prepareClaim(ctx, claim, nil).Err
+		},
+	})
+	prefetch := artifacts.PrefetchConfig{
+		Node: c.Node, Holder: p.holder, Retirement: p.retirement, Clock: clock.RealClock{}, Fetched: p.claimsChanged.Send,
+	}
+	if c.File.FPGA.FetchAhead {
+		p.prefetchers = append(p.prefetchers, artifacts.NewPrefetcher(prefetch, f.fpgas.Source()))
+	}
+	if c.File.KernelCaches.Enabled && c.File.KernelCaches.FetchAhead {
+		p.prefetchers = append(p.prefetchers, artifacts.NewPrefetcher(prefetch, f.kernelCaches.Source()))
+	}
+}
+
+// bindingKinds are the kinds of devices whose pods are bound only once the plugin has said that they can be.
+func (p *Plugin) bindingKinds() []binding.Kind {
+	all := []binding.Kind{
+		{
+			Kind: device.KindFPGA, What: "the bitstream is", Asked: fpgas.BindAfter,
+			Ready: func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, s *inventory.Snapshot) error {
+				return p.features.fpgas.Fetch(ctx, c, a, findIn(s))
+			},
+		},
+		{
+			Kind: device.KindGPU, What: "the kernel caches are", Asked: kernelcaches.BindAfter,
+			Ready: func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, s *inventory.Snapshot) error {
+				if p.retirement.On() {
+					return fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
+				}
+				return p.features.kernelCaches.Await(ctx, c, a, findIn(s))
+			},
+		},
+	}
+	late := p.config.File.BindLate()
+	return slices.DeleteFunc(all, func(k binding.Kind) bool { return !slices.Contains(late, k.Kind) })
+}
+
+// findIn looks an allocated device up in a snapshot.
+func findIn(s *inventory.Snapshot) prepare.Find {
+	return func(r *claim.Result) (device.Device, bool) { return s.Find(r.Kind, r.Device) }
+}
+
+// hopeless says whether it is of no use to try again on this node soon.
+func hopeless(err error) bool {
+	_, refused := errors.AsType[*claim.RefusedError](err)
+	return refused || kernelcaches.IsRefused(err) || errors.Is(err, devicehealth.ErrUnhealthy) || errors.Is(err, retirement.ErrRetired)
+}
+
+func (p *Plugin) machine() prepare.Machine {
+	if s, _ := p.holder.Get(); s != nil {
+		return s
 	}
 	return nil
 }
@@ -171,146 +305,17 @@ func (p *Plugin) claim(ctx context.Context, namespace, name string) (*resourceap
 	return p.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-func (p *Plugin) nvmlQuery() func(context.Context) (nvml.Report, error) {
-	file := p.config.File.NVML
-	if file.Disabled || p.config.NVMLCommand == "" {
-		return nil
-	}
-	command := nvml.Command{Path: p.config.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration}
-	return nvml.NewProber(command).Query
-}
-
-// Run serves kubelet until ctx ends or something fatal happens, and returns after everything it started has ended. The sockets are
-// removed on the way out, which a newer instance cannot do for an older one.
-func (p *Plugin) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: p.clients.Kube.EventsV1()})
-	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return fmt.Errorf("start the recorder of Events: %w", err)
-	}
-	defer broadcaster.Shutdown()
-	p.teller = &teller{client: p.clients.Kube, events: broadcaster.NewRecorder(scheme.Scheme, "fettle-kubeletplugin"), now: time.Now}
-
-	uevents, err := watchUevents(ctx)
-	if err != nil {
-		klog.FromContext(ctx).Info("Hardware changes are seen at the interval only",
-			"interval", p.config.File.DiscoveryInterval.Duration, "reason", err)
-	}
-	p.looker.uevents = uevents
-	live, err := newLiveness(&p.config)
-	if err != nil {
-		return err
-	}
-	if err := p.engine.Index(ctx); err != nil {
-		return fmt.Errorf("read what claims hold on this node: %w", err)
-	}
-	defer p.engine.Stop()
-	if p.hooks != nil {
-		if err := p.hooks.sweep(); err != nil {
-			klog.FromContext(ctx).Error(err, "Builds of the hook that nobody needs may stay")
+// published returns what is called each time the API server is seen to hold the slices as wanted.
+func (p *Plugin) published() func() {
+	var started sync.Once
+	return func() {
+		p.readiness.setPublishError(nil)
+		p.metrics.lastPublished.SetToCurrentTime()
+		if p.config.Started != nil {
+			started.Do(p.config.Started)
 		}
 	}
-	unwatched, err := p.presets.watch(ctx)
-	if err != nil {
-		return err
-	}
-	defer unwatched()
-	var cachesAhead *forerunner
-	if p.config.File.KernelCaches.Enabled {
-		var stopped func()
-		if cachesAhead, stopped, err = p.watchCaches(ctx); err != nil {
-			return err
-		}
-		defer stopped()
-	}
-	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
-	if err != nil {
-		return fmt.Errorf("start serving kubelet: %w", err)
-	}
-	defer helper.Stop()
-	p.setHelper(helper)
-	p.health.tell = p.tellNode
-
-	group, ctx := errgroup.WithContext(ctx)
-	run := func(f func(context.Context)) { group.Go(func() error { f(ctx); return nil }) }
-	run(p.looker.run)
-	run(p.health.run)
-	run(p.publish)
-	run(p.keepOrder)
-	run(func(ctx context.Context) { p.fpgas.artifacts.tend(ctx, storeInterval) })
-	run(p.newReporter().run)
-	if len(p.config.File.BindLate()) > 0 {
-		run(p.newBinder().run)
-	}
-	if p.config.File.FPGA.FetchAhead {
-		ahead := bitstreamsAhead{bitstreams: p.fpgas.bitstreams, files: p.fpgas.artifacts}
-		run(p.newForerunner(ahead.forerunner()).run)
-	}
-	run(p.tendCaches)
-	if cachesAhead != nil && p.config.File.KernelCaches.FetchAhead {
-		run(cachesAhead.run)
-	}
-	run(func(ctx context.Context) { p.retired.watch(ctx, p.clients.Dynamic, p.config.Node, p.health.forgive) })
-	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })
-	group.Go(func() error { return live.serve(ctx, p.config.HealthPort) })
-	err = group.Wait()
-	p.looker.purger.wait()
-	return err
-}
-
-func (p *Plugin) options() []kubeletplugin.Option {
-	options := []kubeletplugin.Option{
-		kubeletplugin.DriverName(v1alpha1.DriverName),
-		kubeletplugin.KubeClient(p.clients.Kube),
-		kubeletplugin.NodeName(p.config.Node),
-		kubeletplugin.PluginDataDirectoryPath(p.config.pluginDir()),
-		kubeletplugin.RegistrarDirectoryPath(p.config.RegistryDir),
-		kubeletplugin.CDIDirectory(p.config.CDIRoot),
-		kubeletplugin.RollingUpdate(types.UID(p.config.PodUID)),
-		// The state's own locks are per claim and device, honour deadlines and count between processes too.
-		kubeletplugin.Serialize(false),
-		kubeletplugin.GRPCInterceptor(stampArrivals(p.engine.Now)),
-	}
-	if p.config.File.DeviceMetadata {
-		options = append(options, kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}))
-	}
-	return options
-}
-
-// keepOrder undoes what earlier processes left halfway and looks after prepared claims, once the machine was looked at.
-func (p *Plugin) keepOrder(ctx context.Context) {
-	if _, err := p.awaitView(ctx); err != nil {
-		return
-	}
-	p.engine.Run(ctx, p.config.File.ReconcileInterval.Duration, func() { signal(p.looker.wake) })
-}
-
-func (p *Plugin) setHelper(h *kubeletplugin.Helper) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.helper = h
 }
 
 // Ready returns nil once kubelet knows the plugin, the machine was looked at, and the API server took what was published.
-func (p *Plugin) Ready() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.helper == nil {
-		return errors.New("not started yet")
-	}
-	status := p.helper.RegistrationStatus()
-	switch {
-	case status == nil:
-		return errors.New("kubelet has not registered the plugin yet")
-	case !status.PluginRegistered:
-		return fmt.Errorf("kubelet refused to register the plugin: %s", status.Error)
-	}
-	if v, _ := p.latest.get(); v == nil {
-		return errors.New("the machine was not looked at yet")
-	}
-	if p.publishErr != nil {
-		return fmt.Errorf("ResourceSlices are not as wanted: %w", p.publishErr)
-	}
-	return nil
-}
+func (p *Plugin) Ready() error { return p.readiness.ready() }

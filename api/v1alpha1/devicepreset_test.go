@@ -329,7 +329,7 @@ func hookCases() []presetCase {
 			"hooks: [{name: links, links: [{path: /a/../b, target: c}]}]", `spec.hooks[0].links[0].path: Invalid value: "/a/../b"`),
 		bad("no link", "hooks: [{name: links, links: [{target: c}]}]", `spec.hooks[0].links[0].path: Invalid value: ""`),
 		bad("no target", "hooks: [{name: links, links: [{path: /a}]}]", `spec.hooks[0].links[0].target: Invalid value: ""`),
-		bad("unprintable target",
+		bad("mountpath.Unprintable target",
 			`hooks: [{name: links, links: [{path: /a, target: "b\n"}]}]`, `spec.hooks[0].links[0].target: Invalid value: "b\n"`),
 		bad("link twice", "hooks: [{name: links, links: [{path: /a, target: b}, {path: /a, target: c}]}]",
 			`spec.hooks[0].links[1].path: Duplicate value: "/a"`),

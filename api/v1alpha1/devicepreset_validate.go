@@ -8,8 +8,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/fettle-dev/fettle/api/mountpath"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,7 +82,7 @@ func (s *ClusterDevicePresetSpec) Validate(path *field.Path) field.ErrorList {
 			faults = append(faults, field.Duplicate(at, n.Path))
 		}
 		seen[n.Path] = true
-		faults = append(faults, noLonger(n.Path, maxMountPath, at)...)
+		faults = append(faults, noLonger(n.Path, mountpath.MaxLength, at)...)
 		if !presetNode.MatchString(n.Path) {
 			faults = append(faults, field.Invalid(at, n.Path, "must be a clean path below /dev of letters, digits and any of . _ : , + = @ -"))
 		}
@@ -342,15 +343,15 @@ func (m *PresetMount) validate(path *field.Path, cluster bool) field.ErrorList {
 // validateContainerPath keeps a namespaced preset from what the runtime, the loader and our hook rely on. The administrator's may go
 // anywhere but where the runtime itself refuses, and where Fettle mounts what its own links lead to.
 func validateContainerPath(dir string, path *field.Path, cluster bool) field.ErrorList {
-	if faults := append(validateClean(dir, path), noLonger(dir, maxMountPath, path)...); len(faults) > 0 {
+	if faults := append(validateClean(dir, path), noLonger(dir, mountpath.MaxLength, path)...); len(faults) > 0 {
 		return faults
 	}
-	trees, instead := reservedTrees(), ": use a directory such as /mnt/data"
+	trees, instead := mountpath.ReservedTrees(), ": use a directory such as /mnt/data"
 	if cluster {
-		trees, instead = closedTrees(), ""
+		trees, instead = mountpath.ClosedTrees(), ""
 	}
 	for _, tree := range trees {
-		if within(dir, tree) || within(tree, dir) {
+		if mountpath.Within(dir, tree) || mountpath.Within(tree, dir) {
 			return field.ErrorList{field.Invalid(path, dir, "must not cover or lie in "+tree+instead)}
 		}
 	}
@@ -417,7 +418,7 @@ func (h *PresetHook) validate(path *field.Path, cluster bool) field.ErrorList {
 	if (h.Name == HookLinks) != (len(h.Links) > 0) {
 		faults = append(faults, field.Required(path.Child("links"), "are what the hook links needs, and only that"))
 	}
-	faults = append(faults, validateDirectories(h.Directories, maxMountPath, path.Child("directories"))...)
+	faults = append(faults, validateDirectories(h.Directories, mountpath.MaxLength, path.Child("directories"))...)
 	faults = append(faults, atMost(len(h.Links), maxPresetLinks, path.Child("links"))...)
 	seen := map[string]bool{}
 	for i, link := range h.Links {
@@ -428,14 +429,12 @@ func (h *PresetHook) validate(path *field.Path, cluster bool) field.ErrorList {
 		seen[link.Path] = true
 		faults = append(faults, validateContainerPath(link.Path, at.Child("path"), cluster)...)
 		faults = append(faults, noLonger(link.Target, maxLinkTarget, at.Child("target"))...)
-		if link.Target == "" || strings.ContainsFunc(link.Target, unprintable) {
+		if link.Target == "" || strings.ContainsFunc(link.Target, mountpath.Unprintable) {
 			faults = append(faults, field.Invalid(at.Child("target"), link.Target, "must be a path of printable characters"))
 		}
 	}
 	return faults
 }
-
-func unprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 
 // validateClean wants an absolute, clean path below the root.
 func validateClean(name string, at *field.Path) field.ErrorList {
@@ -446,7 +445,7 @@ func validateClean(name string, at *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(at, name, "must be clean: no //, no . or .. and no / at the end; use "+path.Clean(name))}
 	case name == "/":
 		return field.ErrorList{field.Invalid(at, name, "must not be the root itself: name what is needed of it")}
-	case strings.ContainsFunc(name, unprintable):
+	case strings.ContainsFunc(name, mountpath.Unprintable):
 		return field.ErrorList{field.Invalid(at, name, "must have printable characters only")}
 	}
 	return nil

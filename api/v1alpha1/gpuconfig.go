@@ -6,6 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
 // GPUConfig says how the GPUs of a request are given to the pod. It is the opaque configuration of a ResourceClaim, a
@@ -159,7 +161,7 @@ func (k *KernelCacheSource) validate(path *field.Path) field.ErrorList {
 	}
 	faults = append(faults, oneOf(k.Kind, path.Child("kind"), KindGPUKernelCache, KindClusterGPUKernelCache)...)
 	if k.MountPath != "" {
-		faults = append(faults, validateMountPath(k.MountPath, path.Child("mountPath"))...)
+		faults = append(faults, mountpath.Validate(k.MountPath, path.Child("mountPath"))...)
 	}
 	faults = append(faults, oneOf(k.BindAfter, path.Child("bindAfter"), BindAfterFetched)...)
 	return append(faults, oneOf(k.Access, path.Child("access"), CacheAccessOverlay, CacheAccessReadOnly, CacheAccessSeed)...)

@@ -3,8 +3,7 @@
 package v1alpha1
 
 import (
-	"path"
-	"strings"
+	"github.com/fettle-dev/fettle/api/mountpath"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -55,7 +54,7 @@ func (c *HostConfig) Default() {
 func (c *HostConfig) Validate(fromClass bool, path *field.Path) field.ErrorList {
 	var faults field.ErrorList
 	if c.MountPath != "" {
-		faults = append(faults, validateMountPath(c.MountPath, path.Child("mountPath"))...)
+		faults = append(faults, mountpath.Validate(c.MountPath, path.Child("mountPath"))...)
 	}
 	if c.Policy == nil {
 		return faults
@@ -70,47 +69,4 @@ func (c *HostConfig) Validate(fromClass bool, path *field.Path) field.ErrorList 
 		faults = append(faults, field.NotSupported(path.Child("onRelease"), c.Policy.OnRelease, known))
 	}
 	return faults
-}
-
-const maxMountPath = 256
-
-// ContainerDir is the directory of a container that is Fettle's: what links in other places lead to is mounted below it.
-const ContainerDir = "/.fettle"
-
-// reservedTrees are the directories of a container that the runtime, the dynamic loader, Kubernetes or Fettle relies on. Whoever could
-// mount over one of them, or over a parent, could feed a hook that runs with the host's rights, or have the runtime make the places for our
-// own mounts in a directory of the host.
-func reservedTrees() []string {
-	return []string{
-		"/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run/secrets", "/sbin", "/sys",
-		"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/local/fettle", "/usr/sbin", "/var/run",
-		ContainerDir,
-	}
-}
-
-// closedTrees are those that the runtime, or Fettle itself, lets nobody mount over.
-func closedTrees() []string { return []string{"/proc", "/sys", ContainerDir} }
-
-func validateMountPath(dir string, at *field.Path) field.ErrorList {
-	switch {
-	case len(dir) > maxMountPath:
-		return field.ErrorList{field.TooLong(at, "", maxMountPath)}
-	case !strings.HasPrefix(dir, "/"):
-		return field.ErrorList{field.Invalid(at, dir, "must be absolute: start it with /")}
-	case path.Clean(dir) != dir:
-		return field.ErrorList{field.Invalid(at, dir, "must be clean: no //, no . or .. and no / at the end; use "+path.Clean(dir))}
-	case strings.ContainsFunc(dir, unprintable):
-		return field.ErrorList{field.Invalid(at, dir, "must have printable characters only")}
-	}
-	for _, tree := range reservedTrees() {
-		if within(dir, tree) || within(tree, dir) {
-			return field.ErrorList{field.Invalid(at, dir, "must not cover or lie in "+tree+": use a directory such as /mnt/data")}
-		}
-	}
-	return nil
-}
-
-// within reports whether the clean absolute path dir is tree or lies below it.
-func within(dir, tree string) bool {
-	return dir == tree || tree == "/" || strings.HasPrefix(dir, tree+"/")
 }

@@ -23,8 +23,10 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
@@ -88,6 +90,12 @@ func serve(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.Kube.EventsV1()})
+	defer broadcaster.Shutdown()
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("start the recorder of Events: %w", err)
+	}
+	clients.Events = broadcaster.NewRecorder(scheme.Scheme, "fettle-kubeletplugin")
 	plugin, err := kubeletplugin.New(o.config, clients, bootID)
 	if err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
+
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/image"
@@ -75,12 +77,12 @@ func checkCache(ctx context.Context, access *cacheAccess, place artifactPlace, m
 	}
 	var fits []cacheFit
 	for _, d := range inventory.Devices {
-		gpu, err := kernelcache.OfDevice(d)
+		fitted, err := gpu.Of(d)
 		if err != nil {
 			continue // It is no GPU.
 		}
-		reasons := cache.Fits(gpu)
-		fits = append(fits, cacheFit{d.Name, gpu.String(), len(reasons) == 0, reasons})
+		reasons := cache.Fits(fitted)
+		fits = append(fits, cacheFit{d.Name, fitted.String(), len(reasons) == 0, reasons})
 	}
 	if len(fits) == 0 {
 		return nil, fmt.Errorf("there is no GPU below %s: see fettle devices --root %s", machine.root, machine.root)

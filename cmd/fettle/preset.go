@@ -11,10 +11,11 @@ import (
 	"io"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/explain"
 )
@@ -117,7 +118,7 @@ func (f *explainFlags) explain(ctx context.Context, operands []string) (explain.
 	}
 	s.objects.DriverNamespace = f.driverNamespace
 	if f.root != "" {
-		host := kubeletplugin.PresetHost{Root: f.root, Hook: "fettle-hook"}
+		host := hostfiles.Preview{Root: f.root, Hook: "fettle-hook"}
 		for _, dir := range f.allowed {
 			host.AllowedHostPaths = append(host.AllowedHostPaths, preset.AllowedHostPath{Path: dir, Writable: true})
 		}

@@ -111,7 +111,7 @@ func (s *Store) weigh(name string, info fs.FileInfo) int64 {
 func (s *Store) mounted(trashed string, info fs.FileInfo) bool {
 	var d Digest
 	digits, _, _ := strings.Cut(trashed, ".")
-	return info.IsDir() && parseHex(&d, digits) && s.config.InUse(d)
+	return info.IsDir() && parseHex(&d, digits) && s.config.InUse(s, d)
 }
 
 // each calls do for the entries of a directory; those that vanish meanwhile are passed over.
@@ -246,7 +246,7 @@ func (s *Store) makeRoom(d Descriptor, spare bool) (short bool, err error) {
 	}
 	need := demand{
 		size: d.Size, max: s.config.MaxBytes, margin: s.config.Margin,
-		inUse: s.inUse, mounted: s.config.InUse, now: s.config.Clock.Now(), tooOld: s.config.PartialAge, spare: spare,
+		inUse: s.inUse, mounted: func(d Digest) bool { return s.config.InUse(s, d) }, now: s.config.Clock.Now(), tooOld: s.config.PartialAge, spare: spare,
 	}
 	if need.free, err = s.free(); err != nil {
 		return false, onDisk(err)

@@ -42,7 +42,7 @@ type StoreConfig struct {
 	// InUse says whether the tree of an image is mounted or about to be. It is asked before the tree is evicted, and once more before what
 	// was evicted is deleted, and holds up Fetch and Unpack meanwhile. Pins are for claims; this is for what they left behind, and whoever is
 	// asked may take it away. Nil: nothing is in use.
-	InUse func(Digest) bool
+	InUse func(*Store, Digest) bool
 	// Clock is the real one where it is nil.
 	Clock clock.Clock
 }
@@ -92,7 +92,7 @@ func storeAt(dir string, config StoreConfig) (*Store, error) {
 		config.Clock = clock.RealClock{}
 	}
 	if config.InUse == nil {
-		config.InUse = func(Digest) bool { return false }
+		config.InUse = func(*Store, Digest) bool { return false }
 	}
 	s := &Store{dir: dir, root: root, config: config, fs: beneath{root: root, dir: dir}}
 	s.free = s.statfs

@@ -312,7 +312,7 @@ func TestTreesInUse(t *testing.T) {
 	var mounted []Digest
 	fake := clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
 	s := newStore(t, StoreConfig{
-		MaxBytes: 120_000, Clock: fake, InUse: func(d Digest) bool { return slices.Contains(mounted, d) },
+		MaxBytes: 120_000, Clock: fake, InUse: func(_ *Store, d Digest) bool { return slices.Contains(mounted, d) },
 	})
 	images := map[string]*image{}
 	for _, seed := range []string{"1", "2", "3", "4"} {

@@ -4,6 +4,8 @@
 // the Container Device Interface. It imports nothing of Kubernetes, so that packages whose code changes the host may use it.
 package container
 
+import "slices"
+
 // Edits are the changes to a container, in the terms of the Container Device Interface, that give it a device.
 type Edits struct {
 	Nodes  []Node  `json:"nodes,omitempty"`
@@ -45,4 +47,12 @@ type Mount struct {
 	Alone bool `json:"alone,omitempty"`
 	// Follows has the container see what is mounted below it on the host later.
 	Follows bool `json:"follows,omitempty"`
+}
+
+// With returns the edits followed by others. Neither is changed.
+func (e Edits) With(more Edits) Edits {
+	return Edits{
+		Nodes: slices.Concat(e.Nodes, more.Nodes), Mounts: slices.Concat(e.Mounts, more.Mounts),
+		Env: slices.Concat(e.Env, more.Env), Hooks: slices.Concat(e.Hooks, more.Hooks),
+	}
 }

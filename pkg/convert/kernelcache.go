@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -234,7 +236,7 @@ func (c *conversion) volumeMount(from *oldCacheObject, title string) *v1alpha1.C
 	if cache := c.caches[key]; cache != nil {
 		paths = cache.paths
 	}
-	if len(paths) == 1 && v1alpha1.CheckMountPath(paths[0]) == nil {
+	if len(paths) == 1 && mountpath.Check(paths[0]) == nil {
 		return &v1alpha1.CacheMount{Path: paths[0]}
 	}
 	if len(paths) > 0 {

@@ -63,3 +63,15 @@ func Bytes(n int64) resourceapi.DeviceCapacity {
 func Count(n int64) resourceapi.DeviceCapacity {
 	return resourceapi.DeviceCapacity{Value: *resource.NewQuantity(n, resource.DecimalSI)}
 }
+
+// StringOf returns the text of a string or a version, empty for any other value.
+func StringOf(a resourceapi.DeviceAttribute) string {
+	switch {
+	case a.StringValue != nil:
+		return *a.StringValue
+	case a.VersionValue != nil:
+		return *a.VersionValue
+	default:
+		return ""
+	}
+}

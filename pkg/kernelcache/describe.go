@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
 // Image is what an image of a cache has beside the cache, so that MCV's tools and the readers of this package read it back.
@@ -65,7 +65,7 @@ func (c *Cache) Describe(given ...Target) (Image, error) {
 
 // ProducedAt says where the producer had the cache, for Describe, where the files do not tell it. It must not contradict them.
 func (c *Cache) ProducedAt(root string) error {
-	if err := v1alpha1.CheckMountPath(root); err != nil {
+	if err := mountpath.Check(root); err != nil {
 		return fmt.Errorf("%w: the producer's directory: %s", ErrInvalid, plain(err.Error()))
 	}
 	for _, r := range c.Roots {

@@ -6,10 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	resourceapi "k8s.io/api/resource/v1"
-
-	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 // Device is what counts of a GPU.
@@ -32,45 +28,22 @@ func (d Device) String() string {
 	return fmt.Sprintf("%s (%s)", d.Name, words)
 }
 
-// OfDevice takes from a device's attributes what counts. A GPU whose attributes do not tell its architecture has none, which is for Fits to
-// say.
-func OfDevice(d device.Device) (Device, error) {
-	if d.Kind != device.KindGPU {
-		return Device{}, fmt.Errorf("device %s is no GPU but of kind %q: kernel caches are for GPUs", d.Name, d.Kind)
-	}
-	result := Device{Name: d.Name}
-	vendor := text(d, device.AttributeVendor)
-	switch vendor {
-	case "nvidia":
-		result.Backend = CUDA
-		result.Arch = capability(version(d, device.AttributeComputeCapability))
-		result.Driver = leading(version(d, device.AttributeDriverVersion))
-		result.MaxPTX = newestPTX(result.Driver)
-	case "amd":
-		result.Backend = HIP
-		if arch, _, err := ParseArch(HIP, text(d, device.AttributeArchitecture)); err == nil {
-			result.Arch = arch
-		}
-	default:
-		// Intel's compute runtime, and whatever comes: no cache that is known here is for it.
-		result.Backend = vendor
-	}
-	result.WarpSize = result.Arch.warpSize(result.Backend)
-	return result, nil
+// NVIDIADevice is a GPU with a compute capability, "9.0.0", and a version of its driver. Either may be empty: not known.
+func NVIDIADevice(name, computeCapability, driverVersion string) Device {
+	d := Device{Name: name, Backend: CUDA, Arch: capability(computeCapability), Driver: leading(driverVersion)}
+	d.MaxPTX = newestPTX(d.Driver)
+	d.WarpSize = d.Arch.warpSize(d.Backend)
+	return d
 }
 
-func text(d device.Device, name resourceapi.QualifiedName) string {
-	if value := d.Attributes[name].StringValue; value != nil {
-		return *value
+// AMDDevice is a GPU with an architecture, "gfx942". It is empty where it is not known.
+func AMDDevice(name, architecture string) Device {
+	d := Device{Name: name, Backend: HIP}
+	if arch, _, err := ParseArch(HIP, architecture); err == nil {
+		d.Arch = arch
 	}
-	return ""
-}
-
-func version(d device.Device, name resourceapi.QualifiedName) string {
-	if value := d.Attributes[name].VersionValue; value != nil {
-		return *value
-	}
-	return ""
+	d.WarpSize = d.Arch.warpSize(d.Backend)
+	return d
 }
 
 // capability makes "90" of "9.0.0", and "120" of "12.0.0".

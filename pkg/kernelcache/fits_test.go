@@ -3,16 +3,8 @@
 package kernelcache
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	resourceapi "k8s.io/api/resource/v1"
-
-	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 func h100() Device {
@@ -197,95 +189,5 @@ func TestOneTargetForBinaries(t *testing.T) {
 	tr.put(keyB+"/k2.json", strings.ReplaceAll(metadata("k2", hopper), `"ptx_version": null`, `"ptx_version": 87`))
 	if cache := inspect(t, tr, Options{}); len(cache.Targets) != 1 || cache.Targets[0].Kernels != 2 {
 		t.Errorf("got %+v, want one target with 2 kernels", cache.Targets)
-	}
-}
-
-// TestOfDevice reads machines as discovery publishes them: a cache must fit the real GPU that it was made for.
-func TestOfDevice(t *testing.T) {
-	for _, test := range []struct {
-		machine string
-		want    Device
-		tree    tree
-	}{
-		{"8xh100-sxm+nvml", h100(), oneKernel(hopper, ".cubin")},
-		{"8xmi300x", mi300x(), oneKernel(mi300, ".hsaco")},
-	} {
-		data, err := os.ReadFile(filepath.Join("..", "discover", "testdata", test.machine+".golden.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var inventory struct {
-			Devices []device.Device `json:"devices"`
-		}
-		if err := json.Unmarshal(data, &inventory); err != nil {
-			t.Fatal(err)
-		}
-		if len(inventory.Devices) == 0 {
-			t.Fatalf("%s has no devices", test.machine)
-		}
-		for _, d := range inventory.Devices {
-			got, err := OfDevice(d)
-			if err != nil {
-				t.Fatal(err)
-			}
-			test.want.Name = d.Name
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", d.Name, diff)
-			}
-			cache := inspect(t, test.tree, Options{})
-			if reasons := cache.Fits(got); len(reasons) > 0 {
-				t.Errorf("%s: %v", d.Name, reasons)
-			}
-		}
-	}
-}
-
-func TestOfDeviceOdd(t *testing.T) {
-	attributes := func(pairs ...string) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
-		all := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
-		for i := 0; i < len(pairs); i += 2 {
-			name := resourceapi.QualifiedName(pairs[i])
-			if strings.HasSuffix(pairs[i], "ersion") || name == device.AttributeComputeCapability {
-				all[name] = resourceapi.DeviceAttribute{VersionValue: &pairs[i+1]}
-			} else {
-				all[name] = resourceapi.DeviceAttribute{StringValue: &pairs[i+1]}
-			}
-		}
-		return all
-	}
-	for _, test := range []struct {
-		name       string
-		attributes []string
-		want       Device
-	}{
-		{
-			"Blackwell for desks",
-			[]string{"vendor", "nvidia", "computeCapability", "12.0.0", "driverVersion", "570.10.0"},
-			Device{Backend: CUDA, Arch: "120", WarpSize: 32, Driver: 570, MaxPTX: 87},
-		},
-		{
-			"driver newer than the table",
-			[]string{"vendor", "nvidia", "computeCapability", "9.0.0", "driverVersion", "700.0.0"},
-			Device{Backend: CUDA, Arch: "90", WarpSize: 32, Driver: 700},
-		},
-		{
-			"without the library",
-			[]string{"vendor", "nvidia", "driverVersion", "580.1.1"},
-			Device{Backend: CUDA, WarpSize: 32, Driver: 580, MaxPTX: 90},
-		},
-		{"RDNA has warps of 32", []string{"vendor", "amd", "architecture", "gfx1100"}, Device{Backend: HIP, Arch: "gfx1100", WarpSize: 32}},
-		{"AMD's without the topology", []string{"vendor", "amd"}, Device{Backend: HIP}},
-		{"Intel's", []string{"vendor", "intel", "architecture", "xe-hpc"}, Device{Backend: "intel"}},
-	} {
-		got, err := OfDevice(device.Device{Kind: device.KindGPU, Attributes: attributes(test.attributes...)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
-	}
-	if _, err := OfDevice(device.Device{Kind: device.KindFPGA, Name: "f"}); err == nil {
-		t.Error("an FPGA is taken for a GPU")
 	}
 }

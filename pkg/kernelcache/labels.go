@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
 // The labels that MCV puts on an image. Those of a format begin with its prefix.
@@ -215,7 +215,7 @@ func (l *Labels) readRoot(labels map[string]string) error {
 		l.SubPath = text
 	}
 	if text, ok := labels[labelRoot]; ok {
-		if err := v1alpha1.CheckMountPath(text); err != nil {
+		if err := mountpath.Check(text); err != nil {
 			return invalidLabel(labelRoot, "%s", plain(err.Error()))
 		}
 		l.Root = text
@@ -229,7 +229,7 @@ func (l *Labels) readRoot(labels map[string]string) error {
 		return invalidLabel(labelRootEnv, "got %s, want NAME=/PATH", quote(text))
 	}
 	dir, _, settings := strings.Cut(value, ",")
-	if err := v1alpha1.CheckMountPath(dir); err != nil {
+	if err := mountpath.Check(dir); err != nil {
 		return invalidLabel(labelRootEnv, "%s", plain(err.Error()))
 	}
 	if l.Root != "" && l.Root != dir {
@@ -268,7 +268,7 @@ func (l *Labels) readMounts(labels map[string]string) error {
 		if err := checkSubPath(m.SubPath); err != nil {
 			return invalidLabel(labelMounts, "[%d].subPath: %v", i, err)
 		}
-		if err := v1alpha1.CheckMountPath(m.AbsPath); err != nil {
+		if err := mountpath.Check(m.AbsPath); err != nil {
 			return invalidLabel(labelMounts, "[%d].absPath: %s", i, plain(err.Error()))
 		}
 		if m.Env != "" && !slices.Contains(AllowedEnv(), m.Env) {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
 // ErrNoPath is about a cache that does not say where it wants to be, or in two ways.
@@ -66,7 +66,7 @@ func (c *Cache) Plan(want string) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	if err := v1alpha1.CheckMountPath(target); err != nil {
+	if err := mountpath.Check(target); err != nil {
 		return Plan{}, fmt.Errorf("mount the cache at %s: %w", quote(target), err)
 	}
 	plan := Plan{Mounts: []Mount{c.mount(".", target, c.readOnly())}}

@@ -25,21 +25,28 @@ import (
 // Behind them is room for the changes to come: zeros, as many as there are, which say nothing. A change that is written into it makes
 // the file no longer, and so is durable at the cost of its own bytes.
 //
-// Version 1 was a single JSON object with the member "version", rewritten at each change. Version 3 has presets; a record without any is
-// still written as version 2, so that an older plugin can serve its claim.
+// Version 1 was a single JSON object with the member "version", rewritten at each change. Version 3 has additions of features; version 4
+// keeps the decisions that they follow from in one place. A record without either is still written as version 2, so that an older plugin
+// can serve its claim. A plugin that reads version 3 serves one of version 4 until the next reboot: it finds no decision then, and refuses
+// the claim until its pod is deleted.
 const (
 	// FormatVersion is the newest version that this package writes.
-	FormatVersion = 3
-	// plainVersion is that of a record without presets. It is also the oldest version whose reader understands it: a reader ignores
+	FormatVersion = 4
+	// addedVersion is the oldest version whose reader understands additions, plainVersion that of a record without any. A reader ignores
 	// members that it does not know, so what an older plugin must not ignore raises the number.
+	addedVersion = 3
 	plainVersion = 2
 )
 
-func (r *Record) version() int {
-	if slices.ContainsFunc(r.Devices, func(d Device) bool { return d.Preset != nil }) {
-		return FormatVersion
+// versions are the version of a record, and the oldest whose reader understands it.
+func (r *Record) versions() (format, reader int) {
+	switch {
+	case len(r.Decisions) > 0:
+		return FormatVersion, addedVersion
+	case slices.ContainsFunc(r.Devices, func(d Device) bool { return d.Added != nil }):
+		return addedVersion, addedVersion
 	}
-	return plainVersion
+	return plainVersion, plainVersion
 }
 
 // ErrForeign is returned for a file that only a newer version of Fettle understands. The claim and its devices are left alone.
@@ -75,7 +82,8 @@ func frame(h head, body any) ([]byte, error) {
 
 // encode is a new file's content.
 func encode(r *Record) ([]byte, error) {
-	data, err := frame(head{Format: r.version(), Reader: r.version()}, r)
+	format, reader := r.versions()
+	data, err := frame(head{Format: format, Reader: reader}, r)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
@@ -113,7 +121,7 @@ func decode(data []byte, uid string) (*Record, error) {
 	if r.UID != uid {
 		return nil, fmt.Errorf("%w: holds claim %q, its name says %q", ErrDamaged, r.UID, uid)
 	}
-	if err := r.checkNew(); err != nil {
+	if err := errors.Join(r.checkNew(), r.moveDecisions()); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return r, r.replay(data, rest, strict)

@@ -23,6 +23,7 @@ const (
 	goldenVersion1 = "testdata/format-1.json"
 	goldenVersion2 = "testdata/format-2.json"
 	goldenVersion3 = "testdata/format-3.json"
+	goldenVersion4 = "testdata/format-4.json"
 )
 
 func read(t testing.TB, name string) []byte {
@@ -111,7 +112,7 @@ func version1() *Record {
 func TestFormatVersion3(t *testing.T) {
 	r := version1()
 	r.Phase, r.Steps[0].State = Intended, step.Intended
-	r.Devices[0].Preset = &Preset{
+	r.Devices[0].Added = &Addition{
 		CDIDevice: "fettle.dev/common=x00112233445566778899aabbccddeeff",
 		Edits: container.Edits{
 			Mounts: []container.Mount{{
@@ -137,6 +138,10 @@ func TestFormatVersion3(t *testing.T) {
 	}
 	back, err := decode(want, fullUID)
 	must(t, err)
+	r.Devices[0].Added.Given = nil
+	r.Decisions = map[string]json.RawMessage{
+		"presets": json.RawMessage(`{"gpu":{"presets":[{"name":"nvidia","generation":3}],"request":"gpu"}}`),
+	}
 	same(t, "read", r, back)
 	for _, version := range []string{"2", "4"} { // of what wrote presets without raising the reader's version, and of a later release
 		odd := bytes.ReplaceAll(want, []byte(`"format":3`), []byte(`"format":`+version))
@@ -145,6 +150,57 @@ func TestFormatVersion3(t *testing.T) {
 		} else {
 			same(t, "read as "+version, r, back)
 		}
+	}
+}
+
+// TestFormatVersion4 holds the bytes of a record with decisions, which a reader of version 3 serves until the next reboot.
+func TestFormatVersion4(t *testing.T) {
+	r := version1()
+	r.Phase, r.Steps[0].State = Intended, step.Intended
+	r.Devices[0].Added = &Addition{
+		CDIDevice: "fettle.dev/common=x00112233445566778899aabbccddeeff",
+		Edits:     container.Edits{Env: []string{"CUDA_CACHE_MAXSIZE=4294967296"}},
+	}
+	r.Decisions = map[string]json.RawMessage{
+		"kernelCaches": json.RawMessage(`{"gpu":[{"name":"llama"}]}`), "presets": json.RawMessage(`{"gpu":{"request":"gpu"}}`),
+	}
+	got, err := encode(r)
+	must(t, err)
+	if *update {
+		must(t, os.WriteFile(goldenVersion4, got, 0o644))
+	}
+	want := read(t, goldenVersion4)
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("format (-want +got):\n%s", diff)
+	}
+	back, err := decode(want, fullUID)
+	must(t, err)
+	same(t, "read", r, back)
+}
+
+// TestDecisionsOfFormat3: kernel caches were a member of the decision about presets, alone or beside it.
+func TestDecisionsOfFormat3(t *testing.T) {
+	for name, tc := range map[string]struct{ given, presets, caches string }{
+		"both":   {`{"request":"gpu","kernelCaches":[1]}`, `{"gpu":{"request":"gpu"}}`, `{"gpu":[1]}`},
+		"caches": {`{"kernelCaches":[1]}`, "", `{"gpu":[1]}`},
+		"none":   {`{}`, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := version1()
+			r.Devices[0].Added = &Addition{Given: []byte(tc.given)}
+			must(t, r.moveDecisions())
+			if got := string(r.Decisions["presets"]); got != tc.presets {
+				t.Errorf("presets %s, want %s", got, tc.presets)
+			}
+			if got := string(r.Decisions["kernelCaches"]); got != tc.caches {
+				t.Errorf("caches %s, want %s", got, tc.caches)
+			}
+		})
+	}
+	r := version1()
+	r.Devices[0].Added = &Addition{Given: []byte(`"text"`)}
+	if err := r.moveDecisions(); err == nil {
+		t.Error("a decision that is no object was taken")
 	}
 }
 
@@ -254,7 +310,7 @@ func newer(t testing.TB) ([]byte, *Record) {
 		}
 		text = strings.ReplaceAll(text, member, `"later":{"phase":"releasing","uid":["u9"]},`+member)
 	}
-	data := framed(t, `{"format":4,"reader":2,"later":"x"}`, text)
+	data := framed(t, `{"format":5,"reader":2,"later":"x"}`, text)
 	data = append(data, framed(t, `{"later":[1]}`, `{"step":1,"state":"done","later":{}}`)...)
 	data = append(data, framed(t, `{}`, `{"later":"a change of something that was not there before"}`)...)
 	data = append(data, framed(t, `{}`, `{"step":0,"state":"done"}`)...)
@@ -280,16 +336,16 @@ func TestForward(t *testing.T) {
 // claim holds what its links say.
 func TestForeign(t *testing.T) {
 	data, _ := newer(t)
-	foreign := bytes.Replace(data, []byte(`"reader":2`), []byte(`"reader":4`), 1)
+	foreign := bytes.Replace(data, []byte(`"reader":2`), []byte(`"reader":5`), 1)
 	line, _, _ := bytes.Cut(foreign, []byte("\n"))
 	tests := map[string][]byte{
 		"known form":         foreign,
 		"torn":               foreign[:len(foreign)-7],
 		"torn at the front":  foreign[:len(line)+9],
 		"other body":         append(bytes.Clone(line), "\n\x00\x01\x02\xff"...),
-		"other checksum":     []byte(`{"format":4,"reader":4,"length":3,"sha256":"00"}` + "\nabc\n"),
-		"other length":       []byte(`{"format":5,"reader":4,"length":"3","crc32c":7}` + "\nabc\n"),
-		"no length":          []byte(`{"reader":4,"format":4}` + "\nabc\n"),
+		"other checksum":     []byte(`{"format":5,"reader":5,"length":3,"sha256":"00"}` + "\nabc\n"),
+		"other length":       []byte(`{"format":6,"reader":5,"length":"3","crc32c":7}` + "\nabc\n"),
+		"no length":          []byte(`{"reader":5,"format":5}` + "\nabc\n"),
 		"much newer version": []byte(`{"reader":300,"format":301}` + "\nabc\n"),
 	}
 	for name, data := range tests {

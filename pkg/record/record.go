@@ -34,6 +34,8 @@ type Record struct {
 	Devices []Device `json:"devices"`
 	// Steps are the effects on the machine, in the order they are applied. They are undone in reverse.
 	Steps []Step `json:"steps,omitempty"`
+	// Decisions are what features decided for the claim, by the feature's name and in its own words. They hold in later boots.
+	Decisions map[string]json.RawMessage `json:"decisions,omitempty"`
 
 	// valid is how much of the file was understood; what follows was torn off when a process or the power went.
 	valid int64
@@ -65,28 +67,28 @@ type Device struct {
 	// CDIDevice is the qualified CDI device name that kubelet was told. What it means must not change while the record lives.
 	CDIDevice string          `json:"cdiDevice"`
 	Edits     container.Edits `json:"edits"`
-	// Preset is what presets add for the device's request. The first device of a request has it.
-	Preset *Preset `json:"preset,omitempty"`
+	// Added is what features add for the device's request. The first device of a request has it.
+	Added *Addition `json:"preset,omitempty"`
 }
 
 // CDIDevices are the qualified CDI devices that kubelet was told.
 func (d *Device) CDIDevices() []string {
 	all := []string{d.CDIDevice}
-	if d.Preset != nil {
-		all = append(all, d.Preset.CDIDevice, d.Preset.OwnDevice)
+	if d.Added != nil {
+		all = append(all, d.Added.CDIDevice, d.Added.OwnDevice)
 	}
 	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
-// Preset is what presets add to what the devices of a request are.
-type Preset struct {
+// Addition is what features add to the devices of a request.
+type Addition struct {
 	// CDIDevice is as that of a Device. Empty: there is nothing that other claims could have, too.
 	CDIDevice string          `json:"cdiDevice,omitempty"`
 	Edits     container.Edits `json:"edits"`
 	// OwnDevice and Own are the same of what only this claim has.
 	OwnDevice string          `json:"ownDevice,omitempty"`
 	Own       container.Edits `json:"own,omitzero"`
-	// Given is what was decided, in the words of who did. In a later boot it holds still, while files of the host may be others.
+	// Given is where format 3 kept decisions, see Record.Decisions. It is nil in every record that was read.
 	Given json.RawMessage `json:"given,omitempty"`
 }
 

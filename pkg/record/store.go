@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -321,4 +322,13 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
+}
+
+// Claims are the UIDs of the claims that hold something on this node, those whose record is damaged too, sorted.
+func (s *Store) Claims() ([]string, error) {
+	uids, err := s.UIDs()
+	damaged, err2 := s.Damaged()
+	uids = append(uids, damaged...)
+	slices.Sort(uids)
+	return slices.Compact(uids), errors.Join(err, err2)
 }

@@ -59,8 +59,6 @@ type Kind struct {
 	// Finish ends what Undo began, as by making it durable, and comes after it. A claim may be answered as given back before, once it is
 	// durably noted that it is being given back: its devices are its own until then, so who gets them next waits. Nil: nothing is left.
 	Finish func(ctx context.Context, params json.RawMessage) error
-	// Renew gives the parameters of a step that was planned anew after a reboot what only the step before knows. Nil: nothing.
-	Renew func(before, planned json.RawMessage) (json.RawMessage, error)
 }
 
 // Kinds is the table of what this process can do, by name.
@@ -73,15 +71,6 @@ func (k Kinds) Apply(ctx context.Context, s Step) error {
 		err = kind.Apply(ctx, s.Params)
 	}
 	return wrap("apply", s, err)
-}
-
-// Renew returns a planned step with what only an earlier one of the same effect knows.
-func (k Kinds) Renew(before, planned Step) (Step, error) {
-	kind, err := k.lookup(planned)
-	if err == nil && kind.Renew != nil {
-		planned.Params, err = kind.Renew(before.Params, planned.Params)
-	}
-	return planned, wrap("renew", planned, err)
 }
 
 // Undo undoes one step.

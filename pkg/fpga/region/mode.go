@@ -34,3 +34,9 @@ const (
 	attributeAFUID  = "afuID"
 	attributeDigest = "bitstreamDigest"
 )
+
+// Programmed is what a region is known to hold since its claim's Prepare.
+type Programmed struct {
+	// Digest is that of the file that was programmed, AFUID what the region shows.
+	Digest, AFUID string
+}

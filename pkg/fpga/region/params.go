@@ -113,23 +113,20 @@ func (p *Programmer) setParams(ctx context.Context, raw json.RawMessage) error {
 	return p.writeParams(ctx, params.Device, set)
 }
 
-// renewParams keeps what was before the claim came. A card that went through the reboot with its power on still has what the claim set.
-func renewParams(before, planned json.RawMessage) (json.RawMessage, error) {
-	old, err := decode[Params](before)
+// KeepBefore takes over what an earlier boot's step for the same device remembers of the time before the claim came. A card that went
+// through the reboot with its power on still has what the claim set.
+func (p *Params) KeepBefore(earlier step.Step) error {
+	old, err := decode[Params](earlier.Params)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	renewed, err := decode[Params](planned)
-	if err != nil {
-		return nil, err
-	}
-	for i := range renewed.Before {
-		own := &renewed.Before[i]
+	for i := range p.Before {
+		own := &p.Before[i]
 		if at := slices.IndexFunc(old.Before, func(p Param) bool { return p.Name == own.Name }); at >= 0 {
 			own.Value = old.Before[at].Value
 		}
 	}
-	return json.Marshal(renewed)
+	return nil
 }
 
 func (p *Programmer) restoreParams(ctx context.Context, raw json.RawMessage) error {

@@ -70,7 +70,7 @@ func New(c Config) *Programmer { return &Programmer{config: c} }
 // Kinds are the steps for a table of kinds.
 func (p *Programmer) Kinds() step.Kinds {
 	return step.Kinds{
-		ParamsKind:  {Apply: p.setParams, Undo: p.restoreParams, Verify: nothing, Renew: renewParams},
+		ParamsKind:  {Apply: p.setParams, Undo: p.restoreParams, Verify: nothing},
 		ScrubKind:   {Apply: p.scrub, Undo: nothing, Verify: nothing},
 		ProgramKind: {Apply: p.program, Undo: p.giveBack, Verify: p.verify},
 	}

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicehealth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// ward is a node whose health is kept, without an API server.
+type ward struct {
+	*healthKeeper
+	t    *testing.T
+	root string
+
+	mu     sync.Mutex
+	holder map[string]bool
+	events []string
+}
+
+// newWard keeps the health of a machine's devices, all of which taints would mark.
+func newWard(t *testing.T, machine string, change func(*Config)) *ward {
+	t.Helper()
+	w := &ward{t: t, root: expand(t, machine), holder: map[string]bool{}}
+	config := &Config{
+		Node: testNode, HostRoot: w.root, StateDir: filepath.Join(t.TempDir(), "state"),
+		File: nodeconfig.File{HostDevices: localSSD()}.WithDefaults(),
+	}
+	config.File.Health.Interval.Duration = 50 * time.Millisecond
+	if change != nil {
+		change(config)
+	}
+	held := func(_, name string) bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.holder[name]
+	}
+	w.healthKeeper = newHealthKeeper(config, nil, "boot-1", newLatest(), newRetirement(), newMetrics(), held)
+	w.tell = func(kind, reason, note string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.events = append(w.events, kind+" "+reason+" "+note)
+	}
+	must(t, w.ledger.SetTaintsKept(true))
+	w.latest.set(w.look())
+	return w
+}
+
+// look is what discovery finds on the machine.
+func (w *ward) look() *view {
+	w.t.Helper()
+	tree, err := sysfs.Open(w.root)
+	must(w.t, err)
+	defer tree.Close()
+	found := discover.Discover(w.t.Context(), tree, discover.Options{})
+	return &view{devices: found.Devices, problems: found.Problems, withheld: map[string]string{}}
+}
+
+// start runs all parts but the one that asks the API server.
+func (w *ward) start() (stop func()) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var parts sync.WaitGroup
+	for _, part := range []func(context.Context){w.keep, w.poll, w.watchNVML} {
+		parts.Go(func() { part(ctx) })
+	}
+	stop = func() {
+		cancel()
+		parts.Wait()
+	}
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// until waits for a view.
+func (w *ward) until(what string, is func(*view) bool) *view {
+	w.t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		v, changed := w.latest.get()
+		if v != nil && is(v) {
+			return v
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			w.t.Fatalf("%s never happened; health is %+v", what, v.health)
+		}
+	}
+}
+
+func is(name string, state health.State, reason string) func(*view) bool {
+	return func(v *view) bool {
+		s, bad := v.health.statuses[name]
+		return bad && s.State == state && s.Reason == reason || !bad && state == health.Healthy
+	}
+}
+
+// write changes a file of a PCI function.
+func (w *ward) write(d device.Device, name, text string) {
+	w.t.Helper()
+	path := filepath.Join(w.root, "sys", "bus", "pci", "devices", stringOf(d.Attributes[device.AttributePCIAddress]), name)
+	must(w.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(w.t, os.WriteFile(path+".new", []byte(text), 0o644))
+	must(w.t, os.Rename(path+".new", path))
+}
+
+// TestCountersOfTheKernel: a counter that grows taints its device alone, and one that begins anew takes the taint away, without a
+// restart.
+func TestCountersOfTheKernel(t *testing.T) {
+	w := newWard(t, "8xmi300x", nil)
+	v, _ := w.latest.get()
+	first, second := v.devices[0], v.devices[1]
+	w.write(first, "ras/umc_err_count", "ue: 3\nce: 1\n")
+	w.write(second, "aer_dev_nonfatal", "CmpltTO 1\nUnsupReq 4\nTOTAL_ERR_NONFATAL 5\n")
+	w.start()
+	w.counted("ras/umc.ue", first.Name, 3)
+	w.counted("aer/nonfatal.CmpltTO", second.Name, 1)
+	w.write(first, "ras/umc_err_count", "ue: 4\nce: 9\n")
+	v = w.until("an uncorrectable error", is(first.Name, health.Unhealthy, "RasUmcUe"))
+	if len(v.health.statuses) != 1 || len(v.withheld) != 0 {
+		t.Errorf("health %+v, withheld %v", v.health.statuses, v.withheld)
+	}
+	w.write(second, "aer_dev_nonfatal", "CmpltTO 1\nUnsupReq 9\nTOTAL_ERR_NONFATAL 10\n")
+	w.write(second, "aer_dev_nonfatal", "CmpltTO 2\nUnsupReq 9\nTOTAL_ERR_NONFATAL 11\n")
+	w.until("an uncorrectable bus error", is(second.Name, health.Worn, "AerNonfatalCmpltTO"))
+	w.write(first, "ras/umc_err_count", "ue: 0\nce: 0\n")
+	w.until("a reset", is(first.Name, health.Healthy, ""))
+	must(t, w.ledger.Recover(second.Name))
+	w.until("forgiveness", is(second.Name, health.Healthy, ""))
+	w.wantEvents([]string{"Warning DeviceUnhealthy", "Warning DeviceDegraded", "Normal DeviceHealthy", "Normal DeviceHealthy"})
+}
+
+// wantEvents waits until Events of these types and reasons were made, and no others.
+func (w *ward) wantEvents(want []string) {
+	w.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		var got []string
+		w.mu.Lock()
+		for _, e := range w.events {
+			got = append(got, strings.Join(strings.SplitN(e, " ", 3)[:2], " "))
+		}
+		w.mu.Unlock()
+		if cmp.Equal(want, got) {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("events %v, want %v", got, want)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// counted waits until a baseline is on disk.
+func (w *ward) counted(counter, name string, want uint64) {
+	w.t.Helper()
+	w.onDisk(func(devices map[string]entryOnDisk) bool { return devices[name].Counters[counter] == want })
+}
+
+// known waits until a device is in the ledger.
+func (w *ward) known(name string) {
+	w.t.Helper()
+	w.onDisk(func(devices map[string]entryOnDisk) bool { return devices[name].Kind != "" })
+}
+
+type entryOnDisk struct {
+	Kind     string
+	Counters map[string]uint64
+}
+
+func (w *ward) onDisk(is func(map[string]entryOnDisk) bool) {
+	w.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		var file struct{ Devices map[string]entryOnDisk }
+		data, err := os.ReadFile(filepath.Join(w.config.StateDir, "health.json"))
+		must(w.t, err)
+		must(w.t, json.Unmarshal(data, &file))
+		if is(file.Devices) {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("on disk is %s", data)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// TestUnreadableCounters make a device's health unknown and hurt nothing else.
+func TestUnreadableCounters(t *testing.T) {
+	w := newWard(t, "8xmi300x", nil)
+	v, _ := w.latest.get()
+	first := v.devices[0]
+	w.write(first, "aer_dev_fatal", "garbage\x00")
+	polled := w.poller.Poll(w.targets(""))
+	if polled[0].Err == nil || polled[1].Err != nil {
+		t.Fatalf("polled %+v", polled)
+	}
+	past := time.Now().Add(-time.Hour)
+	w.latest.pulse.expect(sourceSysfs, time.Minute, past, first.Name, v.devices[1].Name)
+	w.pollOnce(t.Context(), w.targets(""))
+	w.show()
+	v, _ = w.latest.get()
+	if len(v.health.silent) != 1 || !strings.Contains(v.health.silent[first.Name], "aer_dev_fatal") || len(v.withheld) != 0 {
+		t.Errorf("silent %v, withheld %v", v.health.silent, v.withheld)
+	}
+	if got := testutil.ToFloat64(w.metrics.unknown); got != 1 {
+		t.Errorf("%v unknown devices are counted", got)
+	}
+	w.write(first, "aer_dev_fatal", "DLP 0\n")
+	w.pollOnce(t.Context(), w.targets(""))
+	w.show()
+	if v, _ := w.latest.get(); len(v.health.silent) != 0 {
+		t.Errorf("silent %v after it could be read", v.health.silent)
+	}
+}
+
+// TestGoneWhileHeld: a device that a claim holds and that left the view is unhealthy until it is back.
+func TestGoneWhileHeld(t *testing.T) {
+	w := newWard(t, "8xmi300x", nil)
+	all := w.look()
+	held, free := all.devices[0].Name, all.devices[1].Name
+	w.holder[held] = true
+	w.start()
+	w.known(held)
+	some := *all
+	some.devices = all.devices[2:]
+	w.latest.set(&some)
+	v := w.until("news of the device that left", is(held, health.Unhealthy, "DiscoveryGone"))
+	if _, bad := v.health.statuses[free]; bad || len(v.withheld) != 0 {
+		t.Errorf("health %+v, withheld %v", v.health.statuses, v.withheld)
+	}
+	w.latest.set(all)
+	w.until("its return", is(held, health.Healthy, ""))
+}
+
+// nvmlChild is a fettle-nvml of which the test writes what it prints.
+type nvmlChild struct {
+	t    *testing.T
+	pipe string
+	file *os.File
+}
+
+func newChild(t *testing.T) *nvmlChild {
+	t.Helper()
+	c := &nvmlChild{t: t, pipe: filepath.Join(t.TempDir(), "pipe")}
+	must(t, unix.Mkfifo(c.pipe, 0o600))
+	return c
+}
+
+// command is a program that prints what is written into the pipe, and ends with the pipe.
+func (c *nvmlChild) command() string {
+	c.t.Helper()
+	path := filepath.Join(c.t.TempDir(), "fettle-nvml")
+	must(c.t, os.WriteFile(path, []byte("#!/bin/sh\nexec cat "+c.pipe+"\n"), 0o700))
+	return path
+}
+
+// says prints a message, in the child that runs now or in the next.
+func (c *nvmlChild) says(m nvml.Message) {
+	c.t.Helper()
+	if c.file == nil {
+		file, err := os.OpenFile(c.pipe, os.O_RDWR, 0) // for reading too, so that opening does not wait
+		must(c.t, err)
+		c.file = file
+	}
+	must(c.t, json.NewEncoder(c.file).Encode(m))
+}
+
+// dies ends the child.
+func (c *nvmlChild) dies() {
+	c.t.Helper()
+	must(c.t, c.file.Close())
+	c.file = nil
+}
+
+func withChild(c *nvmlChild) func(*Config) {
+	return func(config *Config) {
+		config.NVMLCommand = c.command()
+	}
+}
+
+func stateOf(devices []device.Device, change func(i int, s *nvml.DeviceState)) nvml.Message {
+	s := &nvml.State{Devices: []nvml.DeviceState{}}
+	for i, d := range devices {
+		one := nvml.DeviceState{PCIBusID: "0000" + stringOf(d.Attributes[device.AttributePCIAddress]), RecoveryAction: nvml.RecoveryNone}
+		if change != nil {
+			change(i, &one)
+		}
+		s.Devices = append(s.Devices, one)
+	}
+	return nvml.Message{State: s}
+}
+
+func xidOf(d device.Device, xid uint64) nvml.Message {
+	return nvml.Message{Event: &nvml.Event{PCIBusID: "0000" + stringOf(d.Attributes[device.AttributePCIAddress]), Xid: xid}}
+}
+
+// TestXid: what the child says reaches the view, also of a child that was started after a crash.
+func TestXid(t *testing.T) {
+	child := newChild(t)
+	w := newWard(t, "8xh100-sxm", withChild(child))
+	w.watcher.FirstPause = time.Millisecond
+	v, _ := w.latest.get()
+	gpus := v.devices
+	w.start()
+	child.says(stateOf(gpus, nil))
+	child.says(xidOf(gpus[0], 13))
+	child.says(xidOf(gpus[1], 94))
+	child.says(xidOf(gpus[2], 95))
+	child.says(nvml.Message{Event: &nvml.Event{Xid: 79}})
+	child.says(nvml.Message{Event: &nvml.Event{PCIBusID: "00000000:FF:00.0", Xid: 79}})
+	child.says(stateOf(gpus, func(i int, s *nvml.DeviceState) {
+		if i == 2 {
+			s.RecoveryAction = "gpu-reset"
+		}
+	}))
+	v = w.until("an uncontained error", is(gpus[2].Name, health.Unhealthy, "Xid95"))
+	if !is(gpus[1].Name, health.Worn, "Xid94")(v) || len(v.health.statuses) != 2 {
+		t.Errorf("health %+v", v.health.statuses)
+	}
+	if got := testutil.ToFloat64(w.metrics.events.WithLabelValues("xid", "13", "ignored")); got != 1 {
+		t.Errorf("the ignored Xid is counted %v times", got)
+	}
+	child.dies()
+	for testutil.ToFloat64(w.metrics.restarts) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	child.says(stateOf(gpus, nil))
+	w.until("the reset GPU's recovery", is(gpus[2].Name, health.Healthy, ""))
+	child.says(xidOf(gpus[3], 79))
+	w.until("an Xid after the crash", is(gpus[3].Name, health.Unhealthy, "Xid79"))
+}
+
+// TestSilentChild: a child that hangs makes the health of its GPUs unknown; nothing is withheld, bad news stays, and when a child
+// speaks again all is as before.
+func TestSilentChild(t *testing.T) {
+	child := newChild(t)
+	w := newWard(t, "8xh100-sxm", withChild(child))
+	w.watcher.FirstPause = time.Millisecond
+	v, _ := w.latest.get()
+	gpus := v.devices
+	w.start()
+	child.says(xidOf(gpus[0], 79))
+	w.until("an Xid", is(gpus[0].Name, health.Unhealthy, "Xid79"))
+	// The limits are for kubelet's time; the test has less.
+	w.latest.pulse.expect(health.SourceNVML, 0, time.Now().Add(-time.Hour))
+	w.latest.pulse.expect(health.SourceNVML, time.Millisecond, time.Now().Add(-time.Hour), names(gpus)...)
+	v = w.until("silence", func(v *view) bool { return len(v.health.silent) == len(gpus) })
+	if len(v.withheld) != 0 || len(v.health.statuses) != 1 {
+		t.Errorf("withheld %v, health %+v", v.withheld, v.health.statuses)
+	}
+	reported := map[string]int{}
+	for _, d := range healthReport(testNode, v, w.latest.pulse.silent(time.Now()), map[kubeletplugin.DeviceHealth]bool{}, time.Now()).Devices {
+		reported[string(d.Health)]++
+	}
+	if want := map[string]int{"Unhealthy": 1, "Unknown": 7}; !cmp.Equal(want, reported) {
+		t.Errorf("reported %v, want %v", reported, want)
+	}
+	child.says(stateOf(gpus, nil))
+	w.until("a heartbeat", func(v *view) bool { return len(v.health.silent) == 0 })
+}
+
+func names(devices []device.Device) []string {
+	out := make([]string, 0, len(devices))
+	for i := range devices {
+		out = append(out, devices[i].Name)
+	}
+	return out
+}
+
+// TestNoLibrary: where NVIDIA's library is missing nobody waits for it.
+func TestNoLibrary(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fettle-nvml")
+	must(t, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexit %d\n", nvml.ExitNoLibrary), 0o700))
+	w := newWard(t, "8xh100-sxm", func(c *Config) { c.NVMLCommand = path })
+	w.watcher.FirstPause = time.Millisecond
+	w.start()
+	for testutil.ToFloat64(w.metrics.restarts) < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	for key := range w.latest.pulse.silent(time.Now().Add(time.Hour)) {
+		if !strings.Contains(w.latest.pulse.silent(time.Now().Add(time.Hour))[key], sourceSysfs) {
+			t.Errorf("%s is waited for: %v", key, w.latest.pulse.silent(time.Now().Add(time.Hour)))
+		}
+	}
+}
+
+// TestNVMLOff: nothing is started where the library is switched off, or where no GPU is NVIDIA's.
+func TestNVMLOff(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"no command": func(c *Config) { c.NVMLCommand = "" },
+		"disabled":   func(c *Config) { c.NVMLCommand, c.File.NVML.Disabled = "/nowhere", true },
+		"source off": func(c *Config) { c.NVMLCommand, c.File.Health.DisabledSources = "/nowhere", []string{"nvml"} },
+	} {
+		if w := newWard(t, "empty", change); w.watcher != nil {
+			t.Errorf("%s: a watcher is there", name)
+		}
+	}
+	w := newWard(t, "8xmi300x", func(c *Config) { c.NVMLCommand = "/nowhere" })
+	w.watcher.FirstPause = time.Millisecond
+	stop := w.start()
+	v, _ := w.latest.get()
+	w.known(v.devices[0].Name)
+	stop()
+	if got := testutil.ToFloat64(w.metrics.restarts); got != 0 {
+		t.Errorf("a child was started %v times without an NVIDIA GPU", got)
+	}
+}
+
+// TestRetiredIsLetGo: a retired node's GPUs are not watched, so that they can be reset, and its files stay away.
+func TestRetiredIsLetGo(t *testing.T) {
+	child := newChild(t)
+	w := newWard(t, "8xh100-sxm", withChild(child))
+	w.watcher.FirstPause = time.Millisecond
+	v, _ := w.latest.get()
+	w.start()
+	child.says(xidOf(v.devices[0], 79))
+	w.until("an Xid", is(v.devices[0].Name, health.Unhealthy, "Xid79"))
+	w.retired.set(true)
+	for deadline := time.Now().Add(time.Minute); len(w.latest.pulse.silent(time.Now().Add(time.Hour))) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the devices of a retired node are still watched")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	must(t, w.ledger.Destroy())
+	w.show()
+	must(t, w.ledger.SetTaintsKept(true))
+	if left, err := os.ReadDir(w.config.StateDir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	w.retired.set(false)
+	child.says(xidOf(v.devices[1], 79))
+	w.until("an Xid after it was taken back", is(v.devices[1].Name, health.Unhealthy, "Xid79"))
+}
+
+// TestBeforeTheFirstLook: what the ledger knew before the plugin started is known before the first look, so that a device in
+// quarantine is not published for a moment.
+func TestBeforeTheFirstLook(t *testing.T) {
+	w := newWard(t, "8xh100-sxm", nil)
+	v, _ := w.latest.get()
+	name := v.devices[0].Name
+	must(t, w.ledger.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
+	must(t, w.ledger.SetTaintsKept(false))
+	again := newHealthKeeper(w.config, nil, "boot-1", newLatest(), newRetirement(), newMetrics(), nil)
+	again.latest.set(w.look())
+	v, _ = again.latest.get()
+	if v.withheld[name] != "undoing failed" || len(v.withheld) != 1 {
+		t.Errorf("withheld %v", v.withheld)
+	}
+}
+
+func TestMayPrepare(t *testing.T) {
+	w := newWard(t, "8xh100-sxm", nil)
+	v, _ := w.latest.get()
+	healthy, degraded, failed, quarantined := v.devices[0].Name, v.devices[1].Name, v.devices[2].Name, v.devices[3].Name
+	must(t, w.ledger.Happened(health.Xid(degraded, nvml.Event{Xid: 94}), health.Xid(failed, nvml.Event{Xid: 79})))
+	must(t, w.ledger.Quarantine(device.KindGPU, quarantined, "UndoFailed", "undoing failed"))
+	tolerate := []resourceapi.DeviceToleration{{Key: TaintUnhealthy, Operator: resourceapi.DeviceTolerationOpExists}}
+	tests := []struct {
+		name, device string
+		look         bool
+		tolerations  []resourceapi.DeviceToleration
+		want         string // part of the error; empty: may
+	}{
+		{"healthy", healthy, false, nil, ""},
+		{"degraded", degraded, false, nil, ""},
+		{"failed", failed, false, nil, "fell off the bus"},
+		{"failed and tolerated", failed, false, tolerate, ""},
+		{"failed and looked at", failed, true, nil, ""},
+		{"failed, another taint is tolerated", failed, false, []resourceapi.DeviceToleration{{Key: "other", Operator: "Exists"}}, "fell off"},
+		{"failed, another reason is tolerated", failed, false, []resourceapi.DeviceToleration{{Key: TaintUnhealthy, Value: "Xid95"}}, "fell off"},
+		{"quarantined", quarantined, false, nil, "undoing failed"},
+		{"quarantined and tolerated", quarantined, false, tolerate, "undoing failed"},
+		{"quarantined and looked at", quarantined, true, nil, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := result("gpu", device.KindGPU, tt.device)
+			r.Tolerations = tt.tolerations
+			err := w.mayPrepare(allocated("u1", result("other", device.KindGPU, tt.device), r),
+				&claim.Result{Request: "gpu", Pool: r.Pool, Device: tt.device, AdminAccess: tt.look})
+			switch {
+			case tt.want == "":
+				must(t, err)
+			case !errors.Is(err, errUnhealthy) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), tt.device):
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

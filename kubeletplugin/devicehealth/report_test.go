@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicehealth
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/health"
+)
+
+func TestHealthReport(t *testing.T) {
+	now := time.Unix(1000, 0)
+	known := map[kubeletplugin.DeviceHealth]bool{}
+	healthy := func(pool, name string) kubeletplugin.DeviceHealth {
+		return kubeletplugin.DeviceHealth{
+			PoolName: testNode + pool, DeviceName: name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: now,
+		}
+	}
+	gone := func(pool, name string) kubeletplugin.DeviceHealth {
+		return kubeletplugin.DeviceHealth{
+			PoolName: testNode + pool, DeviceName: name, Health: kubeletplugin.HealthStatusUnhealthy, LastUpdated: now,
+			Message: "the device or its driver left this node, see AcceleratorNode node-1",
+		}
+	}
+	withheld := viewWith(gpu("gpu0", 0), ssd("ssd0"))
+	withheld.withheld["ssd0"] = beingEmptied
+	steps := []struct {
+		name string
+		view *view
+		want []kubeletplugin.DeviceHealth
+	}{
+		{"nothing yet", viewWith(), nil},
+		{"all there", viewWith(gpu("gpu1", 1), gpu("gpu0", 0), ssd("ssd0")), []kubeletplugin.DeviceHealth{
+			healthy("/gpu", "gpu1"), healthy("/gpu", "gpu0"), healthy("/host", "ssd0"),
+		}},
+		{"some left", viewWith(ssd("ssd0")), []kubeletplugin.DeviceHealth{healthy("/host", "ssd0"), gone("/gpu", "gpu0"), gone("/gpu", "gpu1")}},
+		{"one came back, one is withheld", withheld, []kubeletplugin.DeviceHealth{
+			healthy("/gpu", "gpu0"), healthy("/host", "ssd0"), gone("/gpu", "gpu1"),
+		}},
+	}
+	for _, step := range steps {
+		got := healthReport(testNode, step.view, nil, known, now)
+		if diff := cmp.Diff(step.want, got.Devices, cmpopts.EquateComparable(time.Time{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
+// TestHealthOfDevices: kubelet is told what keeps a pod from its work, and what is not known.
+func TestHealthOfDevices(t *testing.T) {
+	now := time.Unix(1000, 0)
+	v := viewWith(gpu("degraded", 0), gpu("failed", 1), gpu("healthy", 2),
+		gpu("silent", 3), gpu("silent-degraded", 4), gpu("silent-failed", 5))
+	v.health.statuses = map[string]health.Status{
+		"degraded":        {State: health.Worn, Message: "xid 94"},
+		"failed":          {State: health.Unhealthy, Message: "xid 79"},
+		"silent-degraded": {State: health.Worn, Message: "xid 94"},
+		"silent-failed":   {State: health.Quarantined, Message: "programming failed"},
+		"left":            {State: health.Unhealthy, Message: "gone", Kind: device.KindGPU, Gone: true},
+		"left-unheld":     {State: health.Quarantined, Message: "undo failed", Kind: device.KindGPU},
+	}
+	silent := map[string]string{"silent": "nvml says nothing", "silent-degraded": "nvml says nothing", "silent-failed": "nvml says nothing"}
+	want := map[string]string{
+		"degraded": "Healthy degraded: xid 94", "failed": "Unhealthy xid 79", "healthy": "Healthy ", "silent": "Unknown nvml says nothing",
+		"silent-degraded": "Unknown nvml says nothing", "silent-failed": "Unhealthy programming failed", "left": "Unhealthy gone",
+	}
+	got := map[string]string{}
+	for _, d := range healthReport(testNode, v, silent, map[kubeletplugin.DeviceHealth]bool{}, now).Devices {
+		if got[d.DeviceName] != "" || d.PoolName != testNode+"/gpu" || !d.LastUpdated.Equal(now) {
+			t.Errorf("device %+v", d)
+		}
+		got[d.DeviceName] = string(d.Health) + " " + d.Message
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("health (-want +got):\n%s", diff)
+	}
+}
+
+// TestWatchHealth sends at once, again after a change, and ends with its context.
+func TestWatchHealth(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l := newLatest()
+	reports := make(chan kubeletplugin.DeviceHealthReport)
+	ended := make(chan error, 1)
+	go func() { ended <- watchHealth(ctx, testNode, l, reports) }()
+	l.set(viewWith(gpu("gpu0", 0)))
+	for _, want := range []int{1, 2} {
+		if got := receive(t, reports); len(got.Devices) != want {
+			t.Errorf("%d devices, want %d", len(got.Devices), want)
+		}
+		l.set(viewWith(gpu("gpu0", 0), gpu("gpu1", 1)))
+	}
+	cancel()
+	if err := receive(t, ended); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func receive[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case value := <-c:
+		return value
+	case <-time.After(time.Minute):
+		t.Fatal("nothing came")
+		panic("unreachable")
+	}
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpgas
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/oci"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+)
+
+// bitstreams finds what claims and classes name. Objects are read when they are needed, which is before a region is programmed for
+// seconds: what they say then counts.
+type bitstreams struct {
+	dynamic dynamic.Interface
+	client  *artifact.Client
+	// namespace is the driver's, where the secrets of cluster-wide bitstreams are. hostRoot is the host's tree.
+	namespace, hostRoot string
+}
+
+// bitstream is one that was found for a region.
+type bitstream struct {
+	about claim.Bitstream
+	image region.Image
+	// fetch says how to bring the file to the node. Nil for a file of the host.
+	fetch *pin.Params
+}
+
+var (
+	// errNotThere is about an object that is not there.
+	errNotThere = errors.New("does not exist")
+	// errNotResolved is about an object of which the controller does not know yet what it means.
+	errNotResolved = errors.New("is not resolved yet")
+	// errNotStaged is about a file of the host that is not on this node.
+	errNotStaged = errors.New("is not on this node")
+	// errNoFit is about a bitstream that has nothing for a region's interface.
+	errNoFit = errors.New("has no image for the region's interface")
+)
+
+// notVouched is why a bitstream counts as unsigned of which the controller says nothing.
+const notVouched = "no TrustPolicy speaks of it"
+
+// find looks up what a claim of a namespace names, for a region with an interface id.
+func (b *bitstreams) find(ctx context.Context, namespace string, source *v1alpha1.BitstreamSource, interfaceID string) (*bitstream, error) {
+	switch {
+	case source.Ref != "":
+		return b.ofReference(ctx, source.Ref, interfaceID)
+	case source.Kind == v1alpha1.KindClusterFPGABitstream:
+		var object v1alpha1.ClusterFPGABitstream
+		if err := b.get(ctx, "clusterfpgabitstreams", "", source.Name, &object); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", source.Kind, source.Name, err)
+		}
+		return b.ofCluster(&object, interfaceID)
+	}
+	var object v1alpha1.FPGABitstream
+	if err := b.get(ctx, "fpgabitstreams", namespace, source.Name, &object); err != nil {
+		return nil, fmt.Errorf("%s %s/%s: %w", v1alpha1.KindFPGABitstream, namespace, source.Name, err)
+	}
+	return ofNamespace(&object, interfaceID)
+}
+
+func (b *bitstreams) get(ctx context.Context, resource, namespace, name string, into any) error {
+	object, err := b.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: create it, or correct the claim's bitstream", errNotThere)
+	}
+	if err != nil {
+		return err
+	}
+	return runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into)
+}
+
+// blank finds the image that wipes regions of an interface: the first by name of those that say they do. None: nil.
+func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream, error) {
+	list, err := b.dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("look for a blank image: %w", err)
+	}
+	objects := make([]v1alpha1.ClusterFPGABitstream, 0, len(list.Items))
+	for i := range list.Items {
+		var object v1alpha1.ClusterFPGABitstream
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &object); err != nil {
+			return nil, err
+		}
+		if object.Spec.Blank {
+			objects = append(objects, object)
+		}
+	}
+	for i := range objects {
+		found, err := b.ofCluster(&objects[i], interfaceID)
+		if err == nil {
+			return found, nil
+		}
+		if !errors.Is(err, errNoFit) && !errors.Is(err, errNotResolved) && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return nil, nil //nolint:nilnil // documented above
+}
+
+func ofNamespace(object *v1alpha1.FPGABitstream, interfaceID string) (*bitstream, error) {
+	return ofStatus(about{
+		kind: v1alpha1.KindFPGABitstream, namespace: object.Namespace, name: object.Name, image: object.Spec.Image,
+		generation: object.Generation, secretsIn: object.Namespace, secrets: object.Spec.ImagePullSecrets,
+	}, &object.Status, interfaceID)
+}
+
+func (b *bitstreams) ofCluster(object *v1alpha1.ClusterFPGABitstream, interfaceID string) (*bitstream, error) {
+	of := about{
+		kind: v1alpha1.KindClusterFPGABitstream, name: object.Name, image: object.Spec.Image, generation: object.Generation,
+		secretsIn: b.namespace, secrets: object.Spec.ImagePullSecrets, namespaces: object.Spec.Namespaces,
+	}
+	if object.Spec.HostFile != nil {
+		return b.ofHost(of, object, interfaceID)
+	}
+	return ofStatus(of, &object.Status, interfaceID)
+}
+
+// about is what both kinds of object say in their own ways.
+type about struct {
+	kind, namespace, name, image string
+	generation                   int64
+	secretsIn                    string
+	secrets                      []corev1.LocalObjectReference
+	namespaces                   []string
+}
+
+func (a *about) bitstream(verified *metav1.Condition) claim.Bitstream {
+	out := claim.Bitstream{
+		Kind: a.kind, Namespace: a.namespace, Name: a.name, Namespaces: a.namespaces, VouchedDetail: notVouched,
+	}
+	if verified != nil {
+		out.Vouched, out.VouchedDetail = verified.Status == metav1.ConditionTrue, verified.Message
+	}
+	return out
+}
+
+// ofStatus takes what the controller resolved.
+func ofStatus(a about, status *v1alpha1.FPGABitstreamStatus, interfaceID string) (*bitstream, error) {
+	of := a.bitstream(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionVerified))
+	if status.ObservedGeneration != a.generation || len(status.Images) == 0 {
+		why := "wait for the controller"
+		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionResolved); c != nil && c.Message != "" {
+			why = c.Message
+		}
+		return nil, fmt.Errorf("%s %w: %s", &of, errNotResolved, why)
+	}
+	i := slices.IndexFunc(status.Images, func(image v1alpha1.BitstreamImage) bool { return image.InterfaceID == interfaceID })
+	if i < 0 {
+		return nil, noFit(&of, interfaceID, status.Images)
+	}
+	image := &status.Images[i]
+	ref, err := artifact.ParseReference(a.image)
+	if err != nil {
+		return nil, fmt.Errorf("%s: spec.image: %w", &of, err)
+	}
+	of.Repository = ref.Repository()
+	of.Digests = []string{image.Layer, image.Manifest, status.Digest}
+	config := fpga.Config{Format: fpga.Format(image.Format)}
+	if config.Format.IsRaw() {
+		config.ID, config.InterfaceID = image.ID, image.InterfaceID
+	}
+	found := &bitstream{about: of, image: region.Image{
+		Digest: image.Layer, Size: image.Size, InterfaceID: image.InterfaceID, AFUID: image.AFUID, Config: config, Origin: of.String(),
+	}}
+	found.fetch = &pin.Params{
+		Reference: of.Repository + "@" + image.Manifest, Digest: image.Layer, Size: image.Size, SecretsIn: a.secretsIn,
+	}
+	for _, s := range a.secrets {
+		found.fetch.Secrets = append(found.fetch.Secrets, s.Name)
+	}
+	return found, nil
+}
+
+func noFit(of *claim.Bitstream, interfaceID string, images []v1alpha1.BitstreamImage) error {
+	var has []string
+	for i := range images {
+		has = append(has, images[i].InterfaceID)
+	}
+	return fmt.Errorf("%s %w %s; it has images for %q: select a device by the attribute interfaceID", of, errNoFit, interfaceID, has)
+}
+
+// ofReference reads an artifact by digest, without credentials.
+func (b *bitstreams) ofReference(ctx context.Context, text, interfaceID string) (*bitstream, error) {
+	ref, err := artifact.ParseReference(text)
+	if err != nil {
+		return nil, fmt.Errorf("bitstream.ref: %w", err)
+	}
+	source := b.client.Source(ref, nil)
+	top, err := source.Resolve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	images, err := oci.List(ctx, source, top)
+	if err != nil {
+		return nil, fmt.Errorf("bitstream %s: %w", text, err)
+	}
+	of := claim.Bitstream{Repository: ref.Repository(), VouchedDetail: notVouched}
+	i := slices.IndexFunc(images, func(image oci.Image) bool { return image.Config.InterfaceID == interfaceID })
+	if i < 0 {
+		return nil, fmt.Errorf("bitstream %s %w %s: select a device by the attribute interfaceID", text, errNoFit, interfaceID)
+	}
+	image := &images[i]
+	afu, err := v1alpha1.CanonicalID(image.Config.ID)
+	if err != nil {
+		return nil, fmt.Errorf("bitstream %s: its config does not say the AFU id: "+
+			"push it with \"fettle bitstream push\", or name it by an FPGABitstream", text)
+	}
+	of.Digests = []string{image.Layer.Digest.String(), image.Manifest.String(), top.Digest.String()}
+	return &bitstream{
+		about: of,
+		image: region.Image{
+			Digest: image.Layer.Digest.String(), Size: image.Layer.Size, InterfaceID: interfaceID, AFUID: afu, Config: image.Config,
+			Origin: text,
+		},
+		fetch: &pin.Params{
+			Reference: ref.Repository() + "@" + image.Manifest.String(), Digest: image.Layer.Digest.String(), Size: image.Layer.Size,
+		},
+	}, nil
+}
+
+// ofHost reads a file that the administrator staged on this node.
+func (b *bitstreams) ofHost(a about, object *v1alpha1.ClusterFPGABitstream, interfaceID string) (*bitstream, error) {
+	of := a.bitstream(meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionVerified))
+	file := object.Spec.HostFile
+	paths := []string{file.Path}
+	if file.Store != "" {
+		paths = []string{path.Join(file.Store, interfaceID, file.ID+".gbs"), path.Join(file.Store, interfaceID, file.ID+".aocx")}
+	}
+	var missing error
+	for _, name := range paths {
+		image, err := b.readHost(name, file.Digest)
+		if errors.Is(err, fs.ErrNotExist) {
+			missing = errors.Join(missing, err)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", &of, err)
+		}
+		if image.InterfaceID != interfaceID {
+			return nil, noFit(&of, interfaceID, []v1alpha1.BitstreamImage{{InterfaceID: image.InterfaceID}})
+		}
+		image.Origin = of.String()
+		of.Digests = []string{image.Digest}
+		return &bitstream{about: of, image: image}, nil
+	}
+	return nil, fmt.Errorf("%s %w: stage the file: %w", &of, errNotStaged, missing)
+}
+
+func (b *bitstreams) readHost(name, digest string) (region.Image, error) {
+	file, err := region.OpenHostFile(b.hostRoot, name)
+	if err != nil {
+		return region.Image{}, err
+	}
+	defer file.Close()
+	if file.Size() > fpga.MaxFile {
+		return region.Image{}, fmt.Errorf("host file %s has %d bytes, want at most %d", name, file.Size(), fpga.MaxFile)
+	}
+	read, err := fpga.Inspect(file, file.Size())
+	if err != nil {
+		return region.Image{}, fmt.Errorf("host file %s: %w", name, err)
+	}
+	if digest == "" {
+		sum := sha256.New()
+		if _, err := io.Copy(sum, io.NewSectionReader(file, 0, file.Size())); err != nil {
+			return region.Image{}, fmt.Errorf("read host file %s: %w", name, err)
+		}
+		digest = "sha256:" + hex.EncodeToString(sum.Sum(nil))
+	}
+	return region.Image{Digest: digest, Size: file.Size(), HostFile: name, InterfaceID: read.InterfaceID, AFUID: read.AFUID}, nil
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpgas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/pkg/record"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Config is what the feature works with.
+type Config struct {
+	// Node is the name of the Node object, HostRoot the directory of the host's tree, StateDir that of the plugin's state.
+	Node, HostRoot, StateDir string
+	// BootID is /proc/sys/kernel/random/boot_id.
+	BootID string
+	// Namespace is the driver's, where the pull secrets of cluster-wide bitstreams are.
+	Namespace string
+	File      *nodeconfig.FPGA
+	Dynamic   dynamic.Interface
+	Records   *record.Store
+	Artifacts *artifacts.Node
+	Holder    *inventory.Holder
+	// Event says something on an object of the cluster, related to another. It must not block.
+	Event func(regarding, related *corev1.ObjectReference, eventType, reason, note string)
+	// Rescan is sent after a region was programmed: its attributes are other ones.
+	Rescan   notify.Signal
+	Registry prometheus.Registerer
+}
+
+// Feature programs the node's FPGA regions for claims.
+type Feature struct {
+	Config
+	// except are the kinds of region that are not programmed, whatever the file says.
+	except     []string
+	bitstreams *bitstreams
+	programmer *region.Programmer
+	contents   *region.Contents
+	metrics    *metrics
+}
+
+var (
+	_ prepare.Feature    = (*Feature)(nil)
+	_ prepare.Adopter    = (*Feature)(nil)
+	_ inventory.Reviewer = (*Feature)(nil)
+)
+
+// regionsDir is the directory below the state directory of what regions hold.
+const regionsDir = "regions"
+
+// New makes the feature. Nothing is read or changed yet.
+func New(c Config) *Feature {
+	regions := filepath.Join(c.StateDir, regionsDir)
+	f := &Feature{
+		Config: c, except: c.File.Except(), contents: region.OpenContents(disk.OS{}, regions), metrics: newMetrics(c.Registry),
+		bitstreams: &bitstreams{dynamic: c.Dynamic, client: c.Artifacts.Client, namespace: c.Namespace, hostRoot: c.HostRoot},
+	}
+	f.programmer = region.New(region.Config{
+		Find: f.find, Backends: f.backends(regions), Contents: f.contents, Open: c.Artifacts.Open,
+		HostRoot: c.HostRoot, BootID: c.BootID, Report: f.programmed,
+	})
+	return f
+}
+
+// Name is the feature's in records. It decides nothing that it would have to remember: a later boot programs what objects say then.
+func (f *Feature) Name() string { return "fpga" }
+
+// Kinds are the steps that program regions, and that which keeps their files.
+func (f *Feature) Kinds() step.Kinds {
+	kinds := f.programmer.Kinds()
+	kinds[pin.StepKind] = pin.Kind(f.Artifacts.Store)
+	return kinds
+}
+
+// programs says whether claims may program a region.
+func (f *Feature) programs(r *fpga.Region) bool {
+	return f.File.Programming && !slices.Contains(f.except, r.Backend)
+}
+
+// programmed tells of an attempt to program a region: to people by an Event on the claim, which is also the audit's, and to metrics.
+func (f *Feature) programmed(ctx context.Context, a region.Attempt) {
+	result, kind, reason := "ok", corev1.EventTypeNormal, ReasonProgrammed
+	message := fmt.Sprintf("region %s of node %s (%s): programmed %s of %s, AFU id %s, in %s", a.Device, f.Node, a.Why,
+		a.Image.Digest, a.Image.Origin, a.Image.AFUID, a.Took.Round(time.Millisecond))
+	if a.Err != nil {
+		result, kind, reason = backend.KindOf(a.Err).String(), corev1.EventTypeWarning, ReasonProgramFailed
+		message = fmt.Sprintf("region %s of node %s (%s): programming %s of %s failed after %s: %v", a.Device, f.Node, a.Why,
+			a.Image.Digest, a.Image.Origin, a.Took.Round(time.Millisecond), a.Err)
+	}
+	klog.FromContext(ctx).Info("Programmed a region", "device", a.Device, "why", a.Why, "claim", klog.KRef(a.Claim.Namespace, a.Claim.Name),
+		"claimUID", a.Claim.UID, "digest", a.Image.Digest, "origin", a.Image.Origin, "afu", a.Image.AFUID,
+		"seconds", a.Took.Seconds(), "err", a.Err)
+	f.Rescan.Send()
+	f.metrics.programmings.WithLabelValues(a.Why, result).Inc()
+	f.metrics.seconds.Observe(a.Took.Seconds())
+	about := &corev1.ObjectReference{
+		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: a.Claim.Namespace, Name: a.Claim.Name,
+		UID: types.UID(a.Claim.UID),
+	}
+	if a.Claim.Name == "" {
+		about = f.nodeReference()
+	}
+	// Events that are alike but for their text are counted and not kept. So that each region and each image leaves one of its own, the
+	// event says where on the node it was.
+	related := f.nodeReference()
+	related.FieldPath = fmt.Sprintf("regions{%s}.%s{%s}", a.Device, a.Why, a.Image.Digest)
+	f.Event(about, related, kind, reason, message)
+}
+
+func (f *Feature) nodeReference() *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: f.Node, UID: types.UID(f.Node)}
+}
+
+// Destroy removes what is kept about regions. No claim holds any.
+func (f *Feature) Destroy() error {
+	return errors.Join(f.contents.Destroy(), os.RemoveAll(f.xclbins()))
+}
+
+// find looks a region up in the newest snapshot of the machine.
+func (f *Feature) find(name string) (*fpga.Region, error) {
+	v, _ := f.Holder.Get()
+	if v == nil {
+		return nil, errNotLooked
+	}
+	dev, ok := v.Find(device.KindFPGA, name)
+	if !ok {
+		return nil, region.ErrGone
+	}
+	return dev.Region, nil
+}
+
+var errNotLooked = errors.New("the machine was not looked at yet")
+
+// Plan decides what is done to the claim's regions, and fetches the files for that. The steps keep every file first; then they go region by
+// region.
+func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
+	var c prepare.Contribution
+	if err := f.contents.Make(); err != nil {
+		return c, err
+	}
+	all, err := f.wantedOf(ctx, r.Claim, r.Allocation, r.Find)
+	if err != nil {
+		return c, err
+	}
+	if err := f.fetch(ctx, all); err != nil {
+		return c, err
+	}
+	var rest []step.Step
+	for _, w := range all {
+		pins, steps, err := w.steps(ctx, f.programmer, &r)
+		if err != nil {
+			return c, err
+		}
+		c.Steps, rest = append(c.Steps, pins...), append(rest, steps...)
+	}
+	c.Steps = append(c.Steps, rest...)
+	return c, nil
+}
+
+// fetch brings the files to the node that regions are programmed with.
+func (f *Feature) fetch(ctx context.Context, all []*wanted) error {
+	for _, w := range all {
+		for _, p := range w.fetches() {
+			if err := f.Artifacts.Ensure(ctx, &p); err != nil {
+				return fmt.Errorf("device %s: %w", w.device.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Fetch brings the files to the node that a claim will need.
+func (f *Feature) Fetch(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) error {
+	all, err := f.wantedOf(ctx, c, a, find)
+	if err != nil {
+		return err
+	}
+	return f.fetch(ctx, all)
+}
+
+// wantedOf is what a claim wants of its regions, in the order of the allocation. Regions that this node does not program are none of them.
+func (f *Feature) wantedOf(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) ([]*wanted, error) {
+	var all []*wanted
+	for i := range a.Results {
+		r := &a.Results[i]
+		dev, ok := find(r)
+		if !ok || dev.Region == nil || r.AdminAccess || r.Config.FPGA == nil {
+			continue
+		}
+		if err := fits(c, r, dev.Region.InterfaceID); err != nil {
+			return nil, err
+		}
+		if !f.programs(dev.Region) {
+			if err := f.untouched(c, r, dev.Region.Backend); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		w, err := f.want(ctx, c, r, &dev)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+// untouched refuses what would need a region to be written to.
+func (f *Feature) untouched(c *resourceapi.ResourceClaim, r *claim.Result, kind string) error {
+	what, remedy := "FPGAs", "set fpga.programming"
+	if f.File.Programming {
+		what, remedy = "FPGAs of kind "+kind, "add it to fpga.backends"
+	}
+	config := r.Config.FPGA
+	var faults field.ErrorList
+	for _, f := range []struct {
+		name  string
+		asked bool
+	}{
+		{claim.FieldBitstream, config.Bitstream != nil},
+		{claim.FieldDriverParams, len(config.DriverParams) > 0},
+		{claim.FieldFPGARelease, config.OnRelease == v1alpha1.FPGAReleaseBlank},
+	} {
+		if f.asked {
+			faults = append(faults, field.Forbidden(r.At(f.name), fmt.Sprintf(
+				"this node programs no %s: ask an administrator to %s in the chart's values, or leave the field out", what, remedy)))
+		}
+	}
+	for i := range config.Policies {
+		if config.Policies[i].Policy.RequireBlank {
+			faults = append(faults, field.Forbidden(config.Policies[i].Path("requireBlank"), fmt.Sprintf(
+				"this node wipes no %s: ask an administrator to %s in the chart's values, or use another class", what, remedy)))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+}
+
+// fits refuses a device with another interface than the claim is for.
+func fits(c *resourceapi.ResourceClaim, r *claim.Result, id string) error {
+	if want := r.Config.FPGA.InterfaceID; want != "" && want != id {
+		return refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldInterfaceID), want, fmt.Sprintf(
+			"device %s of request %s has %s: select by device.attributes[\"fettle.dev\"].interfaceID", r.Device, r.Request, id)))
+	}
+	return nil
+}
+
+// Orphans are the regions that no claim holds and whose content is not known.
+func (f *Feature) Orphans() []prepare.Orphan {
+	v, _ := f.Holder.Get()
+	if v == nil {
+		return nil
+	}
+	var out []prepare.Orphan
+	for i := range v.Devices {
+		d := &v.Devices[i]
+		if d.Region == nil || !f.programs(d.Region) {
+			continue
+		}
+		if content, err := f.contents.Read(d.Name); err == nil && content.Unknown {
+			uid := content.Claim
+			if uid == "" {
+				uid = "region-" + d.Name
+			}
+			out = append(out, prepare.Orphan{UID: uid, Device: *d})
+		}
+	}
+	return out
+}
+
+// Leftovers are the steps to undo for a claim whose record is lost: its region is reset, or wiped where its content is not known.
+func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
+	if dev.Region == nil || !f.programs(dev.Region) {
+		return nil, nil
+	}
+	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)
+	if err != nil {
+		return nil, err
+	}
+	content, err := f.contents.Read(dev.Name)
+	if err != nil {
+		return nil, err
+	}
+	// The region's own word for who left it counts: a file that cannot be read names nobody.
+	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: content.Claim}, OnRelease: region.ReleaseReset}
+	var steps []step.Step
+	if blank != nil {
+		program.Blank = &blank.image
+		if blank.fetch != nil {
+			s, err := blank.fetch.Step(uid)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, s)
+		}
+	}
+	s, err := program.Step()
+	return append(steps, s), err
+}

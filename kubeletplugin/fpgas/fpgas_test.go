@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpgas
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
+	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// twoRegions are a card's, which are programmed one at a time.
+func twoRegions() []device.Device {
+	return []device.Device{regionOf("r0", "0000:3b:00.0", shell), regionOf("r1", "0000:3b:00.0", shell)}
+}
+
+func fpgaResult(request, name string) apiResult { return result(request, device.KindFPGA, name) }
+
+// fpgaConfig is an nodeconfig.FPGA with members as they are in JSON, for some requests or all.
+func fpgaConfig(
+	c *resourceapi.ResourceClaim, source resourceapi.AllocationConfigSource, members string, requests ...string,
+) *resourceapi.ResourceClaim {
+	configured(c, source, `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig",`+members+`}`)
+	config := c.Status.Allocation.Devices.Config
+	config[len(config)-1].Requests = requests
+	return c
+}
+
+func fpgaClass(c *resourceapi.ResourceClaim, members string) *resourceapi.ResourceClaim {
+	return fpgaConfig(c, resourceapi.AllocationConfigSourceClass, members)
+}
+
+func fpgaOwn(c *resourceapi.ResourceClaim, members string, requests ...string) *resourceapi.ResourceClaim {
+	return fpgaConfig(c, resourceapi.AllocationConfigSourceClaim, members, requests...)
+}
+
+// openClass lets the namespace load its own objects.
+const openClass = `"policy":{"allowedBitstreams":["team-a/*"]}`
+
+// plan resolves a claim and asks for its steps.
+func (l *lab) plan(c *resourceapi.ResourceClaim) ([]step.Step, error) {
+	l.t.Helper()
+	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: testNode})
+	must(l.t, err)
+	return l.effects(l.t.Context(), c, a, func(r *claim.Result) (device.Device, bool) {
+		if r.Kind != device.KindFPGA {
+			return gpu(r.Device, 0), true
+		}
+		found, ok := l.cards.regions[r.Device]
+		return device.Device{Kind: r.Kind, Name: r.Device, Region: found}, ok
+	})
+}
+
+// run applies steps in their order, as the engine does, up to one that fails.
+func (l *lab) run(steps []step.Step) error {
+	for _, s := range steps {
+		if err := l.kinds().Apply(l.t.Context(), s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// told is a step in a line: its parameters without what is the same in all of a test. Images are called by their AFU ids.
+func told(t *testing.T, s step.Step) string {
+	t.Helper()
+	called := func(i *region.Image) string {
+		if i == nil {
+			return "-"
+		}
+		return map[string]string{nlb0: "nlb0", nlb3: "nlb3", blankAFU: "blank"}[i.AFUID]
+	}
+	switch s.Kind {
+	case fetchKind:
+		var p fetchParams
+		must(t, json.Unmarshal(s.Params, &p))
+		repository, _, _ := strings.Cut(p.Reference, "@")
+		line := "fetch for " + p.Owner + " " + path.Base(repository)
+		if p.Optional {
+			line += ", if it can be had"
+		}
+		return line
+	case region.ScrubKind:
+		var p region.Scrub
+		must(t, json.Unmarshal(s.Params, &p))
+		if p.Keep {
+			return "scrub " + p.Device + " never"
+		}
+		return fmt.Sprintf("scrub %s with %s, required %v", p.Device, called(p.Blank), p.Required)
+	case region.ParamsKind:
+		var p region.Params
+		must(t, json.Unmarshal(s.Params, &p))
+		return fmt.Sprintf("params %s to %v, before %v", p.Device, p.Set, p.Before)
+	case region.ProgramKind:
+		var p region.Program
+		must(t, json.Unmarshal(s.Params, &p))
+		return fmt.Sprintf("program %s with %s, %s, reset %v, then %s with %s, %s", p.Device, called(p.Image), p.Mode, p.ResetBeforeUse,
+			p.OnRelease, called(p.Blank), p.Timeout)
+	}
+	return s.String()
+}
+
+func (l *lab) putBlank() {
+	l.t.Helper()
+	blank := l.clusterObject("blank", l.image("team/blank", shell, blankAFU))
+	blank.Spec.Blank, blank.Spec.Namespaces = true, nil
+	l.put(blank)
+}
+
+// TestEffects: what is done for a claim, in which order. All that is fetched comes first, each file once.
+func TestEffects(t *testing.T) {
+	const image = `"bitstream":{"name":"nlb3"}`
+	one := func() *resourceapi.ResourceClaim {
+		return fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass)
+	}
+	both := func() *resourceapi.ResourceClaim {
+		return fpgaClass(allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), openClass)
+	}
+	// usual is what is done to a region. An image may have clocks, so what they were is restored.
+	usual := func(name, image string) (out []string) {
+		out = append(out, "scrub "+name+" with blank, required "+fmt.Sprint(image == "-"))
+		if image != "-" {
+			out = append(out, "params "+name+" to [], before [{clockKHz 200000} {clockLowKHz 100000}]")
+		}
+		return append(out, "program "+name+" with "+image+", IfDifferent, reset true, then Reset with blank, 2m0s")
+	}
+	fetches := func(names ...string) (out []string) {
+		for _, name := range names {
+			out = append(out, "fetch for u1 "+name)
+			if name == "blank" {
+				out[len(out)-1] += ", if it can be had"
+			}
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		name  string
+		claim *resourceapi.ResourceClaim
+		want  []string
+	}{
+		{"a region as it is", one(), slices.Concat(fetches("blank"), usual("r0", "-"))},
+		{"an image", fpgaOwn(one(), image), slices.Concat(fetches("nlb3", "blank"), usual("r0", "nlb3"))},
+		{
+			"one image for two regions", fpgaOwn(both(), image),
+			slices.Concat(fetches("nlb3", "blank"), usual("r0", "nlb3"), usual("r1", "nlb3")),
+		},
+		{
+			"an image each", fpgaOwn(fpgaOwn(both(), image, "a"), `"bitstream":{"name":"nlb0"}`, "b"),
+			slices.Concat(fetches("nlb3", "blank", "nlb0"), usual("r0", "nlb3"), usual("r1", "nlb0")),
+		},
+		{
+			"all that can be said",
+			fpgaClass(
+				fpgaOwn(one(), image+`,"program":"Always","resetBeforeUse":false,"onRelease":"Blank","timeout":"9s",`+
+					`"driverParams":{"clockMHz":300,"ltr":true}`),
+				`"policy":{"allowedDriverParams":[{"name":"clockMHz"},{"name":"ltr"}],"requireBlank":true}`,
+			),
+			[]string{
+				"fetch for u1 nlb3", "fetch for u1 blank", "scrub r0 with blank, required true",
+				"params r0 to [{clockKHz 300000} {ltr 1}], before [{clockKHz 200000} {clockLowKHz 100000} {ltr 0}]",
+				"program r0 with nlb3, Always, reset false, then Blank with blank, 9s",
+			},
+		},
+		{
+			"what must be there already is not fetched, not wiped, and sets no clock of the image",
+			fpgaOwn(one(), image+`,"program":"Never"`),
+			append(fetches("blank"), "scrub r0 never", "program r0 with nlb3, Never, reset true, then Reset with blank, 2m0s"),
+		},
+		{"a look", fpgaOwn(fpgaClass(allocated("u1", look(fpgaResult("main", "r0"))), openClass), image), nil},
+		{"no region", allocated("u1", result("main", device.KindGPU, "gpu0")), nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab(t, twoRegions()...)
+			l.cards.params = map[string]int32{dfl.ParamClock: 200_000, dfl.ParamClockLow: 100_000, dfl.ParamLTR: 0}
+			l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+			l.put(l.object("team-a", "nlb0", l.image("team/nlb0", shell, nlb0)))
+			l.putBlank()
+			steps, err := l.plan(tc.claim)
+			must(t, err)
+			var got []string
+			for _, s := range steps {
+				got = append(got, told(t, s))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+			if len(l.cards.trace) > 0 || l.Reads.Load() > 0 {
+				t.Errorf("planning did %v and read %d blobs", l.cards.trace, l.Reads.Load())
+			}
+		})
+	}
+}
+
+// TestFilesComeFirst: as long as any file of a claim is missing, no region of it is touched.
+func TestFilesComeFirst(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	late := l.image("team/nlb3", shell, nlb3)
+	l.put(l.object("team-a", "nlb3", late))
+	l.put(l.object("team-a", "fine", l.image("team/fine", shell, blankAFU)))
+	c := fpgaClass(allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), openClass)
+	fpgaOwn(c, `"bitstream":{"name":"fine"}`, "a")
+	fpgaOwn(c, `"bitstream":{"name":"nlb3"}`, "b")
+	steps, err := l.plan(c)
+	must(t, err)
+	l.intercept(late.Layer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	wants(t, l.run(steps), artifact.ErrUnavailable)
+	if len(l.cards.trace) > 0 {
+		t.Errorf("touched: %v", l.cards.trace)
+	}
+	left, err := os.ReadDir(filepath.Join(l.dir, regionsDir))
+	if err != nil || len(left) > 0 {
+		t.Errorf("noted of regions: %v (%v)", left, err)
+	}
+	l.intercept(late.Layer, nil)
+	must(t, l.run(steps))
+	want := []string{"program " + blankAFU + " r0", "program " + nlb3 + " r1"}
+	if diff := cmp.Diff(want, l.cards.trace); diff != "" {
+		t.Errorf("done (-want +got):\n%s", diff)
+	}
+}
+
+// TestStagedFileIsChecked: a file of the node that is not what the object declares is not programmed.
+func TestStagedFileIsChecked(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.stage("srv/nlb3.gbs", gbs(shell, nlb3))
+	l.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf([]byte("another"))}))
+	c := fpgaOwn(fpgaClass(allocated("u1", fpgaResult("a", "r0")), `"policy":{"allowedBitstreams":["staged"]}`),
+		`"bitstream":{"name":"staged","kind":"ClusterFPGABitstream"}`)
+	steps, err := l.plan(c)
+	must(t, err)
+	err = l.run(steps)
+	wants(t, err, region.ErrImage, "ClusterFPGABitstream staged", digestOf([]byte("another")))
+	if len(l.cards.trace) > 0 || reasonFor(err) != reasonBitstream {
+		t.Errorf("done %v, reason %s", l.cards.trace, reasonFor(err))
+	}
+	l.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf(gbs(shell, nlb3))}))
+	steps, err = l.plan(c)
+	must(t, err)
+	must(t, l.run(steps))
+	if diff := cmp.Diff([]string{"program " + nlb3 + " r0"}, l.cards.trace); diff != "" {
+		t.Errorf("done (-want +got):\n%s", diff)
+	}
+}
+
+// TestEffectsRefused: what is judged here last, whatever admission let through.
+func TestEffectsRefused(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	image := l.image("team/nlb3", shell, nlb3)
+	l.put(l.object("team-a", "nlb3", image))
+	l.put(l.object("team-b", "theirs", image))
+	cluster := l.clusterObject("shared", image)
+	cluster.Spec.Namespaces = []string{"team-b"}
+	l.put(cluster)
+	const parameters = "status.allocation.devices.config"
+	ref := `"bitstream":{"ref":"` + l.host + `/team/nlb3@` + image.Manifest + `"}`
+	digests := func(digest string) string { return `"policy":{"allowedBitstreams":["` + digest + `"]}` }
+	const none, forbidden, invalid = "[1] bitstream", claim.ReasonForbiddenByPolicy, claim.ReasonConfigInvalid
+	for _, tc := range []struct {
+		name, class, own string
+		reason           claim.Reason
+		field, words     string
+		// silent: nobody is asked.
+		silent bool
+	}{
+		{
+			"a closed class", `"policy":{"allowKeep":true}`, `"bitstream":{"name":"nlb3"}`,
+			forbidden, none, "no class of request main allows any bitstream", false,
+		},
+		{
+			"another name", `"policy":{"allowedBitstreams":["team-a/nlb0"]}`, `"bitstream":{"name":"nlb3"}`,
+			forbidden, none, "FPGABitstream team-a/nlb3 is in neither", false,
+		},
+		{
+			"not for the namespace", `"policy":{"allowedBitstreams":["shared"]}`, `"bitstream":{"name":"shared","kind":"ClusterFPGABitstream"}`,
+			forbidden, "[1] bitstream.name", "is not for namespace team-a", false,
+		},
+		{
+			"unsigned", `"policy":{"allowedBitstreams":["team-a/*"],"requireSignature":true}`, `"bitstream":{"name":"nlb3"}`,
+			forbidden, none, notVouched, false,
+		},
+		{
+			"a reference elsewhere", `"policy":{"allowedRegistries":["registry.example/team"]}`, ref,
+			forbidden, none, "is in neither allowedBitstreams nor allowedRegistries", true,
+		},
+		{
+			"what must be there already, too", `"policy":{"allowKeep":true}`, `"bitstream":{"name":"nlb3"},"program":"Never"`,
+			forbidden, none, "no class of request main allows any bitstream", false,
+		},
+		{"a reference without leave, too", `"policy":{"allowKeep":true}`, ref + `,"program":"Never"`, forbidden, none, "no class", true},
+		{"a reference without leave", `"policy":{"allowKeep":true}`, ref, forbidden, none, "no class of request main", true},
+		{"a digest that only the registry tells", digests(digestOf([]byte("x"))), ref, forbidden, none, "is in neither", false},
+		{
+			"another interface", openClass, `"interfaceID":"` + otherShell + `"`,
+			invalid, "[1] interfaceID", "device r0 of request main has " + shell, true,
+		},
+		{
+			"blank without an image", openClass, `"onRelease":"Blank"`,
+			invalid, "[1] onRelease", "there is no blank image for interface " + shell, false,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before, asked := l.requests.Load(), len(l.asked)
+			steps, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), tc.class), tc.own))
+			refused, ok := errors.AsType[*claim.RefusedError](err)
+			if !ok || refused.Reason != tc.reason || refused.Claim != "team-a/claim-u1" || len(steps) > 0 {
+				t.Fatalf("got %v, %v, want a refusal for %s", steps, err, tc.reason)
+			}
+			index, name, _ := strings.Cut(tc.field, " ")
+			if at := parameters + index + ".opaque.parameters." + name; refused.Faults[0].Field != at {
+				t.Errorf("field %s, want %s", refused.Faults[0].Field, at)
+			}
+			wants(t, err, nil, tc.words)
+			if tc.silent && (l.requests.Load() != before || len(l.asked) != asked) {
+				t.Errorf("the registry got %d requests, the API server %v", l.requests.Load()-before, l.asked[asked:])
+			}
+		})
+	}
+	for _, allowed := range []string{digests(image.Layer), digests(image.Manifest), `"policy":{"allowedRegistries":["` + l.host + `/team"]}`} {
+		if _, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), allowed), ref)); err != nil {
+			t.Errorf("%s: %v", allowed, err)
+		}
+	}
+	_, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"theirs"}`))
+	wants(t, err, errNotThere, "request main, device r0", "team-a/theirs")
+}
+
+// TestNoProgramming: where nothing is to be written to regions, claims get them as they are, and nobody is asked for anything.
+func TestNoProgramming(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.programming = false
+	l.setBroken(true)
+	plain := func() *resourceapi.ResourceClaim { return allocated("u1", fpgaResult("main", "r0")) }
+	steps, err := l.plan(fpgaOwn(fpgaClass(plain(), openClass), `"onRelease":"Reset","resetBeforeUse":true`))
+	if err != nil || len(steps) > 0 {
+		t.Errorf("got %v, %v", steps, err)
+	}
+	_, err = l.plan(fpgaClass(plain(), `"policy":{"requireBlank":true}`))
+	wants(t, err, nil, string(claim.ReasonForbiddenByPolicy), "config[0].opaque.parameters.policy.requireBlank", "this node wipes no FPGAs")
+	for name, own := range map[string]string{
+		"bitstream": `"bitstream":{"name":"nlb0"}`, "driverParams": `"driverParams":{"debug":1}`, "onRelease": `"onRelease":"Blank"`,
+	} {
+		_, err := l.plan(fpgaOwn(fpgaClass(plain(), `"policy":{"allowedBitstreams":["team-a/*"],"allowedDriverParams":[{"name":"debug"}]}`), own))
+		refused, ok := errors.AsType[*claim.RefusedError](err)
+		if !ok || refused.Reason != claim.ReasonForbiddenByPolicy || !strings.HasSuffix(refused.Faults[0].Field, "parameters."+name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		wants(t, err, nil, "this node programs no FPGAs", "fpga.programming")
+	}
+	p := &Plugin{latest: newLatest(), fpgas: l.fpgas}
+	p.latest.set(viewWith(twoRegions()...))
+	l.forget("r0")
+	if got := p.orphans(); len(got) > 0 {
+		t.Errorf("orphans %+v", got)
+	}
+	if steps, err := l.remains(t.Context(), "u1", twoRegions()[0]); err != nil || len(steps) > 0 {
+		t.Errorf("remains %v, %v", steps, err)
+	}
+}
+
+// forget spoils what is known of a region, as a failing disk does.
+func (l *lab) forget(name string) {
+	l.t.Helper()
+	must(l.t, l.contents.Make())
+	must(l.t, os.WriteFile(filepath.Join(l.dir, regionsDir, name+".json"), []byte("00000000 {}\n"), 0o600))
+}
+
+// breakRegion lets a programming for a claim fail, so that nobody knows what the region holds.
+func (l *lab) breakRegion(c *resourceapi.ResourceClaim) {
+	l.t.Helper()
+	steps, err := l.plan(c)
+	must(l.t, err)
+	l.cards.fail = errors.New("the card says no")
+	wants(l.t, l.run(steps), nil, "may hold anything")
+	l.cards.fail, l.cards.trace = nil, nil
+}
+
+// TestOrphans: regions in an unknown state, as those of the claim that left them so; and what remains to be done, which puts them right.
+func TestOrphans(t *testing.T) {
+	l := newLab(t, append(twoRegions(), regionOf("r2", "0000:5e:00.0", otherShell))...)
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+	l.putBlank()
+	p := &Plugin{latest: newLatest(), fpgas: l.fpgas}
+	if got := p.orphans(); got != nil {
+		t.Errorf("orphans of a machine that was not looked at: %+v", got)
+	}
+	devices := []device.Device{gpu("gpu0", 0)}
+	for _, name := range []string{"r0", "r1", "r2"} {
+		devices = append(devices, device.Device{Kind: device.KindFPGA, Name: name, Region: l.cards.regions[name]})
+	}
+	p.latest.set(viewWith(devices...))
+	if got := p.orphans(); got != nil {
+		t.Errorf("orphans of a machine that is well: %+v", got)
+	}
+	l.breakRegion(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
+	l.forget("r2")
+	want := []engine.Orphan{{UID: "u1", Device: devices[1]}, {UID: "region-r2", Device: devices[3]}}
+	if diff := cmp.Diff(want, p.orphans()); diff != "" {
+		t.Fatalf("orphans (-want +got):\n%s", diff)
+	}
+	steps, err := l.remains(t.Context(), "u1", devices[1])
+	must(t, err)
+	if got := fmt.Sprint(told(t, steps[0]), told(t, steps[1])); len(steps) != 2 ||
+		got != "fetch for u1 blank"+"program r0 with -, , reset false, then Reset with blank, 0s" {
+		t.Errorf("remains %s", got)
+	}
+	// The engine undoes them, the last first. The blank image is here already, since the claim had it.
+	must(t, l.kinds().Undo(t.Context(), steps[1]))
+	must(t, l.kinds().Undo(t.Context(), steps[0]))
+	steps, err = l.remains(t.Context(), "region-r2", devices[3])
+	must(t, err)
+	if len(steps) != 1 { // there is no blank image for its interface
+		t.Errorf("remains %v", steps)
+	}
+	must(t, l.kinds().Undo(t.Context(), steps[0]))
+	if diff := cmp.Diff([]string{"program " + blankAFU + " r0", "reset r2"}, l.cards.trace); diff != "" {
+		t.Errorf("done (-want +got):\n%s", diff)
+	}
+	if got := p.orphans(); got != nil {
+		t.Errorf("orphans after they were put right: %+v", got)
+	}
+}
+
+// TestRemains: a claim whose record is lost gives its region back, once.
+func TestRemains(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+	steps, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
+	must(t, err)
+	must(t, l.run(steps))
+	l.cards.trace = nil
+	steps, err = l.remains(t.Context(), "u1", twoRegions()[0])
+	must(t, err)
+	for range 2 { // undoing twice is undoing once
+		for _, s := range steps {
+			must(t, l.kinds().Undo(t.Context(), s))
+		}
+	}
+	if diff := cmp.Diff([]string{"reset r0"}, l.cards.trace); diff != "" {
+		t.Errorf("done (-want +got):\n%s", diff)
+	}
+	if steps, err := l.remains(t.Context(), "u1", gpu("gpu0", 0)); err != nil || len(steps) > 0 {
+		t.Errorf("of a GPU remains %v, %v", steps, err)
+	}
+	l.setBroken(true)
+	_, err = l.remains(t.Context(), "u1", twoRegions()[0])
+	wants(t, err, nil, "look for a blank image")
+}
+
+// audit keeps Events with what they are about.
+type audit struct{ events []string }
+
+var _ events.EventRecorder = (*audit)(nil)
+
+func (a *audit) Eventf(about, related runtime.Object, kind, reason, action, note string, args ...any) {
+	name := func(o runtime.Object) string {
+		ref := o.(*corev1.ObjectReference)
+		return ref.Kind + " " + ref.Namespace + "/" + ref.Name + " " + string(ref.UID)
+	}
+	a.events = append(a.events, fmt.Sprintf("%s; %s; %s %s %s: ", name(about), name(related), kind, reason, action)+fmt.Sprintf(note, args...))
+}
+
+// TestProgrammed: every attempt is told, with the bytes' digest, where they are from, and for whom; and is counted by what came of it.
+func TestProgrammed(t *testing.T) {
+	recorder := &audit{}
+	p := &Plugin{config: Config{Node: testNode}, metrics: newMetrics(), looker: &looker{again: make(chan struct{}, 1)}}
+	digest := digestOf([]byte("image"))
+	attempt := region.Attempt{
+		Device: "r0", Claim: region.Claim{Namespace: "team-a", Name: "work", UID: "u1"}, Why: "program", Took: 1500 * time.Millisecond,
+		Image: region.Image{Digest: digest, AFUID: nlb3, Origin: "FPGABitstream team-a/nlb3"},
+	}
+	ctx := klog.NewContext(t.Context(), klog.Logger{}) // which says nothing
+	p.programmed(ctx, attempt)                         // before Run there is nobody to tell
+	p.teller = &teller{events: recorder}
+	p.programmed(ctx, attempt)
+	attempt.Err = &backend.Error{Kind: backend.Retryable, Device: "dfl-port.0", Op: "program", Err: errors.New("busy")}
+	p.programmed(ctx, attempt)
+	attempt.Claim, attempt.Why = region.Claim{UID: "u1"}, "release" // of a claim whose record was lost
+	attempt.Err = errors.New("100% wrong " + strings.Repeat("x", 2000))
+	p.programmed(ctx, attempt)
+
+	claimed, node := "ResourceClaim team-a/work u1; Node /"+testNode+" "+testNode+"; ", "Node /"+testNode+" "+testNode+"; "
+	want := []string{
+		claimed + "Normal Programmed Program: region r0 of node node-1 (program): programmed " + digest +
+			" of FPGABitstream team-a/nlb3, AFU id " + nlb3 + ", in 1.5s",
+		claimed + "Warning ProgramFailed Program: region r0 of node node-1 (program): programming " + digest +
+			" of FPGABitstream team-a/nlb3 failed after 1.5s: program dfl-port.0: busy",
+		node + node + "Warning ProgramFailed Program: region r0 of node node-1 (release): programming " + digest +
+			" of FPGABitstream team-a/nlb3 failed after 1.5s: 100% wrong xxx",
+	}
+	if len(recorder.events) != len(want) {
+		t.Fatalf("events %q", recorder.events)
+	}
+	for i, event := range recorder.events {
+		if !strings.HasPrefix(event, want[i]) || i < 2 && event != want[i] || len(event) > maxEventMessage+200 {
+			t.Errorf("event %q, want %q", event, want[i])
+		}
+	}
+	for labels, want := range map[[2]string]float64{{"program", "ok"}: 2, {"program", "retryable"}: 1, {"release", "unknown state"}: 1} {
+		if got := testutil.ToFloat64(p.metrics.programmings.WithLabelValues(labels[0], labels[1])); got != want {
+			t.Errorf("counted %v of %v, want %v", got, labels, want)
+		}
+	}
+	if n := testutil.CollectAndCount(p.metrics.programSeconds); n != 1 {
+		t.Errorf("%d histograms", n)
+	}
+	receive(t, p.looker.again) // the region's attributes are read anew
+}
+
+// TestFPGAReasons: reasons are stable, since alerts and scripts match them.
+func TestFPGAReasons(t *testing.T) {
+	failure := func(k backend.Kind) error {
+		return fmt.Errorf("wrapped: %w", &backend.Error{Kind: k, Err: errors.New("EIO")})
+	}
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("wrapped: %w", &engine.TenantError{Device: "r0"}), "ChipInUse"},
+		{fmt.Errorf("wrapped: %w", errNotThere), "BitstreamUnusable"},
+		{errNotResolved, "BitstreamUnusable"},
+		{errNoFit, "BitstreamUnusable"},
+		{fmt.Errorf("wrapped: %w", region.ErrImage), "BitstreamUnusable"},
+		{failure(backend.Unknown), "ProgramFailed"},
+		{failure(backend.Retryable), "RegionUnusable"},
+		{failure(backend.Terminal), "RegionUnusable"},
+		{fmt.Errorf("region r0: %w", region.ErrGone), "RegionUnusable"},
+		{region.ErrOther, "RegionUnusable"},
+		{region.ErrTraces, "RegionUnusable"},
+		{region.ErrUnknownState, "RegionUnusable"},
+	} {
+		if got := reasonFor(tc.err); got != tc.want {
+			t.Errorf("%v has reason %s, want %s", tc.err, got, tc.want)
+		}
+	}
+}
+
+// TestFindRegion: a region that is not there is another matter than a machine that was not looked at.
+func TestFindRegion(t *testing.T) {
+	p := &Plugin{latest: newLatest()}
+	_, err := p.findRegion("r0")
+	wants(t, err, errNotLooked)
+	if errors.Is(err, region.ErrGone) {
+		t.Error("a region that nobody looked for counts as gone: its claim would be given back without a reset")
+	}
+	p.latest.set(viewWith(twoRegions()...))
+	if found, err := p.findRegion("r1"); err != nil || found.Card != "0000:3b:00.0" {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	_, err = p.findRegion("r2")
+	wants(t, err, region.ErrGone)
+}
+
+// TestDestroy: a node that is retired keeps neither files nor what was known of regions.
+func TestDestroy(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+	steps, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
+	must(t, err)
+	must(t, l.run(steps))
+	must(t, l.destroy())
+	for _, dir := range []string{artifactsDir, regionsDir} {
+		if _, err := os.Stat(filepath.Join(l.dir, dir)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left (%v)", dir, err)
+		}
+	}
+}

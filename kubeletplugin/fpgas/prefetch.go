@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpgas
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+)
+
+// prefetched are the bitstreams that fit a node's regions.
+type prefetched struct {
+	*Feature
+	// objects are what the API server has of both kinds.
+	objects []cache.Store
+}
+
+// Source is what a prefetcher fetches: the bitstreams that fit the node's regions.
+func (f *Feature) Source() artifacts.Source {
+	p := &prefetched{Feature: f}
+	return artifacts.Source{
+		What: "bitstream", Needed: func(s *inventory.Snapshot) bool { return len(interfacesOf(s)) > 0 }, Watch: p.watch, Wanted: p.wanted,
+	}
+}
+
+// watch follows both kinds of objects until ctx ends; stopped waits for that.
+func (p *prefetched) watch(ctx context.Context, changed func()) (stopped func(), err error) {
+	var informers []cache.SharedIndexInformer
+	for _, resource := range []string{"clusterfpgabitstreams", "fpgabitstreams"} {
+		informer, err := follow.Own(p.Dynamic, resource, trimBitstream, changed)
+		if err != nil {
+			return nil, err
+		}
+		informers = append(informers, informer)
+		p.objects = append(p.objects, informer.GetStore())
+	}
+	return follow.Run(ctx, informers...), nil
+}
+
+// trimBitstream keeps of an object in memory only what says which files it has and how to fetch them.
+func trimBitstream(object any) (any, error) {
+	from, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil
+	}
+	kept := &unstructured.Unstructured{Object: map[string]any{}}
+	for _, path := range [][]string{
+		{"apiVersion"},
+		{"kind"},
+		{"metadata", "namespace"},
+		{"metadata", "name"},
+		{"metadata", "uid"},
+		{"metadata", "resourceVersion"},
+		{"metadata", "generation"},
+		{"spec", "image"},
+		{"spec", "imagePullSecrets"},
+		{"status", "observedGeneration"},
+		{"status", "images"},
+	} {
+		if value, found, err := unstructured.NestedFieldNoCopy(from.Object, path...); found && err == nil {
+			if err := unstructured.SetNestedField(kept.Object, value, path...); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", from.GetKind(), from.GetName(), err)
+			}
+		}
+	}
+	return kept, nil
+}
+
+// wanted are the files of all objects that fit one of the node's regions.
+func (p *prefetched) wanted(s *inventory.Snapshot) []artifacts.Job {
+	ids := interfacesOf(s)
+	var out []artifacts.Job
+	for _, store := range p.objects {
+		for _, object := range store.List() {
+			o, ok := object.(*unstructured.Unstructured)
+			if !ok {
+				continue
+			}
+			for _, file := range p.bitstreams.filesOf(o, ids) {
+				out = append(out, artifacts.Job{
+					Key: fmt.Sprint(file), Reference: file.Reference, Digest: file.Digest,
+					Fetch: func(ctx context.Context) error { return p.Artifacts.EnsureSpare(ctx, &file) },
+				})
+			}
+		}
+	}
+	return out
+}
+
+// filesOf are the files that claims of this node would fetch if they named the object: none of one that is not resolved, is for other
+// interfaces, or whose files are on the hosts.
+func (b *bitstreams) filesOf(o *unstructured.Unstructured, ids []string) []pin.Params {
+	if image, _, _ := unstructured.NestedString(o.Object, "spec", "image"); image == "" {
+		return nil
+	}
+	var of func(interfaceID string) (*bitstream, error)
+	var err error
+	if o.GetKind() == v1alpha1.KindClusterFPGABitstream {
+		var object v1alpha1.ClusterFPGABitstream
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &object)
+		of = func(id string) (*bitstream, error) { return b.ofCluster(&object, id) }
+	} else {
+		var object v1alpha1.FPGABitstream
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &object)
+		of = func(id string) (*bitstream, error) { return ofNamespace(&object, id) }
+	}
+	if err != nil {
+		return nil
+	}
+	var out []pin.Params
+	for _, id := range ids {
+		if found, err := of(id); err == nil && found.fetch != nil {
+			out = append(out, *found.fetch)
+		}
+	}
+	return out
+}
+
+// interfacesOf are the interface ids of the node's regions, sorted. There are none before the first look.
+func interfacesOf(s *inventory.Snapshot) []string {
+	if s == nil {
+		return nil
+	}
+	ids := map[string]bool{}
+	for _, d := range s.Devices {
+		if d.Region != nil && d.Region.InterfaceID != "" {
+			ids[d.Region.InterfaceID] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(ids))
+}

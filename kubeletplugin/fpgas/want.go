@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpgas
+
+import (
+	"context"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// wanted is what a claim wants of one region.
+type wanted struct {
+	claim  region.Claim
+	device *device.Device
+	config *claim.FPGAEffective
+	// image and blank are nil where there is none.
+	image, blank *bitstream
+	// needsBlank: the blank image must be on the node before the claim is given anything.
+	needsBlank bool
+	// requireBlank: a class refuses a region with traces of another tenant.
+	requireBlank bool
+}
+
+// want resolves and authorises. It is the last word: what admission let through, or never saw, is judged here.
+func (f *Feature) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, dev *device.Device) (*wanted, error) {
+	config := r.Config.FPGA
+	w := &wanted{claim: region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}, device: dev, config: config}
+	id := dev.Region.InterfaceID
+	if config.Bitstream != nil {
+		if faults := earlyFaults(c.Namespace, r); len(faults) > 0 {
+			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+		}
+		found, err := f.bitstreams.find(ctx, c.Namespace, config.Bitstream, id)
+		if err != nil {
+			return nil, fmt.Errorf("request %s, device %s: %w", r.Request, r.Device, err)
+		}
+		w.image = found
+	}
+	// Also where it is not to be programmed: to know whether a region holds it tells what is in it.
+	if w.image != nil {
+		if faults := r.Allows(c.Namespace, &w.image.about); len(faults) > 0 {
+			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+		}
+	}
+	for i := range config.Policies {
+		w.requireBlank = w.requireBlank || config.Policies[i].Policy.RequireBlank
+	}
+	blank, err := f.bitstreams.blank(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if blank == nil && config.OnRelease == v1alpha1.FPGAReleaseBlank {
+		return nil, refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldFPGARelease), config.OnRelease, fmt.Sprintf(
+			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
+	}
+	w.blank = blank
+	w.needsBlank, err = f.needsBlank(c.Namespace, dev, config)
+	return w, err
+}
+
+// needsBlank says whether the claim cannot do without the blank image, if there is one. Otherwise it is wanted in case a programming
+// fails, and a registry that is away must keep nobody waiting for it.
+func (f *Feature) needsBlank(namespace string, dev *device.Device, config *claim.FPGAEffective) (bool, error) {
+	if config.OnRelease == v1alpha1.FPGAReleaseBlank {
+		return true, nil
+	}
+	content, err := f.contents.Read(dev.Name)
+	return content.Unknown || content.Namespace != "" && content.Namespace != namespace, err
+}
+
+// earlyFaults judges a reference by what it says itself, before any registry is asked. A policy that names digests may mean one that only
+// the registry tells.
+func earlyFaults(namespace string, r *claim.Result) field.ErrorList {
+	config := r.Config.FPGA
+	ref, err := artifact.ParseReference(config.Bitstream.Ref)
+	if config.Bitstream.Ref == "" || err != nil || config.NamesDigests() {
+		return nil
+	}
+	return r.Allows(namespace, &claim.Bitstream{
+		Repository: ref.Repository(), Digests: []string{ref.Digest().String()}, VouchedDetail: notVouched,
+	})
+}
+
+func refusal(c *resourceapi.ResourceClaim, reason claim.Reason, faults ...*field.Error) error {
+	return &claim.RefusedError{Claim: c.Namespace + "/" + c.Name, Reason: reason, Faults: faults}
+}
+
+// steps keep the files, and are what is done to the region.
+func (w *wanted) steps(ctx context.Context, p *region.Programmer, r *prepare.Request) (pins, rest []step.Step, err error) {
+	var image, blank *region.Image
+	if w.image != nil {
+		image = &w.image.image
+	}
+	if w.blank != nil {
+		blank = &w.blank.image
+	}
+	for _, p := range w.fetches() {
+		s, err := p.Step(w.claim.UID)
+		if err != nil {
+			return nil, nil, err
+		}
+		pins = append(pins, s)
+	}
+	scrub := region.Scrub{
+		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || image == nil, Keep: w.never(),
+		Timeout: w.config.Timeout,
+	}
+	program := region.Program{
+		Device: w.device.Name, Claim: w.claim, Image: image, Mode: region.Mode(w.config.Program), ResetBeforeUse: w.config.ResetBeforeUse,
+		OnRelease: region.Release(w.config.OnRelease), Blank: blank, Timeout: w.config.Timeout,
+	}
+	params, err := w.params(ctx, p, image)
+	if err != nil {
+		return nil, nil, err
+	}
+	if params != nil {
+		if earlier, ok := r.EarlierStep(step.Step{Kind: region.ParamsKind, Target: w.device.Name}); ok {
+			if err := params.KeepBefore(earlier); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	makers := []func() (step.Step, error){scrub.Step}
+	if params != nil {
+		makers = append(makers, params.Step)
+	}
+	for _, make := range append(makers, program.Step) {
+		s, err := make()
+		if err != nil {
+			return nil, nil, err
+		}
+		rest = append(rest, s)
+	}
+	return pins, rest, nil
+}
+
+// never: the region must hold the image already.
+func (w *wanted) never() bool { return w.image != nil && w.config.Program == v1alpha1.ProgramNever }
+
+// fetches are the files that must be brought to the node.
+func (w *wanted) fetches() []pin.Params {
+	var out []pin.Params
+	if w.image != nil && w.image.fetch != nil && !w.never() {
+		out = append(out, *w.image.fetch)
+	}
+	if w.blank != nil && w.blank.fetch != nil {
+		p := *w.blank.fetch
+		p.Optional = !w.needsBlank
+		out = append(out, p)
+	}
+	return out
+}
+
+// params plans the driver parameters. An image that is not programmed sets no clock.
+func (w *wanted) params(ctx context.Context, p *region.Programmer, image *region.Image) (*region.Params, error) {
+	var set []region.Param
+	for _, param := range w.config.DriverParams {
+		own, err := dfl.ParamOf(param.Name, param.Value)
+		if err != nil {
+			return nil, err
+		}
+		set = append(set, region.Param{Name: own.Name, Value: own.Value})
+	}
+	if w.config.Program == v1alpha1.ProgramNever {
+		image = nil
+	}
+	return p.PlanParams(ctx, w.device.Region, w.device.Name, w.claim, set, image)
+}
+
+// BindAfter is the most that any class of a claim asks for before its pod is bound.
+func BindAfter(a claim.Allocation) (most v1alpha1.BindAfter) {
+	for i := range a.Results {
+		r := &a.Results[i]
+		if r.Config.FPGA == nil || r.AdminAccess {
+			continue
+		}
+		for j := range r.Config.FPGA.Policies {
+			if after := r.Config.FPGA.Policies[j].Policy.BindAfter; after.Rank() > most.Rank() {
+				most = after
+			}
+		}
+	}
+	return most
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hostdirs is the feature that lends directories of the host to claims as scratch space, and empties them afterwards.
+package hostdirs
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Config is what the feature works with.
+type Config struct {
+	// Node is the name of the Node object, HostRoot the directory of the host's tree.
+	Node, HostRoot string
+	// Held says whether a claim holds a device.
+	Held func(pool, name string) bool
+	// Emptied is sent after a directory was emptied in the background.
+	Emptied notify.Signal
+	// Errors counts errors outside of kubelet's calls, by where they happened.
+	Errors *prometheus.CounterVec
+}
+
+// Feature lends directories.
+type Feature struct {
+	Config
+	purger purger
+}
+
+var (
+	_ prepare.Feature    = (*Feature)(nil)
+	_ inventory.Reviewer = (*Feature)(nil)
+)
+
+// New makes the feature.
+func New(c Config) *Feature {
+	return &Feature{Config: c, purger: purger{errors: c.Errors, emptied: c.Emptied}}
+}
+
+// Name is the feature's in records. It decides nothing that it would have to remember.
+func (f *Feature) Name() string { return "hostDirectories" }
+
+// Kinds has the step that lends a directory.
+func (f *Feature) Kinds() step.Kinds {
+	return step.Kinds{hostdir.StepKind: hostdir.Kind(f.HostRoot, hostdir.OpenRoot)}
+}
+
+// Plan lends the directories of the claim's devices. After a reboot a step stays as it was recorded: it remembers what was there before.
+func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contribution, error) {
+	var c prepare.Contribution
+	for i := range r.Allocation.Results {
+		result := &r.Allocation.Results[i]
+		if !lends(result) {
+			continue
+		}
+		dev, _ := r.Find(result)
+		for _, mount := range dev.Edits.Mounts {
+			s, known := r.EarlierStep(step.Step{Kind: hostdir.StepKind, Target: mount.HostPath})
+			if !known {
+				var err error
+				if s, err = hostdir.Plan(f.HostRoot, mount.HostPath, string(r.Claim.UID)); err != nil {
+					return c, err
+				}
+			}
+			c.Steps = append(c.Steps, s)
+		}
+	}
+	return c, nil
+}
+
+// lends says whether a result borrows a directory that is emptied afterwards.
+func lends(r *claim.Result) bool {
+	return !r.AdminAccess && r.Config.Host != nil && r.Config.Host.OnRelease == v1alpha1.OnReleaseEmpty
+}
+
+// Leftovers are the steps that a lost record may have had for a device's directories.
+func (f *Feature) Leftovers(_ context.Context, uid string, d device.Device) ([]step.Step, error) {
+	if d.Kind != device.KindHost {
+		return nil, nil
+	}
+	var out []step.Step
+	for _, mount := range d.Edits.Mounts {
+		s, err := hostdir.PlanUndo(f.HostRoot, mount.HostPath, uid)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the directory left with its disk
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// reasonEmptying is why a directory is withheld.
+const reasonEmptying = "is being emptied after its last claim"
+
+// Review keeps directories that are not yet empty from the scheduler, and has them emptied. A directory that a claim holds is that
+// claim's: it may name its files as it likes.
+func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		if d.Kind != device.KindHost || len(d.Edits.Mounts) == 0 || f.Held(inventory.PoolName(f.Node, d.Kind), d.Name) {
+			continue
+		}
+		path := d.Edits.Mounts[0].HostPath
+		dirty, err := isDirty(filepath.Join(f.HostRoot, path))
+		switch {
+		case err != nil:
+			s.Withhold(d.Name, path, discover.ReasonHostPathUnusable, err)
+		case dirty:
+			s.Withheld[d.Name] = reasonEmptying
+			f.purger.start(ctx, filepath.Join(f.HostRoot, path))
+		}
+	}
+}
+
+// Wait returns when nothing is being deleted any more; the context of the reviews must have ended.
+func (f *Feature) Wait() { f.purger.wait() }
+
+func isDirty(path string) (bool, error) {
+	d, err := hostdir.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	return d.Dirty()
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// await is what the binder asks before the pod of a claim is bound.
+func (n *node) await(ctx context.Context, sources ...v1alpha1.KernelCacheSource) error {
+	n.Helper()
+	for i := range sources {
+		sources[i].Default()
+	}
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim", UID: "claim"}}
+	a := claim.Allocation{Namespace: "team-a", Name: "claim", UID: c.UID, Results: []claim.Result{{
+		Request: "gpu", BaseRequest: "gpu", Pool: "node/gpu", Device: "gpu-0", Kind: device.KindGPU,
+		Config: claim.Effective{GPU: &claim.GPUEffective{KernelCaches: sources}},
+	}}}
+	return n.Await(ctx, c, a, func(*claim.Result) (device.Device, bool) { return hopper(), true })
+}
+
+// TestAwait: what a pod wants to wait for is fetched, and what a claim would be refused for is refused before the pod is bound.
+func TestAwait(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	wrong, wrongDigest := n.push("team/wrong", "v1", triton(80, 32))
+	n.cache("team-a", "add", image, digest)
+	n.cache("team-a", "wrong", wrong, wrongDigest)
+	n.cache("team-a", "unresolved", image, "")
+	wanted := func(name string) v1alpha1.KernelCacheSource {
+		return v1alpha1.KernelCacheSource{Name: name, BindAfter: v1alpha1.BindAfterFetched}
+	}
+	n.must(n.await(t.Context(), v1alpha1.KernelCacheSource{Name: "nothing"}))
+	if reads := n.registry.Reads.Load(); reads > 0 {
+		t.Errorf("%d blobs were read for a pod that waits for nothing", reads)
+	}
+	n.must(n.await(t.Context(), wanted("add")))
+	if reads := n.registry.Reads.Load(); reads != 2 {
+		t.Errorf("%d blobs were read", reads)
+	}
+	for name, c := range map[string]struct {
+		want  string
+		later bool
+	}{
+		"nothing":    {"it does not exist", false},
+		"wrong":      {"for cuda sm_80", false},
+		"unresolved": {"its image is not resolved", true},
+	} {
+		source := wanted(name)
+		err := n.await(t.Context(), wanted("add"), source)
+		if err == nil || !strings.Contains(err.Error(), c.want) || IsRefused(err) == c.later || IsNotReady(err) != c.later || IsUnderway(err) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		source.Optional = true
+		n.must(n.await(t.Context(), source))
+	}
+}
+
+// TestUnderway: what is on its way is no failure, whether the claim can do without it or not.
+func TestUnderway(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	whole, let := n.Store, make(chan struct{})
+	n.Store = func() (*artifact.Store, error) {
+		<-let
+		return whole()
+	}
+	for _, optional := range []bool{false, true} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errUnderway) // as after a moment
+		err := n.await(ctx, v1alpha1.KernelCacheSource{Name: "add", BindAfter: v1alpha1.BindAfterFetched, Optional: optional})
+		if !IsUnderway(err) || IsRefused(err) {
+			t.Errorf("optional %v: while it is fetched: %v", optional, err)
+		}
+	}
+	close(let)
+	n.must(n.await(t.Context(), v1alpha1.KernelCacheSource{Name: "add", BindAfter: v1alpha1.BindAfterFetched}))
+}

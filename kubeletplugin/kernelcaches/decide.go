@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/kernelcache"
+)
+
+// The reasons of Events on claims.
+const (
+	ReasonSkipped = "KernelCacheSkipped"
+	ReasonMisfit  = "KernelCacheMisfit"
+)
+
+// optionalPatience is how long a claim waits for a cache that it can do without.
+const optionalPatience = 20 * time.Second
+
+// defaultWritable is how much a claim may add where nobody says.
+const defaultWritable = 1 << 30
+
+// decide says which caches the requests of a claim have, by the request without its alternative. An error is about a cache that it asks for
+// and cannot have.
+func (f *Feature) decide(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) (map[string][]cachemount.Use, error) {
+	out := map[string][]cachemount.Use{}
+	var errs []error
+	for _, r := range f.requests(ctx, c, a) {
+		for _, source := range r.config.KernelCaches {
+			use, err := f.decideOne(ctx, c, &r, source, find)
+			switch {
+			case err == nil && use != nil:
+				out[r.base] = append(out[r.base], *use)
+			case err != nil && source.Optional:
+				f.Event(c, corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without an optional cache: %v", r.base, err))
+			case err != nil:
+				errs = append(errs, fmt.Errorf("request %s: %w", r.base, err))
+			}
+		}
+	}
+	if len(errs) == 0 {
+		errs = append(errs, conflicts(out))
+	}
+	return out, errors.Join(errs...)
+}
+
+// request is the devices that a claim has for one of its requests.
+type request struct {
+	base   string
+	config *claim.GPUEffective
+	got    []*claim.Result
+	// usesUserNamespace says whether a pod of the claim has a user namespace. It asks once for all requests.
+	usesUserNamespace func() (bool, error)
+}
+
+// requests are those of a claim that name caches.
+func (f *Feature) requests(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation) []request {
+	mapped := sync.OnceValues(func() (bool, error) { return f.usesUserNamespace(ctx, c) })
+	out := requestsOf(a)
+	for i := range out {
+		out[i].usesUserNamespace = mapped
+	}
+	return out
+}
+
+// requestsOf are those that name caches. A look at a device has none.
+func requestsOf(a claim.Allocation) []request {
+	var out []request
+	for i := range a.Results {
+		r := &a.Results[i]
+		if r.AdminAccess || r.Config.GPU == nil || len(r.Config.GPU.KernelCaches) == 0 {
+			continue
+		}
+		j := slices.IndexFunc(out, func(q request) bool { return q.base == r.BaseRequest })
+		if j < 0 {
+			j, out = len(out), append(out, request{base: r.BaseRequest, config: r.Config.GPU})
+		}
+		out[j].got = append(out[j].got, r)
+	}
+	return out
+}
+
+// decideOne decides about one cache of a request. Nil without an error: the object has the claim go without.
+func (f *Feature) decideOne(
+	ctx context.Context, c *resourceapi.ResourceClaim, r *request, source v1alpha1.KernelCacheSource, find prepare.Find,
+) (*cachemount.Use, error) {
+	if !f.Enabled {
+		return nil, fmt.Errorf("%s %s %w: nodes give nobody a cache: set the chart's kernelCaches.enabled", source.Kind, source.Name, cachemount.ErrRefused)
+	}
+	o, err := f.objects.get(ctx, source.Kind, c.Namespace, source.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.mayHave(c.Namespace); err != nil {
+		return nil, err
+	}
+	if source.Optional {
+		patient, cancel := context.WithTimeout(ctx, optionalPatience)
+		defer cancel()
+		ctx = patient
+	}
+	tree, err := f.ensureLocal(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	found, err := f.read(o, tree)
+	if err != nil {
+		return nil, err
+	}
+	if reasons := misfits(found, r.got, find); len(reasons) > 0 {
+		switch mismatch(o) {
+		case v1alpha1.CacheMismatchSkip:
+			f.Event(c, corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without %s, which does not fit: %s",
+				r.base, o, strings.Join(reasons, "; ")))
+			return nil, nil //nolint:nilnil // documented above
+		case v1alpha1.CacheMismatchMount:
+			f.Event(c, corev1.EventTypeWarning, ReasonMisfit, fmt.Sprintf("request %s has %s all the same, as spec.compatibility.onMismatch says: %s",
+				r.base, o, strings.Join(reasons, "; ")))
+		case v1alpha1.CacheMismatchRefuse:
+			return nil, fmt.Errorf("%s %w, it does not fit: %s", o, cachemount.ErrRefused, strings.Join(reasons, "; "))
+		}
+	}
+	return f.use(string(c.UID), o, source, tree, found, r.usesUserNamespace)
+}
+
+// read says what the object's cache is, with what the object itself says of it.
+func (f *Feature) read(o *object, tree *artifact.Tree) (*kernelcache.Cache, error) {
+	store, err := f.Store()
+	if err != nil {
+		return nil, err
+	}
+	found, err := f.Mounter.Inspect(store, tree, kernelcache.Type(o.spec.Type))
+	if err != nil {
+		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
+	}
+	if o.spec.Compatibility == nil || len(o.spec.Compatibility.Targets) == 0 || known(found) {
+		return found, nil
+	}
+	said := *found
+	said.Targets = nil
+	for _, t := range o.spec.Compatibility.Targets {
+		arch, features, err := kernelcache.ParseArch(t.Backend, t.Arch)
+		if err != nil {
+			return nil, fmt.Errorf("%s, spec.compatibility.targets: %w", o, err)
+		}
+		said.Targets = append(said.Targets, kernelcache.Target{
+			Backend: t.Backend, Arch: arch, Features: features, Source: kernelcache.FromLabels, Where: "spec.compatibility.targets",
+		})
+	}
+	return &said, nil
+}
+
+// known says whether the cache itself tells an architecture.
+func known(c *kernelcache.Cache) bool {
+	return slices.ContainsFunc(c.Targets, func(t kernelcache.Target) bool { return t.Arch != "" })
+}
+
+func mismatch(o *object) v1alpha1.CacheMismatch {
+	if o.spec.Compatibility == nil || o.spec.Compatibility.OnMismatch == "" {
+		return v1alpha1.CacheMismatchRefuse
+	}
+	return o.spec.Compatibility.OnMismatch
+}
+
+// misfits says for each device why the cache is of no use to it, each reason once.
+func misfits(found *kernelcache.Cache, results []*claim.Result, find prepare.Find) []string {
+	var out []string
+	for _, r := range results {
+		d, ok := find(r)
+		if !ok {
+			continue // which the plan refuses
+		}
+		for _, reason := range misfit(found, d) {
+			if !slices.Contains(out, reason) {
+				out = append(out, reason)
+			}
+		}
+	}
+	return out
+}
+
+func misfit(found *kernelcache.Cache, d device.Device) []string {
+	fitted, err := gpu.Of(d)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, reason := range found.Fits(fitted) {
+		out = append(out, reason.Message)
+	}
+	return out
+}
+
+// use is how the claim gets the cache.
+func (f *Feature) use(
+	owner string, o *object, source v1alpha1.KernelCacheSource, tree *artifact.Tree, found *kernelcache.Cache,
+	usesUserNamespace func() (bool, error),
+) (*cachemount.Use, error) {
+	mount := o.spec.Mount
+	if mount == nil {
+		mount = &v1alpha1.CacheMount{}
+	}
+	want := source.MountPath
+	if want == "" {
+		want = mount.Path
+	}
+	plan, err := found.Plan(want)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w (mountPath of the claim, or spec.mount.path)", o, err)
+	}
+	ref, err := reference(o)
+	if err != nil {
+		return nil, err
+	}
+	u := &cachemount.Use{
+		Kind: o.kind, Namespace: o.namespace, Name: o.name, UID: string(o.uid), Digest: ref.Digest(), Tree: tree.Digest, Owner: owner,
+		Reference: ref.WithDigest(tree.Digest).String(), SecretsIn: f.secretsOf(o), Secrets: secretNames(o),
+		Type: kernelcache.Type(o.spec.Type), Want: want, Bytes: defaultWritable,
+	}
+	if u.Access, err = access(source, mount, usesUserNamespace); err != nil {
+		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
+	}
+	if mount.WritableLimit != nil {
+		u.Bytes = mount.WritableLimit.Value()
+	}
+	for i := range plan.Mounts {
+		m := &plan.Mounts[i]
+		if u.Access == cachemount.ReadOnly && m.ReadOnly == kernelcache.ReadOnlyFails {
+			return nil, fmt.Errorf("%s %w: access ReadOnly: programs that use a cache of type %s write to it in any case: use Overlay",
+				o, cachemount.ErrRefused, found.Type)
+		}
+		u.Mounts = append(u.Mounts, cachemount.Mount{Source: m.Source, Target: m.Target})
+	}
+	if mount.Env != v1alpha1.CacheEnvNone {
+		u.Env = plan.Env
+	}
+	u.Key = u.NewKey()
+	if u.Access == cachemount.Seed {
+		return u, f.checkSeed(o, tree, found, u, &plan)
+	}
+	return u, nil
+}
+
+// checkSeed says why a cache has too many files for a seed.
+func (f *Feature) checkSeed(o *object, tree *artifact.Tree, found *kernelcache.Cache, u *cachemount.Use, plan *kernelcache.Plan) error {
+	store, err := f.Store()
+	if err != nil {
+		return err
+	}
+	err = f.Mounter.CheckSeed(store, tree, found, u, plan)
+	switch {
+	case errors.Is(err, cachemount.ErrRefused):
+		return fmt.Errorf("%s %w", o, err)
+	case err != nil:
+		return fmt.Errorf("%s: %w", o, err)
+	}
+	return nil
+}
+
+// conflicts says where caches of one claim would be in each other's place.
+func conflicts(uses map[string][]cachemount.Use) error {
+	owners := map[string]*cachemount.Use{}
+	var errs []error
+	claimed := func(what string, u *cachemount.Use) {
+		if other := owners[what]; other != nil && other.Key != u.Key {
+			errs = append(errs, fmt.Errorf("%s and %s %w: both want %s: give one of them another mountPath", other, u, cachemount.ErrRefused, what))
+		}
+		owners[what] = u
+	}
+	for _, list := range uses {
+		for i := range list {
+			u := &list[i]
+			for _, m := range u.Mounts {
+				claimed(m.Target, u)
+			}
+			for _, e := range u.Env {
+				claimed("variable "+e.Name, u)
+			}
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// TestAllot: what stays is the same as long as nothing changes, and never more than it may be.
+func TestAllot(t *testing.T) {
+	of := func(namespace, name, tree string, size int64, kept bool) keepable {
+		return keepable{
+			object: &object{kind: "cache", namespace: namespace, name: name}, tree: artifact.DigestOf([]byte(tree)), size: size, kept: kept,
+		}
+	}
+	for name, c := range map[string]struct {
+		all       []keepable
+		most      int64
+		stay, not string
+	}{
+		"nothing": {most: 10},
+		"no limit": {
+			all: []keepable{of("a", "b", "2", 1<<40, false), of("a", "a", "1", 1<<40, false)}, stay: "a/a a/b",
+		},
+		"to the last byte": {all: []keepable{of("a", "a", "1", 4, false), of("a", "b", "2", 6, false)}, most: 10, stay: "a/a a/b"},
+		"the cluster's first": {
+			all: []keepable{of("a", "a", "1", 6, false), of("", "z", "2", 6, false)}, most: 10, stay: "/z", not: "a/a",
+		},
+		"what is kept before what is not": {
+			all: []keepable{of("", "a", "1", 6, false), of("b", "z", "2", 6, true)}, most: 10, stay: "b/z", not: "/a",
+		},
+		"a smaller one finds room": {
+			all:  []keepable{of("a", "a", "1", 6, false), of("a", "b", "2", 6, false), of("a", "c", "3", 4, false)},
+			most: 10, stay: "a/a a/c", not: "a/b",
+		},
+		"one tree of two objects": {
+			all: []keepable{of("a", "a", "1", 10, false), of("b", "a", "1", 10, false)}, most: 10, stay: "a/a b/a",
+		},
+		"kept, but the store became smaller": {
+			all: []keepable{of("a", "a", "1", 6, true), of("a", "b", "2", 6, true)}, most: 10, stay: "a/a", not: "a/b",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			names := func(list []keepable) string {
+				var out []string
+				for i := range list {
+					out = append(out, list[i].namespace+"/"+list[i].name)
+				}
+				return strings.Join(out, " ")
+			}
+			stay, not := allot(c.all, c.most)
+			if names(stay) != c.stay || names(not) != c.not {
+				t.Errorf("stay: %s, not: %s, want %s and %s", names(stay), names(not), c.stay, c.not)
+			}
+		})
+	}
+}
+
+func keeps(c *v1alpha1.GPUKernelCache) {
+	c.Spec.Retention = &v1alpha1.CacheRetention{Policy: v1alpha1.CacheRetentionKeep}
+}
+
+// follow watches all objects, as the plugin does, and tends after each change. It returns how to end that.
+func (n *node) follow() (stop func()) {
+	n.Helper()
+	ctx, cancel := context.WithCancel(n.T.Context())
+	changed, done := make(chan struct{}, 1), make(chan struct{})
+	stopped, err := n.Watch(ctx, func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	n.must(err)
+	keeper := n.Keeper
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				if err := keeper.Tend(ctx); err != nil && ctx.Err() == nil {
+					n.Errorf("tend: %v", err)
+				}
+			}
+		}
+	}()
+	eventually(n.T, "all that is there is known", n.objects.synced)
+	return func() {
+		cancel()
+		<-done
+		stopped()
+	}
+}
+
+// pinned waits until a tree is kept for these alone.
+func (n *node) pinned(tree artifact.Digest, owners ...string) {
+	n.Helper()
+	var pins []string
+	eventually(n.T, "the pins of the tree are "+strings.Join(owners, " "), func() bool {
+		var err error
+		pins, err = n.host.Pins(tree)
+		n.must(err)
+		return slices.Equal(pins, owners)
+	})
+}
+
+func (n *node) there(tree artifact.Digest) bool {
+	n.Helper()
+	_, err := n.host.LookTree(tree)
+	return err == nil
+}
+
+// says are the Events so far that have a text.
+func (n *node) says(text string) (out []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, note := range n.told {
+		if strings.Contains(note, text) {
+			out = append(out, note)
+		}
+	}
+	return out
+}
+
+// TestKeep: what an object wants kept stays though no claim has it, over restarts, in half of the store.
+func TestKeep(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	uses := map[string]*Use{}
+	stop := n.follow()
+	size := int64(0)
+	for i, name := range []string{"a", "b", "c"} {
+		image, digest := n.push("team/"+name, "v1", triton(90-i, 32))
+		n.cache("team-a", name, image, digest, func(c *v1alpha1.GPUKernelCache) {
+			c.Spec.Compatibility = &v1alpha1.CacheCompatibility{OnMismatch: v1alpha1.CacheMismatchMount}
+			if name != "c" {
+				keeps(c)
+			}
+		})
+		eventually(t, name+" is known", func() bool { return len(n.objects.all()) == i+1 })
+		uses[name] = n.only(n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: name}))
+		tree, err := n.host.LookTree(uses[name].Tree)
+		n.must(err)
+		size = max(size, tree.Size)
+	}
+	a, b, c := uses["a"].Tree, uses["b"].Tree, uses["c"].Tree
+	n.pinned(a, "object.uid-team-a-a")
+	n.pinned(b, "object.uid-team-a-b")
+	n.pinned(c)
+	if left, err := n.Remains("uid-team-a-a"); err != nil || len(left) > 0 {
+		t.Errorf("what an object keeps is taken for a claim's: %v, %v", left, err)
+	}
+	stop()
+
+	// The store gets smaller with the plugin's restart. As long as nothing is known of the objects, nothing goes.
+	n.limit(2 * size)
+	n.restart()
+	n.must(n.Tend(t.Context()))
+	n.pinned(a, "object.uid-team-a-a")
+	n.pinned(b, "object.uid-team-a-b")
+	stop = n.follow()
+	defer stop()
+	n.pinned(b)
+	n.pinned(a, "object.uid-team-a-a")
+	n.must(n.host.Sweep(t.Context()), n.Tend(t.Context()))
+	if !n.there(a) {
+		t.Error("what was used longest ago went, though it is kept")
+	}
+	if told := n.says(ReasonNotKept); len(told) != 1 || !strings.Contains(told[0], "team-a/b: its image takes") {
+		t.Errorf("told %q", told)
+	}
+
+	// A claim comes and goes. Meanwhile the object means another digest.
+	u := n.only(n.decide("team-a", "claim-1", v1alpha1.KernelCacheSource{Name: "a"}))
+	n.apply(u)
+	n.pinned(a, "claim-1", "object.uid-team-a-a")
+	n.undo(u)
+	n.pinned(a, "object.uid-team-a-a")
+	n.apply(u)
+	image, digest := n.push("team/a", "v2", triton(70, 32))
+	n.cache("team-a", "a", image, digest, keeps, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
+	n.pinned(a, "claim-1")
+	n.undo(u)
+	n.empty()
+}
+
+// TestKeptNoMore: nothing stays whose object is gone, says otherwise, or is on a node that gives nobody a cache any more.
+func TestKeptNoMore(t *testing.T) {
+	const owner = "object.uid-team-a-add"
+	for name, end := range map[string]func(n *node, image, digest string){
+		"deleted": func(n *node, _, _ string) {
+			client := n.client.Resource(v1alpha1.GroupVersion.WithResource(cacheResource)).Namespace("team-a")
+			n.must(client.Delete(n.T.Context(), "add", metav1.DeleteOptions{}))
+		},
+		"says otherwise": func(n *node, image, digest string) {
+			n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
+		},
+		"not resolved any more": func(n *node, image, _ string) { n.cache("team-a", "add", image, "", keeps) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, image, digest, tree := newKept(t)
+			stop := n.follow()
+			defer stop()
+			n.pinned(tree, owner)
+			end(n, image, digest)
+			n.pinned(tree)
+			n.empty()
+		})
+	}
+	t.Run("switched off", func(t *testing.T) {
+		n, _, _, tree := newKept(t)
+		n.Enabled = false
+		n.must(n.Tend(t.Context()))
+		n.pinned(tree)
+		n.empty()
+		if n.grants.get("uid-team-a-add") == nil {
+			t.Error("what was found out is forgotten")
+		}
+	})
+	t.Run("kept by another", func(t *testing.T) {
+		n, image, digest, tree := newKept(t)
+		stop := n.follow()
+		defer stop()
+		n.cache("team-b", "add", image, digest, keeps)
+		eventually(t, "the other is known", func() bool { return len(n.objects.all()) == 2 })
+		n.only(n.decide("team-b", "claim-b", named))
+		n.pinned(tree, owner, "object.uid-team-b-add")
+		n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
+		n.pinned(tree, "object.uid-team-b-add")
+	})
+	t.Run("the node retires", func(t *testing.T) {
+		n, _, _, _ := newKept(t)
+		stop := n.follow()
+		defer stop()
+		n.must(n.Destroy())
+		n.empty()
+		n.must(n.Tend(t.Context()))
+	})
+}
+
+// newKept is a node that was restarted, with a cache that its object keeps and that a claim had.
+func newKept(t *testing.T) (n *node, image, digest string, tree artifact.Digest) {
+	t.Helper()
+	n = newNode(t)
+	n.trusting()
+	image, digest = n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest, keeps, func(c *v1alpha1.GPUKernelCache) {
+		c.Spec.Type = v1alpha1.CacheType("Triton") // which changes nothing of the tree
+	})
+	stop := n.follow()
+	u := n.only(n.decide("team-a", "claim", named))
+	n.pinned(u.Tree, "object.uid-team-a-add")
+	n.apply(u)
+	n.undo(u)
+	stop()
+	n.restart()
+	return n, image, digest, u.Tree
+}
+
+// TestKeepIsSeenToLater: a disk that fails hurts no fetch, and what was not done is done the next time.
+func TestKeepIsSeenToLater(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest, keeps)
+	stop := n.follow()
+	defer stop()
+	whole := n.Store
+	tries := 0
+	broken := errors.New("broken")
+	n.Store = func() (*artifact.Store, error) {
+		if tries++; tries > 100 {
+			return nil, broken
+		}
+		return whole()
+	}
+	u := n.only(n.decide("team-a", "claim", named))
+	n.pinned(u.Tree, "object.uid-team-a-add")
+	tries = 100
+	if err := n.Tend(t.Context()); !errors.Is(err, broken) {
+		t.Errorf("with a broken store: %v", err)
+	}
+	n.pinned(u.Tree, "object.uid-team-a-add")
+	if diff := cmp.Diff([]string(nil), n.says(ReasonNotKept)); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+)
+
+// The resources that are followed.
+const (
+	cacheResource        = "gpukernelcaches"
+	clusterCacheResource = "clustergpukernelcaches"
+	policyResource       = "trustpolicies"
+)
+
+// object is what both kinds of caches have in common.
+type object struct {
+	kind, namespace, name string
+	uid                   types.UID
+	generation            int64
+	spec                  *v1alpha1.GPUKernelCacheSpec
+	status                *v1alpha1.GPUKernelCacheStatus
+	// namespaces may have a cache of the cluster. Nil for one of a namespace.
+	namespaces []string
+}
+
+func (o *object) String() string {
+	if o.namespace == "" {
+		return o.kind + " " + o.name
+	}
+	return o.kind + " " + o.namespace + "/" + o.name
+}
+
+func ofNamespace(c *v1alpha1.GPUKernelCache) *object {
+	return &object{
+		kind: v1alpha1.KindGPUKernelCache, namespace: c.Namespace, name: c.Name, uid: c.UID, generation: c.Generation,
+		spec: &c.Spec, status: &c.Status,
+	}
+}
+
+func ofCluster(c *v1alpha1.ClusterGPUKernelCache) *object {
+	return &object{
+		kind: v1alpha1.KindClusterGPUKernelCache, name: c.Name, uid: c.UID, generation: c.Generation,
+		spec: &c.Spec.GPUKernelCacheSpec, status: &c.Status, namespaces: c.Spec.WorkloadNamespaces,
+	}
+}
+
+// mayHave says why claims of a namespace must not have the cache.
+func (o *object) mayHave(namespace string) error {
+	if o.namespace == namespace || slices.Contains(o.namespaces, "*") || slices.Contains(o.namespaces, namespace) {
+		return nil
+	}
+	return fmt.Errorf("%s %w: spec.workloadNamespaces has %q and not %s: ask its owner to add the namespace",
+		o, cachemount.ErrRefused, o.namespaces, namespace)
+}
+
+// usable says why nodes must not, or not yet, use what the object refers to.
+func (o *object) usable() error {
+	const wait = "wait for the controller"
+	says := func(kind, otherwise string) string {
+		if c := meta.FindStatusCondition(o.status.Conditions, kind); c != nil && c.Message != "" {
+			return c.Message
+		}
+		return otherwise
+	}
+	switch {
+	case o.status.ObservedGeneration != o.generation || o.status.ResolvedDigest == "":
+		return fmt.Errorf("%s %w: its image is not resolved: %s", o, cachemount.ErrNotReady, says(v1alpha1.ConditionResolved, wait))
+	case o.status.Verification == nil || o.status.Verification.Digest != o.status.ResolvedDigest:
+		return fmt.Errorf("%s %w: nobody looked at its signatures: %s", o, cachemount.ErrNotReady, says(v1alpha1.ConditionVerified, wait))
+	case o.status.Verification.Result == v1alpha1.CacheRefused:
+		return fmt.Errorf("%s %w: %s", o, cachemount.ErrRefused, says(v1alpha1.ConditionVerified, o.status.Verification.Message))
+	}
+	return nil
+}
+
+// mode is what the object asks for beside its policies.
+func (o *object) mode() v1alpha1.VerificationMode {
+	if o.spec.Verification == nil {
+		return ""
+	}
+	return o.spec.Verification.Mode
+}
+
+// IsRefused says whether an error is that a cache is refused, IsNotReady that it is not there yet.
+func IsRefused(err error) bool { return errors.Is(err, cachemount.ErrRefused) }
+
+// IsNotReady says whether a cache may come by itself.
+func IsNotReady(err error) bool { return errors.Is(err, cachemount.ErrNotReady) }
+
+// objects are caches and policies as the API server has them.
+type objects struct {
+	dynamic dynamic.Interface
+	// informers are by resource.
+	informers map[string]cache.SharedIndexInformer
+
+	mu        sync.Mutex
+	listeners []func()
+}
+
+func newObjects(client dynamic.Interface) (*objects, error) {
+	o := &objects{dynamic: client, informers: map[string]cache.SharedIndexInformer{}}
+	for _, resource := range []string{cacheResource, clusterCacheResource, policyResource} {
+		informer, err := follow.Own(client, resource, decode, o.changed)
+		if err != nil {
+			return nil, err
+		}
+		o.informers[resource] = informer
+	}
+	return o, nil
+}
+
+// onChange has a function called after an object came, changed or went, and once all of them are known. It must not block.
+func (o *objects) onChange(listener func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.listeners = append(o.listeners, listener)
+}
+
+func (o *objects) changed() {
+	o.mu.Lock()
+	listeners := slices.Clone(o.listeners)
+	o.mu.Unlock()
+	for _, listener := range listeners {
+		listener()
+	}
+}
+
+// watch follows everything until ctx ends; stopped waits for that.
+func (o *objects) watch(ctx context.Context) (stopped func()) {
+	return follow.Run(ctx, slices.Collect(maps.Values(o.informers))...)
+}
+
+// await waits until all that is followed was read once. False: ctx ended before.
+func (o *objects) await(ctx context.Context) bool {
+	var read []cache.InformerSynced
+	for _, informer := range o.informers {
+		read = append(read, informer.HasSynced)
+	}
+	return cache.WaitForCacheSync(ctx.Done(), read...)
+}
+
+// synced says whether all that is followed was read once.
+func (o *objects) synced() bool {
+	for _, informer := range o.informers {
+		if !informer.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+// decode has objects kept in the form in which they are used, decoded once for each of their versions, without what nobody reads.
+func decode(in any) (any, error) {
+	u, ok := in.(*unstructured.Unstructured)
+	if !ok {
+		return in, nil
+	}
+	var out metav1.Object
+	switch u.GetKind() {
+	case v1alpha1.KindGPUKernelCache:
+		out = &v1alpha1.GPUKernelCache{}
+	case v1alpha1.KindClusterGPUKernelCache:
+		out = &v1alpha1.ClusterGPUKernelCache{}
+	case v1alpha1.KindTrustPolicy:
+		out = &v1alpha1.TrustPolicy{}
+	default:
+		return in, nil
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	out.SetManagedFields(nil)
+	out.SetAnnotations(nil)
+	out.SetLabels(nil)
+	return out, nil
+}
+
+// get finds a cache.
+func (o *objects) get(ctx context.Context, kind, namespace, name string) (*object, error) {
+	resource, of := cacheResource, v1alpha1.KindGPUKernelCache+" "+namespace+"/"+name
+	if kind == v1alpha1.KindClusterGPUKernelCache {
+		resource, namespace, of = clusterCacheResource, "", kind+" "+name
+	}
+	found, err := o.find(ctx, resource, namespace, name)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w: %w", of, cachemount.ErrNotReady, err)
+	}
+	switch c := found.(type) {
+	case *v1alpha1.GPUKernelCache:
+		return ofNamespace(c), nil
+	case *v1alpha1.ClusterGPUKernelCache:
+		return ofCluster(c), nil
+	}
+	return nil, fmt.Errorf("%s %w: it does not exist: create it, or correct kernelCaches of the claim", of, cachemount.ErrRefused)
+}
+
+// find looks an object up, nil where there is none. As long as its kind is not followed, the API server is asked.
+func (o *objects) find(ctx context.Context, resource, namespace, name string) (any, error) {
+	if informer := o.informers[resource]; informer.HasSynced() {
+		found, _, err := informer.GetStore().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String())
+		return found, err
+	}
+	found, err := o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // documented above
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decode(found)
+}
+
+// all are the caches that are followed.
+func (o *objects) all() []*object {
+	var out []*object
+	for _, resource := range []string{clusterCacheResource, cacheResource} {
+		for _, item := range o.informers[resource].GetStore().List() {
+			switch c := item.(type) {
+			case *v1alpha1.GPUKernelCache:
+				out = append(out, ofNamespace(c))
+			case *v1alpha1.ClusterGPUKernelCache:
+				out = append(out, ofCluster(c))
+			}
+		}
+	}
+	return out
+}
+
+// policies are all TrustPolicies, by name.
+func (o *objects) policies(ctx context.Context) ([]*v1alpha1.TrustPolicy, error) {
+	var out []*v1alpha1.TrustPolicy
+	add := func(item any) {
+		if p, ok := item.(*v1alpha1.TrustPolicy); ok {
+			out = append(out, p)
+		}
+	}
+	if informer := o.informers[policyResource]; informer.HasSynced() {
+		for _, item := range informer.GetStore().List() {
+			add(item)
+		}
+	} else {
+		list, err := o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(policyResource)).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read the TrustPolicies: %w", err)
+		}
+		for i := range list.Items {
+			item, err := decode(&list.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			add(item)
+		}
+	}
+	slices.SortFunc(out, func(a, b *v1alpha1.TrustPolicy) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Name is the feature's in records.
+func (f *Feature) Name() string { return "kernelCaches" }
+
+// Kinds has the step that mounts a cache.
+func (f *Feature) Kinds() step.Kinds {
+	return step.Kinds{cachemount.StepKind: f.Mounter.Kind(f.Store)}
+}
+
+// Plan fetches the caches that a claim names and has them mounted. What was decided in an earlier boot holds, whatever became of the
+// objects since.
+func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
+	uses, err := f.uses(ctx, &r)
+	if err != nil || len(uses) == 0 {
+		return prepare.Contribution{}, err
+	}
+	c := prepare.Contribution{Edits: map[string]prepare.Edits{}}
+	for _, request := range slices.Sorted(maps.Keys(uses)) {
+		var own container.Edits
+		for i := range uses[request] {
+			use := &uses[request][i]
+			s, err := use.Step()
+			if err != nil {
+				return prepare.Contribution{}, err
+			}
+			own = own.With(f.Mounter.Edits(use))
+			c.Steps = append(c.Steps, s)
+		}
+		c.Edits[request] = prepare.Edits{Own: own}
+	}
+	if c.Decision, err = json.Marshal(uses); err != nil {
+		return prepare.Contribution{}, fmt.Errorf("encode which caches claim %s has: %w", r.Claim.Name, err)
+	}
+	return c, nil
+}
+
+func (f *Feature) uses(ctx context.Context, r *prepare.Request) (map[string][]cachemount.Use, error) {
+	if !r.Again {
+		return f.decide(ctx, r.Claim, r.Allocation, r.Find)
+	}
+	uses, err := decodeUses(r.Decision)
+	if err != nil {
+		return nil, err
+	}
+	return uses, f.restoreAll(ctx, uses)
+}
+
+// Restore fetches what a prepared claim needs and the store lost.
+func (f *Feature) Restore(ctx context.Context, decision json.RawMessage) error {
+	uses, err := decodeUses(decision)
+	if err != nil {
+		return err
+	}
+	return f.restoreAll(ctx, uses)
+}
+
+// decodeUses are the caches that a decision names, by request.
+func decodeUses(decision json.RawMessage) (map[string][]cachemount.Use, error) {
+	if decision == nil {
+		return nil, nil
+	}
+	var uses map[string][]cachemount.Use
+	if err := json.Unmarshal(decision, &uses); err != nil {
+		return nil, fmt.Errorf("kernel caches, as recorded: %w", err)
+	}
+	return uses, nil
+}
+
+// Leftovers are the steps that a claim whose record is lost may have had: by what the store keeps for it.
+func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]step.Step, error) {
+	trees, err := f.trees()
+	var out []step.Step
+	for i := range trees {
+		if !slices.Contains(trees[i].Pins, uid) {
+			continue
+		}
+		u := cachemount.Use{Tree: trees[i].Digest, Owner: uid, Key: trees[i].Digest.Hex()}
+		s, err := u.Step()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, err
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+)
+
+// pods finds pods that claims are reserved for.
+type pods struct {
+	kube kubernetes.Interface
+	node string
+	// followed are the node's. Nil: none are.
+	followed cache.SharedIndexInformer
+}
+
+func newPods(kube kubernetes.Interface, node string, follows bool) (*pods, error) {
+	p := &pods{kube: kube, node: node}
+	if !follows {
+		return p, nil
+	}
+	var err error
+	p.followed, err = follow.New(kube.CoreV1().Pods(metav1.NamespaceAll), follow.Options{
+		Client: kube, Object: &corev1.Pod{}, Keep: trimPod, Field: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch the node's pods: %w", err)
+	}
+	return p, nil
+}
+
+// watch follows the node's pods until ctx ends, where that was asked for; stopped waits for that.
+func (p *pods) watch(ctx context.Context) (stopped func()) {
+	if p.followed == nil {
+		return func() {}
+	}
+	return follow.Run(ctx, p.followed)
+}
+
+// trimPod keeps of a pod in memory what find is asked for.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Spec:       corev1.PodSpec{HostUsers: pod.Spec.HostUsers},
+	}, nil
+}
+
+// find is the pod that a claim is reserved for, of which it promises UID and spec.hostUsers, neither of which changes. The API server is
+// asked where the pod is not among those that are followed: kubelet may have seen it before us. It may be another pod of the same name.
+func (p *pods) find(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
+	if p.followed != nil {
+		key := cache.ObjectName{Namespace: namespace, Name: consumer.Name}.String()
+		found, _, err := p.followed.GetStore().GetByKey(key)
+		if err != nil {
+			return nil, fmt.Errorf("look for pod %s: %w", key, err)
+		}
+		if pod, ok := found.(*corev1.Pod); ok && pod.UID == consumer.UID {
+			return pod, nil
+		}
+	}
+	return p.kube.CoreV1().Pods(namespace).Get(ctx, consumer.Name, metav1.GetOptions{})
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/record"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// NodeStatus is what a node with these GPUs has of the caches, sorted, with the number of claims that have them. A disabled feature shows
+// only what claims have from before. A decision that cannot be read counts for none.
+func (f *Feature) NodeStatus(gpus []device.Device, claims []*record.Record) []v1alpha1.NodeCache {
+	var uses [][]cachemount.Use
+	for _, r := range claims {
+		byRequest, _ := decodeUses(r.Decisions[f.Name()])
+		uses = append(uses, slices.Concat(slices.Collect(maps.Values(byRequest))...))
+	}
+	return f.status(gpus, uses)
+}
+
+func (f *Feature) status(gpus []device.Device, claims [][]cachemount.Use) []v1alpha1.NodeCache {
+	entries := map[[3]string]*v1alpha1.NodeCache{}
+	for _, o := range f.objects.all() {
+		if entry := f.entry(o, gpus); entry != nil {
+			entries[[3]string{o.namespace, o.name, entry.Digest}] = entry
+		}
+	}
+	for _, uses := range claims {
+		seen := map[[3]string]bool{}
+		for i := range uses {
+			u := &uses[i]
+			key := [3]string{u.Namespace, u.Name, u.Digest.String()}
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			if entries[key] == nil {
+				entries[key] = f.outdated(u, gpus)
+			}
+			entries[key].Claims++
+		}
+	}
+	out := make([]v1alpha1.NodeCache, 0, len(entries))
+	for _, entry := range entries {
+		out = append(out, *entry)
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.NodeCache) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Digest, b.Digest))
+	})
+	return out
+}
+
+// entry is what the node has of an object as it is now. Nil: it has and knows nothing of it.
+func (f *Feature) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
+	ref, err := reference(o)
+	if err != nil {
+		return nil
+	}
+	entry := &v1alpha1.NodeCache{Namespace: o.namespace, Name: o.name, Digest: ref.Digest().String()}
+	if found := f.verified.get(o.uid); found.of(o) && f.fill(entry, o, found.Tree, gpus) {
+		return entry
+	}
+	under, failure := f.standing(o)
+	switch {
+	case under:
+		entry.Phase = v1alpha1.NodeCacheDownloading
+	case failure == nil:
+		return nil
+	case IsRefused(failure):
+		entry.Phase, entry.Reason = v1alpha1.NodeCacheError, "Refused"
+	default:
+		entry.Phase, entry.Reason = v1alpha1.NodeCacheError, "NotFetched"
+	}
+	if failure != nil {
+		entry.Message = failure.Error()
+	}
+	return entry
+}
+
+// fill says of a tree that it is here, and which GPUs it fits.
+func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Digest, gpus []device.Device) bool {
+	store, err := f.Store()
+	if err != nil {
+		return false
+	}
+	t, err := store.LookTree(tree) // to tell of it is no use
+	if err != nil {
+		return false
+	}
+	entry.Phase, entry.Bytes = v1alpha1.NodeCacheExtracted, t.Size
+	found, err := f.read(o, t)
+	if err != nil {
+		entry.Phase, entry.Reason, entry.Message = v1alpha1.NodeCacheError, "Unusable", err.Error()
+		return true
+	}
+	for i := range gpus {
+		reasons := misfit(found, gpus[i])
+		if len(reasons) == 0 {
+			entry.CompatibleDevices++
+			continue
+		}
+		entry.IncompatibleDevices++
+		if entry.Message == "" {
+			entry.Message = fmt.Sprintf("%s: %s", gpus[i].Name, reasons[0])
+		}
+	}
+	if entry.CompatibleDevices == 0 && len(gpus) > 0 {
+		entry.Reason = "Incompatible"
+	}
+	return true
+}
+
+// outdated is what claims have that their object does not mean any more.
+func (f *Feature) outdated(u *cachemount.Use, gpus []device.Device) *v1alpha1.NodeCache {
+	entry := &v1alpha1.NodeCache{Namespace: u.Namespace, Name: u.Name, Digest: u.Digest.String(), Phase: v1alpha1.NodeCacheExtracted}
+	o := &object{kind: u.Kind, namespace: u.Namespace, name: u.Name, spec: &v1alpha1.GPUKernelCacheSpec{Type: v1alpha1.CacheType(u.Type)}}
+	f.fill(entry, o, u.Tree, gpus)
+	return entry
+}
+
+// standing is whether an object's cache is being fetched, and what became of the last time.
+func (f *Feature) standing(o *object) (under bool, failure error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fetches[o.fetchKey()] != nil, f.failures[o.fetchKey()].err
+}
+
+// sweep forgets what objects that are gone left.
+func (f *Feature) sweep() error {
+	there, keys := map[types.UID]bool{}, map[string]bool{}
+	for _, o := range f.objects.all() {
+		there[o.uid], keys[o.fetchKey()] = true, true
+	}
+	f.mu.Lock()
+	for key := range f.failures {
+		if !keys[key] {
+			delete(f.failures, key)
+		}
+	}
+	f.mu.Unlock()
+	return f.verified.sweep(there)
+}

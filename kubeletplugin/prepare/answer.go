@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// ensure writes the specs that claims share, while nobody removes any: see SweepSpecs.
+func (e *Engine) ensure(ctx context.Context, shared []cdi.Spec) error {
+	if len(shared) == 0 {
+		return nil
+	}
+	hold, err := e.Store.LockSpecs(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	for _, spec := range shared {
+		if err := e.Specs.Ensure(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify makes what an earlier Prepare did be there again, or says what is not.
+func (e *Engine) verify(ctx context.Context, r *record.Record) error {
+	if err := e.Store.Acquire(r); err != nil {
+		return err
+	}
+	if err := e.verifySteps(ctx, r); err != nil {
+		return err
+	}
+	return e.restore(ctx, r)
+}
+
+// verifySteps verifies what an earlier Prepare did. What its steps need and cannot fetch is brought back before.
+func (e *Engine) verifySteps(ctx context.Context, r *record.Record) error {
+	for _, f := range e.Features {
+		if restorer, ok := f.(Restorer); ok && r.Decisions[f.Name()] != nil {
+			if err := restorer.Restore(ctx, r.Decisions[f.Name()]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, s := range r.Steps {
+		if err := e.kinds.Verify(ctx, s.Step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restore writes the shared specs of a record anew where they are not there.
+func (e *Engine) restore(ctx context.Context, r *record.Record) error {
+	var missing []cdi.Spec
+	for _, promised := range shared(r) {
+		spec, err := cdi.Common(*promised.edits)
+		if err != nil {
+			return err
+		}
+		switch {
+		case spec.Device == promised.name:
+			missing = append(missing, spec)
+		case !e.Specs.Has(promised.name):
+			return fmt.Errorf("CDI spec %s of claim %s/%s is gone and this version of Fettle would write it as %s: restart the pod",
+				promised.name, r.Namespace, r.Name, spec.Device)
+		}
+	}
+	return e.ensure(ctx, missing)
+}
+
+// sameAnswer says whether the record's answer still holds for the machine as it is.
+func (e *Engine) sameAnswer(old, planned *record.Record) bool {
+	for i := range old.Devices {
+		was, is := &old.Devices[i], &planned.Devices[i]
+		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) {
+			return false
+		}
+		if was.CDIDevice != is.CDIDevice && (was.CDIDevice == "" || own(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
+			return false // of another version of Fettle, and its file is gone
+		}
+		if was.Added != nil && (is.Added == nil || was.Added.CDIDevice != is.Added.CDIDevice || was.Added.OwnDevice != is.Added.OwnDevice) {
+			return false
+		}
+	}
+	return true
+}
+
+// holds says whether a record is the answer to an allocation.
+func holds(r *record.Record, a claim.Allocation) bool {
+	if r == nil || len(r.Devices) != len(a.Results) {
+		return false
+	}
+	for i := range a.Results {
+		d, result := &r.Devices[i], &a.Results[i]
+		if d.Request != result.Request || d.Pool != result.Pool || d.Name != result.Device || d.AdminAccess != result.AdminAccess ||
+			d.ShareID != shareID(result) {
+			return false
+		}
+	}
+	return true
+}
+
+func deviceNames(a claim.Allocation) []string {
+	var names []string
+	for i := range a.Results {
+		if r := &a.Results[i]; !r.AdminAccess {
+			names = append(names, r.Pool+"/"+r.Device)
+		}
+	}
+	return names
+}
+
+func contains(steps []record.Step, s step.Step) bool {
+	for i := range steps {
+		if steps[i].Same(s) {
+			return true
+		}
+	}
+	return false
+}
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

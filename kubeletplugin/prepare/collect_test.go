@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// TestCollect: only what neither kubelet nor the API server says to be anybody's is given back, and only when that was seen twice.
+func TestCollect(t *testing.T) {
+	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
+	tests := map[string]struct {
+		happened func(s *site)
+		// collected: the claim is nobody's.
+		collected bool
+	}{
+		"kubelet has it":            {func(s *site) { s.drop(c); s.kubeletHolds("u1") }, false},
+		"the API server has it":     {func(*site) {}, false},
+		"gone":                      {func(s *site) { s.drop(c) }, true},
+		"another claim of the name": {func(s *site) { edit(c, func(c *claimObject) { c.UID = "u2" })(s.place) }, true},
+		"deallocated":               {func(s *site) { edit(c, func(c *claimObject) { c.Status.Allocation = nil })(s.place) }, true},
+		"other devices":             {func(s *site) { s.put(allocated("u1", aGPU("gpu1"))) }, true},
+		"fewer devices":             {func(s *site) { s.put(allocated("u1", aGPU("gpu0"))) }, true},
+		"another node's devices":    {func(s *site) { s.put(allocated("u1", elsewhere(aGPU("gpu0")), elsewhere(aDisk("ssd0")))) }, true},
+		"another configuration":     {func(s *site) { edit(c, func(c *claimObject) { ofClaim(c, atScratch, "ssd0") })(s.place) }, false},
+		"an allocation that cannot be read": {
+			func(s *site) { edit(c, func(c *claimObject) { ofClaim(c, "{", "ssd0") })(s.place) }, false,
+		},
+		"the API server does not answer": {
+			func(s *site) { s.drop(c); s.breakAPI(apierrors.NewServiceUnavailable("")) }, false,
+		},
+		"the API server refuses": {
+			func(s *site) {
+				s.drop(c)
+				s.breakAPI(apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), "x", errors.New("no")))
+			}, false,
+		},
+		"kubelet has no state":       {func(s *site) { s.drop(c); must(s.t, os.Remove(s.KubeletState)) }, false},
+		"kubelet's state is torn":    {func(s *site) { s.drop(c); must(s.t, os.Truncate(s.KubeletState, 20)) }, false},
+		"kubelet's state is empty":   {func(s *site) { s.drop(c); must(s.t, os.Truncate(s.KubeletState, 0)) }, false},
+		"kubelet's state is damaged": {func(s *site) { s.drop(c); s.flipKubeletState() }, false},
+		"kubelet's state is of a later version": {
+			func(s *site) {
+				s.drop(c)
+				must(s.t, os.WriteFile(s.KubeletState, kubeletState("checkpoint.dra.kubelet.k8s.io/v2"), 0o600))
+			}, false,
+		},
+		"kubelet's state is not to be read": {func(s *site) { s.drop(c); s.KubeletState = "" }, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.kubeletHolds()
+			s.prepare(c)
+			data := s.write("ssd0")
+			tt.happened(s)
+			s.collect(t.Context())
+			s.records("u1")
+			s.reported()
+			s.collect(t.Context())
+			if !tt.collected {
+				s.collect(t.Context())
+				s.records("u1")
+				s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
+				s.reported()
+				if !there(data) {
+					t.Error("the data was taken")
+				}
+				return
+			}
+			s.records()
+			s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
+			s.reported("ClaimCollected u1")
+			if there(data) {
+				t.Error("the data is still there")
+			}
+			s.collect(t.Context())
+			s.reported()
+		})
+	}
+}
+
+// elsewhere is the device of the same name on another node.
+func elsewhere(r apiResult) apiResult {
+	r.Pool = strings.Replace(r.Pool, testNode, "node-2", 1)
+	return r
+}
+
+// flipKubeletState changes one letter of a UID.
+func (s *site) flipKubeletState() {
+	s.t.Helper()
+	s.kubeletHolds("u0")
+	data, err := os.ReadFile(s.KubeletState)
+	must(s.t, err)
+	flipped := strings.Replace(string(data), `ClaimUID\":\"u0`, `ClaimUID\":\"u9`, 1)
+	if flipped == string(data) {
+		s.t.Fatalf("no UID in %s", data)
+	}
+	must(s.t, os.WriteFile(s.KubeletState, []byte(flipped), 0o600))
+}
+
+// TestCollectWantsTwoInARow: a claim that was somebody's in between is nobody's for the first time again.
+func TestCollectWantsTwoInARow(t *testing.T) {
+	s := newSite(t)
+	c := allocated("u1", aGPU("gpu0"))
+	s.prepare(c)
+	for range 3 {
+		s.kubeletHolds()
+		s.drop(c)
+		s.collect(t.Context())
+		s.kubeletHolds("u1")
+		s.collect(t.Context())
+	}
+	s.records("u1")
+}
+
+// TestCollectInEveryState: whatever state a lost claim is in, it is not lost for good.
+func TestCollectInEveryState(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.kubeletHolds()
+		c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
+		s.prepare(c)
+		s = s.reboot()
+		s.drop(c)
+		s.tidy()
+		s.records("u1") // of an earlier boot
+		repair := s.failing("undo", "ssd0")
+		for range missesToCollect {
+			s.collect(t.Context())
+		}
+		s.inPhase("u1", record.Releasing)
+		s.reported("RecoveryFailed u1")
+		repair()
+		s.collect(t.Context())
+		s.records()
+		s.reported("ClaimCollected u1")
+	})
+}
+
+// TestCollectInDoubt: a claim whose record was set aside is collected when kubelet does not know it.
+func TestCollectInDoubt(t *testing.T) {
+	s := newSite(t)
+	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
+	s.prepare(c)
+	data := s.write("ssd0")
+	s.damage("u1")
+	s = s.restart()
+	s.reasons()
+	s.kubeletHolds("u1")
+	for range missesToCollect + 1 {
+		s.collect(t.Context())
+	}
+	s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
+	s.kubeletHolds()
+	for range missesToCollect {
+		s.collect(t.Context())
+	}
+	s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
+	s.reported("ClaimCollected u1")
+	if there(data) {
+		t.Error("the data is still there")
+	}
+}
+
+// TestCollectedClaimComesBack: what was collected by mistake is prepared again when kubelet asks.
+func TestCollectedClaimComesBack(t *testing.T) {
+	s := newSite(t)
+	s.kubeletHolds()
+	c := allocated("u1", aGPU("gpu0"))
+	s.prepare(c)
+	s.drop(c)
+	for range missesToCollect {
+		s.collect(t.Context())
+	}
+	s.records()
+	s.prepare(c)
+}
+
+func TestParseKubeletState(t *testing.T) {
+	const version = "checkpoint.dra.kubelet.k8s.io/v1"
+	tests := []struct {
+		name string
+		data []byte
+		want map[string]bool
+		// wantErr is in the error; empty: no error.
+		wantErr string
+	}{
+		{name: "no claims", data: kubeletState(version), want: map[string]bool{}},
+		{name: "claims", data: kubeletState(version, "u1", "u2"), want: map[string]bool{"u1": true, "u2": true}},
+		{
+			name: "null", want: map[string]bool{},
+			data: checkpoint(`{"kind":"DRACheckpoint","apiVersion":"` + version + `","ClaimInfoStateList":null}`),
+		},
+		{
+			name: "as kubelet 1.37 writes it", want: map[string]bool{"7a0a": true},
+			data: []byte(`{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",` +
+				`\"ClaimInfoStateList\":[{\"ClaimUID\":\"7a0a\",\"ClaimName\":\"c\",\"Namespace\":\"n\",\"PodUIDs\":{\"p\":{}},` +
+				`\"DriverState\":{\"fettle.dev\":{\"Devices\":null}}}]}","Checksum":2288804329}`),
+		},
+		{name: "empty file", data: nil, wantErr: "end of JSON"},
+		{name: "not JSON", data: []byte("claims"), wantErr: "parse"},
+		{name: "empty object", data: []byte("{}"), wantErr: "end of JSON"},
+		{name: "damaged", data: []byte(`{"Data":"{}","Checksum":1}`), wantErr: "checksum"},
+		{name: "without checksum", data: []byte(`{"Data":"{}"}`), wantErr: "checksum"},
+		{name: "inner part is not JSON", data: checkpoint("claims"), wantErr: "parse"},
+		{name: "inner part is null", data: checkpoint("null"), wantErr: "version"},
+		{name: "later version", data: kubeletState("checkpoint.dra.kubelet.k8s.io/v2", "u1"), wantErr: `v2`},
+		{name: "no version", data: kubeletState("", "u1"), wantErr: "version"},
+		{name: "list of another type", data: checkpoint(`{"apiVersion":"` + version + `","ClaimInfoStateList":{}}`), wantErr: "parse"},
+		{name: "the format of before 1.32", data: []byte(`{"version":"v1","entries":[{"ClaimUID":"u1"}],"checksum":1}`), wantErr: "checksum"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parseKubeletState(tt.data)
+			if tt.wantErr == "" {
+				must(t, err)
+			} else if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+				t.Errorf("error %v, want one with %q", err, tt.wantErr)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("claims (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// FuzzParseKubeletState: a claim that is in the file must never be missing from what was read of it.
+func FuzzParseKubeletState(f *testing.F) {
+	const version = "checkpoint.dra.kubelet.k8s.io/v1"
+	f.Add(kubeletState(version, "u1", "u2"), "u3")
+	f.Add([]byte(`{"Data":"{}","Checksum":1}`), "")
+	f.Add([]byte("{"), "u1")
+	f.Fuzz(func(t *testing.T, data []byte, uid string) {
+		if known, err := parseKubeletState(data); err != nil && known != nil {
+			t.Errorf("claims %v and error %v", known, err)
+		}
+		if strings.ToValidUTF8(uid, "") != uid {
+			return // JSON cannot carry it
+		}
+		known, err := parseKubeletState(kubeletState(version, uid, "another"))
+		if err != nil || !known[uid] || !known["another"] {
+			t.Errorf("claims %v, %v", known, err)
+		}
+	})
+}
+
+func TestKubeletStateIsADirectory(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aGPU("gpu0")))
+	s.drop(allocated("u1"))
+	must(t, os.MkdirAll(filepath.Join(s.KubeletState, "x"), 0o700))
+	for range missesToCollect + 1 {
+		s.collect(t.Context())
+	}
+	s.records("u1")
+}

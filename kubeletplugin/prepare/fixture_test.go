@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/fault"
+)
+
+const (
+	testNode = "node-1"
+	// patience is how long a test waits for what must happen, and a call of kubelet's for its claim.
+	patience = 20 * time.Second
+
+	keepContent = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","policy":{"onRelease":"Keep"}}`
+	atScratch   = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"/scratch"}`
+	atData      = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"/data"}`
+	onlyTeamB   = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","policy":{"allowedNamespaces":["team-b"]}}`
+)
+
+// machine is what a look at hardware finds.
+type machine []device.Device
+
+func (m machine) All() []device.Device { return m }
+
+func (m machine) Find(kind device.Kind, name string) (device.Device, bool) {
+	for _, d := range m {
+		if d.Kind == kind && d.Name == name {
+			return d, true
+		}
+	}
+	return device.Device{}, false
+}
+
+// gpu is a device of the shape that discovery makes.
+func gpu(name string, minor int64) device.Device {
+	return device.Device{Kind: device.KindGPU, Name: name, Edits: container.Edits{
+		Nodes: []container.Node{{Path: "/dev/" + name, Major: 195, Minor: minor, Permissions: "rw"}},
+	}}
+}
+
+// ssd is a host directory at /mnt/disks/NAME.
+func ssd(name string) device.Device {
+	return device.Device{Kind: device.KindHost, Name: name, Edits: container.Edits{
+		Mounts: []container.Mount{{HostPath: "/mnt/disks/" + name, ContainerPath: "/mnt/localssd/" + name}},
+	}}
+}
+
+// place is a node and the cluster that it is in: a machine of two GPUs and two disks, a state directory, the API server's claims.
+// Any number of engines may serve it, one after the other or at once.
+type place struct {
+	t     *testing.T
+	dir   string
+	clock *fault.Clock
+	// files is the disk under the state and the CDI directory.
+	files *fault.Injector
+
+	mu        sync.Mutex
+	machine   Machine
+	claims    map[string]*resourceapi.ResourceClaim
+	apiErr    error
+	asked     int
+	incidents []Incident
+	decisions resolved
+}
+
+// site is one engine at the place.
+type site struct {
+	*Engine
+	*place
+	// effects is a feature that does nothing before a test says what, and health is that of the engine.
+	effects *fakeFeature
+	health  *fakeHealth
+}
+
+func newSite(t *testing.T) *site { return newPlace(t).newEngine() }
+
+// inBubble runs a test in which time passes at once when everybody waits for it: a call is as long as the engine lets it be, and
+// synctest.Wait returns when everything else waits for something.
+func inBubble(t *testing.T, f func(t *testing.T, s *site)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newSite(t)) })
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	p := &place{
+		t: t, dir: t.TempDir(), clock: fault.NewClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), files: fault.New(),
+		machine: machine{gpu("gpu0", 0), gpu("gpu1", 1), ssd("ssd0"), ssd("ssd1")}, claims: map[string]*resourceapi.ResourceClaim{},
+	}
+	for _, name := range []string{"ssd0", "ssd1"} {
+		must(t, os.MkdirAll(p.disk(name), 0o755))
+	}
+	return p
+}
+
+// newEngine is a process that starts on the node. It has not looked at anything yet, see Index.
+func (p *place) newEngine() *site {
+	p.t.Helper()
+	fsys := p.files.FS(disk.OS{})
+	store, err := record.Open(fsys, filepath.Join(p.dir, "state"))
+	must(p.t, err)
+	specs, err := cdi.Open(fsys, p.cdiDir())
+	must(p.t, err)
+	effects := &fakeFeature{name: "effects", kinds: step.Kinds{}}
+	health := &fakeHealth{}
+	e := New(Config{
+		Node: testNode, BootID: p.clock.BootID(), Store: store, Specs: specs,
+		Features: []Feature{
+			lending(p.dir, hostdir.Kind(p.dir, hostdir.OpenRoot)), effects, &fakeFeature{name: presetsName, plan: p.resolve},
+		},
+		Machine: p.seen, Health: health, Claim: p.get, KubeletState: filepath.Join(p.dir, "dra_manager_state"), Uptime: p.clock.SinceBoot,
+		Budget: patience, Observer: &fakeObserver{incident: p.note},
+	})
+	p.t.Cleanup(e.Stop)
+	return &site{Engine: e, place: p, effects: effects, health: health}
+}
+
+// restart ends the process and starts the next, as an update or a crash does.
+func (s *site) restart() *site {
+	s.t.Helper()
+	s.Stop()
+	next := s.newEngine()
+	must(s.t, next.Index(s.t.Context()))
+	return next
+}
+
+// reboot is a restart of the machine: what is on a tmpfs is gone.
+func (s *site) reboot() *site {
+	s.t.Helper()
+	s.Stop()
+	must(s.t, os.RemoveAll(s.cdiDir()))
+	s.clock.Reboot(time.Minute)
+	next := s.newEngine()
+	must(s.t, next.Index(s.t.Context()))
+	return next
+}
+
+func (p *place) seen() Machine {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.machine
+}
+
+func (p *place) setMachine(m Machine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.machine = m
+}
+
+// get is the API server.
+func (p *place) get(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	if p.apiErr != nil {
+		return nil, p.apiErr
+	}
+	c := p.claims[namespace+"/"+name]
+	if c == nil {
+		return nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
+	}
+	return c.DeepCopy(), nil
+}
+
+// put stores a claim at the API server.
+func (p *place) put(c *resourceapi.ResourceClaim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.claims[c.Namespace+"/"+c.Name] = c.DeepCopy()
+}
+
+func (p *place) drop(c *resourceapi.ResourceClaim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.claims, c.Namespace+"/"+c.Name)
+}
+
+// breakAPI makes every answer of the API server an error, or with nil none.
+func (p *place) breakAPI(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.apiErr = err
+}
+
+// questions is how often the API server was asked.
+func (p *place) questions() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
+func (p *place) note(_ context.Context, i Incident) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.incidents = append(p.incidents, i)
+}
+
+// reasons takes the reasons of the incidents since the last call, each with the claim's UID.
+func (p *place) reasons() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []string
+	for _, i := range p.incidents {
+		out = append(out, i.Reason+" "+i.UID)
+	}
+	p.incidents = nil
+	return out
+}
+
+func (p *place) disk(name string) string { return filepath.Join(p.dir, "mnt", "disks", name) }
+
+func (p *place) cdiDir() string { return filepath.Join(p.dir, "run", "cdi") }
+
+func (p *place) statePath(parts ...string) string {
+	return filepath.Join(append([]string{p.dir, "state"}, parts...)...)
+}
+
+// write puts a file into a disk, as a workload does. It is too large to be deleted right away.
+func (p *place) write(name string) string {
+	p.t.Helper()
+	path := filepath.Join(p.disk(name), "data")
+	must(p.t, os.WriteFile(path, bytes.Repeat([]byte("a tenant's "), 1<<14), 0o600))
+	return path
+}
+
+// now is a moment that is later than every moment before.
+func (s *site) now() record.Moment {
+	s.clock.Advance(time.Millisecond)
+	return s.Now()
+}
+
+// ask prepares a claim of the API server as kubelet does.
+func (s *site) ask(c *resourceapi.ResourceClaim) (*record.Record, error) {
+	s.put(c)
+	return s.Prepare(s.t.Context(), c, s.now())
+}
+
+// prepare wants the claim to be prepared, at the latest when kubelet asked a few times, and every CDI device that kubelet is told of
+// to be there.
+func (s *site) prepare(c *resourceapi.ResourceClaim) *record.Record {
+	s.t.Helper()
+	s.put(c)
+	r, err := s.insist(func() (*record.Record, error) { return s.Prepare(s.t.Context(), c, s.now()) })
+	must(s.t, err)
+	s.isWhole(r)
+	return r
+}
+
+// insist calls again while the answer is that it goes on in the background.
+func (s *site) insist(call func() (*record.Record, error)) (r *record.Record, err error) {
+	const often = 1000 // which in a bubble is hours, and else never happens
+	for range often {
+		r, err = call()
+		if _, pending := errors.AsType[*PendingError](err); !pending || s.t.Context().Err() != nil {
+			break
+		}
+	}
+	return r, err
+}
+
+func (s *site) isWhole(r *record.Record) {
+	s.t.Helper()
+	if r.Phase != record.Prepared {
+		s.t.Errorf("claim %s is answered in phase %s", r.UID, r.Phase)
+	}
+	for i := range r.Devices {
+		for _, name := range r.Devices[i].CDIDevices() {
+			if !s.defined(r.UID, name) {
+				s.t.Errorf("kubelet is told of %s, which is not there", name)
+			}
+		}
+	}
+}
+
+// defined says whether a CDI device is in the directory.
+func (s *site) defined(uid, qualified string) bool {
+	s.t.Helper()
+	if !own(qualified) {
+		return s.Specs.Has(qualified)
+	}
+	for _, d := range s.ownSpec(uid).Devices {
+		if cdi.ClaimKind+"="+d.Name == qualified {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *site) unprepare(uid string) {
+	s.t.Helper()
+	_, err := s.insist(func() (*record.Record, error) { return s.Unprepare(s.t.Context(), uid, s.now()) })
+	must(s.t, err)
+	s.atRest(uid)
+}
+
+// atRest waits until nobody works on a claim. No time passes meanwhile in a bubble.
+func (s *site) atRest(uid string) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); runtime.Gosched() {
+		hold, err := s.Store.TryLockClaim(uid)
+		must(s.t, err)
+		if hold != nil {
+			hold.Release()
+			return
+		}
+	}
+	s.t.Fatalf("claim %s is not left alone", uid)
+}
+
+// tidy runs one pass and waits for what it began.
+func (s *site) tidy() (expected map[string]bool) {
+	s.t.Helper()
+	expected = s.pass(s.t.Context(), nil)
+	s.wg.Wait()
+	return expected
+}
+
+// holders are the claims that hold a device, joined by blanks.
+func (s *site) holders(d apiResult) string {
+	s.t.Helper()
+	uids, err := s.Store.Holders(d.Pool, d.Device)
+	must(s.t, err)
+	out := ""
+	for i, uid := range uids {
+		if i > 0 {
+			out += " "
+		}
+		out += uid
+	}
+	return out
+}
+
+// heldBy wants a device to be held by one claim, or with an empty UID by none.
+func (s *site) heldBy(uid string, devices ...apiResult) {
+	s.t.Helper()
+	for _, d := range devices {
+		if got := s.holders(d); got != uid {
+			s.t.Errorf("device %s is held by %q, want %q", d.Device, got, uid)
+		}
+	}
+}
+
+// records wants the claims that have a record to be these, when those that were answered are gone.
+func (s *site) records(want ...string) {
+	s.t.Helper()
+	uids, err := s.Store.UIDs()
+	must(s.t, err)
+	for _, uid := range uids {
+		if r, err := s.Store.Load(uid); err == nil && r.Released() {
+			s.atRest(uid)
+		}
+	}
+	got, err := s.Store.UIDs()
+	must(s.t, err)
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.t.Errorf("claims with a record (-want +got):\n%s", diff)
+	}
+}
+
+func (s *site) load(uid string) *record.Record {
+	s.t.Helper()
+	r, err := s.Store.Load(uid)
+	must(s.t, err)
+	return r
+}
+
+// inPhase wants a claim's record on disk to be in a phase.
+func (s *site) inPhase(uid string, want record.Phase) {
+	s.t.Helper()
+	if got := s.load(uid).Phase; got != want {
+		s.t.Errorf("claim %s is in phase %s, want %s", uid, got, want)
+	}
+}
+
+// reported wants these incidents, "REASON UID", since the last call.
+func (s *site) reported(want ...string) {
+	s.t.Helper()
+	if diff := cmp.Diff(want, s.reasons()); diff != "" {
+		s.t.Errorf("incidents (-want +got):\n%s", diff)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// there says whether a path is there.
+func there(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// receive takes a value, or gives up.
+func receive[T any](t testing.TB, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatal("nothing happens")
+		panic("unreachable")
+	}
+}
+
+type apiResult = resourceapi.DeviceRequestAllocationResult
+
+func result(request string, kind device.Kind, name string) apiResult {
+	return apiResult{Request: request, Driver: v1alpha1.DriverName, Pool: testNode + "/" + string(kind), Device: name}
+}
+
+// aGPU and aDisk are results whose requests are named like the devices.
+func aGPU(name string) apiResult  { return result(name, device.KindGPU, name) }
+func aDisk(name string) apiResult { return result(name, device.KindHost, name) }
+
+func asAdmin(r apiResult) apiResult {
+	r.AdminAccess = new(true)
+	return r
+}
+
+func share(r apiResult, id types.UID) apiResult {
+	r.ShareID = &id
+	return r
+}
+
+// allocated is the claim team-a/claim-UID with an allocation.
+func allocated(uid string, results ...apiResult) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim-" + uid, UID: types.UID(uid)},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{Results: results},
+		}},
+	}
+}
+
+// configured adds an opaque configuration, for some requests or all, to an allocated claim.
+func configured(c *resourceapi.ResourceClaim, source resourceapi.AllocationConfigSource, content string, requests ...string,
+) *resourceapi.ResourceClaim {
+	devices := &c.Status.Allocation.Devices
+	devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{
+		Source: source, Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: v1alpha1.DriverName, Parameters: apiruntime.RawExtension{Raw: []byte(content)},
+			},
+		},
+	})
+	return c
+}
+
+func ofClass(c *resourceapi.ResourceClaim, content string, requests ...string) *resourceapi.ResourceClaim {
+	return configured(c, resourceapi.AllocationConfigSourceClass, content, requests...)
+}
+
+func ofClaim(c *resourceapi.ResourceClaim, content string, requests ...string) *resourceapi.ResourceClaim {
+	return configured(c, resourceapi.AllocationConfigSourceClaim, content, requests...)
+}
+
+// entries are the names in a directory.
+func (p *place) entries(dir string) []string {
+	p.t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(p.t, err)
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// publish writes the specs of all devices, as the plugin does before it publishes them.
+func (s *site) publish() {
+	s.t.Helper()
+	for _, d := range s.seen().All() {
+		must(s.t, s.Specs.Ensure(standing(s.t, d)))
+	}
+}
+
+func standing(t *testing.T, d device.Device) cdi.Spec {
+	t.Helper()
+	spec, err := cdi.Common(d.Edits)
+	must(t, err)
+	return spec
+}
+
+// specFiles wants the CDI directory to hold these files and no others.
+func (s *site) specFiles(want ...string) {
+	s.t.Helper()
+	slices.Sort(want)
+	if diff := cmp.Diff(want, s.entries(s.cdiDir())); diff != "" {
+		s.t.Errorf("CDI directory (-want +got):\n%s", diff)
+	}
+}
+
+// TestSweep removes what neither a device nor a record needs, and touches nothing of others.
+func TestSweep(t *testing.T) {
+	s := newSite(t)
+	s.publish()
+	gpu0, gpu1 := standing(t, gpu("gpu0", 0)).File, standing(t, gpu("gpu1", 1)).File
+	kept := []string{standing(t, ssd("ssd0")).File, standing(t, ssd("ssd1")).File}
+
+	s.prepare(allocated("u1", aGPU("gpu0"), asAdmin(aGPU("gpu1"))))
+	strangers := []string{"vendor.example.com-gpu.json", ".tmp-vendor.example.com-gpu.json", "fettle.dev-notes.txt"}
+	for _, name := range append(strangers, "fettle.dev-common-xold.json", "fettle.dev-claim-gone.json") {
+		must(t, os.WriteFile(filepath.Join(s.cdiDir(), name), []byte("{}"), 0o600))
+	}
+	kept = append(kept, strangers...)
+	own := filepath.Base(s.ownSpecPath("u1"))
+
+	must(t, s.SweepSpecs(t.Context()))
+	s.specFiles(append(kept, gpu0, gpu1, own)...)
+
+	// Somebody works on a claim that has no record yet, or no more.
+	const busy = "fettle.dev-claim-busy.json"
+	must(t, os.WriteFile(filepath.Join(s.cdiDir(), busy), []byte("{}"), 0o600))
+	hold, err := s.Store.LockClaim(t.Context(), "busy")
+	must(t, err)
+	must(t, s.SweepSpecs(t.Context()))
+	s.specFiles(append(kept, gpu0, gpu1, own, busy)...)
+	hold.Release()
+
+	// Both GPUs leave. What the claim was promised stays until the end of the claim.
+	s.setMachine(machine{ssd("ssd0"), ssd("ssd1")})
+	must(t, s.SweepSpecs(t.Context()))
+	s.specFiles(append(kept, gpu0, own)...)
+	s.unprepare("u1")
+	must(t, s.SweepSpecs(t.Context()))
+	s.specFiles(kept...)
+}
+
+// TestSweepBeforeTheFirstLook: without a look at the machine every file may be a device's.
+func TestSweepBeforeTheFirstLook(t *testing.T) {
+	s := newSite(t)
+	s.publish()
+	s.setMachine(nil)
+	must(t, s.SweepSpecs(t.Context()))
+	s.tidy()
+	if got := len(s.entries(s.cdiDir())); got != 4 {
+		t.Errorf("%d files, want 4", got)
+	}
+}
+
+// TestSweepKeepsWhatIsInDoubt: a claim whose record was set aside may have a running pod, whose containers restart.
+func TestSweepKeepsWhatIsInDoubt(t *testing.T) {
+	s := newSite(t)
+	s.prepare(ofClaim(allocated("u1", aDisk("ssd0")), atScratch))
+	s.damage("u1")
+	s = s.restart()
+	s.tidy()
+	if !there(s.ownSpecPath("u1")) {
+		t.Error("the claim's own spec is gone")
+	}
+}
+
+// TestSweepDuringPrepare: a file that looks like a leftover a moment before its claim's record is written is there when kubelet is told
+// of it, whoever comes first.
+func TestSweepDuringPrepare(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.publish()
+		g := s.guard("ssd0")
+		asked := s.asking(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
+		s.at(g, "apply")
+		s.setMachine(machine{ssd("ssd0")})
+		must(t, s.neighbour().SweepSpecs(t.Context()))
+		g.open()
+		got := receive(t, asked)
+		must(t, got.err)
+		s.isWhole(got.record)
+		must(t, s.SweepSpecs(t.Context()))
+		s.isWhole(got.record)
+	})
+}
+
+// TestWipedDirectory: kubelet never asks again for a prepared claim, so what was wiped under it comes back without being asked for.
+func TestWipedDirectory(t *testing.T) {
+	for name, wipe := range map[string]func(s *site){
+		"the files": func(s *site) {
+			for _, file := range s.entries(s.cdiDir()) {
+				must(s.t, os.Remove(filepath.Join(s.cdiDir(), file)))
+			}
+		},
+		"the directory":   func(s *site) { must(s.t, os.RemoveAll(s.cdiDir())) },
+		"the own file":    func(s *site) { must(s.t, os.Remove(s.ownSpecPath("u1"))) },
+		"the truth of it": func(s *site) { must(s.t, os.Truncate(s.ownSpecPath("u1"), 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
+			expected := s.tidy()
+			s.reported()
+			if s.missing(expected) {
+				t.Error("something is missing already")
+			}
+			wipe(s)
+			if name != "the truth of it" && !s.missing(expected) {
+				t.Error("nobody notices")
+			}
+			again := s.tidy()
+			s.isWhole(r)
+			if diff := cmp.Diff(expected, again); diff != "" {
+				t.Errorf("expected files (-before +after):\n%s", diff)
+			}
+			if name != "the truth of it" {
+				s.reported("SpecRestored u1")
+			}
+			s.tidy()
+			s.reported()
+		})
+	}
+}
+
+// TestRunRestoresWithinSeconds is the same without a test that says when to look.
+func TestRunRestoresWithinSeconds(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		r := s.prepare(allocated("u1", aGPU("gpu0")))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			s.Run(ctx, time.Hour, nil)
+			close(ended)
+		}()
+		synctest.Wait()
+		must(t, os.RemoveAll(s.cdiDir()))
+		const seconds = 10 * time.Second
+		time.Sleep(seconds)
+		synctest.Wait()
+		s.isWhole(r)
+		s.reported("SpecRestored u1")
+		s.unprepare("u1")
+		s.setMachine(machine{})
+		must(t, os.RemoveAll(s.cdiDir()))
+		time.Sleep(seconds)
+		synctest.Wait()
+		s.reported()
+		cancel()
+		receive(t, ended)
+	})
+}
+
+// TestRunGoesRound: what is left halfway while the process runs is put in order at the interval, and claims are collected.
+func TestRunGoesRound(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.kubeletHolds("u1")
+		lost := allocated("u2", aGPU("gpu1"))
+		s.prepare(allocated("u1", aDisk("ssd0")))
+		s.prepare(lost)
+		s.drop(lost)
+		repair := s.failing("undo", "ssd0")
+		if _, err := s.Unprepare(t.Context(), "u1", s.now()); err == nil {
+			t.Fatal("given back")
+		}
+		repair()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			s.Run(ctx, time.Minute, nil)
+			close(ended)
+		}()
+		time.Sleep(time.Duration(missesToCollect)*time.Minute + time.Second)
+		synctest.Wait()
+		s.records()
+		cancel()
+		receive(t, ended)
+	})
+}
+
+// TestUnrestorable: what cannot be brought back is said once a round, not at every look.
+func TestUnrestorable(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aGPU("gpu0")))
+	r := s.load("u1")
+	r.Devices[0].CDIDevice = "fettle.dev/common=xother"
+	must(t, s.Store.Create(r))
+	expected := s.tidy()
+	if len(s.reasons()) != 1 {
+		t.Error("nobody was told, or more than once")
+	}
+	if s.missing(expected) {
+		t.Error("the next look, a few seconds later, goes round again")
+	}
+}
+
+// TestEffectLost: the round sees to steps, too, not to specs alone, and says where one cannot be brought back.
+func TestEffectLost(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aDisk("ssd0")))
+	s.tidy()
+	s.reported()
+	must(t, os.Remove(s.disk("ssd0")))
+	s.tidy()
+	s.reported("EffectLost u1")
+	s.inPhase("u1", "prepared")
+}
+
+// TestDeviceMoved: a container must not be started with numbers that are another device's by now. Until kubelet asks again, or the
+// numbers are back, there is no spec to start it with.
+func TestDeviceMoved(t *testing.T) {
+	s := newSite(t)
+	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
+	first := s.prepare(c)
+	data := s.write("ssd0")
+	s.setMachine(machine{gpu("gpu0", 1), gpu("gpu1", 0), ssd("ssd0")})
+	for range 2 {
+		s.tidy()
+	}
+	s.reported("DeviceMoved u1")
+	if s.Specs.Has(first.Devices[0].CDIDevice) {
+		t.Error("the old numbers can still be had")
+	}
+	s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
+	if !there(data) {
+		t.Error("the claim's data was taken")
+	}
+	if second := s.prepare(c); second.Devices[0].Edits.Nodes[0].Minor != 1 {
+		t.Errorf("device %+v", second.Devices[0])
+	}
+	s.tidy()
+	s.reported()
+}
+
+// TestDeviceMovedBack: the numbers come back before kubelet asks.
+func TestDeviceMovedBack(t *testing.T) {
+	s := newSite(t)
+	r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
+	before := s.seen()
+	s.setMachine(machine{gpu("gpu0", 1), ssd("ssd0")})
+	s.tidy()
+	s.reported("DeviceMoved u1")
+	s.setMachine(before)
+	s.tidy()
+	s.isWhole(r)
+	s.reported("SpecRestored u1")
+}
+
+// TestNothingIsRestoredTwice: a file that came between two looks was not gone, and what somebody else works on is not restored.
+func TestNothingIsRestoredTwice(t *testing.T) {
+	s := newSite(t)
+	r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
+	none := map[string]bool{} // as the directory was a moment before
+	s.look(t.Context(), r, none, map[string]bool{})
+	s.reported()
+	must(t, os.RemoveAll(s.cdiDir()))
+	hold, err := s.Store.LockClaim(t.Context(), "u1")
+	must(t, err)
+	expected := s.tidy()
+	hold.Release()
+	s.reported()
+	if !s.missing(expected) {
+		t.Error("the next look, a few seconds later, does not notice")
+	}
+	s.tidy()
+	s.reported("SpecRestored u1")
+}
+
+// TestReleasingIsNotRestored: a claim that is given back meanwhile gets nothing back.
+func TestReleasingIsNotRestored(t *testing.T) {
+	s := newSite(t)
+	seen := s.prepare(ofClaim(allocated("u1", aDisk("ssd0")), atScratch))
+	s.failing("undo", "ssd0")
+	if _, err := s.Unprepare(t.Context(), "u1", s.now()); err == nil {
+		t.Fatal("given back")
+	}
+	seen.Phase = record.Prepared
+	s.look(t.Context(), seen, map[string]bool{}, map[string]bool{})
+	s.reported()
+	if there(s.ownSpecPath("u1")) {
+		t.Error("the spec is there again")
+	}
+}
+
+// TestWithdrawIsNotLate: a claim that kubelet asked for between the look that saw its device move and what follows from that has its
+// specs.
+func TestWithdrawIsNotLate(t *testing.T) {
+	s := newSite(t)
+	c := ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0")
+	old := s.prepare(c)
+	s.setMachine(machine{gpu("gpu0", 1), ssd("ssd0")})
+	r := s.prepare(c)
+	there, err := s.Specs.Files()
+	must(t, err)
+	s.look(t.Context(), old, there, map[string]bool{})
+	s.isWhole(r)
+	s.reported()
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// inTeam moves a claim to a namespace.
+func inTeam(namespace string, c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	c.Namespace = namespace
+	return c
+}
+
+// TestTenantsMeet: two claims are on one chip only if the stricter of their rules lets them, whoever comes first.
+func TestTenantsMeet(t *testing.T) {
+	const none, own, all = v1alpha1.CoTenancyExclusive, v1alpha1.CoTenancySameNamespace, v1alpha1.CoTenancyShared
+	for _, tc := range []struct {
+		first, second v1alpha1.CoTenancy
+		namespace     string
+		// apart is the rule that keeps them apart; empty: they meet.
+		apart v1alpha1.CoTenancy
+	}{
+		{all, all, "team-b", ""},
+		{all, own, "team-b", own},
+		{own, all, "team-b", own},
+		{own, own, "team-b", own},
+		{own, own, "team-a", ""},
+		{all, own, "team-a", ""},
+		{own, all, "team-a", ""},
+		{none, all, "team-a", none},
+		{all, none, "team-a", none},
+		{none, own, "team-a", none},
+		{own, none, "team-a", none},
+		{none, none, "team-a", none},
+	} {
+		t.Run(string(tc.first)+" and "+string(tc.second)+" of "+tc.namespace, func(t *testing.T) {
+			s := chips(t).newEngine().effectsOf(new(lab))
+			s.prepare(ruled(allocated("u1", aChip("r0")), tc.first))
+			second := inTeam(tc.namespace, ruled(allocated("u2", aChip("r1")), tc.second))
+			_, err := s.ask(second)
+			if tc.apart == "" {
+				must(t, err)
+				s.heldBy("u2", aChip("r1"))
+				return
+			}
+			tenant, ok := errors.AsType[*TenantError](err)
+			if want := (TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/claim-u1", Rule: tc.apart}); !ok || *tenant != want {
+				t.Fatalf("error %v, want %+v", err, want)
+			}
+			s.records("u1")
+			s.heldBy("", aChip("r1"))
+			s.prepare(inTeam(tc.namespace, ruled(allocated("u3", aChip("r2")), tc.second))) // another card
+			s.unprepare("u1")
+			s.prepare(second)
+		})
+	}
+}
+
+// TestTenantMessage says who is in the way, by which rule, and what helps.
+func TestTenantMessage(t *testing.T) {
+	err := &TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Rule: v1alpha1.CoTenancyExclusive}
+	for _, words := range []string{"device r1", "claim team-a/work holds r0 of the same chip", "policy.coTenancy Exclusive", "delete"} {
+		if !strings.Contains(err.Error(), words) {
+			t.Errorf("%v: does not say %q", err, words)
+		}
+	}
+}
+
+// TestTenantOfItself: a claim may have a whole chip, a look is in nobody's way and nobody in a look's, and what has no chip is apart.
+func TestTenantOfItself(t *testing.T) {
+	s := chips(t).newEngine().effectsOf(new(lab))
+	whole := ruled(allocated("u1", aChip("r0"), aChip("r1")), v1alpha1.CoTenancyExclusive)
+	s.prepare(whole)
+	s.prepare(whole)
+	must(t, os.WriteFile(s.statePath("claims", "u1.json"), []byte("{"), 0o600))
+	s.prepare(whole) // anew, although nobody can read any more whose its other region is
+	_, err := s.ask(inTeam("team-b", ruled(allocated("look", asAdmin(aChip("r1"))), v1alpha1.CoTenancyExclusive)))
+	must(t, err)
+	s.unprepare("u1")
+	s.prepare(inTeam("team-c", ruled(allocated("u2", aChip("r0")), v1alpha1.CoTenancyExclusive)))
+	s.prepare(inTeam("team-d", allocated("u3", aGPU("gpu0"))))
+	s = s.reboot().effectsOf(new(lab))
+	s.prepare(inTeam("team-c", ruled(allocated("u2", aChip("r0")), v1alpha1.CoTenancyExclusive))) // it was there before
+}
+
+// TestTenantOfUnknownRule: a claim whose record is damaged, or is of a plugin that knew no rules, counts as one that shares with nobody.
+func TestTenantOfUnknownRule(t *testing.T) {
+	s := chips(t).newEngine().effectsOf(new(lab))
+	old := &record.Record{
+		Namespace: "team-a", Name: "old", UID: "u1", BootID: s.BootID, Phase: record.Prepared,
+		Devices: []record.Device{{Request: "r0", Pool: testNode + "/fpga", Name: "r0"}},
+	}
+	must(t, s.Store.Create(old))
+	must(t, s.Store.Acquire(old))
+	shared := ruled(allocated("u2", aChip("r1")), v1alpha1.CoTenancyShared)
+	refused := func(who string) {
+		t.Helper()
+		_, err := s.ask(shared)
+		if tenant, ok := errors.AsType[*TenantError](err); !ok || tenant.Claim != who || tenant.Rule != v1alpha1.CoTenancyExclusive {
+			t.Errorf("error %v, want that %s shares with nobody", err, who)
+		}
+	}
+	refused("team-a/old")
+	must(t, os.WriteFile(s.statePath("claims", "u1.json"), []byte("{"), 0o600))
+	refused("with UID u1")
+}
+
+// TestTenantsAtOnce: who may be on a chip is decided by one claim at a time, in other processes, too.
+func TestTenantsAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.setMachine(machine{chip("r0", "card-a"), chip("r1", "card-a")})
+		s.effectsOf(new(lab))
+		other := s.neighbour().effectsOf(new(lab))
+		first := ruled(allocated("u1", aChip("r0")), v1alpha1.CoTenancySameNamespace)
+		second := inTeam("team-b", ruled(allocated("u2", aChip("r1")), v1alpha1.CoTenancySameNamespace))
+		hold, err := s.Store.LockClaim(t.Context(), "u0")
+		must(t, err)
+		must(t, hold.Devices(t.Context(), []string{"card/card-a"}))
+		one, two := s.asking(first), other.asking(second)
+		synctest.Wait()
+		if len(one)+len(two) > 0 {
+			t.Error("a claim is prepared although another decides about its chip")
+		}
+		hold.Release()
+		a, b := receive(t, one), receive(t, two)
+		_, refusedA := errors.AsType[*TenantError](a.err)
+		_, refusedB := errors.AsType[*TenantError](b.err)
+		if (a.err == nil) == (b.err == nil) || !refusedA && !refusedB {
+			t.Errorf("got %v and %v, want one of the two", a.err, b.err)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// TestHooks: each build of the hook stays for the claims that were prepared with it and for the process that installed it, and no longer.
+func TestHooks(t *testing.T) {
+	store, err := record.Open(disk.OS{}, t.TempDir())
+	must(t, err)
+	state := filepath.Join(t.TempDir(), "state")
+	must(t, os.Mkdir(state, 0o700))
+	dir, source := filepath.Join(state, "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
+	install := func(content string) *hooks {
+		t.Helper()
+		must(t, os.WriteFile(source, []byte(content), 0o700))
+		h, err := installHook(store, source, dir)
+		must(t, err)
+		return h
+	}
+	builds := func() (found []string) {
+		t.Helper()
+		entries, err := os.ReadDir(dir)
+		must(t, err)
+		for _, e := range entries {
+			content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			must(t, err)
+			found = append(found, string(content))
+		}
+		slices.Sort(found)
+		return found
+	}
+	wants := func(want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, builds()); diff != "" {
+			t.Errorf("builds (-want +got):\n%s", diff)
+		}
+	}
+	first := install("first")
+	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o711 {
+		t.Errorf("the directory above has mode %v (%v), want that everybody can pass and nobody else look", info.Mode(), err)
+	}
+	again := install("first")
+	if pathOf(t, first) != pathOf(t, again) {
+		t.Errorf("one build is at %s and %s", pathOf(t, first), pathOf(t, again))
+	}
+	must(t, again.current.Close())
+	r := &record.Record{Namespace: "team-a", Name: "c", UID: "u1", BootID: "b", Phase: record.Prepared, Devices: []record.Device{{
+		Request: "gpu", Pool: "node-1/gpu", Name: "gpu0", Preset: &record.Preset{
+			CDIDevice: "fettle.dev/common=x", Edits: container.Edits{Hooks: []container.Hook{{Path: pathOf(t, first), Args: []string{"fettle-hook"}}}},
+		},
+	}}}
+	must(t, store.Create(r))
+	second := install("second")
+	third := install("third")
+	must(t, third.sweep())
+	wants("first", "second", "third")
+	must(t, first.current.Close())
+	must(t, second.current.Close())
+	must(t, third.sweep())
+	wants("first", "third")
+	must(t, store.Remove(r))
+	must(t, third.sweep())
+	wants("third")
+
+	must(t, os.Chmod(pathOf(t, third), 0o600))
+	must(t, os.WriteFile(pathOf(t, third), []byte("another"), 0o600))
+	repaired := install("third")
+	wants("third")
+	if info, err := os.Stat(pathOf(t, repaired)); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the hook has mode %v (%v), want that the runtime can run it", info.Mode(), err)
+	}
+}
+
+// TestHooksTakenBack: a node that is emptied has no hook, and one again when it is taken back and a claim needs it.
+func TestHooksTakenBack(t *testing.T) {
+	store, err := record.Open(disk.OS{}, t.TempDir())
+	must(t, err)
+	dir, source := filepath.Join(t.TempDir(), "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
+	must(t, os.WriteFile(source, []byte("hook"), 0o700))
+	h, err := installHook(store, source, dir)
+	must(t, err)
+	before := pathOf(t, h)
+	must(t, h.destroy())
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+	if after := pathOf(t, h); after != before {
+		t.Errorf("taken back it is at %s, before at %s", after, before)
+	}
+	if content, err := os.ReadFile(before); err != nil || string(content) != "hook" {
+		t.Errorf("taken back it is %q, %v", content, err)
+	}
+}
+
+func pathOf(t *testing.T, h *hooks) string {
+	t.Helper()
+	at, err := h.ready()
+	must(t, err)
+	return at
+}

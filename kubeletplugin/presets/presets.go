@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/pkg/step"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/preset"
+)
+
+var (
+	// errUnread is about presets that were not read yet: without them a pod would start that lacks what they give.
+	errUnread = errors.New("presets cannot be read from the API server: kubelet tries again")
+	// errUnmet is about what a preset gives and the node or the cluster does not have.
+	errUnmet = errors.New("a preset cannot be applied")
+)
+
+// Config is what the feature works with.
+type Config struct {
+	Kube    kubernetes.Interface
+	Dynamic dynamic.Interface
+	Holder  *inventory.Holder
+	// Namespace is the driver's, where the ConfigMaps of cluster-wide presets are.
+	Namespace string
+	// Find looks up on the node what was decided for a claim.
+	Find func(claim string, r preset.Request) (hostfiles.Found, error)
+	// Mounts is the directory of mounts that one claim alone has.
+	Mounts *hostmount.Dir
+	// Event says on a claim what of presets was refused or overridden. It must not block.
+	Event func(c *resourceapi.ResourceClaim, eventType, reason, note string)
+}
+
+// Feature gives claims what presets say.
+type Feature struct {
+	Config
+	conditions preset.Conditions
+	// informers follow both kinds, by resource.
+	informers map[string]cache.SharedIndexInformer
+}
+
+var _ prepare.Feature = (*Feature)(nil)
+
+// The resources of both kinds.
+const (
+	presetResource        = "devicepresets"
+	clusterPresetResource = "clusterdevicepresets"
+)
+
+// New makes the feature. It follows nothing before Watch.
+func New(c Config) (*Feature, error) {
+	f := &Feature{Config: c, informers: map[string]cache.SharedIndexInformer{}}
+	for _, resource := range []string{presetResource, clusterPresetResource} {
+		informer, err := follow.Own(c.Dynamic, resource, read, nil)
+		if err != nil {
+			return nil, err
+		}
+		f.informers[resource] = informer
+	}
+	return f, nil
+}
+
+// Watch follows both kinds until ctx ends; stopped waits for that.
+func (f *Feature) Watch(ctx context.Context) (stopped func()) {
+	return follow.Run(ctx, f.informers[presetResource], f.informers[clusterPresetResource])
+}
+
+// Name is the feature's in records.
+func (f *Feature) Name() string { return "presets" }
+
+// Kinds has the step that makes a mount which one claim alone has.
+func (f *Feature) Kinds() step.Kinds { return step.Kinds{hostmount.StepKind: f.Mounts.Kind()} }
+
+// Leftovers are the mounts that are there for a claim.
+func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]step.Step, error) {
+	return f.Mounts.Left(uid)
+}
+
+// Plan decides what presets give to a claim's requests, and looks up on the node what that is. What was decided in an earlier boot holds.
+func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
+	requests, err := f.requests(ctx, &r)
+	if err != nil {
+		return prepare.Contribution{}, err
+	}
+	c := prepare.Contribution{Edits: map[string]prepare.Edits{}}
+	decision := map[string]preset.Request{}
+	var errs []error
+	for _, request := range requests {
+		found, err := f.Find(string(r.Claim.UID), request)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w: request %s: %w", errUnmet, request.Request, err))
+			continue
+		}
+		if found.Empty() {
+			continue // all of it was optional, and is not on the node
+		}
+		c.Edits[request.Request] = prepare.Edits{Shared: found.Shared, Own: found.Own}
+		c.Steps = append(c.Steps, found.Steps...)
+		decision[request.Request] = request
+	}
+	if len(decision) > 0 {
+		if c.Decision, err = json.Marshal(decision); err != nil {
+			return c, fmt.Errorf("encode what presets give to claim %s: %w", r.Claim.Name, err)
+		}
+	}
+	return c, errors.Join(errs...)
+}
+
+// requests are what presets give to each request of a claim, sorted.
+func (f *Feature) requests(ctx context.Context, r *prepare.Request) ([]preset.Request, error) {
+	if !r.Again {
+		return f.decide(ctx, r.Claim, r.Siblings)
+	}
+	decided, err := decodeDecision(r.Decision)
+	if err != nil {
+		return nil, fmt.Errorf("claim %s/%s: %w", r.Claim.Namespace, r.Claim.Name, err)
+	}
+	var out []preset.Request
+	for _, request := range slices.Sorted(maps.Keys(decided)) {
+		out = append(out, decided[request])
+	}
+	return out, nil
+}
+
+// decodeDecision is what presets give, by request.
+func decodeDecision(decision json.RawMessage) (map[string]preset.Request, error) {
+	if decision == nil {
+		return nil, nil
+	}
+	var decided map[string]preset.Request
+	if err := json.Unmarshal(decision, &decided); err != nil {
+		return nil, fmt.Errorf("presets, as recorded: %w", err)
+	}
+	return decided, nil
+}
+
+// decide resolves the presets for one claim, and says on it what it was refused.
+func (f *Feature) decide(
+	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
+) ([]preset.Request, error) {
+	all, err := f.all(ctx, c.Namespace)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	in, shared, err := f.input(ctx, c, siblings, all)
+	if err != nil {
+		return nil, err
+	}
+	configMaps := configMaps{ctx: ctx, kube: f.Kube, found: map[[2]string]map[string]string{}}
+	in.ConfigMap = configMaps.get
+	resolution := preset.Resolve(ctx, in, &f.conditions)
+	if configMaps.err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnmet, configMaps.err)
+	}
+	requests, err := f.take(c, &resolution)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range preset.Ambiguities(ctx, in, &resolution, shared, &f.conditions) {
+		if a.Claim == c.Name {
+			f.Event(c, corev1.EventTypeWarning, reasonAmbiguous, "request "+a.Request+": "+a.Message)
+		}
+	}
+	return requests, nil
+}
+
+// take returns what a resolution has for one claim, and tells what the claim was refused.
+func (f *Feature) take(c *resourceapi.ResourceClaim, resolution *preset.Resolution) ([]preset.Request, error) {
+	f.tellRefusals(c, resolution)
+	var errs []error
+	for _, m := range resolution.Missing {
+		if m.Claim == c.Name {
+			errs = append(errs, fmt.Errorf("%w: %s, %s: %s", errUnmet, m.From, m.Field, m.Message))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	f.tellOverrides(c, resolution)
+	var out []preset.Request
+	for _, r := range resolution.Requests {
+		if r.Claim == c.Name {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// input reads what the presets need to know of the cluster, and no more than they ask for. Shared are the claims of the pod that it does
+// not own.
+func (f *Feature) input(
+	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim, all []preset.Preset,
+) (in preset.Input, shared []preset.Claim, err error) {
+	in = preset.Input{
+		Presets: all, Namespace: c.Namespace, Driver: v1alpha1.DriverName, DriverNamespace: f.Namespace,
+	}
+	if slices.ContainsFunc(all, func(p preset.Preset) bool { return p.NamespaceSelector != nil }) {
+		namespace, err := f.Kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
+		if err != nil {
+			return in, nil, fmt.Errorf("read the labels of namespace %s for presets: %w", c.Namespace, err)
+		}
+		in.NamespaceLabels = namespace.Labels
+	}
+	pod, err := f.ownerOf(ctx, c)
+	if err != nil {
+		return in, nil, err
+	}
+	in.Pod = pod
+	claims, err := f.ofPod(ctx, pod, c, siblings)
+	if err != nil {
+		return in, nil, err
+	}
+	slices.SortFunc(claims, func(a, b *resourceapi.ResourceClaim) int { return strings.Compare(a.Name, b.Name) })
+	v, _ := f.Holder.Get()
+	for _, claim := range claims {
+		owned := pod != nil && metav1.IsControlledBy(claim, pod)
+		list := &in.Claims
+		if pod != nil && !owned {
+			list = &shared
+		}
+		*list = append(*list, preset.OfClaim(claim, v1alpha1.DriverName, owned, publishedIn(v)))
+	}
+	return in, shared, nil
+}
+
+// ofPod are the claims that a pod has, so that what presets give to one agrees with what they give to the others. Those that did not
+// come along are read.
+func (f *Feature) ofPod(
+	ctx context.Context, pod *corev1.Pod, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
+) ([]*resourceapi.ResourceClaim, error) {
+	claims := []*resourceapi.ResourceClaim{c}
+	if pod == nil {
+		return claims, nil
+	}
+	for _, name := range preset.ClaimsOf(pod) {
+		i := slices.IndexFunc(siblings, func(s *resourceapi.ResourceClaim) bool { return s.Name == name })
+		switch {
+		case name == c.Name:
+		case i >= 0:
+			claims = append(claims, siblings[i])
+		default:
+			s, err := f.Kube.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return nil, fmt.Errorf("read claim %s, which pod %s has too, for presets: %w", name, pod.Name, err)
+			}
+			claims = append(claims, s)
+		}
+	}
+	return claims, nil
+}
+
+// publishedIn finds devices as the slices have them.
+func publishedIn(v *inventory.Snapshot) func(pool, name string) *resourceapi.Device {
+	return func(pool, name string) *resourceapi.Device {
+		if v == nil {
+			return nil
+		}
+		for i := range v.Devices {
+			if d := &v.Devices[i]; d.Name == name && strings.HasSuffix(pool, "/"+string(d.Kind)) {
+				return &resourceapi.Device{Name: d.Name, Attributes: d.Attributes, Capacity: d.Capacity}
+			}
+		}
+		return nil
+	}
+}
+
+// ownerOf is the one pod that a claim was made for. Nil: pods may share it.
+func (f *Feature) ownerOf(ctx context.Context, c *resourceapi.ResourceClaim) (*corev1.Pod, error) {
+	owner := metav1.GetControllerOf(c)
+	if owner == nil || owner.APIVersion != "v1" || owner.Kind != "Pod" {
+		return nil, nil //nolint:nilnil // documented above
+	}
+	pod, err := f.Kube.CoreV1().Pods(c.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read pod %s for presets: %w", owner.Name, err)
+	}
+	if pod.UID != owner.UID {
+		return nil, fmt.Errorf("pod %s is another than the one that claim %s was made for", owner.Name, c.Name)
+	}
+	return pod, nil
+}

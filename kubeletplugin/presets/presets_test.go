@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/engine"
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/elffile"
+)
+
+// presetWorld is a cluster with presets, and a node with files.
+type presetWorld struct {
+	*presets
+	t    *testing.T
+	root string
+	kube *kubefake.Clientset
+	told []string
+}
+
+// noPresets is a cluster that has none.
+func noPresets(t *testing.T) dynamic.Interface {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	must(t, v1alpha1.AddToScheme(scheme))
+	return dynamicfake.NewSimpleDynamicClient(scheme)
+}
+
+// newPresetWorld has what the objects are, and a node with two GPUs.
+func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	must(t, v1alpha1.AddToScheme(scheme))
+	var core, own []runtime.Object
+	for _, object := range objects {
+		switch object.(type) {
+		case *v1alpha1.DevicePreset, *v1alpha1.ClusterDevicePreset:
+			own = append(own, object)
+		default:
+			core = append(core, object)
+		}
+	}
+	w := &presetWorld{t: t, root: t.TempDir(), kube: kubefake.NewClientset(core...)}
+	files := &presetFiles{root: w.root, hook: func() (string, error) { return "/var/lib/fettle/hooks/fettle-hook-1", nil }}
+	w.presets = &presets{
+		kube: w.kube, dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), latest: newLatest(), namespace: "fettle-system",
+		realise: files.realise, tell: func(_ *resourceapi.ResourceClaim, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
+	}
+	first := gpu("gpu0", 0)
+	first.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{device.AttributeVendor: {StringValue: new("nvidia")}}
+	w.latest.set(viewWith(first, gpu("gpu1", 1)))
+	return w
+}
+
+// file is one of the node's.
+func (w *presetWorld) file(name string, content []byte, mode os.FileMode) {
+	w.t.Helper()
+	at := filepath.Join(w.root, name)
+	must(w.t, os.MkdirAll(filepath.Dir(at), 0o755))
+	must(w.t, os.WriteFile(at, content, mode))
+}
+
+// gives is what a claim's requests get, by request.
+func (w *presetWorld) gives(c *resourceapi.ResourceClaim) map[string]engine.Preset {
+	w.t.Helper()
+	given, err := w.decide(w.t.Context(), c, nil, nil)
+	must(w.t, err)
+	return given
+}
+
+// asked are the resources of core that were read.
+func (w *presetWorld) asked() []string {
+	var out []string
+	for _, action := range w.kube.Actions() {
+		out = append(out, action.GetVerb()+" "+action.GetResource().Resource)
+	}
+	return out
+}
+
+// clusterPreset is for all claims of class gpu.
+func clusterPreset(name string, change func(*v1alpha1.ClusterDevicePresetSpec)) *v1alpha1.ClusterDevicePreset {
+	p := &v1alpha1.ClusterDevicePreset{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 7}}
+	p.APIVersion, p.Kind = v1alpha1.GroupVersion.String(), v1alpha1.KindClusterDevicePreset
+	p.Spec.DeviceSelector = &v1alpha1.PresetDeviceSelector{DeviceClassNames: []string{"gpu"}}
+	change(&p.Spec)
+	return p
+}
+
+// thePod uses its claims in one container, and owns each.
+func thePod(claims ...*resourceapi.ResourceClaim) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pod", UID: "pod-uid"}}
+	pod.Spec.Containers = []corev1.Container{{Name: "main"}}
+	for _, c := range claims {
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: new(true)}}
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{
+			Name: c.Name, ResourceClaimTemplateName: new("template"),
+		})
+		pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{
+			Name: c.Name, ResourceClaimName: new(c.Name),
+		})
+		pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: c.Name})
+	}
+	return pod
+}
+
+// claimOfClass is an allocated claim whose requests are of class gpu.
+func claimOfClass(uid string, results ...apiResult) *resourceapi.ResourceClaim {
+	c := allocated(uid, results...)
+	for _, r := range results {
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
+			Name: r.Request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu"},
+		})
+	}
+	return c
+}
+
+// TestNoPresets: where there are none, a Prepare reads nothing more than before.
+func TestNoPresets(t *testing.T) {
+	w := newPresetWorld(t)
+	if given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0"))); len(given) > 0 || len(w.asked()) > 0 {
+		t.Errorf("got %v, asked %v", given, w.asked())
+	}
+}
+
+// TestPresetEdits: the whole way from a preset to what a container gets of this node, and again after a reboot with another driver.
+func TestPresetEdits(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("nvidia", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.DeviceSelector.CEL = `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`
+		s.Env = []v1alpha1.PresetEnv{
+			{Name: "CUDA_CACHE_MAXSIZE", Value: new("4294967296")},
+			{Name: v1alpha1.EnvLibraryPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/extra")},
+			{Name: v1alpha1.EnvPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/extra/bin")},
+		}
+		s.Mounts = []v1alpha1.PresetMount{
+			{HostPath: "/opt/current", ContainerPath: "/opt/extra"},
+			{HostPath: "/opt/absent", ContainerPath: "/opt/absent", Optional: true},
+		}
+		s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libcuda.so.1"}, Root: "/run/driver"}}
+		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"nvidia-smi"}, Root: "/run/driver"}}
+	}))
+	cuda := elffile.File{Soname: "libcuda.so.1"}.Bytes()
+	w.file("run/driver/usr/lib64/libcuda.so.550.54", cuda, 0o644)
+	must(t, os.Symlink("libcuda.so.550.54", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
+	w.file("run/driver/usr/bin/nvidia-smi", elffile.File{}.Bytes(), 0o755)
+	w.file("opt/v1/bin/debug", nil, 0o755)
+	w.file("opt/v1/bin/readme", nil, 0o644)
+	must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
+	c := claimOfClass("u1", result("main", device.KindGPU, "gpu0"), result("other", device.KindGPU, "gpu1"))
+	given := w.gives(c)
+	edits := func(version string) container.Edits {
+		return container.Edits{
+			Env: []string{"CUDA_CACHE_MAXSIZE=4294967296"},
+			Mounts: []container.Mount{
+				{HostPath: "/opt/v1", ContainerPath: "/opt/extra", ReadOnly: true, Alone: true},
+				{
+					HostPath:      "/run/driver/usr/lib64/libcuda.so." + version,
+					ContainerPath: "/usr/local/fettle/lib/libcuda.so." + version, ReadOnly: true, Alone: true,
+				},
+				{HostPath: "/run/driver/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi", ReadOnly: true, Alone: true},
+			},
+			Hooks: []container.Hook{
+				{Path: "/var/lib/fettle/hooks/fettle-hook-1", Args: []string{
+					"fettle-hook-1", "links", "--link", "libcuda.so." + version + "::/usr/local/fettle/lib/libcuda.so.1",
+					"--yielding-link", "/opt/extra/bin/debug::/usr/bin/debug",
+				}},
+				{Path: "/var/lib/fettle/hooks/fettle-hook-1", Args: []string{
+					"fettle-hook-1", "ldconfig", "--dir", "/usr/local/fettle/lib", "--dir", "/opt/extra",
+				}},
+			},
+		}
+	}
+	if diff := cmp.Diff(edits("550.54"), given["main"].Edits); diff != "" || len(given) != 1 {
+		t.Errorf("for %v (-want +got):\n%s", slices.Sorted(maps.Keys(given)), diff)
+	}
+	must(t, os.RemoveAll(filepath.Join(w.root, "run/driver/usr/lib64")))
+	w.file("run/driver/usr/lib64/libcuda.so.580.12", cuda, 0o644)
+	must(t, os.Symlink("libcuda.so.580.12", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
+	later, err := w.decide(t.Context(), c, nil, map[string]json.RawMessage{"main": given["main"].Given})
+	must(t, err)
+	if diff := cmp.Diff(edits("580.12"), later["main"].Edits); diff != "" {
+		t.Errorf("with another driver (-want +got):\n%s", diff)
+	}
+}
+
+// TestPresetUnmet: what a preset needs and is not there keeps the claim, and says which preset, what and where.
+func TestPresetUnmet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.ClusterDevicePresetSpec)
+		says   []string
+	}{
+		"mount": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/absent", ContainerPath: "/opt/x"}}
+		}, []string{"mount /opt/x", "/opt/absent is not on this node", "optional"}},
+		"library": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libabsent.so.1"}}}
+		}, []string{"libraries", "libabsent.so.1", "/etc/ld.so.cache"}},
+		"tool": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Tools = []v1alpha1.PresetFiles{{Names: []string{"absent"}}}
+		}, []string{"tools", "absent", "/usr/bin"}},
+		"device node": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/absent"}}
+		}, []string{"device node /dev/absent", "load its driver"}},
+		"PATH without a mount": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Env = []v1alpha1.PresetEnv{{Name: v1alpha1.EnvPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/bin")}}
+		}, []string{"PATH /opt/bin", "below no mount", "as tools"}},
+		"not a device": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/file"}}
+		}, []string{"device node /dev/file", "want a character device"}},
+		"a directory that a loader would misread": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Env = []v1alpha1.PresetEnv{{Name: v1alpha1.EnvLibraryPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/a b")}}
+		}, []string{"LD_LIBRARY_PATH", "/opt/a b", "mean something to a loader"}},
+		"the same of a hook": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Hooks = []v1alpha1.PresetHook{{Name: v1alpha1.HookLdconfig, Directories: []string{"/opt/a=b"}}}
+		}, []string{"hook ldconfig", "/opt/a=b"}},
+		"a link that is not clean": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Hooks = []v1alpha1.PresetHook{{Name: v1alpha1.HookLinks, Links: []v1alpha1.PresetLink{{Path: "/opt/x", Target: "a/../b"}}}}
+		}, []string{"hook links", "a/../b", "clean path"}},
+		"a value that no spec can hold": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Env = []v1alpha1.PresetEnv{{Name: "WINDOWS", Value: new("line\r\n")}}
+		}, []string{"variable WINDOWS", "printable"}},
+		"root": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libx.so.1"}, Root: "/run/absent"}}
+		}, []string{"libraries", "the root /run/absent is not on this node", "optional"}},
+		"ConfigMap": {func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.EnvFrom = []v1alpha1.PresetEnvFrom{{ConfigMapRef: v1alpha1.PresetConfigMap{Name: "absent"}}}
+		}, []string{"spec.envFrom[0]", "fettle-system/absent"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newPresetWorld(t, clusterPreset("needs", tc.change))
+			w.file("dev/file", nil, 0o644)
+			_, err := w.decide(t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
+			if !errors.Is(err, errPresetUnmet) {
+				t.Fatalf("got %v, want that a preset is unmet", err)
+			}
+			for _, words := range append(tc.says, "ClusterDevicePreset needs") {
+				if !strings.Contains(err.Error(), words) {
+					t.Errorf("%q does not say %q", err, words)
+				}
+			}
+		})
+	}
+}
+
+// TestPresetConfigMapForbidden: a ConfigMap that the node may not read is the preset's affair, also where it is optional: it may be there.
+func TestPresetConfigMapForbidden(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("needs", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.EnvFrom = []v1alpha1.PresetEnvFrom{{ConfigMapRef: v1alpha1.PresetConfigMap{Name: "closed", Optional: true}}}
+	}))
+	w.kube.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "closed", errors.New("no Role"))
+	})
+	_, err := w.decide(t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
+	if reason := reasonFor(err); reason != reasonPreset || !strings.Contains(err.Error(), "may not read ConfigMap fettle-system/closed") {
+		t.Errorf("%s: %v, want that the preset is unmet", reason, err)
+	}
+}
+
+// TestPresetOptional: what need not be there keeps no claim, nor what depends on it, also where it went with a reboot.
+func TestPresetOptional(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("optional", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/site", ContainerPath: "/site", Optional: true}}
+		s.Env = []v1alpha1.PresetEnv{{Name: v1alpha1.EnvPath, Mode: v1alpha1.EnvAppend, Value: new("/site/bin")}}
+		s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libx.so.1"}, Root: "/run/driver", Optional: true}}
+		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"smi"}, Root: "/run/driver", Optional: true}}
+	}))
+	c := claimOfClass("u1", result("main", device.KindGPU, "gpu0"))
+	if given := w.gives(c); len(given) > 0 {
+		t.Errorf("of nothing %v was made", given)
+	}
+	w.file("opt/site/bin/tool", nil, 0o755)
+	w.file("opt/site/bin/odd::name", nil, 0o755)
+	w.file("opt/site/bin/odd\nname", nil, 0o755)
+	given := w.gives(c)
+	want := []string{"fettle-hook-1", "links", "--yielding-link", "/site/bin/tool::/usr/bin/tool"}
+	if hooks := given["main"].Edits.Hooks; len(hooks) != 1 || !slices.Equal(hooks[0].Args, want) {
+		t.Errorf("hooks %v, want one of %v", hooks, want)
+	}
+	must(t, os.RemoveAll(filepath.Join(w.root, "opt/site")))
+	later, err := w.decide(t.Context(), c, nil, map[string]json.RawMessage{"main": given["main"].Given})
+	if err != nil || len(later) > 0 {
+		t.Errorf("after a reboot without it: %v, %v", later, err)
+	}
+}
+
+// TestPresetRootBehindLink: a driver's root that is a link of the host leads to the host's directory, by which it is mounted.
+func TestPresetRootBehindLink(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("linked", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"smi"}, Root: "/run/driver"}}
+	}))
+	w.file("opt/v550/usr/bin/smi", elffile.File{}.Bytes(), 0o755)
+	must(t, os.MkdirAll(filepath.Join(w.root, "run"), 0o755))
+	must(t, os.Symlink("/opt/v550", filepath.Join(w.root, "run/driver")))
+	want := []container.Mount{{HostPath: "/opt/v550/usr/bin/smi", ContainerPath: "/usr/bin/smi", ReadOnly: true, Alone: true}}
+	if diff := cmp.Diff(want, w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))["main"].Edits.Mounts); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestPresetLinks: of two links at one path the later preset's is made; the hook would refuse the second.
+func TestPresetLinks(t *testing.T) {
+	of := func(name string, priority int32, target string) *v1alpha1.ClusterDevicePreset {
+		return clusterPreset(name, func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Priority = priority
+			s.Hooks = []v1alpha1.PresetHook{{Name: v1alpha1.HookLinks, Links: []v1alpha1.PresetLink{{Path: "/opt/x", Target: target}}}}
+		})
+	}
+	w := newPresetWorld(t, of("later", 2, "/b"), of("earlier", 1, "/a"))
+	want := []string{"fettle-hook-1", "links", "--link", "/b::/opt/x"}
+	if got := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))["main"].Edits.Hooks; !slices.Equal(got[0].Args, want) {
+		t.Errorf("hooks %v, want %v", got, want)
+	}
+}
+
+// TestPresetOfPod: what depends on the pod is read from the one that owns the claim, with its other claims.
+func TestPresetOfPod(t *testing.T) {
+	first, second := claimOfClass("u1", result("main", device.KindGPU, "gpu0")), claimOfClass("u2", result("main", device.KindGPU, "gpu1"))
+	pod := thePod(first, second)
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "OWN", Value: "of the pod"}}
+	of := func(name, value, cel string) *v1alpha1.ClusterDevicePreset {
+		return clusterPreset(name, func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.DeviceSelector.CEL = cel
+			s.Env = []v1alpha1.PresetEnv{
+				{Name: "LIST", Mode: v1alpha1.EnvAppend, Value: &value}, {Name: "OWN", Mode: v1alpha1.EnvDefault, Value: &value},
+			}
+		})
+	}
+	w := newPresetWorld(t, pod, first, second,
+		of("a", "nvidia's", `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`),
+		of("b", "others'", `device.attributes["fettle.dev"].?vendor.orValue("") != "nvidia"`))
+	for _, c := range []*resourceapi.ResourceClaim{first, second} {
+		if diff := cmp.Diff([]string{"LIST=nvidia's:others'"}, w.gives(c)["main"].Edits.Env); diff != "" {
+			t.Errorf("claim %s (-want +got):\n%s", c.Name, diff)
+		}
+	}
+	other := pod.DeepCopy()
+	other.UID = types.UID("another pod of the name")
+	w = newPresetWorld(t, other, first, second, of("a", "value", "true"))
+	if _, err := w.decide(t.Context(), first, nil, nil); err == nil || !strings.Contains(err.Error(), "another") {
+		t.Errorf("claim of a pod that is gone: %v", err)
+	}
+}
+
+// TestPresetOverridden: what a later preset, or any, takes from others is told of.
+func TestPresetOverridden(t *testing.T) {
+	first := claimOfClass("u1", result("main", device.KindGPU, "gpu0"))
+	pod := thePod(first)
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "B", Value: "of the pod"}}
+	sets := func(priority int32, value string) func(*v1alpha1.ClusterDevicePresetSpec) {
+		return func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Priority = priority
+			s.Env = []v1alpha1.PresetEnv{{Name: "A", Value: &value}, {Name: "B", Value: new("same")}}
+		}
+	}
+	w := newPresetWorld(t, pod, first, clusterPreset("later", sets(2, "2")), clusterPreset("earlier", sets(1, "1")))
+	if diff := cmp.Diff([]string{"A=2", "B=same"}, w.gives(first)["main"].Edits.Env); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	want := []string{"PresetOverridden: request main: " +
+		"variable A of ClusterDevicePreset later overrides that of ClusterDevicePreset earlier; " +
+		"variable B of ClusterDevicePreset later overrides the pod's"}
+	if diff := cmp.Diff(want, w.told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
+// TestPresetAmbiguous: what a container has otherwise by a claim that pods share is told of on its own claim.
+func TestPresetAmbiguous(t *testing.T) {
+	own, shared := claimOfClass("u1", result("main", device.KindGPU, "gpu0")), claimOfClass("u2", result("main", device.KindGPU, "gpu1"))
+	pod := thePod(own)
+	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "too", ResourceClaimName: &shared.Name})
+	pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: "too"})
+	of := func(name, cel string) *v1alpha1.ClusterDevicePreset {
+		return clusterPreset(name, func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.DeviceSelector.CEL = cel
+			s.Env = []v1alpha1.PresetEnv{{Name: "A", Value: &name}}
+		})
+	}
+	w := newPresetWorld(t, pod, own, shared, of("nvidias", `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`),
+		of("others", `device.attributes["fettle.dev"].?vendor.orValue("") != "nvidia"`))
+	if diff := cmp.Diff([]string{"A=nvidias"}, w.gives(own)["main"].Edits.Env); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if len(w.told) != 1 || !strings.HasPrefix(w.told[0], "PresetAmbiguous: request main: variable A is of ClusterDevicePreset nvidias here") {
+		t.Errorf("told %q, want that A is ambiguous", w.told)
+	}
+	w.told = nil
+	if diff := cmp.Diff([]string{"A=others"}, w.gives(shared)["main"].Edits.Env); diff != "" || len(w.told) > 0 {
+		t.Errorf("of the shared claim -want +got:\n%s\ntold %q", diff, w.told)
+	}
+}
+
+// TestPresetRefused: on a claim that pods share, what depends on the pod is left out and told of; the rest is given.
+func TestPresetRefused(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("a", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Env = []v1alpha1.PresetEnv{{Name: "A", Mode: v1alpha1.EnvDefault, Value: new("x")}, {Name: "B", Value: new("y")}}
+	}))
+	given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))
+	if diff := cmp.Diff([]string{"B=y"}, given["main"].Edits.Env); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if len(w.told) != 1 || !strings.HasPrefix(w.told[0], "PresetRefused: ClusterDevicePreset a, spec.env[0]: ") {
+		t.Errorf("told %q, want that env[0] is refused", w.told)
+	}
+}
+
+// TestPresetToldOnce: one Event has all that was refused. Events that differ in their text alone would become one with the first's text.
+func TestPresetToldOnce(t *testing.T) {
+	var env []v1alpha1.PresetEnv
+	for _, name := range []string{"A", "B", "C", "D", "E", "F", "G", "H", "I"} {
+		env = append(env, v1alpha1.PresetEnv{Name: name, Mode: v1alpha1.EnvDefault, Value: new("x")})
+	}
+	for _, tc := range []struct {
+		env  []v1alpha1.PresetEnv
+		more string
+	}{{env[:2], ""}, {env, "; and 3 more: fettle preset explain -n team-a claim/claim-u1"}} {
+		w := newPresetWorld(t, clusterPreset("a", func(s *v1alpha1.ClusterDevicePresetSpec) { s.Env = tc.env }))
+		w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))
+		if len(w.told) != 1 {
+			t.Fatalf("told %q, want one Event", w.told)
+		}
+		_, note, _ := strings.Cut(w.told[0], ": ")
+		if !strings.Contains(note, "spec.env[0]: A:") || !strings.Contains(note, "spec.env[1]: B:") || !strings.HasSuffix(note, tc.more) ||
+			strings.Contains(note, "more") != (tc.more != "") || len(note) > maxEventMessage {
+			t.Errorf("%d bytes: %s\nwant A and B, and at the end %q", len(note), note, tc.more)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/preset"
+)
+
+// readPreset is a preset in the form in which it is asked, read and checked once for each of its versions. Nobody changes it.
+type readPreset struct {
+	metav1.ObjectMeta
+	preset preset.Preset
+	// err is why it cannot be read, which claims are told.
+	err error
+}
+
+// read is what informers keep of a preset.
+func read(object any) (any, error) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil
+	}
+	out := &readPreset{ObjectMeta: metav1.ObjectMeta{
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), Generation: u.GetGeneration(),
+	}}
+	if u.GetKind() == v1alpha1.KindClusterDevicePreset {
+		var cluster v1alpha1.ClusterDevicePreset
+		if out.err = decodePreset(u, &cluster); out.err == nil {
+			out.preset = preset.OfCluster(&cluster)
+		}
+		return out, nil
+	}
+	var own v1alpha1.DevicePreset
+	if out.err = decodePreset(u, &own); out.err == nil {
+		out.preset = preset.Of(&own)
+	}
+	return out, nil
+}
+
+func decodePreset(u *unstructured.Unstructured, into runtime.Object) error {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
+		return fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	return nil
+}
+
+// all are the presets that may be for claims of a namespace.
+func (f *Feature) all(ctx context.Context, namespace string) ([]preset.Preset, error) {
+	ofCluster, err := f.list(ctx, clusterPresetResource, "")
+	if err != nil {
+		return nil, err
+	}
+	ofNamespace, err := f.list(ctx, presetResource, namespace)
+	return append(ofCluster, ofNamespace...), err
+}
+
+// list is what the API server has of a kind. As long as that is not followed it is asked for. A cluster that does not know the kind, as
+// one that is being upgraded, has none.
+func (f *Feature) list(ctx context.Context, resource, namespace string) ([]preset.Preset, error) {
+	objects, err := f.objects(ctx, resource, namespace)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnread, err)
+	}
+	out := make([]preset.Preset, 0, len(objects))
+	for _, object := range objects {
+		known, ok := object.(*readPreset)
+		if !ok {
+			continue
+		}
+		if known.err != nil {
+			return nil, known.err
+		}
+		out = append(out, known.preset)
+	}
+	return out, nil
+}
+
+func (f *Feature) objects(ctx context.Context, resource, namespace string) ([]any, error) {
+	if informer := f.informers[resource]; informer.HasSynced() {
+		return informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+	}
+	all, err := f.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := make([]any, len(all.Items))
+	for i := range all.Items {
+		if out[i], err = read(&all.Items[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/preset"
+)
+
+// follow has the world's presets watched until the test ends.
+func (w *presetWorld) follow() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped, err := w.watch(ctx)
+	must(w.t, err)
+	w.t.Cleanup(func() {
+		cancel()
+		stopped()
+	})
+	if !cache.WaitForCacheSync(w.t.Context().Done(), w.informers[presetResource].HasSynced, w.informers[clusterPresetResource].HasSynced) {
+		w.t.Fatal("not read")
+	}
+}
+
+// TestPresetsAreReadOnce: what is followed is what would be found if it were asked for, faults included, and claims leave it as it is.
+func TestPresetsAreReadOnce(t *testing.T) {
+	env := func(name string) func(*v1alpha1.ClusterDevicePresetSpec) {
+		return func(s *v1alpha1.ClusterDevicePresetSpec) { s.Env = []v1alpha1.PresetEnv{{Name: name, Value: new("1")}} }
+	}
+	w := newPresetWorld(t, clusterPreset("all", env("ALL")), clusterPreset("bad", env("NOT A NAME")))
+	all := func() []preset.Preset {
+		found, err := w.all(t.Context(), "team-a")
+		must(t, err)
+		slices.SortFunc(found, func(a, b preset.Preset) int { return strings.Compare(a.Name, b.Name) })
+		return found
+	}
+	asked := all()
+	w.follow()
+	for range 2 {
+		if diff := cmp.Diff(asked, all(), cmp.AllowUnexported(preset.Preset{})); diff != "" || len(asked) != 2 {
+			t.Errorf("followed (-asked +followed):\n%s", diff)
+		}
+		given := w.gives(claimOfClass("u1", result("gpu", device.KindGPU, "gpu0")))
+		if diff := cmp.Diff([]string{"ALL=1"}, given["gpu"].Edits.Env); diff != "" {
+			t.Errorf("given (-want +got):\n%s", diff)
+		}
+	}
+	if a, b := all(), all(); &a[0].Rules.Env[0] != &b[0].Rules.Env[0] {
+		t.Error("decoded anew")
+	}
+}
+
+// TestUnreadablePreset: claims are told of it in the same words, followed or not, and those of other namespaces are not hurt.
+func TestUnreadablePreset(t *testing.T) {
+	w := newPresetWorld(t)
+	client := w.dynamic.Resource(v1alpha1.GroupVersion.WithResource(presetResource)).Namespace("team-a")
+	_, err := client.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.KindDevicePreset,
+		"metadata": map[string]any{"namespace": "team-a", "name": "broken"}, "spec": map[string]any{"priority": "high"},
+	}}, metav1.CreateOptions{})
+	must(t, err)
+	_, want := w.all(t.Context(), "team-a")
+	if want == nil || !strings.Contains(want.Error(), "DevicePreset broken") {
+		t.Fatalf("asked for: %v", want)
+	}
+	w.follow()
+	if _, err := w.all(t.Context(), "team-a"); err == nil || err.Error() != want.Error() {
+		t.Errorf("followed: %v, want %v", err, want)
+	}
+	if _, err := w.all(t.Context(), "team-b"); err != nil {
+		t.Errorf("in another namespace: %v", err)
+	}
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// BindingConditions are the conditions on a claim's devices of one of which the scheduler waits before it binds the pod (KEP-5007): that what
+// the pod needs is there, and that it will not come. Each kind has its own, since a claim with devices of two kinds waits for both.
+func BindingConditions(kind device.Kind) (ready, failed string) {
+	what := "Bitstream"
+	if kind == device.KindGPU {
+		what = "KernelCaches"
+	}
+	return v1alpha1.GroupName + "/" + what + "Ready", v1alpha1.GroupName + "/" + what + "Failed"
+}
+
+// bindLate marks devices whose pods are bound after the plugin has said that they can be.
+func bindLate(devices []resourceapi.Device, kind device.Kind) {
+	ready, failed := BindingConditions(kind)
+	for i := range devices {
+		devices[i].BindsToNode = new(true)
+		devices[i].BindingConditions = []string{ready}
+		devices[i].BindingFailureConditions = []string{failed}
+	}
+}

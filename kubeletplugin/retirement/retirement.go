@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package retirement follows what an administrator asks of a node by annotations on its AcceleratorNode: to be emptied, or to forgive
+// devices what is known against them.
+package retirement
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// Annotation on a node's AcceleratorNode asks its plugin to stop publishing, refuse new claims, and remove its files once the
+// last claim is gone. The uninstall hook sets it, and so may an admin.
+const Annotation = "fettle.dev/retire"
+
+// RecoverAnnotation on a node's AcceleratorNode names devices, separated by commas, or "*", that are to be forgiven all that the
+// ledger knows against them. It is carried out once; removing it makes way for the next time.
+const RecoverAnnotation = "fettle.dev/recover"
+
+// ErrRetired refuses claims on a node that is being emptied.
+var ErrRetired = errors.New("is retired (annotation " + Annotation + " on its AcceleratorNode): " +
+	"delete the pod so that it is scheduled elsewhere")
+
+// State is whether this node was asked to retire.
+type State struct {
+	mu sync.Mutex
+	on bool
+	// missing: the AcceleratorNode is not there and must be made again.
+	missing bool
+	changed chan struct{}
+}
+
+// New makes the state of a node that serves.
+func New() *State { return &State{changed: make(chan struct{})} }
+
+// On says whether the node was asked to retire.
+func (r *State) On() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.on
+}
+
+// Changed returns a channel that closes at the next change.
+func (r *State) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// Until is a context that ends, with ErrRetired, once the node is asked to retire. The caller calls stop.
+func (r *State) Until(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	changed := r.Changed()
+	if r.On() {
+		cancel(ErrRetired)
+	}
+	go func() {
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+				changed = r.Changed()
+				if r.On() {
+					cancel(ErrRetired)
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
+func (r *State) set(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.on == on {
+		return
+	}
+	r.on = on
+	r.wake()
+}
+
+// setMissing notes that the AcceleratorNode is not there. That does not end a retirement: the uninstall deletes the object last.
+func (r *State) setMissing() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missing = true
+	r.wake()
+}
+
+// TakeMissing says whether the object went missing since the last call.
+func (r *State) TakeMissing() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	missing := r.missing
+	r.missing = false
+	return missing
+}
+
+func (r *State) wake() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Watch follows the node's own AcceleratorNode until ctx ends, and hands on what the annotation RecoverAnnotation says.
+func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string, recover func(context.Context, string)) {
+	const retry = 5 * time.Second
+	for ctx.Err() == nil {
+		if err := r.follow(ctx, client, node, recover); err != nil {
+			klog.FromContext(ctx).V(2).Info("The AcceleratorNode cannot be watched now", "reason", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+	}
+}
+
+// follow is one watch.
+func (r *State) follow(ctx context.Context, client dynamic.Interface, node string, recover func(context.Context, string)) error {
+	read := func(annotations map[string]string) {
+		r.set(annotations[Annotation] != "")
+		recover(ctx, annotations[RecoverAnnotation])
+	}
+	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
+	resource := client.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
+	list, err := resource.List(ctx, one)
+	if err != nil {
+		return err
+	}
+	for i := range list.Items {
+		read(list.Items[i].GetAnnotations())
+	}
+	one.ResourceVersion = list.GetResourceVersion()
+	stream, err := resource.Watch(ctx, one)
+	if err != nil {
+		return err
+	}
+	defer stream.Stop()
+	for event := range stream.ResultChan() {
+		object, ok := event.Object.(metav1.Object)
+		if ok && event.Type == watch.Deleted {
+			r.setMissing()
+		}
+		if ok && (event.Type == watch.Added || event.Type == watch.Modified) {
+			read(object.GetAnnotations())
+		}
+	}
+	return nil
+}
+
+// Reason is the stable reason of an error of this package, empty for any other.
+func Reason(err error) string {
+	if errors.Is(err, ErrRetired) {
+		return "NodeRetired"
+	}
+	return ""
+}

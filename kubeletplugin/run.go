@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+)
+
+// Run serves kubelet until ctx ends or something fatal happens, and returns after everything it started has ended. The sockets are
+// removed on the way out, which a newer instance cannot do for an older one.
+func (p *Plugin) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	uevents, err := inventory.WatchUevents(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Info("Hardware changes are seen at the interval only",
+			"interval", p.config.File.DiscoveryInterval.Duration, "reason", err)
+	}
+	live, err := newLiveness(&p.config)
+	if err != nil {
+		return err
+	}
+	if err := p.engine.Index(ctx); err != nil {
+		return fmt.Errorf("read what claims hold on this node: %w", err)
+	}
+	defer p.engine.Stop()
+	if p.features.hook != nil {
+		if err := p.features.hook.Sweep(); err != nil {
+			klog.FromContext(ctx).Error(err, "Builds of the hook that nothing needs may stay")
+		}
+	}
+	defer p.features.presets.Watch(ctx)()
+	defer p.features.kernelCaches.Watch(ctx)()
+	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
+	if err != nil {
+		return fmt.Errorf("start serving kubelet: %w", err)
+	}
+	defer helper.Stop()
+	p.readiness.serve(helper.RegistrationStatus)
+
+	group, ctx := errgroup.WithContext(ctx)
+	for _, part := range p.parts(uevents, helper) {
+		group.Go(func() error { part(ctx); return nil })
+	}
+	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })
+	group.Go(func() error { return live.serve(ctx, p.config.HealthPort) })
+	err = group.Wait()
+	p.features.hostDirs.Wait()
+	return err
+}
+
+// parts are what goes on side by side, each until its context ends.
+func (p *Plugin) parts(uevents <-chan struct{}, helper *kubeletplugin.Helper) []func(context.Context) {
+	parts := []func(context.Context){
+		func(ctx context.Context) { p.scanner.Run(ctx, uevents) },
+		p.health.Run,
+		func(ctx context.Context) { p.publisher.Run(ctx, helper.PublishResources) },
+		p.keepOrder,
+		p.artifacts.Run,
+		p.reporter.Run,
+		p.features.kernelCaches.Run,
+		func(ctx context.Context) { p.retirement.Watch(ctx, p.clients.Dynamic, p.config.Node, p.health.Recover) },
+	}
+	if len(p.config.File.BindLate()) > 0 {
+		parts = append(parts, p.binder.Run)
+	}
+	for _, prefetcher := range p.prefetchers {
+		parts = append(parts, prefetcher.Run)
+	}
+	return parts
+}
+
+func (p *Plugin) options() []kubeletplugin.Option {
+	options := []kubeletplugin.Option{
+		kubeletplugin.DriverName(v1alpha1.DriverName),
+		kubeletplugin.KubeClient(p.clients.Kube),
+		kubeletplugin.NodeName(p.config.Node),
+		kubeletplugin.PluginDataDirectoryPath(p.config.pluginDir()),
+		kubeletplugin.RegistrarDirectoryPath(p.config.RegistryDir),
+		kubeletplugin.CDIDirectory(p.config.CDIRoot),
+		kubeletplugin.RollingUpdate(types.UID(p.config.PodUID)),
+		// The state's own locks are per claim and device, honour deadlines and count between processes too.
+		kubeletplugin.Serialize(false),
+		kubeletplugin.GRPCInterceptor(stampArrivals(p.engine.Now)),
+	}
+	if p.config.File.DeviceMetadata {
+		options = append(options, kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}))
+	}
+	return options
+}
+
+// keepOrder undoes what earlier processes left halfway and looks after prepared claims, once the machine was looked at.
+func (p *Plugin) keepOrder(ctx context.Context) {
+	if _, err := p.holder.Await(ctx); err != nil {
+		return
+	}
+	p.engine.Run(ctx, p.config.File.ReconcileInterval.Duration, p.review.Send)
+}
+
+// empty removes what the plugin keeps on the node, and returns false where a claim was prepared meanwhile.
+func (p *Plugin) empty(ctx context.Context) (bool, error) {
+	hold, err := p.records.LockAll(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer hold.Release()
+	uids, err := p.records.Claims()
+	if err != nil || len(uids) > 0 {
+		return false, err
+	}
+	files, err := p.specs.Unwanted(nil)
+	err = errors.Join(err, p.specs.Sweep(files), p.health.Destroy(), p.features.kernelCaches.Destroy(), p.artifacts.Destroy(),
+		p.features.fpgas.Destroy())
+	if p.features.hook != nil {
+		err = errors.Join(err, p.features.hook.Destroy())
+	}
+	err = errors.Join(err, p.mounts.Destroy(), p.records.Destroy())
+	return err == nil, err
+}

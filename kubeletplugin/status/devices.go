@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+const (
+	// conditionProgrammed is on a region that Fettle programmed, conditionPresets on a device whose request presets give something.
+	conditionProgrammed = "Programmed"
+	conditionPresets    = "PresetsApplied"
+	reasonApplied       = "Applied"
+	// maxShownPresets keeps the data of an entry within the API's 10 KiB.
+	maxShownPresets = 64
+)
+
+// deviceStatus is what a claim shows of one of its devices: the data of the entry in status.devices, and by its conditions.
+type deviceStatus struct {
+	Digest string `json:"digest,omitempty"`
+	AFUID  string `json:"afuID,omitempty"`
+	// Presets are those that gave the device's request anything, in the order of application.
+	Presets []preset.Origin `json:"presets,omitempty"`
+}
+
+// conditions say the same for machines.
+func (s *deviceStatus) conditions() []metav1.Condition {
+	var out []metav1.Condition
+	if s.Digest != "" {
+		out = append(out, metav1.Condition{Type: conditionProgrammed, Reason: conditionProgrammed, Message: "the region holds " + s.Digest})
+	}
+	if len(s.Presets) > 0 {
+		var names []string
+		for _, p := range s.Presets {
+			names = append(names, fmt.Sprintf("%s (generation %d)", p, p.Generation))
+		}
+		out = append(out, metav1.Condition{Type: conditionPresets, Reason: reasonApplied, Message: strings.Join(names, ", ")})
+	}
+	return out
+}
+
+// Devices says on a claim what its devices are beside what was asked for: what regions hold, where that is known, and whose presets they
+// have. A claim with neither costs nothing.
+func (w *ClaimWriter) Devices(ctx context.Context, c *resourceapi.ResourceClaim, r *record.Record) error {
+	const patience = 5 * time.Second // kubelet waits
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	devices, err := w.deviceStatuses(r)
+	if err != nil || len(devices) == 0 {
+		return err
+	}
+	err = w.update(ctx, c, func(c *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
+		return withDevices(c, devices, w.Clock.Now())
+	})
+	if err != nil {
+		return fmt.Errorf("write status.devices of claim %s/%s: %w", c.Namespace, c.Name, err)
+	}
+	return nil
+}
+
+// deviceStatuses are what there is to show, by POOL/DEVICE.
+func (w *ClaimWriter) deviceStatuses(r *record.Record) (map[string]deviceStatus, error) {
+	presets, err := w.Presets(r)
+	if err != nil {
+		return nil, err
+	}
+	programmed, err := w.Programmed(r)
+	if err != nil {
+		return nil, err
+	}
+	devices := map[string]deviceStatus{}
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		key := d.Pool + "/" + d.Name
+		origins := presets[resourceclaim.BaseRequestRef(d.Request)]
+		s := deviceStatus{
+			Digest: programmed[key].Digest, AFUID: programmed[key].AFUID, Presets: origins[:min(len(origins), maxShownPresets)],
+		}
+		if s.Digest != "" || len(s.Presets) > 0 {
+			devices[key] = s
+		}
+	}
+	return devices, nil
+}
+
+// withDevices returns the claim with what its devices are, by POOL/DEVICE, and whether that changed anything.
+func withDevices(c *resourceapi.ResourceClaim, devices map[string]deviceStatus, now time.Time) (*resourceapi.ResourceClaim, bool) {
+	of := func(r *resourceapi.DeviceRequestAllocationResult) (deviceStatus, bool) {
+		s, ok := devices[r.Pool+"/"+r.Device]
+		return s, ok && r.Driver == v1alpha1.DriverName
+	}
+	return withEntries(c, func(r *resourceapi.DeviceRequestAllocationResult) bool {
+		_, ok := of(r)
+		return ok
+	}, func(r *resourceapi.DeviceRequestAllocationResult, entry *resourceapi.AllocatedDeviceStatus) bool {
+		s, _ := of(r)
+		raw, err := json.Marshal(s)
+		if err != nil {
+			return false // it has texts and numbers only
+		}
+		changed := false
+		for _, condition := range s.conditions() {
+			condition.Status, condition.LastTransitionTime = metav1.ConditionTrue, metav1.NewTime(now)
+			condition.Message = truncate(condition.Message, maxMessage)
+			changed = meta.SetStatusCondition(&entry.Conditions, condition) || changed
+		}
+		if entry.Data == nil || !bytes.Equal(entry.Data.Raw, raw) {
+			entry.Data, changed = &runtime.RawExtension{Raw: raw}, true
+		}
+		return changed
+	})
+}

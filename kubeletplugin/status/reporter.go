@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+const (
+	// reportInterval is how often slices are looked at where nothing changed here.
+	reportInterval = 15 * time.Second
+	// reportPause gathers a burst of claims into one write.
+	reportPause = time.Second
+)
+
+// ReporterConfig is what a Reporter works with.
+type ReporterConfig struct {
+	// Node is the name of the Node object, Version the build's own.
+	Node, Version string
+	Kube          kubernetes.Interface
+	Dynamic       dynamic.Interface
+	Holder        *inventory.Holder
+	Retirement    *retirement.State
+	Records       *record.Store
+	// Changed carries a value after the set of prepared claims, or of the files that the node holds, changed.
+	Changed notify.Signal
+	// Bitstreams are the digests of the files in the node's store, sorted. Presets and KernelCaches are what claims have, by their records.
+	Bitstreams   func() ([]string, error)
+	Presets      func(claims []*record.Record) []v1alpha1.NodePreset
+	KernelCaches func(gpus []device.Device, claims []*record.Record) []v1alpha1.NodeCache
+	// AsWanted says whether slices hold what a snapshot publishes. Published is called each time they do, before Ready is asked why the plugin
+	// is not ready.
+	AsWanted  func(node string, s *inventory.Snapshot, slices []resourceapi.ResourceSlice) bool
+	Published func()
+	Ready     func() error
+	// Empty removes what the plugin keeps on a node that holds no claim any more, and returns false where a claim was prepared meanwhile.
+	Empty    func(ctx context.Context) (bool, error)
+	Registry prometheus.Registerer
+	// Errors counts errors outside of kubelet's calls, by where they happened.
+	Errors *prometheus.CounterVec
+}
+
+// Reporter keeps the node's AcceleratorNode. It is also what notices that the API server holds the slices as wanted.
+type Reporter struct {
+	ReporterConfig
+	client   dynamic.ResourceInterface
+	prepared prometheus.Gauge
+	// written is the last status that the API server took.
+	written *v1alpha1.AcceleratorNodeStatus
+}
+
+// NewReporter makes a reporter.
+func NewReporter(c ReporterConfig) *Reporter {
+	r := &Reporter{
+		ReporterConfig: c, client: c.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes")),
+		prepared: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fettle_prepared_claims", Help: "Claims that hold a record on this node.",
+		}),
+	}
+	c.Registry.MustRegister(r.prepared)
+	return r
+}
+
+// Run reports after every change and at an interval until ctx ends.
+func (r *Reporter) Run(ctx context.Context) {
+	ticker := time.NewTicker(reportInterval)
+	defer ticker.Stop()
+	for {
+		_, changed := r.Holder.Get()
+		retired := r.Retirement.Changed()
+		var pending <-chan time.Time
+		done, err := r.report(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			klog.FromContext(ctx).V(2).Info("The AcceleratorNode cannot be written now", "reason", err)
+			r.Errors.WithLabelValues("report").Inc()
+			pending = time.After(reportPause)
+		case !done:
+			pending = time.After(reportPause)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-changed:
+		case <-retired:
+		case <-pending:
+		case <-r.Changed:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(reportPause):
+			}
+		}
+	}
+}
+
+// report looks at everything and writes the status if it changed. It returns whether nothing is left to wait for.
+func (r *Reporter) report(ctx context.Context) (done bool, err error) {
+	v, _ := r.Holder.Get()
+	if v == nil {
+		return true, nil
+	}
+	slices, err := r.ownSlices(ctx)
+	if err != nil {
+		return false, err
+	}
+	uids, err := r.Records.Claims()
+	if err != nil {
+		return false, err
+	}
+	r.prepared.Set(float64(len(uids)))
+	retired := r.Retirement.On()
+	emptied := false
+	if retired && len(uids) == 0 && len(slices) == 0 {
+		if emptied, err = r.Empty(ctx); err != nil {
+			return false, err
+		}
+	}
+	published := retired && len(slices) == 0 || !retired && r.AsWanted(r.Node, v, slices)
+	if published {
+		r.Published()
+	}
+	before := r.before(ctx)
+	presets, kernelCaches := r.added(ctx, uids, before, v)
+	status := nodeStatus(statusInput{
+		node: r.Node, version: r.Version, snapshot: v, slices: slices, prepared: len(uids),
+		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
+		bitstreams: r.bitstreams(ctx, before), presets: presets, kernelCaches: kernelCaches,
+	})
+	if r.written != nil && reflect.DeepEqual(*r.written, status) {
+		return published, nil
+	}
+	if err := r.write(ctx, status); err != nil {
+		return false, err
+	}
+	r.written = &status
+	return published, nil
+}
+
+// before is the last status that was written, by an earlier process where this one has not written yet. Nil if there is none, or
+// if it cannot be read: then times begin anew.
+func (r *Reporter) before(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
+	if r.Retirement.TakeMissing() {
+		r.written = nil
+	}
+	if r.written != nil {
+		return r.written
+	}
+	object, err := r.client.Get(ctx, r.Node, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	var node v1alpha1.AcceleratorNode
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &node); err != nil {
+		return nil
+	}
+	return &node.Status
+}
+
+// bitstreams are what the store holds; where that cannot be told, what it held before.
+func (r *Reporter) bitstreams(ctx context.Context, before *v1alpha1.AcceleratorNodeStatus) []string {
+	held, err := r.Bitstreams()
+	switch {
+	case err == nil:
+		return held
+	case before == nil:
+		before = &v1alpha1.AcceleratorNodeStatus{}
+	}
+	klog.FromContext(ctx).V(2).Info("The files of the node cannot be listed now", "reason", err)
+	return before.Bitstreams
+}
+
+// added are the presets that the claims have something from, and the node's caches; where that cannot be told, what it was before.
+func (r *Reporter) added(
+	ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus, v *inventory.Snapshot,
+) ([]v1alpha1.NodePreset, []v1alpha1.NodeCache) {
+	records, err := r.records(uids)
+	switch {
+	case err == nil:
+		return r.Presets(records), r.KernelCaches(v.GPUs(), records)
+	case before == nil:
+		before = &v1alpha1.AcceleratorNodeStatus{}
+	}
+	klog.FromContext(ctx).V(2).Info("What the node's claims have cannot be counted now", "reason", err)
+	return before.Presets, before.KernelCaches
+}
+
+func (r *Reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+	selector := fields.Set{
+		resourceapi.ResourceSliceSelectorDriver: v1alpha1.DriverName, resourceapi.ResourceSliceSelectorNodeName: r.Node,
+	}
+	list, err := r.Kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
+	if err != nil {
+		return nil, fmt.Errorf("look at the node's ResourceSlices: %w", err)
+	}
+	return list.Items, nil
+}
+
+// write applies the object, so that it exists, and its status. A retired node does not make the object again: the uninstall
+// deletes it last.
+func (r *Reporter) write(ctx context.Context, status v1alpha1.AcceleratorNodeStatus) error {
+	node := v1alpha1.AcceleratorNode{Status: status}
+	node.APIVersion, node.Kind, node.Name = v1alpha1.GroupVersion.String(), "AcceleratorNode", r.Node
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&node)
+	if err != nil {
+		return fmt.Errorf("encode the AcceleratorNode: %w", err)
+	}
+	options := metav1.ApplyOptions{FieldManager: "fettle-kubeletplugin", Force: true}
+	object := &unstructured.Unstructured{Object: content}
+	_, err = r.client.ApplyStatus(ctx, node.Name, object, options)
+	if !apierrors.IsNotFound(err) || r.Retirement.On() {
+		return wrap("write the status of AcceleratorNode "+node.Name, ignoreNotFound(err))
+	}
+	bare := object.DeepCopy()
+	delete(bare.Object, "status")
+	if _, err := r.client.Apply(ctx, node.Name, bare, options); err != nil {
+		return fmt.Errorf("make AcceleratorNode %s: %w", node.Name, err)
+	}
+	_, err = r.client.ApplyStatus(ctx, node.Name, object, options)
+	return wrap("write the status of AcceleratorNode "+node.Name, err)
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// records are those of claims. A claim whose record cannot be understood has none.
+func (r *Reporter) records(uids []string) ([]*record.Record, error) {
+	var out []*record.Record
+	for _, uid := range uids {
+		found, err := r.Records.Load(uid)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, record.ErrDamaged) || errors.Is(err, record.ErrForeign) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found)
+	}
+	return out, nil
+}

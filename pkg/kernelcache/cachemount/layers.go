@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cachemount
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/kernelcache"
+)
+
+// layers is a claim's view of a cache. Files that name the place where their producer had them are written anew for the place where they
+// are now; what that takes is not the claim's own.
+func layers(
+	store *artifact.Store, tree *artifact.Tree, bytes int64, lower string, readOnly bool, context string, m *kernelcache.Mount,
+) hostmount.Layers {
+	out := hostmount.Layers{Lower: lower, Bytes: bytes, ReadOnly: readOnly, Context: context}
+	if m.Relocation == nil {
+		return out
+	}
+	own := ownBytes(m.Relocation)
+	if out.Bytes += own; readOnly {
+		out.Bytes = own
+	}
+	out.Fill = func(over *os.Root) error {
+		return store.ReadTree(tree, func(fsys fs.FS) error {
+			for _, name := range m.Relocation.Files {
+				if err := rewrite(fsys, over, m, name); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return out
+}
+
+// ownBytes is what files that are written anew take: an end of a file and a directory for each.
+func ownBytes(r *kernelcache.Relocation) int64 {
+	return r.Bytes + int64(len(r.Files))*2*hostmount.Page
+}
+
+// rewrite puts one file over that of the cache, as anybody may write it.
+func rewrite(fsys fs.FS, over *os.Root, m *kernelcache.Mount, name string) error {
+	data, err := fs.ReadFile(fsys, path.Join(m.Source, name))
+	if err != nil {
+		return fmt.Errorf("read %s of the cache: %w", name, err)
+	}
+	if data, err = m.Rewrite(name, data); err != nil {
+		return err
+	}
+	if err := parents(over, path.Dir(name)); err != nil {
+		return err
+	}
+	if err := over.WriteFile(name, data, 0o666); err != nil {
+		return fmt.Errorf("write %s anew: %w", name, err)
+	}
+	return over.Chmod(name, 0o666) // whatever the umask
+}
+
+// parents makes directories that are merged with those of the cache.
+func parents(over *os.Root, dir string) error {
+	if dir == "." {
+		return nil
+	}
+	if _, err := over.Lstat(dir); err == nil {
+		return nil
+	}
+	if err := parents(over, path.Dir(dir)); err != nil {
+		return err
+	}
+	if err := over.Mkdir(dir, 0o777); err != nil {
+		return fmt.Errorf("make %s: %w", dir, err)
+	}
+	return over.Chmod(dir, 0o777)
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cachemount mounts kernel caches for claims. It is the code of the step: it fetches nothing, and imports nothing of Kubernetes.
+package cachemount
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Mounter mounts caches on one node.
+type Mounter struct {
+	// Mounts is the directory of mounts, Dir one of the mounter's own, which outlives the process.
+	Mounts *hostmount.Dir
+	Dir    string
+	// Context is the SELinux context of what containers see. Empty: none.
+	Context string
+
+	inspector inspector
+}
+
+// Kind does and undoes the step. open opens the node's store, which most nodes do not have before they need it.
+func (m *Mounter) Kind(open func() (*artifact.Store, error)) step.Kind {
+	return step.Kind{
+		Apply: func(ctx context.Context, raw json.RawMessage) error {
+			u, err := decodeUse(raw)
+			if err != nil {
+				return err
+			}
+			store, err := open()
+			if err != nil {
+				return err
+			}
+			return m.apply(ctx, store, u)
+		},
+		Undo: func(ctx context.Context, raw json.RawMessage) error {
+			u, err := decodeUse(raw)
+			if err != nil {
+				return err
+			}
+			store, err := open()
+			if err != nil {
+				return err
+			}
+			return m.undo(ctx, store, u)
+		},
+	}
+}
+
+func decodeUse(raw json.RawMessage) (*Use, error) {
+	var u Use
+	if err := json.Unmarshal(raw, &u); err != nil {
+		return nil, fmt.Errorf("decode the parameters: %w", err)
+	}
+	if u.Tree.IsZero() || u.Owner == "" || u.Owner == treeMounts {
+		return nil, fmt.Errorf("the parameters name no image or no claim")
+	}
+	return &u, nil
+}
+
+// apply keeps the tree from being evicted, and mounts it. Whatever of it is there stays.
+func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) error {
+	if err := store.Pin(ctx, u.Tree, u.Owner); err != nil {
+		return err
+	}
+	tree, err := openTree(store, u)
+	if err != nil {
+		return err
+	}
+	found, err := m.Inspect(store, tree, u.Type)
+	if err != nil {
+		return err
+	}
+	plan, err := found.Plan(u.Want)
+	if err != nil {
+		return err
+	}
+	if len(plan.Mounts) != len(u.Mounts) {
+		return fmt.Errorf("%s %w: its image is to be mounted in another way than was recorded: delete the pod", u, ErrRefused)
+	}
+	if u.Access == Seed {
+		if err := m.fillSeeds(store, tree, found, u, &plan); err != nil {
+			return err
+		}
+	}
+	unlock, err := m.lockTrees()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	root, err := m.root(tree)
+	if err != nil {
+		return err
+	}
+	for i := range plan.Mounts {
+		if err := m.mount(store, tree, u, i, root, &plan.Mounts[i]); err != nil {
+			return fmt.Errorf("%s: mount %s: %w", u, u.Mounts[i].Target, err)
+		}
+	}
+	return nil
+}
+
+// openTree opens what was in the store when the claim was planned.
+func openTree(store *artifact.Store, u *Use) (*artifact.Tree, error) {
+	tree, err := store.OpenTree(u.Tree)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s %w: its image is not in the node's store any more: kubelet asks again, and it is fetched again", u, ErrNotReady)
+	}
+	return tree, err
+}
+
+// root is where the tree's files are: in both forms by way of a mount, which says that they are in use. The caller holds the lock of trees.
+func (m *Mounter) root(tree *artifact.Tree) (string, error) {
+	name := treeName(tree.Digest)
+	if root := tree.Root(); root != "" {
+		return m.Mounts.At(name), m.Mounts.Share(name, root)
+	}
+	index, data := tree.Image()
+	return m.Mounts.Image(name, index, data, m.Context)
+}
+
+// mount makes one of the claim's mounts.
+func (m *Mounter) mount(store *artifact.Store, tree *artifact.Tree, u *Use, i int, root string, dir *kernelcache.Mount) error {
+	lower := filepath.Join(root, dir.Source)
+	if u.Access == Seed {
+		return m.Mounts.Share(u.filesName(i), lower)
+	}
+	readOnly := u.Access == ReadOnly
+	if readOnly && dir.Relocation == nil {
+		return m.Mounts.Share(u.name(i), lower)
+	}
+	return m.Mounts.Layer(u.name(i), layers(store, tree, u.Bytes, lower, readOnly, m.Context, dir))
+}
+
+// undo takes the claim's mounts away and gives up its need of the tree, which stays mounted for the next claim.
+func (m *Mounter) undo(ctx context.Context, store *artifact.Store, u *Use) error {
+	for i := range u.Mounts {
+		names := []string{u.name(i)}
+		if u.Access == Seed {
+			names = append(names, u.filesName(i))
+		}
+		for _, name := range names {
+			if err := m.Mounts.Detach(name); err != nil {
+				return err
+			}
+		}
+	}
+	return store.Unpin(ctx, u.Tree, u.Owner)
+}
+
+// Edits are what the claim's containers get.
+func (m *Mounter) Edits(u *Use) container.Edits {
+	var out container.Edits
+	seeded := u.Access == Seed
+	for i, at := range u.Mounts {
+		out.Mounts = append(out.Mounts, container.Mount{
+			HostPath: m.Mounts.At(u.name(i)), ContainerPath: at.Target, ReadOnly: u.Access == ReadOnly, Alone: true,
+		})
+		if seeded {
+			out.Mounts = append(out.Mounts, container.Mount{
+				HostPath: m.Mounts.At(u.filesName(i)), ContainerPath: u.filesPlace(i), ReadOnly: true, Alone: true,
+			})
+		}
+	}
+	for _, e := range u.Env {
+		out.Env = append(out.Env, e.Name+"="+e.Value)
+	}
+	return out
+}
