@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -18,19 +17,18 @@ import (
 func TestArrivalIsBeforeTheCall(t *testing.T) {
 	clock := time.Minute
 	now := func() record.Moment { return record.Moment{BootID: "boot-1", Since: clock} }
-	p := &Plugin{engine: engine.New(engine.Config{BootID: "boot-1", Uptime: func() time.Duration { return clock }})}
 	want := now()
 	var got record.Moment
 	_, err := stampArrivals(now)(t.Context(), nil, nil, func(ctx context.Context, _ any) (any, error) {
 		clock += time.Minute // the claims are read
-		got = p.arrival(ctx)
+		got = arrival(ctx, now)
 		return nil, nil //nolint:nilnil // a handler's answer, which nobody looks at
 	})
 	must(t, err)
 	if got != want {
 		t.Errorf("arrived at %+v, want %+v", got, want)
 	}
-	if got := p.arrival(t.Context()); got != now() {
+	if got := arrival(t.Context(), now); got != now() {
 		t.Errorf("a call that was not stamped arrived at %+v, want now, %+v", got, now())
 	}
 }

@@ -10,6 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/events"
+
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -91,10 +96,10 @@ func (c *cluster) newNode(t *testing.T, name, machine string) *node {
 		Node: name, Namespace: "fettle-system", HostRoot: filepath.Join(dir, "host"), PluginsDir: filepath.Join(dir, "p"),
 		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"),
 		HTTPAddress: fmt.Sprintf("127.0.0.1:%d", apitest.FreePort(t)), HealthPort: apitest.FreePort(t), Version: "test",
-		File: nodeconfig.File{HostDevices: localSSD(), DiscoveryInterval: metav1.Duration{Duration: time.Second}}.WithDefaults(),
+		File: nodeconfig.File{HostDevices: nodefixture.LocalSSD(), DiscoveryInterval: metav1.Duration{Duration: time.Second}}.WithDefaults(),
 	}}
 	must(t, os.Mkdir(n.config.RegistryDir, 0o700))
-	expandInto(t, machine, n.config.HostRoot)
+	nodefixture.ExpandInto(t, machine, n.config.HostRoot)
 	return n
 }
 
@@ -102,11 +107,18 @@ func (c *cluster) newNode(t *testing.T, name, machine string) *node {
 func (n *node) start(podUID string) {
 	n.t.Helper()
 	n.config.PodUID = podUID
-	plugin, err := New(n.config, n.clients, "boot-1")
-	must(n.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: n.clients.Kube.EventsV1()})
+	must(n.t, broadcaster.StartRecordingToSinkWithContext(ctx))
+	clients := n.clients
+	clients.Events = broadcaster.NewRecorder(scheme.Scheme, "fettle-kubeletplugin")
+	plugin, err := New(n.config, clients, "boot-1")
+	must(n.t, err)
 	ended := make(chan error, 1)
-	go func() { ended <- plugin.Run(ctx) }()
+	go func() {
+		ended <- plugin.Run(ctx)
+		broadcaster.Shutdown()
+	}()
 	stopped := false
 	n.stop = func() {
 		if stopped {
@@ -195,7 +207,7 @@ func (n *node) devices() map[string]int {
 // status is the AcceleratorNode's, nil where there is none.
 func (n *node) status() *v1alpha1.AcceleratorNodeStatus {
 	n.t.Helper()
-	object, err := n.clients.Dynamic.Resource(acceleratorNodes()).Get(n.t.Context(), n.name, metav1.GetOptions{})
+	object, err := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes")).Get(n.t.Context(), n.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

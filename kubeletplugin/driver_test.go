@@ -7,6 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/kubeletplugin/status"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	resourceapi "k8s.io/api/resource/v1"
@@ -22,9 +28,9 @@ import (
 // TestAnswer is what kubelet is told of a record: each device by its own request, share and name.
 func TestAnswer(t *testing.T) {
 	vendor, other := "NVIDIA", "a disk of the same name"
-	device := gpu("same", 0)
+	device := nodefixture.GPU("same", 0)
 	device.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"vendor": {StringValue: &vendor}}
-	disk := ssd("same")
+	disk := nodefixture.SSD("same")
 	disk.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"vendor": {StringValue: &other}}
 	r := &record.Record{Devices: []record.Device{
 		{Request: "a", Pool: testNode + "/gpu", Name: "same", ShareID: "s1", CDIDevice: "fettle.dev/common=x1"},
@@ -37,14 +43,15 @@ func TestAnswer(t *testing.T) {
 		},
 		{Requests: []string{"b/sub"}, PoolName: testNode + "/gpu", DeviceName: "gone", CDIDeviceIDs: []string{"fettle.dev/claim=x2"}},
 	}
-	p := &Plugin{}
-	if diff := cmp.Diff(want, p.answer(viewWith(device, disk), r)); diff != "" {
+	p := &Plugin{holder: inventory.NewHolder()}
+	p.holder.Set(nodefixture.SnapshotWith(device, disk))
+	if diff := cmp.Diff(want, p.answer(r)); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)
 	}
 	p.config.File.DeviceMetadata = true
 	want[0].Metadata = &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{"vendor": {StringValue: &vendor}}}
 	want[1].Metadata = &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{}}
-	if diff := cmp.Diff(want, p.answer(viewWith(device, disk), r)); diff != "" {
+	if diff := cmp.Diff(want, p.answer(r)); diff != "" {
 		t.Errorf("answer with metadata (-want +got):\n%s", diff)
 	}
 }
@@ -53,12 +60,13 @@ func TestAnswer(t *testing.T) {
 func failing(t *testing.T) (*Plugin, *events.FakeRecorder) {
 	t.Helper()
 	recorder := events.NewFakeRecorder(10)
-	p := &Plugin{
-		config:  Config{Node: testNode, StateDir: t.TempDir(), File: nodeconfig.File{}.WithDefaults()},
-		metrics: newMetrics(), latest: newLatest(), teller: &teller{events: recorder},
-	}
-	p.health = newHealthKeeper(&p.config, nil, "boot-1", p.latest, newRetirement(), p.metrics, nil)
-	p.health.tell = func(string, string, string) {}
+	p := &Plugin{metrics: newMetrics(), holder: inventory.NewHolder(), node: &status.NodeEvents{Node: testNode, Events: recorder}}
+	p.readiness = &readiness{holder: p.holder}
+	file := nodeconfig.File{}.WithDefaults()
+	p.health = devicehealth.New(devicehealth.Config{
+		Node: testNode, StateDir: t.TempDir(), BootID: "boot-1", File: &file, Holder: p.holder, Retirement: retirement.New(),
+		Registry: p.metrics.registry, Errors: p.metrics.backgroundErrors,
+	})
 	return p, recorder
 }
 
@@ -73,7 +81,7 @@ func TestRejectedSliceIsTold(t *testing.T) {
 	if got := testutil.ToFloat64(p.metrics.backgroundErrors.WithLabelValues("publish")); got != 1 {
 		t.Errorf("counted %v errors, want 1", got)
 	}
-	if p.publishErr == nil {
+	if p.readiness.publishErr == nil {
 		t.Error("the plugin would be ready")
 	}
 }
@@ -94,7 +102,7 @@ func TestOlderAPIServerIsServed(t *testing.T) {
 	if got := testutil.ToFloat64(p.metrics.droppedFeatures.WithLabelValues("DRADeviceTaints")); got != 1 {
 		t.Errorf("metric %v, want 1", got)
 	}
-	if p.publishErr != nil {
-		t.Errorf("not ready (%v), although the rest is published", p.publishErr)
+	if p.readiness.publishErr != nil {
+		t.Errorf("not ready (%v), although the rest is published", p.readiness.publishErr)
 	}
 }

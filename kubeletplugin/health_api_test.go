@@ -10,6 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -114,17 +118,17 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	n.baseline(gpu)
-	if kept, err := n.plugin.health.taintsKept(t.Context()); !kept || err != nil {
+	if kept, err := n.plugin.health.ProbeTaints(t.Context()); !kept || err != nil {
 		t.Errorf("the trial says that taints are kept: %v, %v", kept, err)
 	}
 	stream, err := n.health.NodeWatchResources(t.Context(), &drahealth.NodeWatchResourcesRequest{})
 	must(t, err)
-	allocatedBefore := n.claim("unhealthy-late", nil, result("gpu", device.KindGPU, gpu))
+	allocatedBefore := n.claim("unhealthy-late", nil, nodefixture.Result("gpu", device.KindGPU, gpu))
 
 	n.uncorrectable(address, 3)
 	taint := n.tainted(gpu)
 	want := resourceapi.DeviceTaint{
-		Key: TaintUnhealthy, Value: "RasUmcUe", Effect: resourceapi.DeviceTaintEffectNoExecute, TimeAdded: taint.TimeAdded,
+		Key: inventory.TaintUnhealthy, Value: "RasUmcUe", Effect: resourceapi.DeviceTaintEffectNoExecute, TimeAdded: taint.TimeAdded,
 	}
 	if diff := cmp.Diff(want, taint); diff != "" || taint.TimeAdded == nil {
 		t.Errorf("taint (-want +got):\n%s", diff)
@@ -144,7 +148,7 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	if answer := n.prepare(allocatedBefore); !strings.Contains(answer.Error, "uncorrectable errors") {
 		t.Errorf("a claim got the device: %+v", answer)
 	}
-	n.refusedWith(allocatedBefore, reasonUnhealthy, gpu)
+	n.refusedWith(allocatedBefore, "DeviceUnhealthy", gpu)
 
 	before := n.slices()
 	n.stop()
@@ -153,8 +157,8 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	if diff := cmp.Diff(before, n.slices()); diff != "" {
 		t.Errorf("a restart wrote slices (-before +after):\n%s", diff)
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, RecoverAnnotation, gpu)
-	objects := n.clients.Dynamic.Resource(acceleratorNodes())
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, retirement.RecoverAnnotation, gpu)
+	objects := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
 	_, err = objects.Patch(t.Context(), n.name, types.MergePatchType, patch, metav1.PatchOptions{})
 	must(t, err)
 	n.eventually(func() string { return n.healthFault(metav1.ConditionTrue, 0, 0, 0) })
@@ -194,7 +198,7 @@ func TestOlderAPI(t *testing.T) {
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	n.baseline(gpu)
-	if kept, err := n.plugin.health.taintsKept(t.Context()); kept || err != nil {
+	if kept, err := n.plugin.health.ProbeTaints(t.Context()); kept || err != nil {
 		t.Errorf("the trial says that taints are kept: %v, %v", kept, err)
 	}
 	n.uncorrectable(address, 3)
@@ -203,7 +207,7 @@ func TestOlderAPI(t *testing.T) {
 	if _, published := got[gpu]; published || len(got) != 7 {
 		t.Errorf("published %v", got)
 	}
-	if n.plugin.health.ledger.TaintsKept() {
+	if s, _ := n.plugin.holder.Get(); s.Health.TaintsKept {
 		t.Error("the plugin believes that taints are kept")
 	}
 	n.uncorrectable(address, 0)
@@ -213,7 +217,7 @@ func TestOlderAPI(t *testing.T) {
 	}
 
 	// An API server that kept taints a moment ago does not any more: whoever is asked to publish one finds out.
-	must(t, n.plugin.health.ledger.SetTaintsKept(true))
+	n.plugin.health.SetTaintsKept(t.Context(), true)
 	n.uncorrectable(address, 1)
 	n.eventually(func() string { return n.healthFault(metav1.ConditionFalse, 1, 1, 1) })
 	if _, published := n.taints()[gpu]; published {

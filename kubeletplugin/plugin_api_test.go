@@ -14,6 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/publish"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -54,7 +58,7 @@ func (c *cluster) testPublish(t *testing.T) {
 			n.eventually(func() string { return cmp.Diff(want, n.devices()) })
 			t.Logf("%d devices published %s after New", gpus, time.Since(begin).Round(time.Millisecond))
 			for _, s := range n.slices() {
-				if len(s.Spec.Devices) > maxDevicesPerSlice {
+				if len(s.Spec.Devices) > publish.MaxDevices {
 					t.Errorf("slice %s has %d devices", s.Name, len(s.Spec.Devices))
 				}
 				if owner := metav1.GetControllerOf(&s); owner == nil || owner.Kind != "Node" || owner.Name != n.name {
@@ -167,7 +171,7 @@ func (c *cluster) testHardware(t *testing.T) {
 		gpus    int
 	}{{"8xh100-sxm", 8}, {"2xa100-2xn6000", 2}, {"empty", 0}} {
 		must(t, os.RemoveAll(n.config.HostRoot))
-		expandInto(t, step.machine, n.config.HostRoot)
+		nodefixture.ExpandInto(t, step.machine, n.config.HostRoot)
 		n.eventually(func() string {
 			if got := n.devices()[n.name+"/gpu"]; got != step.gpus {
 				return fmt.Sprintf("%s: %d GPUs published", step.machine, got)
@@ -180,7 +184,7 @@ func (c *cluster) testHardware(t *testing.T) {
 		t.Errorf("%d slices, want one for each pool", len(got))
 	}
 	// Whoever removes the node's object, as a Node that joins again does, does not remove it for good.
-	must(t, c.clients.Dynamic.Resource(acceleratorNodes()).Delete(t.Context(), n.name, metav1.DeleteOptions{}))
+	must(t, c.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes")).Delete(t.Context(), n.name, metav1.DeleteOptions{}))
 	n.eventually(func() string { return n.statusFault(0) })
 }
 
@@ -211,7 +215,7 @@ func (c *cluster) testPrepare(t *testing.T) {
 	n := c.newNode(t, "prepare", "8xh100-sxm")
 	n.start("pod-1")
 	gpus := n.gpus()
-	claim := n.claim("prepared", nil, result("a", device.KindGPU, gpus[0]), result("b", device.KindGPU, gpus[1]))
+	claim := n.claim("prepared", nil, nodefixture.Result("a", device.KindGPU, gpus[0]), nodefixture.Result("b", device.KindGPU, gpus[1]))
 	first := n.prepare(claim)
 	if first.Error != "" || len(first.Devices) != 2 {
 		t.Fatalf("answer %+v", first)
@@ -221,10 +225,10 @@ func (c *cluster) testPrepare(t *testing.T) {
 		len(got.CdiDeviceIds) != 1 {
 		t.Errorf("device %+v", got)
 	}
-	if !n.plugin.specs.dir.Has(got.CdiDeviceIds[0]) {
+	if !n.plugin.specs.Has(got.CdiDeviceIds[0]) {
 		t.Errorf("%s is not in the CDI directory", got.CdiDeviceIds[0])
 	}
-	r, err := n.plugin.store.Load(string(claim.UID))
+	r, err := n.plugin.records.Load(string(claim.UID))
 	must(t, err)
 	if r.Name != claim.Name || r.BootID != "boot-1" || len(r.Devices) != 2 || r.Devices[1].Name != gpus[1] {
 		t.Errorf("record %+v", r)
@@ -263,19 +267,19 @@ func (c *cluster) testRefusals(t *testing.T) {
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	wrong := n.claim("wrong-config", func(c *resourceapi.ResourceClaim) {
-		configured(c, resourceapi.AllocationConfigSourceClaim, `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":"red"}`)
+		nodefixture.Configured(c, resourceapi.AllocationConfigSourceClaim, `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":"red"}`)
 		c.Status.Allocation.Devices.Config[0].Requests = []string{"gpu"}
-	}, result("gpu", device.KindGPU, gpu))
+	}, nodefixture.Result("gpu", device.KindGPU, gpu))
 	if answer := n.prepare(wrong); !strings.Contains(answer.Error, "colour") {
 		t.Errorf("answer %q, want it to name the field", answer.Error)
 	}
 	n.refusedWith(wrong, "ConfigInvalid", "colour")
 
-	holder := n.claim("holder", nil, result("gpu", device.KindGPU, gpu))
+	holder := n.claim("holder", nil, nodefixture.Result("gpu", device.KindGPU, gpu))
 	if answer := n.prepare(holder); answer.Error != "" {
 		t.Fatal(answer.Error)
 	}
-	waiter := n.claim("waiter", nil, result("gpu", device.KindGPU, gpu))
+	waiter := n.claim("waiter", nil, nodefixture.Result("gpu", device.KindGPU, gpu))
 	for range 2 {
 		if answer := n.prepare(waiter); !strings.Contains(answer.Error, "team-a/holder") {
 			t.Errorf("answer %q, want it to name the holder", answer.Error)
@@ -286,7 +290,7 @@ func (c *cluster) testRefusals(t *testing.T) {
 	if answer := n.prepare(waiter); answer.Error != "" {
 		t.Fatal(answer.Error)
 	}
-	if got := n.conditionOf(waiter); got == nil || got.Status != metav1.ConditionTrue || got.Reason != reasonPrepared {
+	if got := n.conditionOf(waiter); got == nil || got.Status != metav1.ConditionTrue || got.Reason != "Prepared" {
 		t.Errorf("condition %+v after it was prepared", got)
 	}
 	checkMetrics(t, n, `fettle_claim_refusals_total{reason="DeviceInUse"} 2`)
@@ -319,7 +323,7 @@ func (n *node) conditionOf(c *resourceapi.ResourceClaim) *metav1.Condition {
 	if len(now.Status.Devices) == 0 {
 		return nil
 	}
-	return meta.FindStatusCondition(now.Status.Devices[0].Conditions, conditionPrepared)
+	return meta.FindStatusCondition(now.Status.Devices[0].Conditions, "Prepared")
 }
 
 // testAdminAccess looks at one device through two requests, held by another claim, and then at one that is gone.
@@ -328,15 +332,15 @@ func (c *cluster) testAdminAccess(t *testing.T) {
 	n := c.newNode(t, "admin", "8xh100-sxm")
 	n.start("pod-1")
 	gpu := n.gpus()[0]
-	holder := n.claim("admin-holder", nil, result("gpu", device.KindGPU, gpu))
+	holder := n.claim("admin-holder", nil, nodefixture.Result("gpu", device.KindGPU, gpu))
 	if answer := n.prepare(holder); answer.Error != "" {
 		t.Fatal(answer.Error)
 	}
-	twice := n.claim("admin-twice", nil, look(result("a", device.KindGPU, gpu)), look(result("b", device.KindGPU, gpu)))
+	twice := n.claim("admin-twice", nil, nodefixture.Look(nodefixture.Result("a", device.KindGPU, gpu)), nodefixture.Look(nodefixture.Result("b", device.KindGPU, gpu)))
 	if answer := n.prepare(twice); answer.Error != "" || len(answer.Devices) != 2 {
 		t.Errorf("answer %+v", answer)
 	}
-	r, err := n.plugin.store.Load(string(twice.UID))
+	r, err := n.plugin.records.Load(string(twice.UID))
 	must(t, err)
 	for _, d := range r.Devices {
 		for _, node := range d.Edits.Nodes {
@@ -346,14 +350,14 @@ func (c *cluster) testAdminAccess(t *testing.T) {
 		}
 	}
 	n.unprepare(twice)
-	if !n.plugin.store.Held(n.name+"/gpu", gpu) {
+	if !n.plugin.records.Held(n.name+"/gpu", gpu) {
 		t.Error("the end of a look freed the holder's device")
 	}
-	gone := n.claim("admin-gone", nil, look(result("a", device.KindGPU, "nvidia-gone")), look(result("b", device.KindGPU, "nvidia-gone")))
+	gone := n.claim("admin-gone", nil, nodefixture.Look(nodefixture.Result("a", device.KindGPU, "nvidia-gone")), nodefixture.Look(nodefixture.Result("b", device.KindGPU, "nvidia-gone")))
 	if answer := n.prepare(gone); answer.Error == "" {
 		t.Error("prepared a device that is not there")
 	}
-	n.refusedWith(gone, reasonDeviceGone, "nvidia-gone")
+	n.refusedWith(gone, "DeviceGone", "nvidia-gone")
 }
 
 // testWave prepares and unprepares 64 claims in one call, as after a node's reboot.
@@ -364,7 +368,7 @@ func (c *cluster) testWave(t *testing.T) {
 	gpus := n.gpus()
 	var wave []*drapb.Claim
 	for i := range size {
-		wave = append(wave, wire(n.claim(fmt.Sprintf("wave-%d", i), nil, result("gpu", device.KindGPU, gpus[i]))))
+		wave = append(wave, wire(n.claim(fmt.Sprintf("wave-%d", i), nil, nodefixture.Result("gpu", device.KindGPU, gpus[i]))))
 	}
 	begin := time.Now()
 	prepared, err := n.dra.NodePrepareResources(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: wave})
@@ -393,10 +397,10 @@ func (c *cluster) testWave(t *testing.T) {
 	if took > limit {
 		t.Errorf("preparing took %s, want less than %s", took, limit)
 	}
-	hold, err := n.plugin.store.LockAll(t.Context()) // what follows the answers is done
+	hold, err := n.plugin.records.LockAll(t.Context()) // what follows the answers is done
 	must(t, err)
 	defer hold.Release()
-	if uids, err := n.plugin.store.UIDs(); err != nil || len(uids) > 0 {
+	if uids, err := n.plugin.records.UIDs(); err != nil || len(uids) > 0 {
 		t.Errorf("records left: %v, %v", uids, err)
 	}
 }
@@ -422,7 +426,7 @@ func (c *cluster) testHealth(t *testing.T) {
 		t.Errorf("health (-want +got):\n%s", diff)
 	}
 	must(t, os.RemoveAll(n.config.HostRoot))
-	expandInto(t, "empty", n.config.HostRoot)
+	nodefixture.ExpandInto(t, "empty", n.config.HostRoot)
 	for deadline := time.Now().Add(patience); ; {
 		got := count()
 		if maps.Equal(got, map[drahealth.HealthStatus]int{drahealth.HealthStatus_UNHEALTHY: 8}) {
@@ -441,7 +445,7 @@ func (c *cluster) testRetire(t *testing.T) {
 	n.start("pod-1")
 	n.eventually(func() string { return n.statusFault(8) })
 	gpus := n.gpus()
-	held := n.claim("retire-held", nil, result("gpu", device.KindGPU, gpus[0]))
+	held := n.claim("retire-held", nil, nodefixture.Result("gpu", device.KindGPU, gpus[0]))
 	if answer := n.prepare(held); answer.Error != "" {
 		t.Fatal(answer.Error)
 	}
@@ -456,11 +460,11 @@ func (c *cluster) testRetire(t *testing.T) {
 	if answer := n.prepare(held); answer.Error != "" {
 		t.Errorf("a pod that has its claim lost it: %s", answer.Error)
 	}
-	late := n.claim("retire-late", nil, result("gpu", device.KindGPU, gpus[1]))
+	late := n.claim("retire-late", nil, nodefixture.Result("gpu", device.KindGPU, gpus[1]))
 	if answer := n.prepare(late); !strings.Contains(answer.Error, "retired") {
 		t.Errorf("answer %q, want a refusal", answer.Error)
 	}
-	n.refusedWith(late, reasonRetired, RetireAnnotation)
+	n.refusedWith(late, "NodeRetired", retirement.Annotation)
 	n.unprepare(held)
 	n.eventually(func() string { return n.retiredFault(metav1.ConditionTrue) })
 	for _, dir := range []string{n.config.CDIRoot, n.config.StateDir} {
@@ -476,7 +480,7 @@ func (c *cluster) testRetire(t *testing.T) {
 	if answer := n.prepare(late); answer.Error != "" {
 		t.Errorf("after it was taken back: %s", answer.Error)
 	}
-	if _, err := n.plugin.store.Load(string(late.UID)); err != nil {
+	if _, err := n.plugin.records.Load(string(late.UID)); err != nil {
 		t.Error(err)
 	}
 }
@@ -484,8 +488,8 @@ func (c *cluster) testRetire(t *testing.T) {
 // annotate sets the annotation that retires a node to a JSON value.
 func (n *node) annotate(value string) {
 	n.t.Helper()
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, RetireAnnotation, value)
-	client := n.clients.Dynamic.Resource(acceleratorNodes())
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, retirement.Annotation, value)
+	client := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
 	_, err := client.Patch(n.t.Context(), n.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(n.t, err)
 }

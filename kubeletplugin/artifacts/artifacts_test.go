@@ -5,121 +5,76 @@ package artifacts
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ktesting "k8s.io/client-go/testing"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
-// another is the plugin's next process on the node.
-func (l *lab) another() *artifacts {
-	l.t.Helper()
-	must(l.t, l.artifacts.opened.Close())
-	next := &artifacts{dir: l.artifacts.dir, client: l.client(), kube: l.artifacts.kube}
-	l.artifacts.opened, l.artifacts = nil, next
-	l.t.Cleanup(func() { must(l.t, next.destroy()) })
-	return next
-}
-
-func (l *lab) fetchStep(repository string, image v1alpha1.BitstreamImage, secrets ...string) step.Step {
-	l.t.Helper()
-	p := fetchParams{
-		Reference: l.host + "/" + repository + "@" + image.Manifest, Digest: image.Layer, Size: image.Size, SecretsIn: "team-a", Secrets: secrets,
-	}
-	s, err := p.step("u1")
-	must(l.t, err)
-	return s
-}
-
-// pins are who keeps a file.
-func pins(t *testing.T, a *artifacts, digest string) []string {
-	t.Helper()
-	d, err := artifact.ParseDigest(digest)
-	must(t, err)
-	store, err := a.store()
-	must(t, err)
-	owners, err := store.Pins(d)
-	must(t, err)
-	return owners
-}
-
-func wantPins(t *testing.T, a *artifacts, digest string, want ...string) {
-	t.Helper()
-	if diff := cmp.Diff(want, pins(t, a, digest)); diff != "" {
-		t.Errorf("pins (-want +got):\n%s", diff)
-	}
-}
-
-// content is a file of the store, as steps open it.
-func content(t *testing.T, a *artifacts, digest string) []byte {
-	t.Helper()
-	blob, err := a.open(digest)
-	must(t, err)
-	defer blob.Close()
-	data := make([]byte, blob.Size())
-	_, err = blob.ReadAt(data, 0)
-	must(t, err)
-	return data
-}
-
-// TestFetchStep: the file is there and kept for the claim until it is given back, for every claim that needs it; it is asked for once, and
+// TestEnsure: the file is there and kept for the claim until it is given back, for every claim that needs it; it is asked for once, and
 // a later process has it, too.
-func TestFetchStep(t *testing.T) {
-	l := newLab(t)
-	image := l.image("team/nlb0", shell, nlb0)
-	s := l.fetchStep("team/nlb0", image)
-	if s.Kind != fetchKind || s.Target != image.Layer {
-		t.Errorf("step %s", s)
+func TestEnsure(t *testing.T) {
+	s := newShelf(t)
+	image := s.Image(t, "team/nlb0", shell, nlb0)
+	p := s.file("team/nlb0", image)
+	first, second := stepOf(t, p, "u1"), stepOf(t, p, "u2")
+	if first.Kind != pin.StepKind || first.Target != image.Layer {
+		t.Errorf("step %s", first)
 	}
-	kinds := step.Kinds{fetchKind: l.artifacts.kind()}
-	wants(t, kinds.Verify(t.Context(), s), fs.ErrNotExist, "fetch it first")
-	must(t, kinds.Apply(t.Context(), s))
-	must(t, kinds.Verify(t.Context(), s))
-	wantPins(t, l.artifacts, image.Layer, "u1")
-	if got := digestOf(content(t, l.artifacts, image.Layer)); got != image.Layer {
+	kinds := s.kinds()
+	wants(t, kinds.Verify(t.Context(), first), pin.ErrEvicted, p.Reference)
+	nodefixture.Must(t, s.Ensure(t.Context(), p))
+	s.wantPins(image.Layer) // that is the step's part
+	nodefixture.Must(t, kinds.Apply(t.Context(), first))
+	nodefixture.Must(t, kinds.Verify(t.Context(), first))
+	s.wantPins(image.Layer, "u1")
+	if got := digestOf(s.content(image.Layer)); got != image.Layer {
 		t.Errorf("the file has digest %s", got)
 	}
-	reads := l.Reads.Load()
+	reads := s.Reads.Load()
 
-	p := fetchParams{Reference: l.host + "/team/nlb0@" + image.Manifest, Digest: image.Layer, Size: image.Size}
-	second, err := p.step("u2")
-	must(t, err)
-	kinds = step.Kinds{fetchKind: l.another().kind()}
-	l.Down.Store(true)
-	must(t, kinds.Apply(t.Context(), s))
-	must(t, kinds.Apply(t.Context(), second))
-	wantPins(t, l.artifacts, image.Layer, "u1", "u2")
-	if l.Reads.Load() != reads {
-		t.Errorf("it was asked for %d times", l.Reads.Load())
+	s.restart()
+	kinds = s.kinds()
+	s.Down.Store(true)
+	for range 2 {
+		nodefixture.Must(t, s.Ensure(t.Context(), p))
+	}
+	nodefixture.Must(t, kinds.Apply(t.Context(), first))
+	nodefixture.Must(t, kinds.Apply(t.Context(), second))
+	s.wantPins(image.Layer, "u1", "u2")
+	if s.Reads.Load() != reads {
+		t.Errorf("it was asked for %d times", s.Reads.Load())
 	}
 	for range 2 { // undoing twice is undoing once
-		must(t, kinds.Undo(t.Context(), s))
-		wantPins(t, l.artifacts, image.Layer, "u2")
+		nodefixture.Must(t, kinds.Undo(t.Context(), first))
+		s.wantPins(image.Layer, "u2")
 	}
-	must(t, kinds.Undo(t.Context(), second))
-	wantPins(t, l.artifacts, image.Layer)
-	must(t, kinds.Verify(t.Context(), s)) // the next claim finds it
+	nodefixture.Must(t, kinds.Undo(t.Context(), second))
+	s.wantPins(image.Layer)
+	nodefixture.Must(t, kinds.Verify(t.Context(), first)) // the next claim finds it
 }
 
-// TestFetchFails: a registry that fails, or sends other bytes, leaves no file that anybody would open; and the same step succeeds when it
-// is well again.
-func TestFetchFails(t *testing.T) {
-	more := append(gbs(shell, nlb0), 0)
+// TestEnsureFails: a registry that fails, or sends other bytes, leaves no file that anybody would open; and the same file comes when it is
+// well again.
+func TestEnsureFails(t *testing.T) {
+	more := append(fpgaregistry.GBS(shell, nlb0), 0)
 	for _, tc := range []struct {
 		name   string
 		cause  error
@@ -128,214 +83,203 @@ func TestFetchFails(t *testing.T) {
 		{"overloaded", artifact.ErrUnavailable, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }},
 		{"gone", artifact.ErrNotFound, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }},
 		{"refused", artifact.ErrUnauthorized, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }},
-		{"other bytes", artifact.ErrMismatch, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(gbs(shell, nlb3)) }},
+		{"other bytes", artifact.ErrMismatch, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(fpgaregistry.GBS(shell, nlb3)) }},
 		{"more bytes", artifact.ErrMismatch, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(more) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			l := newLab(t)
-			image := l.image("team/nlb0", shell, nlb0)
-			s := l.fetchStep("team/nlb0", image)
-			kinds := step.Kinds{fetchKind: l.artifacts.kind()}
-			l.intercept(image.Layer, tc.answer)
-			wants(t, kinds.Apply(t.Context(), s), tc.cause)
-			wants(t, kinds.Verify(t.Context(), s), fs.ErrNotExist)
-			must(t, kinds.Undo(t.Context(), s)) // as the engine does with a step that failed
-			wantPins(t, l.artifacts, image.Layer)
-			l.intercept(image.Layer, nil)
-			must(t, kinds.Apply(t.Context(), s))
-			must(t, kinds.Verify(t.Context(), s))
+			s := newShelf(t)
+			image := s.Image(t, "team/nlb0", shell, nlb0)
+			p := s.file("team/nlb0", image)
+			made, kinds := stepOf(t, p, "u1"), s.kinds()
+			s.Intercept(image.Layer, tc.answer)
+			err := s.Ensure(t.Context(), p)
+			wants(t, err, tc.cause)
+			wants(t, err, ErrNotFetched, p.Reference)
+			wants(t, kinds.Apply(t.Context(), made), pin.ErrEvicted)
+			wants(t, kinds.Verify(t.Context(), made), pin.ErrEvicted)
+			nodefixture.Must(t, kinds.Undo(t.Context(), made)) // as the engine does with a step that failed
+			s.wantPins(image.Layer)
+			s.Intercept(image.Layer, nil)
+			nodefixture.Must(t, s.Ensure(t.Context(), p))
+			nodefixture.Must(t, kinds.Apply(t.Context(), made))
+			nodefixture.Must(t, kinds.Verify(t.Context(), made))
 		})
 	}
 }
 
-// TestFetchGoesOn: a fetch that was cut off goes on from there, in the plugin's next process: kubelet's tries add up.
-func TestFetchGoesOn(t *testing.T) {
-	l := newLab(t)
-	image := l.image("team/nlb0", shell, nlb0)
-	file := gbs(shell, nlb0)
+// TestEnsureGoesOn: a fetch that was cut off goes on from there, in the plugin's next process: kubelet's tries add up.
+func TestEnsureGoesOn(t *testing.T) {
+	s := newShelf(t)
+	image := s.Image(t, "team/nlb0", shell, nlb0)
+	file := fpgaregistry.GBS(shell, nlb0)
 	half := len(file) / 2
-	s := l.fetchStep("team/nlb0", image)
-	l.intercept(image.Layer, func(w http.ResponseWriter, _ *http.Request) {
+	p := s.file("team/nlb0", image)
+	s.Intercept(image.Layer, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", fmt.Sprint(len(file)))
 		_, _ = w.Write(file[:half])
 		w.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	})
-	wants(t, step.Kinds{fetchKind: l.artifacts.kind()}.Apply(t.Context(), s), artifact.ErrUnavailable)
-	kinds := step.Kinds{fetchKind: l.another().kind()}
-	wants(t, kinds.Verify(t.Context(), s), fs.ErrNotExist) // half a file is none
+	wants(t, s.Ensure(t.Context(), p), artifact.ErrUnavailable)
+	s.restart()
+	wants(t, s.kinds().Verify(t.Context(), stepOf(t, p, "u1")), pin.ErrEvicted) // half a file is none
 	var from atomic.Value
-	l.intercept(image.Layer, func(w http.ResponseWriter, r *http.Request) {
+	s.Intercept(image.Layer, func(w http.ResponseWriter, r *http.Request) {
 		from.Store(r.Header.Get("Range"))
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", half, len(file)-1, len(file)))
 		w.WriteHeader(http.StatusPartialContent)
 		_, _ = w.Write(file[half:])
 	})
-	must(t, kinds.Apply(t.Context(), s))
+	nodefixture.Must(t, s.Ensure(t.Context(), p))
 	if want := fmt.Sprintf("bytes=%d-%d", half, len(file)-1); from.Load() != want {
 		t.Errorf("asked for %v, want %s", from.Load(), want)
 	}
-	if got := digestOf(content(t, l.artifacts, image.Layer)); got != image.Layer {
+	if got := digestOf(s.content(image.Layer)); got != image.Layer {
 		t.Errorf("the file has digest %s", got)
 	}
 }
 
-// TestOptionalFetch: a file that is only wanted in case of need keeps nobody waiting for its registry; one that there is is kept.
-func TestOptionalFetch(t *testing.T) {
-	l := newLab(t)
-	image := l.image("team/nlb0", shell, nlb0)
-	p := fetchParams{Reference: l.host + "/team/nlb0@" + image.Manifest, Digest: image.Layer, Size: image.Size, Optional: true}
-	s, err := p.step("u1")
-	must(t, err)
-	kinds := step.Kinds{fetchKind: l.artifacts.kind()}
-	l.Down.Store(true)
-	must(t, kinds.Apply(t.Context(), s))
-	must(t, kinds.Verify(t.Context(), s))
-	l.Down.Store(false)
-	must(t, kinds.Apply(t.Context(), s))
-	wantPins(t, l.artifacts, image.Layer, "u1")
-	if got := digestOf(content(t, l.artifacts, image.Layer)); got != image.Layer {
+// TestEnsureOptional: a file that is only wanted in case of need keeps nobody waiting for its registry; one that there is is kept. A call
+// that ended is no registry that is away.
+func TestEnsureOptional(t *testing.T) {
+	s := newShelf(t)
+	image := s.Image(t, "team/nlb0", shell, nlb0)
+	p := s.file("team/nlb0", image)
+	p.Optional = true
+	made, kinds := stepOf(t, p, "u1"), s.kinds()
+	s.Down.Store(true)
+	nodefixture.Must(t, s.Ensure(t.Context(), p))
+	nodefixture.Must(t, kinds.Apply(t.Context(), made))
+	nodefixture.Must(t, kinds.Verify(t.Context(), made))
+	s.Down.Store(false)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	wants(t, s.Ensure(ended, p), context.Canceled)
+	nodefixture.Must(t, s.Ensure(t.Context(), p))
+	nodefixture.Must(t, kinds.Apply(t.Context(), made))
+	s.wantPins(image.Layer, "u1")
+	if got := digestOf(s.content(image.Layer)); got != image.Layer {
 		t.Errorf("the file has digest %s", got)
 	}
-	must(t, kinds.Undo(t.Context(), s))
-	wantPins(t, l.artifacts, image.Layer)
+	nodefixture.Must(t, kinds.Undo(t.Context(), made))
+	s.wantPins(image.Layer)
 }
 
-// TestFetchWithSecrets: those that the object names are read in the namespace that the step says, and only where something must be
-// fetched.
-func TestFetchWithSecrets(t *testing.T) {
-	l := newLab(t)
-	image := l.image("private/nlb0", shell, nlb0)
+// TestEnsureWithSecrets: those that the object names are read in its namespace, and only where something must be fetched.
+func TestEnsureWithSecrets(t *testing.T) {
+	s := newShelf(t)
+	image := s.Image(t, "private/nlb0", shell, nlb0)
 	auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
-	secret := func(name string, data map[string][]byte) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Data: data}
+	put := func(name string, data map[string][]byte) {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Data: data}
+		_, err := s.kube.CoreV1().Secrets("team-a").Create(t.Context(), secret, metav1.CreateOptions{})
+		nodefixture.Must(t, err)
 	}
-	l.put(secret("pull", map[string][]byte{".dockerconfigjson": []byte(`{"auths":{"` + l.host + `":{"auth":"` + auth + `"}}}`)}))
-	l.put(secret("opaque", map[string][]byte{"password": []byte("x")}))
-	kinds := step.Kinds{fetchKind: l.artifacts.kind()}
-	apply := func(secrets ...string) error {
-		return kinds.Apply(t.Context(), l.fetchStep("private/nlb0", image, secrets...))
-	}
-	wants(t, apply(), artifact.ErrUnauthorized)
-	wants(t, apply("pull", "lost"), nil, "pull secret team-a/lost")
-	wants(t, apply("opaque"), nil, "pull secret team-a/opaque", ".dockerconfigjson", "kubernetes.io/dockerconfigjson")
-	must(t, apply("pull"))
-	l.setBroken(true)
-	must(t, apply("pull")) // it is here: nobody is asked
+	put("pull", map[string][]byte{".dockerconfigjson": []byte(`{"auths":{"` + s.Host + `":{"auth":"` + auth + `"}}}`)})
+	put("opaque", map[string][]byte{"password": []byte("x")})
+	ensure := func(secrets ...string) error { return s.Ensure(t.Context(), s.file("private/nlb0", image, secrets...)) }
+	wants(t, ensure(), artifact.ErrUnauthorized)
+	wants(t, ensure("pull", "lost"), nil, "pull secret team-a/lost")
+	wants(t, ensure("opaque"), nil, "pull secret team-a/opaque", ".dockerconfigjson", "kubernetes.io/dockerconfigjson")
+	nodefixture.Must(t, ensure("pull"))
+	s.kube.PrependReactor("*", "*", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("the API server is away") })
+	nodefixture.Must(t, ensure("pull")) // it is here: nobody is asked
 }
 
-// TestFetchParameters: parameters are read from a record on disk, which may be any.
-func TestFetchParameters(t *testing.T) {
-	l := newLab(t)
-	kinds := step.Kinds{fetchKind: l.artifacts.kind()}
+// TestEnsureParameters: what objects say is not trusted with a path or a way out of the store.
+func TestEnsureParameters(t *testing.T) {
+	s := newShelf(t)
 	digest := digestOf([]byte("x"))
-	for _, params := range []string{
-		`[]`, `{}`, `{"digest":"sha256:../../etc","reference":"r.example/a@` + digest + `","owner":"u1"}`,
-		`{"digest":"` + digest + `","reference":"none","owner":"u1"}`,
-		`{"digest":"` + digest + `","reference":"r.example/a@` + digest + `","owner":"../u1"}`,
+	for _, p := range []pin.Params{
+		{},
+		{Digest: "sha256:../../etc", Reference: "r.example/a@" + digest},
+		{Digest: digest, Reference: "none"},
 	} {
-		if err := kinds.Apply(t.Context(), step.Step{Kind: fetchKind, Params: []byte(params)}); err == nil {
-			t.Errorf("%s was applied", params)
+		if err := s.Ensure(t.Context(), &p); err == nil {
+			t.Errorf("%+v was fetched", p)
 		}
 	}
-	for _, params := range []string{`[]`, `{}`} {
-		s := step.Step{Kind: fetchKind, Params: []byte(params)}
-		if kinds.Undo(t.Context(), s) == nil || kinds.Verify(t.Context(), s) == nil {
-			t.Errorf("%s was undone or verified", params)
-		}
-	}
-	if _, err := l.artifacts.open("sha256:../../etc/passwd"); err == nil {
+	if _, err := s.Open("sha256:../../etc/passwd"); err == nil {
 		t.Error("opened something outside the store")
 	}
 }
 
 // TestHeld: what an earlier process left is told without a fetch, and trouble with the disk is not taken for nothing.
 func TestHeld(t *testing.T) {
-	l := newLab(t)
-	image := l.image("team/nlb0", shell, nlb0)
-	must(t, step.Kinds{fetchKind: l.artifacts.kind()}.Apply(t.Context(), l.fetchStep("team/nlb0", image)))
-	next := l.another()
-	held, err := next.held()
-	must(t, err)
+	s := newShelf(t)
+	image := s.Image(t, "team/nlb0", shell, nlb0)
+	nodefixture.Must(t, s.Ensure(t.Context(), s.file("team/nlb0", image)))
+	s.restart()
+	held, err := s.Held()
+	nodefixture.Must(t, err)
 	if diff := cmp.Diff([]string{image.Layer}, held); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}
-	must(t, next.destroy())
-	must(t, os.WriteFile(next.dir, nil, 0o600)) // where the directory should be
-	r := &reporter{plugin: &Plugin{fpgas: &fpgas{artifacts: next}}}
-	if held, err := next.held(); err == nil {
+	nodefixture.Must(t, s.Destroy())
+	nodefixture.Must(t, os.WriteFile(s.Dir, nil, 0o600)) // where the directory should be
+	if held, err := s.Held(); err == nil {
 		t.Errorf("holds %v", held)
 	}
-	before := &v1alpha1.AcceleratorNodeStatus{Bitstreams: []string{image.Layer}}
-	if diff := cmp.Diff(before.Bitstreams, r.bitstreams(t.Context(), before)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
-	}
-	if got := r.bitstreams(t.Context(), nil); got != nil {
-		t.Errorf("told %v", got)
-	}
-	must(t, os.Remove(next.dir))
-	if got := r.bitstreams(t.Context(), before); got != nil {
-		t.Errorf("told %v", got)
+	nodefixture.Must(t, os.Remove(s.Dir))
+	if held, err := s.Held(); err != nil || held != nil {
+		t.Errorf("holds %v (%v)", held, err)
 	}
 }
 
 // TestStoreIsOpenedLate: a node without FPGAs has no store; and one that was retired has none left, until something is fetched again.
 func TestStoreIsOpenedLate(t *testing.T) {
-	l := newLab(t)
+	s := newShelf(t)
 	gone := func() {
 		t.Helper()
-		if _, err := os.Stat(l.artifacts.dir); !os.IsNotExist(err) {
+		if _, err := os.Stat(s.Dir); !os.IsNotExist(err) {
 			t.Errorf("the store is there (%v)", err)
 		}
 	}
 	gone()
-	must(t, l.artifacts.destroy())
-	if held, err := l.artifacts.held(); err != nil || len(held) > 0 {
+	nodefixture.Must(t, s.Destroy())
+	if held, err := s.Held(); err != nil || len(held) > 0 {
 		t.Errorf("holds %v (%v)", held, err)
 	}
 	gone()
-	image := l.image("team/nlb0", shell, nlb0)
+	image := s.Image(t, "team/nlb0", shell, nlb0)
 	for range 2 {
-		must(t, step.Kinds{fetchKind: l.artifacts.kind()}.Apply(t.Context(), l.fetchStep("team/nlb0", image)))
-		must(t, l.artifacts.destroy())
+		nodefixture.Must(t, s.Ensure(t.Context(), s.file("team/nlb0", image)))
+		nodefixture.Must(t, s.Destroy())
 		gone()
 	}
-	must(t, os.WriteFile(l.artifacts.dir, nil, 0o600)) // where the directory should be
-	if _, err := l.artifacts.store(); err == nil || !strings.Contains(err.Error(), filepath.Base(l.artifacts.dir)) {
+	nodefixture.Must(t, os.WriteFile(s.Dir, nil, 0o600)) // where the directory should be
+	if _, err := s.Store(); err == nil || !strings.Contains(err.Error(), filepath.Base(s.Dir)) {
 		t.Errorf("got %v", err)
 	}
-	must(t, os.Remove(l.artifacts.dir))
-	if _, err := l.artifacts.store(); err != nil {
+	nodefixture.Must(t, os.Remove(s.Dir))
+	if _, err := s.Store(); err != nil {
 		t.Errorf("a store that could once not be opened is not tried again: %v", err)
 	}
 }
 
 // TestStoreIsTended: what nothing needs and there is no room for is deleted without anybody asking for room.
 func TestStoreIsTended(t *testing.T) {
-	l := newLab(t)
-	kinds := step.Kinds{fetchKind: l.artifacts.kind()}
-	fetched := l.fetchStep("team/nlb0", l.image("team/nlb0", shell, nlb0))
-	must(t, kinds.Apply(t.Context(), fetched))
-	must(t, kinds.Undo(t.Context(), fetched))
-	next := l.another()
-	next.limits.MaxBytes = 1
-	if held, err := next.held(); err != nil || len(held) != 1 {
+	s := newShelf(t)
+	p := s.file("team/nlb0", s.Image(t, "team/nlb0", shell, nlb0))
+	made := stepOf(t, p, "u1")
+	nodefixture.Must(t, s.Ensure(t.Context(), p))
+	nodefixture.Must(t, s.kinds().Apply(t.Context(), made))
+	nodefixture.Must(t, s.kinds().Undo(t.Context(), made))
+	s.restart()
+	s.Limits.MaxBytes = 1
+	if held, err := s.Held(); err != nil || len(held) != 1 {
 		t.Fatalf("holds %v (%v), want the one file", held, err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); next.tend(ctx, time.Millisecond) }()
-	for deadline := time.Now().Add(time.Minute); ; {
-		held, err := next.held()
-		must(t, err)
-		if len(held) == 0 {
-			break
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); s.Run(ctx) }()
+		time.Sleep(tendInterval + time.Minute)
+		synctest.Wait()
+		if held, err := s.Held(); err != nil || len(held) > 0 {
+			t.Errorf("still holds %v (%v)", held, err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("still holds %v", held)
-		}
-		runtime.Gosched()
-	}
-	cancel()
-	<-ended
+		cancel()
+		<-ended
+	})
 }

@@ -4,83 +4,81 @@ package artifacts
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
-	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/claim"
-	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
-// scout is a lab's node that fetches ahead, with a clock that the test winds.
+// scout is a shelf's node that fetches what a test's objects want, with a clock that the test winds.
 type scout struct {
-	*lab
-	*forerunner
-	ahead *bitstreamsAhead
+	*shelf
+	*Prefetcher
 	clock *clocktesting.FakeClock
-	store cache.Store
 	told  int
+
+	mu sync.Mutex
+	// wanted are the files by the names of their objects.
+	wanted map[string]*pin.Params
 }
 
-func newScout(t *testing.T, devices ...device.Device) *scout {
+func newScout(t *testing.T) *scout {
 	t.Helper()
-	l := newLab(t, devices...)
-	s := &scout{lab: l, clock: clocktesting.NewFakeClock(time.Now()), store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
-	s.ahead = &bitstreamsAhead{bitstreams: l.bitstreams, files: l.artifacts, objects: []cache.Store{s.store}}
-	f := s.ahead.forerunner()
-	f.node, f.latest, f.retired, f.clock, f.changed = testNode, newLatest(), newRetirement(), s.clock, make(chan struct{}, 1)
-	f.fetched = func() { s.told++ }
-	s.forerunner = &f
-	s.latest.set(&view{devices: devices})
+	s := &scout{shelf: newShelf(t), clock: clocktesting.NewFakeClock(time.Now()), wanted: map[string]*pin.Params{}}
+	s.Prefetcher = NewPrefetcher(PrefetchConfig{
+		Node: nodefixture.Node, Holder: inventory.NewHolder(), Retirement: retirement.New(), Clock: s.clock, Fetched: func() { s.told++ },
+	}, Source{
+		What: "bitstream", Needed: func(v *inventory.Snapshot) bool { return len(v.Devices) > 0 }, Wanted: s.jobs,
+		Watch: func(context.Context, func()) (func(), error) { return func() {}, nil },
+	})
+	s.Holder.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
 	return s
 }
 
-// know puts objects where the informers would, as they keep them.
-func (s *scout) know(objects ...metav1.Object) {
-	s.t.Helper()
-	for _, o := range objects {
-		kept, err := trimBitstream(asUnstructured(s.t, o))
-		must(s.t, err)
-		must(s.t, s.store.Update(kept))
+func (s *scout) jobs(*inventory.Snapshot) (out []Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.wanted {
+		out = append(out, Job{
+			Key: fmt.Sprint(*p), Reference: p.Reference, Digest: p.Digest,
+			Fetch: func(ctx context.Context) error { return s.EnsureSpare(ctx, p) },
+		})
 	}
+	return out
 }
 
-func asUnstructured(t *testing.T, object metav1.Object) *unstructured.Unstructured {
-	t.Helper()
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	must(t, err)
-	u := &unstructured.Unstructured{Object: content}
-	kind := v1alpha1.KindFPGABitstream
-	if object.GetNamespace() == "" {
-		kind = v1alpha1.KindClusterFPGABitstream
-	}
-	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
-	return u
+// know has an object want an image.
+func (s *scout) know(name string, image v1alpha1.BitstreamImage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted[name] = s.file("team/"+name, image)
+}
+
+func (s *scout) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.wanted, name)
 }
 
 // pass winds the clock from one thing that is due to the next, for as long as there are some. It returns the times of the steps.
 func (s *scout) pass() (waits []time.Duration) {
 	s.t.Helper()
 	for range 100 {
-		wait, ok := s.step(s.t.Context())
+		wait, ok := s.next(s.t.Context())
 		if !ok {
 			return waits
 		}
@@ -96,8 +94,8 @@ func (s *scout) pass() (waits []time.Duration) {
 // held are the digests of the files that the node holds.
 func (s *scout) held() []string {
 	s.t.Helper()
-	held, err := s.artifacts.held()
-	must(s.t, err)
+	held, err := s.Held()
+	nodefixture.Must(s.t, err)
 	return held
 }
 
@@ -113,82 +111,42 @@ func (s *scout) wantHeld(want ...v1alpha1.BitstreamImage) {
 	}
 }
 
-// TestFetchedAhead: of all objects, of both kinds and any namespace, the images for the node's own regions come, and no others. They are
-// not pinned, and the one who is to tell of them is told.
-func TestFetchedAhead(t *testing.T) {
-	s := newScout(t, regionOf("r0", "c0", shell), regionOf("r1", "c1", shell))
-	mine, other := s.image("team/both", shell, nlb0), s.image("team/both", otherShell, nlb0)
-	blank := s.image("team/blank", shell, blankAFU)
-	elsewhere := s.image("team/elsewhere", otherShell, nlb3)
-	wipe := s.clusterObject("blank", blank)
-	wipe.Spec.Blank, wipe.Spec.Namespaces = true, nil
-	stale := s.object("team-a", "stale", s.image("team/stale", shell, "00000000000000000000000000000001"))
-	stale.Generation = 2
-	staged := s.clusterObject("staged", mine)
-	staged.Spec.Image, staged.Spec.HostFile = "", &v1alpha1.HostBitstream{Store: "/srv/fpga", ID: nlb3}
-	unresolved := s.object("team-a", "unresolved", mine)
-	unresolved.Status = v1alpha1.FPGABitstreamStatus{}
-	s.know(s.object("team-b", "both", other, mine), wipe, s.object("team-a", "elsewhere", elsewhere), stale, staged, unresolved)
+// TestPrefetch: what is wanted comes, once. It is not pinned, and the one who is to tell of it is told.
+func TestPrefetch(t *testing.T) {
+	s := newScout(t)
+	mine, blank := s.Image(t, "team/mine", shell, nlb0), s.Image(t, "team/blank", shell, nlb3)
+	s.know("mine", mine)
+	s.know("blank", blank)
 	s.wantHeld()
 	s.pass()
 	s.wantHeld(mine, blank)
-	wantPins(t, s.artifacts, mine.Layer)
+	s.wantPins(mine.Layer)
 	if s.told != 2 {
 		t.Errorf("told %d times, want 2", s.told)
-	}
-	if len(s.asked) > 0 {
-		t.Errorf("the API server was asked for %v", s.asked)
 	}
 	reads := s.Reads.Load()
 	s.pass()
 	if s.Reads.Load() != reads || s.told != 2 {
 		t.Error("what is here was fetched again")
 	}
-
-	// A region that comes later, and an artifact that changes; nothing that is here goes.
-	s.latest.set(&view{devices: []device.Device{regionOf("r0", "c0", shell), regionOf("r2", "c2", otherShell)}})
-	next := s.image("team/blank", shell, nlb3)
-	wipe.Status = resolved(next)
-	s.know(wipe)
-	s.pass()
-	s.wantHeld(mine, blank, other, elsewhere, next)
 }
 
-// TestAheadIsForNobody: a file that is here is given to no claim whose classes do not allow it.
-func TestAheadIsForNobody(t *testing.T) {
-	dev := regionOf("r0", "c0", shell)
-	s := newScout(t, dev)
-	image := s.image("team/nlb0", shell, nlb0)
-	object := s.object("team-a", "nlb0", image)
-	s.know(object)
-	s.put(object)
-	s.pass()
-	s.wantHeld(image)
-	c := allocated("u1", result("region", device.KindFPGA, "r0"))
-	c.Namespace = "team-a"
-	configured(c, "FromClaim", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","bitstream":{"name":"nlb0"}}`)
-	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: testNode})
-	must(t, err)
-	_, err = s.effects(t.Context(), c, allocation, func(*claim.Result) (device.Device, bool) { return dev, true })
-	wants(t, err, nil, "ForbiddenByPolicy")
-}
-
-// TestAheadIsSpread: each node begins with each file at a time of its own, always the same, within half a minute; and with one at a time.
-func TestAheadIsSpread(t *testing.T) {
-	s := newScout(t, regionOf("r0", "c0", shell))
+// TestPrefetchIsSpread: each node begins with each file at a time of its own, always the same, within half a minute; and with one at a time.
+func TestPrefetchIsSpread(t *testing.T) {
+	s := newScout(t)
 	var images []v1alpha1.BitstreamImage
 	var due []time.Duration
 	for i := range 8 {
 		name := fmt.Sprintf("b%d", i)
-		image := s.image("team/"+name, shell, fmt.Sprintf("%032x", i+1))
+		image := s.Image(t, "team/"+name, shell, fmt.Sprintf("%032x", i+1))
 		images = append(images, image)
-		due = append(due, aheadDelay(testNode, image.Layer))
-		s.know(s.object("team-a", name, image))
+		due = append(due, prefetchDelay(nodefixture.Node, image.Layer))
+		s.know(name, image)
 	}
 	slices.Sort(due)
 	begin := s.clock.Now()
 	for i, want := range due {
-		wait, ok := s.step(t.Context())
+		wait, ok := s.next(t.Context())
 		if got := s.clock.Now().Add(wait).Sub(begin); !ok || got != want {
 			t.Fatalf("file %d is due after %v, want %v", i, got, want)
 		}
@@ -196,59 +154,57 @@ func TestAheadIsSpread(t *testing.T) {
 			t.Fatalf("%d files are here before file %d is due", got, i)
 		}
 		s.clock.Step(wait)
-		s.step(t.Context())
+		s.next(t.Context())
 	}
 	s.wantHeld(images...)
-	if due[7]-due[0] < 5*time.Second || due[7] >= aheadSpread {
+	if due[7]-due[0] < 5*time.Second || due[7] >= prefetchSpread {
 		t.Errorf("not spread: %v", due)
 	}
-	if aheadDelay("node-1", images[0].Layer) == aheadDelay("node-2", images[0].Layer) {
+	if prefetchDelay("node-1", images[0].Layer) == prefetchDelay("node-2", images[0].Layer) {
 		t.Error("all nodes begin at the same time")
 	}
 }
 
-// TestAheadGivesUp: a registry that is away is asked ever more seldom, six times; what it has not got is fetched once the object means
+// TestPrefetchGivesUp: a registry that is away is asked ever more seldom, six times; what it has not got is fetched once the object means
 // something else.
-func TestAheadGivesUp(t *testing.T) {
-	s := newScout(t, regionOf("r0", "c0", shell))
-	image := s.image("team/nlb0", shell, nlb0)
-	object := s.object("team-a", "nlb0", image)
-	s.know(object)
+func TestPrefetchGivesUp(t *testing.T) {
+	s := newScout(t)
+	image := s.Image(t, "team/nlb0", shell, nlb0)
+	s.know("nlb0", image)
 	var asked int
-	s.intercept(image.Layer, func(w http.ResponseWriter, _ *http.Request) {
+	s.Intercept(image.Layer, func(w http.ResponseWriter, _ *http.Request) {
 		asked++
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
 	waits := s.pass()
 	const second = time.Second
-	want := []time.Duration{aheadDelay(testNode, image.Layer), 30 * second, 60 * second, 120 * second, 240 * second, 480 * second}
+	want := []time.Duration{prefetchDelay(nodefixture.Node, image.Layer), 30 * second, 60 * second, 120 * second, 240 * second, 480 * second}
 	if diff := cmp.Diff(want, waits); diff != "" {
 		t.Errorf("waits (-want +got):\n%s", diff)
 	}
-	if asked != aheadTries {
-		t.Errorf("asked %d times, want %d", asked, aheadTries)
+	if asked != prefetchTries {
+		t.Errorf("asked %d times, want %d", asked, prefetchTries)
 	}
 	s.wantHeld()
-	s.intercept(image.Layer, nil)
+	s.Intercept(image.Layer, nil)
 	if waits := s.pass(); len(waits) > 0 {
 		t.Errorf("tried again after %v", waits)
 	}
-	next := s.image("team/nlb0", shell, nlb3)
-	object.Status = resolved(next)
-	s.know(object)
+	next := s.Image(t, "team/nlb0", shell, nlb3)
+	s.know("nlb0", next)
 	s.pass()
 	s.wantHeld(next)
 }
 
-// TestAheadComesLate: a try that fails is made good, and an object that goes meanwhile ends it.
-func TestAheadComesLate(t *testing.T) {
-	s := newScout(t, regionOf("r0", "c0", shell))
-	image, gone := s.image("team/nlb0", shell, nlb0), s.image("team/gone", shell, nlb3)
-	lost := s.object("team-a", "gone", gone)
-	s.know(s.object("team-a", "nlb0", image), lost)
+// TestPrefetchComesLate: a try that fails is made good, and an object that goes meanwhile ends it.
+func TestPrefetchComesLate(t *testing.T) {
+	s := newScout(t)
+	image, gone := s.Image(t, "team/nlb0", shell, nlb0), s.Image(t, "team/gone", shell, nlb3)
+	s.know("nlb0", image)
+	s.know("gone", gone)
 	s.Down.Store(true)
 	for range 4 {
-		wait, ok := s.step(t.Context())
+		wait, ok := s.next(t.Context())
 		if !ok {
 			t.Fatal("given up")
 		}
@@ -256,142 +212,112 @@ func TestAheadComesLate(t *testing.T) {
 	}
 	s.wantHeld()
 	s.Down.Store(false)
-	must(t, s.store.Delete(asUnstructured(t, lost)))
+	s.forget("gone")
 	s.pass()
 	s.wantHeld(image)
 }
 
-// TestAheadMakesNoRoom: a store that is full stays as it is, and nobody is asked for what does not fit.
-func TestAheadMakesNoRoom(t *testing.T) {
-	s := newScout(t, regionOf("r0", "c0", shell))
-	first, second := s.image("team/first", shell, nlb0), s.image("team/second", shell, nlb3)
-	s.artifacts.limits = artifact.StoreConfig{MaxBytes: first.Size + second.Size - 1}
-	one, two := s.object("team-a", "first", first), s.object("team-a", "second", second)
-	s.know(one)
+// TestPrefetchMakesNoRoom: a store that is full stays as it is, and nobody is asked for what does not fit.
+func TestPrefetchMakesNoRoom(t *testing.T) {
+	s := newScout(t)
+	first, second := s.Image(t, "team/first", shell, nlb0), s.Image(t, "team/second", shell, nlb3)
+	s.Limits = artifact.StoreConfig{MaxBytes: first.Size + second.Size - 1}
+	s.know("first", first)
 	s.pass()
 	reads := s.Reads.Load()
-	s.know(two)
+	s.know("second", second)
 	s.pass()
 	s.wantHeld(first)
 	if s.Reads.Load() != reads {
 		t.Error("the registry was asked for what does not fit")
 	}
-	p := s.bitstreams.filesOf(asUnstructured(t, two), []string{shell})
-	must(t, s.artifacts.bring(t.Context(), &p[0])) // a claim gets it
+	nodefixture.Must(t, s.Ensure(t.Context(), s.file("team/second", second))) // a claim gets it
 	s.wantHeld(second)
 }
 
-// TestAheadWithSecrets: each object's own pull secrets are used, of the place that is for its kind, and none for what is here already.
-func TestAheadWithSecrets(t *testing.T) {
-	s := newScout(t, regionOf("r0", "c0", shell))
-	auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
-	config := []byte(`{"auths":{"` + s.host + `":{"auth":"` + auth + `"}}}`)
-	for _, namespace := range []string{"team-a", "fettle"} {
-		s.put(&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pull"}, Data: map[string][]byte{".dockerconfigjson": config},
-		})
-	}
-	secrets := []corev1.LocalObjectReference{{Name: "pull"}}
-	mine, clusters := s.image("private/mine", shell, nlb0), s.image("private/clusters", shell, nlb3)
-	own, all := s.object("team-a", "mine", mine), s.clusterObject("clusters", clusters)
-	own.Spec.Image, own.Spec.ImagePullSecrets = s.host+"/private/mine:v1", secrets
-	all.Spec.Image, all.Spec.ImagePullSecrets = s.host+"/private/clusters:v1", secrets
-	s.know(own, all)
-	s.pass()
-	s.wantHeld(mine, clusters)
-	slices.Sort(s.asked)
-	want := []string{"/api/v1/namespaces/fettle/secrets/pull", "/api/v1/namespaces/team-a/secrets/pull"}
-	if diff := cmp.Diff(want, s.asked); diff != "" {
-		t.Errorf("asked for (-want +got):\n%s", diff)
-	}
-	same := own.DeepCopy()
-	same.Name = "same"
-	s.know(same)
-	s.errands = nil // as after a restart
-	s.pass()
-	if diff := cmp.Diff(want, s.asked); diff != "" {
-		t.Errorf("asked for what is here (-want +got):\n%s", diff)
-	}
-
-	stranger := s.object("team-b", "mine", s.image("private/other", shell, blankAFU))
-	stranger.Spec.Image, stranger.Spec.ImagePullSecrets = s.host+"/private/other:v1", secrets
-	s.know(stranger)
-	s.pass()
-	s.wantHeld(mine, clusters) // another namespace's secret is no help
-}
-
-// TestAheadRetires: a node that is emptied fetches nothing, also what it has begun; and all of it if it comes back.
-func TestAheadRetires(t *testing.T) {
-	s := newScout(t, regionOf("r0", "c0", shell))
-	image := s.image("team/nlb0", shell, nlb0)
-	s.know(s.object("team-a", "nlb0", image))
+// TestPrefetchRetires: a node that is emptied fetches nothing, also what it has begun; and all of it if it comes back.
+func TestPrefetchRetires(t *testing.T) {
+	s := newScout(t)
+	image := s.Image(t, "team/nlb0", shell, nlb0)
+	s.know("nlb0", image)
 	arrived, gone := make(chan struct{}), make(chan struct{})
-	s.intercept(image.Layer, func(_ http.ResponseWriter, r *http.Request) {
+	s.Intercept(image.Layer, func(_ http.ResponseWriter, r *http.Request) {
 		close(arrived)
 		<-r.Context().Done()
 		close(gone)
 	})
-	wait, _ := s.step(t.Context())
+	wait, _ := s.next(t.Context())
 	s.clock.Step(wait)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.step(t.Context())
+		s.next(t.Context())
 	}()
 	<-arrived
-	s.retired.set(true)
-	must(t, s.artifacts.destroy()) // which waits for it
+	s.Retirement.Set(true)
+	nodefixture.Must(t, s.Destroy()) // which waits for it
 	<-done
 	<-gone
 	if waits := s.pass(); len(waits) > 0 {
 		t.Errorf("went on after %v", waits)
 	}
-	if _, err := os.Stat(s.artifacts.dir); !os.IsNotExist(err) {
+	if _, err := os.Stat(s.Dir); !os.IsNotExist(err) {
 		t.Errorf("there is a store: %v", err)
 	}
-	bring := func(ctx context.Context) error { return s.artifacts.bringSpare(ctx, &fetchParams{}) }
-	if err := s.fetch(t.Context(), bring); err == nil || !strings.Contains(err.Error(), errRetired.Error()) {
+	fetch := func(ctx context.Context) error { return s.EnsureSpare(ctx, &pin.Params{}) }
+	if err := s.fetch(t.Context(), fetch); err == nil || !strings.Contains(err.Error(), retirement.ErrRetired.Error()) {
 		t.Errorf("fetched on a node that is retired: %v", err)
 	}
-	s.intercept(image.Layer, nil)
-	s.retired.set(false)
+	s.Intercept(image.Layer, nil)
+	s.Retirement.Set(false)
 	s.pass()
 	s.wantHeld(image)
 }
 
-// TestAheadWatches: what the API server has, and gets later, is seen; on a node without regions nobody looks.
-func TestAheadWatches(t *testing.T) {
+// TestPrefetchRun: a node without a use for anything watches nothing. Run goes on where an object or the machine changed, and ends with its
+// context.
+func TestPrefetchRun(t *testing.T) {
 	s := newScout(t)
-	image, later := s.image("team/nlb0", shell, nlb0), s.image("team/later", shell, nlb3)
-	kinds := map[schema.GroupVersionResource]string{
-		v1alpha1.GroupVersion.WithResource("fpgabitstreams"):        "FPGABitstreamList",
-		v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams"): "ClusterFPGABitstreamList",
+	image, later := s.Image(t, "team/nlb0", shell, nlb0), s.Image(t, "team/later", shell, nlb3)
+	s.know("nlb0", image)
+	watched, stopped, arrived := make(chan func(), 1), make(chan struct{}), make(chan struct{}, 1)
+	s.source.Watch = func(_ context.Context, wake func()) (func(), error) {
+		watched <- wake
+		return func() { close(stopped) }, nil
 	}
-	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds,
-		asUnstructured(t, s.object("team-a", "nlb0", image)))
-	s.bitstreams.dynamic = client
-	f := s.forerunner
-	s.ahead.objects = nil
-	arrived := make(chan struct{}, 1)
-	s.fetched = func() { arrived <- struct{}{} }
+	s.Fetched = func() { arrived <- struct{}{} }
+	s.Holder = inventory.NewHolder()
+	s.Holder.Set(nodefixture.SnapshotWith())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f.run(ctx)
+		s.Prefetcher.Run(ctx)
 	}()
-	if actions := client.Actions(); len(actions) > 0 {
-		t.Errorf("looked: %v", actions)
+	select {
+	case <-watched:
+		t.Error("watched without a use for it")
+	case <-time.After(10 * time.Millisecond):
 	}
-	s.latest.set(&view{devices: []device.Device{regionOf("r0", "c0", shell)}})
+	s.Holder.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
+	wake := <-watched
 	windUntil(t, s.clock, arrived)
-	resource := client.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams"))
-	_, err := resource.Create(t.Context(), asUnstructured(t, s.clusterObject("later", later)), metav1.CreateOptions{})
-	must(t, err)
+	s.know("later", later)
+	wake()
 	windUntil(t, s.clock, arrived)
 	cancel()
 	<-done
+	<-stopped
 	s.wantHeld(image, later)
+}
+
+// TestPrefetchCannotWatch: where objects cannot be followed claims fetch their files themselves, and Run ends.
+func TestPrefetchCannotWatch(t *testing.T) {
+	s := newScout(t)
+	s.know("nlb0", s.Image(t, "team/nlb0", shell, nlb0))
+	s.source.Watch = func(context.Context, func()) (func(), error) { return nil, os.ErrPermission }
+	s.Prefetcher.Run(t.Context())
+	s.wantHeld()
 }
 
 // windUntil lets time pass whenever somebody waits for it, until something arrives.
@@ -409,32 +335,5 @@ func windUntil(t *testing.T, clock *clocktesting.FakeClock, arrived <-chan struc
 				clock.Step(time.Second)
 			}
 		}
-	}
-}
-
-// TestTrimBitstream: what is kept is enough to fetch, and no more.
-func TestTrimBitstream(t *testing.T) {
-	l := newLab(t)
-	object := l.object("team-a", "nlb0", l.image("team/nlb0", shell, nlb0))
-	object.Annotations = map[string]string{"note": strings.Repeat("x", 1000)}
-	object.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
-	object.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionResolved, Message: "long"}}
-	whole := asUnstructured(t, object)
-	kept, err := trimBitstream(whole)
-	must(t, err)
-	trimmed, _ := kept.(*unstructured.Unstructured)
-	want := l.bitstreams.filesOf(whole, []string{shell})
-	if diff := cmp.Diff(want, l.bitstreams.filesOf(trimmed, []string{shell})); diff != "" || len(want) != 1 {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
-	if trimmed.GetAnnotations() != nil {
-		t.Error("the annotations are kept")
-	}
-	if _, found, _ := unstructured.NestedSlice(trimmed.Object, "status", "conditions"); found {
-		t.Error("the conditions are kept")
-	}
-	tombstone := cache.DeletedFinalStateUnknown{Key: "x"}
-	if kept, err := trimBitstream(tombstone); err != nil || kept != tombstone {
-		t.Errorf("became %v (%v)", kept, err)
 	}
 }

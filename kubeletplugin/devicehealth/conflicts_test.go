@@ -13,6 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/publish"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -30,7 +34,7 @@ import (
 // nodeWith is a node whose capacity has some resources, "NAME=QUANTITY".
 func nodeWith(capacity ...string) *corev1.Node {
 	node := &corev1.Node{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: testNode},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: nodefixture.Node},
 		Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"cpu": resource.MustParse("16")}},
 	}
 	for _, one := range capacity {
@@ -54,7 +58,7 @@ func sliceOf(driver string, addresses ...string) resourceapi.ResourceSlice {
 }
 
 func addressOf(d device.Device) string {
-	return stringOf(d.Attributes[deviceattribute.StandardDeviceAttributePCIBusID])
+	return device.StringOf(d.Attributes[deviceattribute.StandardDeviceAttributePCIBusID])
 }
 
 func TestRivalPlugins(t *testing.T) {
@@ -78,7 +82,7 @@ func TestRivalPlugins(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, rivalPlugins(nodeWith(tt.capacity...))); diff != "" {
+			if diff := cmp.Diff(tt.want, conflictingPlugins(nodeWith(tt.capacity...))); diff != "" {
 				t.Errorf("plugins (-want +got):\n%s", diff)
 			}
 		})
@@ -110,7 +114,7 @@ func TestRivalDrivers(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, rivalDrivers(tt.slices)); diff != "" {
+			if diff := cmp.Diff(tt.want, conflictingDrivers(tt.slices)); diff != "" {
 				t.Errorf("drivers (-want +got):\n%s", diff)
 			}
 		})
@@ -162,7 +166,7 @@ func TestRivalReports(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			reports := rivalReports(devices, nodeWith(tt.capacity...), tt.slices)
+			reports := conflictReports(devices, nodeWith(tt.capacity...), tt.slices)
 			got := map[string]string{}
 			for i, r := range reports {
 				var codes, on []string
@@ -198,12 +202,12 @@ func TestRivalReports(t *testing.T) {
 // rivals takes in who else is on the node, and returns the taints of what is published then, "VALUE EFFECT" by device.
 func (w *ward) rivals(node *corev1.Node, others ...resourceapi.ResourceSlice) map[string]string {
 	w.t.Helper()
-	v, _ := w.latest.get()
-	must(w.t, w.ledger.Report(rivalReports(v.devices, node, others)...))
-	w.show()
-	v, _ = w.latest.get()
+	v, _ := w.Holder.Get()
+	nodefixture.Must(w.t, w.ledger.Report(conflictReports(v.Devices, node, others)...))
+	w.Refresh()
+	v, _ = w.Holder.Get()
 	out := map[string]string{}
-	for _, d := range resources(testNode, v).Pools[poolName(testNode, device.KindGPU)].Slices[0].Devices {
+	for _, d := range publish.Resources(nodefixture.Node, v).Pools[inventory.PoolName(nodefixture.Node, device.KindGPU)].Slices[0].Devices {
 		for _, taint := range d.Taints {
 			out[d.Name] = taint.Value + " " + string(taint.Effect)
 		}
@@ -224,8 +228,8 @@ func allOf(devices []device.Device, taint string) map[string]string {
 func TestTwoDriversOnOneDevice(t *testing.T) {
 	const plugin, driver = "RivalDevicePlugin NoSchedule", "RivalDraDriver NoSchedule"
 	w := newWard(t, "8xh100-sxm", nil)
-	v, _ := w.latest.get()
-	gpus := v.devices
+	v, _ := w.Holder.Get()
+	gpus := v.Devices
 	steps := []struct {
 		name   string
 		node   *corev1.Node
@@ -266,8 +270,8 @@ func TestRivalsAreAllowed(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", func(c *Config) {
 		c.File.Health.Rules = []health.Rule{{Source: health.SourceRival, Severity: health.Ignored}}
 	})
-	v, _ := w.latest.get()
-	if taints := w.rivals(nodeWith("nvidia.com/gpu=8"), sliceOf("gpu.example.com", addressOf(v.devices[3]))); len(taints) > 0 {
+	v, _ := w.Holder.Get()
+	if taints := w.rivals(nodeWith("nvidia.com/gpu=8"), sliceOf("gpu.example.com", addressOf(v.Devices[3]))); len(taints) > 0 {
 		t.Errorf("taints %v", taints)
 	}
 	if statuses := w.ledger.Statuses(); len(statuses) > 0 {
@@ -320,8 +324,8 @@ func (w *ward) server() *asked {
 	server := httptest.NewServer(a)
 	w.t.Cleanup(server.Close)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
-	must(w.t, err)
-	w.client = client
+	nodefixture.Must(w.t, err)
+	w.Client = client
 	return a
 }
 
@@ -329,10 +333,10 @@ func (w *ward) server() *asked {
 // what it cannot find out leaves all as it is.
 func TestReportRivals(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
-	v, _ := w.latest.get()
+	v, _ := w.Holder.Get()
 	a := w.server()
 	a.has(nodeWith("nvidia.com/gpu=8"))
-	must(t, w.reportRivals(t.Context()))
+	nodefixture.Must(t, w.reportConflicts(t.Context()))
 	want := []string{
 		"/api/v1/nodes/node-1?resourceVersion=0",
 		"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Dnode-1&resourceVersion=0",
@@ -340,30 +344,30 @@ func TestReportRivals(t *testing.T) {
 	if diff := cmp.Diff(want, a.questions()); diff != "" {
 		t.Errorf("asked for (-want +got):\n%s", diff)
 	}
-	if got := len(w.ledger.Statuses()); got != len(v.devices) {
+	if got := len(w.ledger.Statuses()); got != len(v.Devices) {
 		t.Errorf("%d devices are not healthy, want all", got)
 	}
 
 	a.has(nil)
-	if err := w.reportRivals(t.Context()); err == nil {
+	if err := w.reportConflicts(t.Context()); err == nil {
 		t.Error("no error although nobody knows")
 	}
-	if got := len(w.ledger.Statuses()); got != len(v.devices) {
+	if got := len(w.ledger.Statuses()); got != len(v.Devices) {
 		t.Errorf("%d devices are not healthy after it was not known, want all", got)
 	}
 
-	a.has(nodeWith(), sliceOf("gpu.example.com", addressOf(v.devices[3])))
-	must(t, w.reportRivals(t.Context()))
-	if _, bad := w.ledger.Check(v.devices[3].Name); !bad || len(w.ledger.Statuses()) != 1 {
+	a.has(nodeWith(), sliceOf("gpu.example.com", addressOf(v.Devices[3])))
+	nodefixture.Must(t, w.reportConflicts(t.Context()))
+	if _, bad := w.ledger.Check(v.Devices[3].Name); !bad || len(w.ledger.Statuses()) != 1 {
 		t.Errorf("not healthy: %v, want the other driver's device", w.ledger.Statuses())
 	}
 
 	a.has(nodeWith())
-	w.retired.set(true)
-	must(t, w.reportRivals(t.Context()))
-	w.retired.set(false)
-	w.latest.set(viewWith())
-	must(t, w.reportRivals(t.Context()))
+	w.Retirement.Set(true)
+	nodefixture.Must(t, w.reportConflicts(t.Context()))
+	w.Retirement.Set(false)
+	w.Holder.Set(nodefixture.SnapshotWith())
+	nodefixture.Must(t, w.reportConflicts(t.Context()))
 	if paths := a.questions(); len(paths) > 0 {
 		t.Errorf("asked for %v where there is nothing to hand out", paths)
 	}
@@ -373,11 +377,11 @@ func TestReportRivals(t *testing.T) {
 func TestRivalsOff(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
 	w.rivals(nodeWith("nvidia.com/gpu=8"))
-	w.config.File.Health.DisabledSources = []string{health.SourceRival}
-	off := newHealthKeeper(w.config, nil, "boot-1", w.latest, newRetirement(), newMetrics(), nil)
+	w.File.Health.DisabledSources = []string{health.SourceRival}
+	off := w.again("boot-1", w.Holder)
 	ended := make(chan struct{})
 	go func() {
-		off.watchRivals(t.Context()) // it has no client
+		off.watchConflicts(t.Context()) // it has no client
 		close(ended)
 	}()
 	receive(t, ended)
@@ -391,10 +395,10 @@ func TestWatchRivals(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
 	a := w.server()
 	a.has(nodeWith())
-	v, _ := w.latest.get()
+	v, _ := w.Holder.Get()
 	var watching sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
-	watching.Go(func() { w.watchRivals(ctx) })
+	watching.Go(func() { w.watchConflicts(ctx) })
 	defer watching.Wait()
 	defer cancel()
 	eventually := func(what string, is func() bool) {
@@ -408,6 +412,6 @@ func TestWatchRivals(t *testing.T) {
 	}
 	eventually("the first look", func() bool { return len(a.questions()) == 2 })
 	a.has(nodeWith("nvidia.com/gpu=8"))
-	w.latest.set(viewWith(v.devices[1:]...))
-	eventually("the second look", func() bool { return len(w.ledger.Statuses()) == len(v.devices)-1 })
+	w.Holder.Set(nodefixture.SnapshotWith(v.Devices[1:]...))
+	eventually("the second look", func() bool { return len(w.ledger.Statuses()) == len(v.Devices)-1 })
 }

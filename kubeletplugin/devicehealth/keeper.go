@@ -95,7 +95,7 @@ func New(config Config) *Keeper {
 			Path: config.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration,
 		}}
 	}
-	k.show()
+	k.Refresh()
 	k.announced = k.ledger.Statuses()
 	return k
 }
@@ -114,7 +114,7 @@ func (k *Keeper) held(kind device.Kind, name string) bool {
 // Run watches until ctx ends. A retired node is not watched: its files are gone, and its GPUs are let go of.
 func (k *Keeper) Run(ctx context.Context) {
 	var group errgroup.Group
-	for _, part := range []func(context.Context){k.keep, k.poll, k.watchNVML, k.watchConflicts, k.probeTaints} {
+	for _, part := range []func(context.Context){k.keep, k.poll, k.watchNVML, k.watchConflicts, k.watchTaints} {
 		group.Go(func() error { part(ctx); return nil })
 	}
 	_ = group.Wait() // no part returns an error
@@ -134,7 +134,7 @@ func (k *Keeper) keep(ctx context.Context) {
 			}
 			k.note(ctx, errors.Join(k.ledger.Present(there, k.held), k.ledger.Expire()))
 		}
-		k.show()
+		k.Refresh()
 		k.announce(ctx)
 		select {
 		case <-ctx.Done():
@@ -147,8 +147,8 @@ func (k *Keeper) keep(ctx context.Context) {
 	}
 }
 
-// show gives everybody the newest state.
-func (k *Keeper) show() {
+// Refresh puts the newest verdicts into the snapshots. Run does so after every change.
+func (k *Keeper) Refresh() {
 	c := inventory.Health{
 		Statuses: k.ledger.Statuses(), Silent: k.pulse.silent(time.Now()),
 		TaintsKept: k.ledger.TaintsKept(), NoEviction: k.File.Health.DisableEviction, Trouble: k.ledger.Trouble(),
@@ -290,26 +290,26 @@ func (k *Keeper) DroppedTaints(ctx context.Context, err *resourceslice.DroppedFi
 	if !slices.Contains(err.DisabledFeatures(), "DRADeviceTaints") {
 		return
 	}
-	k.note(ctx, k.ledger.SetTaintsKept(false))
+	k.SetTaintsKept(ctx, false)
 	k.dropped.Send()
 }
 
-// probeTaints finds out whether the API server keeps taints before one is needed: a device whose taint is dropped would be given to
+// watchTaints finds out whether the API server keeps taints before one is needed: a device whose taint is dropped would be given to
 // pods until somebody noticed. Where they are dropped it asks again now and then, since API servers are upgraded.
-func (k *Keeper) probeTaints(ctx context.Context) {
+func (k *Keeper) watchTaints(ctx context.Context) {
 	const (
 		again = 10 * time.Minute
 		retry = 5 * time.Second
 	)
 	for {
-		kept, err := k.taintsKept(ctx)
+		kept, err := k.ProbeTaints(ctx)
 		wait := time.After(again)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			klog.FromContext(ctx).V(2).Info("Whether the API server keeps taints is not known yet", "reason", err)
 			wait = time.After(retry)
 		case err == nil:
-			k.note(ctx, k.ledger.SetTaintsKept(kept))
+			k.SetTaintsKept(ctx, kept)
 		}
 		if kept {
 			wait = nil
@@ -329,8 +329,13 @@ func (k *Keeper) probeTaints(ctx context.Context) {
 	}
 }
 
-// taintsKept asks for a slice with a taint to be made, without making it.
-func (k *Keeper) taintsKept(ctx context.Context) (bool, error) {
+// SetTaintsKept notes whether the API server keeps taints. Where it does not, devices that are not healthy are withheld.
+func (k *Keeper) SetTaintsKept(ctx context.Context, kept bool) {
+	k.note(ctx, k.ledger.SetTaintsKept(kept))
+}
+
+// ProbeTaints asks for a slice with a taint to be made, without making it.
+func (k *Keeper) ProbeTaints(ctx context.Context) (bool, error) {
 	node := k.Node
 	slice := &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "fettle-taint-probe-"},

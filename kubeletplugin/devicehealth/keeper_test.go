@@ -14,6 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
@@ -31,7 +37,7 @@ import (
 
 // ward is a node whose health is kept, without an API server.
 type ward struct {
-	*healthKeeper
+	*Keeper
 	t    *testing.T
 	root string
 
@@ -43,39 +49,55 @@ type ward struct {
 // newWard keeps the health of a machine's devices, all of which taints would mark.
 func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 	t.Helper()
-	w := &ward{t: t, root: expand(t, machine), holder: map[string]bool{}}
+	w := &ward{t: t, root: nodefixture.Expand(t, machine), holder: map[string]bool{}}
+	file := nodeconfig.File{HostDevices: nodefixture.LocalSSD()}.WithDefaults()
 	config := &Config{
-		Node: testNode, HostRoot: w.root, StateDir: filepath.Join(t.TempDir(), "state"),
-		File: nodeconfig.File{HostDevices: localSSD()}.WithDefaults(),
+		Node: nodefixture.Node, HostRoot: w.root, StateDir: filepath.Join(t.TempDir(), "state"), BootID: "boot-1", File: &file,
+		Holder: inventory.NewHolder(), Retirement: retirement.New(),
 	}
+	config.observed()
 	config.File.Health.Interval.Duration = 50 * time.Millisecond
 	if change != nil {
 		change(config)
 	}
-	held := func(_, name string) bool {
+	config.Held = func(_, name string) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.holder[name]
 	}
-	w.healthKeeper = newHealthKeeper(config, nil, "boot-1", newLatest(), newRetirement(), newMetrics(), held)
-	w.tell = func(kind, reason, note string) {
+	config.Event = func(kind, reason, note string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.events = append(w.events, kind+" "+reason+" "+note)
 	}
-	must(t, w.ledger.SetTaintsKept(true))
-	w.latest.set(w.look())
+	w.Keeper = New(*config)
+	nodefixture.Must(t, w.ledger.SetTaintsKept(true))
+	w.Holder.Set(w.look())
 	return w
 }
 
+// observed gives a configuration metrics of its own.
+func (c *Config) observed() {
+	c.Registry = prometheus.NewRegistry()
+	c.Errors = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"})
+}
+
+// again is the keeper of the next process, in a boot.
+func (w *ward) again(bootID string, holder *inventory.Holder) *Keeper {
+	config := w.Config
+	config.observed()
+	config.BootID, config.Holder, config.Retirement = bootID, holder, retirement.New()
+	return New(config)
+}
+
 // look is what discovery finds on the machine.
-func (w *ward) look() *view {
+func (w *ward) look() *inventory.Snapshot {
 	w.t.Helper()
 	tree, err := sysfs.Open(w.root)
-	must(w.t, err)
+	nodefixture.Must(w.t, err)
 	defer tree.Close()
 	found := discover.Discover(w.t.Context(), tree, discover.Options{})
-	return &view{devices: found.Devices, problems: found.Problems, withheld: map[string]string{}}
+	return &inventory.Snapshot{Devices: found.Devices, Problems: found.Problems, Withheld: map[string]string{}}
 }
 
 // start runs all parts but the one that asks the API server.
@@ -95,25 +117,25 @@ func (w *ward) start() (stop func()) {
 }
 
 // until waits for a view.
-func (w *ward) until(what string, is func(*view) bool) *view {
+func (w *ward) until(what string, is func(*inventory.Snapshot) bool) *inventory.Snapshot {
 	w.t.Helper()
 	deadline := time.After(time.Minute)
 	for {
-		v, changed := w.latest.get()
+		v, changed := w.Holder.Get()
 		if v != nil && is(v) {
 			return v
 		}
 		select {
 		case <-changed:
 		case <-deadline:
-			w.t.Fatalf("%s never happened; health is %+v", what, v.health)
+			w.t.Fatalf("%s never happened; health is %+v", what, v.Health)
 		}
 	}
 }
 
-func is(name string, state health.State, reason string) func(*view) bool {
-	return func(v *view) bool {
-		s, bad := v.health.statuses[name]
+func is(name string, state health.State, reason string) func(*inventory.Snapshot) bool {
+	return func(v *inventory.Snapshot) bool {
+		s, bad := v.Health.Statuses[name]
 		return bad && s.State == state && s.Reason == reason || !bad && state == health.Healthy
 	}
 }
@@ -121,18 +143,18 @@ func is(name string, state health.State, reason string) func(*view) bool {
 // write changes a file of a PCI function.
 func (w *ward) write(d device.Device, name, text string) {
 	w.t.Helper()
-	path := filepath.Join(w.root, "sys", "bus", "pci", "devices", stringOf(d.Attributes[device.AttributePCIAddress]), name)
-	must(w.t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(w.t, os.WriteFile(path+".new", []byte(text), 0o644))
-	must(w.t, os.Rename(path+".new", path))
+	path := filepath.Join(w.root, "sys", "bus", "pci", "devices", device.StringOf(d.Attributes[device.AttributePCIAddress]), name)
+	nodefixture.Must(w.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	nodefixture.Must(w.t, os.WriteFile(path+".new", []byte(text), 0o644))
+	nodefixture.Must(w.t, os.Rename(path+".new", path))
 }
 
 // TestCountersOfTheKernel: a counter that grows taints its device alone, and one that begins anew takes the taint away, without a
 // restart.
 func TestCountersOfTheKernel(t *testing.T) {
 	w := newWard(t, "8xmi300x", nil)
-	v, _ := w.latest.get()
-	first, second := v.devices[0], v.devices[1]
+	v, _ := w.Holder.Get()
+	first, second := v.Devices[0], v.Devices[1]
 	w.write(first, "ras/umc_err_count", "ue: 3\nce: 1\n")
 	w.write(second, "aer_dev_nonfatal", "CmpltTO 1\nUnsupReq 4\nTOTAL_ERR_NONFATAL 5\n")
 	w.start()
@@ -140,15 +162,15 @@ func TestCountersOfTheKernel(t *testing.T) {
 	w.counted("aer/nonfatal.CmpltTO", second.Name, 1)
 	w.write(first, "ras/umc_err_count", "ue: 4\nce: 9\n")
 	v = w.until("an uncorrectable error", is(first.Name, health.Unhealthy, "RasUmcUe"))
-	if len(v.health.statuses) != 1 || len(v.withheld) != 0 {
-		t.Errorf("health %+v, withheld %v", v.health.statuses, v.withheld)
+	if len(v.Health.Statuses) != 1 || len(v.Withheld) != 0 {
+		t.Errorf("health %+v, withheld %v", v.Health.Statuses, v.Withheld)
 	}
 	w.write(second, "aer_dev_nonfatal", "CmpltTO 1\nUnsupReq 9\nTOTAL_ERR_NONFATAL 10\n")
 	w.write(second, "aer_dev_nonfatal", "CmpltTO 2\nUnsupReq 9\nTOTAL_ERR_NONFATAL 11\n")
 	w.until("an uncorrectable bus error", is(second.Name, health.Worn, "AerNonfatalCmpltTO"))
 	w.write(first, "ras/umc_err_count", "ue: 0\nce: 0\n")
 	w.until("a reset", is(first.Name, health.Healthy, ""))
-	must(t, w.ledger.Recover(second.Name))
+	nodefixture.Must(t, w.ledger.Recover(second.Name))
 	w.until("forgiveness", is(second.Name, health.Healthy, ""))
 	w.wantEvents([]string{"Warning DeviceUnhealthy", "Warning DeviceDegraded", "Normal DeviceHealthy", "Normal DeviceHealthy"})
 }
@@ -194,9 +216,9 @@ func (w *ward) onDisk(is func(map[string]entryOnDisk) bool) {
 	w.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
 		var file struct{ Devices map[string]entryOnDisk }
-		data, err := os.ReadFile(filepath.Join(w.config.StateDir, "health.json"))
-		must(w.t, err)
-		must(w.t, json.Unmarshal(data, &file))
+		data, err := os.ReadFile(filepath.Join(w.StateDir, "health.json"))
+		nodefixture.Must(w.t, err)
+		nodefixture.Must(w.t, json.Unmarshal(data, &file))
 		if is(file.Devices) {
 			return
 		}
@@ -210,29 +232,29 @@ func (w *ward) onDisk(is func(map[string]entryOnDisk) bool) {
 // TestUnreadableCounters make a device's health unknown and hurt nothing else.
 func TestUnreadableCounters(t *testing.T) {
 	w := newWard(t, "8xmi300x", nil)
-	v, _ := w.latest.get()
-	first := v.devices[0]
+	v, _ := w.Holder.Get()
+	first := v.Devices[0]
 	w.write(first, "aer_dev_fatal", "garbage\x00")
 	polled := w.poller.Poll(w.targets(""))
 	if polled[0].Err == nil || polled[1].Err != nil {
 		t.Fatalf("polled %+v", polled)
 	}
 	past := time.Now().Add(-time.Hour)
-	w.latest.pulse.expect(sourceSysfs, time.Minute, past, first.Name, v.devices[1].Name)
+	w.pulse.expect(sourceSysfs, time.Minute, past, first.Name, v.Devices[1].Name)
 	w.pollOnce(t.Context(), w.targets(""))
-	w.show()
-	v, _ = w.latest.get()
-	if len(v.health.silent) != 1 || !strings.Contains(v.health.silent[first.Name], "aer_dev_fatal") || len(v.withheld) != 0 {
-		t.Errorf("silent %v, withheld %v", v.health.silent, v.withheld)
+	w.Refresh()
+	v, _ = w.Holder.Get()
+	if len(v.Health.Silent) != 1 || !strings.Contains(v.Health.Silent[first.Name], "aer_dev_fatal") || len(v.Withheld) != 0 {
+		t.Errorf("silent %v, withheld %v", v.Health.Silent, v.Withheld)
 	}
 	if got := testutil.ToFloat64(w.metrics.unknown); got != 1 {
 		t.Errorf("%v unknown devices are counted", got)
 	}
 	w.write(first, "aer_dev_fatal", "DLP 0\n")
 	w.pollOnce(t.Context(), w.targets(""))
-	w.show()
-	if v, _ := w.latest.get(); len(v.health.silent) != 0 {
-		t.Errorf("silent %v after it could be read", v.health.silent)
+	w.Refresh()
+	if v, _ := w.Holder.Get(); len(v.Health.Silent) != 0 {
+		t.Errorf("silent %v after it could be read", v.Health.Silent)
 	}
 }
 
@@ -240,18 +262,18 @@ func TestUnreadableCounters(t *testing.T) {
 func TestGoneWhileHeld(t *testing.T) {
 	w := newWard(t, "8xmi300x", nil)
 	all := w.look()
-	held, free := all.devices[0].Name, all.devices[1].Name
+	held, free := all.Devices[0].Name, all.Devices[1].Name
 	w.holder[held] = true
 	w.start()
 	w.known(held)
 	some := *all
-	some.devices = all.devices[2:]
-	w.latest.set(&some)
+	some.Devices = all.Devices[2:]
+	w.Holder.Set(&some)
 	v := w.until("news of the device that left", is(held, health.Unhealthy, "DiscoveryGone"))
-	if _, bad := v.health.statuses[free]; bad || len(v.withheld) != 0 {
-		t.Errorf("health %+v, withheld %v", v.health.statuses, v.withheld)
+	if _, bad := v.Health.Statuses[free]; bad || len(v.Withheld) != 0 {
+		t.Errorf("health %+v, withheld %v", v.Health.Statuses, v.Withheld)
 	}
-	w.latest.set(all)
+	w.Holder.Set(all)
 	w.until("its return", is(held, health.Healthy, ""))
 }
 
@@ -265,7 +287,7 @@ type nvmlChild struct {
 func newChild(t *testing.T) *nvmlChild {
 	t.Helper()
 	c := &nvmlChild{t: t, pipe: filepath.Join(t.TempDir(), "pipe")}
-	must(t, unix.Mkfifo(c.pipe, 0o600))
+	nodefixture.Must(t, unix.Mkfifo(c.pipe, 0o600))
 	return c
 }
 
@@ -273,7 +295,7 @@ func newChild(t *testing.T) *nvmlChild {
 func (c *nvmlChild) command() string {
 	c.t.Helper()
 	path := filepath.Join(c.t.TempDir(), "fettle-nvml")
-	must(c.t, os.WriteFile(path, []byte("#!/bin/sh\nexec cat "+c.pipe+"\n"), 0o700))
+	nodefixture.Must(c.t, os.WriteFile(path, []byte("#!/bin/sh\nexec cat "+c.pipe+"\n"), 0o700))
 	return path
 }
 
@@ -282,16 +304,16 @@ func (c *nvmlChild) says(m nvml.Message) {
 	c.t.Helper()
 	if c.file == nil {
 		file, err := os.OpenFile(c.pipe, os.O_RDWR, 0) // for reading too, so that opening does not wait
-		must(c.t, err)
+		nodefixture.Must(c.t, err)
 		c.file = file
 	}
-	must(c.t, json.NewEncoder(c.file).Encode(m))
+	nodefixture.Must(c.t, json.NewEncoder(c.file).Encode(m))
 }
 
 // dies ends the child.
 func (c *nvmlChild) dies() {
 	c.t.Helper()
-	must(c.t, c.file.Close())
+	nodefixture.Must(c.t, c.file.Close())
 	c.file = nil
 }
 
@@ -304,7 +326,7 @@ func withChild(c *nvmlChild) func(*Config) {
 func stateOf(devices []device.Device, change func(i int, s *nvml.DeviceState)) nvml.Message {
 	s := &nvml.State{Devices: []nvml.DeviceState{}}
 	for i, d := range devices {
-		one := nvml.DeviceState{PCIBusID: "0000" + stringOf(d.Attributes[device.AttributePCIAddress]), RecoveryAction: nvml.RecoveryNone}
+		one := nvml.DeviceState{PCIBusID: "0000" + device.StringOf(d.Attributes[device.AttributePCIAddress]), RecoveryAction: nvml.RecoveryNone}
 		if change != nil {
 			change(i, &one)
 		}
@@ -314,7 +336,7 @@ func stateOf(devices []device.Device, change func(i int, s *nvml.DeviceState)) n
 }
 
 func xidOf(d device.Device, xid uint64) nvml.Message {
-	return nvml.Message{Event: &nvml.Event{PCIBusID: "0000" + stringOf(d.Attributes[device.AttributePCIAddress]), Xid: xid}}
+	return nvml.Message{Event: &nvml.Event{PCIBusID: "0000" + device.StringOf(d.Attributes[device.AttributePCIAddress]), Xid: xid}}
 }
 
 // TestXid: what the child says reaches the view, also of a child that was started after a crash.
@@ -322,8 +344,8 @@ func TestXid(t *testing.T) {
 	child := newChild(t)
 	w := newWard(t, "8xh100-sxm", withChild(child))
 	w.watcher.FirstPause = time.Millisecond
-	v, _ := w.latest.get()
-	gpus := v.devices
+	v, _ := w.Holder.Get()
+	gpus := v.Devices
 	w.start()
 	child.says(stateOf(gpus, nil))
 	child.says(xidOf(gpus[0], 13))
@@ -337,8 +359,8 @@ func TestXid(t *testing.T) {
 		}
 	}))
 	v = w.until("an uncontained error", is(gpus[2].Name, health.Unhealthy, "Xid95"))
-	if !is(gpus[1].Name, health.Worn, "Xid94")(v) || len(v.health.statuses) != 2 {
-		t.Errorf("health %+v", v.health.statuses)
+	if !is(gpus[1].Name, health.Worn, "Xid94")(v) || len(v.Health.Statuses) != 2 {
+		t.Errorf("health %+v", v.Health.Statuses)
 	}
 	if got := testutil.ToFloat64(w.metrics.events.WithLabelValues("xid", "13", "ignored")); got != 1 {
 		t.Errorf("the ignored Xid is counted %v times", got)
@@ -359,27 +381,27 @@ func TestSilentChild(t *testing.T) {
 	child := newChild(t)
 	w := newWard(t, "8xh100-sxm", withChild(child))
 	w.watcher.FirstPause = time.Millisecond
-	v, _ := w.latest.get()
-	gpus := v.devices
+	v, _ := w.Holder.Get()
+	gpus := v.Devices
 	w.start()
 	child.says(xidOf(gpus[0], 79))
 	w.until("an Xid", is(gpus[0].Name, health.Unhealthy, "Xid79"))
 	// The limits are for kubelet's time; the test has less.
-	w.latest.pulse.expect(health.SourceNVML, 0, time.Now().Add(-time.Hour))
-	w.latest.pulse.expect(health.SourceNVML, time.Millisecond, time.Now().Add(-time.Hour), names(gpus)...)
-	v = w.until("silence", func(v *view) bool { return len(v.health.silent) == len(gpus) })
-	if len(v.withheld) != 0 || len(v.health.statuses) != 1 {
-		t.Errorf("withheld %v, health %+v", v.withheld, v.health.statuses)
+	w.pulse.expect(health.SourceNVML, 0, time.Now().Add(-time.Hour))
+	w.pulse.expect(health.SourceNVML, time.Millisecond, time.Now().Add(-time.Hour), names(gpus)...)
+	v = w.until("silence", func(v *inventory.Snapshot) bool { return len(v.Health.Silent) == len(gpus) })
+	if len(v.Withheld) != 0 || len(v.Health.Statuses) != 1 {
+		t.Errorf("withheld %v, health %+v", v.Withheld, v.Health.Statuses)
 	}
 	reported := map[string]int{}
-	for _, d := range healthReport(testNode, v, w.latest.pulse.silent(time.Now()), map[kubeletplugin.DeviceHealth]bool{}, time.Now()).Devices {
+	for _, d := range healthReport(nodefixture.Node, v, w.pulse.silent(time.Now()), map[kubeletplugin.DeviceHealth]bool{}, time.Now()).Devices {
 		reported[string(d.Health)]++
 	}
 	if want := map[string]int{"Unhealthy": 1, "Unknown": 7}; !cmp.Equal(want, reported) {
 		t.Errorf("reported %v, want %v", reported, want)
 	}
 	child.says(stateOf(gpus, nil))
-	w.until("a heartbeat", func(v *view) bool { return len(v.health.silent) == 0 })
+	w.until("a heartbeat", func(v *inventory.Snapshot) bool { return len(v.Health.Silent) == 0 })
 }
 
 func names(devices []device.Device) []string {
@@ -393,16 +415,16 @@ func names(devices []device.Device) []string {
 // TestNoLibrary: where NVIDIA's library is missing nobody waits for it.
 func TestNoLibrary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fettle-nvml")
-	must(t, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexit %d\n", nvml.ExitNoLibrary), 0o700))
+	nodefixture.Must(t, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexit %d\n", nvml.ExitNoLibrary), 0o700))
 	w := newWard(t, "8xh100-sxm", func(c *Config) { c.NVMLCommand = path })
 	w.watcher.FirstPause = time.Millisecond
 	w.start()
 	for testutil.ToFloat64(w.metrics.restarts) < 2 {
 		time.Sleep(time.Millisecond)
 	}
-	for key := range w.latest.pulse.silent(time.Now().Add(time.Hour)) {
-		if !strings.Contains(w.latest.pulse.silent(time.Now().Add(time.Hour))[key], sourceSysfs) {
-			t.Errorf("%s is waited for: %v", key, w.latest.pulse.silent(time.Now().Add(time.Hour)))
+	for key := range w.pulse.silent(time.Now().Add(time.Hour)) {
+		if !strings.Contains(w.pulse.silent(time.Now().Add(time.Hour))[key], sourceSysfs) {
+			t.Errorf("%s is waited for: %v", key, w.pulse.silent(time.Now().Add(time.Hour)))
 		}
 	}
 }
@@ -421,8 +443,8 @@ func TestNVMLOff(t *testing.T) {
 	w := newWard(t, "8xmi300x", func(c *Config) { c.NVMLCommand = "/nowhere" })
 	w.watcher.FirstPause = time.Millisecond
 	stop := w.start()
-	v, _ := w.latest.get()
-	w.known(v.devices[0].Name)
+	v, _ := w.Holder.Get()
+	w.known(v.Devices[0].Name)
 	stop()
 	if got := testutil.ToFloat64(w.metrics.restarts); got != 0 {
 		t.Errorf("a child was started %v times without an NVIDIA GPU", got)
@@ -434,51 +456,51 @@ func TestRetiredIsLetGo(t *testing.T) {
 	child := newChild(t)
 	w := newWard(t, "8xh100-sxm", withChild(child))
 	w.watcher.FirstPause = time.Millisecond
-	v, _ := w.latest.get()
+	v, _ := w.Holder.Get()
 	w.start()
-	child.says(xidOf(v.devices[0], 79))
-	w.until("an Xid", is(v.devices[0].Name, health.Unhealthy, "Xid79"))
-	w.retired.set(true)
-	for deadline := time.Now().Add(time.Minute); len(w.latest.pulse.silent(time.Now().Add(time.Hour))) > 0; {
+	child.says(xidOf(v.Devices[0], 79))
+	w.until("an Xid", is(v.Devices[0].Name, health.Unhealthy, "Xid79"))
+	w.Retirement.Set(true)
+	for deadline := time.Now().Add(time.Minute); len(w.pulse.silent(time.Now().Add(time.Hour))) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the devices of a retired node are still watched")
 		}
 		time.Sleep(time.Millisecond)
 	}
-	must(t, w.ledger.Destroy())
-	w.show()
-	must(t, w.ledger.SetTaintsKept(true))
-	if left, err := os.ReadDir(w.config.StateDir); err != nil || len(left) > 0 {
+	nodefixture.Must(t, w.ledger.Destroy())
+	w.Refresh()
+	nodefixture.Must(t, w.ledger.SetTaintsKept(true))
+	if left, err := os.ReadDir(w.StateDir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
-	w.retired.set(false)
-	child.says(xidOf(v.devices[1], 79))
-	w.until("an Xid after it was taken back", is(v.devices[1].Name, health.Unhealthy, "Xid79"))
+	w.Retirement.Set(false)
+	child.says(xidOf(v.Devices[1], 79))
+	w.until("an Xid after it was taken back", is(v.Devices[1].Name, health.Unhealthy, "Xid79"))
 }
 
 // TestBeforeTheFirstLook: what the ledger knew before the plugin started is known before the first look, so that a device in
 // quarantine is not published for a moment.
 func TestBeforeTheFirstLook(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
-	v, _ := w.latest.get()
-	name := v.devices[0].Name
-	must(t, w.ledger.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
-	must(t, w.ledger.SetTaintsKept(false))
-	again := newHealthKeeper(w.config, nil, "boot-1", newLatest(), newRetirement(), newMetrics(), nil)
-	again.latest.set(w.look())
-	v, _ = again.latest.get()
-	if v.withheld[name] != "undoing failed" || len(v.withheld) != 1 {
-		t.Errorf("withheld %v", v.withheld)
+	v, _ := w.Holder.Get()
+	name := v.Devices[0].Name
+	nodefixture.Must(t, w.ledger.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
+	nodefixture.Must(t, w.ledger.SetTaintsKept(false))
+	again := w.again("boot-1", inventory.NewHolder())
+	again.Holder.Set(w.look())
+	v, _ = again.Holder.Get()
+	if v.Withheld[name] != "undoing failed" || len(v.Withheld) != 1 {
+		t.Errorf("withheld %v", v.Withheld)
 	}
 }
 
 func TestMayPrepare(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
-	v, _ := w.latest.get()
-	healthy, degraded, failed, quarantined := v.devices[0].Name, v.devices[1].Name, v.devices[2].Name, v.devices[3].Name
-	must(t, w.ledger.Happened(health.Xid(degraded, nvml.Event{Xid: 94}), health.Xid(failed, nvml.Event{Xid: 79})))
-	must(t, w.ledger.Quarantine(device.KindGPU, quarantined, "UndoFailed", "undoing failed"))
-	tolerate := []resourceapi.DeviceToleration{{Key: TaintUnhealthy, Operator: resourceapi.DeviceTolerationOpExists}}
+	v, _ := w.Holder.Get()
+	healthy, degraded, failed, quarantined := v.Devices[0].Name, v.Devices[1].Name, v.Devices[2].Name, v.Devices[3].Name
+	nodefixture.Must(t, w.ledger.Happened(health.Xid(degraded, nvml.Event{Xid: 94}), health.Xid(failed, nvml.Event{Xid: 79})))
+	nodefixture.Must(t, w.ledger.Quarantine(device.KindGPU, quarantined, "UndoFailed", "undoing failed"))
+	tolerate := []resourceapi.DeviceToleration{{Key: inventory.TaintUnhealthy, Operator: resourceapi.DeviceTolerationOpExists}}
 	tests := []struct {
 		name, device string
 		look         bool
@@ -491,21 +513,21 @@ func TestMayPrepare(t *testing.T) {
 		{"failed and tolerated", failed, false, tolerate, ""},
 		{"failed and looked at", failed, true, nil, ""},
 		{"failed, another taint is tolerated", failed, false, []resourceapi.DeviceToleration{{Key: "other", Operator: "Exists"}}, "fell off"},
-		{"failed, another reason is tolerated", failed, false, []resourceapi.DeviceToleration{{Key: TaintUnhealthy, Value: "Xid95"}}, "fell off"},
+		{"failed, another reason is tolerated", failed, false, []resourceapi.DeviceToleration{{Key: inventory.TaintUnhealthy, Value: "Xid95"}}, "fell off"},
 		{"quarantined", quarantined, false, nil, "undoing failed"},
 		{"quarantined and tolerated", quarantined, false, tolerate, "undoing failed"},
 		{"quarantined and looked at", quarantined, true, nil, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := result("gpu", device.KindGPU, tt.device)
+			r := nodefixture.Result("gpu", device.KindGPU, tt.device)
 			r.Tolerations = tt.tolerations
-			err := w.mayPrepare(allocated("u1", result("other", device.KindGPU, tt.device), r),
+			err := w.Check(nodefixture.Allocated("u1", nodefixture.Result("other", device.KindGPU, tt.device), r),
 				&claim.Result{Request: "gpu", Pool: r.Pool, Device: tt.device, AdminAccess: tt.look})
 			switch {
 			case tt.want == "":
-				must(t, err)
-			case !errors.Is(err, errUnhealthy) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), tt.device):
+				nodefixture.Must(t, err)
+			case !errors.Is(err, ErrUnhealthy) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), tt.device):
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})

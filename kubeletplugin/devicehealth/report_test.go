@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -20,33 +23,33 @@ func TestHealthReport(t *testing.T) {
 	known := map[kubeletplugin.DeviceHealth]bool{}
 	healthy := func(pool, name string) kubeletplugin.DeviceHealth {
 		return kubeletplugin.DeviceHealth{
-			PoolName: testNode + pool, DeviceName: name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: now,
+			PoolName: nodefixture.Node + pool, DeviceName: name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: now,
 		}
 	}
 	gone := func(pool, name string) kubeletplugin.DeviceHealth {
 		return kubeletplugin.DeviceHealth{
-			PoolName: testNode + pool, DeviceName: name, Health: kubeletplugin.HealthStatusUnhealthy, LastUpdated: now,
+			PoolName: nodefixture.Node + pool, DeviceName: name, Health: kubeletplugin.HealthStatusUnhealthy, LastUpdated: now,
 			Message: "the device or its driver left this node, see AcceleratorNode node-1",
 		}
 	}
-	withheld := viewWith(gpu("gpu0", 0), ssd("ssd0"))
-	withheld.withheld["ssd0"] = beingEmptied
+	withheld := nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0), nodefixture.SSD("ssd0"))
+	withheld.Withheld["ssd0"] = "is being emptied"
 	steps := []struct {
 		name string
-		view *view
+		view *inventory.Snapshot
 		want []kubeletplugin.DeviceHealth
 	}{
-		{"nothing yet", viewWith(), nil},
-		{"all there", viewWith(gpu("gpu1", 1), gpu("gpu0", 0), ssd("ssd0")), []kubeletplugin.DeviceHealth{
+		{"nothing yet", nodefixture.SnapshotWith(), nil},
+		{"all there", nodefixture.SnapshotWith(nodefixture.GPU("gpu1", 1), nodefixture.GPU("gpu0", 0), nodefixture.SSD("ssd0")), []kubeletplugin.DeviceHealth{
 			healthy("/gpu", "gpu1"), healthy("/gpu", "gpu0"), healthy("/host", "ssd0"),
 		}},
-		{"some left", viewWith(ssd("ssd0")), []kubeletplugin.DeviceHealth{healthy("/host", "ssd0"), gone("/gpu", "gpu0"), gone("/gpu", "gpu1")}},
+		{"some left", nodefixture.SnapshotWith(nodefixture.SSD("ssd0")), []kubeletplugin.DeviceHealth{healthy("/host", "ssd0"), gone("/gpu", "gpu0"), gone("/gpu", "gpu1")}},
 		{"one came back, one is withheld", withheld, []kubeletplugin.DeviceHealth{
 			healthy("/gpu", "gpu0"), healthy("/host", "ssd0"), gone("/gpu", "gpu1"),
 		}},
 	}
 	for _, step := range steps {
-		got := healthReport(testNode, step.view, nil, known, now)
+		got := healthReport(nodefixture.Node, step.view, nil, known, now)
 		if diff := cmp.Diff(step.want, got.Devices, cmpopts.EquateComparable(time.Time{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
@@ -56,9 +59,9 @@ func TestHealthReport(t *testing.T) {
 // TestHealthOfDevices: kubelet is told what keeps a pod from its work, and what is not known.
 func TestHealthOfDevices(t *testing.T) {
 	now := time.Unix(1000, 0)
-	v := viewWith(gpu("degraded", 0), gpu("failed", 1), gpu("healthy", 2),
-		gpu("silent", 3), gpu("silent-degraded", 4), gpu("silent-failed", 5))
-	v.health.statuses = map[string]health.Status{
+	v := nodefixture.SnapshotWith(nodefixture.GPU("degraded", 0), nodefixture.GPU("failed", 1), nodefixture.GPU("healthy", 2),
+		nodefixture.GPU("silent", 3), nodefixture.GPU("silent-degraded", 4), nodefixture.GPU("silent-failed", 5))
+	v.Health.Statuses = map[string]health.Status{
 		"degraded":        {State: health.Worn, Message: "xid 94"},
 		"failed":          {State: health.Unhealthy, Message: "xid 79"},
 		"silent-degraded": {State: health.Worn, Message: "xid 94"},
@@ -72,8 +75,8 @@ func TestHealthOfDevices(t *testing.T) {
 		"silent-degraded": "Unknown nvml says nothing", "silent-failed": "Unhealthy programming failed", "left": "Unhealthy gone",
 	}
 	got := map[string]string{}
-	for _, d := range healthReport(testNode, v, silent, map[kubeletplugin.DeviceHealth]bool{}, now).Devices {
-		if got[d.DeviceName] != "" || d.PoolName != testNode+"/gpu" || !d.LastUpdated.Equal(now) {
+	for _, d := range healthReport(nodefixture.Node, v, silent, map[kubeletplugin.DeviceHealth]bool{}, now).Devices {
+		if got[d.DeviceName] != "" || d.PoolName != nodefixture.Node+"/gpu" || !d.LastUpdated.Equal(now) {
 			t.Errorf("device %+v", d)
 		}
 		got[d.DeviceName] = string(d.Health) + " " + d.Message
@@ -86,16 +89,17 @@ func TestHealthOfDevices(t *testing.T) {
 // TestWatchHealth sends at once, again after a change, and ends with its context.
 func TestWatchHealth(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l := newLatest()
+	k := &Keeper{Config: Config{Node: nodefixture.Node, Holder: inventory.NewHolder()}, pulse: newPulse()}
+	l := k.Holder
 	reports := make(chan kubeletplugin.DeviceHealthReport)
 	ended := make(chan error, 1)
-	go func() { ended <- watchHealth(ctx, testNode, l, reports) }()
-	l.set(viewWith(gpu("gpu0", 0)))
+	go func() { ended <- k.Watch(ctx, reports) }()
+	l.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
 	for _, want := range []int{1, 2} {
 		if got := receive(t, reports); len(got.Devices) != want {
 			t.Errorf("%d devices, want %d", len(got.Devices), want)
 		}
-		l.set(viewWith(gpu("gpu0", 0), gpu("gpu1", 1)))
+		l.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0), nodefixture.GPU("gpu1", 1)))
 	}
 	cancel()
 	if err := receive(t, ended); err != nil {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -46,28 +48,28 @@ func newBoard(t *testing.T, machine string, file nodeconfig.File) *board {
 		t.Skip("making device nodes and changing the root directory need root")
 	}
 	dir, err := os.MkdirTemp("", "fkp") //nolint:usetesting // the test's own directory is too long for a socket
-	must(t, err)
+	nodefixture.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b := &board{hub: newHub(t), t: t, host: filepath.Join(dir, "host")}
 	expandInto(t, machine, b.host)
 	// A program whose root directory is the machine finds the state directory by the path that the plugin gives it.
 	inside := filepath.Join(b.host, dir)
-	must(t, os.MkdirAll(inside, 0o755))
+	nodefixture.Must(t, os.MkdirAll(inside, 0o755))
 	up, err := filepath.Rel(inside, b.host)
-	must(t, err)
-	must(t, os.Symlink(up, filepath.Join(inside, "host")))
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, os.Symlink(up, filepath.Join(inside, "host")))
 	var clients Clients
 	b.objects, clients = newObjects(t)
 	if file.FPGA.XRT.DriverRoot != "" {
 		file.FPGA.XRT.DriverRoot = b.host
 	}
 	b.Plugin, err = New(Config{
-		Node: testNode, Namespace: "fettle", HostRoot: b.host, PluginsDir: filepath.Join(dir, "p"), RegistryDir: filepath.Join(dir, "r"),
+		Node: nodefixture.Node, Namespace: "fettle", HostRoot: b.host, PluginsDir: filepath.Join(dir, "p"), RegistryDir: filepath.Join(dir, "r"),
 		CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(b.host, "state"), HealthPort: 1, File: file.WithDefaults(),
 		Registries: artifact.ClientConfig{PlainHTTP: []string{b.hub.host}},
 	}, clients, testBoot)
-	must(t, err)
-	t.Cleanup(func() { must(t, b.fpgas.destroy()) })
+	nodefixture.Must(t, err)
+	t.Cleanup(func() { nodefixture.Must(t, b.fpgas.destroy()) })
 	b.looker.look(t.Context())
 	return b
 }
@@ -98,9 +100,9 @@ func (b *board) published(name string) *device.Device {
 // prepare plans a claim for a device and applies its steps up to one that fails.
 func (b *board) prepare(name, members string) ([]step.Step, error) {
 	b.t.Helper()
-	c := fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", name)), openClass), members)
-	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: testNode})
-	must(b.t, err)
+	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", name)), openClass), members)
+	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
+	nodefixture.Must(b.t, err)
 	steps, err := b.fpgas.effects(b.t.Context(), c, a, func(r *claim.Result) (device.Device, bool) {
 		v, _ := b.latest.get()
 		return v.Find(r.Kind, r.Device)
@@ -123,13 +125,13 @@ func (b *board) giveBack(steps []step.Step) error {
 
 func (b *board) set(name, text string) {
 	b.t.Helper()
-	must(b.t, os.WriteFile(filepath.Join(b.host, name), []byte(text), 0o600))
+	nodefixture.Must(b.t, os.WriteFile(filepath.Join(b.host, name), []byte(text), 0o600))
 }
 
 func (b *board) read(name string) string {
 	b.t.Helper()
 	text, err := os.ReadFile(filepath.Join(b.host, name))
-	must(b.t, err)
+	nodefixture.Must(b.t, err)
 	return strings.TrimSpace(string(text))
 }
 
@@ -152,7 +154,7 @@ func TestZynqMP(t *testing.T) {
 	b.keep("dpu", fmt.Sprintf(`{"format":"bin","interfaceID":%q,"id":%q}`, zynqShell, nlb3), fpga.BIN, logic, nlb3, zynqShell)
 	const wish = `"bitstream":{"name":"dpu"}`
 	steps, err := b.prepare(zynqDevice, wish)
-	must(t, err)
+	nodefixture.Must(t, err)
 	digits := strings.TrimPrefix(digestOf(logic), "sha256:")
 	if got, want := b.read(manager+"firmware"), "fettle-fpga0-"+digits+".bin"; got != want || b.read(manager+"flags") != "0" {
 		t.Errorf("the kernel was given %q with flags %s, want %q", got, b.read(manager+"flags"), want)
@@ -160,11 +162,11 @@ func TestZynqMP(t *testing.T) {
 	if got := textOf(b.published(zynqDevice), device.AttributeBitstreamDigest); got != digits {
 		t.Errorf("published with digest %q, want %s", got, digits)
 	}
-	must(t, b.giveBack(steps))
+	nodefixture.Must(t, b.giveBack(steps))
 	b.set(manager+"state", "write error\n")
 	steps, err = b.prepare(zynqDevice, wish)
-	if wants(t, err, nil, "write error"); backend.KindOf(err) != backend.Unknown || reasonFor(err) != reasonProgramFailed {
-		t.Errorf("%v is %s, reason %s", err, backend.KindOf(err), reasonFor(err))
+	if wants(t, err, nil, "write error"); backend.KindOf(err) != backend.Unknown || Reason(err) != ReasonProgramFailed {
+		t.Errorf("%v is %s, reason %s", err, backend.KindOf(err), Reason(err))
 	}
 	if d := b.published(zynqDevice); d != nil {
 		t.Errorf("published as %+v", d)
@@ -173,7 +175,7 @@ func TestZynqMP(t *testing.T) {
 		t.Errorf("given back, with %d orphans", len(b.orphans()))
 	}
 	b.set(manager+"state", "operating\n")
-	must(t, b.giveBack(steps))
+	nodefixture.Must(t, b.giveBack(steps))
 	if d := b.published(zynqDevice); d == nil || textOf(d, device.AttributeBitstreamDigest) != "" {
 		t.Errorf("published as %+v", d)
 	}
@@ -215,21 +217,21 @@ func TestAlveo(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	xclbin, err := os.ReadFile("../pkg/fpga/testdata/hello.xclbin")
-	must(t, err)
+	nodefixture.Must(t, err)
 	raw, err := hex.DecodeString(alveoShell)
-	must(t, err)
+	nodefixture.Must(t, err)
 	copy(xclbin[336:], raw)
 	id := hex.EncodeToString(xclbin[416:432])
 	b.keep("hello", `{}`, fpga.Xclbin, xclbin, id, alveoShell)
 	const shown = "sys/bus/pci/devices/0000:3b:00.1/xclbinuuid"
 	steps, err := b.prepare(alveoDevice, `"bitstream":{"name":"hello"}`)
-	must(t, err)
+	nodefixture.Must(t, err)
 	d := b.published(alveoDevice)
 	digits := strings.TrimPrefix(digestOf(xclbin), "sha256:")
 	if textOf(d, device.AttributeAFUID) != id || textOf(d, device.AttributeBitstreamDigest) != digits {
 		t.Errorf("published as %+v", d)
 	}
-	must(t, b.giveBack(steps))
+	nodefixture.Must(t, b.giveBack(steps))
 	if got := b.read(shown); strings.Trim(got, "0") != "" {
 		t.Errorf("after the claim the card shows %s, want none", got)
 	}

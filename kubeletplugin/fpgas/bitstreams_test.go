@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +36,7 @@ func clusters(name string) *v1alpha1.BitstreamSource {
 func (l *lab) found(namespace string, source *v1alpha1.BitstreamSource, interfaceID string) *bitstream {
 	l.t.Helper()
 	b, err := l.bitstreams.find(l.t.Context(), namespace, source, interfaceID)
-	must(l.t, err)
+	nodefixture.Must(l.t, err)
 	return b
 }
 
@@ -57,15 +60,15 @@ func TestFindObject(t *testing.T) {
 	l.put(object)
 	want := &bitstream{
 		about: claim.Bitstream{
-			Kind: v1alpha1.KindFPGABitstream, Namespace: "team-a", Name: "nlb0", Repository: l.host + "/team/nlb0",
+			Kind: v1alpha1.KindFPGABitstream, Namespace: "team-a", Name: "nlb0", Repository: l.Host + "/team/nlb0",
 			Digests: []string{image.Layer, image.Manifest, index}, Vouched: true, VouchedDetail: "vouched for",
 		},
 		image: region.Image{
 			Digest: image.Layer, Size: image.Size, InterfaceID: shell, AFUID: nlb0, Config: fpga.Config{Format: fpga.GBS},
 			Origin: "FPGABitstream team-a/nlb0",
 		},
-		fetch: &fetchParams{
-			Reference: l.host + "/team/nlb0@" + image.Manifest, Digest: image.Layer, Size: image.Size, SecretsIn: "team-a",
+		fetch: &pin.Params{
+			Reference: l.Host + "/team/nlb0@" + image.Manifest, Digest: image.Layer, Size: image.Size, SecretsIn: "team-a",
 			Secrets: []string{"pull", "more"},
 		},
 	}
@@ -81,7 +84,7 @@ func TestFindObject(t *testing.T) {
 	}
 	l.put(cluster)
 	want.about = claim.Bitstream{
-		Kind: v1alpha1.KindClusterFPGABitstream, Name: "nlb0", Repository: l.host + "/team/nlb0", Namespaces: []string{"team-a"},
+		Kind: v1alpha1.KindClusterFPGABitstream, Name: "nlb0", Repository: l.Host + "/team/nlb0", Namespaces: []string{"team-a"},
 		Digests: []string{image.Layer, image.Manifest, image.Manifest}, VouchedDetail: "nobody speaks",
 	}
 	want.image.Origin = "ClusterFPGABitstream nlb0"
@@ -151,7 +154,7 @@ func TestFindFails(t *testing.T) {
 			if b != nil {
 				t.Errorf("found %+v beside an error", b)
 			}
-			if reason := reasonFor(err); reason != reasonBitstream {
+			if reason := Reason(err); reason != reasonBitstream {
 				t.Errorf("reason %s", reason)
 			}
 		})
@@ -159,7 +162,7 @@ func TestFindFails(t *testing.T) {
 	l.setBroken(true)
 	_, err := l.bitstreams.find(t.Context(), "team-a", named("mine"), shell)
 	wants(t, err, nil, "FPGABitstream team-a/mine")
-	if reason := reasonFor(err); reason != reasonPrepareFailed {
+	if reason := Reason(err); reason != reasonPrepareFailed {
 		t.Errorf("an API server that fails is the reason %s", reason)
 	}
 }
@@ -168,8 +171,8 @@ func TestFindFails(t *testing.T) {
 func (l *lab) stage(path string, data []byte) {
 	l.t.Helper()
 	whole := filepath.Join(l.dir, path)
-	must(l.t, os.MkdirAll(filepath.Dir(whole), 0o755))
-	must(l.t, os.WriteFile(whole, data, 0o644))
+	nodefixture.Must(l.t, os.MkdirAll(filepath.Dir(whole), 0o755))
+	nodefixture.Must(l.t, os.WriteFile(whole, data, 0o644))
 }
 
 func onHost(name string, file v1alpha1.HostBitstream) *v1alpha1.ClusterFPGABitstream {
@@ -183,7 +186,7 @@ func onHost(name string, file v1alpha1.HostBitstream) *v1alpha1.ClusterFPGABitst
 // programmed is compared with it.
 func TestFindHostFile(t *testing.T) {
 	l := newLab(t)
-	file := gbs(shell, nlb0)
+	file := fpgaregistry.GBS(shell, nlb0)
 	l.stage("srv/fpga/nlb0.gbs", file)
 	l.stage("srv/fpga/"+shell+"/"+nlb0+".gbs", file)
 	declared := "sha256:" + strings.Repeat("7", 64)
@@ -218,12 +221,12 @@ func TestFindHostFile(t *testing.T) {
 // TestFindHostFileFails: what is not a regular file at that very path, or not a bitstream for the region, is not taken.
 func TestFindHostFileFails(t *testing.T) {
 	l := newLab(t)
-	l.stage("srv/plain.gbs", gbs(shell, nlb0))
+	l.stage("srv/plain.gbs", fpgaregistry.GBS(shell, nlb0))
 	l.stage("srv/garbage.gbs", []byte("no bitstream at all, but long enough to be looked at by anybody"))
-	l.stage("srv/"+otherShell+"/"+nlb0+".gbs", gbs(shell, nlb0)) // in the wrong directory of the store
-	must(t, os.Symlink("plain.gbs", filepath.Join(l.dir, "srv", "link.gbs")))
-	must(t, os.Symlink(t.TempDir(), filepath.Join(l.dir, "srv", "away")))
-	must(t, os.Mkdir(filepath.Join(l.dir, "srv", "directory"), 0o755))
+	l.stage("srv/"+otherShell+"/"+nlb0+".gbs", fpgaregistry.GBS(shell, nlb0)) // in the wrong directory of the store
+	nodefixture.Must(t, os.Symlink("plain.gbs", filepath.Join(l.dir, "srv", "link.gbs")))
+	nodefixture.Must(t, os.Symlink(t.TempDir(), filepath.Join(l.dir, "srv", "away")))
+	nodefixture.Must(t, os.Mkdir(filepath.Join(l.dir, "srv", "directory"), 0o755))
 	for _, tc := range []struct {
 		name  string
 		file  v1alpha1.HostBitstream
@@ -288,7 +291,7 @@ func TestBlank(t *testing.T) {
 	l.put(blank(l.clusterObject("e-blank", image)))
 	l.put(blank(l.clusterObject("f-later", l.image("team/f-later", shell, nlb3))))
 	b, err := l.bitstreams.blank(t.Context(), shell)
-	must(t, err)
+	nodefixture.Must(t, err)
 	if b == nil || b.about.Name != "e-blank" || b.image.Digest != image.Layer || b.fetch == nil {
 		t.Errorf("found %+v, want e-blank", b)
 	}
@@ -312,17 +315,17 @@ func TestFindReference(t *testing.T) {
 		return fpgaregistry.Descriptor{MediaType: fpgaregistry.ManifestType, Digest: i.Manifest, Size: l.manifestSize(i)}
 	}
 	index := l.Manifest(t, "team/both", "", fpgaregistry.Manifest{Manifests: []fpgaregistry.Descriptor{entry(other), entry(image)}})
-	ref := l.host + "/team/both@" + index.Digest
+	ref := l.Host + "/team/both@" + index.Digest
 	got := l.found("team-a", &v1alpha1.BitstreamSource{Ref: ref}, shell)
 	want := &bitstream{
 		about: claim.Bitstream{
-			Repository: l.host + "/team/both", Digests: []string{image.Layer, image.Manifest, index.Digest}, VouchedDetail: notVouched,
+			Repository: l.Host + "/team/both", Digests: []string{image.Layer, image.Manifest, index.Digest}, VouchedDetail: notVouched,
 		},
 		image: region.Image{
 			Digest: image.Layer, Size: image.Size, InterfaceID: shell, AFUID: nlb0, Origin: ref,
 			Config: fpga.Config{Format: fpga.GBS, ID: nlb0, InterfaceID: shell},
 		},
-		fetch: &fetchParams{Reference: l.host + "/team/both@" + image.Manifest, Digest: image.Layer, Size: image.Size},
+		fetch: &pin.Params{Reference: l.Host + "/team/both@" + image.Manifest, Digest: image.Layer, Size: image.Size},
 	}
 	same(t, want, got)
 	if len(l.asked) > 0 {
@@ -331,12 +334,12 @@ func TestFindReference(t *testing.T) {
 }
 
 // manifestSize is what a manifest in an index must declare.
-func (h *hub) manifestSize(i v1alpha1.BitstreamImage) int64 {
-	h.t.Helper()
-	ref, err := artifact.ParseReference(h.host + "/team/both@" + i.Manifest)
-	must(h.t, err)
-	d, err := h.client().Source(ref, nil).Resolve(h.t.Context())
-	must(h.t, err)
+func (s *site) manifestSize(i v1alpha1.BitstreamImage) int64 {
+	s.t.Helper()
+	ref, err := artifact.ParseReference(s.Host + "/team/both@" + i.Manifest)
+	nodefixture.Must(s.t, err)
+	d, err := s.client().Source(ref, nil).Resolve(s.t.Context())
+	nodefixture.Must(s.t, err)
 	return d.Size
 }
 
@@ -344,7 +347,7 @@ func (h *hub) manifestSize(i v1alpha1.BitstreamImage) int64 {
 func TestFindReferenceFails(t *testing.T) {
 	l := newLab(t)
 	image := l.image("team/nlb0", shell, nlb0)
-	silent := l.Push(t, "team/silent", "", `{"format":"gbs","interfaceID":"`+shell+`"}`, fpga.GBS, gbs(shell, nlb0))
+	silent := l.Push(t, "team/silent", "", `{"format":"gbs","interfaceID":"`+shell+`"}`, fpga.GBS, fpgaregistry.GBS(shell, nlb0))
 	config := l.Blob(t, "team/other", "application/vnd.example.config.v1+json", []byte(`{}`))
 	chart := l.Manifest(t, "team/other", "", fpgaregistry.Manifest{Config: &config, Layers: []fpgaregistry.Descriptor{config}})
 	closed := l.image("private/nlb0", shell, nlb0)
@@ -360,7 +363,7 @@ func TestFindReferenceFails(t *testing.T) {
 		{"that not everybody may read", "private/nlb0@" + closed.Manifest, shell, artifact.ErrUnauthorized, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b, err := l.bitstreams.find(t.Context(), "team-a", &v1alpha1.BitstreamSource{Ref: l.host + "/" + tc.ref}, tc.of)
+			b, err := l.bitstreams.find(t.Context(), "team-a", &v1alpha1.BitstreamSource{Ref: l.Host + "/" + tc.ref}, tc.of)
 			wants(t, err, tc.cause, tc.words...)
 			if b != nil {
 				t.Errorf("found %+v beside an error", b)
@@ -368,7 +371,7 @@ func TestFindReferenceFails(t *testing.T) {
 		})
 	}
 	l.Down.Store(true)
-	_, err := l.bitstreams.find(t.Context(), "team-a", &v1alpha1.BitstreamSource{Ref: l.host + "/team/nlb0@" + image.Manifest}, shell)
+	_, err := l.bitstreams.find(t.Context(), "team-a", &v1alpha1.BitstreamSource{Ref: l.Host + "/team/nlb0@" + image.Manifest}, shell)
 	wants(t, err, artifact.ErrUnavailable)
 	_, err = l.bitstreams.find(t.Context(), "team-a", &v1alpha1.BitstreamSource{Ref: "no reference"}, shell)
 	wants(t, err, nil, "bitstream.ref")
@@ -378,7 +381,7 @@ func TestFindReferenceFails(t *testing.T) {
 func TestFindRawReference(t *testing.T) {
 	l := newLab(t)
 	pushed := l.Push(t, "team/raw", "", `{"format":"rbf","interfaceID":"`+shell+`","id":"`+nlb0+`"}`, fpga.RBF, []byte("raw bytes"))
-	b := l.found("team-a", &v1alpha1.BitstreamSource{Ref: l.host + "/team/raw@" + pushed.Digest}, shell)
+	b := l.found("team-a", &v1alpha1.BitstreamSource{Ref: l.Host + "/team/raw@" + pushed.Digest}, shell)
 	if b.image.Config.Format != fpga.RBF || b.image.Config.ID != nlb0 || b.image.AFUID != nlb0 {
 		t.Errorf("image %+v", b.image)
 	}

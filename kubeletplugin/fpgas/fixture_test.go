@@ -3,25 +3,29 @@
 package fpgas
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,42 +54,37 @@ const (
 	blankAFU   = "b1a2c3d4e5f60718293a4b5c6d7e8f90"
 
 	testBoot = "boot-1"
+	// artifactsDir is the directory of the store below that of the state.
+	artifactsDir = "artifacts"
 )
-
-// gbs is an image in its usual form.
-func gbs(interfaceID, afu string) []byte {
-	metadata := fmt.Sprintf(`{"version":1,"platform-name":"DCP","afu-image":{"power":50,"interface-uuid":%q,"magic-no":488605312,`+
-		`"accelerator-clusters":[{"total-contexts":1,"name":"afu","accelerator-type-uuid":%q}]}}`, interfaceID, afu)
-	length := binary.LittleEndian.AppendUint32(nil, uint32(len(metadata)))
-	return slices.Concat([]byte("XeonFPGA\xb7GBSv001"), length, []byte(metadata), bytes.Repeat([]byte{0xa5}, 1000))
-}
 
 func digestOf(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
 
 // objects is an API server that answers reads of the objects that a test puts there. It has no more of one than what real clients ask.
 type objects struct {
-	t    *testing.T
-	mu   sync.Mutex
-	held map[string]any
+	t       *testing.T
+	dynamic dynamic.Interface
+	kube    kubernetes.Interface
+	mu      sync.Mutex
+	held    map[string]any
 	// asked are the paths of all requests.
 	asked []string
 	// broken makes it answer 500.
 	broken bool
 }
 
-func newObjects(t *testing.T) (*objects, Clients) {
+func newObjects(t *testing.T) *objects {
 	t.Helper()
 	o := &objects{t: t, held: map[string]any{}}
 	server := httptest.NewServer(o)
 	t.Cleanup(server.Close)
 	config := &rest.Config{Host: server.URL, QPS: -1}
-	var clients Clients
 	var err error
-	clients.Dynamic, err = dynamic.NewForConfig(config)
-	must(t, err)
-	clients.Kube, err = kubernetes.NewForConfig(config)
-	must(t, err)
-	return o, clients
+	o.dynamic, err = dynamic.NewForConfig(config)
+	nodefixture.Must(t, err)
+	o.kube, err = kubernetes.NewForConfig(config)
+	nodefixture.Must(t, err)
+	return o
 }
 
 const groupPath = "/apis/fettle.dev/v1alpha1/"
@@ -146,88 +145,59 @@ func statusOf(code int32, reason metav1.StatusReason) metav1.Status {
 	}
 }
 
-// hub is a registry behind something that may answer in its place.
-type hub struct {
-	*fpgaregistry.Registry
-	t *testing.T
-	// host is where the hub is; that of the Registry is behind it.
-	host string
-	// requests are all that arrived.
-	requests atomic.Int64
-
-	mu     sync.Mutex
-	before func(w http.ResponseWriter, r *http.Request) bool
-}
-
-func newHub(t *testing.T) *hub {
-	t.Helper()
-	h := &hub{Registry: fpgaregistry.Start(t), t: t}
-	behind := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: h.Host})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.requests.Add(1)
-		h.mu.Lock()
-		before := h.before
-		h.mu.Unlock()
-		if before == nil || !before(w, r) {
-			behind.ServeHTTP(w, r)
-		}
-	}))
-	t.Cleanup(server.Close)
-	h.host = strings.TrimPrefix(server.URL, "http://")
-	return h
-}
-
-// intercept answers the blob's requests itself, and with nil no longer.
-func (h *hub) intercept(digest string, answer func(w http.ResponseWriter, r *http.Request)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.before = func(w http.ResponseWriter, r *http.Request) bool {
-		mine := answer != nil && strings.HasSuffix(r.URL.Path, "/blobs/"+digest)
-		if mine {
-			answer(w, r)
-		}
-		return mine
-	}
-}
-
-// client asks each thing once, so that what a registry does to one try is seen.
-func (h *hub) client() *artifact.Client {
-	h.t.Helper()
-	client, err := artifact.NewClient(artifact.ClientConfig{
-		PlainHTTP: []string{h.host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
-	})
-	must(h.t, err)
-	return client
-}
-
-// image pushes a bitstream and says of it what the controller would.
-func (h *hub) image(repository, interfaceID, afu string) v1alpha1.BitstreamImage {
-	h.t.Helper()
-	file := gbs(interfaceID, afu)
-	config := fmt.Sprintf(`{"format":"gbs","interfaceID":%q,"id":%q}`, interfaceID, afu)
-	manifest := h.Push(h.t, repository, "", config, fpga.GBS, file)
-	return v1alpha1.BitstreamImage{
-		Manifest: manifest.Digest, Layer: digestOf(file), Size: int64(len(file)), Format: "gbs", ID: afu, AFUID: afu, InterfaceID: interfaceID,
-	}
-}
-
 // resolved is the status of an object of the first generation.
 func resolved(images ...v1alpha1.BitstreamImage) v1alpha1.FPGABitstreamStatus {
 	return v1alpha1.FPGABitstreamStatus{ObservedGeneration: 1, Digest: images[0].Manifest, Images: images}
 }
 
-// object is an FPGABitstream with images that the hub has.
-func (h *hub) object(namespace, name string, images ...v1alpha1.BitstreamImage) *v1alpha1.FPGABitstream {
+// site is a registry and an API server whose objects name what it has.
+type site struct {
+	*fpgaregistry.Registry
+	*objects
+	t *testing.T
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	return &site{Registry: fpgaregistry.Start(t), objects: newObjects(t), t: t}
+}
+
+// client asks each thing once, so that what a registry does to one try is seen.
+func (s *site) client() *artifact.Client {
+	s.t.Helper()
+	client, err := artifact.NewClient(artifact.ClientConfig{
+		PlainHTTP: []string{s.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
+	})
+	nodefixture.Must(s.t, err)
+	return client
+}
+
+// store is a node's store of files in a directory.
+func (s *site) store(dir string) *artifacts.Node {
+	s.t.Helper()
+	files := artifacts.New(artifacts.Config{Dir: filepath.Join(dir, artifactsDir), Client: s.client(), Kube: s.kube})
+	s.t.Cleanup(func() { nodefixture.Must(s.t, files.Destroy()) })
+	return files
+}
+
+// image pushes a bitstream and says of it what the controller would.
+func (s *site) image(repository, interfaceID, afu string) v1alpha1.BitstreamImage {
+	s.t.Helper()
+	return s.Image(s.t, repository, interfaceID, afu)
+}
+
+// object is an FPGABitstream with images that the registry has.
+func (s *site) object(namespace, name string, images ...v1alpha1.BitstreamImage) *v1alpha1.FPGABitstream {
 	return &v1alpha1.FPGABitstream{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1},
-		Spec:       v1alpha1.FPGABitstreamSpec{Image: h.host + "/team/" + name + ":v1"}, Status: resolved(images...),
+		Spec:       v1alpha1.FPGABitstreamSpec{Image: s.Host + "/team/" + name + ":v1"}, Status: resolved(images...),
 	}
 }
 
-func (h *hub) clusterObject(name string, images ...v1alpha1.BitstreamImage) *v1alpha1.ClusterFPGABitstream {
+func (s *site) clusterObject(name string, images ...v1alpha1.BitstreamImage) *v1alpha1.ClusterFPGABitstream {
 	return &v1alpha1.ClusterFPGABitstream{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 1},
-		Spec:       v1alpha1.ClusterFPGABitstreamSpec{Image: h.host + "/team/" + name + ":v1", Namespaces: []string{"*"}},
+		Spec:       v1alpha1.ClusterFPGABitstreamSpec{Image: s.Host + "/team/" + name + ":v1", Namespaces: []string{"*"}},
 		Status:     resolved(images...),
 	}
 }
@@ -241,9 +211,8 @@ func quickly() disk.FS {
 
 // lab is a node with regions in memory, a registry and an API server.
 type lab struct {
-	*hub
-	*objects
-	*fpgas
+	*site
+	*Feature
 	t     *testing.T
 	dir   string
 	cards *chips
@@ -259,29 +228,32 @@ func regionOf(name, card, interfaceID string) device.Device {
 
 func newLab(t *testing.T, devices ...device.Device) *lab {
 	t.Helper()
-	h := newHub(t)
-	o, clients := newObjects(t)
-	dir := t.TempDir()
-	client := h.client()
-	contents := region.OpenContents(quickly(), filepath.Join(dir, regionsDir))
-	files := &artifacts{dir: filepath.Join(dir, artifactsDir), client: client, kube: clients.Kube}
-	t.Cleanup(func() { must(t, files.destroy()) })
-	cards := &chips{regions: map[string]*fpga.Region{}, shows: map[*fpga.Region]string{}}
+	s, dir := newSite(t), t.TempDir()
+	l := &lab{site: s, t: t, dir: dir, cards: &chips{regions: map[string]*fpga.Region{}, shows: map[*fpga.Region]string{}}}
 	for i := range devices {
-		cards.regions[devices[i].Name], cards.shows[devices[i].Region] = devices[i].Region, nlb0
+		l.cards.regions[devices[i].Name], l.cards.shows[devices[i].Region] = devices[i].Region, nlb0
 	}
-	return &lab{
-		hub: h, objects: o, t: t, dir: dir, cards: cards,
-		fpgas: &fpgas{
-			programming: true,
-			bitstreams:  &bitstreams{dynamic: clients.Dynamic, client: client, namespace: "fettle", hostRoot: dir},
-			artifacts:   files, contents: contents,
-			programmer: region.New(region.Config{
-				Find: cards.find, Backends: map[string]region.Backend{"memory": cards}, Contents: contents, Open: files.open,
-				HostRoot: dir, BootID: testBoot,
-			}),
-		},
+	l.Feature = newFeature(t, s, Config{HostRoot: dir, StateDir: dir, File: &nodeconfig.FPGA{Programming: true}})
+	l.contents = region.OpenContents(quickly(), filepath.Join(dir, regionsDir))
+	l.programmer = region.New(region.Config{
+		Find: l.cards.find, Backends: map[string]region.Backend{"memory": l.cards}, Contents: l.contents, Open: l.Artifacts.Open,
+		HostRoot: dir, BootID: testBoot,
+	})
+	return l
+}
+
+// newFeature adds to a configuration what is the same for all tests.
+func newFeature(t *testing.T, s *site, c Config) *Feature {
+	t.Helper()
+	records, err := record.Open(disk.OS{}, filepath.Join(c.StateDir, "state"))
+	nodefixture.Must(t, err)
+	c.Node, c.BootID, c.Namespace = nodefixture.Node, testBoot, "fettle"
+	c.Dynamic, c.Records, c.Artifacts, c.Holder = s.dynamic, records, s.store(c.StateDir), inventory.NewHolder()
+	c.Rescan, c.Registry = notify.New(), prometheus.NewRegistry()
+	if c.Event == nil {
+		c.Event = func(_, _ *corev1.ObjectReference, _, _, _ string) {}
 	}
+	return New(c)
 }
 
 // chips are regions in memory that remember what was done to them.

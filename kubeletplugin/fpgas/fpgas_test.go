@@ -16,6 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +30,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -40,13 +44,15 @@ func twoRegions() []device.Device {
 	return []device.Device{regionOf("r0", "0000:3b:00.0", shell), regionOf("r1", "0000:3b:00.0", shell)}
 }
 
-func fpgaResult(request, name string) apiResult { return result(request, device.KindFPGA, name) }
+func fpgaResult(request, name string) nodefixture.APIResult {
+	return nodefixture.Result(request, device.KindFPGA, name)
+}
 
 // fpgaConfig is an nodeconfig.FPGA with members as they are in JSON, for some requests or all.
 func fpgaConfig(
 	c *resourceapi.ResourceClaim, source resourceapi.AllocationConfigSource, members string, requests ...string,
 ) *resourceapi.ResourceClaim {
-	configured(c, source, `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig",`+members+`}`)
+	nodefixture.Configured(c, source, `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig",`+members+`}`)
 	config := c.Status.Allocation.Devices.Config
 	config[len(config)-1].Requests = requests
 	return c
@@ -63,24 +69,43 @@ func fpgaOwn(c *resourceapi.ResourceClaim, members string, requests ...string) *
 // openClass lets the namespace load its own objects.
 const openClass = `"policy":{"allowedBitstreams":["team-a/*"]}`
 
-// plan resolves a claim and asks for its steps.
+// plan resolves a claim and asks for its steps, each once, as the engine records them.
 func (l *lab) plan(c *resourceapi.ResourceClaim) ([]step.Step, error) {
 	l.t.Helper()
-	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: testNode})
-	must(l.t, err)
-	return l.effects(l.t.Context(), c, a, func(r *claim.Result) (device.Device, bool) {
-		if r.Kind != device.KindFPGA {
-			return gpu(r.Device, 0), true
+	return l.planAgain(c, nil)
+}
+
+// planAgain plans for a claim that had some steps before the reboot.
+func (l *lab) planAgain(c *resourceapi.ResourceClaim, earlier []step.Step) ([]step.Step, error) {
+	l.t.Helper()
+	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
+	nodefixture.Must(l.t, err)
+	planned, err := l.Plan(l.t.Context(), prepare.Request{Claim: c, Allocation: a, Find: l.device, Again: earlier != nil, Earlier: earlier})
+	if len(planned.Edits) > 0 || planned.Decision != nil {
+		l.t.Errorf("planned edits %v, decided %s", planned.Edits, planned.Decision)
+	}
+	var steps []step.Step
+	for _, s := range planned.Steps {
+		if !slices.ContainsFunc(steps, s.Same) {
+			steps = append(steps, s)
 		}
-		found, ok := l.cards.regions[r.Device]
-		return device.Device{Kind: r.Kind, Name: r.Device, Region: found}, ok
-	})
+	}
+	return steps, err
+}
+
+// device looks an allocated device up.
+func (l *lab) device(r *claim.Result) (device.Device, bool) {
+	if r.Kind != device.KindFPGA {
+		return nodefixture.GPU(r.Device, 0), true
+	}
+	found, ok := l.cards.regions[r.Device]
+	return device.Device{Kind: r.Kind, Name: r.Device, Region: found}, ok
 }
 
 // run applies steps in their order, as the engine does, up to one that fails.
 func (l *lab) run(steps []step.Step) error {
 	for _, s := range steps {
-		if err := l.kinds().Apply(l.t.Context(), s); err != nil {
+		if err := l.Kinds().Apply(l.t.Context(), s); err != nil {
 			return err
 		}
 	}
@@ -97,29 +122,29 @@ func told(t *testing.T, s step.Step) string {
 		return map[string]string{nlb0: "nlb0", nlb3: "nlb3", blankAFU: "blank"}[i.AFUID]
 	}
 	switch s.Kind {
-	case fetchKind:
-		var p fetchParams
-		must(t, json.Unmarshal(s.Params, &p))
+	case pin.StepKind:
+		var p pin.Params
+		nodefixture.Must(t, json.Unmarshal(s.Params, &p))
 		repository, _, _ := strings.Cut(p.Reference, "@")
-		line := "fetch for " + p.Owner + " " + path.Base(repository)
+		line := "pin for " + p.Owner + " " + path.Base(repository)
 		if p.Optional {
 			line += ", if it can be had"
 		}
 		return line
 	case region.ScrubKind:
 		var p region.Scrub
-		must(t, json.Unmarshal(s.Params, &p))
+		nodefixture.Must(t, json.Unmarshal(s.Params, &p))
 		if p.Keep {
 			return "scrub " + p.Device + " never"
 		}
 		return fmt.Sprintf("scrub %s with %s, required %v", p.Device, called(p.Blank), p.Required)
 	case region.ParamsKind:
 		var p region.Params
-		must(t, json.Unmarshal(s.Params, &p))
+		nodefixture.Must(t, json.Unmarshal(s.Params, &p))
 		return fmt.Sprintf("params %s to %v, before %v", p.Device, p.Set, p.Before)
 	case region.ProgramKind:
 		var p region.Program
-		must(t, json.Unmarshal(s.Params, &p))
+		nodefixture.Must(t, json.Unmarshal(s.Params, &p))
 		return fmt.Sprintf("program %s with %s, %s, reset %v, then %s with %s, %s", p.Device, called(p.Image), p.Mode, p.ResetBeforeUse,
 			p.OnRelease, called(p.Blank), p.Timeout)
 	}
@@ -133,14 +158,14 @@ func (l *lab) putBlank() {
 	l.put(blank)
 }
 
-// TestEffects: what is done for a claim, in which order. All that is fetched comes first, each file once.
-func TestEffects(t *testing.T) {
+// TestPlan: what is done for a claim, in which order. All files come first, each once; they are fetched before.
+func TestPlan(t *testing.T) {
 	const image = `"bitstream":{"name":"nlb3"}`
 	one := func() *resourceapi.ResourceClaim {
-		return fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass)
+		return fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass)
 	}
 	both := func() *resourceapi.ResourceClaim {
-		return fpgaClass(allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), openClass)
+		return fpgaClass(nodefixture.Allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), openClass)
 	}
 	// usual is what is done to a region. An image may have clocks, so what they were is restored.
 	usual := func(name, image string) (out []string) {
@@ -150,9 +175,9 @@ func TestEffects(t *testing.T) {
 		}
 		return append(out, "program "+name+" with "+image+", IfDifferent, reset true, then Reset with blank, 2m0s")
 	}
-	fetches := func(names ...string) (out []string) {
+	pins := func(names ...string) (out []string) {
 		for _, name := range names {
-			out = append(out, "fetch for u1 "+name)
+			out = append(out, "pin for u1 "+name)
 			if name == "blank" {
 				out[len(out)-1] += ", if it can be had"
 			}
@@ -164,15 +189,15 @@ func TestEffects(t *testing.T) {
 		claim *resourceapi.ResourceClaim
 		want  []string
 	}{
-		{"a region as it is", one(), slices.Concat(fetches("blank"), usual("r0", "-"))},
-		{"an image", fpgaOwn(one(), image), slices.Concat(fetches("nlb3", "blank"), usual("r0", "nlb3"))},
+		{"a region as it is", one(), slices.Concat(pins("blank"), usual("r0", "-"))},
+		{"an image", fpgaOwn(one(), image), slices.Concat(pins("nlb3", "blank"), usual("r0", "nlb3"))},
 		{
 			"one image for two regions", fpgaOwn(both(), image),
-			slices.Concat(fetches("nlb3", "blank"), usual("r0", "nlb3"), usual("r1", "nlb3")),
+			slices.Concat(pins("nlb3", "blank"), usual("r0", "nlb3"), usual("r1", "nlb3")),
 		},
 		{
 			"an image each", fpgaOwn(fpgaOwn(both(), image, "a"), `"bitstream":{"name":"nlb0"}`, "b"),
-			slices.Concat(fetches("nlb3", "blank", "nlb0"), usual("r0", "nlb3"), usual("r1", "nlb0")),
+			slices.Concat(pins("nlb3", "blank", "nlb0"), usual("r0", "nlb3"), usual("r1", "nlb0")),
 		},
 		{
 			"all that can be said",
@@ -182,7 +207,7 @@ func TestEffects(t *testing.T) {
 				`"policy":{"allowedDriverParams":[{"name":"clockMHz"},{"name":"ltr"}],"requireBlank":true}`,
 			),
 			[]string{
-				"fetch for u1 nlb3", "fetch for u1 blank", "scrub r0 with blank, required true",
+				"pin for u1 nlb3", "pin for u1 blank", "scrub r0 with blank, required true",
 				"params r0 to [{clockKHz 300000} {ltr 1}], before [{clockKHz 200000} {clockLowKHz 100000} {ltr 0}]",
 				"program r0 with nlb3, Always, reset false, then Blank with blank, 9s",
 			},
@@ -190,10 +215,10 @@ func TestEffects(t *testing.T) {
 		{
 			"what must be there already is not fetched, not wiped, and sets no clock of the image",
 			fpgaOwn(one(), image+`,"program":"Never"`),
-			append(fetches("blank"), "scrub r0 never", "program r0 with nlb3, Never, reset true, then Reset with blank, 2m0s"),
+			append(pins("blank"), "scrub r0 never", "program r0 with nlb3, Never, reset true, then Reset with blank, 2m0s"),
 		},
-		{"a look", fpgaOwn(fpgaClass(allocated("u1", look(fpgaResult("main", "r0"))), openClass), image), nil},
-		{"no region", allocated("u1", result("main", device.KindGPU, "gpu0")), nil},
+		{"a look", fpgaOwn(fpgaClass(nodefixture.Allocated("u1", nodefixture.Look(fpgaResult("main", "r0"))), openClass), image), nil},
+		{"no region", nodefixture.Allocated("u1", nodefixture.Result("main", device.KindGPU, "gpu0")), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLab(t, twoRegions()...)
@@ -202,7 +227,7 @@ func TestEffects(t *testing.T) {
 			l.put(l.object("team-a", "nlb0", l.image("team/nlb0", shell, nlb0)))
 			l.putBlank()
 			steps, err := l.plan(tc.claim)
-			must(t, err)
+			nodefixture.Must(t, err)
 			var got []string
 			for _, s := range steps {
 				got = append(got, told(t, s))
@@ -210,66 +235,162 @@ func TestEffects(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
-			if len(l.cards.trace) > 0 || l.Reads.Load() > 0 {
-				t.Errorf("planning did %v and read %d blobs", l.cards.trace, l.Reads.Load())
+			if len(l.cards.trace) > 0 {
+				t.Errorf("planning did %v", l.cards.trace)
 			}
+			l.wantFetched(steps)
 		})
 	}
 }
 
-// TestFilesComeFirst: as long as any file of a claim is missing, no region of it is touched.
+// wantFetched wants the files of the steps to be on the node, each fetched once, and no others.
+func (l *lab) wantFetched(steps []step.Step) {
+	l.t.Helper()
+	var files []string
+	for _, s := range steps {
+		if s.Kind == pin.StepKind {
+			files = append(files, s.Target)
+		}
+	}
+	slices.Sort(files)
+	held, err := l.Artifacts.Held()
+	nodefixture.Must(l.t, err)
+	if diff := cmp.Diff(files, held); diff != "" {
+		l.t.Errorf("files on the node (-want +got):\n%s", diff)
+	}
+	if got := l.Reads.Load(); got != int64(len(files)) {
+		l.t.Errorf("%d blobs were read for %d files", got, len(files))
+	}
+}
+
+// TestFilesComeFirst: as long as any file of a claim is missing, no region of it is touched: because it cannot be fetched, or because it was
+// evicted before it was pinned.
 func TestFilesComeFirst(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	late := l.image("team/nlb3", shell, nlb3)
 	l.put(l.object("team-a", "nlb3", late))
 	l.put(l.object("team-a", "fine", l.image("team/fine", shell, blankAFU)))
-	c := fpgaClass(allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), openClass)
+	c := fpgaClass(nodefixture.Allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), openClass)
 	fpgaOwn(c, `"bitstream":{"name":"fine"}`, "a")
 	fpgaOwn(c, `"bitstream":{"name":"nlb3"}`, "b")
+	untouched := func() {
+		t.Helper()
+		if len(l.cards.trace) > 0 {
+			t.Errorf("touched: %v", l.cards.trace)
+		}
+		left, err := os.ReadDir(filepath.Join(l.dir, regionsDir))
+		if err != nil || len(left) > 0 {
+			t.Errorf("noted of regions: %v (%v)", left, err)
+		}
+	}
+	l.Intercept(late.Layer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 	steps, err := l.plan(c)
-	must(t, err)
-	l.intercept(late.Layer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	wants(t, l.run(steps), artifact.ErrUnavailable)
-	if len(l.cards.trace) > 0 {
-		t.Errorf("touched: %v", l.cards.trace)
+	wants(t, err, artifact.ErrUnavailable, "device r1")
+	if Reason(err) != reasonBitstream || len(steps) > 0 {
+		t.Errorf("reason %s, steps %v", Reason(err), steps)
 	}
-	left, err := os.ReadDir(filepath.Join(l.dir, regionsDir))
-	if err != nil || len(left) > 0 {
-		t.Errorf("noted of regions: %v (%v)", left, err)
+	untouched()
+	l.Intercept(late.Layer, nil)
+	steps, err = l.plan(c)
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, l.Artifacts.Destroy())
+	err = l.run(steps)
+	if wants(t, err, pin.ErrEvicted); Reason(err) != reasonBitstream {
+		t.Errorf("reason %s", Reason(err))
 	}
-	l.intercept(late.Layer, nil)
-	must(t, l.run(steps))
+	untouched()
+	steps, err = l.plan(c)
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, l.run(steps))
 	want := []string{"program " + blankAFU + " r0", "program " + nlb3 + " r1"}
 	if diff := cmp.Diff(want, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
 	}
 }
 
+// TestPlanAfterReboot: what parameters were before the claim came is remembered, although a card that kept its power still has what the
+// claim set. All else is what objects say now.
+func TestPlanAfterReboot(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.cards.params = map[string]int32{dfl.ParamLTR: 0}
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+	class := `"policy":{"allowedBitstreams":["team-a/*"],"allowedDriverParams":[{"name":"ltr"}]}`
+	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), class),
+		`"bitstream":{"name":"nlb3"},"driverParams":{"ltr":true}`)
+	before, err := l.plan(c)
+	nodefixture.Must(t, err)
+	l.cards.params[dfl.ParamLTR] = 1
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb0", shell, nlb0)))
+	after, err := l.planAgain(c, before)
+	nodefixture.Must(t, err)
+	var got []string
+	for _, s := range after {
+		got = append(got, told(t, s))
+	}
+	want := []string{
+		"pin for u1 nlb3", "scrub r0 with -, required false", "params r0 to [{ltr 1}], before [{ltr 0}]",
+		"program r0 with nlb0, IfDifferent, reset true, then Reset with -, 2m0s",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
 // TestStagedFileIsChecked: a file of the node that is not what the object declares is not programmed.
 func TestStagedFileIsChecked(t *testing.T) {
 	l := newLab(t, twoRegions()...)
-	l.stage("srv/nlb3.gbs", gbs(shell, nlb3))
+	l.stage("srv/nlb3.gbs", fpgaregistry.GBS(shell, nlb3))
 	l.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf([]byte("another"))}))
-	c := fpgaOwn(fpgaClass(allocated("u1", fpgaResult("a", "r0")), `"policy":{"allowedBitstreams":["staged"]}`),
+	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("a", "r0")), `"policy":{"allowedBitstreams":["staged"]}`),
 		`"bitstream":{"name":"staged","kind":"ClusterFPGABitstream"}`)
 	steps, err := l.plan(c)
-	must(t, err)
+	nodefixture.Must(t, err)
 	err = l.run(steps)
 	wants(t, err, region.ErrImage, "ClusterFPGABitstream staged", digestOf([]byte("another")))
-	if len(l.cards.trace) > 0 || reasonFor(err) != reasonBitstream {
-		t.Errorf("done %v, reason %s", l.cards.trace, reasonFor(err))
+	if len(l.cards.trace) > 0 || Reason(err) != reasonBitstream {
+		t.Errorf("done %v, reason %s", l.cards.trace, Reason(err))
 	}
-	l.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf(gbs(shell, nlb3))}))
+	l.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf(fpgaregistry.GBS(shell, nlb3))}))
 	steps, err = l.plan(c)
-	must(t, err)
-	must(t, l.run(steps))
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, l.run(steps))
 	if diff := cmp.Diff([]string{"program " + nlb3 + " r0"}, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
 	}
 }
 
-// TestEffectsRefused: what is judged here last, whatever admission let through.
-func TestEffectsRefused(t *testing.T) {
+// TestFetch: before its pod is bound a claim's files are brought to the node, and nothing else is done. What would be refused is not fetched.
+func TestFetch(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	image := l.image("team/nlb3", shell, nlb3)
+	l.put(l.object("team-a", "nlb3", image))
+	l.putBlank()
+	fetch := func(class string) error {
+		c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), class), `"bitstream":{"name":"nlb3"}`)
+		a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
+		nodefixture.Must(t, err)
+		return l.Fetch(t.Context(), c, a, l.device)
+	}
+	wants(t, fetch(`"policy":{"allowKeep":true}`), nil, string(claim.ReasonForbiddenByPolicy))
+	if l.Requests.Load() > 0 {
+		t.Errorf("%d requests for what is refused", l.Requests.Load())
+	}
+	l.Intercept(image.Layer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	wants(t, fetch(openClass), artifact.ErrUnavailable, "device r0")
+	wants(t, fetch(openClass), artifacts.ErrNotFetched)
+	l.Intercept(image.Layer, nil)
+	nodefixture.Must(t, fetch(openClass))
+	held, err := l.Artifacts.Held()
+	if err != nil || len(held) != 2 {
+		t.Errorf("the node holds %v (%v), want the image and the blank one", held, err)
+	}
+	if len(l.cards.trace) > 0 {
+		t.Errorf("touched: %v", l.cards.trace)
+	}
+}
+
+// TestPlanRefused: what is judged here last, whatever admission let through.
+func TestPlanRefused(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	image := l.image("team/nlb3", shell, nlb3)
 	l.put(l.object("team-a", "nlb3", image))
@@ -278,7 +399,7 @@ func TestEffectsRefused(t *testing.T) {
 	cluster.Spec.Namespaces = []string{"team-b"}
 	l.put(cluster)
 	const parameters = "status.allocation.devices.config"
-	ref := `"bitstream":{"ref":"` + l.host + `/team/nlb3@` + image.Manifest + `"}`
+	ref := `"bitstream":{"ref":"` + l.Host + `/team/nlb3@` + image.Manifest + `"}`
 	digests := func(digest string) string { return `"policy":{"allowedBitstreams":["` + digest + `"]}` }
 	const none, forbidden, invalid = "[1] bitstream", claim.ReasonForbiddenByPolicy, claim.ReasonConfigInvalid
 	for _, tc := range []struct {
@@ -325,8 +446,8 @@ func TestEffectsRefused(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			before, asked := l.requests.Load(), len(l.asked)
-			steps, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), tc.class), tc.own))
+			before, asked := l.Requests.Load(), len(l.asked)
+			steps, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), tc.class), tc.own))
 			refused, ok := errors.AsType[*claim.RefusedError](err)
 			if !ok || refused.Reason != tc.reason || refused.Claim != "team-a/claim-u1" || len(steps) > 0 {
 				t.Fatalf("got %v, %v, want a refusal for %s", steps, err, tc.reason)
@@ -336,26 +457,26 @@ func TestEffectsRefused(t *testing.T) {
 				t.Errorf("field %s, want %s", refused.Faults[0].Field, at)
 			}
 			wants(t, err, nil, tc.words)
-			if tc.silent && (l.requests.Load() != before || len(l.asked) != asked) {
-				t.Errorf("the registry got %d requests, the API server %v", l.requests.Load()-before, l.asked[asked:])
+			if tc.silent && (l.Requests.Load() != before || len(l.asked) != asked) {
+				t.Errorf("the registry got %d requests, the API server %v", l.Requests.Load()-before, l.asked[asked:])
 			}
 		})
 	}
-	for _, allowed := range []string{digests(image.Layer), digests(image.Manifest), `"policy":{"allowedRegistries":["` + l.host + `/team"]}`} {
-		if _, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), allowed), ref)); err != nil {
+	for _, allowed := range []string{digests(image.Layer), digests(image.Manifest), `"policy":{"allowedRegistries":["` + l.Host + `/team"]}`} {
+		if _, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), allowed), ref)); err != nil {
 			t.Errorf("%s: %v", allowed, err)
 		}
 	}
-	_, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"theirs"}`))
+	_, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"theirs"}`))
 	wants(t, err, errNotThere, "request main, device r0", "team-a/theirs")
 }
 
 // TestNoProgramming: where nothing is to be written to regions, claims get them as they are, and nobody is asked for anything.
 func TestNoProgramming(t *testing.T) {
 	l := newLab(t, twoRegions()...)
-	l.programming = false
+	l.File.Programming = false
 	l.setBroken(true)
-	plain := func() *resourceapi.ResourceClaim { return allocated("u1", fpgaResult("main", "r0")) }
+	plain := func() *resourceapi.ResourceClaim { return nodefixture.Allocated("u1", fpgaResult("main", "r0")) }
 	steps, err := l.plan(fpgaOwn(fpgaClass(plain(), openClass), `"onRelease":"Reset","resetBeforeUse":true`))
 	if err != nil || len(steps) > 0 {
 		t.Errorf("got %v, %v", steps, err)
@@ -372,29 +493,28 @@ func TestNoProgramming(t *testing.T) {
 		}
 		wants(t, err, nil, "this node programs no FPGAs", "fpga.programming")
 	}
-	p := &Plugin{latest: newLatest(), fpgas: l.fpgas}
-	p.latest.set(viewWith(twoRegions()...))
+	l.Holder.Set(nodefixture.SnapshotWith(twoRegions()...))
 	l.forget("r0")
-	if got := p.orphans(); len(got) > 0 {
+	if got := l.Orphans(); len(got) > 0 {
 		t.Errorf("orphans %+v", got)
 	}
-	if steps, err := l.remains(t.Context(), "u1", twoRegions()[0]); err != nil || len(steps) > 0 {
-		t.Errorf("remains %v, %v", steps, err)
+	if steps, err := l.Leftovers(t.Context(), "u1", twoRegions()[0]); err != nil || len(steps) > 0 {
+		t.Errorf("leftovers %v, %v", steps, err)
 	}
 }
 
 // forget spoils what is known of a region, as a failing disk does.
 func (l *lab) forget(name string) {
 	l.t.Helper()
-	must(l.t, l.contents.Make())
-	must(l.t, os.WriteFile(filepath.Join(l.dir, regionsDir, name+".json"), []byte("00000000 {}\n"), 0o600))
+	nodefixture.Must(l.t, l.contents.Make())
+	nodefixture.Must(l.t, os.WriteFile(filepath.Join(l.dir, regionsDir, name+".json"), []byte("00000000 {}\n"), 0o600))
 }
 
 // breakRegion lets a programming for a claim fail, so that nobody knows what the region holds.
 func (l *lab) breakRegion(c *resourceapi.ResourceClaim) {
 	l.t.Helper()
 	steps, err := l.plan(c)
-	must(l.t, err)
+	nodefixture.Must(l.t, err)
 	l.cards.fail = errors.New("the card says no")
 	wants(l.t, l.run(steps), nil, "may hold anything")
 	l.cards.fail, l.cards.trace = nil, nil
@@ -405,70 +525,69 @@ func TestOrphans(t *testing.T) {
 	l := newLab(t, append(twoRegions(), regionOf("r2", "0000:5e:00.0", otherShell))...)
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
 	l.putBlank()
-	p := &Plugin{latest: newLatest(), fpgas: l.fpgas}
-	if got := p.orphans(); got != nil {
+	if got := l.Orphans(); got != nil {
 		t.Errorf("orphans of a machine that was not looked at: %+v", got)
 	}
-	devices := []device.Device{gpu("gpu0", 0)}
+	devices := []device.Device{nodefixture.GPU("gpu0", 0)}
 	for _, name := range []string{"r0", "r1", "r2"} {
 		devices = append(devices, device.Device{Kind: device.KindFPGA, Name: name, Region: l.cards.regions[name]})
 	}
-	p.latest.set(viewWith(devices...))
-	if got := p.orphans(); got != nil {
+	l.Holder.Set(nodefixture.SnapshotWith(devices...))
+	if got := l.Orphans(); got != nil {
 		t.Errorf("orphans of a machine that is well: %+v", got)
 	}
-	l.breakRegion(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
+	l.breakRegion(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
 	l.forget("r2")
-	want := []engine.Orphan{{UID: "u1", Device: devices[1]}, {UID: "region-r2", Device: devices[3]}}
-	if diff := cmp.Diff(want, p.orphans()); diff != "" {
+	want := []prepare.Orphan{{UID: "u1", Device: devices[1]}, {UID: "region-r2", Device: devices[3]}}
+	if diff := cmp.Diff(want, l.Orphans()); diff != "" {
 		t.Fatalf("orphans (-want +got):\n%s", diff)
 	}
-	steps, err := l.remains(t.Context(), "u1", devices[1])
-	must(t, err)
+	steps, err := l.Leftovers(t.Context(), "u1", devices[1])
+	nodefixture.Must(t, err)
 	if got := fmt.Sprint(told(t, steps[0]), told(t, steps[1])); len(steps) != 2 ||
-		got != "fetch for u1 blank"+"program r0 with -, , reset false, then Reset with blank, 0s" {
-		t.Errorf("remains %s", got)
+		got != "pin for u1 blank"+"program r0 with -, , reset false, then Reset with blank, 0s" {
+		t.Errorf("leftovers %s", got)
 	}
 	// The engine undoes them, the last first. The blank image is here already, since the claim had it.
-	must(t, l.kinds().Undo(t.Context(), steps[1]))
-	must(t, l.kinds().Undo(t.Context(), steps[0]))
-	steps, err = l.remains(t.Context(), "region-r2", devices[3])
-	must(t, err)
+	nodefixture.Must(t, l.Kinds().Undo(t.Context(), steps[1]))
+	nodefixture.Must(t, l.Kinds().Undo(t.Context(), steps[0]))
+	steps, err = l.Leftovers(t.Context(), "region-r2", devices[3])
+	nodefixture.Must(t, err)
 	if len(steps) != 1 { // there is no blank image for its interface
-		t.Errorf("remains %v", steps)
+		t.Errorf("leftovers %v", steps)
 	}
-	must(t, l.kinds().Undo(t.Context(), steps[0]))
+	nodefixture.Must(t, l.Kinds().Undo(t.Context(), steps[0]))
 	if diff := cmp.Diff([]string{"program " + blankAFU + " r0", "reset r2"}, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
 	}
-	if got := p.orphans(); got != nil {
+	if got := l.Orphans(); got != nil {
 		t.Errorf("orphans after they were put right: %+v", got)
 	}
 }
 
-// TestRemains: a claim whose record is lost gives its region back, once.
-func TestRemains(t *testing.T) {
+// TestLeftovers: a claim whose record is lost gives its region back, once.
+func TestLeftovers(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
-	steps, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
-	must(t, err)
-	must(t, l.run(steps))
+	steps, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, l.run(steps))
 	l.cards.trace = nil
-	steps, err = l.remains(t.Context(), "u1", twoRegions()[0])
-	must(t, err)
+	steps, err = l.Leftovers(t.Context(), "u1", twoRegions()[0])
+	nodefixture.Must(t, err)
 	for range 2 { // undoing twice is undoing once
 		for _, s := range steps {
-			must(t, l.kinds().Undo(t.Context(), s))
+			nodefixture.Must(t, l.Kinds().Undo(t.Context(), s))
 		}
 	}
 	if diff := cmp.Diff([]string{"reset r0"}, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
 	}
-	if steps, err := l.remains(t.Context(), "u1", gpu("gpu0", 0)); err != nil || len(steps) > 0 {
-		t.Errorf("of a GPU remains %v, %v", steps, err)
+	if steps, err := l.Leftovers(t.Context(), "u1", nodefixture.GPU("gpu0", 0)); err != nil || len(steps) > 0 {
+		t.Errorf("of a GPU leftovers %v, %v", steps, err)
 	}
 	l.setBroken(true)
-	_, err = l.remains(t.Context(), "u1", twoRegions()[0])
+	_, err = l.Leftovers(t.Context(), "u1", twoRegions()[0])
 	wants(t, err, nil, "look for a blank image")
 }
 
@@ -488,23 +607,27 @@ func (a *audit) Eventf(about, related runtime.Object, kind, reason, action, note
 // TestProgrammed: every attempt is told, with the bytes' digest, where they are from, and for whom; and is counted by what came of it.
 func TestProgrammed(t *testing.T) {
 	recorder := &audit{}
-	p := &Plugin{config: Config{Node: testNode}, metrics: newMetrics(), looker: &looker{again: make(chan struct{}, 1)}}
+	node := &status.NodeEvents{Node: nodefixture.Node, Events: recorder}
+	f := newFeature(t, newSite(t), Config{
+		StateDir: t.TempDir(), File: &nodeconfig.FPGA{Programming: true},
+		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
+			node.About(regarding, related, "Program", eventType, reason, note)
+		},
+	})
 	digest := digestOf([]byte("image"))
 	attempt := region.Attempt{
 		Device: "r0", Claim: region.Claim{Namespace: "team-a", Name: "work", UID: "u1"}, Why: "program", Took: 1500 * time.Millisecond,
 		Image: region.Image{Digest: digest, AFUID: nlb3, Origin: "FPGABitstream team-a/nlb3"},
 	}
 	ctx := klog.NewContext(t.Context(), klog.Logger{}) // which says nothing
-	p.programmed(ctx, attempt)                         // before Run there is nobody to tell
-	p.teller = &teller{events: recorder}
-	p.programmed(ctx, attempt)
+	f.programmed(ctx, attempt)
 	attempt.Err = &backend.Error{Kind: backend.Retryable, Device: "dfl-port.0", Op: "program", Err: errors.New("busy")}
-	p.programmed(ctx, attempt)
+	f.programmed(ctx, attempt)
 	attempt.Claim, attempt.Why = region.Claim{UID: "u1"}, "release" // of a claim whose record was lost
 	attempt.Err = errors.New("100% wrong " + strings.Repeat("x", 2000))
-	p.programmed(ctx, attempt)
+	f.programmed(ctx, attempt)
 
-	claimed, node := "ResourceClaim team-a/work u1; Node /"+testNode+" "+testNode+"; ", "Node /"+testNode+" "+testNode+"; "
+	claimed, node := "ResourceClaim team-a/work u1; Node /"+nodefixture.Node+" "+nodefixture.Node+"; ", "Node /"+nodefixture.Node+" "+nodefixture.Node+"; "
 	want := []string{
 		claimed + "Normal Programmed Program: region r0 of node node-1 (program): programmed " + digest +
 			" of FPGABitstream team-a/nlb3, AFU id " + nlb3 + ", in 1.5s",
@@ -517,23 +640,27 @@ func TestProgrammed(t *testing.T) {
 		t.Fatalf("events %q", recorder.events)
 	}
 	for i, event := range recorder.events {
-		if !strings.HasPrefix(event, want[i]) || i < 2 && event != want[i] || len(event) > maxEventMessage+200 {
+		if !strings.HasPrefix(event, want[i]) || i < 2 && event != want[i] || len(event) > 1024+200 {
 			t.Errorf("event %q, want %q", event, want[i])
 		}
 	}
-	for labels, want := range map[[2]string]float64{{"program", "ok"}: 2, {"program", "retryable"}: 1, {"release", "unknown state"}: 1} {
-		if got := testutil.ToFloat64(p.metrics.programmings.WithLabelValues(labels[0], labels[1])); got != want {
+	for labels, want := range map[[2]string]float64{{"program", "ok"}: 1, {"program", "retryable"}: 1, {"release", "unknown state"}: 1} {
+		if got := testutil.ToFloat64(f.metrics.programmings.WithLabelValues(labels[0], labels[1])); got != want {
 			t.Errorf("counted %v of %v, want %v", got, labels, want)
 		}
 	}
-	if n := testutil.CollectAndCount(p.metrics.programSeconds); n != 1 {
+	if n := testutil.CollectAndCount(f.metrics.seconds); n != 1 {
 		t.Errorf("%d histograms", n)
 	}
-	receive(t, p.looker.again) // the region's attributes are read anew
+	select {
+	case <-f.Rescan: // the region's attributes are read anew
+	default:
+		t.Error("the machine is not looked at again")
+	}
 }
 
-// TestFPGAReasons: reasons are stable, since alerts and scripts match them.
-func TestFPGAReasons(t *testing.T) {
+// TestReasons: reasons are stable, since alerts and scripts match them.
+func TestReasons(t *testing.T) {
 	failure := func(k backend.Kind) error {
 		return fmt.Errorf("wrapped: %w", &backend.Error{Kind: k, Err: errors.New("EIO")})
 	}
@@ -541,7 +668,6 @@ func TestFPGAReasons(t *testing.T) {
 		err  error
 		want string
 	}{
-		{fmt.Errorf("wrapped: %w", &engine.TenantError{Device: "r0"}), "ChipInUse"},
 		{fmt.Errorf("wrapped: %w", errNotThere), "BitstreamUnusable"},
 		{errNotResolved, "BitstreamUnusable"},
 		{errNoFit, "BitstreamUnusable"},
@@ -553,26 +679,32 @@ func TestFPGAReasons(t *testing.T) {
 		{region.ErrOther, "RegionUnusable"},
 		{region.ErrTraces, "RegionUnusable"},
 		{region.ErrUnknownState, "RegionUnusable"},
+		{fmt.Errorf("wrapped: %w", artifacts.ErrNotFetched), "BitstreamUnusable"},
+		{fmt.Errorf("wrapped: %w", pin.ErrEvicted), "BitstreamUnusable"},
+		{errors.New("of another package"), ""},
 	} {
-		if got := reasonFor(tc.err); got != tc.want {
+		if got := Reason(tc.err); got != tc.want {
 			t.Errorf("%v has reason %s, want %s", tc.err, got, tc.want)
 		}
+	}
+	if got := prepare.Reason(fmt.Errorf("wrapped: %w", &prepare.TenantError{Device: "r0"})); got != "ChipInUse" {
+		t.Errorf("a chip of another tenant has reason %s", got)
 	}
 }
 
 // TestFindRegion: a region that is not there is another matter than a machine that was not looked at.
 func TestFindRegion(t *testing.T) {
-	p := &Plugin{latest: newLatest()}
-	_, err := p.findRegion("r0")
+	l := newLab(t)
+	_, err := l.find("r0")
 	wants(t, err, errNotLooked)
 	if errors.Is(err, region.ErrGone) {
 		t.Error("a region that nobody looked for counts as gone: its claim would be given back without a reset")
 	}
-	p.latest.set(viewWith(twoRegions()...))
-	if found, err := p.findRegion("r1"); err != nil || found.Card != "0000:3b:00.0" {
+	l.Holder.Set(nodefixture.SnapshotWith(twoRegions()...))
+	if found, err := l.find("r1"); err != nil || found.Card != "0000:3b:00.0" {
 		t.Errorf("found %+v, %v", found, err)
 	}
-	_, err = p.findRegion("r2")
+	_, err = l.find("r2")
 	wants(t, err, region.ErrGone)
 }
 
@@ -580,11 +712,12 @@ func TestFindRegion(t *testing.T) {
 func TestDestroy(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
-	steps, err := l.plan(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
-	must(t, err)
-	must(t, l.run(steps))
-	must(t, l.destroy())
-	for _, dir := range []string{artifactsDir, regionsDir} {
+	steps, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, l.run(steps))
+	nodefixture.Must(t, os.MkdirAll(l.xclbins(), 0o700))
+	nodefixture.Must(t, errors.Join(l.Destroy(), l.Artifacts.Destroy()))
+	for _, dir := range []string{artifactsDir, regionsDir, xclbinsDir} {
 		if _, err := os.Stat(filepath.Join(l.dir, dir)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is left (%v)", dir, err)
 		}

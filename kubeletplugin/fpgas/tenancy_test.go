@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -21,7 +24,7 @@ import (
 func threeOnTwo() []device.Device {
 	return []device.Device{
 		regionOf("r0", "0000:3b:00.0", shell), regionOf("r1", "0000:3b:00.0", shell), regionOf("r2", "0000:3b:00.0", shell),
-		regionOf("other", "0000:5e:00.0", shell), gpu("gpu0", 0),
+		regionOf("other", "0000:5e:00.0", shell), nodefixture.GPU("gpu0", 0),
 	}
 }
 
@@ -30,8 +33,8 @@ func holding(t *testing.T, records ...*record.Record) *looker {
 	t.Helper()
 	l := newLooker(t, t.TempDir())
 	for _, r := range records {
-		must(t, l.store.Create(r))
-		must(t, l.store.Acquire(r))
+		nodefixture.Must(t, l.store.Create(r))
+		nodefixture.Must(t, l.store.Acquire(r))
 	}
 	return l
 }
@@ -40,7 +43,7 @@ func holding(t *testing.T, records ...*record.Record) *looker {
 func held(namespace, uid, rule string, names ...string) *record.Record {
 	r := &record.Record{Namespace: namespace, Name: "claim-" + uid, UID: uid, Phase: record.Prepared, BootID: testBoot}
 	for _, name := range names {
-		r.Devices = append(r.Devices, record.Device{Request: name, Pool: testNode + "/fpga", Name: name, CoTenancy: rule})
+		r.Devices = append(r.Devices, record.Device{Request: name, Pool: nodefixture.Node + "/fpga", Name: name, CoTenancy: rule})
 	}
 	return r
 }
@@ -92,12 +95,12 @@ func TestTenantOfDamagedRecord(t *testing.T) {
 	l := holding(t)
 	state := filepath.Join(t.TempDir(), "state")
 	store, err := record.Open(disk.OS{}, state)
-	must(t, err)
+	nodefixture.Must(t, err)
 	l.store = store
 	r := held("team-a", "u1", "Shared", "r0")
-	must(t, store.Create(r))
-	must(t, store.Acquire(r))
-	must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
+	nodefixture.Must(t, store.Create(r))
+	nodefixture.Must(t, store.Acquire(r))
+	nodefixture.Must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
 	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, l.tenantsOf(threeOnTwo())); diff != "" {
 		t.Errorf("tenants (-want +got):\n%s", diff)
 	}
@@ -106,11 +109,11 @@ func TestTenantOfDamagedRecord(t *testing.T) {
 // TestTenantTaint: who may not join is kept away by a taint, beside that of a device's health; and where taints are dropped, by not
 // publishing the region at all.
 func TestTenantTaint(t *testing.T) {
-	v := viewWith(threeOnTwo()...)
+	v := nodefixture.SnapshotWith(threeOnTwo()...)
 	v.tenants = map[string]string{"r1": "team-a", "r2": "team-a"}
 	taints := func(v *view) map[string][]resourceapi.DeviceTaint {
 		out := map[string][]resourceapi.DeviceTaint{}
-		for _, slice := range resources(testNode, v).Pools[testNode+"/fpga"].Slices {
+		for _, slice := range resources(nodefixture.Node, v).Pools[nodefixture.Node+"/fpga"].Slices {
 			for _, d := range slice.Devices {
 				out[d.Name] = d.Taints
 			}
@@ -141,10 +144,10 @@ func TestTenantTaint(t *testing.T) {
 func TestContentsOfRegions(t *testing.T) {
 	now := newLab(t, twoRegions()...)
 	now.put(now.object("team-a", "nlb3", now.image("team/nlb3", shell, nlb3)))
-	c := fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`)
+	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`)
 	steps, err := now.plan(c)
-	must(t, err)
-	must(t, now.run(steps))
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, now.run(steps))
 	seen := func(l *looker, afu string) *view {
 		devices := twoRegions()
 		for i := range devices {
@@ -153,7 +156,7 @@ func TestContentsOfRegions(t *testing.T) {
 		if afu == "" {
 			devices[0].Attributes, devices[1].Attributes = nil, nil
 		}
-		v := viewWith(devices...)
+		v := nodefixture.SnapshotWith(devices...)
 		l.contents = now.contents
 		l.addContents(v)
 		return v
@@ -166,7 +169,7 @@ func TestContentsOfRegions(t *testing.T) {
 	}
 	l := holding(t)
 	l.bootID = testBoot
-	want := strings.TrimPrefix(digestOf(gbs(shell, nlb3)), "sha256:")
+	want := strings.TrimPrefix(digestOf(fpgaregistry.GBS(shell, nlb3)), "sha256:")
 	if v := seen(l, nlb3); digest(v, 0) != want || digest(v, 1) != "" || len(v.withheld) > 0 {
 		t.Errorf("digests %q and %q, want %q and none; withheld %v", digest(v, 0), digest(v, 1), want, v.withheld)
 	}
@@ -178,7 +181,7 @@ func TestContentsOfRegions(t *testing.T) {
 		}
 	}
 
-	now.breakRegion(fpgaOwn(fpgaClass(allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"},"program":"Always"`))
+	now.breakRegion(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"},"program":"Always"`))
 	now.forget("r1")
 	v := seen(l, nlb3)
 	if len(v.withheld) != 2 || !strings.Contains(v.withheld["r0"], "for claim u1 failed or was cut off") || digest(v, 0) != "" {
@@ -199,8 +202,8 @@ func TestContentsOfRegions(t *testing.T) {
 	if v := seen(holding(t, leaving), nlb3); v.withheld["r0"] == "" {
 		t.Error("published although its claim is being given back")
 	}
-	must(t, os.RemoveAll(filepath.Join(now.dir, regionsDir, "r1.json")))
-	must(t, os.Mkdir(filepath.Join(now.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
+	nodefixture.Must(t, os.RemoveAll(filepath.Join(now.dir, regionsDir, "r1.json")))
+	nodefixture.Must(t, os.Mkdir(filepath.Join(now.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
 	if v := seen(l, nlb3); v.withheld["r1"] == "" {
 		t.Error("published although what it holds cannot be read")
 	}

@@ -73,7 +73,7 @@ func (h *Holder) SetHealth(health Health) bool {
 }
 
 func (h *Holder) compose() {
-	h.snapshot = h.seen.with(h.health)
+	h.snapshot = h.seen.With(h.health)
 	close(h.changed)
 	h.changed = make(chan struct{})
 }

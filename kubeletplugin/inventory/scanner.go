@@ -65,24 +65,25 @@ func NewScanner(c Config) *Scanner { return &Scanner{Config: c} }
 func (s *Scanner) Run(ctx context.Context, events <-chan struct{}) {
 	ticker := time.NewTicker(s.File.DiscoveryInterval.Duration)
 	defer ticker.Stop()
-	s.look(ctx)
+	s.Look(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			s.look(ctx)
+			s.Look(ctx)
 		case <-events:
-			s.look(ctx)
+			s.Look(ctx)
 		case <-s.Rescan:
-			s.look(ctx)
+			s.Look(ctx)
 		case <-s.Review:
 			s.reviewSoon(ctx)
 		}
 	}
 }
 
-func (s *Scanner) look(ctx context.Context) {
+// Look looks at the machine once. Only one goroutine may do so at a time.
+func (s *Scanner) Look(ctx context.Context) {
 	start := time.Now()
 	found, err := s.machine(ctx)
 	if ctx.Err() != nil {

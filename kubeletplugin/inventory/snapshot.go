@@ -42,9 +42,9 @@ type Health struct {
 	Trouble string
 }
 
-// with returns the snapshot with another health. A device that the scheduler must not give out is withheld where a taint would be
+// With returns the snapshot with another health. A device that the scheduler must not give out is withheld where a taint would be
 // dropped.
-func (s *Snapshot) with(h Health) *Snapshot {
+func (s *Snapshot) With(h Health) *Snapshot {
 	out := *s
 	out.Health = h
 	if h.TaintsKept || len(h.Statuses)+len(s.Tenants) == 0 {

@@ -3,7 +3,9 @@
 package inventory
 
 import (
+	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -12,7 +14,7 @@ import (
 
 func TestFindLooksAtTheKind(t *testing.T) {
 	other := ssd("same")
-	v := viewWith(gpu("same", 1), other)
+	v := snapshotWith(gpu("same", 1), other)
 	got, ok := v.Find(device.KindHost, "same")
 	if !ok || got.Kind != device.KindHost {
 		t.Errorf("found %+v, %v", got, ok)
@@ -23,67 +25,70 @@ func TestFindLooksAtTheKind(t *testing.T) {
 }
 
 func TestPublishedLeavesOutWithheld(t *testing.T) {
-	v := viewWith(gpu("a", 1), gpu("b", 2), ssd("c"))
-	v.withheld["a"] = "because"
-	if got := v.published(device.KindGPU); len(got) != 1 || got[0].Name != "b" {
+	v := snapshotWith(gpu("a", 1), gpu("b", 2), ssd("c"))
+	v.Withheld["a"] = "because"
+	if got := v.Published(device.KindGPU); len(got) != 1 || got[0].Name != "b" {
 		t.Errorf("published %+v", got)
 	}
 }
 
-func TestLatest(t *testing.T) {
-	l := newLatest()
-	v, first := l.get()
+func TestHolder(t *testing.T) {
+	l := NewHolder()
+	v, first := l.Get()
 	if v != nil {
 		t.Errorf("view %+v before the first look", v)
 	}
-	if !l.set(viewWith(gpu("a", 1))) {
+	if !l.Set(snapshotWith(gpu("a", 1))) {
 		t.Error("the first view is no change")
 	}
 	if !closed(first) {
 		t.Error("who waited was not woken")
 	}
-	_, second := l.get()
-	if l.set(viewWith(gpu("a", 1))) || closed(second) {
+	_, second := l.Get()
+	if l.Set(snapshotWith(gpu("a", 1))) || closed(second) {
 		t.Error("an equal view counts as a change")
 	}
-	if !l.set(viewWith(gpu("a", 2))) || !closed(second) {
+	if !l.Set(snapshotWith(gpu("a", 2))) || !closed(second) {
 		t.Error("another minor number counts as no change")
 	}
 }
 
-// TestLatestHealth: what was seen and the devices' health come from different places and are shown together.
-func TestLatestHealth(t *testing.T) {
-	l := newLatest()
-	bad := verdicts{statuses: map[string]health.Status{"a": {State: health.Unhealthy, Message: "xid 79"}}}
-	_, first := l.get()
-	if !l.setHealth(bad) || closed(first) {
+// TestHolderHealth: what was seen and the devices' health come from different places and are shown together.
+func TestHolderHealth(t *testing.T) {
+	l := NewHolder()
+	bad := Health{Statuses: map[string]health.Status{"a": {State: health.Unhealthy, Message: "xid 79"}}}
+	_, first := l.Get()
+	if !l.SetHealth(bad) || closed(first) {
 		t.Error("health without a look is no view")
 	}
-	seen := viewWith(gpu("a", 1), gpu("b", 2))
-	seen.withheld["b"] = beingEmptied
-	l.set(seen)
-	v, changed := l.get()
-	if want := map[string]string{"a": "xid 79", "b": beingEmptied}; !maps.Equal(v.withheld, want) || len(seen.withheld) != 1 {
-		t.Errorf("withheld %v, want %v; and what was seen is not changed: %v", v.withheld, want, seen.withheld)
+	seen := snapshotWith(gpu("a", 1), gpu("b", 2))
+	seen.Withheld["b"] = reason
+	l.Set(seen)
+	v, changed := l.Get()
+	if want := map[string]string{"a": "xid 79", "b": reason}; !maps.Equal(v.Withheld, want) || len(seen.Withheld) != 1 {
+		t.Errorf("withheld %v, want %v; and what was seen is not changed: %v", v.Withheld, want, seen.Withheld)
 	}
-	if l.setHealth(bad) || closed(changed) {
+	if l.SetHealth(bad) || closed(changed) {
 		t.Error("the same health counts as a change")
 	}
-	bad.taintsKept = true
-	if !l.setHealth(bad) || !closed(changed) {
+	bad.TaintsKept = true
+	if !l.SetHealth(bad) || !closed(changed) {
 		t.Error("taints that are kept count as no change")
 	}
-	v, changed = l.get()
-	if len(v.withheld) != 1 || len(v.published(device.KindGPU)) != 1 || v.published(device.KindGPU)[0].Name != "a" {
-		t.Errorf("withheld %v, published %v", v.withheld, v.published(device.KindGPU))
+	v, changed = l.Get()
+	if len(v.Withheld) != 1 || len(v.Published(device.KindGPU)) != 1 || v.Published(device.KindGPU)[0].Name != "a" {
+		t.Errorf("withheld %v, published %v", v.Withheld, v.Published(device.KindGPU))
 	}
-	if l.set(viewWith(gpu("a", 1))); !closed(changed) {
+	if l.Set(snapshotWith(gpu("a", 1))); !closed(changed) {
 		t.Error("who waited was not woken")
 	}
-	if v, _ := l.get(); v.health.statuses["a"].Message != "xid 79" {
+	if v, _ := l.Get(); v.Health.Statuses["a"].Message != "xid 79" {
 		t.Error("a new look took the health with it")
 	}
 }
+
+// reason is why a device is withheld.
+const reason = "is being emptied"
 
 func closed(c <-chan struct{}) bool {
 	select {
@@ -91,5 +96,16 @@ func closed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// TestUnusableDevice keeps back one device, never the others.
+func TestUnusableDevice(t *testing.T) {
+	bad := ssd("bad")
+	bad.Edits.Mounts[0].HostPath = "/mnt/disks/\x7f"
+	v := snapshotWith(gpu("a", 1), bad)
+	withholdUnusable(v)
+	if got := fmt.Sprint(v.Withheld); !strings.Contains(got, "bad") || len(v.Withheld) != 1 || len(v.Problems) != 1 {
+		t.Errorf("withheld %s, problems %v", got, v.Problems)
 	}
 }

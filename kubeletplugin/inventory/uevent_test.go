@@ -70,7 +70,7 @@ func TestDebounce(t *testing.T) {
 func TestWatchUevents(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := watchUevents(ctx); err != nil {
+	if _, err := WatchUevents(ctx); err != nil {
 		t.Skipf("the kernel's events are not to be had here: %v", err)
 	}
 }

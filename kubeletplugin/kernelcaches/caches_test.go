@@ -4,6 +4,7 @@ package kernelcaches
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,6 +12,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/step"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -39,7 +44,7 @@ func testWarm(n *node) {
 	want := container.Edits{
 		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []container.Mount{{HostPath: at, ContainerPath: home, Alone: true}},
 	}
-	if diff := cmp.Diff(want, n.Edits(u)); diff != "" {
+	if diff := cmp.Diff(want, n.Mounter.Edits(u)); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)
 	}
 	n.reads(filepath.Join(at, kernel), signed.TritonText)
@@ -75,7 +80,7 @@ func TestElsewhere(t *testing.T) {
 					t.Errorf("%s is said to be at %s: %v", name, child, err)
 				}
 			}
-			edits, readOnly := n.Edits(u), access == v1alpha1.CacheAccessReadOnly
+			edits, readOnly := n.Mounter.Edits(u), access == v1alpha1.CacheAccessReadOnly
 			if edits.Mounts[0].ReadOnly != readOnly || edits.Env[0] != "TRITON_CACHE_DIR=/cache" {
 				t.Errorf("edits are %+v", edits)
 			}
@@ -313,7 +318,7 @@ func TestRefusalHolds(t *testing.T) {
 	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
 	n.must(err)
 	n.registry.Down.Store(false)
-	if e := n.begin(o, wish{spare: true}); e != nil {
+	if e := n.startFetch(o, fetchOptions{opportunistic: true}); e != nil {
 		<-e.done
 	}
 	n.registry.Down.Store(true)
@@ -336,7 +341,7 @@ func TestIdle(t *testing.T) {
 	if again := n.mountID(second.Tree); again != mount {
 		t.Errorf("the image was mounted anew, as %d after %d", again, mount)
 	}
-	if !n.InUse(second.Tree) || n.mountID(second.Tree) != mount {
+	if !n.inUse(second.Tree) || n.mountID(second.Tree) != mount {
 		t.Error("the image of a claim is not in use")
 	}
 	n.undo(second)
@@ -355,20 +360,21 @@ func TestPlaces(t *testing.T) {
 	image, digest := n.push("team/add", "v1", triton(90, 32))
 	n.cache("team-a", "add", image, digest)
 	u := n.only(n.decide("team-a", "claim-1", named))
-	at := n.Mounts.At(treeName(u.Tree))
+	at := n.Mounter.Mounts.At(imageName(u.Tree))
 	n.apply(u)
 	n.undo(u)
-	n.must(unix.Unmount(at, 0), n.Tend(t.Context()))
+	n.must(unix.Unmount(at, 0), n.tend(t.Context()))
 	if _, err := os.Stat(at); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after a reboot: %v", err)
 	}
 	n.apply(u)
 	n.undo(u)
-	n.must(n.Tend(t.Context()))
-	if there, err := n.Mounts.Has(treeName(u.Tree)); !there || err != nil {
+	n.must(n.tend(t.Context()))
+	if there, err := n.Mounter.Mounts.Has(imageName(u.Tree)); !there || err != nil {
 		t.Errorf("the mount of the image is there: %v, %v", there, err)
 	}
-	n.must(os.RemoveAll(filepath.Join(n.root, "artifacts/trees/sha256", u.Tree.Hex())), n.Destroy())
+	n.evict(u.Tree)
+	n.must(n.Destroy())
 	n.empty()
 }
 
@@ -387,9 +393,11 @@ func TestTogether(t *testing.T) {
 				return
 			}
 			u := &uses[0]
-			err = errors.Join(n.Keeper.apply(t.Context(), u), n.Keeper.undo(t.Context(), u), n.Keeper.apply(t.Context(), u))
-			_, read := os.ReadFile(filepath.Join(n.Mounts.At(u.name(0)), signed.TritonGroup))
-			if err := errors.Join(err, read, n.Keeper.undo(t.Context(), u)); err != nil {
+			s, encoded := u.Step()
+			kinds := n.Kinds()
+			err = errors.Join(encoded, kinds.Apply(t.Context(), s), kinds.Undo(t.Context(), s), kinds.Apply(t.Context(), s))
+			_, read := os.ReadFile(filepath.Join(n.Mounter.Edits(u).Mounts[0].HostPath, signed.TritonGroup))
+			if err := errors.Join(err, read, kinds.Undo(t.Context(), s)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -409,20 +417,29 @@ func TestEvicted(t *testing.T) {
 	n.cache("team-a", "add", image, digest)
 	u := n.only(n.decide("team-a", "claim-1", named))
 	n.push("team/add", "v1", triton(80, 32))
-	n.must(os.RemoveAll(filepath.Join(n.root, "artifacts/trees/sha256", u.Tree.Hex())))
+	n.evict(u.Tree)
 	n.restart()
+	before, err := json.Marshal(map[string][]cachemount.Use{"gpu": {*u}})
+	n.must(err)
+	again, err := n.again(before)
+	n.must(err)
+	s, err := u.Step()
+	n.must(err)
+	if diff := cmp.Diff([]step.Step{s}, again.Steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
 	at := n.apply(u)
 	n.reads(filepath.Join(at, kernel), signed.TritonText)
-	if !n.InUse(u.Tree) {
+	if !n.inUse(u.Tree) {
 		t.Error("a tree that is mounted counts as not in use")
 	}
-	left, err := n.Remains("claim-1")
+	left, err := n.leftovers("claim-1")
 	if err != nil || len(left) != 1 {
 		t.Errorf("of a claim whose record is lost there remain %v, %v", left, err)
 	}
 	n.undo(u)
 	n.empty()
-	if left, err := n.Remains("claim-1"); err != nil || len(left) > 0 {
+	if left, err := n.leftovers("claim-1"); err != nil || len(left) > 0 {
 		t.Errorf("of a claim that is gone there remain %v, %v", left, err)
 	}
 }
@@ -457,11 +474,11 @@ func TestObjectSays(t *testing.T) {
 		}
 	})
 	u := n.only(n.decide("team-a", "claim", named))
-	if u.Want != "/kernels" || u.Access != v1alpha1.CacheAccessReadOnly || u.Bytes != 2<<20 || len(u.Env) > 0 {
+	if u.Want != "/kernels" || u.Access != cachemount.ReadOnly || u.Bytes != 2<<20 || len(u.Env) > 0 {
 		t.Errorf("as the object says: %+v", u)
 	}
 	u = n.only(n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/mine", Access: v1alpha1.CacheAccessOverlay}))
-	if u.Want != "/mine" || u.Access != v1alpha1.CacheAccessOverlay {
+	if u.Want != "/mine" || u.Access != cachemount.Overlay {
 		t.Errorf("as the claim says: %+v", u)
 	}
 }
@@ -473,28 +490,33 @@ func TestWatched(t *testing.T) {
 	image, digest := n.push("team/add", "v1", triton(90, 32))
 	n.cache("team-a", "add", image, digest)
 	ctx, cancel := context.WithCancel(t.Context())
-	changed := make(chan struct{}, 100)
-	stopped, err := n.Watch(ctx, func() { changed <- struct{}{} })
-	n.must(err)
+	changed := notify.New()
+	n.Changed = changed.Send
+	stopped := n.Watch(ctx)
 	eventually(t, "all that is there is known", func() bool { return n.objects.synced() && len(n.objects.all()) == 1 })
+	select {
+	case <-changed:
+	case <-time.After(30 * time.Second):
+		t.Error("that caches are known is not told of")
+	}
 	n.client.ClearActions()
 	n.only(n.decide("team-a", "claim", named))
 	if asked := n.client.Actions(); len(asked) > 0 {
 		t.Errorf("the API server was asked: %v", asked)
 	}
-	wanted := n.Wanted([]device.Device{hopper()})
+	wanted := n.wanted([]device.Device{hopper()})
 	if len(wanted) != 1 || wanted[0].Digest != digest {
 		t.Errorf("to be fetched ahead: %+v", wanted)
 	}
-	n.must(wanted[0].Bring(ctx))
-	status := n.Status([]device.Device{hopper()}, nil)
+	n.must(wanted[0].Fetch(ctx))
+	status := n.NodeStatus([]device.Device{hopper()}, nil)
 	want := []v1alpha1.NodeCache{{
 		Namespace: "team-a", Name: "add", Digest: digest, Phase: v1alpha1.NodeCacheExtracted, CompatibleDevices: 1, Bytes: status[0].Bytes,
 	}}
 	if diff := cmp.Diff(want, status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	n.must(n.Tend(ctx))
+	n.must(n.tend(ctx))
 	cancel()
 	stopped()
 }

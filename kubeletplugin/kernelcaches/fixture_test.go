@@ -8,12 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -26,6 +30,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -47,7 +53,7 @@ const (
 // node is a node with a store, mounts that are seen outside, a registry and an API server.
 type node struct {
 	*testing.T
-	*Keeper
+	*Feature
 	registry *signed.Registry
 	client   *dynamicfake.FakeDynamicClient
 	root     string
@@ -60,8 +66,9 @@ type node struct {
 	// publicRoot is the trusted root of policies that have none of their own.
 	publicRoot []byte
 
-	// pods are those of the API server by name, and reserved what claims are reserved for. unread is why pods cannot be read.
-	pods     map[string]*corev1.Pod
+	// kube has pods, known by their names, and reserved is what claims are reserved for. unread is why pods cannot be read.
+	kube     *kubefake.Clientset
+	known    map[string]*corev1.Pod
 	reserved []resourceapi.ResourceClaimConsumerReference
 	unread   error
 
@@ -89,6 +96,15 @@ func newNode(t *testing.T) *node {
 		v1alpha1.GroupVersion.WithResource(clusterCacheResource): "ClusterGPUKernelCacheList",
 		v1alpha1.GroupVersion.WithResource(policyResource):       "TrustPolicyList",
 	})
+	n.kube = kubefake.NewClientset()
+	n.kube.PrependReactor("get", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		get, ok := action.(clienttesting.GetAction)
+		if !ok {
+			return false, nil, nil
+		}
+		pod, err := n.pod(get.GetNamespace(), get.GetName())
+		return true, pod, err
+	})
 	n.limit(0)
 	n.restart()
 	return n
@@ -98,7 +114,7 @@ func newNode(t *testing.T) *node {
 func (n *node) limit(quota int64) {
 	n.Helper()
 	store, err := artifact.OpenStore(filepath.Join(n.root, "artifacts"), artifact.StoreConfig{
-		InUse: func(d artifact.Digest) bool { return n.InUse(d) }, Pace: time.Nanosecond, MaxBytes: quota,
+		InUse: func(s *artifact.Store, d artifact.Digest) bool { return n.Mounter.InUse(s, d) }, Pace: time.Nanosecond, MaxBytes: quota,
 	})
 	n.must(err)
 	n.host = store
@@ -110,38 +126,40 @@ func (n *node) restart() {
 	n.Helper()
 	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{n.registry.Host}, Tries: 1})
 	n.must(err)
-	n.Keeper = New(Config{
-		Enabled: true, Dynamic: n.client, Namespace: "fettle", Client: client, Store: func() (*artifact.Store, error) { return n.host, nil },
-		Credentials: n.credentials, Pod: n.pod, Mounts: hostmount.In(filepath.Join(n.root, "mounts"), n.root), CanMount: n.canMount,
-		Dir: filepath.Join(n.root, "caches"), PublicRoot: n.publicRoot, Changed: func() {}, Clock: n.clock,
-		Tell: func(_ *resourceapi.ResourceClaim, eventType, reason, note string) {
+	mounter := &cachemount.Mounter{Mounts: hostmount.In(n.mounts(), n.root), Dir: filepath.Join(n.root, "caches")}
+	feature, err := New(Config{
+		Node: "node-1", Enabled: true, Kube: n.kube, Dynamic: n.client, Namespace: "fettle", Client: client,
+		Store: func() (*artifact.Store, error) { return n.host, nil }, Credentials: n.credentials, Mounter: mounter, CanMount: n.canMount,
+		PublicRoot: n.publicRoot, Changed: func() {}, Clock: n.clock,
+		Event: func(_ *resourceapi.ResourceClaim, eventType, reason, note string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.told = append(n.told, eventType+" "+reason+" "+note)
 		},
-		TellObject: func(o corev1.ObjectReference, eventType, reason, note string) {
+		ObjectEvent: func(o *corev1.ObjectReference, eventType, reason, note string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.told = append(n.told, eventType+" "+reason+" "+o.Namespace+"/"+o.Name+" "+note)
 		},
 	})
-	keeper := n.Keeper
-	n.Cleanup(func() { keeper.stop(); keeper.running.Wait() })
+	n.must(err)
+	n.Feature = feature
+	n.Cleanup(func() { feature.stop(); feature.running.Wait() })
 }
 
 // later is so much time later.
 func (n *node) later(by time.Duration) { n.clock.SetTime(n.clock.Now().Add(by)) }
 
-func (n *node) pod(_ context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
+func (n *node) pod(namespace, name string) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.asked = append(n.asked, namespace+"/"+consumer.Name)
-	pod := n.pods[consumer.Name]
+	n.asked = append(n.asked, namespace+"/"+name)
+	pod := n.known[name]
 	switch {
 	case n.unread != nil:
 		return nil, n.unread
 	case pod == nil:
-		return nil, apierrors.NewNotFound(corev1.Resource("pods"), consumer.Name)
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
 	}
 	return pod, nil
 }
@@ -231,8 +249,22 @@ func (n *node) put(resource, kind string, object metav1.Object) {
 	n.must(err)
 }
 
-// decide asks for caches as a claim of one GPU with compute capability 9.0.
-func (n *node) decide(namespace, uid string, sources ...v1alpha1.KernelCacheSource) ([]Use, error) {
+// decide asks for caches as a claim of one GPU with compute capability 9.0, and returns what is recorded of the answer.
+func (n *node) decide(namespace, uid string, sources ...v1alpha1.KernelCacheSource) ([]cachemount.Use, error) {
+	n.Helper()
+	c, err := n.plan(namespace, uid, sources...)
+	if err != nil {
+		return nil, err
+	}
+	uses, err := decodeUses(c.Decision)
+	if len(c.Steps) != len(uses["gpu"]) {
+		n.Errorf("%d steps for the caches %+v", len(c.Steps), uses)
+	}
+	return uses["gpu"], err
+}
+
+// plan is for a claim whose one GPU has compute capability 9.0.
+func (n *node) plan(namespace, uid string, sources ...v1alpha1.KernelCacheSource) (prepare.Contribution, error) {
 	n.Helper()
 	for i := range sources {
 		sources[i].Default()
@@ -243,8 +275,9 @@ func (n *node) decide(namespace, uid string, sources ...v1alpha1.KernelCacheSour
 		Request: "gpu", BaseRequest: "gpu", Pool: "node/gpu", Device: "gpu-0", Kind: device.KindGPU,
 		Config: claim.Effective{GPU: &claim.GPUEffective{KernelCaches: sources}},
 	}}}
-	uses, err := n.Decide(n.T.Context(), c, a, func(*claim.Result) (device.Device, bool) { return hopper(), true })
-	return uses["gpu"], err
+	return n.Plan(n.T.Context(), prepare.Request{
+		Claim: c, Allocation: a, Find: func(*claim.Result) (device.Device, bool) { return hopper(), true },
+	})
 }
 
 func hopper() device.Device {
@@ -256,8 +289,21 @@ func hopper() device.Device {
 	}}
 }
 
+// again plans for a claim that was prepared in an earlier boot.
+func (n *node) again(decision json.RawMessage) (prepare.Contribution, error) {
+	n.Helper()
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim-1", UID: "claim-1"}}
+	return n.Plan(n.T.Context(), prepare.Request{Claim: c, Again: true, Decision: decision})
+}
+
+// evict has a tree go, as the store does that needs its room.
+func (n *node) evict(tree artifact.Digest) {
+	n.Helper()
+	n.must(os.RemoveAll(filepath.Join(n.root, "artifacts/trees/sha256", tree.Hex())))
+}
+
 // only is the one cache that a decision has to have.
-func (n *node) only(uses []Use, err error) *Use {
+func (n *node) only(uses []cachemount.Use, err error) *cachemount.Use {
 	n.Helper()
 	if err != nil || len(uses) != 1 {
 		n.Fatalf("decided on %+v, %v, want one cache", uses, err)
@@ -266,23 +312,48 @@ func (n *node) only(uses []Use, err error) *Use {
 }
 
 // apply mounts a cache twice, as whoever did not hear of the first time, and returns where.
-func (n *node) apply(u *Use) string {
+func (n *node) apply(u *cachemount.Use) string {
 	n.Helper()
 	n.do(u, step.Kinds.Apply)
-	return n.Mounts.At(u.name(0))
+	return n.Mounter.Edits(u).Mounts[0].HostPath
 }
 
-func (n *node) undo(u *Use) {
+// mounts is the directory of mounts.
+func (n *node) mounts() string { return filepath.Join(n.root, "mounts") }
+
+// names are those of the mounts that a claim has of a cache, relative to the directory of mounts.
+func (n *node) names(u *cachemount.Use) []string {
+	n.Helper()
+	var out []string
+	for _, m := range n.Mounter.Edits(u).Mounts {
+		name, err := filepath.Rel(n.mounts(), m.HostPath)
+		n.must(err)
+		out = append(out, name)
+	}
+	return out
+}
+
+// imageName is that of the mount of an image, relative to the directory of mounts.
+func imageName(tree artifact.Digest) string { return path.Join("trees", tree.Hex()) }
+
+func (n *node) inUse(tree artifact.Digest) bool { return n.Mounter.InUse(n.host, tree) }
+
+// leftovers are the steps of a claim whose record is lost.
+func (n *node) leftovers(uid string) ([]step.Step, error) {
+	return n.Leftovers(n.T.Context(), uid, device.Device{})
+}
+
+func (n *node) undo(u *cachemount.Use) {
 	n.Helper()
 	n.do(u, step.Kinds.Undo)
 }
 
-func (n *node) do(u *Use, what func(step.Kinds, context.Context, step.Step) error) {
+func (n *node) do(u *cachemount.Use, what func(step.Kinds, context.Context, step.Step) error) {
 	n.Helper()
 	s, err := u.Step()
 	n.must(err)
 	for range 2 {
-		n.must(what(step.Kinds{StepKind: n.Kind()}, n.T.Context(), s))
+		n.must(what(n.Kinds(), n.T.Context(), s))
 	}
 }
 
@@ -318,18 +389,18 @@ func (n *node) empty() {
 	usage, err := n.host.Usage()
 	n.must(err)
 	for i := range usage.Trees {
-		if d := usage.Trees[i].Digest; n.InUse(d) {
+		if d := usage.Trees[i].Digest; n.inUse(d) {
 			n.Errorf("image %s is in use, pinned by %v", d, usage.Trees[i].Pins)
 		}
 	}
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	n.must(err)
 	for line := range strings.Lines(string(table)) {
-		if strings.Contains(line, filepath.Join(n.root, "mounts")) {
+		if strings.Contains(line, n.mounts()) {
 			n.Errorf("still mounted: %s", line)
 		}
 	}
-	if left, err := os.ReadDir(filepath.Join(n.root, "mounts")); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(n.mounts()); err != nil || len(left) > 0 {
 		n.Errorf("left in the directory of mounts: %v, %v", left, err)
 	}
 }
@@ -338,7 +409,7 @@ func (n *node) empty() {
 func (n *node) mountID(tree artifact.Digest) uint64 {
 	n.Helper()
 	var stat unix.Statx_t
-	n.must(unix.Statx(unix.AT_FDCWD, n.Mounts.At(treeName(tree)), 0, unix.STATX_MNT_ID_UNIQUE, &stat))
+	n.must(unix.Statx(unix.AT_FDCWD, n.Mounter.Mounts.At(imageName(tree)), 0, unix.STATX_MNT_ID_UNIQUE, &stat))
 	return stat.Mnt_id
 }
 

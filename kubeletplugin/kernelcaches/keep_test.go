@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -74,23 +76,17 @@ func keeps(c *v1alpha1.GPUKernelCache) {
 func (n *node) follow() (stop func()) {
 	n.Helper()
 	ctx, cancel := context.WithCancel(n.T.Context())
-	changed, done := make(chan struct{}, 1), make(chan struct{})
-	stopped, err := n.Watch(ctx, func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})
-	n.must(err)
-	keeper := n.Keeper
+	done := make(chan struct{})
+	stopped := n.Watch(ctx)
+	feature := n.Feature
 	go func() {
 		defer close(done)
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-changed:
-				if err := keeper.Tend(ctx); err != nil && ctx.Err() == nil {
+			case <-feature.retention:
+				if err := feature.tend(ctx); err != nil && ctx.Err() == nil {
 					n.Errorf("tend: %v", err)
 				}
 			}
@@ -138,7 +134,7 @@ func (n *node) says(text string) (out []string) {
 func TestKeep(t *testing.T) {
 	n := newNode(t)
 	n.trusting()
-	uses := map[string]*Use{}
+	uses := map[string]*cachemount.Use{}
 	stop := n.follow()
 	size := int64(0)
 	for i, name := range []string{"a", "b", "c"} {
@@ -159,7 +155,7 @@ func TestKeep(t *testing.T) {
 	n.pinned(a, "object.uid-team-a-a")
 	n.pinned(b, "object.uid-team-a-b")
 	n.pinned(c)
-	if left, err := n.Remains("uid-team-a-a"); err != nil || len(left) > 0 {
+	if left, err := n.leftovers("uid-team-a-a"); err != nil || len(left) > 0 {
 		t.Errorf("what an object keeps is taken for a claim's: %v, %v", left, err)
 	}
 	stop()
@@ -167,14 +163,14 @@ func TestKeep(t *testing.T) {
 	// The store gets smaller with the plugin's restart. As long as nothing is known of the objects, nothing goes.
 	n.limit(2 * size)
 	n.restart()
-	n.must(n.Tend(t.Context()))
+	n.must(n.tend(t.Context()))
 	n.pinned(a, "object.uid-team-a-a")
 	n.pinned(b, "object.uid-team-a-b")
 	stop = n.follow()
 	defer stop()
 	n.pinned(b)
 	n.pinned(a, "object.uid-team-a-a")
-	n.must(n.host.Sweep(t.Context()), n.Tend(t.Context()))
+	n.must(n.host.Sweep(t.Context()), n.tend(t.Context()))
 	if !n.there(a) {
 		t.Error("what was used longest ago went, though it is kept")
 	}
@@ -222,10 +218,10 @@ func TestKeptNoMore(t *testing.T) {
 	t.Run("switched off", func(t *testing.T) {
 		n, _, _, tree := newKept(t)
 		n.Enabled = false
-		n.must(n.Tend(t.Context()))
+		n.must(n.tend(t.Context()))
 		n.pinned(tree)
 		n.empty()
-		if n.grants.get("uid-team-a-add") == nil {
+		if n.verified.get("uid-team-a-add") == nil {
 			t.Error("what was found out is forgotten")
 		}
 	})
@@ -246,7 +242,7 @@ func TestKeptNoMore(t *testing.T) {
 		defer stop()
 		n.must(n.Destroy())
 		n.empty()
-		n.must(n.Tend(t.Context()))
+		n.must(n.tend(t.Context()))
 	})
 }
 
@@ -289,7 +285,7 @@ func TestKeepIsSeenToLater(t *testing.T) {
 	u := n.only(n.decide("team-a", "claim", named))
 	n.pinned(u.Tree, "object.uid-team-a-add")
 	tries = 100
-	if err := n.Tend(t.Context()); !errors.Is(err, broken) {
+	if err := n.tend(t.Context()); !errors.Is(err, broken) {
 		t.Errorf("with a broken store: %v", err)
 	}
 	n.pinned(u.Tree, "object.uid-team-a-add")

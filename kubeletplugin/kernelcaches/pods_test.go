@@ -29,12 +29,12 @@ func TestFindPod(t *testing.T) {
 		}
 	}
 	kube := kubefake.NewClientset(pod("known", "uid-1"))
-	p := &pods{kube: kube, node: "node-1"}
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped, err := p.watch(ctx)
+	p, err := newPods(kube, "node-1", true)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := p.watch(ctx)
 	t.Cleanup(func() { cancel(); stopped() })
 	if !cache.WaitForCacheSync(ctx.Done(), p.followed.HasSynced) {
 		t.Fatal("the pods of the node were not read")

@@ -11,7 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"testing/fstest"
+
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -23,19 +24,17 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/container"
-	"github.com/fettle-dev/fettle/pkg/hostmount"
-	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
 var seeded = v1alpha1.KernelCacheSource{Name: "add", Access: v1alpha1.CacheAccessSeed}
 
 // inContainer is where a path of a container with a claim's mounts is on the node: links lead through the container.
-func (n *node) inContainer(u *Use, name string) string {
+func (n *node) inContainer(u *cachemount.Use, name string) string {
 	n.Helper()
 	for range 8 {
 		on := ""
-		for _, m := range n.Edits(u).Mounts {
+		for _, m := range n.Mounter.Edits(u).Mounts {
 			if inside, ok := strings.CutPrefix(name+"/", m.ContainerPath+"/"); ok {
 				on = filepath.Join(m.HostPath, inside)
 			}
@@ -71,7 +70,7 @@ func testSeed(n *node) {
 			{HostPath: at + "-files", ContainerPath: "/.fettle/" + u.Key + "-0", ReadOnly: true, Alone: true},
 		},
 	}
-	if diff := cmp.Diff(want, n.Edits(u)); diff != "" {
+	if diff := cmp.Diff(want, n.Mounter.Edits(u)); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)
 	}
 	inside := path.Join(home, kernel)
@@ -157,14 +156,16 @@ func TestSeedInterrupted(t *testing.T) {
 	n.trusting()
 	image, digest := n.push("team/add", "v1", triton(90, 32))
 	n.cache("team-a", "add", image, digest)
-	for name, half := range map[string]func(u *Use) error{
-		"nothing":     func(*Use) error { return nil },
-		"a pin":       func(u *Use) error { return n.host.Pin(t.Context(), u.Tree, u.Owner) },
-		"no links":    func(u *Use) error { return n.Mounts.Detach(u.name(0)) },
-		"no files":    func(u *Use) error { return n.Mounts.Detach(u.filesName(0)) },
-		"no image":    func(u *Use) error { return n.Mounts.Detach(treeName(u.Tree)) },
-		"a place":     func(u *Use) error { return placeOnly(n.Mounts.At(u.name(0))) },
-		"image alone": func(u *Use) error { return errors.Join(n.Mounts.Detach(u.name(0)), n.Mounts.Detach(u.filesName(0))) },
+	for name, half := range map[string]func(u *cachemount.Use) error{
+		"nothing":  func(*cachemount.Use) error { return nil },
+		"a pin":    func(u *cachemount.Use) error { return n.host.Pin(t.Context(), u.Tree, u.Owner) },
+		"no links": func(u *cachemount.Use) error { return n.Mounter.Mounts.Detach(n.names(u)[0]) },
+		"no files": func(u *cachemount.Use) error { return n.Mounter.Mounts.Detach(n.names(u)[1]) },
+		"no image": func(u *cachemount.Use) error { return n.Mounter.Mounts.Detach(imageName(u.Tree)) },
+		"a place":  func(u *cachemount.Use) error { return placeOnly(n.Mounter.Edits(u).Mounts[0].HostPath) },
+		"image alone": func(u *cachemount.Use) error {
+			return errors.Join(n.Mounter.Mounts.Detach(n.names(u)[0]), n.Mounter.Mounts.Detach(n.names(u)[1]))
+		},
 	} {
 		for _, then := range []string{"apply", "undo"} {
 			t.Run(name+", "+then, func(t *testing.T) {
@@ -196,16 +197,16 @@ func TestSeedRemains(t *testing.T) {
 	n.cache("team-a", "add", image, digest)
 	u := n.only(n.decide("team-a", "claim-1", seeded))
 	n.apply(u)
-	left, err := n.Mounts.Left("claim-1")
+	left, err := n.Mounter.Mounts.Left("claim-1")
 	n.must(err)
 	for _, s := range left {
-		n.must(n.Mounts.Kind().Undo(t.Context(), s.Params))
+		n.must(n.Mounter.Mounts.Kind().Undo(t.Context(), s.Params))
 	}
-	kept, err := n.Remains("claim-1")
+	kept, err := n.leftovers("claim-1")
 	if err != nil || len(kept) != 1 || len(left) != 2 {
 		t.Fatalf("of the claim there remain %v and %v, %v", left, kept, err)
 	}
-	n.must(n.Kind().Undo(t.Context(), kept[0].Params))
+	n.must(n.Kinds().Undo(t.Context(), kept[0]))
 	n.empty()
 }
 
@@ -226,44 +227,6 @@ func TestSeedBounds(t *testing.T) {
 	n.empty()
 }
 
-// TestSeedOf: which files are links, and what they take.
-func TestSeedOf(t *testing.T) {
-	long := strings.Repeat("k", hostmount.ShortLink-len("/.fettle/key-0/d/")) // the longest that takes no page
-	fsys := fstest.MapFS{}
-	for _, name := range []string{"group", "d/link", "d/" + long, "d/" + long + "k", "d/x.lock", "vllm_compile_cache.py"} {
-		fsys["io.vllm.cache/"+name] = &fstest.MapFile{Data: []byte("text")}
-	}
-	fsys["io.vllm.cache/d/large.lock"] = &fstest.MapFile{Data: make([]byte, maxWritten+1)}
-	m := &kernelcache.Mount{
-		Source: "io.vllm.cache", Target: "/cache", Relocation: &kernelcache.Relocation{Files: []string{"group"}, Bytes: 10},
-	}
-	s, err := seedOf(fsys, &kernelcache.Cache{Type: kernelcache.VLLM}, m, "/.fettle/key-0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	forms := map[string]seedForm{}
-	for _, node := range s.nodes {
-		forms[node.name] = node.form
-	}
-	want := map[string]seedForm{
-		"d": seedDir, "d/link": seedLink, "d/" + long: seedLink, "d/" + long + "k": seedLink, "d/large.lock": seedLink,
-		"d/x.lock": seedCopy, "vllm_compile_cache.py": seedCopy, "group": seedRewritten,
-	}
-	if diff := cmp.Diff(want, forms); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if pages := (s.bytes - 10) / hostmount.Page; pages != 2+2+1 || s.files != 8 { // what is rewritten, copies, the longest link
-		t.Errorf("%d pages and %d files", pages, s.files)
-	}
-	if err := s.check(); err != nil {
-		t.Error(err)
-	}
-	s.files = maxSeed / nodeBytes
-	if err := s.check(); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "at most 64 MiB") {
-		t.Errorf("too many files: %v", err)
-	}
-}
-
 // TestAccess: where nobody says how a claim has its caches, its pods tell; they are read once, and only then.
 func TestAccess(t *testing.T) {
 	n := newNode(t)
@@ -281,9 +244,9 @@ func TestAccess(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{HostUsers: hostUsers},
 		}
 	}
-	n.pods = map[string]*corev1.Pod{}
+	n.known = map[string]*corev1.Pod{}
 	for name, hostUsers := range map[string]*bool{"unset": nil, "host": new(true), "own": new(false), "own-2": new(false)} {
-		n.pods[name] = pod(name, hostUsers)
+		n.known[name] = pod(name, hostUsers)
 	}
 	const overlay, seed, readOnly = v1alpha1.CacheAccessOverlay, v1alpha1.CacheAccessSeed, v1alpha1.CacheAccessReadOnly
 	for name, c := range map[string]struct {
@@ -325,7 +288,7 @@ func TestAccess(t *testing.T) {
 				asked = append(asked, "team-a/"+name)
 			}
 			for _, u := range uses {
-				if u.Access != c.want {
+				if string(u.Access) != string(c.want) {
 					t.Errorf("%s: access %s, want %s", u.Name, u.Access, c.want)
 				}
 			}

@@ -17,8 +17,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-// maxDevicesPerSlice is 64 although 128 are allowed: the first taint on a device would make a longer slice invalid.
-const maxDevicesPerSlice = 64
+// MaxDevices is how many devices a slice has: 64 although 128 are allowed: the first taint on a device would make a longer slice invalid.
+const MaxDevices = 64
 
 // Resources are the slices of a snapshot: one pool a kind of device, in a fixed order, so that equal hardware gives equal bytes. A
 // retired node publishes nothing at all.
@@ -58,7 +58,7 @@ func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 
 // slicesOf cuts devices into slices. No device still makes one slice: an empty pool says that the driver runs.
 func slicesOf(devices []device.Device) []resourceslice.Slice {
-	chunks := device.Slices(devices, maxDevicesPerSlice)
+	chunks := device.Slices(devices, MaxDevices)
 	if len(chunks) == 0 {
 		return []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
 	}

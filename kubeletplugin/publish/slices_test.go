@@ -3,54 +3,45 @@
 package publish
 
 import (
-	"fmt"
+	"context"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/fettle-dev/fettle/cdi"
-	"github.com/fettle-dev/fettle/kubeletplugin/engine"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
-	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
 // TestResources holds what is published of machines, since a change of it renumbers pools on every node of every cluster.
 func TestResources(t *testing.T) {
 	for _, name := range []string{"8xh100-sxm", "4xlocalssd", "empty"} {
-		t.Run(name, func(t *testing.T) { golden(t, "resources-"+name, resources(testNode, viewOf(t, name))) })
+		t.Run(name, func(t *testing.T) {
+			nodefixture.Golden(t, "resources-"+name, Resources(nodefixture.Node, nodefixture.Snapshot(t, name)))
+		})
 	}
-}
-
-// ailing is a machine's view with one device of each bad state, the first three GPUs.
-func ailing(t *testing.T, taintsKept bool) *view {
-	t.Helper()
-	v := viewOf(t, "8xh100-sxm")
-	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	return v.with(verdicts{taintsKept: taintsKept, statuses: map[string]health.Status{
-		v.devices[0].Name: {Kind: device.KindGPU, State: health.Worn, Reason: "Xid94", Message: "xid 94: a contained memory error", Since: since},
-		v.devices[1].Name: {Kind: device.KindGPU, State: health.Unhealthy, Reason: "Xid79", Message: "xid 79: off the bus", Since: since},
-		v.devices[2].Name: {Kind: device.KindGPU, State: health.Quarantined, Reason: "UndoFailed", Message: "undoing failed", Since: since},
-	}})
 }
 
 // TestUnhealthyResources: a device that is not healthy has a taint, or is not published at all where taints are dropped.
 func TestUnhealthyResources(t *testing.T) {
-	golden(t, "resources-unhealthy", resources(testNode, ailing(t, true)))
-	withheld := resources(testNode, ailing(t, false))
-	if devices := withheld.Pools[testNode+"/gpu"].Slices[0].Devices; len(devices) != 5 {
+	nodefixture.Golden(t, "resources-unhealthy", Resources(nodefixture.Node, nodefixture.Ailing(t, true)))
+	withheld := Resources(nodefixture.Node, nodefixture.Ailing(t, false))
+	if devices := withheld.Pools[nodefixture.Node+"/gpu"].Slices[0].Devices; len(devices) != 5 {
 		t.Errorf("%d devices are published, want the 5 healthy ones", len(devices))
 	}
-	v := ailing(t, true)
-	v.health.noEviction = true
-	for _, d := range resources(testNode, v).Pools[testNode+"/gpu"].Slices[0].Devices {
+	v := nodefixture.Ailing(t, true)
+	v.Health.NoEviction = true
+	for _, d := range Resources(nodefixture.Node, v).Pools[nodefixture.Node+"/gpu"].Slices[0].Devices {
 		if len(d.Taints) > 0 && d.Taints[0].Effect != resourceapi.DeviceTaintEffectNoSchedule {
 			t.Errorf("%s has taint %+v although nothing is to be evicted", d.Name, d.Taints[0])
 		}
@@ -58,13 +49,13 @@ func TestUnhealthyResources(t *testing.T) {
 }
 
 func TestSlicesOfManyDevices(t *testing.T) {
-	first, second := resources(testNode, viewOf(t, "200-devices")), resources(testNode, viewOf(t, "200-devices"))
+	first, second := Resources(nodefixture.Node, nodefixture.Snapshot(t, "200-devices")), Resources(nodefixture.Node, nodefixture.Snapshot(t, "200-devices"))
 	if !equality.Semantic.DeepEqual(first, second) {
 		t.Error("two looks at one machine differ")
 	}
 	var counts []int
 	names := map[string]bool{}
-	for _, slice := range first.Pools[testNode+"/gpu"].Slices {
+	for _, slice := range first.Pools[nodefixture.Node+"/gpu"].Slices {
 		counts = append(counts, len(slice.Devices))
 		for _, d := range slice.Devices {
 			names[d.Name] = true
@@ -76,58 +67,66 @@ func TestSlicesOfManyDevices(t *testing.T) {
 	if len(names) != 200 {
 		t.Errorf("%d names", len(names))
 	}
-	if len(first.Pools) != 3 || len(first.Pools[testNode+"/fpga"].Slices) != 1 {
+	if len(first.Pools) != 3 || len(first.Pools[nodefixture.Node+"/fpga"].Slices) != 1 {
 		t.Errorf("pools %+v: a pool without devices has one slice without devices", first.Pools)
 	}
 }
 
-func newKeeper(t *testing.T) *specKeeper {
+// keeper keeps the specs of a machine, and sweeps for them as the machine was seen last.
+type keeper struct {
+	specs
+	seen *inventory.Snapshot
+}
+
+func newKeeper(t *testing.T) *keeper {
 	t.Helper()
 	store, err := record.Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
-	must(t, err)
+	nodefixture.Must(t, err)
 	dir, err := cdi.Open(disk.OS{}, filepath.Join(t.TempDir(), "cdi"))
-	must(t, err)
-	k := &specKeeper{store: store, dir: dir, metrics: newMetrics()}
-	k.engine = keeping(k, viewWith())
+	nodefixture.Must(t, err)
+	k := &keeper{seen: nodefixture.SnapshotWith()}
+	k.Config = Config{
+		Records: store, Specs: dir, Errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"}),
+	}
+	k.Sweep = func(ctx context.Context) error {
+		return prepare.New(prepare.Config{
+			Node: nodefixture.Node, Store: k.Records, Specs: k.Specs, Machine: func() prepare.Machine { return k.seen },
+		}).SweepSpecs(ctx)
+	}
 	return k
 }
 
-// keeping is an engine that sweeps for a keeper as the machine is seen.
-func keeping(k *specKeeper, v *view) *engine.Engine {
-	return engine.New(engine.Config{Node: testNode, Store: k.store, Specs: k.dir, Machine: func() engine.Machine { return v }})
-}
-
 // see is a look at the machine, and what follows from it.
-func (k *specKeeper) see(t *testing.T, v *view) error {
+func (k *keeper) see(t *testing.T, v *inventory.Snapshot) error {
 	t.Helper()
-	k.engine = keeping(k, v)
+	k.seen = v
 	return k.sync(t.Context(), v)
 }
 
-func deviceName(t *testing.T, v *view, i int) string {
+func deviceName(t *testing.T, v *inventory.Snapshot, i int) string {
 	t.Helper()
-	spec, err := cdi.Common(v.devices[i].Edits)
-	must(t, err)
+	spec, err := cdi.Common(v.Devices[i].Edits)
+	nodefixture.Must(t, err)
 	return spec.Device
 }
 
-// TestSpecKeeper writes what is published and keeps what a claim was promised, also after the device left.
-func TestSpecKeeper(t *testing.T) {
+// TestSpecs writes what is published and keeps what a claim was promised, also after the device left.
+func TestSpecs(t *testing.T) {
 	k := newKeeper(t)
-	v := viewWith(gpu("a", 1), gpu("b", 2))
-	must(t, k.see(t, v))
-	for i := range v.devices {
-		if !k.dir.Has(deviceName(t, v, i)) {
-			t.Errorf("device %s is published before its spec is there", v.devices[i].Name)
+	v := nodefixture.SnapshotWith(nodefixture.GPU("a", 1), nodefixture.GPU("b", 2))
+	nodefixture.Must(t, k.see(t, v))
+	for i := range v.Devices {
+		if !k.Specs.Has(deviceName(t, v, i)) {
+			t.Errorf("device %s is published before its spec is there", v.Devices[i].Name)
 		}
 	}
 	promised := &record.Record{UID: "u1", Phase: record.Prepared, Devices: []record.Device{{CDIDevice: deviceName(t, v, 0)}}}
-	must(t, k.store.Create(promised))
-	must(t, k.see(t, viewWith()))
-	if !k.dir.Has(deviceName(t, v, 0)) {
+	nodefixture.Must(t, k.Records.Create(promised))
+	nodefixture.Must(t, k.see(t, nodefixture.SnapshotWith()))
+	if !k.Specs.Has(deviceName(t, v, 0)) {
 		t.Error("the spec of a prepared claim was removed")
 	}
-	if k.dir.Has(deviceName(t, v, 1)) {
+	if k.Specs.Has(deviceName(t, v, 1)) {
 		t.Error("a spec that nothing needs stayed")
 	}
 }
@@ -135,33 +134,30 @@ func TestSpecKeeper(t *testing.T) {
 // TestUnreadableRecord hurts one claim, never the node.
 func TestUnreadableRecord(t *testing.T) {
 	k := newKeeper(t)
-	old := viewWith(gpu("old", 1))
-	must(t, k.see(t, old))
+	old := nodefixture.SnapshotWith(nodefixture.GPU("old", 1))
+	nodefixture.Must(t, k.see(t, old))
 	state := filepath.Join(t.TempDir(), "state")
 	store, err := record.Open(disk.OS{}, state)
-	must(t, err)
-	k.store = store
-	must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
-	v := viewWith(gpu("a", 1))
+	nodefixture.Must(t, err)
+	k.Records = store
+	nodefixture.Must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
+	v := nodefixture.SnapshotWith(nodefixture.GPU("a", 1))
 	if err := k.see(t, v); err != nil {
 		t.Errorf("a broken record keeps the node from publishing: %v", err)
 	}
-	if !k.dir.Has(deviceName(t, v, 0)) {
+	if !k.Specs.Has(deviceName(t, v, 0)) {
 		t.Error("the new device has no spec")
 	}
-	if !k.dir.Has(deviceName(t, old, 0)) {
+	if !k.Specs.Has(deviceName(t, old, 0)) {
 		t.Error("a spec was removed although the broken record may name it")
 	}
 }
 
-// TestUnusableDevice keeps back one device, never the others.
+// TestUnusableDevice: one device that no spec can describe keeps no other from being published.
 func TestUnusableDevice(t *testing.T) {
-	bad := ssd("bad")
+	bad := nodefixture.SSD("bad")
 	bad.Edits.Mounts[0].HostPath = "/mnt/disks/\x7f"
-	v := viewWith(gpu("a", 1), bad)
-	withholdUnusable(v)
-	if got := fmt.Sprint(v.withheld); !strings.Contains(got, "bad") || len(v.withheld) != 1 || len(v.problems) != 1 {
-		t.Errorf("withheld %s, problems %v", got, v.problems)
-	}
-	must(t, newKeeper(t).see(t, v))
+	v := nodefixture.SnapshotWith(nodefixture.GPU("a", 1), bad)
+	v.Withheld["bad"] = "no container runtime could mount it"
+	nodefixture.Must(t, newKeeper(t).see(t, v))
 }

@@ -79,7 +79,8 @@ func (r *State) Until(ctx context.Context) (_ context.Context, stop func()) {
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-func (r *State) set(on bool) {
+// Set asks the node to retire, or takes it back.
+func (r *State) Set(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.on == on {
@@ -128,7 +129,7 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 // follow is one watch.
 func (r *State) follow(ctx context.Context, client dynamic.Interface, node string, recover func(context.Context, string)) error {
 	read := func(annotations map[string]string) {
-		r.set(annotations[Annotation] != "")
+		r.Set(annotations[Annotation] != "")
 		recover(ctx, annotations[RecoverAnnotation])
 	}
 	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}

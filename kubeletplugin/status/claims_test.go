@@ -3,13 +3,14 @@
 package status
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -17,45 +18,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/kubeletplugin/engine"
-	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// TestReasons: reasons are stable, since alerts and scripts match them.
-func TestReasons(t *testing.T) {
-	tests := []struct {
-		err  error
-		want string
-	}{
-		{&claim.RefusedError{Reason: claim.ReasonConfigInvalid}, "ConfigInvalid"},
-		{fmt.Errorf("wrapped: %w", &claim.RefusedError{Reason: claim.ReasonNamespaceNotAllowed}), "NamespaceNotAllowed"},
-		{fmt.Errorf("wrapped: %w", &record.InUseError{Owner: &record.Record{}}), "DeviceInUse"},
-		{errors.Join(&record.InUseError{Owner: &record.Record{}}, errors.New("and more")), "DeviceInUse"},
-		{fmt.Errorf("device x: %w", engine.ErrDeviceGone), "DeviceGone"},
-		{fmt.Errorf("node x: %w", errRetired), "NodeRetired"},
-		{fmt.Errorf("wrapped: %w", &engine.PendingError{UID: "u1"}), "PreparePending"},
-		{&record.StaleError{UID: "u1"}, "PrepareOvertaken"},
-		{fmt.Errorf("claim x: %w", engine.ErrChanged), "PrepareOvertaken"},
-		{fmt.Errorf("wrapped: %w", engine.ErrOvertaken), "PrepareOvertaken"},
-		{fmt.Errorf("device x %w: another call works on it: %w", record.ErrBusy, context.DeadlineExceeded), "PreparePending"},
-		{fmt.Errorf("claim x %w: another call works on it: %w", record.ErrBusy, engine.ErrOvertaken), "PrepareOvertaken"},
-		{errors.New("anything else"), "PrepareFailed"},
-	}
-	for _, tt := range tests {
-		if got := reasonFor(tt.err); got != tt.want {
-			t.Errorf("reasonFor(%v) = %s, want %s", tt.err, got, tt.want)
-		}
-	}
-}
-
-// TestOvertakenIsNotTold: that a claim is not what it was when its call came is nothing to say about the claim. The teller has no client
+// TestOvertakenIsNotTold: that a claim is not what it was when its call came is nothing to say about the claim. The writer has no client
 // and no recorder here.
 func TestOvertakenIsNotTold(t *testing.T) {
-	c := allocated("u1", result("gpu", device.KindGPU, "gpu0"))
-	for _, cause := range []error{&record.StaleError{UID: "u1"}, engine.ErrChanged, engine.ErrOvertaken} {
-		if err := (&teller{}).refused(t.Context(), c, fmt.Errorf("claim x: %w", cause)); err != nil {
+	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
+	for _, cause := range []error{&record.StaleError{UID: "u1"}, prepare.ErrChanged, prepare.ErrOvertaken} {
+		if err := (&ClaimWriter{ClaimConfig{Overtaken: prepare.Overtaken}}).Refused(t.Context(), c, fmt.Errorf("claim x: %w", cause)); err != nil {
 			t.Errorf("%v: %v", cause, err)
 		}
 	}
@@ -104,60 +76,60 @@ func TestWithCondition(t *testing.T) {
 	past, now := time.Unix(1000, 0), time.Unix(2000, 0)
 	refused := condition(metav1.ConditionFalse, now)[0]
 	foreign := resourceapi.AllocatedDeviceStatus{
-		Driver: "other.dev", Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionTrue, past),
+		Driver: "other.dev", Pool: nodefixture.Node + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionTrue, past),
 	}
 	own := func(at time.Time, status metav1.ConditionStatus) resourceapi.AllocatedDeviceStatus {
 		return resourceapi.AllocatedDeviceStatus{
-			Driver: v1alpha1.DriverName, Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(status, at),
+			Driver: v1alpha1.DriverName, Pool: nodefixture.Node + "/gpu", Device: "gpu0", Conditions: condition(status, at),
 		}
 	}
-	same := look(result("a", device.KindGPU, "gpu0"))
-	others := result("x", device.KindGPU, "gpu0")
+	same := nodefixture.Look(nodefixture.Result("a", device.KindGPU, "gpu0"))
+	others := nodefixture.Result("x", device.KindGPU, "gpu0")
 	others.Driver = "other.dev"
-	shared := result("gpu", device.KindGPU, "gpu0")
+	shared := nodefixture.Result("gpu", device.KindGPU, "gpu0")
 	shared.ShareID = new(types.UID("s"))
 	ownShare := own(now, metav1.ConditionFalse)
 	ownShare.ShareID = new("s")
 	tests := []struct {
 		name        string
-		results     []apiResult
+		results     []resourceapi.DeviceRequestAllocationResult
 		have, want  []resourceapi.AllocatedDeviceStatus
 		wantChanged bool
 	}{
 		{
 			"first",
-			[]apiResult{same, others},
+			[]resourceapi.DeviceRequestAllocationResult{same, others},
 			[]resourceapi.AllocatedDeviceStatus{foreign},
 			[]resourceapi.AllocatedDeviceStatus{foreign, own(now, metav1.ConditionFalse)},
 			true,
 		},
 		{
 			"again",
-			[]apiResult{same},
+			[]resourceapi.DeviceRequestAllocationResult{same},
 			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
 			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
 			false,
 		},
 		{
 			"after success",
-			[]apiResult{same},
+			[]resourceapi.DeviceRequestAllocationResult{same},
 			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionTrue)},
 			[]resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)},
 			true,
 		},
-		{"two requests, one device", []apiResult{same, same}, nil, []resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)}, true},
+		{"two requests, one device", []resourceapi.DeviceRequestAllocationResult{same, same}, nil, []resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)}, true},
 		{
 			"a share",
-			[]apiResult{shared},
+			[]resourceapi.DeviceRequestAllocationResult{shared},
 			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse)},
 			[]resourceapi.AllocatedDeviceStatus{own(past, metav1.ConditionFalse), ownShare},
 			true,
 		},
-		{"none of ours", []apiResult{others}, nil, nil, false},
+		{"none of ours", []resourceapi.DeviceRequestAllocationResult{others}, nil, nil, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c := allocated("u1", tt.results...)
+			c := nodefixture.Allocated("u1", tt.results...)
 			c.Status.Devices = tt.have
 			before := c.DeepCopy()
 			got, changed := withCondition(c, ours, refused)
@@ -178,24 +150,14 @@ func condition(status metav1.ConditionStatus, at time.Time) []metav1.Condition {
 	return []metav1.Condition{{Type: conditionPrepared, Status: status, LastTransitionTime: metav1.NewTime(at)}}
 }
 
-// TestPreparedWithoutARefusal costs no call: the teller has no client here.
+// TestPreparedWithoutARefusal costs no call: the writer has no client here.
 func TestPreparedWithoutARefusal(t *testing.T) {
-	c := allocated("u1", result("gpu", device.KindGPU, "gpu0"))
+	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
 	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{
-		{Driver: "other.dev", Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionFalse, time.Now())},
-		{Driver: v1alpha1.DriverName, Pool: testNode + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionTrue, time.Now())},
+		{Driver: "other.dev", Pool: nodefixture.Node + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionFalse, time.Now())},
+		{Driver: v1alpha1.DriverName, Pool: nodefixture.Node + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionTrue, time.Now())},
 	}
-	if err := (&teller{}).prepared(t.Context(), c); err != nil {
+	if err := (&ClaimWriter{}).Prepared(t.Context(), c); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestDeviceKeys(t *testing.T) {
-	share := "s"
-	keys := map[deviceKey]bool{
-		keyOf("d", "p", "x", nil): true, keyOf("d", "p", "x", &share): true, keyOf("d", "p", "y", nil): true, keyOf("d", "q", "x", nil): true,
-	}
-	if diff := cmp.Diff(4, len(keys)); diff != "" {
-		t.Error(diff)
 	}
 }

@@ -3,9 +3,12 @@
 package status
 
 import (
-	"encoding/json"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,14 +18,14 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// TestShown: a claim shows what is in its regions, and nothing is written where it shows that already.
-func TestShown(t *testing.T) {
+// TestDevices: a claim shows what is in its regions, and nothing is written where it shows that already.
+func TestDevices(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	foreign := result("other", device.KindFPGA, "r0")
+	foreign := nodefixture.Result("other", device.KindFPGA, "r0")
 	foreign.Driver = "other.example"
-	c := allocated("u1", result("gpu", device.KindGPU, "g0"), result("region", device.KindFPGA, "r0"), foreign)
-	loaded := map[string]shown{poolName(testNode, device.KindFPGA) + "/r0": {Digest: "sha256:1", AFUID: "2"}}
-	got, changed := withShown(c, loaded, now)
+	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "g0"), nodefixture.Result("region", device.KindFPGA, "r0"), foreign)
+	loaded := map[string]deviceStatus{inventory.PoolName(nodefixture.Node, device.KindFPGA) + "/r0": {Digest: "sha256:1", AFUID: "2"}}
+	got, changed := withDevices(c, loaded, now)
 	if !changed || len(got.Status.Devices) != 1 {
 		t.Fatalf("changed %v, entries %+v", changed, got.Status.Devices)
 	}
@@ -36,31 +39,33 @@ func TestShown(t *testing.T) {
 	if diff := cmp.Diff(want, entry.Conditions); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
-	if _, changed := withShown(got, loaded, now.Add(time.Hour)); changed {
+	if _, changed := withDevices(got, loaded, now.Add(time.Hour)); changed {
 		t.Error("written again")
 	}
-	loaded[poolName(testNode, device.KindFPGA)+"/r0"] = shown{Digest: "sha256:3"}
-	if again, changed := withShown(got, loaded, now); !changed || string(again.Status.Devices[0].Data.Raw) != `{"digest":"sha256:3"}` {
+	loaded[inventory.PoolName(nodefixture.Node, device.KindFPGA)+"/r0"] = deviceStatus{Digest: "sha256:3"}
+	if again, changed := withDevices(got, loaded, now); !changed || string(again.Status.Devices[0].Data.Raw) != `{"digest":"sha256:3"}` {
 		t.Errorf("changed %v: %s", changed, again.Status.Devices[0].Data.Raw)
 	}
 }
 
-// TestShownPresets: a claim names the presets that each request has, on all of its devices, and what a region holds beside them.
-func TestShownPresets(t *testing.T) {
+// TestDevicesPresets: a claim names the presets that each request has, on all of its devices, and what a region holds beside them.
+func TestDevicesPresets(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	c := allocated("u1", result("both", device.KindGPU, "g0"), result("both", device.KindGPU, "g1"), result("other", device.KindGPU, "g2"))
-	given, err := json.Marshal(preset.Request{Request: "both", Presets: []preset.Origin{
+	c := nodefixture.Allocated("u1", nodefixture.Result("both", device.KindGPU, "g0"), nodefixture.Result("both", device.KindGPU, "g1"), nodefixture.Result("other", device.KindGPU, "g2"))
+	presets := map[string][]preset.Origin{"both": {
 		{Name: "nvidia", Generation: 3}, {Namespace: "team-a", Name: "debug", Generation: 1},
-	}})
-	must(t, err)
+	}}
 	r := &record.Record{UID: "u1"}
 	for _, result := range c.Status.Allocation.Devices.Results {
 		r.Devices = append(r.Devices, record.Device{Request: result.Request, Pool: result.Pool, Name: result.Device})
 	}
-	r.Devices[0].Preset = &record.Preset{CDIDevice: "x", Given: given}
-	devices, err := (&Plugin{}).shownOf(r)
-	must(t, err)
-	got, changed := withShown(c, devices, now)
+	w := &ClaimWriter{ClaimConfig{
+		Presets:    func(*record.Record) (map[string][]preset.Origin, error) { return presets, nil },
+		Programmed: func(*record.Record) (map[string]region.Programmed, error) { return nil, nil },
+	}}
+	devices, err := w.deviceStatuses(r)
+	nodefixture.Must(t, err)
+	got, changed := withDevices(c, devices, now)
 	if !changed || len(got.Status.Devices) != 2 {
 		t.Fatalf("changed %v, entries %+v", changed, got.Status.Devices)
 	}
@@ -77,7 +82,7 @@ func TestShownPresets(t *testing.T) {
 			t.Errorf("conditions of %s (-want +got):\n%s", entry.Device, diff)
 		}
 	}
-	if _, changed := withShown(got, devices, now.Add(time.Hour)); changed {
+	if _, changed := withDevices(got, devices, now.Add(time.Hour)); changed {
 		t.Error("written again")
 	}
 }

@@ -44,8 +44,8 @@ type Registry struct {
 	Host string
 	// Down makes it answer 503.
 	Down atomic.Bool
-	// Reads counts the blobs that were asked for.
-	Reads atomic.Int64
+	// Requests counts all that arrived, Reads the blobs that were asked for.
+	Requests, Reads atomic.Int64
 
 	mu sync.Mutex
 	// reads are those of each blob, by its digest.
@@ -103,6 +103,7 @@ func (r *Registry) answerer() http.Handler {
 }
 
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
+	r.Requests.Add(1)
 	user, password, _ := req.BasicAuth()
 	private := req.URL.Path == "/v2/" || strings.HasPrefix(req.URL.Path, "/v2/private/")
 	switch {

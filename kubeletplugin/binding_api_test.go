@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package binding
+package kubeletplugin
 
 import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/kernelcaches"
+	"github.com/fettle-dev/fettle/kubeletplugin/publish"
+	"github.com/fettle-dev/fettle/pkg/device"
+
+	"github.com/fettle-dev/fettle/test/nodefixture"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,11 +31,12 @@ func (c *cluster) testLateBinding(t *testing.T) {
 	n.config.File.KernelCaches = nodeconfig.KernelCaches{Enabled: true, BindingConditions: true}
 	n.config.Registries.PlainHTTP = []string{registry.Host}
 	n.start("pod-1")
+	ready, failed := publish.BindingConditions(device.KindGPU)
 	var gpus []string
 	n.eventually(func() string {
 		for _, s := range n.slices() {
 			for _, d := range s.Spec.Devices {
-				if late := slices.Equal(d.BindingConditions, []string{forCaches.ready}); late != (s.Spec.Pool.Name == n.name+"/gpu") {
+				if late := slices.Equal(d.BindingConditions, []string{ready}); late != (s.Spec.Pool.Name == n.name+"/gpu") {
 					return fmt.Sprintf("%s waits: %v", d.Name, late)
 				} else if late {
 					gpus = append(gpus, d.Name)
@@ -48,13 +55,14 @@ func (c *cluster) testLateBinding(t *testing.T) {
 	image := registry.Host + "/team/late:v1"
 	c.resolvedCache(t, "late", image, digest)
 	for i, test := range []struct{ name, caches, condition, reason string }{
-		{"late-none", ``, forCaches.ready, reasonNotAsked},
-		{"late-fetched", `{"name":"late","bindAfter":"Fetched"}`, forCaches.ready, "Fetched"},
-		{"late-refused", `{"name":"nothing","bindAfter":"Fetched"}`, forCaches.failed, reasonCacheRefused},
+		{"late-none", ``, ready, "NotAsked"},
+		{"late-fetched", `{"name":"late","bindAfter":"Fetched"}`, ready, "Fetched"},
+		{"late-refused", `{"name":"nothing","bindAfter":"Fetched"}`, failed, kernelcaches.ReasonRefused},
 	} {
-		result := waitingGPU(gpus[i])
+		result := nodefixture.Result(gpus[i], device.KindGPU, gpus[i])
+		result.BindingConditions, result.BindingFailureConditions = []string{ready}, []string{failed}
 		made := n.claim(test.name, func(c *resourceapi.ResourceClaim) {
-			configured(c, resourceapi.AllocationConfigSourceClaim,
+			nodefixture.Configured(c, resourceapi.AllocationConfigSourceClaim,
 				`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[`+test.caches+`]}`)
 		}, result)
 		n.eventually(func() string {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package kubeletplugin
 
 import (
 	"os"
@@ -8,22 +8,23 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/events"
 
-	"github.com/fettle-dev/fettle/cdi"
-	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/disk"
-	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // TestClaimsHeld: a claim whose record cannot be read holds its devices, so the node is not emptied while there is one.
 func TestClaimsHeld(t *testing.T) {
 	sound := func(t *testing.T, p *Plugin, uid string) {
-		must(t, p.store.Create(&record.Record{Namespace: "team-a", Name: uid, UID: uid, Phase: record.Prepared}))
+		nodefixture.Must(t, p.records.Create(&record.Record{Namespace: "team-a", Name: uid, UID: uid, Phase: record.Prepared}))
 	}
 	damaged := func(t *testing.T, p *Plugin, uid string) {
-		must(t, os.WriteFile(filepath.Join(p.config.StateDir, "claims", uid+".json"), []byte("garbage"), 0o600))
-		must(t, p.store.SetAside(uid))
+		nodefixture.Must(t, os.WriteFile(filepath.Join(p.config.StateDir, "claims", uid+".json"), []byte("garbage"), 0o600))
+		nodefixture.Must(t, p.records.SetAside(uid))
 	}
 	tests := map[string]struct {
 		leave func(t *testing.T, p *Plugin)
@@ -44,27 +45,15 @@ func TestClaimsHeld(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWard(t, "empty", nil)
-			store, err := record.Open(disk.OS{}, w.config.StateDir)
-			must(t, err)
-			dir, err := cdi.Open(disk.OS{}, filepath.Join(t.TempDir(), "cdi"))
-			must(t, err)
-			p := &Plugin{
-				config: *w.config, store: store, specs: &specKeeper{dir: dir}, health: w.healthKeeper,
-				mounts: hostmount.In(filepath.Join(t.TempDir(), "mounts"), "/"),
-			}
-			p.fpgas, err = p.newFPGAs("boot")
-			must(t, err)
-			p.caches = p.newCaches()
-			p.engine = engine.New(engine.Config{Store: store})
+			p := newPlugin(t, t.TempDir())
 			tt.leave(t, p)
-			got, err := p.claimsHeld()
-			must(t, err)
+			got, err := p.records.Claims()
+			nodefixture.Must(t, err)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("held (-want +got):\n%s", diff)
 			}
-			emptied, err := p.removeFiles(t.Context())
-			must(t, err)
+			emptied, err := p.empty(t.Context())
+			nodefixture.Must(t, err)
 			if want := len(tt.want) == 0; emptied != want {
 				t.Errorf("emptied: %v, want %v", emptied, want)
 			}
@@ -83,16 +72,30 @@ func TestClaimsHeldIsUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			store, err := record.Open(disk.OS{}, dir)
-			must(t, err)
-			must(t, os.Remove(filepath.Join(dir, name)))
-			must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
-			p := &Plugin{config: Config{StateDir: dir}, store: store}
-			if _, err := p.claimsHeld(); err == nil {
-				t.Error("no error of claimsHeld")
+			nodefixture.Must(t, err)
+			nodefixture.Must(t, os.Remove(filepath.Join(dir, name)))
+			nodefixture.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+			p := &Plugin{config: Config{StateDir: dir}, records: store}
+			if _, err := p.records.Claims(); err == nil {
+				t.Error("no error of Claims")
 			}
-			if emptied, err := p.removeFiles(t.Context()); err == nil || emptied {
+			if emptied, err := p.empty(t.Context()); err == nil || emptied {
 				t.Errorf("emptied: %v, error %v", emptied, err)
 			}
 		})
 	}
+}
+
+// newPlugin is a plugin on an empty machine, which does not run.
+func newPlugin(t *testing.T, state string) *Plugin {
+	t.Helper()
+	dir := t.TempDir()
+	p, err := New(Config{
+		Node: testNode, Namespace: "fettle-system", HostRoot: nodefixture.Expand(t, "empty"), PluginsDir: filepath.Join(dir, "p"),
+		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: state, HTTPAddress: "127.0.0.1:0", HealthPort: 1,
+		File: nodeconfig.File{}.WithDefaults(),
+	}, Clients{Kube: fake.NewClientset(), Dynamic: noObjects(t), Events: events.NewFakeRecorder(10)}, "boot-1")
+	must(t, err)
+	t.Cleanup(p.engine.Stop)
+	return p
 }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodefixture
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/health"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// Golden compares a value's JSON with a file of testdata, NAME.golden.json.
+func Golden(t *testing.T, name string, value any) {
+	t.Helper()
+	got, err := json.MarshalIndent(value, "", "  ")
+	Must(t, err)
+	got = append(got, '\n')
+	path := filepath.Join("testdata", name+".golden.json")
+	if *update {
+		Must(t, os.WriteFile(path, got, 0o644))
+	}
+	want, err := os.ReadFile(path)
+	Must(t, err)
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// Ailing is a machine with one device of each bad state, the first three GPUs.
+func Ailing(t *testing.T, taintsKept bool) *inventory.Snapshot {
+	t.Helper()
+	v := Snapshot(t, "8xh100-sxm")
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return v.With(inventory.Health{TaintsKept: taintsKept, Statuses: map[string]health.Status{
+		v.Devices[0].Name: {Kind: device.KindGPU, State: health.Worn, Reason: "Xid94", Message: "xid 94: a contained memory error", Since: since},
+		v.Devices[1].Name: {Kind: device.KindGPU, State: health.Unhealthy, Reason: "Xid79", Message: "xid 79: off the bus", Since: since},
+		v.Devices[2].Name: {Kind: device.KindGPU, State: health.Quarantined, Reason: "UndoFailed", Message: "undoing failed", Since: since},
+	}})
+}
