@@ -10,6 +10,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 )
 
 const documents = "../docs/user"
@@ -18,7 +20,7 @@ const documents = "../docs/user"
 var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 
 // TestDocuments checks the YAML that the user's documents and the README show: objects as the API server and admission would, selectors
-// by their type. What is neither is a part of a configuration, whose own tests read it.
+// by their type, configurations of the plugin, and values of the chart. Other texts are parts of these.
 func TestDocuments(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(documents, "*.md"))
 	if err != nil || len(paths) == 0 {
@@ -29,6 +31,11 @@ func TestDocuments(t *testing.T) {
 			text := block[1]
 			switch {
 			case strings.Contains(text, "\nkind: KubeletPluginConfiguration"):
+				if _, err := nodeconfig.Parse([]byte(text)); err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
+			case strings.HasPrefix(text, "# values of the chart\n"):
+				checkValues(t, path, text)
 			case strings.HasPrefix(text, "apiVersion:"):
 				if err := decode(text); err != nil {
 					t.Errorf("%s: %v", path, err)
@@ -41,6 +48,37 @@ func TestDocuments(t *testing.T) {
 			}
 		}
 	}
+}
+
+// checkValues refuses values that the chart does not have.
+func checkValues(t *testing.T, path, text string) {
+	t.Helper()
+	var values, known map[string]any
+	if err := yaml.UnmarshalStrict([]byte(text), &values); err != nil {
+		t.Errorf("%s: %v in\n%s", path, err, text)
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../deployments/helm/fettle/values.yaml")), &known); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range unknownKeys(values, known, "") {
+		t.Errorf("%s: the chart has no value %s", path, key)
+	}
+}
+
+// unknownKeys lists the keys of values that known lacks, with their paths.
+func unknownKeys(values, known map[string]any, at string) []string {
+	var unknown []string
+	for key, value := range values {
+		there, ok := known[key]
+		if !ok {
+			unknown = append(unknown, at+key)
+		}
+		inner, isMap := value.(map[string]any)
+		if innerKnown, ok := there.(map[string]any); ok && isMap && len(innerKnown) > 0 {
+			unknown = append(unknown, unknownKeys(inner, innerKnown, at+key+".")...)
+		}
+	}
+	return unknown
 }
 
 // checkSelectors reads a list of selectors, with or without its key.
