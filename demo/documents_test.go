@@ -102,13 +102,25 @@ func TestDocumentsComplete(t *testing.T) {
 		{"attributes.md", "../pkg/device/names.go", regexp.MustCompile(`QualifiedName = "(\w+)"`)},
 		{"troubleshooting.md", "../pkg/discover/problem.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"troubleshooting.md", "../pkg/claim/refused.go", regexp.MustCompile(`Reason = "(\w+)"`)},
-		{"troubleshooting.md", "../kubeletplugin/teller.go", regexp.MustCompile(`reason\w+\s+= "(\w+)"`)},
+		{"troubleshooting.md", "../kubeletplugin/*/reason.go", regexp.MustCompile(`(?:[rR]eason\w+\s+= |return )"(\w+)"`)},
+		{"troubleshooting.md", "../kubeletplugin/status/[cd]*s.go", regexp.MustCompile(`reason\w+\s+= "(\w+)"`)},
+		{"troubleshooting.md", "../kubeletplugin/plugin.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
+		{"troubleshooting.md", "../kubeletplugin/retirement/retirement.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
 		{"presets.md", "../api/v1alpha1/devicepreset.go", regexp.MustCompile(`json:"(\w+),omitempty"`)},
 		{"presets.md", "../controller/presets/status.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"kubelet-plugin.md", "../kubeletplugin/metrics.go", regexp.MustCompile(`Name: "(\w+)"`)},
+		{"kubelet-plugin.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`Name: "(fettle_\w+)"`)},
 		{"kubelet-plugin.md", "../cmd/fettle-kubeletplugin/options.go", regexp.MustCompile(`Var\(&\w+\.\w+, "([\w-]+)"`)},
 	} {
-		names := test.name.FindAllStringSubmatch(read(t, test.source), -1)
+		var source strings.Builder
+		paths, err := filepath.Glob(test.source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			source.WriteString(read(t, path))
+		}
+		names := test.name.FindAllStringSubmatch(source.String(), -1)
 		if len(names) == 0 {
 			t.Errorf("%s: no names found; the test looks in the wrong place", test.source)
 		}
