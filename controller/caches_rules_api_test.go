@@ -68,7 +68,7 @@ func (c cluster) testCacheDocuments(t *testing.T) {
 	seen := map[string]int{}
 	for i, block := range strings.Split(string(page), "```yaml\n") {
 		text, _, _ := strings.Cut(block, "```")
-		for document := range strings.SplitSeq(text, "---\n") {
+		for document := range strings.SplitSeq(text, "\n---\n") {
 			var object unstructured.Unstructured
 			if i == 0 {
 				continue
@@ -86,7 +86,7 @@ func (c cluster) testCacheDocuments(t *testing.T) {
 		}
 	}
 	if diff := gocmp.Diff(map[string]int{
-		"GPUKernelCache": 1, "ClusterGPUKernelCache": 1, "TrustPolicy": 2, "ResourceClaimTemplate": 1,
+		"GPUKernelCache": 2, "ClusterGPUKernelCache": 1, "TrustPolicy": 3, "ResourceClaimTemplate": 2, "Pod": 1,
 	}, seen); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}

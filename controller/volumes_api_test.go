@@ -296,6 +296,33 @@ func (c cluster) testVolumeNamespaces(t *testing.T) {
 
 func minRequest() *resource.Quantity { return resource.NewQuantity(1<<20, resource.BinarySI) }
 
+// testVolumesPage: the API server takes what the page about volumes shows.
+func (c cluster) testVolumesPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/user/kernel-cache-volumes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```yaml\n")[1:]
+	if len(blocks) == 0 {
+		t.Error("the page about volumes has no example")
+	}
+	for _, block := range blocks {
+		example, _, _ := strings.Cut(block, "```")
+		for text := range strings.SplitSeq(example, "\n---\n") {
+			o := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(text), o); err != nil {
+				t.Fatal(err)
+			}
+			if o.GetNamespace() != "" {
+				o.SetNamespace(metav1.NamespaceDefault)
+			}
+			if err := c.client.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+				t.Errorf("the page about volumes, %s %s: %v", o.GetKind(), o.GetName(), err)
+			}
+		}
+	}
+}
+
 // testConverted gives the API server all that conversions of caches gave, and refuses none of it.
 func (c cluster) testConverted(t *testing.T) {
 	for _, name := range []string{"myns2", "myns3", "gkm-test-ns-rwo-1"} {
@@ -335,21 +362,7 @@ func (c cluster) testConverted(t *testing.T) {
 			}
 		}
 	}
-	page, err := os.ReadFile("../docs/user/kernel-cache-volumes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, example, _ := strings.Cut(string(page), "```yaml\n")
-	example, _, _ = strings.Cut(example, "```")
-	for text := range strings.SplitSeq(example, "---\n") {
-		o := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(text), o); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.client.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
-			t.Errorf("the page about volumes: %v", err)
-		}
-	}
+	c.testVolumesPage(t)
 	if tried < 30 {
 		t.Errorf("only %d objects were tried", tried)
 	}
