@@ -112,9 +112,18 @@ clean: ## Remove what was built; the tools and the cluster's binaries in .cache 
 
 ##@ Check
 
+# The parts of verify and of test. Each is made by itself, and what took longest is listed at the end.
+VERIFY := lint hygiene helm-lint build-cross
+TEST := test-unit test-crash test-api test-demo test-e2e test-e2e-older
+STAGES := go run ./tools/stages $(MAKE)
+
+.PHONY: ci
+ci: ## Do all that continuous integration does: verify and test
+	@$(STAGES) $(VERIFY) $(TEST)
+
 .PHONY: verify
 verify: ## Check format, lint, hygiene, generated files, chart, both architectures
-	@tools/stages $(MAKE) lint hygiene helm-lint build-cross
+	@$(STAGES) $(VERIFY)
 
 .PHONY: lint
 lint: $(LINT) ## Run go vet, the formatters' diff and the linters
@@ -132,8 +141,8 @@ helm-lint: $(TOOLS)/helm ## Lint the chart
 	$< lint --quiet --strict deployments/helm/fettle
 
 .PHONY: test
-test: ## Run all tests: unit, crashes, then real API server, then real nodes, newest and oldest API
-	@tools/stages $(MAKE) test-unit test-crash test-api test-e2e test-e2e-older
+test: ## Run all tests: unit, crashes, then real API server, then real nodes: the demo, the newest and the oldest API
+	@$(STAGES) $(TEST)
 
 # Tests against a real API server are called TestAPI or TestOlderAPI, wherever they are.
 API_TESTS := ^Test(Older)?API$$
@@ -146,8 +155,8 @@ CRASH_TESTS := ^Test(CrashPoints|PowerLoss|EverySyncMatters|DiskFaults)$$
 .PHONY: test-unit
 test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $$(go list ./... | grep -vE '/test/e2e$$|/internal/hygiene$$')
-	cd test/cluster && go test ./internal/...
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $$(go list ./... | grep -vE '/test/e2e$$|/internal/hygiene$$')
+	cd test/cluster && go test $(GOTEST_JSON) ./internal/...
 
 .PHONY: test-crash
 test-crash: ## Kill the plugin, lose power and fail the disk at every operation of its life
@@ -156,26 +165,30 @@ test-crash: ## Kill the plugin, lose power and fail the disk at every operation 
 # One package after the other: the chaos test needs the machine to itself.
 .PHONY: test-api
 test-api: cluster-build $(TOOLS)/helm ## Run the tests against a real API server
-	go test -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' \
+	go test $(GOTEST_JSON) -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' \
 		$$(grep -rlE '^func Test(Older)?API\(' --include='*_test.go' cmd controller kubeletplugin pkg test | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: chaos
 chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims; test-api has a short one
 	go test -count=1 -v -timeout 30m -run '^TestAPI$$' ./test/chaos -args -chaos.prepares=5000 -chaos.limit=25m
 
-# Without root, or on a kernel that lacks something, one line says why; CI must not skip.
-.PHONY: test-e2e
-test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as an older Kubernetes
+# Makes a target where nodes can run. Without root, or on a kernel that lacks something, one line says why; CI must not skip.
+define on-nodes
 	@if reason=$$($(CLUSTER) check 2>&1); then \
-		$(MAKE) test-e2e-here; \
+		$(MAKE) $(1); \
 	else \
-		echo "test-e2e: $${reason##*$$'\n'}"; \
+		echo "$@: $${reason##*$$'\n'}"; \
 		[ "$${CI:-}" != true ]; \
 	fi
+endef
+
+.PHONY: test-e2e
+test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as an older Kubernetes
+	$(call on-nodes,test-e2e-here)
 
 .PHONY: test-e2e-here
 test-e2e-here: cluster-build image $(TOOLS)/helm
-	$(if $(EMULATE),,cd test/cluster && go test -count=1 .)
+	$(if $(EMULATE),,cd test/cluster && go test $(GOTEST_JSON) -count=1 .)
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
 	go test -count=1 -v -timeout 60m ./test/e2e -ginkgo.no-color $(if $(FOCUS),-ginkgo.focus '$(FOCUS)') $(if $(LABELS),-ginkgo.label-filter '$(LABELS)')
@@ -187,6 +200,10 @@ OLDEST = 1.34
 .PHONY: test-e2e-older
 test-e2e-older: ## Run the end-to-end tests that depend on the API again as on Kubernetes 1.34; all: make test-e2e EMULATE=1.34
 	@$(MAKE) test-e2e EMULATE=$(OLDEST) LABELS='!node'
+
+.PHONY: test-demo
+test-demo: $(CLUSTER) ## Run every scenario of demo/, as make demo does
+	$(call on-nodes,demo)
 
 .PHONY: fuzz-short
 fuzz-short: ## Run every fuzz target for FUZZTIME (10s)

@@ -186,10 +186,5 @@ func (b *bench) reportMemory(p *plugin, at point) error {
 	if err != nil {
 		return err
 	}
-	isTarget := at.Held == targetRSSHeld && at.Machine == diskMachine
-	return errors.Join(
-		b.report.against(targetRSS, isTarget, "rss", &at, 1, used.resident),
-		b.report.value("rss.anon", &at, 1, used.anon),
-		b.report.value("rss.peak", &at, 1, used.peak),
-	)
+	return b.report.memory(at, used)
 }

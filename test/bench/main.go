@@ -112,11 +112,5 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	if err := b.measure(ctx); err != nil {
 		return err
 	}
-	for _, f := range b.report.targeted {
-		fmt.Fprintln(progress, f)
-	}
-	if missed := b.report.missed(); o.check && len(missed) > 0 {
-		return fmt.Errorf("%d of %d targets are missed", len(missed), len(b.report.targeted))
-	}
-	return nil
+	return b.report.verdict(progress, o.check)
 }

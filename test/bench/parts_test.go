@@ -53,7 +53,7 @@ func TestForms(t *testing.T) {
 		if free := f.gpuMachine().gpus - f.shared(); free < wide*f.width() {
 			t.Errorf("%s: %d GPUs for %d claims of %d", name, free, f.width(), wide)
 		}
-		if !slices.Contains(f.levels, targetRSSHeld) {
+		if !slices.Contains(f.levels, targetAnonHeld) {
 			t.Errorf("%s: no level for the target of memory", name)
 		}
 	}

@@ -6,14 +6,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 func must(t testing.TB, err error) {
@@ -78,12 +82,12 @@ func TestLines(t *testing.T) {
 				`"target":1.15,"met":true}`,
 		},
 		{
-			"missed", func(r *report) error { return r.against(1.5, true, "prepare.burst64", nil, 8, 1.6) },
-			`{"name":"prepare.burst64","samples":8,"unit":"ratio","value":1.6,"target":1.5,"met":false}`,
+			"missed", func(r *report) error { return r.against(2, true, "prepare.burst64_over_floor", nil, 8, 2.1) },
+			`{"name":"prepare.burst64_over_floor","samples":8,"unit":"ratio","value":2.1,"target":2,"met":false}`,
 		},
 		{
-			"no target here", func(r *report) error { return r.against(1.5, false, "prepare.burst64", nil, 8, 1.6) },
-			`{"name":"prepare.burst64","samples":8,"unit":"ratio","value":1.6}`,
+			"no target here", func(r *report) error { return r.against(2, false, "prepare.burst64_over_floor", nil, 8, 2.1) },
+			`{"name":"prepare.burst64_over_floor","samples":8,"unit":"ratio","value":2.1}`,
 		},
 		{
 			"not measured", func(r *report) error { return r.nothing("prepare.syncs", nil, errors.New("no tracefs")) },
@@ -110,8 +114,8 @@ func TestLines(t *testing.T) {
 func TestTargets(t *testing.T) {
 	s := samples{}
 	for name, d := range map[string]time.Duration{
-		prepare: 3 * time.Millisecond, get: time.Millisecond, floorCreate: 600 * time.Microsecond, floorAppend: 200 * time.Microsecond,
-		floorUnlink: 500 * time.Microsecond, unprepare: 900 * time.Microsecond, again: time.Millisecond, rpc: time.Millisecond,
+		prepare: 3400 * time.Microsecond, get: time.Millisecond, floorCreate: 600 * time.Microsecond, floorAppend: 200 * time.Microsecond,
+		floorUnlink: 500 * time.Microsecond, unprepare: 1500 * time.Microsecond, again: time.Millisecond, rpc: time.Millisecond,
 	} {
 		s.add(name, d)
 	}
@@ -122,7 +126,7 @@ func TestTargets(t *testing.T) {
 	for _, f := range r.targeted {
 		got[f.Name] = *f.Value
 	}
-	if diff := cmp.Diff(map[string]float64{"unprepare.p50": 0.9, "prepare.own_over_floor": 2.5}, got); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"unprepare.p50": 1.5, "prepare.own_over_floor": 3}, got); diff != "" {
 		t.Errorf("figures with a target (-want +got):\n%s", diff)
 	}
 	missed := r.missed()
@@ -145,7 +149,8 @@ func TestBurstTarget(t *testing.T) {
 	s := samples{}
 	for _, wall := range []time.Duration{30, 60, 90} {
 		s.add(prepareWall, wall*time.Millisecond)
-		s.add(getWall, 40*time.Millisecond)
+		s.add(floorWall, 40*time.Millisecond)
+		s.add(getWall, 20*time.Millisecond)
 	}
 	for _, tt := range []struct {
 		name   string
@@ -161,8 +166,88 @@ func TestBurstTarget(t *testing.T) {
 		var out bytes.Buffer
 		r := newReport(&out)
 		must(t, r.burst(tt.at, s))
-		if has := strings.Contains(out.String(), `"unit":"ratio","value":1.5`); has != tt.figure || len(r.targeted) > 0 != tt.target {
-			t.Errorf("%s: figure %t, with a target %v:\n%s", tt.name, has, r.targeted, out.String())
+		for figure, value := range map[string]string{"floor.burst64": "2", "prepare.burst64": "3", "prepare.burst64_over_floor": "1.5"} {
+			line := regexp.MustCompile(`"name":"` + figure + `",.*"unit":"ratio","value":` + value + `[,}]`)
+			if has := line.MatchString(out.String()); has != tt.figure {
+				t.Errorf("%s: %s is %s: %t, want %t:\n%s", tt.name, figure, value, has, tt.figure, out.String())
+			}
+		}
+		var targeted []string
+		for _, f := range r.targeted {
+			targeted = append(targeted, fmt.Sprint(f.Name, " ", f.Target, " ", *f.Met))
+		}
+		var want []string
+		if tt.target {
+			want = []string{"prepare.burst64_over_floor 2 true"}
+		}
+		if diff := cmp.Diff(want, targeted); diff != "" {
+			t.Errorf("%s: figures with a target (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// TestMemoryTarget: the target is about memory that the kernel cannot take back, on the machine that is like a node, at 1,000 claims.
+func TestMemoryTarget(t *testing.T) {
+	used := memory{resident: 60, anon: 25.5, peak: 70}
+	for _, tt := range []struct {
+		name string
+		at   point
+		want []string
+	}{
+		{"1,000 held", point{Machine: diskMachine, Held: 1000}, []string{"rss.anon 25 false"}},
+		{"more held", point{Machine: diskMachine, Held: 5000}, nil},
+		{"nothing held", point{Machine: diskMachine}, nil},
+		{"hundreds of GPUs", point{Machine: gpuMachine, Held: 1000}, nil},
+	} {
+		r := newReport(io.Discard)
+		must(t, r.memory(tt.at, used))
+		var got []string
+		for _, f := range r.targeted {
+			got = append(got, fmt.Sprint(f.Name, " ", f.Target, " ", *f.Met))
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: figures with a target (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestColdTarget(t *testing.T) {
+	for _, tt := range []struct {
+		compression string
+		form        artifact.TreeForm
+		want        float64
+		applies     bool
+	}{
+		{"gzip", artifact.TreeImage, 1.5, true},
+		{"zstd", artifact.TreeImage, 2, true},
+		{"gzip", artifact.TreeDirectory, 1.5, false},
+		{"zstd", artifact.TreeDirectory, 2, false},
+	} {
+		if got, applies := coldTarget(tt.compression, tt.form); got != tt.want || applies != tt.applies {
+			t.Errorf("%s, %s: %v, %t, want %v, %t", tt.compression, tt.form, got, applies, tt.want, tt.applies)
+		}
+	}
+}
+
+// TestCheck: a missed target is an error where that was asked for, and names how many there are.
+func TestCheck(t *testing.T) {
+	r := newReport(io.Discard)
+	must(t, errors.Join(
+		r.against(2, true, "prepare.burst64_over_floor", nil, 8, 2),
+		r.against(25, true, "rss.anon", nil, 1, 25.1),
+		r.nothing("prepare.syncs", nil, errors.New("no tracefs")),
+	))
+	for check, want := range map[bool]string{false: "", true: "1 of 2 targets are missed"} {
+		var progress bytes.Buffer
+		got := ""
+		if err := r.verdict(&progress, check); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("-check %t: %q, want %q", check, got, want)
+		}
+		if text := progress.String(); !strings.Contains(text, "MISSED rss.anon") || !strings.Contains(text, "met    prepare.burst64_over_floor") {
+			t.Errorf("-check %t: %s", check, text)
 		}
 	}
 }
