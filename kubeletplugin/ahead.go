@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 const (
@@ -190,7 +190,7 @@ func (f *forerunner) settle(ctx context.Context, e *errand, err error) {
 	}
 	e.tries++
 	e.over = e.tries >= aheadTries
-	e.due = f.clock.Now().Add(max(aheadRetry<<(e.tries-1), artifact.RetryAfter(err)))
+	e.due = f.clock.Now().Add(max(aheadRetry<<(e.tries-1), registry.RetryAfter(err)))
 	if e.over {
 		logger.Info("Not fetched before a claim asks for it", "tries", e.tries, "reason", err)
 		return

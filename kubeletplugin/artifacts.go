@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -56,7 +57,7 @@ func (p *fetchParams) step(owner string) (step.Step, error) {
 type artifacts struct {
 	dir    string
 	limits artifact.StoreConfig
-	client *artifact.Client
+	client *registry.Client
 	kube   kubernetes.Interface
 
 	// sparing is held while a file is brought that no claim asks for.
@@ -261,7 +262,7 @@ func (a *artifacts) present(_ context.Context, raw json.RawMessage) error {
 }
 
 // credentials reads pull secrets. The controller lets the plugin read exactly those that an object names.
-func (a *artifacts) credentials(ctx context.Context, namespace string, names []string) (*artifact.Keychain, error) {
+func (a *artifacts) credentials(ctx context.Context, namespace string, names []string) (*registry.Keychain, error) {
 	var configs [][]byte
 	for _, name := range names {
 		secret, err := a.kube.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -275,7 +276,7 @@ func (a *artifacts) credentials(ctx context.Context, namespace string, names []s
 		}
 		configs = append(configs, config)
 	}
-	return artifact.Credentials(configs...)
+	return registry.Credentials(configs...)
 }
 
 // open gives the steps a file of the store.

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -55,7 +56,7 @@ func (f *fpgas) programs(r *fpga.Region) bool {
 }
 
 func (p *Plugin) newFPGAs(bootID string) (*fpgas, error) {
-	client, err := artifact.NewClient(p.config.Registries)
+	client, err := registry.NewClient(p.config.Registries)
 	if err != nil {
 		return nil, err
 	}

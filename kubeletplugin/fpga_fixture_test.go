@@ -30,7 +30,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -191,9 +191,9 @@ func (h *hub) intercept(digest string, answer func(w http.ResponseWriter, r *htt
 }
 
 // client asks each thing once, so that what a registry does to one try is seen.
-func (h *hub) client() *artifact.Client {
+func (h *hub) client() *registry.Client {
 	h.t.Helper()
-	client, err := artifact.NewClient(artifact.ClientConfig{
+	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{h.host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
 	})
 	must(h.t, err)

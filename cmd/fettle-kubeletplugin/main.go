@@ -28,8 +28,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
-	"github.com/fettle-dev/fettle/pkg/registries"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -73,7 +73,7 @@ func serve(ctx context.Context, o options) error {
 		return err
 	}
 	o.config.File, o.config.Version = file, version
-	if o.config.Registries, err = registries.Load(o.registriesFile); err != nil {
+	if o.config.Registries, err = registry.Load(o.registriesFile); err != nil {
 		return fmt.Errorf("--registries: %w", err)
 	}
 	if o.config.PublicTrustRoot, err = trust.ReadPublicRoot(o.trustedRootFile); err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
-	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
 // layoutPrefix begins a REF that is a directory.
@@ -79,14 +79,14 @@ func (a *arguments) access() access {
 	}
 }
 
-func (a access) client(p artifactPlace) (artifact.ClientConfig, error) {
-	config, err := registries.Load(*a.config)
+func (a access) client(p artifactPlace) (registry.Config, error) {
+	config, err := registry.Load(*a.config)
 	if err != nil {
-		return artifact.ClientConfig{}, err
+		return registry.Config{}, err
 	}
 	if *a.plainHTTP {
 		if p.dir != "" {
-			return artifact.ClientConfig{}, errors.New("--plain-http is for a registry, and REF is a directory")
+			return registry.Config{}, errors.New("--plain-http is for a registry, and REF is a directory")
 		}
 		config.PlainHTTP = append(config.PlainHTTP, p.remote.Registry())
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 )
@@ -157,7 +158,7 @@ func (v *verification) remote(ctx context.Context, place artifactPlace) (all []v
 	if err != nil {
 		return nil, err
 	}
-	client, err := artifact.NewClient(config)
+	client, err := registry.NewClient(config)
 	if err != nil {
 		return nil, err
 	}

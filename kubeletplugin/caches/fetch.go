@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/trust"
@@ -219,7 +220,7 @@ func (k *Keeper) fetchBy(
 
 // judge looks at who signed an image, and brings it. No digest without an error: nobody wishes for it.
 func (k *Keeper) judge(
-	ctx context.Context, o *object, src *artifact.Source, d artifact.Descriptor, policies []*trust.Policy, w wish,
+	ctx context.Context, o *object, src *registry.Source, d artifact.Descriptor, policies []*trust.Policy, w wish,
 ) (artifact.Digest, error) {
 	if _, err := trust.Judge(ctx, src, d.Digest, o.namespace, policies, o.mode()); err != nil {
 		if errors.Is(err, trust.ErrRefused) {
@@ -256,7 +257,7 @@ const (
 )
 
 // unpack makes the image's tree, unless it is here: another object may have brought it.
-func (k *Keeper) unpack(ctx context.Context, src *artifact.Source, image *artifact.Image, spare bool) error {
+func (k *Keeper) unpack(ctx context.Context, src *registry.Source, image *artifact.Image, spare bool) error {
 	store, err := k.Store()
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 )
@@ -30,9 +31,9 @@ type Config struct {
 	// Namespace is the driver's, where the pull secrets of cluster-wide caches are.
 	Namespace string
 	// Client is the way to registries, Store the node's store, and Credentials reads pull secrets.
-	Client      *artifact.Client
+	Client      *registry.Client
 	Store       func() (*artifact.Store, error)
-	Credentials func(ctx context.Context, namespace string, names []string) (*artifact.Keychain, error)
+	Credentials func(ctx context.Context, namespace string, names []string) (*registry.Keychain, error)
 	// Pod finds a pod that a claim is reserved for, or another one of its name, with at least its UID and spec.hostUsers.
 	Pod func(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error)
 	// Mounts is the directory of mounts. CanMount says whether the kernel mounts an image.

@@ -4,7 +4,7 @@
 // them by tags.
 //
 // What is read is foreign, as what a registry sends is: it is bounded, compared with its digest, and nothing outside the directory is
-// opened, wherever its links lead. A Source has the methods of an artifact.Source, so that whoever reads an image, or its signatures,
+// opened, wherever its links lead. A Source has the methods of an registry.Source, so that whoever reads an image, or its signatures,
 // need not know where it is. The form has no list of referrers; those are found as tools write them: entries of index.json whose manifests
 // name a subject, and the index at the tag sha256-HEX.
 //

@@ -14,7 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// Source is one entry of a layout, with the methods of an artifact.Source.
+// Source is one entry of a layout, with the methods of an registry.Source.
 type Source struct {
 	*Layout
 	tag    string
@@ -197,7 +197,7 @@ func (l *Layout) Tagged(_ context.Context, tag string) (*artifact.Manifest, erro
 // maxScan is how many bytes of manifests are read to find those that have a subject.
 const maxScan = 64 << 20
 
-// Referrers lists the manifests that say to be about the digest and may be of the artifact type, as artifact.Source has it.
+// Referrers lists the manifests that say to be about the digest and may be of the artifact type, as registry.Source has it.
 func (l *Layout) Referrers(ctx context.Context, d artifact.Digest, artifactType string) ([]artifact.Descriptor, error) {
 	x, err := l.index()
 	if err != nil {

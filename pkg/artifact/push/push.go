@@ -28,7 +28,7 @@ type Target interface {
 	Tag(ctx context.Context, m *artifact.Manifest, tag string) error
 }
 
-// Source is where images are copied from: an artifact.Source that can open blobs, or a layout.Source.
+// Source is where images are copied from: an registry.Source that can open blobs, or a layout.Source.
 type Source interface {
 	Resolve(ctx context.Context) (artifact.Descriptor, error)
 	Manifest(ctx context.Context, d artifact.Descriptor) (*artifact.Manifest, error)

@@ -28,7 +28,7 @@ var ErrRefused = errors.New("manifest refused")
 type Registry struct {
 	// Keys are the credentials; nil: none.
 	Keys authn.Keychain
-	// PlainHTTP are the hosts that are spoken to in plain http, as in artifact.ClientConfig. Mirrors are not for pushing.
+	// PlainHTTP are the hosts that are spoken to in plain http, as in registry.Config. Mirrors are not for pushing.
 	PlainHTTP []string
 	// Transport makes the requests. Nil: the library's.
 	Transport http.RoundTripper

@@ -17,10 +17,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/registry"
+	inmemory "github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -136,7 +137,7 @@ func TestPushRefuses(t *testing.T) {
 	if err := oci.Push(t.Context(), a, push.Registry{PlainHTTP: []string{r.Host}}, ref.WithDigest(a.Root.Digest)); err == nil {
 		t.Error("to a digest: got nil, want an error")
 	}
-	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{r.Host}, Tries: 1})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{r.Host}, Tries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestPushRefuses(t *testing.T) {
 
 // TestPushTLS speaks https on loopback too, where the library would not.
 func TestPushTLS(t *testing.T) {
-	server := httptest.NewTLSServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewTLSServer(inmemory.New(inmemory.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
 	ref, err := artifact.ParseReference(server.Listener.Addr().String() + "/" + repo + ":v1")
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"encoding/json"
@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 // guard is below everything that makes requests, so that redirects, token servers and the library's own guesses pass it too. It lets
@@ -45,7 +47,7 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
 		defer resp.Body.Close()
 		return nil, &statusError{
-			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, ErrUnavailable, answer(resp)),
+			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, artifact.ErrUnavailable, answer(resp)),
 			after: retryAfter(resp.Header.Get("Retry-After"), g.now()),
 		}
 	}
@@ -53,7 +55,8 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func refusedPlain(host string) error {
-	return fmt.Errorf("%s: %w: expected https; where it has none, list the host for plain http in the configuration", host, ErrPlainHTTP)
+	return fmt.Errorf("%s: %w: expected https; where it has none, list the host for plain http in the configuration",
+		host, artifact.ErrPlainHTTP)
 }
 
 // addressOf is a host as the list of plain ones has it.
@@ -110,21 +113,22 @@ func explain(host string, err error) error {
 		err, asked = request.Err, true
 	}
 	switch {
-	case errors.Is(err, ErrPlainHTTP):
+	case errors.Is(err, artifact.ErrPlainHTTP):
 		return err
 	case asked:
-		return fmt.Errorf("%s is %w: %s", host, ErrUnavailable, clip(err.Error()))
+		return fmt.Errorf("%s is %w: %s", host, artifact.ErrUnavailable, clip(err.Error()))
 	}
-	return fmt.Errorf("%s: the answer is %w: %s", host, ErrInvalid, clip(err.Error()))
+	return fmt.Errorf("%s: the answer is %w: %s", host, artifact.ErrInvalid, clip(err.Error()))
 }
 
 // refusal is the error for a status that trying again does not change.
 func refusal(host string, code int, text string) error {
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("%s: %w (%s): give a pull secret that may read it, or correct the one that is given", host, ErrUnauthorized, text)
+		return fmt.Errorf("%s: %w (%s): give a pull secret that may read it, or correct the one that is given",
+			host, artifact.ErrUnauthorized, text)
 	case http.StatusNotFound, http.StatusGone:
-		return fmt.Errorf("%s: %w (%s): check the name, and whether the pull secret may see it", host, ErrNotFound, text)
+		return fmt.Errorf("%s: %w (%s): check the name, and whether the pull secret may see it", host, artifact.ErrNotFound, text)
 	}
-	return fmt.Errorf("%s: the answer is %w (%s): check that this is a registry", host, ErrInvalid, text)
+	return fmt.Errorf("%s: the answer is %w (%s): check that this is a registry", host, artifact.ErrInvalid, text)
 }
