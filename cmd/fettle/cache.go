@@ -124,8 +124,7 @@ func (c *cacheAccess) source(p artifactPlace, as artifact.Reference) (imageSourc
 // target opens a REF to write.
 func (c *cacheAccess) target(p artifactPlace) (push.Target, error) {
 	if p.dir != "" {
-		l := layout.At(p.dir)
-		return l, l.Create()
+		return p.layoutTarget()
 	}
 	config, err := c.config(p)
 	if err != nil {
@@ -135,9 +134,7 @@ func (c *cacheAccess) target(p artifactPlace) (push.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return push.Registry{
-		Keys: keys, PlainHTTP: config.PlainHTTP, Transport: config.Transport, UserAgent: config.UserAgent,
-	}.Repository(p.remote)
+	return push.NewRepository(p.remote, config, keys)
 }
 
 // tagOf is the tag that a REF names, empty where it has none.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -56,7 +57,8 @@ func (s *Source) resolve() (artifact.Descriptor, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case s.tag != "":
-		return artifact.Descriptor{}, fmt.Errorf("tag %q: %w among %d entries of %s", s.tag, artifact.ErrNotFound, len(x.entries), indexFile)
+		return artifact.Descriptor{}, fmt.Errorf("tag %q: %w among %d entries of %s: name one by its tag or digest",
+			s.tag, artifact.ErrNotFound, len(x.entries), indexFile)
 	}
 	return artifact.Descriptor{}, fmt.Errorf("%w: %d images in %s: name one by its tag or digest",
 		artifact.ErrNotFound, len(found), indexFile)
@@ -160,8 +162,13 @@ func (l *Layout) ReadBlob(_ context.Context, d artifact.Descriptor) ([]byte, err
 	return data, nil
 }
 
-// Open opens a blob of any size, which must have the size that d says. Its digest is for the reader to compare.
+// Open opens a blob of any size to be read from its beginning. Its digest is for the reader to compare.
 func (l *Layout) Open(_ context.Context, d artifact.Descriptor) (io.ReadCloser, error) {
+	return l.File(d)
+}
+
+// File opens a blob of any size, which must have the size that d says. Its digest is for the reader to compare.
+func (l *Layout) File(d artifact.Descriptor) (*os.File, error) {
 	f, size, err := l.open(blobPath(d.Digest))
 	if err != nil {
 		return nil, l.in(fmt.Errorf("blob %s: %w", d.Digest, err))

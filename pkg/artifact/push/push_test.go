@@ -90,7 +90,7 @@ func TestCopy(t *testing.T) {
 	host := strings.TrimPrefix(server.URL, "http://")
 	ref, err := artifact.ParseReference(host + "/team/both:v1")
 	must(t, err)
-	to, err := Registry{PlainHTTP: []string{host}}.Repository(ref)
+	to, err := NewRepository(ref, registry.Config{PlainHTTP: []string{host}}, nil)
 	must(t, err)
 	copied, err := Copy(t.Context(), from.Source("v1", artifact.Digest{}, artifact.Reference{}), to, "v1")
 	must(t, err)

@@ -52,7 +52,6 @@ type Config struct {
 // Client pulls from registries. It has no state but its connections, and is safe for concurrent use.
 type Client struct {
 	config    Config
-	plain     map[string]bool
 	mirrors   map[string][]endpoint
 	transport http.RoundTripper
 }
@@ -64,12 +63,11 @@ type endpoint struct {
 
 // NewClient checks the configuration. It makes no request.
 func NewClient(config Config) (*Client, error) {
-	c := &Client{config: config.withDefaults(), plain: map[string]bool{}, mirrors: map[string][]endpoint{}}
+	c := &Client{config: config.withDefaults(), mirrors: map[string][]endpoint{}}
 	for _, host := range config.PlainHTTP {
 		if !artifact.ValidHost(strings.ToLower(host)) {
 			return nil, fmt.Errorf("the plain http host %s is %w: expected HOST or HOST:PORT", quote(host), artifact.ErrInvalid)
 		}
-		c.plain[addressOf(host)] = true
 	}
 	for _, host := range slices.Sorted(maps.Keys(config.Mirrors)) {
 		if !artifact.ValidHost(artifact.CanonicalHost(host)) {
@@ -85,7 +83,8 @@ func NewClient(config Config) (*Client, error) {
 			c.mirrors[artifact.CanonicalHost(host)] = append(c.mirrors[artifact.CanonicalHost(host)], e)
 		}
 	}
-	c.transport = transport.NewUserAgent(&guard{plain: c.plain, inner: c.config.Transport, now: c.config.Clock.Now}, config.UserAgent)
+	secure := &answers{inner: GuardScheme(c.config.Transport, config.PlainHTTP, ""), now: c.config.Clock.Now}
+	c.transport = transport.NewUserAgent(secure, config.UserAgent)
 	return c, nil
 }
 

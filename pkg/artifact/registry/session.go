@@ -43,7 +43,7 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (
 	}
 	s := &session{
 		host: e.host, stall: c.config.Stall, clock: c.config.Clock,
-		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // see guard for plain http
+		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // see GuardScheme for plain http
 	}
 	ctx, watch := s.watch(ctx)
 	defer watch.stop()

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -18,28 +17,17 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// guard is below everything that makes requests, so that redirects, token servers and the library's own guesses pass it too. It lets
-// plain http through to the hosts of the configuration only, and makes errors of the answers that ask for another try.
-type guard struct {
-	plain map[string]bool
+// answers is below everything that makes requests. It makes errors of the answers that ask for another try.
+type answers struct {
 	inner http.RoundTripper
 	now   func() time.Time
 }
 
-func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	switch plain := g.plain[addressOf(r.URL.Host)]; {
-	case plain:
-		r.URL.Scheme = "http" // the library tries https first, whatever it is told
-	case r.URL.Scheme != "https":
-		if r.Body != nil {
-			_ = r.Body.Close()
-		}
-		return nil, refusedPlain(r.URL.Host)
-	}
 	// A transport would unpack what a registry packs for the transfer; then the length and the digest are of something else.
 	r.Header.Set("Accept-Encoding", "identity")
-	resp, err := g.inner.RoundTrip(r)
+	resp, err := a.inner.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
@@ -48,19 +36,11 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		defer resp.Body.Close()
 		return nil, &statusError{
 			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, artifact.ErrUnavailable, answer(resp)),
-			after: retryAfter(resp.Header.Get("Retry-After"), g.now()),
+			after: retryAfter(resp.Header.Get("Retry-After"), a.now()),
 		}
 	}
 	return resp, nil
 }
-
-func refusedPlain(host string) error {
-	return fmt.Errorf("%s: %w: expected https; where it has none, list the host for plain http in the configuration",
-		host, artifact.ErrPlainHTTP)
-}
-
-// addressOf is a host as the list of plain ones has it.
-func addressOf(host string) string { return strings.TrimSuffix(strings.ToLower(host), ":80") }
 
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil {
@@ -105,7 +85,7 @@ func explain(host string, err error) error {
 		}
 		return refusal(host, told.StatusCode, text)
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return refusedPlain(host)
+		return RefusedPlain(host)
 	}
 	var request *url.Error
 	asked := false
