@@ -26,7 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/cache"
 	"github.com/fettle-dev/fettle/controller/volumes"
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -56,7 +56,7 @@ type cacheReconciler struct {
 
 // newCacheReconciler returns the reconciler of both kinds.
 func newCacheReconciler(
-	mgr manager.Manager, m *metrics, c clock.PassiveClock, pause pauser, registry *artifact.Client, policies *trustPolicies,
+	mgr manager.Manager, m *metrics, c clock.PassiveClock, pause pauser, registry *registry.Client, policies *trustPolicies,
 	faults *volumeFaults, o Options,
 ) *cacheReconciler {
 	looker := cache.Looker{

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fettle-dev/fettle/controller/volumes"
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -36,7 +36,7 @@ type Options struct {
 	// ScratchDir is where bitstreams are read by way of; no other process may use it. Empty: a temporary directory.
 	ScratchDir string
 	// Registries is how registries are reached.
-	Registries artifact.ClientConfig
+	Registries registry.Config
 	// PublicTrustRoot is the Sigstore trusted root, in JSON, of TrustPolicies that have none of their own. Empty: they are refused.
 	PublicTrustRoot []byte
 	// AllowedHostPaths are what the nodes' plugins let DevicePresets name.

@@ -41,7 +41,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/certs"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/webhook"
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // Controller is one replica.
@@ -94,7 +94,7 @@ func (c Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	puller, registry, done, err := c.registry()
+	puller, bitstreams, done, err := c.registries()
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (c Controller) Run(ctx context.Context) error {
 			then: func() error {
 				return errors.Join(
 					newNodeReconciler(mgr, m, c.Clock, pause).register(mgr),
-					newBitstreamReconciler(mgr, m, c.Clock, pause, registry, c.Options).register(mgr),
+					newBitstreamReconciler(mgr, m, c.Clock, pause, bitstreams, c.Options).register(mgr),
 					newTrustReconciler(mgr, c.Clock, pause, policies).register(mgr),
 					newCacheReconciler(mgr, m, c.Clock, pause, puller, policies, faults, c.Options).register(mgr),
 					newPresetReconciler(mgr, c.Clock, pause, c.Options).register(mgr),
@@ -135,12 +135,12 @@ func (c Controller) Run(ctx context.Context) error {
 	return mgr.Start(ctx)
 }
 
-// registry is where kernel caches and bitstreams are read from. Done removes what is left of the latter.
-func (c Controller) registry() (puller *artifact.Client, registry bitstream.Registry, done func(), err error) {
+// registries are where kernel caches and bitstreams are read from. Done removes what is left of the latter.
+func (c Controller) registries() (puller *registry.Client, bitstreams bitstream.Registry, done func(), err error) {
 	config := c.Options.Registries
 	config.UserAgent = Name
 	config.Tries = 2 // the queue tries again, and others wait
-	puller, err = artifact.NewClient(config)
+	puller, err = registry.NewClient(config)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("registries: %w", err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/admission"
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -150,7 +150,7 @@ func (c cluster) start(t *testing.T, classes controller.ClassOptions, presetVend
 			Options: controller.Options{
 				Namespace: namespace, MetricsAddress: "0", ProbeAddress: ":" + strconv.Itoa(r.probePort),
 				Webhook: true, WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors,
-				BitstreamInterval: time.Second, Registries: artifact.ClientConfig{PlainHTTP: []string{c.registry.Host}},
+				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
 				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},
 		}.Run(ctx)

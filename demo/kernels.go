@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/image"
 )
@@ -51,16 +52,16 @@ func pushKernels(ctx context.Context, root, registry string) error {
 }
 
 // pushSigned does what "fettle cache build DIR -t REGISTRY/REPOSITORY:v1" and "cosign sign" do.
-func pushSigned(ctx context.Context, dir, registry, repository, signer string) error {
+func pushSigned(ctx context.Context, dir, host, repository, signer string) error {
 	packed, layer, err := pack(dir)
 	if err != nil {
 		return err
 	}
-	ref, err := artifact.ParseReference(registry + "/" + repository + ":v1")
+	ref, err := artifact.ParseReference(host + "/" + repository + ":v1")
 	if err != nil {
 		return err
 	}
-	to, err := push.Registry{PlainHTTP: []string{registry}}.Repository(ref)
+	to, err := push.NewRepository(ref, registry.Config{PlainHTTP: []string{host}}, nil)
 	if err != nil {
 		return err
 	}

@@ -13,18 +13,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/registry"
+	inmemory "github.com/google/go-containerregistry/pkg/registry"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
 // TestKernels pushes what the demo pushes and has the scenario's policy judge it, by the names that the scenario's files have.
 func TestKernels(t *testing.T) {
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true)))
+	server := httptest.NewServer(inmemory.New(inmemory.Logger(log.New(io.Discard, "", 0)), inmemory.WithReferrersSupport(true)))
 	defer server.Close()
 	host := strings.TrimPrefix(server.URL, "http://")
 	root, err := harness.Repository()
@@ -42,7 +43,7 @@ func TestKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{host}, Mirrors: map[string][]string{registryName: {host}}})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{host}, Mirrors: map[string][]string{registryName: {host}}})
 	if err != nil {
 		t.Fatal(err)
 	}

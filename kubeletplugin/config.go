@@ -18,7 +18,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 )
 
@@ -51,11 +51,9 @@ type Config struct {
 	// HookCommand is the path of the fettle-hook binary, which is installed on the host. Empty: presets that need it are refused.
 	HookCommand string
 	// Registries is how registries are reached.
-	Registries artifact.ClientConfig
+	Registries registry.Config
 	// PublicTrustRoot is the Sigstore trusted root, in JSON, of TrustPolicies that have none of their own. Empty: they are refused.
 	PublicTrustRoot []byte
-	// Started is called once, when the API server first holds what is to be published. It may be nil.
-	Started func()
 	// Version is the build's own version, shown in AcceleratorNode.
 	Version string
 

@@ -9,8 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
+
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -34,7 +35,6 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/kubeletplugin/status"
-	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -163,7 +163,7 @@ func (p *Plugin) open() (err error) {
 
 func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	c, file := &p.config, &p.config.File
-	client, err := artifact.NewClient(c.Registries)
+	client, err := registry.NewClient(c.Registries)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 	p.reporter = status.NewReporter(status.ReporterConfig{
 		Node: c.Node, Version: c.Version, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Retirement: p.retirement,
 		Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
-		KernelCaches: f.kernelCaches.NodeStatus, AsWanted: publish.AsWanted, Published: p.published(), Ready: p.Ready, Empty: p.empty,
+		KernelCaches: f.kernelCaches.NodeStatus, AsWanted: publish.AsWanted, Published: p.published, Ready: p.Ready, Empty: p.empty,
 		Registry: p.metrics.registry, Errors: errs,
 	})
 	p.binder = binding.New(binding.Config{
@@ -305,16 +305,10 @@ func (p *Plugin) claim(ctx context.Context, namespace, name string) (*resourceap
 	return p.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// published returns what is called each time the API server is seen to hold the slices as wanted.
-func (p *Plugin) published() func() {
-	var started sync.Once
-	return func() {
-		p.readiness.setPublishError(nil)
-		p.metrics.lastPublished.SetToCurrentTime()
-		if p.config.Started != nil {
-			started.Do(p.config.Started)
-		}
-	}
+// published is called each time the API server is seen to hold the slices as wanted.
+func (p *Plugin) published() {
+	p.readiness.setPublishError(nil)
+	p.metrics.lastPublished.SetToCurrentTime()
 }
 
 // Ready returns nil once kubelet knows the plugin, the machine was looked at, and the API server took what was published.

@@ -17,8 +17,8 @@ import (
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/preset"
-	"github.com/fettle-dev/fettle/pkg/registries"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -64,11 +64,11 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 		o.PresetVendors = strings.Split(*vendors, ",")
 	}
 	var err error
-	if o.Registries, err = registries.Load(*registriesFile); err != nil {
+	if o.Registries, err = registry.Load(*registriesFile); err != nil {
 		return &usageError{fmt.Errorf("--registries: %w", err)}
 	}
 	o.KernelCacheVolumes.Enabled = o.KernelCacheVolumes.Image != ""
-	if o.KernelCacheVolumes.Registries, err = registries.Read(*registriesFile); err != nil {
+	if o.KernelCacheVolumes.Registries, err = registry.Read(*registriesFile); err != nil {
 		return &usageError{fmt.Errorf("--registries: %w", err)}
 	}
 	if o.PublicTrustRoot, err = trust.ReadPublicRoot(*trustedRoot); err != nil {

@@ -30,8 +30,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
-	"github.com/fettle-dev/fettle/pkg/registries"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -75,13 +75,12 @@ func serve(ctx context.Context, o options) error {
 		return err
 	}
 	o.config.File, o.config.Version = file, version
-	if o.config.Registries, err = registries.Load(o.registriesFile); err != nil {
+	if o.config.Registries, err = registry.Load(o.registriesFile); err != nil {
 		return fmt.Errorf("--registries: %w", err)
 	}
 	if o.config.PublicTrustRoot, err = trust.ReadPublicRoot(o.trustedRootFile); err != nil {
 		return fmt.Errorf("--trust-public-root: %w", err)
 	}
-	o.config.Started = func() { go keepTidy(ctx) }
 	clients, err := connect(o)
 	if err != nil {
 		return err

@@ -75,12 +75,9 @@ func runBitstreamPush(ctx context.Context, args []string, stdout, stderr io.Writ
 
 // check wants a tag to push to, and makes the ids canonical.
 func (p *packing) check(ref string, files int) (artifactPlace, error) {
-	place, err := parsePlace(ref)
+	place, err := writable(ref)
 	if err != nil {
 		return place, err
-	}
-	if place.dir == "" && place.remote.Tag() == "" || !place.digest.IsZero() {
-		return place, fmt.Errorf("%s: expected a tag; the digest is what a push gives", ref)
 	}
 	if n := len(p.sidecars); n > 0 && n != files {
 		return place, fmt.Errorf("got %d sidecars for %d files: want one for each", n, files)
@@ -111,10 +108,11 @@ func (p *packing) push(ctx context.Context, names []string, stderr io.Writer) (*
 	if err != nil {
 		return nil, err
 	}
-	if p.place.dir != "" {
-		return a, p.place.layout().Write(a, p.place.tag)
+	to, err := p.target()
+	if err != nil {
+		return nil, err
 	}
-	err = p.toRegistry(ctx, a)
+	err = a.Push(ctx, to, tagOf(p.place))
 	if !errors.Is(err, push.ErrRefused) {
 		return a, err
 	}
@@ -124,17 +122,18 @@ func (p *packing) push(ctx context.Context, names []string, stderr io.Writer) (*
 	if a, err = oci.Pack(files, p.about); err != nil {
 		return nil, err
 	}
-	return a, p.toRegistry(ctx, a)
+	return a, a.Push(ctx, to, tagOf(p.place))
 }
 
-func (p *packing) toRegistry(ctx context.Context, a *oci.Artifact) error {
+func (p *packing) target() (push.Target, error) {
+	if p.place.dir != "" {
+		return p.place.layoutTarget()
+	}
 	config, err := p.access.client(p.place)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return oci.Push(ctx, a, push.Registry{
-		Keys: authn.DefaultKeychain, PlainHTTP: config.PlainHTTP, Transport: config.Transport, UserAgent: config.UserAgent,
-	}, p.place.remote)
+	return push.NewRepository(p.place.remote, config, authn.DefaultKeychain)
 }
 
 // openBitstream reads what a file says, and leaves it open.
@@ -148,10 +147,7 @@ func openBitstream(name, sidecar string) (*os.File, fpga.Bitstream, error) {
 }
 
 func (p *packing) show(a *oci.Artifact, format string, stdout io.Writer) error {
-	result := pushed{Reference: p.place.named(a.Root.Digest), Tag: p.place.tag, Digest: a.Root.Digest}
-	if p.place.dir == "" {
-		result.Tag = p.place.remote.Tag()
-	}
+	result := pushed{Reference: p.place.named(a.Root.Digest), Tag: tagOf(p.place), Digest: a.Root.Digest}
 	if format == "text" {
 		_, err := fmt.Fprintln(stdout, result.Reference)
 		return err

@@ -9,8 +9,9 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/fpga/oci"
-	"github.com/fettle-dev/fettle/pkg/registries"
+	"github.com/fettle-dev/fettle/pkg/artifact/layout"
+	"github.com/fettle-dev/fettle/pkg/artifact/push"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // layoutPrefix begins a REF that is a directory.
@@ -64,7 +65,11 @@ func (p artifactPlace) named(d artifact.Digest) string {
 	return p.remote.WithDigest(d).String()
 }
 
-func (p artifactPlace) layout() *oci.Layout { return oci.OpenLayout(p.dir) }
+// layoutTarget makes the directory of a place a layout where it is none, to be written to.
+func (p artifactPlace) layoutTarget() (push.Target, error) {
+	l := layout.At(p.dir)
+	return l, l.Create()
+}
 
 // access is how a registry is reached, from the flags of push and verify.
 type access struct {
@@ -79,14 +84,14 @@ func (a *arguments) access() access {
 	}
 }
 
-func (a access) client(p artifactPlace) (artifact.ClientConfig, error) {
-	config, err := registries.Load(*a.config)
+func (a access) client(p artifactPlace) (registry.Config, error) {
+	config, err := registry.Load(*a.config)
 	if err != nil {
-		return artifact.ClientConfig{}, err
+		return registry.Config{}, err
 	}
 	if *a.plainHTTP {
 		if p.dir != "" {
-			return artifact.ClientConfig{}, errors.New("--plain-http is for a registry, and REF is a directory")
+			return registry.Config{}, errors.New("--plain-http is for a registry, and REF is a directory")
 		}
 		config.PlainHTTP = append(config.PlainHTTP, p.remote.Registry())
 	}

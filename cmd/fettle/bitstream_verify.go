@@ -17,6 +17,8 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/layout"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 )
@@ -94,13 +96,13 @@ func (v *verification) run(ctx context.Context, name string) ([]verified, error)
 		return nil, errors.New("--sidecar is for a file; an artifact's config says what is in it")
 	}
 	if place.dir != "" {
-		layout := place.layout()
-		d, err := layout.Resolve(place.tag, place.digest)
+		src := layout.At(place.dir).Source(place.tag, place.digest, artifact.Reference{})
+		d, err := src.Resolve(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return v.artifact(ctx, layout, d, func(d artifact.Descriptor) (content, error) {
-			f, err := layout.Open(d)
+		return v.artifact(ctx, src, d, func(d artifact.Descriptor) (content, error) {
+			f, err := src.File(d)
 			return content{f, f}, err
 		})
 	}
@@ -157,7 +159,7 @@ func (v *verification) remote(ctx context.Context, place artifactPlace) (all []v
 	if err != nil {
 		return nil, err
 	}
-	client, err := artifact.NewClient(config)
+	client, err := registry.NewClient(config)
 	if err != nil {
 		return nil, err
 	}

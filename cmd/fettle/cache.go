@@ -24,7 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
-	"github.com/fettle-dev/fettle/pkg/registries"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -43,8 +43,8 @@ func (a *arguments) cacheAccess() *cacheAccess {
 	return c
 }
 
-func (c *cacheAccess) config(p artifactPlace) (artifact.ClientConfig, error) {
-	config, err := registries.Load(c.registries)
+func (c *cacheAccess) config(p artifactPlace) (registry.Config, error) {
+	config, err := registry.Load(c.registries)
 	if c.plainHTTP {
 		config.PlainHTTP = append(config.PlainHTTP, p.remote.Registry())
 	}
@@ -60,7 +60,7 @@ func (c *cacheAccess) keys() (authn.Keychain, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the credentials: %w", err)
 	}
-	keys, err := artifact.Credentials(all...)
+	keys, err := registry.Credentials(all...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.credentials, err)
 	}
@@ -110,7 +110,7 @@ func (c *cacheAccess) source(p artifactPlace, as artifact.Reference) (imageSourc
 	if err != nil {
 		return nil, err
 	}
-	client, err := artifact.NewClient(config)
+	client, err := registry.NewClient(config)
 	if err != nil {
 		return nil, err
 	}
@@ -124,8 +124,7 @@ func (c *cacheAccess) source(p artifactPlace, as artifact.Reference) (imageSourc
 // target opens a REF to write.
 func (c *cacheAccess) target(p artifactPlace) (push.Target, error) {
 	if p.dir != "" {
-		l := layout.At(p.dir)
-		return l, l.Create()
+		return p.layoutTarget()
 	}
 	config, err := c.config(p)
 	if err != nil {
@@ -135,9 +134,7 @@ func (c *cacheAccess) target(p artifactPlace) (push.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return push.Registry{
-		Keys: keys, PlainHTTP: config.PlainHTTP, Transport: config.Transport, UserAgent: config.UserAgent,
-	}.Repository(p.remote)
+	return push.NewRepository(p.remote, config, keys)
 }
 
 // tagOf is the tag that a REF names, empty where it has none.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // slots is how many files are read at once. Each may take fpga.MaxFile of the disk.
@@ -21,13 +22,13 @@ const slots = 2
 
 // Puller is the registries as they are.
 type Puller struct {
-	client *artifact.Client
+	client *registry.Client
 	dir    string
 	free   chan int
 }
 
 // NewPuller reads files by way of a directory, which no other process may use: what lies in it is removed.
-func NewPuller(client *artifact.Client, dir string) *Puller {
+func NewPuller(client *registry.Client, dir string) *Puller {
 	p := &Puller{client: client, dir: dir, free: make(chan int, slots)}
 	for i := range slots {
 		p.free <- i
@@ -41,7 +42,7 @@ func (p *Puller) Open(ref artifact.Reference, keys authn.Keychain) Artifact {
 }
 
 type pulled struct {
-	*artifact.Source
+	*registry.Source
 	puller *Puller
 }
 

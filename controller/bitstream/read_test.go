@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/pull"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
@@ -47,7 +48,7 @@ func gbsFor(t *testing.T, iface string) []byte {
 // puller reads from the registry, without many tries.
 func puller(t *testing.T, r *fpgaregistry.Registry) (*Puller, string) {
 	t.Helper()
-	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{r.Host}, Tries: 1})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{r.Host}, Tries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func TestReadsAreApart(t *testing.T) {
 	r := fpgaregistry.Start(t)
 	p, _ := puller(t, r)
 	private := r.Push(t, "private/nlb0", "v1", `{}`, fpga.GBS, file(t, "nlb0.gbs"))
-	keys, err := artifact.Credentials(dockerConfig(t, r.Host))
+	keys, err := registry.Credentials(dockerConfig(t, r.Host))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/controller/pull"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -57,7 +58,7 @@ type Looker struct {
 	// Live does not read from a cache; the controller may not list Secrets.
 	Live     client.Reader
 	Grants   grant.Writer
-	Registry *artifact.Client
+	Registry *registry.Client
 }
 
 // Look does what an object asks for and finds out what there is to say of it. What is wrong with the object or its registry is part of the
@@ -109,7 +110,7 @@ func (l Looker) resolve(ctx context.Context, o Object, keys authn.Keychain, out 
 }
 
 // judgeKnown asks the policies about what the reference meant before, if others are for it now: some answers need no registry.
-func (l Looker) judgeKnown(ctx context.Context, o Object, src *artifact.Source, out *Outcome) {
+func (l Looker) judgeKnown(ctx context.Context, o Object, src *registry.Source, out *Outcome) {
 	if pull.ReasonOf(out.Err) != pull.ReasonRegistryUnavailable || !known(o) || stands(o, out.Policies, o.Status.ResolvedDigest) {
 		return
 	}
@@ -120,7 +121,7 @@ func (l Looker) judgeKnown(ctx context.Context, o Object, src *artifact.Source, 
 	}
 }
 
-func (l Looker) judge(ctx context.Context, o Object, src *artifact.Source, d artifact.Digest, out *Outcome) {
+func (l Looker) judge(ctx context.Context, o Object, src *registry.Source, d artifact.Digest, out *Outcome) {
 	out.Judged = d.String()
 	out.Verdict, out.Refusal = trust.Judge(ctx, src, d, o.GetNamespace(), out.Policies, o.mode())
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -39,7 +40,7 @@ type site struct {
 func newSite(t *testing.T, referrers bool) *site {
 	t.Helper()
 	r := signed.Start(t, referrers)
-	registry, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{r.Host}, Tries: 1})
+	registry, err := registry.NewClient(registry.Config{PlainHTTP: []string{r.Host}, Tries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

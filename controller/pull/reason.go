@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // The reasons of the condition Resolved that all kinds have. They are stable.
@@ -73,7 +74,7 @@ func Retry(c *metav1.Condition, interval time.Duration, err error, now time.Time
 	if c != nil {
 		wait = max(wait, now.Sub(c.LastTransitionTime.Time))
 	}
-	return min(max(wait, artifact.RetryAfter(err)), interval)
+	return min(max(wait, registry.RetryAfter(err)), interval)
 }
 
 // Pinned says whether an image is content, which never changes.

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/grant"
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // ErrSecret: a pull secret cannot be had. It is a fault of the object; any other error is trouble with the API server.
@@ -46,7 +46,7 @@ func Keys(ctx context.Context, live client.Reader, namespace string, names []str
 		}
 		contents = append(contents, secret.Data[corev1.DockerConfigJsonKey])
 	}
-	keys, err := artifact.Credentials(contents...)
+	keys, err := registry.Credentials(contents...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSecret, err)
 	}

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/registries"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 const (
@@ -52,7 +52,7 @@ type Options struct {
 	Image      string
 	PullPolicy corev1.PullPolicy
 	// Registries is how registries are reached, as the files that the controller has it in.
-	Registries registries.Content
+	Registries registry.Content
 }
 
 // Validate returns what keeps Jobs from being made.

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/registries"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // jobOf is the Job of a node.
@@ -143,7 +143,7 @@ func TestCommand(t *testing.T) {
 func TestRegistries(t *testing.T) {
 	options, o := on(), object(v1alpha1.CacheROXVolume, one, "a")
 	plain := jobOf(o, "", options)
-	options.Registries = registries.Content{File: "caFile: ca.crt\n", Authorities: "PEM"}
+	options.Registries = registry.Content{File: "caFile: ca.crt\n", Authorities: "PEM"}
 	o.Spec.PodTemplate = &v1alpha1.CachePodTemplate{Metadata: v1alpha1.CachePodMetadata{
 		Annotations: map[string]string{registriesAnnotation: "plainHTTP: [evil.example]", "x": "y"},
 	}}

@@ -45,7 +45,7 @@ func TestPublicAuthorities(t *testing.T) {
 	imports := imported(t)
 	var with []string
 	for dir := range imports {
-		if path.Dir(dir) != "cmd" || !reaches(imports, dir, "pkg/registries", map[string]bool{}) {
+		if path.Dir(dir) != "cmd" || !reaches(imports, dir, "pkg/artifact/registry", map[string]bool{}) {
 			continue
 		}
 		with = append(with, path.Base(dir))

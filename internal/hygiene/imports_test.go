@@ -165,7 +165,7 @@ func TestImportRulesBite(t *testing.T) {
 		{dir: "cmd/fettle-kubeletplugin", imported: modulePath + "/pkg/sim", refused: true},
 		{dir: "pkg/fpga/dfl", imported: "github.com/hanwen/go-fuse/v2/fs", test: true, refused: true},
 		{dir: "test/fpgasim", imported: "github.com/hanwen/go-fuse/v2/fs"},
-		{dir: "pkg/registries", imported: authorities, refused: true},
+		{dir: "pkg/artifact/registry", imported: authorities, refused: true},
 		{dir: "cmd/fettle", imported: authorities},
 		{dir: "pkg/nvml", imported: "C", refused: true},
 		{dir: "pkg/nvml", imported: "github.com/stretchr/testify/assert", test: true, refused: true},

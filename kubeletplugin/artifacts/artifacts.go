@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +31,7 @@ type Config struct {
 	Dir    string
 	Limits artifact.StoreConfig
 	// Client is the way to registries, Kube that to pull secrets.
-	Client *artifact.Client
+	Client *registry.Client
 	Kube   kubernetes.Interface
 }
 
@@ -190,7 +192,7 @@ func isHere(store *artifact.Store, d artifact.Digest, spare bool) (bool, error) 
 }
 
 // Credentials reads pull secrets. The controller lets the plugin read exactly those that an object names.
-func (n *Node) Credentials(ctx context.Context, namespace string, names []string) (*artifact.Keychain, error) {
+func (n *Node) Credentials(ctx context.Context, namespace string, names []string) (*registry.Keychain, error) {
 	var configs [][]byte
 	for _, name := range names {
 		secret, err := n.Kube.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -204,7 +206,7 @@ func (n *Node) Credentials(ctx context.Context, namespace string, names []string
 		}
 		configs = append(configs, config)
 	}
-	return artifact.Credentials(configs...)
+	return registry.Credentials(configs...)
 }
 
 // Open opens a file of the store for the steps that program it.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -43,7 +45,7 @@ func newShelf(t *testing.T) *shelf {
 	t.Helper()
 	s := &shelf{Registry: fpgaregistry.Start(t), t: t, kube: fake.NewClientset()}
 	// Each thing is asked for once, so that what a registry does to one try is seen.
-	client, err := artifact.NewClient(artifact.ClientConfig{
+	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{s.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
 	})
 	nodefixture.Must(t, err)

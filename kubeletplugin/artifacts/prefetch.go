@@ -8,14 +8,14 @@ import (
 	"hash/fnv"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 const (
@@ -204,7 +204,7 @@ func (p *Prefetcher) settle(ctx context.Context, e *task, err error) {
 	}
 	e.tries++
 	e.over = e.tries >= prefetchTries
-	e.due = p.Clock.Now().Add(max(prefetchRetry<<(e.tries-1), artifact.RetryAfter(err)))
+	e.due = p.Clock.Now().Add(max(prefetchRetry<<(e.tries-1), registry.RetryAfter(err)))
 	if e.over {
 		logger.Info("Not fetched before a claim asks for it", "tries", e.tries, "reason", err)
 		return

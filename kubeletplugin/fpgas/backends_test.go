@@ -16,7 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
@@ -66,7 +66,7 @@ func newBoard(t *testing.T, machine string, file nodeconfig.File) *board {
 	b.Plugin, err = New(Config{
 		Node: nodefixture.Node, Namespace: "fettle", HostRoot: b.host, PluginsDir: filepath.Join(dir, "p"), RegistryDir: filepath.Join(dir, "r"),
 		CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(b.host, "state"), HealthPort: 1, File: file.WithDefaults(),
-		Registries: artifact.ClientConfig{PlainHTTP: []string{b.hub.host}},
+		Registries: registry.Config{PlainHTTP: []string{b.hub.host}},
 	}, clients, testBoot)
 	nodefixture.Must(t, err)
 	t.Cleanup(func() { nodefixture.Must(t, b.fpgas.destroy()) })

@@ -24,6 +24,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
@@ -34,7 +35,7 @@ import (
 // seconds: what they say then counts.
 type bitstreams struct {
 	dynamic dynamic.Interface
-	client  *artifact.Client
+	client  *registry.Client
 	// namespace is the driver's, where the secrets of cluster-wide bitstreams are. hostRoot is the host's tree.
 	namespace, hostRoot string
 }

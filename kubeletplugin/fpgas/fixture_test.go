@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
@@ -34,7 +36,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -163,9 +164,9 @@ func newSite(t *testing.T) *site {
 }
 
 // client asks each thing once, so that what a registry does to one try is seen.
-func (s *site) client() *artifact.Client {
+func (s *site) client() *registry.Client {
 	s.t.Helper()
-	client, err := artifact.NewClient(artifact.ClientConfig{
+	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{s.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
 	})
 	nodefixture.Must(s.t, err)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
@@ -38,9 +40,9 @@ type Config struct {
 	// Namespace is the driver's, where the pull secrets of cluster-wide caches are.
 	Namespace string
 	// Client is the way to registries, Store the node's store, and Credentials reads pull secrets.
-	Client      *artifact.Client
+	Client      *registry.Client
 	Store       func() (*artifact.Store, error)
-	Credentials func(ctx context.Context, namespace string, names []string) (*artifact.Keychain, error)
+	Credentials func(ctx context.Context, namespace string, names []string) (*registry.Keychain, error)
 	// Mounter mounts caches. CanMount says whether the kernel mounts an image.
 	Mounter  *cachemount.Mounter
 	CanMount func(index, data string) error

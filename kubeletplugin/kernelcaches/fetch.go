@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 
 	"k8s.io/klog/v2"
@@ -221,7 +223,7 @@ func (f *Feature) pullBy(
 
 // verifyAndUnpack looks at who signed an image, and brings it. No digest without an error: the node has no use for it.
 func (f *Feature) verifyAndUnpack(
-	ctx context.Context, o *object, src *artifact.Source, d artifact.Descriptor, policies []*trust.Policy, options fetchOptions,
+	ctx context.Context, o *object, src *registry.Source, d artifact.Descriptor, policies []*trust.Policy, options fetchOptions,
 ) (artifact.Digest, error) {
 	if _, err := trust.Judge(ctx, src, d.Digest, o.namespace, policies, o.mode()); err != nil {
 		if errors.Is(err, trust.ErrRefused) {
@@ -258,7 +260,7 @@ const (
 )
 
 // unpack makes the image's tree, unless it is here: another object may have brought it.
-func (f *Feature) unpack(ctx context.Context, src *artifact.Source, image *artifact.Image, opportunistic bool) error {
+func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artifact.Image, opportunistic bool) error {
 	store, err := f.Store()
 	if err != nil {
 		return err

@@ -36,6 +36,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
@@ -124,7 +125,7 @@ func (n *node) limit(quota int64) {
 // restart is another process with the same directories.
 func (n *node) restart() {
 	n.Helper()
-	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{n.registry.Host}, Tries: 1})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{n.registry.Host}, Tries: 1})
 	n.must(err)
 	mounter := &cachemount.Mounter{Mounts: hostmount.In(n.mounts(), n.root), Dir: filepath.Join(n.root, "caches")}
 	feature, err := New(Config{
@@ -171,16 +172,16 @@ func (n *node) canMount(index, data string) error {
 	return hostmount.CanMount(index, data)
 }
 
-func (n *node) credentials(_ context.Context, _ string, names []string) (*artifact.Keychain, error) {
+func (n *node) credentials(_ context.Context, _ string, names []string) (*registry.Keychain, error) {
 	if len(names) == 0 {
-		return artifact.Credentials()
+		return registry.Credentials()
 	}
 	password := fpgaregistry.Password
 	if !n.password {
 		password = "guessed"
 	}
 	config := fmt.Sprintf(`{"auths":{%q:{"username":%q,"password":%q}}}`, n.registry.Host, fpgaregistry.User, password)
-	return artifact.Credentials([]byte(config))
+	return registry.Credentials([]byte(config))
 }
 
 func (n *node) must(errs ...error) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
-	"time"
 	"unicode"
 )
 
@@ -47,31 +46,18 @@ func IsRetryable(err error) bool {
 	return true
 }
 
-// RetryAfter is how long the registry asked to be left alone, and 0 where it did not.
-func RetryAfter(err error) time.Duration {
-	var status *statusError
-	if errors.As(err, &status) {
-		return status.after
-	}
-	return 0
-}
-
-// statusError is an answer that asks for another try.
-type statusError struct {
-	text  string
-	after time.Duration
-}
-
-func (e *statusError) Error() string { return e.text }
-
-func (e *statusError) Unwrap() error { return ErrUnavailable }
-
-// localError is an error of the disk under the store: no other endpoint would help.
+// localError is an error of the disk under the store.
 type localError struct{ err error }
 
 func (e *localError) Error() string { return e.err.Error() }
 
 func (e *localError) Unwrap() error { return e.err }
+
+// IsLocal says that the disk under the store failed, so that no other place to read from would help.
+func IsLocal(err error) bool {
+	var local *localError
+	return errors.As(err, &local)
+}
 
 // onDisk marks what the file system says.
 func onDisk(err error) error {
@@ -82,20 +68,6 @@ func onDisk(err error) error {
 		err = fmt.Errorf("%w: %w: free some of the store's disk, or lower the store's quota", ErrNoSpace, err)
 	}
 	return &localError{err}
-}
-
-// joined is what several endpoints said, on one line.
-func joined(errs []error) (all error) {
-	for _, err := range errs {
-		switch {
-		case err == nil:
-		case all == nil:
-			all = err
-		default:
-			all = fmt.Errorf("%w; %w", all, err)
-		}
-	}
-	return all
 }
 
 const longestQuote = 200

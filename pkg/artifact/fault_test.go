@@ -8,12 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"os"
-	"os/exec"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,17 +66,16 @@ type change struct {
 	room bool
 }
 
-// world is a registry with three blobs and a source for them.
+// world is three blobs and where they come from.
 type world struct {
-	src   *Source
+	src   *hub
 	blobs []Descriptor
 }
 
-func newWorld(t *testing.T, h *hub, size int) world {
-	t.Helper()
-	w := world{src: h.source(t)}
+func newWorld(size int) world {
+	w := world{src: newHub()}
 	for i := range 3 {
-		w.blobs = append(w.blobs, h.pushBlob(t, blobBytes(uint64(300+i), size)))
+		w.blobs = append(w.blobs, w.src.pushBlob(blobBytes(uint64(300+i), size)))
 	}
 	return w
 }
@@ -141,8 +136,7 @@ func quota() StoreConfig { return StoreConfig{MaxBytes: 500_000, Pace: time.Micr
 // TestEveryChangeFails makes each operation of each call fail in every way that a disk has: nothing wrong is in the store, and the same
 // call made again succeeds.
 func TestEveryChangeFails(t *testing.T) {
-	h := plainHub(t)
-	w := newWorld(t, h, 200_000)
+	w := newWorld(200_000)
 	for name, c := range changes() {
 		t.Run(name, func(t *testing.T) {
 			// after runs the call with the faults for the number of operations before it.
@@ -191,8 +185,7 @@ func TestEveryChangeFails(t *testing.T) {
 
 // TestUncertainContent: what a write or sync that failed leaves is not kept, and never named.
 func TestUncertainContent(t *testing.T) {
-	h := plainHub(t)
-	w := newWorld(t, h, 200_000)
+	w := newWorld(200_000)
 	for _, kind := range []fault.Kind{fault.Write, fault.Sync} {
 		in := fault.New()
 		s := newStore(t, quota()).through(t, in)
@@ -215,8 +208,7 @@ func TestUncertainContent(t *testing.T) {
 
 // TestPowerLoss: whatever survives of a fetch, what is believed complete is complete; and after Fetch returned, all of it survives.
 func TestPowerLoss(t *testing.T) {
-	h := plainHub(t)
-	w := newWorld(t, h, 1000)
+	w := newWorld(1000)
 	harm := func(t *testing.T, faults ...fault.Fault) (harmful, states int, log fault.Log) {
 		t.Helper()
 		s, err := storeAt(filepath.Join(t.TempDir(), "store"), quota())
@@ -267,45 +259,32 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// errand is what a child process does: fetch all blobs in its own order, as often as it says, in a store that holds half of them.
-type errand struct {
-	Dir, Ref, Host string
-	Blobs          []Descriptor
-	Seed           uint64
-	Rounds         int
-}
+// childBlobs is how many bytes each of the blobs has that a child fetches.
+const childBlobs = 150_000
 
-// TestChild is the process that is killed.
+// TestChild is the process that is killed: it fetches all blobs in an order of its own, in a store that holds half of them.
 func TestChild(t *testing.T) {
 	plan, ok := fault.Planned()
 	if !ok {
 		t.Skip("only as a child process")
 	}
-	var e errand
-	must(t, json.Unmarshal(plan.Data, &e))
-	half := int64(0)
-	for _, d := range e.Blobs {
-		half += d.Size / 2
-	}
-	s, err := storeAt(e.Dir, StoreConfig{MaxBytes: max(half, e.Blobs[0].Size), Pace: time.Microsecond})
+	var dir string
+	must(t, json.Unmarshal(plan.Data, &dir))
+	w := newWorld(childBlobs)
+	s, err := storeAt(dir, StoreConfig{MaxBytes: int64(len(w.blobs)) * childBlobs / 2, Pace: time.Microsecond})
 	must(t, err)
-	if e.Rounds == 1 {
-		in, err := plan.Injector()
-		must(t, err)
-		s.through(t, in)
-	}
+	in, err := plan.Injector()
+	must(t, err)
+	s.through(t, in)
 	must(t, errors.Join(s.layOut(), s.clean()))
-	src := newSource(t, ClientConfig{PlainHTTP: []string{e.Host}, Backoff: time.Millisecond}, e.Ref)
-	order := rand.New(rand.NewPCG(e.Seed, 1))
-	for range e.Rounds {
-		for _, i := range order.Perm(len(e.Blobs)) {
-			d := e.Blobs[i].Digest
-			must(t, s.Pin(t.Context(), d, "child"))
-			must(t, s.Fetch(t.Context(), src, e.Blobs[i]))
-			must(t, s.Unpin(t.Context(), d, "child"))
-			if i%5 == 0 {
-				must(t, s.Sweep(t.Context()))
-			}
+	order := rand.New(rand.NewPCG(0, 1))
+	for _, i := range order.Perm(len(w.blobs)) {
+		d := w.blobs[i].Digest
+		must(t, s.Pin(t.Context(), d, "child"))
+		must(t, s.Fetch(t.Context(), w.src, w.blobs[i]))
+		must(t, s.Unpin(t.Context(), d, "child"))
+		if i%5 == 0 {
+			must(t, s.Sweep(t.Context()))
 		}
 	}
 }
@@ -313,11 +292,10 @@ func TestChild(t *testing.T) {
 // TestKilledAtEachOperation ends a process before each of its operations and within each write. Another then finds nothing wrong and
 // finishes.
 func TestKilledAtEachOperation(t *testing.T) {
-	h := plainHub(t)
-	w := newWorld(t, h, 150_000)
+	w := newWorld(childBlobs)
 	run := func(dir string, f ...fault.Fault) fault.Result {
 		t.Helper()
-		data, err := json.Marshal(errand{Dir: dir, Ref: h.host() + "/" + repo + ":v1", Host: h.host(), Blobs: w.blobs, Rounds: 1})
+		data, err := json.Marshal(dir)
 		must(t, err)
 		result, err := fault.Child{}.Run(t.Context(), fault.Plan{Faults: f, Quick: true, Data: data})
 		if err != nil {
@@ -329,8 +307,7 @@ func TestKilledAtEachOperation(t *testing.T) {
 	if testing.Short() {
 		step = 7
 	}
-	// How many operations a child has differs by one or two between runs, as the registry's bytes come in larger or smaller pieces: the
-	// last child is the one that no kill reached.
+	// The last child is the one that no kill reached.
 	points, killed := 0, 0
 	for n, alive := 1, false; !alive; n += step {
 		dir := t.TempDir()
@@ -374,103 +351,4 @@ func checkAll(t *testing.T, s *Store) int {
 		t.Errorf("%d blobs, %d good; wrong: %v", len(u.Blobs), good, bad)
 	}
 	return good
-}
-
-// TestKilledAtRandom kills two processes that share a store with SIGKILL at random, again and again, while the registry cuts answers.
-func TestKilledAtRandom(t *testing.T) {
-	h := plainHub(t)
-	e := errand{Dir: filepath.Join(t.TempDir(), "store"), Ref: h.host() + "/" + repo + ":v1", Host: h.host(), Rounds: 1 << 30}
-	content := map[string][]byte{}
-	for i := range 12 {
-		data := blobBytes(uint64(400+i), 1+i*150_000)
-		e.Blobs = append(e.Blobs, h.pushBlob(t, data))
-		content[e.Blobs[i].Digest.String()] = data
-	}
-	slices.Reverse(e.Blobs)
-	h.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
-		trickle(w, ranged(content[path.Base(r.URL.Path)])(w, r), n)
-	}))
-	kills := 30
-	if testing.Short() {
-		kills = 10
-	}
-	partial, most := 0, 0
-	for n := range kills {
-		e.Seed = uint64(n)
-		children := []*exec.Cmd{startChild(t, e), startChild(t, e)}
-		for i, child := range children {
-			asked := h.count("/blobs/")
-			waitFor(t, "a child that fetches", func() bool { return h.count("/blobs/") > asked })
-			time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
-			if err := child.Process.Kill(); err != nil {
-				t.Errorf("child %d: %v", i, err)
-			}
-			err := child.Wait()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-				t.Fatalf("the child ended by itself: %v\n%s", err, child.Stdout)
-			}
-		}
-		bad, good := wrong(e.Dir)
-		if len(bad) > 0 {
-			t.Errorf("after %d kills: %v", n+1, bad)
-		}
-		left, _ := os.ReadDir(filepath.Join(e.Dir, tmpDir))
-		partial, most = partial+len(left), max(most, good)
-	}
-	s, err := OpenStore(e.Dir, StoreConfig{Pace: time.Microsecond})
-	must(t, err)
-	defer func() { _ = s.Close() }()
-	src := h.source(t)
-	for _, d := range e.Blobs {
-		must(t, s.Pin(t.Context(), d.Digest, "child"))
-		must(t, s.Unpin(t.Context(), d.Digest, "child"))
-		must(t, s.Fetch(t.Context(), src, d))
-	}
-	must(t, s.Sweep(t.Context()))
-	good := checkAll(t, s)
-	t.Logf("%d kills left %d partial blobs and up to %d whole ones; %d at the end, %d requests for blobs",
-		2*kills, partial, most, good, h.count("/blobs/"))
-	if good != len(e.Blobs) || partial == 0 || most == 0 {
-		t.Error("see above")
-	}
-	if names, err := os.ReadDir(s.path(trashDir)); err != nil || len(names)+len(partials(t, s)) > 0 {
-		t.Errorf("left over: %v %v %v", names, partials(t, s), err)
-	}
-}
-
-// trickle sends slowly, and now and then not to the end.
-func trickle(w http.ResponseWriter, body []byte, n int) {
-	for i, chunk := range slices.Collect(slices.Chunk(body, 64<<10)) {
-		if i > 3 && n%8 == 0 {
-			abort()
-		}
-		_, _ = w.Write(chunk)
-		w.(http.Flusher).Flush()
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func startChild(t *testing.T, e errand) *exec.Cmd {
-	t.Helper()
-	return startChildTest(t, "TestChild", e)
-}
-
-// startChildTest runs one test of this binary as a process.
-func startChildTest(t *testing.T, name string, e any) *exec.Cmd {
-	t.Helper()
-	data, err := json.Marshal(e)
-	must(t, err)
-	plan, err := json.Marshal(fault.Plan{Data: data})
-	must(t, err)
-	exe, err := os.Executable()
-	must(t, err)
-	child := exec.CommandContext(t.Context(), exe, "-test.run=^"+name+"$", "-test.count=1")
-	child.Env = append(os.Environ(), "FETTLE_FAULT_PLAN="+string(plan))
-	var output strings.Builder
-	child.Stdout, child.Stderr = &output, &output
-	if err := child.Start(); err != nil {
-		t.Fatal(fmt.Errorf("start the child: %w", err))
-	}
-	return child
 }

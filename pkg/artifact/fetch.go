@@ -17,21 +17,36 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
+// Sink is where the bytes of a blob go. It may hold the beginning of them already.
+type Sink interface {
+	io.Writer
+	// Size is how many bytes it holds, and Sum their digest, unless that is compared elsewhere.
+	Size() int64
+	Sum() Digest
+	// Reset drops them.
+	Reset() error
+}
+
+// Puller brings a blob into a sink, whole and compared with its digest. A registry.Source is one.
+type Puller interface {
+	Pull(ctx context.Context, d Descriptor, to Sink) error
+}
+
 // Fetch brings a blob into the store, unless it is there already; then nothing is asked of the registry. When it returns nil, the
 // blob is complete, verified and durable. Calls for one digest, in this process and others, fetch it once: the others wait, and take
 // over with their own source where the first one failed or its context ended.
-func (s *Store) Fetch(ctx context.Context, src *Source, d Descriptor) error {
+func (s *Store) Fetch(ctx context.Context, src Puller, d Descriptor) error {
 	return s.fetchChecked(ctx, src, d, false)
 }
 
 // FetchSpare is Fetch of a blob that nobody needs yet. Nothing that is here has to make room for it: where it does not fit beside that, it
 // is ErrNoSpace and no registry is asked. Nor is a blob that is here noted as used.
-func (s *Store) FetchSpare(ctx context.Context, src *Source, d Descriptor) error {
+func (s *Store) FetchSpare(ctx context.Context, src Puller, d Descriptor) error {
 	return s.fetchChecked(ctx, src, d, true)
 }
 
-func (s *Store) fetchChecked(ctx context.Context, src *Source, d Descriptor, spare bool) error {
-	err := d.check()
+func (s *Store) fetchChecked(ctx context.Context, src Puller, d Descriptor, spare bool) error {
+	err := d.Check()
 	if err == nil {
 		err = s.fetch(ctx, src, d, spare)
 	}
@@ -41,7 +56,7 @@ func (s *Store) fetchChecked(ctx context.Context, src *Source, d Descriptor, spa
 	return nil
 }
 
-func (s *Store) fetch(ctx context.Context, src *Source, d Descriptor, spare bool) error {
+func (s *Store) fetch(ctx context.Context, src Puller, d Descriptor, spare bool) error {
 	if here, err := s.has(d, spare); here || err != nil {
 		return err
 	}
@@ -58,7 +73,7 @@ func (s *Store) fetch(ctx context.Context, src *Source, d Descriptor, spare bool
 		return err
 	}
 	if err = p.load(); err == nil {
-		err = src.pull(ctx, d, p)
+		err = src.Pull(ctx, d, p)
 	}
 	if err != nil {
 		return p.abandon(err)
@@ -83,7 +98,7 @@ func (s *Store) has(d Descriptor, spare bool) (bool, error) {
 	return true, nil
 }
 
-// partial is a blob that is being fetched: the sink of a pull. Its name declares how much room it needs.
+// partial is a blob that is being fetched: the Sink of a pull. Its name declares how much room it needs.
 type partial struct {
 	store  *Store
 	want   Descriptor

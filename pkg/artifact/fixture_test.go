@@ -4,23 +4,17 @@ package artifact
 
 import (
 	"bytes"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	"github.com/google/go-containerregistry/pkg/registry"
 )
 
 func must(t testing.TB, err error) {
@@ -46,118 +40,56 @@ func wantErr(t testing.TB, err, kind error, words ...string) {
 	}
 }
 
-// hub is a real registry behind whatever a test puts in its way.
+// hub has blobs in memory, and brings them into a sink as a registry does.
 type hub struct {
-	*httptest.Server
-	handler http.Handler
-
-	mu sync.Mutex
-	// before may answer a request itself; then it returns true.
-	before func(w http.ResponseWriter, r *http.Request) bool
-	asked  []string
-	seen   []*http.Request
+	mu     sync.Mutex
+	blobs  map[Digest][]byte
+	pulled int
 }
 
-func newHub(t testing.TB, serve func(http.Handler) *httptest.Server) *hub {
-	t.Helper()
-	h := &hub{handler: registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true))}
-	h.Server = serve(http.HandlerFunc(h.serve))
-	h.Config.ErrorLog = log.New(io.Discard, "", 0)
-	t.Cleanup(h.Close)
-	return h
-}
+func newHub() *hub { return &hub{blobs: map[Digest][]byte{}} }
 
-func plainHub(t testing.TB) *hub { return newHub(t, httptest.NewServer) }
-
-func (h *hub) serve(w http.ResponseWriter, r *http.Request) {
-	h.mu.Lock()
-	h.asked = append(h.asked, r.Method+" "+r.URL.Path)
-	h.seen = append(h.seen, r.Clone(r.Context()))
-	before := h.before
-	h.mu.Unlock()
-	if before == nil || !before(w, r) {
-		h.handler.ServeHTTP(w, r)
-	}
-}
-
-func (h *hub) host() string { return h.Listener.Addr().String() }
-
-func (h *hub) set(before func(http.ResponseWriter, *http.Request) bool) {
+func (h *hub) pushBlob(data []byte) Descriptor {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.before = before
-}
-
-// count is how many requests there were whose method and path contain the text.
-func (h *hub) count(text string) (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, a := range h.asked {
-		if strings.Contains(a, text) {
-			n++
-		}
-	}
-	return n
-}
-
-func (h *hub) put(t testing.TB, method, path, contentType string, body []byte) {
-	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), method, path, bytes.NewReader(body))
-	r.Header.Set("Content-Type", contentType)
-	w := httptest.NewRecorder()
-	h.handler.ServeHTTP(w, r)
-	if w.Code >= 300 {
-		t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
-	}
-}
-
-const repo = "team/bits"
-
-func (h *hub) pushBlob(t testing.TB, data []byte) Descriptor {
-	t.Helper()
 	d := Descriptor{MediaType: "application/octet-stream", Digest: DigestOf(data), Size: int64(len(data))}
-	h.put(t, http.MethodPost, "/v2/"+repo+"/blobs/uploads/?digest="+d.Digest.String(), "", data)
+	h.blobs[d.Digest] = data
 	return d
 }
 
-func wire(d Descriptor) map[string]any {
-	return map[string]any{"mediaType": d.MediaType, "digest": d.Digest, "size": d.Size}
+// count is how many blobs were asked for.
+func (h *hub) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pulled
 }
 
-// push makes an artifact of one layer and tags it.
-func (h *hub) push(t testing.TB, tag string, layer []byte) (manifest Digest, blob Descriptor) {
-	t.Helper()
-	blob = h.pushBlob(t, layer)
-	config := h.pushBlob(t, []byte(`{"platform":"test"}`))
-	config.MediaType = "application/vnd.test.config.v1+json"
-	data, err := json.Marshal(map[string]any{
-		"schemaVersion": 2, "mediaType": manifestType, "config": wire(config), "layers": []any{wire(blob)},
-		"annotations": map[string]string{"tag": tag},
-	})
-	must(t, err)
-	h.put(t, http.MethodPut, "/v2/"+repo+"/manifests/"+tag, manifestType, data)
-	return DigestOf(data), blob
-}
-
-// quick is a configuration for the hub that does not wait.
-func (h *hub) quick() ClientConfig {
-	return ClientConfig{PlainHTTP: []string{h.host()}, Backoff: time.Millisecond, MaxWait: 5 * time.Millisecond, Tries: 3}
-}
-
-func (h *hub) source(t testing.TB) *Source { return newSource(t, h.quick(), h.host()+"/"+repo+":v1") }
-
-func newSource(t testing.TB, config ClientConfig, ref string) *Source {
-	t.Helper()
-	c, err := NewClient(config)
-	must(t, err)
-	return c.Source(mustReference(t, ref), nil)
-}
-
-func mustReference(t testing.TB, s string) Reference {
-	t.Helper()
-	ref, err := ParseReference(s)
-	must(t, err)
-	return ref
+// Pull is Puller. It goes on where the sink ends, and begins anew where that does not fit.
+func (h *hub) Pull(ctx context.Context, d Descriptor, to Sink) error {
+	h.mu.Lock()
+	data, ok := h.blobs[d.Digest]
+	h.pulled++
+	h.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("the blob %s is %w", d.Digest, ErrNotFound)
+	}
+	for range 2 {
+		for chunk := range slices.Chunk(data[min(to.Size(), d.Size):], 64<<10) {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if _, err := to.Write(chunk); err != nil {
+				return err
+			}
+		}
+		if to.Size() == d.Size && to.Sum() == d.Digest {
+			return nil
+		}
+		if err := to.Reset(); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the blob %s is %w", d.Digest, ErrMismatch)
 }
 
 func blobBytes(seed uint64, size int) []byte {

@@ -38,7 +38,8 @@ type Descriptor struct {
 	Platform string
 }
 
-func (d Descriptor) check() error {
+// Check refuses what no descriptor may say.
+func (d Descriptor) Check() error {
 	if d.Digest.IsZero() || d.Size < 0 || d.Size > maxSize {
 		return fmt.Errorf("the descriptor is %w: digest %s, size %d: expected a digest and a size", ErrInvalid, quote(d.Digest.String()), d.Size)
 	}
@@ -72,11 +73,6 @@ const (
 	dockerManifestType = string(types.DockerManifestSchema2)
 	dockerListType     = string(types.DockerManifestList)
 )
-
-// manifestTypes are what a registry is asked for.
-func manifestTypes() []string {
-	return []string{manifestType, indexType, dockerManifestType, dockerListType}
-}
 
 type wirePlatform struct {
 	OS           string `json:"os"`

@@ -3,15 +3,12 @@
 package artifact
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
 )
 
 const someHex = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -80,11 +77,19 @@ func TestParseReference(t *testing.T) {
 			wantErr(t, err, ErrInvalid, "expected")
 		}
 	}
-	ref := mustReference(t, "quay.io/org/cache:v1")
+	ref, err := ParseReference("quay.io/org/cache:v1")
+	must(t, err)
 	d := DigestOf(nil)
 	if by := ref.WithDigest(d); by.Tag() != "" || by.Digest() != d || by.Registry() != "quay.io" || by.Repository() != "quay.io/org/cache" {
 		t.Errorf("got %s", by)
 	}
+	other, err := ref.WithTag("v2")
+	must(t, err)
+	if got := other.String(); got != "quay.io/org/cache:v2" || other.Path() != "org/cache" || other.Identifier() != "v2" {
+		t.Errorf("got %s", got)
+	}
+	_, err = ref.WithTag("../../x")
+	wantErr(t, err, ErrInvalid, "tag")
 }
 
 func descriptorJSON(mediaType string) string {
@@ -160,103 +165,6 @@ func TestParseManifestRefuses(t *testing.T) {
 	wantErr(t, err, ErrTooLarge)
 }
 
-func secret(entries ...string) []byte {
-	return []byte(`{"auths":{` + strings.Join(entries, ",") + `}}`)
-}
-
-func login(key, user string) string {
-	return fmt.Sprintf(`%q:{"auth":%q}`, key, base64.StdEncoding.EncodeToString([]byte(user+":pass:word")))
-}
-
-func TestCredentials(t *testing.T) {
-	keys, err := Credentials(
-		secret(login("quay.io", "host"), login("quay.io/org", "org"), login("quay.io/org/cache", "cache"), login("*.corp.example", "glob")),
-		secret(login("https://index.docker.io/v1/", "hub"), login("a.corp.example", "exact"), login("quay.io", "later"),
-			login("reg.example:5000", "port"), `"[2001:db8::1]:5000":{"username":"six","password":"p","email":"ignored"}`,
-			`"token.example":{"identitytoken":"refresh"}`, `"bearer.example":{"registrytoken":"tok"}`),
-	)
-	must(t, err)
-	for target, want := range map[string]string{
-		"quay.io/x/y": "host", "quay.io/org/x": "org", "quay.io/org": "org", "quay.io/organic/x": "host", "quay.io/org/cache": "cache",
-		"quay.io/org/cache/deep": "cache", "busybox": "hub", "docker.io/library/busybox": "hub", "a.corp.example/x": "exact",
-		"b.corp.example/x": "glob", "b.c.corp.example/x": "", "corp.example/x": "", "reg.example/x": "", "reg.example:5000/x": "port",
-		"evilquay.io/org/x": "", "quay.io.evil.example/org/x": "", "[2001:db8::1]:5000/x": "six",
-	} {
-		repository, err := name.NewRepository(target)
-		must(t, err)
-		auth, err := keys.Resolve(repository)
-		must(t, err)
-		config, err := auth.Authorization()
-		must(t, err)
-		if config.Username != want {
-			t.Errorf("%s: got user %q, want %q", target, config.Username, want)
-		}
-		if want != "" && want != "six" && config.Password != "pass:word" {
-			t.Errorf("%s: got password %q", target, config.Password)
-		}
-	}
-	for target, want := range map[string]authn.AuthConfig{
-		"token.example": {IdentityToken: "refresh"}, "bearer.example": {RegistryToken: "tok"},
-	} {
-		registry, err := name.NewRegistry(target)
-		must(t, err)
-		auth, err := keys.Resolve(registry)
-		must(t, err)
-		got, err := auth.Authorization()
-		must(t, err)
-		if diff := cmp.Diff(want, *got); diff != "" {
-			t.Error(target, diff)
-		}
-	}
-}
-
-func TestCredentialsRefuses(t *testing.T) {
-	for in, word := range map[string]string{
-		"":                                          "JSON",
-		`{"auths":{"a.b":"hunter2"}}`:               "JSON",
-		`{"auths":{"a.b":{"auth":12345678}}}`:       "JSON",
-		`{"quay.io":{"auth":"aHVudGVyMg=="}}`:       `"auths"`,
-		`{"credsStore":"desktop"}`:                  `"auths"`,
-		`{"auths":{"a.b":{"auth":"hunter2"}}}`:      "a.b",
-		`{"auths":{"a.b":{"auth":"aHVudGVyMg=="}}}`: "base64",
-		`{"auths":{"a.b":{}}}`:                      "username",
-		`{"auths":{"a.b":{"username":"hunter2"}}}`:  "username",
-		`{"auths":{"a.b":{"username":"x","password":"hunter2"}},"auths":{}}`: "once",
-		`{"auths":{"":{"username":"x","password":"hunter2"}}}`:               "host",
-		`{"auths":{"a b\n":{"username":"x","password":"hunter2"}}}`:          "host",
-		`{"auths":{"[a.b":{"username":"x","password":"hunter2"}}}`:           "host",
-		`{"auths":{"file:///etc":{"username":"x","password":"hunter2"}}}`:    "host",
-	} {
-		_, err := Credentials(secret(), []byte(in))
-		if err == nil {
-			t.Errorf("read: %s", in)
-			continue
-		}
-		wantErr(t, err, ErrInvalid, "pull secret 2", word)
-		for _, leak := range []string{"hunter2", "aHVudGVyMg", "12345678"} {
-			if strings.Contains(err.Error(), leak) {
-				t.Errorf("the error tells the secret: %v", err)
-			}
-		}
-	}
-	_, err := Credentials(make([]byte, maxCredentials+1))
-	wantErr(t, err, ErrTooLarge)
-}
-
-func TestNewClientRefuses(t *testing.T) {
-	for _, c := range []ClientConfig{
-		{PlainHTTP: []string{"http://a.b"}},
-		{PlainHTTP: []string{""}},
-		{Mirrors: map[string][]string{"a/b": nil}},
-		{Mirrors: map[string][]string{"a.b": {"https://c.d"}}},
-		{Mirrors: map[string][]string{"a.b": {"c.d/../e"}}},
-		{Mirrors: map[string][]string{"a.b": {""}}},
-	} {
-		_, err := NewClient(c)
-		wantErr(t, err, ErrInvalid, "HOST")
-	}
-}
-
 func FuzzReference(f *testing.F) {
 	for _, s := range []string{"quay.io/a/b:v1", "a@sha256:" + someHex, "[::1]:5/x", "localhost:1/a_b"} {
 		f.Add(s)
@@ -295,25 +203,6 @@ func FuzzManifest(f *testing.F) {
 		}
 		if m.IsIndex() != m.Config.Digest.IsZero() {
 			t.Errorf("neither image nor index: %+v", m)
-		}
-	})
-}
-
-func FuzzCredentials(f *testing.F) {
-	f.Add(secret(login("quay.io/org", "u"), login("*.b.c:1", "v")))
-	f.Add([]byte(`{"auths":{"[::1]":{"identitytoken":"x"}}}`))
-	target, err := name.NewRepository("quay.io/org/x")
-	must(f, err)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		keys, err := Credentials(data)
-		if err != nil {
-			if IsRetryable(err) {
-				t.Error(err)
-			}
-			return
-		}
-		if _, err := keys.Resolve(target); err != nil {
-			t.Error(err)
 		}
 	})
 }

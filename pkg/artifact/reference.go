@@ -42,11 +42,11 @@ func ParseReference(s string) (Reference, error) {
 		return Reference{}, invalidReference(s, "REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST")
 	}
 	repository := parsed.Context()
-	r := Reference{registry: canonicalHost(repository.RegistryStr()), repository: repository.RepositoryStr()}
-	if !hostForm.MatchString(r.registry) {
+	r := Reference{registry: CanonicalHost(repository.RegistryStr()), repository: repository.RepositoryStr()}
+	if !ValidHost(r.registry) {
 		return Reference{}, invalidReference(s, "a host name and port before the first slash")
 	}
-	if !validRepository(r.repository) {
+	if !ValidRepository(r.repository) {
 		return Reference{}, invalidReference(s, "a repository of lower-case letters, digits and single separators within each part")
 	}
 	if tag, ok := parsed.(name.Tag); ok {
@@ -65,7 +65,8 @@ func invalidReference(s, expected string) error {
 	return fmt.Errorf("reference %s is %w: expected %s", quote(s), ErrInvalid, expected)
 }
 
-func validRepository(s string) bool {
+// ValidRepository says whether a path below a registry is one that a repository may have.
+func ValidRepository(s string) bool {
 	for part := range strings.SplitSeq(s, "/") {
 		if !componentForm.MatchString(part) {
 			return false
@@ -74,8 +75,11 @@ func validRepository(s string) bool {
 	return true
 }
 
-// canonicalHost gives Docker Hub one name; it has three.
-func canonicalHost(host string) string {
+// ValidHost says whether a canonical host, with its port where there is one, is one that a registry may have.
+func ValidHost(host string) bool { return hostForm.MatchString(host) }
+
+// CanonicalHost gives Docker Hub one name; it has three. Letters become lower case.
+func CanonicalHost(host string) string {
 	host = strings.ToLower(host)
 	if host == name.DefaultRegistry || host == "registry-1.docker.io" {
 		return dockerHub
@@ -89,6 +93,9 @@ func (r Reference) Registry() string { return r.registry }
 // Repository is the host and the path below it, without tag or digest.
 func (r Reference) Repository() string { return r.registry + "/" + r.repository }
 
+// Path is the repository without its registry.
+func (r Reference) Path() string { return r.repository }
+
 // Tag is empty where there is a digest.
 func (r Reference) Tag() string { return r.tag }
 
@@ -101,6 +108,15 @@ func (r Reference) WithDigest(d Digest) Reference {
 	return r
 }
 
+// WithTag names what a tag of the same repository names.
+func (r Reference) WithTag(tag string) (Reference, error) {
+	if !tagForm.MatchString(tag) {
+		return Reference{}, fmt.Errorf("the tag %s is %w: expected letters, digits, _, . and -", quote(tag), ErrInvalid)
+	}
+	r.tag, r.digest = tag, Digest{}
+	return r, nil
+}
+
 // String is the full form, which parses to the same reference.
 func (r Reference) String() string {
 	if r.tag != "" {
@@ -109,8 +125,8 @@ func (r Reference) String() string {
 	return r.Repository() + "@" + r.digest.String()
 }
 
-// identifier is what stands for the reference in a URL.
-func (r Reference) identifier() string {
+// Identifier is what stands for the reference in a URL: the tag, or the digest.
+func (r Reference) Identifier() string {
 	if r.tag != "" {
 		return r.tag
 	}

@@ -26,6 +26,9 @@ const (
 
 	defaultPartialAge = 24 * time.Hour
 	defaultPace       = 100 * time.Millisecond
+
+	// bufferSize is large enough that hashing and writing outweigh the calls.
+	bufferSize = 128 << 10
 )
 
 // StoreConfig is the limits of a Store.
@@ -86,8 +89,12 @@ func storeAt(dir string, config StoreConfig) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	setDefault(&config.PartialAge, defaultPartialAge)
-	setDefault(&config.Pace, defaultPace)
+	if config.PartialAge <= 0 {
+		config.PartialAge = defaultPartialAge
+	}
+	if config.Pace <= 0 {
+		config.Pace = defaultPace
+	}
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}

@@ -29,9 +29,9 @@ func filled(t *testing.T, h *hub, config StoreConfig, blobs int) (*Store, *clock
 	s := newStore(t, config)
 	var ds []Descriptor
 	for i := range blobs {
-		ds = append(ds, h.pushBlob(t, blobBytes(uint64(100+i), 1000)))
+		ds = append(ds, h.pushBlob(blobBytes(uint64(100+i), 1000)))
 		fake.Step(time.Minute)
-		must(t, s.Fetch(t.Context(), h.source(t), ds[i]))
+		must(t, s.Fetch(t.Context(), h, ds[i]))
 	}
 	return s, fake, ds
 }
@@ -48,21 +48,21 @@ func holds(t *testing.T, s *Store, ds []Descriptor) string {
 }
 
 func TestEvictionOrder(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, fake, ds := filled(t, h, StoreConfig{MaxBytes: 4000}, 4)
 	use := func(do func()) {
 		fake.Step(time.Minute)
 		do()
 	}
 	use(func() { readBlob(t, s, ds[0].Digest) })                             // opened
-	use(func() { must(t, s.Fetch(t.Context(), h.source(t), ds[1])) })        // asked for
+	use(func() { must(t, s.Fetch(t.Context(), h, ds[1])) })                  // asked for
 	use(func() { must(t, s.Pin(t.Context(), ds[2].Digest, "claim-1")) })     // pinned, though used longest ago
 	use(func() { must(t, s.Unpin(t.Context(), ds[3].Digest, "never-did")) }) // given back
 	add := func(n int) error {
-		d := h.pushBlob(t, blobBytes(uint64(200+len(ds)), n))
+		d := h.pushBlob(blobBytes(uint64(200+len(ds)), n))
 		ds = append(ds, d)
 		fake.Step(time.Minute)
-		return s.Fetch(t.Context(), h.source(t), d)
+		return s.Fetch(t.Context(), h, d)
 	}
 	must(t, add(1000))
 	if got := holds(t, s, ds); got != "1234" {
@@ -78,7 +78,7 @@ func TestEvictionOrder(t *testing.T) {
 		t.Errorf("evicted for what does not fit: holds %s", got)
 	}
 	must(t, s.Unpin(t.Context(), ds[2].Digest, "claim-1"))
-	must(t, s.Fetch(t.Context(), h.source(t), ds[6]))
+	must(t, s.Fetch(t.Context(), h, ds[6]))
 	if got := holds(t, s, ds); got != "6" {
 		t.Errorf("holds %s, want 6", got)
 	}
@@ -87,25 +87,25 @@ func TestEvictionOrder(t *testing.T) {
 
 // TestFetchSpare: what nobody needs yet comes where there is room, and nothing has to go for it: no blob, no beginning of one, no trash.
 func TestFetchSpare(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, fake, ds := filled(t, h, StoreConfig{MaxBytes: 4000, Margin: 100}, 2)
 	s.free = func() (int64, error) { return 1100, nil }
 	add := func(n int) error {
-		d := h.pushBlob(t, blobBytes(uint64(300+len(ds)), n))
+		d := h.pushBlob(blobBytes(uint64(300+len(ds)), n))
 		ds = append(ds, d)
 		fake.Step(time.Minute)
-		return s.FetchSpare(t.Context(), h.source(t), d)
+		return s.FetchSpare(t.Context(), h, d)
 	}
 	must(t, add(1000))
 	if pins, err := s.Pins(ds[2].Digest); err != nil || len(pins) > 0 {
 		t.Errorf("pinned by %v (%v)", pins, err)
 	}
-	reads := h.count("GET ")
+	reads := h.count()
 	wantErr(t, add(1001), ErrNoSpace, "quota of 4000 is 1 short")
 	must(t, s.discard(ds[0].Digest))
 	wantErr(t, add(1001), ErrNoSpace, "1100 free", "is 1 short")
-	if got := holds(t, s, ds); got != "12" || h.count("GET ") != reads {
-		t.Errorf("holds %s, and asked the registry for what does not fit %d times", got, h.count("GET ")-reads)
+	if got := holds(t, s, ds); got != "12" || h.count() != reads {
+		t.Errorf("holds %s, and asked the registry for what does not fit %d times", got, h.count()-reads)
 	}
 	if u, err := s.Usage(); err != nil || u.Trash != 1000 {
 		t.Errorf("trash of %d bytes (%v), want 1000", u.Trash, err)
@@ -117,23 +117,23 @@ func TestFetchSpare(t *testing.T) {
 	must(t, os.WriteFile(s.path(rest), nil, 0o600))
 	old := fake.Now().Add(-defaultPartialAge - time.Hour)
 	must(t, os.Chtimes(s.path(rest), old, old))
-	wantErr(t, s.FetchSpare(t.Context(), h.source(t), ds[0]), ErrNoSpace, "500 short")
+	wantErr(t, s.FetchSpare(t.Context(), h, ds[0]), ErrNoSpace, "500 short")
 	if got := partials(t, s); len(got) != 1 {
 		t.Errorf("partials %v", got)
 	}
-	must(t, s.Fetch(t.Context(), h.source(t), ds[0])) // a claim has them all go
+	must(t, s.Fetch(t.Context(), h, ds[0])) // a claim has them all go
 	if got := holds(t, s, ds); got != "012" || len(partials(t, s)) != 0 {
 		t.Errorf("holds %s and %v", got, partials(t, s))
 	}
 
 	// One that is here is not used by this, so it goes first.
-	reads = h.count("GET ")
+	reads = h.count()
 	fake.Step(time.Minute)
-	must(t, s.FetchSpare(t.Context(), h.source(t), ds[1]))
-	if h.count("GET ") != reads {
+	must(t, s.FetchSpare(t.Context(), h, ds[1]))
+	if h.count() != reads {
 		t.Error("asked the registry for what is here")
 	}
-	must(t, s.Fetch(t.Context(), h.source(t), h.pushBlob(t, blobBytes(400, 2000))))
+	must(t, s.Fetch(t.Context(), h, h.pushBlob(blobBytes(400, 2000))))
 	if got := holds(t, s, ds); got != "02" {
 		t.Errorf("holds %s, want 02", got)
 	}
@@ -141,7 +141,7 @@ func TestFetchSpare(t *testing.T) {
 
 // TestDigests: the complete blobs, in order, and nothing else.
 func TestDigests(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{}, 4)
 	must(t, os.WriteFile(s.path(partialName(DigestOf([]byte("other")), 700)), nil, 0o600))
 	must(t, os.WriteFile(s.path(blobsDir+"/note"), nil, 0o600))
@@ -167,7 +167,7 @@ func TestDigests(t *testing.T) {
 }
 
 func TestUsageAndSweep(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, fake, ds := filled(t, h, StoreConfig{MaxBytes: 5000, Pace: time.Minute}, 4)
 	must(t, s.Pin(t.Context(), ds[1].Digest, "region-fpga-0"))
 	must(t, s.Pin(t.Context(), ds[1].Digest, "a3b8f042-1e16-4f0a-8a8d-421be1cbd521"))
@@ -231,7 +231,7 @@ func TestSweepEnds(t *testing.T) {
 
 // TestDiskIsShort: the disk's free bytes count with what others reserved, the trash is used at once, and the margin stays.
 func TestDiskIsShort(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{Margin: 500}, 3)
 	const disk = 4600
 	s.free = func() (int64, error) { // of a small disk: what lies in the directory takes some of it
@@ -241,18 +241,18 @@ func TestDiskIsShort(t *testing.T) {
 		}
 		return disk - used, nil
 	}
-	next := h.pushBlob(t, blobBytes(50, 1000))
-	must(t, s.Fetch(t.Context(), h.source(t), next))
+	next := h.pushBlob(blobBytes(50, 1000))
+	must(t, s.Fetch(t.Context(), h, next))
 	if got := holds(t, s, append(ds, next)); got != "0123" {
 		t.Errorf("holds %s", got)
 	}
 	must(t, s.discard(ds[0].Digest)) // in the trash, which is as good as free
-	must(t, s.Fetch(t.Context(), h.source(t), ds[0]))
+	must(t, s.Fetch(t.Context(), h, ds[0]))
 	if got := holds(t, s, append(ds, next)); got != "0123" {
 		t.Errorf("holds %s", got)
 	}
-	larger := h.pushBlob(t, blobBytes(51, 1500))
-	must(t, s.Fetch(t.Context(), h.source(t), larger))
+	larger := h.pushBlob(blobBytes(51, 1500))
+	must(t, s.Fetch(t.Context(), h, larger))
 	if got := holds(t, s, append(ds, next, larger)); got != "034" {
 		t.Errorf("holds %s", got)
 	}
@@ -265,17 +265,17 @@ func TestDiskIsShort(t *testing.T) {
 	for _, d := range []Descriptor{ds[0], next, larger} {
 		must(t, s.Pin(t.Context(), d.Digest, "x"))
 	}
-	small := h.pushBlob(t, blobBytes(52, 1))
-	err = s.Fetch(t.Context(), h.source(t), small)
+	small := h.pushBlob(blobBytes(52, 1))
+	err = s.Fetch(t.Context(), h, small)
 	wantErr(t, err, ErrNoSpace, "1000 free", "500 of which are for others", "1 short")
 	unlock()
-	must(t, s.Fetch(t.Context(), h.source(t), small)) // nobody fetches it any more, so nothing is reserved
-	must(t, s.Fetch(t.Context(), h.source(t), h.pushBlob(t, blobBytes(53, 550))))
+	must(t, s.Fetch(t.Context(), h, small)) // nobody fetches it any more, so nothing is reserved
+	must(t, s.Fetch(t.Context(), h, h.pushBlob(blobBytes(53, 550))))
 	if p := partials(t, s); len(p) != 0 {
 		t.Errorf("it went for nobody: %v", p)
 	}
 	s.free = func() (int64, error) { return 0, errors.New("no such disk") }
-	if err := s.Fetch(t.Context(), h.source(t), h.pushBlob(t, []byte("y"))); err == nil || !IsRetryable(err) {
+	if err := s.Fetch(t.Context(), h, h.pushBlob([]byte("y"))); err == nil || !IsRetryable(err) {
 		t.Error(err)
 	}
 	if _, err := s.Usage(); err == nil {
@@ -284,7 +284,7 @@ func TestDiskIsShort(t *testing.T) {
 }
 
 func TestOldPartials(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, fake, _ := filled(t, h, StoreConfig{PartialAge: time.Hour}, 1)
 	name := s.path(partialName(DigestOf([]byte("old")), 10))
 	must(t, os.WriteFile(name, []byte("x"), 0o600))
@@ -303,7 +303,7 @@ func TestOldPartials(t *testing.T) {
 }
 
 func TestOpenStoreCleans(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{}, 1)
 	resumable := partialName(DigestOf([]byte("x")), 5)
 	for _, name := range []string{
@@ -332,7 +332,7 @@ func TestOpenStoreCleans(t *testing.T) {
 }
 
 func TestVerify(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{}, 2)
 	must(t, s.Pin(t.Context(), ds[1].Digest, "x"))
 	opened, err := s.Open(ds[1].Digest)
@@ -356,7 +356,7 @@ func TestVerify(t *testing.T) {
 	if err := s.Verify(t.Context(), ds[1].Digest); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	must(t, s.Fetch(t.Context(), h.source(t), ds[1]))
+	must(t, s.Fetch(t.Context(), h, ds[1]))
 	must(t, s.Verify(t.Context(), ds[1].Digest))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -378,7 +378,7 @@ func (failing) Write([]byte) (int, error) { return 0, errors.New("full") }
 
 // TestHostileNames: nothing that a user wrote becomes a path, and nothing odd in the directory is followed or believed.
 func TestHostileNames(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{}, 1)
 	for _, owner := range []string{
 		"", ".", "..", "../x", "a/b", "/etc/passwd", "a\x00b", ".hidden", "-x", "a b", "a\n", strings.Repeat("a", 129), "é",
@@ -411,9 +411,9 @@ func TestHostileNames(t *testing.T) {
 	if err != nil || len(u.Blobs) != 1 || u.Bytes != 1000 {
 		t.Errorf("%+v %v", u, err)
 	}
-	partial := h.pushBlob(t, []byte("partial"))
+	partial := h.pushBlob([]byte("partial"))
 	must(t, os.Symlink(outside, s.path(partialName(partial.Digest, partial.Size))))
-	if err := s.Fetch(t.Context(), h.source(t), partial); err == nil {
+	if err := s.Fetch(t.Context(), h, partial); err == nil {
 		t.Error("a link out of the store was written to")
 	}
 	if data, err := os.ReadFile(outside); err != nil || string(data) != "secret" {
@@ -422,7 +422,7 @@ func TestHostileNames(t *testing.T) {
 }
 
 func TestPins(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{MaxBytes: 1000}, 1)
 	absent := DigestOf([]byte("not here yet"))
 	must(t, s.Pin(t.Context(), absent, "early"))
@@ -431,14 +431,14 @@ func TestPins(t *testing.T) {
 	}
 	must(t, s.Pin(t.Context(), ds[0].Digest, "claim-2"))
 	other := s.again(t)
-	next := h.pushBlob(t, []byte("next"))
-	wantErr(t, other.Fetch(t.Context(), h.source(t), next), ErrNoSpace)
+	next := h.pushBlob([]byte("next"))
+	wantErr(t, other.Fetch(t.Context(), h, next), ErrNoSpace)
 	for range 2 {
 		must(t, other.Unpin(t.Context(), ds[0].Digest, "claim-1"))
 	}
-	wantErr(t, other.Fetch(t.Context(), h.source(t), next), ErrNoSpace)
+	wantErr(t, other.Fetch(t.Context(), h, next), ErrNoSpace)
 	must(t, other.Unpin(t.Context(), ds[0].Digest, "claim-2"))
-	must(t, s.Fetch(t.Context(), h.source(t), next))
+	must(t, s.Fetch(t.Context(), h, next))
 	must(t, s.Sweep(t.Context()))
 	wantPinDirs(t, s, absent)
 	must(t, errors.Join(
@@ -475,7 +475,7 @@ func wantPinDirs(t *testing.T, s *Store, of ...Digest) {
 
 // TestPinsThatGo: who reads pins while the last of them goes reads none, and no error.
 func TestPinsThatGo(t *testing.T) {
-	s, _, ds := filled(t, plainHub(t), StoreConfig{MaxBytes: 1000}, 1)
+	s, _, ds := filled(t, newHub(), StoreConfig{MaxBytes: 1000}, 1)
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	wg.Go(func() {
@@ -502,7 +502,7 @@ func TestPinsThatGo(t *testing.T) {
 
 // TestPinAgainstEviction: what was pinned and fetched can be opened until it is unpinned, whatever others fetch meanwhile.
 func TestPinAgainstEviction(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{MaxBytes: 4000, Pace: time.Microsecond}, 8)
 	s.config.Clock = clock.RealClock{}
 	stores := []*Store{s, s.again(t)}
@@ -516,7 +516,7 @@ func TestPinAgainstEviction(t *testing.T) {
 				if err := mine.Pin(t.Context(), d.Digest, owner); err != nil {
 					t.Error(err)
 				}
-				err := mine.Fetch(t.Context(), h.source(t), d)
+				err := mine.Fetch(t.Context(), h, d)
 				switch {
 				case errors.Is(err, ErrNoSpace):
 					full[worker]++

@@ -60,7 +60,7 @@ func (t *TreeSpec) check() error {
 			ErrInvalid, quote(t.Digest.String()), len(t.Layers), t.Room, quote(string(t.Form)), maxDescriptors, TreeDirectory, TreeImage)
 	}
 	for i := range t.Layers {
-		if err := t.Layers[i].check(); err != nil {
+		if err := t.Layers[i].Check(); err != nil {
 			return err
 		}
 		if t.Layers[i].DiffID.IsZero() {

@@ -245,7 +245,7 @@ func (broken) Read([]byte) (int, error) { return 0, fmt.Errorf("the registry is 
 
 // TestTreesAreEvicted with the blobs, least recently used first, and not while they are pinned.
 func TestTreesAreEvicted(t *testing.T) {
-	h := plainHub(t)
+	h := newHub()
 	fake := clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
 	s := newStore(t, StoreConfig{MaxBytes: 120_000, Pace: time.Microsecond, Clock: fake})
 	unpackOne := func(seed string) (Digest, error) {
@@ -265,8 +265,8 @@ func TestTreesAreEvicted(t *testing.T) {
 	oldest, err := unpackOne("oldest")
 	must(t, err)
 	fake.Step(time.Minute)
-	blob := h.pushBlob(t, blobBytes(1, 20_000))
-	must(t, s.Fetch(t.Context(), h.source(t), blob))
+	blob := h.pushBlob(blobBytes(1, 20_000))
+	must(t, s.Fetch(t.Context(), h, blob))
 	u, err := s.Usage()
 	must(t, err)
 	if len(u.Trees) != 2 || len(u.Blobs) != 1 || u.Bytes != u.Trees[0].Size+u.Trees[1].Size+20_000 || u.Pinned != u.Trees[0].Size {

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/registry"
+	inmemory "github.com/google/go-containerregistry/pkg/registry"
 	bundlepb "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
 	"github.com/sigstore/sigstore-go/pkg/sign"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -25,6 +25,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -72,11 +73,11 @@ type hub struct {
 
 func newHub(t testing.TB, referrers bool) *hub {
 	t.Helper()
-	options := []registry.Option{registry.Logger(log.New(io.Discard, "", 0))}
+	options := []inmemory.Option{inmemory.Logger(log.New(io.Discard, "", 0))}
 	if referrers {
-		options = append(options, registry.WithReferrersSupport(true))
+		options = append(options, inmemory.WithReferrersSupport(true))
 	}
-	h := &hub{handler: registry.New(options...), referrers: referrers, about: map[artifact.Digest][]map[string]any{}}
+	h := &hub{handler: inmemory.New(options...), referrers: referrers, about: map[artifact.Digest][]map[string]any{}}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.fail != "" && strings.Contains(r.URL.Path, h.fail) {
 			w.WriteHeader(h.status)
@@ -164,10 +165,10 @@ func (h *hub) tag(t testing.TB, d artifact.Digest, signatures ...layer) {
 	})
 }
 
-func (h *hub) source(t testing.TB) *artifact.Source {
+func (h *hub) source(t testing.TB) *registry.Source {
 	t.Helper()
 	host := h.Listener.Addr().String()
-	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{host}, Backoff: time.Millisecond, Tries: 2})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{host}, Backoff: time.Millisecond, Tries: 2})
 	must(t, err)
 	ref, err := artifact.ParseReference(host + "/" + repo + ":v1")
 	must(t, err)

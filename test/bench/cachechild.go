@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // cacheChild is the first argument of a child that does one thing and tells what it took. A process of its own has its own peak of
@@ -227,7 +228,7 @@ func (e errand) pull(ctx context.Context, store *artifact.Store) (received int64
 	}
 	var n atomic.Int64
 	dialer := net.Dialer{}
-	client, err := artifact.NewClient(artifact.ClientConfig{
+	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{e.Host},
 		Transport: counting{inner: &http.Transport{DialContext: dialer.DialContext}, n: &n},
 	})

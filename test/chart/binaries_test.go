@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
-	"github.com/fettle-dev/fettle/pkg/registries"
 )
 
 // TestConfigFile gives every rendered configuration file to the plugin's own strict reader.
@@ -39,11 +39,11 @@ func TestRegistriesFile(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				config, err := registries.Parse([]byte(files["registries.yaml"]))
+				config, err := registry.Parse([]byte(files["registries.yaml"]))
 				if err != nil {
 					t.Fatalf("%v in\n%s", err, files["registries.yaml"])
 				}
-				want := registries.File{}
+				want := registry.File{}
 				if v.name == "all-on" {
 					want.PlainHTTP, want.CAFile = []string{"registry.local:5000"}, "ca.crt"
 					want.Mirrors = map[string][]string{"registry.example": {"mirror.example:5000/cache"}}

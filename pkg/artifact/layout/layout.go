@@ -4,7 +4,7 @@
 // them by tags.
 //
 // What is read is foreign, as what a registry sends is: it is bounded, compared with its digest, and nothing outside the directory is
-// opened, wherever its links lead. A Source has the methods of an artifact.Source, so that whoever reads an image, or its signatures,
+// opened, wherever its links lead. A Source has the methods of an registry.Source, so that whoever reads an image, or its signatures,
 // need not know where it is. The form has no list of referrers; those are found as tools write them: entries of index.json whose manifests
 // name a subject, and the index at the tag sha256-HEX.
 //
@@ -33,6 +33,7 @@ type Layout struct {
 const (
 	markFile  = "oci-layout"
 	indexFile = "index.json"
+	blobsDir  = "blobs/sha256"
 	version   = "1.0.0"
 	indexType = "application/vnd.oci.image.index.v1+json"
 	// refName is the annotation that an entry's tag is in.
@@ -45,7 +46,7 @@ func At(dir string) *Layout { return &Layout{dir: dir} }
 // Dir is the directory.
 func (l *Layout) Dir() string { return l.dir }
 
-func blobPath(d artifact.Digest) string { return "blobs/sha256/" + d.Hex() }
+func blobPath(d artifact.Digest) string { return blobsDir + "/" + d.Hex() }
 
 // in says which layout an error is about.
 func (l *Layout) in(err error) error {
@@ -56,7 +57,7 @@ func (l *Layout) in(err error) error {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", artifact.ErrInvalid, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %w", artifact.ErrInvalid, fmt.Errorf(format, args...))
 }
 
 // open opens a regular file below the directory. Nothing that is opened can keep it waiting.
@@ -141,8 +142,11 @@ func checkMark(data []byte) error {
 		Version string `json:"imageLayoutVersion"`
 	}
 	repeated, err := kjson.UnmarshalStrict(data, &mark, kjson.DisallowDuplicateFields)
-	if err != nil || len(repeated) > 0 || mark.Version != version {
-		return invalid(`%s: expected {"imageLayoutVersion": %q}`, markFile, version)
+	if err = errors.Join(append(repeated, err)...); err == nil && mark.Version != version {
+		err = fmt.Errorf("its version is %q", mark.Version)
+	}
+	if err != nil {
+		return invalid(`%s: expected {"imageLayoutVersion": %q}: %w`, markFile, version, err)
 	}
 	return nil
 }
@@ -158,10 +162,14 @@ func parseIndex(data []byte) (*index, error) {
 	}
 	x := &index{entries: m.Manifests}
 	if err := json.Unmarshal(data, &x.rest); err != nil {
-		return nil, invalid("%s: %v", indexFile, err)
+		return nil, invalid("%s: %w", indexFile, err)
 	}
-	if err := json.Unmarshal(x.rest["manifests"], &x.raw); err != nil || len(x.raw) != len(x.entries) {
-		return nil, invalid("%s: expected the key manifests as it is written here", indexFile)
+	err = json.Unmarshal(x.rest["manifests"], &x.raw)
+	if err == nil && len(x.raw) != len(x.entries) {
+		err = fmt.Errorf("it has %d entries there, and %d in all", len(x.raw), len(x.entries))
+	}
+	if err != nil {
+		return nil, invalid("%s: expected the key manifests as it is written here: %w", indexFile, err)
 	}
 	return x, nil
 }

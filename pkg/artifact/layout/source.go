@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// Source is one entry of a layout, with the methods of an artifact.Source.
+// Source is one entry of a layout, with the methods of an registry.Source.
 type Source struct {
 	*Layout
 	tag    string
@@ -56,7 +57,8 @@ func (s *Source) resolve() (artifact.Descriptor, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case s.tag != "":
-		return artifact.Descriptor{}, fmt.Errorf("tag %q: %w among %d entries of %s", s.tag, artifact.ErrNotFound, len(x.entries), indexFile)
+		return artifact.Descriptor{}, fmt.Errorf("tag %q: %w among %d entries of %s: name one by its tag or digest",
+			s.tag, artifact.ErrNotFound, len(x.entries), indexFile)
 	}
 	return artifact.Descriptor{}, fmt.Errorf("%w: %d images in %s: name one by its tag or digest",
 		artifact.ErrNotFound, len(found), indexFile)
@@ -160,8 +162,13 @@ func (l *Layout) ReadBlob(_ context.Context, d artifact.Descriptor) ([]byte, err
 	return data, nil
 }
 
-// Open opens a blob of any size, which must have the size that d says. Its digest is for the reader to compare.
+// Open opens a blob of any size to be read from its beginning. Its digest is for the reader to compare.
 func (l *Layout) Open(_ context.Context, d artifact.Descriptor) (io.ReadCloser, error) {
+	return l.File(d)
+}
+
+// File opens a blob of any size, which must have the size that d says. Its digest is for the reader to compare.
+func (l *Layout) File(d artifact.Descriptor) (*os.File, error) {
 	f, size, err := l.open(blobPath(d.Digest))
 	if err != nil {
 		return nil, l.in(fmt.Errorf("blob %s: %w", d.Digest, err))
@@ -197,7 +204,7 @@ func (l *Layout) Tagged(_ context.Context, tag string) (*artifact.Manifest, erro
 // maxScan is how many bytes of manifests are read to find those that have a subject.
 const maxScan = 64 << 20
 
-// Referrers lists the manifests that say to be about the digest and may be of the artifact type, as artifact.Source has it.
+// Referrers lists the manifests that say to be about the digest and may be of the artifact type, as registry.Source has it.
 func (l *Layout) Referrers(ctx context.Context, d artifact.Digest, artifactType string) ([]artifact.Descriptor, error) {
 	x, err := l.index()
 	if err != nil {

@@ -42,7 +42,7 @@ func (l *Layout) create() error {
 		if err := mine(root); err != nil {
 			return err
 		}
-		if err := root.MkdirAll("blobs/sha256", 0o755); err != nil {
+		if err := root.MkdirAll(blobsDir, 0o755); err != nil {
 			return err
 		}
 		data, err := newIndex().bytes()
@@ -211,12 +211,24 @@ func (l *Layout) putManifest(m *artifact.Manifest, list bool, tag string) error 
 		if err != nil {
 			return err
 		}
+		if err := syncBlobs(root); err != nil {
+			return err
+		}
 		return put(root, indexFile, bytes.NewReader(data))
 	})
 	if err != nil {
 		return l.in(fmt.Errorf("write the manifest %s: %w", m.Digest, err))
 	}
 	return nil
+}
+
+// syncBlobs makes the names of all blobs durable, before the index names some.
+func syncBlobs(root *os.Root) error {
+	dir, err := root.Open(blobsDir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // replace puts a manifest into the index.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -35,14 +37,14 @@ func must(t *testing.T, err error) {
 type shelf struct {
 	*artifact.Store
 	registry *fpgaregistry.Registry
-	client   *artifact.Client
+	client   *registry.Client
 	t        *testing.T
 }
 
 func newShelf(t *testing.T) *shelf {
 	t.Helper()
 	registry := fpgaregistry.Start(t)
-	client, err := artifact.NewClient(artifact.ClientConfig{
+	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{registry.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
 	})
 	must(t, err)

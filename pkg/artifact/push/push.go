@@ -24,11 +24,11 @@ type Target interface {
 	Blob(ctx context.Context, d artifact.Descriptor, open Opener) error
 	// PutManifest writes a manifest that has no tag.
 	PutManifest(ctx context.Context, m *artifact.Manifest) error
-	// Tag writes one that readers are to find by a tag or, where that is empty, as the only one.
+	// Tag writes one that readers are to find by a tag. A layout also has images without a tag; a registry refuses an empty one.
 	Tag(ctx context.Context, m *artifact.Manifest, tag string) error
 }
 
-// Source is where images are copied from: an artifact.Source that can open blobs, or a layout.Source.
+// Source is where images are copied from: an registry.Source that can open blobs, or a layout.Source.
 type Source interface {
 	Resolve(ctx context.Context) (artifact.Descriptor, error)
 	Manifest(ctx context.Context, d artifact.Descriptor) (*artifact.Manifest, error)

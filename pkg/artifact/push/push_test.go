@@ -14,10 +14,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/registry"
+	inmemory "github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 var _ Target = (*layout.Layout)(nil)
@@ -84,19 +85,19 @@ func TestCopy(t *testing.T) {
 	older := image(t, from, "older signature", artifact.Digest{})
 	must(t, from.Tag(t.Context(), older, "sha256-"+both.Digest.Hex()+".sig"))
 
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewServer(inmemory.New(inmemory.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "http://")
 	ref, err := artifact.ParseReference(host + "/team/both:v1")
 	must(t, err)
-	to, err := Registry{PlainHTTP: []string{host}}.Repository(ref)
+	to, err := NewRepository(ref, registry.Config{PlainHTTP: []string{host}}, nil)
 	must(t, err)
 	copied, err := Copy(t.Context(), from.Source("v1", artifact.Digest{}, artifact.Reference{}), to, "v1")
 	must(t, err)
 	if copied.Digest != both.Digest || len(copied.Signatures) != 3 {
 		t.Errorf("got %+v, want %s with three signatures", copied, both.Digest)
 	}
-	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{host}, Tries: 1})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{host}, Tries: 1})
 	must(t, err)
 	_, err = Copy(t.Context(), opening{client.Source(ref, nil)}, back, "v2")
 	must(t, err)
@@ -113,7 +114,7 @@ func TestCopy(t *testing.T) {
 }
 
 // opening reads small blobs as if they were large.
-type opening struct{ *artifact.Source }
+type opening struct{ *registry.Source }
 
 func (o opening) Open(ctx context.Context, d artifact.Descriptor) (io.ReadCloser, error) {
 	data, err := o.ReadBlob(ctx, d)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -19,76 +18,32 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // ErrRefused: the registry does not take the manifest as it is. Some refuse an artifactType.
 var ErrRefused = errors.New("manifest refused")
 
-// Registry is how a registry is reached to push to it.
-type Registry struct {
-	// Keys are the credentials; nil: none.
-	Keys authn.Keychain
-	// PlainHTTP are the hosts that are spoken to in plain http, as in artifact.ClientConfig. Mirrors are not for pushing.
-	PlainHTTP []string
-	// Transport makes the requests. Nil: the library's.
-	Transport http.RoundTripper
-	// UserAgent is prepended to the library's own.
-	UserAgent string
-}
-
-// Repository is the one of a reference, as a Target.
-func (r Registry) Repository(ref artifact.Reference) (*Repository, error) {
+// NewRepository is the repository of a reference, as a Target. Without keys there are no credentials. Mirrors are not for pushing, and
+// without a transport the requests go as the library sends them, through the proxy of the environment.
+func NewRepository(ref artifact.Reference, config registry.Config, keys authn.Keychain) (*Repository, error) {
 	repository, err := name.NewRepository(ref.Repository())
 	if err != nil {
 		return nil, fmt.Errorf("push to %s: %w", ref, err)
 	}
-	pusher, err := remote.NewPusher(r.options(repository)...)
-	if err != nil {
-		return nil, fmt.Errorf("push to %s: %w", ref, err)
-	}
-	return &Repository{ref: ref, name: repository, pusher: pusher}, nil
-}
-
-func (r Registry) options(repository name.Repository) []remote.Option {
-	keys, inner := r.Keys, r.Transport
+	inner := config.Transport
 	if keys == nil {
 		keys = authn.NewMultiKeychain()
 	}
 	if inner == nil {
 		inner = remote.DefaultTransport
 	}
-	secure := &schemes{inner: inner, host: repository.RegistryStr(), plain: r.isPlain}
-	return []remote.Option{remote.WithAuthFromKeychain(keys), remote.WithTransport(secure), remote.WithUserAgent(r.UserAgent)}
-}
-
-// isPlain says whether a host is one of the list.
-func (r Registry) isPlain(host string) bool {
-	address := func(host string) string { return strings.TrimSuffix(strings.ToLower(host), ":80") }
-	return slices.ContainsFunc(r.PlainHTTP, func(listed string) bool { return address(listed) == address(host) })
-}
-
-// schemes decides between http and https, which the library guesses: a host on loopback or in a private network gets its password in
-// plain http otherwise.
-type schemes struct {
-	inner http.RoundTripper
-	host  string
-	plain func(host string) bool
-}
-
-func (s *schemes) RoundTrip(req *http.Request) (*http.Response, error) {
-	req = req.Clone(req.Context())
-	switch {
-	case s.plain(req.URL.Host):
-		req.URL.Scheme = "http"
-	case req.URL.Host == s.host:
-		req.URL.Scheme = "https"
-	case req.URL.Scheme != "https":
-		if req.Body != nil {
-			_ = req.Body.Close()
-		}
-		return nil, fmt.Errorf("%s: %w", req.URL.Host, artifact.ErrPlainHTTP)
+	secure := registry.GuardScheme(inner, config.PlainHTTP, repository.RegistryStr())
+	pusher, err := remote.NewPusher(remote.WithAuthFromKeychain(keys), remote.WithTransport(secure), remote.WithUserAgent(config.UserAgent))
+	if err != nil {
+		return nil, fmt.Errorf("push to %s: %w", ref, err)
 	}
-	return s.inner.RoundTrip(req)
+	return &Repository{ref: ref, name: repository, pusher: pusher}, nil
 }
 
 // Repository is one of a registry. It is a Target.
@@ -111,10 +66,10 @@ func (r *Repository) PutManifest(ctx context.Context, m *artifact.Manifest) erro
 	return r.put(ctx, r.name.Digest(m.Digest.String()), m)
 }
 
-// Tag is Target.
+// Tag is Target. In a registry readers find nothing without a tag but by its digest.
 func (r *Repository) Tag(ctx context.Context, m *artifact.Manifest, tag string) error {
 	if tag == "" {
-		return r.PutManifest(ctx, m)
+		return fmt.Errorf("push to %s: expected a tag; the digest is what a push gives", r.ref)
 	}
 	return r.put(ctx, r.name.Tag(tag), m)
 }
@@ -144,7 +99,7 @@ func (r *Repository) explain(err error) error {
 	case errors.As(err, &told) && (told.StatusCode == http.StatusUnauthorized || told.StatusCode == http.StatusForbidden):
 		err = fmt.Errorf("%w: log in to %s as somebody who may push there", err, r.ref.Registry())
 	case errors.Is(err, http.ErrSchemeMismatch):
-		err = fmt.Errorf("%w: %s speaks plain http; allow that for this host if it is meant to", artifact.ErrPlainHTTP, r.ref.Registry())
+		err = registry.RefusedPlain(r.ref.Registry())
 	}
 	return fmt.Errorf("push to %s: %w", r.ref, err)
 }

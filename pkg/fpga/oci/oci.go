@@ -19,7 +19,7 @@ var ErrNotBitstream = errors.New("not a bitstream")
 // emptyType is the config of artifacts that need none. Files that describe themselves may have it.
 const emptyType = "application/vnd.oci.empty.v1+json"
 
-// Source reads manifests and small blobs, compared with their digests. An *artifact.Source is one.
+// Source reads manifests and small blobs, compared with their digests. An *registry.Source is one.
 type Source interface {
 	Manifest(ctx context.Context, d artifact.Descriptor) (*artifact.Manifest, error)
 	ReadBlob(ctx context.Context, d artifact.Descriptor) ([]byte, error)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -25,7 +26,7 @@ const (
 // list reads what the reference means.
 func list(t *testing.T, r *fpgaregistry.Registry, identifier string) ([]oci.Image, error) {
 	t.Helper()
-	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{r.Host}, Tries: 1})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{r.Host}, Tries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

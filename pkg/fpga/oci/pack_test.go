@@ -4,7 +4,6 @@ package oci_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,10 +16,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/registry"
+	inmemory "github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/layout"
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -102,6 +103,15 @@ func TestPackRefuses(t *testing.T) {
 	}
 }
 
+func pushTo(t *testing.T, a *oci.Artifact, ref artifact.Reference, config registry.Config) error {
+	t.Helper()
+	to, err := push.NewRepository(ref, config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Push(t.Context(), to, ref.Tag())
+}
+
 // TestPush reads back what was pushed, with the reader of the cluster.
 func TestPush(t *testing.T) {
 	r := fpgaregistry.Start(t)
@@ -112,7 +122,7 @@ func TestPush(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := oci.Push(t.Context(), a, push.Registry{PlainHTTP: []string{r.Host}}, ref); err != nil {
+			if err := pushTo(t, a, ref, registry.Config{PlainHTTP: []string{r.Host}}); err != nil {
 				t.Fatal(err)
 			}
 			got, err := list(t, r, ":"+name)
@@ -130,13 +140,13 @@ func TestPushRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := oci.Push(t.Context(), a, push.Registry{}, ref); !errors.Is(err, artifact.ErrPlainHTTP) {
+	if err := pushTo(t, a, ref, registry.Config{}); !errors.Is(err, artifact.ErrPlainHTTP) {
 		t.Errorf("without leave: got %v, want %v", err, artifact.ErrPlainHTTP)
 	}
-	if err := oci.Push(t.Context(), a, push.Registry{PlainHTTP: []string{r.Host}}, ref.WithDigest(a.Root.Digest)); err == nil {
+	if err := pushTo(t, a, ref.WithDigest(a.Root.Digest), registry.Config{PlainHTTP: []string{r.Host}}); err == nil {
 		t.Error("to a digest: got nil, want an error")
 	}
-	client, err := artifact.NewClient(artifact.ClientConfig{PlainHTTP: []string{r.Host}, Tries: 1})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{r.Host}, Tries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,30 +157,36 @@ func TestPushRefuses(t *testing.T) {
 
 // TestPushTLS speaks https on loopback too, where the library would not.
 func TestPushTLS(t *testing.T) {
-	server := httptest.NewTLSServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewTLSServer(inmemory.New(inmemory.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
 	ref, err := artifact.ParseReference(server.Listener.Addr().String() + "/" + repo + ":v1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := pack(t, oci.About{}, raw(t, shellA, "image a."))
-	if err := oci.Push(t.Context(), a, push.Registry{Transport: server.Client().Transport}, ref); err != nil {
+	if err := pushTo(t, a, ref, registry.Config{Transport: server.Client().Transport}); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestLayout(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")
-	l := oci.OpenLayout(dir)
+	l := layout.At(dir)
+	if err := l.Create(); err != nil {
+		t.Fatal(err)
+	}
+	resolve := func(tag string) (artifact.Descriptor, error) {
+		return l.Source(tag, artifact.Digest{}, artifact.Reference{}).Resolve(t.Context())
+	}
 	a, b := pack(t, oci.About{}, raw(t, shellA, "image a.")), pack(t, oci.About{}, raw(t, shellB, "image b."), raw(t, shellA, "image a."))
 	for _, step := range []struct {
 		artifact *oci.Artifact
 		tag      string
 	}{{a, "a"}, {b, "b"}, {a, ""}, {b, ""}} {
-		if err := l.Write(step.artifact, step.tag); err != nil {
+		if err := step.artifact.Push(t.Context(), l, step.tag); err != nil {
 			t.Fatal(err)
 		}
-		d, err := l.Resolve(step.tag, artifact.Digest{})
+		d, err := resolve(step.tag)
 		if err != nil || d.Digest != step.artifact.Root.Digest {
 			t.Fatalf("tag %q: got %s, %v; want %s", step.tag, d.Digest, err, step.artifact.Root.Digest)
 		}
@@ -179,7 +195,7 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%v (-written +read):\n%s", err, diff)
 		}
 	}
-	if d, err := l.Resolve("a", artifact.Digest{}); err != nil || d.Digest != a.Root.Digest {
+	if d, err := resolve("a"); err != nil || d.Digest != a.Root.Digest {
 		t.Errorf("got %s, %v; want the first tag as it was", d.Digest, err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "blobs/sha256/*.*")); err != nil || len(left) > 0 {
@@ -191,8 +207,8 @@ func TestLayout(t *testing.T) {
 func TestLayoutOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	a := pack(t, oci.About{}, raw(t, shellA, "image a."))
-	l := oci.OpenLayout(filepath.Join(dir, "l"))
-	if err := l.Write(a, "a"); err != nil {
+	l := layout.At(filepath.Join(dir, "l"))
+	if err := errors.Join(l.Create(), a.Push(t.Context(), l, "a")); err != nil {
 		t.Fatal(err)
 	}
 	index := filepath.Join(dir, "l", "index.json")
@@ -201,7 +217,7 @@ func TestLayoutOfOthers(t *testing.T) {
 	if err := os.WriteFile(index, []byte(`{"schemaVersion":2,"manifests":[`+entry+`]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Write(a, "a"); err != nil {
+	if err := a.Push(t.Context(), l, "a"); err != nil {
 		t.Fatal(err)
 	}
 	if data, err := os.ReadFile(index); err != nil || !bytes.Contains(data, []byte(entry)) {
@@ -212,7 +228,7 @@ func TestLayoutOfOthers(t *testing.T) {
 		os.Symlink(filepath.Join(dir, "outside"), blob)); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := l.Manifest(context.Background(), a.Root); err == nil {
+	if m, err := l.Manifest(t.Context(), a.Root); err == nil {
 		t.Errorf("got %s through a link out of the directory, want an error", m.Raw)
 	}
 }

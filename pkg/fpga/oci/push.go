@@ -4,23 +4,15 @@ package oci
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
 )
 
-// Push brings an artifact to the reference, which has a tag: first the blobs, then the manifests, the root last, so that a tag never
+// Push brings the artifact to a registry or a layout: first the blobs, then the manifests, the root with the tag last, so that a tag never
 // names what is not there. An error that is push.ErrRefused may pass with About.Untyped.
-func Push(ctx context.Context, a *Artifact, registry push.Registry, ref artifact.Reference) error {
-	if ref.Tag() == "" {
-		return fmt.Errorf("push to %s: expected a tag; the digest is what a push gives", ref)
-	}
-	to, err := registry.Repository(ref)
-	if err != nil {
-		return err
-	}
+func (a *Artifact) Push(ctx context.Context, to push.Target, tag string) error {
 	for _, b := range a.Blobs {
 		err := to.Blob(ctx, b.Descriptor, func(context.Context) (io.ReadCloser, error) {
 			return io.NopCloser(io.NewSectionReader(b.Content, 0, b.Size)), nil
@@ -32,11 +24,9 @@ func Push(ctx context.Context, a *Artifact, registry push.Registry, ref artifact
 	for _, m := range a.Manifests {
 		manifest := &artifact.Manifest{Raw: m.Raw, Digest: m.Digest, MediaType: m.MediaType}
 		if m.Digest == a.Root.Digest {
-			err = to.Tag(ctx, manifest, ref.Tag())
-		} else {
-			err = to.PutManifest(ctx, manifest)
+			return to.Tag(ctx, manifest, tag)
 		}
-		if err != nil {
+		if err := to.PutManifest(ctx, manifest); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"bytes"
@@ -14,14 +14,16 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 func TestFetch(t *testing.T) {
 	h := plainHub(t)
 	layer := blobBytes(1, 300_000)
 	_, blob := h.push(t, "v1", layer)
-	s, src := newStore(t, StoreConfig{}), h.source(t)
-	if _, err := s.Open(blob.Digest); err == nil || !errors.Is(err, os.ErrNotExist) || !IsRetryable(err) {
+	s, src := newStore(t, artifact.StoreConfig{}), h.source(t)
+	if _, err := s.Open(blob.Digest); err == nil || !errors.Is(err, os.ErrNotExist) || !artifact.IsRetryable(err) {
 		t.Errorf("opened before it was fetched: %v", err)
 	}
 	must(t, s.Fetch(t.Context(), src, blob))
@@ -35,7 +37,7 @@ func TestFetch(t *testing.T) {
 	}
 	lie := blob
 	lie.Size++
-	wantErr(t, s.Fetch(t.Context(), src, lie), ErrMismatch, "300001", "300000")
+	wantErr(t, s.Fetch(t.Context(), src, lie), artifact.ErrMismatch, "300001", "300000")
 	empty := h.pushBlob(t, nil)
 	must(t, s.Fetch(t.Context(), src, empty))
 	if got := readBlob(t, s, empty.Digest); len(got) != 0 {
@@ -108,7 +110,7 @@ func TestCutAtEachByte(t *testing.T) {
 				resumed = len(layer) - len(body)
 				_, _ = w.Write(body)
 			}))
-			s, _ := quickStore(t, StoreConfig{})
+			s := newStore(t, artifact.StoreConfig{})
 			must(t, s.Fetch(t.Context(), h.source(t), blob))
 			checkStore(t, s, 1)
 			must(t, s.Close())
@@ -138,24 +140,24 @@ func TestBadBlobs(t *testing.T) {
 		kind   error // nil: it succeeds in the end
 		words  string
 	}{
-		"other bytes":   {chunked(other), ErrMismatch, "expected 200000 with"},
-		"last bit":      {chunked(flipped), ErrMismatch, "digest"},
-		"one too long":  {chunked(append(bytes.Clone(layer), 0)), ErrMismatch, "more bytes"},
-		"one too short": {chunked(layer[1:]), ErrUnavailable, "1 bytes early"},
-		"empty":         {chunked(nil), ErrUnavailable, "200000 bytes early"},
-		"404":           {func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }, ErrNotFound, blob.Digest.String()},
-		"204":           {func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, ErrInvalid, "204"},
+		"other bytes":   {chunked(other), artifact.ErrMismatch, "expected 200000 with"},
+		"last bit":      {chunked(flipped), artifact.ErrMismatch, "digest"},
+		"one too long":  {chunked(append(bytes.Clone(layer), 0)), artifact.ErrMismatch, "more bytes"},
+		"one too short": {chunked(layer[1:]), artifact.ErrUnavailable, "1 bytes early"},
+		"empty":         {chunked(nil), artifact.ErrUnavailable, "200000 bytes early"},
+		"404":           {func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }, artifact.ErrNotFound, blob.Digest.String()},
+		"204":           {func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, artifact.ErrInvalid, "204"},
 		"announces less": {func(_ int, w http.ResponseWriter, _ *http.Request) {
 			write(w, []byte("short"))
-		}, ErrMismatch, "5 bytes are announced"},
+		}, artifact.ErrMismatch, "5 bytes are announced"},
 		"announces more": {func(_ int, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "200001")
 			write(w, append(bytes.Clone(layer), 0))
-		}, ErrMismatch, "200001 bytes are announced"},
+		}, artifact.ErrMismatch, "200001 bytes are announced"},
 		"partial unasked": {func(_ int, w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(206)
 			write(w, layer)
-		}, ErrMismatch, "206"},
+		}, artifact.ErrMismatch, "206"},
 		"unavailable once": {func(n int, w http.ResponseWriter, r *http.Request) {
 			if n == 1 {
 				w.WriteHeader(503)
@@ -167,7 +169,7 @@ func TestBadBlobs(t *testing.T) {
 			write(w, ranged(layer)(w, r)[:1])
 			w.(http.Flusher).Flush()
 			abort()
-		}, ErrUnavailable, "broke off"},
+		}, artifact.ErrUnavailable, "broke off"},
 		"a third each time, oftener than it is tried": {func(_ int, w http.ResponseWriter, r *http.Request) {
 			body := ranged(layer)(w, r)
 			write(w, body[:min(len(body), 66_000)])
@@ -212,7 +214,7 @@ func TestBadBlobs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.set(blobsBy(c.answer))
-			s := newStore(t, StoreConfig{})
+			s := newStore(t, artifact.StoreConfig{})
 			err := s.Fetch(t.Context(), h.source(t), blob)
 			if c.kind == nil {
 				must(t, err)
@@ -221,7 +223,7 @@ func TestBadBlobs(t *testing.T) {
 			}
 			wantErr(t, err, c.kind, c.words, h.host()+"/"+repo)
 			checkStore(t, s, 0)
-			if left := partials(t, s); len(left) > 0 && !IsRetryable(err) {
+			if left := partials(t, s); len(left) > 0 && !artifact.IsRetryable(err) {
 				t.Errorf("left over: %v", left)
 			}
 			h.set(nil)
@@ -244,8 +246,8 @@ func TestEndless(t *testing.T) {
 			}
 		}
 	}))
-	s := newStore(t, StoreConfig{})
-	wantErr(t, s.Fetch(t.Context(), h.source(t), blob), ErrMismatch, "more bytes")
+	s := newStore(t, artifact.StoreConfig{})
+	wantErr(t, s.Fetch(t.Context(), h.source(t), blob), artifact.ErrMismatch, "more bytes")
 	checkStore(t, s, 0)
 }
 
@@ -268,7 +270,7 @@ func TestResumeAfterRestart(t *testing.T) {
 		"other size":     {layer[:50_000], blob.Size + 1, "", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStore(t, StoreConfig{})
+			s := newStore(t, artifact.StoreConfig{})
 			must(t, os.WriteFile(s.path(partialName(blob.Digest, c.size)), c.left, 0o600))
 			h.mu.Lock()
 			h.asked, h.seen = nil, nil
@@ -298,8 +300,8 @@ func TestOneFetch(t *testing.T) {
 	h := plainHub(t)
 	layer := blobBytes(7, 500_000)
 	_, blob := h.push(t, "v1", layer)
-	s := newStore(t, StoreConfig{})
-	stores := []*Store{s, s.again(t)}
+	s := newStore(t, artifact.StoreConfig{})
+	stores := []*store{s, s.again(t)}
 	var wg sync.WaitGroup
 	for i := range 32 {
 		wg.Go(func() {
@@ -334,7 +336,7 @@ func TestTakeOver(t *testing.T) {
 		close(halfway)
 		<-r.Context().Done()
 	}))
-	s := newStore(t, StoreConfig{})
+	s := newStore(t, artifact.StoreConfig{})
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { first <- s.Fetch(ctx, h.source(t), blob) }()
@@ -357,7 +359,7 @@ func TestTakeOver(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
-	if err := <-first; !errors.Is(err, context.Canceled) || !IsRetryable(err) {
+	if err := <-first; !errors.Is(err, context.Canceled) || !artifact.IsRetryable(err) {
 		t.Errorf("the first got %v", err)
 	}
 	must(t, <-second)
@@ -374,7 +376,7 @@ func TestOwnCredentials(t *testing.T) {
 	tokens(h, "me", 1000)
 	c, err := NewClient(h.quick())
 	must(t, err)
-	s := newStore(t, StoreConfig{})
+	s := newStore(t, artifact.StoreConfig{})
 	results := map[string]chan error{"me": make(chan error, 1), "you": make(chan error, 1)}
 	for user, result := range results {
 		keys, err := Credentials(secret(login(h.host(), user)))
@@ -385,7 +387,7 @@ func TestOwnCredentials(t *testing.T) {
 	}
 	must(t, <-results["me"])
 	if err := <-results["you"]; err != nil {
-		wantErr(t, err, ErrUnauthorized)
+		wantErr(t, err, artifact.ErrUnauthorized)
 	}
 	checkStore(t, s, 1)
 }

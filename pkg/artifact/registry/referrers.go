@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"context"
@@ -11,28 +11,33 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// maxReferrerPages is how many answers a list of referrers may come in.
-const maxReferrerPages = 16
+const (
+	// maxReferrerPages is how many answers a list of referrers may come in.
+	maxReferrerPages = 16
+	// maxReferrers is how many referrers they may name together.
+	maxReferrers = 1024
+)
 
 // emptyType is the media type of a config that says nothing. Some registries give it as the artifact type of a manifest that has its own.
 const emptyType = "application/vnd.oci.empty.v1+json"
 
 // errNoReferrers is for an endpoint that knows of none; another may.
-var errNoReferrers = fmt.Errorf("%w: no referrers", ErrNotFound)
+var errNoReferrers = fmt.Errorf("%w: no referrers", artifact.ErrNotFound)
 
 // Tagged reads what a tag of the same repository names now, whatever the reference says.
-func (s *Source) Tagged(ctx context.Context, tag string) (m *Manifest, err error) {
-	ref := s.ref
-	ref.tag, ref.digest = tag, Digest{}
-	if !tagForm.MatchString(tag) {
-		return nil, fmt.Errorf("the tag %s is %w: expected letters, digits, _, . and -", quote(tag), ErrInvalid)
+func (s *Source) Tagged(ctx context.Context, tag string) (m *artifact.Manifest, err error) {
+	ref, err := s.ref.WithTag(tag)
+	if err != nil {
+		return nil, err
 	}
 	err = s.try(ctx, nothing, func(ctx context.Context, at *session) error {
 		data, err := at.manifest(ctx, ref)
 		if err == nil {
-			m, err = ParseManifest(data)
+			m, err = artifact.ParseManifest(data)
 		}
 		return err
 	})
@@ -46,7 +51,7 @@ func (s *Source) Tagged(ctx context.Context, tag string) (m *Manifest, err error
 // themselves tell for sure: from the registry's list of referrers or, where it has none, the index that clients keep at the tag
 // sha256-HEX. Nobody vouches for the list; it may lack some and name others. Of mirrors and the registry, the first that knows of any
 // counts. There may be none.
-func (s *Source) Referrers(ctx context.Context, d Digest, artifactType string) (list []Descriptor, err error) {
+func (s *Source) Referrers(ctx context.Context, d artifact.Digest, artifactType string) (list []artifact.Descriptor, err error) {
 	err = s.try(ctx, nothing, func(ctx context.Context, at *session) error {
 		all, err := at.referrers(ctx, s.ref, d, artifactType)
 		if err != nil {
@@ -66,14 +71,16 @@ func (s *Source) Referrers(ctx context.Context, d Digest, artifactType string) (
 	switch {
 	case err == nil:
 		return list, nil
-	case errors.Is(err, ErrNotFound) && !IsRetryable(err):
+	case errors.Is(err, artifact.ErrNotFound) && !artifact.IsRetryable(err):
 		return nil, nil
 	}
 	return nil, fmt.Errorf("list the referrers of %s: %w", s.ref.WithDigest(d), err)
 }
 
 // referrers asks the registry's list, page by page, and then the tag.
-func (s *session) referrers(ctx context.Context, ref Reference, d Digest, artifactType string) (list []Descriptor, err error) {
+func (s *session) referrers(
+	ctx context.Context, ref artifact.Reference, d artifact.Digest, artifactType string,
+) (list []artifact.Descriptor, err error) {
 	query := url.Values{"artifactType": {artifactType}}.Encode()
 	for range maxReferrerPages {
 		page, next, err := s.referrersPage(ctx, "referrers/"+d.String(), query)
@@ -83,18 +90,18 @@ func (s *session) referrers(ctx context.Context, ref Reference, d Digest, artifa
 		if page == nil {
 			return s.referrersTag(ctx, ref, d)
 		}
-		if list = append(list, page...); len(list) > maxDescriptors {
-			return nil, fmt.Errorf("%s: the list of referrers is %w: expected at most %d", s.host, ErrTooLarge, maxDescriptors)
+		if list = append(list, page...); len(list) > maxReferrers {
+			return nil, fmt.Errorf("%s: the list of referrers is %w: expected at most %d", s.host, artifact.ErrTooLarge, maxReferrers)
 		}
 		if query = next; query == "" {
 			return list, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: the list of referrers is %w: expected at most %d pages", s.host, ErrTooLarge, maxReferrerPages)
+	return nil, fmt.Errorf("%s: the list of referrers is %w: expected at most %d pages", s.host, artifact.ErrTooLarge, maxReferrerPages)
 }
 
 // referrersPage reads one answer, and the query of the next. It is nil where the registry has no such list.
-func (s *session) referrersPage(ctx context.Context, path, query string) (list []Descriptor, next string, err error) {
+func (s *session) referrersPage(ctx context.Context, path, query string) (list []artifact.Descriptor, next string, err error) {
 	resp, err := s.ask(ctx, http.MethodGet, path+"?"+query, http.Header{"Accept": {indexType}},
 		http.StatusOK, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable)
 	if err != nil {
@@ -105,7 +112,7 @@ func (s *session) referrersPage(ctx context.Context, path, query string) (list [
 	if resp.StatusCode != http.StatusOK || mediaType != indexType {
 		return nil, "", nil
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, artifact.MaxManifest+1))
 	if err != nil {
 		return nil, "", err
 	}
@@ -117,8 +124,11 @@ func (s *session) referrersPage(ctx context.Context, path, query string) (list [
 }
 
 // referrersTag reads the index of registries without a list. It has whatever anybody with the right to push put there.
-func (s *session) referrersTag(ctx context.Context, ref Reference, d Digest) ([]Descriptor, error) {
-	ref.tag, ref.digest = strings.Replace(d.String(), ":", "-", 1), Digest{}
+func (s *session) referrersTag(ctx context.Context, ref artifact.Reference, d artifact.Digest) ([]artifact.Descriptor, error) {
+	ref, err := ref.WithTag(strings.Replace(d.String(), ":", "-", 1))
+	if err != nil {
+		return nil, err
+	}
 	data, err := s.manifest(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -127,13 +137,13 @@ func (s *session) referrersTag(ctx context.Context, ref Reference, d Digest) ([]
 }
 
 // parseReferrers reads an index and never returns nil without an error.
-func parseReferrers(data []byte) ([]Descriptor, error) {
-	m, err := ParseManifest(data)
+func parseReferrers(data []byte) ([]artifact.Descriptor, error) {
+	m, err := artifact.ParseManifest(data)
 	if err != nil {
 		return nil, fmt.Errorf("the list of referrers: %w", err)
 	}
 	if !m.IsIndex() {
-		return nil, fmt.Errorf("the list of referrers is %w: expected an index, not %s", ErrInvalid, quote(m.MediaType))
+		return nil, fmt.Errorf("the list of referrers is %w: expected an index, not %s", artifact.ErrInvalid, quote(m.MediaType))
 	}
 	return m.Manifests, nil
 }
@@ -145,11 +155,11 @@ func nextPage(link string) (string, error) {
 	}
 	target, parameters, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(link), "<"), ">")
 	if !ok || !strings.Contains(strings.ReplaceAll(parameters, `"`, ""), "rel=next") {
-		return "", fmt.Errorf(`the link to more referrers is %w: %s: expected <URL>; rel="next"`, ErrInvalid, quote(link))
+		return "", fmt.Errorf(`the link to more referrers is %w: %s: expected <URL>; rel="next"`, artifact.ErrInvalid, quote(link))
 	}
 	next, err := url.Parse(target)
 	if err != nil || next.RawQuery == "" {
-		return "", fmt.Errorf("the link to more referrers is %w: %s: expected a URL with a query", ErrInvalid, quote(link))
+		return "", fmt.Errorf("the link to more referrers is %w: %s: expected a URL with a query", artifact.ErrInvalid, quote(link))
 	}
 	return next.Query().Encode(), nil
 }

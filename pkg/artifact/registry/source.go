@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"context"
@@ -13,13 +13,16 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 // Source is a reference with the credentials to read it. It is safe for concurrent use. It keeps the registry's token, so make one for
 // each pull, and a new one when the credentials change.
 type Source struct {
 	client    *Client
-	ref       Reference
+	ref       artifact.Reference
 	keys      authn.Keychain
 	endpoints []endpoint // the mirrors, and the registry itself
 
@@ -28,37 +31,37 @@ type Source struct {
 }
 
 // Reference is what is read.
-func (s *Source) Reference() Reference { return s.ref }
+func (s *Source) Reference() artifact.Reference { return s.ref }
 
 // Resolve says which manifest the reference names now. It reads no blob, and succeeds only where these credentials may read it, so it
 // also answers whether an object may have what the store holds already.
-func (s *Source) Resolve(ctx context.Context) (d Descriptor, err error) {
+func (s *Source) Resolve(ctx context.Context) (d artifact.Descriptor, err error) {
 	err = s.try(ctx, nothing, func(ctx context.Context, at *session) error {
 		d, err = at.head(ctx, s.ref)
 		return err
 	})
 	if err != nil {
-		return Descriptor{}, fmt.Errorf("resolve %s: %w", s.ref, err)
+		return artifact.Descriptor{}, fmt.Errorf("resolve %s: %w", s.ref, err)
 	}
 	return d, nil
 }
 
 // Manifest reads the manifest that Resolve returned, or one of an index's. Its bytes have d's digest and, where d says it, size.
-func (s *Source) Manifest(ctx context.Context, d Descriptor) (m *Manifest, err error) {
-	if err := d.check(); err != nil {
+func (s *Source) Manifest(ctx context.Context, d artifact.Descriptor) (m *artifact.Manifest, err error) {
+	if err := d.Check(); err != nil {
 		return nil, err
 	}
 	ref := s.ref.WithDigest(d.Digest)
-	if d.Size > MaxManifest {
-		return nil, fmt.Errorf("the manifest %s is %w: %d bytes, expected at most %d", ref, ErrTooLarge, d.Size, MaxManifest)
+	if d.Size > artifact.MaxManifest {
+		return nil, fmt.Errorf("the manifest %s is %w: %d bytes, expected at most %d", ref, artifact.ErrTooLarge, d.Size, artifact.MaxManifest)
 	}
 	err = s.try(ctx, nothing, func(ctx context.Context, at *session) error {
 		data, err := at.manifest(ctx, ref)
 		if err == nil && d.Size > 0 && int64(len(data)) != d.Size {
-			err = fmt.Errorf("%s: the manifest is %w: %d bytes, expected %d", at.host, ErrMismatch, len(data), d.Size)
+			err = fmt.Errorf("%s: the manifest is %w: %d bytes, expected %d", at.host, artifact.ErrMismatch, len(data), d.Size)
 		}
 		if err == nil {
-			m, err = ParseManifest(data)
+			m, err = artifact.ParseManifest(data)
 		}
 		return err
 	})
@@ -69,16 +72,16 @@ func (s *Source) Manifest(ctx context.Context, d Descriptor) (m *Manifest, err e
 }
 
 // ReadBlob reads a blob of at most MaxSmall bytes, such as a config, into memory.
-func (s *Source) ReadBlob(ctx context.Context, d Descriptor) ([]byte, error) {
-	if err := d.check(); err != nil {
+func (s *Source) ReadBlob(ctx context.Context, d artifact.Descriptor) ([]byte, error) {
+	if err := d.Check(); err != nil {
 		return nil, err
 	}
-	if d.Size > MaxSmall {
+	if d.Size > artifact.MaxSmall {
 		return nil, fmt.Errorf("the blob %s of %s is %w: %d bytes, expected at most %d",
-			d.Digest, s.ref.Repository(), ErrTooLarge, d.Size, MaxSmall)
+			d.Digest, s.ref.Repository(), artifact.ErrTooLarge, d.Size, artifact.MaxSmall)
 	}
 	to := &memory{}
-	if err := s.pull(ctx, d, to); err != nil {
+	if err := s.Pull(ctx, d, to); err != nil {
 		return nil, err
 	}
 	return to.data, nil
@@ -96,19 +99,18 @@ func (s *Source) try(ctx context.Context, progress func() int64, act func(contex
 	furthest := progress()
 	for round := 0; ; {
 		for i, e := range s.endpoints {
-			if failed[i] != nil && !IsRetryable(failed[i]) {
+			if failed[i] != nil && !artifact.IsRetryable(failed[i]) {
 				continue
 			}
 			failed[i] = s.once(ctx, e, act)
-			var local *localError
-			if failed[i] == nil || ctx.Err() != nil || errors.As(failed[i], &local) {
+			if failed[i] == nil || ctx.Err() != nil || artifact.IsLocal(failed[i]) {
 				return failed[i]
 			}
 		}
 		if n := progress(); n >= furthest+gotOn {
 			furthest, round = n, 0
 		}
-		if round++; round >= s.client.config.Tries || !IsRetryable(joined(failed)) {
+		if round++; round >= s.client.config.Tries || !artifact.IsRetryable(joined(failed)) {
 			return joined(failed)
 		}
 		if err := s.wait(ctx, round, failed); err != nil {
@@ -122,7 +124,7 @@ func (s *Source) once(ctx context.Context, e endpoint, act func(context.Context,
 	if err != nil {
 		return err
 	}
-	if err = act(ctx, at); errors.Is(err, ErrUnauthorized) {
+	if err = act(ctx, at); errors.Is(err, artifact.ErrUnauthorized) {
 		s.forget(e, at) // with another token next time
 	}
 	return err
@@ -179,52 +181,58 @@ func (s *Source) wait(ctx context.Context, round int, failed []error) error {
 }
 
 // head asks for the manifest's digest, and reads the manifest where the registry does not say.
-func (s *session) head(ctx context.Context, ref Reference) (Descriptor, error) {
-	resp, err := s.ask(ctx, http.MethodHead, "manifests/"+ref.identifier(), acceptManifests(), http.StatusOK, http.StatusMethodNotAllowed)
+func (s *session) head(ctx context.Context, ref artifact.Reference) (artifact.Descriptor, error) {
+	resp, err := s.ask(ctx, http.MethodHead, "manifests/"+ref.Identifier(), acceptManifests(), http.StatusOK, http.StatusMethodNotAllowed)
 	if err != nil {
-		return Descriptor{}, err
+		return artifact.Descriptor{}, err
 	}
 	_ = resp.Body.Close()
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	digest, err := ParseDigest(resp.Header.Get("Docker-Content-Digest"))
+	digest, err := artifact.ParseDigest(resp.Header.Get("Docker-Content-Digest"))
 	if resp.StatusCode != http.StatusOK || err != nil || resp.ContentLength <= 0 || mediaType == "" {
 		data, err := s.manifest(ctx, ref)
 		if err != nil {
-			return Descriptor{}, err
+			return artifact.Descriptor{}, err
 		}
-		m, err := ParseManifest(data)
+		m, err := artifact.ParseManifest(data)
 		if err != nil {
-			return Descriptor{}, err
+			return artifact.Descriptor{}, err
 		}
-		return Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: m.Digest, Size: int64(len(data))}, nil
+		return artifact.Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: m.Digest, Size: int64(len(data))}, nil
 	}
 	if err := s.sameDigest(ref, digest); err != nil {
-		return Descriptor{}, err
+		return artifact.Descriptor{}, err
 	}
-	return Descriptor{MediaType: mediaType, Digest: digest, Size: resp.ContentLength}, nil
+	return artifact.Descriptor{MediaType: mediaType, Digest: digest, Size: resp.ContentLength}, nil
 }
 
-func acceptManifests() http.Header { return http.Header{"Accept": manifestTypes()} }
+func acceptManifests() http.Header {
+	return http.Header{"Accept": {
+		string(types.OCIManifestSchema1), indexType, string(types.DockerManifestSchema2), string(types.DockerManifestList),
+	}}
+}
 
-func (s *session) manifest(ctx context.Context, ref Reference) ([]byte, error) {
-	resp, err := s.ask(ctx, http.MethodGet, "manifests/"+ref.identifier(), acceptManifests(), http.StatusOK)
+const indexType = string(types.OCIImageIndex)
+
+func (s *session) manifest(ctx context.Context, ref artifact.Reference) ([]byte, error) {
+	resp, err := s.ask(ctx, http.MethodGet, "manifests/"+ref.Identifier(), acceptManifests(), http.StatusOK)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, artifact.MaxManifest+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(data) > MaxManifest {
-		return nil, fmt.Errorf("%s: the manifest is %w: expected at most %d bytes", s.host, ErrTooLarge, MaxManifest)
+	if len(data) > artifact.MaxManifest {
+		return nil, fmt.Errorf("%s: the manifest is %w: expected at most %d bytes", s.host, artifact.ErrTooLarge, artifact.MaxManifest)
 	}
-	return data, s.sameDigest(ref, DigestOf(data))
+	return data, s.sameDigest(ref, artifact.DigestOf(data))
 }
 
-func (s *session) sameDigest(ref Reference, digest Digest) error {
-	if !ref.digest.IsZero() && ref.digest != digest {
-		return fmt.Errorf("%s: the manifest is %w: its digest is %s, expected %s", s.host, ErrMismatch, digest, ref.digest)
+func (s *session) sameDigest(ref artifact.Reference, digest artifact.Digest) error {
+	if want := ref.Digest(); !want.IsZero() && want != digest {
+		return fmt.Errorf("%s: the manifest is %w: its digest is %s, expected %s", s.host, artifact.ErrMismatch, digest, want)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"bytes"
@@ -21,6 +21,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 func TestResolveAndRead(t *testing.T) {
@@ -106,17 +108,17 @@ func TestRefusals(t *testing.T) {
 		kind   error
 		words  []string
 	}{
-		"401":          {answering(401, nil, denied), ErrUnauthorized, []string{"401", "DENIED", "pull secret"}},
-		"403":          {answering(403, nil, denied), ErrUnauthorized, []string{"403", "not yours"}},
-		"404":          {nil, ErrNotFound, []string{"404", "MANIFEST_UNKNOWN", "check the name"}},
-		"400":          {answering(400, nil, strings.Repeat("x", 100000)), ErrInvalid, []string{"400"}},
-		"500":          {answering(500, nil, "oops"), ErrUnavailable, []string{"500"}},
-		"503":          {answering(503, nil, ""), ErrUnavailable, []string{"503"}},
-		"429":          {answering(429, map[string]string{"Retry-After": "7"}, ""), ErrUnavailable, []string{"429"}},
-		"not json":     {answering(200, nil, "<html>"), ErrInvalid, []string{"JSON"}},
-		"too large":    {answering(200, nil, strings.Repeat(" ", MaxManifest+1)), ErrTooLarge, []string{"4194304"}},
-		"another":      {answering(200, nil, `{"schemaVersion":2}`), ErrMismatch, []string{"expected sha256:"}},
-		"other header": {nil, ErrMismatch, nil},
+		"401":          {answering(401, nil, denied), artifact.ErrUnauthorized, []string{"401", "DENIED", "pull secret"}},
+		"403":          {answering(403, nil, denied), artifact.ErrUnauthorized, []string{"403", "not yours"}},
+		"404":          {nil, artifact.ErrNotFound, []string{"404", "MANIFEST_UNKNOWN", "check the name"}},
+		"400":          {answering(400, nil, strings.Repeat("x", 100000)), artifact.ErrInvalid, []string{"400"}},
+		"500":          {answering(500, nil, "oops"), artifact.ErrUnavailable, []string{"500"}},
+		"503":          {answering(503, nil, ""), artifact.ErrUnavailable, []string{"503"}},
+		"429":          {answering(429, map[string]string{"Retry-After": "7"}, ""), artifact.ErrUnavailable, []string{"429"}},
+		"not json":     {answering(200, nil, "<html>"), artifact.ErrInvalid, []string{"JSON"}},
+		"too large":    {answering(200, nil, strings.Repeat(" ", artifact.MaxManifest+1)), artifact.ErrTooLarge, []string{"4194304"}},
+		"another":      {answering(200, nil, `{"schemaVersion":2}`), artifact.ErrMismatch, []string{"expected sha256:"}},
+		"other header": {nil, artifact.ErrMismatch, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ref := h.host() + "/" + repo + ":v1"
@@ -138,7 +140,7 @@ func TestRefusals(t *testing.T) {
 			}
 			if name == "401" || name == "403" || name == "404" { // an answer to HEAD has no reason
 				wantErr(t, err, c.kind, ref)
-				_, err = src.Manifest(t.Context(), Descriptor{Digest: DigestOf([]byte("none"))})
+				_, err = src.Manifest(t.Context(), artifact.Descriptor{Digest: artifact.DigestOf([]byte("none"))})
 				ref = h.host() + "/" + repo + "@sha256:"
 			}
 			wantErr(t, err, c.kind, append(c.words, ref, h.host())...)
@@ -155,21 +157,21 @@ func TestRefusals(t *testing.T) {
 func TestBounds(t *testing.T) {
 	h := plainHub(t)
 	src := h.source(t)
-	large := Descriptor{Digest: DigestOf(nil), Size: MaxManifest + 1}
+	large := artifact.Descriptor{Digest: artifact.DigestOf(nil), Size: artifact.MaxManifest + 1}
 	_, err := src.Manifest(t.Context(), large)
-	wantErr(t, err, ErrTooLarge)
+	wantErr(t, err, artifact.ErrTooLarge)
 	_, err = src.ReadBlob(t.Context(), large)
-	wantErr(t, err, ErrTooLarge)
-	for _, d := range []Descriptor{{}, {Digest: DigestOf(nil), Size: -1}, {Digest: DigestOf(nil), Size: 1 << 62}} {
+	wantErr(t, err, artifact.ErrTooLarge)
+	for _, d := range []artifact.Descriptor{{}, {Digest: artifact.DigestOf(nil), Size: -1}, {Digest: artifact.DigestOf(nil), Size: 1 << 62}} {
 		_, err = src.Manifest(t.Context(), d)
-		wantErr(t, err, ErrInvalid)
+		wantErr(t, err, artifact.ErrInvalid)
 		_, err = src.ReadBlob(t.Context(), d)
-		wantErr(t, err, ErrInvalid)
-		wantErr(t, newStore(t, StoreConfig{}).Fetch(t.Context(), src, d), ErrInvalid)
+		wantErr(t, err, artifact.ErrInvalid)
+		wantErr(t, newStore(t, artifact.StoreConfig{}).Fetch(t.Context(), src, d), artifact.ErrInvalid)
 	}
 	digest, _ := h.push(t, "v1", []byte("x"))
-	_, err = src.Manifest(t.Context(), Descriptor{Digest: digest, Size: 3})
-	wantErr(t, err, ErrMismatch, "expected 3")
+	_, err = src.Manifest(t.Context(), artifact.Descriptor{Digest: digest, Size: 3})
+	wantErr(t, err, artifact.ErrMismatch, "expected 3")
 	if n := h.count("/blobs/"); n != 0 {
 		t.Errorf("%d blobs were asked for", n)
 	}
@@ -183,13 +185,13 @@ func TestPlainHTTP(t *testing.T) {
 	config.PlainHTTP = []string{"127.0.0.1", "localhost"}
 	src := newSource(t, config, h.host()+"/"+repo+":v1")
 	_, err := src.Resolve(t.Context())
-	wantErr(t, err, ErrPlainHTTP, "list the host", h.host())
+	wantErr(t, err, artifact.ErrPlainHTTP, "list the host", h.host())
 	if n := h.count(""); n != 0 {
 		t.Errorf("%d requests in plain http", n)
 	}
 	h.Close() // nothing listens: that it may not be asked in plain http is not the reason
 	_, err = src.Resolve(t.Context())
-	wantErr(t, err, ErrUnavailable, "refused")
+	wantErr(t, err, artifact.ErrUnavailable, "refused")
 }
 
 func tlsHub(t *testing.T) (*hub, *http.Transport) {
@@ -243,19 +245,19 @@ func TestRedirects(t *testing.T) {
 
 	target = plain.URL
 	_, err = src.ReadBlob(t.Context(), blob)
-	wantErr(t, err, ErrPlainHTTP, plain.host())
+	wantErr(t, err, artifact.ErrPlainHTTP, plain.host())
 	if n := plain.count(""); n != 0 {
 		t.Errorf("%d requests in plain http", n)
 	}
 
 	target = h.URL
 	_, err = src.ReadBlob(t.Context(), blob)
-	wantErr(t, err, ErrUnavailable, "redirects")
+	wantErr(t, err, artifact.ErrUnavailable, "redirects")
 
 	elsewhere.Close()
 	target = elsewhere.URL
 	_, err = src.ReadBlob(t.Context(), blob)
-	wantErr(t, err, ErrUnavailable, "refused")
+	wantErr(t, err, artifact.ErrUnavailable, "refused")
 	if strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("the error tells a signed URL: %v", err)
 	}
@@ -267,7 +269,7 @@ func TestUnknownAuthority(t *testing.T) {
 	config := h.quick()
 	config.PlainHTTP, config.Transport = nil, transport
 	_, err := newSource(t, config, h.host()+"/"+repo+":v1").Resolve(t.Context())
-	wantErr(t, err, ErrUnavailable, "certificate")
+	wantErr(t, err, artifact.ErrUnavailable, "certificate")
 }
 
 // tokens makes the registry want a bearer token of its own token server, good for so many requests.
@@ -320,7 +322,7 @@ func TestTokens(t *testing.T) {
 	}
 	for name, keys := range map[string]authn.Keychain{"none": nil, "wrong": bad} {
 		_, err := c.Source(ref, keys).Resolve(t.Context())
-		wantErr(t, err, ErrUnauthorized, "wrong password", "pull secret")
+		wantErr(t, err, artifact.ErrUnauthorized, "wrong password", "pull secret")
 		if strings.Contains(err.Error(), "pass:word") {
 			t.Error(name, err)
 		}
@@ -375,7 +377,7 @@ func TestTokensSideBySide(t *testing.T) {
 func TestTokenServerElsewhere(t *testing.T) {
 	h := plainHub(t)
 	for realm, kind := range map[string]error{
-		"http://169.254.169.254/latest": ErrInvalid, "http://tokens.invalid/": ErrPlainHTTP, "": ErrInvalid,
+		"http://169.254.169.254/latest": artifact.ErrInvalid, "http://tokens.invalid/": artifact.ErrPlainHTTP, "": artifact.ErrInvalid,
 	} {
 		h.set(func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm=%q`, realm))
@@ -468,7 +470,7 @@ func TestMirrors(t *testing.T) {
 	mirror.set(answering(404, nil, ""))
 	before = mirror.count("/blobs/") + origin.count("/blobs/")
 	_, err = src.ReadBlob(t.Context(), blob)
-	wantErr(t, err, ErrUnavailable, dead.host(), mirror.host(), origin.host(), "not found") // the dead one may have it
+	wantErr(t, err, artifact.ErrUnavailable, dead.host(), mirror.host(), origin.host(), "not found") // the dead one may have it
 	if n := mirror.count("/blobs/") + origin.count("/blobs/") - before; n != 2 {
 		t.Errorf("%d requests to those that do not have it", n)
 	}
@@ -491,13 +493,13 @@ func TestRetries(t *testing.T) {
 	}
 	failing(100, nil)
 	_, err = h.source(t).Resolve(t.Context())
-	wantErr(t, err, ErrUnavailable)
+	wantErr(t, err, artifact.ErrUnavailable)
 	if n.Load() != 4 {
 		t.Errorf("%d requests, want three tries", n.Load())
 	}
 	failing(100, map[string]string{"Retry-After": "3600"})
 	_, err = h.source(t).Resolve(t.Context())
-	wantErr(t, err, ErrUnavailable)
+	wantErr(t, err, artifact.ErrUnavailable)
 	if n.Load() != 2 || RetryAfter(err) != time.Hour {
 		t.Errorf("%d requests, retry after %v", n.Load(), RetryAfter(err))
 	}
@@ -580,7 +582,7 @@ func TestContextEnds(t *testing.T) {
 			config := h.quick()
 			config.MaxWait = time.Minute
 			_, err := newSource(t, config, h.host()+"/"+repo+":v1").ReadBlob(ctx, blob)
-			if !errors.Is(err, reason) || !IsRetryable(err) {
+			if !errors.Is(err, reason) || !artifact.IsRetryable(err) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -635,7 +637,7 @@ func TestStall(t *testing.T) {
 					fake.Step(defaultStall / 2)
 				}
 			}
-			wantErr(t, err, ErrUnavailable, "nothing was sent for 30s")
+			wantErr(t, err, artifact.ErrUnavailable, "nothing was sent for 30s")
 		})
 	}
 }
@@ -727,5 +729,5 @@ func TestBasicIsForTheRegistryOnly(t *testing.T) {
 	_, err = c.Source(mustReference(t, h.host()+"/"+repo+":v1"), keys).ReadBlob(t.Context(), blob)
 	must(t, err)
 	_, err = c.Source(mustReference(t, h.host()+"/other/bits:v1"), keys).ReadBlob(t.Context(), blob)
-	wantErr(t, err, ErrUnauthorized, "other/bits")
+	wantErr(t, err, artifact.ErrUnauthorized, "other/bits")
 }

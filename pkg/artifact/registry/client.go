@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"k8s.io/utils/clock"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 const (
@@ -23,8 +26,8 @@ const (
 	defaultStall   = 30 * time.Second
 )
 
-// ClientConfig is what the admin says of registries. The zero value speaks https with every registry.
-type ClientConfig struct {
+// Config is what the admin says of registries. The zero value speaks https with every registry.
+type Config struct {
 	// PlainHTTP are the hosts, each with its port where it is not 80, that are spoken to in plain http and in nothing else. No other
 	// host ever is, not even one on loopback, and a redirect changes nothing about it.
 	PlainHTTP []string
@@ -48,8 +51,7 @@ type ClientConfig struct {
 
 // Client pulls from registries. It has no state but its connections, and is safe for concurrent use.
 type Client struct {
-	config    ClientConfig
-	plain     map[string]bool
+	config    Config
 	mirrors   map[string][]endpoint
 	transport http.RoundTripper
 }
@@ -60,33 +62,33 @@ type endpoint struct {
 }
 
 // NewClient checks the configuration. It makes no request.
-func NewClient(config ClientConfig) (*Client, error) {
-	c := &Client{config: config.withDefaults(), plain: map[string]bool{}, mirrors: map[string][]endpoint{}}
+func NewClient(config Config) (*Client, error) {
+	c := &Client{config: config.withDefaults(), mirrors: map[string][]endpoint{}}
 	for _, host := range config.PlainHTTP {
-		if !hostForm.MatchString(strings.ToLower(host)) {
-			return nil, fmt.Errorf("the plain http host %s is %w: expected HOST or HOST:PORT", quote(host), ErrInvalid)
+		if !artifact.ValidHost(strings.ToLower(host)) {
+			return nil, fmt.Errorf("the plain http host %s is %w: expected HOST or HOST:PORT", quote(host), artifact.ErrInvalid)
 		}
-		c.plain[addressOf(host)] = true
 	}
 	for _, host := range slices.Sorted(maps.Keys(config.Mirrors)) {
-		if !hostForm.MatchString(canonicalHost(host)) {
-			return nil, fmt.Errorf("mirrors: the registry %s is %w: expected HOST or HOST:PORT", quote(host), ErrInvalid)
+		if !artifact.ValidHost(artifact.CanonicalHost(host)) {
+			return nil, fmt.Errorf("mirrors: the registry %s is %w: expected HOST or HOST:PORT", quote(host), artifact.ErrInvalid)
 		}
 		for _, mirror := range config.Mirrors[host] {
 			e := endpoint{}
 			e.host, e.prefix, _ = strings.Cut(mirror, "/")
-			if e.host = canonicalHost(e.host); !hostForm.MatchString(e.host) || e.prefix != "" && !validRepository(e.prefix) {
+			if e.host = artifact.CanonicalHost(e.host); !artifact.ValidHost(e.host) || e.prefix != "" && !artifact.ValidRepository(e.prefix) {
 				return nil, fmt.Errorf("the mirror %s of %s is %w: expected HOST, HOST:PORT or either with a /PATH, without a scheme",
-					quote(mirror), host, ErrInvalid)
+					quote(mirror), host, artifact.ErrInvalid)
 			}
-			c.mirrors[canonicalHost(host)] = append(c.mirrors[canonicalHost(host)], e)
+			c.mirrors[artifact.CanonicalHost(host)] = append(c.mirrors[artifact.CanonicalHost(host)], e)
 		}
 	}
-	c.transport = transport.NewUserAgent(&guard{plain: c.plain, inner: c.config.Transport, now: c.config.Clock.Now}, config.UserAgent)
+	secure := &answers{inner: GuardScheme(c.config.Transport, config.PlainHTTP, ""), now: c.config.Clock.Now}
+	c.transport = transport.NewUserAgent(secure, config.UserAgent)
 	return c, nil
 }
 
-func (c ClientConfig) withDefaults() ClientConfig {
+func (c Config) withDefaults() Config {
 	setDefault(&c.Tries, defaultTries)
 	setDefault(&c.Backoff, defaultBackoff)
 	setDefault(&c.MaxWait, defaultMaxWait)
@@ -95,16 +97,21 @@ func (c ClientConfig) withDefaults() ClientConfig {
 		c.Clock = clock.RealClock{}
 	}
 	if c.Transport == nil {
-		c.Transport = &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-			TLSHandshakeTimeout:    15 * time.Second,
-			IdleConnTimeout:        90 * time.Second,
-			MaxIdleConnsPerHost:    4,
-			MaxResponseHeaderBytes: 64 << 10,
-			ForceAttemptHTTP2:      true,
-		}
+		c.Transport = newTransport(nil)
 	}
 	return c
+}
+
+func newTransport(config *tls.Config) *http.Transport {
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSClientConfig:        config,
+		TLSHandshakeTimeout:    15 * time.Second,
+		IdleConnTimeout:        90 * time.Second,
+		MaxIdleConnsPerHost:    4,
+		MaxResponseHeaderBytes: 64 << 10,
+		ForceAttemptHTTP2:      true,
+	}
 }
 
 func setDefault[T int | time.Duration](value *T, otherwise T) {
@@ -114,10 +121,10 @@ func setDefault[T int | time.Duration](value *T, otherwise T) {
 }
 
 // Source is the reference, read with these credentials, or without any where keys is nil.
-func (c *Client) Source(ref Reference, keys authn.Keychain) *Source {
+func (c *Client) Source(ref artifact.Reference, keys authn.Keychain) *Source {
 	s := &Source{client: c, ref: ref, keys: keys, turn: make(chan struct{}, 1), sessions: map[endpoint]*session{}}
-	for _, e := range append(slices.Clone(c.mirrors[ref.registry]), endpoint{host: ref.registry}) {
-		s.endpoints = append(s.endpoints, e.of(ref.repository))
+	for _, e := range append(slices.Clone(c.mirrors[ref.Registry()]), endpoint{host: ref.Registry()}) {
+		s.endpoints = append(s.endpoints, e.of(ref.Path()))
 	}
 	return s
 }

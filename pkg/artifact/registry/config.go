@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registries reads the file in which the administrator says how registries are reached. The controller and the kubelet plugin
-// get the same one, so that what the controller resolved the nodes can pull.
-package registries
+package registry
 
 import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
 	"sigs.k8s.io/yaml"
-
-	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 // File is the file's content. The empty one speaks https with every registry and believes the system's authorities.
@@ -30,23 +24,23 @@ type File struct {
 	CAFile string `json:"caFile,omitempty"`
 }
 
-// Load reads the file at path, which must be there; no path gives the empty configuration. The result is for artifact.NewClient, which
+// Load reads the file at path, which must be there; no path gives the empty configuration. The result is for NewClient, which
 // judges the names.
-func Load(path string) (artifact.ClientConfig, error) {
+func Load(path string) (Config, error) {
 	if path == "" {
-		return artifact.ClientConfig{}, nil
+		return Config{}, nil
 	}
 	f, err := read(path)
 	if err != nil {
-		return artifact.ClientConfig{}, err
+		return Config{}, err
 	}
-	config := artifact.ClientConfig{PlainHTTP: f.PlainHTTP, Mirrors: f.Mirrors}
+	config := Config{PlainHTTP: f.PlainHTTP, Mirrors: f.Mirrors}
 	if f.CAFile == "" {
 		return config, nil
 	}
 	config.Transport, err = trusting(beside(path, f.CAFile))
 	if err != nil {
-		return artifact.ClientConfig{}, fmt.Errorf("%s: caFile: %w", path, err)
+		return Config{}, fmt.Errorf("%s: caFile: %w", path, err)
 	}
 	return config, nil
 }
@@ -113,7 +107,7 @@ func Parse(content []byte) (File, error) {
 	return f, nil
 }
 
-// trusting is a transport that believes the authorities in the file, too. Its limits are those of the package artifact's own.
+// trusting is a transport that believes the authorities in the file, too.
 func trusting(path string) (http.RoundTripper, error) {
 	pem, err := os.ReadFile(path)
 	if err != nil {
@@ -126,13 +120,5 @@ func trusting(path string) (http.RoundTripper, error) {
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, errors.New("expected PEM certificates, found none in " + path)
 	}
-	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    15 * time.Second,
-		IdleConnTimeout:        90 * time.Second,
-		MaxIdleConnsPerHost:    4,
-		MaxResponseHeaderBytes: 64 << 10,
-		ForceAttemptHTTP2:      true,
-	}, nil
+	return newTransport(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}), nil
 }

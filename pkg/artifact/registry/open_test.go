@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"net/http"
 	"testing"
 	"testing/iotest"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 // readAll opens a blob and reads it to its end.
-func readAll(ctx context.Context, src *Source, d Descriptor) ([]byte, error) {
+func readAll(ctx context.Context, src *Source, d artifact.Descriptor) ([]byte, error) {
 	r, err := src.Open(ctx, d)
 	if err != nil {
 		return nil, err
@@ -41,12 +40,12 @@ func TestOpen(t *testing.T) {
 	if data, err := readAll(t.Context(), h.source(t), h.pushBlob(t, nil)); err != nil || len(data) > 0 {
 		t.Errorf("an empty blob: %d bytes, %v", len(data), err)
 	}
-	_, err = h.source(t).Open(t.Context(), Descriptor{Digest: DigestOf([]byte("none")), Size: 4})
-	wantErr(t, err, ErrNotFound)
-	_, err = h.source(t).Open(t.Context(), Descriptor{Size: 4})
-	wantErr(t, err, ErrInvalid)
+	_, err = h.source(t).Open(t.Context(), artifact.Descriptor{Digest: artifact.DigestOf([]byte("none")), Size: 4})
+	wantErr(t, err, artifact.ErrNotFound)
+	_, err = h.source(t).Open(t.Context(), artifact.Descriptor{Size: 4})
+	wantErr(t, err, artifact.ErrInvalid)
 	_, err = h.source(t).Layers(nil)(t.Context(), 0)
-	wantErr(t, err, ErrInvalid, "layer 1")
+	wantErr(t, err, artifact.ErrInvalid, "layer 1")
 }
 
 // TestOpenCutAtEachByte: the connection ends after each number of bytes, with a registry that knows ranges and one that does not.
@@ -100,23 +99,23 @@ func TestOpenBadBlobs(t *testing.T) {
 		"one too long": {func(_ int, w http.ResponseWriter, _ *http.Request) {
 			w.(http.Flusher).Flush()
 			_, _ = w.Write(append(bytes.Clone(layer), 0))
-		}, ErrMismatch, "more bytes", len(layer)},
+		}, artifact.ErrMismatch, "more bytes", len(layer)},
 		"announces more": {func(_ int, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "200001")
 			_, _ = w.Write(append(bytes.Clone(layer), 0))
-		}, ErrMismatch, "announced", 0},
+		}, artifact.ErrMismatch, "announced", 0},
 		"ends early for ever": {func(_ int, w http.ResponseWriter, r *http.Request) {
 			body := ranged(layer)(w, r)
 			w.Header().Del("Content-Length")
 			w.(http.Flusher).Flush()
 			_, _ = w.Write(body[:min(len(body), 1000)])
-		}, ErrUnavailable, "not available", 3000},
+		}, artifact.ErrUnavailable, "not available", 3000},
 		"404 after the beginning": {func(n int, w http.ResponseWriter, r *http.Request) {
 			if n == 1 {
 				cut(w, ranged(layer)(w, r)[:1000])
 			}
 			w.WriteHeader(http.StatusNotFound)
-		}, ErrNotFound, blob.Digest.String(), 1000},
+		}, artifact.ErrNotFound, blob.Digest.String(), 1000},
 		"begins anew, the same": {func(n int, w http.ResponseWriter, r *http.Request) {
 			r.Header.Del("Range")
 			if body := ranged(layer)(w, r); n < 3 {
@@ -131,7 +130,7 @@ func TestOpenBadBlobs(t *testing.T) {
 				cut(w, ranged(layer)(w, r)[:100_000])
 			}
 			_, _ = w.Write(ranged(other)(w, r))
-		}, ErrMismatch, "100000 bytes changed", 100_000},
+		}, artifact.ErrMismatch, "100000 bytes changed", 100_000},
 		"other ranges than asked for": {func(n int, w http.ResponseWriter, r *http.Request) {
 			if n == 1 {
 				cut(w, ranged(layer)(w, r)[:100_000])
@@ -220,7 +219,7 @@ func TestOpenEnds(t *testing.T) {
 	must(t, err)
 	gone := errors.New("nobody waits any more")
 	cancel(gone)
-	if _, err := io.ReadAll(r); !errors.Is(err, gone) || !IsRetryable(err) {
+	if _, err := io.ReadAll(r); !errors.Is(err, gone) || !artifact.IsRetryable(err) {
 		t.Errorf("its context ended: %v", err)
 	}
 	must(t, r.Close())
@@ -241,67 +240,5 @@ func TestOpenEnds(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	_, err = readAll(t.Context(), newSource(t, config, h.host()+"/"+repo+":v1"), blob)
-	wantErr(t, err, ErrUnavailable, errStalled.Error())
-}
-
-// TestUnpackFromRegistry: a tree straight from a registry whose every second answer breaks off.
-func TestUnpackFromRegistry(t *testing.T) {
-	forms(t, func(t *testing.T, form TreeForm) {
-		h := plainHub(t)
-		i := smallImage(t, "1", form)
-		for at := range i.Layers {
-			h.pushBlob(t, i.layers[at])
-		}
-		byDigest := map[string][]byte{}
-		for at := range i.Layers {
-			byDigest[i.Layers[at].Digest.String()] = i.layers[at]
-		}
-		h.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
-			body := ranged(byDigest[r.URL.Path[len(r.URL.Path)-71:]])(w, r)
-			if n%2 == 1 {
-				body = body[:len(body)/2]
-			}
-			_, _ = w.Write(body)
-		}))
-		s := newStore(t, StoreConfig{})
-		tree, err := s.Unpack(t.Context(), i.TreeSpec, h.source(t).Layers(i.Layers))
-		must(t, err)
-		if tree.Entries != 7 {
-			t.Errorf("%+v", tree.TreeMetadata)
-		}
-		checkTrees(t, s, 1)
-
-		gone := smallImage(t, "2", form)
-		h.set(answering(http.StatusNotFound, nil, ""))
-		_, err = s.Unpack(t.Context(), gone.TreeSpec, h.source(t).Layers(gone.Layers))
-		wantErr(t, err, ErrNotFound)
-		h.set(blobsBy(func(_ int, w http.ResponseWriter, r *http.Request) {
-			_, _ = w.Write(ranged(byDigest[r.URL.Path[len(r.URL.Path)-71:]])(w, r)[:700])
-		}))
-		_, err = s.Unpack(t.Context(), gone.TreeSpec, h.source(t).Layers(gone.Layers))
-		wantErr(t, err, ErrUnavailable)
-		var refused *unpack.Error
-		if errors.As(err, &refused) {
-			t.Errorf("an outage is held against the image: %v", err)
-		}
-		if _, err := s.OpenTree(gone.Digest); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("a tree of half an image: %v", err)
-		}
-		checkTrees(t, s, 1)
-	})
-}
-
-// TestUnpackRefusesAtOnce: what is wrong with the beginning is said while the registry is silent about the rest.
-func TestUnpackRefusesAtOnce(t *testing.T) {
-	h := plainHub(t)
-	i := newImage("1", TreeImage, append([]byte("no tar"), blobBytes(1, 1<<20)...))
-	h.set(blobsBy(func(_ int, w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(ranged(i.layers[0])(w, r)[:600<<10])
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	}))
-	config := h.quick()
-	config.Stall = 10 * time.Minute // longer than any test
-	_, err := newStore(t, StoreConfig{}).Unpack(t.Context(), i.TreeSpec, newSource(t, config, h.host()+"/"+repo+":v1").Layers(i.Layers))
-	wantErr(t, err, ErrInvalid, string(unpack.RuleTar))
+	wantErr(t, err, artifact.ErrUnavailable, errStalled.Error())
 }

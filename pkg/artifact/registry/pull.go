@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"context"
@@ -9,20 +9,12 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// sink is where the bytes of a blob go. It may hold the beginning of them already.
-type sink interface {
-	io.Writer
-	// Size is how many bytes it holds, and Sum their digest, unless that is compared elsewhere.
-	Size() int64
-	Sum() Digest
-	// Reset drops them.
-	Reset() error
-}
-
-// pull brings a blob into the sink, whole and compared with its digest.
-func (s *Source) pull(ctx context.Context, d Descriptor, to sink) error {
+// Pull brings a blob into the sink, whole and compared with its digest. It is artifact.Puller.
+func (s *Source) Pull(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
 	err := s.try(ctx, to.Size, func(ctx context.Context, at *session) error { return at.blob(ctx, d, to) })
 	if err != nil {
 		return fmt.Errorf("pull the blob %s of %s: %w", d.Digest, s.ref.Repository(), err)
@@ -32,10 +24,10 @@ func (s *Source) pull(ctx context.Context, d Descriptor, to sink) error {
 
 // blob goes on where the sink ends. What it held may be another endpoint's lie or a disk's, so bytes that do not fit together are
 // read again from one hand before they are held against this endpoint.
-func (s *session) blob(ctx context.Context, d Descriptor, to sink) error {
+func (s *session) blob(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
 	resumed := to.Size() > 0
 	err := s.blobFrom(ctx, d, to)
-	if !errors.Is(err, ErrMismatch) {
+	if !errors.Is(err, artifact.ErrMismatch) {
 		return err
 	}
 	if reset := to.Reset(); reset != nil {
@@ -44,13 +36,13 @@ func (s *session) blob(ctx context.Context, d Descriptor, to sink) error {
 	if !resumed {
 		return err
 	}
-	if err = s.blobFrom(ctx, d, to); errors.Is(err, ErrMismatch) {
+	if err = s.blobFrom(ctx, d, to); errors.Is(err, artifact.ErrMismatch) {
 		err = errors.Join(err, to.Reset())
 	}
 	return err
 }
 
-func (s *session) blobFrom(ctx context.Context, d Descriptor, to sink) error {
+func (s *session) blobFrom(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
 	if to.Size() < d.Size {
 		if err := s.stream(ctx, d, to); err != nil {
 			return err
@@ -63,11 +55,11 @@ func (s *session) blobFrom(ctx context.Context, d Descriptor, to sink) error {
 }
 
 func (s *session) mismatch(how string) error {
-	return fmt.Errorf("%s: the blob is %w: %s; push the artifact anew", s.host, ErrMismatch, how)
+	return fmt.Errorf("%s: the blob is %w: %s; push the artifact anew", s.host, artifact.ErrMismatch, how)
 }
 
 // stream appends one answer to the sink, to its end.
-func (s *session) stream(ctx context.Context, d Descriptor, to sink) error {
+func (s *session) stream(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
 	offset, header := to.Size(), http.Header{}
 	if offset > 0 {
 		header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, d.Size-1))
@@ -104,7 +96,7 @@ const bufferSize = 128 << 10
 // ended reads on to the end of the stream, where it must be.
 func (s *session) ended(body io.Reader, got, want int64) error {
 	if got < want {
-		return fmt.Errorf("%s is %w: the blob ended %d bytes early", s.host, ErrUnavailable, want-got)
+		return fmt.Errorf("%s is %w: the blob ended %d bytes early", s.host, artifact.ErrUnavailable, want-got)
 	}
 	var more [1]byte
 	n, err := io.ReadFull(body, more[:])
@@ -132,7 +124,7 @@ func (m *memory) Write(p []byte) (int, error) {
 
 func (m *memory) Size() int64 { return int64(len(m.data)) }
 
-func (m *memory) Sum() Digest { return DigestOf(m.data) }
+func (m *memory) Sum() artifact.Digest { return artifact.DigestOf(m.data) }
 
 func (m *memory) Reset() error {
 	m.data = nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"encoding/json"
@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 )
 
 // refer pushes a manifest about another and returns its descriptor, as an index has it.
-func (h *hub) refer(t testing.TB, subject Descriptor, artifactType string) Descriptor {
+func (h *hub) refer(t testing.TB, subject artifact.Descriptor, artifactType string) artifact.Descriptor {
 	t.Helper()
 	config, layer := h.pushBlob(t, []byte("{}")), h.pushBlob(t, []byte("a signature"))
 	config.MediaType = emptyType
@@ -32,13 +34,13 @@ func (h *hub) refer(t testing.TB, subject Descriptor, artifactType string) Descr
 		"subject": wire(subject),
 	})
 	must(t, err)
-	d := Descriptor{MediaType: manifestType, ArtifactType: artifactType, Digest: DigestOf(data), Size: int64(len(data))}
+	d := artifact.Descriptor{MediaType: manifestType, ArtifactType: artifactType, Digest: artifact.DigestOf(data), Size: int64(len(data))}
 	h.put(t, http.MethodPut, "/v2/"+repo+"/manifests/"+d.Digest.String(), manifestType, data)
 	return d
 }
 
 // index is the list of some referrers.
-func index(t testing.TB, list ...Descriptor) []byte {
+func index(t testing.TB, list ...artifact.Descriptor) []byte {
 	t.Helper()
 	entries := []any{}
 	for _, d := range list {
@@ -51,7 +53,7 @@ func index(t testing.TB, list ...Descriptor) []byte {
 	return data
 }
 
-func fallbackTag(d Digest) string { return strings.Replace(d.String(), ":", "-", 1) }
+func fallbackTag(d artifact.Digest) string { return strings.Replace(d.String(), ":", "-", 1) }
 
 func TestReferrers(t *testing.T) {
 	h := plainHub(t)
@@ -66,14 +68,14 @@ func TestReferrers(t *testing.T) {
 	if m.Subject.Digest != image.Digest || m.ArtifactType != signatureType {
 		t.Errorf("got %+v", m)
 	}
-	none, err := src.Referrers(t.Context(), DigestOf([]byte("nobody's")), signatureType)
+	none, err := src.Referrers(t.Context(), artifact.DigestOf([]byte("nobody's")), signatureType)
 	if err != nil || len(none) != 0 {
 		t.Errorf("got %+v, %v", none, err)
 	}
 }
 
 // referred is an image with a signature and a list of materials.
-func referred(t testing.TB, h *hub) (src *Source, image, signature Descriptor) {
+func referred(t testing.TB, h *hub) (src *Source, image, signature artifact.Descriptor) {
 	t.Helper()
 	h.push(t, "v1", []byte("x"))
 	src = h.source(t)
@@ -92,7 +94,8 @@ func TestReferrersByTag(t *testing.T) {
 		t.Fatalf("without a tag: %+v, %v", got, err)
 	}
 	tag := "/v2/" + repo + "/manifests/" + fallbackTag(image.Digest)
-	h.put(t, http.MethodPut, tag, indexType, index(t, Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: want.Digest}, want))
+	h.put(t, http.MethodPut, tag, indexType,
+		index(t, artifact.Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: want.Digest}, want))
 	got, err := src.Referrers(t.Context(), image.Digest, signatureType)
 	must(t, err)
 	if len(got) != 1 || got[0].Digest != want.Digest || got[0].Size != want.Size {
@@ -119,7 +122,7 @@ func TestReferrersPages(t *testing.T) {
 		other := want
 		if r.URL.Query().Get("last") == "" {
 			w.Header().Set("Link", `<https://elsewhere.example/v2/x/referrers/y?n=1&last=a%2Fb>; rel="next"`)
-			other.Digest = DigestOf([]byte("the first"))
+			other.Digest = artifact.DigestOf([]byte("the first"))
 		} else if r.URL.Query().Get("last") != "a/b" {
 			t.Errorf("asked for %s", r.URL)
 		}
@@ -135,29 +138,31 @@ func TestReferrersPages(t *testing.T) {
 func TestReferrersAnswers(t *testing.T) {
 	h := plainHub(t)
 	src, image, _ := referred(t, h)
-	many := make([]Descriptor, maxDescriptors/2+1)
+	many := make([]artifact.Descriptor, maxReferrers/2+1)
 	for i := range many {
-		many[i] = Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: DigestOf(fmt.Append(nil, i)), Size: 1}
+		many[i] = artifact.Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: artifact.DigestOf(fmt.Append(nil, i)), Size: 1}
 	}
+	config, err := json.Marshal(wire(artifact.Descriptor{MediaType: "a/b", Digest: artifact.DigestOf(nil), Size: 7}))
+	must(t, err)
 	for name, c := range map[string]struct {
 		code              int
 		contentType, link string
 		body              []byte
 		kind              error
 	}{
-		"not a list":        {200, indexType, "", []byte(`{"schemaVersion":2,"config":` + descriptorJSON("a/b") + `}`), ErrInvalid},
-		"not JSON":          {200, indexType, "", []byte("<html>"), ErrInvalid},
+		"not a list":        {200, indexType, "", []byte(`{"schemaVersion":2,"config":` + string(config) + `}`), artifact.ErrInvalid},
+		"not JSON":          {200, indexType, "", []byte("<html>"), artifact.ErrInvalid},
 		"a page of its own": {200, "text/html", "", []byte("<html>"), nil},
 		"not known":         {404, "", "", nil, nil},
 		"not understood":    {400, "", "", nil, nil},
 		"not allowed":       {405, "", "", nil, nil},
-		"refused":           {403, "", "", nil, ErrUnauthorized},
-		"down":              {503, "", "", nil, ErrUnavailable},
-		"too large":         {200, indexType, "", []byte(strings.Repeat(" ", MaxManifest+1)), ErrTooLarge},
-		"endless":           {200, indexType, `<?last=1>; rel="next"`, index(t), ErrTooLarge},
-		"endless and long":  {200, indexType, `<?last=1>; rel="next"`, index(t, many...), ErrTooLarge},
-		"link to nothing":   {200, indexType, `<>; rel="next"`, index(t), ErrInvalid},
-		"another link":      {200, indexType, `<?a=b>; rel="prev"`, index(t), ErrInvalid},
+		"refused":           {403, "", "", nil, artifact.ErrUnauthorized},
+		"down":              {503, "", "", nil, artifact.ErrUnavailable},
+		"too large":         {200, indexType, "", []byte(strings.Repeat(" ", artifact.MaxManifest+1)), artifact.ErrTooLarge},
+		"endless":           {200, indexType, `<?last=1>; rel="next"`, index(t), artifact.ErrTooLarge},
+		"endless and long":  {200, indexType, `<?last=1>; rel="next"`, index(t, many...), artifact.ErrTooLarge},
+		"link to nothing":   {200, indexType, `<>; rel="next"`, index(t), artifact.ErrInvalid},
+		"another link":      {200, indexType, `<?a=b>; rel="prev"`, index(t), artifact.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			page(h, func(w http.ResponseWriter, _ *http.Request) {
@@ -204,23 +209,24 @@ func TestTagged(t *testing.T) {
 		t.Errorf("got %+v, %v", m, err)
 	}
 	_, err = src.Tagged(t.Context(), "none")
-	wantErr(t, err, ErrNotFound, repo+":none")
+	wantErr(t, err, artifact.ErrNotFound, repo+":none")
 	_, err = src.Tagged(t.Context(), "../../x")
-	wantErr(t, err, ErrInvalid, "tag")
+	wantErr(t, err, artifact.ErrInvalid, "tag")
 }
 
 // FuzzReferrers: whatever a registry says, the list is bounded or an error.
 func FuzzReferrers(f *testing.F) {
-	f.Add(index(f, Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: DigestOf(nil)}), `<?last=1>; rel="next"`)
+	sbom := artifact.Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: artifact.DigestOf(nil)}
+	f.Add(index(f, sbom), `<?last=1>; rel="next"`)
 	f.Add([]byte(`{"schemaVersion":2,"manifests":[]}`), `</v2/x/referrers/y?n=1>;rel=next`)
 	f.Add([]byte(`{"schemaVersion":2,"manifests":[],"subject":{}}`), "<")
 	f.Fuzz(func(t *testing.T, data []byte, link string) {
 		list, err := parseReferrers(data)
-		if (list == nil) == (err == nil) || len(list) > maxDescriptors {
+		if (list == nil) == (err == nil) || len(list) > maxReferrers {
 			t.Errorf("%d entries, %v", len(list), err)
 		}
 		for _, d := range list {
-			if d.check() != nil && d.Size <= maxSize {
+			if d.Check() != nil && d.Size <= 1<<50 {
 				t.Errorf("got %+v", d)
 			}
 		}

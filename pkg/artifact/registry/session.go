@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"k8s.io/utils/clock"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 const maxRedirects = 5
@@ -30,7 +32,7 @@ type session struct {
 func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (*session, error) {
 	registry, err := name.NewRegistry(e.host)
 	if err != nil {
-		return nil, fmt.Errorf("the registry %s is %w: %s", quote(e.host), ErrInvalid, clip(err.Error()))
+		return nil, fmt.Errorf("the registry %s is %w: %s", quote(e.host), artifact.ErrInvalid, clip(err.Error()))
 	}
 	repository := registry.Repo(e.prefix)
 	auth := authn.Anonymous
@@ -41,7 +43,7 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (
 	}
 	s := &session{
 		host: e.host, stall: c.config.Stall, clock: c.config.Clock,
-		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // see guard for plain http
+		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // see GuardScheme for plain http
 	}
 	ctx, watch := s.watch(ctx)
 	defer watch.stop()
@@ -151,9 +153,9 @@ func (w *watch) explain(err error) error {
 	case w.outer.Err() != nil:
 		return fmt.Errorf("%s: %w", w.host, context.Cause(w.outer))
 	case errors.Is(context.Cause(w.inner), errStalled):
-		return fmt.Errorf("%s is %w: %w for %s", w.host, ErrUnavailable, errStalled, w.after)
+		return fmt.Errorf("%s is %w: %w for %s", w.host, artifact.ErrUnavailable, errStalled, w.after)
 	case w.body != nil:
-		return fmt.Errorf("%s is %w: the answer broke off: %s", w.host, ErrUnavailable, clip(err.Error()))
+		return fmt.Errorf("%s is %w: the answer broke off: %s", w.host, artifact.ErrUnavailable, clip(err.Error()))
 	}
 	return explain(w.host, err)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registries
+package registry
 
 import (
 	"encoding/pem"
@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 // write makes a file in a directory of its own.
@@ -64,14 +62,14 @@ func TestRead(t *testing.T) {
 func TestLoad(t *testing.T) {
 	for _, test := range []struct {
 		name, content string
-		want          artifact.ClientConfig
+		want          Config
 		wantErr       string
 	}{
 		{name: "nothing"},
 		{name: "empty object", content: "{}\n"},
 		{
 			name: "everything", content: "plainHTTP: [a.example:5000]\nmirrors:\n  docker.io: [b.example/cache, c.example]\n",
-			want: artifact.ClientConfig{
+			want: Config{
 				PlainHTTP: []string{"a.example:5000"}, Mirrors: map[string][]string{"docker.io": {"b.example/cache", "c.example"}},
 			},
 		},
@@ -93,7 +91,7 @@ func TestLoad(t *testing.T) {
 			}
 		})
 	}
-	if got, err := Load(""); err != nil || cmp.Diff(artifact.ClientConfig{}, got) != "" {
+	if got, err := Load(""); err != nil || cmp.Diff(Config{}, got) != "" {
 		t.Errorf("no file: %+v, %v", got, err)
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "never")); err == nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"encoding/json"
@@ -10,34 +10,24 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// guard is below everything that makes requests, so that redirects, token servers and the library's own guesses pass it too. It lets
-// plain http through to the hosts of the configuration only, and makes errors of the answers that ask for another try.
-type guard struct {
-	plain map[string]bool
+// answers is below everything that makes requests. It makes errors of the answers that ask for another try.
+type answers struct {
 	inner http.RoundTripper
 	now   func() time.Time
 }
 
-func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	switch plain := g.plain[addressOf(r.URL.Host)]; {
-	case plain:
-		r.URL.Scheme = "http" // the library tries https first, whatever it is told
-	case r.URL.Scheme != "https":
-		if r.Body != nil {
-			_ = r.Body.Close()
-		}
-		return nil, refusedPlain(r.URL.Host)
-	}
 	// A transport would unpack what a registry packs for the transfer; then the length and the digest are of something else.
 	r.Header.Set("Accept-Encoding", "identity")
-	resp, err := g.inner.RoundTrip(r)
+	resp, err := a.inner.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
@@ -45,19 +35,12 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
 		defer resp.Body.Close()
 		return nil, &statusError{
-			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, ErrUnavailable, answer(resp)),
-			after: retryAfter(resp.Header.Get("Retry-After"), g.now()),
+			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, artifact.ErrUnavailable, answer(resp)),
+			after: retryAfter(resp.Header.Get("Retry-After"), a.now()),
 		}
 	}
 	return resp, nil
 }
-
-func refusedPlain(host string) error {
-	return fmt.Errorf("%s: %w: expected https; where it has none, list the host for plain http in the configuration", host, ErrPlainHTTP)
-}
-
-// addressOf is a host as the list of plain ones has it.
-func addressOf(host string) string { return strings.TrimSuffix(strings.ToLower(host), ":80") }
 
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil {
@@ -102,7 +85,7 @@ func explain(host string, err error) error {
 		}
 		return refusal(host, told.StatusCode, text)
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return refusedPlain(host)
+		return RefusedPlain(host)
 	}
 	var request *url.Error
 	asked := false
@@ -110,21 +93,22 @@ func explain(host string, err error) error {
 		err, asked = request.Err, true
 	}
 	switch {
-	case errors.Is(err, ErrPlainHTTP):
+	case errors.Is(err, artifact.ErrPlainHTTP):
 		return err
 	case asked:
-		return fmt.Errorf("%s is %w: %s", host, ErrUnavailable, clip(err.Error()))
+		return fmt.Errorf("%s is %w: %s", host, artifact.ErrUnavailable, clip(err.Error()))
 	}
-	return fmt.Errorf("%s: the answer is %w: %s", host, ErrInvalid, clip(err.Error()))
+	return fmt.Errorf("%s: the answer is %w: %s", host, artifact.ErrInvalid, clip(err.Error()))
 }
 
 // refusal is the error for a status that trying again does not change.
 func refusal(host string, code int, text string) error {
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("%s: %w (%s): give a pull secret that may read it, or correct the one that is given", host, ErrUnauthorized, text)
+		return fmt.Errorf("%s: %w (%s): give a pull secret that may read it, or correct the one that is given",
+			host, artifact.ErrUnauthorized, text)
 	case http.StatusNotFound, http.StatusGone:
-		return fmt.Errorf("%s: %w (%s): check the name, and whether the pull secret may see it", host, ErrNotFound, text)
+		return fmt.Errorf("%s: %w (%s): check the name, and whether the pull secret may see it", host, artifact.ErrNotFound, text)
 	}
-	return fmt.Errorf("%s: the answer is %w (%s): check that this is a registry", host, ErrInvalid, text)
+	return fmt.Errorf("%s: the answer is %w (%s): check that this is a registry", host, artifact.ErrInvalid, text)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"io"
 
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 )
 
@@ -18,8 +19,8 @@ import (
 //
 // The bytes are those that the registry sends: whoever reads them compares them with the digest. The stream itself answers only for
 // being one: where it has to begin anew, what was given already must come again, or it ends with ErrMismatch.
-func (s *Source) Open(ctx context.Context, d Descriptor) (io.ReadCloser, error) {
-	if err := d.check(); err != nil {
+func (s *Source) Open(ctx context.Context, d artifact.Descriptor) (io.ReadCloser, error) {
+	if err := d.Check(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -30,7 +31,7 @@ func (s *Source) Open(ctx context.Context, d Descriptor) (io.ReadCloser, error) 
 	to := &replay{ctx: ctx, want: d, out: r}
 	go func() {
 		defer close(r.full)
-		if r.err = s.pull(ctx, d, to); r.err == nil {
+		if r.err = s.Pull(ctx, d, to); r.err == nil {
 			r.err = io.EOF
 		}
 	}()
@@ -41,10 +42,10 @@ func (s *Source) Open(ctx context.Context, d Descriptor) (io.ReadCloser, error) 
 }
 
 // Layers opens the layers of an image as Unpack wants them.
-func (s *Source) Layers(layers []TreeLayer) unpack.Opener {
+func (s *Source) Layers(layers []artifact.TreeLayer) unpack.Opener {
 	return func(ctx context.Context, layer int) (io.ReadCloser, error) {
 		if layer < 0 || layer >= len(layers) {
-			return nil, fmt.Errorf("layer %d is %w: there are %d", layer+1, ErrInvalid, len(layers))
+			return nil, fmt.Errorf("layer %d is %w: there are %d", layer+1, artifact.ErrInvalid, len(layers))
 		}
 		return s.Open(ctx, layers[layer].Descriptor)
 	}
@@ -111,7 +112,7 @@ func (r *blobReader) Close() error {
 // replay is the sink's end of a stream. What was given cannot be taken back: after a Reset it is compared with what comes in its place.
 type replay struct {
 	ctx  context.Context // of the stream
-	want Descriptor
+	want artifact.Descriptor
 	out  *blobReader
 	// given is how many bytes the reader has, and first their hash. Nobody knows its seed, so nobody can aim at it, and it costs next to
 	// nothing: the digest is for the reader to compare.
@@ -122,7 +123,7 @@ type replay struct {
 	second *maphash.Hash
 }
 
-// Write is sink.
+// Write is artifact.Sink.
 func (r *replay) Write(p []byte) (int, error) {
 	n := 0
 	if r.second != nil {
@@ -130,7 +131,7 @@ func (r *replay) Write(p []byte) (int, error) {
 		_, _ = r.second.Write(p[:n])
 		if r.again += int64(n); r.again == r.given {
 			if r.second.Sum64() != r.first.Sum64() {
-				return 0, fmt.Errorf("the blob is %w: the first %d bytes changed while it was read", ErrMismatch, r.given)
+				return 0, fmt.Errorf("the blob is %w: the first %d bytes changed while it was read", artifact.ErrMismatch, r.given)
 			}
 			r.second = nil
 		}
@@ -149,7 +150,7 @@ func (r *replay) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Size is sink.
+// Size is artifact.Sink.
 func (r *replay) Size() int64 {
 	if r.second != nil {
 		return r.again
@@ -157,10 +158,10 @@ func (r *replay) Size() int64 {
 	return r.given
 }
 
-// Sum is sink: the digest is for the reader to compare.
-func (r *replay) Sum() Digest { return r.want.Digest }
+// Sum is artifact.Sink: the digest is for the reader to compare.
+func (r *replay) Sum() artifact.Digest { return r.want.Digest }
 
-// Reset is sink.
+// Reset is artifact.Sink.
 func (r *replay) Reset() error {
 	r.second, r.again = nil, 0
 	if r.given > 0 {

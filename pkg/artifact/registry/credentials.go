@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package artifact
+package registry
 
 import (
 	"encoding/base64"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
 // maxCredentials is the size of the largest Secret that Kubernetes keeps.
@@ -63,22 +65,22 @@ func Credentials(dockerconfigjson ...[]byte) (*Keychain, error) {
 
 func parseCredentials(data []byte) ([]credential, error) {
 	if len(data) > maxCredentials {
-		return nil, fmt.Errorf("it is %w: %d bytes, expected at most %d", ErrTooLarge, len(data), maxCredentials)
+		return nil, fmt.Errorf("it is %w: %d bytes, expected at most %d", artifact.ErrTooLarge, len(data), maxCredentials)
 	}
 	var wire wireCredentials
 	// What the decoder says may quote the secret.
 	repeated, err := kjson.UnmarshalStrict(data, &wire, kjson.DisallowDuplicateFields)
 	if err != nil || len(repeated) > 0 {
-		return nil, fmt.Errorf(`it is %w: expected JSON like {"auths":{"REGISTRY":{"auth":"..."}}} with each key once`, ErrInvalid)
+		return nil, fmt.Errorf(`it is %w: expected JSON like {"auths":{"REGISTRY":{"auth":"..."}}} with each key once`, artifact.ErrInvalid)
 	}
 	if wire.Auths == nil {
-		return nil, fmt.Errorf(`it is %w: expected "auths"; make it with kubectl create secret docker-registry`, ErrInvalid)
+		return nil, fmt.Errorf(`it is %w: expected "auths"; make it with kubectl create secret docker-registry`, artifact.ErrInvalid)
 	}
 	var entries []credential
 	for _, key := range slices.Sorted(maps.Keys(wire.Auths)) {
 		c := credential{}
 		if c.host, c.path = splitKey(key); !validHost(c.host) {
-			return nil, fmt.Errorf("key %s in auths is %w: expected a registry's host name", quote(key), ErrInvalid)
+			return nil, fmt.Errorf("key %s in auths is %w: expected a registry's host name", quote(key), artifact.ErrInvalid)
 		}
 		if c.auth, err = wire.Auths[key].config(); err != nil {
 			return nil, fmt.Errorf("auths for %s: %w", quote(key), err)
@@ -96,10 +98,10 @@ func splitKey(key string) (host, prefix string) {
 	if prefix == "v1" || prefix == "v2" {
 		prefix = ""
 	}
-	return canonicalHost(host), prefix
+	return artifact.CanonicalHost(host), prefix
 }
 
-func validHost(host string) bool { return hostForm.MatchString(strings.ReplaceAll(host, "*", "x")) }
+func validHost(host string) bool { return artifact.ValidHost(strings.ReplaceAll(host, "*", "x")) }
 
 func (w wireAuth) config() (authn.AuthConfig, error) {
 	c := authn.AuthConfig{Username: w.Username, Password: w.Password, IdentityToken: w.IdentityToken, RegistryToken: w.RegistryToken}
@@ -107,12 +109,12 @@ func (w wireAuth) config() (authn.AuthConfig, error) {
 		text, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(w.Auth), "="))
 		user, password, ok := strings.Cut(string(text), ":")
 		if err != nil || !ok {
-			return c, fmt.Errorf("auth is %w: expected the base64 of USER:PASSWORD", ErrInvalid)
+			return c, fmt.Errorf("auth is %w: expected the base64 of USER:PASSWORD", artifact.ErrInvalid)
 		}
 		c.Username, c.Password = user, strings.TrimRight(password, "\x00")
 	}
 	if c.Password == "" && c.IdentityToken == "" && c.RegistryToken == "" {
-		return c, fmt.Errorf("the entry is %w: expected auth, username and password, or a token", ErrInvalid)
+		return c, fmt.Errorf("the entry is %w: expected auth, username and password, or a token", artifact.ErrInvalid)
 	}
 	return c, nil
 }
@@ -120,7 +122,7 @@ func (w wireAuth) config() (authn.AuthConfig, error) {
 // Resolve finds the credentials for a registry, or for a repository with its registry; there are none where no key matches.
 func (k *Keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
 	host, repository, _ := strings.Cut(target.String(), "/")
-	host = canonicalHost(host)
+	host = artifact.CanonicalHost(host)
 	for i := range k.entries {
 		if c := &k.entries[i]; matchHost(c.host, host) && matchPath(c.path, repository) {
 			return authn.FromConfig(c.auth), nil

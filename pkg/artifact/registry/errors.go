@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// RetryAfter is how long the registry asked to be left alone, and 0 where it did not.
+func RetryAfter(err error) time.Duration {
+	var status *statusError
+	if errors.As(err, &status) {
+		return status.after
+	}
+	return 0
+}
+
+// statusError is an answer that asks for another try.
+type statusError struct {
+	text  string
+	after time.Duration
+}
+
+func (e *statusError) Error() string { return e.text }
+
+func (e *statusError) Unwrap() error { return artifact.ErrUnavailable }
+
+// joined is what several endpoints said, on one line.
+func joined(errs []error) (all error) {
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case all == nil:
+			all = err
+		default:
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+	}
+	return all
+}
+
+const longestQuote = 200
+
+// clip makes foreign text fit for an error message: one line, bounded, nothing that moves a terminal's cursor.
+func clip(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	cut := len(s) > longestQuote
+	if cut {
+		s = s[:longestQuote]
+	}
+	s = strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+	if cut {
+		s += "..."
+	}
+	return s
+}
+
+func quote(s string) string { return `"` + clip(s) + `"` }

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/fault"
+)
+
+// pulling is what a child that pulls images is to do.
+type pulling struct {
+	Dir, Host string
+	Images    int
+	Seed      uint64
+}
+
+// imageFiles are the files of the n-th image.
+func imageFiles(n int) iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for i := range 24 {
+			if !yield(fmt.Sprintf("cache/%d/%d/kernel", n, i), blobBytes(uint64(1000*n+i), (i*7919+n*104729)%20_000)) {
+				return
+			}
+		}
+	}
+}
+
+// wrongTrees lists what is in trees and is not the image that its label names.
+func wrongTrees(t testing.TB, dir string) (bad []string, good int) {
+	t.Helper()
+	s := openStore(t, dir, artifact.StoreConfig{})
+	defer func() { must(t, s.Close()) }()
+	entries, err := os.ReadDir(s.path("trees/sha256"))
+	must(t, err)
+	for _, e := range entries {
+		if err := wrongTree(t, s, e.Name()); err != nil {
+			bad = append(bad, fmt.Sprintf("%s: %v", e.Name(), err))
+			continue
+		}
+		good++
+	}
+	return bad, good
+}
+
+func wrongTree(t testing.TB, s *store, name string) error {
+	t.Helper()
+	d, err := artifact.ParseDigest("sha256:" + name)
+	if err != nil {
+		return err
+	}
+	tree, err := s.LookTree(d)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(tree.Labels["n"])
+	if err != nil {
+		return err
+	}
+	want := maps.Collect(imageFiles(n))
+	if got := treeFiles(t, s, d); !maps.EqualFunc(got, want, bytes.Equal) {
+		return fmt.Errorf("%d files, want %d with the content of image %d", len(got), len(want), n)
+	}
+	return nil
+}
+
+// pushImage pushes a small cache of kernels, the n-th.
+func (h *hub) pushImage(t testing.TB, n int) {
+	t.Helper()
+	var plain, packed bytes.Buffer
+	w := tar.NewWriter(&plain)
+	for name, content := range imageFiles(n) {
+		header := &tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}
+		must(t, w.WriteHeader(header))
+		_, err := w.Write(content)
+		must(t, err)
+	}
+	must(t, w.Close())
+	z := gzip.NewWriter(&packed)
+	_, err := z.Write(plain.Bytes())
+	must(t, errors.Join(err, z.Close()))
+	layer := h.pushBlob(t, packed.Bytes())
+	layer.MediaType = "application/vnd.oci.image.layer.v1.tar+gzip"
+	config, err := json.Marshal(map[string]any{
+		"rootfs": map[string]any{"diff_ids": []any{artifact.DigestOf(plain.Bytes())}},
+		"config": map[string]any{"Labels": map[string]string{"n": fmt.Sprint(n)}},
+	})
+	must(t, err)
+	described := h.pushBlob(t, config)
+	described.MediaType = "application/vnd.oci.image.config.v1+json"
+	manifest, err := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": manifestType, "config": wire(described), "layers": []any{wire(layer)},
+	})
+	must(t, err)
+	h.put(t, http.MethodPut, fmt.Sprintf("/v2/%s/manifests/image-%d", repo, n), manifestType, manifest)
+}
+
+// pullImage unpacks the n-th image in one form or the other, and fetches the layer of some. What may pass is tried again.
+func pullImage(ctx context.Context, s *store, c *Client, host string, n int) error {
+	ref, err := artifact.ParseReference(fmt.Sprintf("%s/%s:image-%d", host, repo, n))
+	if err != nil {
+		return err
+	}
+	for {
+		err := pullOnce(ctx, s, c.Source(ref, nil), n)
+		if err == nil || !artifact.IsRetryable(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func pullOnce(ctx context.Context, s *store, src *Source, n int) error {
+	d, err := src.Resolve(ctx)
+	if err != nil {
+		return err
+	}
+	i, err := artifact.ReadImage(ctx, src, d, "linux/amd64")
+	if err != nil {
+		return err
+	}
+	spec := artifact.TreeSpec{Digest: i.Digest, Layers: i.Layers, Room: 1 << 20, Form: artifact.TreeImage, Labels: i.Labels}
+	if n%2 == 0 {
+		spec.Form = artifact.TreeDirectory
+	}
+	if _, err := s.Unpack(ctx, spec, src.Layers(i.Layers)); err != nil {
+		return err
+	}
+	if n%10 == 0 {
+		return s.Fetch(ctx, src, i.Layers[0].Descriptor)
+	}
+	return nil
+}
+
+// faulty answers every second request for a blob as registries do that are not well: with 500 and 503, half a blob, or a connection that
+// ends.
+func (h *hub) faulty() {
+	h.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
+		answer := &bufferedAnswer{header: http.Header{}}
+		h.handler.ServeHTTP(answer, r)
+		body := answer.body.Bytes()
+		switch n % 8 {
+		case 1:
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		case 3:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		case 5: // as if it ended there
+			body = body[:len(body)/2]
+		case 7:
+			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+			_, _ = w.Write(body[:len(body)/2])
+			w.(http.Flusher).Flush()
+			abort()
+		}
+		if answer.code != http.StatusOK {
+			w.WriteHeader(answer.code)
+		}
+		w.(http.Flusher).Flush() // and no length
+		for len(body) > 0 {      // slowly enough to be killed in between
+			some := min(len(body), 16<<10)
+			_, _ = w.Write(body[:some])
+			w.(http.Flusher).Flush()
+			body = body[some:]
+			time.Sleep(time.Millisecond)
+		}
+	}))
+}
+
+type bufferedAnswer struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (b *bufferedAnswer) Header() http.Header { return b.header }
+
+func (b *bufferedAnswer) WriteHeader(code int) { b.code = code }
+
+func (b *bufferedAnswer) Write(p []byte) (int, error) {
+	if b.code == 0 {
+		b.code = http.StatusOK
+	}
+	return b.body.Write(p)
+}
+
+// TestPullingChild is the process that is killed.
+func TestPullingChild(t *testing.T) {
+	plan, ok := fault.Planned()
+	if !ok {
+		t.Skip("only as a child process")
+	}
+	var e pulling
+	must(t, json.Unmarshal(plan.Data, &e))
+	s := openStore(t, e.Dir, artifact.StoreConfig{Pace: time.Microsecond})
+	c, err := NewClient(Config{PlainHTTP: []string{e.Host}, Backoff: time.Millisecond, MaxWait: 5 * time.Millisecond})
+	must(t, err)
+	order := rand.New(rand.NewPCG(e.Seed, 1))
+	for _, n := range order.Perm(e.Images) {
+		must(t, pullImage(t.Context(), s, c, e.Host, n))
+	}
+	must(t, s.Sweep(t.Context()))
+	select {} // until it is killed
+}
+
+// TestKilledWhilePulling kills processes that share a store, again and again, while they pull images from a registry that is not well.
+// Whatever is in the store at any time is whole and right, and in the end every image can be had.
+func TestKilledWhilePulling(t *testing.T) {
+	images, kills := 200, 40
+	if testing.Short() {
+		images, kills = 50, 8
+	}
+	h := plainHub(t)
+	for n := range images {
+		h.pushImage(t, n)
+	}
+	h.faulty()
+	e := pulling{Dir: filepath.Join(t.TempDir(), "store"), Host: h.host(), Images: images}
+	partial, most := 0, 0
+	for n := range kills {
+		e.Seed = uint64(n)
+		children := []*exec.Cmd{startChild(t, "TestPullingChild", e), startChild(t, "TestPullingChild", e)}
+		asked := h.count("GET")
+		waitFor(t, "children that pull", func() bool { return h.count("GET") > asked+4 })
+		for _, child := range children {
+			time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // at random: this is no check
+			must(t, child.Process.Kill())
+			err := child.Wait()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("the child ended by itself: %v\n%s", err, child.Stdout)
+			}
+		}
+		left, err := os.ReadDir(filepath.Join(e.Dir, "tmp"))
+		must(t, err)
+		partial += len(left)
+		bad, trees := wrongTrees(t, e.Dir)
+		badBlobs, _ := wrong(e.Dir)
+		if most = max(most, trees); len(bad)+len(badBlobs) > 0 {
+			t.Fatalf("after %d kills: %v %v", 2*(n+1), bad, badBlobs)
+		}
+	}
+	s := openStore(t, e.Dir, artifact.StoreConfig{Pace: time.Microsecond})
+	c, err := NewClient(h.quick())
+	must(t, err)
+	for n := range images {
+		must(t, pullImage(t.Context(), s, c, h.host(), n))
+	}
+	must(t, s.Sweep(t.Context()))
+	if bad, trees := wrongTrees(t, e.Dir); len(bad) > 0 || trees != images {
+		t.Errorf("%d good trees, want %d; wrong: %v", trees, images, bad)
+	}
+	checkStore(t, s, (images+9)/10)
+	t.Logf("%d kills left %d partial trees and blobs, and up to %d whole trees", 2*kills, partial, most)
+	if partial == 0 || most == 0 {
+		t.Error("no kill met an extraction")
+	}
+	if names, err := os.ReadDir(s.path("trash")); err != nil || len(names)+len(partials(t, s)) > 0 {
+		t.Errorf("left over: %v %v %v", names, partials(t, s), err)
+	}
+}
+
+// fetching is what a child process does: fetch all blobs in its own order, again and again, in a store that holds half of them.
+type fetching struct {
+	Dir, Ref, Host string
+	Blobs          []artifact.Descriptor
+	Seed           uint64
+}
+
+// TestFetchingChild is the process that is killed.
+func TestFetchingChild(t *testing.T) {
+	plan, ok := fault.Planned()
+	if !ok {
+		t.Skip("only as a child process")
+	}
+	var e fetching
+	must(t, json.Unmarshal(plan.Data, &e))
+	half := int64(0)
+	for _, d := range e.Blobs {
+		half += d.Size / 2
+	}
+	s := openStore(t, e.Dir, artifact.StoreConfig{MaxBytes: max(half, e.Blobs[0].Size), Pace: time.Microsecond})
+	src := newSource(t, Config{PlainHTTP: []string{e.Host}, Backoff: time.Millisecond}, e.Ref)
+	order := rand.New(rand.NewPCG(e.Seed, 1))
+	for {
+		for _, i := range order.Perm(len(e.Blobs)) {
+			d := e.Blobs[i].Digest
+			must(t, s.Pin(t.Context(), d, "child"))
+			must(t, s.Fetch(t.Context(), src, e.Blobs[i]))
+			must(t, s.Unpin(t.Context(), d, "child"))
+			if i%5 == 0 {
+				must(t, s.Sweep(t.Context()))
+			}
+		}
+	}
+}
+
+// TestKilledAtRandom kills two processes that share a store with SIGKILL at random, again and again, while the registry cuts answers.
+func TestKilledAtRandom(t *testing.T) {
+	h := plainHub(t)
+	e := fetching{Dir: filepath.Join(t.TempDir(), "store"), Ref: h.host() + "/" + repo + ":v1", Host: h.host()}
+	content := map[string][]byte{}
+	for i := range 12 {
+		data := blobBytes(uint64(400+i), 1+i*150_000)
+		e.Blobs = append(e.Blobs, h.pushBlob(t, data))
+		content[e.Blobs[i].Digest.String()] = data
+	}
+	slices.Reverse(e.Blobs)
+	h.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
+		trickle(w, ranged(content[path.Base(r.URL.Path)])(w, r), n)
+	}))
+	kills := 30
+	if testing.Short() {
+		kills = 10
+	}
+	partial, most := 0, 0
+	for n := range kills {
+		e.Seed = uint64(n)
+		children := []*exec.Cmd{startChild(t, "TestFetchingChild", e), startChild(t, "TestFetchingChild", e)}
+		for i, child := range children {
+			asked := h.count("/blobs/")
+			waitFor(t, "a child that fetches", func() bool { return h.count("/blobs/") > asked })
+			time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+			if err := child.Process.Kill(); err != nil {
+				t.Errorf("child %d: %v", i, err)
+			}
+			err := child.Wait()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("the child ended by itself: %v\n%s", err, child.Stdout)
+			}
+		}
+		bad, good := wrong(e.Dir)
+		if len(bad) > 0 {
+			t.Errorf("after %d kills: %v", n+1, bad)
+		}
+		left, _ := os.ReadDir(filepath.Join(e.Dir, "tmp"))
+		partial, most = partial+len(left), max(most, good)
+	}
+	s := openStore(t, e.Dir, artifact.StoreConfig{Pace: time.Microsecond})
+	src := h.source(t)
+	for _, d := range e.Blobs {
+		must(t, s.Pin(t.Context(), d.Digest, "child"))
+		must(t, s.Unpin(t.Context(), d.Digest, "child"))
+		must(t, s.Fetch(t.Context(), src, d))
+	}
+	must(t, s.Sweep(t.Context()))
+	u, err := s.Usage()
+	must(t, err)
+	bad, good := wrong(e.Dir)
+	if len(bad) > 0 || good != len(u.Blobs) {
+		t.Errorf("%d blobs, %d good; wrong: %v", len(u.Blobs), good, bad)
+	}
+	t.Logf("%d kills left %d partial blobs and up to %d whole ones; %d at the end, %d requests for blobs",
+		2*kills, partial, most, good, h.count("/blobs/"))
+	if good != len(e.Blobs) || partial == 0 || most == 0 {
+		t.Error("see above")
+	}
+	if names, err := os.ReadDir(s.path("trash")); err != nil || len(names)+len(partials(t, s)) > 0 {
+		t.Errorf("left over: %v %v %v", names, partials(t, s), err)
+	}
+}
+
+// trickle sends slowly, and now and then not to the end.
+func trickle(w http.ResponseWriter, body []byte, n int) {
+	for i, chunk := range slices.Collect(slices.Chunk(body, 64<<10)) {
+		if i > 3 && n%8 == 0 {
+			abort()
+		}
+		_, _ = w.Write(chunk)
+		w.(http.Flusher).Flush()
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// startChild runs one test of this binary as a process.
+func startChild(t *testing.T, name string, e any) *exec.Cmd {
+	t.Helper()
+	data, err := json.Marshal(e)
+	must(t, err)
+	plan, err := json.Marshal(fault.Plan{Data: data})
+	must(t, err)
+	exe, err := os.Executable()
+	must(t, err)
+	child := exec.CommandContext(t.Context(), exe, "-test.run=^"+name+"$", "-test.count=1")
+	child.Env = append(os.Environ(), "FETTLE_FAULT_PLAN="+string(plan))
+	var output strings.Builder
+	child.Stdout, child.Stderr = &output, &output
+	if err := child.Start(); err != nil {
+		t.Fatal(fmt.Errorf("start the child: %w", err))
+	}
+	return child
+}
+
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// schemeGuard chooses between http and https for each request, redirects and requests to token servers included.
+type schemeGuard struct {
+	plain map[string]bool
+	own   string
+	inner http.RoundTripper
+}
+
+// GuardScheme returns a transport that sends plain http to the listed hosts and to no other. The listed ones get nothing else.
+//
+// A plain request to own is sent by https instead, since the library asks a registry on loopback or in a private network in plain http
+// unless told otherwise. A plain request to any other host fails with artifact.ErrPlainHTTP. An empty own is no host.
+func GuardScheme(inner http.RoundTripper, plainHTTP []string, own string) http.RoundTripper {
+	g := &schemeGuard{plain: map[string]bool{}, own: own, inner: inner}
+	for _, host := range plainHTTP {
+		g.plain[addressOf(host)] = true
+	}
+	return g
+}
+
+func (g *schemeGuard) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	switch {
+	case g.plain[addressOf(r.URL.Host)]:
+		r.URL.Scheme = "http" // the library tries https first, whatever it is told
+	case r.URL.Host == g.own:
+		r.URL.Scheme = "https"
+	case r.URL.Scheme != "https":
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
+		return nil, RefusedPlain(r.URL.Host)
+	}
+	return g.inner.RoundTrip(r)
+}
+
+// RefusedPlain is the error for a host that wants plain http and is not listed for it.
+func RefusedPlain(host string) error {
+	return fmt.Errorf("%s: %w: expected https; where it has none, list the host for plain http in the configuration",
+		host, artifact.ErrPlainHTTP)
+}
+
+// addressOf is a host as the list has it: without the port that plain http has anyway.
+func addressOf(host string) string { return strings.TrimSuffix(strings.ToLower(host), ":80") }
