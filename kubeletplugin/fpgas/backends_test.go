@@ -3,6 +3,7 @@
 package fpgas
 
 import (
+	"context"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -11,12 +12,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+
 	"github.com/fettle-dev/fettle/test/nodefixture"
 
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
@@ -33,13 +39,13 @@ const (
 	alveoShell  = "97088961feaeda91a35bd3a1b3f8d2c5"
 )
 
-// board is a plugin on a simulated machine whose FPGAs are not DFL's.
+// board is a simulated machine whose FPGAs are not DFL's.
 type board struct {
-	*hub
-	*objects
-	*Plugin
+	*site
+	*Feature
 	t    *testing.T
 	host string
+	file nodeconfig.File
 }
 
 func newBoard(t *testing.T, machine string, file nodeconfig.File) *board {
@@ -47,32 +53,44 @@ func newBoard(t *testing.T, machine string, file nodeconfig.File) *board {
 	if os.Geteuid() != 0 {
 		t.Skip("making device nodes and changing the root directory need root")
 	}
-	dir, err := os.MkdirTemp("", "fkp") //nolint:usetesting // the test's own directory is too long for a socket
-	nodefixture.Must(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b := &board{hub: newHub(t), t: t, host: filepath.Join(dir, "host")}
-	expandInto(t, machine, b.host)
+	dir := t.TempDir()
+	b := &board{site: newSite(t), t: t, host: filepath.Join(dir, "host"), file: file.WithDefaults()}
+	nodefixture.ExpandInto(t, machine, b.host)
 	// A program whose root directory is the machine finds the state directory by the path that the plugin gives it.
 	inside := filepath.Join(b.host, dir)
 	nodefixture.Must(t, os.MkdirAll(inside, 0o755))
 	up, err := filepath.Rel(inside, b.host)
 	nodefixture.Must(t, err)
 	nodefixture.Must(t, os.Symlink(up, filepath.Join(inside, "host")))
-	var clients Clients
-	b.objects, clients = newObjects(t)
-	if file.FPGA.XRT.DriverRoot != "" {
-		file.FPGA.XRT.DriverRoot = b.host
+	if b.file.FPGA.XRT.DriverRoot != "" {
+		b.file.FPGA.XRT.DriverRoot = b.host
 	}
-	b.Plugin, err = New(Config{
-		Node: nodefixture.Node, Namespace: "fettle", HostRoot: b.host, PluginsDir: filepath.Join(dir, "p"), RegistryDir: filepath.Join(dir, "r"),
-		CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(b.host, "state"), HealthPort: 1, File: file.WithDefaults(),
-		Registries: registry.Config{PlainHTTP: []string{b.hub.host}},
-	}, clients, testBoot)
-	nodefixture.Must(t, err)
-	t.Cleanup(func() { nodefixture.Must(t, b.fpgas.destroy()) })
-	b.looker.look(t.Context())
+	b.Feature = newFeature(t, b.site, Config{HostRoot: b.host, StateDir: filepath.Join(b.host, "state"), File: &b.file.FPGA})
+	b.look()
 	return b
 }
+
+// look has a scanner look at the machine once.
+func (b *board) look() *inventory.Snapshot {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.t.Context())
+	registry, errs := prometheus.NewRegistry(), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"in"})
+	inventory.NewScanner(inventory.Config{
+		Node: nodefixture.Node, HostRoot: b.host, File: &b.file, Reviewers: []inventory.Reviewer{b.Feature, last(cancel)},
+		Recovering: func() map[[2]string]string { return nil }, Holder: b.Holder, Rescan: notify.New(), Review: notify.New(),
+		Metrics: inventory.NewMetrics(registry, errs, prometheus.DefBuckets),
+	}).Run(ctx, nil)
+	v, _ := b.Holder.Get()
+	if v == nil {
+		b.t.Fatal("the machine could not be looked at")
+	}
+	return v
+}
+
+// last ends a scanner after a look.
+type last context.CancelFunc
+
+func (l last) Review(context.Context, *inventory.Snapshot) { l() }
 
 // keep pushes an image and makes its object, team-a/NAME.
 func (b *board) keep(name string, config string, format fpga.Format, file []byte, id, interfaceID string) {
@@ -87,10 +105,9 @@ func (b *board) keep(name string, config string, format fpga.Format, file []byte
 // published is the device as the scheduler would see it, nil where it is withheld.
 func (b *board) published(name string) *device.Device {
 	b.t.Helper()
-	b.looker.look(b.t.Context())
-	v, _ := b.latest.get()
-	for i := range v.devices {
-		if d := &v.devices[i]; d.Name == name && v.withheld[name] == "" {
+	v := b.look()
+	for i := range v.Devices {
+		if d := &v.Devices[i]; d.Name == name && v.Withheld[name] == "" {
 			return d
 		}
 	}
@@ -103,12 +120,13 @@ func (b *board) prepare(name, members string) ([]step.Step, error) {
 	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", name)), openClass), members)
 	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
 	nodefixture.Must(b.t, err)
-	steps, err := b.fpgas.effects(b.t.Context(), c, a, func(r *claim.Result) (device.Device, bool) {
-		v, _ := b.latest.get()
+	planned, err := b.Plan(b.t.Context(), prepare.Request{Claim: c, Allocation: a, Find: func(r *claim.Result) (device.Device, bool) {
+		v, _ := b.Holder.Get()
 		return v.Find(r.Kind, r.Device)
-	})
+	}})
+	steps := planned.Steps
 	for i := 0; i < len(steps) && err == nil; i++ {
-		err = b.fpgas.kinds().Apply(b.t.Context(), steps[i])
+		err = b.Kinds().Apply(b.t.Context(), steps[i])
 	}
 	return steps, err
 }
@@ -116,7 +134,7 @@ func (b *board) prepare(name, members string) ([]step.Step, error) {
 func (b *board) giveBack(steps []step.Step) error {
 	b.t.Helper()
 	for i := len(steps) - 1; i >= 0; i-- {
-		if err := b.fpgas.kinds().Undo(b.t.Context(), steps[i]); err != nil {
+		if err := b.Kinds().Undo(b.t.Context(), steps[i]); err != nil {
 			return err
 		}
 	}
@@ -171,8 +189,8 @@ func TestZynqMP(t *testing.T) {
 	if d := b.published(zynqDevice); d != nil {
 		t.Errorf("published as %+v", d)
 	}
-	if b.giveBack(steps) == nil || len(b.orphans()) != 1 {
-		t.Errorf("given back, with %d orphans", len(b.orphans()))
+	if b.giveBack(steps) == nil || len(b.Orphans()) != 1 {
+		t.Errorf("given back, with %d orphans", len(b.Orphans()))
 	}
 	b.set(manager+"state", "operating\n")
 	nodefixture.Must(t, b.giveBack(steps))
@@ -197,10 +215,10 @@ func TestKindSwitchedOff(t *testing.T) {
 // TestWithoutNodes: what no container could use is withheld, and the reason says what to configure.
 func TestWithoutNodes(t *testing.T) {
 	b := newBoard(t, "zynqmp", nodeconfig.File{FPGARegions: []discover.FPGARegion{{Device: zynqDevice, InterfaceID: zynqShell}}})
-	v, _ := b.latest.get()
-	if len(v.devices) > 0 || len(v.problems) != 1 || v.problems[0].Reason != discover.ReasonNodesMissing ||
-		!strings.Contains(v.problems[0].Message, "nodes under fpgaRegions") {
-		t.Errorf("devices %v, problems %+v", v.devices, v.problems)
+	v, _ := b.Holder.Get()
+	if len(v.Devices) > 0 || len(v.Problems) != 1 || v.Problems[0].Reason != discover.ReasonNodesMissing ||
+		!strings.Contains(v.Problems[0].Message, "nodes under fpgaRegions") {
+		t.Errorf("devices %v, problems %+v", v.Devices, v.Problems)
 	}
 }
 
@@ -216,7 +234,7 @@ func TestAlveo(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	xclbin, err := os.ReadFile("../pkg/fpga/testdata/hello.xclbin")
+	xclbin, err := os.ReadFile("../../pkg/fpga/testdata/hello.xclbin")
 	nodefixture.Must(t, err)
 	raw, err := hex.DecodeString(alveoShell)
 	nodefixture.Must(t, err)

@@ -16,6 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
+	"github.com/fettle-dev/fettle/kubeletplugin/status"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -607,11 +611,11 @@ func (a *audit) Eventf(about, related runtime.Object, kind, reason, action, note
 // TestProgrammed: every attempt is told, with the bytes' digest, where they are from, and for whom; and is counted by what came of it.
 func TestProgrammed(t *testing.T) {
 	recorder := &audit{}
-	node := &status.NodeEvents{Node: nodefixture.Node, Events: recorder}
+	told := &status.NodeEvents{Node: nodefixture.Node, Events: recorder}
 	f := newFeature(t, newSite(t), Config{
 		StateDir: t.TempDir(), File: &nodeconfig.FPGA{Programming: true},
 		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
-			node.About(regarding, related, "Program", eventType, reason, note)
+			told.About(regarding, related, "Program", eventType, reason, note)
 		},
 	})
 	digest := digestOf([]byte("image"))
@@ -627,7 +631,8 @@ func TestProgrammed(t *testing.T) {
 	attempt.Err = errors.New("100% wrong " + strings.Repeat("x", 2000))
 	f.programmed(ctx, attempt)
 
-	claimed, node := "ResourceClaim team-a/work u1; Node /"+nodefixture.Node+" "+nodefixture.Node+"; ", "Node /"+nodefixture.Node+" "+nodefixture.Node+"; "
+	const node = "Node /" + nodefixture.Node + " " + nodefixture.Node + "; "
+	const claimed = "ResourceClaim team-a/work u1; " + node
 	want := []string{
 		claimed + "Normal Programmed Program: region r0 of node node-1 (program): programmed " + digest +
 			" of FPGABitstream team-a/nlb3, AFU id " + nlb3 + ", in 1.5s",

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 
@@ -28,15 +31,15 @@ func threeOnTwo() []device.Device {
 	}
 }
 
-// holding looks at a node on which claims hold devices.
-func holding(t *testing.T, records ...*record.Record) *looker {
+// holding is a node on which claims hold devices.
+func holding(t *testing.T, records ...*record.Record) *Feature {
 	t.Helper()
-	l := newLooker(t, t.TempDir())
+	f := newFeature(t, newSite(t), Config{StateDir: t.TempDir(), File: &nodeconfig.FPGA{Programming: true}})
 	for _, r := range records {
-		nodefixture.Must(t, l.store.Create(r))
-		nodefixture.Must(t, l.store.Acquire(r))
+		nodefixture.Must(t, f.Records.Create(r))
+		nodefixture.Must(t, f.Records.Acquire(r))
 	}
-	return l
+	return f
 }
 
 // held is the record of a claim of a namespace that holds regions under a rule. An empty rule is that of a plugin that knew none.
@@ -92,50 +95,17 @@ func TestTenants(t *testing.T) {
 
 // TestTenantOfDamagedRecord: a claim whose record cannot be read counts as the strictest, as it does when another wants to join.
 func TestTenantOfDamagedRecord(t *testing.T) {
-	l := holding(t)
+	f := holding(t)
 	state := filepath.Join(t.TempDir(), "state")
 	store, err := record.Open(disk.OS{}, state)
 	nodefixture.Must(t, err)
-	l.store = store
+	f.Records = store
 	r := held("team-a", "u1", "Shared", "r0")
 	nodefixture.Must(t, store.Create(r))
 	nodefixture.Must(t, store.Acquire(r))
 	nodefixture.Must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
-	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, l.tenantsOf(threeOnTwo())); diff != "" {
+	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(threeOnTwo())); diff != "" {
 		t.Errorf("tenants (-want +got):\n%s", diff)
-	}
-}
-
-// TestTenantTaint: who may not join is kept away by a taint, beside that of a device's health; and where taints are dropped, by not
-// publishing the region at all.
-func TestTenantTaint(t *testing.T) {
-	v := nodefixture.SnapshotWith(threeOnTwo()...)
-	v.tenants = map[string]string{"r1": "team-a", "r2": "team-a"}
-	taints := func(v *view) map[string][]resourceapi.DeviceTaint {
-		out := map[string][]resourceapi.DeviceTaint{}
-		for _, slice := range resources(nodefixture.Node, v).Pools[nodefixture.Node+"/fpga"].Slices {
-			for _, d := range slice.Devices {
-				out[d.Name] = d.Taints
-			}
-		}
-		return out
-	}
-	tenant := []resourceapi.DeviceTaint{{Key: "fettle.dev/tenant", Value: "team-a", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-	want := map[string][]resourceapi.DeviceTaint{"r0": nil, "r1": tenant, "r2": tenant, "other": nil}
-	kept := v.with(verdicts{taintsKept: true})
-	if diff := cmp.Diff(want, taints(kept)); diff != "" || len(kept.withheld) > 0 {
-		t.Errorf("taints (-want +got), withheld %v:\n%s", kept.withheld, diff)
-	}
-	v.withheld["r2"] = "another reason"
-	dropped := v.with(verdicts{})
-	if diff := cmp.Diff(map[string][]resourceapi.DeviceTaint{"r0": nil, "other": nil}, taints(dropped)); diff != "" {
-		t.Errorf("published where taints are dropped (-want +got):\n%s", diff)
-	}
-	if why := dropped.withheld; len(why) != 2 || why["r2"] != "another reason" || !strings.Contains(why["r1"], "held by team-a") {
-		t.Errorf("withheld %v", why)
-	}
-	if len(v.withheld) != 1 {
-		t.Error("the view that was seen was changed")
 	}
 }
 
@@ -148,7 +118,7 @@ func TestContentsOfRegions(t *testing.T) {
 	steps, err := now.plan(c)
 	nodefixture.Must(t, err)
 	nodefixture.Must(t, now.run(steps))
-	seen := func(l *looker, afu string) *view {
+	seen := func(f *Feature, afu string) *inventory.Snapshot {
 		devices := twoRegions()
 		for i := range devices {
 			devices[i].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{device.AttributeAFUID: {StringValue: &afu}}
@@ -157,62 +127,55 @@ func TestContentsOfRegions(t *testing.T) {
 			devices[0].Attributes, devices[1].Attributes = nil, nil
 		}
 		v := nodefixture.SnapshotWith(devices...)
-		l.contents = now.contents
-		l.addContents(v)
+		f.contents = now.contents
+		f.Review(t.Context(), v)
 		return v
 	}
-	digest := func(v *view, i int) string {
-		if a, ok := v.devices[i].Attributes[device.AttributeBitstreamDigest]; ok {
+	digest := func(v *inventory.Snapshot, i int) string {
+		if a, ok := v.Devices[i].Attributes[device.AttributeBitstreamDigest]; ok {
 			return *a.StringValue
 		}
 		return ""
 	}
-	l := holding(t)
-	l.bootID = testBoot
+	f := holding(t)
+	rebooted := holding(t)
+	rebooted.BootID = "boot-2"
 	want := strings.TrimPrefix(digestOf(fpgaregistry.GBS(shell, nlb3)), "sha256:")
-	if v := seen(l, nlb3); digest(v, 0) != want || digest(v, 1) != "" || len(v.withheld) > 0 {
-		t.Errorf("digests %q and %q, want %q and none; withheld %v", digest(v, 0), digest(v, 1), want, v.withheld)
+	if v := seen(f, nlb3); digest(v, 0) != want || digest(v, 1) != "" || len(v.Withheld) > 0 {
+		t.Errorf("digests %q and %q, want %q and none; withheld %v", digest(v, 0), digest(v, 1), want, v.Withheld)
 	}
-	for name, v := range map[string]*view{
-		"another accelerator": seen(l, nlb0), "no accelerator": seen(l, ""), "another boot": seen(holding(t), nlb3),
+	for name, v := range map[string]*inventory.Snapshot{
+		"another accelerator": seen(f, nlb0), "no accelerator": seen(f, ""), "another boot": seen(rebooted, nlb3),
 	} {
-		if digest(v, 0) != "" || len(v.withheld) > 0 {
-			t.Errorf("%s: digest %q, withheld %v", name, digest(v, 0), v.withheld)
+		if digest(v, 0) != "" || len(v.Withheld) > 0 {
+			t.Errorf("%s: digest %q, withheld %v", name, digest(v, 0), v.Withheld)
 		}
 	}
 
 	now.breakRegion(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"},"program":"Always"`))
 	now.forget("r1")
-	v := seen(l, nlb3)
-	if len(v.withheld) != 2 || !strings.Contains(v.withheld["r0"], "for claim u1 failed or was cut off") || digest(v, 0) != "" {
-		t.Errorf("withheld %v, digest %q", v.withheld, digest(v, 0))
+	v := seen(f, nlb3)
+	if len(v.Withheld) != 2 || !strings.Contains(v.Withheld["r0"], "for claim u1 failed or was cut off") || digest(v, 0) != "" {
+		t.Errorf("withheld %v, digest %q", v.Withheld, digest(v, 0))
 	}
-	for _, p := range v.problems {
+	for _, p := range v.Problems {
 		if p.Reason != discover.ReasonRegionUnknown {
 			t.Errorf("problem %+v", p)
 		}
 	}
 	busy := held("team-a", "u1", "SameNamespace", "r0")
 	busy.Phase = record.Intended
-	if v := seen(holding(t, busy), nlb3); v.withheld["r0"] != "" {
-		t.Errorf("withheld from its own claim: %v", v.withheld)
+	if v := seen(holding(t, busy), nlb3); v.Withheld["r0"] != "" {
+		t.Errorf("withheld from its own claim: %v", v.Withheld)
 	}
 	leaving := held("team-a", "u1", "SameNamespace", "r0")
 	leaving.Phase = record.Releasing
-	if v := seen(holding(t, leaving), nlb3); v.withheld["r0"] == "" {
+	if v := seen(holding(t, leaving), nlb3); v.Withheld["r0"] == "" {
 		t.Error("published although its claim is being given back")
 	}
 	nodefixture.Must(t, os.RemoveAll(filepath.Join(now.dir, regionsDir, "r1.json")))
 	nodefixture.Must(t, os.Mkdir(filepath.Join(now.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
-	if v := seen(l, nlb3); v.withheld["r1"] == "" {
+	if v := seen(f, nlb3); v.Withheld["r1"] == "" {
 		t.Error("published although what it holds cannot be read")
-	}
-}
-
-// TestHoldsRegion: who takes or gives back a region has the taints of its siblings decided anew.
-func TestHoldsRegion(t *testing.T) {
-	plain := &record.Record{Devices: []record.Device{{Name: "gpu0"}}}
-	if holdsRegion(plain) || !holdsRegion(held("team-a", "u1", "Shared", "r0")) {
-		t.Error("a record does not tell whether it is of a region")
 	}
 }

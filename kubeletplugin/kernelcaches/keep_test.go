@@ -293,3 +293,41 @@ func TestKeepIsSeenToLater(t *testing.T) {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
 }
+
+// TestRun: what is kept is seen to at the start and after changes, and let go where the node gives no claim a cache any more.
+func TestRun(t *testing.T) {
+	for name, end := range map[string]func(n *node, image, digest string){
+		"switched off": func(n *node, _, _ string) { n.Enabled = false },
+		"not kept any more": func(n *node, image, digest string) {
+			n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
+		},
+	} {
+		for _, when := range []string{"before", "meanwhile"} {
+			if name == "switched off" && when == "meanwhile" {
+				continue // which takes a restart
+			}
+			t.Run(name+", "+when, func(t *testing.T) {
+				n, image, digest, tree := newKept(t)
+				if when == "before" {
+					end(n, image, digest)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				stopped, ran := n.Watch(ctx), make(chan struct{})
+				go func() {
+					n.Feature.Run(ctx)
+					close(ran)
+				}()
+				if when == "meanwhile" {
+					eventually(t, "all that is there is known", n.objects.synced)
+					n.pinned(tree, "object.uid-team-a-add")
+					end(n, image, digest)
+				}
+				n.pinned(tree)
+				cancel()
+				<-ran
+				stopped()
+				n.empty()
+			})
+		}
+	}
+}

@@ -5,79 +5,69 @@ package presets
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // claimWith is the record of a claim whose requests have something from presets, one list a request.
 func claimWith(t *testing.T, uid string, requests ...[]preset.Origin) *record.Record {
 	t.Helper()
 	r := &record.Record{Namespace: "team-a", Name: uid, UID: uid, Phase: record.Prepared}
+	decided := map[string]preset.Request{}
 	for i, presets := range requests {
 		name := fmt.Sprintf("r%d", i)
-		given, err := json.Marshal(preset.Request{Claim: uid, Request: name, Presets: presets})
-		must(t, err)
+		decided[name] = preset.Request{Claim: uid, Request: name, Presets: presets}
 		r.Devices = append(r.Devices,
-			record.Device{Request: name, Pool: "p", Name: name + "a", CDIDevice: "a", Preset: &record.Preset{CDIDevice: "b", Given: given}},
+			record.Device{Request: name, Pool: "p", Name: name + "a", CDIDevice: "a", Added: &record.Addition{CDIDevice: "b"}},
 			record.Device{Request: name, Pool: "p", Name: name + "b", CDIDevice: "c"})
+	}
+	if len(decided) > 0 {
+		decision, err := json.Marshal(decided)
+		nodefixture.Must(t, err)
+		r.Decisions = map[string]json.RawMessage{"presets": decision}
 	}
 	return r
 }
 
-// TestPresetsOf: a claim counts once for a preset, whatever its requests and the generations that they saw.
-func TestPresetsOf(t *testing.T) {
-	dir := t.TempDir()
-	store, err := record.Open(disk.OS{}, dir)
-	must(t, err)
-	p := &Plugin{store: store}
+// TestNodeStatus: a claim counts once for a preset, whatever its requests and the generations that they saw.
+func TestNodeStatus(t *testing.T) {
+	f := &Feature{}
 	b := func(generation int64) preset.Origin { return preset.Origin{Name: "b", Generation: generation} }
 	own := preset.Origin{Namespace: "team-a", Name: "a", Generation: 1}
-	must(t, store.Create(claimWith(t, "u1", []preset.Origin{b(1), own}, []preset.Origin{b(1)})))
-	must(t, store.Create(claimWith(t, "u2", []preset.Origin{b(2)})))
-	must(t, store.Create(claimWith(t, "u3")))
-	strange := claimWith(t, "u4", []preset.Origin{b(1)})
-	strange.Devices[0].Preset.Given = json.RawMessage(`"what?"`)
-	must(t, store.Create(strange))
-	must(t, os.WriteFile(filepath.Join(dir, "claims", "u5.json"), []byte("garbage"), 0o600))
-
-	presetsOf := func(uids ...string) ([]v1alpha1.NodePreset, error) {
-		all, err := p.addedTo(uids)
-		if err != nil {
-			return nil, err
-		}
-		return countPresets(all.presets), nil
-	}
-	got, err := presetsOf("u1", "u2", "u3", "u4", "u5", "gone")
-	must(t, err)
+	none, strange := claimWith(t, "u3"), claimWith(t, "u4", []preset.Origin{b(1)})
+	strange.Decisions["presets"] = json.RawMessage(`"what?"`)
+	got := f.NodeStatus([]*record.Record{
+		claimWith(t, "u1", []preset.Origin{b(1), own}, []preset.Origin{b(1)}), claimWith(t, "u2", []preset.Origin{b(2)}), none, strange,
+	})
 	want := []v1alpha1.NodePreset{{Name: "b", Claims: 2}, {Namespace: "team-a", Name: "a", Claims: 1}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
-	if got, err := presetsOf("u3"); err != nil || got != nil {
-		t.Errorf("without presets: %v, %v", got, err)
+	if got := f.NodeStatus([]*record.Record{none}); got != nil {
+		t.Errorf("without presets: %v", got)
 	}
 }
 
-// TestStatusListsPresets: as many as the API takes.
-func TestStatusListsPresets(t *testing.T) {
-	in := statusInput{view: viewOf(t, "empty"), now: time.Now()}
-	for i := range v1alpha1.MaxNodePresets + 1 {
-		in.presets = append(in.presets, v1alpha1.NodePreset{Name: fmt.Sprint(i), Claims: 1})
+// TestOrigins: each request has the presets that it has something from.
+func TestOrigins(t *testing.T) {
+	f := &Feature{}
+	a, b := preset.Origin{Name: "a", Generation: 1}, preset.Origin{Namespace: "team-a", Name: "b", Generation: 2}
+	r := claimWith(t, "u1", []preset.Origin{a, b}, []preset.Origin{b})
+	got, err := f.Origins(r)
+	if diff := cmp.Diff(map[string][]preset.Origin{"r0": {a, b}, "r1": {b}}, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if diff := cmp.Diff(in.presets[:v1alpha1.MaxNodePresets], nodeStatus(in).Presets); diff != "" {
-		t.Errorf("listed (-want +got):\n%s", diff)
+	if got, err := f.Origins(claimWith(t, "u2")); err != nil || len(got) > 0 {
+		t.Errorf("without presets: %v, %v", got, err)
 	}
-	in.presets = nil
-	if got := nodeStatus(in).Presets; got != nil {
-		t.Errorf("listed %v", got)
+	r.Decisions["presets"] = json.RawMessage(`"what?"`)
+	if got, err := f.Origins(r); err == nil {
+		t.Errorf("of a decision that cannot be read: %v", got)
 	}
 }

@@ -12,11 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/container"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/elffile"
@@ -25,7 +27,6 @@ import (
 // driverWorld is a node with a driver, whose list is made of what is there.
 type driverWorld struct {
 	*presetWorld
-	files *presetFiles
 	asked []string
 	// extra is what the list names beside the libraries.
 	extra []nvml.DriverFile
@@ -41,12 +42,10 @@ func newDriverWorld(t *testing.T, change func(*v1alpha1.PresetDriver)) *driverWo
 		s.Driver = &v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}
 		change(s.Driver)
 	}))
-	w.files = &presetFiles{root: w.root, hook: func() (string, error) { return "/hooks/hook", nil }}
-	w.files.drivers = &driverFiles{
-		host: "/", known: map[string]driverAnswer{}, ask: w.ask,
-		now: func() time.Time { return w.now }, version: func() string { return w.kernel },
+	w.files = &hostfiles.Finder{Root: w.root, Hook: func() (string, error) { return "/hooks/hook", nil }}
+	w.files.Drivers = &hostfiles.Drivers{
+		Host: "/", Ask: w.ask, Now: func() time.Time { return w.now }, Version: func() string { return w.kernel },
 	}
-	w.realise = w.files.realise
 	return w
 }
 
@@ -76,8 +75,8 @@ func (w *driverWorld) library(root, version string) string {
 
 // prepare is what a claim of one GPU gets.
 func (w *driverWorld) prepare() (container.Edits, error) {
-	given, err := w.decide(w.t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
-	return given["main"].Edits, err
+	given, err := w.plan(claimOfClass("u1", ofGPU("main", "gpu0")))
+	return given.Edits["main"].Shared, err
 }
 
 func driverEdits(root, version string) container.Edits {
@@ -110,14 +109,14 @@ func TestVendorDriver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newDriverWorld(t, func(d *v1alpha1.PresetDriver) { d.Root = tc.root })
 			if tc.host != "" {
-				w.files.drivers.host = tc.host
+				w.files.Drivers.Host = tc.host
 			}
 			if tc.seen != "" {
-				w.files.drivers.seen = filepath.Join(w.root, tc.seen)
+				w.files.Drivers.Seen = filepath.Join(w.root, tc.seen)
 			}
 			w.library(tc.there, "550.1")
 			got, err := w.prepare()
-			must(t, err)
+			nodefixture.Must(t, err)
 			if diff := cmp.Diff(driverEdits(tc.want, "550.1"), got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -135,7 +134,7 @@ func TestDriverAgain(t *testing.T) {
 	see := func(version string, asked int) {
 		t.Helper()
 		got, err := w.prepare()
-		must(t, err)
+		nodefixture.Must(t, err)
 		if diff := cmp.Diff(driverEdits("", version), got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -145,15 +144,15 @@ func TestDriverAgain(t *testing.T) {
 	}
 	see("550.1", 1)
 	see("550.1", 1)
-	must(t, os.WriteFile(old+".new", elffile.File{Soname: "libcuda.so.1"}.Bytes(), 0o600))
-	must(t, os.Rename(old+".new", old))
+	nodefixture.Must(t, os.WriteFile(old+".new", elffile.File{Soname: "libcuda.so.1"}.Bytes(), 0o600))
+	nodefixture.Must(t, os.Rename(old+".new", old))
 	see("550.1", 2)
 	before, err := os.Stat(old)
-	must(t, err)
-	must(t, os.WriteFile(old, elffile.File{Soname: "libcuda.so.2"}.Bytes(), 0o600)) // of the same size, and then of the same time
-	must(t, os.Chtimes(old, before.ModTime(), before.ModTime()))
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, os.WriteFile(old, elffile.File{Soname: "libcuda.so.2"}.Bytes(), 0o600)) // of the same size, and then of the same time
+	nodefixture.Must(t, os.Chtimes(old, before.ModTime(), before.ModTime()))
 	see("550.1", 3)
-	must(t, os.Remove(old))
+	nodefixture.Must(t, os.Remove(old))
 	w.library("", "580.2")
 	see("580.2", 4)
 	see("580.2", 4)
@@ -165,13 +164,13 @@ func TestDriverAgain(t *testing.T) {
 		t.Errorf("asked %q, want the kernel's version", last)
 	}
 
-	given, err := json.Marshal(preset.Request{Request: "main", Drivers: []preset.Driver{{
+	decision, err := json.Marshal(map[string]preset.Request{"main": {Request: "main", Drivers: []preset.Driver{{
 		PresetDriver: v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}, From: preset.Origin{Name: "nvidia.fettle.dev"},
-	}}})
-	must(t, err)
-	later, err := w.decide(t.Context(), claimOfClass("u1"), nil, map[string]json.RawMessage{"main": given})
-	must(t, err)
-	if diff := cmp.Diff(driverEdits("", "580.2"), later["main"].Edits); diff != "" || len(w.asked) != 6 {
+	}}}})
+	nodefixture.Must(t, err)
+	later, err := w.again(claimOfClass("u1"), decision)
+	nodefixture.Must(t, err)
+	if diff := cmp.Diff(driverEdits("", "580.2"), later.Edits["main"].Shared); diff != "" || len(w.asked) != 6 {
 		t.Errorf("in a later boot, asked %d times (-want +got):\n%s", len(w.asked), diff)
 	}
 }
@@ -183,7 +182,7 @@ func TestDriverUnsettled(t *testing.T) {
 	w.now = time.Now()
 	for range 2 {
 		_, err := w.prepare()
-		must(t, err)
+		nodefixture.Must(t, err)
 	}
 	if len(w.asked) != 2 {
 		t.Errorf("asked %d times, want 2", len(w.asked))
@@ -210,13 +209,13 @@ func TestNoDriver(t *testing.T) {
 		}, "", "a directory", "a directory"},
 		"link to a directory": {func(w *driverWorld) {
 			w.library("", "550.1")
-			must(w.t, os.MkdirAll(filepath.Join(w.root, "tmp"), 0o755))
-			must(w.t, os.Symlink("/usr", filepath.Join(w.root, "tmp/link")))
+			nodefixture.Must(w.t, os.MkdirAll(filepath.Join(w.root, "tmp"), 0o755))
+			nodefixture.Must(w.t, os.Symlink("/usr", filepath.Join(w.root, "tmp/link")))
 			w.extra = []nvml.DriverFile{{Path: "/tmp/link", ContainerPath: "/tmp/link"}}
 		}, "", "a directory", "a directory"},
-		"unseen": {func(w *driverWorld) { w.files.directories = []string{"/usr"} }, "/run/driver", "hostDirectories", "hostDirectories"},
+		"unseen": {func(w *driverWorld) { w.files.Directories = []string{"/usr"} }, "/run/driver", "hostDirectories", "hostDirectories"},
 		"crashed": {func(w *driverWorld) {
-			w.files.drivers.ask = func(context.Context, string, string) (nvml.Driver, error) {
+			w.files.Drivers.Ask = func(context.Context, string, string) (nvml.Driver, error) {
 				return nvml.Driver{}, errors.New("crashed")
 			}
 		}, "", "crashed", "crashed"},
@@ -236,7 +235,7 @@ func TestNoDriver(t *testing.T) {
 					}
 					continue
 				}
-				if !errors.Is(err, errPresetUnmet) || !strings.Contains(err.Error(), want) ||
+				if !errors.Is(err, errUnmet) || !strings.Contains(err.Error(), want) ||
 					!strings.Contains(err.Error(), "ClusterDevicePreset nvidia.fettle.dev, driver of NVIDIA") {
 					t.Errorf("optional %v: got %v, want %q", optional, err, want)
 				}
@@ -251,17 +250,17 @@ func TestDriverYields(t *testing.T) {
 	w.library("", "550.1")
 	w.file("opt/libcuda", nil, 0o644)
 	mine := container.Mount{HostPath: "/opt/libcuda", ContainerPath: "/usr/lib64/libcuda.so.550.1", ReadOnly: true, Alone: true}
-	made, err := w.files.realise("u1", preset.Request{
+	made, err := w.files.Find("u1", preset.Request{
 		Env: []preset.Variable{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all", From: []preset.Origin{{Name: "all"}}}},
 		Mounts: []preset.Mount{{PresetMount: v1alpha1.PresetMount{
 			HostPath: mine.HostPath, ContainerPath: mine.ContainerPath,
 		}}},
 		Drivers: []preset.Driver{{PresetDriver: v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}}},
 	})
-	must(t, err)
+	nodefixture.Must(t, err)
 	want := driverEdits("", "550.1")
 	want.Env, want.Mounts = []string{"NVIDIA_VISIBLE_DEVICES=all"}, []container.Mount{mine}
-	if diff := cmp.Diff(want, made.Edits); diff != "" {
+	if diff := cmp.Diff(want, made.Shared); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -269,18 +268,18 @@ func TestDriverYields(t *testing.T) {
 // TestUnseen: what is optional and in no directory that the plugin sees is left out; the host's own root can be named.
 func TestUnseen(t *testing.T) {
 	w := newDriverWorld(t, func(*v1alpha1.PresetDriver) {})
-	w.files.directories = []string{"/usr"}
+	w.files.Directories = []string{"/usr"}
 	w.library("", "550.1")
 	mount := preset.Mount{PresetMount: v1alpha1.PresetMount{HostPath: "/opt/rocm", ContainerPath: "/rocm", Optional: true}}
-	made, err := w.files.realise("u1", preset.Request{Mounts: []preset.Mount{mount}, Libraries: []preset.Files{{
+	made, err := w.files.Find("u1", preset.Request{Mounts: []preset.Mount{mount}, Libraries: []preset.Files{{
 		PresetFiles: v1alpha1.PresetFiles{Names: []string{"libcuda.so.*"}, Root: "/"},
 	}}})
-	must(t, err)
-	if len(made.Edits.Mounts) != 1 || made.Edits.Mounts[0].HostPath != "/usr/lib64/libcuda.so.550.1" {
-		t.Errorf("got %+v, want the library alone", made.Edits.Mounts)
+	nodefixture.Must(t, err)
+	if len(made.Shared.Mounts) != 1 || made.Shared.Mounts[0].HostPath != "/usr/lib64/libcuda.so.550.1" {
+		t.Errorf("got %+v, want the library alone", made.Shared.Mounts)
 	}
 	mount.Optional = false
-	if _, err := w.files.realise("u1", preset.Request{Mounts: []preset.Mount{mount}}); err == nil {
+	if _, err := w.files.Find("u1", preset.Request{Mounts: []preset.Mount{mount}}); err == nil {
 		t.Error("what is not optional was left out")
 	}
 }

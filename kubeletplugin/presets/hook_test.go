@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/container"
@@ -18,24 +20,24 @@ import (
 // TestHooks: each build of the hook stays for the claims that were prepared with it and for the process that installed it, and no longer.
 func TestHooks(t *testing.T) {
 	store, err := record.Open(disk.OS{}, t.TempDir())
-	must(t, err)
+	nodefixture.Must(t, err)
 	state := filepath.Join(t.TempDir(), "state")
-	must(t, os.Mkdir(state, 0o700))
+	nodefixture.Must(t, os.Mkdir(state, 0o700))
 	dir, source := filepath.Join(state, "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
-	install := func(content string) *hooks {
+	install := func(content string) *Hook {
 		t.Helper()
-		must(t, os.WriteFile(source, []byte(content), 0o700))
-		h, err := installHook(store, source, dir)
-		must(t, err)
+		nodefixture.Must(t, os.WriteFile(source, []byte(content), 0o700))
+		h, err := InstallHook(store, source, dir)
+		nodefixture.Must(t, err)
 		return h
 	}
 	builds := func() (found []string) {
 		t.Helper()
 		entries, err := os.ReadDir(dir)
-		must(t, err)
+		nodefixture.Must(t, err)
 		for _, e := range entries {
 			content, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			must(t, err)
+			nodefixture.Must(t, err)
 			found = append(found, string(content))
 		}
 		slices.Sort(found)
@@ -55,27 +57,27 @@ func TestHooks(t *testing.T) {
 	if pathOf(t, first) != pathOf(t, again) {
 		t.Errorf("one build is at %s and %s", pathOf(t, first), pathOf(t, again))
 	}
-	must(t, again.current.Close())
+	nodefixture.Must(t, again.current.Close())
 	r := &record.Record{Namespace: "team-a", Name: "c", UID: "u1", BootID: "b", Phase: record.Prepared, Devices: []record.Device{{
-		Request: "gpu", Pool: "node-1/gpu", Name: "gpu0", Preset: &record.Preset{
+		Request: "gpu", Pool: "node-1/gpu", Name: "gpu0", Added: &record.Addition{
 			CDIDevice: "fettle.dev/common=x", Edits: container.Edits{Hooks: []container.Hook{{Path: pathOf(t, first), Args: []string{"fettle-hook"}}}},
 		},
 	}}}
-	must(t, store.Create(r))
+	nodefixture.Must(t, store.Create(r))
 	second := install("second")
 	third := install("third")
-	must(t, third.sweep())
+	nodefixture.Must(t, third.Sweep())
 	wants("first", "second", "third")
-	must(t, first.current.Close())
-	must(t, second.current.Close())
-	must(t, third.sweep())
+	nodefixture.Must(t, first.current.Close())
+	nodefixture.Must(t, second.current.Close())
+	nodefixture.Must(t, third.Sweep())
 	wants("first", "third")
-	must(t, store.Remove(r))
-	must(t, third.sweep())
+	nodefixture.Must(t, store.Remove(r))
+	nodefixture.Must(t, third.Sweep())
 	wants("third")
 
-	must(t, os.Chmod(pathOf(t, third), 0o600))
-	must(t, os.WriteFile(pathOf(t, third), []byte("another"), 0o600))
+	nodefixture.Must(t, os.Chmod(pathOf(t, third), 0o600))
+	nodefixture.Must(t, os.WriteFile(pathOf(t, third), []byte("another"), 0o600))
 	repaired := install("third")
 	wants("third")
 	if info, err := os.Stat(pathOf(t, repaired)); err != nil || info.Mode().Perm() != 0o755 {
@@ -86,13 +88,13 @@ func TestHooks(t *testing.T) {
 // TestHooksTakenBack: a node that is emptied has no hook, and one again when it is taken back and a claim needs it.
 func TestHooksTakenBack(t *testing.T) {
 	store, err := record.Open(disk.OS{}, t.TempDir())
-	must(t, err)
+	nodefixture.Must(t, err)
 	dir, source := filepath.Join(t.TempDir(), "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
-	must(t, os.WriteFile(source, []byte("hook"), 0o700))
-	h, err := installHook(store, source, dir)
-	must(t, err)
+	nodefixture.Must(t, os.WriteFile(source, []byte("hook"), 0o700))
+	h, err := InstallHook(store, source, dir)
+	nodefixture.Must(t, err)
 	before := pathOf(t, h)
-	must(t, h.destroy())
+	nodefixture.Must(t, h.Destroy())
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the directory is still there: %v", err)
 	}
@@ -104,9 +106,9 @@ func TestHooksTakenBack(t *testing.T) {
 	}
 }
 
-func pathOf(t *testing.T, h *hooks) string {
+func pathOf(t *testing.T, h *Hook) string {
 	t.Helper()
-	at, err := h.ready()
-	must(t, err)
+	at, err := h.Ready()
+	nodefixture.Must(t, err)
 	return at
 }

@@ -11,13 +11,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/container"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/elffile"
@@ -36,12 +38,12 @@ func teamPreset(change func(*v1alpha1.PresetRules)) *v1alpha1.DevicePreset {
 func newTeamWorld(t *testing.T, presets ...runtime.Object) *presetWorld {
 	t.Helper()
 	w := newPresetWorld(t, presets...)
-	files := &presetFiles{
-		root: w.root, hook: func() (string, error) { return "/hooks/fettle-hook-1", nil },
-		allowed: []preset.AllowedHostPath{{Path: "/data"}, {Path: "/data/write", Writable: true}}, scratch: true,
-		mounts: hostmount.In("/mounts", w.root),
+	w.Mounts = hostmount.In("/mounts", w.root)
+	w.files = &hostfiles.Finder{
+		Root: w.root, Hook: func() (string, error) { return "/hooks/fettle-hook-1", nil },
+		Allowed: []preset.AllowedHostPath{{Path: "/data"}, {Path: "/data/write", Writable: true}}, Scratch: true,
+		Mounts: w.Mounts,
 	}
-	w.realise = files.realise
 	w.file("data/team/file", nil, 0o644)
 	w.file("data/write/file", nil, 0o644)
 	w.file("etc/secret", nil, 0o644)
@@ -64,28 +66,29 @@ func TestPresetOwnMounts(t *testing.T) {
 	}))
 	w.file("data/driver/usr/lib/liba.so.1", elffile.File{Soname: "liba.so.1"}.Bytes(), 0o644)
 	w.file("data/team/bin/tool", nil, 0o755)
-	c := claimOfClass("u1", result("main", device.KindGPU, "gpu0"))
-	given := w.gives(c)["main"]
+	c := claimOfClass("u1", ofGPU("main", "gpu0"))
+	plan := w.gives(c)
+	given := plan.Edits["main"]
 	for i, want := range []hostmount.Mount{
 		{Scratch: &hostmount.Scratch{Bytes: 1 << 20}},
 		{Copy: &hostmount.Copy{Below: "/data", Path: "team", ReadOnly: true, Recursive: true}},
 		{Copy: &hostmount.Copy{Below: "/data/write", Path: "file"}},
 		{Copy: &hostmount.Copy{Below: "/data", Path: "driver/usr/lib/liba.so.1", ReadOnly: true}},
 	} {
-		if i >= len(given.Steps) {
-			t.Fatalf("steps %v", given.Steps)
+		if i >= len(plan.Steps) {
+			t.Fatalf("steps %v", plan.Steps)
 		}
 		var got hostmount.Mount
-		must(t, json.Unmarshal(given.Steps[i].Params, &got))
+		nodefixture.Must(t, json.Unmarshal(plan.Steps[i].Params, &got))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("mount %d (-want +got):\n%s", i, diff)
 		}
-		if at := given.Own.Mounts[i].HostPath; at != "/mounts/"+given.Steps[i].Target || !strings.HasPrefix(at, "/mounts/u1/") {
-			t.Errorf("mount %d is of %s, and the step for %s", i, at, given.Steps[i].Target)
+		if at := given.Own.Mounts[i].HostPath; at != "/mounts/"+plan.Steps[i].Target || !strings.HasPrefix(at, "/mounts/u1/") {
+			t.Errorf("mount %d is of %s, and the step for %s", i, at, plan.Steps[i].Target)
 		}
 	}
-	if len(given.Steps) != 4 || len(given.Edits.Mounts) > 0 {
-		t.Errorf("steps %v, shared mounts %v", given.Steps, given.Edits.Mounts)
+	if len(plan.Steps) != 4 || len(given.Shared.Mounts) > 0 {
+		t.Errorf("steps %v, shared mounts %v", plan.Steps, given.Shared.Mounts)
 	}
 	hooks := []container.Hook{
 		{Path: "/hooks/fettle-hook-1", Args: []string{
@@ -93,16 +96,19 @@ func TestPresetOwnMounts(t *testing.T) {
 		}},
 		{Path: "/hooks/fettle-hook-1", Args: []string{"fettle-hook-1", "ldconfig", "--dir", "/usr/local/fettle/lib"}},
 	}
-	if diff := cmp.Diff(hooks, given.Edits.Hooks); diff != "" {
+	if diff := cmp.Diff(hooks, given.Shared.Hooks); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}
-	again, err := w.decide(t.Context(), c, nil, map[string]json.RawMessage{"main": given.Given})
-	must(t, err)
-	if diff := cmp.Diff(given.Own, again["main"].Own); diff != "" {
+	again, err := w.again(c, plan.Decision)
+	nodefixture.Must(t, err)
+	if diff := cmp.Diff(given.Own, again.Edits["main"].Own); diff != "" {
 		t.Errorf("after a reboot (-before +then):\n%s", diff)
 	}
-	other := w.gives(claimOfClass("u2", result("main", device.KindGPU, "gpu0")))["main"]
-	if diff := cmp.Diff(given.Edits, other.Edits); diff != "" || slices.Equal(given.Own.Mounts, other.Own.Mounts) {
+	if _, known := w.Kinds()[plan.Steps[0].Kind]; !known {
+		t.Errorf("the feature does not own step %s", plan.Steps[0])
+	}
+	other := w.gives(claimOfClass("u2", ofGPU("main", "gpu0"))).Edits["main"]
+	if diff := cmp.Diff(given.Shared, other.Shared); diff != "" || slices.Equal(given.Own.Mounts, other.Own.Mounts) {
 		t.Errorf("another claim shares %v (-this +that):\n%s", other.Own.Mounts, diff)
 	}
 }
@@ -141,16 +147,16 @@ func TestPresetRefusesPaths(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTeamWorld(t, teamPreset(tc.change))
-			must(t, os.Symlink("/etc", filepath.Join(w.root, "data/out")))
-			must(t, os.Symlink("/etc", filepath.Join(w.root, "data/team/out")))
-			given, err := w.decide(t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
+			nodefixture.Must(t, os.Symlink("/etc", filepath.Join(w.root, "data/out")))
+			nodefixture.Must(t, os.Symlink("/etc", filepath.Join(w.root, "data/team/out")))
+			given, err := w.plan(claimOfClass("u1", ofGPU("main", "gpu0")))
 			if tc.says == "" { // the API server has refused it, and whoever got it past that is told of, and given nothing
-				if err != nil || len(given) > 0 || len(w.told) == 0 {
+				if err != nil || len(given.Edits) > 0 || len(given.Steps) > 0 || len(w.told) == 0 {
 					t.Errorf("got %v, %v, told %v", given, err, w.told)
 				}
 				return
 			}
-			if !errors.Is(err, errPresetUnmet) {
+			if !errors.Is(err, errUnmet) {
 				t.Fatalf("got %v, want that a preset is unmet", err)
 			}
 			for _, words := range []string{tc.says, "DevicePreset team-a/own"} {
@@ -167,8 +173,8 @@ func TestPresetNoScratch(t *testing.T) {
 	w := newPresetWorld(t, teamPreset(func(r *v1alpha1.PresetRules) {
 		r.Mounts = []v1alpha1.PresetMount{{ContainerPath: "/opt/x", Scratch: &v1alpha1.PresetScratch{SizeLimit: "1Mi"}}}
 	}))
-	_, err := w.decide(t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
-	if !errors.Is(err, errPresetUnmet) || !strings.Contains(err.Error(), "presets.scratch") {
+	_, err := w.plan(claimOfClass("u1", ofGPU("main", "gpu0")))
+	if !errors.Is(err, errUnmet) || !strings.Contains(err.Error(), "presets.scratch") {
 		t.Errorf("got %v, want what to set", err)
 	}
 }

@@ -12,6 +12,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -19,13 +25,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/kubeletplugin/engine"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/elffile"
@@ -33,26 +37,20 @@ import (
 
 // presetWorld is a cluster with presets, and a node with files.
 type presetWorld struct {
-	*presets
-	t    *testing.T
-	root string
-	kube *kubefake.Clientset
-	told []string
-}
-
-// noPresets is a cluster that has none.
-func noPresets(t *testing.T) dynamic.Interface {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	must(t, v1alpha1.AddToScheme(scheme))
-	return dynamicfake.NewSimpleDynamicClient(scheme)
+	*Feature
+	t *testing.T
+	// root is the node's tree, files looks for files in it.
+	root  string
+	files *hostfiles.Finder
+	kube  *kubefake.Clientset
+	told  []string
 }
 
 // newPresetWorld has what the objects are, and a node with two GPUs.
 func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	must(t, v1alpha1.AddToScheme(scheme))
+	nodefixture.Must(t, v1alpha1.AddToScheme(scheme))
 	var core, own []runtime.Object
 	for _, object := range objects {
 		switch object.(type) {
@@ -63,14 +61,17 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 		}
 	}
 	w := &presetWorld{t: t, root: t.TempDir(), kube: kubefake.NewClientset(core...)}
-	files := &presetFiles{root: w.root, hook: func() (string, error) { return "/var/lib/fettle/hooks/fettle-hook-1", nil }}
-	w.presets = &presets{
-		kube: w.kube, dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), latest: newLatest(), namespace: "fettle-system",
-		realise: files.realise, tell: func(_ *resourceapi.ResourceClaim, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
-	}
-	first := gpu("gpu0", 0)
+	w.files = &hostfiles.Finder{Root: w.root, Hook: func() (string, error) { return "/var/lib/fettle/hooks/fettle-hook-1", nil }}
+	var err error
+	w.Feature, err = New(Config{
+		Kube: w.kube, Dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), Holder: inventory.NewHolder(), Namespace: "fettle-system",
+		Find:  func(claim string, r preset.Request) (hostfiles.Found, error) { return w.files.Find(claim, r) },
+		Event: func(_ *resourceapi.ResourceClaim, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
+	})
+	nodefixture.Must(t, err)
+	first := nodefixture.GPU("gpu0", 0)
 	first.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{device.AttributeVendor: {StringValue: new("nvidia")}}
-	w.latest.set(viewWith(first, gpu("gpu1", 1)))
+	w.Holder.Set(nodefixture.SnapshotWith(first, nodefixture.GPU("gpu1", 1)))
 	return w
 }
 
@@ -78,16 +79,28 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 func (w *presetWorld) file(name string, content []byte, mode os.FileMode) {
 	w.t.Helper()
 	at := filepath.Join(w.root, name)
-	must(w.t, os.MkdirAll(filepath.Dir(at), 0o755))
-	must(w.t, os.WriteFile(at, content, mode))
+	nodefixture.Must(w.t, os.MkdirAll(filepath.Dir(at), 0o755))
+	nodefixture.Must(w.t, os.WriteFile(at, content, mode))
 }
 
-// gives is what a claim's requests get, by request.
-func (w *presetWorld) gives(c *resourceapi.ResourceClaim) map[string]engine.Preset {
+// plan is what a claim gets that is prepared for the first time.
+func (w *presetWorld) plan(c *resourceapi.ResourceClaim) (prepare.Contribution, error) {
 	w.t.Helper()
-	given, err := w.decide(w.t.Context(), c, nil, nil)
-	must(w.t, err)
+	return w.Plan(w.t.Context(), prepare.Request{Claim: c})
+}
+
+// gives is plan where that does not fail.
+func (w *presetWorld) gives(c *resourceapi.ResourceClaim) prepare.Contribution {
+	w.t.Helper()
+	given, err := w.plan(c)
+	nodefixture.Must(w.t, err)
 	return given
+}
+
+// again is what a claim gets in a later boot by what was decided for it.
+func (w *presetWorld) again(c *resourceapi.ResourceClaim, decision json.RawMessage) (prepare.Contribution, error) {
+	w.t.Helper()
+	return w.Plan(w.t.Context(), prepare.Request{Claim: c, Again: true, Decision: decision})
 }
 
 // asked are the resources of core that were read.
@@ -126,8 +139,8 @@ func thePod(claims ...*resourceapi.ResourceClaim) *corev1.Pod {
 }
 
 // claimOfClass is an allocated claim whose requests are of class gpu.
-func claimOfClass(uid string, results ...apiResult) *resourceapi.ResourceClaim {
-	c := allocated(uid, results...)
+func claimOfClass(uid string, results ...nodefixture.APIResult) *resourceapi.ResourceClaim {
+	c := nodefixture.Allocated(uid, results...)
 	for _, r := range results {
 		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
 			Name: r.Request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu"},
@@ -136,10 +149,16 @@ func claimOfClass(uid string, results ...apiResult) *resourceapi.ResourceClaim {
 	return c
 }
 
+// ofGPU is an allocated GPU for a request.
+func ofGPU(request, name string) nodefixture.APIResult {
+	return nodefixture.Result(request, device.KindGPU, name)
+}
+
 // TestNoPresets: where there are none, a Prepare reads nothing more than before.
 func TestNoPresets(t *testing.T) {
 	w := newPresetWorld(t)
-	if given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0"))); len(given) > 0 || len(w.asked()) > 0 {
+	given := w.gives(claimOfClass("u1", ofGPU("main", "gpu0")))
+	if len(given.Edits) > 0 || len(given.Steps) > 0 || given.Decision != nil || len(w.asked()) > 0 {
 		t.Errorf("got %v, asked %v", given, w.asked())
 	}
 }
@@ -162,12 +181,12 @@ func TestPresetEdits(t *testing.T) {
 	}))
 	cuda := elffile.File{Soname: "libcuda.so.1"}.Bytes()
 	w.file("run/driver/usr/lib64/libcuda.so.550.54", cuda, 0o644)
-	must(t, os.Symlink("libcuda.so.550.54", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
+	nodefixture.Must(t, os.Symlink("libcuda.so.550.54", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
 	w.file("run/driver/usr/bin/nvidia-smi", elffile.File{}.Bytes(), 0o755)
 	w.file("opt/v1/bin/debug", nil, 0o755)
 	w.file("opt/v1/bin/readme", nil, 0o644)
-	must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
-	c := claimOfClass("u1", result("main", device.KindGPU, "gpu0"), result("other", device.KindGPU, "gpu1"))
+	nodefixture.Must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
+	c := claimOfClass("u1", ofGPU("main", "gpu0"), ofGPU("other", "gpu1"))
 	given := w.gives(c)
 	edits := func(version string) container.Edits {
 		return container.Edits{
@@ -191,15 +210,15 @@ func TestPresetEdits(t *testing.T) {
 			},
 		}
 	}
-	if diff := cmp.Diff(edits("550.54"), given["main"].Edits); diff != "" || len(given) != 1 {
-		t.Errorf("for %v (-want +got):\n%s", slices.Sorted(maps.Keys(given)), diff)
+	if diff := cmp.Diff(edits("550.54"), given.Edits["main"].Shared); diff != "" || len(given.Edits) != 1 {
+		t.Errorf("for %v (-want +got):\n%s", slices.Sorted(maps.Keys(given.Edits)), diff)
 	}
-	must(t, os.RemoveAll(filepath.Join(w.root, "run/driver/usr/lib64")))
+	nodefixture.Must(t, os.RemoveAll(filepath.Join(w.root, "run/driver/usr/lib64")))
 	w.file("run/driver/usr/lib64/libcuda.so.580.12", cuda, 0o644)
-	must(t, os.Symlink("libcuda.so.580.12", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
-	later, err := w.decide(t.Context(), c, nil, map[string]json.RawMessage{"main": given["main"].Given})
-	must(t, err)
-	if diff := cmp.Diff(edits("580.12"), later["main"].Edits); diff != "" {
+	nodefixture.Must(t, os.Symlink("libcuda.so.580.12", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
+	later, err := w.again(c, given.Decision)
+	nodefixture.Must(t, err)
+	if diff := cmp.Diff(edits("580.12"), later.Edits["main"].Shared); diff != "" {
 		t.Errorf("with another driver (-want +got):\n%s", diff)
 	}
 }
@@ -250,8 +269,8 @@ func TestPresetUnmet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newPresetWorld(t, clusterPreset("needs", tc.change))
 			w.file("dev/file", nil, 0o644)
-			_, err := w.decide(t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
-			if !errors.Is(err, errPresetUnmet) {
+			_, err := w.plan(claimOfClass("u1", ofGPU("main", "gpu0")))
+			if !errors.Is(err, errUnmet) {
 				t.Fatalf("got %v, want that a preset is unmet", err)
 			}
 			for _, words := range append(tc.says, "ClusterDevicePreset needs") {
@@ -271,8 +290,8 @@ func TestPresetConfigMapForbidden(t *testing.T) {
 	w.kube.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "closed", errors.New("no Role"))
 	})
-	_, err := w.decide(t.Context(), claimOfClass("u1", result("main", device.KindGPU, "gpu0")), nil, nil)
-	if reason := reasonFor(err); reason != reasonPreset || !strings.Contains(err.Error(), "may not read ConfigMap fettle-system/closed") {
+	_, err := w.plan(claimOfClass("u1", ofGPU("main", "gpu0")))
+	if reason := Reason(err); reason != "PresetUnmet" || !strings.Contains(err.Error(), "may not read ConfigMap fettle-system/closed") {
 		t.Errorf("%s: %v, want that the preset is unmet", reason, err)
 	}
 }
@@ -285,8 +304,8 @@ func TestPresetOptional(t *testing.T) {
 		s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libx.so.1"}, Root: "/run/driver", Optional: true}}
 		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"smi"}, Root: "/run/driver", Optional: true}}
 	}))
-	c := claimOfClass("u1", result("main", device.KindGPU, "gpu0"))
-	if given := w.gives(c); len(given) > 0 {
+	c := claimOfClass("u1", ofGPU("main", "gpu0"))
+	if given := w.gives(c); len(given.Edits) > 0 || given.Decision != nil {
 		t.Errorf("of nothing %v was made", given)
 	}
 	w.file("opt/site/bin/tool", nil, 0o755)
@@ -294,13 +313,26 @@ func TestPresetOptional(t *testing.T) {
 	w.file("opt/site/bin/odd\nname", nil, 0o755)
 	given := w.gives(c)
 	want := []string{"fettle-hook-1", "links", "--yielding-link", "/site/bin/tool::/usr/bin/tool"}
-	if hooks := given["main"].Edits.Hooks; len(hooks) != 1 || !slices.Equal(hooks[0].Args, want) {
+	if hooks := given.Edits["main"].Shared.Hooks; len(hooks) != 1 || !slices.Equal(hooks[0].Args, want) {
 		t.Errorf("hooks %v, want one of %v", hooks, want)
 	}
-	must(t, os.RemoveAll(filepath.Join(w.root, "opt/site")))
-	later, err := w.decide(t.Context(), c, nil, map[string]json.RawMessage{"main": given["main"].Given})
-	if err != nil || len(later) > 0 {
+	nodefixture.Must(t, os.RemoveAll(filepath.Join(w.root, "opt/site")))
+	later, err := w.again(c, given.Decision)
+	if err != nil || len(later.Edits) > 0 {
 		t.Errorf("after a reboot without it: %v, %v", later, err)
+	}
+}
+
+// TestDamagedDecision: a record that cannot be read keeps the claim: without it a pod would start that lacks what presets give.
+func TestDamagedDecision(t *testing.T) {
+	w := newPresetWorld(t)
+	for _, broken := range []string{`"what?"`, `{"main": "what?"}`} {
+		if given, err := w.again(claimOfClass("u1"), json.RawMessage(broken)); err == nil || !strings.Contains(err.Error(), "as recorded") {
+			t.Errorf("%s: %v, %v", broken, given, err)
+		}
+	}
+	if given, err := w.again(claimOfClass("u1"), nil); err != nil || len(given.Edits) > 0 || len(w.asked()) > 0 {
+		t.Errorf("where nothing was decided: %v, %v, asked %v", given, err, w.asked())
 	}
 }
 
@@ -310,10 +342,10 @@ func TestPresetRootBehindLink(t *testing.T) {
 		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"smi"}, Root: "/run/driver"}}
 	}))
 	w.file("opt/v550/usr/bin/smi", elffile.File{}.Bytes(), 0o755)
-	must(t, os.MkdirAll(filepath.Join(w.root, "run"), 0o755))
-	must(t, os.Symlink("/opt/v550", filepath.Join(w.root, "run/driver")))
+	nodefixture.Must(t, os.MkdirAll(filepath.Join(w.root, "run"), 0o755))
+	nodefixture.Must(t, os.Symlink("/opt/v550", filepath.Join(w.root, "run/driver")))
 	want := []container.Mount{{HostPath: "/opt/v550/usr/bin/smi", ContainerPath: "/usr/bin/smi", ReadOnly: true, Alone: true}}
-	if diff := cmp.Diff(want, w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))["main"].Edits.Mounts); diff != "" {
+	if diff := cmp.Diff(want, w.gives(claimOfClass("u1", ofGPU("main", "gpu0"))).Edits["main"].Shared.Mounts); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -328,14 +360,14 @@ func TestPresetLinks(t *testing.T) {
 	}
 	w := newPresetWorld(t, of("later", 2, "/b"), of("earlier", 1, "/a"))
 	want := []string{"fettle-hook-1", "links", "--link", "/b::/opt/x"}
-	if got := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))["main"].Edits.Hooks; !slices.Equal(got[0].Args, want) {
+	if got := w.gives(claimOfClass("u1", ofGPU("main", "gpu0"))).Edits["main"].Shared.Hooks; !slices.Equal(got[0].Args, want) {
 		t.Errorf("hooks %v, want %v", got, want)
 	}
 }
 
 // TestPresetOfPod: what depends on the pod is read from the one that owns the claim, with its other claims.
 func TestPresetOfPod(t *testing.T) {
-	first, second := claimOfClass("u1", result("main", device.KindGPU, "gpu0")), claimOfClass("u2", result("main", device.KindGPU, "gpu1"))
+	first, second := claimOfClass("u1", ofGPU("main", "gpu0")), claimOfClass("u2", ofGPU("main", "gpu1"))
 	pod := thePod(first, second)
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "OWN", Value: "of the pod"}}
 	of := func(name, value, cel string) *v1alpha1.ClusterDevicePreset {
@@ -350,21 +382,21 @@ func TestPresetOfPod(t *testing.T) {
 		of("a", "nvidia's", `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`),
 		of("b", "others'", `device.attributes["fettle.dev"].?vendor.orValue("") != "nvidia"`))
 	for _, c := range []*resourceapi.ResourceClaim{first, second} {
-		if diff := cmp.Diff([]string{"LIST=nvidia's:others'"}, w.gives(c)["main"].Edits.Env); diff != "" {
+		if diff := cmp.Diff([]string{"LIST=nvidia's:others'"}, w.gives(c).Edits["main"].Shared.Env); diff != "" {
 			t.Errorf("claim %s (-want +got):\n%s", c.Name, diff)
 		}
 	}
 	other := pod.DeepCopy()
 	other.UID = types.UID("another pod of the name")
 	w = newPresetWorld(t, other, first, second, of("a", "value", "true"))
-	if _, err := w.decide(t.Context(), first, nil, nil); err == nil || !strings.Contains(err.Error(), "another") {
+	if _, err := w.plan(first); err == nil || !strings.Contains(err.Error(), "another") {
 		t.Errorf("claim of a pod that is gone: %v", err)
 	}
 }
 
 // TestPresetOverridden: what a later preset, or any, takes from others is told of.
 func TestPresetOverridden(t *testing.T) {
-	first := claimOfClass("u1", result("main", device.KindGPU, "gpu0"))
+	first := claimOfClass("u1", ofGPU("main", "gpu0"))
 	pod := thePod(first)
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "B", Value: "of the pod"}}
 	sets := func(priority int32, value string) func(*v1alpha1.ClusterDevicePresetSpec) {
@@ -374,7 +406,7 @@ func TestPresetOverridden(t *testing.T) {
 		}
 	}
 	w := newPresetWorld(t, pod, first, clusterPreset("later", sets(2, "2")), clusterPreset("earlier", sets(1, "1")))
-	if diff := cmp.Diff([]string{"A=2", "B=same"}, w.gives(first)["main"].Edits.Env); diff != "" {
+	if diff := cmp.Diff([]string{"A=2", "B=same"}, w.gives(first).Edits["main"].Shared.Env); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	want := []string{"PresetOverridden: request main: " +
@@ -387,7 +419,7 @@ func TestPresetOverridden(t *testing.T) {
 
 // TestPresetAmbiguous: what a container has otherwise by a claim that pods share is told of on its own claim.
 func TestPresetAmbiguous(t *testing.T) {
-	own, shared := claimOfClass("u1", result("main", device.KindGPU, "gpu0")), claimOfClass("u2", result("main", device.KindGPU, "gpu1"))
+	own, shared := claimOfClass("u1", ofGPU("main", "gpu0")), claimOfClass("u2", ofGPU("main", "gpu1"))
 	pod := thePod(own)
 	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "too", ResourceClaimName: &shared.Name})
 	pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: "too"})
@@ -399,14 +431,14 @@ func TestPresetAmbiguous(t *testing.T) {
 	}
 	w := newPresetWorld(t, pod, own, shared, of("nvidias", `device.attributes["fettle.dev"].?vendor.orValue("") == "nvidia"`),
 		of("others", `device.attributes["fettle.dev"].?vendor.orValue("") != "nvidia"`))
-	if diff := cmp.Diff([]string{"A=nvidias"}, w.gives(own)["main"].Edits.Env); diff != "" {
+	if diff := cmp.Diff([]string{"A=nvidias"}, w.gives(own).Edits["main"].Shared.Env); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if len(w.told) != 1 || !strings.HasPrefix(w.told[0], "PresetAmbiguous: request main: variable A is of ClusterDevicePreset nvidias here") {
 		t.Errorf("told %q, want that A is ambiguous", w.told)
 	}
 	w.told = nil
-	if diff := cmp.Diff([]string{"A=others"}, w.gives(shared)["main"].Edits.Env); diff != "" || len(w.told) > 0 {
+	if diff := cmp.Diff([]string{"A=others"}, w.gives(shared).Edits["main"].Shared.Env); diff != "" || len(w.told) > 0 {
 		t.Errorf("of the shared claim -want +got:\n%s\ntold %q", diff, w.told)
 	}
 }
@@ -416,8 +448,8 @@ func TestPresetRefused(t *testing.T) {
 	w := newPresetWorld(t, clusterPreset("a", func(s *v1alpha1.ClusterDevicePresetSpec) {
 		s.Env = []v1alpha1.PresetEnv{{Name: "A", Mode: v1alpha1.EnvDefault, Value: new("x")}, {Name: "B", Value: new("y")}}
 	}))
-	given := w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))
-	if diff := cmp.Diff([]string{"B=y"}, given["main"].Edits.Env); diff != "" {
+	given := w.gives(claimOfClass("u1", ofGPU("main", "gpu0")))
+	if diff := cmp.Diff([]string{"B=y"}, given.Edits["main"].Shared.Env); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if len(w.told) != 1 || !strings.HasPrefix(w.told[0], "PresetRefused: ClusterDevicePreset a, spec.env[0]: ") {
@@ -436,13 +468,13 @@ func TestPresetToldOnce(t *testing.T) {
 		more string
 	}{{env[:2], ""}, {env, "; and 3 more: fettle preset explain -n team-a claim/claim-u1"}} {
 		w := newPresetWorld(t, clusterPreset("a", func(s *v1alpha1.ClusterDevicePresetSpec) { s.Env = tc.env }))
-		w.gives(claimOfClass("u1", result("main", device.KindGPU, "gpu0")))
+		w.gives(claimOfClass("u1", ofGPU("main", "gpu0")))
 		if len(w.told) != 1 {
 			t.Fatalf("told %q, want one Event", w.told)
 		}
 		_, note, _ := strings.Cut(w.told[0], ": ")
 		if !strings.Contains(note, "spec.env[0]: A:") || !strings.Contains(note, "spec.env[1]: B:") || !strings.HasSuffix(note, tc.more) ||
-			strings.Contains(note, "more") != (tc.more != "") || len(note) > maxEventMessage {
+			strings.Contains(note, "more") != (tc.more != "") || len(note) > maxEvent {
 			t.Errorf("%d bytes: %s\nwant A and B, and at the end %q", len(note), note, tc.more)
 		}
 	}

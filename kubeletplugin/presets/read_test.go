@@ -8,13 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/test/nodefixture"
+
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -22,8 +23,7 @@ import (
 func (w *presetWorld) follow() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	stopped, err := w.watch(ctx)
-	must(w.t, err)
+	stopped := w.Watch(ctx)
 	w.t.Cleanup(func() {
 		cancel()
 		stopped()
@@ -41,7 +41,7 @@ func TestPresetsAreReadOnce(t *testing.T) {
 	w := newPresetWorld(t, clusterPreset("all", env("ALL")), clusterPreset("bad", env("NOT A NAME")))
 	all := func() []preset.Preset {
 		found, err := w.all(t.Context(), "team-a")
-		must(t, err)
+		nodefixture.Must(t, err)
 		slices.SortFunc(found, func(a, b preset.Preset) int { return strings.Compare(a.Name, b.Name) })
 		return found
 	}
@@ -51,8 +51,8 @@ func TestPresetsAreReadOnce(t *testing.T) {
 		if diff := cmp.Diff(asked, all(), cmp.AllowUnexported(preset.Preset{})); diff != "" || len(asked) != 2 {
 			t.Errorf("followed (-asked +followed):\n%s", diff)
 		}
-		given := w.gives(claimOfClass("u1", result("gpu", device.KindGPU, "gpu0")))
-		if diff := cmp.Diff([]string{"ALL=1"}, given["gpu"].Edits.Env); diff != "" {
+		given := w.gives(claimOfClass("u1", ofGPU("gpu", "gpu0")))
+		if diff := cmp.Diff([]string{"ALL=1"}, given.Edits["gpu"].Shared.Env); diff != "" {
 			t.Errorf("given (-want +got):\n%s", diff)
 		}
 	}
@@ -64,12 +64,12 @@ func TestPresetsAreReadOnce(t *testing.T) {
 // TestUnreadablePreset: claims are told of it in the same words, followed or not, and those of other namespaces are not hurt.
 func TestUnreadablePreset(t *testing.T) {
 	w := newPresetWorld(t)
-	client := w.dynamic.Resource(v1alpha1.GroupVersion.WithResource(presetResource)).Namespace("team-a")
+	client := w.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(presetResource)).Namespace("team-a")
 	_, err := client.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.KindDevicePreset,
 		"metadata": map[string]any{"namespace": "team-a", "name": "broken"}, "spec": map[string]any{"priority": "high"},
 	}}, metav1.CreateOptions{})
-	must(t, err)
+	nodefixture.Must(t, err)
 	_, want := w.all(t.Context(), "team-a")
 	if want == nil || !strings.Contains(want.Error(), "DevicePreset broken") {
 		t.Fatalf("asked for: %v", want)

@@ -73,7 +73,13 @@ func LocalSSD() []discover.HostDevice {
 // Snapshot is what the plugin would see of a machine, with disks of one size.
 func Snapshot(t testing.TB, machine string) *inventory.Snapshot {
 	t.Helper()
-	tree, err := sysfs.Open(Expand(t, machine))
+	return SnapshotOf(t, Expand(t, machine))
+}
+
+// SnapshotOf is the snapshot of a machine that was expanded into a directory.
+func SnapshotOf(t testing.TB, root string) *inventory.Snapshot {
+	t.Helper()
+	tree, err := sysfs.Open(root)
 	Must(t, err)
 	defer tree.Close()
 	found := discover.Discover(t.Context(), tree, discover.Options{

@@ -48,11 +48,14 @@ func (m *Mounter) Kind(open func() (*artifact.Store, error)) step.Kind {
 			if err != nil {
 				return err
 			}
+			if err := m.detach(u); err != nil { // whatever becomes of the store
+				return err
+			}
 			store, err := open()
 			if err != nil {
 				return err
 			}
-			return m.undo(ctx, store, u)
+			return store.Unpin(ctx, u.Tree, u.Owner)
 		},
 	}
 }
@@ -142,8 +145,8 @@ func (m *Mounter) mount(store *artifact.Store, tree *artifact.Tree, u *Use, i in
 	return m.Mounts.Layer(u.name(i), layers(store, tree, u.Bytes, lower, readOnly, m.Context, dir))
 }
 
-// undo takes the claim's mounts away and gives up its need of the tree, which stays mounted for the next claim.
-func (m *Mounter) undo(ctx context.Context, store *artifact.Store, u *Use) error {
+// detach takes the claim's mounts away. The tree stays mounted for the next claim.
+func (m *Mounter) detach(u *Use) error {
 	for i := range u.Mounts {
 		names := []string{u.name(i)}
 		if u.Access == Seed {
@@ -155,7 +158,7 @@ func (m *Mounter) undo(ctx context.Context, store *artifact.Store, u *Use) error
 			}
 		}
 	}
-	return store.Unpin(ctx, u.Tree, u.Owner)
+	return nil
 }
 
 // Edits are what the claim's containers get.
