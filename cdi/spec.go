@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	cdiapi "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
@@ -67,7 +65,7 @@ func validate(edits container.Edits) error {
 	}
 	var faults []error
 	check := func(what, path string) {
-		if !filepath.IsAbs(path) || strings.ContainsFunc(path, odd) {
+		if !filepath.IsAbs(path) || strings.ContainsFunc(path, container.Unprintable) {
 			faults = append(faults, fmt.Errorf("%s %q: want an absolute path of printable characters", what, path))
 		}
 	}
@@ -80,21 +78,17 @@ func validate(edits container.Edits) error {
 	}
 	for _, h := range edits.Hooks {
 		check("hook", h.Path)
-		if i := slices.IndexFunc(h.Args, func(arg string) bool { return strings.ContainsFunc(arg, odd) }); i >= 0 {
+		if i := slices.IndexFunc(h.Args, func(arg string) bool { return strings.ContainsFunc(arg, container.Unprintable) }); i >= 0 {
 			faults = append(faults, fmt.Errorf("argument %d of hook %s, %q: want printable characters", i, h.Path, h.Args[i]))
 		}
 	}
 	for _, e := range edits.Env {
-		name, value, ok := strings.Cut(e, "=")
-		text := strings.NewReplacer("\n", "", "\t", "").Replace(value)
-		if !ok || name == "" || strings.ContainsFunc(name, odd) || strings.ContainsFunc(text, odd) {
-			faults = append(faults, fmt.Errorf("variable %q: want NAME=VALUE of printable characters, tabs and line feeds", e))
+		if err := container.CheckVariable(e); err != nil {
+			faults = append(faults, err)
 		}
 	}
 	return errors.Join(faults...)
 }
-
-func odd(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }
 
 // render validates a spec with the runtime's own library and writes it at the lowest version that its fields need, since an older
 // runtime refuses a newer version whatever the content.

@@ -67,7 +67,7 @@ func sysExceptions() map[string]string {
 	return map[string]string{
 		"pkg/sysfs":                  "it is the one place that knows where sys lies",
 		"pkg/sim":                    "it makes the trees that pkg/sysfs reads",
-		"api/v1alpha1/hostconfig.go": "it names paths inside a container that may not be covered by a mount",
+		"api/mountpath/mountpath.go": "it names paths inside a container that may not be covered by a mount",
 		"pkg/preset/paths.go":        "it names directories of a node that no namespace may have",
 		"test":                       "it sets machines up",
 		"internal/hygiene":           "it looks for them",

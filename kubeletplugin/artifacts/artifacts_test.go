@@ -182,7 +182,9 @@ func TestEnsureWithSecrets(t *testing.T) {
 	wants(t, ensure("pull", "lost"), nil, "pull secret team-a/lost")
 	wants(t, ensure("opaque"), nil, "pull secret team-a/opaque", ".dockerconfigjson", "kubernetes.io/dockerconfigjson")
 	nodefixture.Must(t, ensure("pull"))
-	s.kube.PrependReactor("*", "*", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("the API server is away") })
+	s.kube.PrependReactor("*", "*", func(ktesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("the API server is away")
+	})
 	nodefixture.Must(t, ensure("pull")) // it is here: nobody is asked
 }
 

@@ -131,7 +131,8 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// TestPrefetchIsSpread: each node begins with each file at a time of its own, always the same, within half a minute; and with one at a time.
+// TestPrefetchIsSpread: each node begins with each file at a time of its own, always the same, within half a minute; and with one at a
+// time.
 func TestPrefetchIsSpread(t *testing.T) {
 	s := newScout(t)
 	var images []v1alpha1.BitstreamImage
@@ -292,7 +293,7 @@ func TestPrefetchRun(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Prefetcher.Run(ctx)
+		s.Run(ctx)
 	}()
 	select {
 	case <-watched:
@@ -316,7 +317,7 @@ func TestPrefetchCannotWatch(t *testing.T) {
 	s := newScout(t)
 	s.know("nlb0", s.Image(t, "team/nlb0", shell, nlb0))
 	s.source.Watch = func(context.Context, func()) (func(), error) { return nil, os.ErrPermission }
-	s.Prefetcher.Run(t.Context())
+	s.Run(t.Context())
 	s.wantHeld()
 }
 

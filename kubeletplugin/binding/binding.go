@@ -59,7 +59,8 @@ type Claims interface {
 	Refused(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error
 	// SetConditionOf sets a condition on those of a claim's devices that are meant.
 	SetConditionOf(
-		ctx context.Context, c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool, condition metav1.Condition,
+		ctx context.Context, c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool,
+		condition metav1.Condition,
 	) error
 }
 
@@ -77,8 +78,8 @@ type Config struct {
 	Prepare func(ctx context.Context, c *resourceapi.ResourceClaim) error
 	// Reason is the stable reason of an error.
 	Reason func(error) string
-	// Underway says that an error is about something that is on its way and no failure. Hopeless says that trying again soon on this node is of
-	// no use.
+	// Underway says that an error is about something that is on its way and no failure. Hopeless says that trying again soon on this node is
+	// of no use.
 	Underway, Hopeless func(error) bool
 }
 

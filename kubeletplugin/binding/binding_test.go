@@ -3,49 +3,64 @@
 package binding
 
 import (
+	stdcmp "cmp"
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/fpgas"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/kernelcaches"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/status"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+)
+
+// The conditions that pods with regions and with GPUs wait for.
+const (
+	bitstreamReady  = "fettle.dev/BitstreamReady"
+	bitstreamFailed = "fettle.dev/BitstreamFailed"
+	cachesReady     = "fettle.dev/KernelCachesReady"
+	cachesFailed    = "fettle.dev/KernelCachesFailed"
 )
 
 // waiting is a region of this node whose pod is not bound yet.
-func waiting(name string) apiResult {
-	r := result("region", device.KindFPGA, name)
-	r.BindingConditions = []string{forBitstream.ready}
-	r.BindingFailureConditions = []string{forBitstream.failed}
+func waiting(name string) nodefixture.APIResult {
+	r := nodefixture.Result("region", device.KindFPGA, name)
+	r.BindingConditions = []string{bitstreamReady}
+	r.BindingFailureConditions = []string{bitstreamFailed}
 	return r
 }
 
-// forBitstream and forCaches are what pods wait for.
-var forBitstream, forCaches = waitsFor()[0], waitsFor()[1]
-
 // waitingGPU is a GPU of this node whose pod is not bound yet.
-func waitingGPU(name string) apiResult {
-	r := result("gpu", device.KindGPU, name)
-	r.BindingConditions = []string{forCaches.ready}
-	r.BindingFailureConditions = []string{forCaches.failed}
+func waitingGPU(name string) nodefixture.APIResult {
+	r := nodefixture.Result("gpu", device.KindGPU, name)
+	r.BindingConditions = []string{cachesReady}
+	r.BindingFailureConditions = []string{cachesFailed}
 	return r
 }
 
 // said adds a condition to the claim's device.
 func said(c *resourceapi.ResourceClaim, i int, condition string, status metav1.ConditionStatus) *resourceapi.ResourceClaim {
-	entry := entryOf(&c.Status, &c.Status.Allocation.Devices.Results[i])
-	entry.Conditions = append(entry.Conditions, metav1.Condition{Type: condition, Status: status})
+	r := &c.Status.Allocation.Devices.Results[i]
+	c.Status.Devices = append(c.Status.Devices, resourceapi.AllocatedDeviceStatus{
+		Driver: r.Driver, Pool: r.Pool, Device: r.Device, Conditions: []metav1.Condition{{Type: condition, Status: status}},
+	})
 	return c
 }
 
@@ -54,41 +69,43 @@ func TestWhoWaits(t *testing.T) {
 	elsewhere.Pool = "other-node/fpga"
 	another := waiting("r0")
 	another.Driver = "other.example"
-	going := allocated("u1", waiting("r0"))
+	going := nodefixture.Allocated("u1", waiting("r0"))
 	going.DeletionTimestamp = new(metav1.Now())
 	tests := map[string]struct {
 		claim *resourceapi.ResourceClaim
 		want  bool
 	}{
-		"nothing is said yet":         {allocated("u1", waiting("r0")), true},
-		"not allocated":               {&resourceapi.ResourceClaim{}, false},
-		"a device that waits not":     {allocated("u1", result("region", device.KindFPGA, "r0")), false},
-		"on another node":             {allocated("u1", elsewhere), false},
-		"of another driver":           {allocated("u1", another), false},
-		"ready":                       {said(allocated("u1", waiting("r0")), 0, forBitstream.ready, metav1.ConditionTrue), false},
-		"failed":                      {said(allocated("u1", waiting("r0")), 0, forBitstream.failed, metav1.ConditionTrue), false},
-		"ready was taken back":        {said(allocated("u1", waiting("r0")), 0, forBitstream.ready, metav1.ConditionFalse), true},
-		"something else is said":      {said(allocated("u1", waiting("r0")), 0, conditionPrepared, metav1.ConditionTrue), true},
-		"one of two":                  {said(allocated("u1", waiting("r0"), waiting("r1")), 0, forBitstream.ready, metav1.ConditionTrue), true},
+		"nothing is said yet":     {nodefixture.Allocated("u1", waiting("r0")), true},
+		"not allocated":           {&resourceapi.ResourceClaim{}, false},
+		"a device that waits not": {nodefixture.Allocated("u1", nodefixture.Result("region", device.KindFPGA, "r0")), false},
+		"on another node":         {nodefixture.Allocated("u1", elsewhere), false},
+		"of another driver":       {nodefixture.Allocated("u1", another), false},
+		"ready":                   {said(nodefixture.Allocated("u1", waiting("r0")), 0, bitstreamReady, metav1.ConditionTrue), false},
+		"failed":                  {said(nodefixture.Allocated("u1", waiting("r0")), 0, bitstreamFailed, metav1.ConditionTrue), false},
+		"ready was taken back":    {said(nodefixture.Allocated("u1", waiting("r0")), 0, bitstreamReady, metav1.ConditionFalse), true},
+		"something else is said":  {said(nodefixture.Allocated("u1", waiting("r0")), 0, "Prepared", metav1.ConditionTrue), true},
+		"one of two": {
+			said(nodefixture.Allocated("u1", waiting("r0"), waiting("r1")), 0, bitstreamReady, metav1.ConditionTrue), true,
+		},
 		"of a claim that is deleted":  {going, false},
-		"beside a device that is not": {allocated("u1", result("gpu", device.KindGPU, "g0"), waiting("r0")), true},
-		"a GPU":                       {allocated("u1", waitingGPU("g0")), true},
-		"a GPU that has its caches":   {said(allocated("u1", waitingGPU("g0")), 0, forCaches.ready, metav1.ConditionTrue), false},
+		"beside a device that is not": {nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "g0"), waiting("r0")), true},
+		"a GPU":                       {nodefixture.Allocated("u1", waitingGPU("g0")), true},
+		"a GPU that has its caches":   {said(nodefixture.Allocated("u1", waitingGPU("g0")), 0, cachesReady, metav1.ConditionTrue), false},
 		"a GPU of which another kind's condition is said": {
-			said(allocated("u1", waitingGPU("g0")), 0, forBitstream.ready, metav1.ConditionTrue), true,
+			said(nodefixture.Allocated("u1", waitingGPU("g0")), 0, bitstreamReady, metav1.ConditionTrue), true,
 		},
 		"beside a region that is ready": {
-			said(allocated("u1", waiting("r0"), waitingGPU("g0")), 0, forBitstream.ready, metav1.ConditionTrue), true,
+			said(nodefixture.Allocated("u1", waiting("r0"), waitingGPU("g0")), 0, bitstreamReady, metav1.ConditionTrue), true,
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := &binder{node: testNode, late: waitsFor()}
+			b := New(Config{Node: nodefixture.Node, Kinds: (&done{}).kinds()})
 			if got := b.waits(tt.claim); got != tt.want {
 				t.Errorf("waits: %v, want %v", got, tt.want)
 			}
 			kept, err := b.trim(tt.claim)
-			must(t, err)
+			nodefixture.Must(t, err)
 			if got := b.waits(kept.(*resourceapi.ResourceClaim)); got != tt.want {
 				t.Errorf("what is kept in memory waits: %v, want %v", got, tt.want)
 			}
@@ -98,13 +115,13 @@ func TestWhoWaits(t *testing.T) {
 
 // classSays is an allocated claim whose class has a policy.
 func classSays(policy string) *resourceapi.ResourceClaim {
-	return configured(allocated("u1", waiting("r0")), resourceapi.AllocationConfigSourceClass,
+	return nodefixture.Configured(nodefixture.Allocated("u1", waiting("r0")), resourceapi.AllocationConfigSourceClass,
 		`{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","policy":{`+policy+`}}`)
 }
 
 // namesCaches is an allocated claim that names caches.
 func namesCaches(list string) *resourceapi.ResourceClaim {
-	return configured(allocated("u1", waitingGPU("g0")), resourceapi.AllocationConfigSourceClaim,
+	return nodefixture.Configured(nodefixture.Allocated("u1", waitingGPU("g0")), resourceapi.AllocationConfigSourceClaim,
 		`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[`+list+`]}`)
 }
 
@@ -118,45 +135,45 @@ func TestSeenTo(t *testing.T) {
 		// said is the condition and its reason; none: it is tried again.
 		said, reason string
 	}{
-		"nothing asked": {claim: classSays(""), said: forBitstream.ready, reason: "NotAsked"},
-		"fetched":       {claim: classSays(`"bindAfter":"Fetched"`), asked: "Fetched", said: forBitstream.ready, reason: "Fetched"},
-		"loaded":        {claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", said: forBitstream.ready, reason: "Loaded"},
+		"nothing asked": {claim: classSays(""), said: bitstreamReady, reason: "NotAsked"},
+		"fetched":       {claim: classSays(`"bindAfter":"Fetched"`), asked: "Fetched", said: bitstreamReady, reason: "Fetched"},
+		"loaded":        {claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", said: bitstreamReady, reason: "Loaded"},
 		"the most that is asked": {
-			claim: configured(classSays(`"bindAfter":"Loaded"`), resourceapi.AllocationConfigSourceClass,
+			claim: nodefixture.Configured(classSays(`"bindAfter":"Loaded"`), resourceapi.AllocationConfigSourceClass,
 				`{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","policy":{"bindAfter":"Fetched"}}`),
-			asked: "Loaded", said: forBitstream.ready, reason: "Loaded",
+			asked: "Loaded", said: bitstreamReady, reason: "Loaded",
 		},
 		"not now": {claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", fails: errors.New("the registry is away")},
 		"never": {
-			claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", fails: refused, said: forBitstream.failed, reason: "ForbiddenByPolicy",
+			claim: classSays(`"bindAfter":"Loaded"`), asked: "Loaded", fails: refused, said: bitstreamFailed, reason: "ForbiddenByPolicy",
 		},
-		"not to be understood": {claim: classSays(`"bindAfter":"Later"`), said: forBitstream.ready, reason: "NotAsked"},
-		"no cache":             {claim: allocated("u1", waitingGPU("g0")), said: forCaches.ready, reason: "NotAsked"},
+		"not to be understood": {claim: classSays(`"bindAfter":"Later"`), said: bitstreamReady, reason: "NotAsked"},
+		"no cache":             {claim: nodefixture.Allocated("u1", waitingGPU("g0")), said: cachesReady, reason: "NotAsked"},
 		"a cache that nobody waits for": {
-			claim: namesCaches(`{"name":"add"}`), said: forCaches.ready, reason: "NotAsked",
+			claim: namesCaches(`{"name":"add"}`), said: cachesReady, reason: "NotAsked",
 		},
 		"a cache": {
-			claim: namesCaches(`{"name":"other"},{"name":"add","bindAfter":"Fetched"}`), asked: "Fetched", said: forCaches.ready, reason: "Fetched",
+			claim: namesCaches(`{"name":"other"},{"name":"add","bindAfter":"Fetched"}`), asked: "Fetched", said: cachesReady, reason: "Fetched",
 		},
 		"a cache that cannot be had": {
-			claim: namesCaches(`{"name":"add","bindAfter":"Fetched"}`), asked: "Fetched", fails: refused, said: forCaches.failed,
+			claim: namesCaches(`{"name":"add","bindAfter":"Fetched"}`), asked: "Fetched", fails: refused, said: cachesFailed,
 			reason: "ForbiddenByPolicy",
 		},
 		"a cache that can only be fetched": {
-			claim: namesCaches(`{"name":"add","bindAfter":"Loaded"}`), said: forCaches.ready, reason: "NotAsked",
+			claim: namesCaches(`{"name":"add","bindAfter":"Loaded"}`), said: cachesReady, reason: "NotAsked",
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			b, client, asked := newTestBinder(tt.claim, tt.fails)
+			b, client, done := newTestBinder(tt.claim, tt.fails)
 			err := b.handle(t.Context(), keyOfClaim(tt.claim))
 			if tt.said != "" {
-				must(t, err)
+				nodefixture.Must(t, err)
 			} else if !errors.Is(err, tt.fails) {
 				t.Errorf("error %v, want %v", err, tt.fails)
 			}
-			if *asked != tt.asked {
-				t.Errorf("done: %q, want %q", *asked, tt.asked)
+			if done.after != tt.asked {
+				t.Errorf("done: %q, want %q", done.after, tt.asked)
 			}
 			if diff := cmp.Diff(tt.said+" "+tt.reason, verdict(t, client, tt.claim)); diff != "" {
 				t.Errorf("said (-want +got):\n%s", diff)
@@ -180,7 +197,7 @@ func TestGivenUp(t *testing.T) {
 	}
 	b.queue.Add(keyOfClaim(c))
 	b.next(t.Context())
-	if got, want := verdict(t, client, c), forBitstream.failed+" PrepareFailed"; got != want {
+	if got, want := verdict(t, client, c), bitstreamFailed+" PrepareFailed"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
 }
@@ -190,7 +207,7 @@ func TestStoppedWhileBusy(t *testing.T) {
 	c := classSays(`"bindAfter":"Loaded"`)
 	b, client, _ := newTestBinder(c, &claim.RefusedError{})
 	ctx, cancel := context.WithCancel(t.Context())
-	b.ready = func(context.Context, *resourceapi.ResourceClaim, device.Kind, v1alpha1.BindAfter) error {
+	b.Prepare = func(context.Context, *resourceapi.ResourceClaim) error {
 		cancel()
 		return &claim.RefusedError{}
 	}
@@ -202,18 +219,140 @@ func TestStoppedWhileBusy(t *testing.T) {
 	}
 }
 
-func newTestBinder(c *resourceapi.ResourceClaim, fails error) (*binder, *fake.Clientset, *v1alpha1.BindAfter) {
-	client := fake.NewClientset(c)
-	asked := new(v1alpha1.BindAfter)
-	return &binder{
-		client: client, node: testNode, late: waitsFor(),
-		teller: &teller{client: client, events: events.NewFakeRecorder(100), now: time.Now},
-		ready: func(_ context.Context, _ *resourceapi.ResourceClaim, _ device.Kind, after v1alpha1.BindAfter) error {
-			*asked = after
-			return fails
+// TestBeforeTheFirstLook: as long as the machine was not looked at nothing is done, and nothing is said.
+func TestBeforeTheFirstLook(t *testing.T) {
+	for _, bindAfter := range []string{"Fetched", "Loaded"} {
+		c := classSays(`"bindAfter":"` + bindAfter + `"`)
+		b, client, done := newTestBinder(c, nil)
+		b.Holder = inventory.NewHolder()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- b.handle(ctx, keyOfClaim(c)) }()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) || done.after != "" {
+			t.Errorf("%s: did %q: %v", bindAfter, done.after, err)
+		}
+		if got := verdict(t, client, c); got != " " {
+			t.Errorf("%s: said %s", bindAfter, got)
+		}
+	}
+}
+
+// TestFailureIsShown: what cannot be fetched is said on the claim for people to read, at every try; but not what is on its way, which is no
+// failure and is never given up.
+func TestFailureIsShown(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		claim *resourceapi.ResourceClaim
+		fails error
+		want  string
+	}{
+		{"a registry that is away", classSays(`"bindAfter":"Fetched"`), errors.New("the registry is away"), "PrepareFailed"},
+		{"a refusal", classSays(`"bindAfter":"Fetched"`), &claim.RefusedError{Reason: claim.ReasonForbiddenByPolicy}, "ForbiddenByPolicy"},
+		{"on its way", namesCaches(`{"name":"add","bindAfter":"Fetched"}`), errUnderway, ""},
+		{
+			"on its way beside one that is refused", namesCaches(`{"name":"add","bindAfter":"Fetched"}`),
+			errors.Join(errUnderway, &claim.RefusedError{Reason: claim.ReasonForbiddenByPolicy}), "ForbiddenByPolicy",
 		},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemFastSlowRateLimiter[types.NamespacedName](0, 0, 1)),
-	}, client, asked
+		{"what Prepare says itself", classSays(`"bindAfter":"Loaded"`), errors.New("the registry is away"), ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b, _, done := newTestBinder(tc.claim, tc.fails)
+			_ = b.handle(t.Context(), keyOfClaim(tc.claim)) // TestSeenTo has the errors
+			if got := strings.Join(done.refused, " "); got != tc.want {
+				t.Errorf("the claim shows %q, want %q", got, tc.want)
+			}
+		})
+	}
+	c := namesCaches(`{"name":"add","bindAfter":"Fetched"}`)
+	b, client, _ := newTestBinder(c, errUnderway)
+	for range bindingTries + 1 {
+		b.queue.AddRateLimited(keyOfClaim(c))
+	}
+	if err := b.handle(t.Context(), keyOfClaim(c)); !errors.Is(err, errUnderway) {
+		t.Errorf("got %v", err)
+	}
+	if got := verdict(t, client, c); got != " " {
+		t.Errorf("given up what is on its way: %s", got)
+	}
+}
+
+// TestGone: a claim that was deleted, or was seen to, needs nothing.
+func TestGone(t *testing.T) {
+	c := classSays(`"bindAfter":"Fetched"`)
+	b, client, done := newTestBinder(c, nil)
+	nodefixture.Must(t, b.handle(t.Context(), types.NamespacedName{Namespace: "team-a", Name: "gone"}))
+	nodefixture.Must(t, b.handle(t.Context(), keyOfClaim(c)))
+	done.after = ""
+	nodefixture.Must(t, b.handle(t.Context(), keyOfClaim(c)))
+	if done.after != "" {
+		t.Errorf("did %s for what was seen to", done.after)
+	}
+	client.PrependReactor("get", "resourceclaims", func(ktesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("the API server is away")
+	})
+	if b.handle(t.Context(), keyOfClaim(c)) == nil {
+		t.Error("an API server that is away counts as no claim")
+	}
+}
+
+// done is what a binder did.
+type done struct {
+	after v1alpha1.BindAfter
+	seen  []device.Kind
+	// refused are the reasons that the claim shows.
+	refused []string
+	fails   error
+}
+
+// writer notes which refusals it writes.
+type writer struct {
+	*status.ClaimWriter
+	done *done
+}
+
+func (w writer) Refused(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error {
+	w.done.refused = append(w.done.refused, w.Reason(cause))
+	return w.ClaimWriter.Refused(ctx, c, cause)
+}
+
+// errUnderway is about what is on its way.
+var errUnderway = errors.New("ask again soon")
+
+// kinds are those of a plugin, which note what is done.
+func (d *done) kinds() []Kind {
+	ready := func(kind device.Kind) func(context.Context, *resourceapi.ResourceClaim, claim.Allocation, *inventory.Snapshot) error {
+		return func(context.Context, *resourceapi.ResourceClaim, claim.Allocation, *inventory.Snapshot) error {
+			d.after = v1alpha1.BindAfterFetched
+			d.seen = append(d.seen, kind)
+			return d.fails
+		}
+	}
+	return []Kind{
+		{Kind: device.KindFPGA, What: "the bitstream is", Asked: fpgas.BindAfter, Ready: ready(device.KindFPGA)},
+		{Kind: device.KindGPU, What: "the kernel caches are", Asked: kernelcaches.BindAfter, Ready: ready(device.KindGPU)},
+	}
+}
+
+func newTestBinder(c *resourceapi.ResourceClaim, fails error) (*Binder, *fake.Clientset, *done) {
+	client := fake.NewClientset(c)
+	d := &done{fails: fails}
+	reason := func(err error) string { return stdcmp.Or(prepare.Reason(err), "PrepareFailed") }
+	b := New(Config{
+		Node: nodefixture.Node, Client: client, Holder: inventory.NewHolder(), Kinds: d.kinds(), Reason: reason,
+		Claims: writer{status.NewClaimWriter(status.ClaimConfig{
+			Client: client, Events: events.NewFakeRecorder(100), Clock: clock.RealClock{}, Reason: reason, Overtaken: prepare.Overtaken,
+		}), d},
+		Prepare: func(context.Context, *resourceapi.ResourceClaim) error {
+			d.after = v1alpha1.BindAfterLoaded
+			return d.fails
+		},
+		Underway: func(err error) bool { return errors.Is(err, errUnderway) },
+		Hopeless: func(err error) bool { _, refused := errors.AsType[*claim.RefusedError](err); return refused },
+	})
+	b.Holder.Set(nodefixture.SnapshotWith())
+	b.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemFastSlowRateLimiter[types.NamespacedName](0, 0, 1))
+	return b, client, d
 }
 
 func keyOfClaim(c *resourceapi.ResourceClaim) types.NamespacedName {
@@ -224,7 +363,7 @@ func keyOfClaim(c *resourceapi.ResourceClaim) types.NamespacedName {
 func verdict(t *testing.T, client *fake.Clientset, c *resourceapi.ResourceClaim) string {
 	t.Helper()
 	now, err := client.ResourceV1().ResourceClaims(c.Namespace).Get(t.Context(), c.Name, metav1.GetOptions{})
-	must(t, err)
+	nodefixture.Must(t, err)
 	for _, d := range now.Status.Devices {
 		for _, condition := range d.Conditions {
 			if strings.HasPrefix(condition.Type, v1alpha1.GroupName) && condition.Status == metav1.ConditionTrue {
@@ -237,50 +376,27 @@ func verdict(t *testing.T, client *fake.Clientset, c *resourceapi.ResourceClaim)
 
 // TestTwoKinds: a claim with devices of both kinds waits for both, each with its own word.
 func TestTwoKinds(t *testing.T) {
-	c := configured(configured(allocated("u1", waiting("r0"), waitingGPU("g0")), resourceapi.AllocationConfigSourceClass,
-		`{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","policy":{"bindAfter":"Fetched"}}`), resourceapi.AllocationConfigSourceClaim,
+	c := nodefixture.Allocated("u1", waiting("r0"), waitingGPU("g0"))
+	nodefixture.Configured(c, resourceapi.AllocationConfigSourceClass,
+		`{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","policy":{"bindAfter":"Fetched"}}`)
+	nodefixture.Configured(c, resourceapi.AllocationConfigSourceClaim,
 		`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[{"name":"add","bindAfter":"Fetched"}]}`)
 	c.Status.Allocation.Devices.Config[0].Requests, c.Status.Allocation.Devices.Config[1].Requests = []string{"region"}, []string{"gpu"}
-	b, client, _ := newTestBinder(c, nil)
-	var seen []device.Kind
-	b.ready = func(_ context.Context, _ *resourceapi.ResourceClaim, kind device.Kind, _ v1alpha1.BindAfter) error {
-		seen = append(seen, kind)
-		return nil
-	}
-	must(t, b.handle(t.Context(), keyOfClaim(c)))
-	must(t, b.handle(t.Context(), keyOfClaim(c)))
+	b, client, done := newTestBinder(c, nil)
+	nodefixture.Must(t, b.handle(t.Context(), keyOfClaim(c)))
+	nodefixture.Must(t, b.handle(t.Context(), keyOfClaim(c)))
 	now, err := client.ResourceV1().ResourceClaims(c.Namespace).Get(t.Context(), c.Name, metav1.GetOptions{})
-	must(t, err)
+	nodefixture.Must(t, err)
 	said := map[string][]string{}
 	for _, d := range now.Status.Devices {
 		for _, condition := range d.Conditions {
 			said[d.Device] = append(said[d.Device], condition.Type)
 		}
 	}
-	if diff := cmp.Diff(map[string][]string{"r0": {forBitstream.ready}, "g0": {forCaches.ready}}, said); diff != "" || len(seen) != 2 {
-		t.Errorf("seen to %v; said (-want +got):\n%s", seen, diff)
+	if diff := cmp.Diff(map[string][]string{"r0": {bitstreamReady}, "g0": {cachesReady}}, said); diff != "" || len(done.seen) != 2 {
+		t.Errorf("seen to %v; said (-want +got):\n%s", done.seen, diff)
 	}
 	if b.waits(now) {
 		t.Error("it still waits")
-	}
-}
-
-// TestLateDevices: pods are bound late only with devices for which that is asked.
-func TestLateDevices(t *testing.T) {
-	fpga := device.Device{Kind: device.KindFPGA, Name: "r0"}
-	for _, late := range [][]device.Kind{nil, {device.KindFPGA}, {device.KindGPU}, {device.KindFPGA, device.KindGPU}} {
-		v := viewWith(gpu("g0", 0), fpga)
-		v.bindLate = late
-		for name, pool := range resources(testNode, v).Pools {
-			for _, s := range pool.Slices {
-				for _, d := range s.Devices {
-					_, kind, _ := strings.Cut(name, "/")
-					want := slices.Contains(late, device.Kind(kind))
-					if got := len(d.BindingConditions) > 0 && len(d.BindingFailureConditions) > 0 && *d.BindsToNode; got != want {
-						t.Errorf("late %v: %s of %s: %v, want %v", late, d.Name, name, got, want)
-					}
-				}
-			}
-		}
 	}
 }

@@ -267,8 +267,8 @@ func (l *lab) wantFetched(steps []step.Step) {
 	}
 }
 
-// TestFilesComeFirst: as long as any file of a claim is missing, no region of it is touched: because it cannot be fetched, or because it was
-// evicted before it was pinned.
+// TestFilesComeFirst: as long as any file of a claim is missing, no region of it is touched: because the file cannot be fetched, or because
+// it was evicted before it was pinned.
 func TestFilesComeFirst(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	late := l.image("team/nlb3", shell, nlb3)
@@ -363,7 +363,8 @@ func TestStagedFileIsChecked(t *testing.T) {
 	}
 }
 
-// TestFetch: before its pod is bound a claim's files are brought to the node, and nothing else is done. What would be refused is not fetched.
+// TestFetch: before its pod is bound a claim's files are brought to the node, and nothing else is done. What would be refused is not
+// fetched.
 func TestFetch(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	image := l.image("team/nlb3", shell, nlb3)

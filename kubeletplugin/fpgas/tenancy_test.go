@@ -152,7 +152,8 @@ func TestContentsOfRegions(t *testing.T) {
 		}
 	}
 
-	now.breakRegion(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"},"program":"Always"`))
+	c = fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass)
+	now.breakRegion(fpgaOwn(c, `"bitstream":{"name":"nlb3"},"program":"Always"`))
 	now.forget("r1")
 	v := seen(f, nlb3)
 	if len(v.Withheld) != 2 || !strings.Contains(v.Withheld["r0"], "for claim u1 failed or was cut off") || digest(v, 0) != "" {

@@ -202,7 +202,7 @@ func borrowed(t *testing.T, release v1alpha1.OnRelease, results ...nodefixture.A
 	c := nodefixture.Allocated("u1", results...)
 	if release != "" {
 		nodefixture.Configured(c, resourceapi.AllocationConfigSourceClass,
-			`{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","onRelease":"`+string(release)+`"}`)
+			`{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","policy":{"onRelease":"`+string(release)+`"}}`)
 	}
 	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
 	nodefixture.Must(t, err)

@@ -13,10 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/notify"
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-	"github.com/fettle-dev/fettle/pkg/step"
-
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -24,8 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -54,7 +53,7 @@ func testWarm(n *node) {
 	if _, err := os.Stat(filepath.Join(elsewhere, "MISSED")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what one claim wrote, another sees: %v", err)
 	}
-	n.must(n.host.VerifyTree(n.T.Context(), u.Tree))
+	n.must(n.host.VerifyTree(n.Context(), u.Tree))
 	n.undo(u)
 	n.reads(filepath.Join(elsewhere, kernel), signed.TritonText)
 	n.undo(other)

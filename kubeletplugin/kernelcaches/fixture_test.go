@@ -16,9 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -35,11 +32,13 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -244,8 +243,8 @@ func (n *node) put(resource, kind string, object metav1.Object) {
 	u := &unstructured.Unstructured{Object: content}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
 	client := n.client.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(object.GetNamespace())
-	if _, err = client.Update(n.T.Context(), u, metav1.UpdateOptions{}); err != nil {
-		_, err = client.Create(n.T.Context(), u, metav1.CreateOptions{})
+	if _, err = client.Update(n.Context(), u, metav1.UpdateOptions{}); err != nil {
+		_, err = client.Create(n.Context(), u, metav1.CreateOptions{})
 	}
 	n.must(err)
 }
@@ -276,7 +275,7 @@ func (n *node) plan(namespace, uid string, sources ...v1alpha1.KernelCacheSource
 		Request: "gpu", BaseRequest: "gpu", Pool: "node/gpu", Device: "gpu-0", Kind: device.KindGPU,
 		Config: claim.Effective{GPU: &claim.GPUEffective{KernelCaches: sources}},
 	}}}
-	return n.Plan(n.T.Context(), prepare.Request{
+	return n.Plan(n.Context(), prepare.Request{
 		Claim: c, Allocation: a, Find: func(*claim.Result) (device.Device, bool) { return hopper(), true },
 	})
 }
@@ -294,7 +293,7 @@ func hopper() device.Device {
 func (n *node) again(decision json.RawMessage) (prepare.Contribution, error) {
 	n.Helper()
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim-1", UID: "claim-1"}}
-	return n.Plan(n.T.Context(), prepare.Request{Claim: c, Again: true, Decision: decision})
+	return n.Plan(n.Context(), prepare.Request{Claim: c, Again: true, Decision: decision})
 }
 
 // evict has a tree go, as the store does that needs its room.
@@ -341,7 +340,7 @@ func (n *node) inUse(tree artifact.Digest) bool { return n.Mounter.InUse(n.host,
 
 // leftovers are the steps of a claim whose record is lost.
 func (n *node) leftovers(uid string) ([]step.Step, error) {
-	return n.Leftovers(n.T.Context(), uid, device.Device{})
+	return n.Leftovers(n.Context(), uid, device.Device{})
 }
 
 func (n *node) undo(u *cachemount.Use) {
@@ -354,7 +353,7 @@ func (n *node) do(u *cachemount.Use, what func(step.Kinds, context.Context, step
 	s, err := u.Step()
 	n.must(err)
 	for range 2 {
-		n.must(what(n.Kinds(), n.T.Context(), s))
+		n.must(what(n.Kinds(), n.Context(), s))
 	}
 }
 

@@ -9,13 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 )
 
 // TestAllot: what stays is the same as long as nothing changes, and never more than it may be.
@@ -75,7 +74,7 @@ func keeps(c *v1alpha1.GPUKernelCache) {
 // follow watches all objects, as the plugin does, and tends after each change. It returns how to end that.
 func (n *node) follow() (stop func()) {
 	n.Helper()
-	ctx, cancel := context.WithCancel(n.T.Context())
+	ctx, cancel := context.WithCancel(n.Context())
 	done := make(chan struct{})
 	stopped := n.Watch(ctx)
 	feature := n.Feature
@@ -198,7 +197,7 @@ func TestKeptNoMore(t *testing.T) {
 	for name, end := range map[string]func(n *node, image, digest string){
 		"deleted": func(n *node, _, _ string) {
 			client := n.client.Resource(v1alpha1.GroupVersion.WithResource(cacheResource)).Namespace("team-a")
-			n.must(client.Delete(n.T.Context(), "add", metav1.DeleteOptions{}))
+			n.must(client.Delete(n.Context(), "add", metav1.DeleteOptions{}))
 		},
 		"says otherwise": func(n *node, image, digest string) {
 			n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -135,18 +134,19 @@ func TestNodeStatus(t *testing.T) {
 	decided := func(uid string) *record.Record {
 		c, err := n.plan("team-a", uid, named)
 		n.must(err)
-		return &record.Record{UID: uid, Decisions: map[string]json.RawMessage{n.Feature.Name(): c.Decision}}
+		return &record.Record{UID: uid, Decisions: map[string]json.RawMessage{n.Name(): c.Decision}}
 	}
 	twice := decided("u1")
-	uses, err := decodeUses(twice.Decisions[n.Feature.Name()])
+	uses, err := decodeUses(twice.Decisions[n.Name()])
 	n.must(err)
 	uses["other"] = uses["gpu"]
-	twice.Decisions[n.Feature.Name()], err = json.Marshal(uses)
+	twice.Decisions[n.Name()], err = json.Marshal(uses)
 	n.must(err)
 	claims := []*record.Record{
-		twice, decided("u2"), {UID: "u3"},
-		{UID: "u4", Decisions: map[string]json.RawMessage{n.Feature.Name(): json.RawMessage(`"what?"`)}},
-		{UID: "u5", Decisions: map[string]json.RawMessage{"presets": twice.Decisions[n.Feature.Name()]}},
+		twice, decided("u2"),
+		{UID: "u3"},
+		{UID: "u4", Decisions: map[string]json.RawMessage{n.Name(): json.RawMessage(`"what?"`)}},
+		{UID: "u5", Decisions: map[string]json.RawMessage{"presets": twice.Decisions[n.Name()]}},
 	}
 	gpus := []device.Device{hopper()}
 	tree, err := n.host.LookTree(uses["gpu"][0].Tree)

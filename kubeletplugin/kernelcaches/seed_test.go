@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 

@@ -12,16 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/test/elffile"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // driverWorld is a node with a driver, whose list is made of what is there.

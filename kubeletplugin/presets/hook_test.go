@@ -8,13 +8,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // TestHooks: each build of the hook stays for the claims that were prepared with it and for the process that installed it, and no longer.
@@ -60,7 +59,8 @@ func TestHooks(t *testing.T) {
 	nodefixture.Must(t, again.current.Close())
 	r := &record.Record{Namespace: "team-a", Name: "c", UID: "u1", BootID: "b", Phase: record.Prepared, Devices: []record.Device{{
 		Request: "gpu", Pool: "node-1/gpu", Name: "gpu0", Added: &record.Addition{
-			CDIDevice: "fettle.dev/common=x", Edits: container.Edits{Hooks: []container.Hook{{Path: pathOf(t, first), Args: []string{"fettle-hook"}}}},
+			CDIDevice: "fettle.dev/common=x",
+			Edits:     container.Edits{Hooks: []container.Hook{{Path: pathOf(t, first), Args: []string{"fettle-hook"}}}},
 		},
 	}}}
 	nodefixture.Must(t, store.Create(r))

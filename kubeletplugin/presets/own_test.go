@@ -11,9 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,7 +19,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/test/elffile"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // teamPreset is a namespace's, for all claims of class gpu.

@@ -12,12 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
-	"github.com/fettle-dev/fettle/pkg/preset"
-	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -30,9 +24,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/test/elffile"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // presetWorld is a cluster with presets, and a node with files.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // follow has the world's presets watched until the test ends.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // The device cgroup's limits (include/linux/kdev_t.h): 12 bits of major, 20 of minor.
@@ -45,3 +47,17 @@ func (e Edits) Validate() []error {
 	}
 	return faults
 }
+
+// CheckVariable refuses a variable, NAME=VALUE, that no CDI spec can hold: the runtime reads the spec's JSON as YAML, which has no control
+// characters, and encoding/json replaces bytes that are not UTF-8.
+func CheckVariable(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	value = strings.NewReplacer("\n", "", "\t", "").Replace(value)
+	if !ok || name == "" || strings.ContainsFunc(name, Unprintable) || strings.ContainsFunc(value, Unprintable) {
+		return fmt.Errorf("variable %q: want NAME=VALUE of printable characters, tabs and line feeds", text)
+	}
+	return nil
+}
+
+// Unprintable says whether a character must not be in a CDI spec.
+func Unprintable(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }

@@ -50,7 +50,9 @@ func (p *Params) Step(owner string) (step.Step, error) {
 
 // Kind does and undoes the step. open opens the node's store, which most nodes do not have before they need it.
 func Kind(open func() (*artifact.Store, error)) step.Kind {
-	with := func(do func(ctx context.Context, store *artifact.Store, p Params, d artifact.Digest) error) func(context.Context, json.RawMessage) error {
+	with := func(
+		do func(ctx context.Context, store *artifact.Store, p Params, d artifact.Digest) error,
+	) func(context.Context, json.RawMessage) error {
 		return func(ctx context.Context, raw json.RawMessage) error {
 			p, d, err := decode(raw)
 			if err != nil {

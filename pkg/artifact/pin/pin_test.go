@@ -43,15 +43,15 @@ type shelf struct {
 
 func newShelf(t *testing.T) *shelf {
 	t.Helper()
-	registry := fpgaregistry.Start(t)
+	behind := fpgaregistry.Start(t)
 	client, err := registry.NewClient(registry.Config{
-		PlainHTTP: []string{registry.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
+		PlainHTTP: []string{behind.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
 	})
 	must(t, err)
 	store, err := artifact.OpenStore(t.TempDir(), artifact.StoreConfig{MaxBytes: int64(len(fpgaregistry.GBS(shell, nlb0)))})
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
-	return &shelf{Store: store, registry: registry, client: client, t: t}
+	return &shelf{Store: store, registry: behind, client: client, t: t}
 }
 
 func (s *shelf) kinds() step.Kinds {
@@ -89,8 +89,8 @@ func (s *shelf) wantPins(p pin.Params, want ...string) {
 	}
 }
 
-// TestStep: what the step says of a file that is in the store, never was, or was evicted after the claim was planned. Applied or not, it can
-// be undone, which unpins the file.
+// TestStep: what the step says of a file that is in the store, never was, or was evicted after the claim was planned. Applied or not, it
+// can be undone, which unpins the file.
 func TestStep(t *testing.T) {
 	for _, tc := range []struct {
 		name string

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hook"
 	"github.com/fettle-dev/fettle/pkg/hostlib"
@@ -136,7 +135,7 @@ func (l *lookup) fail(err error, from preset.Origin, what string) {
 // variable is refused here, where it is known whose it is, if no spec can hold it: its value may be a ConfigMap's.
 func (l *lookup) variable(v *preset.Variable) error {
 	text := v.Name + "=" + v.Value
-	if _, err := cdi.Common(container.Edits{Env: []string{text}}); err != nil {
+	if err := container.CheckVariable(text); err != nil {
 		return err
 	}
 	l.edits.Env = append(l.edits.Env, text)

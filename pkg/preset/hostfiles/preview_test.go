@@ -52,7 +52,9 @@ func TestPreview(t *testing.T) {
 			{HostPath: "/data/team", ContainerPath: "/team", ReadOnly: true, Alone: true},
 			{HostPath: "tmpfs", ContainerPath: "/scratch", Alone: true},
 		},
-		Hooks: []container.Hook{{Path: "fettle-hook", Args: []string{"fettle-hook", "links", "--yielding-link", "/opt/site/bin/tool::/usr/bin/tool"}}},
+		Hooks: []container.Hook{{Path: "fettle-hook", Args: []string{
+			"fettle-hook", "links", "--yielding-link", "/opt/site/bin/tool::/usr/bin/tool",
+		}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
