@@ -7,19 +7,17 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/kernelcaches"
-	"github.com/fettle-dev/fettle/kubeletplugin/publish"
-	"github.com/fettle-dev/fettle/pkg/device"
-
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/kernelcaches"
+	"github.com/fettle-dev/fettle/kubeletplugin/publish"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 

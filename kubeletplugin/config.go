@@ -11,15 +11,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fettle-dev/fettle/pkg/nvml"
-	"github.com/fettle-dev/fettle/pkg/sysfs"
-
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // maxSocketPath is the longest path that Go can bind a unix socket to: one byte less than sun_path holds.

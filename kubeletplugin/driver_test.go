@@ -7,12 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
-	"github.com/fettle-dev/fettle/kubeletplugin/status"
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	resourceapi "k8s.io/api/resource/v1"
@@ -21,8 +15,13 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/kubeletplugin/status"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // TestAnswer is what kubelet is told of a record: each device by its own request, share and name.

@@ -3,10 +3,10 @@
 package v1alpha1
 
 import (
-	"github.com/fettle-dev/fettle/api/mountpath"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
 // HostConfig says how the host devices of a request (directories such as local SSDs, or character devices) are given to the pod.

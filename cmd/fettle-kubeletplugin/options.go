@@ -11,11 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fettle-dev/fettle/pkg/nodeconfig"
-
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 )
 
 // options are the command line and environment.

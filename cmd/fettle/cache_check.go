@@ -10,10 +10,9 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
-
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/image"
 )
 

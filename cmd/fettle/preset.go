@@ -11,13 +11,12 @@ import (
 	"io"
 	"strings"
 
-	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
-
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/explain"
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 )
 
 const presetExplainHelp = `

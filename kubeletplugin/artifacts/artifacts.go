@@ -12,16 +12,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
-	"github.com/fettle-dev/fettle/pkg/artifact/pin"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 )
 

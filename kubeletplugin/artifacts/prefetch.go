@@ -8,14 +8,13 @@ import (
 	"hash/fnv"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
-
-	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 const (

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -275,6 +276,32 @@ func TestFailureIsShown(t *testing.T) {
 	if got := verdict(t, client, c); got != " " {
 		t.Errorf("given up what is on its way: %s", got)
 	}
+}
+
+// TestRun: claims that wait are seen to, those that are there and those that come later, until the context ends.
+func TestRun(t *testing.T) {
+	c, later := classSays(`"bindAfter":"Fetched"`), namesCaches(`{"name":"add","bindAfter":"Fetched"}`)
+	later.Name, later.UID = "later", "u2"
+	b, client, _ := newTestBinder(c, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); b.Run(ctx) }()
+	until := func(c *resourceapi.ResourceClaim, want string) {
+		t.Helper()
+		deadline := time.Now().Add(time.Minute)
+		for verdict(t, client, c) != want {
+			if time.Now().After(deadline) {
+				t.Fatalf("said %q, want %q", verdict(t, client, c), want)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	until(c, bitstreamReady+" Fetched")
+	_, err := client.ResourceV1().ResourceClaims(later.Namespace).Create(t.Context(), later, metav1.CreateOptions{})
+	nodefixture.Must(t, err)
+	until(later, cachesReady+" Fetched")
+	cancel()
+	<-ended
 }
 
 // TestGone: a claim that was deleted, or was seen to, needs nothing.

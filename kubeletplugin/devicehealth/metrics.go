@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-
 	"github.com/fettle-dev/fettle/pkg/health"
 )
 

@@ -9,10 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
 )

@@ -16,15 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
-	"github.com/fettle-dev/fettle/kubeletplugin/status"
-	"github.com/fettle-dev/fettle/pkg/nodeconfig"
-
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
-	"github.com/fettle-dev/fettle/pkg/artifact/pin"
-	"github.com/fettle-dev/fettle/test/fpgaregistry"
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
@@ -34,13 +25,20 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/status"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // twoRegions are a card's, which are programmed one at a time.
@@ -391,6 +389,32 @@ func TestFetch(t *testing.T) {
 	}
 	if len(l.cards.trace) > 0 {
 		t.Errorf("touched: %v", l.cards.trace)
+	}
+}
+
+// TestBindAfter: of all classes the one that asks for the most counts. A claim that only looks keeps no pod waiting.
+func TestBindAfter(t *testing.T) {
+	const fetched, loaded = `"policy":{"bindAfter":"Fetched"}`, `"policy":{"bindAfter":"Loaded"}`
+	plain := func() *resourceapi.ResourceClaim {
+		return nodefixture.Allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1"))
+	}
+	for _, tc := range []struct {
+		name  string
+		claim *resourceapi.ResourceClaim
+		want  v1alpha1.BindAfter
+	}{
+		{"no class asks", fpgaClass(plain(), openClass), ""},
+		{"one", fpgaClass(plain(), fetched), v1alpha1.BindAfterFetched},
+		{"two", fpgaClass(fpgaClass(plain(), loaded), fetched), v1alpha1.BindAfterLoaded},
+		{"of another request", fpgaConfig(plain(), resourceapi.AllocationConfigSourceClass, loaded, "b"), v1alpha1.BindAfterLoaded},
+		{"a look", fpgaClass(nodefixture.Allocated("u1", nodefixture.Look(fpgaResult("a", "r0"))), loaded), ""},
+		{"no region", nodefixture.Allocated("u1", nodefixture.Result("main", device.KindGPU, "gpu0")), ""},
+	} {
+		a, err := claim.Resolve(claim.Input{Claim: tc.claim, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
+		nodefixture.Must(t, err)
+		if got := BindAfter(a); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
 	}
 }
 

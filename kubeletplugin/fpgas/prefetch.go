@@ -8,16 +8,15 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/pkg/artifact/pin"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 )
 
 // prefetched are the bitstreams that fit a node's regions.

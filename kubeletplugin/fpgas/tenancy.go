@@ -8,15 +8,13 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/fettle-dev/fettle/pkg/fpga/region"
-
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 

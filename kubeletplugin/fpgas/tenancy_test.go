@@ -8,19 +8,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/pkg/nodeconfig"
-
-	"github.com/fettle-dev/fettle/test/fpgaregistry"
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // threeOnTwo are two regions of one card, one of another, and a GPU.
@@ -178,5 +177,50 @@ func TestContentsOfRegions(t *testing.T) {
 	nodefixture.Must(t, os.Mkdir(filepath.Join(now.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
 	if v := seen(f, nlb3); v.Withheld["r1"] == "" {
 		t.Error("published although what it holds cannot be read")
+	}
+}
+
+// TestProgrammedRegions: a claim is told what its regions are known to hold since its own Prepare, and nothing where that is not certain.
+func TestProgrammedRegions(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`)
+	steps, err := l.plan(c)
+	nodefixture.Must(t, err)
+	nodefixture.Must(t, l.run(steps))
+	programmed := func(r *record.Record) map[string]region.Programmed {
+		t.Helper()
+		got, err := l.Programmed(r)
+		nodefixture.Must(t, err)
+		return got
+	}
+	mine := held("team-a", "u1", "Shared", "r0", "r1")
+	mine.Devices = append(mine.Devices, record.Device{Request: "gpu", Pool: nodefixture.Node + "/gpu", Name: "gpu0"})
+	want := map[string]region.Programmed{
+		nodefixture.Node + "/fpga/r0": {Digest: digestOf(fpgaregistry.GBS(shell, nlb3)), AFUID: nlb3},
+	}
+	if diff := cmp.Diff(want, programmed(mine)); diff != "" {
+		t.Errorf("programmed (-want +got):\n%s", diff)
+	}
+	look := held("team-a", "u1", "Shared", "r0")
+	look.Devices[0].AdminAccess = true
+	for name, r := range map[string]*record.Record{"another claim": held("team-a", "u2", "Shared", "r0"), "a look": look} {
+		if got := programmed(r); len(got) > 0 {
+			t.Errorf("%s: programmed %v", name, got)
+		}
+	}
+	l.BootID = "boot-2"
+	if got := programmed(mine); len(got) > 0 {
+		t.Errorf("after a reboot: programmed %v", got)
+	}
+	l.BootID = testBoot
+	l.breakRegion(fpgaOwn(c, `"bitstream":{"name":"nlb3"},"program":"Always"`))
+	if got := programmed(mine); len(got) > 0 {
+		t.Errorf("after a failure: programmed %v", got)
+	}
+	nodefixture.Must(t, os.RemoveAll(filepath.Join(l.dir, regionsDir, "r1.json")))
+	nodefixture.Must(t, os.Mkdir(filepath.Join(l.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
+	if got, err := l.Programmed(mine); err == nil {
+		t.Errorf("programmed %v although that cannot be read", got)
 	}
 }

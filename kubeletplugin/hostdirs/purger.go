@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"

@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
-
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
-
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/claim"
 )
 

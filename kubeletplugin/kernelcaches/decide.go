@@ -11,18 +11,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
-
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
 )
 
 // The reasons of Events on claims.

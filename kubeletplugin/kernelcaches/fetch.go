@@ -11,15 +11,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 

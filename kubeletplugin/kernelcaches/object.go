@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 )
 
 // The resources that are followed.

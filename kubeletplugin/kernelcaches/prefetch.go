@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
-
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
 )
 
 // Source is what a prefetcher fetches: the caches for the node's GPUs. They are followed in any case, for claims.

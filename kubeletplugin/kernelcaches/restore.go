@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
-	"slices"
-
 	"runtime"
+	"slices"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
@@ -17,8 +17,12 @@ import (
 
 // restore fetches the image of a cache that a claim has, where it is not in the store any more: its digest says what it is.
 func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
-	if f.holds(u.Tree) {
-		return nil
+	store, err := f.Store()
+	if err != nil {
+		return err
+	}
+	if _, err := store.OpenTree(u.Tree); !errors.Is(err, fs.ErrNotExist) {
+		return err // it is here, and was used just now: nothing evicts it before the step pins it
 	}
 	ref, err := artifact.ParseReference(u.Reference)
 	if err != nil {

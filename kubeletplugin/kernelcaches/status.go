@@ -8,14 +8,13 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-	"github.com/fettle-dev/fettle/pkg/record"
-
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/record"
 )
 
 // NodeStatus is what a node with these GPUs has of the caches, sorted, with the number of claims that have them. A disabled feature shows

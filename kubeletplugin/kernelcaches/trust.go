@@ -14,12 +14,11 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 

@@ -45,17 +45,27 @@ func (e *Engine) verify(ctx context.Context, r *record.Record) error {
 	return e.restore(ctx, r)
 }
 
-// verifySteps verifies what an earlier Prepare did. What its steps need and cannot fetch is brought back before.
+// verifySteps verifies what an earlier Prepare did.
 func (e *Engine) verifySteps(ctx context.Context, r *record.Record) error {
-	for _, f := range e.Features {
-		if restorer, ok := f.(Restorer); ok && r.Decisions[f.Name()] != nil {
-			if err := restorer.Restore(ctx, r.Decisions[f.Name()]); err != nil {
-				return err
-			}
-		}
+	if err := e.restoreNeeds(ctx, r); err != nil {
+		return err
 	}
 	for _, s := range r.Steps {
 		if err := e.kinds.Verify(ctx, s.Step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreNeeds brings back what the steps of a record need and cannot fetch.
+func (e *Engine) restoreNeeds(ctx context.Context, r *record.Record) error {
+	for _, f := range e.Features {
+		restorer, ok := f.(Restorer)
+		if !ok || r.Decisions[f.Name()] == nil {
+			continue
+		}
+		if err := restorer.Restore(ctx, r.Decisions[f.Name()]); err != nil {
 			return err
 		}
 	}

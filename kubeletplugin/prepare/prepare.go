@@ -174,6 +174,9 @@ func (e *Engine) startAnew(op *operation, in asked, old *record.Record) (*record
 func (e *Engine) resume(op *operation, r *record.Record, p plan) (*record.Record, error) {
 	err := e.Store.Acquire(r)
 	if err == nil {
+		err = e.restoreNeeds(op.ctx, r)
+	}
+	if err == nil {
 		err = e.complete(op, r, p.specs)
 	}
 	if err != nil && r.Phase == record.Intended {

@@ -11,14 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/follow"
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
-	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/pkg/hostmount"
-	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
-	"github.com/fettle-dev/fettle/pkg/step"
-
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +19,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 var (

@@ -6,10 +6,9 @@ import (
 	"context"
 	"reflect"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 

@@ -9,17 +9,16 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
-	"github.com/fettle-dev/fettle/test/nodefixture"
-
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // TestOvertakenIsNotTold: that a claim is not what it was when its call came is nothing to say about the claim. The writer has no client

@@ -10,10 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 )

@@ -10,7 +10,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 // layer is one configuration of the allocation that is this driver's, decoded and valid.
@@ -102,20 +101,6 @@ func (l *layer) misfit(kind string, r ownResult) *field.Error {
 }
 
 func (l *layer) kindPath() *field.Path { return parametersPath(l.source.Index).Child("kind") }
-
-// configKind is the table of which configuration is for which kind of device.
-func configKind(config v1alpha1.Config) (name string, of device.Kind) {
-	switch config.(type) {
-	case *v1alpha1.GPUConfig:
-		return v1alpha1.KindGPUConfig, device.KindGPU
-	case *v1alpha1.FPGAConfig:
-		return v1alpha1.KindFPGAConfig, device.KindFPGA
-	case *v1alpha1.HostConfig:
-		return v1alpha1.KindHostConfig, device.KindHost
-	default:
-		return fmt.Sprintf("%T", config), ""
-	}
-}
 
 func configPath(index int) *field.Path {
 	return allocationPath().Child("devices", "config").Index(index)

@@ -26,20 +26,8 @@ const (
 func builtIn(kind device.Kind) Effective {
 	source := Source{Origin: OriginBuiltIn, Index: -1}
 	effective := Effective{Sources: map[string]Source{FieldAllowedNamespaces: source}}
-	switch kind {
-	case device.KindGPU:
-		var config v1alpha1.GPUConfig
-		config.Default()
-		effective.GPU = &GPUEffective{Strategy: config.Sharing.Strategy}
-		effective.Sources[FieldStrategy] = source
-	case device.KindHost:
-		var config v1alpha1.HostConfig
-		config.Default()
-		effective.Host = &HostEffective{OnRelease: config.Policy.OnRelease}
-		effective.Sources[FieldMountPath] = source
-		effective.Sources[FieldOnRelease] = source
-	case device.KindFPGA:
-		builtInFPGA(&effective, source)
+	if row, ok := rowOf(kind); ok {
+		row.builtIn(&effective, source)
 	}
 	return effective
 }
@@ -52,19 +40,14 @@ func merge(layers []layer, index int, kind device.Kind) (Effective, field.ErrorL
 		if !l.applies[index] {
 			continue
 		}
-		switch config := l.config.(type) {
-		case *v1alpha1.GPUConfig:
-			effective.mergeGPU(config, l.source)
-		case *v1alpha1.FPGAConfig:
-			faults = append(faults, effective.mergeFPGA(config, l.source)...)
-		case *v1alpha1.HostConfig:
-			effective.mergeHost(config, l.source)
+		if row, ok := rowOf(kind); ok {
+			faults = append(faults, row.merge(&effective, l.config, l.source)...)
 		}
 	}
 	return effective, faults
 }
 
-func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) {
+func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) field.ErrorList {
 	if config.Sharing != nil && config.Sharing.Strategy != "" {
 		e.GPU.Strategy = config.Sharing.Strategy
 		e.Sources[FieldStrategy] = source
@@ -76,6 +59,7 @@ func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) {
 	if config.Policy != nil {
 		e.narrow(config.Policy.AllowedNamespaces, source)
 	}
+	return nil
 }
 
 // addCache has a later layer's entry for an object take the place of an earlier one's.
@@ -89,16 +73,16 @@ func (g *GPUEffective) addCache(cache v1alpha1.KernelCacheSource) {
 	g.KernelCaches[i] = cache
 }
 
-func (e *Effective) mergeHost(config *v1alpha1.HostConfig, source Source) {
+func (e *Effective) mergeHost(config *v1alpha1.HostConfig, source Source) field.ErrorList {
 	if config.MountPath != "" {
 		e.Host.MountPath = config.MountPath
 		e.Sources[FieldMountPath] = source
 	}
-	if config.Policy == nil {
-		return
+	if config.Policy != nil {
+		e.narrow(config.Policy.AllowedNamespaces, source)
+		e.mergeOnRelease(config.Policy.OnRelease, source)
 	}
-	e.narrow(config.Policy.AllowedNamespaces, source)
-	e.mergeOnRelease(config.Policy.OnRelease, source)
+	return nil
 }
 
 // mergeOnRelease lets the first class choose and any later one only choose Empty: data is kept when every class that speaks

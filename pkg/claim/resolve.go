@@ -105,19 +105,18 @@ func poolKind(pool, node string) (device.Kind, bool) {
 	if !ok || owner == "" || (node != "" && owner != node) {
 		return "", false
 	}
-	switch kind := device.Kind(kind); kind {
-	case device.KindGPU, device.KindFPGA, device.KindHost:
-		return kind, true
-	default:
-		return "", false
-	}
+	return device.Kind(kind), slices.Contains(device.Kinds(), device.Kind(kind))
 }
 
 func poolDetail(node string) string {
 	if node == "" {
 		node = "<node>"
 	}
-	return fmt.Sprintf("must be %s/gpu, %s/fpga or %s/host: delete the pod, so that the claim is allocated again", node, node, node)
+	var pools []string
+	for _, kind := range device.Kinds() {
+		pools = append(pools, node+"/"+string(kind))
+	}
+	return fmt.Sprintf("must be one of %s: delete the pod, so that the claim is allocated again", strings.Join(pools, ", "))
 }
 
 // repeated finds devices that the allocation gives away twice.

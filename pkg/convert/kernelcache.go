@@ -10,12 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fettle-dev/fettle/api/mountpath"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 

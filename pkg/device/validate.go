@@ -42,8 +42,8 @@ func (d Device) validateName() error {
 	if msgs := validation.IsDNS1123Label(d.Name); len(msgs) > 0 {
 		return fmt.Errorf("name: %s", strings.Join(msgs, "; "))
 	}
-	if d.Kind != KindGPU && d.Kind != KindFPGA && d.Kind != KindHost {
-		return fmt.Errorf("kind %q: want one of %q, %q, %q", d.Kind, KindGPU, KindFPGA, KindHost)
+	if !slices.Contains(Kinds(), d.Kind) {
+		return fmt.Errorf("kind %q: want one of %q", d.Kind, Kinds())
 	}
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/api/mountpath"
-
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"

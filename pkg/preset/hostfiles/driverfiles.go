@@ -13,11 +13,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/nodeconfig"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
