@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/pullsecret"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -263,20 +264,9 @@ func (a *artifacts) present(_ context.Context, raw json.RawMessage) error {
 
 // credentials reads pull secrets. The controller lets the plugin read exactly those that an object names.
 func (a *artifacts) credentials(ctx context.Context, namespace string, names []string) (*registry.Keychain, error) {
-	var configs [][]byte
-	for _, name := range names {
-		secret, err := a.kube.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("read pull secret %s/%s: %w", namespace, name, err)
-		}
-		config, ok := secret.Data[corev1.DockerConfigJsonKey]
-		if !ok {
-			return nil, fmt.Errorf("pull secret %s/%s has no key %s: it must be of type %s",
-				namespace, name, corev1.DockerConfigJsonKey, corev1.SecretTypeDockerConfigJson)
-		}
-		configs = append(configs, config)
-	}
-	return registry.Credentials(configs...)
+	return pullsecret.Read(ctx, func(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+		return a.kube.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	}, namespace, names)
 }
 
 // open gives the steps a file of the store.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/pullsecret"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
@@ -207,18 +208,19 @@ func TestFetchWithSecrets(t *testing.T) {
 	l := newLab(t)
 	image := l.image("private/nlb0", shell, nlb0)
 	auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
-	secret := func(name string, data map[string][]byte) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Data: data}
+	secret := func(name string, of corev1.SecretType, data map[string][]byte) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Type: of, Data: data}
 	}
-	l.put(secret("pull", map[string][]byte{".dockerconfigjson": []byte(`{"auths":{"` + l.host + `":{"auth":"` + auth + `"}}}`)}))
-	l.put(secret("opaque", map[string][]byte{"password": []byte("x")}))
+	login := map[string][]byte{".dockerconfigjson": []byte(`{"auths":{"` + l.host + `":{"auth":"` + auth + `"}}}`)}
+	l.put(secret("pull", corev1.SecretTypeDockerConfigJson, login))
+	l.put(secret("opaque", corev1.SecretTypeOpaque, login))
 	kinds := step.Kinds{fetchKind: l.artifacts.kind()}
 	apply := func(secrets ...string) error {
 		return kinds.Apply(t.Context(), l.fetchStep("private/nlb0", image, secrets...))
 	}
 	wants(t, apply(), artifact.ErrUnauthorized)
-	wants(t, apply("pull", "lost"), nil, "pull secret team-a/lost")
-	wants(t, apply("opaque"), nil, "pull secret team-a/opaque", ".dockerconfigjson", "kubernetes.io/dockerconfigjson")
+	wants(t, apply("pull", "lost"), nil, "Secret team-a/lost")
+	wants(t, apply("opaque"), pullsecret.ErrUnusable, "Secret team-a/opaque", "Opaque", "kubernetes.io/dockerconfigjson")
 	must(t, apply("pull"))
 	l.setBroken(true)
 	must(t, apply("pull")) // it is here: nobody is asked
