@@ -62,8 +62,8 @@ type FPGABitstreamSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([^/]*[.:][^/]*|localhost)/')",message="must name its registry by a host with a dot or a port, such as docker.io"
 	Image string `json:"image"`
-	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson in the object's namespace; for a ClusterFPGABitstream in the
-	// driver's.
+	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg in the object's namespace; for a
+	// ClusterFPGABitstream in the driver's.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
@@ -124,7 +124,7 @@ type ClusterFPGABitstreamSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([^/]*[.:][^/]*|localhost)/')",message="must name its registry by a host with a dot or a port, such as docker.io"
 	// +optional
 	Image string `json:"image,omitempty"`
-	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson in the driver's namespace.
+	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg in the driver's namespace.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8

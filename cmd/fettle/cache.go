@@ -60,37 +60,35 @@ func (c *cacheAccess) keys() (authn.Keychain, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the credentials: %w", err)
 	}
-	keys, err := registry.Credentials(all...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.credentials, err)
-	}
-	return keys, nil
+	return registry.NewKeychain(all...)
 }
 
 // readCredentials reads a file, or those of a directory in the order of their names. Kubernetes has hidden ones of its own in directories.
-func readCredentials(name string) ([][]byte, error) {
+func readCredentials(name string) ([]registry.DockerConfig, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
 	}
-	if !info.IsDir() {
-		data, err := os.ReadFile(name)
-		return [][]byte{data}, err
-	}
-	entries, err := os.ReadDir(name)
-	if err != nil {
-		return nil, err
-	}
-	var all [][]byte
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		data, err := os.ReadFile(filepath.Join(name, e.Name()))
+	names := []string{name}
+	if info.IsDir() {
+		entries, err := os.ReadDir(name)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, data)
+		names = nil
+		for _, e := range entries {
+			if !strings.HasPrefix(e.Name(), ".") {
+				names = append(names, filepath.Join(name, e.Name()))
+			}
+		}
+	}
+	var all []registry.DockerConfig
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, registry.DockerConfig{Name: name, Data: data, Legacy: filepath.Ext(name) == ".dockercfg"})
 	}
 	return all, nil
 }

@@ -20,14 +20,15 @@ func TestCacheInPod(t *testing.T) {
 	r := fpgaregistry.Start(t)
 	secrets := t.TempDir() // as Kubernetes makes them, by way of links
 	must(t, os.Mkdir(filepath.Join(secrets, "..data"), 0o700))
-	secret := func(name, host string) string {
+	secret := func(name, form, host string) string {
 		auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
-		content := fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, auth)
+		content := fmt.Appendf(nil, form, host, auth)
 		must(t, os.WriteFile(filepath.Join(secrets, "..data", name), content, 0o600))
 		must(t, os.Symlink(filepath.Join("..data", name), filepath.Join(secrets, name)))
 		return filepath.Join(secrets, name)
 	}
-	first, second := secret("00.json", "other.example"), secret("01.json", r.Host)
+	const modern, legacy = `{"auths":{%q:{"auth":%q}}}`, `{%q:{"auth":%q}}`
+	first, second := secret("00.json", modern, "other.example"), secret("01.dockercfg", legacy, r.Host)
 	settings := filepath.Join(t.TempDir(), "registries.yaml")
 	must(t, os.WriteFile(settings, fmt.Appendf(nil, "plainHTTP: [%q]\n", r.Host), 0o600))
 	ref := r.Host + "/private/cache:v1"
@@ -40,6 +41,9 @@ func TestCacheInPod(t *testing.T) {
 	wants(t, 1, "access refused", append(extract, "--registries", settings, "--registry-config", first)...)
 	wants(t, 0, "3 files", "cache", "extract", ref, t.TempDir(), "--into", "--digest", digest, "--registries", settings, "--registry-config",
 		second)
+	wants(t, 1, "misnamed.json: it is not valid", append(extract, "--registries", settings, "--registry-config",
+		secret("misnamed.json", legacy, r.Host))...)
+	must(t, os.Remove(filepath.Join(secrets, "misnamed.json")))
 	wants(t, 1, "access refused", append(extract, "--registries", settings, "--registry-config", t.TempDir())...)
 	wants(t, 1, "no such file", append(extract, "--registries", settings, "--registry-config", "never.json")...)
 	wants(t, 0, "3 files", append(extract, access...)...)

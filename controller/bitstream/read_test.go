@@ -203,7 +203,7 @@ func TestReadsAreApart(t *testing.T) {
 	r := fpgaregistry.Start(t)
 	p, _ := puller(t, r)
 	private := r.Push(t, "private/nlb0", "v1", `{}`, fpga.GBS, file(t, "nlb0.gbs"))
-	keys, err := registry.Credentials(dockerConfig(t, r.Host))
+	keys, err := registry.NewKeychain(registry.DockerConfig{Data: dockerConfig(t, r.Host)})
 	if err != nil {
 		t.Fatal(err)
 	}

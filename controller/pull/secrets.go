@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/grant"
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/pullsecret"
 )
 
 // ErrSecret: a pull secret cannot be had. It is a fault of the object; any other error is trouble with the API server.
-var ErrSecret = errors.New("the pull secrets cannot be used")
+var ErrSecret = pullsecret.ErrUnusable
 
 // Names are those of references to secrets.
 func Names(references []corev1.LocalObjectReference) []string {
@@ -28,27 +28,14 @@ func Names(references []corev1.LocalObjectReference) []string {
 	return list
 }
 
-// Keys reads the pull secrets of a namespace. Without any there are no credentials, and that is no error. Live must not read from a cache;
-// the controller may not list Secrets.
+// Keys reads the pull secrets of a namespace. Live must not read from a cache; the controller may not list Secrets.
 func Keys(ctx context.Context, live client.Reader, namespace string, names []string) (authn.Keychain, error) {
-	if len(names) == 0 {
-		return nil, nil //nolint:nilnil // anonymous is a good answer
-	}
-	contents := make([][]byte, 0, len(names))
-	for _, name := range names {
+	keys, err := pullsecret.Read(ctx, func(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 		var secret corev1.Secret
-		if err := live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
-			return nil, secretFault(namespace, name, err)
-		}
-		if secret.Type != corev1.SecretTypeDockerConfigJson {
-			return nil, fmt.Errorf("%w: Secret %s/%s is of type %s, expected %s", ErrSecret, namespace, name, secret.Type,
-				corev1.SecretTypeDockerConfigJson)
-		}
-		contents = append(contents, secret.Data[corev1.DockerConfigJsonKey])
-	}
-	keys, err := registry.Credentials(contents...)
+		return &secret, live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret)
+	}, namespace, names)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSecret, err)
+		return nil, err // not the nil *registry.Keychain
 	}
 	return keys, nil
 }
@@ -70,17 +57,6 @@ func Grant(ctx context.Context, grants grant.Writer, r grant.Request, changed bo
 		return fmt.Errorf("%w: %w", ErrSecret, err)
 	}
 	return err
-}
-
-// secretFault says what to do about a secret that cannot be read. Trouble with the API server passes and is no fault of the object.
-func secretFault(namespace, name string, err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: there is no Secret %s in namespace %s", ErrSecret, name, namespace)
-	case apierrors.IsForbidden(err):
-		return forbidden(namespace)
-	}
-	return fmt.Errorf("read Secret %s/%s: %w", namespace, name, err)
 }
 
 func forbidden(namespace string) error {

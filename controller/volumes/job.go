@@ -181,7 +181,8 @@ func (o Options) addRegistries(pod *corev1.PodTemplateSpec) {
 }
 
 // credentials mounts the pull secrets of the Job's own namespace as the files of one directory: those of another cannot be. One that is
-// missing does not keep the pod, since the registry may do without. The Job's own image may be in the same registry.
+// missing does not keep the pod, since the registry may do without, and neither does a missing key: each type of pull secret has one of the
+// two. The Job's own image may be in the same registry.
 func (o Object) credentials(spec *corev1.PodSpec) {
 	if len(o.Spec.ImagePullSecrets) == 0 {
 		return
@@ -191,7 +192,10 @@ func (o Object) credentials(spec *corev1.PodSpec) {
 	for i, secret := range o.Spec.ImagePullSecrets {
 		files.Sources = append(files.Sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
 			LocalObjectReference: secret, Optional: new(true),
-			Items: []corev1.KeyToPath{{Key: corev1.DockerConfigJsonKey, Path: fmt.Sprintf("%02d.json", i)}},
+			Items: []corev1.KeyToPath{
+				{Key: corev1.DockerConfigJsonKey, Path: fmt.Sprintf("%02d.json", i)},
+				{Key: corev1.DockerConfigKey, Path: fmt.Sprintf("%02d.dockercfg", i)},
+			},
 		}})
 	}
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "credentials", VolumeSource: corev1.VolumeSource{Projected: files}})

@@ -197,9 +197,11 @@ func TestCredentials(t *testing.T) {
 		}
 		for i, source := range v.Projected.Sources {
 			secrets = append(secrets, source.Secret.Name)
-			key := source.Secret.Items[0]
-			if !*source.Secret.Optional || key.Key != ".dockerconfigjson" || key.Path != fmt.Sprintf("%02d.json", i) {
-				t.Errorf("got %+v", source.Secret)
+			want := []corev1.KeyToPath{
+				{Key: ".dockerconfigjson", Path: fmt.Sprintf("%02d.json", i)}, {Key: ".dockercfg", Path: fmt.Sprintf("%02d.dockercfg", i)},
+			}
+			if diff := cmp.Diff(want, source.Secret.Items); diff != "" || !*source.Secret.Optional {
+				t.Errorf("optional %t, items (-want +got):\n%s", *source.Secret.Optional, diff)
 			}
 		}
 		if *v.Projected.DefaultMode&0o007 != 0 {

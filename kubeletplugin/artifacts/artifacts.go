@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/pullsecret"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -191,20 +193,9 @@ func isHere(store *artifact.Store, d artifact.Digest, spare bool) (bool, error) 
 
 // Credentials reads pull secrets. The controller lets the plugin read exactly those that an object names.
 func (n *Node) Credentials(ctx context.Context, namespace string, names []string) (*registry.Keychain, error) {
-	var configs [][]byte
-	for _, name := range names {
-		secret, err := n.Kube.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("read pull secret %s/%s: %w", namespace, name, err)
-		}
-		config, ok := secret.Data[corev1.DockerConfigJsonKey]
-		if !ok {
-			return nil, fmt.Errorf("pull secret %s/%s has no key %s: it must be of type %s",
-				namespace, name, corev1.DockerConfigJsonKey, corev1.SecretTypeDockerConfigJson)
-		}
-		configs = append(configs, config)
-	}
-	return registry.Credentials(configs...)
+	return pullsecret.Read(ctx, func(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+		return n.Kube.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	}, namespace, names)
 }
 
 // Open opens a file of the store for the steps that program it.

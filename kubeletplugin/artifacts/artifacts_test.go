@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/pullsecret"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -170,17 +172,18 @@ func TestEnsureWithSecrets(t *testing.T) {
 	s := newShelf(t)
 	image := s.Image(t, "private/nlb0", shell, nlb0)
 	auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
-	put := func(name string, data map[string][]byte) {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Data: data}
+	put := func(name string, of corev1.SecretType, data map[string][]byte) {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Type: of, Data: data}
 		_, err := s.kube.CoreV1().Secrets("team-a").Create(t.Context(), secret, metav1.CreateOptions{})
 		nodefixture.Must(t, err)
 	}
-	put("pull", map[string][]byte{".dockerconfigjson": []byte(`{"auths":{"` + s.Host + `":{"auth":"` + auth + `"}}}`)})
-	put("opaque", map[string][]byte{"password": []byte("x")})
+	login := map[string][]byte{".dockerconfigjson": []byte(`{"auths":{"` + s.Host + `":{"auth":"` + auth + `"}}}`)}
+	put("pull", corev1.SecretTypeDockerConfigJson, login)
+	put("opaque", corev1.SecretTypeOpaque, login)
 	ensure := func(secrets ...string) error { return s.Ensure(t.Context(), s.file("private/nlb0", image, secrets...)) }
 	wants(t, ensure(), artifact.ErrUnauthorized)
-	wants(t, ensure("pull", "lost"), nil, "pull secret team-a/lost")
-	wants(t, ensure("opaque"), nil, "pull secret team-a/opaque", ".dockerconfigjson", "kubernetes.io/dockerconfigjson")
+	wants(t, ensure("pull", "lost"), nil, "Secret team-a/lost")
+	wants(t, ensure("opaque"), pullsecret.ErrUnusable, "Secret team-a/opaque", "Opaque", "kubernetes.io/dockerconfigjson")
 	nodefixture.Must(t, ensure("pull"))
 	s.kube.PrependReactor("*", "*", func(ktesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("the API server is away")

@@ -212,7 +212,8 @@ func TestAheadWithSecrets(t *testing.T) {
 	config := []byte(`{"auths":{"` + s.Host + `":{"auth":"` + auth + `"}}}`)
 	for _, namespace := range []string{"team-a", "fettle"} {
 		s.put(&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pull"}, Data: map[string][]byte{".dockerconfigjson": config},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pull"},
+			Type:       corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{".dockerconfigjson": config},
 		})
 	}
 	secrets := []corev1.LocalObjectReference{{Name: "pull"}}

@@ -173,14 +173,14 @@ func (n *node) canMount(index, data string) error {
 
 func (n *node) credentials(_ context.Context, _ string, names []string) (*registry.Keychain, error) {
 	if len(names) == 0 {
-		return registry.Credentials()
+		return registry.NewKeychain()
 	}
 	password := fpgaregistry.Password
 	if !n.password {
 		password = "guessed"
 	}
 	config := fmt.Sprintf(`{"auths":{%q:{"username":%q,"password":%q}}}`, n.registry.Host, fpgaregistry.User, password)
-	return registry.Credentials([]byte(config))
+	return registry.NewKeychain(registry.DockerConfig{Data: []byte(config)})
 }
 
 func (n *node) must(errs ...error) {

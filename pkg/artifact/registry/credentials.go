@@ -42,15 +42,23 @@ type wireAuth struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
-// Credentials reads the .dockerconfigjson of pull secrets. As in kubelet, a key may be a host, a host with a path that repositories
-// begin with, and a host in which * stands for part of a label. The longest path counts, then a host without *, then the earlier
-// secret. Errors say which secret, counted from 1, and never what it holds.
-func Credentials(dockerconfigjson ...[]byte) (*Keychain, error) {
+// DockerConfig is a file of credentials, as docker login writes it.
+type DockerConfig struct {
+	// Name says in errors which one it is.
+	Name string
+	Data []byte
+	// Legacy: the form of .dockercfg, in which the registries are not within "auths".
+	Legacy bool
+}
+
+// NewKeychain reads credentials. As in kubelet, a key may be a host, a host with a path that repositories begin with, and a host in which
+// * stands for part of a label. The longest path counts, then a host without *, then the earlier file. Errors never say what a file holds.
+func NewKeychain(configs ...DockerConfig) (*Keychain, error) {
 	keys := &Keychain{}
-	for i, data := range dockerconfigjson {
-		entries, err := parseCredentials(data)
+	for _, config := range configs {
+		entries, err := config.entries()
 		if err != nil {
-			return nil, fmt.Errorf("pull secret %d: %w", i+1, err)
+			return nil, fmt.Errorf("%s: %w", config.Name, err)
 		}
 		keys.entries = append(keys.entries, entries...)
 	}
@@ -63,31 +71,42 @@ func Credentials(dockerconfigjson ...[]byte) (*Keychain, error) {
 	return keys, nil
 }
 
-func parseCredentials(data []byte) ([]credential, error) {
-	if len(data) > maxCredentials {
-		return nil, fmt.Errorf("it is %w: %d bytes, expected at most %d", artifact.ErrTooLarge, len(data), maxCredentials)
-	}
-	var wire wireCredentials
-	// What the decoder says may quote the secret.
-	repeated, err := kjson.UnmarshalStrict(data, &wire, kjson.DisallowDuplicateFields)
-	if err != nil || len(repeated) > 0 {
-		return nil, fmt.Errorf(`it is %w: expected JSON like {"auths":{"REGISTRY":{"auth":"..."}}} with each key once`, artifact.ErrInvalid)
-	}
-	if wire.Auths == nil {
-		return nil, fmt.Errorf(`it is %w: expected "auths"; make it with kubectl create secret docker-registry`, artifact.ErrInvalid)
+func (c DockerConfig) entries() ([]credential, error) {
+	auths, err := c.auths()
+	if err != nil {
+		return nil, err
 	}
 	var entries []credential
-	for _, key := range slices.Sorted(maps.Keys(wire.Auths)) {
-		c := credential{}
-		if c.host, c.path = splitKey(key); !validHost(c.host) {
+	for _, key := range slices.Sorted(maps.Keys(auths)) {
+		entry := credential{}
+		if entry.host, entry.path = splitKey(key); !validHost(entry.host) {
 			return nil, fmt.Errorf("key %s in auths is %w: expected a registry's host name", quote(key), artifact.ErrInvalid)
 		}
-		if c.auth, err = wire.Auths[key].config(); err != nil {
+		if entry.auth, err = auths[key].config(); err != nil {
 			return nil, fmt.Errorf("auths for %s: %w", quote(key), err)
 		}
-		entries = append(entries, c)
+		entries = append(entries, entry)
 	}
 	return entries, nil
+}
+
+// auths decodes the file. What the decoder says of it is left out, since that may quote the secret.
+func (c DockerConfig) auths() (map[string]wireAuth, error) {
+	if len(c.Data) > maxCredentials {
+		return nil, fmt.Errorf("it is %w: %d bytes, expected at most %d", artifact.ErrTooLarge, len(c.Data), maxCredentials)
+	}
+	var wire wireCredentials
+	var into any = &wire
+	form := `{"auths":{"REGISTRY":{"auth":"..."}}}`
+	if c.Legacy {
+		into, form = &wire.Auths, `{"REGISTRY":{"auth":"..."}}`
+	}
+	repeated, err := kjson.UnmarshalStrict(c.Data, into, kjson.DisallowDuplicateFields)
+	if err != nil || len(repeated) > 0 || wire.Auths == nil {
+		return nil, fmt.Errorf("it is %w: expected JSON like %s with each key once; make it with kubectl create secret docker-registry",
+			artifact.ErrInvalid, form)
+	}
+	return wire.Auths, nil
 }
 
 // splitKey takes off what only Docker's own client understands: a scheme, and the version of the API at the end.

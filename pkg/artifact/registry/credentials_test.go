@@ -19,12 +19,21 @@ func secret(entries ...string) []byte {
 	return []byte(`{"auths":{` + strings.Join(entries, ",") + `}}`)
 }
 
+// credentials are those of files with the names pull secret 1, 2 and so on.
+func credentials(dockerconfigjson ...[]byte) (*Keychain, error) {
+	var configs []DockerConfig
+	for i, data := range dockerconfigjson {
+		configs = append(configs, DockerConfig{Name: fmt.Sprintf("pull secret %d", i+1), Data: data})
+	}
+	return NewKeychain(configs...)
+}
+
 func login(key, user string) string {
 	return fmt.Sprintf(`%q:{"auth":%q}`, key, base64.StdEncoding.EncodeToString([]byte(user+":pass:word")))
 }
 
 func TestCredentials(t *testing.T) {
-	keys, err := Credentials(
+	keys, err := credentials(
 		secret(login("quay.io", "host"), login("quay.io/org", "org"), login("quay.io/org/cache", "cache"), login("*.corp.example", "glob")),
 		secret(login("https://index.docker.io/v1/", "hub"), login("a.corp.example", "exact"), login("quay.io", "later"),
 			login("reg.example:5000", "port"), `"[2001:db8::1]:5000":{"username":"six","password":"p","email":"ignored"}`,
@@ -82,7 +91,7 @@ func TestCredentialsRefuses(t *testing.T) {
 		`{"auths":{"[a.b":{"username":"x","password":"hunter2"}}}`:           "host",
 		`{"auths":{"file:///etc":{"username":"x","password":"hunter2"}}}`:    "host",
 	} {
-		_, err := Credentials(secret(), []byte(in))
+		_, err := credentials(secret(), []byte(in))
 		if err == nil {
 			t.Errorf("read: %s", in)
 			continue
@@ -94,7 +103,7 @@ func TestCredentialsRefuses(t *testing.T) {
 			}
 		}
 	}
-	_, err := Credentials(make([]byte, maxCredentials+1))
+	_, err := credentials(make([]byte, maxCredentials+1))
 	wantErr(t, err, artifact.ErrTooLarge)
 }
 
@@ -118,7 +127,10 @@ func FuzzCredentials(f *testing.F) {
 	target, err := name.NewRepository("quay.io/org/x")
 	must(f, err)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		keys, err := Credentials(data)
+		if _, err := NewKeychain(DockerConfig{Data: data, Legacy: true}); err != nil && artifact.IsRetryable(err) {
+			t.Error(err)
+		}
+		keys, err := credentials(data)
 		if err != nil {
 			if artifact.IsRetryable(err) {
 				t.Error(err)

@@ -379,7 +379,7 @@ func TestOwnCredentials(t *testing.T) {
 	s := newStore(t, artifact.StoreConfig{})
 	results := map[string]chan error{"me": make(chan error, 1), "you": make(chan error, 1)}
 	for user, result := range results {
-		keys, err := Credentials(secret(login(h.host(), user)))
+		keys, err := credentials(secret(login(h.host(), user)))
 		must(t, err)
 		go func() {
 			result <- s.Fetch(t.Context(), c.Source(mustReference(t, h.host()+"/"+repo+":v1"), keys), blob)

@@ -229,7 +229,7 @@ func TestRedirects(t *testing.T) {
 	config.PlainHTTP, config.Transport = nil, transport
 	c, err := NewClient(config)
 	must(t, err)
-	keys, err := Credentials(secret(login(h.host(), "me")))
+	keys, err := credentials(secret(login(h.host(), "me")))
 	must(t, err)
 	src := c.Source(mustReference(t, h.host()+"/"+repo+":v1"), keys)
 	got, err := src.ReadBlob(t.Context(), blob)
@@ -304,9 +304,9 @@ func TestTokens(t *testing.T) {
 	h.push(t, "v1", layer)
 	c, err := NewClient(h.quick())
 	must(t, err)
-	good, err := Credentials(secret(login(h.host(), "me")))
+	good, err := credentials(secret(login(h.host(), "me")))
 	must(t, err)
-	bad, err := Credentials(secret(login(h.host(), "you")))
+	bad, err := credentials(secret(login(h.host(), "you")))
 	must(t, err)
 	ref := mustReference(t, h.host()+"/"+repo+":v1")
 	issued := tokens(h, "me", 2)
@@ -427,7 +427,7 @@ func TestMirrors(t *testing.T) {
 	config.Mirrors = map[string][]string{origin.host(): {dead.host(), mirror.host() + "/cache/of"}}
 	c, err := NewClient(config)
 	must(t, err)
-	keys, err := Credentials(secret(login(origin.host(), "me")))
+	keys, err := credentials(secret(login(origin.host(), "me")))
 	must(t, err)
 	src := c.Source(mustReference(t, origin.host()+"/"+repo+":v1"), keys)
 	read := func() {
@@ -724,7 +724,7 @@ func TestBasicIsForTheRegistryOnly(t *testing.T) {
 	})
 	c, err := NewClient(h.quick())
 	must(t, err)
-	keys, err := Credentials(secret(login(h.host()+"/team", "me")))
+	keys, err := credentials(secret(login(h.host()+"/team", "me")))
 	must(t, err)
 	_, err = c.Source(mustReference(t, h.host()+"/"+repo+":v1"), keys).ReadBlob(t.Context(), blob)
 	must(t, err)
