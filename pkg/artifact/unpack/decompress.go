@@ -99,12 +99,14 @@ func (p *plain) read(b []byte) (int, error) {
 		}
 	}
 	n, err := p.unpack.Read(b)
-	if errors.Is(err, io.EOF) {
-		err = p.ended()
+	if errors.Is(err, zstd.ErrMagicMismatch) && p.got+int64(n) > 0 {
+		err = broke(RuleTrailing, "something other than a zstd frame follows the compressed tar: %w", err)
 	}
 	return n, err
 }
 
+// start makes the decompressor. Both formats allow a layer to be several parts one after the other, which eStargz and zstd:chunked need to
+// give each file a part of its own: the parts unpack to one tar, and every byte of every part is in the layer's digest.
 func (p *plain) start() error {
 	switch p.how {
 	case gzipped:
@@ -112,10 +114,10 @@ func (p *plain) start() error {
 		if err != nil {
 			return err
 		}
-		z.Multistream(false)
-		p.unpack = z
+		p.unpack = newGzipMembers(p.in, z)
 	case zstandard:
-		z, err := zstd.NewReader(newFrame(p.in),
+		// The decoder passes over skippable frames, and holds each frame's window against the limit.
+		z, err := zstd.NewReader(p.in,
 			zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return err
@@ -127,11 +129,38 @@ func (p *plain) start() error {
 	return nil
 }
 
-// ended is io.EOF where the compressed bytes end with the plain ones.
-func (p *plain) ended() error {
-	_, err := p.in.Peek(1)
-	if err == nil {
-		return broke(RuleTrailing, "more follows after the compressed tar: expected one gzip member or zstd frame")
+// gzipMembers reads the members of a gzip file as one stream (RFC 1952, 2.2). The decompressor's own way to do that takes a header that
+// is cut off in its name for the end.
+type gzipMembers struct {
+	in *bufio.Reader
+	z  *gzip.Reader
+}
+
+// newGzipMembers goes on with a member of which the header was read.
+func newGzipMembers(in *bufio.Reader, z *gzip.Reader) *gzipMembers {
+	z.Multistream(false)
+	return &gzipMembers{in: in, z: z}
+}
+
+func (m *gzipMembers) Read(b []byte) (int, error) {
+	n, err := m.z.Read(b)
+	if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	if _, err := m.in.Peek(1); err != nil {
+		return n, err // io.EOF: that was the last member
+	}
+	if err := m.z.Reset(m.in); err != nil {
+		return n, broke(RuleTrailing, "something other than a gzip member follows the compressed tar: %w", noEOF(err))
+	}
+	m.z.Multistream(false)
+	return n, nil
+}
+
+// noEOF makes an end where none may be an unexpected one.
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
 	}
 	return err
 }
@@ -146,8 +175,6 @@ func (p *plain) explain(err error) error {
 		return p.raw.err
 	case errors.As(err, &own):
 		return own
-	case errors.Is(err, io.EOF):
-		err = io.ErrUnexpectedEOF
 	}
-	return broke(RuleStream, "it does not unpack: %v", err)
+	return broke(RuleStream, "it does not unpack: %w", noEOF(err))
 }

@@ -18,8 +18,10 @@
 //     is meant to lie under a directory of mode 0700 and to be the lower side of an overlay, where anybody may copy up.
 //   - A name occurs once in a layer. A later layer wins over an earlier one, and its whiteouts apply to the earlier ones only; the first
 //     layer has none.
-//   - A layer is one gzip member, one zstd frame or the bare tar. After the tar's end there are zeros and nothing else, after the member
-//     nothing at all.
+//   - A layer is a bare tar, or gzip members or zstd frames that unpack to one, as eStargz and zstd:chunked have them. A zstd frame may ask
+//     for a window of 8 MiB at most, and skippable frames are passed over. After the tar's end there are zeros and nothing else, after the
+//     last member or frame nothing at all.
+//   - The index and the landmarks that these two formats add to the top of a tar are left out of the tree.
 //   - Limits bound the bytes of a layer and of all, the ratio between the two, the bytes of a file, and the number and the names of the
 //     entries, which are all that is kept in memory.
 //

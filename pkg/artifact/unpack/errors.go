@@ -68,6 +68,8 @@ type Error struct {
 	Rule  Rule
 	// Why says what is wrong and what was expected.
 	Why string
+	// cause is the error of a decompressor or of the tar reader that Why ends with, if there is one.
+	cause error
 }
 
 func (e *Error) Error() string {
@@ -78,11 +80,17 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %v by the rule on %s: %s", where, e.Rule.kind(), e.Rule, e.Why)
 }
 
-func (e *Error) Unwrap() error { return e.Rule.kind() }
+func (e *Error) Unwrap() []error {
+	if e.cause == nil {
+		return []error{e.Rule.kind()}
+	}
+	return []error{e.Rule.kind(), e.cause}
+}
 
-// broke is an Error that does not know yet where it happened.
+// broke makes an Error without a place, which Extract adds. The format may wrap a cause with %w.
 func broke(rule Rule, format string, args ...any) *Error {
-	return &Error{Rule: rule, Why: fmt.Sprintf(format, args...)}
+	why := fmt.Errorf(format, args...)
+	return &Error{Rule: rule, Why: why.Error(), cause: errors.Unwrap(why)}
 }
 
 const longestQuote = 200

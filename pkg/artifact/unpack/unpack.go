@@ -119,11 +119,14 @@ func (x *extraction) tar(s *stream) error {
 	}
 }
 
-// badTar makes the tar reader's own errors ours.
+// badTar turns errors of the tar reader into an Error. One that is an Error already says more than the tar reader could.
 func badTar(err error) error {
+	var own *Error
 	switch {
+	case errors.As(err, &own):
+		return err
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
-		return broke(RuleTar, "a header is not one: %v", err)
+		return broke(RuleTar, "a header is not one: %w", err)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return broke(RuleTar, "it ends before the content that a header declares")
 	}
@@ -143,6 +146,8 @@ func (x *extraction) one(h *tar.Header, r io.Reader) error {
 		return err
 	}
 	switch {
+	case isLayerIndex(h):
+		return nil // the tar reader reads on to the next header
 	case strings.HasPrefix(name[strings.LastIndexByte(name, '/')+1:], whiteout):
 		if h.Typeflag != tar.TypeReg || h.Size != 0 {
 			return broke(RuleWhiteout, "it has a type or a content: expected an empty file")
@@ -167,7 +172,7 @@ func (x *extraction) check(h *tar.Header) (string, error) {
 	switch {
 	case broken != nil:
 		return "", broken
-	case len(x.options.Paths) > 0 && !allowed(x.options.Paths, name, dir):
+	case len(x.options.Paths) > 0 && !isLayerIndex(h) && !allowed(x.options.Paths, name, dir):
 		return "", broke(RulePath, "it is not part of a kernel cache: expected one of %s", strings.Join(x.options.Paths, ", "))
 	case h.Size < 0 || dir && h.Size != 0:
 		return "", broke(RuleTar, "it declares %d bytes", h.Size)
@@ -175,6 +180,14 @@ func (x *extraction) check(h *tar.Header) (string, error) {
 		return "", broke(RuleFileSize, "it declares %d bytes, expected at most %d", h.Size, x.options.Limits.File)
 	}
 	return name, nil
+}
+
+// isLayerIndex reports whether an entry belongs to the format of the layer and not to its content. Tools that convert an image to eStargz
+// add an index and a mark for prefetching to the tar (stargz-snapshotter, docs/estargz.md), and those for zstd:chunked may add the mark.
+// Both are checked and counted as any entry, and left out of the tree: a converted image has the same tree as the original.
+func isLayerIndex(h *tar.Header) bool {
+	names := []string{"stargz.index.json", ".prefetch.landmark", ".no.prefetch.landmark"}
+	return h.Typeflag == tar.TypeReg && slices.Contains(names, h.Name)
 }
 
 // checkPAX refuses what a header cannot say without an extension and this program would have to obey or ignore.
