@@ -98,7 +98,7 @@ func (w *chunkedWriter) finish(plain []byte) (Layer, error) {
 	w.skippable(append(footer, chunkedMagic...))
 	const prefix = "io.github.containers.zstd-chunked."
 	return Layer{
-		MediaType: "application/vnd.oci.image.layer.v1.tar+zstd", Data: w.out.Bytes(), Tar: plain, Parts: w.parts,
+		MediaType: zstdType, Data: w.out.Bytes(), Tar: plain, Parts: w.parts,
 		Annotations: map[string]string{
 			prefix + "manifest-checksum": digest(packed),
 			prefix + "manifest-position": fmt.Sprintf("%d:%d:%d:1", indexAt, len(packed), len(index)),

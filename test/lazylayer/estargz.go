@@ -107,7 +107,7 @@ func (w *stargzWriter) finish() (Layer, error) {
 	footer.Extra = append([]byte("SG\x16\x00"), fmt.Sprintf("%016xSTARGZ", at)...)
 	w.errs = append(w.errs, footer.Close())
 	return Layer{
-		MediaType: "application/vnd.oci.image.layer.v1.tar+gzip", Data: w.out.Bytes(), Tar: w.plain.Bytes(), Parts: w.parts + 1,
+		MediaType: gzipType, Data: w.out.Bytes(), Tar: w.plain.Bytes(), Parts: w.parts + 1,
 		Annotations: map[string]string{stargzAnnotation: digest(index)},
 	}, errors.Join(w.errs...)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lazylayer writes layers of images in the formats that let a runtime fetch single files: eStargz and zstd:chunked. Both stay
-// readable as plain tar.gz and tar.zst: they are many compressed parts one after the other.
+// Package lazylayer writes layers of images that are many compressed parts one after the other, and unpack as any tar.gz or tar.zst: those
+// of parallel compressors, and the formats that let a runtime fetch single files, eStargz and zstd:chunked.
 package lazylayer
 
 import (
@@ -12,6 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+)
+
+const (
+	gzipType = "application/vnd.oci.image.layer.v1.tar+gzip"
+	zstdType = "application/vnd.oci.image.layer.v1.tar+zstd"
 )
 
 // Layer is a layer of an image.

@@ -9,13 +9,11 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 
 	"github.com/fettle-dev/fettle/test/lazylayer"
 )
@@ -39,30 +37,18 @@ func zstdChunked(t testing.TB, plain []byte, chunk int) packed {
 	return lazy(t, l, err)
 }
 
-// gzipParts packs each piece of a tar, of at most a size, as a gzip member.
 func gzipParts(t testing.TB, plain []byte, size int) []byte {
 	t.Helper()
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	for piece := range slices.Chunk(plain, size) {
-		w.Reset(&b)
-		_, err := w.Write(piece)
-		must(t, err)
-		must(t, w.Close())
-	}
-	return b.Bytes()
+	l, err := lazylayer.GzipMembers(plain, size)
+	must(t, err)
+	return l.Data
 }
 
-// zstdParts packs each piece of a tar, of at most a size, as a zstd frame.
-func zstdParts(t testing.TB, plain []byte, size int, between ...byte) (out []byte) {
+func zstdParts(t testing.TB, plain []byte, size int, between ...byte) []byte {
 	t.Helper()
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	l, err := lazylayer.ZstdFrames(plain, size, between...)
 	must(t, err)
-	for piece := range slices.Chunk(plain, size) {
-		out = append(w.EncodeAll(piece, out), between...)
-	}
-	must(t, w.Close())
-	return out
+	return l.Data
 }
 
 // fullHeader is a gzip member with every field that a header may have.
