@@ -26,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/lazylayer"
+	"github.com/fettle-dev/fettle/test/treesum"
 )
 
 const (
@@ -43,9 +44,13 @@ type Registry struct {
 
 	referrers bool
 	about     map[artifact.Digest][]map[string]any
-	// layers are the digests of the images' layers.
+	// layers are the digests of the images' layers, and trees what the images unpack to.
 	layers map[artifact.Digest]string
+	trees  map[artifact.Digest]map[string]string
 }
+
+// Tree is what an image that Files pushed unpacks to, as treesum has it. Nil: it is not such an image.
+func (r *Registry) Tree(image artifact.Digest) map[string]string { return r.trees[image] }
 
 // LayerOf is the digest of an image's layer.
 func (r *Registry) LayerOf(image artifact.Digest) string { return r.layers[image] }
@@ -70,6 +75,7 @@ func StartAt(t testing.TB, address string, referrers bool) *Registry {
 	return &Registry{
 		Registry:  fpgaregistry.StartAt(t, address, registry.WithReferrersSupport(referrers)),
 		referrers: referrers, about: map[artifact.Digest][]map[string]any{}, layers: map[artifact.Digest]string{},
+		trees: map[artifact.Digest]map[string]string{},
 	}
 }
 
@@ -92,7 +98,11 @@ func (r *Registry) Image(t testing.TB, repository, tag, kernel string, labels ma
 func (r *Registry) Files(t testing.TB, repository, tag string, files, labels map[string]string) artifact.Digest {
 	t.Helper()
 	plain := Tar(t, files)
-	return r.Layer(t, repository, tag, lazylayer.Layer{MediaType: layerType, Tar: plain, Data: zipped(t, plain)}, labels)
+	image := r.Layer(t, repository, tag, lazylayer.Layer{MediaType: layerType, Tar: plain, Data: zipped(t, plain)}, labels)
+	tree, err := treesum.OfTars(plain)
+	must(t, err)
+	r.trees[image] = tree
+	return image
 }
 
 // Layer pushes an image of one layer. No tag leaves it untagged.

@@ -65,8 +65,6 @@ type Entry struct {
 	// Mode is fs.ModeDir|0777 for a directory, and 0666 or 0777 for a file.
 	Mode fs.FileMode
 	Size int64
-	// Sum is the XXH64 of the content.
-	Sum uint64
 	// At is where the sink has the content, as its File said.
 	At int64
 }
@@ -77,6 +75,4 @@ type Tree struct {
 	Entries []Entry
 	// Bytes are those of all files.
 	Bytes int64
-	// Hash is that of the entries: see HashOf.
-	Hash [sha256.Size]byte
 }
