@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -515,4 +516,23 @@ func diffID(p packed) (sum [32]byte) {
 		s.sum.Sum(sum[:0])
 	}
 	return sum
+}
+
+// TestErrorChains: a refusal has its kind and its cause in the chain.
+func TestErrorChains(t *testing.T) {
+	for name, c := range map[string]struct {
+		layer packed
+		cause error
+	}{
+		"tar":  {pack(t, ociTar, block("no header")), tar.ErrHeader},
+		"gzip": {declare(ociGzip, []byte("no gzip header"), nil), gzip.ErrHeader},
+		"zstd": {declare(ociZstd, []byte("no frame"), nil), zstd.ErrMagicMismatch},
+		"cut":  {declare(ociGzip, gzipOf(t, nil)[:12], nil), io.ErrUnexpectedEOF},
+	} {
+		_, err := Extract(t.Context(), []Layer{c.layer.Layer}, opener([]packed{c.layer}), nowhere{}, Options{})
+		var own *Error
+		if !errors.Is(err, c.cause) || !errors.Is(err, ErrRefused) || !errors.As(err, &own) || errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
