@@ -179,7 +179,7 @@ func allHostile(t testing.TB) []hostile {
 		one("file below a file", RuleDuplicate, x+"/y", file(x, nil), file(x+"/y", nil)),
 		// Whiteouts.
 		one("whiteout in the only layer", RuleWhiteout, cacheDir+".wh.a", good, file(cacheDir+".wh.a", nil)),
-		one("opaque directory in the only layer", RuleWhiteout, cacheDir+opaque, file(cacheDir+opaque, nil)),
+		one("opaque directory in the only layer", RuleWhiteout, cacheDir+opaqueWhiteout, file(cacheDir+opaqueWhiteout, nil)),
 		{
 			name: "whiteout of ..", rule: RuleWhiteout, entry: cacheDir + ".wh...",
 			layers: []packed{pack(t, ociGzip, tarOf(t, good)), pack(t, ociGzip, tarOf(t, file(cacheDir+".wh...", nil)))},

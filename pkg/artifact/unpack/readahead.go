@@ -9,17 +9,17 @@ import (
 	"sync"
 )
 
-// ahead reads in a goroutine of its own, as decompressing takes as long as all else together, and hashing as long as the network. A sum of
-// what was read is made in another.
-type ahead struct {
-	// read are chunks that were read, and full those that may be had: where nothing is summed they are one.
-	read, full chan chunk
-	free       chan []byte
-	stopped    chan struct{}
-	once       sync.Once
-	ended      sync.WaitGroup
-	now        chunk
-	rest       []byte
+// readAhead reads from another reader in a goroutine of its own. Decompressing takes as long as all the rest together, and hashing as long
+// as the network, so each gets its own goroutine. If there is a hash, a further goroutine adds each chunk to it.
+type readAhead struct {
+	// filled holds chunks that were read, and ready those that Read may return. Without a hash they are one channel.
+	filled, ready chan chunk
+	free          chan []byte
+	stopped       chan struct{}
+	once          sync.Once
+	running       sync.WaitGroup
+	current       chunk
+	rest          []byte
 }
 
 type chunk struct {
@@ -29,25 +29,25 @@ type chunk struct {
 
 const chunks = 4
 
-// readAhead reads in pieces of a size. What was read is added to the sum before it can be had, unless that is nil. end is called where
-// nothing is read any more, unless it is nil.
-func readAhead(r io.Reader, size int, sum hash.Hash, end func()) *ahead {
-	a := &ahead{full: make(chan chunk, chunks), free: make(chan []byte, chunks), stopped: make(chan struct{})}
+// startReadAhead reads r in chunks of a size. Each chunk is added to the hash before Read returns it. done is called when nothing more
+// will be read from r. Both hash and done may be nil.
+func startReadAhead(r io.Reader, size int, sum hash.Hash, done func()) *readAhead {
+	a := &readAhead{ready: make(chan chunk, chunks), free: make(chan []byte, chunks), stopped: make(chan struct{})}
 	for range chunks {
 		a.free <- make([]byte, size)
 	}
-	a.read = a.full
+	a.filled = a.ready
 	if sum != nil {
-		a.read = make(chan chunk, chunks)
-		a.ended.Go(func() { a.add(sum) })
+		a.filled = make(chan chunk, chunks)
+		a.running.Go(func() { a.addTo(sum) })
 	}
-	a.ended.Go(func() { a.run(r, end) })
+	a.running.Go(func() { a.fillFrom(r, done) })
 	return a
 }
 
-func (a *ahead) run(r io.Reader, end func()) {
-	if end != nil {
-		defer end()
+func (a *readAhead) fillFrom(r io.Reader, done func()) {
+	if done != nil {
+		defer done()
 	}
 	for {
 		var buffer []byte
@@ -57,19 +57,19 @@ func (a *ahead) run(r io.Reader, end func()) {
 			return
 		}
 		n, err := fill(r, buffer)
-		if !a.give(a.read, chunk{data: buffer[:n], err: err}) || err != nil {
+		if !a.pass(a.filled, chunk{data: buffer[:n], err: err}) || err != nil {
 			return
 		}
 	}
 }
 
-// add adds each chunk to the sum.
-func (a *ahead) add(sum hash.Hash) {
+// addTo adds each chunk to the hash and passes it on.
+func (a *readAhead) addTo(sum hash.Hash) {
 	for {
 		select {
-		case c := <-a.read:
+		case c := <-a.filled:
 			_, _ = sum.Write(c.data)
-			if !a.give(a.full, c) || c.err != nil {
+			if !a.pass(a.ready, c) || c.err != nil {
 				return
 			}
 		case <-a.stopped:
@@ -78,8 +78,8 @@ func (a *ahead) add(sum hash.Hash) {
 	}
 }
 
-// give says whether somebody wants it.
-func (a *ahead) give(to chan<- chunk, c chunk) bool {
+// pass sends a chunk. It returns false if stop was called instead.
+func (a *readAhead) pass(to chan<- chunk, c chunk) bool {
 	select {
 	case to <- c:
 		return true
@@ -88,12 +88,12 @@ func (a *ahead) give(to chan<- chunk, c chunk) bool {
 	}
 }
 
-// fill is io.ReadFull with the error that there was, and with one of a panic: a decompressor that hostile bytes overwhelm must not end
-// the process.
+// fill reads until the buffer is full, and returns the reader's own error. A panic becomes an error too: a decompressor that fails on
+// hostile bytes must not end the process.
 func fill(r io.Reader, buffer []byte) (n int, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = broke(RuleStream, "the decompressor gave up: %s", quote(fmt.Sprint(v)))
+			err = violation(RuleStream, "the decompressor gave up: %s", quote(fmt.Sprint(v)))
 		}
 	}()
 	for n < len(buffer) && err == nil {
@@ -104,18 +104,19 @@ func fill(r io.Reader, buffer []byte) (n int, err error) {
 	return n, err
 }
 
-func (a *ahead) Read(b []byte) (int, error) {
+// Read implements io.Reader.
+func (a *readAhead) Read(b []byte) (int, error) {
 	if len(a.rest) == 0 {
-		if a.now.err != nil {
-			return 0, a.now.err
+		if a.current.err != nil {
+			return 0, a.current.err
 		}
-		if a.now.data != nil {
-			a.free <- a.now.data[:cap(a.now.data)]
+		if a.current.data != nil {
+			a.free <- a.current.data[:cap(a.current.data)]
 		}
-		a.now = <-a.full
-		a.rest = a.now.data
-		if len(a.rest) == 0 && a.now.err != nil {
-			return 0, a.now.err
+		a.current = <-a.ready
+		a.rest = a.current.data
+		if len(a.rest) == 0 && a.current.err != nil {
+			return 0, a.current.err
 		}
 	}
 	n := copy(b, a.rest)
@@ -123,8 +124,8 @@ func (a *ahead) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// stop returns when nothing reads any more.
-func (a *ahead) stop() {
+// stop ends the goroutines and returns when they have ended.
+func (a *readAhead) stop() {
 	a.once.Do(func() { close(a.stopped) })
-	a.ended.Wait()
+	a.running.Wait()
 }

@@ -14,20 +14,20 @@ import (
 const (
 	// copySize is large enough that hashing and writing outweigh the calls.
 	copySize = 128 << 10
-	// maxPadding is how many zeros may follow a tar: archivers fill their last record.
+	// maxPadding is the largest number of zeros after a tar: archivers fill their last record.
 	maxPadding = 1 << 20
 )
 
-// stream is a layer being read: its plain bytes, and at the end whether all of it is what was declared.
+// stream reads the tar of a layer, and compares the layer with what was declared when the tar has ended.
 type stream struct {
 	layer Layer
-	raw   *compressed
-	// packed reads raw ahead, and ahead what it unpacks to: each takes a part of what one processor cannot do alone.
-	packed, ahead *ahead
-	// sum is of what was read ahead. It is complete where the end was read.
-	sum hash.Hash
-	got int64
-	// ended says that a read found the end.
+	// source hashes the compressed bytes. compressed reads them ahead, and plain what they unpack to: one processor alone cannot do both.
+	source            *declaredReader
+	compressed, plain *readAhead
+	// sum is the hash of the plain bytes that were read ahead. It is complete once the end was read.
+	sum  hash.Hash
+	read int64
+	// ended is true after a read found the end.
 	ended bool
 }
 
@@ -37,39 +37,39 @@ func open(ctx context.Context, layer Layer, r io.Reader, limit Limits, left int6
 		return nil, broken
 	}
 	if layer.Size < 0 || layer.Size > limit.Layer {
-		return nil, broke(RuleTotal, "the layer has %d bytes, expected at most %d", layer.Size, limit.Layer)
+		return nil, violation(RuleTotal, "the layer has %d bytes, expected at most %d", layer.Size, limit.Layer)
 	}
-	s := &stream{layer: layer, sum: sha256.New(), raw: &compressed{ctx: ctx, r: r, want: layer.Size, sum: sha256.New()}}
-	s.packed = readAhead(s.raw, copySize, nil, nil)
-	raw := &taken{r: s.packed}
-	p := &plain{how: how, raw: raw, in: bufio.NewReaderSize(raw, copySize), ratio: limit.Ratio, left: left}
-	s.ahead = readAhead(p, 2*copySize, s.sum, p.end)
+	s := &stream{layer: layer, sum: sha256.New(), source: &declaredReader{ctx: ctx, from: r, want: layer.Size, sum: sha256.New()}}
+	s.compressed = startReadAhead(s.source, copySize, nil, nil)
+	counted := &countingReader{r: s.compressed}
+	d := &decompressor{how: how, source: counted, in: bufio.NewReaderSize(counted, copySize), ratio: limit.Ratio, left: left}
+	s.plain = startReadAhead(d, 2*copySize, s.sum, d.end)
 	return s, nil
 }
 
-// Read is the tar.
+// Read reads the tar.
 func (s *stream) Read(b []byte) (int, error) {
-	n, err := s.ahead.Read(b)
-	s.got += int64(n)
+	n, err := s.plain.Read(b)
+	s.read += int64(n)
 	s.ended = s.ended || n == 0 && err != nil
 	return n, err
 }
 
-// finish reads to the end of everything, and says whether it is what was declared. The tar has ended.
+// finish reads the layer to its end and compares it with what was declared. The caller has read the tar to its end.
 func (s *stream) finish() error {
 	if s.ended {
-		return broke(RuleTar, "it ends without the two blocks of zeros that mark the end of a tar")
+		return violation(RuleTar, "it ends without the two blocks of zeros that mark the end of a tar")
 	}
 	buffer, padding := make([]byte, 32<<10), 0
 	for {
 		n, err := s.Read(buffer)
 		for _, b := range buffer[:n] {
 			if b != 0 {
-				return broke(RuleTrailing, "something other than zeros follows the tar's end")
+				return violation(RuleTrailing, "something other than zeros follows the tar's end")
 			}
 		}
 		if padding += n; padding > maxPadding {
-			return broke(RuleTrailing, "more than %d zeros follow the tar's end", maxPadding)
+			return violation(RuleTrailing, "more than %d zeros follow the tar's end", maxPadding)
 		}
 		if errors.Is(err, io.EOF) {
 			break
@@ -78,89 +78,87 @@ func (s *stream) finish() error {
 			return err
 		}
 	}
-	// The goroutines that read ahead are at their end and saw the last byte, so these are no more than looked at.
+	// The goroutines that read ahead have seen the last byte and ended, so the hashes are complete.
 	if err := s.checkDigest(); err != nil {
 		return err
 	}
 	if got := [sha256.Size]byte(s.sum.Sum(nil)); got != s.layer.DiffID {
-		return broke(RuleDiffID, "the tar has sha256:%x, expected sha256:%x", got, s.layer.DiffID)
+		return violation(RuleDiffID, "the tar has sha256:%x, expected sha256:%x", got, s.layer.DiffID)
 	}
 	return nil
 }
 
-// checkDigest compares all bytes as they came, of which none is left to be read.
+// checkDigest compares the digest of the compressed bytes, which were all read.
 func (s *stream) checkDigest() error {
-	if got := [sha256.Size]byte(s.raw.sum.Sum(nil)); got != s.layer.Digest {
-		return broke(RuleDigest, "the bytes have sha256:%x, expected sha256:%x", got, s.layer.Digest)
+	if got := [sha256.Size]byte(s.source.sum.Sum(nil)); got != s.layer.Digest {
+		return violation(RuleDigest, "the bytes have sha256:%x, expected sha256:%x", got, s.layer.Digest)
 	}
 	return nil
 }
 
-// drain reads what is left without a look at what it unpacks to, and says whether the bytes are those that were declared. Nothing can be
-// read after it.
+// drain reads the rest of the compressed bytes without decompressing them, and compares them with the digest. Nothing can be read after
+// it.
 func (s *stream) drain() error {
-	s.ahead.stop()
-	if _, err := io.Copy(io.Discard, s.packed); err != nil {
+	s.plain.stop()
+	if _, err := io.Copy(io.Discard, s.compressed); err != nil {
 		return err
 	}
 	return s.checkDigest()
 }
 
-// plainBytes is how many there were.
-func (s *stream) plainBytes() int64 { return s.got }
-
-// close first ends who waits for the other.
+// close ends the goroutines, first the one that waits for the other.
 func (s *stream) close() {
-	s.ahead.stop()
-	s.packed.stop()
+	s.plain.stop()
+	s.compressed.stop()
 }
 
-// compressed is the bytes as they come.
-type compressed struct {
+// declaredReader reads the compressed bytes, hashes them, and fails if there are fewer or more than declared.
+type declaredReader struct {
 	ctx  context.Context // of the call that reads
-	r    io.Reader
+	from io.Reader
 	want int64
 	got  int64
 	sum  hash.Hash
 	err  error
 }
 
-func (c *compressed) Read(p []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		c.err = context.Cause(c.ctx)
-		return 0, c.err
+// Read implements io.Reader.
+func (d *declaredReader) Read(p []byte) (int, error) {
+	if d.ctx.Err() != nil {
+		d.err = context.Cause(d.ctx)
+		return 0, d.err
 	}
-	if c.got == c.want {
-		return 0, c.end()
+	if d.got == d.want {
+		return 0, d.end()
 	}
-	n, err := c.r.Read(p[:min(int64(len(p)), c.want-c.got)])
-	c.got += int64(n)
-	_, _ = c.sum.Write(p[:n])
+	n, err := d.from.Read(p[:min(int64(len(p)), d.want-d.got)])
+	d.got += int64(n)
+	_, _ = d.sum.Write(p[:n])
 	switch {
-	case errors.Is(err, io.EOF) && c.got < c.want:
-		c.err = broke(RuleSize, "it ends after %d bytes, expected %d", c.got, c.want)
-		return n, c.err
+	case errors.Is(err, io.EOF) && d.got < d.want:
+		d.err = violation(RuleSize, "it ends after %d bytes, expected %d", d.got, d.want)
+		return n, d.err
 	case errors.Is(err, io.EOF):
-		return n, nil // the next call says so
+		return n, nil // the next call returns it
 	case err != nil:
-		c.err = err
+		d.err = err
 	}
 	return n, err
 }
 
-// end says that nothing follows.
-func (c *compressed) end() error {
-	if c.err != nil {
-		return c.err
+// end returns io.EOF if nothing follows the declared bytes.
+func (d *declaredReader) end() error {
+	if d.err != nil {
+		return d.err
 	}
 	var more [1]byte
-	switch n, err := io.ReadFull(c.r, more[:]); {
+	switch n, err := io.ReadFull(d.from, more[:]); {
 	case n > 0:
-		c.err = broke(RuleSize, "more than the declared %d bytes follow", c.want)
+		d.err = violation(RuleSize, "more than the declared %d bytes follow", d.want)
 	case errors.Is(err, io.EOF):
-		c.err = io.EOF
+		d.err = io.EOF
 	default:
-		c.err = err
+		d.err = err
 	}
-	return c.err
+	return d.err
 }

@@ -136,9 +136,9 @@ func TestLayers(t *testing.T) {
 		"whiteout of a directory that is made anew": {
 			layers([]in{f("d/x", "1"), f("d/y", "1")}, []in{f("d/y", "2"), f(".wh.d", "")}), "d d/y=2",
 		},
-		"opaque": {layers([]in{f("d/x", "1"), f("d/e/y", "1"), f("z", "1")}, []in{f("d/"+opaque, ""), f("d/new", "2")}), "d d/new=2 z=1"},
+		"opaque": {layers([]in{f("d/x", "1"), f("d/e/y", "1"), f("z", "1")}, []in{f("d/"+opaqueWhiteout, ""), f("d/new", "2")}), "d d/new=2 z=1"},
 		"opaque directory without anything new": {
-			layers([]in{f("d/x", "1"), f("z", "1")}, []in{f("d/"+opaque, "")}), "d z=1",
+			layers([]in{f("d/x", "1"), f("z", "1")}, []in{f("d/"+opaqueWhiteout, "")}), "d z=1",
 		},
 		"file over a directory":   {layers([]in{f("d/x", "1"), f("d/e/y", "1")}, []in{f("d", "2")}), "d=2"},
 		"directory over a file":   {layers([]in{f("d", "1")}, []in{f("d/x", "2")}), "d d/x=2"},
