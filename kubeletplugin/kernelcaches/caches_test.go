@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/lazylayer"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -53,13 +54,43 @@ func testWarm(n *node) {
 	if _, err := os.Stat(filepath.Join(elsewhere, "MISSED")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what one claim wrote, another sees: %v", err)
 	}
-	n.must(n.host.VerifyTree(n.Context(), u.Tree))
+	n.whole(u.Tree)
 	n.undo(u)
 	n.reads(filepath.Join(elsewhere, kernel), signed.TritonText)
 	n.undo(other)
 	n.empty()
 	if n.registry.Reads.Load() != 2 { // config and layer
 		t.Errorf("%d blobs were read", n.registry.Reads.Load())
+	}
+}
+
+// TestLazyLayers: images of many compressed parts are caches as any other. Of the formats for lazy pulling programs see no file.
+func TestLazyLayers(t *testing.T) {
+	for name, convert := range map[string]func(plain []byte) (lazylayer.Layer, error){
+		"eStargz":      func(plain []byte) (lazylayer.Layer, error) { return lazylayer.EStargz(plain, 100, 1) },
+		"zstd:chunked": func(plain []byte) (lazylayer.Layer, error) { return lazylayer.ZstdChunked(plain, 100) },
+		"gzip members": func(plain []byte) (lazylayer.Layer, error) { return lazylayer.GzipMembers(plain, 1000) },
+		"zstd frames":  func(plain []byte) (lazylayer.Layer, error) { return lazylayer.ZstdFrames(plain, 1000) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBothForms(t, func(n *node) {
+				n.trusting()
+				layer, err := convert(signed.Tar(n.T, triton(90, 32)))
+				n.must(err)
+				digest := n.registry.Layer(n.T, "team/lazy", "v1", layer, signed.Labels("90")).String()
+				n.cache("team-a", "lazy", n.registry.Host+"/team/lazy:v1", digest)
+				u := n.only(n.decide("team-a", "claim-1", v1alpha1.KernelCacheSource{Name: "lazy"}))
+				at := n.apply(u)
+				n.reads(filepath.Join(at, kernel), signed.TritonText)
+				entries, err := os.ReadDir(at)
+				n.must(err)
+				if len(entries) != 1 {
+					n.Errorf("the cache has %v, expected the directory of one kernel", entries)
+				}
+				n.undo(u)
+				n.empty()
+			})
+		})
 	}
 }
 

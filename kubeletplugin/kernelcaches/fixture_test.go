@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -42,6 +43,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
+	"github.com/fettle-dev/fettle/test/treesum"
 )
 
 const (
@@ -355,6 +357,20 @@ func (n *node) do(u *cachemount.Use, what func(step.Kinds, context.Context, step
 	for range 2 {
 		n.must(what(n.Kinds(), n.Context(), s))
 	}
+}
+
+// whole fails unless each file of a tree in the store is what its image has.
+func (n *node) whole(tree artifact.Digest) {
+	n.Helper()
+	found, err := n.host.OpenTree(tree)
+	n.must(err)
+	n.must(n.host.ReadTree(found, func(fsys fs.FS) error {
+		is, err := treesum.Of(fsys)
+		if diff := cmp.Diff(n.registry.Tree(tree), is); diff != "" {
+			n.Errorf("the tree in the store (-image +is):\n%s", diff)
+		}
+		return err
+	}))
 }
 
 // inBothForms runs a test on a node whose trees lie as the kernel takes them, and on one where they are directories.

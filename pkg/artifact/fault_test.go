@@ -111,7 +111,7 @@ func changes() map[string]change {
 		"pin":   {arrange: arrange(fetch(0)), act: pin, room: true},
 		"unpin": {arrange: arrange(fetch(0), pin), act: unpin},
 		"sweep": {arrange: arrange(fetch(0), fetch(1), func(_ context.Context, s *Store, w world) error {
-			return s.discard(w.blobs[1].Digest)
+			return s.discardName(blobName(w.blobs[1].Digest), w.blobs[1].Digest)
 		}), act: func(ctx context.Context, s *Store, _ world) error { return s.Sweep(ctx) }},
 		"open anew": {arrange: func(t *testing.T, s *Store, _ world) {
 			t.Helper()
@@ -343,9 +343,6 @@ func checkAll(t *testing.T, s *Store) int {
 	t.Helper()
 	u, err := s.Usage()
 	must(t, err)
-	for _, b := range u.Blobs {
-		must(t, s.Verify(t.Context(), b.Digest))
-	}
 	bad, good := wrong(s.dir)
 	if len(bad) > 0 || good != len(u.Blobs) {
 		t.Errorf("%d blobs, %d good; wrong: %v", len(u.Blobs), good, bad)

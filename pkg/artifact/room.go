@@ -309,11 +309,8 @@ func (s *Store) evict(v item) error {
 	return s.remove(v.name)
 }
 
-// discard takes a blob's name away. What has it open or mounted is not disturbed. It is not synced: after a power loss the blob is
-// back, complete.
-func (s *Store) discard(d Digest) error { return s.discardName(blobName(d), d) }
-
-// discardName is discard of a blob, or of a tree, whole or not.
+// discardName moves a blob, or a tree, whole or not, to the trash. What has it open or mounted is not disturbed. The move is not synced:
+// after a power loss the blob is back, complete.
 func (s *Store) discardName(name string, d Digest) error {
 	to := fmt.Sprintf("%s/%s.%016x", trashDir, d.Hex(), rand.Uint64()) //nolint:gosec // a name that is free
 	if err := s.fs.Rename(s.path(name), s.path(to)); err != nil && !errors.Is(err, fs.ErrNotExist) {

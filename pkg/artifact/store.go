@@ -3,11 +3,8 @@
 package artifact
 
 import (
-	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -181,7 +178,7 @@ func (s *Store) Open(d Digest) (*Blob, error) {
 		return nil, errors.Join(fmt.Errorf("open the blob %s: %w", d, err), f.Close())
 	}
 	s.touch(d)
-	return &Blob{f: f, digest: d, size: info.Size()}, nil
+	return &Blob{f: f, size: info.Size()}, nil
 }
 
 // touch notes the last use. Where that fails, as on a disk that became read-only, only the order of eviction suffers.
@@ -192,38 +189,12 @@ func (s *Store) touchName(name string) {
 	_ = s.root.Chtimes(name, now, now)
 }
 
-// Verify reads a blob anew. One that is not what its name says is moved to the trash, whoever pinned it, so that nobody opens it any
-// more and the next Fetch brings it again; the error is ErrMismatch.
-func (s *Store) Verify(ctx context.Context, d Digest) error {
-	b, err := s.Open(d)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = b.Close() }()
-	_, err = b.copyTo(ctx, io.Discard)
-	if !errors.Is(err, ErrMismatch) {
-		return err
-	}
-	unlock, locked := s.lockNames(ctx)
-	if locked != nil {
-		return errors.Join(err, locked)
-	}
-	defer unlock()
-	if named, gone := s.root.Stat(blobName(d)); gone == nil && b.is(named) {
-		err = errors.Join(err, s.discard(d))
-	}
-	return err
-}
-
-// Blob is an open blob. It is safe for concurrent use.
+// Blob is an open blob. It is safe for concurrent use. Its bytes had the digest when they were fetched; a caller that must know what the
+// disk has made of them since hashes what it reads.
 type Blob struct {
-	f      *os.File
-	digest Digest
-	size   int64
+	f    *os.File
+	size int64
 }
-
-// Digest is the digest that the bytes had when they were fetched.
-func (b *Blob) Digest() Digest { return b.digest }
 
 // Size is the number of bytes.
 func (b *Blob) Size() int64 { return b.size }
@@ -233,40 +204,3 @@ func (b *Blob) ReadAt(p []byte, off int64) (int, error) { return b.f.ReadAt(p, o
 
 // Close closes it.
 func (b *Blob) Close() error { return b.f.Close() }
-
-// WriteTo copies all bytes and compares what it copied with the digest, so that after success the copy is certain, whatever became of
-// the disk since. It is ErrMismatch otherwise.
-func (b *Blob) WriteTo(w io.Writer) (int64, error) { return b.copyTo(context.Background(), w) }
-
-func (b *Blob) copyTo(ctx context.Context, w io.Writer) (int64, error) {
-	h, buffer, done := sha256.New(), make([]byte, bufferSize), int64(0)
-	for {
-		if ctx.Err() != nil {
-			return done, fmt.Errorf("read the blob %s: %w", b.digest, context.Cause(ctx))
-		}
-		n, err := b.f.ReadAt(buffer, done)
-		if n > 0 {
-			_, _ = h.Write(buffer[:n])
-			written, failed := w.Write(buffer[:n])
-			if done += int64(written); failed != nil {
-				return done, failed
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return done, fmt.Errorf("read the blob %s: %w", b.digest, err)
-		}
-	}
-	if got := Digest(h.Sum(nil)); got != b.digest {
-		return done, fmt.Errorf("the blob in the store is %w: %d bytes with digest %s, expected %s: check the disk, and fetch it again",
-			ErrMismatch, done, got, b.digest)
-	}
-	return done, nil
-}
-
-func (b *Blob) is(info fs.FileInfo) bool {
-	own, err := b.f.Stat()
-	return err == nil && os.SameFile(own, info)
-}

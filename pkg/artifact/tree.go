@@ -85,11 +85,13 @@ type TreeMetadata struct {
 	Digest  Digest   `json:"digest"`
 	DiffIDs []Digest `json:"diffIDs"`
 	Form    TreeForm `json:"form"`
-	// Hash is unpack.HashOf the entries, Bytes what the files have, and Size what the tree takes on the disk.
-	Hash    Digest `json:"hash"`
-	Entries int    `json:"entries"`
-	Bytes   int64  `json:"bytes"`
-	Size    int64  `json:"size"`
+	// FormerHash holds the image's digest again and is not read. Earlier versions of this program kept a hash of the files there, and take
+	// a tree without one for damaged: after a downgrade they would unpack every image anew.
+	FormerHash Digest `json:"hash"`
+	// Bytes is the sum of the files' sizes, and Size what the tree takes on the disk.
+	Entries int   `json:"entries"`
+	Bytes   int64 `json:"bytes"`
+	Size    int64 `json:"size"`
 	// Labels and Verification are the caller's.
 	Labels       map[string]string `json:"labels,omitempty"`
 	Verification string            `json:"verification,omitempty"`
@@ -159,8 +161,8 @@ func (s *Store) readTree(name string) (*Tree, error) {
 	switch {
 	case err != nil || len(strict) > 0:
 		return nil, fmt.Errorf("its metadata is %w: %s", ErrInvalid, clip(errors.Join(append(strict, err)...).Error()))
-	case t.Version != treeVersion || t.Size < 0 || t.Hash.IsZero() || t.Form != TreeDirectory && t.Form != TreeImage:
-		return nil, fmt.Errorf("its metadata is %w: version %d, form %s, hash %s", ErrInvalid, t.Version, quote(string(t.Form)), t.Hash)
+	case t.Version != treeVersion || t.Size < 0 || t.Form != TreeDirectory && t.Form != TreeImage:
+		return nil, fmt.Errorf("its metadata is %w: version %d, form %s", ErrInvalid, t.Version, quote(string(t.Form)))
 	}
 	return t, nil
 }
@@ -247,8 +249,9 @@ func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open u
 		return judged(err)
 	}
 	m := TreeMetadata{
-		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, Hash: made.Hash, Entries: len(made.Entries), Bytes: made.Bytes,
-		Labels: spec.Labels, Verification: spec.Verification, Created: s.config.Clock.Now().UTC(), Size: s.sizeOf(spec.Form, dir, made),
+		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
+		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, dir, made),
+		Labels: spec.Labels, Verification: spec.Verification, Created: s.config.Clock.Now().UTC(),
 	}
 	for _, l := range spec.Layers {
 		m.DiffIDs = append(m.DiffIDs, l.DiffID)
@@ -361,46 +364,6 @@ func judged(err error) error {
 		return onDisk(err)
 	}
 	return err
-}
-
-// VerifyTree reads a tree anew. One whose hash is another than when it was made is moved to the trash, whoever pinned it, so that nobody
-// opens it any more and the next Unpack makes it again; the error is ErrMismatch.
-func (s *Store) VerifyTree(ctx context.Context, d Digest) error {
-	t, err := s.OpenTree(d)
-	if err == nil {
-		err = s.rehash(ctx, t)
-	}
-	if !errors.Is(err, ErrMismatch) && !errors.Is(err, ErrInvalid) {
-		return err
-	}
-	unlock, locked := s.lockNames(ctx)
-	if locked != nil {
-		return errors.Join(err, locked)
-	}
-	defer unlock()
-	return errors.Join(err, s.discardName(treeName(d), d))
-}
-
-func (s *Store) rehash(ctx context.Context, t *Tree) error {
-	wrong := func(how string) error {
-		return fmt.Errorf("the tree of the image %s is %w: %s: check the disk, and unpack it again", t.Digest, ErrMismatch, how)
-	}
-	fsys, closing, err := s.treeFS(t)
-	if err != nil {
-		return wrong(clip(err.Error()))
-	}
-	defer closing()
-	read, err := unpack.Read(ctx, fsys)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("read the tree of the image %s: %w", t.Digest, context.Cause(ctx))
-	case err != nil:
-		return wrong(clip(err.Error()))
-	case Digest(read.Hash) != t.Hash:
-		return wrong(fmt.Sprintf("%d entries and %d bytes with hash %s, expected %d, %d and %s",
-			len(read.Entries), read.Bytes, Digest(read.Hash), t.Entries, t.Bytes, t.Hash))
-	}
-	return nil
 }
 
 // treeFS is what a tree holds, without mounting it.

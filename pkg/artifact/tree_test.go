@@ -26,13 +26,15 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/test/fault"
+	"github.com/fettle-dev/fettle/test/lazylayer"
+	"github.com/fettle-dev/fettle/test/treesum"
 )
 
-// image is an image's layers and what they hold.
+// image is an image's layers, as a registry has them, and the tars of what they hold.
 type image struct {
 	TreeSpec
-	layers [][]byte
-	opened atomic.Int64
+	layers, tars [][]byte
+	opened       atomic.Int64
 }
 
 func tarOf(t testing.TB, names ...string) []byte {
@@ -51,7 +53,7 @@ func tarOf(t testing.TB, names ...string) []byte {
 
 // newImage is of bare tars, a layer each, with a digest made of the seed.
 func newImage(seed string, form TreeForm, tars ...[]byte) *image {
-	i := &image{layers: tars, TreeSpec: TreeSpec{
+	i := &image{layers: slices.Clone(tars), tars: tars, TreeSpec: TreeSpec{
 		Digest: DigestOf([]byte("image " + seed)), Room: 1 << 20, Form: form,
 		Options: unpack.Options{Paths: []string{"cache/"}}, Labels: map[string]string{"seed": seed}, Verification: "by hand",
 	}}
@@ -79,8 +81,22 @@ func forms(t *testing.T, test func(t *testing.T, form TreeForm)) {
 	}
 }
 
-// wrongTrees lists what is in trees and is not what its metadata says, or not what was unpacked.
-func wrongTrees(t testing.TB, dir string) (bad []string, good int) {
+// contents is what the trees of images hold, as treesum has it.
+type contents map[Digest]map[string]string
+
+func contentsOf(t testing.TB, images ...*image) contents {
+	t.Helper()
+	all := contents{}
+	for _, i := range images {
+		var err error
+		all[i.Digest], err = treesum.OfTars(i.tars...)
+		must(t, err)
+	}
+	return all
+}
+
+// wrongTrees hashes every file of every tree, and lists the trees that are not what their image holds or not what their metadata says.
+func wrongTrees(t testing.TB, dir string, want contents) (bad []string, good int) {
 	t.Helper()
 	s, err := storeAt(dir, StoreConfig{})
 	must(t, err)
@@ -90,14 +106,7 @@ func wrongTrees(t testing.TB, dir string) (bad []string, good int) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		tree, err := s.readTree(treesDir + "/" + e.Name())
-		if err == nil && tree.Digest.Hex() != e.Name() {
-			err = errors.New("of another image")
-		}
-		if err == nil {
-			err = s.rehash(t.Context(), tree)
-		}
-		if err != nil {
+		if err := s.wrongTree(e.Name(), want); err != nil {
 			bad = append(bad, fmt.Sprintf("%s: %v", e.Name(), err))
 			continue
 		}
@@ -106,10 +115,32 @@ func wrongTrees(t testing.TB, dir string) (bad []string, good int) {
 	return bad, good
 }
 
-func checkTrees(t testing.TB, s *Store, want int) {
+func (s *Store) wrongTree(name string, want contents) error {
+	tree, err := s.readTree(treesDir + "/" + name)
+	if err != nil {
+		return err
+	}
+	if tree.Digest.Hex() != name || want[tree.Digest] == nil {
+		return fmt.Errorf("of the image %s", tree.Digest)
+	}
+	return s.ReadTree(tree, func(fsys fs.FS) error {
+		is, err := treesum.Of(fsys)
+		if err != nil {
+			return err
+		}
+		diff := cmp.Diff(want[tree.Digest], is)
+		if diff != "" || tree.Entries != len(is) {
+			return fmt.Errorf("it is said to have %d entries, and has %d (-want +is):\n%s", tree.Entries, len(is), diff)
+		}
+		return nil
+	})
+}
+
+// checkTrees fails unless there are the trees of the images, and no others.
+func checkTrees(t testing.TB, s *Store, images ...*image) {
 	t.Helper()
-	if bad, good := wrongTrees(t, s.dir); len(bad) > 0 || good != want {
-		t.Errorf("%d good trees, want %d; wrong: %v", good, want, bad)
+	if bad, good := wrongTrees(t, s.dir, contentsOf(t, images...)); len(bad) > 0 || good != len(images) {
+		t.Errorf("%d good trees, want %d; wrong: %v", good, len(images), bad)
 	}
 }
 
@@ -152,12 +183,39 @@ func TestUnpack(t *testing.T) {
 				return nil
 			}))
 		}
-		checkTrees(t, s, 1)
-		must(t, s.VerifyTree(t.Context(), i.Digest))
+		checkTrees(t, s, i)
 		if left, _ := os.ReadDir(s.path(tmpDir)); len(left) > 0 {
 			t.Errorf("left in tmp: %v", left)
 		}
 	})
+}
+
+// TestUnpackParts: layers of many gzip members or zstd frames become the tree that their tars are.
+func TestUnpackParts(t *testing.T) {
+	converters := map[string]func(plain []byte) (lazylayer.Layer, error){
+		"eStargz":      func(plain []byte) (lazylayer.Layer, error) { return lazylayer.EStargz(plain, 300, 1) },
+		"zstd:chunked": func(plain []byte) (lazylayer.Layer, error) { return lazylayer.ZstdChunked(plain, 300) },
+		"gzip members": func(plain []byte) (lazylayer.Layer, error) { return lazylayer.GzipMembers(plain, 300) },
+		"zstd frames":  func(plain []byte) (lazylayer.Layer, error) { return lazylayer.ZstdFrames(plain, 300) },
+	}
+	for name, convert := range converters {
+		t.Run(name, func(t *testing.T) {
+			forms(t, func(t *testing.T, form TreeForm) {
+				i := smallImage(t, name, form)
+				for at, plain := range i.tars {
+					l, err := convert(plain)
+					must(t, err)
+					i.layers[at] = l.Data
+					d := Descriptor{MediaType: l.MediaType, Digest: DigestOf(l.Data), Size: int64(len(l.Data)), Annotations: l.Annotations}
+					i.Layers[at] = TreeLayer{Descriptor: d, DiffID: DigestOf(l.Tar)}
+				}
+				s := newStore(t, StoreConfig{})
+				_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+				must(t, err)
+				checkTrees(t, s, i)
+			})
+		})
+	}
 }
 
 func TestUnpackOnce(t *testing.T) {
@@ -179,7 +237,7 @@ func TestUnpackOnce(t *testing.T) {
 	if i.opened.Load() != 2 {
 		t.Errorf("opened %d layers, want 2", i.opened.Load())
 	}
-	checkTrees(t, s, 1)
+	checkTrees(t, s, i)
 }
 
 // TestUnpackRefused: nothing that is wrong gets a name, and what it had reserved is free again.
@@ -211,7 +269,7 @@ func TestUnpackRefused(t *testing.T) {
 			s := newStore(t, StoreConfig{MaxBytes: 2 << 20, Pace: time.Microsecond})
 			_, err := s.Unpack(t.Context(), c.image.TreeSpec, c.image.open)
 			wantErr(t, err, c.kind, c.words)
-			checkTrees(t, s, 0)
+			checkTrees(t, s)
 			if u, err := s.Usage(); err != nil || u.Partial+u.Bytes > 0 {
 				t.Errorf("%+v %v", u, err)
 			}
@@ -233,10 +291,10 @@ func TestUnpackReader(t *testing.T) {
 		return io.NopCloser(io.MultiReader(bytes.NewReader(i.layers[0][:700]), broken{})), nil
 	})
 	wantErr(t, err, ErrUnavailable)
-	checkTrees(t, s, 0)
+	checkTrees(t, s)
 	_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
 	must(t, err)
-	checkTrees(t, s, 1)
+	checkTrees(t, s, i)
 }
 
 type broken struct{}
@@ -248,10 +306,12 @@ func TestTreesAreEvicted(t *testing.T) {
 	h := newHub()
 	fake := clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
 	s := newStore(t, StoreConfig{MaxBytes: 120_000, Pace: time.Microsecond, Clock: fake})
+	var images []*image
 	unpackOne := func(seed string) (Digest, error) {
 		fake.Step(time.Minute)
 		i := smallImage(t, seed, TreeDirectory)
 		i.Room = 50_000
+		images = append(images, i)
 		_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
 		return i.Digest, err
 	}
@@ -304,7 +364,10 @@ func TestTreesAreEvicted(t *testing.T) {
 	if u, err = s.Usage(); err != nil || u.Trash > 0 || len(u.Trees) == 0 {
 		t.Errorf("after the sweep: %+v %v", u, err)
 	}
-	checkTrees(t, s, len(u.Trees))
+	bad, good := wrongTrees(t, s.dir, contentsOf(t, append(images, large, huge)...))
+	if len(bad) > 0 || good != len(u.Trees) {
+		t.Errorf("%d good trees, want %d; wrong: %v", good, len(u.Trees), bad)
+	}
 }
 
 // TestTreesInUse: a tree that is mounted is neither evicted, nor deleted where it was evicted before it was mounted.
@@ -363,8 +426,8 @@ func TestTreesInUse(t *testing.T) {
 	}
 }
 
-// TestVerifyTree: what the disk or a person changed is found, refused, and made again.
-func TestVerifyTree(t *testing.T) {
+// TestWrongTrees: the check that these tests make of a tree finds whatever the disk or a person changed.
+func TestWrongTrees(t *testing.T) {
 	in := func(name string) func(dir string) string {
 		return func(dir string) string { return filepath.Join(dir, name) }
 	}
@@ -397,15 +460,12 @@ func TestVerifyTree(t *testing.T) {
 			s := newStore(t, StoreConfig{})
 			i := smallImage(t, "1", c.form)
 			_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
-			must(t, errors.Join(err, s.VerifyTree(t.Context(), i.Digest), c.edit(s.path(treeName(i.Digest)))))
-			if err := s.VerifyTree(t.Context(), i.Digest); !errors.Is(err, ErrMismatch) && !errors.Is(err, ErrInvalid) {
-				t.Errorf("got %v", err)
+			must(t, err)
+			checkTrees(t, s, i)
+			must(t, c.edit(s.path(treeName(i.Digest))))
+			if bad, good := wrongTrees(t, s.dir, contentsOf(t, i)); len(bad) != 1 || good != 0 {
+				t.Errorf("%d good trees; wrong: %v", good, bad)
 			}
-			if _, err := s.OpenTree(i.Digest); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("still here: %v", err)
-			}
-			_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
-			must(t, errors.Join(err, s.VerifyTree(t.Context(), i.Digest)))
 		})
 	}
 }
@@ -427,7 +487,7 @@ func TestTreeWithBadMetadata(t *testing.T) {
 	}
 	_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
 	must(t, err)
-	checkTrees(t, s, 1)
+	checkTrees(t, s, i)
 }
 
 // TestEveryUnpackFails makes each operation fail in every way that a disk has: no wrong tree is there, and the same call succeeds later.
@@ -454,12 +514,12 @@ func TestEveryUnpackFails(t *testing.T) {
 				if err != nil && (!IsRetryable(err) || full && !errors.Is(err, ErrNoSpace)) {
 					t.Errorf("%s: %v", what, err)
 				}
-				bad, _ := wrongTrees(t, s.dir)
-				in.Set()
 				img := smallImage(t, "1", form)
 				img.Room = 400_000
+				bad, _ := wrongTrees(t, s.dir, contentsOf(t, img))
+				in.Set()
 				_, again := s.Unpack(t.Context(), img.TreeSpec, img.open)
-				still, good := wrongTrees(t, s.dir)
+				still, good := wrongTrees(t, s.dir, contentsOf(t, img))
 				if again != nil || len(bad)+len(still) > 0 || good != 1 {
 					t.Errorf("%s: %v after %v; again: %v after %v", what, bad, err, still, again)
 				}
@@ -493,6 +553,7 @@ func TestUnpackPowerLoss(t *testing.T) {
 			_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
 			must(t, err)
 			log = in.Log()
+			want := contentsOf(t, i)
 			for n := 1; n <= log.Changes()+1; n++ {
 				all, err := fault.Replay(start, log.Before(n), fault.Options{Limit: limit})
 				must(t, err)
@@ -500,7 +561,7 @@ func TestUnpackPowerLoss(t *testing.T) {
 					states++
 					dir := filepath.Join(t.TempDir(), "after")
 					must(t, state.Materialise(dir))
-					bad, good := wrongTrees(t, dir)
+					bad, good := wrongTrees(t, dir, want)
 					if len(bad) > 0 || n > log.Changes() && good != 1 {
 						harmful++
 						if len(faults) == 0 {

@@ -23,6 +23,9 @@ const (
 // Types are all of them, the default first.
 func Types() []Type { return []Type{Auto, Triton, VLLM, Inductor, CUDACompute, Generic} }
 
+// cudaIndex is the list of entries that CUDA's driver keeps beside them.
+const cudaIndex = "index"
+
 // Cache is what an extracted cache is.
 type Cache struct {
 	Type Type `json:"type"`

@@ -66,7 +66,7 @@ func (c *Cache) Describe(given ...Target) (Image, error) {
 // ProducedAt says where the producer had the cache, for Describe, where the files do not tell it. It must not contradict them.
 func (c *Cache) ProducedAt(root string) error {
 	if err := mountpath.Check(root); err != nil {
-		return fmt.Errorf("%w: the producer's directory: %s", ErrInvalid, plain(err.Error()))
+		return fmt.Errorf("%w: the producer's directory: %w", ErrInvalid, plain(err))
 	}
 	for _, r := range c.Roots {
 		if r.SubPath == "." && r.Path != root {

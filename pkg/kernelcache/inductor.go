@@ -8,6 +8,9 @@ import (
 	"strconv"
 )
 
+// inductorBest ends the name of a file with what its autotuner found (torch/_inductor/runtime/autotune_cache.py).
+const inductorBest = ".best_config"
+
 // deviceProperties is what Inductor writes into the source of each kernel, such as
 // DeviceProperties(type='hip', index=0, cc='gfx90a', major=9, warp_size=64); for NVIDIA's cc is a number.
 var deviceProperties = regexp.MustCompile(`DeviceProperties\(type='([a-z]{1,16})'[^)\n]{0,512}?\bcc=(?:'([^'\n]{1,64})'|([0-9]{2,3}))` +

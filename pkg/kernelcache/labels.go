@@ -97,7 +97,7 @@ func ReadLabels(labels map[string]string) (Labels, error) {
 }
 
 func invalidLabel(name, format string, args ...any) error {
-	return fmt.Errorf("label %s: %w: %s", name, ErrInvalid, fmt.Sprintf(format, args...))
+	return fmt.Errorf("label %s: %w: %w", name, ErrInvalid, fmt.Errorf(format, args...))
 }
 
 // list takes a comma-separated list apart, sorted.
@@ -210,13 +210,13 @@ func (l *Labels) readNumbers(labels map[string]string) error {
 func (l *Labels) readRoot(labels map[string]string) error {
 	if text := labels[labelSubPath]; text != "" && text != "." {
 		if err := checkSubPath(text); err != nil {
-			return invalidLabel(labelSubPath, "%v", err)
+			return invalidLabel(labelSubPath, "%w", err)
 		}
 		l.SubPath = text
 	}
 	if text, ok := labels[labelRoot]; ok {
 		if err := mountpath.Check(text); err != nil {
-			return invalidLabel(labelRoot, "%s", plain(err.Error()))
+			return invalidLabel(labelRoot, "%w", plain(err))
 		}
 		l.Root = text
 	}
@@ -230,7 +230,7 @@ func (l *Labels) readRoot(labels map[string]string) error {
 	}
 	dir, _, settings := strings.Cut(value, ",")
 	if err := mountpath.Check(dir); err != nil {
-		return invalidLabel(labelRootEnv, "%s", plain(err.Error()))
+		return invalidLabel(labelRootEnv, "%w", plain(err))
 	}
 	if l.Root != "" && l.Root != dir {
 		return invalidLabel(labelRootEnv, "got %s, but label %s says %s", quote(dir), labelRoot, quote(l.Root))
@@ -266,10 +266,10 @@ func (l *Labels) readMounts(labels map[string]string) error {
 	for i := range mounts {
 		m := &mounts[i]
 		if err := checkSubPath(m.SubPath); err != nil {
-			return invalidLabel(labelMounts, "[%d].subPath: %v", i, err)
+			return invalidLabel(labelMounts, "[%d].subPath: %w", i, err)
 		}
 		if err := mountpath.Check(m.AbsPath); err != nil {
-			return invalidLabel(labelMounts, "[%d].absPath: %s", i, plain(err.Error()))
+			return invalidLabel(labelMounts, "[%d].absPath: %w", i, plain(err))
 		}
 		if m.Env != "" && !slices.Contains(AllowedEnv(), m.Env) {
 			l.Notes = append(l.Notes, leftOut(labelMounts, m.Env))

@@ -201,3 +201,22 @@ func (c *Cache) readOnly() ReadOnly {
 		return ReadOnlyMissFails
 	}
 }
+
+// WritesInPlace says whether programs open a file of the cache for writing where it is, so that a link to what nobody may write to would
+// not do. They put nearly all of their files there by a rename, which replaces a link as well. The name's last part tells.
+func (c *Cache) WritesInPlace(name string) bool {
+	base := path.Base(name)
+	if base == "lock" || strings.HasSuffix(base, ".lock") { // opened to be locked, by all of them
+		return true
+	}
+	switch c.Type {
+	case VLLM:
+		return slices.Contains(vllmWritten(), base) || strings.HasSuffix(base, inductorBest)
+	case Inductor:
+		return strings.HasSuffix(base, inductorBest)
+	case CUDACompute:
+		return base == cudaIndex
+	default:
+		return false
+	}
+}

@@ -139,3 +139,19 @@ func TestEnvIsAllowed(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorChains: the cause of a refusal is in the chain, and its text is still one bounded line.
+func TestErrorChains(t *testing.T) {
+	_, err := ReadLabels(map[string]string{labelRoot: "relative\n" + strings.Repeat("x", 4096)})
+	var invalid interface{ Errors() []error } // of the API's validation
+	if !errors.As(err, &invalid) || !errors.Is(err, ErrInvalid) {
+		t.Errorf("the chain ends before the API's error: %v", err)
+	}
+	if strings.ContainsAny(err.Error(), "\n") || len(err.Error()) > 300 {
+		t.Errorf("not fit to be read: %q", err)
+	}
+	cause := errors.New(`a "cause"`)
+	if err := plain(cause); !errors.Is(err, cause) || err.Error() != "a 'cause'" {
+		t.Errorf("got %q", err)
+	}
+}

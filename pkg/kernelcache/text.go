@@ -56,15 +56,25 @@ func decode(data []byte, into any) error {
 		err = errors.Join(strict...)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s", ErrInvalid, plain(err.Error()))
+		return fmt.Errorf("%w: %w", ErrInvalid, plain(err))
 	}
 	return nil
 }
 
-// plain is an error's text, which has foreign keys in it, on one bounded line.
-func plain(text string) string {
-	return strings.Trim(quote(strings.ReplaceAll(text, `"`, "'")), `"`)
+// plain returns an error with the same chain of which the text, that has foreign words in it, is one bounded line.
+func plain(err error) error {
+	text := quote(strings.ReplaceAll(err.Error(), `"`, "'"))
+	return &plainError{strings.Trim(text, `"`), err}
 }
+
+type plainError struct {
+	text string
+	err  error
+}
+
+func (e *plainError) Error() string { return e.text }
+
+func (e *plainError) Unwrap() error { return e.err }
 
 // encode writes JSON as Python does it, with <, > and & as they are, and without the line's end.
 func encode(value any) ([]byte, error) {

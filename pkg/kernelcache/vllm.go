@@ -31,6 +31,12 @@ const (
 	vllmDevice   = "VLLM_TARGET_DEVICE"
 )
 
+// vllmWritten are what vLLM writes beside its artifacts (vllm/compilation/backends.py): the index after each start that compiled something,
+// and what it was made of.
+func vllmWritten() []string {
+	return []string{vllmIndex, vllmFactors, "computation_graph.py", "transformed_code.py"}
+}
+
 var rankDir = regexp.MustCompile(`^rank_[0-9]{1,6}_[0-9]{1,6}$`)
 
 // rankIndex is where rank_R_D stands in a path, or -1.

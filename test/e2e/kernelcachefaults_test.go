@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/harness"
 	"github.com/fettle-dev/fettle/test/signed"
+	"github.com/fettle-dev/fettle/test/treesum"
 )
 
 // artifactStore is the node's store of blobs and trees.
@@ -201,6 +203,7 @@ func (k *kernelCaches) killed(ctx SpecContext) {
 		}
 		k.claim(ctx, ns, fmt.Sprint("claim-", i), sources...)
 	}
+	before := treesOf(mixedNode)
 	k.Around(signed.BrokenOff(func(digest string) bool { return layers[digest] }, unwell))
 	DeferCleanup(func() { k.Around(nil) })
 	start, begun := time.Now(), 0
@@ -220,7 +223,7 @@ func (k *kernelCaches) killed(ctx SpecContext) {
 		}
 		return nil
 	})).To(Succeed())
-	hashed(ctx, images)
+	k.hashed(images, before)
 }
 
 // killAnywhere ends the plugin's process, wherever it is, also while it starts, and waits until there is another one. It tells how many
@@ -256,23 +259,44 @@ func unwell(length int) int {
 	return rand.IntN(length)
 }
 
-// hashed reads all that the store of the node has anew, finds some images there, and nothing that was begun.
-func hashed(ctx context.Context, images []artifact.Digest) {
+// hashed compares each file of each tree in the node's store with what the tree's image has, or with what the tree was before where the
+// image is an earlier spec's. Some images are there, and nothing that was begun.
+func (k *kernelCaches) hashed(images []artifact.Digest, before map[artifact.Digest]map[string]string) {
 	GinkgoHelper()
-	dir := filepath.Join(h.StateDir(mixedNode), "artifacts")
-	store, err := artifact.OpenStore(dir, artifact.StoreConfig{})
+	there := treesOf(mixedNode)
+	for image, is := range there {
+		want := k.Tree(image)
+		for _, other := range []map[string]string{k.bare.Tree(image), before[image]} {
+			if want == nil {
+				want = other
+			}
+		}
+		Expect(want).NotTo(BeNil(), "nothing says what image %s has", image)
+		Expect(is).To(Equal(want), "the tree of image %s", image)
+	}
+	say("%d trees are what their images have", len(there))
+	for _, image := range images {
+		Expect(there).To(HaveKey(image))
+	}
+	Expect(os.ReadDir(filepath.Join(h.StateDir(mixedNode), "artifacts", "tmp"))).To(BeEmpty())
+}
+
+// treesOf hashes each file of each tree in a node's store.
+func treesOf(node string) map[artifact.Digest]map[string]string {
+	GinkgoHelper()
+	store, err := artifact.OpenStore(filepath.Join(h.StateDir(node), "artifacts"), artifact.StoreConfig{})
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { Expect(store.Close()).To(Succeed()) }()
 	usage, err := store.Usage()
 	Expect(err).NotTo(HaveOccurred())
-	there := map[artifact.Digest]bool{}
+	all := map[artifact.Digest]map[string]string{}
 	for _, t := range usage.Trees {
-		Expect(store.VerifyTree(ctx, t.Digest)).To(Succeed())
-		there[t.Digest] = true
+		tree, err := store.OpenTree(t.Digest)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(store.ReadTree(tree, func(fsys fs.FS) (err error) {
+			all[t.Digest], err = treesum.Of(fsys)
+			return err
+		})).To(Succeed())
 	}
-	say("%d trees are what they were when they were made", len(there))
-	for _, image := range images {
-		Expect(there).To(HaveKey(image))
-	}
-	Expect(os.ReadDir(filepath.Join(dir, "tmp"))).To(BeEmpty())
+	return all
 }

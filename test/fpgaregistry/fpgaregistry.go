@@ -134,6 +134,8 @@ type Descriptor struct {
 	Digest       string `json:"digest"`
 	Size         int64  `json:"size"`
 	ArtifactType string `json:"artifactType,omitempty"`
+
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // Manifest is an image manifest or, with Manifests, an index.

@@ -25,6 +25,8 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/lazylayer"
+	"github.com/fettle-dev/fettle/test/treesum"
 )
 
 const (
@@ -42,9 +44,13 @@ type Registry struct {
 
 	referrers bool
 	about     map[artifact.Digest][]map[string]any
-	// layers are the digests of the images' layers.
+	// layers are the digests of the images' layers, and trees what the images unpack to.
 	layers map[artifact.Digest]string
+	trees  map[artifact.Digest]map[string]string
 }
+
+// Tree is what an image that Files pushed unpacks to, as treesum has it. Nil: it is not such an image.
+func (r *Registry) Tree(image artifact.Digest) map[string]string { return r.trees[image] }
 
 // LayerOf is the digest of an image's layer.
 func (r *Registry) LayerOf(image artifact.Digest) string { return r.layers[image] }
@@ -69,6 +75,7 @@ func StartAt(t testing.TB, address string, referrers bool) *Registry {
 	return &Registry{
 		Registry:  fpgaregistry.StartAt(t, address, registry.WithReferrersSupport(referrers)),
 		referrers: referrers, about: map[artifact.Digest][]map[string]any{}, layers: map[artifact.Digest]string{},
+		trees: map[artifact.Digest]map[string]string{},
 	}
 }
 
@@ -90,12 +97,23 @@ func (r *Registry) Image(t testing.TB, repository, tag, kernel string, labels ma
 // Files pushes an image of one layer with the files of a cache of Triton's. No tag leaves it untagged.
 func (r *Registry) Files(t testing.TB, repository, tag string, files, labels map[string]string) artifact.Digest {
 	t.Helper()
-	plain, packed := layer(t, files)
+	plain := Tar(t, files)
+	image := r.Layer(t, repository, tag, lazylayer.Layer{MediaType: layerType, Tar: plain, Data: zipped(t, plain)}, labels)
+	tree, err := treesum.OfTars(plain)
+	must(t, err)
+	r.trees[image] = tree
+	return image
+}
+
+// Layer pushes an image of one layer. No tag leaves it untagged.
+func (r *Registry) Layer(t testing.TB, repository, tag string, l lazylayer.Layer, labels map[string]string) artifact.Digest {
+	t.Helper()
 	config := marshal(t, map[string]any{
 		"architecture": "amd64", "os": "linux", "config": map[string]any{"Labels": labels},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{artifact.DigestOf(plain).String()}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{artifact.DigestOf(l.Tar).String()}},
 	})
-	blob := r.Blob(t, repository, layerType, packed)
+	blob := r.Blob(t, repository, l.MediaType, l.Data)
+	blob.Annotations = l.Annotations
 	image := r.manifest(t, repository, tag, fpgaregistry.ManifestType, map[string]any{
 		"config": r.Blob(t, repository, configType, config), "layers": []any{blob},
 	})
@@ -130,10 +148,10 @@ func (r *Registry) manifest(t testing.TB, repository, tag, mediaType string, con
 	return d
 }
 
-// layer is a tar of files, plain and packed.
-func layer(t testing.TB, files map[string]string) (plain, packed []byte) {
+// Tar is the tar of an image with the files of a cache of Triton's.
+func Tar(t testing.TB, files map[string]string) []byte {
 	t.Helper()
-	var raw, zipped bytes.Buffer
+	var raw bytes.Buffer
 	w := tar.NewWriter(&raw)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		header := &tar.Header{Name: "io.triton.cache/" + name, Mode: 0o644, Size: int64(len(files[name]))}
@@ -142,10 +160,16 @@ func layer(t testing.TB, files map[string]string) (plain, packed []byte) {
 		must(t, err)
 	}
 	must(t, w.Close())
-	z := gzip.NewWriter(&zipped)
-	_, err := z.Write(raw.Bytes())
+	return raw.Bytes()
+}
+
+func zipped(t testing.TB, plain []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	_, err := z.Write(plain)
 	must(t, errors.Join(err, z.Close()))
-	return raw.Bytes(), zipped.Bytes()
+	return out.Bytes()
 }
 
 func must(t testing.TB, err error) {

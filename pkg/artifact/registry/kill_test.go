@@ -9,8 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -18,16 +16,17 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/fault"
+	"github.com/fettle-dev/fettle/test/treesum"
 )
 
 // pulling is what a child that pulls images is to do.
@@ -37,27 +36,40 @@ type pulling struct {
 	Seed      uint64
 }
 
-// imageFiles are the files of the n-th image.
-func imageFiles(n int) iter.Seq2[string, []byte] {
-	return func(yield func(string, []byte) bool) {
-		for i := range 24 {
-			if !yield(fmt.Sprintf("cache/%d/%d/kernel", n, i), blobBytes(uint64(1000*n+i), (i*7919+n*104729)%20_000)) {
-				return
-			}
-		}
+// imageTar is the tar of the n-th image, a small cache of kernels.
+func imageTar(t testing.TB, n int) []byte {
+	t.Helper()
+	var plain bytes.Buffer
+	w := tar.NewWriter(&plain)
+	for i := range 24 {
+		name, content := fmt.Sprintf("cache/%d/%d/kernel", n, i), blobBytes(uint64(1000*n+i), (i*7919+n*104729)%20_000)
+		must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
+		_, err := w.Write(content)
+		must(t, err)
 	}
+	must(t, w.Close())
+	return plain.Bytes()
 }
 
-// wrongTrees lists what is in trees and is not the image that its label names.
-func wrongTrees(t testing.TB, dir string) (bad []string, good int) {
+// contents is what the trees of images hold, as treesum has it.
+type contents map[artifact.Digest]map[string]string
+
+// wrongTrees hashes every file of every tree, and lists the trees that are not what their image holds.
+func wrongTrees(t testing.TB, dir string, want contents) (bad []string, good int) {
 	t.Helper()
 	s := openStore(t, dir, artifact.StoreConfig{})
 	defer func() { must(t, s.Close()) }()
 	entries, err := os.ReadDir(s.path("trees/sha256"))
 	must(t, err)
 	for _, e := range entries {
-		if err := wrongTree(t, s, e.Name()); err != nil {
-			bad = append(bad, fmt.Sprintf("%s: %v", e.Name(), err))
+		d, err := artifact.ParseDigest("sha256:" + e.Name())
+		must(t, err)
+		if _, err := s.LookTree(d); err != nil {
+			bad = append(bad, err.Error())
+			continue
+		}
+		if diff := cmp.Diff(want[d], treeOf(t, s, d)); diff != "" {
+			bad = append(bad, fmt.Sprintf("%s (-image +is):\n%s", d, diff))
 			continue
 		}
 		good++
@@ -65,46 +77,18 @@ func wrongTrees(t testing.TB, dir string) (bad []string, good int) {
 	return bad, good
 }
 
-func wrongTree(t testing.TB, s *store, name string) error {
+// pushImage pushes the n-th image and adds what it holds.
+func (h *hub) pushImage(t testing.TB, n int, to contents) {
 	t.Helper()
-	d, err := artifact.ParseDigest("sha256:" + name)
-	if err != nil {
-		return err
-	}
-	tree, err := s.LookTree(d)
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(tree.Labels["n"])
-	if err != nil {
-		return err
-	}
-	want := maps.Collect(imageFiles(n))
-	if got := treeFiles(t, s, d); !maps.EqualFunc(got, want, bytes.Equal) {
-		return fmt.Errorf("%d files, want %d with the content of image %d", len(got), len(want), n)
-	}
-	return nil
-}
-
-// pushImage pushes a small cache of kernels, the n-th.
-func (h *hub) pushImage(t testing.TB, n int) {
-	t.Helper()
-	var plain, packed bytes.Buffer
-	w := tar.NewWriter(&plain)
-	for name, content := range imageFiles(n) {
-		header := &tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}
-		must(t, w.WriteHeader(header))
-		_, err := w.Write(content)
-		must(t, err)
-	}
-	must(t, w.Close())
+	plain := imageTar(t, n)
+	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
-	_, err := z.Write(plain.Bytes())
+	_, err := z.Write(plain)
 	must(t, errors.Join(err, z.Close()))
 	layer := h.pushBlob(t, packed.Bytes())
 	layer.MediaType = "application/vnd.oci.image.layer.v1.tar+gzip"
 	config, err := json.Marshal(map[string]any{
-		"rootfs": map[string]any{"diff_ids": []any{artifact.DigestOf(plain.Bytes())}},
+		"rootfs": map[string]any{"diff_ids": []any{artifact.DigestOf(plain)}},
 		"config": map[string]any{"Labels": map[string]string{"n": fmt.Sprint(n)}},
 	})
 	must(t, err)
@@ -115,6 +99,8 @@ func (h *hub) pushImage(t testing.TB, n int) {
 	})
 	must(t, err)
 	h.put(t, http.MethodPut, fmt.Sprintf("/v2/%s/manifests/image-%d", repo, n), manifestType, manifest)
+	to[artifact.DigestOf(manifest)], err = treesum.OfTars(plain)
+	must(t, err)
 }
 
 // pullImage unpacks the n-th image in one form or the other, and fetches the layer of some. What may pass is tried again.
@@ -233,8 +219,9 @@ func TestKilledWhilePulling(t *testing.T) {
 		images, kills = 50, 8
 	}
 	h := plainHub(t)
+	want := contents{}
 	for n := range images {
-		h.pushImage(t, n)
+		h.pushImage(t, n, want)
 	}
 	h.faulty()
 	e := pulling{Dir: filepath.Join(t.TempDir(), "store"), Host: h.host(), Images: images}
@@ -256,7 +243,7 @@ func TestKilledWhilePulling(t *testing.T) {
 		left, err := os.ReadDir(filepath.Join(e.Dir, "tmp"))
 		must(t, err)
 		partial += len(left)
-		bad, trees := wrongTrees(t, e.Dir)
+		bad, trees := wrongTrees(t, e.Dir, want)
 		badBlobs, _ := wrong(e.Dir)
 		if most = max(most, trees); len(bad)+len(badBlobs) > 0 {
 			t.Fatalf("after %d kills: %v %v", 2*(n+1), bad, badBlobs)
@@ -269,7 +256,7 @@ func TestKilledWhilePulling(t *testing.T) {
 		must(t, pullImage(t.Context(), s, c, h.host(), n))
 	}
 	must(t, s.Sweep(t.Context()))
-	if bad, trees := wrongTrees(t, e.Dir); len(bad) > 0 || trees != images {
+	if bad, trees := wrongTrees(t, e.Dir, want); len(bad) > 0 || trees != images {
 		t.Errorf("%d good trees, want %d; wrong: %v", trees, images, bad)
 	}
 	checkStore(t, s, (images+9)/10)

@@ -3,55 +3,54 @@
 package unpack
 
 import (
+	"cmp"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
-
-	"github.com/cespare/xxhash/v2"
 )
 
-// Sink is where a tree goes. Paths are relative and clean, a name is made once and its directory before it, and modes are those of
-// Entry.
+// Sink takes the files of a tree. Paths are relative and clean, each is made once and after its directory, and modes are those of Entry.
 type Sink interface {
 	Mkdir(path string, mode fs.FileMode) error
-	// File begins a file. The one before it was closed.
+	// File begins a file. The file before it was closed.
 	File(path string, mode fs.FileMode) (File, error)
-	// Remove removes a file or an empty directory, which a later layer hides.
+	// Remove removes a file or an empty directory that a later layer hides or replaces.
 	Remove(path string, dir bool) error
-	// Finish is called once all is there. What has to be durable is so when it returns.
+	// Finish is called when the tree is complete. It returns after everything that must be durable is durable.
 	Finish(t *Tree) error
 }
 
-// File is a file of a sink being written. Close says where the content is, if the sink must be told when it finishes.
+// File is a file of a sink that is being written. Close returns the place of the content, for sinks that need it in Finish.
 type File interface {
 	io.Writer
 	Close() (at int64, err error)
 }
 
-// node is a name that exists now.
+// node is a file or directory of the tree so far.
 type node struct {
 	Entry
-	// layer is that which made it, or made something below it.
+	// layer is the last layer that has it or something below it.
 	layer int
-	// named: that layer has an entry for it. Archivers may leave directories out.
-	named bool
-	gone  bool
-	kids  []*node
+	// named is true if that layer has an entry for it. Archivers may leave directories out.
+	named    bool
+	removed  bool
+	children []*node
 }
 
-// builder puts layers on each other.
+// builder merges layers into a tree.
 type builder struct {
-	sink   Sink
-	nodes  map[string]*node
-	layer  int
-	hidden []hidden
-	buffer []byte
+	sink      Sink
+	nodes     map[string]*node
+	layer     int
+	whiteouts []whiteout
+	buffer    []byte
 }
 
-// hidden is a whiteout of the layer: of one name, or of all that earlier layers have in a directory.
-type hidden struct {
-	path string
-	all  bool
+// whiteout hides a path of earlier layers, or, if it is opaque, all that earlier layers have in that directory.
+type whiteout struct {
+	path   string
+	opaque bool
 }
 
 func newBuilder(sink Sink) *builder {
@@ -71,15 +70,14 @@ func parentOf(path string) string {
 	return ""
 }
 
-// begin is for the next layer.
-func (b *builder) begin(layer int) { b.layer, b.hidden = layer, nil }
+func (b *builder) beginLayer(layer int) { b.layer, b.whiteouts = layer, nil }
 
-// dir makes a directory, or finds it. Named: the layer has an entry for it.
+// dir returns a directory, and makes it if it is not there. named is true if the layer has an entry for it.
 func (b *builder) dir(path string, named bool) (*node, error) {
 	n := b.nodes[path]
 	if n != nil && !n.Mode.IsDir() {
 		if n.layer == b.layer {
-			return nil, broke(RuleDuplicate, "%s is a file of this layer already: expected a directory or nothing", quote(path))
+			return nil, violation(RuleDuplicate, "%s is a file of this layer already: expected a directory or nothing", quote(path))
 		}
 		if err := b.remove(n); err != nil {
 			return nil, err
@@ -87,18 +85,18 @@ func (b *builder) dir(path string, named bool) (*node, error) {
 		n = nil
 	}
 	if n == nil {
-		return b.make(path, named)
+		return b.makeDir(path, named)
 	}
 	if n.layer == b.layer && n.named && named {
-		return nil, broke(RuleDuplicate, "the layer has it twice")
+		return nil, violation(RuleDuplicate, "the layer has it twice")
 	}
-	b.claim(n)
+	b.markUsed(n)
 	n.named = n.named || named
 	return n, nil
 }
 
-// claim says that this layer, too, has the directory, and so all above it.
-func (b *builder) claim(n *node) {
+// markUsed notes that the current layer has the directory too, and so all directories above it.
+func (b *builder) markUsed(n *node) {
 	for n.layer != b.layer {
 		n.layer, n.named = b.layer, false
 		if n.Path == "" {
@@ -108,7 +106,7 @@ func (b *builder) claim(n *node) {
 	}
 }
 
-func (b *builder) make(path string, named bool) (*node, error) {
+func (b *builder) makeDir(path string, named bool) (*node, error) {
 	parent, err := b.dir(parentOf(path), false)
 	if err != nil {
 		return nil, err
@@ -124,14 +122,14 @@ func (b *builder) make(path string, named bool) (*node, error) {
 func (b *builder) add(parent, n *node) {
 	n.layer = b.layer
 	b.nodes[n.Path] = n
-	parent.kids = append(parent.kids, n)
+	parent.children = append(parent.children, n)
 }
 
-// file reads a file of the size from r.
+// file adds a file, and reads its content of the given size from r.
 func (b *builder) file(path string, exec bool, size int64, r io.Reader) error {
 	if old := b.nodes[path]; old != nil {
 		if old.layer == b.layer {
-			return broke(RuleDuplicate, "the layer has it twice")
+			return violation(RuleDuplicate, "the layer has it twice")
 		}
 		if err := b.remove(old); err != nil {
 			return err
@@ -163,16 +161,11 @@ func (b *builder) file(path string, exec bool, size int64, r io.Reader) error {
 }
 
 func (b *builder) copy(e *Entry, f File, r io.Reader) error {
-	h := xxhash.New()
-	n, err := io.CopyBuffer(io.MultiWriter(h, f), struct{ io.Reader }{r}, b.buffer)
-	if err != nil {
-		return err
+	n, err := io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{r}, b.buffer)
+	if err == nil && n != e.Size {
+		err = violation(RuleTar, "it ends after %d bytes, expected %d", n, e.Size)
 	}
-	if n != e.Size {
-		return broke(RuleTar, "it ends after %d bytes, expected %d", n, e.Size)
-	}
-	e.Sum = h.Sum64()
-	return nil
+	return err
 }
 
 // remove removes a node and all below it.
@@ -180,69 +173,70 @@ func (b *builder) remove(n *node) error {
 	return b.removeBelow(n, func(*node) bool { return true })
 }
 
-// removeBelow removes from the leaves up what is to go. What holds something that stays is one that stays.
-func (b *builder) removeBelow(n *node, goes func(*node) bool) error {
-	kept := n.kids[:0]
-	for _, kid := range n.kids {
-		if kid.gone {
+// removeBelow removes the nodes that match, from the leaves up. The caller's condition does not match the parent of a node that stays.
+func (b *builder) removeBelow(n *node, matches func(*node) bool) error {
+	kept := n.children[:0]
+	for _, child := range n.children {
+		if child.removed {
 			continue
 		}
-		if err := b.removeBelow(kid, goes); err != nil {
+		if err := b.removeBelow(child, matches); err != nil {
 			return err
 		}
-		if !kid.gone {
-			kept = append(kept, kid)
+		if !child.removed {
+			kept = append(kept, child)
 		}
 	}
-	n.kids = kept
-	if n.Path == "" || !goes(n) {
+	n.children = kept
+	if n.Path == "" || !matches(n) {
 		return nil
 	}
-	n.gone = true
+	n.removed = true
 	delete(b.nodes, n.Path)
 	return b.sink.Remove(n.Path, n.Mode.IsDir())
 }
 
 const (
-	whiteout = ".wh."
-	opaque   = ".wh..wh..opq"
+	whiteoutPrefix = ".wh."
+	opaqueWhiteout = ".wh..wh..opq"
 )
 
-// hide notes a whiteout; end applies it, since it is meant for earlier layers wherever in this one it stands.
-func (b *builder) hide(path string) error {
+// addWhiteout notes a whiteout, which applyWhiteouts applies at the end of the layer: it hides names of earlier layers only, wherever in
+// its own layer it is.
+func (b *builder) addWhiteout(path string) error {
 	dir, name := "", path
 	if parent := parentOf(path); parent != "" {
 		dir, name = parent+"/", path[len(parent)+1:]
 	}
-	switch hides := strings.TrimPrefix(name, whiteout); {
+	switch hides := strings.TrimPrefix(name, whiteoutPrefix); {
 	case b.layer == 1:
-		return broke(RuleWhiteout, "it hides something of an earlier layer, and this is the first")
-	case name == opaque:
-		b.hidden = append(b.hidden, hidden{path: strings.TrimSuffix(dir, "/"), all: true})
-	case hides == "" || hides == "." || hides == ".." || strings.HasPrefix(hides, whiteout):
-		return broke(RuleWhiteout, "it hides nothing: expected %sNAME or %s", whiteout, opaque)
+		return violation(RuleWhiteout, "it hides something of an earlier layer, and this is the first")
+	case name == opaqueWhiteout:
+		b.whiteouts = append(b.whiteouts, whiteout{path: strings.TrimSuffix(dir, "/"), opaque: true})
+	case hides == "" || hides == "." || hides == ".." || strings.HasPrefix(hides, whiteoutPrefix):
+		return violation(RuleWhiteout, "it hides nothing: expected %sNAME or %s", whiteoutPrefix, opaqueWhiteout)
 	default:
-		b.hidden = append(b.hidden, hidden{path: dir + hides})
+		b.whiteouts = append(b.whiteouts, whiteout{path: dir + hides})
 	}
 	return nil
 }
 
-// end applies the whiteouts of the layer to those before it.
-func (b *builder) end() error {
-	for _, h := range b.hidden {
-		n := b.nodes[h.path]
+// applyWhiteouts removes what the whiteouts of the layer hide of earlier layers.
+func (b *builder) applyWhiteouts() error {
+	for _, w := range b.whiteouts {
+		n := b.nodes[w.path]
 		if n == nil {
 			continue
 		}
-		goes := func(below *node) bool { return below.layer != b.layer && (below != n || !h.all) }
-		if err := b.removeBelow(n, goes); err != nil {
+		hidden := func(below *node) bool { return below.layer != b.layer && (below != n || !w.opaque) }
+		if err := b.removeBelow(n, hidden); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tree is all that is there.
+// tree returns the merged tree. The builder cannot be used after it.
 func (b *builder) tree() *Tree {
 	t := &Tree{Entries: make([]Entry, 0, len(b.nodes)-1)}
 	for path, n := range b.nodes {
@@ -252,6 +246,6 @@ func (b *builder) tree() *Tree {
 		}
 	}
 	b.nodes = nil
-	t.Hash = HashOf(t.Entries)
+	slices.SortFunc(t.Entries, func(a, b Entry) int { return cmp.Compare(a.Path, b.Path) })
 	return t
 }

@@ -12,24 +12,24 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
-// Files is what the sinks make their files with. Names are relative to the directory that is the sink's own.
+// Files makes the files of a sink. Names are relative to the sink's directory.
 type Files interface {
 	OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error)
 	Mkdir(name string, perm fs.FileMode) error
 	Remove(name string) error
 }
 
-// Directory is a tree as directories and files. What it makes is not synced: whoever has made all that belongs to the tree syncs the file
-// system once, which is far cheaper than each file.
+// Directory is a Sink that makes directories and files. It does not sync them: the caller syncs the file system once, when all that
+// belongs to the tree is there, which is far cheaper than a sync of each file.
 type Directory struct {
-	// Files are below the directory, which is there and empty.
+	// Files makes files in the directory, which exists and is empty.
 	Files Files
-	// Times gives a name the time 0, where it is set: no two trees of one image then differ.
+	// Times sets the times of a path to 0, so that two trees of one image are the same. Nil: times are left as they are.
 	Times func(name string) error
 }
 
-// WriteOuter is a file that can begin to write what it has to the disk: n bytes from an offset, all after it where n is 0. It waits for
-// nothing and promises nothing, but the sync that comes at the end finds less to do.
+// WriteOuter is a file that can begin to write n bytes from an offset to the disk, or all bytes after it if n is 0. WriteOut does not wait
+// and guarantees nothing, but the sync at the end has less to do.
 type WriteOuter interface {
 	WriteOut(off, n int64)
 }
@@ -42,25 +42,25 @@ func writeOut(f disk.File, off, n int64) {
 
 const create = os.O_WRONLY | os.O_CREATE | os.O_EXCL | unix.O_NOFOLLOW
 
-// Mkdir is Sink.
+// Mkdir implements Sink.
 func (d *Directory) Mkdir(path string, mode fs.FileMode) error { return d.Files.Mkdir(path, mode) }
 
-// File is Sink.
+// File implements Sink.
 func (d *Directory) File(path string, mode fs.FileMode) (File, error) {
 	f, err := d.Files.OpenFile(path, create, mode)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Chmod(mode); err != nil { // whatever the process's umask is
+	if err := f.Chmod(mode); err != nil { // the umask does not count
 		return nil, errors.Join(err, f.Close())
 	}
 	return &directoryFile{File: f, path: path, times: d.Times}, nil
 }
 
-// Remove is Sink.
+// Remove implements Sink.
 func (d *Directory) Remove(path string, _ bool) error { return d.Files.Remove(path) }
 
-// Finish gives the directories the modes and times that they keep.
+// Finish implements Sink. It sets the modes and times of the directories.
 func (d *Directory) Finish(t *Tree) error {
 	for i := range t.Entries {
 		e := &t.Entries[i]
@@ -88,13 +88,13 @@ type directoryFile struct {
 	times func(string) error
 }
 
-// Close is File.
+// Close implements File.
 func (f *directoryFile) Close() (int64, error) {
 	if f.times == nil {
 		return 0, f.File.Close()
 	}
-	if own, knows := f.File.(TimeSetter); knows {
-		return 0, errors.Join(own.ZeroTimes(), f.File.Close())
+	if setter, ok := f.File.(TimeSetter); ok {
+		return 0, errors.Join(setter.ZeroTimes(), f.File.Close())
 	}
 	err := f.File.Close()
 	if err == nil {
@@ -103,7 +103,7 @@ func (f *directoryFile) Close() (int64, error) {
 	return 0, err
 }
 
-// TimeSetter is a file that can give itself the time 0, which takes no walk to its name.
+// TimeSetter is a file that can set its own times to 0, without a lookup of its path.
 type TimeSetter interface {
 	ZeroTimes() error
 }

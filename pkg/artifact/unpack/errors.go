@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// What an Error is about, for errors.Is. Reading the same image again changes none of them.
+// The kinds of an Error, for errors.Is. Reading the same image again gives the same kind.
 var (
 	// ErrRefused: the image holds what no image may.
 	ErrRefused = errors.New("refused")
@@ -19,7 +19,7 @@ var (
 	ErrLimit = errors.New("too much")
 )
 
-// Rule is what an image broke.
+// Rule names a rule that an image broke.
 type Rule string
 
 // The rules.
@@ -47,7 +47,7 @@ const (
 	RuleNames     Rule = "length of all names"
 )
 
-// kind is the sentinel that a rule belongs to.
+// kind returns the sentinel that a rule belongs to.
 func (r Rule) kind() error {
 	switch r {
 	case RuleDigest, RuleDiffID, RuleSize:
@@ -63,11 +63,13 @@ func (r Rule) kind() error {
 type Error struct {
 	// Layer counts from 1.
 	Layer int
-	// Entry is the name as the layer has it, and empty where the layer as a whole is meant.
+	// Entry is the name as the layer has it. It is empty if the layer as a whole is wrong.
 	Entry string
 	Rule  Rule
 	// Why says what is wrong and what was expected.
 	Why string
+	// cause is the error of a decompressor or of the tar reader that Why ends with, if there is one.
+	cause error
 }
 
 func (e *Error) Error() string {
@@ -78,16 +80,22 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %v by the rule on %s: %s", where, e.Rule.kind(), e.Rule, e.Why)
 }
 
-func (e *Error) Unwrap() error { return e.Rule.kind() }
+func (e *Error) Unwrap() []error {
+	if e.cause == nil {
+		return []error{e.Rule.kind()}
+	}
+	return []error{e.Rule.kind(), e.cause}
+}
 
-// broke is an Error that does not know yet where it happened.
-func broke(rule Rule, format string, args ...any) *Error {
-	return &Error{Rule: rule, Why: fmt.Sprintf(format, args...)}
+// violation makes an Error without layer and entry, which Extract adds. The format may wrap a cause with %w.
+func violation(rule Rule, format string, args ...any) *Error {
+	why := fmt.Errorf(format, args...)
+	return &Error{Rule: rule, Why: why.Error(), cause: errors.Unwrap(why)}
 }
 
 const longestQuote = 200
 
-// quote makes a foreign name fit for a message: one line, bounded, nothing that moves a terminal's cursor.
+// quote makes a foreign name fit for a message: one line of bounded length without control characters.
 func quote(s string) string {
 	if len(s) <= longestQuote {
 		return strconv.Quote(s)

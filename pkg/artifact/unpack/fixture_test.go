@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -16,10 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/treesum"
 )
 
 func must(t testing.TB, err error) {
@@ -188,6 +191,75 @@ func sinks() map[string]func(t testing.TB, root *os.Root) (Sink, func() fs.FS) {
 				return fsys
 			}
 		},
+	}
+}
+
+// summing is a sink that sums what goes through it, so that what is read back can be compared with what was written.
+type summing struct {
+	Sink
+	sums map[string][]byte
+}
+
+func sum(s Sink) *summing { return &summing{s, map[string][]byte{}} }
+
+func (s *summing) File(path string, mode fs.FileMode) (File, error) {
+	f, err := s.Sink.File(path, mode)
+	return &summed{File: f, hash: sha256.New(), done: func(sum []byte) { s.sums[path] = sum }}, err
+}
+
+func (s *summing) Remove(path string, dir bool) error {
+	delete(s.sums, path)
+	return s.Sink.Remove(path, dir)
+}
+
+// list is a tree as treesum has it.
+func (s *summing) list(t *Tree) map[string]string {
+	all := map[string]string{}
+	for _, e := range t.Entries {
+		all[e.Path] = e.Mode.String()
+		if !e.Mode.IsDir() {
+			all[e.Path] = fmt.Sprintf("%v %x", e.Mode, s.sums[e.Path])
+		}
+	}
+	return all
+}
+
+type summed struct {
+	File
+	hash hash.Hash
+	done func(sum []byte)
+}
+
+func (s *summed) Write(p []byte) (int, error) {
+	n, err := s.File.Write(p)
+	_, _ = s.hash.Write(p[:n])
+	return n, err
+}
+
+func (s *summed) Close() (int64, error) {
+	s.done(s.hash.Sum(nil))
+	return s.File.Close()
+}
+
+// checkTree compares a tree, and what was written of it, with what is there.
+func checkTree(t testing.TB, tree *Tree, s *summing, fsys fs.FS) {
+	t.Helper()
+	is, err := treesum.Of(fsys)
+	must(t, err)
+	if diff := cmp.Diff(s.list(tree), is); diff != "" {
+		t.Errorf("read back (-written +read):\n%s", diff)
+	}
+	size := int64(0)
+	for i, e := range tree.Entries {
+		info, err := fs.Stat(fsys, e.Path)
+		must(t, err)
+		if !e.Mode.IsDir() && info.Size() != e.Size || i > 0 && tree.Entries[i-1].Path >= e.Path {
+			t.Errorf("entry %d is %+v after %+v, the file has %d bytes", i, e, tree.Entries[max(i-1, 0)], info.Size())
+		}
+		size += e.Size
+	}
+	if size != tree.Bytes {
+		t.Errorf("%d bytes, want %d", tree.Bytes, size)
 	}
 }
 

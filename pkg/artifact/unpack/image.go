@@ -21,30 +21,30 @@ import (
 
 // The two files of an Image.
 const (
-	// ImageIndex is the file system: names, modes, and where in ImageData the content is. It is what is mounted.
+	// ImageIndex is the file system: names, modes, and the places of the contents in ImageData. It is the file that is mounted.
 	ImageIndex = "index.erofs"
-	// ImageData is the content of all files, each from the start of a block, and the mount's device.
+	// ImageData has the content of all files, each from the start of a block. It is the mount's device.
 	ImageData = "data"
 )
 
 const blockSize = 4096
 
-// Image is a tree as an EROFS file system that the kernel can mount from files, read-only: two inodes whatever the number of names. The
-// content is written as it comes, and the index at the end, from what Extract kept. Both are synced when Finish returns.
+// Image is a Sink that makes an EROFS file system, which the kernel can mount read-only from two files, whatever the number of names. The
+// content is written as it comes, and the index at the end, from the tree. Both are synced when Finish returns.
 type Image struct {
-	// Files are below the directory in which the two are made.
+	// Files makes files in the directory of the image.
 	Files Files
 
 	data *blocks
 }
 
-// Mkdir is Sink. The index is made of the tree.
+// Mkdir implements Sink. Finish makes the directories.
 func (i *Image) Mkdir(string, fs.FileMode) error { return nil }
 
-// Remove is Sink. What was written of a file that a later layer hides stays where nothing points to.
+// Remove implements Sink. The content of a file that a later layer hides stays in ImageData, and no name refers to it.
 func (i *Image) Remove(string, bool) error { return nil }
 
-// File is Sink.
+// File implements Sink.
 func (i *Image) File(string, fs.FileMode) (File, error) {
 	if err := i.begin(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (i *Image) begin() error {
 	return nil
 }
 
-// Close gives up what Finish did not end.
+// Close closes the data file if Finish did not.
 func (i *Image) Close() error {
 	if i.data == nil || i.data.closed {
 		return nil
@@ -73,9 +73,9 @@ func (i *Image) Close() error {
 	return i.data.file.Close()
 }
 
-// Finish writes the index.
+// Finish implements Sink. It writes the index.
 func (i *Image) Finish(t *Tree) error {
-	if err := i.begin(); err != nil { // a tree without files has data, too: of one block, since no device may be empty
+	if err := i.begin(); err != nil { // a tree without files has one block of data, since a device must not be empty
 		return err
 	}
 	if i.data.size == 0 {
@@ -93,7 +93,7 @@ func (i *Image) Finish(t *Tree) error {
 	if err != nil {
 		return err
 	}
-	// Both are on their way before the first sync waits, so that the second finds nothing to do: a journal is written once, not twice.
+	// Both files are being written before the first sync waits, so the second has nothing to do and the journal is written once.
 	writeOut(i.data.file, i.data.begun, i.data.size-i.data.begun)
 	if err = i.index(t, f); err == nil {
 		writeOut(f, 0, 0)
@@ -114,12 +114,12 @@ func (i *Image) index(t *Tree, f disk.File) error {
 	return nil
 }
 
-// blocks is the data file: contents one after the other, each from the start of a block.
+// blocks writes the data file: contents one after the other, each from the start of a block.
 type blocks struct {
 	file disk.File
 	out  *bufio.Writer
 	size int64
-	// begun is how much is on its way to the disk.
+	// begun is the number of bytes of which the write to the disk has begun.
 	begun  int64
 	closed bool
 	zeros  [blockSize]byte
@@ -135,7 +135,7 @@ func (b *blocks) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeOutSize is large enough that the disk gets it in one go, and small enough that little is left for the sync at the end.
+// writeOutSize is large enough for one write of the disk, and small enough that little is left for the sync at the end.
 const writeOutSize = 2 << 20
 
 func (b *blocks) pad() error {
@@ -153,7 +153,7 @@ type imageFile struct {
 
 func (f *imageFile) Close() (int64, error) { return f.at, f.pad() }
 
-// seekable is a file as the writer of the index wants it.
+// seekable adapts a file to the writer of the index.
 type seekable struct {
 	file     disk.File
 	pos, end int64
@@ -180,18 +180,18 @@ func (s *seekable) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// indexFS is a tree as a file system without content, for the writer of the index.
+// indexFS presents a tree as a file system without content to the writer of the index.
 type indexFS struct {
-	entries []Entry // sorted
-	blocks  int64
-	kids    map[string][]int
+	entries  []Entry // sorted
+	blocks   int64
+	children map[string][]int
 }
 
 func newIndexFS(t *Tree, blocks int64) *indexFS {
-	f := &indexFS{entries: t.Entries, blocks: blocks, kids: map[string][]int{}}
+	f := &indexFS{entries: t.Entries, blocks: blocks, children: map[string][]int{}}
 	for i := range t.Entries {
 		dir := parentOf(t.Entries[i].Path)
-		f.kids[dir] = append(f.kids[dir], i)
+		f.children[dir] = append(f.children[dir], i)
 	}
 	return f
 }
@@ -210,24 +210,24 @@ func (f *indexFS) find(name string) (*indexInfo, error) {
 	return &indexInfo{f.entries[i]}, nil
 }
 
-// Open is fs.FS. Nothing is opened: the content is where the index says.
+// Open implements fs.FS. No file can be opened, since the index only refers to the content.
 func (f *indexFS) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: errors.ErrUnsupported}
 }
 
-// Stat is fs.StatFS.
+// Stat implements fs.StatFS.
 func (f *indexFS) Stat(name string) (fs.FileInfo, error) { return f.find(name) }
 
-// ReadDir is fs.ReadDirFS.
+// ReadDir implements fs.ReadDirFS.
 func (f *indexFS) ReadDir(name string) ([]fs.DirEntry, error) {
 	if name == "." {
 		name = ""
 	}
-	kids := make([]fs.DirEntry, 0, len(f.kids[name]))
-	for _, i := range f.kids[name] {
-		kids = append(kids, fs.FileInfoToDirEntry(&indexInfo{f.entries[i]}))
+	entries := make([]fs.DirEntry, 0, len(f.children[name]))
+	for _, i := range f.children[name] {
+		entries = append(entries, fs.FileInfoToDirEntry(&indexInfo{f.entries[i]}))
 	}
-	return kids, nil
+	return entries, nil
 }
 
 type indexInfo struct{ entry Entry }
@@ -239,7 +239,7 @@ func (i *indexInfo) ModTime() time.Time { return time.Unix(0, 0) }
 func (i *indexInfo) IsDir() bool        { return i.entry.Mode.IsDir() }
 func (i *indexInfo) Sys() any           { return nil }
 
-// DataRange says where the content is.
+// DataRange returns the place of the content.
 func (i *indexInfo) DataRange() []erofs.DataRange {
 	if i.entry.Size == 0 {
 		return nil
@@ -247,7 +247,7 @@ func (i *indexInfo) DataRange() []erofs.DataRange {
 	return []erofs.DataRange{{Offset: i.entry.At, Size: i.entry.Size}}
 }
 
-// OpenImage reads the two files of an Image as a file system, without mounting it.
+// OpenImage opens the two files of an Image as a file system without mounting it.
 func OpenImage(index, data *os.File) (fs.FS, error) {
 	fsys, err := erofs.Open(index, erofs.WithExtraDevices(data))
 	if err != nil {

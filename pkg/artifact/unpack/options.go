@@ -7,29 +7,29 @@ import (
 	"io/fs"
 )
 
-// Layer says what a layer of an image is.
+// Layer describes a layer of an image.
 type Layer struct {
 	MediaType string
-	// Digest and Size are of the bytes as they are read, DiffID is of the tar.
+	// Digest and Size are those of the compressed bytes, DiffID is the digest of the tar.
 	Digest, DiffID [sha256.Size]byte
 	Size           int64
 }
 
-// Limits bound what an image may hold. A limit that is 0 is that of DefaultLimits.
+// Limits bound what an image may hold. A limit of 0 stands for the one in DefaultLimits.
 type Limits struct {
-	// Layer is how large a layer may be as it is read, Total how large the tars of all layers together.
+	// Layer is the largest size of a compressed layer, Total that of the tars of all layers together.
 	Layer, Total int64
-	// File is how large a file may be.
+	// File is the largest size of a file.
 	File int64
-	// Entries is how many entries all layers may have together, and Names how many bytes their names.
+	// Entries is the largest number of entries in all layers together, and Names the largest sum of the lengths of their names.
 	Entries int
 	Names   int64
-	// Ratio is how many times larger than its compressed bytes a layer may be at any point, beyond 16 MiB.
+	// Ratio is the largest quotient of plain and compressed bytes at any point of a layer. The first 16 MiB are exempt.
 	Ratio int64
 }
 
-// DefaultLimits are those for caches of compiled kernels, the largest of which have some GiB in some ten thousand files. The entries are
-// what is kept in memory, so their number bounds it, to less than 64 MiB.
+// DefaultLimits returns limits for caches of compiled kernels, of which the largest have some GiB in some ten thousand files. Only entries
+// are kept in memory, so their number bounds it, to less than 64 MiB.
 func DefaultLimits() Limits {
 	return Limits{Layer: 16 << 30, Total: 32 << 30, File: 8 << 30, Entries: 40_000, Names: 6 << 20, Ratio: 200}
 }
@@ -52,10 +52,10 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// Options say what an image may hold.
+// Options restrict what an image may hold.
 type Options struct {
 	Limits Limits
-	// Paths are the names that it may have: those that end in a slash with all below them, the others as files. None: any.
+	// Paths are the names that are allowed: one that ends in a slash stands for all below it, any other for a file. Empty: all names.
 	Paths []string
 }
 
@@ -65,9 +65,7 @@ type Entry struct {
 	// Mode is fs.ModeDir|0777 for a directory, and 0666 or 0777 for a file.
 	Mode fs.FileMode
 	Size int64
-	// Sum is the XXH64 of the content.
-	Sum uint64
-	// At is where the sink has the content, as its File said.
+	// At is the place of the content in the sink, as File.Close returned it.
 	At int64
 }
 
@@ -75,8 +73,6 @@ type Entry struct {
 type Tree struct {
 	// Entries are sorted by path. The root is not among them.
 	Entries []Entry
-	// Bytes are those of all files.
+	// Bytes is the sum of the sizes of all files.
 	Bytes int64
-	// Hash is that of the entries: see HashOf.
-	Hash [sha256.Size]byte
 }

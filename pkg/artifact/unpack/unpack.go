@@ -13,18 +13,17 @@ import (
 	"time"
 )
 
-// Opener opens a layer, counted from 0, to be read once. Its reader is to fail when ctx ends.
+// Opener opens a layer, counted from 0, to be read once. Its reader must fail when ctx ends.
 type Opener func(ctx context.Context, layer int) (io.ReadCloser, error)
 
-// Extract reads the layers of an image in their order, the lowest first, into a sink. What the sink holds after an error is to be thrown
-// away.
+// Extract reads the layers of an image into a sink, the lowest layer first. After an error the caller discards what the sink holds.
 func Extract(ctx context.Context, layers []Layer, open Opener, sink Sink, o Options) (*Tree, error) {
 	o.Limits = o.Limits.withDefaults()
 	x := &extraction{options: o, builder: newBuilder(sink), left: o.Limits.Total, entries: o.Limits.Entries, names: o.Limits.Names}
 	for i, layer := range layers {
-		x.begin(i + 1)
+		x.beginLayer(i + 1)
 		if err := x.layer(ctx, layer, func(ctx context.Context) (io.ReadCloser, error) { return open(ctx, i) }); err != nil {
-			return nil, x.at(i+1, err)
+			return nil, x.locate(i+1, err)
 		}
 	}
 	t := x.tree()
@@ -37,16 +36,16 @@ func Extract(ctx context.Context, layers []Layer, open Opener, sink Sink, o Opti
 type extraction struct {
 	options Options
 	*builder
-	// left is how many plain bytes may come, entries how many entries with how many bytes of names.
+	// left is the number of plain bytes that may still come, entries that of entries, and names that of the bytes of their names.
 	left    int64
 	entries int
 	names   int64
-	// entry is the name that is being looked at, as the layer has it.
+	// entry is the name of the current entry, as the layer has it.
 	entry string
 }
 
-// at says where an error happened.
-func (x *extraction) at(layer int, err error) error {
+// locate adds the layer and the current entry to an error.
+func (x *extraction) locate(layer int, err error) error {
 	var own *Error
 	if !errors.As(err, &own) {
 		return fmt.Errorf("unpack layer %d: %w", layer, err)
@@ -56,6 +55,7 @@ func (x *extraction) at(layer int, err error) error {
 	return &located
 }
 
+// layer reads one layer to its end.
 func (x *extraction) layer(ctx context.Context, layer Layer, source func(context.Context) (io.ReadCloser, error)) (err error) {
 	x.entry = ""
 	ctx, cancel := context.WithCancel(ctx)
@@ -70,37 +70,36 @@ func (x *extraction) layer(ctx context.Context, layer Layer, source func(context
 		return err
 	}
 	defer s.close()
-	defer cancel() // first: what is read ahead must not wait for bytes that nobody wants
+	defer cancel() // before close, which waits for reads that are under way
 	if err := x.tar(s); err != nil {
-		return x.blame(s, cancel, err)
+		return x.preferMismatch(s, cancel, err)
 	}
 	if err := s.finish(); err != nil {
-		return x.blame(s, cancel, err)
+		return x.preferMismatch(s, cancel, err)
 	}
-	x.left -= s.plainBytes()
-	return x.end()
+	x.left -= s.read
+	return x.applyWhiteouts()
 }
 
-// blamePatience is how long a layer that is refused anyway is read on.
-const blamePatience = 3 * time.Second
+// drainTime bounds how long a refused layer is read on.
+const drainTime = 3 * time.Second
 
-// blame finds out whether a layer that is refused for what it holds is the declared one at all: whoever reads that a tar is broken looks
-// at who packed it, and not at the registry that gave other bytes. What is left is read for that, as it would have been had the fault
-// come last; not what is too large, nor what comes slowly.
-func (x *extraction) blame(s *stream, cancel context.CancelFunc, err error) error {
+// preferMismatch returns the digest's mismatch in place of a refusal if a registry gave other bytes than were declared. Otherwise the user
+// would look for the fault in how the image was packed. The rest of the layer is read for that, unless it is too large or comes slowly.
+func (x *extraction) preferMismatch(s *stream, cancel context.CancelFunc, err error) error {
 	if !errors.Is(err, ErrRefused) {
 		return err
 	}
-	timer := time.AfterFunc(blamePatience, cancel)
+	timer := time.AfterFunc(drainTime, cancel)
 	defer timer.Stop()
-	if other := s.drain(); errors.Is(other, ErrMismatch) {
+	if mismatch := s.drain(); errors.Is(mismatch, ErrMismatch) {
 		x.entry = ""
-		return other
+		return mismatch
 	}
 	return err
 }
 
-// tar reads the entries.
+// tar reads the entries of a layer.
 func (x *extraction) tar(s *stream) error {
 	r := tar.NewReader(s)
 	for {
@@ -113,49 +112,54 @@ func (x *extraction) tar(s *stream) error {
 			return badTar(err)
 		}
 		x.entry = h.Name
-		if err := x.one(h, r); err != nil {
+		if err := x.addEntry(h, r); err != nil {
 			return badTar(err)
 		}
 	}
 }
 
-// badTar makes the tar reader's own errors ours.
+// badTar turns errors of the tar reader into an Error. An Error from below the tar reader stays as it is.
 func badTar(err error) error {
+	var own *Error
 	switch {
+	case errors.As(err, &own):
+		return err
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
-		return broke(RuleTar, "a header is not one: %v", err)
+		return violation(RuleTar, "a header is not one: %w", err)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return broke(RuleTar, "it ends before the content that a header declares")
+		return violation(RuleTar, "it ends before the content that a header declares")
 	}
 	return err
 }
 
-// one looks at an entry and makes it.
-func (x *extraction) one(h *tar.Header, r io.Reader) error {
+// addEntry checks an entry and adds it to the tree.
+func (x *extraction) addEntry(h *tar.Header, r io.Reader) error {
 	if x.entries--; x.entries < 0 {
-		return broke(RuleEntries, "expected at most %d", x.options.Limits.Entries)
+		return violation(RuleEntries, "expected at most %d", x.options.Limits.Entries)
 	}
 	if x.names -= int64(len(h.Name)); x.names < 0 {
-		return broke(RuleNames, "expected at most %d bytes", x.options.Limits.Names)
+		return violation(RuleNames, "expected at most %d bytes", x.options.Limits.Names)
 	}
 	name, err := x.check(h)
 	if err != nil {
 		return err
 	}
 	switch {
-	case strings.HasPrefix(name[strings.LastIndexByte(name, '/')+1:], whiteout):
+	case isLayerIndex(h):
+		return nil // the tar reader skips the content
+	case strings.HasPrefix(name[strings.LastIndexByte(name, '/')+1:], whiteoutPrefix):
 		if h.Typeflag != tar.TypeReg || h.Size != 0 {
-			return broke(RuleWhiteout, "it has a type or a content: expected an empty file")
+			return violation(RuleWhiteout, "it has a type or a content: expected an empty file")
 		}
-		return x.hide(name)
+		return x.addWhiteout(name)
 	case h.Typeflag == tar.TypeDir:
-		_, failed := x.dir(name, true)
-		return failed
+		_, err := x.dir(name, true)
+		return err
 	}
 	return x.file(name, h.Mode&0o111 != 0, h.Size, r)
 }
 
-// check holds a header against the rules.
+// check compares a header with the rules and returns the name without a directory's slash.
 func (x *extraction) check(h *tar.Header) (string, error) {
 	dir := h.Typeflag == tar.TypeDir
 	for _, check := range []func(*tar.Header) *Error{checkPAX, checkType, checkMode} {
@@ -167,19 +171,27 @@ func (x *extraction) check(h *tar.Header) (string, error) {
 	switch {
 	case broken != nil:
 		return "", broken
-	case len(x.options.Paths) > 0 && !allowed(x.options.Paths, name, dir):
-		return "", broke(RulePath, "it is not part of a kernel cache: expected one of %s", strings.Join(x.options.Paths, ", "))
+	case len(x.options.Paths) > 0 && !isLayerIndex(h) && !allowed(x.options.Paths, name, dir):
+		return "", violation(RulePath, "it is not part of a kernel cache: expected one of %s", strings.Join(x.options.Paths, ", "))
 	case h.Size < 0 || dir && h.Size != 0:
-		return "", broke(RuleTar, "it declares %d bytes", h.Size)
+		return "", violation(RuleTar, "it declares %d bytes", h.Size)
 	case h.Size > x.options.Limits.File:
-		return "", broke(RuleFileSize, "it declares %d bytes, expected at most %d", h.Size, x.options.Limits.File)
+		return "", violation(RuleFileSize, "it declares %d bytes, expected at most %d", h.Size, x.options.Limits.File)
 	}
 	return name, nil
 }
 
-// checkPAX refuses what a header cannot say without an extension and this program would have to obey or ignore.
+// isLayerIndex reports whether an entry belongs to the format of the layer and not to its content. Tools that convert an image to eStargz
+// add an index and a prefetch landmark to the tar (stargz-snapshotter, docs/estargz.md), and tools for zstd:chunked may add the landmark.
+// Both are checked and counted as any entry, and left out of the tree, so a converted image has the same tree as the original.
+func isLayerIndex(h *tar.Header) bool {
+	names := []string{"stargz.index.json", ".prefetch.landmark", ".no.prefetch.landmark"}
+	return h.Typeflag == tar.TypeReg && slices.Contains(names, h.Name)
+}
+
+// checkPAX refuses extended headers, except for fields that a plain header has too. This program would have to obey or ignore all others.
 func checkPAX(h *tar.Header) *Error {
-	// What a header itself has, too, or says about times, and the owner, which do not count here.
+	// Fields of a plain header, times and the owner. Times and owner are not used.
 	known := []string{"path", "size", "mtime", "atime", "ctime", "uid", "gid", "uname", "gname", "LIBARCHIVE.creationtime"}
 	var keys []string
 	for key := range h.PAXRecords {
@@ -189,13 +201,13 @@ func checkPAX(h *tar.Header) *Error {
 	for _, key := range keys {
 		switch {
 		case h.Typeflag == tar.TypeXGlobalHeader:
-			return broke(RulePAX, "it is a global header: expected none")
+			return violation(RulePAX, "it is a global header: expected none")
 		case strings.HasPrefix(key, "SCHILY.xattr.") || strings.HasPrefix(key, "LIBARCHIVE.xattr."):
-			return broke(RuleXattr, "it has %s: expected none", quote(key))
+			return violation(RuleXattr, "it has %s: expected none", quote(key))
 		case strings.HasPrefix(key, "GNU.sparse."):
-			return broke(RuleSparse, "it has holes: expected its content in full")
+			return violation(RuleSparse, "it has holes: expected its content in full")
 		case !slices.Contains(known, key) && (key != "linkpath" || !isLink(h)):
-			return broke(RulePAX, "it has the key %s: expected none but those for a header's fields", quote(key))
+			return violation(RulePAX, "it has the key %s: expected none but those for a header's fields", quote(key))
 		}
 	}
 	return nil
@@ -204,37 +216,37 @@ func checkPAX(h *tar.Header) *Error {
 func isLink(h *tar.Header) bool { return h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink }
 
 func checkType(h *tar.Header) *Error {
-	var what string
+	var is string
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeDir:
 		return nil
 	case tar.TypeSymlink:
-		what = "a symbolic link to " + quote(h.Linkname)
+		is = "a symbolic link to " + quote(h.Linkname)
 	case tar.TypeLink:
-		what = "a hard link to " + quote(h.Linkname)
+		is = "a hard link to " + quote(h.Linkname)
 	case tar.TypeChar, tar.TypeBlock:
-		what = "a device"
+		is = "a device"
 	case tar.TypeFifo:
-		what = "a named pipe"
+		is = "a named pipe"
 	case tar.TypeGNUSparse:
-		return broke(RuleSparse, "it has holes: expected its content in full")
+		return violation(RuleSparse, "it has holes: expected its content in full")
 	case tar.TypeXGlobalHeader:
-		return broke(RulePAX, "it is a global header: expected none")
+		return violation(RulePAX, "it is a global header: expected none")
 	default:
-		what = fmt.Sprintf("of type %q", h.Typeflag)
+		is = fmt.Sprintf("of type %q", h.Typeflag)
 	}
-	return broke(RuleType, "it is %s: expected a directory or a regular file", what)
+	return violation(RuleType, "it is %s: expected a directory or a regular file", is)
 }
 
-// checkMode refuses what a program that obeys the mode would give away. A directory may have it from the one that it was made in.
+// checkMode refuses files with setuid or setgid. A directory may have setgid, which it inherits from the one that it was made in.
 func checkMode(h *tar.Header) *Error {
 	const setuid, setgid, known = 0o4000, 0o2000, 0o7777
 	bits := h.Mode & known
 	if h.Typeflag == tar.TypeReg && bits&(setuid|setgid) != 0 {
-		return broke(RuleMode, "it has mode %04o, expected neither setuid nor setgid", bits)
+		return violation(RuleMode, "it has mode %04o, expected neither setuid nor setgid", bits)
 	}
 	if h.Mode&^(known|int64(0o170000)) != 0 {
-		return broke(RuleMode, "it has mode %o: expected permissions", h.Mode)
+		return violation(RuleMode, "it has mode %o: expected permissions", h.Mode)
 	}
 	return nil
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/test/lazylayer"
 )
 
 func must(t testing.TB, err error) {
@@ -247,6 +248,40 @@ func TestExtract(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(parent); err != nil || len(entries) != 2 {
 		t.Errorf("there is %v (%v), want nothing else", entries, err)
+	}
+}
+
+// TestLazyLayers: an image that was converted for lazy pulling is the same cache, for whoever looks at it and whoever extracts it.
+func TestLazyLayers(t *testing.T) {
+	tree := tritonCache(3)
+	p := pack(t, tree, Options{Compression: None})
+	for name, convert := range map[string]func(plain []byte) (lazylayer.Layer, error){
+		"eStargz":      func(plain []byte) (lazylayer.Layer, error) { return lazylayer.EStargz(plain, 1000, 2) },
+		"zstd:chunked": func(plain []byte) (lazylayer.Layer, error) { return lazylayer.ZstdChunked(plain, 1000) },
+		"gzip members": func(plain []byte) (lazylayer.Layer, error) { return lazylayer.GzipMembers(plain, 1000) },
+		"zstd frames":  func(plain []byte) (lazylayer.Layer, error) { return lazylayer.ZstdFrames(plain, 1000) },
+	} {
+		l, err := convert(p.layer)
+		must(t, err)
+		d := artifact.Descriptor{MediaType: l.MediaType, Digest: artifact.DigestOf(l.Data), Size: int64(len(l.Data))}
+		converted := &packedImage{p.Packed, l.Data, p.cache}
+		image := artifact.Image{
+			Digest: p.Image.Digest, Labels: p.Image.Labels, Layers: []artifact.TreeLayer{{Descriptor: d, DiffID: artifact.DigestOf(l.Tar)}},
+		}
+		must(t, Check(t.Context(), converted, &image))
+		was, err := Inspect(t.Context(), p, &p.Image, unpack.Limits{})
+		must(t, err)
+		is, err := Inspect(t.Context(), converted, &image, unpack.Limits{})
+		must(t, err)
+		if diff := cmp.Diff(was, is, cmpopts.IgnoreUnexported(kernelcache.Cache{})); diff != "" {
+			t.Errorf("%s: (-was +is):\n%s", name, diff)
+		}
+		dir := filepath.Join(t.TempDir(), "out")
+		_, err = (&Extraction{Source: converted, Image: &image}).Extract(t.Context(), dir)
+		must(t, err)
+		if diff := cmp.Diff(wantTree(tree), contents(t, dir)); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", name, diff)
+		}
 	}
 }
 
