@@ -95,7 +95,7 @@ func (h *Host) Acquire(ctx context.Context, s Slot) (_ *Lease, err error) {
 			return nil, l.failed("acquire", backend.Terminal, err, nextTools)
 		}
 	}
-	if l.lock, err = backend.Lock(ctx, h.clock, s.Name, s.LockFile); err != nil {
+	if l.lock, err = backend.Lock(ctx, s.Name, s.LockFile); err != nil {
 		return nil, err
 	}
 	state, err := l.State(ctx)

@@ -130,8 +130,10 @@ func TestEdits(t *testing.T) {
 		Overlay:  {{HostPath: "0", ContainerPath: "/a", Alone: true}, {HostPath: "1", ContainerPath: "/b", Alone: true}},
 		ReadOnly: {{HostPath: "0", ContainerPath: "/a", ReadOnly: true, Alone: true}, {HostPath: "1", ContainerPath: "/b", ReadOnly: true, Alone: true}},
 		Seed: {
-			{HostPath: "0", ContainerPath: "/a", Alone: true}, {HostPath: "0-files", ContainerPath: "/.fettle/KEY-0", ReadOnly: true, Alone: true},
-			{HostPath: "1", ContainerPath: "/b", Alone: true}, {HostPath: "1-files", ContainerPath: "/.fettle/KEY-1", ReadOnly: true, Alone: true},
+			{HostPath: "0", ContainerPath: "/a", Alone: true},
+			{HostPath: "0-files", ContainerPath: "/.fettle/KEY-0", ReadOnly: true, Alone: true},
+			{HostPath: "1", ContainerPath: "/b", Alone: true},
+			{HostPath: "1-files", ContainerPath: "/.fettle/KEY-1", ReadOnly: true, Alone: true},
 		},
 	} {
 		u := use(access)

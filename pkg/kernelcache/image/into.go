@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
 // The files that Into keeps in the directory.
@@ -40,7 +41,7 @@ func (e *Extraction) Into(ctx context.Context, dir string, digest artifact.Diges
 		return nil, err
 	}
 	defer root.Close()
-	unlock, err := lock(root)
+	unlock, err := lock(ctx, root)
 	if err != nil {
 		return nil, err
 	}
@@ -91,20 +92,15 @@ func Present(dir string, digest artifact.Digest, mountPath string) (bool, error)
 }
 
 // lock has one extraction at a time in a directory. File systems without locks have to do without.
-func lock(root *os.Root) (func(), error) {
+func lock(ctx context.Context, root *os.Root) (func(), error) {
 	d, err := root.Open(".")
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(d.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	err = filelock.WaitFlock(ctx, d, filelock.Exclusive)
 	without := func(e syscall.Errno) bool { return errors.Is(err, e) }
 	if err != nil && !slices.ContainsFunc([]syscall.Errno{unix.ENOTSUP, unix.ENOLCK, unix.ENOSYS, unix.EBADF}, without) {
-		return nil, errors.Join(fmt.Errorf("wait for another extraction into %s: %w", root.Name(), err), d.Close())
+		return nil, fmt.Errorf("wait for another extraction into %s: %w", root.Name(), err)
 	}
 	return func() { _ = d.Close() }, nil
 }
