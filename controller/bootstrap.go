@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/crd"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // bootstrapRetry is the time between two tries to apply the CRDs.
@@ -87,5 +88,5 @@ func (b *bootstrap) report(ctx context.Context, refused *crd.RefusedError) {
 	klog.FromContext(ctx).Error(refused, "CRD upgrade refused")
 	b.metrics.refusedCRD.WithLabelValues(refused.Name).Set(1)
 	object := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: refused.Name}}
-	b.recorder.Eventf(object, nil, corev1.EventTypeWarning, "UpgradeRefused", "ApplyCRD", "%s", refused.Error())
+	b.recorder.Eventf(object, nil, corev1.EventTypeWarning, "UpgradeRefused", "ApplyCRD", "%s", message.EventNote(refused.Error()))
 }

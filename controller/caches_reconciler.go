@@ -27,6 +27,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/cache"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -227,7 +228,7 @@ func (r *cacheReconciler) tell(ctx context.Context, o cache.Object, before *v1al
 			severity = corev1.EventTypeWarning
 		}
 		klog.FromContext(ctx).Info("kernel cache", "kind", o.Kind, "object", klog.KObj(o), "reason", now.Reason, "message", now.Message)
-		r.recorder.Eventf(o.Object, nil, severity, now.Reason, "JudgeKernelCache", "%s", eventNote(now.Message))
+		r.recorder.Eventf(o.Object, nil, severity, now.Reason, "JudgeKernelCache", "%s", message.EventNote(now.Message))
 	}
 }
 

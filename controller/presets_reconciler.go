@@ -5,7 +5,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +28,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/controller/presets"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -221,15 +221,6 @@ func (r *presetReconciler) tell(ctx context.Context, o presets.Object, before *v
 			severity = corev1.EventTypeWarning
 		}
 		klog.FromContext(ctx).Info("preset", "kind", o.Kind, "object", klog.KObj(o), "reason", now.Reason, "message", now.Message)
-		r.recorder.Eventf(o.Object, nil, severity, now.Reason, "JudgePreset", "%s", eventNote(now.Message))
+		r.recorder.Eventf(o.Object, nil, severity, now.Reason, "JudgePreset", "%s", message.EventNote(now.Message))
 	}
-}
-
-// eventNote is a text as long as an Event takes.
-func eventNote(text string) string {
-	const limit = 1000
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit], "") + "..."
 }

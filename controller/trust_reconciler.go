@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller/pull"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // The reasons of a TrustPolicy's condition Valid. They are stable.
@@ -28,9 +28,6 @@ const (
 	reasonPolicyValid   = "Valid"
 	reasonPolicyInvalid = "Invalid"
 )
-
-// longestCondition is how long the message of a condition may be.
-const longestCondition = 2048
 
 // trustReconciler says in the status of TrustPolicies whether they can be used.
 type trustReconciler struct {
@@ -89,7 +86,7 @@ func policyCondition(fault error) metav1.Condition {
 	}
 	if fault != nil {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonPolicyInvalid
-		c.Message = pull.Clip("until it is mended, the images that it is for are refused: "+fault.Error(), longestCondition)
+		c.Message = message.Clip("until it is mended, the images that it is for are refused: "+fault.Error(), message.ReadableCondition)
 	}
 	return c
 }
@@ -104,5 +101,5 @@ func (r *trustReconciler) tell(ctx context.Context, object *v1alpha1.TrustPolicy
 		return
 	}
 	klog.FromContext(ctx).Info("trust policy", "object", klog.KObj(object), "reason", now.Reason, "message", now.Message)
-	r.recorder.Eventf(object, nil, severity, now.Reason, "JudgeTrustPolicy", "%s", eventNote(now.Message))
+	r.recorder.Eventf(object, nil, severity, now.Reason, "JudgeTrustPolicy", "%s", message.EventNote(now.Message))
 }

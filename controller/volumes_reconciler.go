@@ -29,6 +29,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/volumes"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // volumesInterval is how often pods are looked at while a volume waits: nothing tells of them.
@@ -163,7 +164,7 @@ func (r *volumesReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	err = r.apply(ctx, plan)
 	r.faults.note(req.NamespacedName, err)
 	if err != nil {
-		r.recorder.Eventf(cache, nil, corev1.EventTypeWarning, "VolumesNotMade", "MakeVolumes", "%s", err.Error())
+		r.recorder.Eventf(cache, nil, corev1.EventTypeWarning, "VolumesNotMade", "MakeVolumes", "%s", message.EventNote(err.Error()))
 		return reconcile.Result{}, fmt.Errorf("volumes of %s %s: %w", o.Kind, req, err)
 	}
 	if plan.Settled() {

@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // The reasons of the condition Resolved, beside those of package pull. They are stable.
@@ -96,8 +97,8 @@ func known(status *v1alpha1.FPGABitstreamStatus, generation int64) bool {
 // resolution is the condition Resolved.
 func resolution(out Outcome) Verdict {
 	switch {
-	case out.Err != nil:
-		return Verdict{Status: metav1.ConditionFalse, Reason: reasonOf(out.Err), Message: pull.Clip(out.Err.Error(), longestMessage)}
+	case out.Err != nil: // its text becomes the note of an Event, too
+		return Verdict{Status: metav1.ConditionFalse, Reason: reasonOf(out.Err), Message: message.EventNote(out.Err.Error())}
 	case out.Digest == "":
 		return Verdict{Status: metav1.ConditionTrue, Reason: ReasonHostFile, Message: "the file is read on the nodes"}
 	}
@@ -110,9 +111,6 @@ func condition(kind string, v Verdict, generation int64, now time.Time) metav1.C
 		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now),
 	}
 }
-
-// longestMessage keeps the errors of an index of many manifests readable.
-const longestMessage = 1024
 
 // Next says when to look at an object again, and is 0 where nothing but a change of it matters. What is not resolved is tried often at
 // first and more and more seldom, without anything but the condition to remember how often.

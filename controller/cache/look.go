@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -143,7 +144,7 @@ func readImage(ctx context.Context, src artifact.ImageSource, d artifact.Descrip
 		Digest: image.Digest.String(), CompressedBytes: image.Size(), Bytes: max(labels.Size, 0), Type: typeOf(labels.Format),
 	}
 	for _, t := range labels.Targets[:min(len(labels.Targets), maxTargets)] {
-		out.Targets = append(out.Targets, pull.Clip(t.String(), maxTarget-3))
+		out.Targets = append(out.Targets, message.Clip(t.String(), maxTarget))
 	}
 	return out, nil
 }

@@ -14,13 +14,11 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/pull"
 	"github.com/fettle-dev/fettle/controller/volumes"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // Key is that of an object. Only a ClusterGPUKernelCache has no namespace.
 type Key = types.NamespacedName
-
-// longestMessage keeps conditions readable.
-const longestMessage = 2048
 
 // Record writes what a look at the registry found into the status. Where the registry could not be asked, what is known of the same image
 // stays.
@@ -74,7 +72,7 @@ func resolution(out *Outcome) metav1.Condition {
 func set(o Object, now time.Time, conditions ...metav1.Condition) {
 	for _, c := range conditions {
 		c.ObservedGeneration, c.LastTransitionTime = o.Status.ObservedGeneration, metav1.NewTime(now)
-		c.Message = pull.Clip(c.Message, longestMessage)
+		c.Message = message.Clip(c.Message, message.ReadableCondition)
 		meta.SetStatusCondition(&o.Status.Conditions, c)
 	}
 }

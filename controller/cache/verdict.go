@@ -12,6 +12,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/pull"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -34,9 +35,9 @@ const (
 )
 
 const (
-	// longestVerdict and longestSigner are how long a status's texts may be, three bytes less for the dots.
-	longestVerdict = 4096 - 3
-	longestSigner  = 1024 - 3
+	// longestVerdict and longestSigner are how long a status's texts may be.
+	longestVerdict = 4096
+	longestSigner  = 1024
 	// maxSigners is how many signers a status lists.
 	maxSigners = 32
 )
@@ -49,10 +50,10 @@ func verdictOf(out *Outcome) *v1alpha1.CacheVerdict {
 	v := &v1alpha1.CacheVerdict{Digest: out.Judged, Policies: references(out.Policies)}
 	switch {
 	case out.Refusal != nil:
-		v.Result, v.Message = v1alpha1.CacheRefused, pull.Clip(out.Refusal.Error(), longestVerdict)
+		v.Result, v.Message = v1alpha1.CacheRefused, message.Clip(out.Refusal.Error(), longestVerdict)
 		return v
 	case len(out.Verdict.Warnings) > 0:
-		v.Result, v.Message = v1alpha1.CacheWarned, pull.Clip(errors.Join(out.Verdict.Warnings...).Error(), longestVerdict)
+		v.Result, v.Message = v1alpha1.CacheWarned, message.Clip(errors.Join(out.Verdict.Warnings...).Error(), longestVerdict)
 	case len(out.Verdict.Results) > 0:
 		v.Result = v1alpha1.CacheVerified
 	default:
@@ -60,7 +61,7 @@ func verdictOf(out *Outcome) *v1alpha1.CacheVerdict {
 	}
 	for _, result := range out.Verdict.Results {
 		for _, s := range result.Signatures {
-			v.Signers = append(v.Signers, pull.Clip(s.Signer.String(), longestSigner))
+			v.Signers = append(v.Signers, message.Clip(s.Signer.String(), longestSigner))
 			v.Formats = append(v.Formats, s.Format)
 		}
 	}

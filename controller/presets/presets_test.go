@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -351,7 +351,7 @@ func TestMany(t *testing.T) {
 				if conflicts.Count != test.collide {
 					t.Fatalf("%d conflicts, want %d", conflicts.Count, test.collide)
 				}
-				if text := conflicts.String(); len(text) > longestMessage {
+				if text := conflicts.String(); len(text) > message.ReadableCondition {
 					t.Fatalf("%d bytes: %s", len(text), text)
 				}
 			}
@@ -445,12 +445,6 @@ func TestRecord(t *testing.T) {
 	}
 	if err := Explain(o, errors.New("timeout")); NotGranted(err) {
 		t.Error("trouble with the API server is taken for the object's")
-	}
-}
-
-func TestClip(t *testing.T) {
-	if got := clip(strings.Repeat("ä", longestMessage)); len(got) > longestMessage+3 || !utf8.ValidString(got) {
-		t.Errorf("%d bytes", len(got))
 	}
 }
 

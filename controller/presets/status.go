@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // The reasons of the conditions. They are stable.
@@ -71,7 +71,8 @@ func Record(status *v1alpha1.DevicePresetStatus, generation int64, f Findings, n
 	status.ObservedGeneration = generation
 	status.Claims, status.Nodes = ptr.To(f.Claims), ptr.To(f.Nodes)
 	for _, c := range []metav1.Condition{valid(f), conflicting(f)} {
-		c.ObservedGeneration, c.LastTransitionTime, c.Message = generation, metav1.NewTime(now), clip(c.Message)
+		c.ObservedGeneration, c.LastTransitionTime = generation, metav1.NewTime(now)
+		c.Message = message.Clip(c.Message, message.ReadableCondition)
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 }
@@ -102,20 +103,6 @@ func conflicting(f Findings) metav1.Condition {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNoConflict, "no other preset says something else of the same requests"
 	}
 	return c
-}
-
-// longestMessage keeps a preset with many faults readable.
-const longestMessage = 2048
-
-func clip(s string) string {
-	if len(s) <= longestMessage {
-		return s
-	}
-	end := longestMessage
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "..."
 }
 
 // Count adds up what nodes say of a preset.

@@ -5,7 +5,6 @@ package pull
 import (
 	"errors"
 	"time"
-	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -50,18 +49,6 @@ func ReasonOf(err error) string {
 		return ReasonNotFound
 	}
 	return ReasonInvalid
-}
-
-// Clip shortens a text to so many bytes, and three for the dots.
-func Clip(text string, longest int) string {
-	if len(text) <= longest {
-		return text
-	}
-	end := longest
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "..."
 }
 
 // firstRetry is how soon an object that is not as it should be is looked at again.

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // Switch is the chart's value that lets the controller make volumes.
@@ -80,7 +81,7 @@ func Make(o Object, options Options, w World) Plan {
 	for _, v := range all {
 		s := step{Object: o, options: options, world: w, plan: &p, volume: v}
 		s.take()
-		s.volume.Message = clip(s.volume.Message)
+		s.volume.Message = message.Clip(s.volume.Message, maxMessage)
 		p.Volumes = append(p.Volumes, s.volume)
 		p.Pods = append(p.Pods, s.pods()...)
 	}
@@ -109,17 +110,10 @@ func (p *Plan) orphans(o Object, wanted []v1alpha1.CacheVolume, w World) {
 }
 
 const (
+	// maxMessage is how long the message of a volume may be in a status.
 	maxMessage = 1024
 	shown      = 3
 )
-
-// clip keeps a message as long as a status takes it.
-func clip(message string) string {
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-	}
-	return message
-}
 
 // listed is some of many names.
 func listed(names []string) string {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // patience is how long a Job may be kept from its work before somebody is told.
@@ -169,7 +170,8 @@ func (s *step) running(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) {
 	}
 	// At first no claim is bound and no pod has a place.
 	if s.volume.Message != "" && s.world.Now.Sub(job.CreationTimestamp.Time) > patience {
-		s.plan.Stuck = append(s.plan.Stuck, fmt.Sprintf("volume claim %s/%s: %s", claim.Namespace, claim.Name, clip(s.volume.Message)))
+		why := message.Clip(s.volume.Message, maxMessage)
+		s.plan.Stuck = append(s.plan.Stuck, fmt.Sprintf("volume claim %s/%s: %s", claim.Namespace, claim.Name, why))
 	}
 }
 

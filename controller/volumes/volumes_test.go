@@ -471,12 +471,6 @@ func TestStuck(t *testing.T) {
 	want(t, Make(o, on(), w), "a/cache Filling :")
 }
 
-func TestClip(t *testing.T) {
-	if got := clip(strings.Repeat("é", maxMessage)); len(got) > maxMessage || !strings.HasSuffix(got, "é...") {
-		t.Errorf("%d bytes, ends in %q", len(got), got[len(got)-8:])
-	}
-}
-
 // TestNames wants names that the API takes, that say what they are of, and that differ where what they are of does.
 func TestNames(t *testing.T) {
 	long := strings.Repeat("a", 200) + "."

@@ -35,6 +35,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -670,7 +671,7 @@ func TestProgrammed(t *testing.T) {
 		t.Fatalf("events %q", recorder.events)
 	}
 	for i, event := range recorder.events {
-		if !strings.HasPrefix(event, want[i]) || i < 2 && event != want[i] || len(event) > 1024+200 {
+		if !strings.HasPrefix(event, want[i]) || i < 2 && event != want[i] || len(event) > message.MaxEventNote+200 {
 			t.Errorf("event %q, want %q", event, want[i])
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -108,10 +109,10 @@ func (g *verifications) put(found *verification) error {
 	if err := os.MkdirAll(g.dir, 0o700); err != nil {
 		return fmt.Errorf("note what was found of a cache: %w", err)
 	}
-	if err := os.WriteFile(name+".tmp", data, 0o600); err != nil {
+	if err := disk.Replace(disk.OS{}, name, data, 0o600); err != nil {
 		return fmt.Errorf("note what was found of a cache: %w", err)
 	}
-	return os.Rename(name+".tmp", name)
+	return nil
 }
 
 // sweep forgets the objects that are gone.

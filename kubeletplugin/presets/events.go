@@ -8,11 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
-
-// maxEvent is how many bytes the note of an Event may have.
-const maxEvent = 1024
 
 // tellRefusals says on a claim what presets were meant to give it and do not.
 func (f *Feature) tellRefusals(c *resourceapi.ResourceClaim, resolution *preset.Resolution) {
@@ -46,7 +44,8 @@ func (f *Feature) tellOverrides(c *resourceapi.ResourceClaim, resolution *preset
 // tellOnce makes one Event of all notes: several that differ in their text alone would become one with the text of the first.
 func (f *Feature) tellOnce(c *resourceapi.ResourceClaim, eventType, reason string, notes []string) {
 	if len(notes) > 0 {
-		f.Event(c, eventType, reason, listed(notes, fmt.Sprintf("fettle preset explain -n %s claim/%s", c.Namespace, c.Name), maxEvent))
+		explain := fmt.Sprintf("fettle preset explain -n %s claim/%s", c.Namespace, c.Name)
+		f.Event(c, eventType, reason, listed(notes, explain, message.MaxEventNote))
 	}
 }
 

@@ -13,9 +13,8 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -64,7 +63,7 @@ func (h *Hook) install() error {
 	if h.current, err = os.Open(name); err != nil {
 		return fmt.Errorf("install the hook: %w", err)
 	}
-	if err := unix.Flock(int(h.current.Fd()), unix.LOCK_SH); err != nil {
+	if err := filelock.Flock(h.current, filelock.Shared); err != nil {
 		return errors.Join(fmt.Errorf("hold the hook %s: %w", name, err), h.current.Close())
 	}
 	return nil
@@ -177,13 +176,11 @@ func lockUnheld(name string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look whether hook %s is held: %w", name, err)
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
+	locked, err := filelock.TryFlock(f, filelock.Exclusive)
+	if locked {
 		return f, nil
 	}
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = nil
-	} else {
+	if err != nil {
 		err = fmt.Errorf("look whether hook %s is held: %w", name, err)
 	}
 	return nil, errors.Join(err, f.Close())

@@ -28,6 +28,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/test/elffile"
@@ -473,7 +474,7 @@ func TestPresetToldOnce(t *testing.T) {
 		}
 		_, note, _ := strings.Cut(w.told[0], ": ")
 		if !strings.Contains(note, "spec.env[0]: A:") || !strings.Contains(note, "spec.env[1]: B:") || !strings.HasSuffix(note, tc.more) ||
-			strings.Contains(note, "more") != (tc.more != "") || len(note) > maxEvent {
+			strings.Contains(note, "more") != (tc.more != "") || len(note) > message.MaxEventNote {
 			t.Errorf("%d bytes: %s\nwant A and B, and at the end %q", len(note), note, tc.more)
 		}
 	}

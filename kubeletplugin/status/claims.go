@@ -5,8 +5,6 @@ package status
 import (
 	"context"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -20,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -31,10 +30,6 @@ const (
 	fieldManager = "fettle.dev"
 
 	reasonPrepared = "Prepared"
-
-	// maxMessage is the API's limit for a condition's message; an Event allows 1024 bytes.
-	maxMessage      = 32768
-	maxEventMessage = 1024
 )
 
 // ClaimConfig is what a ClaimWriter works with.
@@ -64,7 +59,7 @@ func (w *ClaimWriter) Refused(ctx context.Context, c *resourceapi.ResourceClaim,
 		return nil
 	}
 	reason := w.Reason(cause)
-	w.Events.Eventf(c, nil, corev1.EventTypeWarning, reason, "Prepare", "%s", truncate(cause.Error(), maxEventMessage))
+	w.Events.Eventf(c, nil, corev1.EventTypeWarning, reason, "Prepare", "%s", message.EventNote(cause.Error()))
 	return w.setCondition(ctx, c, metav1.Condition{
 		Type: conditionPrepared, Status: metav1.ConditionFalse, Reason: reason, Message: cause.Error(),
 	})
@@ -95,7 +90,7 @@ func ours(r *resourceapi.DeviceRequestAllocationResult) bool { return r.Driver =
 func (w *ClaimWriter) SetConditionOf(
 	ctx context.Context, c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool, condition metav1.Condition,
 ) error {
-	condition.Message = truncate(condition.Message, maxMessage)
+	condition.Message = message.Clip(condition.Message, message.MaxCondition)
 	condition.LastTransitionTime = metav1.NewTime(w.Clock.Now())
 	err := w.update(ctx, c, func(c *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
 		return withCondition(c, meant, condition)
@@ -171,19 +166,4 @@ func entryOf(status *resourceapi.ResourceClaimStatus, r *resourceapi.DeviceReque
 		Driver: r.Driver, Pool: r.Pool, Device: r.Device, ShareID: share,
 	})
 	return &status.Devices[len(status.Devices)-1]
-}
-
-// truncate cuts a text to at most limit bytes, at a rune, and says that it did. File names may be any bytes, but the API takes
-// UTF-8 only.
-func truncate(text string, limit int) string {
-	const mark = "…"
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= limit {
-		return text
-	}
-	cut := max(limit-len(mark), 0)
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + mark
 }

@@ -4,10 +4,8 @@ package status
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -30,44 +28,6 @@ func TestOvertakenIsNotTold(t *testing.T) {
 			t.Errorf("%v: %v", cause, err)
 		}
 	}
-}
-
-func TestTruncate(t *testing.T) {
-	tests := []struct {
-		text  string
-		limit int
-		want  string
-	}{
-		{"short", 10, "short"},
-		{"exactly-10", 10, "exactly-10"},
-		{"eleven chars", 11, "eleven c…"},
-		{"ééééé", 9, "ééé…"},
-		{"ééééé", 8, "éé…"},
-		{"not \xff UTF-8", 20, "not � UTF-8"},
-		{"longer", 3, "…"},
-	}
-	for _, tt := range tests {
-		if got := truncate(tt.text, tt.limit); got != tt.want {
-			t.Errorf("truncate(%q, %d) = %q, want %q", tt.text, tt.limit, got, tt.want)
-		}
-	}
-}
-
-func FuzzTruncate(f *testing.F) {
-	f.Add("ééééé", 8)
-	f.Add("\xff\xfe\xfd", 3)
-	f.Fuzz(func(t *testing.T, text string, limit int) {
-		if limit < len("…") {
-			return // shorter than the mark
-		}
-		got := truncate(text, limit)
-		if len(got) > limit || !utf8.ValidString(got) {
-			t.Errorf("truncate(%q, %d) = %q: %d bytes", text, limit, got, len(got))
-		}
-		if clean := strings.ToValidUTF8(text, "�"); len(clean) <= limit && got != clean {
-			t.Errorf("truncate(%q, %d) = %q although it fits", text, limit, got)
-		}
-	})
 }
 
 // TestWithCondition: a retry every few seconds must not change the time of a refusal, or each would be a write.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -116,7 +117,7 @@ func withDevices(c *resourceapi.ResourceClaim, devices map[string]deviceStatus, 
 		changed := false
 		for _, condition := range s.conditions() {
 			condition.Status, condition.LastTransitionTime = metav1.ConditionTrue, metav1.NewTime(now)
-			condition.Message = truncate(condition.Message, maxMessage)
+			condition.Message = message.Clip(condition.Message, message.MaxCondition)
 			changed = meta.SetStatusCondition(&entry.Conditions, condition) || changed
 		}
 		if entry.Data == nil || !bytes.Equal(entry.Data.Raw, raw) {

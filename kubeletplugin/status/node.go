@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // NodeEvents makes Events on the node.
@@ -26,7 +28,7 @@ func (e *NodeEvents) Reference() *corev1.ObjectReference {
 
 // Event says something of the node. The action is what the plugin did.
 func (e *NodeEvents) Event(action, eventType, reason, note string) {
-	e.Events.Eventf(e.Reference(), nil, eventType, reason, action, "%s", truncate(note, maxEventMessage))
+	e.Events.Eventf(e.Reference(), nil, eventType, reason, action, "%s", message.EventNote(note))
 }
 
 // About says something of an object, related to another one or to none.
@@ -35,12 +37,12 @@ func (e *NodeEvents) About(regarding, related *corev1.ObjectReference, action, e
 	if related != nil {
 		other = related
 	}
-	e.Events.Eventf(regarding, other, eventType, reason, action, "%s", truncate(note, maxEventMessage))
+	e.Events.Eventf(regarding, other, eventType, reason, action, "%s", message.EventNote(note))
 }
 
 // OnClaim says something on a claim that is prepared all the same.
 func (e *NodeEvents) OnClaim(c *resourceapi.ResourceClaim, eventType, reason, note string) {
-	e.Events.Eventf(c, nil, eventType, reason, "Prepare", "%s", truncate(note, maxEventMessage))
+	e.Events.Eventf(c, nil, eventType, reason, "Prepare", "%s", message.EventNote(note))
 }
 
 // OfClaim says on the node what happened to a claim outside of kubelet's calls.

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
-	"unicode"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // What an error of this package is about, for errors.Is. The first two are passed by asking again.
@@ -72,23 +73,10 @@ func onDisk(err error) error {
 
 const longestQuote = 200
 
-// clip makes foreign text fit for an error message: one line, bounded, nothing that moves a terminal's cursor.
+// clip makes the first line of foreign text fit for an error message.
 func clip(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	cut := len(s) > longestQuote
-	if cut {
-		s = s[:longestQuote]
-	}
-	s = strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-	if cut {
-		s += "..."
-	}
-	return s
+	return message.Line(s, longestQuote)
 }
 
 func quote(s string) string { return `"` + clip(s) + `"` }

@@ -7,16 +7,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
-// Locks are bytes of one file, held by an open file description (fcntl(2), F_OFD_SETLK): they keep out other processes and other
-// goroutines alike and end with the process. Who holds a digest may lock the names, not the other way round.
+// Locks are bytes of one file. A caller that holds a digest may lock the names, not the other way round.
 
 const (
 	lockFile = "lock"
@@ -32,51 +30,41 @@ func digestOffset(d Digest) int64 {
 	return firstOffset + int64(binary.BigEndian.Uint64(d[:])%(math.MaxInt64-2*firstOffset))
 }
 
-// lock waits until nobody else holds the offset, or until ctx ends. unlock never fails.
+// lock waits for a byte of the lock file, or until ctx ends. unlock never fails.
 func (s *Store) lock(ctx context.Context, offset int64, what string) (unlock func(), err error) {
 	f, err := s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, onDisk(fmt.Errorf("lock %s: %w", what, err))
 	}
-	for wait := lockRetry; ; wait = min(2*wait, maxLockRetry) {
-		if held, err := setLock(f, offset); held || err != nil {
-			return closing(f), onDisk(err)
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, fmt.Errorf("%s is in use by another fetch or process: %w", what, context.Cause(ctx))
-		case <-time.After(wait):
-		}
+	_, err = filelock.Backoff{First: lockRetry, Longest: maxLockRetry}.Retry(ctx, func() (bool, error) { return tryByte(f, offset) })
+	if err == nil {
+		return closing(f), nil
 	}
+	_ = f.Close()
+	if errors.Is(err, filelock.ErrHeld) {
+		return nil, fmt.Errorf("%s is in use by another fetch or process: %w", what, context.Cause(ctx))
+	}
+	return nil, onDisk(err)
 }
 
-// tryLock returns nil where somebody else holds the offset, or it cannot be told.
+// tryLock returns nil where another fetch or process holds the byte, or where that cannot be told.
 func (s *Store) tryLock(offset int64) (unlock func()) {
 	f, err := s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil
 	}
-	if held, err := setLock(f, offset); !held || err != nil {
+	if held, err := tryByte(f, offset); !held || err != nil {
 		_ = f.Close()
 		return nil
 	}
 	return closing(f)
 }
 
-func closing(f *os.File) func() { return func() { _ = f.Close() } }
-
-func setLock(f *os.File, offset int64) (bool, error) {
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: offset, Len: 1}
-	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock)
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINTR):
-		return false, nil
-	}
-	return false, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
+func tryByte(f *os.File, offset int64) (bool, error) {
+	return filelock.Range{Start: offset, Len: 1}.Try(f, filelock.Exclusive)
 }
+
+func closing(f *os.File) func() { return func() { _ = f.Close() } }
 
 func (s *Store) lockDigest(ctx context.Context, d Digest) (unlock func(), err error) {
 	return s.lock(ctx, digestOffset(d), "the blob "+d.String())

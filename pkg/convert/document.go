@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // document is one of a stream.
@@ -308,8 +309,5 @@ const longestQuote = 300
 
 // clip keeps foreign text from filling the screen.
 func clip(s string) string {
-	if len(s) > longestQuote {
-		s = strings.ToValidUTF8(s[:longestQuote], "") + "..."
-	}
-	return s
+	return message.Clip(s, longestQuote)
 }

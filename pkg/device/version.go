@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // NormalizeVersion makes a semantic version (semver.org 2.0.0) of at most 64 bytes, as the API wants it, from what drivers
@@ -42,10 +44,8 @@ func NormalizeVersion(raw string) (string, error) {
 var rawVersion = regexp.MustCompile(`^v?([0-9]+(?:\.[0-9]+){0,2})([-+][ -~]*)?$`)
 
 func notVersion(raw string) error {
-	if len(raw) > resourceapi.DeviceAttributeMaxValueLength {
-		raw = raw[:resourceapi.DeviceAttributeMaxValueLength] + "..."
-	}
-	return fmt.Errorf("version %q: want one to three numbers with dots and an optional suffix, such as 550.54.15", raw)
+	return fmt.Errorf("version %q: want one to three numbers with dots and an optional suffix, such as 550.54.15",
+		message.Clip(raw, resourceapi.DeviceAttributeMaxValueLength))
 }
 
 // numbers gives three numbers without leading zeros, each within the 64 bits that comparing code reads.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disk is the file operations that Fettle's own state is made of, behind one small interface. The plugin gives OS; tests
-// give one that fails, or ends the process, at any operation, and that knows what a power loss would leave.
+// Package disk is the file operations that Fettle's own state is made of, behind one small interface. The plugin gives OS, or a Root where
+// names must not lead out of a directory; tests give one that fails, or ends the process, at any operation, and that knows what a power
+// loss would leave.
 package disk
 
 import (
@@ -89,6 +90,27 @@ func (OS) SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// Root changes files below an open directory, by names relative to it. Neither a name nor a link leads out of it.
+type Root struct{ *os.Root }
+
+// OpenFile is os.Root.OpenFile.
+func (r Root) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
+	f, err := r.Root.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+// SyncDir syncs a directory itself.
+func (r Root) SyncDir(name string) error {
+	d, err := r.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
 type osFile struct{ *os.File }
 
 func (f osFile) Datasync() error {
@@ -107,15 +129,23 @@ func (f osFile) Datasync() error {
 // TemporaryPrefix begins the name of every file that a write which was cut off may leave behind.
 const TemporaryPrefix = ".tmp-"
 
+// Replacer is what replacing a file takes of an FS.
+type Replacer interface {
+	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
+	Rename(from, to string) error
+	Remove(name string) error
+	SyncDir(name string) error
+}
+
 // Replace makes path hold data, or leaves it as it was: whoever looks sees the old content or the new. It does not sync.
-func Replace(fsys FS, path string, data []byte, perm fs.FileMode) error {
+func Replace(fsys Replacer, path string, data []byte, perm fs.FileMode) error {
 	return replace(fsys, path, data, perm, false)
 }
 
 // ReplaceDurably is Replace with the promise that after a power loss, too, there is the old content or the new, and the new once
 // it returned: the file is synced before the rename and the directory after it. After an error of that last sync the new content is
 // there to see, and may be gone after a power loss.
-func ReplaceDurably(fsys FS, path string, data []byte, perm fs.FileMode) error {
+func ReplaceDurably(fsys Replacer, path string, data []byte, perm fs.FileMode) error {
 	if err := replace(fsys, path, data, perm, true); err != nil {
 		return err
 	}
@@ -125,7 +155,7 @@ func ReplaceDurably(fsys FS, path string, data []byte, perm fs.FileMode) error {
 	return nil
 }
 
-func replace(fsys FS, path string, data []byte, perm fs.FileMode, sync bool) (err error) {
+func replace(fsys Replacer, path string, data []byte, perm fs.FileMode, sync bool) (err error) {
 	// Two writers of one file must not share a name; nobody gains by guessing it, since an existing file is refused.
 	name := fmt.Sprintf("%s%s-%08x", TemporaryPrefix, filepath.Base(path), rand.Uint32()) //nolint:gosec // see above
 	tmp := filepath.Join(filepath.Dir(path), name)
@@ -174,7 +204,7 @@ func MkdirAll(fsys FS, path string, perm fs.FileMode) error {
 }
 
 // RemoveIfThere removes what may be gone already.
-func RemoveIfThere(fsys FS, path string) error {
+func RemoveIfThere(fsys interface{ Remove(name string) error }, path string) error {
 	if err := fsys.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -84,7 +84,7 @@ func TestOS(t *testing.T) {
 }
 
 // replaced runs Replace or ReplaceDurably over a file that holds "old", with faults.
-type replacer func(fsys disk.FS, path string, data []byte, perm fs.FileMode) error
+type replacer func(fsys disk.Replacer, path string, data []byte, perm fs.FileMode) error
 
 func replacers() map[string]replacer {
 	return map[string]replacer{"Replace": disk.Replace, "ReplaceDurably": disk.ReplaceDurably}
@@ -111,6 +111,33 @@ func TestReplace(t *testing.T) {
 		if err := replace(disk.OS{}, filepath.Join(dir, "none", "f"), nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s in a directory that is not there: %v", name, err)
 		}
+	}
+}
+
+// TestReplaceBelowRoot: names are relative to the root, and a link out of it is not followed.
+func TestReplaceBelowRoot(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	root, err := os.OpenRoot(dir)
+	must(t, err)
+	defer root.Close()
+	must(t, errors.Join(root.Mkdir("d", 0o700), root.Symlink(outside, "out")))
+	for name, replace := range replacers() {
+		fsys := disk.Root{Root: root}
+		must(t, errors.Join(replace(fsys, "f", []byte(name), 0o622), replace(fsys, "d/f", []byte(name), 0o600)))
+		info, err := root.Stat("f")
+		must(t, err)
+		if diff := cmp.Diff(map[string]string{"f": name}, content(t, filepath.Join(dir, "d"))); diff != "" || info.Mode() != 0o622 {
+			t.Errorf("%s: mode %s, (-want +got):\n%s", name, info.Mode(), diff)
+		}
+		if err := replace(fsys, "out/f", nil, 0o600); err == nil || len(content(t, outside)) > 0 {
+			t.Errorf("%s went through a link: %v", name, err)
+		}
+		if err := replace(fsys, "../f", nil, 0o600); err == nil {
+			t.Errorf("%s went above the root", name)
+		}
+	}
+	if err := (disk.Root{Root: root}).SyncDir("none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("sync a directory that is not there: %v", err)
 	}
 }
 

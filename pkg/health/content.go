@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 const (
@@ -307,12 +308,6 @@ func describe(f *fault, r Rule) string {
 }
 
 // cut bounds a text from outside.
-func cut(text string) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText], "") + "…"
-}
+func cut(text string) string { return message.Clip(text, maxText) }
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

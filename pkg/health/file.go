@@ -4,6 +4,7 @@ package health
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,9 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
 const (
@@ -158,6 +158,8 @@ func (f *file) destroy() error {
 }
 
 // lock keeps other processes out until unlock is called. It is on the directory itself, so that it leaves no file behind.
+//
+//nolint:contextcheck,nolintlint // contextcheck heeds it, nolintlint cannot see that: what is noted must not be lost because a call ended
 func (f *file) lock() (unlock func(), err error) {
 	if err := disk.MkdirAll(f.fs, f.dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the directory of the health ledger: %w", err)
@@ -166,45 +168,15 @@ func (f *file) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the directory of the health ledger: %w", err)
 	}
-	unlock = func() { _ = dir.Close() }
-	err = flock(dir, unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return f.awaitLock(dir, unlock)
+	// The kernel queues who waits, so that a process that comes often does not keep the others out.
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	err = filelock.WaitFlock(ctx, dir, filelock.Exclusive)
+	if errors.Is(err, filelock.ErrHeld) {
+		return nil, fmt.Errorf("lock %s: another process has held it for %s: %w", f.dir, lockPatience, err)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.dir, err), dir.Close())
+		return nil, err
 	}
-	return unlock, nil
-}
-
-// awaitLock waits in the kernel's queue, so that whoever comes often does not keep the other out.
-func (f *file) awaitLock(dir *os.File, unlock func()) (func(), error) {
-	locked, gaveUp := make(chan error), make(chan struct{})
-	go func() {
-		select {
-		case locked <- flock(dir, 0):
-		case <-gaveUp:
-			unlock()
-		}
-	}()
-	patience := time.NewTimer(lockPatience)
-	defer patience.Stop()
-	select {
-	case err := <-locked:
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.dir, err), dir.Close())
-		}
-		return unlock, nil
-	case <-patience.C:
-		close(gaveUp)
-		return nil, fmt.Errorf("lock %s: another process has held it for %s: %w", f.dir, lockPatience, unix.EWOULDBLOCK)
-	}
-}
-
-func flock(dir *os.File, how int) error {
-	for {
-		if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	return func() { _ = dir.Close() }, nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
 
@@ -112,7 +113,7 @@ func (r *confReader) dir(name, line string) {
 	dir = path.Clean(strings.TrimSpace(dir))
 	switch {
 	case !path.IsAbs(dir) || strings.ContainsRune(dir, 0):
-		r.skip(name, "%q is no absolute path", shorten(line))
+		r.skip(name, "%q is no absolute path", message.Clip(line, longestQuote))
 	case slices.Contains(r.conf.Dirs, dir):
 	case len(r.conf.Dirs) >= maxDirs:
 		r.skip(name, "more than %d directories", maxDirs)
@@ -149,7 +150,7 @@ func (r *confReader) include(from, pattern string, depth int) {
 // glob lists the names that match an absolute pattern, sorted. A directory that cannot be listed matches nothing.
 func (r *confReader) glob(pattern string) ([]string, error) {
 	if _, err := path.Match(pattern, ""); err != nil {
-		return nil, fmt.Errorf("pattern %q: %w", shorten(pattern), err)
+		return nil, fmt.Errorf("pattern %q: %w", message.Clip(pattern, longestQuote), err)
 	}
 	found := []string{"/"}
 	for element := range strings.SplitSeq(strings.Trim(path.Clean(pattern), "/"), "/") {
@@ -190,11 +191,5 @@ func (r *confReader) matching(dir, element string) []string {
 	return found
 }
 
-// shorten keeps a message short whatever is quoted in it.
-func shorten(s string) string {
-	const head = 80
-	if len(s) > head {
-		return s[:head] + "..."
-	}
-	return s
-}
+// longestQuote keeps a message short whatever is quoted in it.
+const longestQuote = 80

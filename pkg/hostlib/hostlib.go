@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
 
@@ -78,7 +79,7 @@ func checkNames(what string, names []string) error {
 	}
 	for _, name := range names {
 		if _, err := path.Match(name, ""); err != nil || !plain(name) {
-			return fmt.Errorf("%s %q %w: want one without directories", what, shorten(name), ErrName)
+			return fmt.Errorf("%s %q %w: want one without directories", what, message.Clip(name, longestQuote), ErrName)
 		}
 	}
 	return nil

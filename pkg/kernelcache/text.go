@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	sigsjson "sigs.k8s.io/json"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // MaxText is how long a foreign text may be: a label, the manifest, a file of JSON or an index.
@@ -22,22 +24,9 @@ var ErrInvalid = errors.New("not valid")
 // longestQuote bounds foreign text in messages.
 const longestQuote = 120
 
-// quote makes foreign text fit for a message: one line, bounded, nothing that moves a terminal's cursor.
+// quote makes foreign text fit for a message and puts it into quotes.
 func quote(text string) string {
-	cut := len(text) > longestQuote
-	if cut {
-		text = strings.ToValidUTF8(text[:longestQuote], "?")
-	}
-	text = strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) || r == '"' {
-			return '?'
-		}
-		return r
-	}, text)
-	if cut {
-		text += "..."
-	}
-	return `"` + text + `"`
+	return `"` + strings.ReplaceAll(message.Line(text, longestQuote), `"`, "?") + `"`
 }
 
 // printable says that text of an image may be shown and kept as it is.

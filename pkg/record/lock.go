@@ -6,19 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
-// Locks are ranges of one file, held by an open file description (fcntl(2), F_OFD_SETLK): they keep out other processes and other
-// callers of this one alike, cost no file each, and end with the process that holds them. A claim is always locked before its
-// devices, and devices in the order of their ranges, so nobody waits in a circle.
+// Locks are ranges of one file. A claim is always locked before its devices, and devices in the order of their ranges, so that no two
+// callers wait for each other.
 
 // Hold is what one caller has locked.
 type Hold struct {
@@ -43,7 +41,7 @@ const (
 
 // LockClaim waits until nobody else works on the claim, or until ctx ends.
 func (s *Store) LockClaim(ctx context.Context, uid string) (*Hold, error) {
-	h, err := s.hold(ctx, claimLock(uid))
+	h, err := s.hold(ctx, claimRange(uid), filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("claim %s %w", uid, err)
 	}
@@ -53,27 +51,25 @@ func (s *Store) LockClaim(ctx context.Context, uid string) (*Hold, error) {
 
 // TryLockClaim returns nil without an error where somebody else works on the claim.
 func (s *Store) TryLockClaim(uid string) (*Hold, error) {
-	h, err := s.try(claimLock(uid))
+	f, err := claimRange(uid).TryAt(s.lockPath(), filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("lock claim %s: %w", uid, err)
 	}
-	if h != nil {
-		h.uid = uid
+	if f == nil {
+		return nil, nil //nolint:nilnil // documented above
 	}
-	return h, nil
+	return &Hold{file: f, uid: uid}, nil
 }
 
-func claimLock(uid string) unix.Flock_t {
-	return unix.Flock_t{Type: unix.F_WRLCK, Start: offsetOf("claim/" + uid), Len: 1}
-}
+func claimRange(uid string) filelock.Range { return rangeOf("claim/" + uid) }
 
 // LockSpecs keeps shared CDI specs where they are (shared) or lets the caller remove some (exclusive). It is held for a moment.
 func (s *Store) LockSpecs(ctx context.Context, exclusive bool) (*Hold, error) {
-	lock := unix.Flock_t{Type: unix.F_RDLCK, Start: specsOffset, Len: 1}
+	mode := filelock.Shared
 	if exclusive {
-		lock.Type = unix.F_WRLCK
+		mode = filelock.Exclusive
 	}
-	h, err := s.hold(ctx, lock)
+	h, err := s.hold(ctx, filelock.Range{Start: specsOffset, Len: 1}, mode)
 	if err != nil {
 		return nil, fmt.Errorf("the CDI directory %w", err)
 	}
@@ -82,7 +78,7 @@ func (s *Store) LockSpecs(ctx context.Context, exclusive bool) (*Hold, error) {
 
 // LockAll waits until nobody works on anything.
 func (s *Store) LockAll(ctx context.Context) (*Hold, error) {
-	h, err := s.hold(ctx, unix.Flock_t{Type: unix.F_WRLCK})
+	h, err := s.hold(ctx, filelock.Range{}, filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("the state directory %w", err)
 	}
@@ -93,7 +89,7 @@ func (s *Store) LockAll(ctx context.Context) (*Hold, error) {
 func (h *Hold) Devices(ctx context.Context, names []string) error {
 	offsets := make(map[int64]string, len(names))
 	for _, name := range names {
-		offsets[offsetOf("device/"+name)] = name
+		offsets[rangeOf("device/"+name).Start] = name
 	}
 	order := make([]int64, 0, len(offsets))
 	for offset := range offsets {
@@ -101,8 +97,7 @@ func (h *Hold) Devices(ctx context.Context, names []string) error {
 	}
 	slices.Sort(order)
 	for _, offset := range order {
-		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: offset, Len: 1}
-		waited, err := poll(ctx, func() (bool, error) { return set(h.file, lock) })
+		waited, err := h.wait(ctx, filelock.Range{Start: offset, Len: 1}, filelock.Exclusive)
 		if err != nil {
 			return fmt.Errorf("device %s %w", offsets[offset], err)
 		}
@@ -114,77 +109,36 @@ func (h *Hold) Devices(ctx context.Context, names []string) error {
 // Release unlocks everything.
 func (h *Hold) Release() { _ = h.file.Close() }
 
-func (s *Store) hold(ctx context.Context, lock unix.Flock_t) (h *Hold, err error) {
-	waited, err := poll(ctx, func() (bool, error) {
-		h, err = s.try(lock)
-		return h != nil, err
+func (s *Store) lockPath() string { return filepath.Join(s.dir, lockFile) }
+
+// hold waits for a range of the lock file. Destroy removes that file, so each try opens it again.
+func (s *Store) hold(ctx context.Context, r filelock.Range, m filelock.Mode) (*Hold, error) {
+	h, path := &Hold{}, s.lockPath()
+	var err error
+	h.Waited, err = retry(ctx, func() (locked bool, err error) {
+		h.file, err = r.TryAt(path, m)
+		return h.file != nil, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	h.Waited = waited
 	return h, nil
 }
 
-// try returns nil without an error where another holds the lock. A lock on a file that Destroy removed meanwhile keeps nobody out,
-// so the file is looked at again once it is locked.
-func (s *Store) try(lock unix.Flock_t) (*Hold, error) {
-	path := filepath.Join(s.dir, lockFile)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	locked, err := set(f, lock)
-	if err == nil && locked {
-		locked, err = isAt(f, path)
-	}
-	if err != nil || !locked {
-		return nil, errors.Join(err, f.Close())
-	}
-	return &Hold{file: f}, nil
+// wait waits for one more range.
+func (h *Hold) wait(ctx context.Context, r filelock.Range, m filelock.Mode) (waited bool, err error) {
+	return retry(ctx, func() (bool, error) { return r.Try(h.file, m) })
 }
 
-func set(f *os.File, lock unix.Flock_t) (bool, error) {
-	lock.Whence = 0
-	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock)
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINTR) {
-		return false, nil
+func retry(ctx context.Context, try func() (bool, error)) (waited bool, err error) {
+	waited, err = filelock.Backoff{First: lockRetry, Longest: maxLockRetry}.Retry(ctx, try)
+	if errors.Is(err, filelock.ErrHeld) {
+		err = fmt.Errorf("%w: %w", ErrBusy, err)
 	}
-	if err != nil {
-		return false, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
-	}
-	return true, nil
+	return waited, err
 }
 
-func isAt(f *os.File, path string) (bool, error) {
-	held, err := f.Stat()
-	if err != nil {
-		return false, err
-	}
-	named, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil && os.SameFile(held, named), err
-}
-
-// poll tries until it succeeds, fails or ctx ends. It says whether it had to wait.
-func poll(ctx context.Context, try func() (bool, error)) (waited bool, err error) {
-	for wait := lockRetry; ; wait = min(2*wait, maxLockRetry) {
-		ok, err := try()
-		if ok || err != nil {
-			return wait > lockRetry, err
-		}
-		select {
-		case <-ctx.Done():
-			return true, fmt.Errorf("%w: another call works on it: %w", ErrBusy, context.Cause(ctx))
-		case <-time.After(wait):
-		}
-	}
-}
-
-// offsetOf spreads names over the range of offsets: two names that share one wait for each other, which costs time and breaks
-// nothing.
-func offsetOf(name string) int64 {
-	return firstOffset + int64(hashOf(name)%(math.MaxInt64-2*firstOffset))
+// rangeOf spreads names over the file, a byte each. Two names that share one wait for each other, which costs time and breaks nothing.
+func rangeOf(name string) filelock.Range {
+	return filelock.Range{Start: firstOffset + int64(hashOf(name)%(math.MaxInt64-2*firstOffset)), Len: 1}
 }

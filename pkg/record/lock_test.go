@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,9 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
 // lockHelper is set in a child process: it locks, in the store that it names, the claim and the devices that follow it, and holds
@@ -333,8 +331,10 @@ func TestLocksWhileDestroying(t *testing.T) {
 				if hold == nil {
 					continue
 				}
-				if there, err := isAt(hold.file, filepath.Join(s.dir, lockFile)); !there {
-					t.Errorf("locked a file that is not there: %v", err)
+				held, heldErr := hold.file.Stat()
+				there, err := os.Stat(s.lockPath())
+				if heldErr != nil || err != nil || !os.SameFile(held, there) {
+					t.Errorf("locked a file that is not there: %v, %v", heldErr, err)
 				}
 				locked.Add(1)
 				hold.Release()
@@ -342,17 +342,17 @@ func TestLocksWhileDestroying(t *testing.T) {
 		})
 	}
 	for range 300 {
-		var all *Hold
+		var all *os.File
 		for all == nil && !t.Failed() { // without the pauses of LockAll, in which the others would always be first
 			var err error
-			all, err = s.try(unix.Flock_t{Type: unix.F_WRLCK})
+			all, err = filelock.Range{}.TryAt(s.lockPath(), filelock.Exclusive)
 			must(t, err)
 		}
 		if all == nil {
 			break
 		}
 		must(t, s.Destroy())
-		all.Release()
+		must(t, all.Close())
 	}
 	stop.Store(true)
 	wg.Wait()

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
 // Moment is a point in time that two processes of one boot can compare: the boot id and CLOCK_BOOTTIME, which goes on while the
@@ -81,7 +83,7 @@ func hashOf(text string) uint64 {
 
 // Bury notes that every Prepare of the locked claim which arrived before a moment is too late.
 func (h *Hold) Bury(ctx context.Context, arrived Moment) error {
-	err := h.withSlot(ctx, unix.F_WRLCK, func() error {
+	err := h.withSlot(ctx, filelock.Exclusive, func() error {
 		s, err := h.readSlot(arrived.BootID)
 		claim := claimHash(h.uid)
 		if err != nil || s.buried(claim) >= uint64(arrived.Since) {
@@ -104,7 +106,7 @@ func (h *Hold) Bury(ctx context.Context, arrived Moment) error {
 // CheckArrival returns a *StaleError for a call that arrived before the locked claim was last given back.
 func (h *Hold) CheckArrival(ctx context.Context, arrived Moment) error {
 	var s slot
-	err := h.withSlot(ctx, unix.F_RDLCK, func() (err error) {
+	err := h.withSlot(ctx, filelock.Shared, func() (err error) {
 		s, err = h.readSlot(arrived.BootID)
 		return err
 	})
@@ -118,15 +120,12 @@ func (h *Hold) CheckArrival(ctx context.Context, arrived Moment) error {
 }
 
 // withSlot calls f while the claim's slot is locked, which it shares with claims that others hold.
-func (h *Hold) withSlot(ctx context.Context, kind int16, f func() error) error {
-	lock := unix.Flock_t{Type: kind, Start: slotOf(h.uid), Len: slotSize}
-	if _, err := poll(ctx, func() (bool, error) { return set(h.file, lock) }); err != nil {
+func (h *Hold) withSlot(ctx context.Context, m filelock.Mode, f func() error) error {
+	r := filelock.Range{Start: slotOf(h.uid), Len: slotSize}
+	if _, err := h.wait(ctx, r, m); err != nil {
 		return fmt.Errorf("its tombstone %w", err)
 	}
-	err := f()
-	lock.Type = unix.F_UNLCK
-	_, unlockErr := set(h.file, lock)
-	return errors.Join(err, unlockErr)
+	return errors.Join(f(), r.Unlock(h.file))
 }
 
 // readSlot reads the claim's slot as it is in a boot: empty where none wrote to it since.

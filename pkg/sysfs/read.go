@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // maxFile bounds what is read of one file. An attribute is at most a page (Documentation/filesystems/sysfs.rst), and the files
@@ -113,8 +115,5 @@ func checkText(raw []byte) error {
 // malformed quotes the head of what was read, so that the message stays short whatever the file holds.
 func malformed(name, text, want string) error {
 	const head = 40
-	if len(text) > head {
-		text = text[:head] + "..."
-	}
-	return fmt.Errorf("read %s: %w: %q, want %s", HostPath(name), ErrMalformed, text, want)
+	return fmt.Errorf("read %s: %w: %q, want %s", HostPath(name), ErrMalformed, message.Clip(text, head), want)
 }

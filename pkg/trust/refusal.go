@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // ErrRefused is what every refusal is, for errors.Is.
@@ -88,24 +88,5 @@ func (r *Refusal) Unwrap() []error { return r.causes }
 
 const longestText = 400
 
-// clip makes foreign text fit for a message: one line, bounded, nothing that moves a terminal's cursor.
-func clip(s string) string {
-	s = strings.TrimSpace(s)
-	cut := len(s) > longestText
-	if cut {
-		s = s[:longestText]
-	}
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\u00a0':
-			return ' '
-		case r == unicode.ReplacementChar || !unicode.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, s)
-	if cut {
-		s += "..."
-	}
-	return s
-}
+// clip makes foreign text fit for a message.
+func clip(s string) string { return message.Line(s, longestText) }

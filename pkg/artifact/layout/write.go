@@ -14,9 +14,8 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
 // Create makes the directory a layout, unless it is one. It refuses one that holds other things.
@@ -82,13 +81,7 @@ func (l *Layout) locked(change func(root *os.Root) error) error {
 		return err
 	}
 	defer dir.Close()
-	for {
-		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
+	if err := filelock.Flock(dir, filelock.Exclusive); err != nil {
 		return fmt.Errorf("wait for other writers: %w", err)
 	}
 	if err := change(root); err != nil {

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // RetryAfter is how long the registry asked to be left alone, and 0 where it did not.
@@ -47,23 +47,10 @@ func joined(errs []error) (all error) {
 
 const longestQuote = 200
 
-// clip makes foreign text fit for an error message: one line, bounded, nothing that moves a terminal's cursor.
+// clip makes the first line of foreign text fit for an error message.
 func clip(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	cut := len(s) > longestQuote
-	if cut {
-		s = s[:longestQuote]
-	}
-	s = strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-	if cut {
-		s += "..."
-	}
-	return s
+	return message.Line(s, longestQuote)
 }
 
 func quote(s string) string { return `"` + clip(s) + `"` }

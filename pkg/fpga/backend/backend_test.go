@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
@@ -95,20 +93,20 @@ func TestWriteCopy(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
-	held, err := backend.Lock(t.Context(), clock.RealClock{}, "x", name)
+	held, err := backend.Lock(t.Context(), "x", name)
 	must(t, err)
 	short, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := backend.Lock(short, clock.RealClock{}, "x", name); backend.KindOf(err) != backend.Retryable {
+	if _, err := backend.Lock(short, "x", name); backend.KindOf(err) != backend.Retryable {
 		t.Errorf("held: %v, want retryable", err)
 	}
 	must(t, os.Rename(name, name+".old")) // Who locked that keeps nobody out.
-	again, err := backend.Lock(t.Context(), clock.RealClock{}, "x", name)
+	again, err := backend.Lock(t.Context(), "x", name)
 	must(t, err)
 	must(t, errors.Join(again.Close(), held.Close()))
 	must(t, os.Remove(name))
 	must(t, os.Symlink(name+".old", name))
-	if _, err := backend.Lock(t.Context(), clock.RealClock{}, "x", name); backend.KindOf(err) != backend.Terminal || err == nil {
+	if _, err := backend.Lock(t.Context(), "x", name); backend.KindOf(err) != backend.Terminal || err == nil {
 		t.Errorf("through a link: %v, want terminal", err)
 	}
 }

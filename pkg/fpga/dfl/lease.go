@@ -34,7 +34,7 @@ func (h *Host) Acquire(ctx context.Context, p Port, interfaceID string) (*Lease,
 			return nil, err
 		}
 	}
-	lock, err := backend.Lock(ctx, h.clock, p.Name, p.LockFile)
+	lock, err := backend.Lock(ctx, p.Name, p.LockFile)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (h *Host) AssignPort(ctx context.Context, p Port) error {
 }
 
 func (h *Host) hand(ctx context.Context, p Port, op string, request uintptr) error {
-	lock, err := backend.Lock(ctx, h.clock, p.Name, p.LockFile)
+	lock, err := backend.Lock(ctx, p.Name, p.LockFile)
 	if err != nil {
 		return err
 	}

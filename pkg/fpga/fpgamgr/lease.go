@@ -35,7 +35,7 @@ func (h *Host) Acquire(ctx context.Context, m Manager, interfaceID string) (_ *L
 		err := fmt.Errorf("%w %q of the image, the region's is configured as %q", backend.ErrInterface, interfaceID, m.InterfaceID)
 		return nil, failed(m, "acquire", backend.Terminal, err, "choose an image that was built for this region")
 	}
-	lock, err := backend.Lock(ctx, h.clock, m.Name, m.LockFile)
+	lock, err := backend.Lock(ctx, m.Name, m.LockFile)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func (h *Host) Acquire(ctx context.Context, c Card, interfaceID string) (_ *Leas
 	if err := l.check("acquire"); err != nil {
 		return nil, err
 	}
-	if l.lock, err = backend.Lock(ctx, h.clock, c.Name, c.LockFile); err != nil {
+	if l.lock, err = backend.Lock(ctx, c.Name, c.LockFile); err != nil {
 		return nil, err
 	}
 	defer func() {

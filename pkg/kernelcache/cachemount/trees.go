@@ -8,9 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
 // lockTrees keeps others, in other processes too, from mounting and unmounting images.
@@ -22,14 +21,8 @@ func (m *Mounter) lockTrees() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(&os.PathError{Op: "lock", Path: file.Name(), Err: err}, file.Close())
+	if err := filelock.Flock(file, filelock.Exclusive); err != nil {
+		return nil, errors.Join(err, file.Close())
 	}
 	return func() { _ = file.Close() }, nil
 }

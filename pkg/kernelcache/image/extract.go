@@ -78,7 +78,7 @@ func (e *Extraction) Extract(ctx context.Context, dir string) (*Extracted, error
 	if err := parent.Rename(path.Join(work, done.Cache.Dir), base); err != nil {
 		return nil, err
 	}
-	return done, syncDir(parent)
+	return done, disk.Root{Root: parent}.SyncDir(".")
 }
 
 func vacant(dir string) error {
@@ -186,14 +186,6 @@ func (f readableFile) Chmod(mode fs.FileMode) error { return f.File.Chmod(mode &
 
 // Datasync is disk.File.
 func (f readableFile) Datasync() error { return f.Sync() }
-
-func syncDir(root *os.Root) error {
-	d, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
 
 // syncFS makes all durable that is on the file system, which is far cheaper than each file.
 func syncFS(root *os.Root) error {

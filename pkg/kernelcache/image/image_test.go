@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/test/lazylayer"
 )
@@ -311,6 +312,9 @@ func TestInto(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700))
 	must(t, os.MkdirAll(filepath.Join(dir, staging+"LEFT/x"), 0o700))
+	for _, name := range []string{disk.TemporaryPrefix + Marker + "-1", Marker + ".LEFT"} { // the second is one of an older version
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
 	into := func(p *packedImage) *Extracted {
 		t.Helper()
 		done, err := (&Extraction{Source: p, Image: &p.Image}).Into(t.Context(), dir, p.Image.Digest)

@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
 // The files that Into keeps in the directory.
@@ -27,7 +29,14 @@ const (
 	Marker = ".fettle-digest"
 	// ours lists the names in the directory that an extraction put there or was about to, so that the next one may remove them.
 	ours = ".fettle-entries"
+	// ownPrefix begins these names and that of staging. Caches may not have it.
+	ownPrefix = ".fettle-"
 )
+
+// own says whether a name is one of this package's, or of a write of such a file that was cut off.
+func own(name string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(name, disk.TemporaryPrefix), ownPrefix)
+}
 
 // Into fills a directory that is there, such as the root of a volume, with the cache. digest is what the marker says in the end: the
 // image's, or that of the index that it is in. A directory that has that already is left alone, and one that has another digest gets this
@@ -40,7 +49,7 @@ func (e *Extraction) Into(ctx context.Context, dir string, digest artifact.Diges
 		return nil, err
 	}
 	defer root.Close()
-	unlock, err := lock(root)
+	unlock, err := lock(ctx, root)
 	if err != nil {
 		return nil, err
 	}
@@ -91,32 +100,28 @@ func Present(dir string, digest artifact.Digest, mountPath string) (bool, error)
 }
 
 // lock has one extraction at a time in a directory. File systems without locks have to do without.
-func lock(root *os.Root) (func(), error) {
+func lock(ctx context.Context, root *os.Root) (func(), error) {
 	d, err := root.Open(".")
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(d.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	err = filelock.WaitFlock(ctx, d, filelock.Exclusive)
 	without := func(e syscall.Errno) bool { return errors.Is(err, e) }
 	if err != nil && !slices.ContainsFunc([]syscall.Errno{unix.ENOTSUP, unix.ENOLCK, unix.ENOSYS, unix.EBADF}, without) {
-		return nil, errors.Join(fmt.Errorf("wait for another extraction into %s: %w", root.Name(), err), d.Close())
+		return nil, fmt.Errorf("wait for another extraction into %s: %w", root.Name(), err)
 	}
 	return func() { _ = d.Close() }, nil
 }
 
 // sweep removes what extractions that were cut off left.
 func sweep(root *os.Root) error {
+	cutOff := []string{staging, disk.TemporaryPrefix + ownPrefix, Marker + ".", ours + "."} // the last two are an older version's
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if slices.ContainsFunc([]string{staging, Marker + ".", ours + "."}, func(p string) bool { return strings.HasPrefix(e.Name(), p) }) {
+		if slices.ContainsFunc(cutOff, func(p string) bool { return strings.HasPrefix(e.Name(), p) }) {
 			if err := root.RemoveAll(e.Name()); err != nil {
 				return err
 			}
@@ -175,7 +180,7 @@ func incoming(root *os.Root, from string, earlier []string) (map[string]bool, er
 	names := map[string]bool{}
 	for _, e := range entries {
 		name := e.Name()
-		if strings.HasPrefix(name, ".fettle-") {
+		if own(name) {
 			return nil, fmt.Errorf("the cache has an entry %q, which is a name of this program's own", name)
 		}
 		if _, err := root.Lstat(name); err == nil && !slices.Contains(earlier, name) {
@@ -197,7 +202,7 @@ func listed(root *os.Root) ([]string, error) {
 		return nil, fmt.Errorf("%s: %w: empty the directory", path.Join(root.Name(), ours), err)
 	}
 	for _, name := range names {
-		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || strings.HasPrefix(name, ".fettle-") {
+		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || own(name) {
 			return nil, fmt.Errorf("%s: %q is no name of an entry: empty the directory", path.Join(root.Name(), ours), name)
 		}
 	}
@@ -212,27 +217,14 @@ func list(root *os.Root, names map[string]bool) error {
 	return write(root, ours, append(data, '\n'))
 }
 
-// write makes a small file durable, whole or not at all.
+// write replaces a small file durably.
 func write(root *os.Root, name string, data []byte) error {
-	other := name + "." + rand.Text()
-	f, err := root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = root.Rename(other, name)
-	}
-	if err != nil {
-		return errors.Join(err, remove(root, other))
-	}
-	return syncDir(root)
+	return disk.ReplaceDurably(disk.Root{Root: root}, name, data, 0o644)
 }
 
 func remove(root *os.Root, name string) error {
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := disk.RemoveIfThere(root, name); err != nil {
 		return err
 	}
-	return syncDir(root)
+	return disk.Root{Root: root}.SyncDir(".")
 }
