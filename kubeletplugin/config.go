@@ -67,8 +67,6 @@ type Config struct {
 	Registries artifact.ClientConfig
 	// PublicTrustRoot is the Sigstore trusted root, in JSON, of TrustPolicies that have none of their own. Empty: they are refused.
 	PublicTrustRoot []byte
-	// Started is called once, when the API server first holds what is to be published. It may be nil.
-	Started func()
 	// Version is the build's own version, shown in AcceleratorNode.
 	Version string
 

@@ -33,8 +33,6 @@ const (
 type reporter struct {
 	plugin *Plugin
 	client dynamic.ResourceInterface
-	// started: Started was called.
-	started bool
 	// written is the last status that the API server took.
 	written *v1alpha1.AcceleratorNodeStatus
 }
@@ -102,7 +100,6 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	if published {
 		r.plugin.setPublishError(nil)
 		r.plugin.metrics.lastPublished.SetToCurrentTime()
-		r.start()
 	}
 	before := r.before(ctx)
 	presets, kernelCaches := r.added(ctx, uids, before, v)
@@ -119,13 +116,6 @@ func (r *reporter) report(ctx context.Context) (done bool, err error) {
 	}
 	r.written = &status
 	return published, nil
-}
-
-func (r *reporter) start() {
-	if !r.started && r.plugin.config.Started != nil {
-		r.plugin.config.Started()
-	}
-	r.started = true
 }
 
 // before is the last status that was written, by an earlier process where this one has not written yet. Nil if there is none, or
