@@ -17,6 +17,7 @@ EMULATE ?=
 FUZZTIME ?= 10s
 PUSH ?=
 OUT ?= dist/machine.txtar
+PROCS ?= 2
 
 CACHE := $(CURDIR)/.cache
 TOOLS := $(CACHE)/tools
@@ -188,10 +189,10 @@ test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as 
 
 .PHONY: test-e2e-here
 test-e2e-here: cluster-build image $(TOOLS)/helm
-	$(if $(EMULATE),,cd test/cluster && go test $(GOTEST_JSON) -count=1 .)
+	$(if $(EMULATE)$(FOCUS),,cd test/cluster && go test $(GOTEST_JSON) -count=1 .)
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
-	go test -count=1 -v -timeout 60m ./test/e2e -ginkgo.no-color $(if $(FOCUS),-ginkgo.focus '$(FOCUS)') $(if $(LABELS),-ginkgo.label-filter '$(LABELS)')
+	go tool ginkgo --no-color --procs=$(PROCS) --timeout=55m $(if $(FOCUS),--focus='$(FOCUS)') $(if $(LABELS),--label-filter='$(LABELS)') ./test/e2e
 
 # The oldest Kubernetes that the chart accepts.
 OLDEST = 1.34

@@ -99,7 +99,8 @@ func serve(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	// Bursts of claims make garbage of decoded objects; the node has better use for the memory than a lazy collector.
+	// Bursts of claims make garbage of decoded objects. At the default of 100 a plugin with 1,000 claims has 20 MiB of anonymous memory, at
+	// 50 it has 17 (test/bench, rss.anon).
 	debug.SetGCPercent(gcPercent)
 	klog.FromContext(ctx).Info("Starting", "version", version, "node", o.config.Node)
 	return plugin.Run(ctx)

@@ -70,6 +70,7 @@ type Feature struct {
 var (
 	_ prepare.Feature    = (*Feature)(nil)
 	_ prepare.Adopter    = (*Feature)(nil)
+	_ prepare.Restorer   = (*Feature)(nil)
 	_ inventory.Reviewer = (*Feature)(nil)
 )
 
@@ -192,6 +193,23 @@ func (f *Feature) fetch(ctx context.Context, all []*wanted) error {
 			if err := f.Artifacts.Ensure(ctx, &p); err != nil {
 				return fmt.Errorf("device %s: %w", w.device.Name, err)
 			}
+		}
+	}
+	return nil
+}
+
+// Restore fetches the files that a claim needs and the store lost.
+func (f *Feature) Restore(ctx context.Context, r *record.Record) error {
+	for i := range r.Steps {
+		if r.Steps[i].Kind != pin.StepKind {
+			continue
+		}
+		p, err := pin.Decode(r.Steps[i].Params)
+		if err != nil {
+			return err
+		}
+		if err := f.Artifacts.Ensure(ctx, &p); err != nil {
+			return err
 		}
 	}
 	return nil

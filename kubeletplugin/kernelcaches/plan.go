@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/fettle-dev/fettle/pkg/record"
+
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -62,9 +64,9 @@ func (f *Feature) uses(ctx context.Context, r *prepare.Request) (map[string][]ca
 	return uses, f.restoreAll(ctx, uses)
 }
 
-// Restore fetches what a prepared claim needs and the store lost.
-func (f *Feature) Restore(ctx context.Context, decision json.RawMessage) error {
-	uses, err := decodeUses(decision)
+// Restore fetches what a claim needs and the store lost.
+func (f *Feature) Restore(ctx context.Context, r *record.Record) error {
+	uses, err := decodeUses(r.Decisions[f.Name()])
 	if err != nil {
 		return err
 	}
@@ -74,7 +76,7 @@ func (f *Feature) Restore(ctx context.Context, decision json.RawMessage) error {
 // decodeUses are the caches that a decision names, by request.
 func decodeUses(decision json.RawMessage) (map[string][]cachemount.Use, error) {
 	if decision == nil {
-		return nil, nil
+		return nil, nil //nolint:nilnil // a claim without a decision has no cache
 	}
 	var uses map[string][]cachemount.Use
 	if err := json.Unmarshal(decision, &uses); err != nil {

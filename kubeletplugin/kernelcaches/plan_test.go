@@ -70,7 +70,8 @@ func TestPlan(t *testing.T) {
 		if _, err := n.again(json.RawMessage(broken)); err == nil || !strings.Contains(err.Error(), "as recorded") {
 			t.Errorf("a record says %s: %v", broken, err)
 		}
-		if err := n.Restore(t.Context(), json.RawMessage(broken)); err == nil || !strings.Contains(err.Error(), "as recorded") {
+		r := &record.Record{Decisions: map[string]json.RawMessage{"kernelCaches": json.RawMessage(broken)}}
+		if err := n.Restore(t.Context(), r); err == nil || !strings.Contains(err.Error(), "as recorded") {
 			t.Errorf("restored as a record says %s: %v", broken, err)
 		}
 	}
@@ -95,7 +96,8 @@ func TestStepFetchesNothing(t *testing.T) {
 			t.Errorf("%s: %v", how, err)
 		}
 	}
-	restore := func() error { return n.Restore(t.Context(), planned.Decision) }
+	r := &record.Record{Decisions: map[string]json.RawMessage{"kernelCaches": planned.Decision}}
+	restore := func() error { return n.Restore(t.Context(), r) }
 
 	n.evict(u.Tree)
 	n.registry.Requests.Store(0)

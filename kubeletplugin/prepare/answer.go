@@ -62,10 +62,10 @@ func (e *Engine) verifySteps(ctx context.Context, r *record.Record) error {
 func (e *Engine) restoreNeeds(ctx context.Context, r *record.Record) error {
 	for _, f := range e.Features {
 		restorer, ok := f.(Restorer)
-		if !ok || r.Decisions[f.Name()] == nil {
+		if !ok {
 			continue
 		}
-		if err := restorer.Restore(ctx, r.Decisions[f.Name()]); err != nil {
+		if err := restorer.Restore(ctx, r); err != nil {
 			return err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // presetsName is the name of the feature of tests that adds edits.
-const presetsName = "presets"
+const presetsName = "words"
 
 // fakeFeature is a feature whose parts a test gives. A part that is nil does nothing.
 type fakeFeature struct {

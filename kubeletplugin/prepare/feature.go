@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/fettle-dev/fettle/pkg/record"
+
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -33,9 +35,9 @@ type Adopter interface {
 	Orphans() []Orphan
 }
 
-// Restorer is a Feature that can bring back what the steps of a prepared claim need and cannot fetch, should the node have lost it.
+// Restorer is a Feature that can bring back what the steps of a claim's record need and cannot fetch, should the node have lost it.
 type Restorer interface {
-	Restore(ctx context.Context, decision json.RawMessage) error
+	Restore(ctx context.Context, r *record.Record) error
 }
 
 // Orphan is a device that no claim holds and that must be put right before any claim gets it.

@@ -80,6 +80,7 @@ func (e *Engine) prepare(op *operation, in asked, arrived record.Moment) (*recor
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
 		}
 	}
+	op.is("plans what it gets")
 	planned, err := e.plan(op.ctx, in, old)
 	if err != nil {
 		return nil, err

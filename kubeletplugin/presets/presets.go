@@ -145,7 +145,7 @@ func (f *Feature) requests(ctx context.Context, r *prepare.Request) ([]preset.Re
 // decodeDecision is what presets give, by request.
 func decodeDecision(decision json.RawMessage) (map[string]preset.Request, error) {
 	if decision == nil {
-		return nil, nil
+		return nil, nil //nolint:nilnil // a claim without a decision has nothing of presets
 	}
 	var decided map[string]preset.Request
 	if err := json.Unmarshal(decision, &decided); err != nil {

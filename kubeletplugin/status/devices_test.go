@@ -60,7 +60,9 @@ func TestDevicesPresets(t *testing.T) {
 	}
 	w := &ClaimWriter{ClaimConfig{
 		Presets:    func(*record.Record) (map[string][]preset.Origin, error) { return presets, nil },
-		Programmed: func(*record.Record) (map[string]region.Programmed, error) { return nil, nil },
+		Programmed: func(*record.Record) (map[string]region.Programmed, error) {
+			return map[string]region.Programmed{}, nil
+		},
 	}}
 	devices, err := w.deviceStatuses(r)
 	nodefixture.Must(t, err)

@@ -27,8 +27,7 @@ import (
 //
 // Version 1 was a single JSON object with the member "version", rewritten at each change. Version 3 has additions of features; version 4
 // keeps the decisions that they follow from in one place. A record without either is still written as version 2, so that an older plugin
-// can serve its claim. A plugin that reads version 3 serves one of version 4 until the next reboot: it finds no decision then, and refuses
-// the claim until its pod is deleted.
+// can serve its claim. A record of version 4 has its decisions in both places, so that a plugin that reads version 3 serves it.
 const (
 	// FormatVersion is the newest version that this package writes.
 	FormatVersion = 4
@@ -83,7 +82,11 @@ func frame(h head, body any) ([]byte, error) {
 // encode is a new file's content.
 func encode(r *Record) ([]byte, error) {
 	format, reader := r.versions()
-	data, err := frame(head{Format: format, Reader: reader}, r)
+	whole, err := r.withGiven()
+	if err != nil {
+		return nil, err
+	}
+	data, err := frame(head{Format: format, Reader: reader}, whole)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -28,7 +30,8 @@ func (r *Record) moveDecisions() error {
 		if err := json.Unmarshal(added.Given, &given); err != nil {
 			return fmt.Errorf("decision about device %s: %w", r.Devices[i].Name, err)
 		}
-		request, _, _ := strings.Cut(r.Devices[i].Request, "/")
+		added.Given = nil
+		request := r.Devices[i].base()
 		if uses, ok := given[format3KernelCaches]; ok {
 			caches[request] = uses
 			delete(given, format3KernelCaches)
@@ -40,9 +43,58 @@ func (r *Record) moveDecisions() error {
 			}
 			presets[request] = rest
 		}
-		added.Given = nil
+	}
+	if len(r.Decisions) > 0 {
+		return nil // of format 4, which has them twice
 	}
 	return errors.Join(r.decide(format3Presets, presets), r.decide(format3KernelCaches, caches))
+}
+
+// withGiven is the record with its decisions also where format 3 has them, so that a plugin of the version before serves the claim in later
+// boots, too.
+func (r *Record) withGiven() (*Record, error) {
+	if len(r.Decisions) == 0 {
+		return r, nil
+	}
+	var presets map[string]map[string]json.RawMessage
+	var caches map[string]json.RawMessage
+	err := errors.Join(unmarshalIfAny(r.Decisions[format3Presets], &presets), unmarshalIfAny(r.Decisions[format3KernelCaches], &caches))
+	if err != nil {
+		return nil, fmt.Errorf("decisions about claim %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	out := r.Clone()
+	out.Devices = slices.Clone(r.Devices)
+	for i := range out.Devices {
+		d := &out.Devices[i]
+		if d.Added == nil {
+			continue
+		}
+		given := map[string]json.RawMessage{}
+		maps.Copy(given, presets[d.base()])
+		if uses, ok := caches[d.base()]; ok {
+			given[format3KernelCaches] = uses
+		}
+		added := *d.Added
+		if added.Given, err = json.Marshal(given); err != nil {
+			return nil, fmt.Errorf("decision about device %s: %w", d.Name, err)
+		}
+		d.Added = &added
+	}
+	return out, nil
+}
+
+// unmarshalIfAny decodes a decision, if there is one.
+func unmarshalIfAny(decision json.RawMessage, into any) error {
+	if decision == nil {
+		return nil
+	}
+	return json.Unmarshal(decision, into)
+}
+
+// base is the device's request without its alternative.
+func (d *Device) base() string {
+	base, _, _ := strings.Cut(d.Request, "/")
+	return base
 }
 
 // decide notes a feature's decision, by request.

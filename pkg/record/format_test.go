@@ -153,7 +153,7 @@ func TestFormatVersion3(t *testing.T) {
 	}
 }
 
-// TestFormatVersion4 holds the bytes of a record with decisions, which a reader of version 3 serves until the next reboot.
+// TestFormatVersion4 holds the bytes of a record with decisions, which a reader of version 3 understands, too.
 func TestFormatVersion4(t *testing.T) {
 	r := version1()
 	r.Phase, r.Steps[0].State = Intended, step.Intended
@@ -166,6 +166,9 @@ func TestFormatVersion4(t *testing.T) {
 	}
 	got, err := encode(r)
 	must(t, err)
+	if given := `"given":{"kernelCaches":[{"name":"llama"}],"request":"gpu"}`; !bytes.Contains(got, []byte(given)) {
+		t.Errorf("%s has not what a reader of version 3 looks for, %s", got, given)
+	}
 	if *update {
 		must(t, os.WriteFile(goldenVersion4, got, 0o644))
 	}

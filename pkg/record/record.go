@@ -88,7 +88,7 @@ type Addition struct {
 	// OwnDevice and Own are the same of what only this claim has.
 	OwnDevice string          `json:"ownDevice,omitempty"`
 	Own       container.Edits `json:"own,omitzero"`
-	// Given is where format 3 kept decisions, see Record.Decisions. It is nil in every record that was read.
+	// Given is where format 3 has decisions, see Record.Decisions. It is only set in files.
 	Given json.RawMessage `json:"given,omitempty"`
 }
 

@@ -17,6 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/harness"
@@ -157,7 +158,7 @@ func patchPlugin(ctx context.Context, patch string) {
 // reboot ends everything on the node at once; disks stay, and so does what is below /var/lib.
 func reboot(ctx context.Context, t *tenants) {
 	GinkgoHelper()
-	setBootID(gpuNode, "00000000-0000-4000-8000-000000000001")
+	setBootID(gpuNode, string(uuid.NewUUID()))
 	Expect(h.Reboot(ctx, gpuNode)).To(Succeed())
 	for _, one := range t.all {
 		one.restarted(ctx)

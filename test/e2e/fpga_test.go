@@ -81,8 +81,29 @@ func programsFPGAs() {
 	each("never publishes a region as good whose programming was cut off", (*fpgas).cutOff, ofNode...)
 }
 
-// startFPGAs places the machine, serves its sys and lets the plugin program.
+// startFPGAs has the node be a machine with FPGAs, and lets the plugin program them.
 func startFPGAs(ctx context.Context) fpgas {
+	GinkgoHelper()
+	DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
+	f := simulateFPGAs(ctx)
+	Expect(h.Install(ctx, values().Merge(f.values()))).To(Succeed())
+	pluginReady(ctx, fpgaNode)
+	return f
+}
+
+// values are those of the chart that let the plugin program the simulated regions.
+func (f *fpgas) values() harness.Values {
+	plain := []string{f.registry, kernels.Host, kernels.bare.Host}
+	return harness.Values{
+		"fpga": map[string]any{
+			"programming": true, "stores": []string{bitstreamStore}, "simulatedNodes": simulatedNodes, "bindingConditions": true,
+		},
+		"bitstreams": map[string]any{"registries": map[string]any{"plainHTTP": plain}, "resolveInterval": "10m"},
+	}
+}
+
+// simulateFPGAs places the machine, serves its sys, and starts a registry.
+func simulateFPGAs(ctx context.Context) fpgas {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(h.Root, "test/machines/4xfpga.txtar"))
 	Expect(err).NotTo(HaveOccurred())
@@ -106,10 +127,7 @@ func startFPGAs(ctx context.Context) fpgas {
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 
 	Expect(h.Place(ctx, fpgaNode, machine)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) {
-		placeAll(ctx)
-		Expect(h.Install(ctx, values())).To(Succeed())
-	}, NodeTimeout(3*time.Minute))
+	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(time.Minute))
 	// The node shares the root of this machine, and is to have a store of its own.
 	_, err = h.OnNode(ctx, fpgaNode, "mount", "-t", "tmpfs", "bitstreams", "/srv")
 	Expect(err).NotTo(HaveOccurred())
@@ -130,13 +148,6 @@ func startFPGAs(ctx context.Context) fpgas {
 	f.registry, err = h.StartRegistry(ctx)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) { Expect(h.StopRegistry(ctx)).To(Succeed()) })
-	Expect(h.Install(ctx, values().Merge(harness.Values{
-		"fpga": map[string]any{
-			"programming": true, "stores": []string{bitstreamStore}, "simulatedNodes": simulatedNodes, "bindingConditions": true,
-		},
-		"bitstreams": map[string]any{"registries": map[string]any{"plainHTTP": []string{f.registry}}, "resolveInterval": "10m"},
-	}))).To(Succeed())
-	pluginReady(ctx, fpgaNode)
 	return f
 }
 
@@ -278,6 +289,13 @@ func claimRegion(class string, port int, c v1alpha1.FPGAConfig) resourceapi.Reso
 	s := spec(request("region", class, where(onInterface(arriaInterface), onPort(port))))
 	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque(v1alpha1.DriverName, fpgaConfig(c))}
 	return s
+}
+
+// tolerates lets a claim have a region of a chip that a namespace holds.
+func tolerates(claim *resourceapi.ResourceClaimSpec, namespace string) {
+	claim.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{
+		Key: "fettle.dev/tenant", Operator: resourceapi.DeviceTolerationOpEqual, Value: namespace,
+	}}
 }
 
 // named is a configuration that loads a ClusterFPGABitstream.
@@ -568,9 +586,7 @@ func (f *fpgas) tenants(ctx SpecContext) {
 	eventuallyUnschedulable(ctx, second, "cannot allocate all claims")
 	if !older { // there the taint is not kept, so nobody can tolerate it
 		joins := claimRegion(fpgaClass, 1, v1alpha1.FPGAConfig{})
-		joins.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{
-			Key: "fettle.dev/tenant", Operator: resourceapi.DeviceTolerationOpEqual, Value: ours,
-		}}
+		tolerates(&joins, ours)
 		newTemplate(ctx, ours, "joins", joins)
 		beside := newPod(ctx, ours, "beside", withTemplate("joins"))
 		running(ctx, beside)

@@ -155,12 +155,6 @@ func presetPathsStay(ctx context.Context, p *corev1.Pod, models string) {
 	Expect(os.Rename(models, filepath.Join(filepath.Dir(models), "old"))).To(Succeed())
 	Expect(os.Symlink("/etc", models)).To(Succeed())
 	killPlugin(ctx, gpuNode)
-	inside(ctx, p, main, "kill 1")
-	Eventually(ctx, func(g Gomega) {
-		now, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeEquivalentTo(1))
-		g.Expect(now.Status.ContainerStatuses[0].Ready).To(BeTrue())
-	}).Should(Succeed())
+	crash(ctx, p)
 	Expect(inside(ctx, p, main, "ls /opt/models; cat /opt/models/file /opt/scratch/file")).To(Equal("file\nof the team\nkept\n"))
 }

@@ -4,6 +4,9 @@
 //
 // E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs. EMULATE=1.34 has the cluster serve an older API.
 //
+// Run by Ginkgo's own command, the specs are shared among processes, each with a cluster of its own: a spec waits most of its time, and
+// it has the nodes of its cluster for itself. "go test" runs all of them one after the other.
+//
 // A spec with the label node shows what kubelet, the container runtime, the kernel and the plugin do, which are the same whatever version
 // the API server emulates: make test leaves it out of its second run, as on an older Kubernetes, by -ginkgo.label-filter '!node'. What has
 // anything to do with how the API allocates, stores or refuses objects has no label.
@@ -54,7 +57,12 @@ func TestE2E(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := harness.ConfigFrom(root, os.Environ())
+	suite, reporter := GinkgoConfiguration()
 	config.Name, config.State, config.Nodes = "e2e", filepath.Join(config.Cache, "e2e", "cluster"), 2
+	if suite.ParallelTotal > 1 {
+		process := fmt.Sprintf("-%d", suite.ParallelProcess)
+		config.Name, config.State = config.Name+process, config.State+process
+	}
 	artifacts = filepath.Join(config.Cache, "e2e", "artifacts")
 	h, older = harness.New(config, GinkgoWriter), config.Emulate != ""
 	err = h.Check(t.Context())
@@ -65,7 +73,6 @@ func TestE2E(t *testing.T) {
 		t.Fatal(err)
 	}
 	RegisterFailHandler(Fail)
-	suite, reporter := GinkgoConfiguration()
 	suite.Timeout = 55 * time.Minute
 	RunSpecs(t, "Fettle on a real cluster", suite, reporter)
 }
@@ -73,7 +80,12 @@ func TestE2E(t *testing.T) {
 // ofNode is for specs that the API server's version is nothing to.
 var ofNode = Label("node")
 
-var _ = BeforeSuite(func(ctx SpecContext) {
+var _ = SynchronizedBeforeSuite(func(ctx SpecContext) {
+	if os.Getenv("E2E_REUSE") != "1" {
+		Expect(os.RemoveAll(artifacts)).To(Succeed())
+		Expect(h.Tools(ctx)).To(Succeed())
+	}
+}, func(ctx SpecContext) {
 	begin := time.Now()
 	SetDefaultEventuallyTimeout(soon)
 	EnforceDefaultTimeoutsWhenUsingContexts()
@@ -85,8 +97,6 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 		kernels.trusted(ctx)
 		return
 	}
-	Expect(os.RemoveAll(artifacts)).To(Succeed())
-	Expect(h.Tools(ctx)).To(Succeed())
 	if os.Getenv("E2E_KEEP") != "1" {
 		DeferCleanup(func(ctx SpecContext) { Expect(h.Down(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
 	}
@@ -130,19 +140,20 @@ func tell(state string, took time.Duration, what string) {
 	fmt.Fprintf(os.Stdout, "%s %s %6.1f s  %s\n", time.Now().UTC().Format(time.TimeOnly), state, took.Seconds(), what)
 }
 
-// One ordered container, since a few of the last take the driver apart; each spec stands alone otherwise.
-var _ = Describe("Fettle", Ordered, ContinueOnFailure, func() {
-	Describe("gives devices to pods", givesDevices)
-	Describe("lends directories of the host", lendsDirectories)
-	Describe("follows claims to their end", followsClaims)
+// Each spec stands alone; those that share what takes long to set up are in one ordered container, which one process runs. What takes
+// longest comes first, so that no process is left with it at the end.
+var _ = Describe("Fettle", func() {
+	Describe("is upgraded", ofNode, Ordered, ContinueOnFailure, upgrades)
+	Describe("warms pods with kernel caches", Ordered, ContinueOnFailure, warmsPods)
+	Describe("survives faults of its node", ofNode, survivesFaults)
+	Describe("programs FPGAs", Ordered, ContinueOnFailure, programsFPGAs)
+	Describe("comes and goes", comesAndGoes)
+	Describe("presets", presetsForPods)
 	Describe("refuses what is wrong", refusesWrongConfigs)
 	Describe("copes with machines of all kinds", copesWithMachines)
-	Describe("presets", presetsForPods)
-	Describe("programs FPGAs", Ordered, programsFPGAs)
-	Describe("warms pods with kernel caches", Ordered, warmsPods)
-	Describe("survives faults of its node", ofNode, survivesFaults)
-	Describe("is upgraded", ofNode, upgrades)
-	Describe("comes and goes", comesAndGoes)
+	Describe("lends directories of the host", lendsDirectories)
+	Describe("follows claims to their end", followsClaims)
+	Describe("gives devices to pods", givesDevices)
 })
 
 // placeAll puts the machines of most specs on the nodes.

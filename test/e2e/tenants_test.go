@@ -148,7 +148,13 @@ func kernelsForTenants(ctx context.Context, namespace string) {
 // withKernels is a claim that is given them.
 func withKernels(s resourceapi.ResourceClaimSpec) resourceapi.ResourceClaimSpec {
 	GinkgoHelper()
-	source := v1alpha1.KernelCacheSource{Name: "tenants", MountPath: "/opt/kernels"}
+	return withKernelsBy("", s)
+}
+
+// withKernelsBy is a claim that is given them with an access of its own choice.
+func withKernelsBy(access v1alpha1.CacheAccess, s resourceapi.ResourceClaimSpec) resourceapi.ResourceClaimSpec {
+	GinkgoHelper()
+	source := v1alpha1.KernelCacheSource{Name: "tenants", MountPath: "/opt/kernels", Access: access}
 	s.Devices.Config = append(s.Devices.Config, opaque(v1alpha1.DriverName, cacheConfig(source)))
 	return s
 }
@@ -286,6 +292,7 @@ func (t *tenants) leave(ctx context.Context) {
 	next := newPod(ctx, t.namespace, "next", withTemplate("solo"), withTemplate("placed"), onNode(gpuNode))
 	running(ctx, next)
 	Expect(inside(ctx, next, main, "ls -A /scratch/ssd2 /data/fast")).To(Equal("/data/fast:\n\n/scratch/ssd2:\n"))
+	Expect(h.Kube.CoreV1().Pods(t.namespace).Delete(ctx, next.Name, metav1.DeleteOptions{})).To(Succeed())
 }
 
 // noDeviceTwice expects that the API knows no device that two claims have been allocated, but for a look.

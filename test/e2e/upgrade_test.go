@@ -5,8 +5,10 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,33 +19,210 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
-// nextVersion is what the suite upgrades to: this source under another name.
-const nextVersion = "v99.0.0-next"
+// previousCommit is the last commit before features became packages (issue 16): what it wrote on nodes must be read and served for ever.
+// Move it to a release once there is one.
+const previousCommit = "92a7570de8d5fabbccba3a1a72f2bdde96ac55f8"
 
+// previousVersion is the name that the suite gives to its build.
+const previousVersion = "v0.0.0-previous"
+
+// previous is the version before this one. Its chart takes the values of the suite; a value that it does not know is for the specs of this
+// version alone.
+type previous struct {
+	chart string
+}
+
+// buildPrevious builds it from the repository's history, which CI must have.
+func buildPrevious(ctx context.Context) previous {
+	GinkgoHelper()
+	chart, err := h.BuildCommit(ctx, previousCommit, previousVersion, filepath.Join(h.Cache, "e2e", "previous"))
+	if errors.Is(err, harness.ErrNoHistory) && os.Getenv("CI") != "true" {
+		Skip(fmt.Sprintf("upgrades are not tested: %v", err))
+	}
+	Expect(err).NotTo(HaveOccurred())
+	return previous{chart: chart}
+}
+
+// install upgrades or downgrades to it.
+func (p previous) install(ctx context.Context, v harness.Values) {
+	GinkgoHelper()
+	Expect(h.InstallChart(ctx, p.chart, v.Merge(h.ValuesOf(previousVersion)))).To(Succeed())
+	eventuallyVersion(ctx, previousVersion)
+}
+
+// upgrades begins with the previous version on nodes on which this one has left nothing.
 func upgrades() {
-	BeforeAll(func(ctx SpecContext) {
-		dir := filepath.Join(h.Cache, "e2e", "next")
-		Expect(h.BuildVersion(ctx, nextVersion, dir)).To(Succeed())
-	}, NodeTimeout(10*time.Minute))
+	var p previous
 
-	It("gives a container that restarts in place the same devices, also from a newer plugin", func(ctx SpecContext) {
-		before, claim := holdOnGPUNode(ctx, "before")
-		after, afterClaim := holdOnGPUNode(ctx, "after")
-		crash(ctx, before)
-		hasExactly(ctx, before, main, devicesOf(ctx, results(claim))...)
-		Expect(h.Install(ctx, values().Merge(h.ValuesOf(nextVersion)))).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) })
-		eventuallyVersion(ctx, nextVersion)
-		crash(ctx, after)
-		hasExactly(ctx, after, main, devicesOf(ctx, results(afterClaim))...)
-		Expect(h.Kube.CoreV1().Pods(after.Namespace).Delete(ctx, after.Name, metav1.DeleteOptions{})).To(Succeed())
-		eventuallyNothingLeft(ctx, gpuNode, afterClaim)
-	})
+	BeforeAll(func(ctx SpecContext) {
+		p = buildPrevious(ctx)
+		eventuallyUnused(ctx)
+		_, err := h.Uninstall(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
+		for _, node := range h.NodeNames() {
+			nothingOn(ctx, node)
+		}
+		p.install(ctx, values())
+	}, NodeTimeout(15*time.Minute))
 
 	It("serves a pod every 200 ms while the chart is upgraded and rolled back", underLoad)
+
+	It("serves what the version before prepared and stored, and the other way round", func(ctx SpecContext) { bothWays(ctx, p) },
+		SpecTimeout(15*time.Minute))
+}
+
+// eventuallyUnused waits until no node has a prepared claim.
+func eventuallyUnused(ctx context.Context) {
+	GinkgoHelper()
+	for _, node := range h.NodeNames() {
+		Eventually(ctx, func(g Gomega) {
+			accelerators, err := h.AcceleratorNode(ctx, node)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(accelerators.Status.PreparedClaims).To(BeZero())
+		}, reconciled).Should(Succeed())
+	}
+}
+
+// bothWays has each of the two versions take over from the other, on nodes with running pods.
+func bothWays(ctx SpecContext, p previous) {
+	f := simulateFPGAs(ctx)
+	with := values().Merge(f.values())
+	p.install(ctx, with)
+	showBootID(ctx)
+	regions := f.regions(ctx)
+	say("the version before prepares claims of every sort")
+	stays := regions.hold(ctx, "stays", 1)
+	overtaken := newOvertaken(ctx, regions)
+
+	say("upgrade")
+	Expect(h.Install(ctx, with)).To(Succeed())
+	eventuallyVersion(ctx, h.Version)
+	stays.restarts(ctx)
+	overtaken.served(ctx)
+
+	say("this version prepares claims of every sort, on what the version before left")
+	overtaken = newOvertaken(ctx, regions)
+	say("downgrade")
+	Expect(h.Rollback(ctx, 0)).To(Succeed())
+	eventuallyVersion(ctx, previousVersion)
+	stays.restarts(ctx)
+	overtaken.served(ctx)
+	stays.end(ctx, stays.pod)
+}
+
+// overtaken are pods whose claims one version prepared and another one serves.
+type overtaken struct {
+	*tenants
+	region *region
+	// programmings is how often the card was programmed before they were.
+	programmings int
+}
+
+func newOvertaken(ctx context.Context, regions *regions) overtaken {
+	GinkgoHelper()
+	t := newTenants(ctx)
+	newTemplate(ctx, t.namespace, "seeded", withKernelsBy(v1alpha1.CacheAccessSeed, spec(request("gpu", gpuClass))))
+	seeded := t.add(ctx, "", "seeded", withTemplate("seeded"))
+	seeded.kernels = true
+	seeded.settle(ctx)
+	t.right(ctx)
+	held := regions.hold(ctx, t.namespace, 0)
+	return overtaken{tenants: t, region: held, programmings: regions.programmings()}
+}
+
+// served expects that the pods run on, that their containers restart with what they had, also after the node did, that nothing is left of
+// them, and that the store serves the next claim by itself.
+func (o overtaken) served(ctx context.Context) {
+	GinkgoHelper()
+	say("pods run on")
+	o.right(ctx)
+	say("containers restart")
+	for _, one := range o.all {
+		crash(ctx, one.pod)
+		one.restarted(ctx)
+	}
+	o.right(ctx)
+	o.region.restarts(ctx)
+	Expect(o.region.programmings()).To(Equal(o.programmings), "what was programmed was not programmed again")
+	say("the node restarts")
+	reboot(ctx, o.tenants)
+	o.right(ctx)
+	say("the claims are given back")
+	o.leave(ctx)
+	for _, one := range o.all {
+		for _, claim := range one.claims {
+			eventuallyForgotten(ctx, claim)
+		}
+	}
+	o.region.end(ctx, o.region.pod)
+	say("a cache that the other version fetched is given to the next claim, without a registry")
+	kernels.Down.Store(true)
+	defer kernels.Down.Store(false)
+	next := newPod(ctx, o.namespace, "stored", withTemplate("pair"), onNode(gpuNode))
+	running(ctx, next)
+	Expect(inside(ctx, next, main, found)).To(Equal("3 at /opt/kernels\n"))
+	remove(ctx, next)
+}
+
+// regions are the two ports of a card, which claims of one namespace may load with logic.
+type regions struct {
+	*fpgas
+	namespace string
+}
+
+func (f *fpgas) regions(ctx context.Context) *regions {
+	GinkgoHelper()
+	r := &regions{fpgas: f, namespace: newNamespace(ctx, nil)}
+	stage(ctx, arriaInterface, openCL, "auto")
+	staged(ctx, "e2e-upgrade", openCL, false, "*")
+	newFPGAClass(ctx, "fpga-upgrade", open("e2e-upgrade"))
+	for port := range 2 {
+		c := named("e2e-upgrade")
+		c.Program = v1alpha1.ProgramAlways
+		claim := claimRegion("fpga-upgrade", port, c)
+		tolerates(&claim, r.namespace)
+		newTemplate(ctx, r.namespace, fmt.Sprintf("port%d", port), claim)
+	}
+	return r
+}
+
+// region is a port of the card that a pod holds.
+type region struct {
+	*regions
+	pod  *corev1.Pod
+	port int
+}
+
+// hold has a pod program a port.
+func (r *regions) hold(ctx context.Context, name string, port int) *region {
+	GinkgoHelper()
+	before := r.programmings()
+	pod := newPod(ctx, r.namespace, name, withTemplate(fmt.Sprintf("port%d", port)))
+	running(ctx, pod)
+	Expect(r.programmings()).To(Equal(before + 1))
+	held := &region{regions: r, pod: pod, port: port}
+	held.right(ctx)
+	return held
+}
+
+// right expects that the pod has its region, with what was programmed.
+func (r *region) right(ctx context.Context) {
+	GinkgoHelper()
+	hasExactly(ctx, r.pod, main, devicesOf(ctx, results(onlyClaim(ctx, r.pod)))...)
+	Expect(r.attribute(r.port, "afu_id")).To(Equal(openCL))
+}
+
+// restarts ends the container, and expects that the next one has the same.
+func (r *region) restarts(ctx context.Context) {
+	GinkgoHelper()
+	r.right(ctx)
+	restarted(ctx, r.pod)
+	r.right(ctx)
 }
 
 // crash ends a pod's container from inside and waits until it runs again.
@@ -83,10 +262,10 @@ func underLoad(ctx SpecContext) {
 		defer GinkgoRecover()
 		done <- load(ctx, ns, stop)
 	}()
-	Expect(h.Install(ctx, values().Merge(h.ValuesOf(nextVersion)))).To(Succeed())
-	eventuallyVersion(ctx, nextVersion)
-	Expect(h.Rollback(ctx, 0)).To(Succeed())
+	Expect(h.Install(ctx, values())).To(Succeed())
 	eventuallyVersion(ctx, h.Version)
+	Expect(h.Rollback(ctx, 0)).To(Succeed())
+	eventuallyVersion(ctx, previousVersion)
 	close(stop)
 	created := <-done
 	say("%d pods were created", created)
@@ -114,7 +293,7 @@ func underLoad(ctx SpecContext) {
 			versions[versionIn(text)]++
 		}
 	}
-	Expect(versions).To(And(HaveKey(h.Version), HaveKey(nextVersion)), "%v", versions)
+	Expect(versions).To(And(HaveKey(h.Version), HaveKey(previousVersion)), "%v", versions)
 	say("and the pods that ran all the time have what they had")
 	t.right(ctx)
 	t.leave(ctx)

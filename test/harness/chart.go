@@ -16,6 +16,9 @@ const (
 	// Namespace is where the chart is installed, and Release its name.
 	Namespace = "fettle-system"
 	Release   = "fettle"
+
+	// chartDir is where a source tree has the chart.
+	chartDir = "deployments/helm/fettle"
 )
 
 // Values are a chart's values, as in a YAML file.
@@ -63,13 +66,18 @@ func asMap(value any) (Values, bool) {
 	}
 }
 
-// Install installs or upgrades the chart and waits until all its pods are ready.
+// Install installs this source's chart or upgrades to it, and waits until all its pods are ready.
 func (h *Harness) Install(ctx context.Context, values Values) error {
+	return h.InstallChart(ctx, chartDir, values)
+}
+
+// InstallChart does so with a chart in another directory.
+func (h *Harness) InstallChart(ctx context.Context, chart string, values Values) error {
 	data, err := yaml.Marshal(values)
 	if err != nil {
 		return fmt.Errorf("encode the chart's values: %w", err)
 	}
-	_, err = h.run(ctx, bytes.NewReader(data), h.helm(), "upgrade", "--install", Release, "deployments/helm/fettle",
+	_, err = h.run(ctx, bytes.NewReader(data), h.helm(), "upgrade", "--install", Release, chart,
 		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", "3m", "--values", "-")
 	return err
 }

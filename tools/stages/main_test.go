@@ -94,7 +94,7 @@ func TestReader(t *testing.T) {
 		`{"Action":"fail","Package":"` + pkg + `","Elapsed":9}`,
 		`{"not": "an event"}`,
 		"--- PASS: TestCrashPoints (33.20s)",
-		"  04:26:10 passed    7.5 s  Fettle gives devices to pods",
+		"S04:26:10 passed    7.5 s  Fettle gives devices to pods",
 		"PASS 01-one-gpu (3.4 s)",
 		`{"Action":"output","Package":"` + pkg + `","Test":"TestCut","Output":"goroutine 1 [running]\n"}`,
 		"the end",
@@ -116,7 +116,7 @@ x.go:1: undefined
 FAIL	pkg/one	9.0s
 {"not": "an event"}
 --- PASS: TestCrashPoints (33.20s)
-  04:26:10 passed    7.5 s  Fettle gives devices to pods
+S04:26:10 passed    7.5 s  Fettle gives devices to pods
 PASS 01-one-gpu (3.4 s)
 the end
 goroutine 1 [running]

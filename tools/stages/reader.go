@@ -106,7 +106,7 @@ var (
 	// verbose is a test's end in the output of "go test -v".
 	verbose = regexp.MustCompile(`^\s*--- [A-Z]+: (\S+) \(([0-9.]+)s\)$`)
 	// spec is a line that the end-to-end suite prints for each of its specs.
-	spec = regexp.MustCompile(`^[^0-9A-Za-z]*[0-9:]{8} (?:passed|failed|timedout|panicked) +([0-9.]+) s  (.+)$`)
+	spec = regexp.MustCompile(`^[^0-9]*[0-9:]{8} (?:passed|failed|timedout|panicked) +([0-9.]+) s  (.+)$`)
 	// scenario is a line that the demo prints for each of its scenarios.
 	scenario = regexp.MustCompile(`^(?:PASS|FAIL) (\S+) \(([0-9.]+) s\)$`)
 )

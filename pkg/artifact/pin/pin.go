@@ -82,10 +82,19 @@ func Kind(open func() (*artifact.Store, error)) step.Kind {
 	}
 }
 
-func decode(raw json.RawMessage) (Params, artifact.Digest, error) {
+// Decode reads the parameters of a step.
+func Decode(raw json.RawMessage) (Params, error) {
 	var p Params
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return p, artifact.Digest{}, fmt.Errorf("decode the parameters: %w", err)
+		return p, fmt.Errorf("decode the parameters: %w", err)
+	}
+	return p, nil
+}
+
+func decode(raw json.RawMessage) (Params, artifact.Digest, error) {
+	p, err := Decode(raw)
+	if err != nil {
+		return p, artifact.Digest{}, err
 	}
 	d, err := artifact.ParseDigest(p.Digest)
 	return p, d, err
