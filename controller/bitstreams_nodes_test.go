@@ -82,7 +82,7 @@ func newCounter(t *testing.T, objects ...client.Object) *counter {
 		look: func(_ context.Context, o bitstream.Object) (*bitstream.Outcome, error) {
 			c.asked++
 			out := &bitstream.Outcome{Digest: "sha256:top", Images: imagesOf("a", "b")}
-			if o.Image == "" {
+			if o.Spec.Image == "" {
 				out = &bitstream.Outcome{}
 			}
 			return out, nil
@@ -139,7 +139,7 @@ func TestNodesAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("a node lost it", 1, 1)
-	if object.Status.Digest != "sha256:top" || resolvedOf(bitstream.OfNamespace(object)).Status != metav1.ConditionTrue {
+	if object.Status.Digest != "sha256:top" || resolvedOf(bitstream.Of(object.Common(), "")).Status != metav1.ConditionTrue {
 		t.Errorf("the count changed what was resolved: %+v", object.Status)
 	}
 	c.clock.Step(first)
@@ -176,7 +176,7 @@ func TestNotCounted(t *testing.T) {
 func TestLooks(t *testing.T) {
 	now := time.Now()
 	object := func(uid types.UID, generation int64) bitstream.Object {
-		return bitstream.OfNamespace(&v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{UID: uid, Generation: generation}})
+		return bitstream.Of((&v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{UID: uid, Generation: generation}}).Common(), "")
 	}
 	key := types.NamespacedName{Namespace: "a", Name: "b"}
 	var l looks

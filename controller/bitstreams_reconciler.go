@@ -130,11 +130,11 @@ func (r *bitstreamReconciler) read(ctx context.Context, req reconcile.Request) (
 	if req.Namespace == "" {
 		b := &v1alpha1.ClusterFPGABitstream{}
 		err := r.client.Get(ctx, req.NamespacedName, b)
-		return bitstream.OfCluster(b, r.namespace), err
+		return bitstream.Of(b.Common(), r.namespace), err
 	}
 	b := &v1alpha1.FPGABitstream{}
 	err := r.client.Get(ctx, req.NamespacedName, b)
-	return bitstream.OfNamespace(b), err
+	return bitstream.Of(b.Common(), r.namespace), err
 }
 
 // report writes the status if it changed, in one patch, and tells of a changed condition. Out is nil where only the nodes may have

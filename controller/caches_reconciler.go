@@ -136,11 +136,11 @@ func (r *cacheReconciler) read(ctx context.Context, req reconcile.Request) (cach
 	if req.Namespace == "" {
 		c := &v1alpha1.ClusterGPUKernelCache{}
 		err := r.client.Get(ctx, req.NamespacedName, c)
-		return cache.OfCluster(c, r.namespace), err
+		return cache.Of(c.Common(), r.namespace), err
 	}
 	c := &v1alpha1.GPUKernelCache{}
 	err := r.client.Get(ctx, req.NamespacedName, c)
-	return cache.OfNamespace(c), err
+	return cache.Of(c.Common(), r.namespace), err
 }
 
 // report writes the status if it changed, in one patch, and tells of changed conditions. Out is nil where only the rest of the cluster may
@@ -186,7 +186,7 @@ func (r *cacheReconciler) surroundings(ctx context.Context, o cache.Object) (aro
 		return around, fmt.Errorf("count the nodes that have it: %w", err)
 	}
 	around.Nodes = nodes.Items
-	for _, name := range o.Namespaces {
+	for _, name := range o.NamedNamespaces() {
 		err := r.client.Get(ctx, client.ObjectKey{Name: name}, namespaceMetadata())
 		if client.IgnoreNotFound(err) != nil {
 			return around, fmt.Errorf("look for the namespace %s: %w", name, err)

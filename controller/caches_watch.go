@@ -66,14 +66,14 @@ func (r *cacheReconciler) objects(ctx context.Context, ofCluster bool) (all []ca
 		var list v1alpha1.ClusterGPUKernelCacheList
 		err = r.client.List(ctx, &list, client.UnsafeDisableDeepCopy)
 		for i := range list.Items {
-			all = append(all, cache.OfCluster(&list.Items[i], r.namespace))
+			all = append(all, cache.Of(list.Items[i].Common(), r.namespace))
 		}
 		return all, err
 	}
 	var list v1alpha1.GPUKernelCacheList
 	err = r.client.List(ctx, &list, client.UnsafeDisableDeepCopy)
 	for i := range list.Items {
-		all = append(all, cache.OfNamespace(&list.Items[i]))
+		all = append(all, cache.Of(list.Items[i].Common(), r.namespace))
 	}
 	return all, err
 }

@@ -84,10 +84,10 @@ func (r *lackReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (re
 	}
 	var all []preset.Preset
 	for i := range own.Items {
-		all = append(all, preset.Of(&own.Items[i]))
+		all = append(all, preset.Of(own.Items[i].Common()))
 	}
 	for i := range ofCluster.Items {
-		all = append(all, preset.OfCluster(&ofCluster.Items[i]))
+		all = append(all, preset.Of(ofCluster.Items[i].Common()))
 	}
 	vendors := map[string]bool{}
 	for i := range nodes.Items {

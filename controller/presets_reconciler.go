@@ -117,10 +117,10 @@ func (r *presetReconciler) sync(ctx context.Context, self types.NamespacedName) 
 		now[key], parse[key] = presets.Version{UID: o.GetUID(), Generation: o.GetGeneration()}, of
 	}
 	for i := range own.Items {
-		add(&own.Items[i], func() preset.Preset { return preset.Of(own.Items[i].DeepCopy()) })
+		add(&own.Items[i], func() preset.Preset { return preset.Of(own.Items[i].DeepCopy().Common()) })
 	}
 	for i := range ofCluster.Items {
-		add(&ofCluster.Items[i], func() preset.Preset { return preset.OfCluster(ofCluster.Items[i].DeepCopy()) })
+		add(&ofCluster.Items[i], func() preset.Preset { return preset.Of(ofCluster.Items[i].DeepCopy().Common()) })
 	}
 	touched := r.index.Sync(ctx, now, func(key types.NamespacedName) preset.Preset { return parse[key]() })
 	for _, key := range touched {
@@ -143,11 +143,11 @@ func (r *presetReconciler) read(ctx context.Context, req reconcile.Request) (pre
 	if req.Namespace == "" {
 		p := &v1alpha1.ClusterDevicePreset{}
 		err := r.client.Get(ctx, req.NamespacedName, p)
-		return presets.OfCluster(p, r.namespace), err
+		return presets.Of(p.Common(), r.namespace), err
 	}
 	p := &v1alpha1.DevicePreset{}
 	err := r.client.Get(ctx, req.NamespacedName, p)
-	return presets.OfNamespace(p), err
+	return presets.Of(p.Common(), r.namespace), err
 }
 
 // grant brings the preset's Role to the ConfigMaps that it names: none where it names none, or is not valid. Refused is why it cannot be.
@@ -188,7 +188,7 @@ func (r *presetReconciler) report(ctx context.Context, key types.NamespacedName,
 	}
 	found := presets.Findings{Faults: r.index.Faults(key), NotGranted: refused, Conflicts: r.index.Conflicts(key)}
 	if own, ok := o.Object.(*v1alpha1.DevicePreset); ok {
-		p := preset.Of(own)
+		p := preset.Of(own.Common())
 		found.Outside = p.Outside(r.allowed)
 	}
 	found.Claims, found.Nodes = presets.Count(nodes.Items, key.Namespace, key.Name)

@@ -45,7 +45,7 @@ func TestShippedPresets(t *testing.T) {
 		if !AsShipped(p) {
 			t.Errorf("%s is not as shipped", p.Name)
 		}
-		taken := preset.OfCluster(p)
+		taken := preset.Of(p.Common())
 		if faults := taken.Faults(&conditions); len(faults) > 0 {
 			t.Errorf("%s: %v", p.Name, faults.ToAggregate())
 		}

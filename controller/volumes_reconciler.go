@@ -131,13 +131,13 @@ func withVolumes(ctx context.Context, reader client.Reader, kind client.Object) 
 		var list v1alpha1.ClusterGPUKernelCacheList
 		err = reader.List(ctx, &list)
 		for i := range list.Items {
-			add(volumes.OfCluster(&list.Items[i]))
+			add(volumes.Of(list.Items[i].Common()))
 		}
 	} else {
 		var list v1alpha1.GPUKernelCacheList
 		err = reader.List(ctx, &list)
 		for i := range list.Items {
-			add(volumes.OfNamespace(&list.Items[i]))
+			add(volumes.Of(list.Items[i].Common()))
 		}
 	}
 	if err != nil { // it is the manager's cache, which has them or is not running any more
@@ -176,11 +176,11 @@ func (r *volumesReconciler) read(ctx context.Context, req reconcile.Request) (cl
 	if req.Namespace == "" {
 		c := &v1alpha1.ClusterGPUKernelCache{}
 		err := r.client.Get(ctx, req.NamespacedName, c)
-		return c, volumes.OfCluster(c), err
+		return c, volumes.Of(c.Common()), err
 	}
 	c := &v1alpha1.GPUKernelCache{}
 	err := r.client.Get(ctx, req.NamespacedName, c)
-	return c, volumes.OfNamespace(c), err
+	return c, volumes.Of(c.Common()), err
 }
 
 // apply does what is planned. What somebody did before is no fault: the next round sees it.

@@ -40,7 +40,7 @@ func (l Looker) Look(ctx context.Context, o Object) (*Outcome, error) {
 	if Settled(o) {
 		return nil, nil //nolint:nilnil // nothing to say is a good answer
 	}
-	if o.Image == "" {
+	if o.Spec.Image == "" {
 		return &Outcome{Verdict: Verdict{
 			Status: metav1.ConditionUnknown, Reason: ReasonHostFile, Message: "no TrustPolicy speaks of files on the nodes",
 		}}, nil
@@ -62,7 +62,7 @@ func faultOf(err error) (*Outcome, error) {
 
 // resolve asks the registry. Bytes that were read once are not read again, since a digest stands for them.
 func (l Looker) resolve(ctx context.Context, o Object, keys authn.Keychain) Outcome {
-	ref, err := artifact.ParseReference(o.Image)
+	ref, err := artifact.ParseReference(o.Spec.Image)
 	if err != nil {
 		return Outcome{Err: err}
 	}

@@ -6,40 +6,24 @@
 package bitstream
 
 import (
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/controller/pull"
 )
 
-// Object is what both kinds have in common.
+// Object is a bitstream of either kind. Its image is empty if the bitstream is a file on the nodes.
 type Object struct {
-	// Object is the one of the API; Status is its.
-	client.Object
-	Status *v1alpha1.FPGABitstreamStatus
-	// Kind is FPGABitstream or ClusterFPGABitstream.
-	Kind string
-	// Image is empty where the bitstream is a file on the nodes.
-	Image string
+	v1alpha1.CommonFPGABitstream
+
 	// Secrets are the names of the pull secrets, and SecretNamespace is where they are.
 	Secrets         []string
 	SecretNamespace string
 }
 
-// OfNamespace is an FPGABitstream, whose secrets are beside it.
-func OfNamespace(b *v1alpha1.FPGABitstream) Object {
+// Of returns a bitstream whose secrets are beside it, or in the driver's namespace if it is of the cluster.
+func Of(b v1alpha1.CommonFPGABitstream, driver string) Object {
 	return Object{
-		Object: b, Status: &b.Status, Kind: v1alpha1.KindFPGABitstream,
-		Image: b.Spec.Image, Secrets: pull.Names(b.Spec.ImagePullSecrets), SecretNamespace: b.Namespace,
-	}
-}
-
-// OfCluster is a ClusterFPGABitstream, whose secrets are in the driver's namespace.
-func OfCluster(b *v1alpha1.ClusterFPGABitstream, driver string) Object {
-	return Object{
-		Object: b, Status: &b.Status, Kind: v1alpha1.KindClusterFPGABitstream,
-		Image: b.Spec.Image, Secrets: pull.Names(b.Spec.ImagePullSecrets), SecretNamespace: driver,
+		CommonFPGABitstream: b, Secrets: pull.Names(b.Spec.ImagePullSecrets), SecretNamespace: b.ReferenceNamespace(driver),
 	}
 }
 

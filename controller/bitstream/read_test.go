@@ -240,10 +240,9 @@ func TestResolveReadsOnce(t *testing.T) {
 	p, _ := puller(t, r)
 	r.Push(t, repo, "v1", `{}`, fpga.GBS, file(t, "nlb0.gbs"))
 	looker := Looker{Registry: p, Verifier: NoTrustPolicy{}}
-	o := Object{
-		Object: &v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Generation: 3}}, Status: &v1alpha1.FPGABitstreamStatus{},
-		Image: r.Host + "/" + repo + ":v1",
-	}
+	b := &v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Generation: 3}}
+	b.Spec.Image = r.Host + "/" + repo + ":v1"
+	o := Of(b.Common(), "fettle")
 	look := func() Outcome {
 		t.Helper()
 		out := looker.resolve(t.Context(), o, nil)
@@ -262,7 +261,7 @@ func TestResolveReadsOnce(t *testing.T) {
 	if moved := look(); moved.Err != nil || moved.Digest == first.Digest || moved.Images[0].InterfaceID != other {
 		t.Errorf("moved tag: %+v", moved)
 	}
-	o.Image = "../etc"
+	o.Spec.Image = "../etc"
 	if out := look(); !errors.Is(out.Err, artifact.ErrInvalid) || reasonOf(out.Err) != pull.ReasonInvalid {
 		t.Errorf("no reference: %+v", out)
 	}

@@ -128,7 +128,7 @@ func Next(o Object, interval time.Duration, err error, now time.Time) time.Durat
 }
 
 // pinned says whether the spec names content, which never changes.
-func pinned(o Object) bool { return o.Image == "" || pull.Pinned(o.Image) }
+func pinned(o Object) bool { return o.Spec.Image == "" || pull.Pinned(o.Spec.Image) }
 
 // Settled says whether a registry can only say again what the status says.
 func Settled(o Object) bool {

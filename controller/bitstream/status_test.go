@@ -174,7 +174,9 @@ func TestNext(t *testing.T) {
 		{"failed in the future", tag, nil, cond(metav1.ConditionFalse), -time.Hour, 15 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			o := Object{Image: test.image, Secrets: test.secrets, Status: &v1alpha1.FPGABitstreamStatus{}}
+			b := &v1alpha1.ClusterFPGABitstream{Spec: v1alpha1.ClusterFPGABitstreamSpec{Image: test.image}}
+			o := Of(b.Common(), "fettle")
+			o.Secrets = test.secrets
 			if test.cond != nil {
 				o.Status.Conditions = []metav1.Condition{*test.cond}
 			}
@@ -199,10 +201,9 @@ func TestSettled(t *testing.T) {
 		{"failed", pin, 1, &Outcome{Err: artifact.ErrNotFound}, false},
 		{"file on the nodes", "", 1, &Outcome{}, true},
 	} {
-		o := Object{
-			Object: &v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Generation: test.generation}},
-			Image:  test.image, Status: &v1alpha1.FPGABitstreamStatus{},
-		}
+		b := &v1alpha1.ClusterFPGABitstream{ObjectMeta: metav1.ObjectMeta{Generation: test.generation}}
+		b.Spec.Image = test.image
+		o := Of(b.Common(), "fettle")
 		if test.out != nil {
 			Record(o.Status, 1, *test.out, start)
 		}

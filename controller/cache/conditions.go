@@ -145,7 +145,7 @@ func missing(o Object, namespaces []string) metav1.Condition {
 	switch {
 	case len(namespaces) > 0:
 		c.Reason, c.Message = ReasonNamespacesMissing, "there is no namespace "+strings.Join(namespaces, ", ")
-	case len(o.Namespaces) > 0:
+	case len(o.NamedNamespaces()) > 0:
 		c.Message = "all namespaces that it names are there"
 	default:
 		c.Message = "it names no namespace"
@@ -184,8 +184,7 @@ func phase(o Object, n Nodes, v Volumes, missing int) v1alpha1.CachePhase {
 
 // everyNamespaceIs says whether so many are all that it is for.
 func (o Object) everyNamespaceIs(missing int) bool {
-	c, ok := o.Object.(*v1alpha1.ClusterGPUKernelCache)
-	return ok && missing > 0 && missing == len(c.Spec.WorkloadNamespaces)
+	return missing > 0 && missing == len(o.WorkloadNamespaces)
 }
 
 // unusable is the phase of what no claim may have, empty where claims may.

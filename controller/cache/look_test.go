@@ -53,7 +53,7 @@ func newSite(t *testing.T, referrers bool) *site {
 func (s *site) object(image string) Object {
 	o := &v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "kernels", UID: "1", Generation: 1}}
 	o.Spec.Image = s.Host + "/" + image
-	return OfNamespace(o)
+	return Of(o.Common(), "fettle")
 }
 
 // look is one round.

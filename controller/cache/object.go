@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
@@ -20,32 +19,17 @@ import (
 // keptDigests is how many earlier digests a status keeps where its object does not say.
 const keptDigests = 3
 
-// Object is what both kinds have in common.
+// Object is a cache of either kind.
 type Object struct {
-	// Object is the one of the API; Spec and Status are its.
-	client.Object
-	Spec   *v1alpha1.GPUKernelCacheSpec
-	Status *v1alpha1.GPUKernelCacheStatus
-	// Kind is GPUKernelCache or ClusterGPUKernelCache.
-	Kind string
+	v1alpha1.CommonGPUKernelCache
+
 	// SecretNamespace is where the pull secrets are.
 	SecretNamespace string
-	// Namespaces are those that it names. Only a ClusterGPUKernelCache does.
-	Namespaces []string
 }
 
-// OfNamespace is a GPUKernelCache, whose secrets are beside it.
-func OfNamespace(c *v1alpha1.GPUKernelCache) Object {
-	return Object{Object: c, Spec: &c.Spec, Status: &c.Status, Kind: v1alpha1.KindGPUKernelCache, SecretNamespace: c.Namespace}
-}
-
-// OfCluster is a ClusterGPUKernelCache, whose secrets are in the driver's namespace.
-func OfCluster(c *v1alpha1.ClusterGPUKernelCache, driver string) Object {
-	return Object{
-		Object: c, Spec: &c.Spec.GPUKernelCacheSpec, Status: &c.Status, Kind: v1alpha1.KindClusterGPUKernelCache,
-		SecretNamespace: driver,
-		Namespaces:      slices.DeleteFunc(slices.Clone(c.Spec.WorkloadNamespaces), func(n string) bool { return n == "*" }),
-	}
+// Of returns a cache whose secrets are beside it, or in the driver's namespace if it is of the cluster.
+func Of(c v1alpha1.CommonGPUKernelCache, driver string) Object {
+	return Object{CommonGPUKernelCache: c, SecretNamespace: c.ReferenceNamespace(driver)}
 }
 
 // Grant is what the nodes need to fetch it.
@@ -81,7 +65,7 @@ func (o Object) ConcernedBy(versions []*trust.Policy) bool {
 }
 
 // Names says whether the object's namespaces have the name.
-func (o Object) Names(namespace string) bool { return slices.Contains(o.Namespaces, namespace) }
+func (o Object) Names(namespace string) bool { return slices.Contains(o.NamedNamespaces(), namespace) }
 
 // Prewarm is which nodes fetch it ahead.
 func (o Object) Prewarm() v1alpha1.CachePrewarm {
@@ -99,13 +83,7 @@ func (o Object) wantsVolumes() bool {
 
 // Volumes is the object as package volumes has it.
 func (o Object) Volumes() volumes.Object {
-	switch c := o.Object.(type) {
-	case *v1alpha1.GPUKernelCache:
-		return volumes.OfNamespace(c)
-	case *v1alpha1.ClusterGPUKernelCache:
-		return volumes.OfCluster(c)
-	}
-	return volumes.Object{}
+	return volumes.Of(o.CommonGPUKernelCache)
 }
 
 // mode is what the object wants of verification, empty where it leaves that to the policies.

@@ -34,7 +34,7 @@ func found(text string) *Outcome {
 func namespaced() Object {
 	o := &v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "kernels", UID: "1", Generation: 1}}
 	o.Spec.Image = "registry.example/kernels:v1"
-	return OfNamespace(o)
+	return Of(o.Common(), "fettle")
 }
 
 // TestHistory: what a tag meant before is kept, the newest first, and no longer than wanted.
@@ -394,8 +394,8 @@ func TestNamespaces(t *testing.T) {
 	} {
 		c := &v1alpha1.ClusterGPUKernelCache{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
 		c.Spec.WorkloadNamespaces = strings.Fields(test.names)
-		o := OfCluster(c, "fettle")
-		if slices.Contains(o.Namespaces, "*") || o.SecretNamespace != "fettle" {
+		o := Of(c.Common(), "fettle")
+		if slices.Contains(o.NamedNamespaces(), "*") || o.SecretNamespace != "fettle" {
 			t.Errorf("object %+v", o)
 		}
 		Record(o, found("new"), start)

@@ -44,7 +44,7 @@ func named(t *testing.T, name, spec string) preset.Preset {
 	t.Helper()
 	namespace, own, found := strings.Cut(name, "/")
 	if !found {
-		return preset.OfCluster(cluster(t, name, spec))
+		return preset.Of(cluster(t, name, spec).Common())
 	}
 	p := &v1alpha1.DevicePreset{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: own, Generation: 1, CreationTimestamp: metav1.NewTime(start),
@@ -52,7 +52,7 @@ func named(t *testing.T, name, spec string) preset.Preset {
 	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
 		t.Fatal(err)
 	}
-	return preset.Of(p)
+	return preset.Of(p.Common())
 }
 
 func keyOf(p *preset.Preset) types.NamespacedName {
@@ -479,7 +479,7 @@ env:
 - {name: B, value: x}
 - {name: C, valueFrom: {configMapKeyRef: {name: a, key: k}}}
 envFrom: [{configMapRef: {name: b}}, {configMapRef: {name: c}}]`)
-	got := OfCluster(p, "fettle-system").Grant()
+	got := Of(p.Common(), "fettle-system").Grant()
 	want := grant.Request{
 		Owner: p, Kind: "ClusterDevicePreset", Resource: "configmaps", Namespace: "fettle-system", Names: []string{"a", "b", "c"},
 	}

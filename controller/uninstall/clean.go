@@ -50,22 +50,22 @@ func (u Uninstall) grants(ctx context.Context) error {
 	}
 	var requests []grant.Request
 	for i := range bitstreamsOwn.Items {
-		requests = append(requests, bitstream.OfNamespace(&bitstreamsOwn.Items[i]).Grant())
+		requests = append(requests, bitstream.Of(bitstreamsOwn.Items[i].Common(), u.Namespace).Grant())
 	}
 	for i := range bitstreamsCluster.Items {
-		requests = append(requests, bitstream.OfCluster(&bitstreamsCluster.Items[i], u.Namespace).Grant())
+		requests = append(requests, bitstream.Of(bitstreamsCluster.Items[i].Common(), u.Namespace).Grant())
 	}
 	for i := range cachesOwn.Items {
-		requests = append(requests, cache.OfNamespace(&cachesOwn.Items[i]).Grant())
+		requests = append(requests, cache.Of(cachesOwn.Items[i].Common(), u.Namespace).Grant())
 	}
 	for i := range cachesCluster.Items {
-		requests = append(requests, cache.OfCluster(&cachesCluster.Items[i], u.Namespace).Grant())
+		requests = append(requests, cache.Of(cachesCluster.Items[i].Common(), u.Namespace).Grant())
 	}
 	for i := range presetsOwn.Items {
-		requests = append(requests, presets.OfNamespace(&presetsOwn.Items[i]).Grant())
+		requests = append(requests, presets.Of(presetsOwn.Items[i].Common(), u.Namespace).Grant())
 	}
 	for i := range presetsCluster.Items {
-		requests = append(requests, presets.OfCluster(&presetsCluster.Items[i], u.Namespace).Grant())
+		requests = append(requests, presets.Of(presetsCluster.Items[i].Common(), u.Namespace).Grant())
 	}
 	writer := controller.Grants(u.Client, u.Client, u.Namespace)
 	var faults []error
