@@ -58,7 +58,7 @@ func newCacheCase(t *testing.T, objects ...client.Object) *cacheCase {
 	}
 	c.cacheReconciler = &cacheReconciler{
 		client: api, recorder: c.events, metrics: m, clock: c.clock, pause: noPause{}, interval: time.Minute, namespace: "fettle",
-		policies: &trustPolicies{reader: api},
+		policies: &trustPolicies{reader: api, cache: trust.NewCache(nil)},
 		volumes:  func(context.Context, volumes.Object) (volumes.Plan, error) { return c.plan, nil },
 		look: func(_ context.Context, o cache.Object, policies []*trust.Policy) (*cache.Outcome, error) {
 			c.asked++

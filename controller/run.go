@@ -42,6 +42,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // Controller is one replica.
@@ -103,7 +104,7 @@ func (c Controller) Run(ctx context.Context) error {
 		reader: direct, clock: c.Clock, started: c.Clock.Now(),
 		key: client.ObjectKey{Namespace: c.Options.Namespace, Name: UninstallLease},
 	}
-	policies := &trustPolicies{reader: mgr.GetClient(), root: c.Options.PublicTrustRoot}
+	policies := &trustPolicies{reader: mgr.GetClient(), cache: trust.NewCache(c.Options.PublicTrustRoot)}
 	faults := &volumeFaults{}
 	if c.Options.Webhook {
 		err = c.addWebhook(mgr, m, keeper, changed)

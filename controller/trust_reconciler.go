@@ -64,7 +64,7 @@ func (r *trustReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 	before := object.DeepCopy()
-	condition := policyCondition(r.policies.load(object).Fault())
+	condition := policyCondition(r.policies.cache.One(object).Fault())
 	condition.ObservedGeneration, condition.LastTransitionTime = object.Generation, metav1.NewTime(r.clock.Now())
 	object.Status.ObservedGeneration = object.Generation
 	meta.SetStatusCondition(&object.Status.Conditions, condition)

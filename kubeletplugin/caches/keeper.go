@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // Config is what a Keeper works with.
@@ -59,7 +60,7 @@ type Keeper struct {
 	Config
 	objects objects
 	grants  grants
-	loaded  loaded
+	trusted *trust.Cache
 	// base is the life of what goes on without a caller.
 	base context.Context //nolint:containedctx // documented
 	stop context.CancelFunc
@@ -85,8 +86,8 @@ func New(c Config) *Keeper {
 	base, stop := context.WithCancel(context.Background())
 	return &Keeper{
 		Config: c, base: base, stop: stop, objects: objects{dynamic: c.Dynamic},
-		grants: grants{dir: filepath.Join(c.Dir, "grants"), known: map[types.UID]*grant{}},
-		loaded: loaded{publicRoot: c.PublicRoot}, errands: map[string]*errand{}, facts: map[string]*kernelcache.Cache{},
+		grants:  grants{dir: filepath.Join(c.Dir, "grants"), known: map[types.UID]*grant{}},
+		trusted: trust.NewCache(c.PublicRoot), errands: map[string]*errand{}, facts: map[string]*kernelcache.Cache{},
 		failures: map[string]failure{},
 	}
 }
