@@ -20,7 +20,7 @@ import (
 
 // RetireAnnotation on a node's AcceleratorNode asks its plugin to stop publishing, refuse new claims, and remove its files once the
 // last claim is gone. The uninstall hook sets it, and so may an admin.
-const RetireAnnotation = "fettle.dev/retire"
+const RetireAnnotation = v1alpha1.RetireAnnotation
 
 // errRetired refuses claims on a node that is being emptied.
 var errRetired = errors.New("is retired (annotation " + RetireAnnotation + " on its AcceleratorNode): " +

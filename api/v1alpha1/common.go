@@ -84,6 +84,17 @@ func (p *ClusterDevicePreset) Common() CommonDevicePreset {
 	return CommonDevicePreset{CommonObject: CommonObject{p, KindClusterDevicePreset}, Spec: p.Spec, Status: &p.Status}
 }
 
+// DeepCopy returns a copy of the preset and its object.
+func (p CommonDevicePreset) DeepCopy() CommonDevicePreset {
+	switch o := p.Object.(type) {
+	case *DevicePreset:
+		return o.DeepCopy().Common()
+	case *ClusterDevicePreset:
+		return o.DeepCopy().Common()
+	}
+	return p
+}
+
 // Validate reports every fault of the spec by the rules of the preset's own kind.
 func (p CommonDevicePreset) Validate(path *field.Path) field.ErrorList {
 	if p.Kind == KindDevicePreset {

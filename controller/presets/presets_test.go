@@ -491,8 +491,8 @@ envFrom: [{configMapRef: {name: b}}, {configMapRef: {name: c}}]`)
 	}
 }
 
-// TestLacks: a class is told of where its devices need what no preset could give.
-func TestLacks(t *testing.T) {
+// TestMissing: a class is told of where its devices need what no preset could give.
+func TestMissing(t *testing.T) {
 	class := func(name string, expressions ...string) resourceapi.DeviceClass {
 		c := resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		for _, e := range expressions {
@@ -541,10 +541,10 @@ func TestLacks(t *testing.T) {
 			for name, spec := range test.presets {
 				all = append(all, named(t, name, spec))
 			}
-			lacks := Lacks(t.Context(), classes, all, map[string]bool{test.vendors: true}, &preset.Conditions{})
-			want := map[string][]Lack{}
+			lacks := Missing(t.Context(), classes, all, map[string]bool{test.vendors: true}, &preset.Conditions{})
+			want := map[string][]Need{}
 			for _, name := range test.want {
-				want[name] = []Lack{{Vendor: "nvidia", Needs: "the libraries of the node's driver"}}
+				want[name] = []Need{{Vendor: "nvidia", Needs: "the libraries of the node's driver"}}
 			}
 			if diff := cmp.Diff(want, lacks); diff != "" {
 				t.Errorf("lacks (-want +got):\n%s", diff)

@@ -117,16 +117,3 @@ func clip(s string) string {
 	}
 	return s[:end] + "..."
 }
-
-// Count adds up what nodes say of a preset.
-func Count(nodes []v1alpha1.AcceleratorNode, namespace, name string) (claims, on int32) {
-	for i := range nodes {
-		for _, p := range nodes[i].Status.Presets {
-			if p.Namespace == namespace && p.Name == name {
-				claims += p.Claims
-				on++
-			}
-		}
-	}
-	return claims, on
-}

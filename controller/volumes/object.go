@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
 )
 
 // The labels and annotations of what is made.
@@ -47,6 +48,10 @@ func Of(c v1alpha1.CommonGPUKernelCache) Object {
 		o.Namespaces = []string{c.GetNamespace()}
 	}
 	return o
+}
+
+func (o Object) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
 // Type is how the cache comes to the nodes.
@@ -100,5 +105,5 @@ func (o Object) meta(namespace, name string) metav1.ObjectMeta {
 }
 
 func (o Object) labels() map[string]string {
-	return map[string]string{UIDLabel: string(o.UID), "app.kubernetes.io/managed-by": "fettle-controller"}
+	return map[string]string{UIDLabel: string(o.UID), names.ManagedByLabel: names.Controller}
 }
