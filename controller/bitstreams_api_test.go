@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -554,7 +554,7 @@ func (c cluster) wrongGrants(t *testing.T, object client.Object, secrets ...stri
 		if owner := metav1.GetControllerOf(live); err != nil || owner == nil || owner.UID != object.GetUID() || owner.BlockOwnerDeletion != nil {
 			return fmt.Sprintf("%T %s has owner %+v: %v", live, key, owner, err)
 		}
-		if live.GetLabels()[controller.ManagedByLabel] != controller.Name {
+		if live.GetLabels()[names.ManagedByLabel] != names.Controller {
 			return fmt.Sprintf("%T %s has labels %v", live, key, live.GetLabels())
 		}
 	}
@@ -587,7 +587,7 @@ func (c cluster) othersGrant(t *testing.T, object client.Object, secret string) 
 func (c cluster) pluginMay(t *testing.T, where, verb, resource, name string) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + namespace + ":" + controller.PluginAccount,
+		User: "system:serviceaccount:" + namespace + ":" + names.PluginAccount,
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Namespace: where, Verb: verb, Version: "v1", Resource: resource, Name: name,
 		},

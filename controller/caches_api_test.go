@@ -55,8 +55,8 @@ func cacheStatus(object client.Object) *v1alpha1.GPUKernelCacheStatus {
 	return &v1alpha1.GPUKernelCacheStatus{}
 }
 
-// awaitCache waits until the conditions Resolved, Verified and Ready are of this generation and as wanted, and the phase too. The object is
-// then as it was read last.
+// awaitCache waits until the conditions Resolved, Verified and Ready are of this generation and as wanted, and the phase too. The object
+// is then as it was read last.
 func (c cluster) awaitCache(t *testing.T, object client.Object, resolved, verified, ready string, phase v1alpha1.CachePhase) {
 	t.Helper()
 	apitest.Eventually(t, patience, func() string {

@@ -11,7 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/deviceclasses"
+	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/test/apitest"
 )
 
@@ -49,7 +50,7 @@ func (c cluster) testForeignClass(t *testing.T, r replica, foreign *resourceapi.
 
 // testClasses: made, made again, repaired in what we own, left alone in the rest.
 func (c cluster) testClasses(t *testing.T) {
-	for _, want := range controller.Classes(controller.ClassOptions{ExtendedResources: true}) {
+	for _, want := range deviceclasses.Classes(deviceclasses.Options{ExtendedResources: true}) {
 		apitest.Eventually(t, patience, func() string { return c.wrongClass(t, want.Name) })
 	}
 	gpu := client.ObjectKey{Name: "gpu.fettle.dev"}
@@ -95,11 +96,11 @@ func (c cluster) wrongClass(t *testing.T, name string) string {
 	if err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &live); err != nil {
 		return err.Error()
 	}
-	for _, want := range controller.Classes(controller.ClassOptions{ExtendedResources: true}) {
+	for _, want := range deviceclasses.Classes(deviceclasses.Options{ExtendedResources: true}) {
 		if want.Name != name {
 			continue
 		}
-		if live.Labels[controller.ManagedByLabel] != controller.Name {
+		if live.Labels[names.ManagedByLabel] != names.Controller {
 			return "class " + name + " lacks our label"
 		}
 		got := live.Spec

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/crd"
+	"github.com/fettle-dev/fettle/controller/names"
 )
 
 // testCRDs upgrades a definition and tries to take it back.
@@ -29,7 +29,7 @@ func (c cluster) testCRDs(t *testing.T) {
 		return &live
 	}
 	apply := func(versions ...string) error {
-		return crd.Apply(t.Context(), c.client, definition(t, versions), controller.Name)
+		return crd.Apply(t.Context(), c.client, definition(t, versions), names.Controller)
 	}
 	if err := apply("v1alpha1"); err != nil {
 		t.Fatalf("first install: %v", err)

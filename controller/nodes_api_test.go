@@ -17,7 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/nodes"
+	"github.com/fettle-dev/fettle/controller/pause"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/test/apitest"
 )
 
@@ -29,7 +32,7 @@ func (c cluster) accelerator(t *testing.T, name, retire string, withNode bool) *
 	}
 	a := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if retire != "" {
-		a.Annotations = map[string]string{controller.RetireAnnotation: retire}
+		a.Annotations = map[string]string{v1alpha1.RetireAnnotation: retire}
 	}
 	c.create(t, a)
 	return a
@@ -42,26 +45,26 @@ func (c cluster) retirement(t *testing.T, name string) string {
 	if err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a); err != nil {
 		return err.Error()
 	}
-	return a.Annotations[controller.RetireAnnotation]
+	return a.Annotations[v1alpha1.RetireAnnotation]
 }
 
 // testNodes: the running controller takes an uninstall's retirement back, unless one is in progress, and never an admin's.
 func (c cluster) testNodes(t *testing.T) {
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: controller.UninstallLease},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.UninstallLease},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: ptr.To("test"), LeaseDurationSeconds: ptr.To[int32](3), RenewTime: ptr.To(metav1.NowMicro()),
 		},
 	}
 	c.waitCRD(t)
 	c.create(t, lease)
-	c.accelerator(t, "left-behind", controller.RetireByUninstall, true)
-	c.accelerator(t, "by-admin", controller.RetireByAdmin, true)
+	c.accelerator(t, "left-behind", v1alpha1.RetireByUninstall, true)
+	c.accelerator(t, "by-admin", v1alpha1.RetireByAdmin, true)
 	apitest.Eventually(t, patience, func() string { return c.retirement(t, "left-behind") })
 	if held := time.Since(lease.Spec.RenewTime.Time); held < 3*time.Second {
 		t.Errorf("the retirement was taken back %s after the uninstall's last word, want 3s or more", held)
 	}
-	if got := c.retirement(t, "by-admin"); got != controller.RetireByAdmin {
+	if got := c.retirement(t, "by-admin"); got != v1alpha1.RetireByAdmin {
 		t.Errorf("an admin's retirement became %q", got)
 	}
 }
@@ -80,10 +83,8 @@ func (c cluster) testPrune(t *testing.T) {
 	c.accelerator(t, "gone", "", false)
 	c.accelerator(t, "back", "", false)
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	r, err := controller.NewNodeReconciler(c.client, clock, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pauses := pause.Reader{Live: c.client, Namespace: namespace, Clock: clock, Started: clock.Now()}
+	r := nodes.New(reconciler.Services{Client: c.client, Live: c.client, Clock: clock, Pause: pauses.Remaining}).Queues[0].Reconciler
 	look := func(name string) time.Duration {
 		t.Helper()
 		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})

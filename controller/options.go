@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fettle-dev/fettle/controller/deviceclasses"
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/preset"
@@ -42,7 +44,7 @@ type Options struct {
 	// AllowedHostPaths are what the nodes' plugins let DevicePresets name.
 	AllowedHostPaths []preset.AllowedHostPath
 	// Classes are the choices about the DeviceClasses.
-	Classes ClassOptions
+	Classes deviceclasses.Options
 	// PresetVendors are those whose ClusterDevicePresets are shipped.
 	PresetVendors []string
 	// KernelCacheVolumes are how caches are put into volumes, if they are.
@@ -71,8 +73,9 @@ func (o Options) Validate() error {
 		}
 	}
 	for _, vendor := range o.PresetVendors {
-		if !slices.Contains(PresetVendors(), vendor) {
-			faults = append(faults, fmt.Errorf("--preset-vendors names %q: expected any of %s", vendor, strings.Join(PresetVendors(), ", ")))
+		if !slices.Contains(shippedpresets.Vendors(), vendor) {
+			faults = append(faults, fmt.Errorf("--preset-vendors names %q: expected any of %s", vendor,
+				strings.Join(shippedpresets.Vendors(), ", ")))
 		}
 	}
 	return errors.Join(faults...)

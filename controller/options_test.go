@@ -3,9 +3,13 @@
 package controller
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
 )
 
 func TestOptionsValidate(t *testing.T) {
@@ -33,5 +37,17 @@ func TestOptionsValidate(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestPresetVendorOptions(t *testing.T) {
+	t.Parallel()
+	o := Options{Namespace: "fettle-system", BitstreamInterval: time.Second, PresetVendors: []string{"amd", "intel", "nvidia", "opae", "xrt"}}
+	if err := o.Validate(); err != nil || !slices.Equal(o.PresetVendors, shippedpresets.Vendors()) {
+		t.Errorf("%v; known are %v", err, shippedpresets.Vendors())
+	}
+	o.PresetVendors = []string{"NVIDIA"}
+	if err := o.Validate(); err == nil || errors.Unwrap(err) != nil {
+		t.Errorf("took %v: %v", o.PresetVendors, err)
 	}
 }

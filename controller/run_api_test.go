@@ -20,6 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/deviceclasses"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/admission"
@@ -60,9 +63,10 @@ func TestAPI(t *testing.T) {
 	t.Run("certificate race", c.testCertificateRace)
 	t.Run("shipped presets", c.testShipped)
 	foreign := c.createForeignClass(t)
-	r := c.start(t, controller.ClassOptions{ExtendedResources: true})
+	r := c.start(t, deviceclasses.Options{ExtendedResources: true})
 	t.Run("health", func(t *testing.T) { testHealth(t, r) })
 	t.Run("foreign class", func(t *testing.T) { c.testForeignClass(t, r, foreign) })
+	t.Run("a reconciler of one's own", func(t *testing.T) { c.testCounter(t, r) })
 	t.Run("classes", c.testClasses)
 	t.Run("nodes", c.testNodes)
 	t.Run("prune", c.testPrune)
@@ -92,7 +96,7 @@ func TestAPI(t *testing.T) {
 // TestOlderAPI shows what is degraded on the oldest supported API, with a reason.
 func TestOlderAPI(t *testing.T) {
 	c := newCluster(t, map[string]string{"emulated-version": "1.34"})
-	r := c.start(t, controller.ClassOptions{ExtendedResources: true})
+	r := c.start(t, deviceclasses.Options{ExtendedResources: true})
 	apitest.Eventually(t, patience, func() string {
 		return c.missingEvent("gpu.fettle.dev", "ExtendedResourceUnsupported")
 	})
@@ -124,7 +128,7 @@ func gauges(t *testing.T, registry prometheus.Gatherer, name string) map[string]
 func newCluster(t *testing.T, flags map[string]string) cluster {
 	t.Helper()
 	config := apitest.Start(t, flags)
-	scheme, err := controller.Scheme()
+	scheme, err := reconciler.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +143,7 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 }
 
 // start runs a controller until the test ends.
-func (c cluster) start(t *testing.T, classes controller.ClassOptions, presetVendors ...string) replica {
+func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendors ...string) replica {
 	t.Helper()
 	r := replica{registry: prometheus.NewRegistry(), probePort: apitest.FreePort(t), webhookPort: apitest.FreePort(t)}
 	ctx, cancel := context.WithCancel(context.Background()) // ends in the cleanup, before the API server
@@ -147,6 +151,7 @@ func (c cluster) start(t *testing.T, classes controller.ClassOptions, presetVend
 	go func() {
 		done <- controller.Controller{
 			Config: c.config, CRDs: crds.Files, Validate: admission.Validate, Registry: r.registry, Clock: clock.RealClock{},
+			Table: withCounter,
 			Options: controller.Options{
 				Namespace: namespace, MetricsAddress: "0", ProbeAddress: ":" + strconv.Itoa(r.probePort),
 				Webhook: true, WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors,
@@ -182,7 +187,7 @@ func testHealth(t *testing.T, r replica) {
 
 // testSecondReplica: one that is not elected is ready to serve the webhook.
 func (c cluster) testSecondReplica(t *testing.T) {
-	second := c.start(t, controller.ClassOptions{ExtendedResources: true})
+	second := c.start(t, deviceclasses.Options{ExtendedResources: true})
 	testHealth(t, second)
 }
 
@@ -211,7 +216,7 @@ func (c cluster) missingEvent(name, reason string) string {
 	}
 	var seen []string
 	for _, e := range list.Items {
-		if e.Regarding.Name == name && e.Reason == reason && e.ReportingController == controller.Name {
+		if e.Regarding.Name == name && e.Reason == reason && e.ReportingController == names.Controller {
 			return ""
 		}
 		seen = append(seen, e.Regarding.Name+" "+e.Reason)

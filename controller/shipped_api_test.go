@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/deviceclasses"
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/test/apitest"
 )
 
@@ -29,14 +30,14 @@ func (c cluster) testShipped(t *testing.T) {
 		c.awaitShipped(t, all)
 		for name := range all { // as the API server keeps them
 			c.awaitPreset(t, &v1alpha1.ClusterDevicePreset{ObjectMeta: metav1.ObjectMeta{Name: name}}, "True Valid", "False NoConflict", 0, 0)
-			if live := c.shipped(t, name); !controller.AsShipped(live) {
+			if live := c.shipped(t, name); !shippedpresets.AsShipped(live) {
 				t.Errorf("%s counts as edited", name)
 			}
 		}
 		c.change(t, "intel.fettle.dev", func(p *v1alpha1.ClusterDevicePreset) { p.Spec.Priority = 5 })
 		c.change(t, "opae.fettle.dev", func(p *v1alpha1.ClusterDevicePreset) { // as another version shipped it
 			p.Spec.Priority = -3
-			p.Annotations[controller.ShippedAnnotation] = controller.SpecHash(&p.Spec)
+			p.Annotations[shippedpresets.Annotation] = shippedpresets.SpecHash(&p.Spec)
 		})
 		if err := c.client.Delete(t.Context(), c.shipped(t, "amd.fettle.dev")); err != nil {
 			t.Fatal(err)
@@ -46,7 +47,7 @@ func (c cluster) testShipped(t *testing.T) {
 	})
 	c.change(t, "opae.fettle.dev", func(p *v1alpha1.ClusterDevicePreset) { // and before this version started
 		p.Spec.Priority = -3
-		p.Annotations[controller.ShippedAnnotation] = controller.SpecHash(&p.Spec)
+		p.Annotations[shippedpresets.Annotation] = shippedpresets.SpecHash(&p.Spec)
 	})
 	c.withShipped(t, []string{"opae"}, func(t *testing.T) {
 		c.awaitShipped(t, map[string]int32{"intel.fettle.dev": 5, "opae.fettle.dev": shipped})
@@ -56,7 +57,7 @@ func (c cluster) testShipped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, class := range controller.Classes(controller.ClassOptions{}) { // which these controllers made, too
+	for _, class := range deviceclasses.Classes(deviceclasses.Options{}) { // which these controllers made, too
 		if err := c.client.Delete(t.Context(), class); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +68,7 @@ func (c cluster) testShipped(t *testing.T) {
 func (c cluster) withShipped(t *testing.T, vendors []string, do func(*testing.T)) {
 	t.Helper()
 	t.Run(fmt.Sprint(vendors), func(t *testing.T) {
-		c.start(t, controller.ClassOptions{ExtendedResources: true}, vendors...)
+		c.start(t, deviceclasses.Options{ExtendedResources: true}, vendors...)
 		do(t)
 	})
 }

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/uninstall"
 	"github.com/fettle-dev/fettle/test/apitest"
 )
@@ -188,7 +188,7 @@ func (c cluster) testUninstallForced(t *testing.T) {
 
 	// The old controller holds still for as long as the Lease says; without it, it goes back to work.
 	lease := &coordinationv1.Lease{}
-	key := client.ObjectKey{Namespace: namespace, Name: controller.UninstallLease}
+	key := client.ObjectKey{Namespace: namespace, Name: names.UninstallLease}
 	if err := c.client.Get(t.Context(), key, lease); err != nil || lease.Spec.HolderIdentity != nil {
 		t.Fatalf("lease after success: error %v, holder %v; want one without holder", err, lease.Spec.HolderIdentity)
 	}
@@ -231,7 +231,7 @@ func (c cluster) play(ctx context.Context, w workload) error {
 		return err
 	}
 	node.Status.PreparedClaims = 0
-	if node.Annotations[controller.RetireAnnotation] != "" && len(node.Status.Conditions) == 0 {
+	if node.Annotations[v1alpha1.RetireAnnotation] != "" && len(node.Status.Conditions) == 0 {
 		node.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionRetired, Status: metav1.ConditionTrue, Reason: "Asked", LastTransitionTime: metav1.Now(),
 		}}

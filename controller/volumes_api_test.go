@@ -11,8 +11,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/tools/txtar"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,12 +22,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/crd"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/test/apitest"
@@ -61,7 +65,14 @@ func testVolumes(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- controller.RunVolumes(ctx, c.config, volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"})
+		done <- controller.Controller{
+			Config: c.config, CRDs: crds.Files, Registry: prometheus.NewRegistry(), Clock: clock.RealClock{},
+			Options: controller.Options{
+				Namespace: namespace, MetricsAddress: "0", ProbeAddress: "0", BitstreamInterval: time.Second,
+				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
+			},
+			Table: func(p controller.Parts) []reconciler.Row { return []reconciler.Row{volumes.New(p.Services, p.Volumes)} },
+		}.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		cancel()

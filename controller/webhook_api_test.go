@@ -20,8 +20,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/certs"
+	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/test/apitest"
 )
@@ -65,7 +65,7 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 	c.create(t, webhookConfiguration())
 	apitest.Eventually(t, patience, func() string {
 		var live admissionregistrationv1.ValidatingWebhookConfiguration
-		if err := c.client.Get(t.Context(), client.ObjectKey{Name: controller.WebhookConfiguration}, &live); err != nil {
+		if err := c.client.Get(t.Context(), client.ObjectKey{Name: names.WebhookConfiguration}, &live); err != nil {
 			return err.Error()
 		}
 		if len(live.Webhooks[0].ClientConfig.CABundle) == 0 {
@@ -113,12 +113,12 @@ func (c cluster) routeWebhook(t *testing.T, r replica) {
 	}
 	port := int32(r.webhookPort)
 	c.create(t, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: controller.Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.Controller},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "webhook", Port: 443}}},
 	})
 	c.create(t, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: controller.Name, Labels: map[string]string{discoveryv1.LabelServiceName: controller.Name},
+			Namespace: namespace, Name: names.Controller, Labels: map[string]string{discoveryv1.LabelServiceName: names.Controller},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("webhook"), Port: &port, Protocol: ptr.To(corev1.ProtocolTCP)}},
@@ -131,13 +131,13 @@ func (c cluster) routeWebhook(t *testing.T, r replica) {
 // webhookConfiguration is what the chart renders, as far as this test needs it. Its policy is Fail, to show a call that fails.
 func webhookConfiguration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: controller.WebhookConfiguration},
+		ObjectMeta: metav1.ObjectMeta{Name: names.WebhookConfiguration},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 			Name: "config.fettle.dev", AdmissionReviewVersions: []string{"v1"},
 			SideEffects:   ptr.To(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
-				Namespace: namespace, Name: controller.Name, Path: ptr.To(webhook.Path),
+				Namespace: namespace, Name: names.Controller, Path: ptr.To(webhook.Path),
 			}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},

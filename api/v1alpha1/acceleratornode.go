@@ -30,6 +30,16 @@ const (
 	ConditionRetired = "Retired"
 )
 
+const (
+	// RetireAnnotation on an AcceleratorNode tells that node's plugin to stop publishing, to refuse new claims, and to remove its files once
+	// the last claim is gone.
+	RetireAnnotation = GroupName + "/retire"
+	// RetireByUninstall is the value that an uninstall sets and a running controller takes back.
+	RetireByUninstall = "true"
+	// RetireByAdmin is the value for an administrator's own use. Neither the controller nor an uninstall removes it.
+	RetireByAdmin = "admin"
+)
+
 // AcceleratorNode shows what the driver does on one node. Its name is the node's name. Only that node's plugin writes it and the
 // controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its size does not grow with
 // use.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -22,21 +23,54 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
+// serveFlags are the flags of the sub-command run.
+type serveFlags struct {
+	common
+
+	options controller.Options
+	// vendors, registries and trustedRoot are read after the flags are parsed.
+	vendors, registries, trustedRoot string
+}
+
 // serve is the sub-command run.
 func serve(ctx context.Context, args []string, env func(string) string, stderr io.Writer) error {
-	var c common
-	var o controller.Options
+	var f serveFlags
 	fs := flag.NewFlagSet("fettle-controller run", flag.ContinueOnError)
-	c.add(fs, env)
+	f.add(fs, env)
+	f.addServers(fs)
+	f.addObjects(fs)
+	f.addArtifacts(fs)
+	if err := parse(fs, args, stderr); err != nil {
+		return err
+	}
+	if err := f.read(); err != nil {
+		return &usageError{err}
+	}
+	config, err := f.start()
+	if err != nil {
+		return err
+	}
+	return controller.Controller{
+		Config: config, Options: f.options, CRDs: crds.Files, Validate: admission.Validate, Table: controller.Table,
+		Registry: metrics.Registry, Clock: clock.RealClock{},
+	}.Run(ctx)
+}
+
+// addServers defines the flags about what is served.
+func (f *serveFlags) addServers(fs *flag.FlagSet) {
+	o := &f.options
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "where metrics are served by HTTP; 0 serves none")
 	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served by HTTP")
 	fs.BoolVar(&o.Webhook, "webhook", true, "serve the admission webhook and keep its certificate and configuration")
 	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "where the admission webhook is served by HTTPS")
+}
+
+// addObjects defines the flags about the objects that the controller keeps in the cluster.
+func (f *serveFlags) addObjects(fs *flag.FlagSet) {
+	o := &f.options
+	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")
-	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
-	fs.DurationVar(&o.BitstreamInterval, "bitstream-interval", 10*time.Minute,
-		"how often the tags of FPGABitstreams and kernel caches are looked at")
 	fs.Func("allowed-host-path",
 		"`directory` of the nodes below which DevicePresets may name files, with :rw at its end also to write; may be repeated",
 		func(value string) error {
@@ -44,45 +78,44 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 			o.AllowedHostPaths = append(o.AllowedHostPaths, preset.AllowedHostPath{Path: dir, Writable: writable})
 			return nil
 		})
-	fs.StringVar(&o.ScratchDir, "scratch-dir", "",
-		"directory through which bitstreams are read, up to 1 GiB, for this process alone; empty makes a temporary one")
-	vendors := fs.String("preset-vendors", "", "vendors whose ClusterDevicePresets are kept in the cluster, between commas: "+
-		strings.Join(controller.PresetVendors(), ","))
+	fs.StringVar(&f.vendors, "preset-vendors", "", "vendors whose ClusterDevicePresets are kept in the cluster, between commas: "+
+		strings.Join(shippedpresets.Vendors(), ","))
 	fs.StringVar(&o.KernelCacheVolumes.Image, "kernel-cache-volumes-image", "",
 		"container `image` with /fettle in it, which fills the volumes of GPUKernelCaches; empty makes no volumes")
 	fs.Func("kernel-cache-volumes-pull-policy", "when that image is pulled: Always, IfNotPresent or Never", func(value string) error {
 		o.KernelCacheVolumes.PullPolicy = corev1.PullPolicy(value)
 		return nil
 	})
-	registriesFile := fs.String("registries", "", "file that says how registries are reached: plainHTTP, mirrors, caFile")
-	trustedRoot := fs.String("trust-public-root", "", "`file` with the Sigstore trusted root of TrustPolicies that have none of their own")
-	if err := parse(fs, args, stderr); err != nil {
-		return err
-	}
-	o.Namespace = c.namespace
-	if *vendors != "" {
-		o.PresetVendors = strings.Split(*vendors, ",")
-	}
-	var err error
-	if o.Registries, err = registry.Load(*registriesFile); err != nil {
-		return &usageError{fmt.Errorf("--registries: %w", err)}
+}
+
+// addArtifacts defines the flags about bitstreams and kernel caches in registry.
+func (f *serveFlags) addArtifacts(fs *flag.FlagSet) {
+	o := &f.options
+	fs.DurationVar(&o.BitstreamInterval, "bitstream-interval", 10*time.Minute,
+		"how often the tags of FPGABitstreams and kernel caches are looked at")
+	fs.StringVar(&o.ScratchDir, "scratch-dir", "",
+		"directory through which bitstreams are read, up to 1 GiB, for this process alone; empty makes a temporary one")
+	fs.StringVar(&f.registries, "registries", "", "`file` that says how registries are reached: plainHTTP, mirrors, caFile")
+	fs.StringVar(&f.trustedRoot, "trust-public-root", "",
+		"`file` with the Sigstore trusted root of TrustPolicies that have none of their own")
+}
+
+// read completes the options with the files that flags name, and judges them.
+func (f *serveFlags) read() (err error) {
+	o := &f.options
+	o.Namespace = f.namespace
+	if f.vendors != "" {
+		o.PresetVendors = strings.Split(f.vendors, ",")
 	}
 	o.KernelCacheVolumes.Enabled = o.KernelCacheVolumes.Image != ""
-	if o.KernelCacheVolumes.Registries, err = registry.Read(*registriesFile); err != nil {
-		return &usageError{fmt.Errorf("--registries: %w", err)}
+	if o.Registries, err = registry.Load(f.registries); err != nil {
+		return fmt.Errorf("--registries: %w", err)
 	}
-	if o.PublicTrustRoot, err = trust.ReadPublicRoot(*trustedRoot); err != nil {
-		return &usageError{fmt.Errorf("--trust-public-root: %w", err)}
+	if o.KernelCacheVolumes.Registries, err = registry.Read(f.registries); err != nil {
+		return fmt.Errorf("--registries: %w", err)
 	}
-	if err := o.Validate(); err != nil {
-		return &usageError{err}
+	if o.PublicTrustRoot, err = trust.ReadPublicRoot(f.trustedRoot); err != nil {
+		return fmt.Errorf("--trust-public-root: %w", err)
 	}
-	config, err := c.start()
-	if err != nil {
-		return err
-	}
-	return controller.Controller{
-		Config: config, Options: o, CRDs: crds.Files, Validate: admission.Validate,
-		Registry: metrics.Registry, Clock: clock.RealClock{},
-	}.Run(ctx)
+	return o.Validate()
 }

@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/crd"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/uninstall"
 	"github.com/fettle-dev/fettle/deployments/crds"
 )
@@ -47,7 +47,7 @@ func uninstallAll(ctx context.Context, args []string, env func(string) string, s
 	if err != nil {
 		return err
 	}
-	scheme, err := controller.Scheme()
+	scheme, err := reconciler.Scheme()
 	if err != nil {
 		return err
 	}

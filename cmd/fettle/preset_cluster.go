@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -82,22 +83,14 @@ func (r *clusterReader) readPresets() {
 		r.errs = append(r.errs, absent("DevicePresets", err))
 	}
 	for i := range own {
-		var p v1alpha1.DevicePreset
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(own[i].Object, &p); err != nil {
-			r.fail("read DevicePreset %s: %w", own[i].GetName(), err)
-		}
-		r.Presets = append(r.Presets, preset.Of(&p))
+		r.addPreset(&own[i])
 	}
 	ofCluster, err := listAll(r.ctx, r.client.Resource(v1alpha1.GroupVersion.WithResource("clusterdevicepresets")))
 	if err != nil {
 		r.errs = append(r.errs, absent("ClusterDevicePresets", err))
 	}
 	for i := range ofCluster {
-		var p v1alpha1.ClusterDevicePreset
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(ofCluster[i].Object, &p); err != nil {
-			r.fail("read ClusterDevicePreset %s: %w", ofCluster[i].GetName(), err)
-		}
-		r.Presets = append(r.Presets, preset.OfCluster(&p))
+		r.addPreset(&ofCluster[i])
 	}
 	// Who may not see its own namespace has the answer without its labels, and is told.
 	n, err := r.client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")).Get(r.ctx, r.namespace, metav1.GetOptions{})
@@ -107,6 +100,15 @@ func (r *clusterReader) readPresets() {
 	case !apierrors.IsForbidden(err):
 		r.fail("read namespace %s: %w", r.namespace, err)
 	}
+}
+
+// addPreset decodes a preset of either kind.
+func (r *clusterReader) addPreset(object *unstructured.Unstructured) {
+	p, err := v1alpha1.DecodeDevicePreset(object)
+	if err != nil {
+		r.fail("read %w", err)
+	}
+	r.Presets = append(r.Presets, preset.Of(p))
 }
 
 // readClaim reads the claim, the pod that owns it, and what else the pod has.

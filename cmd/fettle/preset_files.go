@@ -179,13 +179,13 @@ func (r *objectReader) takers() map[string]func(raw []byte) error {
 		own + v1alpha1.KindDevicePreset: func(raw []byte) error {
 			var p v1alpha1.DevicePreset
 			err := errors.Join(r.decode(raw, &p, &p), strict(raw, &p))
-			r.Presets = append(r.Presets, preset.Of(&p))
+			r.Presets = append(r.Presets, preset.Of(p.Common()))
 			return err
 		},
 		own + v1alpha1.KindClusterDevicePreset: func(raw []byte) error {
 			var p v1alpha1.ClusterDevicePreset
 			err := strict(raw, &p)
-			r.Presets = append(r.Presets, preset.OfCluster(&p))
+			r.Presets = append(r.Presets, preset.Of(p.Common()))
 			return err
 		},
 	}

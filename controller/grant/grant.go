@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
 )
 
 // ErrForeign is about a Role or RoleBinding of the name that belongs to something else. It is left alone.
@@ -50,6 +51,14 @@ type Writer struct {
 	Labels map[string]string
 }
 
+// NewWriter returns the writer of the Roles that the controller makes and an uninstall removes.
+func NewWriter(live client.Reader, c client.Writer, namespace string) Writer {
+	return Writer{
+		Live: live, Client: c, Namespace: namespace, Account: names.PluginAccount,
+		Labels: map[string]string{names.ManagedByLabel: names.Controller},
+	}
+}
+
 // meta is the head of both.
 func (w Writer) meta(r Request) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
@@ -62,9 +71,9 @@ func (w Writer) meta(r Request) metav1.ObjectMeta {
 
 // Role lets its holder read what the object names, and nothing else.
 func (w Writer) Role(r Request) *rbacv1.Role {
-	names := slices.Sorted(slices.Values(r.Names))
+	sorted := slices.Sorted(slices.Values(r.Names))
 	return &rbacv1.Role{ObjectMeta: w.meta(r), Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{""}, Resources: []string{r.Resource}, ResourceNames: slices.Compact(names), Verbs: []string{"get"},
+		APIGroups: []string{""}, Resources: []string{r.Resource}, ResourceNames: slices.Compact(sorted), Verbs: []string{"get"},
 	}}}
 }
 

@@ -13,18 +13,18 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// Lack is what the devices of a class need from the node and no preset gives.
-type Lack struct {
+// Need is what the devices of a class need from the node and no preset gives.
+type Need struct {
 	// Vendor is the maker of the devices, Needs what they need.
 	Vendor, Needs string
 }
 
-// Lacks says, by name, which classes may give devices of a vendor that is in the cluster and that needs something from the node, while no
-// valid preset that gives files of the node could be for them.
-func Lacks(
+// Missing returns, by name of the class, the needs that no valid preset meets: the class may give devices of a vendor that is in the
+// cluster and that needs something from the node, and no preset that gives files of the node could be for them.
+func Missing(
 	ctx context.Context, classes []resourceapi.DeviceClass, all []preset.Preset, vendors map[string]bool, c *preset.Conditions,
-) map[string][]Lack {
-	out := map[string][]Lack{}
+) map[string][]Need {
+	out := map[string][]Need{}
 	givers := slices.DeleteFunc(slices.Clone(all), func(p preset.Preset) bool { return !givesFiles(&p) || len(p.Faults(c)) > 0 })
 	for _, m := range makers() {
 		if m.needs == "" || !vendors[m.vendor] {
@@ -34,7 +34,7 @@ func Lacks(
 			class := &classes[i]
 			could := func(p preset.Preset) bool { return couldSelect(ctx, &p, class.Name, m, c) }
 			if gives(ctx, class, m, c) && !slices.ContainsFunc(givers, could) {
-				out[class.Name] = append(out[class.Name], Lack{Vendor: m.vendor, Needs: m.needs})
+				out[class.Name] = append(out[class.Name], Need{Vendor: m.vendor, Needs: m.needs})
 			}
 		}
 	}

@@ -8,44 +8,27 @@ package presets
 import (
 	"slices"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
-	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// Object is what both kinds have in common.
+// Object is a preset of either kind.
 type Object struct {
-	// Object is the one of the API; Status is its.
-	client.Object
-	Status *v1alpha1.DevicePresetStatus
-	// Kind is DevicePreset or ClusterDevicePreset.
-	Kind string
-	// Preset is what counts of it.
-	Preset preset.Preset
+	v1alpha1.CommonDevicePreset
+
 	// ConfigMapNamespace is where the ConfigMaps are that it names.
 	ConfigMapNamespace string
 }
 
-// OfNamespace is a DevicePreset, whose ConfigMaps are beside it.
-func OfNamespace(p *v1alpha1.DevicePreset) Object {
-	return Object{
-		Object: p, Status: &p.Status, Kind: v1alpha1.KindDevicePreset, Preset: preset.Of(p), ConfigMapNamespace: p.Namespace,
-	}
-}
-
-// OfCluster is a ClusterDevicePreset, whose ConfigMaps are in the driver's namespace.
-func OfCluster(p *v1alpha1.ClusterDevicePreset, driver string) Object {
-	return Object{
-		Object: p, Status: &p.Status, Kind: v1alpha1.KindClusterDevicePreset, Preset: preset.OfCluster(p), ConfigMapNamespace: driver,
-	}
+// Of returns a preset whose ConfigMaps are beside it, or in the driver's namespace if it is of the cluster.
+func Of(p v1alpha1.CommonDevicePreset, driver string) Object {
+	return Object{CommonDevicePreset: p, ConfigMapNamespace: p.ReferenceNamespace(driver)}
 }
 
 // Grant is what the nodes need to read for it.
 func (o Object) Grant() grant.Request {
 	return grant.Request{
-		Owner: o.Object, Kind: o.Kind, Resource: "configmaps", Namespace: o.ConfigMapNamespace, Names: configMaps(&o.Preset.Rules),
+		Owner: o.Object, Kind: o.Kind, Resource: "configmaps", Namespace: o.ConfigMapNamespace, Names: configMaps(&o.Spec.PresetRules),
 	}
 }
 

@@ -44,7 +44,7 @@ func named(t *testing.T, name, spec string) preset.Preset {
 	t.Helper()
 	namespace, own, found := strings.Cut(name, "/")
 	if !found {
-		return preset.OfCluster(cluster(t, name, spec))
+		return preset.Of(cluster(t, name, spec).Common())
 	}
 	p := &v1alpha1.DevicePreset{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: own, Generation: 1, CreationTimestamp: metav1.NewTime(start),
@@ -52,7 +52,7 @@ func named(t *testing.T, name, spec string) preset.Preset {
 	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
 		t.Fatal(err)
 	}
-	return preset.Of(p)
+	return preset.Of(p.Common())
 }
 
 func keyOf(p *preset.Preset) types.NamespacedName {
@@ -473,7 +473,7 @@ env:
 - {name: B, value: x}
 - {name: C, valueFrom: {configMapKeyRef: {name: a, key: k}}}
 envFrom: [{configMapRef: {name: b}}, {configMapRef: {name: c}}]`)
-	got := OfCluster(p, "fettle-system").Grant()
+	got := Of(p.Common(), "fettle-system").Grant()
 	want := grant.Request{
 		Owner: p, Kind: "ClusterDevicePreset", Resource: "configmaps", Namespace: "fettle-system", Names: []string{"a", "b", "c"},
 	}
@@ -485,8 +485,8 @@ envFrom: [{configMapRef: {name: b}}, {configMapRef: {name: c}}]`)
 	}
 }
 
-// TestLacks: a class is told of where its devices need what no preset could give.
-func TestLacks(t *testing.T) {
+// TestMissing: a class is told of where its devices need what no preset could give.
+func TestMissing(t *testing.T) {
 	class := func(name string, expressions ...string) resourceapi.DeviceClass {
 		c := resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		for _, e := range expressions {
@@ -535,10 +535,10 @@ func TestLacks(t *testing.T) {
 			for name, spec := range test.presets {
 				all = append(all, named(t, name, spec))
 			}
-			lacks := Lacks(t.Context(), classes, all, map[string]bool{test.vendors: true}, &preset.Conditions{})
-			want := map[string][]Lack{}
+			lacks := Missing(t.Context(), classes, all, map[string]bool{test.vendors: true}, &preset.Conditions{})
+			want := map[string][]Need{}
 			for _, name := range test.want {
-				want[name] = []Lack{{Vendor: "nvidia", Needs: "the libraries of the node's driver"}}
+				want[name] = []Need{{Vendor: "nvidia", Needs: "the libraries of the node's driver"}}
 			}
 			if diff := cmp.Diff(want, lacks); diff != "" {
 				t.Errorf("lacks (-want +got):\n%s", diff)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/message"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +17,6 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
-	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // The reasons of the conditions. They are stable.
@@ -71,8 +72,7 @@ func Record(status *v1alpha1.DevicePresetStatus, generation int64, f Findings, n
 	status.ObservedGeneration = generation
 	status.Claims, status.Nodes = ptr.To(f.Claims), ptr.To(f.Nodes)
 	for _, c := range []metav1.Condition{valid(f), conflicting(f)} {
-		c.ObservedGeneration, c.LastTransitionTime = generation, metav1.NewTime(now)
-		c.Message = message.Clip(c.Message, message.ReadableCondition)
+		c.ObservedGeneration, c.LastTransitionTime, c.Message = generation, metav1.NewTime(now), message.Clip(c.Message, message.ReadableCondition)
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 }
@@ -103,17 +103,4 @@ func conflicting(f Findings) metav1.Condition {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNoConflict, "no other preset says something else of the same requests"
 	}
 	return c
-}
-
-// Count adds up what nodes say of a preset.
-func Count(nodes []v1alpha1.AcceleratorNode, namespace, name string) (claims, on int32) {
-	for i := range nodes {
-		for _, p := range nodes[i].Status.Presets {
-			if p.Namespace == namespace && p.Name == name {
-				claims += p.Claims
-				on++
-			}
-		}
-	}
-	return claims, on
 }

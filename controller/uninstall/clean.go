@@ -16,11 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller"
-	"github.com/fettle-dev/fettle/controller/bitstream"
-	"github.com/fettle-dev/fettle/controller/cache"
+	"github.com/fettle-dev/fettle/controller/bitstreams"
 	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/controller/kernelcaches"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/presets"
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
 )
 
 // clean deletes what the controller and the plugins made, sorted by how much it would hurt to find it left: what pods can be
@@ -32,64 +34,60 @@ func (u Uninstall) clean(ctx context.Context) error {
 // grants deletes the Roles for the pull secrets of bitstreams and kernel caches and the ConfigMaps of presets. The objects themselves are
 // their authors' and stay, unless their definition goes.
 func (u Uninstall) grants(ctx context.Context) error {
-	var (
-		bitstreamsOwn     v1alpha1.FPGABitstreamList
-		bitstreamsCluster v1alpha1.ClusterFPGABitstreamList
-		cachesOwn         v1alpha1.GPUKernelCacheList
-		cachesCluster     v1alpha1.ClusterGPUKernelCacheList
-		presetsOwn        v1alpha1.DevicePresetList
-		presetsCluster    v1alpha1.ClusterDevicePresetList
-	)
-	for _, list := range []client.ObjectList{
-		&bitstreamsOwn, &bitstreamsCluster, &cachesOwn, &cachesCluster, &presetsOwn, &presetsCluster,
-	} {
-		err := u.Client.List(ctx, list)
-		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) { // without its definition there are none
-			return fmt.Errorf("list %T: %w", list, err)
-		}
+	requests, err := u.granted(ctx)
+	if err != nil {
+		return err
 	}
-	var requests []grant.Request
-	for i := range bitstreamsOwn.Items {
-		requests = append(requests, bitstream.OfNamespace(&bitstreamsOwn.Items[i]).Grant())
-	}
-	for i := range bitstreamsCluster.Items {
-		requests = append(requests, bitstream.OfCluster(&bitstreamsCluster.Items[i], u.Namespace).Grant())
-	}
-	for i := range cachesOwn.Items {
-		requests = append(requests, cache.OfNamespace(&cachesOwn.Items[i]).Grant())
-	}
-	for i := range cachesCluster.Items {
-		requests = append(requests, cache.OfCluster(&cachesCluster.Items[i], u.Namespace).Grant())
-	}
-	for i := range presetsOwn.Items {
-		requests = append(requests, presets.OfNamespace(&presetsOwn.Items[i]).Grant())
-	}
-	for i := range presetsCluster.Items {
-		requests = append(requests, presets.OfCluster(&presetsCluster.Items[i], u.Namespace).Grant())
-	}
-	writer := controller.Grants(u.Client, u.Client, u.Namespace)
-	var faults []error
+	writer := grant.NewWriter(u.Client, u.Client, u.Namespace)
+	var errs []error
 	for _, r := range requests {
 		if len(r.Names) > 0 {
-			faults = append(faults, writer.Revoke(ctx, r))
+			errs = append(errs, writer.Revoke(ctx, r))
 		}
 	}
-	return errors.Join(faults...)
+	return errors.Join(errs...)
+}
+
+// granted lists what the controller may have granted for objects.
+func (u Uninstall) granted(ctx context.Context) (requests []grant.Request, err error) {
+	for _, scope := range []pairs.Scope{pairs.OfNamespaces, pairs.OfCluster} {
+		ofBitstreams, err1 := pairs.Bitstreams(ctx, u.Client, scope)
+		ofCaches, err2 := pairs.KernelCaches(ctx, u.Client, scope)
+		ofPresets, err3 := pairs.Presets(ctx, u.Client, scope)
+		if err := errors.Join(ignoreUndefined(err1), ignoreUndefined(err2), ignoreUndefined(err3)); err != nil {
+			return nil, err
+		}
+		for _, b := range ofBitstreams {
+			requests = append(requests, bitstreams.Head(b, u.Namespace).Grant())
+		}
+		for _, c := range ofCaches {
+			requests = append(requests, kernelcaches.Head(c, u.Namespace).Grant())
+		}
+		for _, p := range ofPresets {
+			requests = append(requests, presets.Of(p, u.Namespace).Grant())
+		}
+	}
+	return requests, nil
+}
+
+// ignoreUndefined drops the error of a list whose kind has no definition: there are no such objects.
+func ignoreUndefined(err error) error {
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // presets deletes those that the controller made. One that was changed since is its administrator's.
 func (u Uninstall) presets(ctx context.Context) error {
 	var list v1alpha1.ClusterDevicePresetList
-	err := u.Client.List(ctx, &list, client.MatchingLabels{controller.ManagedByLabel: controller.Name})
-	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // without its definition there are none
-		return nil
-	}
-	if err != nil {
+	err := u.Client.List(ctx, &list, client.MatchingLabels{names.ManagedByLabel: names.Controller})
+	if err := ignoreUndefined(err); err != nil {
 		return fmt.Errorf("list ClusterDevicePresets: %w", err)
 	}
 	var faults []error
 	for i := range list.Items {
-		if controller.AsShipped(&list.Items[i]) {
+		if shippedpresets.AsShipped(&list.Items[i]) {
 			faults = append(faults, u.delete(ctx, &list.Items[i], "ClusterDevicePreset"))
 		}
 	}
@@ -99,7 +97,7 @@ func (u Uninstall) presets(ctx context.Context) error {
 // classes deletes the DeviceClasses that carry our label.
 func (u Uninstall) classes(ctx context.Context) error {
 	var list resourceapi.DeviceClassList
-	err := u.Client.List(ctx, &list, client.MatchingLabels{controller.ManagedByLabel: controller.Name})
+	err := u.Client.List(ctx, &list, client.MatchingLabels{names.ManagedByLabel: names.Controller})
 	if err != nil {
 		return fmt.Errorf("list DeviceClasses: %w", err)
 	}
@@ -140,7 +138,7 @@ func (u Uninstall) accelerators(ctx context.Context) error {
 // secret deletes the webhook's certificate; the next controller makes its own.
 func (u Uninstall) secret(ctx context.Context) error {
 	return u.delete(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: controller.TLSSecret},
+		ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: names.TLSSecret},
 	}, "Secret")
 }
 

@@ -8,18 +8,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
 )
 
 // TestPresets: what was shipped goes, what an administrator changed or made stays.
 func TestPresets(t *testing.T) {
-	scheme, err := controller.Scheme()
+	scheme, err := reconciler.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
-	shipped := controller.ShippedPresets([]string{"amd", "intel", "nvidia"})
+	shipped := shippedpresets.Presets([]string{"amd", "intel", "nvidia"})
 	shipped[0].Spec.Priority = 1
-	delete(shipped[1].Labels, controller.ManagedByLabel)
+	delete(shipped[1].Labels, names.ManagedByLabel)
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(shipped[0], shipped[1], shipped[2]).Build()
 	if err := (Uninstall{Client: c}).presets(t.Context()); err != nil {
 		t.Fatal(err)

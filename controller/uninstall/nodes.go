@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller"
 )
 
 // The reasons why a node is not waited for.
@@ -129,14 +128,14 @@ func (u Uninstall) ask(ctx context.Context, f fleet, warned map[string]bool) err
 
 // annotate asks one plugin to retire. An admin's own value asks for the same and is kept.
 func (u Uninstall) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode) error {
-	switch node.Annotations[controller.RetireAnnotation] {
-	case controller.RetireByUninstall, controller.RetireByAdmin:
+	switch node.Annotations[v1alpha1.RetireAnnotation] {
+	case v1alpha1.RetireByUninstall, v1alpha1.RetireByAdmin:
 		return nil
 	}
 	before := node.DeepCopy()
-	meta := map[string]string{controller.RetireAnnotation: controller.RetireByUninstall}
+	meta := map[string]string{v1alpha1.RetireAnnotation: v1alpha1.RetireByUninstall}
 	for k, v := range node.Annotations {
-		if k != controller.RetireAnnotation {
+		if k != v1alpha1.RetireAnnotation {
 			meta[k] = v
 		}
 	}

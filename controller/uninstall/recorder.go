@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
-	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/names"
 )
 
 // NewRecorder sends Events to the API server until the returned function is called.
@@ -24,5 +24,5 @@ func NewRecorder(ctx context.Context, config *rest.Config, scheme *runtime.Schem
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return nil, nil, fmt.Errorf("start recording Events: %w", err)
 	}
-	return broadcaster.NewRecorder(scheme, controller.Name), broadcaster.Shutdown, nil
+	return broadcaster.NewRecorder(scheme, names.Controller), broadcaster.Shutdown, nil
 }

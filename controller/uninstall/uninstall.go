@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/crd"
+	"github.com/fettle-dev/fettle/controller/pause"
 )
 
 // poll is the time between two looks at what an uninstall waits for.
@@ -62,12 +63,11 @@ func (u Uninstall) Run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	lease := &lease{client: u.Client, clock: u.Clock, key: leaseKey(u.Namespace)}
-	stop, err := lease.hold(ctx)
+	release, err := pause.Lease{Client: u.Client, Clock: u.Clock, Namespace: u.Namespace}.Hold(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop(err == nil)) }()
+	defer func() { err = errors.Join(err, release(err == nil)) }()
 
 	if u.Force {
 		if err := u.drain(ctx); err != nil {

@@ -232,7 +232,7 @@ func TestOwner(t *testing.T) {
 	}
 	c := &v1alpha1.GPUKernelCache{}
 	c.Name, c.Namespace, c.UID = "k", "team", "u"
-	if own := OfNamespace(c); own.owner().Kind != v1alpha1.KindGPUKernelCache || !cmp.Equal(own.Namespaces, []string{"team"}) {
+	if own := Of(c.Common()); own.owner().Kind != v1alpha1.KindGPUKernelCache || !cmp.Equal(own.Namespaces, []string{"team"}) {
 		t.Errorf("got %+v", own)
 	}
 }

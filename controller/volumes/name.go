@@ -27,8 +27,8 @@ func ClaimName(cache, node string) string {
 	return shortened(cache+"-"+node, cache+"\x00"+node, validation.DNS1123SubdomainMaxLength)
 }
 
-// JobName is the Job that puts a digest into a claim, for a path if there is one. Its end is the digest's begin, or a hash of both, so that
-// a Job is not taken for one of another digest or path.
+// JobName is the Job that puts a digest into a claim, for a path if there is one. Its end is the digest's begin, or a hash of both, so
+// that a Job is not taken for one of another digest or path.
 func JobName(claim, digest, path string) string {
 	_, digits, _ := strings.Cut(digest, ":")
 	if path != "" {

@@ -3,14 +3,12 @@
 package volumes
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
 )
 
 // The labels and annotations of what is made.
@@ -27,7 +25,7 @@ const (
 	TemplateAnnotation = v1alpha1.DriverName + "/kernel-cache-template"
 )
 
-// Object is what both kinds of caches have in common.
+// Object is a cache of either kind.
 type Object struct {
 	Kind, Namespace, Name string
 	UID                   types.UID
@@ -40,25 +38,20 @@ type Object struct {
 	current bool
 }
 
-// OfNamespace is a GPUKernelCache.
-func OfNamespace(c *v1alpha1.GPUKernelCache) Object {
-	o := of(c, v1alpha1.KindGPUKernelCache, &c.Spec, &c.Status)
-	o.Namespaces = []string{c.Namespace}
-	return o
-}
-
-// OfCluster is a ClusterGPUKernelCache.
-func OfCluster(c *v1alpha1.ClusterGPUKernelCache) Object {
-	o := of(c, v1alpha1.KindClusterGPUKernelCache, &c.Spec.GPUKernelCacheSpec, &c.Status)
-	o.Namespaces = slices.DeleteFunc(slices.Clone(c.Spec.WorkloadNamespaces), func(n string) bool { return n == "*" })
-	return o
-}
-
-func of(c client.Object, kind string, spec *v1alpha1.GPUKernelCacheSpec, status *v1alpha1.GPUKernelCacheStatus) Object {
-	return Object{
-		Kind: kind, Namespace: c.GetNamespace(), Name: c.GetName(), UID: c.GetUID(), Deleting: c.GetDeletionTimestamp() != nil,
-		Spec: spec, Status: status, current: status.ObservedGeneration == c.GetGeneration(),
+// Of returns the volumes' view of a cache of either kind.
+func Of(c v1alpha1.CommonGPUKernelCache) Object {
+	o := Object{
+		Kind: c.Kind, Namespace: c.GetNamespace(), Name: c.GetName(), UID: c.GetUID(), Deleting: c.GetDeletionTimestamp() != nil,
+		Namespaces: c.NamedNamespaces(), Spec: c.Spec, Status: c.Status, current: c.Status.ObservedGeneration == c.GetGeneration(),
 	}
+	if !c.OfCluster() {
+		o.Namespaces = []string{c.GetNamespace()}
+	}
+	return o
+}
+
+func (o Object) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
 // Type is how the cache comes to the nodes.
@@ -112,5 +105,5 @@ func (o Object) meta(namespace, name string) metav1.ObjectMeta {
 }
 
 func (o Object) labels() map[string]string {
-	return map[string]string{UIDLabel: string(o.UID), "app.kubernetes.io/managed-by": "fettle-controller"}
+	return map[string]string{UIDLabel: string(o.UID), names.ManagedByLabel: names.Controller}
 }

@@ -36,7 +36,7 @@ func object(kind v1alpha1.CacheDistributionType, digest string, namespaces ...st
 		ObservedGeneration: 3, ResolvedDigest: digest, Image: &v1alpha1.CacheImage{Digest: digest, CompressedBytes: 1 << 20, Bytes: 40 << 20},
 		Verification: &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheVerified},
 	}
-	return OfCluster(c)
+	return Of(c.Common())
 }
 
 // start is when all Jobs were made.

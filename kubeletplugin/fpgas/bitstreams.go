@@ -13,11 +13,9 @@ import (
 	"path"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -67,28 +65,28 @@ func (b *bitstreams) find(ctx context.Context, namespace string, source *v1alpha
 	case source.Ref != "":
 		return b.ofReference(ctx, source.Ref, interfaceID)
 	case source.Kind == v1alpha1.KindClusterFPGABitstream:
-		var object v1alpha1.ClusterFPGABitstream
-		if err := b.get(ctx, "clusterfpgabitstreams", "", source.Name, &object); err != nil {
+		object, err := b.get(ctx, "clusterfpgabitstreams", "", source.Name)
+		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", source.Kind, source.Name, err)
 		}
-		return b.ofCluster(&object, interfaceID)
+		return b.of(object, interfaceID)
 	}
-	var object v1alpha1.FPGABitstream
-	if err := b.get(ctx, "fpgabitstreams", namespace, source.Name, &object); err != nil {
+	object, err := b.get(ctx, "fpgabitstreams", namespace, source.Name)
+	if err != nil {
 		return nil, fmt.Errorf("%s %s/%s: %w", v1alpha1.KindFPGABitstream, namespace, source.Name, err)
 	}
-	return ofNamespace(&object, interfaceID)
+	return b.of(object, interfaceID)
 }
 
-func (b *bitstreams) get(ctx context.Context, resource, namespace, name string, into any) error {
+func (b *bitstreams) get(ctx context.Context, resource, namespace, name string) (v1alpha1.CommonFPGABitstream, error) {
 	object, err := b.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w: create it, or correct the claim's bitstream", errNotThere)
+		return v1alpha1.CommonFPGABitstream{}, fmt.Errorf("%w: create it, or correct the claim's bitstream", errNotThere)
 	}
 	if err != nil {
-		return err
+		return v1alpha1.CommonFPGABitstream{}, err
 	}
-	return runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into)
+	return v1alpha1.DecodeFPGABitstream(object)
 }
 
 // blank finds the image that wipes regions of an interface: the first by name of those that say they do. None: nil.
@@ -97,10 +95,10 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 	if err != nil {
 		return nil, fmt.Errorf("look for a blank image: %w", err)
 	}
-	objects := make([]v1alpha1.ClusterFPGABitstream, 0, len(list.Items))
+	objects := make([]v1alpha1.CommonFPGABitstream, 0, len(list.Items))
 	for i := range list.Items {
-		var object v1alpha1.ClusterFPGABitstream
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &object); err != nil {
+		object, err := v1alpha1.DecodeFPGABitstream(&list.Items[i])
+		if err != nil {
 			return nil, err
 		}
 		if object.Spec.Blank {
@@ -108,7 +106,7 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 		}
 	}
 	for i := range objects {
-		found, err := b.ofCluster(&objects[i], interfaceID)
+		found, err := b.of(objects[i], interfaceID)
 		if err == nil {
 			return found, nil
 		}
@@ -119,47 +117,30 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 	return nil, nil //nolint:nilnil // documented above
 }
 
-func ofNamespace(object *v1alpha1.FPGABitstream, interfaceID string) (*bitstream, error) {
-	return ofStatus(about{
-		kind: v1alpha1.KindFPGABitstream, namespace: object.Namespace, name: object.Name, image: object.Spec.Image,
-		generation: object.Generation, secretsIn: object.Namespace, secrets: object.Spec.ImagePullSecrets,
-	}, &object.Status, interfaceID)
-}
-
-func (b *bitstreams) ofCluster(object *v1alpha1.ClusterFPGABitstream, interfaceID string) (*bitstream, error) {
-	of := about{
-		kind: v1alpha1.KindClusterFPGABitstream, name: object.Name, image: object.Spec.Image, generation: object.Generation,
-		secretsIn: b.namespace, secrets: object.Spec.ImagePullSecrets, namespaces: object.Spec.Namespaces,
-	}
+// of finds what an object has for an interface.
+func (b *bitstreams) of(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
 	if object.Spec.HostFile != nil {
-		return b.ofHost(of, object, interfaceID)
+		return b.ofHost(object, interfaceID)
 	}
-	return ofStatus(of, &object.Status, interfaceID)
+	return b.ofStatus(object, interfaceID)
 }
 
-// about is what both kinds of object say in their own ways.
-type about struct {
-	kind, namespace, name, image string
-	generation                   int64
-	secretsIn                    string
-	secrets                      []corev1.LocalObjectReference
-	namespaces                   []string
-}
-
-func (a *about) bitstream(verified *metav1.Condition) claim.Bitstream {
+// inClaim describes an object as claims are judged by it.
+func inClaim(object v1alpha1.CommonFPGABitstream) claim.Bitstream {
 	out := claim.Bitstream{
-		Kind: a.kind, Namespace: a.namespace, Name: a.name, Namespaces: a.namespaces, VouchedDetail: notVouched,
+		Kind: object.Kind, Namespace: object.GetNamespace(), Name: object.GetName(), Namespaces: object.Spec.Namespaces,
+		VouchedDetail: notVouched,
 	}
-	if verified != nil {
+	if verified := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionVerified); verified != nil {
 		out.Vouched, out.VouchedDetail = verified.Status == metav1.ConditionTrue, verified.Message
 	}
 	return out
 }
 
 // ofStatus takes what the controller resolved.
-func ofStatus(a about, status *v1alpha1.FPGABitstreamStatus, interfaceID string) (*bitstream, error) {
-	of := a.bitstream(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionVerified))
-	if status.ObservedGeneration != a.generation || len(status.Images) == 0 {
+func (b *bitstreams) ofStatus(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
+	of, status := inClaim(object), object.Status
+	if status.ObservedGeneration != object.GetGeneration() || len(status.Images) == 0 {
 		why := "wait for the controller"
 		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionResolved); c != nil && c.Message != "" {
 			why = c.Message
@@ -171,7 +152,7 @@ func ofStatus(a about, status *v1alpha1.FPGABitstreamStatus, interfaceID string)
 		return nil, noFit(&of, interfaceID, status.Images)
 	}
 	image := &status.Images[i]
-	ref, err := artifact.ParseReference(a.image)
+	ref, err := artifact.ParseReference(object.Spec.Image)
 	if err != nil {
 		return nil, fmt.Errorf("%s: spec.image: %w", &of, err)
 	}
@@ -185,9 +166,10 @@ func ofStatus(a about, status *v1alpha1.FPGABitstreamStatus, interfaceID string)
 		Digest: image.Layer, Size: image.Size, InterfaceID: image.InterfaceID, AFUID: image.AFUID, Config: config, Origin: of.String(),
 	}}
 	found.fetch = &pin.Params{
-		Reference: of.Repository + "@" + image.Manifest, Digest: image.Layer, Size: image.Size, SecretsIn: a.secretsIn,
+		Reference: of.Repository + "@" + image.Manifest, Digest: image.Layer, Size: image.Size,
+		SecretsIn: object.ReferenceNamespace(b.namespace),
 	}
-	for _, s := range a.secrets {
+	for _, s := range object.Spec.ImagePullSecrets {
 		found.fetch.Secrets = append(found.fetch.Secrets, s.Name)
 	}
 	return found, nil
@@ -241,9 +223,8 @@ func (b *bitstreams) ofReference(ctx context.Context, text, interfaceID string) 
 }
 
 // ofHost reads a file that the administrator staged on this node.
-func (b *bitstreams) ofHost(a about, object *v1alpha1.ClusterFPGABitstream, interfaceID string) (*bitstream, error) {
-	of := a.bitstream(meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionVerified))
-	file := object.Spec.HostFile
+func (b *bitstreams) ofHost(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
+	of, file := inClaim(object), object.Spec.HostFile
 	paths := []string{file.Path}
 	if file.Store != "" {
 		paths = []string{path.Join(file.Store, interfaceID, file.ID+".gbs"), path.Join(file.Store, interfaceID, file.ID+".aocx")}

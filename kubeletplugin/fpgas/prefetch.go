@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -104,23 +103,13 @@ func (b *bitstreams) filesOf(o *unstructured.Unstructured, ids []string) []pin.P
 	if image, _, _ := unstructured.NestedString(o.Object, "spec", "image"); image == "" {
 		return nil
 	}
-	var of func(interfaceID string) (*bitstream, error)
-	var err error
-	if o.GetKind() == v1alpha1.KindClusterFPGABitstream {
-		var object v1alpha1.ClusterFPGABitstream
-		err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &object)
-		of = func(id string) (*bitstream, error) { return b.ofCluster(&object, id) }
-	} else {
-		var object v1alpha1.FPGABitstream
-		err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &object)
-		of = func(id string) (*bitstream, error) { return ofNamespace(&object, id) }
-	}
+	object, err := v1alpha1.DecodeFPGABitstream(o)
 	if err != nil {
 		return nil
 	}
 	var out []pin.Params
 	for _, id := range ids {
-		if found, err := of(id); err == nil && found.fetch != nil {
+		if found, err := b.of(object, id); err == nil && found.fetch != nil {
 			out = append(out, *found.fetch)
 		}
 	}

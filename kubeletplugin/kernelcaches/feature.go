@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/trust"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,7 +61,7 @@ type Feature struct {
 	objects  *objects
 	pods     *pods
 	verified verifications
-	loaded   loaded
+	trusted  *trust.Cache
 	// base is the life of what goes on without a caller.
 	base context.Context //nolint:containedctx // documented
 	stop context.CancelFunc
@@ -86,7 +88,7 @@ func New(c Config) (*Feature, error) {
 	f := &Feature{
 		Config: c, base: base, stop: stop, retention: notify.New(),
 		verified: verifications{dir: filepath.Join(c.Mounter.Dir, "grants"), known: map[types.UID]*verification{}},
-		loaded:   loaded{publicRoot: c.PublicRoot}, fetches: map[string]*fetchOperation{}, failures: map[string]failure{},
+		trusted:  trust.NewCache(c.PublicRoot), fetches: map[string]*fetchOperation{}, failures: map[string]failure{},
 	}
 	var err error
 	if f.objects, err = newObjects(c.Dynamic); err != nil {

@@ -50,17 +50,18 @@ func (o *object) String() string {
 	return o.kind + " " + o.namespace + "/" + o.name
 }
 
-func ofNamespace(c *v1alpha1.GPUKernelCache) *object {
-	return &object{
-		kind: v1alpha1.KindGPUKernelCache, namespace: c.Namespace, name: c.Name, uid: c.UID, generation: c.Generation,
-		spec: &c.Spec, status: &c.Status,
+// objectOf converts a GPUKernelCache or a ClusterGPUKernelCache. It returns nil for anything else.
+func objectOf(item any) *object {
+	pair, ok := item.(interface {
+		Common() v1alpha1.CommonGPUKernelCache
+	})
+	if !ok {
+		return nil
 	}
-}
-
-func ofCluster(c *v1alpha1.ClusterGPUKernelCache) *object {
+	c := pair.Common()
 	return &object{
-		kind: v1alpha1.KindClusterGPUKernelCache, name: c.Name, uid: c.UID, generation: c.Generation,
-		spec: &c.Spec.GPUKernelCacheSpec, status: &c.Status, namespaces: c.Spec.WorkloadNamespaces,
+		kind: c.Kind, namespace: c.GetNamespace(), name: c.GetName(), uid: c.GetUID(), generation: c.GetGeneration(),
+		spec: c.Spec, status: c.Status, namespaces: c.WorkloadNamespaces,
 	}
 }
 
@@ -205,11 +206,8 @@ func (o *objects) get(ctx context.Context, kind, namespace, name string) (*objec
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w", of, cachemount.ErrNotReady, err)
 	}
-	switch c := found.(type) {
-	case *v1alpha1.GPUKernelCache:
-		return ofNamespace(c), nil
-	case *v1alpha1.ClusterGPUKernelCache:
-		return ofCluster(c), nil
+	if o := objectOf(found); o != nil {
+		return o, nil
 	}
 	return nil, fmt.Errorf("%s %w: it does not exist: create it, or correct kernelCaches of the claim", of, cachemount.ErrRefused)
 }
@@ -235,11 +233,8 @@ func (o *objects) all() []*object {
 	var out []*object
 	for _, resource := range []string{clusterCacheResource, cacheResource} {
 		for _, item := range o.informers[resource].GetStore().List() {
-			switch c := item.(type) {
-			case *v1alpha1.GPUKernelCache:
-				out = append(out, ofNamespace(c))
-			case *v1alpha1.ClusterGPUKernelCache:
-				out = append(out, ofCluster(c))
+			if o := objectOf(item); o != nil {
+				out = append(out, o)
 			}
 		}
 	}

@@ -144,44 +144,13 @@ func (g *verifications) file(uid types.UID) (string, error) {
 	return filepath.Join(g.dir, string(uid)+".json"), nil
 }
 
-// loaded keeps policies in the form in which they are asked.
-type loaded struct {
-	publicRoot []byte
-
-	mu    sync.Mutex
-	known map[types.UID]*loadedPolicy
-}
-
-type loadedPolicy struct {
-	generation int64
-	policy     *trust.Policy
-}
-
-// ready loads policies, each version once. One that cannot be used refuses what it is for.
-func (c *loaded) ready(all []*v1alpha1.TrustPolicy) []*trust.Policy {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := map[types.UID]*loadedPolicy{}
-	var policies []*trust.Policy
-	for _, object := range all {
-		p := c.known[object.UID]
-		if p == nil || p.generation != object.Generation {
-			p = &loadedPolicy{object.Generation, trust.Load(object, c.publicRoot)}
-		}
-		known[object.UID] = p
-		policies = append(policies, p.policy)
-	}
-	c.known = known
-	return policies
-}
-
 // applying are the versions of the policies that are for an object's image.
 func (f *Feature) applying(ctx context.Context, o *object, ref artifact.Reference) ([]policyVersion, []*trust.Policy, error) {
 	all, err := f.objects.policies(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
-	policies := f.loaded.ready(all)
+	policies := f.trusted.All(all)
 	var versions []policyVersion
 	for i, p := range policies {
 		if p.Applies(ref, o.namespace) {

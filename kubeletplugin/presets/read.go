@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -33,25 +32,9 @@ func read(object any) (any, error) {
 	out := &readPreset{ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), Generation: u.GetGeneration(),
 	}}
-	if u.GetKind() == v1alpha1.KindClusterDevicePreset {
-		var cluster v1alpha1.ClusterDevicePreset
-		if out.err = decodePreset(u, &cluster); out.err == nil {
-			out.preset = preset.OfCluster(&cluster)
-		}
-		return out, nil
-	}
-	var own v1alpha1.DevicePreset
-	if out.err = decodePreset(u, &own); out.err == nil {
-		out.preset = preset.Of(&own)
-	}
+	p, err := v1alpha1.DecodeDevicePreset(u)
+	out.preset, out.err = preset.Of(p), err
 	return out, nil
-}
-
-func decodePreset(u *unstructured.Unstructured, into runtime.Object) error {
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
-		return fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
-	}
-	return nil
 }
 
 // all are the presets that may be for claims of a namespace.

@@ -21,7 +21,7 @@ import (
 
 // Annotation on a node's AcceleratorNode asks its plugin to stop publishing, refuse new claims, and remove its files once the
 // last claim is gone. The uninstall hook sets it, and so may an admin.
-const Annotation = "fettle.dev/retire"
+const Annotation = v1alpha1.RetireAnnotation
 
 // RecoverAnnotation on a node's AcceleratorNode names devices, separated by commas, or "*", that are to be forgiven all that the
 // ledger knows against them. It is carried out once; removing it makes way for the next time.

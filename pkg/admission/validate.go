@@ -30,10 +30,11 @@ func Validate(object runtime.Object) field.ErrorList {
 		return claimFaults(o.Spec.Spec.Devices, spec.Child("spec", "devices"))
 	case *resourceapi.DeviceClass:
 		return classFaults(o.Spec.Config, spec.Child("config"))
-	case *v1alpha1.DevicePreset:
-		return append(o.Spec.Validate(spec), conditionFaults(o.Spec.DeviceSelector, spec)...)
-	case *v1alpha1.ClusterDevicePreset:
-		return append(o.Spec.Validate(spec), conditionFaults(o.Spec.DeviceSelector, spec)...)
+	case interface {
+		Common() v1alpha1.CommonDevicePreset
+	}:
+		p := o.Common()
+		return append(p.Validate(spec), conditionFaults(p.Spec.DeviceSelector, spec)...)
 	default:
 		return nil
 	}

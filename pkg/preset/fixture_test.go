@@ -35,7 +35,7 @@ func own(t testing.TB, name, spec string) preset.Preset {
 	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	return preset.Of(&p)
+	return preset.Of(p.Common())
 }
 
 // ofCluster is a ClusterDevicePreset.
@@ -45,7 +45,7 @@ func ofCluster(t testing.TB, name, spec string) preset.Preset {
 	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	return preset.OfCluster(&p)
+	return preset.Of(p.Common())
 }
 
 // ownInOrder are presets p1, p2 and so on of the team, each younger than the one before.

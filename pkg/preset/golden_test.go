@@ -62,10 +62,10 @@ func goldenPresets(t *testing.T) []preset.Preset {
 	}
 	var presets []preset.Preset
 	for i := range all.ClusterDevicePresets {
-		presets = append(presets, preset.OfCluster(&all.ClusterDevicePresets[i]))
+		presets = append(presets, preset.Of(all.ClusterDevicePresets[i].Common()))
 	}
 	for i := range all.DevicePresets {
-		presets = append(presets, preset.Of(&all.DevicePresets[i]))
+		presets = append(presets, preset.Of(all.DevicePresets[i].Common()))
 	}
 	for i := range presets {
 		presets[i].Created = birth().Add(time.Duration(i) * time.Hour)

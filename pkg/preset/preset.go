@@ -28,20 +28,12 @@ type Preset struct {
 	faults            field.ErrorList
 }
 
-// Of takes what counts of a DevicePreset.
-func Of(p *v1alpha1.DevicePreset) Preset {
+// Of takes from a preset of either kind the fields that this package reads.
+func Of(p v1alpha1.CommonDevicePreset) Preset {
 	return Preset{
-		Namespace: p.Namespace, Name: p.Name, Generation: p.Generation, Created: p.CreationTimestamp.Time, Rules: p.Spec.PresetRules,
-		faults: p.Spec.Validate(field.NewPath("spec")),
-	}
-}
-
-// OfCluster takes what counts of a ClusterDevicePreset.
-func OfCluster(p *v1alpha1.ClusterDevicePreset) Preset {
-	return Preset{
-		Name: p.Name, Generation: p.Generation, Created: p.CreationTimestamp.Time, Rules: p.Spec.PresetRules,
-		NamespaceSelector: p.Spec.NamespaceSelector, DeviceNodes: p.Spec.DeviceNodes, Driver: p.Spec.Driver,
-		faults: p.Spec.Validate(field.NewPath("spec")),
+		Namespace: p.GetNamespace(), Name: p.GetName(), Generation: p.GetGeneration(), Created: p.GetCreationTimestamp().Time,
+		Rules: p.Spec.PresetRules, NamespaceSelector: p.Spec.NamespaceSelector, DeviceNodes: p.Spec.DeviceNodes, Driver: p.Spec.Driver,
+		faults: p.Validate(field.NewPath("spec")),
 	}
 }
 

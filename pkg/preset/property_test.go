@@ -92,12 +92,12 @@ func (d dice) preset(name string) preset.Preset {
 	if d.IntN(2) == 0 {
 		p := v1alpha1.DevicePreset{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name, CreationTimestamp: created}}
 		p.Spec.PresetRules = rules
-		return preset.Of(&p)
+		return preset.Of(p.Common())
 	}
 	p := v1alpha1.ClusterDevicePreset{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: created}}
 	p.Spec.PresetRules = rules
 	p.Spec.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/" + d.of("1", "2"), ReadOnly: d.IntN(2) == 0}}
-	return preset.OfCluster(&p)
+	return preset.Of(p.Common())
 }
 
 // TestProperties: whatever the presets and the pod, the order in which presets are read changes nothing, a container gets one value by all

@@ -83,7 +83,7 @@ func presetInputs() []preset.Input {
 		}
 		object := &v1alpha1.ClusterDevicePreset{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%03d", i), Generation: 1}}
 		object.Spec.PresetRules = rules
-		presets = append(presets, preset.OfCluster(object))
+		presets = append(presets, preset.Of(object.Common()))
 	}
 	var inputs []preset.Input
 	for i := range presetClaims {

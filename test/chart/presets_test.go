@@ -10,13 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
 )
 
 // TestPresetVendors: all vendors that the controller knows, but none on a simulated machine unless somebody says so. What it may change is
 // what it ships.
 func TestPresetVendors(t *testing.T) {
-	all := controller.PresetVendors()
+	all := shippedpresets.Vendors()
 	for name, test := range map[string]struct {
 		set  []string
 		want []string
@@ -41,7 +41,7 @@ func TestPresetVendors(t *testing.T) {
 			}
 		})
 	}
-	for _, p := range controller.ShippedPresets(all) {
+	for _, p := range shippedpresets.Presets(all) {
 		if !strings.Contains(shippedPresets, p.Name) {
 			t.Errorf("the controller may not change %s", p.Name)
 		}

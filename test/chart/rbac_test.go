@@ -222,12 +222,6 @@ func TestRights(t *testing.T) {
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
-	volumes := plainRights()
-	maps.Copy(volumes["ClusterRole fettle-controller"], map[string]string{
-		"fettle.dev/gpukernelcaches": "get list watch", "fettle.dev/clustergpukernelcaches": "get list watch",
-		"/persistentvolumeclaims": "get list watch create patch delete", "batch/jobs": "get list watch create delete",
-		"/pods": "list", "/namespaces": "get list watch",
-	})
 	tests := []struct {
 		name string
 		args []string
@@ -247,7 +241,7 @@ func TestRights(t *testing.T) {
 		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets")},
 		{"ConfigMaps of all namespaces", []string{"--set=presets.configMapNamespaces={a,*}"}, anywhere("/configmaps")},
 		{"both", []string{"--set=presets.configMapNamespaces={*},bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets", "/configmaps")},
-		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumes},
+		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumesRights()},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {
@@ -258,6 +252,17 @@ func TestRights(t *testing.T) {
 			}
 		})
 	}
+}
+
+// volumesRights is plainRights where caches may be put into volumes.
+func volumesRights() map[string]map[string]string {
+	rights := plainRights()
+	maps.Copy(rights["ClusterRole fettle-controller"], map[string]string{
+		"fettle.dev/gpukernelcaches": "get list watch", "fettle.dev/clustergpukernelcaches": "get list watch",
+		"/persistentvolumeclaims": "get list watch create patch delete", "batch/jobs": "get list watch create delete",
+		"/pods": "list", "/namespaces": "get list watch",
+	})
+	return rights
 }
 
 // rights flattens all roles into the form of plainRights.

@@ -63,7 +63,7 @@ func clusterPreset(t *testing.T, name, spec string) preset.Preset {
 	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
 		t.Fatal(err)
 	}
-	return preset.OfCluster(&p)
+	return preset.Of(p.Common())
 }
 
 // cluster has a preset that selects by what a device is.

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifacts
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+)
+
+// The reasons of the condition Resolved that all kinds have. They are stable.
+const (
+	// ReasonResolved: the registry was asked, and what had to be read was read.
+	ReasonResolved = "Resolved"
+	// ReasonRegistryUnavailable: the registry could not be asked. What it said last is kept.
+	ReasonRegistryUnavailable = "RegistryUnavailable"
+	// ReasonNotFound and ReasonUnauthorized: the registry says so.
+	ReasonNotFound     = "NotFound"
+	ReasonUnauthorized = "Unauthorized"
+	// ReasonPullSecretUnavailable: a secret is not there, is not one, or may not be read.
+	ReasonPullSecretUnavailable = "PullSecretUnavailable"
+	// ReasonPlainHTTPRefused: the registry speaks plain http, which the administrator did not allow.
+	ReasonPlainHTTPRefused = "PlainHTTPRefused"
+	// ReasonTooLarge: it is longer than what is read.
+	ReasonTooLarge = "TooLarge"
+	// ReasonInvalid: the reference, or what the registry answered, is not what its specification asks for.
+	ReasonInvalid = "Invalid"
+	// ReasonHostFile: the content is a file on the nodes, and there is nothing to resolve.
+	ReasonHostFile = "HostFile"
+)
+
+// Fault is an error of a kind's content that has a reason of its own.
+type Fault struct {
+	Reason string
+	Err    error
+}
+
+func (f *Fault) Error() string { return f.Err.Error() }
+
+func (f *Fault) Unwrap() error { return f.Err }
+
+// ReasonOf is the reason for an error. One that may pass by itself is the registry's: where several places were asked, one of them may
+// yet have it.
+func ReasonOf(err error) string {
+	var fault *Fault
+	switch {
+	case errors.As(err, &fault):
+		return fault.Reason
+	case errors.Is(err, ErrSecret):
+		return ReasonPullSecretUnavailable
+	case errors.Is(err, artifact.ErrTooLarge):
+		return ReasonTooLarge
+	case errors.Is(err, artifact.ErrPlainHTTP):
+		return ReasonPlainHTTPRefused
+	case artifact.IsRetryable(err):
+		return ReasonRegistryUnavailable
+	case errors.Is(err, artifact.ErrUnauthorized):
+		return ReasonUnauthorized
+	case errors.Is(err, artifact.ErrNotFound):
+		return ReasonNotFound
+	}
+	return ReasonInvalid
+}
+
+// firstRetry is how soon an object that is not as it should be is looked at again.
+const firstRetry = 15 * time.Second
+
+// retryAfter says when to look again at an object with a condition that is not true: often at first and more and more seldom, without
+// anything but the condition to remember how often. A registry may ask for more, and the interval is the longest.
+func retryAfter(c *metav1.Condition, interval time.Duration, err error, now time.Time) time.Duration {
+	wait := firstRetry
+	if c != nil {
+		wait = max(wait, now.Sub(c.LastTransitionTime.Time))
+	}
+	return min(max(wait, registry.RetryAfter(err)), interval)
+}
+
+// Next returns when an artifact is due again; 0 is when the object or a policy changes. The error is that of the last outcome.
+func Next(k *Kind, h Head, err error, now time.Time) time.Duration {
+	interval := k.Interval
+	if h.Interval > 0 {
+		interval = h.Interval
+	}
+	conditions := []string{v1alpha1.ConditionResolved}
+	if k.Policies != nil {
+		conditions = append(conditions, v1alpha1.ConditionVerified)
+	}
+	next, settled := interval, pinned(h) && len(h.PullSecrets) == 0 // otherwise a tag or the right to read a secret may change
+	for _, name := range conditions {
+		if c := meta.FindStatusCondition(*h.Conditions, name); !final(c) {
+			settled, next = false, min(next, retryAfter(c, interval, err, now))
+		}
+	}
+	if settled {
+		return 0
+	}
+	return next
+}
+
+// final says whether a condition changes only if the object or a policy does.
+func final(c *metav1.Condition) bool {
+	return c != nil && (c.Status == metav1.ConditionTrue ||
+		slices.Contains([]string{ReasonSkipped, ReasonNoTrustPolicy, ReasonTrustPolicyInvalid}, c.Reason))
+}
+
+// pinned says whether an artifact names content, which never changes.
+func pinned(h Head) bool {
+	ref, err := artifact.ParseReference(h.Image)
+	return h.Image == "" || err == nil && !ref.Digest().IsZero()
+}

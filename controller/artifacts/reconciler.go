@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifacts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/pkg/trust"
+)
+
+// Workers is how many objects of a kind are reconciled side by side. Most of the time is waiting for registries.
+const Workers = 8
+
+// Reconciler takes objects of one pair of kinds through the pipeline. It writes their status and the Roles for their pull secrets, and
+// makes nothing else of them. So the deletion of an object needs nothing and there is no finalizer: an outage of a registry keeps no
+// object.
+type Reconciler struct {
+	kind     Kind
+	clock    clock.PassiveClock
+	status   status.Writer
+	resolve  Resolve
+	resolved *prometheus.CounterVec
+	turns    turns
+	due      reconciler.Schedule
+	judges   judges
+}
+
+// NewReconciler returns the reconciler of a kind. It counts the outcomes in resolved, by kind of object and reason.
+func NewReconciler(s reconciler.Services, k Kind, resolve Resolve, resolved *prometheus.CounterVec) *Reconciler {
+	return &Reconciler{
+		kind: k, clock: s.Clock, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, resolve: resolve, resolved: resolved,
+	}
+}
+
+// Reconcile takes one object through the pipeline. The registry is asked when the object is due, when it changed, or when other policies
+// are for it; otherwise only what the rest of the cluster says is written. That is remembered in memory: a new leader asks for all
+// objects, since it may have another public root than the last one.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	a, err := r.kind.Get(ctx, req.NamespacedName)
+	if err != nil {
+		r.forget(req)
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	h := a.Head()
+	if h.GetDeletionTimestamp() != nil { // a finalizer of another party keeps it
+		r.forget(req)
+		_, err := r.report(ctx, a, nil)
+		return reconcile.Result{}, err
+	}
+	policies, err := r.policies(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	applying := h.Applying(policies)
+	if wait, done := r.due.Remaining(req.NamespacedName, h, r.clock.Now()); done && r.judges.same(req.NamespacedName, applying) {
+		again, err := r.report(ctx, a, nil)
+		return reconcile.Result{RequeueAfter: sooner(wait, again)}, err
+	}
+	if !r.turns.take(req.Namespace) {
+		return reconcile.Result{RequeueAfter: wait.Jitter(nextTurn, 1)}, nil
+	}
+	defer r.turns.giveBack(req.Namespace)
+	next, again, err := r.ask(ctx, a, policies)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	r.due.Done(req.NamespacedName, h, next, r.clock.Now())
+	r.judges.note(req.NamespacedName, applying)
+	return reconcile.Result{RequeueAfter: sooner(next, again)}, nil
+}
+
+func (r *Reconciler) forget(req reconcile.Request) {
+	r.due.Forget(req.NamespacedName)
+	r.judges.forget(req.NamespacedName)
+}
+
+func (r *Reconciler) policies(ctx context.Context) ([]*trust.Policy, error) {
+	if r.kind.Policies == nil {
+		return nil, nil
+	}
+	return r.kind.Policies(ctx)
+}
+
+// ask asks the registry and writes what it said. It returns when to ask again, and when to report again.
+func (r *Reconciler) ask(ctx context.Context, a Artifact, policies []*trust.Policy) (next, again time.Duration, err error) {
+	out, err := r.resolve(ctx, &r.kind, a, policies)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", a.Head().CommonObject, err)
+	}
+	if again, err = r.report(ctx, a, out); err != nil {
+		return 0, 0, err
+	}
+	var fault error
+	if out != nil {
+		fault = errors.Join(out.Err, out.Refusal)
+	}
+	return wait.Jitter(Next(&r.kind, a.Head(), fault, r.clock.Now()), reconciler.Jitter), again, nil
+}
+
+// sooner returns the shorter of two times, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// report writes the status, and makes Events of its conditions. The outcome is nil if only the rest of the cluster may have changed. It
+// returns when to report again, 0 if a watched object tells.
+func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (again time.Duration, err error) {
+	h, now := a.Head(), r.clock.Now()
+	before, was := status.Copy(h.Object), append([]metav1.Condition(nil), *h.Conditions...)
+	if out != nil {
+		Record(&r.kind, a, out, now)
+		r.resolved.WithLabelValues(h.Kind, status.Condition(*h.Conditions, v1alpha1.ConditionResolved).Reason).Inc()
+	}
+	again, err = a.Observe(ctx, now)
+	var written bool
+	if err == nil {
+		written, err = r.status.Patch(ctx, before, h.Object)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write the status of %s: %w", h.CommonObject, err)
+	}
+	if written {
+		r.announce(ctx, h, a.Head(), was)
+	}
+	return again, nil
+}
+
+// announce makes Events of conditions that changed, and of another digest: what the image is and what the policies say of it is news even
+// if both are well from the beginning.
+func (r *Reconciler) announce(ctx context.Context, before, now Head, was []metav1.Condition) {
+	moved := before.Digest != now.Digest
+	change := status.Change{Object: now.Object, Kind: now.Kind, Action: r.kind.Action, Before: was, Now: *now.Conditions}
+	rules := []status.Rule{{Type: v1alpha1.ConditionResolved, Well: metav1.ConditionTrue, News: moved || now.Image == "" && len(was) == 0}}
+	if r.kind.Policies != nil {
+		rules = append(rules, status.Rule{
+			Type: v1alpha1.ConditionVerified, Well: metav1.ConditionTrue, News: moved,
+			Silent: []string{ReasonNotResolved}, Normal: []string{ReasonSkipped},
+		})
+	}
+	r.status.Announce(ctx, change, append(rules, r.kind.Announced...)...)
+}

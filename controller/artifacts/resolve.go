@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifacts
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/trust"
+)
+
+// askTimeout bounds the question which digest an image is.
+const askTimeout = time.Minute
+
+// Resolve asks about one artifact; [Resolver.Resolve] does.
+type Resolve func(ctx context.Context, k *Kind, a Artifact, policies []*trust.Policy) (*Outcome, error)
+
+// Resolver asks registries and policies about artifacts.
+type Resolver struct {
+	live     client.Reader
+	grants   grant.Writer
+	registry *registry.Client
+}
+
+// NewResolver returns a resolver. It reads pull secrets live, since the controller may not list Secrets.
+func NewResolver(s reconciler.Services, registry *registry.Client) Resolver {
+	return Resolver{live: s.Live, registry: registry, grants: grant.NewWriter(s.Live, s.Client, s.Namespace)}
+}
+
+// Resolve grants the pull secrets of an artifact, resolves its image and has the policies judge it. It returns nil if nothing can have
+// changed. What is wrong with the object or its registry is part of the outcome; an error is trouble with the API server.
+func (r Resolver) Resolve(ctx context.Context, k *Kind, a Artifact, policies []*trust.Policy) (*Outcome, error) {
+	h := a.Head()
+	out := &Outcome{Policies: h.Applying(policies)}
+	if err := r.grant(ctx, h); err != nil {
+		return outcomeOf(out, err)
+	}
+	if k.Policies == nil && Settled(h) {
+		return nil, nil //nolint:nilnil // documented above
+	}
+	if h.Image == "" {
+		return out, nil
+	}
+	keys, err := credentials(ctx, r.live, h.Grant())
+	if err != nil {
+		return outcomeOf(out, err)
+	}
+	r.ask(ctx, k, a, keys, out)
+	return out, nil
+}
+
+// outcomeOf tells a fault of the object, which is an outcome, from trouble with the API server.
+func outcomeOf(out *Outcome, err error) (*Outcome, error) {
+	if !errors.Is(err, ErrSecret) {
+		return nil, err
+	}
+	out.Err = err
+	return out, nil
+}
+
+// ask asks the registry. Content that was read once is not read again, since a digest stands for it. Signatures are: a policy may have
+// changed, and there may be more of them.
+func (r Resolver) ask(ctx context.Context, k *Kind, a Artifact, keys authn.Keychain, out *Outcome) {
+	h := a.Head()
+	ref, err := artifact.ParseReference(h.Image)
+	if err != nil {
+		out.Err = err
+		return
+	}
+	src := r.registry.Source(ref, keys)
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	d, err := src.Resolve(asking)
+	if err != nil {
+		out.Err = err
+		judgeKnown(ctx, k, h, src, out)
+		return
+	}
+	reading, cancel := context.WithTimeout(ctx, k.ReadTimeout)
+	defer cancel()
+	if !h.Known || h.Digest != d.Digest.String() {
+		if out.Err = a.Read(reading, src, d); out.Err != nil {
+			return
+		}
+	}
+	out.Digest = d.Digest.String()
+	judge(reading, k, h, src, d.Digest, out)
+}
+
+// judgeKnown asks the policies about the digest in the status, if the registry is not available and other policies are for the image now:
+// some answers need no registry.
+func judgeKnown(ctx context.Context, k *Kind, h Head, src *registry.Source, out *Outcome) {
+	if ReasonOf(out.Err) != ReasonRegistryUnavailable || !h.Known || stands(h, out.Policies, h.Digest) {
+		return
+	}
+	if d, err := artifact.ParseDigest(h.Digest); err == nil {
+		asking, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		judge(asking, k, h, src, d, out)
+	}
+}
+
+func judge(ctx context.Context, k *Kind, h Head, src *registry.Source, d artifact.Digest, out *Outcome) {
+	if k.Policies == nil {
+		return
+	}
+	out.Judged = d.String()
+	out.Verdict, out.Refusal = trust.Judge(ctx, src, d, h.GetNamespace(), out.Policies, h.Mode)
+}
+
+// Settled says whether a registry can only repeat what the status says.
+func Settled(h Head) bool {
+	return h.ObservedGeneration == h.GetGeneration() && pinned(h) && meta.IsStatusConditionTrue(*h.Conditions, v1alpha1.ConditionResolved)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bitstreams
+
+import (
+	"context"
+	"slices"
+
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/pairs"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+)
+
+// holders counts the nodes that hold the file of an image.
+func holders(nodes []v1alpha1.AcceleratorNode, images []v1alpha1.BitstreamImage) (n int32) {
+	for i := range nodes {
+		if anyOf(images, nodes[i].Status.Bitstreams) {
+			n++
+		}
+	}
+	return n
+}
+
+// anyOf says whether the file of any image is one of the digests.
+func anyOf(images []v1alpha1.BitstreamImage, digests []string) bool {
+	return slices.ContainsFunc(images, func(image v1alpha1.BitstreamImage) bool { return slices.Contains(digests, image.Layer) })
+}
+
+// onNodes queues the objects of a scope whose files came to a node or went from it, some time later, since many nodes fetch the same file
+// at about the same time.
+func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
+	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
+		digests := reconciler.Difference(held(before), held(now))
+		if len(digests) == 0 {
+			return
+		}
+		all, err := pairs.Bitstreams(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "The nodes that hold a bitstream are not counted now")
+		}
+		for _, b := range all {
+			if anyOf(b.Status.Images, digests) {
+				q.AddAfter(reconcile.Request{NamespacedName: b.Key()}, reconciler.Gathering)
+			}
+		}
+	})
+}
+
+// held returns the digests of the files that a node holds.
+func held(object client.Object) []string {
+	if node, ok := object.(*v1alpha1.AcceleratorNode); ok {
+		return node.Status.Bitstreams
+	}
+	return nil
+}
+
+// imagesChanged lets through what the controller itself wrote of an object's images: a node whose list came meanwhile was compared with
+// the images before.
+func imagesChanged() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool { return !slices.Equal(layers(e.ObjectOld), layers(e.ObjectNew)) },
+	}
+}
+
+// layers returns the digests of the files of a bitstream.
+func layers(o client.Object) (out []string) {
+	b, ok := o.(interface {
+		Common() v1alpha1.CommonFPGABitstream
+	})
+	if !ok {
+		return nil
+	}
+	for _, image := range b.Common().Status.Images {
+		out = append(out, image.Layer)
+	}
+	return out
+}

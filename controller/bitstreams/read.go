@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bitstreams
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/artifacts"
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/oci"
+)
+
+// maxFiles is how many bytes the files of one artifact may have together.
+const maxFiles = 4 << 30
+
+// Read finds the bitstreams at a manifest or index and reads all their bytes. The result is sorted by interface id.
+func Read(ctx context.Context, src *registry.Source, d artifact.Descriptor, scratch *Scratch) ([]v1alpha1.BitstreamImage, error) {
+	list, err := oci.List(ctx, src, d)
+	if err != nil {
+		return nil, withReason(err)
+	}
+	var total int64
+	for _, entry := range list {
+		total += entry.Layer.Size
+	}
+	if total > maxFiles {
+		return nil, fmt.Errorf("the artifact is %w: its files have %d bytes, expected at most %d", artifact.ErrTooLarge, total, int64(maxFiles))
+	}
+	images := make([]v1alpha1.BitstreamImage, 0, len(list))
+	for _, entry := range list {
+		image, err := readFile(ctx, src, entry, scratch)
+		if err != nil {
+			return nil, withReason(fmt.Errorf("manifest %s: %w", entry.Manifest, err))
+		}
+		images = append(images, image)
+	}
+	slices.SortFunc(images, func(x, y v1alpha1.BitstreamImage) int {
+		return cmp.Or(cmp.Compare(x.InterfaceID, y.InterfaceID), cmp.Compare(x.Manifest, y.Manifest))
+	})
+	return images, nil
+}
+
+// readFile lets the bytes of one file say what it is.
+func readFile(ctx context.Context, src *registry.Source, entry oci.Image, scratch *Scratch) (v1alpha1.BitstreamImage, error) {
+	var b fpga.Bitstream
+	err := scratch.File(ctx, src, entry.Layer, func(file io.ReaderAt) error {
+		var err error
+		b, err = entry.Config.Inspect(file, entry.Layer.Size)
+		return explain(err)
+	})
+	if err != nil {
+		return v1alpha1.BitstreamImage{}, err
+	}
+	if b.Payload == nil {
+		return v1alpha1.BitstreamImage{}, fmt.Errorf("%w that can be loaded: blocks of a signature stand before its header, and it is not "+
+			"known which bytes the card wants; sign the GBS so that they follow its metadata", oci.ErrNotBitstream)
+	}
+	return v1alpha1.BitstreamImage{
+		Manifest: entry.Manifest.String(), Layer: entry.Layer.Digest.String(), Size: b.Size, Format: string(b.Format),
+		ID: b.ID, AFUID: b.AFUID, InterfaceID: b.InterfaceID, Name: b.Name, CardSigned: b.Signature != nil,
+	}, nil
+}
+
+// explain tells what a file holds from trouble with the disk that it was brought to.
+func explain(err error) error {
+	var disk *fs.PathError
+	if err == nil || errors.Is(err, fpga.ErrContradiction) || errors.As(err, &disk) {
+		return err
+	}
+	return fmt.Errorf("the file is %w: %w", oci.ErrNotBitstream, err)
+}
+
+// The reasons of the condition Resolved, beside those of package artifacts. They are stable.
+const (
+	// ReasonNotABitstream: the artifact or a file in it is something else.
+	ReasonNotABitstream = "NotABitstream"
+	// ReasonConfigMismatch: the artifact's config says other things than the bytes.
+	ReasonConfigMismatch = "ConfigMismatch"
+)
+
+// withReason adds the reason that bitstreams have for an error.
+func withReason(err error) error {
+	switch {
+	case errors.Is(err, fpga.ErrContradiction):
+		return &artifacts.Fault{Reason: ReasonConfigMismatch, Err: err}
+	case errors.Is(err, oci.ErrNotBitstream):
+		return &artifacts.Fault{Reason: ReasonNotABitstream, Err: err}
+	}
+	return err
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deviceclasses keeps the DeviceClasses that Fettle ships.
+package deviceclasses
+
+import (
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// Options are the choices of the cluster's admin about the shipped DeviceClasses.
+type Options struct {
+	// ExtendedResources makes pods able to ask for "fettle.dev/gpu: 1" without a claim (KEP-5004).
+	ExtendedResources bool
+}
+
+// Classes returns the DeviceClasses that Fettle ships, sorted by name: one a kind of device, each named KIND.fettle.dev.
+func Classes(opts Options) []*resourceapi.DeviceClass {
+	kinds := []device.Kind{device.KindFPGA, device.KindGPU, device.KindHost}
+	classes := make([]*resourceapi.DeviceClass, 0, len(kinds))
+	for _, kind := range kinds {
+		class := &resourceapi.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   string(kind) + "." + v1alpha1.DriverName,
+				Labels: map[string]string{names.ManagedByLabel: names.Controller},
+			},
+			Spec: resourceapi.DeviceClassSpec{
+				Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector(kind)}}},
+			},
+		}
+		if opts.ExtendedResources {
+			class.Spec.ExtendedResourceName = ptr.To(v1alpha1.DriverName + "/" + string(kind))
+		}
+		classes = append(classes, class)
+	}
+	return classes
+}
+
+// selector matches this driver's devices of one kind. It asks for the attribute before it reads it: a CEL runtime error on one
+// device ends the scheduling of the pod (kubernetes/kubernetes#125826), while false only passes the device over.
+func selector(kind device.Kind) string {
+	return fmt.Sprintf(`device.driver == %[1]q && "type" in device.attributes[%[1]q] && device.attributes[%[1]q].type == %[2]q`,
+		v1alpha1.DriverName, string(kind))
+}
+
+// managed tells whether a live class is ours to change. A class of our name without our label was made by an admin, or taken over
+// by one who removed the label; it is left alone, since overwriting a selector hands out other devices than its owner meant.
+func managed(class *resourceapi.DeviceClass) bool {
+	return class.Labels[names.ManagedByLabel] == names.Controller
+}
+
+// drifted tells whether a live class differs from the wanted one in a field that we own: selectors and extendedResourceName.
+// Everything else (configs with a policy, labels, annotations) belongs to the admin.
+func drifted(live, want *resourceapi.DeviceClass) bool {
+	return !equality.Semantic.DeepEqual(live.Spec.Selectors, want.Spec.Selectors) ||
+		!ptr.Equal(live.Spec.ExtendedResourceName, want.Spec.ExtendedResourceName)
+}
+
+// degraded tells whether the API server dropped the extended resource name of the class it was given, as one does whose
+// DRAExtendedResource gate is off (the default before Kubernetes 1.36).
+func degraded(live, want *resourceapi.DeviceClass) bool {
+	return want.Spec.ExtendedResourceName != nil && live.Spec.ExtendedResourceName == nil
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/artifacts"
+)
+
+// The reasons of the other conditions. They are stable.
+const (
+	// ReasonNotACache is about Resolved: the reference names something that no node could use.
+	ReasonNotACache = "NotACache"
+
+	// ReasonFits, ReasonFitsNoGPU and ReasonNoNodeTold are about Compatible.
+	ReasonFits       = "Fits"
+	ReasonFitsNoGPU  = "FitsNoGPU"
+	ReasonNoNodeTold = "NoNodeTold"
+
+	// ReasonDistributed, ReasonDistributing, ReasonIncomplete and ReasonOnDemand are about Distributed: it is everywhere, it is on its way,
+	// it could not be had somewhere, or no node fetches it before a claim asks for it. ReasonNoNodeTold is, too.
+	ReasonDistributed  = "Distributed"
+	ReasonDistributing = "Distributing"
+	ReasonIncomplete   = "Incomplete"
+	ReasonOnDemand     = "OnDemand"
+
+	// ReasonReady is about Ready, which otherwise has the reason of what it lacks.
+	ReasonReady = "Ready"
+
+	// ReasonNodesFailed, ReasonVolumesFailed and ReasonNoFailure are about Degraded.
+	ReasonNodesFailed   = "NodesFailed"
+	ReasonVolumesFailed = "VolumesFailed"
+	ReasonNoFailure     = "NoFailure"
+
+	// ReasonNamespacesMissing and ReasonNamespacesThere are about NamespaceMissing.
+	ReasonNamespacesMissing = "NamespacesMissing"
+	ReasonNamespacesThere   = "NamespacesThere"
+)
+
+func is(ok bool) metav1.ConditionStatus {
+	if ok {
+		return metav1.ConditionTrue
+	}
+	return metav1.ConditionFalse
+}
+
+func compatible(n nodeCounts) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionCompatible, Status: metav1.ConditionUnknown, Reason: ReasonNoNodeTold}
+	switch {
+	case n.Fits:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonFits, "it is for a GPU of the cluster"
+	case n.Unfit > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonFitsNoGPU, list(n.Misfits)
+	default:
+		c.Message = "no node has compared it with its GPUs yet"
+	}
+	return c
+}
+
+// distributed asks for a node of which others can be known: with prewarm Matching only a node itself knows whether it has a GPU that the
+// cache is for, so those that say nothing are not waited for.
+func distributed(o object, n nodeCounts, v volumeCounts) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionDistributed, Status: metav1.ConditionFalse}
+	waiting, failed := n.Downloading+v.Open, len(n.Failures)+len(v.Failures)
+	all := o.prewarm() == v1alpha1.CachePrewarmAll
+	if all {
+		waiting += n.Missing
+	}
+	c.Message = fmt.Sprintf("%d nodes and %d volumes have it, %d are to get it, %d could not", n.Ready, v.Filled, waiting, failed)
+	if why := slices.Concat(v.Failures, v.Waits); len(why) > 0 {
+		c.Message += ": " + list(why)
+	}
+	switch {
+	case o.Status.ResolvedDigest == "":
+		c.Reason, c.Message = artifacts.ReasonNotResolved, "there is no digest to distribute"
+	case failed > 0:
+		c.Reason = ReasonIncomplete
+	case waiting > 0 || o.wantsVolumes() && v.Filled == 0:
+		c.Reason = ReasonDistributing
+	case n.Ready+v.Filled+n.Unfit > 0 || all:
+		c.Status, c.Reason = metav1.ConditionTrue, ReasonDistributed
+	case o.prewarm() == v1alpha1.CachePrewarmNone:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonOnDemand, "nodes fetch it when a claim asks for it"
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNoNodeTold, "no node has said that it fetches it"
+	}
+	return c
+}
+
+// ready says whether new claims may have it: what it is, and that nobody refuses it, is known.
+func ready(o object) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
+	verdict := o.Status.Verification
+	switch {
+	case o.Status.ResolvedDigest == "":
+		because(&c, o, v1alpha1.ConditionResolved)
+	case verdict == nil || verdict.Digest != o.Status.ResolvedDigest || verdict.Result == v1alpha1.CacheRefused:
+		because(&c, o, v1alpha1.ConditionVerified)
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonReady, "claims may have "+o.Status.ResolvedDigest
+	}
+	return c
+}
+
+// because takes reason and message from another condition.
+func because(c *metav1.Condition, o object, kind string) {
+	c.Reason, c.Message = artifacts.ReasonNotResolved, "it was not looked at yet"
+	if of := meta.FindStatusCondition(o.Status.Conditions, kind); of != nil {
+		c.Reason, c.Message = of.Reason, of.Message
+	}
+}
+
+func degraded(n nodeCounts, v volumeCounts) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionDegraded, Status: metav1.ConditionTrue}
+	c.Message = list(slices.Concat(n.Failures, v.Failures))
+	switch {
+	case len(n.Failures) > 0:
+		c.Reason = ReasonNodesFailed
+	case len(v.Failures) > 0:
+		c.Reason = ReasonVolumesFailed
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNoFailure, "no node and no volume failed to get it"
+	}
+	return c
+}
+
+func missing(o object, namespaces []string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionNamespaceMissing, Status: is(len(namespaces) > 0), Reason: ReasonNamespacesThere}
+	switch {
+	case len(namespaces) > 0:
+		c.Reason, c.Message = ReasonNamespacesMissing, "there is no namespace "+strings.Join(namespaces, ", ")
+	case len(o.NamedNamespaces()) > 0:
+		c.Message = "all namespaces that it names are there"
+	default:
+		c.Message = "it names no namespace"
+	}
+	return c
+}
+
+// phase is the word for all of it. What can never work comes before what goes on; what pods do comes before what nodes fetch.
+func phase(o object, n nodeCounts, v volumeCounts, missing int) v1alpha1.CachePhase {
+	if o.GetDeletionTimestamp() != nil {
+		return v1alpha1.CacheDeleting
+	}
+	if o.everyNamespaceIs(missing) {
+		return v1alpha1.CacheNoNamespace
+	}
+	if p := unusable(o); p != "" {
+		return p
+	}
+	newest := n.Counts.PodsRunning - n.Counts.PodsOutdated
+	switch {
+	case newest > 0:
+		return v1alpha1.CacheRunning
+	case n.Counts.PodsOutdated > 0:
+		return v1alpha1.CacheOutdated
+	case n.Ready+v.Filled > 0:
+		return v1alpha1.CacheExtracted
+	case n.Downloading+v.Open > 0:
+		return v1alpha1.CacheDownloading
+	case n.Unfit > 0 && o.mountsAnyway():
+		return v1alpha1.CacheExtracted
+	case n.Unfit > 0 || len(n.Failures)+len(v.Failures) > 0:
+		return v1alpha1.CacheError
+	}
+	return v1alpha1.CachePending
+}
+
+// everyNamespaceIs says whether so many are all that it is for.
+func (o object) everyNamespaceIs(missing int) bool {
+	return missing > 0 && missing == len(o.WorkloadNamespaces)
+}
+
+// unusable is the phase of what no claim may have, empty where claims may.
+func unusable(o object) v1alpha1.CachePhase {
+	if meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionReady) {
+		return ""
+	}
+	waits := []string{artifacts.ReasonRegistryUnavailable, artifacts.ReasonNotResolved}
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); c != nil && slices.Contains(waits, c.Reason) {
+		return v1alpha1.CachePending
+	}
+	return v1alpha1.CacheError
+}

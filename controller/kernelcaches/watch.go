@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/pairs"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/trust"
+)
+
+// concerned returns the keys of the objects of a scope for which a condition holds.
+func (r *resolver) concerned(ctx context.Context, scope pairs.Scope, is func(object) bool) (keys []types.NamespacedName) {
+	all, err := pairs.KernelCaches(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Kernel caches are not looked at now because something about them changed")
+	}
+	for _, c := range all {
+		if is(object{c, r.namespace}) {
+			keys = append(keys, c.Key())
+		}
+	}
+	return keys
+}
+
+// onPolicies queues every cache that the old or new policy matches. To match, a policy need not compile.
+func (r *resolver) onPolicies(scope pairs.Scope) handler.EventHandler {
+	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
+		var versions []*trust.Policy
+		for _, object := range []client.Object{before, now} {
+			if p, ok := object.(*v1alpha1.TrustPolicy); ok {
+				versions = append(versions, trust.Load(p, nil))
+			}
+		}
+		for _, key := range r.concerned(ctx, scope, func(o object) bool { return o.concernedBy(versions) }) {
+			q.Add(reconcile.Request{NamespacedName: key})
+		}
+	})
+}
+
+// onNodes queues the caches of which a node reports something else, some time later, since many nodes fetch the same cache at about the
+// same time. If the node got or lost its GPUs, it queues the caches that every node with a GPU fetches, too.
+func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
+	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
+		keys := map[types.NamespacedName]bool{}
+		for _, entry := range reconciler.Difference(reported(before), reported(now)) {
+			if (entry.Namespace == "") == (scope == pairs.OfCluster) {
+				keys[types.NamespacedName{Namespace: entry.Namespace, Name: entry.Name}] = true
+			}
+		}
+		if offersGPU(before) != offersGPU(now) {
+			everywhere := func(o object) bool { return o.prewarm() == v1alpha1.CachePrewarmAll }
+			for _, key := range r.concerned(ctx, scope, everywhere) {
+				keys[key] = true
+			}
+		}
+		for key := range keys {
+			q.AddAfter(reconcile.Request{NamespacedName: key}, reconciler.Gathering)
+		}
+	})
+}
+
+// reported returns the caches that a node reports.
+func reported(object client.Object) []v1alpha1.NodeCache {
+	if node, ok := object.(*v1alpha1.AcceleratorNode); ok {
+		return node.Status.KernelCaches
+	}
+	return nil
+}
+
+func offersGPU(object client.Object) bool {
+	node, ok := object.(*v1alpha1.AcceleratorNode)
+	return ok && hasGPU(node)
+}
+
+// onNamespaces queues the ClusterGPUKernelCaches that list a namespace which comes or goes.
+func (r *resolver) onNamespaces() handler.EventHandler {
+	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
+		name := ""
+		for _, object := range []client.Object{before, now} {
+			if object != nil {
+				name = object.GetName()
+			}
+		}
+		for _, key := range r.concerned(ctx, pairs.OfCluster, func(o object) bool { return o.names(name) }) {
+			q.AddAfter(reconcile.Request{NamespacedName: key}, reconciler.Gathering)
+		}
+	})
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package names has the names that the controller, its uninstall and the chart agree on.
+package names
+
+const (
+	// Controller is the field owner, the leader's Lease, the Service and the reporting controller of Events.
+	Controller = "fettle-controller"
+	// WebhookConfiguration is the ValidatingWebhookConfiguration that the chart renders and the controller completes.
+	WebhookConfiguration = "fettle-config"
+	// TLSSecret holds the webhook's serving certificate, in the controller's own namespace.
+	TLSSecret = "fettle-controller-tls" //nolint:gosec // a name, not a credential
+	// PluginAccount is the kubelet plugin's ServiceAccount, in the controller's namespace.
+	PluginAccount = "fettle-kubeletplugin"
+	// UninstallLease is held, in the controller's namespace, while an uninstall runs.
+	UninstallLease = "fettle-uninstall"
+	// ManagedByLabel with the value [Controller] marks the DeviceClasses and ClusterDevicePresets that the controller may change, and the
+	// Roles that it made.
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+)

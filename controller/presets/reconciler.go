@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/controller/pairs"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/pkg/preset"
+)
+
+const (
+	// grantInterval is how often an unchanged Role is checked. grantRetry is how soon a Role that could not be made is tried again: an
+	// administrator may have allowed it meanwhile.
+	grantInterval = 10 * time.Minute
+	grantRetry    = time.Minute
+)
+
+// requested asks for a preset to be reconciled.
+type requested = event.TypedGenericEvent[*metav1.PartialObjectMetadata]
+
+// judge writes the status of DevicePresets and ClusterDevicePresets, and the Roles for their ConfigMaps. One call runs at a time.
+type judge struct {
+	reconciler.Services
+
+	status status.Writer
+	grants grant.Writer
+	// allowed are the paths of the nodes that a DevicePreset may name.
+	allowed []preset.AllowedHostPath
+	index   Index
+	granted reconciler.Schedule
+	// again has presets reconciled whose conflicts changed since another preset changed.
+	again chan requested
+}
+
+// New returns the reconciler of both kinds. It follows changes of specs, and what nodes report of claims. Allowed are the paths of the
+// nodes that a DevicePreset may name.
+func New(s reconciler.Services, allowed []preset.AllowedHostPath) reconciler.Row {
+	j := newJudge(s, allowed)
+	changed := reconciler.GenerationChanged()
+	return reconciler.Row{
+		Name: "presets",
+		Queues: []reconciler.Queue{{
+			Name: "devicepreset", Reconciler: j,
+			Watches: []reconciler.Watch{
+				{Object: &v1alpha1.DevicePreset{}, Predicates: changed},
+				{Object: &v1alpha1.ClusterDevicePreset{}, Predicates: changed},
+				{Object: &v1alpha1.AcceleratorNode{}, Handler: onCounts()},
+			},
+			Sources: []source.Source{
+				source.Channel(j.again, reconciler.Gathered[*metav1.PartialObjectMetadata](client.ObjectKeyFromObject)),
+			},
+		}},
+	}
+}
+
+func newJudge(s reconciler.Services, allowed []preset.AllowedHostPath) *judge {
+	return &judge{
+		Services: s, allowed: allowed, status: status.Writer{Client: s.Client, Recorder: s.Recorder},
+		grants: grant.NewWriter(s.Live, s.Client, s.Namespace), again: make(chan requested, 1024),
+	}
+}
+
+// Reconcile judges one preset. Only a ClusterDevicePreset has no namespace.
+func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if err := j.sync(ctx, req.NamespacedName); err != nil {
+		return reconcile.Result{}, err
+	}
+	p, err := pairs.Preset(ctx, j.Client, req.NamespacedName)
+	if err != nil || p.GetDeletionTimestamp() != nil {
+		j.granted.Forget(req.NamespacedName)
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	o := Of(p, j.Namespace)
+	again, refused, err := j.grant(ctx, o)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("%s: %w", o, err)
+	}
+	if err := j.report(ctx, o, refused); err != nil {
+		return reconcile.Result{}, fmt.Errorf("write the status of %s: %w", o, err)
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// sync brings the index to what the cache has. It has the other presets reconciled that conflicted with a changed one, or do now.
+func (j *judge) sync(ctx context.Context, self types.NamespacedName) error {
+	all, err := pairs.Presets(ctx, j.Client, pairs.Both, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return err
+	}
+	now, byKey := map[types.NamespacedName]Version{}, map[types.NamespacedName]v1alpha1.CommonDevicePreset{}
+	for _, p := range all {
+		now[p.Key()], byKey[p.Key()] = Version{UID: p.GetUID(), Generation: p.GetGeneration()}, p
+	}
+	parse := func(key types.NamespacedName) preset.Preset { return preset.Of(byKey[key].DeepCopy()) }
+	for _, key := range j.index.Sync(ctx, now, parse) {
+		if key == self {
+			continue
+		}
+		select {
+		case j.again <- requested{Object: &metav1.PartialObjectMetadata{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+		}}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// grant brings the preset's Role to the ConfigMaps that it names: none if it names none, or is not valid. Refused says why that is not
+// possible.
+func (j *judge) grant(ctx context.Context, o Object) (again time.Duration, refused, err error) {
+	request := o.Grant()
+	if len(request.Names) == 0 || len(j.index.Faults(o.Key())) > 0 {
+		j.granted.Forget(o.Key())
+		if o.Status.ObservedGeneration != o.GetGeneration() { // the spec may have named some until now
+			err = j.grants.Revoke(ctx, request)
+		}
+		return 0, nil, err
+	}
+	now := j.Clock.Now()
+	if again, done := j.granted.Remaining(o.Key(), o, now); done {
+		return again, nil, nil
+	}
+	err = Explain(o, j.grants.Ensure(ctx, request))
+	switch {
+	case NotGranted(err):
+		j.granted.Forget(o.Key())
+		return wait.Jitter(grantRetry, reconciler.Jitter), err, nil
+	case err != nil:
+		return 0, nil, err
+	}
+	again = wait.Jitter(grantInterval, reconciler.Jitter)
+	j.granted.Done(o.Key(), o, again, now)
+	return again, nil, nil
+}
+
+// report writes the status, and makes Events of its conditions.
+func (j *judge) report(ctx context.Context, o Object, refused error) error {
+	var nodes v1alpha1.AcceleratorNodeList
+	if err := j.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("count the claims that have something from it: %w", err)
+	}
+	found := Findings{Faults: j.index.Faults(o.Key()), NotGranted: refused, Conflicts: j.index.Conflicts(o.Key())}
+	if !o.OfCluster() {
+		p := preset.Of(o.CommonDevicePreset)
+		found.Outside = p.Outside(j.allowed)
+	}
+	found.Claims, found.Nodes = Count(nodes.Items, o.GetNamespace(), o.GetName())
+	before, was := status.Copy(o.Object), o.Status.DeepCopy()
+	Record(o.Status, o.GetGeneration(), found, j.Clock.Now())
+	written, err := j.status.Patch(ctx, before, o.Object)
+	if written {
+		change := status.Change{Object: o.Object, Kind: o.Kind, Action: "JudgePreset", Before: was.Conditions, Now: o.Status.Conditions}
+		j.status.Announce(ctx, change,
+			status.Rule{Type: v1alpha1.ConditionValid, Well: metav1.ConditionTrue},
+			status.Rule{Type: v1alpha1.ConditionConflicting, Well: metav1.ConditionFalse, Silent: []string{ReasonNotValid}},
+		)
+	}
+	return err
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package shippedpresets keeps the ClusterDevicePresets of vendors that Fettle ships.
+package shippedpresets
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
+)
+
+// Annotation on a ClusterDevicePreset that this controller made has the hash of the spec that it was given. Where the spec has
+// another, an administrator has changed it.
+const Annotation = v1alpha1.GroupName + "/shipped-spec"
+
+// priority lets the presets of administrators win, which start at 0.
+const priority = -1000
+
+// Vendors are those whose presets can be shipped, sorted.
+func Vendors() []string { return slices.Sorted(maps.Keys(vendorSpecs())) }
+
+// Presets are the ClusterDevicePresets of vendors, each named VENDOR.fettle.dev. A vendor that is not known has none.
+func Presets(vendors []string) []*v1alpha1.ClusterDevicePreset {
+	specs := vendorSpecs()
+	var out []*v1alpha1.ClusterDevicePreset
+	for _, vendor := range slices.Compact(slices.Sorted(slices.Values(vendors))) {
+		spec, ok := specs[vendor]
+		if !ok {
+			continue
+		}
+		spec.Priority = priority
+		out = append(out, &v1alpha1.ClusterDevicePreset{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:        vendor + "." + v1alpha1.DriverName,
+				Labels:      map[string]string{names.ManagedByLabel: names.Controller},
+				Annotations: map[string]string{Annotation: SpecHash(&spec)},
+			},
+			Spec: spec,
+		})
+	}
+	return out
+}
+
+// vendorSpecs are what the devices of vendors need of a node. Only NVIDIA's driver has to be there: its libraries must be those of the
+// kernel's module. The others' speak to the kernel by interfaces that stay, and images bring what programs are linked with; what is
+// given here stays out of the way of that (docs/design/presets.md).
+func vendorSpecs() map[string]v1alpha1.ClusterDevicePresetSpec {
+	nvidia := selecting("vendor", "nvidia", "type", "gpu")
+	nvidia.Driver = &v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}
+
+	amd := selecting("vendor", "amd", "type", "gpu")
+	amd.Libraries = optional([]string{"/opt/rocm/lib"}, "librocm_smi64.so.*", "libamd_smi.so.*")
+	amd.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/rocm", ContainerPath: "/usr/local/fettle/rocm", Optional: true}}
+
+	intel := selecting("vendor", "intel", "type", "gpu")
+	intel.Libraries = optional(
+		[]string{"/usr/lib/x86_64-linux-gnu/intel-opencl", "/usr/lib64/intel-opencl"},
+		"libze_intel_gpu.so.*", "libigdrcl.so", "libigc.so.*", "libigdfcl.so.*", "libigdgmm.so.*")
+
+	xrt := selecting("type", "fpga", "backend", "xrt")
+	xrt.Libraries = optional([]string{"/opt/xilinx/xrt/lib"}, "libxrt_core.so.*", "libxrt_coreutil.so.*", "libxilinxopencl.so.*")
+	xrt.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/xilinx/xrt", ContainerPath: "/opt/xilinx/xrt", Optional: true}}
+
+	opae := selecting("type", "fpga", "backend", "dfl")
+	opae.Libraries = optional([]string{"/usr/lib64/opae", "/usr/lib/x86_64-linux-gnu/opae"},
+		"libopae-c.so.*", "libopae-v.so*", "libopae-u.so*", "libxfpga.so*")
+	opae.Tools = optional(nil, "fpgainfo")
+
+	return map[string]v1alpha1.ClusterDevicePresetSpec{"nvidia": nvidia, "amd": amd, "intel": intel, "xrt": xrt, "opae": opae}
+}
+
+// selecting is for the devices of this driver whose attributes have values, given as name and value in turn. One without is passed over.
+func selecting(attributes ...string) (spec v1alpha1.ClusterDevicePresetSpec) {
+	var conditions []string
+	for pair := range slices.Chunk(attributes, 2) {
+		conditions = append(conditions, fmt.Sprintf("device.attributes[%q].?%s.orValue(\"\") == %q", v1alpha1.DriverName, pair[0], pair[1]))
+	}
+	spec.DeviceSelector = &v1alpha1.PresetDeviceSelector{CEL: strings.Join(conditions, " && ")}
+	return spec
+}
+
+// optional are files that are given where they are.
+func optional(directories []string, names ...string) []v1alpha1.PresetFiles {
+	return []v1alpha1.PresetFiles{{Names: names, Directories: directories, Optional: true}}
+}
+
+// SpecHash is the same for specs that say the same.
+func SpecHash(spec *v1alpha1.ClusterDevicePresetSpec) string {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Sprintf("unknown: %v", err) // it is made of strings, numbers and lists of them
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}
+
+// AsShipped says whether the controller made a preset, and nobody has changed what it gives.
+func AsShipped(live *v1alpha1.ClusterDevicePreset) bool {
+	return live.Labels[names.ManagedByLabel] == names.Controller && live.Annotations[Annotation] == SpecHash(&live.Spec)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shippedpresets
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+)
+
+// keeper makes the presets of vendors, makes them again when they are deleted, brings unchanged ones to what this version ships, and
+// deletes unchanged ones of vendors that are not wanted.
+type keeper struct {
+	client client.Client
+	wanted map[string]*v1alpha1.ClusterDevicePreset
+}
+
+// New returns the reconciler for the presets of the given vendors. A preset that does not exist sends no event, so each wanted name is
+// also queued once at the start.
+func New(s reconciler.Services, vendors []string) reconciler.Row {
+	k := &keeper{client: s.Client, wanted: byName(Presets(vendors))}
+	first := make(chan event.TypedGenericEvent[*v1alpha1.ClusterDevicePreset], len(k.wanted))
+	for _, p := range k.wanted {
+		first <- event.TypedGenericEvent[*v1alpha1.ClusterDevicePreset]{Object: p}
+	}
+	shipped := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return k.wanted[o.GetName()] != nil || o.GetLabels()[names.ManagedByLabel] == names.Controller
+	})
+	return reconciler.Row{
+		Name: "shipped ClusterDevicePresets",
+		Queues: []reconciler.Queue{{
+			Name:       "shippedpreset",
+			Watches:    []reconciler.Watch{{Object: &v1alpha1.ClusterDevicePreset{}, Predicates: []predicate.Predicate{shipped}}},
+			Sources:    []source.Source{source.Channel(first, &handler.TypedEnqueueRequestForObject[*v1alpha1.ClusterDevicePreset]{})},
+			Reconciler: k,
+		}},
+	}
+}
+
+func byName(all []*v1alpha1.ClusterDevicePreset) map[string]*v1alpha1.ClusterDevicePreset {
+	out := map[string]*v1alpha1.ClusterDevicePreset{}
+	for _, p := range all {
+		out[p.Name] = p
+	}
+	return out
+}
+
+// Reconcile brings one preset to what is shipped under its name.
+func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	want := k.wanted[req.Name]
+	var live v1alpha1.ClusterDevicePreset
+	err := k.client.Get(ctx, req.NamespacedName, &live)
+	switch {
+	case apierrors.IsNotFound(err) && want != nil:
+		err = k.create(ctx, want)
+	case err != nil:
+		err = client.IgnoreNotFound(err)
+	case live.DeletionTimestamp != nil || !AsShipped(&live):
+		// An administrator's, as it is or as it was changed.
+	case want == nil:
+		err = k.remove(ctx, &live)
+	case live.Annotations[Annotation] != want.Annotations[Annotation]:
+		err = k.follow(ctx, &live, want)
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("shipped ClusterDevicePreset %s: %w", req.Name, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// create leaves one alone that somebody made meanwhile: word of it is on the way.
+func (k *keeper) create(ctx context.Context, want *v1alpha1.ClusterDevicePreset) error {
+	if err := k.client.Create(ctx, want.DeepCopy(), client.FieldOwner(names.Controller)); err != nil {
+		return client.IgnoreAlreadyExists(err)
+	}
+	klog.FromContext(ctx).Info("made the shipped ClusterDevicePreset", "preset", want.Name)
+	return nil
+}
+
+// remove deletes what it looked at, and not what it has become since.
+func (k *keeper) remove(ctx context.Context, live *v1alpha1.ClusterDevicePreset) error {
+	same := client.Preconditions{UID: ptr.To(live.UID), ResourceVersion: ptr.To(live.ResourceVersion)}
+	if err := k.client.Delete(ctx, live, same); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	klog.FromContext(ctx).Info("deleted the shipped ClusterDevicePreset, whose vendor is not wanted", "preset", live.Name)
+	return nil
+}
+
+// follow writes what this version ships. A change in between is a conflict.
+func (k *keeper) follow(ctx context.Context, live, want *v1alpha1.ClusterDevicePreset) error {
+	live.Annotations[Annotation] = want.Annotations[Annotation]
+	want.Spec.DeepCopyInto(&live.Spec)
+	if err := k.client.Update(ctx, live, client.FieldOwner(names.Controller)); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	klog.FromContext(ctx).Info("brought the shipped ClusterDevicePreset to this version", "preset", live.Name)
+	return nil
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"github.com/fettle-dev/fettle/controller/bitstreams"
+	"github.com/fettle-dev/fettle/controller/deviceclasses"
+	"github.com/fettle-dev/fettle/controller/kernelcaches"
+	"github.com/fettle-dev/fettle/controller/nodes"
+	"github.com/fettle-dev/fettle/controller/presets"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/controller/trustpolicies"
+	"github.com/fettle-dev/fettle/controller/volumes"
+	"github.com/fettle-dev/fettle/controller/webhook"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+)
+
+// Parts are what the reconcilers of the table are built from.
+type Parts struct {
+	reconciler.Services
+
+	Options Options
+	// Registry reaches registries, and Scratch is where large files are read by way of.
+	Registry *registry.Client
+	Scratch  *bitstreams.Scratch
+	// Policies reads the TrustPolicies.
+	Policies *trustpolicies.Reader
+	// Volumes plans the volumes of kernel caches.
+	Volumes *volumes.Planner
+	// Webhook has the certificate whose authorities the webhook's configuration names.
+	Webhook *webhook.Server
+}
+
+// Table lists every reconciler. To add one, write its package and add its row here; docs/design/adding.md has the recipe. Building a row
+// reads and changes nothing.
+func Table(p Parts) []reconciler.Row {
+	s, o := p.Services, p.Options
+	return []reconciler.Row{
+		webhook.New(s, p.Webhook, o.Webhook),
+		deviceclasses.New(s, o.Classes),
+		nodes.New(s),
+		trustpolicies.New(s, p.Policies),
+		bitstreams.New(s, bitstreams.Options{Registry: p.Registry, Scratch: p.Scratch, Interval: o.BitstreamInterval}),
+		kernelcaches.New(s, kernelcaches.Options{
+			Registry: p.Registry, Policies: p.Policies.All, Volumes: p.Volumes, Interval: o.BitstreamInterval,
+		}),
+		volumes.New(s, p.Volumes),
+		presets.New(s, o.AllowedHostPaths),
+		presets.NewMissing(s),
+		shippedpresets.New(s, o.PresetVendors),
+	}
+}

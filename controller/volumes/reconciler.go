@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/pairs"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+)
+
+// Interval is how often pods are listed while a volume waits: no watch tells of them.
+const Interval = 15 * time.Second
+
+// filler makes the claims and Jobs of caches that are put into volumes. It never writes a cache: the reconciler of caches writes what
+// became of the volumes, from a plan that it does not carry out. What the filler makes goes with its cache by the owner references.
+type filler struct {
+	client   client.Client
+	recorder events.EventRecorder
+	planner  *Planner
+}
+
+// New returns the reconciler of the volumes of both kinds of caches. It has no queue if the planner's options are off.
+func New(s reconciler.Services, p *Planner) reconciler.Row {
+	f := &filler{client: s.Client, recorder: s.Recorder, planner: p}
+	row := reconciler.Row{Name: "volumes of kernel caches"}
+	if p.options.Enabled {
+		row.Queues = []reconciler.Queue{
+			f.queue("gpukernelcachevolumes", &v1alpha1.GPUKernelCache{}, pairs.OfNamespaces),
+			f.queue("clustergpukernelcachevolumes", &v1alpha1.ClusterGPUKernelCache{}, pairs.OfCluster),
+		}
+	}
+	return row
+}
+
+// queue returns the queue of one kind of caches.
+func (f *filler) queue(name string, kind client.Object, scope pairs.Scope) reconciler.Queue {
+	owned := handler.EnqueueRequestForOwner(f.client.Scheme(), f.client.RESTMapper(), kind, handler.OnlyControllerOwner())
+	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+		return f.withVolumes(ctx, scope)
+	})
+	comesOrGoes := []predicate.Predicate{predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
+	}}}
+	watches := []reconciler.Watch{
+		{Object: kind},
+		{Object: &corev1.PersistentVolumeClaim{}, Handler: owned},
+		{Object: &batchv1.Job{}, Handler: owned},
+		{Object: &v1alpha1.AcceleratorNode{}, Handler: all, Predicates: comesOrGoes},
+		{
+			Object: reconciler.Metadata("v1", "Node"), Handler: all, Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
+		},
+	}
+	if scope == pairs.OfCluster {
+		watches = append(watches, reconciler.Watch{Object: reconciler.Metadata("v1", "Namespace"), Handler: all, Predicates: comesOrGoes})
+	}
+	return reconciler.Queue{Name: name, Watches: watches, Reconciler: f}
+}
+
+// withVolumes returns the caches of a scope that are put into volumes.
+func (f *filler) withVolumes(ctx context.Context, scope pairs.Scope) (requests []reconcile.Request) {
+	all, err := pairs.KernelCaches(ctx, f.client, scope)
+	if err != nil { // it is the manager's cache, which has them or is not running any more
+		klog.FromContext(ctx).Error(err, "List the caches whose volumes may change")
+	}
+	for _, c := range all {
+		if o := Of(c); o.Wants() {
+			requests = append(requests, reconcile.Request{NamespacedName: o.key()})
+		}
+	}
+	return requests
+}
+
+// Reconcile plans the volumes of one cache and carries the plan out. Only a ClusterGPUKernelCache has no namespace.
+func (f *filler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	c, err := pairs.KernelCache(ctx, f.client, req.NamespacedName)
+	if err != nil {
+		f.planner.note(req.NamespacedName, nil)
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	plan, err := f.planner.reader.Plan(ctx, Of(c), f.planner.options)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	err = f.apply(ctx, plan)
+	f.planner.note(req.NamespacedName, err)
+	if err != nil {
+		f.recorder.Eventf(c.Object, nil, corev1.EventTypeWarning, "VolumesNotMade", "MakeVolumes", "%s", err.Error())
+		return reconcile.Result{}, fmt.Errorf("volumes of %s: %w", c, err)
+	}
+	if plan.Settled() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: Interval}, nil
+}
+
+// apply carries a plan out. An object that is gone or there already is no fault: the next round sees it.
+func (f *filler) apply(ctx context.Context, p Plan) error {
+	var faults []error
+	for _, o := range p.Delete {
+		// A Job goes after its pods: none may write to a claim when the next one does.
+		err := f.client.Delete(ctx, o, client.Preconditions{UID: ptr.To(o.GetUID())},
+			client.PropagationPolicy(metav1.DeletePropagationForeground))
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			faults = append(faults, fmt.Errorf("delete %T %s: %w", o, klog.KObj(o), err))
+		}
+	}
+	for _, m := range p.Mark {
+		if err := f.mark(ctx, m); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if len(faults) > 0 { // a claim that is still marked must not be filled with something else
+		return errors.Join(faults...)
+	}
+	for _, o := range p.Create {
+		if err := f.client.Create(ctx, o, client.FieldOwner(names.Controller)); err != nil && !apierrors.IsAlreadyExists(err) {
+			faults = append(faults, fmt.Errorf("make %s %s: %w", o.GetObjectKind().GroupVersionKind().Kind, klog.KObj(o), err))
+		}
+	}
+	if made := len(p.Create); made > 0 {
+		klog.FromContext(ctx).Info("made claims and Jobs of volumes", "count", made, "first", klog.KObj(p.Create[0]))
+	}
+	return errors.Join(faults...)
+}
+
+// mark notes at a claim what is in it.
+func (f *filler) mark(ctx context.Context, m Mark) error {
+	claim := m.Claim.DeepCopy()
+	for name, value := range map[string]string{DigestAnnotation: m.Digest, PathAnnotation: m.Path} {
+		if value == "" {
+			delete(claim.Annotations, name)
+		} else {
+			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, name, value)
+		}
+	}
+	err := f.client.Patch(ctx, claim, client.MergeFrom(m.Claim), client.FieldOwner(names.Controller))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("note what PersistentVolumeClaim %s has: %w", klog.KObj(claim), err)
+	}
+	return nil
+}
+
+// Cached keeps the manager's cache to the claims and Jobs of caches.
+func Cached(byObject map[client.Object]cache.ByObject) error {
+	exists, err := labels.NewRequirement(UIDLabel, selection.Exists, nil)
+	if err != nil {
+		return fmt.Errorf("select the volumes of caches: %w", err)
+	}
+	for _, kind := range []client.Object{&corev1.PersistentVolumeClaim{}, &batchv1.Job{}} {
+		byObject[kind] = cache.ByObject{Label: labels.NewSelector().Add(*exists)}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+)
+
+// TestVolumesAreRefused: what the API server does not take is in the plan that the status is made from, until it takes it.
+func TestVolumesAreRefused(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := &v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "kernels", UID: "1", Generation: 1}}
+	object.Spec.Image = "registry.example/team/kernels:v1"
+	object.Spec.Distribution = &v1alpha1.CacheDistribution{Type: v1alpha1.CacheROXVolume}
+	object.Status = v1alpha1.GPUKernelCacheStatus{
+		ObservedGeneration: 1, ResolvedDigest: "sha256:top", Image: &v1alpha1.CacheImage{Digest: "sha256:top"},
+		Verification: &v1alpha1.CacheVerdict{Digest: "sha256:top", Result: v1alpha1.CacheVerified},
+	}
+	var refusal error
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+				if _, job := o.(*batchv1.Job); job && refusal != nil {
+					return refusal
+				}
+				return c.Create(ctx, o, options...)
+			},
+		}).Build()
+	services := reconciler.Services{
+		Client: api, Live: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(time.Now()),
+	}
+	planner := NewPlanner(services, Options{Enabled: true})
+	r := New(services, planner).Queues[0].Reconciler
+	key := client.ObjectKeyFromObject(object)
+	// stuck is what keeps the last plan from being carried out, which the status has too.
+	stuck := func() string {
+		t.Helper()
+		p, err := planner.Report(t.Context(), Of(object.Common()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		failure := planner.failure(key)
+		if slices.Contains(p.Stuck, failure) != (failure != "") {
+			t.Errorf("the plan for the status has %q, want %q in it", p.Stuck, failure)
+		}
+		return failure
+	}
+	do := func() error {
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+		return err
+	}
+	refusal = errors.New("exceeded quota:\ntwo Jobs")
+	if err := do(); err == nil {
+		t.Error("a Job that is not taken: no error, and it is not tried again")
+	}
+	got := stuck()
+	if !strings.HasPrefix(got, "make Job a/kernels-") || !strings.HasSuffix(got, ": exceeded quota:; two Jobs") {
+		t.Errorf("it says %q", got)
+	}
+	refusal = nil
+	if err := do(); err != nil || stuck() != "" {
+		t.Errorf("when it is taken: %v, %q", err, stuck())
+	}
+	var jobs batchv1.JobList
+	if err := api.List(t.Context(), &jobs); err != nil || len(jobs.Items) != 1 {
+		t.Errorf("%d Jobs, %v", len(jobs.Items), err)
+	}
+
+	planner.note(key, errors.New("still"))
+	if err := api.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	if err := do(); err != nil || stuck() != "" {
+		t.Errorf("of a cache that is gone: %v, %q", err, stuck())
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"crypto/tls"
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/fettle-dev/fettle/controller/certs"
+	"github.com/fettle-dev/fettle/controller/metrics"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+)
+
+// Server serves the webhook with a certificate of its own. Every replica does; the leader also keeps the CA bundle of the configuration.
+type Server struct {
+	keeper  *certs.Keeper
+	changed chan event.TypedGenericEvent[*Configuration]
+	expiry  prometheus.Gauge
+	reviews *prometheus.CounterVec
+}
+
+// NewServer returns a server for the Service of the controller in a namespace. The client must not read from a cache.
+func NewServer(live client.Client, c clock.WithTicker, namespace string) *Server {
+	s := &Server{
+		changed: make(chan event.TypedGenericEvent[*Configuration], 1),
+		expiry:  metrics.Gauge("certificate_expiry_timestamp_seconds", "When the webhook's newest certificate ends."),
+		reviews: metrics.CounterBy("config_reviews_total",
+			"Admission reviews answered, by resource and verdict (allowed, denied, undecided).", "resource", "verdict"),
+	}
+	host := names.Controller + "." + namespace
+	s.keeper = &certs.Keeper{
+		Client: live, Clock: c, Changed: s.authoritiesChanged,
+		Secret: client.ObjectKey{Namespace: namespace, Name: names.TLSSecret},
+		Names:  []string{host + ".svc", host + ".svc.cluster.local"},
+	}
+	return s
+}
+
+// authoritiesChanged queues the configuration, without waiting for the reconciler: if a request is queued already, the reconciler will
+// read the newest state.
+func (s *Server) authoritiesChanged(state *certs.State) {
+	s.expiry.Set(float64(state.Expiry().Unix()))
+	select {
+	case s.changed <- event.TypedGenericEvent[*Configuration]{
+		Object: &Configuration{ObjectMeta: metav1.ObjectMeta{Name: names.WebhookConfiguration}},
+	}:
+	default:
+	}
+}
+
+// Listener returns the HTTPS server of the manager.
+func (s *Server) Listener(port int) ctrlwebhook.Server {
+	return ctrlwebhook.NewServer(ctrlwebhook.Options{
+		Port: port,
+		TLSOpts: []func(*tls.Config){func(t *tls.Config) {
+			t.MinVersion = tls.VersionTLS13
+			t.GetCertificate = s.keeper.GetCertificate
+		}},
+	})
+}
+
+// Register adds what every replica does to the manager: it serves the webhook and keeps the certificate.
+func (s *Server) Register(mgr manager.Manager, validate func(runtime.Object) field.ErrorList) error {
+	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: Handler{
+		Validate: validate,
+		Refer:    references{reader: mgr.GetClient()}.check,
+		Observe:  func(resource, verdict string) { s.reviews.WithLabelValues(resource, verdict).Inc() },
+	}})
+	return errors.Join(mgr.AddReadyzCheck("certificate", s.keeper.Ready), mgr.Add(s.keeper))
+}
+
+// New returns the reconciler of the webhook's configuration. It has no queue if the webhook is not served.
+func New(services reconciler.Services, s *Server, served bool) reconciler.Row {
+	row := reconciler.Row{
+		Name: "ValidatingWebhookConfiguration", BeforeCRDs: true, Metrics: []prometheus.Collector{s.expiry, s.reviews},
+	}
+	if !served {
+		return row
+	}
+	named := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetName() == names.WebhookConfiguration })
+	row.Queues = []reconciler.Queue{{
+		Name: "webhookconfiguration", DuringUninstall: true,
+		Watches:    []reconciler.Watch{{Object: &Configuration{}, Predicates: []predicate.Predicate{named}}},
+		Sources:    []source.Source{source.Channel(s.changed, &handler.TypedEnqueueRequestForObject[*Configuration]{})},
+		Reconciler: &bundler{client: services.Client, namespace: services.Namespace, state: s.keeper.State},
+	}}
+	return row
+}
