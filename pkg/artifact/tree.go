@@ -3,15 +3,12 @@
 package artifact
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
@@ -167,205 +164,6 @@ func (s *Store) readTree(name string) (*Tree, error) {
 	return t, nil
 }
 
-// Unpack makes the tree of an image, unless it is there already; then nothing is opened. When it returns nil, the tree is complete, every
-// layer was what its digests say to the last byte, and all is durable. Calls for one digest, in this process and others, unpack it once,
-// as Fetch does.
-//
-// What the image holds is refused as unpack has it: the error is ErrInvalid, ErrMismatch or ErrTooLarge, and is an *unpack.Error.
-func (s *Store) Unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (*Tree, error) {
-	err := spec.check()
-	var t *Tree
-	if err == nil {
-		t, err = s.unpack(ctx, spec, open)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("unpack the image %s: %w", spec.Digest, err)
-	}
-	return t, nil
-}
-
-func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (*Tree, error) {
-	if t, err := s.OpenTree(spec.Digest); !missing(err) {
-		return t, err
-	}
-	unlock, err := s.lockDigest(ctx, spec.Digest)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if t, err := s.OpenTree(spec.Digest); !missing(err) { // while we waited
-		return t, err
-	}
-	dir, err := s.reserveTree(ctx, spec)
-	if err != nil {
-		return nil, err
-	}
-	if err = s.fillTree(ctx, &spec, dir, open); err == nil {
-		err = s.completeTree(ctx, spec.Digest, dir)
-	}
-	if err != nil {
-		return nil, errors.Join(err, s.discardName(dir, spec.Digest))
-	}
-	return s.OpenTree(spec.Digest)
-}
-
-// missing: it is not there, or of no use.
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrInvalid) }
-
-func partialTree(d Digest, room int64) string {
-	return fmt.Sprintf("%s/%s.%d.tree", tmpDir, d.Hex(), room)
-}
-
-// reserveTree makes room, and the directory whose name says so to everybody. The caller holds the digest.
-func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err error) {
-	var leftovers []string // of whoever was at it before, and a tree that cannot be read
-	err = s.each(tmpDir, func(name string, _ fs.FileInfo) {
-		if d, _, ok := parsePartialTree(name); ok && d == spec.Digest {
-			leftovers = append(leftovers, tmpDir+"/"+name)
-		}
-	})
-	for _, name := range append(leftovers, treeName(spec.Digest)) {
-		err = errors.Join(err, s.discardName(name, spec.Digest))
-	}
-	if err != nil {
-		return "", err
-	}
-	dir = partialTree(spec.Digest, spec.Room)
-	return dir, s.reserving(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, spec.Spare, func() error {
-		return onDisk(s.fs.Mkdir(s.path(dir), 0o700))
-	})
-}
-
-// fillTree unpacks into a directory of tmp, and makes what is there durable.
-func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open unpack.Opener) error {
-	options := spec.Options
-	if options.Limits.Total == 0 || options.Limits.Total > spec.Room {
-		options.Limits.Total = spec.Room
-	}
-	made, err := s.extract(ctx, spec, dir, func(sink unpack.Sink) (*unpack.Tree, error) {
-		return unpack.Extract(ctx, spec.layers(), open, sink, options)
-	})
-	if err != nil {
-		return judged(err)
-	}
-	m := TreeMetadata{
-		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
-		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, dir, made),
-		Labels: spec.Labels, Verification: spec.Verification, Created: s.config.Clock.Now().UTC(),
-	}
-	for _, l := range spec.Layers {
-		m.DiffIDs = append(m.DiffIDs, l.DiffID)
-	}
-	return onDisk(s.sealTree(dir, m))
-}
-
-// extract runs do with a sink below the directory. Files are opened relative to the sink's own directory, which nothing leads out of.
-func (s *Store) extract(ctx context.Context, spec *TreeSpec, dir string, do func(unpack.Sink) (*unpack.Tree, error)) (*unpack.Tree, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	if spec.Form == TreeDirectory {
-		dir += "/" + treeRoot
-		if err := s.openMkdir(dir); err != nil {
-			return nil, err
-		}
-	}
-	below, root, closing, err := s.within(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer closing()
-	if spec.Form == TreeDirectory {
-		epoch := time.Unix(0, 0)
-		return do(&unpack.Directory{Files: below, Times: func(name string) error { return root.Chtimes(name, epoch, epoch) }})
-	}
-	image := &unpack.Image{Files: below}
-	t, err := do(image)
-	return t, errors.Join(err, image.Close())
-}
-
-// openMkdir makes the root of a directory: anybody may copy it up.
-func (s *Store) openMkdir(dir string) error {
-	if err := s.fs.Mkdir(s.path(dir), 0o777); err != nil {
-		return err
-	}
-	f, err := s.fs.OpenFile(s.path(dir), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Chmod(0o777), f.Close())
-}
-
-// sizeOf is what a tree takes on the disk, about.
-func (s *Store) sizeOf(form TreeForm, dir string, made *unpack.Tree) (size int64) {
-	if form == TreeDirectory {
-		for i := range made.Entries {
-			size += (made.Entries[i].Size/onDiskBlock + 1) * onDiskBlock
-		}
-		return size
-	}
-	for _, name := range []string{unpack.ImageIndex, unpack.ImageData} {
-		if info, err := s.root.Lstat(dir + "/" + name); err == nil {
-			size += info.Size()
-		}
-	}
-	return size
-}
-
-// sealTree writes the metadata and makes all of the directory durable: of a directory by one sync of the file system, since one for each
-// of some thousand files takes many times as long.
-func (s *Store) sealTree(dir string, m TreeMetadata) error {
-	data, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	f, err := s.fs.OpenFile(s.path(dir+"/"+treeMetadata), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err == nil && m.Form == TreeImage {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if m.Form == TreeImage {
-		return s.fs.SyncDir(s.path(dir))
-	}
-	return s.fs.SyncFS(s.path(dir))
-}
-
-// completeTree makes it one of the store's. Its name comes after its content, on disk too.
-func (s *Store) completeTree(ctx context.Context, d Digest, dir string) error {
-	unlock, err := s.lockNames(ctx)
-	if err != nil {
-		return err
-	}
-	err = s.fs.Rename(s.path(dir), s.path(treeName(d)))
-	unlock()
-	if err != nil {
-		return onDisk(err)
-	}
-	return onDisk(s.fs.SyncDir(s.path(treesDir)))
-}
-
-// judged gives what unpack says the kind that it has in this package.
-func judged(err error) error {
-	var path *fs.PathError
-	switch {
-	case errors.Is(err, unpack.ErrRefused):
-		return fmt.Errorf("it is %w: %w", ErrInvalid, err)
-	case errors.Is(err, unpack.ErrMismatch):
-		return fmt.Errorf("it is %w: %w", ErrMismatch, err)
-	case errors.Is(err, unpack.ErrLimit):
-		return fmt.Errorf("it is %w: %w", ErrTooLarge, err)
-	case errors.As(err, &path):
-		return onDisk(err)
-	}
-	return err
-}
-
 // treeFS is what a tree holds, without mounting it.
 func (s *Store) treeFS(t *Tree) (fs.FS, func(), error) {
 	name := treeName(t.Digest)
@@ -386,4 +184,38 @@ func (s *Store) treeFS(t *Tree) (fs.FS, func(), error) {
 	}
 	fsys, err := unpack.OpenImage(index, data)
 	return fsys, func() { _, _ = index.Close(), data.Close() }, err
+}
+
+// ReadTree lets use read what a tree holds, without mounting it.
+func (s *Store) ReadTree(t *Tree, use func(fs.FS) error) error {
+	fsys, closing, err := s.treeFS(t)
+	if err != nil {
+		return fmt.Errorf("open the tree of the image %s: %w", t.Digest, onDisk(err))
+	}
+	defer closing()
+	return use(fsys)
+}
+
+// Form is how trees should lie in this store: as images, where mount says that the kernel takes one from this disk. It makes a small one to
+// ask with, and removes it.
+func (s *Store) Form(mount func(index, data string) error) (TreeForm, error) {
+	dir, err := os.MkdirTemp(s.path(tmpDir), "form-")
+	if err != nil {
+		return "", onDisk(err)
+	}
+	below, _, closing, err := s.within(tmpDir + "/" + dir[len(s.path(tmpDir))+1:])
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	image := &unpack.Image{Files: below}
+	err = errors.Join(image.Finish(&unpack.Tree{}), image.Close())
+	closing()
+	form := TreeDirectory
+	if err == nil && mount(dir+"/"+unpack.ImageIndex, dir+"/"+unpack.ImageData) == nil {
+		form = TreeImage
+	}
+	if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+		return "", fmt.Errorf("find out how trees are kept: %w", onDisk(err))
+	}
+	return form, nil
 }
