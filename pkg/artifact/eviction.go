@@ -12,92 +12,93 @@ import (
 	"time"
 )
 
-// demand is what a fetch needs, and what there is.
-type demand struct {
-	// size is that of the new blob, on of which are on the disk already. Sweep needs nothing.
-	size, on    int64
-	max, margin int64
-	free        int64 // of the disk
-	// inUse says whether somebody fetches it, and mounted whether somebody has the tree mounted.
+// spaceRequest asks for the space of a new blob or tree, and describes the disk and the limits. Sweep asks for no space.
+type spaceRequest struct {
+	// size is that of the new blob, and written is how much of it is on the disk already.
+	size, written int64
+	max, margin   int64
+	free          int64 // of the disk
+	// inUse reports whether a process makes a partial now, and mounted whether a tree is mounted.
 	inUse, mounted func(Digest) bool
 	now            time.Time
-	tooOld         time.Duration
-	// spare: nothing may go for it.
-	spare bool
+	// partialAge is the age from which a partial is evicted in any case.
+	partialAge time.Duration
+	// opportunistic: nothing may be evicted for it.
+	opportunistic bool
 }
 
-// plan chooses what must go, least recently used first, so that the quota holds and the disk keeps its margin with all that is
-// reserved. Where that cannot be, nothing goes for a blob, and all that may for Sweep. It is short where the disk has no room before
-// the victims are deleted.
-func (inv *inventory) plan(need demand) (victims []item, short bool, err error) {
-	over := need.size - need.max
-	lack := need.margin + need.size - need.on - need.free
+// plan chooses what to evict, least recently used first, so that the quota holds and the disk keeps its margin with all reservations. If
+// that is not possible, it returns an error for a blob, and all that may be evicted for Sweep. deleteNow is true if the disk has no space
+// before the victims are deleted.
+func (inv *inventory) plan(r *spaceRequest) (victims []item, deleteNow bool, err error) {
+	overQuota := r.size - r.max
+	diskShort := r.margin + r.size - r.written - r.free
 	var candidates []item
 	pinned := int64(0)
 	for _, p := range inv.partials {
-		over += p.size
-		if need.inUse(p.digest) {
-			lack += p.size - p.on // it will take the rest of what it reserved
+		overQuota += p.size
+		if r.inUse(p.digest) {
+			diskShort += p.size - p.written // it will take the rest of its reservation
 			continue
 		}
 		candidates = append(candidates, p)
 	}
 	for _, b := range inv.blobs {
-		over += b.size
+		overQuota += b.size
 		if len(b.pins) > 0 {
 			pinned += b.size
 			continue
 		}
 		candidates = append(candidates, b)
 	}
-	if need.max == 0 {
-		over = 0
+	if r.max == 0 {
+		overQuota = 0
 	}
-	if need.spare {
+	if r.opportunistic {
 		candidates = nil
 	} else {
-		short, lack = lack > 0, lack-inv.trash
+		deleteNow, diskShort = diskShort > 0, diskShort-inv.trash
 	}
 	for _, c := range candidates {
-		stale := c.partial && need.now.Sub(c.used) > need.tooOld
-		if !stale && over <= 0 && lack <= 0 {
+		stale := c.partial && r.now.Sub(c.used) > r.partialAge
+		if !stale && overQuota <= 0 && diskShort <= 0 {
 			continue
 		}
-		if c.tree && !c.partial && need.mounted(c.digest) {
+		if c.tree && !c.partial && r.mounted(c.digest) {
 			pinned += c.size
 		} else {
 			victims = append(victims, c)
-			over, lack = over-c.size, lack-c.on
+			overQuota, diskShort = overQuota-c.size, diskShort-c.written
 		}
 	}
-	return victims, short, need.shortage(over, lack, pinned)
+	return victims, deleteNow, r.shortage(overQuota, diskShort, pinned)
 }
 
-// shortage is the error for a blob where the quota or the disk is short by so many bytes whatever goes.
-func (need *demand) shortage(over, lack, pinned int64) error {
+// shortage returns the error for a blob if the quota or the disk is short whatever is evicted.
+func (r *spaceRequest) shortage(overQuota, diskShort, pinned int64) error {
 	switch {
-	case need.size > 0 && over > 0:
+	case r.size > 0 && overQuota > 0:
 		return fmt.Errorf("the store has %w for %d bytes: its quota of %d is %d short, and %d bytes are pinned by "+
 			"claims, regions and caches that are kept, or mounted: "+
-			"raise the quota, or wait until some are released", ErrNoSpace, need.size, need.max, over, pinned)
-	case need.size > 0 && lack > 0:
+			"raise the quota, or wait until some are released", ErrNoSpace, r.size, r.max, overQuota, pinned)
+	case r.size > 0 && diskShort > 0:
 		return fmt.Errorf("the store's disk has %w for %d bytes: it has %d free, %d of which are for others, and is %d short: "+
-			"free some of it", ErrNoSpace, need.size, need.free, need.margin, lack)
+			"free some of it", ErrNoSpace, r.size, r.free, r.margin, diskShort)
 	}
 	return nil
 }
 
-// reserve makes room for a blob and says so to everybody by the name of its file. The caller holds the digest.
-func (s *Store) reserve(ctx context.Context, d Descriptor, spare bool) (p *partial, err error) {
-	err = s.reserving(ctx, d, spare, func() (err error) {
+// reserveBlob makes space for a blob and creates its partial file, whose name reserves the space. The caller holds the lock of the digest.
+func (s *Store) reserveBlob(ctx context.Context, d Descriptor, opportunistic bool) (p *partial, err error) {
+	err = s.reserve(ctx, d, opportunistic, func() (err error) {
 		p, err = s.partial(d)
 		return err
 	})
 	return p, err
 }
 
-// reserving makes room and calls claim, which makes the name that says so. The caller holds the digest.
-func (s *Store) reserving(ctx context.Context, d Descriptor, spare bool, claim func() error) error {
+// reserve makes space and calls create, which makes the name that reserves it. The caller holds the lock of the digest.
+func (s *Store) reserve(ctx context.Context, d Descriptor, opportunistic bool, create func() error) error {
 	if s.config.MaxBytes > 0 && d.Size > s.config.MaxBytes {
 		return fmt.Errorf("the blob %s is %w: %d bytes, and the store's quota is %d: raise it",
 			d.Digest, ErrTooLarge, d.Size, s.config.MaxBytes)
@@ -107,33 +108,35 @@ func (s *Store) reserving(ctx context.Context, d Descriptor, spare bool, claim f
 		return err
 	}
 	defer unlock()
-	short, err := s.makeRoom(d, spare)
-	if err == nil && short {
-		err = s.emptyTrash(func() error { return nil }) // now, not slowly
+	deleteNow, err := s.makeSpace(d, opportunistic)
+	if err == nil && deleteNow {
+		err = s.emptyTrash(func() error { return nil }) // without pauses
 	}
 	if err != nil {
 		return err
 	}
-	return claim()
+	return create()
 }
 
-// makeRoom evicts what must go for a blob, or for none. The caller holds the names, and the blob's digest.
-func (s *Store) makeRoom(d Descriptor, spare bool) (short bool, err error) {
+// makeSpace evicts what a blob needs, or, with an empty descriptor, what the limits need. The caller holds the locks of the names and of
+// the digest.
+func (s *Store) makeSpace(d Descriptor, opportunistic bool) (deleteNow bool, err error) {
 	inv, err := s.inventory()
 	if err != nil {
 		return false, err
 	}
-	need := demand{
+	request := spaceRequest{
 		size: d.Size, max: s.config.MaxBytes, margin: s.config.Margin,
-		inUse: s.inUse, mounted: func(d Digest) bool { return s.config.InUse(s, d) }, now: s.config.Clock.Now(), tooOld: s.config.PartialAge, spare: spare,
+		inUse: s.inUse, mounted: func(d Digest) bool { return s.config.InUse(s, d) }, now: s.config.Clock.Now(), partialAge: s.config.PartialAge,
+		opportunistic: opportunistic,
 	}
-	if need.free, err = s.free(); err != nil {
+	if request.free, err = s.free(); err != nil {
 		return false, onDisk(err)
 	}
-	if need.on, err = s.ownPartial(d, &inv); err != nil {
+	if request.written, err = s.takeOwnPartial(d, &inv); err != nil {
 		return false, err
 	}
-	victims, short, err := inv.plan(need)
+	victims, deleteNow, err := inv.plan(&request)
 	if err != nil {
 		return false, err
 	}
@@ -142,10 +145,10 @@ func (s *Store) makeRoom(d Descriptor, spare bool) (short bool, err error) {
 			return false, err
 		}
 	}
-	return short, nil
+	return deleteNow, nil
 }
 
-// inUse says whether somebody fetches the digest.
+// inUse reports whether a process makes the blob or tree of a digest now.
 func (s *Store) inUse(d Digest) bool {
 	unlock := s.tryLock(digestOffset(d))
 	if unlock == nil {
@@ -155,42 +158,43 @@ func (s *Store) inUse(d Digest) bool {
 	return false
 }
 
-// ownPartial takes the beginning of the blob out of the inventory, since it is not in its own way. One that another manifest declared
-// to be of another size is removed.
-func (s *Store) ownPartial(d Descriptor, inv *inventory) (on int64, err error) {
+// takeOwnPartial removes the blob's own partial from the inventory, since it is continued and not evicted, and returns its size on the
+// disk. A partial for another declared size is deleted.
+func (s *Store) takeOwnPartial(d Descriptor, inv *inventory) (written int64, err error) {
 	inv.partials = slices.DeleteFunc(inv.partials, func(p item) bool {
 		switch {
 		case d.Digest.IsZero() || p.digest != d.Digest:
 			return false
 		case p.size == d.Size:
-			on = p.on
+			written = p.written
 		default:
 			err = errors.Join(err, s.remove(p.name))
 		}
 		return true
 	})
-	return on, err
+	return written, err
 }
 
-// evict removes a partial, or moves a blob to the trash. The caller holds the names, so nobody pins it meanwhile.
+// evict deletes the partial of a blob, and moves everything else to the trash. The caller holds the lock of the names, so no pin is added
+// meanwhile.
 func (s *Store) evict(v item) error {
 	if !v.partial {
-		return s.discardName(v.name, v.digest)
+		return s.moveToTrash(v.name, v.digest)
 	}
 	unlock := s.tryLock(digestOffset(v.digest))
 	if unlock == nil {
-		return nil // somebody goes on with it
+		return nil // another fetch continues it
 	}
 	defer unlock()
 	if v.tree {
-		return s.discardName(v.name, v.digest)
+		return s.moveToTrash(v.name, v.digest)
 	}
 	return s.remove(v.name)
 }
 
-// discardName moves a blob, or a tree, whole or not, to the trash. What has it open or mounted is not disturbed. The move is not synced:
-// after a power loss the blob is back, complete.
-func (s *Store) discardName(name string, d Digest) error {
+// moveToTrash moves a blob or a tree, complete or not, to the trash. Open files and mounts of it still work. The move is not synced: after
+// a power loss the blob is back, complete.
+func (s *Store) moveToTrash(name string, d Digest) error {
 	to := fmt.Sprintf("%s/%s.%016x", trashDir, d.Hex(), rand.Uint64()) //nolint:gosec // a name that is free
 	if err := s.fs.Rename(s.path(name), s.path(to)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return onDisk(fmt.Errorf("evict the blob %s: %w", d, err))
@@ -198,7 +202,7 @@ func (s *Store) discardName(name string, d Digest) error {
 	return nil
 }
 
-// emptyTrash deletes what was evicted, with a pause between two files.
+// emptyTrash deletes what was evicted, and calls pause between two files.
 func (s *Store) emptyTrash(pause func() error) error {
 	var names []string
 	if err := s.each(trashDir, func(name string, _ fs.FileInfo) { names = append(names, name) }); err != nil {
@@ -210,8 +214,8 @@ func (s *Store) emptyTrash(pause func() error) error {
 				return err
 			}
 		}
-		if info, err := s.root.Lstat(trashDir + "/" + name); err != nil || s.mounted(name, info) {
-			continue // now, whatever it was before the pauses
+		if info, err := s.root.Lstat(trashDir + "/" + name); err != nil || s.trashInUse(name, info) {
+			continue // asked for each, since there are pauses
 		}
 		if err := s.removeAll(trashDir+"/"+name, pause); err != nil {
 			return err
@@ -220,7 +224,7 @@ func (s *Store) emptyTrash(pause func() error) error {
 	return nil
 }
 
-// removedAtOnce is how many files of a tree go without a pause: the file system's journal takes them together.
+// removedAtOnce is the number of files of a tree that are deleted without a pause: the file system's journal takes them together.
 const removedAtOnce = 64
 
 // removeAll removes a file, or a directory with all below it.
@@ -246,8 +250,8 @@ func (s *Store) removeAll(name string, pause func() error) error {
 	return s.remove(name)
 }
 
-// Sweep brings the store below its limits, drops what nobody resumed, and deletes slowly what was evicted. The caller runs it now and
-// then, in the background: deleting much at once makes some file systems slow for minutes.
+// Sweep brings the store below its limits, drops partial blobs that were not resumed, and deletes slowly what was evicted. The caller runs
+// it now and then in the background: deleting many files at once makes some file systems slow for minutes.
 func (s *Store) Sweep(ctx context.Context) error {
 	err := s.shrink(ctx)
 	if err == nil {
@@ -265,7 +269,7 @@ func (s *Store) shrink(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if _, err = s.makeRoom(Descriptor{}, false); err != nil {
+	if _, err = s.makeSpace(Descriptor{}, false); err != nil {
 		return err
 	}
 	return s.dropPinDirs()
@@ -282,7 +286,7 @@ func (s *Store) pause(ctx context.Context) error {
 	}
 }
 
-// clean removes from tmp what is no fetch's: another process may be fetching, so what may be one is left to Sweep.
+// clean removes files from tmp that no fetch can continue. Partial blobs are left to Sweep, since another process may be fetching them.
 func (s *Store) clean() (err error) {
 	failed := s.each(tmpDir, func(name string, info fs.FileInfo) {
 		if info.IsDir() {
@@ -300,7 +304,7 @@ func (s *Store) clean() (err error) {
 	return errors.Join(failed, err)
 }
 
-// cleanTree moves a tree that nobody makes any more to the trash: none is gone on with.
+// cleanTree moves a partial tree to the trash unless a process makes it now. Trees are never continued.
 func (s *Store) cleanTree(name string) error {
 	d, _, _ := parsePartialTree(name)
 	unlock := s.tryLock(digestOffset(d))
@@ -308,5 +312,5 @@ func (s *Store) cleanTree(name string) error {
 		return nil
 	}
 	defer unlock()
-	return s.discardName(tmpDir+"/"+name, d)
+	return s.moveToTrash(tmpDir+"/"+name, d)
 }

@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// item is something that takes room: a complete blob or tree, or one that is being made or was.
+// item is a complete blob or tree, or a partial one, which is being made or was left by a process that ended.
 type item struct {
 	digest Digest
-	// size is what it counts for, and on is how much of that it takes on the disk now.
-	size, on int64
-	used     time.Time
-	partial  bool
-	tree     bool
-	name     string
-	pins     []string
+	// size counts towards the quota, and written is how much of it is on the disk now.
+	size, written int64
+	used          time.Time
+	partial       bool
+	tree          bool
+	name          string
+	pins          []string
 }
 
-// inventory is what the store holds, each list in the order in which it would go. The partials come first: a blob that is completed
-// meanwhile is then seen twice and not never.
+// inventory lists what the store holds, each list in the order of eviction. Partials are listed first: a blob that is completed meanwhile
+// is then counted twice, and not left out.
 type inventory struct {
 	partials, blobs []item
 	trash           int64
@@ -35,12 +35,12 @@ type inventory struct {
 func (s *Store) inventory() (inv inventory, err error) {
 	err = s.each(tmpDir, func(name string, info fs.FileInfo) {
 		if d, room, ok := parsePartialTree(name); ok {
-			// How much of it is there nobody counts: then it takes more than it does. What nobody is at goes first, and always.
+			// Its files are not counted, so nothing counts as written. Its last use is zero: if no process makes it, it is evicted first.
 			inv.partials = append(inv.partials, item{digest: d, size: room, partial: true, tree: true, name: tmpDir + "/" + name})
 		}
 		if d, size, ok := parsePartial(name); ok {
 			inv.partials = append(inv.partials, item{
-				digest: d, size: size, on: min(size, info.Size()), used: info.ModTime(), partial: true, name: tmpDir + "/" + name,
+				digest: d, size: size, written: min(size, info.Size()), used: info.ModTime(), partial: true, name: tmpDir + "/" + name,
 			})
 		}
 	})
@@ -50,7 +50,7 @@ func (s *Store) inventory() (inv inventory, err error) {
 	err = s.each(blobsDir, func(name string, info fs.FileInfo) {
 		var d Digest
 		if parseHex(&d, name) && info.Mode().IsRegular() {
-			inv.blobs = append(inv.blobs, item{digest: d, size: info.Size(), on: info.Size(), used: info.ModTime(), name: blobName(d)})
+			inv.blobs = append(inv.blobs, item{digest: d, size: info.Size(), written: info.Size(), used: info.ModTime(), name: blobName(d)})
 		}
 	})
 	if err != nil {
@@ -65,8 +65,8 @@ func (s *Store) inventory() (inv inventory, err error) {
 		}
 	}
 	err = s.each(trashDir, func(name string, info fs.FileInfo) {
-		if !s.mounted(name, info) {
-			inv.trash += s.weigh(trashDir+"/"+name, info)
+		if !s.trashInUse(name, info) {
+			inv.trash += s.diskSize(trashDir+"/"+name, info)
 		}
 	})
 	for _, list := range [][]item{inv.partials, inv.blobs} {
@@ -77,7 +77,7 @@ func (s *Store) inventory() (inv inventory, err error) {
 	return inv, err
 }
 
-// eachTree calls do for the trees. One whose metadata cannot be read weighs nothing and was never used.
+// eachTree calls do for each tree. A tree with unreadable metadata has the size 0 and the last use zero.
 func (s *Store) eachTree(do func(item)) error {
 	err := s.each(treesDir, func(name string, info fs.FileInfo) {
 		it := item{tree: true, name: treesDir + "/" + name}
@@ -85,7 +85,7 @@ func (s *Store) eachTree(do func(item)) error {
 			return
 		}
 		if t, err := s.readTree(it.name); err == nil {
-			it.size, it.on, it.used = t.Size, t.Size, info.ModTime()
+			it.size, it.written, it.used = t.Size, t.Size, info.ModTime()
 		}
 		do(it)
 	})
@@ -95,24 +95,24 @@ func (s *Store) eachTree(do func(item)) error {
 	return err
 }
 
-// weigh is the size of a file, or of all files below a directory.
-func (s *Store) weigh(name string, info fs.FileInfo) int64 {
+// diskSize returns the size of a file, or of all files below a directory.
+func (s *Store) diskSize(name string, info fs.FileInfo) int64 {
 	if !info.IsDir() {
 		return info.Size()
 	}
 	size := int64(0)
-	_ = s.each(name, func(entry string, info fs.FileInfo) { size += s.weigh(name+"/"+entry, info) })
+	_ = s.each(name, func(entry string, info fs.FileInfo) { size += s.diskSize(name+"/"+entry, info) })
 	return size
 }
 
-// mounted says whether what was evicted must stay. Its name begins with the digest.
-func (s *Store) mounted(trashed string, info fs.FileInfo) bool {
+// trashInUse reports whether a tree in the trash must stay because it is mounted. Its name begins with the digest.
+func (s *Store) trashInUse(name string, info fs.FileInfo) bool {
 	var d Digest
-	digits, _, _ := strings.Cut(trashed, ".")
+	digits, _, _ := strings.Cut(name, ".")
 	return info.IsDir() && parseHex(&d, digits) && s.config.InUse(s, d)
 }
 
-// each calls do for the entries of a directory; those that vanish meanwhile are passed over.
+// each calls do for each entry of a directory. It passes over entries that vanish meanwhile.
 func (s *Store) each(dir string, do func(name string, info fs.FileInfo)) error {
 	f, err := s.root.Open(dir)
 	if err != nil {
@@ -133,11 +133,12 @@ func (s *Store) each(dir string, do func(name string, info fs.FileInfo)) error {
 
 // Usage is what the store holds.
 type Usage struct {
-	// Bytes and Pinned are of complete blobs and trees, Partial is reserved for those that are not, Trash is what Sweep would free.
+	// Bytes is the size of all complete blobs and trees, and Pinned that of the pinned ones. Partial is reserved for incomplete ones. Trash
+	// is what Sweep would free.
 	Bytes, Pinned, Partial, Trash int64
-	// MaxBytes is the quota, 0 where there is none, and Free what the disk has left.
+	// MaxBytes is the quota, or 0 for none. Free is the free space of the disk.
 	MaxBytes, Free int64
-	// Blobs and Trees are in the order in which they would go, had nobody pinned any.
+	// Blobs and Trees are in the order in which they would be evicted if none were pinned.
 	Blobs []BlobUsage
 	Trees []BlobUsage
 }
@@ -147,11 +148,11 @@ type BlobUsage struct {
 	Digest   Digest
 	Size     int64
 	LastUsed time.Time
-	// Pins are the owners that need it, sorted.
+	// Pins are the owners of its pins, sorted.
 	Pins []string
 }
 
-// Digests are those of the complete blobs, sorted.
+// Digests returns the digests of the complete blobs, sorted.
 func (s *Store) Digests() ([]Digest, error) {
 	var out []Digest
 	err := s.each(blobsDir, func(name string, info fs.FileInfo) {
@@ -167,7 +168,7 @@ func (s *Store) Digests() ([]Digest, error) {
 	return out, nil
 }
 
-// Usage counts.
+// Usage counts what the store holds.
 func (s *Store) Usage() (Usage, error) {
 	inv, err := s.inventory()
 	u := Usage{Trash: inv.trash, MaxBytes: s.config.MaxBytes}

@@ -14,37 +14,37 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 )
 
-// TreeForm is how a tree lies in the store.
+// TreeForm is the form in which the store keeps a tree.
 type TreeForm string
 
 // The forms.
 const (
-	// TreeDirectory is directories and files, which any kernel has.
+	// TreeDirectory is directories and files. Every kernel supports it.
 	TreeDirectory TreeForm = "Directory"
-	// TreeImage is an EROFS file system in two files: see unpack.Image. The kernel must be able to mount a file.
+	// TreeImage is an EROFS file system in two files: see unpack.Image. The kernel must be able to mount it from a file.
 	TreeImage TreeForm = "Image"
 )
 
-// TreeLayer is a layer of an image: what the manifest says of it, and the digest that the config says its tar has.
+// TreeLayer is a layer of an image: its descriptor from the manifest, and the digest of its tar from the config.
 type TreeLayer struct {
 	Descriptor
 	DiffID Digest
 }
 
-// TreeSpec is what Unpack is to make.
+// TreeSpec describes a tree for Unpack.
 type TreeSpec struct {
-	// Digest is the image's, by which the tree is found. The caller has compared the manifest with it, and the config with the manifest.
+	// Digest is the image's. The tree is found by it. The caller has compared the manifest with it, and the config with the manifest.
 	Digest Digest
-	// Layers are those that are put on each other, the lowest first.
+	// Layers are merged in this order, the lowest first.
 	Layers []TreeLayer
-	// Options bound what they may hold.
+	// Options restrict what the layers may hold.
 	Options unpack.Options
-	// Room is how much of the disk is reserved while the tree is made, and the most that its files may have together.
+	// Room is the space that is reserved while the tree is made, and the largest size of all its files together.
 	Room int64
 	Form TreeForm
-	// Spare: nobody needs it yet, so that nothing that is here has to make room for it.
-	Spare bool
-	// Labels and Verification are kept in the metadata for the caller, who may say there what the image is and who vouched for it.
+	// Opportunistic: no claim needs the tree yet, so nothing is evicted for it.
+	Opportunistic bool
+	// Labels and Verification are kept in the metadata for the caller, for what the image is and who signed it.
 	Labels       map[string]string
 	Verification string
 }
@@ -75,15 +75,15 @@ func (t *TreeSpec) layers() []unpack.Layer {
 	return layers
 }
 
-// TreeMetadata is what is kept beside a tree, as metadata.json.
+// TreeMetadata is kept beside a tree as metadata.json.
 type TreeMetadata struct {
-	// Version is 2. A tree of another is unpacked anew.
+	// Version is 2. A tree with another version is unpacked again.
 	Version int      `json:"version"`
 	Digest  Digest   `json:"digest"`
 	DiffIDs []Digest `json:"diffIDs"`
 	Form    TreeForm `json:"form"`
-	// FormerHash holds the image's digest again and is not read. Earlier versions of this program kept a hash of the files there, and take
-	// a tree without one for damaged: after a downgrade they would unpack every image anew.
+	// FormerHash holds the image's digest and is not read. Earlier versions of this program kept a hash of the files in this field, and take
+	// a tree without one for damaged: after a downgrade they would unpack every image again.
 	FormerHash Digest `json:"hash"`
 	// Bytes is the sum of the files' sizes, and Size what the tree takes on the disk.
 	Entries int   `json:"entries"`
@@ -95,13 +95,13 @@ type TreeMetadata struct {
 	Created      time.Time         `json:"created"`
 }
 
-// Tree is a tree in the store. Its paths hold as long as it is pinned.
+// Tree is a tree in the store. Its paths are valid as long as it is pinned.
 type Tree struct {
 	TreeMetadata
 	dir string
 }
 
-// Root is the directory with the files, and empty for an image.
+// Root returns the directory with the files, or nothing for an image.
 func (t *Tree) Root() string {
 	if t.Form == TreeDirectory {
 		return t.dir + "/" + treeRoot
@@ -109,7 +109,7 @@ func (t *Tree) Root() string {
 	return ""
 }
 
-// Image is what is mounted and the file that goes with it as its device. Both are empty for a directory.
+// Image returns the file to mount and the file that is its device, or nothing for a directory.
 func (t *Tree) Image() (index, data string) {
 	if t.Form == TreeImage {
 		return t.dir + "/" + unpack.ImageIndex, t.dir + "/" + unpack.ImageData
@@ -121,23 +121,23 @@ const (
 	treeRoot     = "root"
 	treeMetadata = "metadata.json"
 	treeVersion  = 2
-	// onDiskBlock is what names and ends of files take at least.
+	// onDiskBlock is the smallest space that a name or the end of a file takes.
 	onDiskBlock = 4096
 )
 
 func treeName(d Digest) string { return treesDir + "/" + d.Hex() }
 
-// OpenTree finds a tree that was unpacked, and notes that it is used. One that is not here is fs.ErrNotExist.
+// OpenTree returns the tree of an image and updates its last use. If it is not there, the error is fs.ErrNotExist.
 func (s *Store) OpenTree(d Digest) (*Tree, error) {
-	t, err := s.LookTree(d)
+	t, err := s.PeekTree(d)
 	if err == nil {
 		s.touchName(treeName(d))
 	}
 	return t, err
 }
 
-// LookTree is OpenTree for who does not use it.
-func (s *Store) LookTree(d Digest) (*Tree, error) {
+// PeekTree returns the tree of an image without updating its last use.
+func (s *Store) PeekTree(d Digest) (*Tree, error) {
 	t, err := s.readTree(treeName(d))
 	if err == nil && t.Digest != d {
 		err = fmt.Errorf("its metadata is %w: it is of %s", ErrInvalid, t.Digest)
@@ -164,7 +164,7 @@ func (s *Store) readTree(name string) (*Tree, error) {
 	return t, nil
 }
 
-// treeFS is what a tree holds, without mounting it.
+// treeFS opens a tree as a file system without mounting it.
 func (s *Store) treeFS(t *Tree) (fs.FS, func(), error) {
 	name := treeName(t.Digest)
 	if t.Form == TreeDirectory {
@@ -186,7 +186,7 @@ func (s *Store) treeFS(t *Tree) (fs.FS, func(), error) {
 	return fsys, func() { _, _ = index.Close(), data.Close() }, err
 }
 
-// ReadTree lets use read what a tree holds, without mounting it.
+// ReadTree calls use with the files of a tree, without mounting it.
 func (s *Store) ReadTree(t *Tree, use func(fs.FS) error) error {
 	fsys, closing, err := s.treeFS(t)
 	if err != nil {
@@ -196,8 +196,7 @@ func (s *Store) ReadTree(t *Tree, use func(fs.FS) error) error {
 	return use(fsys)
 }
 
-// Form is how trees should lie in this store: as images, where mount says that the kernel takes one from this disk. It makes a small one to
-// ask with, and removes it.
+// Form returns the form for the trees of this store: images if mount succeeds with a small one that Form makes for this and removes.
 func (s *Store) Form(mount func(index, data string) error) (TreeForm, error) {
 	dir, err := os.MkdirTemp(s.path(tmpDir), "form-")
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 )
 
-// Unpack makes the tree of an image, unless it is there already; then nothing is opened. When it returns nil, the tree is complete, every
-// layer was what its digests say to the last byte, and all is durable. Calls for one digest, in this process and others, unpack it once,
-// as Fetch does.
+// Unpack makes the tree of an image. If it is there already, no layer is opened. When Unpack returns nil, the tree is complete and
+// durable, and every layer had its digests to the last byte. Calls for one digest, in this process and others, unpack it once, as Fetch
+// does.
 //
-// What the image holds is refused as unpack has it: the error is ErrInvalid, ErrMismatch or ErrTooLarge, and is an *unpack.Error.
+// If package unpack refuses the image, the error is ErrInvalid, ErrMismatch or ErrTooLarge, and an *unpack.Error is in its chain.
 func (s *Store) Unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (*Tree, error) {
 	err := spec.check()
 	var t *Tree
@@ -42,7 +42,7 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 		return nil, err
 	}
 	defer unlock()
-	if t, err := s.OpenTree(spec.Digest); !missing(err) { // while we waited
+	if t, err := s.OpenTree(spec.Digest); !missing(err) { // made while this call waited
 		return t, err
 	}
 	dir, err := s.reserveTree(ctx, spec)
@@ -53,39 +53,39 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 		err = s.completeTree(ctx, spec.Digest, dir)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.discardName(dir, spec.Digest))
+		return nil, errors.Join(err, s.moveToTrash(dir, spec.Digest))
 	}
 	return s.OpenTree(spec.Digest)
 }
 
-// missing: it is not there, or of no use.
+// missing reports whether a tree is not there or has to be made again.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrInvalid) }
 
 func partialTree(d Digest, room int64) string {
 	return fmt.Sprintf("%s/%s.%d.tree", tmpDir, d.Hex(), room)
 }
 
-// reserveTree makes room, and the directory whose name says so to everybody. The caller holds the digest.
+// reserveTree makes space, and the directory whose name reserves it. The caller holds the lock of the digest.
 func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err error) {
-	var leftovers []string // of whoever was at it before, and a tree that cannot be read
+	var leftovers []string // of processes that ended, and a tree that cannot be read
 	err = s.each(tmpDir, func(name string, _ fs.FileInfo) {
 		if d, _, ok := parsePartialTree(name); ok && d == spec.Digest {
 			leftovers = append(leftovers, tmpDir+"/"+name)
 		}
 	})
 	for _, name := range append(leftovers, treeName(spec.Digest)) {
-		err = errors.Join(err, s.discardName(name, spec.Digest))
+		err = errors.Join(err, s.moveToTrash(name, spec.Digest))
 	}
 	if err != nil {
 		return "", err
 	}
 	dir = partialTree(spec.Digest, spec.Room)
-	return dir, s.reserving(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, spec.Spare, func() error {
+	return dir, s.reserve(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, spec.Opportunistic, func() error {
 		return onDisk(s.fs.Mkdir(s.path(dir), 0o700))
 	})
 }
 
-// fillTree unpacks into a directory of tmp, and makes what is there durable.
+// fillTree unpacks into a directory in tmp and makes it durable.
 func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open unpack.Opener) error {
 	options := spec.Options
 	if options.Limits.Total == 0 || options.Limits.Total > spec.Room {
@@ -95,7 +95,7 @@ func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open u
 		return unpack.Extract(ctx, spec.layers(), open, sink, options)
 	})
 	if err != nil {
-		return judged(err)
+		return classify(err)
 	}
 	m := TreeMetadata{
 		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
@@ -108,14 +108,14 @@ func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open u
 	return onDisk(s.sealTree(dir, m))
 }
 
-// extract runs do with a sink below the directory. Files are opened relative to the sink's own directory, which nothing leads out of.
+// extract calls do with a sink for the directory. The sink opens files relative to its directory and cannot leave it.
 func (s *Store) extract(ctx context.Context, spec *TreeSpec, dir string, do func(unpack.Sink) (*unpack.Tree, error)) (*unpack.Tree, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	if spec.Form == TreeDirectory {
 		dir += "/" + treeRoot
-		if err := s.openMkdir(dir); err != nil {
+		if err := s.makeRoot(dir); err != nil {
 			return nil, err
 		}
 	}
@@ -133,8 +133,8 @@ func (s *Store) extract(ctx context.Context, spec *TreeSpec, dir string, do func
 	return t, errors.Join(err, image.Close())
 }
 
-// openMkdir makes the root of a directory: anybody may copy it up.
-func (s *Store) openMkdir(dir string) error {
+// makeRoot makes the root of a directory tree. Every user may copy it up.
+func (s *Store) makeRoot(dir string) error {
 	if err := s.fs.Mkdir(s.path(dir), 0o777); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (s *Store) openMkdir(dir string) error {
 	return errors.Join(f.Chmod(0o777), f.Close())
 }
 
-// sizeOf is what a tree takes on the disk, about.
+// sizeOf estimates the space that a tree takes on the disk.
 func (s *Store) sizeOf(form TreeForm, dir string, made *unpack.Tree) (size int64) {
 	if form == TreeDirectory {
 		for i := range made.Entries {
@@ -161,8 +161,8 @@ func (s *Store) sizeOf(form TreeForm, dir string, made *unpack.Tree) (size int64
 	return size
 }
 
-// sealTree writes the metadata and makes all of the directory durable: of a directory by one sync of the file system, since one for each
-// of some thousand files takes many times as long.
+// sealTree writes the metadata and makes the tree durable. A directory tree is made durable by one sync of the file system, since a sync
+// of each of some thousand files takes many times as long.
 func (s *Store) sealTree(dir string, m TreeMetadata) error {
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -185,7 +185,7 @@ func (s *Store) sealTree(dir string, m TreeMetadata) error {
 	return s.fs.SyncFS(s.path(dir))
 }
 
-// completeTree makes it one of the store's. Its name comes after its content, on disk too.
+// completeTree gives the tree its name in the store, on the disk too after its content.
 func (s *Store) completeTree(ctx context.Context, d Digest, dir string) error {
 	unlock, err := s.lockNames(ctx)
 	if err != nil {
@@ -199,8 +199,8 @@ func (s *Store) completeTree(ctx context.Context, d Digest, dir string) error {
 	return onDisk(s.fs.SyncDir(s.path(treesDir)))
 }
 
-// judged gives what unpack says the kind that it has in this package.
-func judged(err error) error {
+// classify adds this package's kind to an error of package unpack.
+func classify(err error) error {
 	var path *fs.PathError
 	switch {
 	case errors.Is(err, unpack.ErrRefused):
