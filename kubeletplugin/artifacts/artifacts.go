@@ -173,7 +173,7 @@ func (n *Node) request(ctx context.Context, p *pin.Params, spare bool) error {
 	}
 	fetch := store.Fetch
 	if spare {
-		fetch = store.FetchSpare
+		fetch = store.FetchOpportunistic
 	}
 	return fetch(ctx, n.Client.Source(ref, keys), artifact.Descriptor{Digest: d, Size: p.Size})
 }

@@ -280,7 +280,7 @@ func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artif
 	}
 	spec := artifact.TreeSpec{
 		Digest: image.Digest, Layers: image.Layers, Options: unpack.Options{Paths: kernelcache.ImagePaths()}, Room: room, Form: form,
-		Labels: image.Labels, Spare: opportunistic,
+		Labels: image.Labels, Opportunistic: opportunistic,
 	}
 	_, err = store.Unpack(ctx, spec, src.Layers(image.Layers))
 	return err

@@ -113,7 +113,7 @@ func (n *node) pinned(tree artifact.Digest, owners ...string) {
 
 func (n *node) there(tree artifact.Digest) bool {
 	n.Helper()
-	_, err := n.host.LookTree(tree)
+	_, err := n.host.PeekTree(tree)
 	return err == nil
 }
 
@@ -146,7 +146,7 @@ func TestKeep(t *testing.T) {
 		})
 		eventually(t, name+" is known", func() bool { return len(n.objects.all()) == i+1 })
 		uses[name] = n.only(n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: name}))
-		tree, err := n.host.LookTree(uses[name].Tree)
+		tree, err := n.host.PeekTree(uses[name].Tree)
 		n.must(err)
 		size = max(size, tree.Size)
 	}

@@ -151,7 +151,7 @@ func TestNodeStatus(t *testing.T) {
 		{UID: "u5", Decisions: map[string]json.RawMessage{"presets": twice.Decisions[n.Name()]}},
 	}
 	gpus := []device.Device{hopper()}
-	tree, err := n.host.LookTree(uses["gpu"][0].Tree)
+	tree, err := n.host.PeekTree(uses["gpu"][0].Tree)
 	n.must(err)
 	want := []v1alpha1.NodeCache{{
 		Namespace: "team-a", Name: "add", Digest: digest, Phase: v1alpha1.NodeCacheExtracted, CompatibleDevices: 1, Bytes: tree.Size, Claims: 2,

@@ -87,7 +87,7 @@ func (f *Feature) holds(tree artifact.Digest) bool {
 	if err != nil {
 		return false
 	}
-	_, err = store.LookTree(tree)
+	_, err = store.PeekTree(tree)
 	return err == nil
 }
 

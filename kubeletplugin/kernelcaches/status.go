@@ -93,7 +93,7 @@ func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Diges
 	if err != nil {
 		return false
 	}
-	t, err := store.LookTree(tree) // to tell of it is no use
+	t, err := store.PeekTree(tree) // a report is no use of the tree
 	if err != nil {
 		return false
 	}

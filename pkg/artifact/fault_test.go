@@ -24,25 +24,25 @@ type (
 	deeper   struct{ disk.OS }
 	injected struct {
 		deeper
-		beneath
+		rootedFiles
 	}
 )
 
 // through makes the store's changes go through an injector.
 func (s *Store) through(t testing.TB, in *fault.Injector) *Store {
 	t.Helper()
-	below, ok := s.fs.(beneath)
+	below, ok := s.fs.(rootedFiles)
 	if !ok {
 		t.Fatal("goes through an injector already")
 	}
-	s.seen = func(b beneath) files {
-		seen, ok := in.FS(injected{beneath: b}).(files)
+	s.wrap = func(b rootedFiles) files {
+		seen, ok := in.FS(injected{rootedFiles: b}).(files)
 		if !ok {
 			t.Fatal("the injector's file system lacks a method")
 		}
 		return seen
 	}
-	s.fs = s.seen(below)
+	s.fs = s.wrap(below)
 	return s
 }
 
@@ -111,7 +111,7 @@ func changes() map[string]change {
 		"pin":   {arrange: arrange(fetch(0)), act: pin, room: true},
 		"unpin": {arrange: arrange(fetch(0), pin), act: unpin},
 		"sweep": {arrange: arrange(fetch(0), fetch(1), func(_ context.Context, s *Store, w world) error {
-			return s.discardName(blobName(w.blobs[1].Digest), w.blobs[1].Digest)
+			return s.moveToTrash(blobName(w.blobs[1].Digest), w.blobs[1].Digest)
 		}), act: func(ctx context.Context, s *Store, _ world) error { return s.Sweep(ctx) }},
 		"open anew": {arrange: func(t *testing.T, s *Store, _ world) {
 			t.Helper()

@@ -17,38 +17,38 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
-// Sink is where the bytes of a blob go. It may hold the beginning of them already.
+// Sink takes the bytes of a blob. It may hold the first bytes already.
 type Sink interface {
 	io.Writer
-	// Size is how many bytes it holds, and Sum their digest, unless that is compared elsewhere.
+	// Size returns the number of bytes that it holds, and Sum their digest, unless that is compared elsewhere.
 	Size() int64
 	Sum() Digest
-	// Reset drops them.
+	// Reset drops all bytes.
 	Reset() error
 }
 
-// Puller brings a blob into a sink, whole and compared with its digest. A registry.Source is one.
+// Puller brings a blob into a sink, complete and compared with its digest. A registry.Source implements it.
 type Puller interface {
 	Pull(ctx context.Context, d Descriptor, to Sink) error
 }
 
-// Fetch brings a blob into the store, unless it is there already; then nothing is asked of the registry. When it returns nil, the
-// blob is complete, verified and durable. Calls for one digest, in this process and others, fetch it once: the others wait, and take
-// over with their own source where the first one failed or its context ended.
+// Fetch brings a blob into the store. If it is there already, no request is made. When Fetch returns nil, the blob is complete, verified
+// and durable. Calls for one digest, in this process and others, fetch it once: the others wait, and take over with their own source if
+// the first one failed or its context ended.
 func (s *Store) Fetch(ctx context.Context, src Puller, d Descriptor) error {
 	return s.fetchChecked(ctx, src, d, false)
 }
 
-// FetchSpare is Fetch of a blob that nobody needs yet. Nothing that is here has to make room for it: where it does not fit beside that, it
-// is ErrNoSpace and no registry is asked. Nor is a blob that is here noted as used.
-func (s *Store) FetchSpare(ctx context.Context, src Puller, d Descriptor) error {
+// FetchOpportunistic fetches a blob that no claim needs yet. It evicts nothing: if the blob does not fit, the error is ErrNoSpace and no
+// request is made. If the blob is there already, its last use is not updated.
+func (s *Store) FetchOpportunistic(ctx context.Context, src Puller, d Descriptor) error {
 	return s.fetchChecked(ctx, src, d, true)
 }
 
-func (s *Store) fetchChecked(ctx context.Context, src Puller, d Descriptor, spare bool) error {
+func (s *Store) fetchChecked(ctx context.Context, src Puller, d Descriptor, opportunistic bool) error {
 	err := d.Check()
 	if err == nil {
-		err = s.fetch(ctx, src, d, spare)
+		err = s.fetch(ctx, src, d, opportunistic)
 	}
 	if err != nil {
 		return fmt.Errorf("fetch into the store: %w", err)
@@ -56,8 +56,8 @@ func (s *Store) fetchChecked(ctx context.Context, src Puller, d Descriptor, spar
 	return nil
 }
 
-func (s *Store) fetch(ctx context.Context, src Puller, d Descriptor, spare bool) error {
-	if here, err := s.has(d, spare); here || err != nil {
+func (s *Store) fetch(ctx context.Context, src Puller, d Descriptor, opportunistic bool) error {
+	if here, err := s.has(d, opportunistic); here || err != nil {
 		return err
 	}
 	unlock, err := s.lockDigest(ctx, d.Digest)
@@ -65,10 +65,10 @@ func (s *Store) fetch(ctx context.Context, src Puller, d Descriptor, spare bool)
 		return err
 	}
 	defer unlock()
-	if here, err := s.has(d, spare); here || err != nil { // while we waited
+	if here, err := s.has(d, opportunistic); here || err != nil { // while we waited
 		return err
 	}
-	p, err := s.reserve(ctx, d, spare)
+	p, err := s.reserveBlob(ctx, d, opportunistic)
 	if err != nil {
 		return err
 	}
@@ -81,8 +81,8 @@ func (s *Store) fetch(ctx context.Context, src Puller, d Descriptor, spare bool)
 	return p.complete(ctx)
 }
 
-// has says whether the blob is there. It notes the use, unless it is there to spare.
-func (s *Store) has(d Descriptor, spare bool) (bool, error) {
+// has reports whether the blob is there, and updates its last use unless the fetch is opportunistic.
+func (s *Store) has(d Descriptor, opportunistic bool) (bool, error) {
 	info, err := s.root.Lstat(blobName(d.Digest))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -92,13 +92,13 @@ func (s *Store) has(d Descriptor, spare bool) (bool, error) {
 	case info.Size() != d.Size:
 		return false, fmt.Errorf("the size of %s in the manifest is %w: it says %d, the blob has %d", d.Digest, ErrMismatch, d.Size, info.Size())
 	}
-	if !spare {
+	if !opportunistic {
 		s.touch(d.Digest)
 	}
 	return true, nil
 }
 
-// partial is a blob that is being fetched: the Sink of a pull. Its name declares how much room it needs.
+// partial is a blob that is being fetched, the Sink of a pull. Its name reserves the space that it needs.
 type partial struct {
 	store  *Store
 	want   Descriptor
@@ -106,7 +106,7 @@ type partial struct {
 	file   disk.File
 	hash   hash.Hash
 	size   int64
-	broken bool // what the file holds is not known
+	broken bool // the content of the file is unknown after a failed write
 }
 
 func partialName(d Digest, size int64) string { return fmt.Sprintf("%s/%s.%d", tmpDir, d.Hex(), size) }
@@ -123,7 +123,7 @@ func parsePartialTree(name string) (d Digest, room int64, ok bool) {
 	return d, room, tree && ok
 }
 
-// partial opens the file of a blob, with what it may hold. The caller holds the digest and the names.
+// partial opens the partial file of a blob, which may hold its first bytes. The caller holds the locks of the digest and of the names.
 func (s *Store) partial(d Descriptor) (*partial, error) {
 	p := &partial{store: s, want: d, name: partialName(d.Digest, d.Size), hash: sha256.New()}
 	f, err := s.fs.OpenFile(s.path(p.name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -131,7 +131,7 @@ func (s *Store) partial(d Descriptor) (*partial, error) {
 	return p, onDisk(err)
 }
 
-// load hashes what an earlier fetch left: only what is read now is believed.
+// load hashes what an earlier fetch left, since only bytes that are read now are trusted.
 func (p *partial) load() error {
 	f, err := p.store.root.Open(p.name)
 	if err != nil {
@@ -167,7 +167,7 @@ func (p *partial) Reset() error {
 	return onDisk(err)
 }
 
-// abandon keeps what another try can go on with.
+// abandon closes the file, and deletes it unless another fetch can continue it.
 func (p *partial) abandon(err error) error {
 	_ = p.file.Close()
 	if p.size == 0 || p.broken || !IsRetryable(err) {
@@ -176,11 +176,11 @@ func (p *partial) abandon(err error) error {
 	return err
 }
 
-// complete makes the blob one of the store. Its name comes after its content, on disk too.
+// complete gives the blob its name in the store, on the disk too after its content.
 func (p *partial) complete(ctx context.Context) error {
 	s := p.store
 	if err := errors.Join(p.file.Sync(), p.file.Close()); err != nil {
-		// After a sync that failed nobody knows what is on the disk.
+		// After a failed sync the content on the disk is unknown.
 		return errors.Join(onDisk(err), s.remove(p.name))
 	}
 	unlock, err := s.lockNames(ctx)
@@ -196,7 +196,7 @@ func (p *partial) complete(ctx context.Context) error {
 	return onDisk(s.fs.SyncDir(s.path(blobsDir)))
 }
 
-// remove removes what may be gone.
+// remove deletes a file that may be gone already.
 func (s *Store) remove(name string) error {
 	if err := s.fs.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return onDisk(err)

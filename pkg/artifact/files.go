@@ -13,32 +13,32 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
-// files is what the store changes its directory with, by absolute path as in disk.FS, so that tests can make any of it fail.
+// files has all operations that change the store's directory, by absolute path as in disk.FS, so that tests can make each of them fail.
 type files interface {
 	OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error)
 	Mkdir(name string, perm fs.FileMode) error
 	Rename(from, to string) error
 	Remove(name string) error
 	SyncDir(name string) error
-	// SyncFS makes all of the file system durable that the directory is on.
+	// SyncFS makes the whole file system durable that the directory is on.
 	SyncFS(name string) error
 }
 
-// beneath is files below one directory, whatever the names are.
-type beneath struct {
+// rootedFiles implements files below one directory, which no name can leave.
+type rootedFiles struct {
 	root *os.Root
 	dir  string
-	// last is set where files are made one after the other, mostly in the directory of the one before.
+	// last caches a directory for sinks, which make files one after the other, mostly in the same directory. It may be nil.
 	last *lastDir
 }
 
-// lastDir is the directory in which a file was opened last: it saves the walk there. It is used by one goroutine.
+// lastDir keeps the directory of the last opened file open, which saves the lookup. One goroutine uses it.
 type lastDir struct {
 	name string
 	root *os.Root
 }
 
-// open returns the directory of a name that is relative to the root, and what is left of the name.
+// open returns the directory of a name that is relative to the root, and the last part of the name.
 func (l *lastDir) open(root *os.Root, name string) (*os.Root, string, error) {
 	at := strings.LastIndexByte(name, '/')
 	if at < 0 {
@@ -55,7 +55,7 @@ func (l *lastDir) open(root *os.Root, name string) (*os.Root, string, error) {
 	return l.root, name[at+1:], nil
 }
 
-// close forgets it: also before anything is removed or renamed, for then the name may become another directory's.
+// close closes the directory. It is also called before a removal or rename, after which the name may be another directory's.
 func (l *lastDir) close() {
 	if l != nil && l.root != nil {
 		_ = l.root.Close()
@@ -63,14 +63,14 @@ func (l *lastDir) close() {
 	}
 }
 
-func (b beneath) rel(name string) string {
+func (b rootedFiles) rel(name string) string {
 	if name == b.dir {
 		return "."
 	}
 	return strings.TrimPrefix(name, b.dir+"/")
 }
 
-func (b beneath) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error) {
+func (b rootedFiles) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error) {
 	root, rel := b.root, b.rel(name)
 	if b.last != nil {
 		var err error
@@ -82,22 +82,24 @@ func (b beneath) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, e
 	if err != nil {
 		return nil, err
 	}
-	return written{f}, nil
+	return syncedFile{f}, nil
 }
 
-func (b beneath) Mkdir(name string, perm fs.FileMode) error { return b.root.Mkdir(b.rel(name), perm) }
+func (b rootedFiles) Mkdir(name string, perm fs.FileMode) error {
+	return b.root.Mkdir(b.rel(name), perm)
+}
 
-func (b beneath) Rename(from, to string) error {
+func (b rootedFiles) Rename(from, to string) error {
 	b.last.close()
 	return b.root.Rename(b.rel(from), b.rel(to))
 }
 
-func (b beneath) Remove(name string) error {
+func (b rootedFiles) Remove(name string) error {
 	b.last.close()
 	return b.root.Remove(b.rel(name))
 }
 
-func (b beneath) SyncDir(name string) error {
+func (b rootedFiles) SyncDir(name string) error {
 	d, err := b.root.Open(b.rel(name))
 	if err != nil {
 		return err
@@ -105,7 +107,7 @@ func (b beneath) SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func (b beneath) SyncFS(name string) error {
+func (b rootedFiles) SyncFS(name string) error {
 	d, err := b.root.Open(b.rel(name))
 	if err != nil {
 		return err
@@ -117,36 +119,37 @@ func (b beneath) SyncFS(name string) error {
 	return nil
 }
 
-// relative is files with names relative to a directory.
-type relative struct {
+// relativeFiles implements unpack.Files with names relative to a directory.
+type relativeFiles struct {
 	files
 	dir string
 }
 
-func (r relative) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error) {
+func (r relativeFiles) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error) {
 	return r.files.OpenFile(r.dir+"/"+name, flag, perm)
 }
 
-func (r relative) Mkdir(name string, perm fs.FileMode) error {
+func (r relativeFiles) Mkdir(name string, perm fs.FileMode) error {
 	return r.files.Mkdir(r.dir+"/"+name, perm)
 }
 
-func (r relative) Remove(name string) error { return r.files.Remove(r.dir + "/" + name) }
+func (r relativeFiles) Remove(name string) error { return r.files.Remove(r.dir + "/" + name) }
 
-type written struct{ *os.File }
+// syncedFile adapts a file to disk.File.
+type syncedFile struct{ *os.File }
 
-func (w written) Datasync() error { return w.Sync() }
+func (f syncedFile) Datasync() error { return f.Sync() }
 
-// WriteOut is unpack.WriteOuter.
-func (w written) WriteOut(off, n int64) {
-	// The sync that counts comes later, and says what failed.
-	_ = unix.SyncFileRange(int(w.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
+// WriteOut implements unpack.WriteOuter.
+func (f syncedFile) WriteOut(off, n int64) {
+	// The sync at the end reports what failed.
+	_ = unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// ZeroTimes is unpack.TimeSetter.
-func (w written) ZeroTimes() error {
-	if err := unix.Futimes(int(w.Fd()), make([]unix.Timeval, 2)); err != nil {
-		return &fs.PathError{Op: "chtimes", Path: w.Name(), Err: err}
+// ZeroTimes implements unpack.TimeSetter.
+func (f syncedFile) ZeroTimes() error {
+	if err := unix.Futimes(int(f.Fd()), make([]unix.Timeval, 2)); err != nil {
+		return &fs.PathError{Op: "chtimes", Path: f.Name(), Err: err}
 	}
 	return nil
 }

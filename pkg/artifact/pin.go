@@ -12,14 +12,14 @@ import (
 	"slices"
 )
 
-// ownerForm is a UID, or a word and a device's name; never ".", ".." or a path.
+// ownerForm matches a UID, or a word and a device's name, but not ".", ".." or a path.
 var ownerForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 func pinDir(d Digest) string { return pinsDir + "/" + d.Hex() }
 
-// Pin keeps a blob from being evicted until its owner unpins it, also over restarts. It may come before Fetch, and then nothing can
-// come between the two. Pins are not synced: after a power loss whoever prepares a claim again pins again, and what was evicted in
-// between costs a fetch.
+// Pin keeps a blob or tree from being evicted until its owner unpins it, also over restarts. It may be called before Fetch, so that
+// nothing is evicted between the two. Pins are not synced: after a power loss the claim is prepared again and pins again, and a blob that
+// was evicted meanwhile is fetched again.
 func (s *Store) Pin(ctx context.Context, d Digest, owner string) error {
 	return s.changePin(ctx, "pin", d, owner, func(pin string) error {
 		err := s.makePin(pin)
@@ -45,8 +45,8 @@ func (s *Store) makePin(pin string) error {
 	return f.Close()
 }
 
-// Unpin gives up the owner's need of a blob. It needs no room on the disk. The directory stays for the next owner, as long as the blob
-// does: to make it takes longer than all else that a pin is.
+// Unpin removes the owner's pin. It needs no space on the disk. The directory stays as long as the blob, since making it for the next
+// owner takes longer than everything else in Pin.
 func (s *Store) Unpin(ctx context.Context, d Digest, owner string) error {
 	return s.changePin(ctx, "unpin", d, owner, func(pin string) error {
 		s.touch(d)
@@ -54,7 +54,7 @@ func (s *Store) Unpin(ctx context.Context, d Digest, owner string) error {
 	})
 }
 
-// dropPinDirs removes the directories for pins of what is not here and nobody needs. The caller holds the names.
+// dropPinDirs removes empty pin directories of blobs and trees that are not there. The caller holds the lock of the names.
 func (s *Store) dropPinDirs() error {
 	return s.each(pinsDir, func(name string, _ fs.FileInfo) {
 		var d Digest
@@ -66,7 +66,7 @@ func (s *Store) dropPinDirs() error {
 				return
 			}
 		}
-		_ = s.fs.Remove(s.path(pinDir(d))) // where it is empty
+		_ = s.fs.Remove(s.path(pinDir(d))) // fails unless it is empty
 	})
 }
 
@@ -86,7 +86,7 @@ func (s *Store) changePin(ctx context.Context, verb string, d Digest, owner stri
 	return nil
 }
 
-// Pins are the owners of a blob's pins, sorted, whether it is here or not.
+// Pins returns the owners of a blob's pins, sorted, whether the blob is there or not.
 func (s *Store) Pins(d Digest) ([]string, error) {
 	owners, err := s.pinsOf(d)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Store) pinsOf(d Digest) ([]string, error) {
 	defer f.Close()
 	owners, err := f.Readdirnames(-1)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(owners) == 0 {
-		return nil, nil // the last went, maybe between the two
+		return nil, nil // the last pin may have been removed between the two calls
 	}
 	slices.Sort(owners)
 	return owners, onDisk(err)

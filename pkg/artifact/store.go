@@ -28,22 +28,22 @@ const (
 	bufferSize = 128 << 10
 )
 
-// StoreConfig is the limits of a Store.
+// StoreConfig has the limits of a Store.
 type StoreConfig struct {
-	// MaxBytes is how much complete and reserved blobs may take together. 0: as much as the disk gives. What lies in the trash comes
-	// on top until Sweep.
+	// MaxBytes is the quota of complete and reserved blobs and trees together. 0: none but the disk. The trash counts in addition until Sweep
+	// deletes it.
 	MaxBytes int64
-	// Margin is how much of the disk stays free for others.
+	// Margin is the space of the disk that stays free for other programs.
 	Margin int64
-	// PartialAge is how long a fetch that was broken off can be resumed, a day where it is 0.
+	// PartialAge is how long an interrupted fetch can be resumed. 0: a day.
 	PartialAge time.Duration
-	// Pace is the pause between two files that Sweep deletes, 100 ms where it is 0.
+	// Pace is the pause of Sweep between two deletions. 0: 100 ms.
 	Pace time.Duration
-	// InUse says whether the tree of an image is mounted or about to be. It is asked before the tree is evicted, and once more before what
-	// was evicted is deleted, and holds up Fetch and Unpack meanwhile. Pins are for claims; this is for what they left behind, and whoever is
-	// asked may take it away. Nil: nothing is in use.
+	// InUse reports whether the tree of an image is mounted or about to be mounted. It is called before the tree is evicted, and again before
+	// the evicted tree is deleted; Fetch and Unpack wait for it. Pins protect the trees of claims, and InUse those of mounts that are left
+	// after a claim; it may unmount them. Nil: nothing is in use.
 	InUse func(*Store, Digest) bool
-	// Clock is the real one where it is nil.
+	// Clock is the real clock if it is nil.
 	Clock clock.Clock
 }
 
@@ -52,14 +52,14 @@ type Store struct {
 	dir  string
 	root *os.Root
 	fs   files
-	// seen makes files go where tests see them. It is nil otherwise.
-	seen   func(beneath) files
+	// wrap replaces the files of sinks in tests. It is nil otherwise.
+	wrap   func(rootedFiles) files
 	config StoreConfig
-	// free is how many bytes the disk has left for us.
+	// free returns the free bytes of the disk.
 	free func() (int64, error)
 }
 
-// OpenStore opens the store in a directory, which is made, and closed to other users, where that is necessary.
+// OpenStore opens the store in a directory. It makes the directory if necessary, and closes it to other users.
 func OpenStore(dir string, config StoreConfig) (*Store, error) {
 	s, err := storeAt(dir, config)
 	if err == nil {
@@ -73,7 +73,7 @@ func OpenStore(dir string, config StoreConfig) (*Store, error) {
 	return s, nil
 }
 
-// storeAt changes nothing but the directory itself.
+// storeAt opens a store without making or cleaning what is in the directory.
 func storeAt(dir string, config StoreConfig) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -98,12 +98,12 @@ func storeAt(dir string, config StoreConfig) (*Store, error) {
 	if config.InUse == nil {
 		config.InUse = func(*Store, Digest) bool { return false }
 	}
-	s := &Store{dir: dir, root: root, config: config, fs: beneath{root: root, dir: dir}}
+	s := &Store{dir: dir, root: root, config: config, fs: rootedFiles{root: root, dir: dir}}
 	s.free = s.statfs
 	return s, nil
 }
 
-// layOut makes the directories, and their names durable: what is synced inside them is worth nothing otherwise.
+// layOut makes the directories and makes their names durable, without which a sync of files in them would be worth nothing.
 func (s *Store) layOut() error {
 	info, err := s.root.Stat(".")
 	if err == nil && info.Mode().Perm() != 0o700 {
@@ -114,7 +114,7 @@ func (s *Store) layOut() error {
 	}
 	for _, d := range []string{"blobs", blobsDir, "trees", treesDir, tmpDir, pinsDir, trashDir} {
 		if info, err := s.root.Lstat(d); err == nil && info.IsDir() {
-			continue // which a full disk does not keep from being used
+			continue // so that a store on a full disk can be opened
 		}
 		if err := s.fs.Mkdir(s.path(d), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return onDisk(err)
@@ -136,35 +136,35 @@ func (s *Store) statfs() (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// Quota is how much complete and reserved blobs may take together, 0 where there is no such limit.
+// Quota returns StoreConfig.MaxBytes.
 func (s *Store) Quota() int64 { return s.config.MaxBytes }
 
-// Close ends the use of the directory. Blobs that are open stay so.
+// Close closes the directory. Open blobs stay open.
 func (s *Store) Close() error { return s.root.Close() }
 
-// within is files with names relative to a directory of the store, which they cannot leave.
-func (s *Store) within(dir string) (_ relative, _ *os.Root, closing func(), _ error) {
+// within returns files with names relative to a directory of the store, which they cannot leave.
+func (s *Store) within(dir string) (_ relativeFiles, _ *os.Root, closing func(), _ error) {
 	root, err := s.root.OpenRoot(dir)
 	if err != nil {
-		return relative{}, nil, nil, onDisk(err)
+		return relativeFiles{}, nil, nil, onDisk(err)
 	}
-	below := beneath{root: root, dir: s.path(dir), last: &lastDir{}}
+	below := rootedFiles{root: root, dir: s.path(dir), last: &lastDir{}}
 	closing = func() {
 		below.last.close()
 		_ = root.Close()
 	}
-	if s.seen != nil {
-		return relative{files: s.seen(below), dir: below.dir}, root, closing, nil
+	if s.wrap != nil {
+		return relativeFiles{files: s.wrap(below), dir: below.dir}, root, closing, nil
 	}
-	return relative{files: below, dir: below.dir}, root, closing, nil
+	return relativeFiles{files: below, dir: below.dir}, root, closing, nil
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
 func blobName(d Digest) string { return blobsDir + "/" + d.Hex() }
 
-// Open opens a blob that was fetched, and notes that it is used. One that is not here is fs.ErrNotExist. The caller has pinned it, if it
-// must be here tomorrow; what is open can be read to the end whatever becomes of its name.
+// Open opens a blob that was fetched and updates its last use. If it is not there, the error is fs.ErrNotExist. An open blob can be read
+// to the end even if it is evicted; a caller that needs it later pins it.
 func (s *Store) Open(d Digest) (*Blob, error) {
 	f, err := s.root.Open(blobName(d))
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *Store) Open(d Digest) (*Blob, error) {
 	return &Blob{f: f, size: info.Size()}, nil
 }
 
-// touch notes the last use. Where that fails, as on a disk that became read-only, only the order of eviction suffers.
+// touch updates the last use of a blob. If that fails, as on a read-only disk, only the order of eviction is affected.
 func (s *Store) touch(d Digest) { s.touchName(blobName(d)) }
 
 func (s *Store) touchName(name string) {
@@ -189,18 +189,18 @@ func (s *Store) touchName(name string) {
 	_ = s.root.Chtimes(name, now, now)
 }
 
-// Blob is an open blob. It is safe for concurrent use. Its bytes had the digest when they were fetched; a caller that must know what the
-// disk has made of them since hashes what it reads.
+// Blob is an open blob. It is safe for concurrent use. Its bytes had the digest when they were fetched. A caller that does not trust the
+// disk hashes what it reads.
 type Blob struct {
 	f    *os.File
 	size int64
 }
 
-// Size is the number of bytes.
+// Size returns the number of bytes.
 func (b *Blob) Size() int64 { return b.size }
 
-// ReadAt is io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (b *Blob) ReadAt(p []byte, off int64) (int, error) { return b.f.ReadAt(p, off) }
 
-// Close closes it.
+// Close closes the blob.
 func (b *Blob) Close() error { return b.f.Close() }

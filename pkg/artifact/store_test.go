@@ -84,8 +84,8 @@ func TestEvictionOrder(t *testing.T) {
 	checkStore(t, s, 1)
 }
 
-// TestFetchSpare: what nobody needs yet comes where there is room, and nothing has to go for it: no blob, no beginning of one, no trash.
-func TestFetchSpare(t *testing.T) {
+// TestFetchOpportunistic: it evicts no blob, no partial one and no trash, and fetches only what fits beside them.
+func TestFetchOpportunistic(t *testing.T) {
 	h := newHub()
 	s, fake, ds := filled(t, h, StoreConfig{MaxBytes: 4000, Margin: 100}, 2)
 	s.free = func() (int64, error) { return 1100, nil }
@@ -93,7 +93,7 @@ func TestFetchSpare(t *testing.T) {
 		d := h.pushBlob(blobBytes(uint64(300+len(ds)), n))
 		ds = append(ds, d)
 		fake.Step(time.Minute)
-		return s.FetchSpare(t.Context(), h, d)
+		return s.FetchOpportunistic(t.Context(), h, d)
 	}
 	must(t, add(1000))
 	if pins, err := s.Pins(ds[2].Digest); err != nil || len(pins) > 0 {
@@ -101,7 +101,7 @@ func TestFetchSpare(t *testing.T) {
 	}
 	reads := h.count()
 	wantErr(t, add(1001), ErrNoSpace, "quota of 4000 is 1 short")
-	must(t, s.discardName(blobName(ds[0].Digest), ds[0].Digest))
+	must(t, s.moveToTrash(blobName(ds[0].Digest), ds[0].Digest))
 	wantErr(t, add(1001), ErrNoSpace, "1100 free", "is 1 short")
 	if got := holds(t, s, ds); got != "12" || h.count() != reads {
 		t.Errorf("holds %s, and asked the registry for what does not fit %d times", got, h.count()-reads)
@@ -116,7 +116,7 @@ func TestFetchSpare(t *testing.T) {
 	must(t, os.WriteFile(s.path(rest), nil, 0o600))
 	old := fake.Now().Add(-defaultPartialAge - time.Hour)
 	must(t, os.Chtimes(s.path(rest), old, old))
-	wantErr(t, s.FetchSpare(t.Context(), h, ds[0]), ErrNoSpace, "500 short")
+	wantErr(t, s.FetchOpportunistic(t.Context(), h, ds[0]), ErrNoSpace, "500 short")
 	if got := partials(t, s); len(got) != 1 {
 		t.Errorf("partials %v", got)
 	}
@@ -128,7 +128,7 @@ func TestFetchSpare(t *testing.T) {
 	// One that is here is not used by this, so it goes first.
 	reads = h.count()
 	fake.Step(time.Minute)
-	must(t, s.FetchSpare(t.Context(), h, ds[1]))
+	must(t, s.FetchOpportunistic(t.Context(), h, ds[1]))
 	if h.count() != reads {
 		t.Error("asked the registry for what is here")
 	}
@@ -144,7 +144,7 @@ func TestDigests(t *testing.T) {
 	s, _, ds := filled(t, h, StoreConfig{}, 4)
 	must(t, os.WriteFile(s.path(partialName(DigestOf([]byte("other")), 700)), nil, 0o600))
 	must(t, os.WriteFile(s.path(blobsDir+"/note"), nil, 0o600))
-	must(t, s.discardName(blobName(ds[3].Digest), ds[3].Digest))
+	must(t, s.moveToTrash(blobName(ds[3].Digest), ds[3].Digest))
 	var want []string
 	for _, d := range ds[:3] {
 		want = append(want, d.Digest.String())
@@ -245,7 +245,7 @@ func TestDiskIsShort(t *testing.T) {
 	if got := holds(t, s, append(ds, next)); got != "0123" {
 		t.Errorf("holds %s", got)
 	}
-	must(t, s.discardName(blobName(ds[0].Digest), ds[0].Digest)) // in the trash, which is as good as free
+	must(t, s.moveToTrash(blobName(ds[0].Digest), ds[0].Digest)) // in the trash, which is as good as free
 	must(t, s.Fetch(t.Context(), h, ds[0]))
 	if got := holds(t, s, append(ds, next)); got != "0123" {
 		t.Errorf("holds %s", got)

@@ -3,51 +3,48 @@
 package artifact
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 )
 
-// TreeForm is how a tree lies in the store.
+// TreeForm is the form in which the store keeps a tree.
 type TreeForm string
 
 // The forms.
 const (
-	// TreeDirectory is directories and files, which any kernel has.
+	// TreeDirectory is directories and files. Every kernel supports it.
 	TreeDirectory TreeForm = "Directory"
-	// TreeImage is an EROFS file system in two files: see unpack.Image. The kernel must be able to mount a file.
+	// TreeImage is an EROFS file system in two files: see unpack.Image. The kernel must be able to mount it from a file.
 	TreeImage TreeForm = "Image"
 )
 
-// TreeLayer is a layer of an image: what the manifest says of it, and the digest that the config says its tar has.
+// TreeLayer is a layer of an image: its descriptor from the manifest, and the digest of its tar from the config.
 type TreeLayer struct {
 	Descriptor
 	DiffID Digest
 }
 
-// TreeSpec is what Unpack is to make.
+// TreeSpec describes a tree for Unpack.
 type TreeSpec struct {
-	// Digest is the image's, by which the tree is found. The caller has compared the manifest with it, and the config with the manifest.
+	// Digest is the image's. The tree is found by it. The caller has compared the manifest with it, and the config with the manifest.
 	Digest Digest
-	// Layers are those that are put on each other, the lowest first.
+	// Layers are merged in this order, the lowest first.
 	Layers []TreeLayer
-	// Options bound what they may hold.
+	// Options restrict what the layers may hold.
 	Options unpack.Options
-	// Room is how much of the disk is reserved while the tree is made, and the most that its files may have together.
+	// Room is the space that is reserved while the tree is made, and the largest size of all its files together.
 	Room int64
 	Form TreeForm
-	// Spare: nobody needs it yet, so that nothing that is here has to make room for it.
-	Spare bool
-	// Labels and Verification are kept in the metadata for the caller, who may say there what the image is and who vouched for it.
+	// Opportunistic: no claim needs the tree yet, so nothing is evicted for it.
+	Opportunistic bool
+	// Labels and Verification are kept in the metadata for the caller, for what the image is and who signed it.
 	Labels       map[string]string
 	Verification string
 }
@@ -78,15 +75,15 @@ func (t *TreeSpec) layers() []unpack.Layer {
 	return layers
 }
 
-// TreeMetadata is what is kept beside a tree, as metadata.json.
+// TreeMetadata is kept beside a tree as metadata.json.
 type TreeMetadata struct {
-	// Version is 2. A tree of another is unpacked anew.
+	// Version is 2. A tree with another version is unpacked again.
 	Version int      `json:"version"`
 	Digest  Digest   `json:"digest"`
 	DiffIDs []Digest `json:"diffIDs"`
 	Form    TreeForm `json:"form"`
-	// FormerHash holds the image's digest again and is not read. Earlier versions of this program kept a hash of the files there, and take
-	// a tree without one for damaged: after a downgrade they would unpack every image anew.
+	// FormerHash holds the image's digest and is not read. Earlier versions of this program kept a hash of the files in this field, and take
+	// a tree without one for damaged: after a downgrade they would unpack every image again.
 	FormerHash Digest `json:"hash"`
 	// Bytes is the sum of the files' sizes, and Size what the tree takes on the disk.
 	Entries int   `json:"entries"`
@@ -98,13 +95,13 @@ type TreeMetadata struct {
 	Created      time.Time         `json:"created"`
 }
 
-// Tree is a tree in the store. Its paths hold as long as it is pinned.
+// Tree is a tree in the store. Its paths are valid as long as it is pinned.
 type Tree struct {
 	TreeMetadata
 	dir string
 }
 
-// Root is the directory with the files, and empty for an image.
+// Root returns the directory with the files, or nothing for an image.
 func (t *Tree) Root() string {
 	if t.Form == TreeDirectory {
 		return t.dir + "/" + treeRoot
@@ -112,7 +109,7 @@ func (t *Tree) Root() string {
 	return ""
 }
 
-// Image is what is mounted and the file that goes with it as its device. Both are empty for a directory.
+// Image returns the file to mount and the file that is its device, or nothing for a directory.
 func (t *Tree) Image() (index, data string) {
 	if t.Form == TreeImage {
 		return t.dir + "/" + unpack.ImageIndex, t.dir + "/" + unpack.ImageData
@@ -124,23 +121,23 @@ const (
 	treeRoot     = "root"
 	treeMetadata = "metadata.json"
 	treeVersion  = 2
-	// onDiskBlock is what names and ends of files take at least.
+	// onDiskBlock is the smallest space that a name or the end of a file takes.
 	onDiskBlock = 4096
 )
 
 func treeName(d Digest) string { return treesDir + "/" + d.Hex() }
 
-// OpenTree finds a tree that was unpacked, and notes that it is used. One that is not here is fs.ErrNotExist.
+// OpenTree returns the tree of an image and updates its last use. If it is not there, the error is fs.ErrNotExist.
 func (s *Store) OpenTree(d Digest) (*Tree, error) {
-	t, err := s.LookTree(d)
+	t, err := s.PeekTree(d)
 	if err == nil {
 		s.touchName(treeName(d))
 	}
 	return t, err
 }
 
-// LookTree is OpenTree for who does not use it.
-func (s *Store) LookTree(d Digest) (*Tree, error) {
+// PeekTree returns the tree of an image without updating its last use.
+func (s *Store) PeekTree(d Digest) (*Tree, error) {
 	t, err := s.readTree(treeName(d))
 	if err == nil && t.Digest != d {
 		err = fmt.Errorf("its metadata is %w: it is of %s", ErrInvalid, t.Digest)
@@ -167,206 +164,7 @@ func (s *Store) readTree(name string) (*Tree, error) {
 	return t, nil
 }
 
-// Unpack makes the tree of an image, unless it is there already; then nothing is opened. When it returns nil, the tree is complete, every
-// layer was what its digests say to the last byte, and all is durable. Calls for one digest, in this process and others, unpack it once,
-// as Fetch does.
-//
-// What the image holds is refused as unpack has it: the error is ErrInvalid, ErrMismatch or ErrTooLarge, and is an *unpack.Error.
-func (s *Store) Unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (*Tree, error) {
-	err := spec.check()
-	var t *Tree
-	if err == nil {
-		t, err = s.unpack(ctx, spec, open)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("unpack the image %s: %w", spec.Digest, err)
-	}
-	return t, nil
-}
-
-func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (*Tree, error) {
-	if t, err := s.OpenTree(spec.Digest); !missing(err) {
-		return t, err
-	}
-	unlock, err := s.lockDigest(ctx, spec.Digest)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if t, err := s.OpenTree(spec.Digest); !missing(err) { // while we waited
-		return t, err
-	}
-	dir, err := s.reserveTree(ctx, spec)
-	if err != nil {
-		return nil, err
-	}
-	if err = s.fillTree(ctx, &spec, dir, open); err == nil {
-		err = s.completeTree(ctx, spec.Digest, dir)
-	}
-	if err != nil {
-		return nil, errors.Join(err, s.discardName(dir, spec.Digest))
-	}
-	return s.OpenTree(spec.Digest)
-}
-
-// missing: it is not there, or of no use.
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrInvalid) }
-
-func partialTree(d Digest, room int64) string {
-	return fmt.Sprintf("%s/%s.%d.tree", tmpDir, d.Hex(), room)
-}
-
-// reserveTree makes room, and the directory whose name says so to everybody. The caller holds the digest.
-func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err error) {
-	var leftovers []string // of whoever was at it before, and a tree that cannot be read
-	err = s.each(tmpDir, func(name string, _ fs.FileInfo) {
-		if d, _, ok := parsePartialTree(name); ok && d == spec.Digest {
-			leftovers = append(leftovers, tmpDir+"/"+name)
-		}
-	})
-	for _, name := range append(leftovers, treeName(spec.Digest)) {
-		err = errors.Join(err, s.discardName(name, spec.Digest))
-	}
-	if err != nil {
-		return "", err
-	}
-	dir = partialTree(spec.Digest, spec.Room)
-	return dir, s.reserving(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, spec.Spare, func() error {
-		return onDisk(s.fs.Mkdir(s.path(dir), 0o700))
-	})
-}
-
-// fillTree unpacks into a directory of tmp, and makes what is there durable.
-func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open unpack.Opener) error {
-	options := spec.Options
-	if options.Limits.Total == 0 || options.Limits.Total > spec.Room {
-		options.Limits.Total = spec.Room
-	}
-	made, err := s.extract(ctx, spec, dir, func(sink unpack.Sink) (*unpack.Tree, error) {
-		return unpack.Extract(ctx, spec.layers(), open, sink, options)
-	})
-	if err != nil {
-		return judged(err)
-	}
-	m := TreeMetadata{
-		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
-		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, dir, made),
-		Labels: spec.Labels, Verification: spec.Verification, Created: s.config.Clock.Now().UTC(),
-	}
-	for _, l := range spec.Layers {
-		m.DiffIDs = append(m.DiffIDs, l.DiffID)
-	}
-	return onDisk(s.sealTree(dir, m))
-}
-
-// extract runs do with a sink below the directory. Files are opened relative to the sink's own directory, which nothing leads out of.
-func (s *Store) extract(ctx context.Context, spec *TreeSpec, dir string, do func(unpack.Sink) (*unpack.Tree, error)) (*unpack.Tree, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	if spec.Form == TreeDirectory {
-		dir += "/" + treeRoot
-		if err := s.openMkdir(dir); err != nil {
-			return nil, err
-		}
-	}
-	below, root, closing, err := s.within(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer closing()
-	if spec.Form == TreeDirectory {
-		epoch := time.Unix(0, 0)
-		return do(&unpack.Directory{Files: below, Times: func(name string) error { return root.Chtimes(name, epoch, epoch) }})
-	}
-	image := &unpack.Image{Files: below}
-	t, err := do(image)
-	return t, errors.Join(err, image.Close())
-}
-
-// openMkdir makes the root of a directory: anybody may copy it up.
-func (s *Store) openMkdir(dir string) error {
-	if err := s.fs.Mkdir(s.path(dir), 0o777); err != nil {
-		return err
-	}
-	f, err := s.fs.OpenFile(s.path(dir), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Chmod(0o777), f.Close())
-}
-
-// sizeOf is what a tree takes on the disk, about.
-func (s *Store) sizeOf(form TreeForm, dir string, made *unpack.Tree) (size int64) {
-	if form == TreeDirectory {
-		for i := range made.Entries {
-			size += (made.Entries[i].Size/onDiskBlock + 1) * onDiskBlock
-		}
-		return size
-	}
-	for _, name := range []string{unpack.ImageIndex, unpack.ImageData} {
-		if info, err := s.root.Lstat(dir + "/" + name); err == nil {
-			size += info.Size()
-		}
-	}
-	return size
-}
-
-// sealTree writes the metadata and makes all of the directory durable: of a directory by one sync of the file system, since one for each
-// of some thousand files takes many times as long.
-func (s *Store) sealTree(dir string, m TreeMetadata) error {
-	data, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	f, err := s.fs.OpenFile(s.path(dir+"/"+treeMetadata), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err == nil && m.Form == TreeImage {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if m.Form == TreeImage {
-		return s.fs.SyncDir(s.path(dir))
-	}
-	return s.fs.SyncFS(s.path(dir))
-}
-
-// completeTree makes it one of the store's. Its name comes after its content, on disk too.
-func (s *Store) completeTree(ctx context.Context, d Digest, dir string) error {
-	unlock, err := s.lockNames(ctx)
-	if err != nil {
-		return err
-	}
-	err = s.fs.Rename(s.path(dir), s.path(treeName(d)))
-	unlock()
-	if err != nil {
-		return onDisk(err)
-	}
-	return onDisk(s.fs.SyncDir(s.path(treesDir)))
-}
-
-// judged gives what unpack says the kind that it has in this package.
-func judged(err error) error {
-	var path *fs.PathError
-	switch {
-	case errors.Is(err, unpack.ErrRefused):
-		return fmt.Errorf("it is %w: %w", ErrInvalid, err)
-	case errors.Is(err, unpack.ErrMismatch):
-		return fmt.Errorf("it is %w: %w", ErrMismatch, err)
-	case errors.Is(err, unpack.ErrLimit):
-		return fmt.Errorf("it is %w: %w", ErrTooLarge, err)
-	case errors.As(err, &path):
-		return onDisk(err)
-	}
-	return err
-}
-
-// treeFS is what a tree holds, without mounting it.
+// treeFS opens a tree as a file system without mounting it.
 func (s *Store) treeFS(t *Tree) (fs.FS, func(), error) {
 	name := treeName(t.Digest)
 	if t.Form == TreeDirectory {
@@ -386,4 +184,37 @@ func (s *Store) treeFS(t *Tree) (fs.FS, func(), error) {
 	}
 	fsys, err := unpack.OpenImage(index, data)
 	return fsys, func() { _, _ = index.Close(), data.Close() }, err
+}
+
+// ReadTree calls use with the files of a tree, without mounting it.
+func (s *Store) ReadTree(t *Tree, use func(fs.FS) error) error {
+	fsys, closing, err := s.treeFS(t)
+	if err != nil {
+		return fmt.Errorf("open the tree of the image %s: %w", t.Digest, onDisk(err))
+	}
+	defer closing()
+	return use(fsys)
+}
+
+// Form returns the form for the trees of this store: images if mount succeeds with a small one that Form makes for this and removes.
+func (s *Store) Form(mount func(index, data string) error) (TreeForm, error) {
+	dir, err := os.MkdirTemp(s.path(tmpDir), "form-")
+	if err != nil {
+		return "", onDisk(err)
+	}
+	below, _, closing, err := s.within(tmpDir + "/" + dir[len(s.path(tmpDir))+1:])
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	image := &unpack.Image{Files: below}
+	err = errors.Join(image.Finish(&unpack.Tree{}), image.Close())
+	closing()
+	form := TreeDirectory
+	if err == nil && mount(dir+"/"+unpack.ImageIndex, dir+"/"+unpack.ImageData) == nil {
+		form = TreeImage
+	}
+	if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+		return "", fmt.Errorf("find out how trees are kept: %w", onDisk(err))
+	}
+	return form, nil
 }

@@ -10,7 +10,7 @@ import (
 // Type is the program that a cache is for.
 type Type string
 
-// The types. Auto is none, but asks for the one that the cache has.
+// The types. Auto is not a type but asks for the one that the cache has.
 const (
 	Auto        Type = "Auto"
 	Triton      Type = "Triton"
@@ -20,47 +20,47 @@ const (
 	Generic     Type = "Generic"
 )
 
-// Types are all of them, the default first.
+// Types returns all types, the default first.
 func Types() []Type { return []Type{Auto, Triton, VLLM, Inductor, CUDACompute, Generic} }
 
-// cudaIndex is the list of entries that CUDA's driver keeps beside them.
+// cudaIndex is the file in which CUDA's driver lists the entries of its cache.
 const cudaIndex = "index"
 
-// Cache is what an extracted cache is.
+// Cache describes an extracted cache.
 type Cache struct {
 	Type Type `json:"type"`
 	// Dir is the directory of the cache in the file system: "io.triton.cache", or "." for a bare one.
 	Dir string `json:"dir"`
-	// Layouts are those of a vLLM cache.
+	// Layouts are the layouts that a vLLM cache has.
 	Layouts []string `json:"layouts,omitempty"`
 	Files   int      `json:"files"`
 	Bytes   int64    `json:"bytes"`
-	// Entries counts what a program looks up: kernels of Triton, artifacts and models of vLLM. 0: that is not known of the type.
+	// Entries counts what a program looks up: kernels of Triton, artifacts and models of vLLM. 0: unknown for this type.
 	Entries int `json:"entries"`
-	// Targets are sorted, the most believed first.
+	// Targets are sorted, the most trusted first.
 	Targets []Target `json:"targets,omitempty"`
-	// Roots are where the producer had the cache, by what its files say, the most frequent first for each directory.
+	// Roots are the producer's directories of the cache according to its files, for each SubPath the most frequent first.
 	Roots []Root `json:"roots,omitempty"`
-	// Bound are the files that name a place, sorted.
+	// Bound are the files that contain absolute paths, sorted.
 	Bound []BoundFile `json:"bound,omitempty"`
-	// Portable counts the group files that name none.
+	// Portable counts the group files without absolute paths.
 	Portable int    `json:"portable,omitempty"`
 	Labels   Labels `json:"labels"`
-	// Notes are what is odd and no reason to refuse the cache.
+	// Notes are findings that are odd but no reason to refuse the cache.
 	Notes []string `json:"notes,omitempty"`
 
 	kernels []foundKernel
 	models  map[string]*manifestModel
-	// compileDir: there is vLLM's directory at the top.
+	// compileDir is true if vLLM's directory for torch.compile is at the top.
 	compileDir bool
 }
 
-// Root is a directory that the producer had the cache in, or a part of the cache.
+// Root is the producer's directory of the cache, or of a part of it.
 type Root struct {
-	// SubPath is that part, a directory that a label gives a place of its own; "." for the cache.
+	// SubPath is the part, a directory for which a label has a mount of its own, or "." for the whole cache.
 	SubPath string `json:"subPath"`
 	Path    string `json:"path"`
-	// Files counts those that say so; First is one of them.
+	// Files counts the files that name this directory. First is the first of them.
 	Files int    `json:"files"`
 	First string `json:"first"`
 }
@@ -69,20 +69,21 @@ type Root struct {
 type BoundFile struct {
 	// Name is relative to Dir.
 	Name string `json:"name"`
-	// SubPath is that of the part of the cache that it is in.
+	// SubPath is the part of the cache that the file is in.
 	SubPath string `json:"subPath"`
-	// Root is where its paths want that part. Empty: they lead elsewhere, so its entry is found nowhere unless it is rewritten.
+	// Root is the directory of that part according to the file's paths. Empty: they lead elsewhere, so programs do not find its entry unless
+	// the file is rewritten.
 	Root  string `json:"root,omitempty"`
 	Bytes int64  `json:"bytes"`
 }
 
-// foundKernel is a kernel with the place of its metadata.
+// foundKernel is a kernel and the name of its metadata file.
 type foundKernel struct {
 	name string
 	kernel
 }
 
-// dirOf is the directory of a file within its part of the cache.
+// dirOf returns the directory of a file within its part of the cache.
 func dirOf(name, subPath string) string {
 	dir := path.Dir(name)
 	switch {
@@ -94,12 +95,12 @@ func dirOf(name, subPath string) string {
 	return dir[len(subPath)+1:]
 }
 
-// formatDir and formatManifest are where a format's cache and its manifest are.
+// formatDir and formatManifest return the paths of a format's cache and of its manifest in an image.
 func formatDir(format string) string { return "io." + format + ".cache" }
 
 func formatManifest(format string) string { return "io." + format + ".manifest/manifest.json" }
 
-// ImagePaths are what an image of a cache may hold: directories, which end in a slash, and files.
+// ImagePaths returns the paths that an image of a cache may hold: directories, which end in a slash, and files.
 func ImagePaths() []string {
 	var paths []string
 	for _, format := range formats() {
@@ -108,10 +109,10 @@ func ImagePaths() []string {
 	return paths
 }
 
-// ownTypes are those that share our own format.
+// ownTypes returns the types that share Fettle's own format.
 func ownTypes() []Type { return []Type{Inductor, CUDACompute, Generic} }
 
-// typeOf is the type of one of MCV's formats, and empty for ours and for none.
+// typeOf returns the type of one of MCV's formats, or nothing for Fettle's own format and for none.
 func typeOf(format string) Type {
 	switch format {
 	case "", formatFettle:
@@ -124,18 +125,18 @@ func typeOf(format string) Type {
 	return Generic
 }
 
-// settle decides the type: what was asked for, what the image says it is, and what its files look like. The first two must not
-// contradict each other.
-func settle(asked, said, looks Type) (Type, error) {
+// decideType decides the type from the one that was asked for, the one that the image names, and the one that its files look like. The
+// first two must not contradict each other.
+func decideType(asked, named, guessed Type) (Type, error) {
 	switch {
 	case asked == "" || asked == Auto:
-		if said != "" {
-			return said, nil
+		if named != "" {
+			return named, nil
 		}
-		return looks, nil
-	case said != "" && asked != said && asked != Generic:
+		return guessed, nil
+	case named != "" && asked != named && asked != Generic:
 		return "", fmt.Errorf("%w: type: got %s, but the image says that its cache is one of %s: use %s or %s",
-			ErrInvalid, asked, said, said, Auto)
+			ErrInvalid, asked, named, named, Auto)
 	}
 	return asked, nil
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
-// Image is what an image of a cache has beside the cache, so that MCV's tools and the readers of this package read it back.
+// Image has what an image contains beside the cache, in the form that MCV's tools and this package read.
 type Image struct {
-	// CacheDir and ManifestPath are where the cache and the manifest go in the image's file system.
+	// CacheDir and ManifestPath are the paths of the cache and of the manifest in the image's file system.
 	CacheDir     string            `json:"cacheDir"`
 	ManifestPath string            `json:"manifestPath"`
 	Labels       map[string]string `json:"labels"`
 	Manifest     []byte            `json:"manifest"`
 }
 
-// Describe makes an image's labels and manifest for a cache that was inspected. Architectures that the cache does not tell may be given;
-// they must not contradict what it does tell.
+// Describe makes the labels and the manifest of an image for a cache that was inspected. The caller may give architectures that the cache
+// does not name. They must not contradict the ones that it names.
 func (c *Cache) Describe(given ...Target) (Image, error) {
 	format := c.format()
 	targets, err := c.summary(given)
@@ -53,7 +53,7 @@ func (c *Cache) Describe(given ...Target) (Image, error) {
 		return Image{}, err
 	}
 	maps.Copy(image.Labels, own)
-	// What could not be read back must not be pushed.
+	// An image that cannot be read back must not be pushed.
 	if _, err := ReadLabels(image.Labels); err != nil {
 		return Image{}, err
 	}
@@ -63,7 +63,7 @@ func (c *Cache) Describe(given ...Target) (Image, error) {
 	return image, nil
 }
 
-// ProducedAt says where the producer had the cache, for Describe, where the files do not tell it. It must not contradict them.
+// ProducedAt sets the producer's directory for Describe, for a cache whose files do not name it. It must not contradict them.
 func (c *Cache) ProducedAt(root string) error {
 	if err := mountpath.Check(root); err != nil {
 		return fmt.Errorf("%w: the producer's directory: %w", ErrInvalid, plain(err))
@@ -78,7 +78,7 @@ func (c *Cache) ProducedAt(root string) error {
 	return nil
 }
 
-// format is MCV's name of the cache's type, or ours.
+// format returns MCV's name of the cache's type, or Fettle's.
 func (c *Cache) format() string {
 	switch c.Type {
 	case Triton:
@@ -90,7 +90,7 @@ func (c *Cache) format() string {
 	}
 }
 
-// ownLabels are those beside the summary and the numbers.
+// ownLabels returns the labels beside the summary and the numbers.
 func (c *Cache) ownLabels(format string) (map[string]string, error) {
 	if format == "vllm" {
 		return c.vllmLabels()
@@ -105,7 +105,7 @@ func (c *Cache) ownLabels(format string) (map[string]string, error) {
 	return labels, nil
 }
 
-// summaryTarget is a target as MCV's summary has it. It has no ptx_version: MCV would compare it with the major of a driver.
+// summaryTarget is a target in the form of MCV's summary. It has no ptx_version, since MCV would compare it with a driver's major version.
 type summaryTarget struct {
 	Backend  string `json:"backend"`
 	Arch     string `json:"arch"`
@@ -143,7 +143,7 @@ func (c *Cache) summary(given []Target) ([]summaryTarget, error) {
 	return targets, nil
 }
 
-// manifest lists the entries, and counts them as MCV does: kernels, or directories that are named by a hash.
+// manifest lists the entries and counts them as MCV does: kernels, or directories that are named by a hash.
 func (c *Cache) manifest(format string) (manifest, int) {
 	var m manifest
 	if format != "vllm" {
@@ -177,7 +177,7 @@ func (c *Cache) manifest(format string) (manifest, int) {
 	return m, len(hashes)
 }
 
-// forManifest writes the architecture as text, as MCV does, and leaves out what MCV would compare wrongly.
+// forManifest writes the architecture as text, as MCV does, and leaves out fields that MCV would compare wrongly.
 func (k manifestKernel) forManifest() manifestKernel {
 	k.PTXVersion, k.DummyKey = nil, ""
 	arch, err := k.foreign().archText()

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Device is what counts of a GPU.
+// Device has the properties of a GPU that decide whether a cache fits.
 type Device struct {
-	// Name is for messages.
+	// Name is used in messages.
 	Name    string `json:"name"`
 	Backend string `json:"backend"`
-	// Arch is empty where it is not known.
+	// Arch is empty if it is unknown.
 	Arch     Arch `json:"arch,omitempty"`
 	WarpSize int  `json:"warpSize,omitempty"`
-	// Driver is the major of NVIDIA's driver, 0 where it is not known.
+	// Driver is the major version of NVIDIA's driver. 0: unknown.
 	Driver int `json:"driver,omitempty"`
-	// MaxPTX is the newest PTX that the driver compiles, as 10 times the version. 0: not known.
+	// MaxPTX is the newest PTX version that the driver compiles, times 10. 0: unknown.
 	MaxPTX int `json:"maxPTX,omitempty"`
 }
 
-// String is for messages: "gpu-0000-1b-00-0 (cuda sm_90)".
+// String returns a text for messages: "gpu-0000-1b-00-0 (cuda sm_90)".
 func (d Device) String() string {
 	words := strings.TrimSpace(d.Backend + " " + d.Arch.words(d.Backend))
 	return fmt.Sprintf("%s (%s)", d.Name, words)
@@ -46,7 +46,7 @@ func AMDDevice(name, architecture string) Device {
 	return d
 }
 
-// capability makes "90" of "9.0.0", and "120" of "12.0.0".
+// capability returns "90" for "9.0.0", and "120" for "12.0.0".
 func capability(version string) Arch {
 	parts := strings.Split(version, ".")
 	if len(parts) < 2 {
@@ -60,7 +60,7 @@ func capability(version string) Arch {
 	return Arch(strconv.FormatUint(major*10+minor, 10))
 }
 
-// leading is the first number of a version.
+// leading returns the first number of a version.
 func leading(version string) int {
 	first, _, _ := strings.Cut(version, ".")
 	n, err := strconv.ParseUint(first, 10, 16)
@@ -70,7 +70,8 @@ func leading(version string) int {
 	return int(n)
 }
 
-// ptxOfDriver says which PTX came with which major of the driver (PTX ISA, "Release Notes", and the driver that each CUDA release names).
+// ptxOfDriver returns the PTX version that came with each major version of the driver (PTX ISA, "Release Notes", and the driver that each
+// CUDA release names).
 func ptxOfDriver() [][2]int {
 	return [][2]int{
 		{450, 70},
@@ -97,7 +98,7 @@ func ptxOfDriver() [][2]int {
 	}
 }
 
-// newestPTX is what a driver compiles. One that is newer than the table may compile more than the table knows, so that is not known.
+// newestPTX returns the newest PTX that a driver compiles, or 0 if the driver is newer than the table.
 func newestPTX(major int) int {
 	rows := ptxOfDriver()
 	if major >= rows[len(rows)-1][0]+5 {

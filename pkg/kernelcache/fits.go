@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// ReasonCode sorts reasons, for who reacts to some of them.
+// ReasonCode classifies reasons, for callers that handle some of them.
 type ReasonCode string
 
 // The codes.
@@ -17,23 +17,23 @@ const (
 	ReasonArchitecture ReasonCode = "Architecture"
 	ReasonWarpSize     ReasonCode = "WarpSize"
 	ReasonDriver       ReasonCode = "Driver"
-	// ReasonCacheUnknown: nothing says for which architecture the cache is.
+	// ReasonCacheUnknown: the architecture of the cache is unknown.
 	ReasonCacheUnknown ReasonCode = "CacheUnknown"
-	// ReasonDeviceUnknown: the device does not tell its own.
+	// ReasonDeviceUnknown: the architecture of the device is unknown.
 	ReasonDeviceUnknown ReasonCode = "DeviceUnknown"
 )
 
-// Reason is why a cache does not fit a device.
+// Reason explains why a cache does not fit a device.
 type Reason struct {
 	Code ReasonCode `json:"code"`
-	// Message names who says so and the device.
+	// Message names the source of the fact and the device.
 	Message string `json:"message"`
 }
 
 func (r Reason) String() string { return r.Message }
 
-// Fits says why a cache is of no use to a device; no reason means that it is. A cache with kernels for several kinds of device fits each of
-// them. A type without kernels that are known here fits everything: the driver passes over what it cannot use.
+// Fits returns the reasons why a device cannot use a cache, or none if it can. A cache with kernels for several kinds of device fits each
+// of them. A cache of a type whose kernels are not recognized fits every device: the driver ignores entries that it cannot use.
 func (c *Cache) Fits(d Device) []Reason {
 	if len(c.Targets) == 0 && (c.Type == Generic || c.Type == CUDACompute) {
 		return c.fitsBackend(d)
@@ -58,8 +58,8 @@ func (c *Cache) Fits(d Device) []Reason {
 	return reasons
 }
 
-// evidence is what counts: the targets with an architecture of the source that is believed most, and those without one of sources that are
-// believed as much or more.
+// evidence returns the targets that decide: those with an architecture of the most trusted source that names any, and those without an
+// architecture of sources that are trusted as much or more.
 func (c *Cache) evidence() (precise, vague []Target) {
 	for _, source := range []Source{FromFiles, FromManifest, FromLabels} {
 		for _, t := range c.Targets {
@@ -75,19 +75,19 @@ func (c *Cache) evidence() (precise, vague []Target) {
 			break
 		}
 	}
-	// A backend that precise targets name is no news.
+	// A backend that precise targets name too adds nothing.
 	vague = slices.DeleteFunc(vague, func(v Target) bool {
 		return slices.ContainsFunc(precise, func(p Target) bool { return p.Source == v.Source })
 	})
 	return precise, strongest(vague)
 }
 
-// strongest keeps the targets of the most believed source.
+// strongest keeps the targets of the most trusted source.
 func strongest(targets []Target) []Target {
 	return slices.DeleteFunc(targets, func(t Target) bool { return t.Source != targets[0].Source })
 }
 
-// fitsBackend is for caches without targets: that of CUDA's driver is of no use to others.
+// fitsBackend judges caches without targets: only CUDA devices can use the cache of CUDA's driver.
 func (c *Cache) fitsBackend(d Device) []Reason {
 	if c.Type == CUDACompute && d.Backend != CUDA {
 		return []Reason{{ReasonBackend, fmt.Sprintf("the cache is one of CUDA's driver, but device %s has none", d)}}
@@ -112,7 +112,7 @@ func (c *Cache) unknown(d Device) string {
 		words = append(words, t.where()+" says "+t.Backend)
 	}
 	if len(words) > 0 {
-		said = strings.Join(words, " and ") + ", but nobody says"
+		said = strings.Join(words, " and ") + ", but none says"
 	}
 	text := fmt.Sprintf("%s for which architecture the cache is, so it is not known to fit device %s", said, d)
 	for _, note := range c.Labels.Notes {
@@ -134,7 +134,7 @@ func (t Target) backend(d Device) *Reason {
 	return t.reason(ReasonBackend, "the kernels are for %s, but device %s is not", t.Backend, d)
 }
 
-// against is why a target's kernels do not run on a device, or nil.
+// against returns the reason why a target's kernels do not run on a device, or nil.
 func (t Target) against(d Device) *Reason {
 	if r := t.backend(d); r != nil {
 		return r
@@ -156,8 +156,8 @@ func (t Target) against(d Device) *Reason {
 	return nil
 }
 
-// compiles says why the driver would not compile PTX for a device. What is made for sm_90a runs on that alone, sm_100f on its family (PTX
-// ISA, "Target").
+// compiles returns the reason why the driver would not compile PTX for a device, or nil. PTX for sm_90a runs on that architecture alone,
+// and PTX for sm_100f on its family (PTX ISA, "Target").
 func (t Target) compiles(d Device) *Reason {
 	want, have := number(t.Arch), number(d.Arch)
 	switch {
@@ -176,7 +176,7 @@ func (t Target) compiles(d Device) *Reason {
 
 func ptxWords(version int) string { return fmt.Sprintf("%d.%d", version/10, version%10) }
 
-// number is that of an architecture of NVIDIA's.
+// number returns the number of an NVIDIA architecture.
 func number(a Arch) int {
 	n := 0
 	for _, digit := range a {

@@ -8,21 +8,21 @@ import (
 	"strconv"
 )
 
-// inductorBest ends the name of a file with what its autotuner found (torch/_inductor/runtime/autotune_cache.py).
+// inductorBest is the suffix of files with the results of the autotuner (torch/_inductor/runtime/autotune_cache.py).
 const inductorBest = ".best_config"
 
-// deviceProperties is what Inductor writes into the source of each kernel, such as
-// DeviceProperties(type='hip', index=0, cc='gfx90a', major=9, warp_size=64); for NVIDIA's cc is a number.
+// deviceProperties matches what Inductor writes into the source of each kernel, such as
+// DeviceProperties(type='hip', index=0, cc='gfx90a', major=9, warp_size=64). For NVIDIA, cc is a number.
 var deviceProperties = regexp.MustCompile(`DeviceProperties\(type='([a-z]{1,16})'[^)\n]{0,512}?\bcc=(?:'([^'\n]{1,64})'|([0-9]{2,3}))` +
 	`(?:[^)\n]{0,512}?\bwarp_size=([0-9]{1,4}))?`)
 
-// The bounds of what is looked at for a cache without Triton's metadata: the device stands near the start of every source.
+// Bounds of the source files that are read for a cache without Triton's metadata. The device is near the start of every source.
 const (
 	maxSources    = 64
 	longestSource = 256 << 10
 )
 
-// parseSource finds the device that a source of Inductor's is for.
+// parseSource finds the device for which Inductor wrote a source file.
 func parseSource(head []byte) (foreignTarget, bool) {
 	parts := deviceProperties.FindSubmatch(head)
 	if parts == nil {
@@ -32,6 +32,6 @@ func parseSource(head []byte) (foreignTarget, bool) {
 	if len(parts[2]) > 0 {
 		target.Arch, _ = json.Marshal(string(parts[2])) // Text is always JSON.
 	}
-	target.WarpSize, _ = strconv.Atoi(string(parts[4])) // Without one it is 0: not known.
+	target.WarpSize, _ = strconv.Atoi(string(parts[4])) // Missing: 0, which is unknown.
 	return target, true
 }

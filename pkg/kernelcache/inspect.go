@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Options are what is known of a cache beside its files.
+// Options describe a cache beside its files.
 type Options struct {
-	// Type is what it has to be; empty is Auto.
+	// Type is the expected type. Empty: Auto.
 	Type Type
-	// Labels are the image's.
+	// Labels are the labels of the image.
 	Labels map[string]string
 }
 
@@ -23,12 +23,12 @@ type Options struct {
 const (
 	maxFiles = 200_000
 	maxDepth = 32
-	// maxRead is what is read of files with facts in them, all together.
+	// maxRead bounds the sum of the sizes of all metadata files that are read.
 	maxRead = 512 << 20
 )
 
-// Inspect reads an extracted cache: an image's file system, or a bare cache directory. It opens the small files that have facts in them and
-// looks at the names and sizes of the others.
+// Inspect reads an extracted cache: an image's file system, or a bare cache directory. It opens the small metadata files and uses only the
+// names and sizes of the others.
 func Inspect(fsys fs.FS, opts Options) (Cache, error) {
 	if opts.Type != "" && !slices.Contains(Types(), opts.Type) {
 		return Cache{}, fmt.Errorf("%w: type: got %s, want one of %v", ErrInvalid, quote(string(opts.Type)), Types())
@@ -50,17 +50,17 @@ func Inspect(fsys fs.FS, opts Options) (Cache, error) {
 	if err := s.dir("."); err != nil {
 		return Cache{}, err
 	}
-	said := typeOf(format)
-	if said == "" {
-		said = labels.Type
+	named := typeOf(format)
+	if named == "" {
+		named = labels.Type
 	}
-	if cache.Type, err = settle(opts.Type, said, s.looks()); err != nil {
+	if cache.Type, err = decideType(opts.Type, named, s.guessType()); err != nil {
 		return Cache{}, err
 	}
 	return cache, s.finish(format)
 }
 
-// formatOf is the format of a file system, "" for a bare directory.
+// formatOf returns the format of a file system, or "" for a bare directory.
 func formatOf(fsys fs.FS, labelled string) (string, error) {
 	var found []string
 	for _, format := range formats() {
@@ -93,16 +93,16 @@ type scanner struct {
 	roots   map[Root]*Root
 	layouts map[string]bool
 	read    int64
-	// sources are the first sources of Inductor.
+	// sources are the names of the first source files that Inductor wrote.
 	sources []string
-	// seen says what the cache looks like.
+	// seen notes by which files and directories a type is recognized.
 	seen struct{ triton, vllm, inductor, index, hexDir bool }
 }
 
-// at is a file's name in the file system.
+// at returns a file's name in the file system.
 func (s *scanner) at(name string) string { return path.Join(s.cache.Dir, name) }
 
-// dir looks at one directory, named relative to the cache.
+// dir scans one directory, whose name is relative to the cache.
 func (s *scanner) dir(name string) error {
 	if depth := strings.Count(name, "/"); depth >= maxDepth {
 		return fmt.Errorf("%w: %s: deeper than %d directories", ErrInvalid, quote(name), maxDepth)
@@ -115,7 +115,7 @@ func (s *scanner) dir(name string) error {
 	for _, entry := range entries {
 		switch {
 		case entry.IsDir():
-			s.sawDir(name, entry.Name())
+			s.noteDir(name, entry.Name())
 			if err := s.dir(path.Join(name, entry.Name())); err != nil {
 				return err
 			}
@@ -137,8 +137,8 @@ func (s *scanner) dir(name string) error {
 	return s.files(name, files)
 }
 
-// sawDir takes what the name of a directory says.
-func (s *scanner) sawDir(dir, name string) {
+// noteDir uses the name of a directory.
+func (s *scanner) noteDir(dir, name string) {
 	switch {
 	case name == vllmCompile || name == vllmAOT:
 		s.seen.vllm = true
@@ -154,7 +154,7 @@ func (s *scanner) sawDir(dir, name string) {
 	}
 }
 
-// files looks at the files of one directory, in the order of their names.
+// files scans the files of one directory in the order of their names.
 func (s *scanner) files(dir string, files map[string]int64) error {
 	names := make([]string, 0, len(files))
 	for name := range files {
@@ -174,7 +174,7 @@ func (s *scanner) files(dir string, files map[string]int64) error {
 		case name == vllmFactors:
 			err = s.factors(full)
 		default:
-			s.other(full, files[name])
+			s.noteFile(full, files[name])
 		}
 		if err != nil {
 			return err
@@ -183,8 +183,8 @@ func (s *scanner) files(dir string, files map[string]int64) error {
 	return nil
 }
 
-// other takes what the name of a file says that is not read here.
-func (s *scanner) other(name string, size int64) {
+// noteFile uses the name of a file that is not read.
+func (s *scanner) noteFile(name string, size int64) {
 	parts := strings.Split(name, "/")
 	base := parts[len(parts)-1]
 	switch at := rankIndex(parts); {
@@ -199,7 +199,7 @@ func (s *scanner) other(name string, size int64) {
 	case len(parts) == 1 && base == cudaIndex:
 		s.seen.index = true
 	case strings.HasSuffix(base, ".py") && len(base) > 20 && len(parts) > 1 && strings.HasPrefix(base, "c"+parts[len(parts)-2]):
-		// cxy....py in the directory xy: a source that Inductor wrote, named by its hash.
+		// cxy....py in the directory xy is a source file that Inductor wrote, named by its hash.
 		if len(parts) == 2 {
 			s.seen.inductor = true
 		}
@@ -209,8 +209,8 @@ func (s *scanner) other(name string, size int64) {
 	}
 }
 
-// looks is the type that the files look like.
-func (s *scanner) looks() Type {
+// guessType returns the type that the files look like.
+func (s *scanner) guessType() Type {
 	switch {
 	case s.seen.vllm:
 		return VLLM
@@ -224,7 +224,7 @@ func (s *scanner) looks() Type {
 	return Generic
 }
 
-// finish puts together what the walk found with the manifest and the labels.
+// finish merges what the scan found with the manifest and the labels.
 func (s *scanner) finish(format string) error {
 	if err := s.readSources(); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (s *scanner) finish(format string) error {
 	if err != nil {
 		return err
 	}
-	_, odd, _ := s.odd.result() // Has notes only.
+	_, odd, _ := s.odd.result() // It has only notes.
 	c := s.cache
 	c.Targets = slices.Concat(targets, c.Labels.Targets)
 	c.Notes = slices.Concat(notes, odd, c.Labels.Notes)

@@ -12,7 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
-// The labels that MCV puts on an image. Those of a format begin with its prefix.
+// The labels that MCV puts on an image. Labels of a format begin with labelPrefix and its name.
 const (
 	labelPrefix     = "cache."
 	labelSummary    = ".image/summary"
@@ -29,7 +29,7 @@ const (
 	labelSplit     = "io.kserve.km/split-cache-capture"
 )
 
-// The labels of our own: those of the format for what MCV has none for, and the producer's directory where nothing else tells it.
+// Fettle's own labels: the type of a cache for which MCV has no format, and the producer's directory if nothing else names it.
 const (
 	formatFettle = "fettle"
 	labelType    = "cache.fettle.image/type"
@@ -49,34 +49,34 @@ const (
 	maxLabelPath = 256
 )
 
-// formats are those of MCV, and our own: the middle of their labels and of their directories, io.triton.cache.
+// formats returns the formats of MCV and Fettle's own. They are the middle of their labels and of their directories, io.triton.cache.
 func formats() []string { return []string{"triton", "vllm", "habana", formatFettle} }
 
-// Labels is what an image's labels say.
+// Labels has the facts from an image's labels.
 type Labels struct {
-	// Format is MCV's name, triton, vllm or habana; or fettle, for all that MCV has no name for. Empty: the labels are not of a cache.
+	// Format is MCV's name, triton, vllm or habana, or fettle for formats without one. Empty: these are not the labels of a cache.
 	Format string `json:"format,omitempty"`
-	// Type is that of the format. Empty: the labels do not tell it.
+	// Type is the type of the format. Empty: the labels do not name it.
 	Type Type `json:"type,omitempty"`
-	// Layouts are those of labelVLLMFormat.
+	// Layouts are the values of labelVLLMFormat.
 	Layouts []string `json:"layouts,omitempty"`
 	Targets []Target `json:"targets,omitempty"`
-	// Entries and Size are -1 where no label tells them. Size is that of the unpacked cache in bytes.
+	// Entries and Size are -1 if no label has them. Size is the size of the unpacked cache in bytes.
 	Entries int64 `json:"entries"`
 	Size    int64 `json:"size"`
-	// Framework and CacheHash are hints for people.
+	// Framework and CacheHash are hints for users.
 	Framework string `json:"framework,omitempty"`
 	CacheHash string `json:"cacheHash,omitempty"`
-	// Root is where the cache wants to be, RootEnv the variable that says so.
+	// Root is the directory for which the cache was made, and RootEnv the variable that names it.
 	Root    string `json:"root,omitempty"`
 	RootEnv string `json:"rootEnv,omitempty"`
-	// SubPath is the directory of the cache below Root that counts.
+	// SubPath is the directory below Root that programs use.
 	SubPath string       `json:"subPath,omitempty"`
 	Mounts  []LabelMount `json:"mounts,omitempty"`
 	Notes   []string     `json:"notes,omitempty"`
 }
 
-// LabelMount is a directory of the cache that has a place of its own.
+// LabelMount is a directory of the cache that is mounted at a path of its own.
 type LabelMount struct {
 	SubPath          string `json:"subPath"`
 	AbsPath          string `json:"absPath"`
@@ -84,8 +84,8 @@ type LabelMount struct {
 	RequiresWritable bool   `json:"requiresWritable,omitempty"`
 }
 
-// ReadLabels reads the labels of an image, of which it may have none. What cannot be read is an error, except for architectures, which MCV
-// writes wrong for some caches: these become notes.
+// ReadLabels reads the labels of an image, which may have none. Labels that cannot be read are an error, except for architectures: MCV
+// writes wrong ones for some caches, so they become notes.
 func ReadLabels(labels map[string]string) (Labels, error) {
 	l := Labels{Entries: -1, Size: -1, Layouts: list(labels[labelVLLMFormat])}
 	for _, step := range []func(map[string]string) error{l.readFormat, l.readTargets, l.readNumbers, l.readRoot, l.readMounts, l.readHints} {
@@ -100,7 +100,7 @@ func invalidLabel(name, format string, args ...any) error {
 	return fmt.Errorf("label %s: %w: %w", name, ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// list takes a comma-separated list apart, sorted.
+// list splits a comma-separated list and sorts it.
 func list(text string) []string {
 	var words []string
 	for word := range strings.SplitSeq(text, ",") {
@@ -112,7 +112,7 @@ func list(text string) []string {
 	return slices.Compact(words)
 }
 
-// readFormat takes the format from labelCacheType, and from the summary of images that are older than it.
+// readFormat takes the format from labelCacheType, or from the summary of images that are older than this label.
 func (l *Labels) readFormat(labels map[string]string) error {
 	var found []string
 	for _, format := range formats() {
@@ -138,7 +138,7 @@ func (l *Labels) readFormat(labels map[string]string) error {
 	return l.readType(labels)
 }
 
-// readType takes the type from the format, and from its own label for those that share one.
+// readType takes the type from the format, or from labelType for types that share a format.
 func (l *Labels) readType(labels map[string]string) error {
 	if l.Format != formatFettle {
 		l.Type = typeOf(l.Format)
@@ -185,7 +185,7 @@ func (l *Labels) readTargets(labels map[string]string) error {
 	return nil
 }
 
-// distinct sorts targets and drops those that are there twice.
+// distinct sorts targets and removes duplicates.
 func distinct(targets []Target) []Target {
 	slices.SortFunc(targets, compareTargets)
 	return slices.CompactFunc(targets, func(a, b Target) bool { return a == b })
@@ -206,7 +206,7 @@ func (l *Labels) readNumbers(labels map[string]string) error {
 	return nil
 }
 
-// readRoot reads NAME=PATH. What follows a comma are settings of that variable.
+// readRoot reads NAME=PATH. The text after a comma has settings of that variable.
 func (l *Labels) readRoot(labels map[string]string) error {
 	if text := labels[labelSubPath]; text != "" && text != "." {
 		if err := checkSubPath(text); err != nil {
@@ -283,7 +283,7 @@ func (l *Labels) readMounts(labels map[string]string) error {
 	return nil
 }
 
-// overlapping is the index of a mount that shares a directory or a place with m, or -1.
+// overlapping returns the index of a mount whose directory or path overlaps that of m, or -1.
 func overlapping(mounts []LabelMount, m LabelMount) int {
 	return slices.IndexFunc(mounts, func(other LabelMount) bool {
 		return below(m.SubPath, other.SubPath) || below(other.SubPath, m.SubPath) ||
@@ -291,7 +291,7 @@ func overlapping(mounts []LabelMount, m LabelMount) int {
 	})
 }
 
-// below says whether one clean path is another or in it.
+// below reports whether a clean path is a directory or in it.
 func below(name, dir string) bool {
 	return dir == "." || name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
@@ -315,7 +315,7 @@ func (l *Labels) readHints(labels map[string]string) error {
 	return nil
 }
 
-// AllowedEnv are the variables that a cache may be announced by. An image names them, and an image may not set LD_PRELOAD.
+// AllowedEnv returns the variables that an image may set to the path of its cache. An image must not set LD_PRELOAD.
 func AllowedEnv() []string {
 	return []string{
 		"AITER_JIT_DIR", envCUDA, "DG_JIT_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH",
@@ -323,7 +323,7 @@ func AllowedEnv() []string {
 	}
 }
 
-// The variables of the formats that are known here.
+// The variables of the formats that this package recognizes.
 const (
 	envTriton   = "TRITON_CACHE_DIR"
 	envVLLM     = "VLLM_CACHE_ROOT"

@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// manifest is MCV's: what is in the image, one list for its format.
+// manifest is MCV's manifest. It lists the content of the image, in one list for its format.
 type manifest struct {
 	Triton []manifestKernel `json:"triton,omitempty"`
 	VLLM   []manifestModel  `json:"vllm,omitempty"`
 	Fettle *manifestOwn     `json:"fettle,omitempty"`
 }
 
-// manifestOwn is ours, for caches of which MCV knows nothing. Its kernels are those of Triton below an Inductor cache.
+// manifestOwn is Fettle's part, for caches that MCV does not know. Its kernels are those of Triton below an Inductor cache.
 type manifestOwn struct {
 	Type    Type             `json:"type"`
 	Entries int              `json:"entries"`
@@ -69,7 +69,7 @@ type manifestAOT struct {
 	FileSize  int64  `json:"file_size"`
 }
 
-// Manifest is what an image's manifest.json says.
+// Manifest has the facts from an image's manifest.json.
 type Manifest struct {
 	// Format is MCV's name, triton or vllm, or fettle.
 	Format  string   `json:"format"`
@@ -80,7 +80,7 @@ type Manifest struct {
 	Notes   []string `json:"notes,omitempty"`
 }
 
-// foreignManifest has of the manifest what is read; the rest is for people.
+// foreignManifest has the fields of a manifest that are read. The others are for users.
 type foreignManifest struct {
 	Triton *[]manifestKernel `json:"triton"`
 	VLLM   *[]struct {
@@ -94,7 +94,7 @@ type foreignManifest struct {
 	Fettle *manifestOwn `json:"fettle"`
 }
 
-// format is the one that the manifest has a list or an object of.
+// format returns the format for which the manifest has a list or an object.
 func (f *foreignManifest) format() (string, error) {
 	var found []string
 	for format, has := range map[string]bool{"triton": f.Triton != nil, "vllm": f.VLLM != nil, formatFettle: f.Fettle != nil} {
@@ -115,7 +115,7 @@ func (f *foreignManifest) format() (string, error) {
 	return found[0], nil
 }
 
-// ReadManifest reads a manifest.json. where is its path, for messages.
+// ReadManifest reads a manifest.json. where is its path for messages.
 func ReadManifest(data []byte, where string) (Manifest, error) {
 	var foreign foreignManifest
 	if err := decode(data, &foreign); err != nil {
@@ -152,7 +152,7 @@ func ReadManifest(data []byte, where string) (Manifest, error) {
 	return m, nil
 }
 
-// targetSet counts the kernels of each target, of which it keeps the first place.
+// targetSet counts the kernels of each target, and keeps the first file that names the target.
 type targetSet struct {
 	targets map[Target]*Target
 	notes   []string

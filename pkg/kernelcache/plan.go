@@ -12,36 +12,36 @@ import (
 	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
-// ErrNoPath is about a cache that does not say where it wants to be, or in two ways.
+// ErrNoPath: a cache names no directory for its mount, or two.
 var ErrNoPath = errors.New("no path to mount at")
 
-// ReadOnly says what a program does with a cache that it cannot write to.
+// ReadOnly describes what a program does with a cache that it cannot write to.
 type ReadOnly string
 
-// The ways. They are about Mount.ReadOnly.
+// The values of Mount.ReadOnly.
 const (
-	// ReadOnlyWorks: entries are found, and without one the program goes on.
+	// ReadOnlyWorks: the program finds entries, and continues if one is missing.
 	ReadOnlyWorks ReadOnly = "Works"
-	// ReadOnlyMissFails: entries are found, and without one the program ends with an error.
+	// ReadOnlyMissFails: the program finds entries, and fails if one is missing.
 	ReadOnlyMissFails ReadOnly = "MissFails"
 	// ReadOnlyFails: the program writes in any case.
 	ReadOnlyFails ReadOnly = "Fails"
 )
 
-// Env is a variable that tells a program where its cache is.
+// Env is a variable with the path of a program's cache.
 type Env struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Plan is how a cache has to be mounted.
+// Plan describes how a cache has to be mounted.
 type Plan struct {
 	Mounts []Mount  `json:"mounts"`
 	Env    []Env    `json:"env,omitempty"`
 	Notes  []string `json:"notes,omitempty"`
 }
 
-// Mount is one directory of a cache and its place in the container. It must not be mounted noexec: Triton's launchers are libraries.
+// Mount is one directory of a cache and its path in the container. It must not be mounted noexec: Triton's launchers are libraries.
 type Mount struct {
 	// Source is relative to the file system that was inspected.
 	Source     string      `json:"source"`
@@ -50,17 +50,17 @@ type Mount struct {
 	Relocation *Relocation `json:"relocation,omitempty"`
 }
 
-// Relocation is what has to be another there. All files that it does not name stay as they are.
+// Relocation lists the files that need another content at the mount's path. All other files stay as they are.
 type Relocation struct {
-	// From are the producer's directories, sorted. One that no file of the cache is in is not among them.
+	// From are the producer's directories, sorted, without those in which the cache has no file.
 	From []string `json:"from,omitempty"`
-	// Files are those to rewrite, sorted, relative to Source; Bytes is their size together.
+	// Files are the files to rewrite, sorted, relative to Source. Bytes is the sum of their sizes.
 	Files []string `json:"files"`
 	Bytes int64    `json:"bytes"`
 }
 
-// Plan says how the cache is mounted at a path, or where it wants to be where none is given. It is an error if it wants to be nowhere or,
-// by two of its files, in two places. Parts of the cache that a label gives a place of their own go there.
+// Plan returns how to mount the cache at a path, or at the producer's path if none is given. It is an error if the cache names no
+// producer's path, or two. Parts of the cache for which a label has another path are mounted there.
 func (c *Cache) Plan(want string) (Plan, error) {
 	target, err := c.target(want)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *Cache) Plan(want string) (Plan, error) {
 	return plan, nil
 }
 
-// target is the path of the cache itself.
+// target returns the path of the cache itself.
 func (c *Cache) target(want string) (string, error) {
 	if want != "" {
 		return want, nil
@@ -145,7 +145,7 @@ func (c *Cache) mount(subPath, target string, access ReadOnly) Mount {
 	return m
 }
 
-// allAt says, without a look at each of them, whether all files of a part that name a place name this one.
+// allAt reports whether all files of a part that contain absolute paths contain this one. It does not look at each file.
 func (c *Cache) allAt(subPath, target string) bool {
 	named := 0
 	for _, root := range c.Roots {
@@ -154,10 +154,10 @@ func (c *Cache) allAt(subPath, target string) bool {
 		}
 		named += root.Files
 	}
-	return named == len(c.Bound) // else the paths of some lead out of the cache
+	return named == len(c.Bound) // otherwise the paths of some lead out of the cache
 }
 
-// Rewrite gives a file of the relocation the content that it has to have at the mount's target. It may be applied to its own result.
+// Rewrite returns the content of a file of the relocation for the mount's target. It may be applied to its own result.
 func (m Mount) Rewrite(name string, data []byte) ([]byte, error) {
 	if m.Relocation == nil || !slices.Contains(m.Relocation.Files, name) {
 		return nil, fmt.Errorf("file %s is not one that is rewritten for %s", quote(name), m.Target)
@@ -175,7 +175,7 @@ func (m Mount) Rewrite(name string, data []byte) ([]byte, error) {
 	return out, nil
 }
 
-// env is the variable by which a program of the cache's type finds it.
+// env returns the variable by which a program of the cache's type finds it.
 func (c *Cache) env() string {
 	switch c.Type {
 	case Triton:
@@ -202,11 +202,11 @@ func (c *Cache) readOnly() ReadOnly {
 	}
 }
 
-// WritesInPlace says whether programs open a file of the cache for writing where it is, so that a link to what nobody may write to would
-// not do. They put nearly all of their files there by a rename, which replaces a link as well. The name's last part tells.
+// WritesInPlace reports whether programs open a file of the cache for writing, so that a link to a read-only file would fail. They write
+// nearly all of their files by a rename, which replaces a link as well. The last part of the name decides.
 func (c *Cache) WritesInPlace(name string) bool {
 	base := path.Base(name)
-	if base == "lock" || strings.HasSuffix(base, ".lock") { // opened to be locked, by all of them
+	if base == "lock" || strings.HasSuffix(base, ".lock") { // all programs open it to lock it
 		return true
 	}
 	switch c.Type {

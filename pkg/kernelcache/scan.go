@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// binaries are the endings of code that a device runs; ptxCode is that of code which the driver compiles first.
+// binaries returns the suffixes of code that a device runs. ptxCode is the suffix of code that the driver compiles first.
 func binaries() []string { return []string{".cubin", ".hsaco"} }
 
 const ptxCode = ".ptx"
 
-// hasCode says whether a directory has code of a kernel of this name, or a group file, which is what makes NAME.json Triton's.
+// hasCode reports whether a directory has code of a kernel of this name or its group file. Without one, NAME.json is not Triton's.
 func hasCode(files map[string]int64, name string) bool {
 	for _, ending := range append(binaries(), ptxCode, ".ttir", ".amdgcn") {
 		if _, ok := files[name+ending]; ok {
@@ -28,7 +28,7 @@ func hasCode(files map[string]int64, name string) bool {
 	return ok
 }
 
-// codeOf says what code a kernel has. Empty: none.
+// codeOf returns the kind of code that a kernel has, or nothing.
 func codeOf(files map[string]int64, name string) Code {
 	for _, ending := range binaries() {
 		if _, ok := files[name+ending]; ok {
@@ -41,7 +41,7 @@ func codeOf(files map[string]int64, name string) Code {
 	return ""
 }
 
-// subPath is the part of the cache that a file is in.
+// subPath returns the part of the cache that a file is in.
 func (s *scanner) subPath(name string) string {
 	for _, m := range s.cache.Labels.Mounts {
 		if below(name, m.SubPath) {
@@ -51,7 +51,7 @@ func (s *scanner) subPath(name string) string {
 	return "."
 }
 
-// load reads a file of the cache that has facts in it.
+// load reads a metadata file of the cache.
 func (s *scanner) load(name string) ([]byte, error) {
 	data, err := readFile(s.fsys, s.at(name))
 	if err != nil {
@@ -80,7 +80,7 @@ func readHead(fsys fs.FS, name string, length int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, length))
 }
 
-// bind notes a file with paths in it.
+// bind notes a file that contains absolute paths.
 func (s *scanner) bind(name, root string, size int) {
 	subPath := s.subPath(name)
 	s.cache.Bound = append(s.cache.Bound, BoundFile{Name: name, SubPath: subPath, Root: root, Bytes: int64(size)})
@@ -98,7 +98,7 @@ func (s *scanner) bind(name, root string, size int) {
 	known.Files++
 }
 
-// compareRoots puts the most frequent first.
+// compareRoots orders the most frequent directory first.
 func compareRoots(a, b Root) int {
 	return cmp.Or(cmp.Compare(a.SubPath, b.SubPath), cmp.Compare(b.Files, a.Files), cmp.Compare(a.Path, b.Path))
 }
@@ -164,13 +164,13 @@ func (s *scanner) kernel(name string, files map[string]int64) error {
 	if k.code == PTX {
 		return s.ptx(path.Join(path.Dir(name), stem+ptxCode), target)
 	}
-	// A binary does not care for the PTX that it was made of.
+	// The PTX version of which a binary was made does not matter.
 	target.PTXVersion = 0
 	s.targets.add(target)
 	return nil
 }
 
-// ptx takes from a module without a binary what the driver has to be able to do.
+// ptx reads which PTX version and architecture the driver must support for a kernel without a binary.
 func (s *scanner) ptx(name string, target Target) error {
 	head, err := readHead(s.fsys, s.at(name), longestPTXHead)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *scanner) index(name string) error {
 	return nil
 }
 
-// factors are read for what they say of the device; vLLM itself only writes them, so one that cannot be read hurts nobody.
+// factors reads the device from vLLM's factors. vLLM itself only writes this file, so one that cannot be read becomes a note.
 func (s *scanner) factors(name string) error {
 	data, err := s.load(name)
 	if err != nil {
@@ -241,7 +241,7 @@ func (s *scanner) factors(name string) error {
 	return nil
 }
 
-// model is the manifest's entry of a hash, one for each layout.
+// model returns the manifest's entry of a hash and layout.
 func (s *scanner) model(hash, layout string) *manifestModel {
 	key := hash + "/" + layout
 	if s.cache.models[key] == nil {
@@ -250,7 +250,7 @@ func (s *scanner) model(hash, layout string) *manifestModel {
 	return s.cache.models[key]
 }
 
-// binary is the manifest's entry of a directory HASH/rank_R_D/PREFIX.
+// binary returns the manifest's entry of a directory HASH/rank_R_D/PREFIX.
 func (s *scanner) binary(parts []string, at int) *manifestBinary {
 	model := s.model(parts[at-1], LayoutBinary)
 	for i := range model.Binary {
@@ -272,7 +272,7 @@ func (s *scanner) artifact(parts []string, at int, saved string) {
 	s.cache.Entries++
 }
 
-// readSources asks Inductor's sources for the device where no kernel's metadata told it.
+// readSources reads the device from Inductor's source files if no kernel's metadata names it.
 func (s *scanner) readSources() error {
 	for t := range s.targets.targets {
 		if t.Arch != "" {

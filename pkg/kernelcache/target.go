@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// The backends of which architectures are known. A cache may name others, such as hpu, and fits none of our devices then.
+// The backends whose architectures are recognized. A cache for another one, such as hpu, fits no device.
 const (
 	CUDA = "cuda"
 	HIP  = "hip"
 )
 
-// Backend normalises the names of one backend: MCV and vLLM call AMD's rocm, where Triton says hip.
+// Backend normalizes the name of a backend: MCV and vLLM call AMD's rocm, and Triton calls it hip.
 func Backend(name string) string {
 	name = strings.ToLower(strings.TrimSpace(name))
 	switch name {
@@ -61,7 +61,7 @@ func ParseArch(backend, text string) (Arch, string, error) {
 	return "", "", fmt.Errorf("arch %s of backend %s, which has no architectures that are known here", quote(text), quote(backend))
 }
 
-// words is the architecture as its vendor prints it.
+// words returns the architecture as its vendor prints it.
 func (a Arch) words(backend string) string {
 	if backend == CUDA && a != "" {
 		return "sm_" + string(a)
@@ -69,7 +69,7 @@ func (a Arch) words(backend string) string {
 	return string(a)
 }
 
-// warpSize is what an architecture has where nobody says: NVIDIA's 32 threads, AMD's 64 up to gfx9 and 32 from gfx10 on.
+// warpSize returns the default for an architecture: 32 threads for NVIDIA, and for AMD 64 up to gfx9 and 32 from gfx10 on.
 func (a Arch) warpSize(backend string) int {
 	switch {
 	case backend == CUDA:
@@ -82,21 +82,21 @@ func (a Arch) warpSize(backend string) int {
 	return 0
 }
 
-// Code is what a target's kernels are.
+// Code is the kind of code of a target's kernels.
 type Code string
 
-// The kinds of code. The empty one is not known, and judged as Binary.
+// The kinds of code. Empty means unknown, and is judged as Binary.
 const (
 	// Binary is a cubin or hsaco: it runs on its architecture.
 	Binary Code = "binary"
-	// PTX is NVIDIA's portable code alone, which the driver compiles.
+	// PTX is NVIDIA's portable code without a binary. The driver compiles it.
 	PTX Code = "ptx"
 )
 
-// Source is where a fact comes from.
+// Source names where a fact comes from.
 type Source string
 
-// The sources, the more believed first.
+// The sources, the most trusted first.
 const (
 	FromFiles    Source = "file"
 	FromManifest Source = "manifest"
@@ -106,21 +106,21 @@ const (
 // Target is one kind of device that a cache has kernels for.
 type Target struct {
 	Backend string `json:"backend"`
-	// Arch is empty where only the backend is known.
+	// Arch is empty if only the backend is known.
 	Arch     Arch   `json:"arch,omitempty"`
 	Features string `json:"features,omitempty"`
-	// WarpSize is 0 where nobody says.
+	// WarpSize is 0 if it is unknown.
 	WarpSize int  `json:"warpSize,omitempty"`
 	Code     Code `json:"code,omitempty"`
-	// PTXVersion is that of the PTX instruction set, as 10 times the version: 87 is 8.7. 0: nobody says.
+	// PTXVersion is the version of the PTX instruction set times 10: 87 is 8.7. 0: unknown.
 	PTXVersion int `json:"ptxVersion,omitempty"`
-	// Source and Where say who tells it: a label's name, the manifest's path, or the first file of many.
+	// Source and Where name the origin: a label's name, the manifest's path, or the first of several files.
 	Source  Source `json:"source"`
 	Where   string `json:"where"`
 	Kernels int    `json:"kernels,omitempty"`
 }
 
-// String is for messages: "cuda sm_90".
+// String returns a text for messages: "cuda sm_90".
 func (t Target) String() string {
 	text := strings.TrimSpace(t.Backend + " " + t.Arch.words(t.Backend) + t.Features)
 	if t.Code == PTX {
@@ -129,10 +129,10 @@ func (t Target) String() string {
 	return text
 }
 
-// where is for messages: `label cache.triton.image/summary`.
+// where returns the origin for messages: `label cache.triton.image/summary`.
 func (t Target) where() string { return string(t.Source) + " " + t.Where }
 
-// compareTargets orders by how much a source is believed, then by what it says.
+// compareTargets orders targets by the trust in their source, then by their content.
 func compareTargets(a, b Target) int {
 	return cmp.Or(
 		cmp.Compare(a.Source.order(), b.Source.order()), cmp.Compare(a.Backend, b.Backend), cmp.Compare(len(a.Arch), len(b.Arch)),
@@ -153,19 +153,19 @@ func (s Source) order() int {
 	return 3
 }
 
-// foreignTarget is a target as Triton's metadata, MCV's manifest and its summaries have it.
+// foreignTarget is a target in the form of Triton's metadata, MCV's manifest and its summaries.
 type foreignTarget struct {
 	Backend  string          `json:"backend"`
 	Arch     json.RawMessage `json:"arch"`
 	WarpSize int             `json:"warp_size"`
-	// PTXVersion is the driver's major in what MCV writes (590), and the version of the instruction set or null in what Triton does.
+	// PTXVersion is the driver's major version if MCV wrote it (590), and the version of the instruction set or null if Triton did.
 	PTXVersion *int `json:"ptx_version"`
 }
 
-// driverMajor begins where a "PTX version" is one of NVIDIA's driver: instruction sets are at 9.x.
+// driverMajor is the least "PTX version" that is a version of NVIDIA's driver: instruction sets are at 9.x.
 const driverMajor = 200
 
-// target normalises. An architecture that cannot be read leaves it empty, with the error.
+// target normalizes a target. If the architecture cannot be read, Arch is empty and the error is returned as well.
 func (f foreignTarget) target(source Source, where string) (Target, error) {
 	t := Target{Backend: Backend(f.Backend), WarpSize: f.WarpSize, Source: source, Where: where}
 	if t.Backend == "" || len(t.Backend) > longestWord {
@@ -189,7 +189,7 @@ func (f foreignTarget) target(source Source, where string) (Target, error) {
 
 const longestWord = 64
 
-// archText is the architecture as text: Triton writes a number for NVIDIA's and text for AMD's. What MCV writes for none is none.
+// archText returns the architecture as text. Triton writes a number for NVIDIA and text for AMD. MCV's words for a missing one give none.
 func (f foreignTarget) archText() (string, error) {
 	raw := bytes.TrimSpace(f.Arch)
 	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
@@ -207,7 +207,7 @@ func (f foreignTarget) archText() (string, error) {
 	if err := json.Unmarshal(raw, &number); err != nil {
 		return "", fmt.Errorf("arch %s: want a number or text", quote(string(raw)))
 	}
-	// 90.0 is what a number becomes on its way through some JSON libraries.
+	// Some JSON libraries turn the number 90 into 90.0.
 	if value, err := number.Float64(); err == nil && value == float64(int(value)) {
 		return strconv.Itoa(int(value)), nil
 	}

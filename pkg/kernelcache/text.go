@@ -15,10 +15,10 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
-// MaxText is how long a foreign text may be: a label, the manifest, a file of JSON or an index.
+// MaxText bounds the length of foreign text: a label, the manifest, a JSON file or an index.
 const MaxText = 4 << 20
 
-// ErrInvalid is about labels and files that are not what their format asks for.
+// ErrInvalid: a label or file does not have its format.
 var ErrInvalid = errors.New("not valid")
 
 // longestQuote bounds foreign text in messages.
@@ -29,13 +29,13 @@ func quote(text string) string {
 	return `"` + strings.ReplaceAll(message.Line(text, longestQuote), `"`, "?") + `"`
 }
 
-// printable says that text of an image may be shown and kept as it is.
+// printable reports whether text of an image may be shown and kept as it is.
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// decode reads foreign JSON into a struct or map. Keys that nobody knows are other versions' and left alone; a key that stands twice is an
-// error, for two readers could take a different one.
+// decode reads foreign JSON into a struct or map. It ignores unknown keys, which other versions may have. A duplicate key is an error,
+// since two readers could use different values.
 func decode(data []byte, into any) error {
 	if len(data) > MaxText {
 		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalid, len(data), MaxText)
@@ -50,7 +50,7 @@ func decode(data []byte, into any) error {
 	return nil
 }
 
-// plain returns an error with the same chain of which the text, that has foreign words in it, is one bounded line.
+// plain returns an error with the same chain and with its text, which has foreign words in it, cut to one bounded line.
 func plain(err error) error {
 	text := quote(strings.ReplaceAll(err.Error(), `"`, "'"))
 	return &plainError{strings.Trim(text, `"`), err}
@@ -65,7 +65,7 @@ func (e *plainError) Error() string { return e.text }
 
 func (e *plainError) Unwrap() error { return e.err }
 
-// encode writes JSON as Python does it, with <, > and & as they are, and without the line's end.
+// encode writes JSON as Python does, with <, > and & unescaped, and without a newline at the end.
 func encode(value any) ([]byte, error) {
 	var out strings.Builder
 	e := json.NewEncoder(&out)

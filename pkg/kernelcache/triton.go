@@ -14,18 +14,18 @@ import (
 	"strings"
 )
 
-// groupPrefix begins the name of a group file: the list of the files of an entry (triton/runtime/cache.py, put_group).
+// groupPrefix is the prefix of a group file, the list of the files of an entry (triton/runtime/cache.py, put_group).
 const groupPrefix = "__grp__"
 
 func isGroup(name string) bool {
 	return strings.HasPrefix(name, groupPrefix) && strings.HasSuffix(name, ".json")
 }
 
-// group is a group file. Triton has written two forms: a map of names to absolute paths, and a list of
-// names. Only the former is bound to a place.
+// group is a group file. Triton has written two forms: a map of names to absolute paths, and a list of names. Only the map is bound to a
+// directory.
 type group struct {
 	top map[string]json.RawMessage
-	// children are nil for a list of names, which names has.
+	// children is nil for a list of names, which is in names.
 	children map[string]string
 	names    []string
 }
@@ -55,7 +55,8 @@ func parseGroup(data []byte) (group, error) {
 	return g, nil
 }
 
-// root is the directory that the producer had the cache in, of a group file in dir of it. Empty: the paths lead elsewhere, or to several.
+// root returns the producer's directory of the cache, for a group file in the directory dir of the cache. It is empty if the paths lead
+// elsewhere or to several directories.
 func (g group) root(dir string) string {
 	root := ""
 	for name, child := range g.children {
@@ -68,8 +69,8 @@ func (g group) root(dir string) string {
 	return root
 }
 
-// RewriteGroup has a group file name its files in another directory, the one that it will be in itself. Other keys stay. A file that is no
-// longer bound to a place comes back as it is.
+// RewriteGroup changes the paths in a group file to another directory, the future one of the group file itself. Other keys stay. A list of
+// names is returned as it is.
 func RewriteGroup(data []byte, dir string) ([]byte, error) {
 	g, err := parseGroup(data)
 	if err != nil || g.children == nil {
@@ -85,7 +86,7 @@ func RewriteGroup(data []byte, dir string) ([]byte, error) {
 	return encode(g.top)
 }
 
-// kernel is an entry of a Triton cache: what its NAME.json says.
+// kernel is an entry of a Triton cache, from its NAME.json.
 type kernel struct {
 	manifestKernel
 	code Code
@@ -133,10 +134,10 @@ var (
 	ptxTarget  = regexp.MustCompile(`(?m)^\s*\.target\s+(sm_[0-9]+[af]?)\b`)
 )
 
-// longestPTXHead is where the directives have to be: a comment of the compiler's comes before them.
+// longestPTXHead bounds the part of a module that has the directives: a comment of the compiler comes before them.
 const longestPTXHead = 8 << 10
 
-// parsePTX finds a module's version, as 10 times it, and its target.
+// parsePTX returns the version of a module, times 10, and its target.
 func parsePTX(head []byte) (version int, target string, err error) {
 	v, t := ptxVersion.FindSubmatch(head), ptxTarget.FindSubmatch(head)
 	if v == nil || t == nil {

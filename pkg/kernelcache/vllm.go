@@ -13,9 +13,9 @@ import (
 
 // The layouts of a vLLM cache, in MCV's words.
 const (
-	// LayoutTriton is HASH/rank_R_D/triton_cache: vLLM before it had artifacts.
+	// LayoutTriton is HASH/rank_R_D/triton_cache, of vLLM before it had artifacts.
 	LayoutTriton = "triton"
-	// LayoutBinary is HASH/rank_R_D/PREFIX/artifact_*: a file each, or a directory where it was saved unpacked.
+	// LayoutBinary is HASH/rank_R_D/PREFIX/artifact_*, each a file, or a directory if it was saved unpacked.
 	LayoutBinary = "binary"
 	// LayoutAOT is torch_aot_compile/HASH/rank_R_D/model.
 	LayoutAOT = "aot_compile"
@@ -31,25 +31,25 @@ const (
 	vllmDevice   = "VLLM_TARGET_DEVICE"
 )
 
-// vllmWritten are what vLLM writes beside its artifacts (vllm/compilation/backends.py): the index after each start that compiled something,
-// and what it was made of.
+// vllmWritten returns the files that vLLM writes beside its artifacts (vllm/compilation/backends.py): the index, after each start that
+// compiled anything, and the inputs of its hash.
 func vllmWritten() []string {
 	return []string{vllmIndex, vllmFactors, "computation_graph.py", "transformed_code.py"}
 }
 
 var rankDir = regexp.MustCompile(`^rank_[0-9]{1,6}_[0-9]{1,6}$`)
 
-// rankIndex is where rank_R_D stands in a path, or -1.
+// rankIndex returns the index of rank_R_D in a path, or -1.
 func rankIndex(parts []string) int { return slices.IndexFunc(parts, rankDir.MatchString) }
 
-// literal is a string in an index: bytes [start, end) without its quotes.
+// literal is a string in an index: the bytes [start, end) without its quotes.
 type literal struct {
 	start, end int
-	// escaped ones have a backslash, which no path that counts has.
+	// escaped is true for a string with a backslash, which is not a path of the cache.
 	escaped bool
 }
 
-// parseIndex finds the strings of an index, which is a literal of Python as its pprint writes it. Everything else in it is left alone.
+// parseIndex finds the strings of an index, which is a Python literal as pprint writes it. It ignores everything else in it.
 func parseIndex(data []byte) ([]literal, error) {
 	if len(data) > MaxText {
 		return nil, fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalid, len(data), MaxText)
@@ -78,7 +78,7 @@ func parseIndex(data []byte) ([]literal, error) {
 	return found, nil
 }
 
-// stringAt reads the string of which the quote is at i.
+// stringAt reads the string whose opening quote is at i.
 func stringAt(data []byte, i int) (literal, error) {
 	one := literal{start: i + 1}
 	for at := i + 1; at < len(data) && data[at] != '\n'; at++ {
@@ -94,8 +94,8 @@ func stringAt(data []byte, i int) (literal, error) {
 	return literal{}, fmt.Errorf("%w: offset %d: a string that does not end", ErrInvalid, i)
 }
 
-// anchors are the directories of the cache that a path in an index may lead into, the innermost first: that of the index, and those
-// above it up to the one that is named by a hash.
+// anchors returns the directories of the cache that a path in an index may lead into, the innermost first: the directory of the index, and
+// those above it up to the one that is named by a hash.
 func anchors(dir string) []string {
 	parts := strings.Split(dir, "/")
 	least := len(parts)
@@ -109,7 +109,7 @@ func anchors(dir string) []string {
 	return found
 }
 
-// splitPath takes a producer's path apart: its root, and the rest in the cache. Not ok: it does not lead into the cache.
+// splitPath splits a producer's path into its root and the rest in the cache. ok is false if it does not lead into the cache.
 func splitPath(text, dir string) (root, rest string, ok bool) {
 	if !strings.HasPrefix(text, "/") || path.Clean(text) != text {
 		return "", "", false
@@ -122,7 +122,7 @@ func splitPath(text, dir string) (root, rest string, ok bool) {
 	return "", "", false
 }
 
-// indexRoot is the root of an index's paths. Not bound: it has none. An empty root: they disagree.
+// indexRoot returns the root of an index's paths. bound is false if there are none, and root is empty if they disagree.
 func indexRoot(data []byte, literals []literal, dir string) (root string, rests []string, bound bool) {
 	agree := true
 	for _, one := range literals {
@@ -143,8 +143,8 @@ func indexRoot(data []byte, literals []literal, dir string) (root string, rests 
 	return root, rests, len(rests) > 0
 }
 
-// RewriteIndex has vLLM's index name its artifacts below another root. dir is the index's directory in the cache. Only the strings that
-// lead into the cache change; the rest stays as it is, byte by byte.
+// RewriteIndex changes the paths of artifacts in vLLM's index to another root. dir is the index's directory in the cache. Only strings
+// that lead into the cache change, and all other bytes stay.
 func RewriteIndex(data []byte, dir, root string) ([]byte, error) {
 	if strings.ContainsAny(root, "'\"\\\n") {
 		return nil, fmt.Errorf("%s cannot stand in %s: want a path without quotes and backslashes", quote(root), vllmIndex)
@@ -166,8 +166,8 @@ func RewriteIndex(data []byte, dir, root string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// factors are what vLLM made its hash of, for people. Of the variables only those that say what the cache is for are kept: the file has all
-// of vLLM's, and one of them is an API key.
+// factors has the inputs of vLLM's hash, for users. Only the variables that name what the cache is for are kept: the file has all
+// variables of vLLM, and one of them is an API key.
 type factors struct {
 	CodeHash     string         `json:"code_hash"`
 	CompilerHash string         `json:"compiler_hash"`

@@ -64,7 +64,7 @@ func wrongTrees(t testing.TB, dir string, want contents) (bad []string, good int
 	for _, e := range entries {
 		d, err := artifact.ParseDigest("sha256:" + e.Name())
 		must(t, err)
-		if _, err := s.LookTree(d); err != nil {
+		if _, err := s.PeekTree(d); err != nil {
 			bad = append(bad, err.Error())
 			continue
 		}

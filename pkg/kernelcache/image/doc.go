@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image makes OCI images of caches of compiled kernels, and takes caches out of them.
+// Package image makes OCI images of caches of compiled kernels, and extracts caches from them.
 //
-// Pack writes a cache as the one layer of an image: the same files give the same bytes, whoever owns them and whenever they were written.
-// Inspect reads what an image is without keeping its files, and Extract brings the cache to a directory, of which Into fills one that is
-// there, such as a volume, and marks it complete at the end. Both go through package unpack, which believes nothing of a layer.
+// Pack writes a cache as the only layer of an image. The same files give the same bytes, whatever their owners and times are. Inspect
+// reads the facts of an image without keeping its files. Extract brings the cache to a new directory, and Into fills an existing one, such
+// as a volume, and marks it complete at the end. All readers use package unpack, which trusts nothing that a layer says.
 //
-// It verifies no signature: whoever extracts has asked package trust about the digest before.
+// The package verifies no signature: the caller asks package trust about the digest before it extracts.
 package image

@@ -22,32 +22,32 @@ import (
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 )
 
-// Extraction is what is extracted, and how.
+// Extraction describes what is extracted, and how.
 type Extraction struct {
 	Source Source
 	Image  *artifact.Image
 	Limits unpack.Limits
-	// MountPath is where programs will find the cache. Files that name another place are rewritten for it. Empty: none is.
+	// MountPath is the path at which programs will find the cache. Files that contain another path are rewritten. Empty: no file is.
 	MountPath string
 
-	// rename is the root's, where it is nil.
+	// rename replaces os.Root.Rename in tests. It may be nil.
 	rename func(root *os.Root, from, to string) error
 }
 
-// Extracted is what was extracted.
+// Extracted is the result of an extraction.
 type Extracted struct {
 	Cache kernelcache.Cache
-	// Rewritten is how many files were.
+	// Rewritten is the number of files that were rewritten.
 	Rewritten int
-	// Present: it was there already, and nothing was read.
+	// Present is true if the cache was there already, and nothing was read.
 	Present bool
 }
 
-// staging begins the names of directories in which caches are made.
+// staging is the prefix of directories in which caches are made.
 const staging = ".fettle-tmp-"
 
-// Extract brings the cache to dir, which must be empty or not be there: what an image has in io.TYPE.cache is what dir has. All of it was
-// read, compared and synced before dir is there. Whoever may reach dir can read it.
+// Extract brings the cache to dir, which must be empty or absent. dir gets the content of io.TYPE.cache, and appears after all of it was
+// read, verified and synced. Every user that can reach dir can read it.
 func (e *Extraction) Extract(ctx context.Context, dir string) (*Extracted, error) {
 	dir = filepath.Clean(dir)
 	if err := vacant(dir); err != nil {
@@ -94,7 +94,7 @@ func vacant(dir string) error {
 	return nil
 }
 
-// stage makes the whole tree in a new directory. What is there after an error is the caller's to remove.
+// stage makes the whole tree in a new directory, which the caller removes after an error.
 func (e *Extraction) stage(ctx context.Context, parent *os.Root, work string) (*Extracted, *os.Root, error) {
 	if err := parent.Mkdir(work, 0o700); errors.Is(err, fs.ErrPermission) {
 		return nil, nil, fmt.Errorf("%w: let user %d or group %d write to %s", err, os.Getuid(), os.Getgid(), parent.Name())
@@ -133,7 +133,7 @@ func (e *Extraction) fill(ctx context.Context, root *os.Root) (*Extracted, error
 	return done, nil
 }
 
-// relocate rewrites the files of a cache that want it at another place.
+// relocate rewrites the files of a cache that contain another path than the mount path.
 func relocate(root *os.Root, cache *kernelcache.Cache, to string) (int, error) {
 	plan, err := cache.Plan(to)
 	if err != nil {
@@ -164,7 +164,7 @@ func relocate(root *os.Root, cache *kernelcache.Cache, to string) (int, error) {
 	return len(m.Relocation.Files), nil
 }
 
-// readable makes files below a directory that everybody can read and only their owner can write.
+// readable makes files that every user can read and only their owner can write.
 type readable struct{ root *os.Root }
 
 func (r readable) OpenFile(name string, flag int, perm fs.FileMode) (disk.File, error) {
@@ -181,13 +181,13 @@ func (r readable) Remove(name string) error { return r.root.Remove(name) }
 
 type readableFile struct{ *os.File }
 
-// Chmod sets what counts whatever the umask is.
+// Chmod sets the mode without group and other write permission. The umask does not count.
 func (f readableFile) Chmod(mode fs.FileMode) error { return f.File.Chmod(mode &^ 0o022) }
 
-// Datasync is disk.File.
+// Datasync implements disk.File.
 func (f readableFile) Datasync() error { return f.Sync() }
 
-// syncFS makes all durable that is on the file system, which is far cheaper than each file.
+// syncFS syncs the whole file system, which is far cheaper than a sync of each file.
 func syncFS(root *os.Root) error {
 	d, err := root.Open(".")
 	if err != nil {
@@ -200,10 +200,10 @@ func syncFS(root *os.Root) error {
 	return nil
 }
 
-// maxOwn bounds a file of this package's own, which lists as many names as a cache may have.
+// maxOwn bounds a file of this package, which may list as many names as a cache may have.
 const maxOwn = 64 << 20
 
-// readOwn reads one. None is nil.
+// readOwn reads a file of this package. It returns nil if there is none.
 func readOwn(root *os.Root, name string) ([]byte, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -23,8 +23,8 @@ type Source interface {
 	Open(ctx context.Context, d artifact.Descriptor) (io.ReadCloser, error)
 }
 
-// Inspect reads the layers of an image and says what the cache in it is. Of its files, only those that tell something are kept, in memory,
-// while it does. limits bound what the image may hold.
+// Inspect reads the layers of an image and returns the facts of its cache. Meanwhile it keeps only the metadata files, in memory. limits
+// bound what the image may hold.
 func Inspect(ctx context.Context, src Source, image *artifact.Image, limits unpack.Limits) (kernelcache.Cache, error) {
 	kept := &facts{}
 	if err := extract(ctx, src, image, kept, limits); err != nil {
@@ -33,7 +33,7 @@ func Inspect(ctx context.Context, src Source, image *artifact.Image, limits unpa
 	return kernelcache.Inspect(kept, kernelcache.Options{Labels: image.Labels})
 }
 
-// Check reads back what was packed, as strictly as whoever will extract it.
+// Check reads an image that was packed with the rules of an extraction.
 func Check(ctx context.Context, src Source, image *artifact.Image) error {
 	return extract(ctx, src, image, &facts{}, unpack.Limits{})
 }
@@ -54,50 +54,50 @@ func extract(ctx context.Context, src Source, image *artifact.Image, to unpack.S
 }
 
 const (
-	// maxKept is what is kept of one file, a byte more than what is read of the longest, and maxFacts what is kept of all.
+	// maxKept bounds what is kept of one file, to a byte more than the longest valid one. maxFacts bounds what is kept of all files.
 	maxKept  = kernelcache.MaxText + 1
 	maxFacts = 256 << 20
 )
 
-// facts is a file system in which files have names and sizes, and a content where it counts.
+// facts is a sink and a file system of the names and sizes of all files, and the contents of the metadata files.
 type facts struct {
 	contents map[string][]byte
 	kept     int64
 	entries  []unpack.Entry // sorted
-	kids     map[string][]fs.DirEntry
+	children map[string][]fs.DirEntry
 }
 
-// tells says whether the content of a file is looked at.
-func tells(name string) bool {
+// isMetadata reports whether the content of a file is read.
+func isMetadata(name string) bool {
 	return slices.Contains([]string{".json", ".py", ".ptx"}, path.Ext(name))
 }
 
-// Mkdir is unpack.Sink.
+// Mkdir implements unpack.Sink.
 func (*facts) Mkdir(string, fs.FileMode) error { return nil }
 
-// Remove is unpack.Sink.
+// Remove implements unpack.Sink.
 func (f *facts) Remove(name string, _ bool) error {
 	f.kept -= int64(len(f.contents[name]))
 	delete(f.contents, name)
 	return nil
 }
 
-// File is unpack.Sink.
+// File implements unpack.Sink.
 func (f *facts) File(name string, _ fs.FileMode) (unpack.File, error) {
 	return &fact{facts: f, name: name}, nil
 }
 
-// Finish is unpack.Sink.
+// Finish implements unpack.Sink.
 func (f *facts) Finish(t *unpack.Tree) error {
-	f.entries, f.kids = t.Entries, map[string][]fs.DirEntry{}
+	f.entries, f.children = t.Entries, map[string][]fs.DirEntry{}
 	for _, e := range t.Entries {
 		dir := path.Dir(e.Path)
-		f.kids[dir] = append(f.kids[dir], fs.FileInfoToDirEntry(factInfo{e}))
+		f.children[dir] = append(f.children[dir], fs.FileInfoToDirEntry(factInfo{e}))
 	}
 	return nil
 }
 
-// fact is a file being written.
+// fact is a file that is being written.
 type fact struct {
 	*facts
 	name string
@@ -105,7 +105,7 @@ type fact struct {
 }
 
 func (f *fact) Write(p []byte) (int, error) {
-	if !tells(f.name) {
+	if !isMetadata(f.name) {
 		return len(p), nil
 	}
 	part := p[:min(len(p), maxKept-len(f.data))]
@@ -137,7 +137,7 @@ func (f *facts) find(op, name string) (factInfo, error) {
 	return factInfo{f.entries[i]}, nil
 }
 
-// Open is fs.FS.
+// Open implements fs.FS.
 func (f *facts) Open(name string) (fs.File, error) {
 	info, err := f.find("open", name)
 	if err != nil {
@@ -146,15 +146,15 @@ func (f *facts) Open(name string) (fs.File, error) {
 	return &openFact{info, bytes.NewReader(f.contents[name])}, nil
 }
 
-// Stat is fs.StatFS.
+// Stat implements fs.StatFS.
 func (f *facts) Stat(name string) (fs.FileInfo, error) { return f.find("stat", name) }
 
-// ReadDir is fs.ReadDirFS.
+// ReadDir implements fs.ReadDirFS.
 func (f *facts) ReadDir(name string) ([]fs.DirEntry, error) {
 	if _, err := f.find("read", name); err != nil {
 		return nil, err
 	}
-	return f.kids[name], nil
+	return f.children[name], nil
 }
 
 type openFact struct {

@@ -25,9 +25,9 @@ import (
 
 // The files that Into keeps in the directory.
 const (
-	// Marker holds the digest of what is there in its first line, and is only there while all of it is.
+	// Marker has the digest of the cache in its first line. It is there only while the cache is complete.
 	Marker = ".fettle-digest"
-	// ours lists the names in the directory that an extraction put there or was about to, so that the next one may remove them.
+	// ours lists the names that an extraction put into the directory or was about to, so that the next extraction may remove them.
 	ours = ".fettle-entries"
 	// ownPrefix begins these names and that of staging. Caches may not have it.
 	ownPrefix = ".fettle-"
@@ -38,11 +38,12 @@ func own(name string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(name, disk.TemporaryPrefix), ownPrefix)
 }
 
-// Into fills a directory that is there, such as the root of a volume, with the cache. digest is what the marker says in the end: the
-// image's, or that of the index that it is in. A directory that has that already is left alone, and one that has another digest gets this
-// one instead; whoever reads it meanwhile finds entries missing. What no extraction put there stays.
+// Into fills an existing directory, such as the root of a volume, with the cache. digest is written to the marker at the end: the digest
+// of the image, or of the index that it is in. A directory with this digest is left as it is. In a directory with another digest the cache
+// is replaced, and a program that reads it meanwhile finds entries missing. Files that no extraction put there stay.
 //
-// It may be cut off at any point and begun anew: the marker goes before anything else changes, and comes back when all is durable.
+// Into may be interrupted at any point and called again: the marker is removed before anything else changes, and written when all is
+// durable.
 func (e *Extraction) Into(ctx context.Context, dir string, digest artifact.Digest) (*Extracted, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -80,7 +81,7 @@ func (e *Extraction) Into(ctx context.Context, dir string, digest artifact.Diges
 	return done, write(root, Marker, []byte(mark))
 }
 
-// markOf is what the marker says: the digest and, on a second line, the place that the files were rewritten for.
+// markOf returns the content of the marker: the digest and, on a second line, the path for which files were rewritten.
 func markOf(digest artifact.Digest, mountPath string) string {
 	if mountPath != "" {
 		mountPath += "\n"
@@ -88,7 +89,7 @@ func markOf(digest artifact.Digest, mountPath string) string {
 	return digest.String() + "\n" + mountPath
 }
 
-// Present says whether a directory holds the digest, complete and for the place, or for the producer's where that is empty.
+// Present reports whether a directory has the complete cache of a digest for a mount path. Empty: for the producer's path.
 func Present(dir string, digest artifact.Digest, mountPath string) (bool, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -99,7 +100,7 @@ func Present(dir string, digest artifact.Digest, mountPath string) (bool, error)
 	return err == nil && string(has) == markOf(digest, mountPath), err
 }
 
-// lock has one extraction at a time in a directory. File systems without locks have to do without.
+// lock allows one extraction at a time in a directory, except on file systems without locks.
 func lock(ctx context.Context, root *os.Root) (func(), error) {
 	d, err := root.Open(".")
 	if err != nil {
@@ -113,7 +114,7 @@ func lock(ctx context.Context, root *os.Root) (func(), error) {
 	return func() { _ = d.Close() }, nil
 }
 
-// sweep removes what extractions that were cut off left.
+// sweep removes what interrupted extractions left.
 func sweep(root *os.Root) error {
 	cutOff := []string{staging, disk.TemporaryPrefix + ownPrefix, Marker + ".", ours + "."} // the last two are an older version's
 	entries, err := fs.ReadDir(root.FS(), ".")
@@ -130,8 +131,8 @@ func sweep(root *os.Root) error {
 	return nil
 }
 
-// replace puts the entries of from in the place of those that an earlier extraction made. What is removed goes to work first, so that
-// the directory is without them for as short as possible.
+// replace replaces the entries that an earlier extraction made by those in from. The old entries are moved to work and deleted later, so
+// that the directory is without entries for as short as possible.
 func (e *Extraction) replace(root *os.Root, work, from string) error {
 	rename := e.rename
 	if rename == nil {
@@ -171,7 +172,7 @@ func (e *Extraction) replace(root *os.Root, work, from string) error {
 	return list(root, names)
 }
 
-// incoming are the names in from. None may be there already, unless an earlier extraction put it there.
+// incoming returns the names in from. A name must not be in the directory already, unless an earlier extraction put it there.
 func incoming(root *os.Root, from string, earlier []string) (map[string]bool, error) {
 	entries, err := fs.ReadDir(root.FS(), from)
 	if err != nil {
@@ -191,7 +192,7 @@ func incoming(root *os.Root, from string, earlier []string) (map[string]bool, er
 	return names, nil
 }
 
-// listed are the names that earlier extractions put into the directory.
+// listed returns the names that earlier extractions put into the directory.
 func listed(root *os.Root) ([]string, error) {
 	data, err := readOwn(root, ours)
 	if err != nil || data == nil {

@@ -25,17 +25,17 @@ import (
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 )
 
-// Compression is how the layer is packed.
+// Compression is the compression of the layer.
 type Compression string
 
-// The compressions. MCV's tools read gzip alone.
+// The compressions. MCV's tools read only gzip.
 const (
 	Gzip Compression = "gzip"
 	Zstd Compression = "zstd"
 	None Compression = "none"
 )
 
-// Compressions are all of them, the default first.
+// Compressions returns all compressions, the default first.
 func Compressions() []Compression { return []Compression{Gzip, Zstd, None} }
 
 const (
@@ -44,23 +44,23 @@ const (
 	layerType    = "application/vnd.oci.image.layer.v1.tar"
 )
 
-// Options are how an image is made.
+// Options configure how an image is made.
 type Options struct {
-	// Compression is Gzip where it is empty.
+	// Compression is the layer's. Empty: Gzip.
 	Compression Compression
-	// Platform is OS/ARCHITECTURE of the machines that are to use the cache: it has libraries for the host in it. Empty: linux/amd64.
+	// Platform is OS/ARCHITECTURE of the machines that will use the cache, which has libraries for the host. Empty: linux/amd64.
 	Platform string
 }
 
-// Packed is an image but for the bytes of its layer.
+// Packed is an image without the bytes of its layer.
 type Packed struct {
 	Manifest *artifact.Manifest
 	Config   []byte
-	// Image is what a reader makes of the two.
+	// Image is what a reader makes of manifest and config.
 	Image artifact.Image
 }
 
-// Pack writes the layer of an image of the cache, which was inspected in the same file system, and makes what goes with it.
+// Pack writes the layer of an image of a cache, which was inspected in the same file system, and returns its manifest and config.
 func Pack(fsys fs.FS, cache *kernelcache.Cache, described kernelcache.Image, layer io.Writer, o Options) (*Packed, error) {
 	os, architecture, ok := strings.Cut(o.Platform, "/")
 	switch {
@@ -91,13 +91,13 @@ func Pack(fsys fs.FS, cache *kernelcache.Cache, described kernelcache.Image, lay
 	return assemble(artifact.TreeLayer{Descriptor: d, DiffID: artifact.Digest(plain.Sum(nil))}, described.Labels, os, architecture)
 }
 
-// writer packs what is written, with the suffix that its media type has.
+// writer returns a compressing writer and the suffix of its media type.
 func (c Compression) writer(to io.Writer) (string, io.WriteCloser, error) {
 	switch c {
 	case "", Gzip:
 		return "+gzip", gzip.NewWriter(to), nil
 	case Zstd:
-		// One goroutine, since the frames of several depend on which is first.
+		// One goroutine, since with several the bytes depend on their order.
 		w, err := zstd.NewWriter(to, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
 		return "+zstd", w, err
 	case None:
@@ -125,7 +125,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// packing writes a directory as a tar.
+// packing writes a directory to a tar.
 type packing struct {
 	fsys     fs.FS
 	from, to string
@@ -134,7 +134,7 @@ type packing struct {
 	bytes    int64
 }
 
-// all writes the cache in the order of its names, which is that of the directories, and the manifest.
+// all writes the cache in the order in which the file system is walked, and the manifest.
 func (p *packing) all(described kernelcache.Image) error {
 	if err := fs.WalkDir(p.fsys, p.from, p.entry); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (p *packing) header(name string, mode, size int64) error {
 	return nil
 }
 
-// The wire forms are declared here because their bytes are what a digest is of: they must not change with a library.
+// The wire forms are declared here because their bytes decide the digest: they must not change with a library.
 type (
 	wireDescriptor struct {
 		MediaType string          `json:"mediaType"`
@@ -270,7 +270,7 @@ func assemble(layer artifact.TreeLayer, labels map[string]string, os, architectu
 	}, nil
 }
 
-// Push writes the image to a registry or a layout, and gives it the tag last.
+// Push writes the image to a registry or a layout, and tags it last.
 func (p *Packed) Push(ctx context.Context, to push.Target, tag string, layer push.Opener) error {
 	if err := to.Blob(ctx, p.Manifest.Layers[0], layer); err != nil {
 		return err

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+)
+
+// Unpack makes the tree of an image. If it is there already, no layer is opened. When Unpack returns nil, the tree is complete and
+// durable, and every layer had its digests to the last byte. Calls for one digest, in this process and others, unpack it once, as Fetch
+// does.
+//
+// If package unpack refuses the image, the error is ErrInvalid, ErrMismatch or ErrTooLarge, and an *unpack.Error is in its chain.
+func (s *Store) Unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (*Tree, error) {
+	err := spec.check()
+	var t *Tree
+	if err == nil {
+		t, err = s.unpack(ctx, spec, open)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("unpack the image %s: %w", spec.Digest, err)
+	}
+	return t, nil
+}
+
+func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (*Tree, error) {
+	if t, err := s.OpenTree(spec.Digest); !missing(err) {
+		return t, err
+	}
+	unlock, err := s.lockDigest(ctx, spec.Digest)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if t, err := s.OpenTree(spec.Digest); !missing(err) { // made while this call waited
+		return t, err
+	}
+	dir, err := s.reserveTree(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.fillTree(ctx, &spec, dir, open); err == nil {
+		err = s.completeTree(ctx, spec.Digest, dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.moveToTrash(dir, spec.Digest))
+	}
+	return s.OpenTree(spec.Digest)
+}
+
+// missing reports whether a tree is not there or has to be made again.
+func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrInvalid) }
+
+func partialTree(d Digest, room int64) string {
+	return fmt.Sprintf("%s/%s.%d.tree", tmpDir, d.Hex(), room)
+}
+
+// reserveTree makes space, and the directory whose name reserves it. The caller holds the lock of the digest.
+func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err error) {
+	var leftovers []string // of processes that ended, and a tree that cannot be read
+	err = s.each(tmpDir, func(name string, _ fs.FileInfo) {
+		if d, _, ok := parsePartialTree(name); ok && d == spec.Digest {
+			leftovers = append(leftovers, tmpDir+"/"+name)
+		}
+	})
+	for _, name := range append(leftovers, treeName(spec.Digest)) {
+		err = errors.Join(err, s.moveToTrash(name, spec.Digest))
+	}
+	if err != nil {
+		return "", err
+	}
+	dir = partialTree(spec.Digest, spec.Room)
+	return dir, s.reserve(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, spec.Opportunistic, func() error {
+		return onDisk(s.fs.Mkdir(s.path(dir), 0o700))
+	})
+}
+
+// fillTree unpacks into a directory in tmp and makes it durable.
+func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open unpack.Opener) error {
+	options := spec.Options
+	if options.Limits.Total == 0 || options.Limits.Total > spec.Room {
+		options.Limits.Total = spec.Room
+	}
+	made, err := s.extract(ctx, spec, dir, func(sink unpack.Sink) (*unpack.Tree, error) {
+		return unpack.Extract(ctx, spec.layers(), open, sink, options)
+	})
+	if err != nil {
+		return classify(err)
+	}
+	m := TreeMetadata{
+		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
+		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, dir, made),
+		Labels: spec.Labels, Verification: spec.Verification, Created: s.config.Clock.Now().UTC(),
+	}
+	for _, l := range spec.Layers {
+		m.DiffIDs = append(m.DiffIDs, l.DiffID)
+	}
+	return onDisk(s.sealTree(dir, m))
+}
+
+// extract calls do with a sink for the directory. The sink opens files relative to its directory and cannot leave it.
+func (s *Store) extract(ctx context.Context, spec *TreeSpec, dir string, do func(unpack.Sink) (*unpack.Tree, error)) (*unpack.Tree, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if spec.Form == TreeDirectory {
+		dir += "/" + treeRoot
+		if err := s.makeRoot(dir); err != nil {
+			return nil, err
+		}
+	}
+	below, root, closing, err := s.within(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer closing()
+	if spec.Form == TreeDirectory {
+		epoch := time.Unix(0, 0)
+		return do(&unpack.Directory{Files: below, Times: func(name string) error { return root.Chtimes(name, epoch, epoch) }})
+	}
+	image := &unpack.Image{Files: below}
+	t, err := do(image)
+	return t, errors.Join(err, image.Close())
+}
+
+// makeRoot makes the root of a directory tree. Every user may copy it up.
+func (s *Store) makeRoot(dir string) error {
+	if err := s.fs.Mkdir(s.path(dir), 0o777); err != nil {
+		return err
+	}
+	f, err := s.fs.OpenFile(s.path(dir), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(0o777), f.Close())
+}
+
+// sizeOf estimates the space that a tree takes on the disk.
+func (s *Store) sizeOf(form TreeForm, dir string, made *unpack.Tree) (size int64) {
+	if form == TreeDirectory {
+		for i := range made.Entries {
+			size += (made.Entries[i].Size/onDiskBlock + 1) * onDiskBlock
+		}
+		return size
+	}
+	for _, name := range []string{unpack.ImageIndex, unpack.ImageData} {
+		if info, err := s.root.Lstat(dir + "/" + name); err == nil {
+			size += info.Size()
+		}
+	}
+	return size
+}
+
+// sealTree writes the metadata and makes the tree durable. A directory tree is made durable by one sync of the file system, since a sync
+// of each of some thousand files takes many times as long.
+func (s *Store) sealTree(dir string, m TreeMetadata) error {
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := s.fs.OpenFile(s.path(dir+"/"+treeMetadata), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err == nil && m.Form == TreeImage {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if m.Form == TreeImage {
+		return s.fs.SyncDir(s.path(dir))
+	}
+	return s.fs.SyncFS(s.path(dir))
+}
+
+// completeTree gives the tree its name in the store, on the disk too after its content.
+func (s *Store) completeTree(ctx context.Context, d Digest, dir string) error {
+	unlock, err := s.lockNames(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.fs.Rename(s.path(dir), s.path(treeName(d)))
+	unlock()
+	if err != nil {
+		return onDisk(err)
+	}
+	return onDisk(s.fs.SyncDir(s.path(treesDir)))
+}
+
+// classify adds this package's kind to an error of package unpack.
+func classify(err error) error {
+	var path *fs.PathError
+	switch {
+	case errors.Is(err, unpack.ErrRefused):
+		return fmt.Errorf("it is %w: %w", ErrInvalid, err)
+	case errors.Is(err, unpack.ErrMismatch):
+		return fmt.Errorf("it is %w: %w", ErrMismatch, err)
+	case errors.Is(err, unpack.ErrLimit):
+		return fmt.Errorf("it is %w: %w", ErrTooLarge, err)
+	case errors.As(err, &path):
+		return onDisk(err)
+	}
+	return err
+}
