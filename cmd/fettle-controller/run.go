@@ -64,11 +64,11 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 		o.PresetVendors = strings.Split(*vendors, ",")
 	}
 	var err error
-	if o.Registries, err = registry.Load(*registriesFile); err != nil {
+	if o.Registries, err = registry.LoadConfig(*registriesFile); err != nil {
 		return &usageError{fmt.Errorf("--registries: %w", err)}
 	}
 	o.KernelCacheVolumes.Enabled = o.KernelCacheVolumes.Image != ""
-	if o.KernelCacheVolumes.Registries, err = registry.Read(*registriesFile); err != nil {
+	if o.KernelCacheVolumes.Registries, err = registry.ReadFiles(*registriesFile); err != nil {
 		return &usageError{fmt.Errorf("--registries: %w", err)}
 	}
 	if o.PublicTrustRoot, err = trust.ReadPublicRoot(*trustedRoot); err != nil {

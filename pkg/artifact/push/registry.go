@@ -99,7 +99,7 @@ func (r *Repository) explain(err error) error {
 	case errors.As(err, &told) && (told.StatusCode == http.StatusUnauthorized || told.StatusCode == http.StatusForbidden):
 		err = fmt.Errorf("%w: log in to %s as somebody who may push there", err, r.ref.Registry())
 	case errors.Is(err, http.ErrSchemeMismatch):
-		err = registry.RefusedPlain(r.ref.Registry())
+		err = registry.PlainHTTPRefused(r.ref.Registry())
 	}
 	return fmt.Errorf("push to %s: %w", r.ref, err)
 }
