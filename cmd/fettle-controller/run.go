@@ -88,7 +88,7 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 	})
 }
 
-// addArtifacts defines the flags about bitstreams and kernel caches in registry.
+// addArtifacts defines the flags about bitstreams and kernel caches in registries.
 func (f *serveFlags) addArtifacts(fs *flag.FlagSet) {
 	o := &f.options
 	fs.DurationVar(&o.BitstreamInterval, "bitstream-interval", 10*time.Minute,
@@ -108,10 +108,10 @@ func (f *serveFlags) read() (err error) {
 		o.PresetVendors = strings.Split(f.vendors, ",")
 	}
 	o.KernelCacheVolumes.Enabled = o.KernelCacheVolumes.Image != ""
-	if o.Registries, err = registry.Load(f.registries); err != nil {
+	if o.Registries, err = registry.LoadConfig(f.registries); err != nil {
 		return fmt.Errorf("--registries: %w", err)
 	}
-	if o.KernelCacheVolumes.Registries, err = registry.Read(f.registries); err != nil {
+	if o.KernelCacheVolumes.Registries, err = registry.ReadFiles(f.registries); err != nil {
 		return fmt.Errorf("--registries: %w", err)
 	}
 	if o.PublicTrustRoot, err = trust.ReadPublicRoot(f.trustedRoot); err != nil {

@@ -75,7 +75,7 @@ func serve(ctx context.Context, o options) error {
 		return err
 	}
 	o.config.File, o.config.Version = file, version
-	if o.config.Registries, err = registry.Load(o.registriesFile); err != nil {
+	if o.config.Registries, err = registry.LoadConfig(o.registriesFile); err != nil {
 		return fmt.Errorf("--registries: %w", err)
 	}
 	if o.config.PublicTrustRoot, err = trust.ReadPublicRoot(o.trustedRootFile); err != nil {

@@ -85,7 +85,7 @@ func (a *arguments) access() access {
 }
 
 func (a access) client(p artifactPlace) (registry.Config, error) {
-	config, err := registry.Load(*a.config)
+	config, err := registry.LoadConfig(*a.config)
 	if err != nil {
 		return registry.Config{}, err
 	}

@@ -44,7 +44,7 @@ func (a *arguments) cacheAccess() *cacheAccess {
 }
 
 func (c *cacheAccess) config(p artifactPlace) (registry.Config, error) {
-	config, err := registry.Load(c.registries)
+	config, err := registry.LoadConfig(c.registries)
 	if c.plainHTTP {
 		config.PlainHTTP = append(config.PlainHTTP, p.remote.Registry())
 	}

@@ -52,12 +52,12 @@ type Options struct {
 	Image      string
 	PullPolicy corev1.PullPolicy
 	// Registries is how registries are reached, as the files that the controller has it in.
-	Registries registry.Content
+	Registries registry.Files
 }
 
 // Validate returns what keeps Jobs from being made.
 func (o Options) Validate() error {
-	if size := len(o.Registries.File) + len(o.Registries.Authorities); o.Enabled && size > maxRegistries {
+	if size := len(o.Registries.Config) + len(o.Registries.Authorities); o.Enabled && size > maxRegistries {
 		return fmt.Errorf("how registries are reached, certificates and all, takes %d bytes: the Jobs that fill volumes can be told at most %d",
 			size, maxRegistries)
 	}
@@ -149,7 +149,7 @@ func (o Object) args(options Options) []string {
 	if at := o.path(); at != "" {
 		args = append(args, "--mount-path", at)
 	}
-	if options.Registries.File != "" {
+	if options.Registries.Config != "" {
 		args = append(args, "--registries", path.Join(registriesPath, registriesFile))
 	}
 	if len(o.Spec.ImagePullSecrets) > 0 {
@@ -160,7 +160,7 @@ func (o Object) args(options Options) []string {
 
 // addRegistries gives a pod the files that say how registries are reached.
 func (o Options) addRegistries(pod *corev1.PodTemplateSpec) {
-	if o.Registries.File == "" {
+	if o.Registries.Config == "" {
 		return
 	}
 	var files []corev1.DownwardAPIVolumeFile
@@ -169,7 +169,7 @@ func (o Options) addRegistries(pod *corev1.PodTemplateSpec) {
 		field := &corev1.ObjectFieldSelector{FieldPath: fmt.Sprintf("metadata.annotations['%s']", annotation)}
 		files = append(files, corev1.DownwardAPIVolumeFile{Path: name, FieldRef: field})
 	}
-	add(registriesFile, registriesAnnotation, o.Registries.File)
+	add(registriesFile, registriesAnnotation, o.Registries.Config)
 	if o.Registries.Authorities != "" {
 		add(authoritiesFile, authoritiesAnnotation, o.Registries.Authorities)
 	}

@@ -143,7 +143,7 @@ func TestCommand(t *testing.T) {
 func TestRegistries(t *testing.T) {
 	options, o := on(), object(v1alpha1.CacheROXVolume, one, "a")
 	plain := jobOf(o, "", options)
-	options.Registries = registry.Content{File: "caFile: ca.crt\n", Authorities: "PEM"}
+	options.Registries = registry.Files{Config: "caFile: ca.crt\n", Authorities: "PEM"}
 	o.Spec.PodTemplate = &v1alpha1.CachePodTemplate{Metadata: v1alpha1.CachePodMetadata{
 		Annotations: map[string]string{registriesAnnotation: "plainHTTP: [evil.example]", "x": "y"},
 	}}

@@ -30,7 +30,7 @@ const (
 	intotoStatement = "https://in-toto.io/Statement/v1"
 )
 
-// Source is where an image and what is said of it are read: an registry.Source.
+// Source is where an image and what is said of it are read: a registry.Source.
 type Source interface {
 	Reference() artifact.Reference
 	Manifest(ctx context.Context, d artifact.Descriptor) (*artifact.Manifest, error)

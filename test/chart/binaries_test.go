@@ -39,11 +39,11 @@ func TestRegistriesFile(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				config, err := registry.Parse([]byte(files["registries.yaml"]))
+				config, err := registry.ParseConfig([]byte(files["registries.yaml"]))
 				if err != nil {
 					t.Fatalf("%v in\n%s", err, files["registries.yaml"])
 				}
-				want := registry.File{}
+				want := registry.ConfigFile{}
 				if v.name == "all-on" {
 					want.PlainHTTP, want.CAFile = []string{"registry.local:5000"}, "ca.crt"
 					want.Mirrors = map[string][]string{"registry.example": {"mirror.example:5000/cache"}}

@@ -3,12 +3,13 @@
 // Package layout reads and writes directories in the form of the OCI image layout: blobs by digest, and index.json, which names some of
 // them by tags.
 //
-// What is read is foreign, as what a registry sends is: it is bounded, compared with its digest, and nothing outside the directory is
-// opened, wherever its links lead. A Source has the methods of an registry.Source, so that whoever reads an image, or its signatures,
-// need not know where it is. The form has no list of referrers; those are found as tools write them: entries of index.json whose manifests
-// name a subject, and the index at the tag sha256-HEX.
+// The content of a layout is not trusted, like that of a registry: reads are bounded and compared with their digests, and no link leads out
+// of the directory. A Source has the methods of a registry.Source, so a reader of images or signatures works with either. A layout has no
+// list of referrers. Referrers are found where tools write them: in entries of index.json whose manifests have a subject, and in the index
+// at the tag sha256-HEX.
 //
-// Writes are atomic, file by file, and index.json is the last: it never names what is not there. Writers of one layout wait for each other.
+// Each file is written atomically. index.json is written last, when everything that it names is durable. Writers of one layout wait for each
+// other.
 package layout
 
 import (
@@ -31,25 +32,25 @@ type Layout struct {
 }
 
 const (
-	markFile  = "oci-layout"
-	indexFile = "index.json"
-	blobsDir  = "blobs/sha256"
-	version   = "1.0.0"
-	indexType = "application/vnd.oci.image.index.v1+json"
-	// refName is the annotation that an entry's tag is in.
+	versionFile = "oci-layout"
+	indexFile   = "index.json"
+	blobsDir    = "blobs/sha256"
+	version     = "1.0.0"
+	indexType   = "application/vnd.oci.image.index.v1+json"
+	// refName is the annotation with the tag of an entry.
 	refName = "org.opencontainers.image.ref.name"
 )
 
-// At is the layout in a directory. Nothing is read or made yet.
+// At returns the layout in a directory. It neither reads nor creates anything.
 func At(dir string) *Layout { return &Layout{dir: dir} }
 
-// Dir is the directory.
+// Dir returns the directory.
 func (l *Layout) Dir() string { return l.dir }
 
 func blobPath(d artifact.Digest) string { return blobsDir + "/" + d.Hex() }
 
-// in says which layout an error is about.
-func (l *Layout) in(err error) error {
+// wrap adds to an error which layout it is about.
+func (l *Layout) wrap(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: %w", artifact.ErrNotFound, err)
 	}
@@ -60,7 +61,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", artifact.ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// open opens a regular file below the directory. Nothing that is opened can keep it waiting.
+// open opens a regular file below the directory. It does not block, whatever kind of file has the name.
 func (l *Layout) open(name string) (*os.File, int64, error) {
 	root, err := os.OpenRoot(l.dir)
 	if err != nil {
@@ -81,7 +82,7 @@ func (l *Layout) open(name string) (*os.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// read reads a file of at most so many bytes.
+// read reads a file of at most limit bytes.
 func (l *Layout) read(name string, limit int64) ([]byte, error) {
 	f, _, err := l.open(name)
 	if err != nil {
@@ -95,7 +96,7 @@ func (l *Layout) read(name string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// content reads what has d's digest and, where d says it, size.
+// content reads a blob of at most limit bytes. It checks the digest of d and, if it is not 0, the size.
 func (l *Layout) content(d artifact.Descriptor, limit int64) ([]byte, error) {
 	if d.Digest.IsZero() || d.Size < 0 {
 		return nil, invalid("digest %q, size %d: expected a digest and a size", d.Digest, d.Size)
@@ -113,21 +114,21 @@ func (l *Layout) content(d artifact.Descriptor, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// index is index.json. Other tools put entries there too, so what is not known of an entry stays with it.
+// index is index.json. Other tools write entries there too, so unknown fields of an entry are kept.
 type index struct {
 	entries []artifact.Descriptor
 	raw     []json.RawMessage
-	// rest is what the file has besides.
+	// rest has the other keys of the file.
 	rest map[string]json.RawMessage
 }
 
-// index reads both files that make a directory a layout.
+// index reads the two files that every layout has.
 func (l *Layout) index() (*index, error) {
-	mark, err := l.read(markFile, artifact.MaxSmall)
+	mark, err := l.read(versionFile, artifact.MaxSmall)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkMark(mark); err != nil {
+	if err := checkVersion(mark); err != nil {
 		return nil, err
 	}
 	data, err := l.read(indexFile, artifact.MaxManifest)
@@ -137,7 +138,7 @@ func (l *Layout) index() (*index, error) {
 	return parseIndex(data)
 }
 
-func checkMark(data []byte) error {
+func checkVersion(data []byte) error {
 	var mark struct {
 		Version string `json:"imageLayoutVersion"`
 	}
@@ -146,12 +147,12 @@ func checkMark(data []byte) error {
 		err = fmt.Errorf("its version is %q", mark.Version)
 	}
 	if err != nil {
-		return invalid(`%s: expected {"imageLayoutVersion": %q}: %w`, markFile, version, err)
+		return invalid(`%s: expected {"imageLayoutVersion": %q}: %w`, versionFile, version, err)
 	}
 	return nil
 }
 
-// parseIndex is as strict as a manifest's parser is, since that is what index.json is.
+// parseIndex decodes index.json as strictly as a manifest, since it is one.
 func parseIndex(data []byte) (*index, error) {
 	m, err := artifact.ParseManifest(data)
 	if err != nil {
@@ -178,7 +179,7 @@ func newIndex() *index {
 	return &index{rest: map[string]json.RawMessage{"schemaVersion": json.RawMessage("2"), "mediaType": json.RawMessage(`"` + indexType + `"`)}}
 }
 
-// drop removes the entries that are to go.
+// drop removes the entries for which goes is true.
 func (x *index) drop(goes func(d artifact.Descriptor) bool) {
 	var entries []artifact.Descriptor
 	var raw []json.RawMessage
@@ -190,7 +191,7 @@ func (x *index) drop(goes func(d artifact.Descriptor) bool) {
 	x.entries, x.raw = entries, raw
 }
 
-// wireEntry is an entry that is written here.
+// wireEntry is an entry that this package writes.
 type wireEntry struct {
 	MediaType    string            `json:"mediaType"`
 	Digest       artifact.Digest   `json:"digest"`

@@ -22,7 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// What reads images and signatures must be able to read them here.
+// Readers of images and signatures must be able to read them in a layout.
 var (
 	_ trust.Source         = (*Source)(nil)
 	_ artifact.ImageSource = (*Source)(nil)
@@ -71,7 +71,7 @@ func wire(d artifact.Descriptor) string {
 	return fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%d}`, d.MediaType, d.Digest, d.Size)
 }
 
-// manifest is an image's, or, with a subject, a referrer's.
+// manifest returns the manifest of an image or, with a subject, of a referrer.
 func manifest(t testing.TB, l *Layout, text string, subject artifact.Digest) *artifact.Manifest {
 	t.Helper()
 	about := ""
@@ -161,7 +161,7 @@ func TestReferrersTag(t *testing.T) {
 	}
 }
 
-// TestKeeps: what other tools wrote stays.
+// TestKeeps: entries and keys of other tools stay.
 func TestKeeps(t *testing.T) {
 	l := newLayout(t)
 	one := manifest(t, l, "one", artifact.Digest{})
@@ -181,7 +181,7 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// TestConcurrent: nobody's tag is lost.
+// TestConcurrent: no tag of several writers is lost.
 func TestConcurrent(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")
 	var all sync.WaitGroup
@@ -205,7 +205,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// TestRefuses: what is not a layout, or not what it says, is an error that says so, and nothing outside is opened.
+// TestRefuses: broken layouts are refused with a reason, and nothing outside the directory is opened.
 func TestRefuses(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
 	must(t, os.WriteFile(outside, []byte("outside"), 0o600))
@@ -222,8 +222,8 @@ func TestRefuses(t *testing.T) {
 		kind   error
 		words  string
 	}{
-		"no version": {replace(markFile, `{}`), artifact.ErrInvalid, markFile},
-		"twice":      {replace(markFile, `{"imageLayoutVersion":"1.0.0","imageLayoutVersion":"1.0.0"}`), artifact.ErrInvalid, markFile},
+		"no version": {replace(versionFile, `{}`), artifact.ErrInvalid, versionFile},
+		"twice":      {replace(versionFile, `{"imageLayoutVersion":"1.0.0","imageLayoutVersion":"1.0.0"}`), artifact.ErrInvalid, versionFile},
 		"no index": {func(t testing.TB, l *Layout) {
 			t.Helper()
 			must(t, os.Remove(filepath.Join(l.Dir(), indexFile)))
@@ -286,7 +286,7 @@ func linked(outside string, digest artifact.Digest, entry string) func(testing.T
 	}
 }
 
-// TestWritesWhatWasDeclared: other bytes leave nothing behind, and bytes that went bad are written anew.
+// TestWritesWhatWasDeclared: a blob with other bytes is not written, and a damaged blob is written again.
 func TestWritesWhatWasDeclared(t *testing.T) {
 	l := newLayout(t)
 	good := artifact.Descriptor{MediaType: "a/b", Digest: artifact.DigestOf([]byte("good")), Size: 4}
@@ -337,7 +337,7 @@ func FuzzIndex(f *testing.F) {
 		}
 		again, err := x.bytes()
 		if err != nil {
-			return // larger than what is read, as its numbers and text are written otherwise
+			return // numbers and text are written in another form, so the result may exceed the limit
 		}
 		y, err := parseIndex(again)
 		if err != nil {

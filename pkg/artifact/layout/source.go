@@ -15,7 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// Source is one entry of a layout, with the methods of an registry.Source.
+// Source is one entry of a layout, with the methods of a registry.Source.
 type Source struct {
 	*Layout
 	tag    string
@@ -23,20 +23,20 @@ type Source struct {
 	as     artifact.Reference
 }
 
-// Source is the entry with the digest or, where that is zero, with the tag; without either it is the only one. as is the repository that
-// the image has, or will have, in a registry, which decides which policies are for it. It may be zero where nobody asks.
+// Source returns the entry with the digest. A zero digest means the entry with the tag, and no tag the only image. as is the repository
+// that the image has or will have in a registry, which decides which policies apply. It may be zero if no policy is asked.
 func (l *Layout) Source(tag string, digest artifact.Digest, as artifact.Reference) *Source {
 	return &Source{Layout: l, tag: tag, digest: digest, as: as}
 }
 
-// Reference is the repository that the image is taken to be of.
+// Reference returns the repository of the image, for policies.
 func (s *Source) Reference() artifact.Reference { return s.as }
 
-// Resolve says which manifest is meant.
+// Resolve returns the manifest of the entry.
 func (s *Source) Resolve(_ context.Context) (artifact.Descriptor, error) {
 	d, err := s.resolve()
 	if err != nil {
-		return artifact.Descriptor{}, s.in(err)
+		return artifact.Descriptor{}, s.wrap(err)
 	}
 	return d, nil
 }
@@ -64,7 +64,7 @@ func (s *Source) resolve() (artifact.Descriptor, error) {
 		artifact.ErrNotFound, len(found), indexFile)
 }
 
-// byDigest takes also what is not in index.json, but a part of an index that is.
+// byDigest finds a manifest that index.json names, or one that is only an entry of an index.
 func (s *Source) byDigest(x *index) (artifact.Descriptor, error) {
 	for _, d := range x.entries {
 		if d.Digest == s.digest {
@@ -82,18 +82,18 @@ func (s *Source) byDigest(x *index) (artifact.Descriptor, error) {
 	return artifact.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: int64(len(data))}, nil
 }
 
-// aboutAnother is the tag of something that is said of an image: its signatures, or the list of its referrers.
-var aboutAnother = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
+// signatureTag matches tags of manifests that are about another one: its signatures, or the list of its referrers.
+var signatureTag = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
 
-// named are the distinct manifests with the tag. Without one they are the images without a tag or, where there is none, all images.
+// named returns the distinct manifests with the tag. Without a tag it returns the images that have none or, if all have one, all images.
 func (s *Source) named(x *index, tag string) ([]artifact.Descriptor, error) {
 	var with, without []artifact.Descriptor
 	for _, d := range x.entries {
 		name := d.Annotations[refName]
 		if tag != "" && name == tag {
-			with = appendNew(with, d)
+			with = appendUnique(with, d)
 		}
-		if tag != "" || aboutAnother.MatchString(name) {
+		if tag != "" || signatureTag.MatchString(name) {
 			continue
 		}
 		subject, err := s.subjectOf(d)
@@ -104,9 +104,9 @@ func (s *Source) named(x *index, tag string) ([]artifact.Descriptor, error) {
 			continue
 		}
 		if name == "" {
-			without = appendNew(without, d)
+			without = appendUnique(without, d)
 		}
-		with = appendNew(with, d)
+		with = appendUnique(with, d)
 	}
 	if len(with) > 1 && tag != "" {
 		return nil, invalid("%s: %d manifests have the tag %q: name one by its digest", indexFile, len(with), tag)
@@ -117,14 +117,14 @@ func (s *Source) named(x *index, tag string) ([]artifact.Descriptor, error) {
 	return with, nil
 }
 
-func appendNew(list []artifact.Descriptor, d artifact.Descriptor) []artifact.Descriptor {
+func appendUnique(list []artifact.Descriptor, d artifact.Descriptor) []artifact.Descriptor {
 	if slices.ContainsFunc(list, func(other artifact.Descriptor) bool { return other.Digest == d.Digest }) {
 		return list
 	}
 	return append(list, d)
 }
 
-// subjectOf is what an entry says to be about. One whose manifest is not here says nothing.
+// subjectOf returns the subject of an entry's manifest. It is zero if the manifest is not in the layout.
 func (l *Layout) subjectOf(d artifact.Descriptor) (artifact.Digest, error) {
 	m, err := l.manifest(d)
 	switch {
@@ -139,11 +139,11 @@ func (l *Layout) subjectOf(d artifact.Descriptor) (artifact.Digest, error) {
 func (l *Layout) manifest(d artifact.Descriptor) (*artifact.Manifest, error) {
 	data, err := l.content(d, artifact.MaxManifest)
 	if err != nil {
-		return nil, l.in(fmt.Errorf("manifest %s: %w", d.Digest, err))
+		return nil, l.wrap(fmt.Errorf("manifest %s: %w", d.Digest, err))
 	}
 	m, err := artifact.ParseManifest(data)
 	if err != nil {
-		return nil, l.in(fmt.Errorf("manifest %s: %w", d.Digest, err))
+		return nil, l.wrap(fmt.Errorf("manifest %s: %w", d.Digest, err))
 	}
 	return m, nil
 }
@@ -157,75 +157,75 @@ func (l *Layout) Manifest(_ context.Context, d artifact.Descriptor) (*artifact.M
 func (l *Layout) ReadBlob(_ context.Context, d artifact.Descriptor) ([]byte, error) {
 	data, err := l.content(d, artifact.MaxSmall)
 	if err != nil {
-		return nil, l.in(fmt.Errorf("blob %s: %w", d.Digest, err))
+		return nil, l.wrap(fmt.Errorf("blob %s: %w", d.Digest, err))
 	}
 	return data, nil
 }
 
-// Open opens a blob of any size to be read from its beginning. Its digest is for the reader to compare.
+// Open opens a blob of any size to be read from its beginning. The caller must compare the digest.
 func (l *Layout) Open(_ context.Context, d artifact.Descriptor) (io.ReadCloser, error) {
 	return l.File(d)
 }
 
-// File opens a blob of any size, which must have the size that d says. Its digest is for the reader to compare.
+// File opens a blob of any size, and checks the size. The caller must compare the digest.
 func (l *Layout) File(d artifact.Descriptor) (*os.File, error) {
 	f, size, err := l.open(blobPath(d.Digest))
 	if err != nil {
-		return nil, l.in(fmt.Errorf("blob %s: %w", d.Digest, err))
+		return nil, l.wrap(fmt.Errorf("blob %s: %w", d.Digest, err))
 	}
 	if size != d.Size {
 		err := fmt.Errorf("blob %s is %w: %d bytes, expected %d", d.Digest, artifact.ErrMismatch, size, d.Size)
-		return nil, l.in(errors.Join(err, f.Close()))
+		return nil, l.wrap(errors.Join(err, f.Close()))
 	}
 	return f, nil
 }
 
-// Tagged reads what a tag names.
+// Tagged reads the manifest with the tag.
 func (l *Layout) Tagged(_ context.Context, tag string) (*artifact.Manifest, error) {
 	x, err := l.index()
 	if err != nil {
-		return nil, l.in(err)
+		return nil, l.wrap(err)
 	}
 	var found []artifact.Descriptor
 	for _, d := range x.entries {
 		if d.Annotations[refName] == tag && tag != "" {
-			found = appendNew(found, d)
+			found = appendUnique(found, d)
 		}
 	}
 	switch len(found) {
 	case 1:
 		return l.manifest(found[0])
 	case 0:
-		return nil, l.in(fmt.Errorf("tag %q: %w", tag, artifact.ErrNotFound))
+		return nil, l.wrap(fmt.Errorf("tag %q: %w", tag, artifact.ErrNotFound))
 	}
-	return nil, l.in(invalid("%s: %d manifests have the tag %q", indexFile, len(found), tag))
+	return nil, l.wrap(invalid("%s: %d manifests have the tag %q", indexFile, len(found), tag))
 }
 
 // maxScan is how many bytes of manifests are read to find those that have a subject.
 const maxScan = 64 << 20
 
-// Referrers lists the manifests that say to be about the digest and may be of the artifact type, as registry.Source has it.
+// Referrers lists manifests whose subject is the digest and which may have the artifact type, as registry.Source does.
 func (l *Layout) Referrers(ctx context.Context, d artifact.Digest, artifactType string) ([]artifact.Descriptor, error) {
 	x, err := l.index()
 	if err != nil {
-		return nil, l.in(err)
+		return nil, l.wrap(err)
 	}
 	var list []artifact.Descriptor
 	left := int64(maxScan)
 	for _, entry := range x.entries {
 		if err := ctx.Err(); err != nil {
-			return nil, l.in(err)
+			return nil, l.wrap(err)
 		}
 		if left -= entry.Size; left < 0 {
-			return nil, l.in(fmt.Errorf("the manifests that %s names are %w: expected at most %d bytes", indexFile, artifact.ErrTooLarge, maxScan))
+			return nil, l.wrap(fmt.Errorf("the manifests that %s names are %w: expected at most %d bytes", indexFile, artifact.ErrTooLarge, maxScan))
 		}
 		m, err := l.manifest(entry)
 		if err != nil {
-			// What cannot be read may be anybody's; a signature that is not found is a refusal, not a pass.
+			// A manifest that cannot be read is passed over: a missing signature leads to a refusal, never to an approval.
 			continue
 		}
 		if m.Subject.Digest == d && m.ArtifactType == artifactType {
-			list = appendNew(list, artifact.Descriptor{
+			list = appendUnique(list, artifact.Descriptor{
 				MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: m.Digest, Size: int64(len(m.Raw)), Annotations: m.Annotations,
 			})
 		}
@@ -239,7 +239,7 @@ func (l *Layout) Referrers(ctx context.Context, d artifact.Digest, artifactType 
 	}
 	for _, r := range m.Manifests {
 		if r.ArtifactType == artifactType || r.ArtifactType == "" {
-			list = appendNew(list, r)
+			list = appendUnique(list, r)
 		}
 	}
 	return list, nil

@@ -18,11 +18,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
-// Create makes the directory a layout, unless it is one. It refuses one that holds other things.
+// Create makes the directory a layout, unless it is one. It refuses a directory with other content.
 func (l *Layout) Create() error {
 	err := l.create()
 	if err != nil {
-		return l.in(err)
+		return l.wrap(err)
 	}
 	return nil
 }
@@ -36,9 +36,9 @@ func (l *Layout) create() error {
 	}
 	return l.locked(func(root *os.Root) error {
 		if _, err := l.index(); !errors.Is(err, fs.ErrNotExist) {
-			return err // somebody else was first
+			return err // another writer was first
 		}
-		if err := mine(root); err != nil {
+		if err := checkEmpty(root); err != nil {
 			return err
 		}
 		if err := root.MkdirAll(blobsDir, 0o755); err != nil {
@@ -48,28 +48,28 @@ func (l *Layout) create() error {
 		if err != nil {
 			return err
 		}
-		if err := put(root, markFile, bytes.NewReader([]byte(`{"imageLayoutVersion":"`+version+`"}`))); err != nil {
+		if err := writeFile(root, versionFile, bytes.NewReader([]byte(`{"imageLayoutVersion":"`+version+`"}`))); err != nil {
 			return err
 		}
-		return put(root, indexFile, bytes.NewReader(data))
+		return writeFile(root, indexFile, bytes.NewReader(data))
 	})
 }
 
-// mine refuses a directory with anything but what a creation that was cut off leaves.
-func mine(root *os.Root) error {
+// checkEmpty refuses a directory that has anything but leftovers of an interrupted Create.
+func checkEmpty(root *os.Root) error {
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if name := e.Name(); name != "blobs" && name != markFile && !isTemporary(name) {
+		if name := e.Name(); name != "blobs" && name != versionFile && !isTemporary(name) {
 			return fmt.Errorf("it holds something else, %q: expected an OCI layout, an empty directory or none", name)
 		}
 	}
 	return nil
 }
 
-// locked has one writer at a time look at the index and change it. It is the directory itself that is locked, which leaves no file behind.
+// locked runs change for one writer at a time. It locks the directory itself, so no lock file is left behind.
 func (l *Layout) locked(change func(root *os.Root) error) error {
 	root, err := os.OpenRoot(l.dir)
 	if err != nil {
@@ -94,8 +94,8 @@ const temporary = ".fettle-"
 
 func isTemporary(name string) bool { return strings.Contains(name, temporary) }
 
-// put writes a file under another name first, so that no reader sees half of it, and syncs it.
-func put(root *os.Root, name string, content io.Reader) error {
+// writeFile writes and syncs a file under another name and then renames it, so no reader sees half of it.
+func writeFile(root *os.Root, name string, content io.Reader) error {
 	other := name + temporary + rand.Text()
 	f, err := root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -114,7 +114,7 @@ func put(root *os.Root, name string, content io.Reader) error {
 	return nil
 }
 
-// Blob writes a blob, unless it is there. It counts only if it has d's digest and size.
+// Blob writes a blob, unless the layout has it with the digest and size of d.
 func (l *Layout) Blob(ctx context.Context, d artifact.Descriptor, open func(context.Context) (io.ReadCloser, error)) error {
 	if l.has(d) {
 		return nil
@@ -126,16 +126,16 @@ func (l *Layout) Blob(ctx context.Context, d artifact.Descriptor, open func(cont
 	defer func() { _ = from.Close() }()
 	root, err := os.OpenRoot(l.dir)
 	if err != nil {
-		return l.in(err)
+		return l.wrap(err)
 	}
 	defer root.Close()
-	if err := put(root, blobPath(d.Digest), Checked(from, d)); err != nil {
-		return l.in(fmt.Errorf("write the blob %s: %w", d.Digest, err))
+	if err := writeFile(root, blobPath(d.Digest), Verified(from, d)); err != nil {
+		return l.wrap(fmt.Errorf("write the blob %s: %w", d.Digest, err))
 	}
 	return nil
 }
 
-// has says whether the blob is there and is what its name says.
+// has says whether the blob is there with the digest and size of d.
 func (l *Layout) has(d artifact.Descriptor) bool {
 	f, size, err := l.open(blobPath(d.Digest))
 	if err != nil {
@@ -145,16 +145,16 @@ func (l *Layout) has(d artifact.Descriptor) bool {
 	if size != d.Size {
 		return false
 	}
-	_, err = io.Copy(io.Discard, Checked(f, d))
+	_, err = io.Copy(io.Discard, Verified(f, d))
 	return err == nil
 }
 
-// Checked passes bytes on, and ends with an error unless they are as many as d says and have its digest.
-func Checked(from io.Reader, d artifact.Descriptor) io.Reader {
-	return &checked{from: io.LimitReader(from, d.Size+1), want: d, hash: sha256.New()}
+// Verified returns a reader of the same bytes that ends with an error unless they have the size and digest of d.
+func Verified(from io.Reader, d artifact.Descriptor) io.Reader {
+	return &verified{from: io.LimitReader(from, d.Size+1), want: d, hash: sha256.New()}
 }
 
-type checked struct {
+type verified struct {
 	from io.Reader
 	want artifact.Descriptor
 	size int64
@@ -164,9 +164,9 @@ type checked struct {
 	}
 }
 
-func (c *checked) Read(p []byte) (int, error) {
+func (c *verified) Read(p []byte) (int, error) {
 	n, err := c.from.Read(p)
-	_, _ = c.hash.Write(p[:n]) // A hash never fails.
+	_, _ = c.hash.Write(p[:n]) // a hash never fails
 	c.size += int64(n)
 	if c.size > c.want.Size || errors.Is(err, io.EOF) {
 		if got := artifact.Digest(c.hash.Sum(nil)); c.size != c.want.Size || got != c.want.Digest {
@@ -177,20 +177,20 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// PutManifest writes a manifest. One that says to be about another is put into index.json, where readers look for such.
+// PutManifest writes a manifest. If it has a subject, it is also listed in index.json, where readers look for referrers.
 func (l *Layout) PutManifest(_ context.Context, m *artifact.Manifest) error {
 	return l.putManifest(m, !m.Subject.Digest.IsZero(), "")
 }
 
-// Tag writes a manifest and puts it into index.json with a tag, or without one. It takes the place of what had the tag, or of the image
-// that had none.
+// Tag writes a manifest and lists it in index.json with the tag, or without one. It replaces the entry that had the tag, or the image that
+// had none.
 func (l *Layout) Tag(_ context.Context, m *artifact.Manifest, tag string) error {
 	return l.putManifest(m, true, tag)
 }
 
 func (l *Layout) putManifest(m *artifact.Manifest, list bool, tag string) error {
 	err := l.locked(func(root *os.Root) error {
-		if err := put(root, blobPath(m.Digest), bytes.NewReader(m.Raw)); err != nil || !list {
+		if err := writeFile(root, blobPath(m.Digest), bytes.NewReader(m.Raw)); err != nil || !list {
 			return err
 		}
 		x, err := l.index()
@@ -207,10 +207,10 @@ func (l *Layout) putManifest(m *artifact.Manifest, list bool, tag string) error 
 		if err := syncBlobs(root); err != nil {
 			return err
 		}
-		return put(root, indexFile, bytes.NewReader(data))
+		return writeFile(root, indexFile, bytes.NewReader(data))
 	})
 	if err != nil {
-		return l.in(fmt.Errorf("write the manifest %s: %w", m.Digest, err))
+		return l.wrap(fmt.Errorf("write the manifest %s: %w", m.Digest, err))
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func syncBlobs(root *os.Root) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// replace puts a manifest into the index.
+// replace lists a manifest in the index, in the place of the one that had the tag.
 func (l *Layout) replace(x *index, m *artifact.Manifest, tag string) error {
 	about := !m.Subject.Digest.IsZero()
 	var failed error

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package push writes images: to the repository of a registry, or to an OCI image layout, which package layout has. Copy brings one with
-// its signatures from either to either. What is copied keeps its bytes and so its digest, and is compared with it on the way.
+// Package push writes images to the repository of a registry or to an OCI image layout, see package layout. Copy copies an image with its
+// signatures from either to either. The bytes and so the digests stay the same, and are compared on the way.
 package push
 
 import (
@@ -18,17 +18,17 @@ import (
 // Opener opens a blob, each time from its beginning.
 type Opener = func(ctx context.Context) (io.ReadCloser, error)
 
-// Target is where images are written: a Repository or a layout.Layout. What something names is written before it.
+// Target is where images are written: a Repository or a layout.Layout. Write blobs before the manifest that names them.
 type Target interface {
-	// Blob writes a blob, unless it is there.
+	// Blob writes a blob, unless the target has it.
 	Blob(ctx context.Context, d artifact.Descriptor, open Opener) error
 	// PutManifest writes a manifest that has no tag.
 	PutManifest(ctx context.Context, m *artifact.Manifest) error
-	// Tag writes one that readers are to find by a tag. A layout also has images without a tag; a registry refuses an empty one.
+	// Tag writes a manifest with a tag. A layout also takes an empty tag, a registry does not.
 	Tag(ctx context.Context, m *artifact.Manifest, tag string) error
 }
 
-// Source is where images are copied from: an registry.Source that can open blobs, or a layout.Source.
+// Source is where images are read from: a registry.Source or a layout.Source.
 type Source interface {
 	Resolve(ctx context.Context) (artifact.Descriptor, error)
 	Manifest(ctx context.Context, d artifact.Descriptor) (*artifact.Manifest, error)
@@ -40,24 +40,24 @@ type Source interface {
 // BundleType is the artifact type of signatures that are referrers.
 const BundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
-// maxSignatures is how many referrers are copied; whoever may push to the source may add some.
+// maxSignatures is how many referrers are copied at most. Anyone who may push to the source can add some.
 const maxSignatures = 32
 
-// Copied is what Copy brought.
+// Copied is the result of Copy.
 type Copied struct {
 	Digest artifact.Digest `json:"digest"`
-	// Signatures are the manifests that hold some: referrers, and that of the tag sha256-HEX.sig.
+	// Signatures lists the manifests with signatures: referrers, and the manifest of the tag sha256-HEX.sig.
 	Signatures []artifact.Digest `json:"signatures,omitempty"`
 }
 
-// Copy brings the image, or the index with all its images, that the source resolves to, with their signatures. The image gets its tag last.
+// Copy copies the image, or the index with all its images, that the source resolves to, with their signatures. It sets the tag last.
 func Copy(ctx context.Context, from Source, to Target, tag string) (Copied, error) {
 	d, err := from.Resolve(ctx)
 	if err != nil {
 		return Copied{}, err
 	}
-	c := copying{from: from, to: to, done: Copied{Digest: d.Digest}}
-	root, err := c.below(ctx, d)
+	c := copier{from: from, to: to, done: Copied{Digest: d.Digest}}
+	root, err := c.content(ctx, d)
 	if err != nil {
 		return Copied{}, err
 	}
@@ -70,14 +70,14 @@ func Copy(ctx context.Context, from Source, to Target, tag string) (Copied, erro
 	return c.done, to.Tag(ctx, root, tag)
 }
 
-type copying struct {
+type copier struct {
 	from Source
 	to   Target
 	done Copied
 }
 
-// below copies all that a manifest names, and gives the manifest.
-func (c *copying) below(ctx context.Context, d artifact.Descriptor) (*artifact.Manifest, error) {
+// content copies everything that a manifest names, and returns the manifest.
+func (c *copier) content(ctx context.Context, d artifact.Descriptor) (*artifact.Manifest, error) {
 	m, err := c.from.Manifest(ctx, d)
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (c *copying) below(ctx context.Context, d artifact.Descriptor) (*artifact.M
 	return m, c.blobs(ctx, m)
 }
 
-func (c *copying) blobs(ctx context.Context, m *artifact.Manifest) error {
+func (c *copier) blobs(ctx context.Context, m *artifact.Manifest) error {
 	if m.IsIndex() {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (c *copying) blobs(ctx context.Context, m *artifact.Manifest) error {
 			return struct {
 				io.Reader
 				io.Closer
-			}{layout.Checked(r, d), r}, nil
+			}{layout.Verified(r, d), r}, nil
 		})
 		if err != nil {
 			return err
@@ -122,8 +122,8 @@ func (c *copying) blobs(ctx context.Context, m *artifact.Manifest) error {
 	return nil
 }
 
-// signatures copies what cosign 3 and cosign 2 keep of an image.
-func (c *copying) signatures(ctx context.Context, d artifact.Digest) error {
+// signatures copies the signatures that cosign 3 and cosign 2 store of an image.
+func (c *copier) signatures(ctx context.Context, d artifact.Digest) error {
 	list, err := c.from.Referrers(ctx, d, BundleType)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (c *copying) signatures(ctx context.Context, d artifact.Digest) error {
 		if err != nil {
 			return err
 		}
-		// Nobody vouches for the list.
+		// The list is not trustworthy.
 		if m.IsIndex() || m.ArtifactType != BundleType || m.Subject.Digest != d {
 			continue
 		}

@@ -46,7 +46,7 @@ func wire(mediaType string, raw []byte) string {
 	return fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%d}`, mediaType, artifact.DigestOf(raw), len(raw))
 }
 
-// image writes one that has the text as its layer, and says to be about a subject where there is one.
+// image writes an image with the text as its layer, and with a subject if there is one.
 func image(t testing.TB, l *layout.Layout, text string, subject artifact.Digest) *artifact.Manifest {
 	t.Helper()
 	data := []byte(text)
@@ -128,7 +128,7 @@ func (tampered) Open(context.Context, artifact.Descriptor) (io.ReadCloser, error
 	return io.NopCloser(strings.NewReader("two")), nil
 }
 
-// TestCopyRefuses: what is not what was declared, or nested, gets no tag.
+// TestCopyRefuses: a blob with other bytes, a nested index and a missing image lead to no tag.
 func TestCopyRefuses(t *testing.T) {
 	from := newLayout(t)
 	one := image(t, from, "one", artifact.Digest{})

@@ -21,11 +21,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
-// ErrRefused: the registry does not take the manifest as it is. Some refuse an artifactType.
+// ErrRefused means that the registry refuses this form of the manifest. Some refuse an artifactType.
 var ErrRefused = errors.New("manifest refused")
 
-// NewRepository is the repository of a reference, as a Target. Without keys there are no credentials. Mirrors are not for pushing, and
-// without a transport the requests go as the library sends them, through the proxy of the environment.
+// NewRepository returns the repository of a reference as a Target. Nil keys mean no credentials. Mirrors are not used. Without a transport
+// in the configuration, the library's own sends the requests, through the proxy of the environment.
 func NewRepository(ref artifact.Reference, config registry.Config, keys authn.Keychain) (*Repository, error) {
 	repository, err := name.NewRepository(ref.Repository())
 	if err != nil {
@@ -46,27 +46,27 @@ func NewRepository(ref artifact.Reference, config registry.Config, keys authn.Ke
 	return &Repository{ref: ref, name: repository, pusher: pusher}, nil
 }
 
-// Repository is one of a registry. It is a Target.
+// Repository is a repository of a registry. It is a Target.
 type Repository struct {
 	ref    artifact.Reference
 	name   name.Repository
 	pusher *remote.Pusher
 }
 
-// Blob is Target.
+// Blob implements Target.
 func (r *Repository) Blob(ctx context.Context, d artifact.Descriptor, open Opener) error {
-	if err := r.pusher.Upload(ctx, r.name, layer{ctx, d, open}); err != nil {
+	if err := r.pusher.Upload(ctx, r.name, layerAdapter{ctx, d, open}); err != nil {
 		return r.explain(fmt.Errorf("blob %s: %w", d.Digest, err))
 	}
 	return nil
 }
 
-// PutManifest is Target. Where the registry has no list of referrers, the index at a tag is kept that clients look at instead.
+// PutManifest implements Target. If the registry has no list of referrers, it updates the index at a tag that clients read instead.
 func (r *Repository) PutManifest(ctx context.Context, m *artifact.Manifest) error {
 	return r.put(ctx, r.name.Digest(m.Digest.String()), m)
 }
 
-// Tag is Target. In a registry readers find nothing without a tag but by its digest.
+// Tag implements Target. It refuses an empty tag, since readers would find the manifest only by its digest.
 func (r *Repository) Tag(ctx context.Context, m *artifact.Manifest, tag string) error {
 	if tag == "" {
 		return fmt.Errorf("push to %s: expected a tag; the digest is what a push gives", r.ref)
@@ -75,13 +75,13 @@ func (r *Repository) Tag(ctx context.Context, m *artifact.Manifest, tag string) 
 }
 
 func (r *Repository) put(ctx context.Context, to name.Reference, m *artifact.Manifest) error {
-	if err := r.pusher.Put(ctx, to, document{m}); err != nil {
+	if err := r.pusher.Put(ctx, to, manifestAdapter{m}); err != nil {
 		return r.explain(refusedManifest(err, m.Digest))
 	}
 	return nil
 }
 
-// refusedManifest tells what another form of the manifest may change from everything else.
+// refusedManifest marks the errors that another form of the manifest may avoid.
 func refusedManifest(err error, d artifact.Digest) error {
 	var told *transport.Error
 	if errors.As(err, &told) && slices.Contains([]int{
@@ -92,44 +92,46 @@ func refusedManifest(err error, d artifact.Digest) error {
 	return fmt.Errorf("manifest %s: %w", d, err)
 }
 
-// explain adds where, and what to do next.
+// explain adds the repository and the next step.
 func (r *Repository) explain(err error) error {
 	var told *transport.Error
 	switch {
 	case errors.As(err, &told) && (told.StatusCode == http.StatusUnauthorized || told.StatusCode == http.StatusForbidden):
 		err = fmt.Errorf("%w: log in to %s as somebody who may push there", err, r.ref.Registry())
 	case errors.Is(err, http.ErrSchemeMismatch):
-		err = registry.RefusedPlain(r.ref.Registry())
+		err = registry.PlainHTTPRefused(r.ref.Registry())
 	}
 	return fmt.Errorf("push to %s: %w", r.ref, err)
 }
 
-// layer is a blob as the library wants one, which may ask for its bytes several times.
-type layer struct {
+// layerAdapter is a blob in the form of the library, which may read its bytes several times.
+type layerAdapter struct {
 	ctx  context.Context //nolint:containedctx // the library's interface has none
 	d    artifact.Descriptor
 	open Opener
 }
 
-func (l layer) Digest() (v1.Hash, error) {
+func (l layerAdapter) Digest() (v1.Hash, error) {
 	return v1.Hash{Algorithm: "sha256", Hex: l.d.Digest.Hex()}, nil
 }
 
-func (l layer) DiffID() (v1.Hash, error) { return l.Digest() }
+func (l layerAdapter) DiffID() (v1.Hash, error) { return l.Digest() }
 
-func (l layer) Compressed() (io.ReadCloser, error) { return l.open(l.ctx) }
+func (l layerAdapter) Compressed() (io.ReadCloser, error) { return l.open(l.ctx) }
 
-func (l layer) Uncompressed() (io.ReadCloser, error) { return l.Compressed() }
+func (l layerAdapter) Uncompressed() (io.ReadCloser, error) { return l.Compressed() }
 
-func (l layer) Size() (int64, error) { return l.d.Size, nil }
+func (l layerAdapter) Size() (int64, error) { return l.d.Size, nil }
 
-func (l layer) MediaType() (types.MediaType, error) { return types.MediaType(l.d.MediaType), nil }
+func (l layerAdapter) MediaType() (types.MediaType, error) {
+	return types.MediaType(l.d.MediaType), nil
+}
 
-// document is a manifest as the library wants one.
-type document struct{ manifest *artifact.Manifest }
+// manifestAdapter is a manifest in the form of the library.
+type manifestAdapter struct{ manifest *artifact.Manifest }
 
-func (d document) RawManifest() ([]byte, error) { return d.manifest.Raw, nil }
+func (d manifestAdapter) RawManifest() ([]byte, error) { return d.manifest.Raw, nil }
 
-func (d document) MediaType() (types.MediaType, error) {
+func (d manifestAdapter) MediaType() (types.MediaType, error) {
 	return types.MediaType(d.manifest.MediaType), nil
 }

@@ -77,7 +77,7 @@ func floor(ctx context.Context, url, path string, want artifact.Digest) error {
 	return f.Sync()
 }
 
-// remove is not what is measured.
+// remove deletes a file without counting the time.
 func remove(b *testing.B, path string) {
 	b.Helper()
 	b.StopTimer()

@@ -26,42 +26,43 @@ const (
 	defaultStall   = 30 * time.Second
 )
 
-// Config is what the admin says of registries. The zero value speaks https with every registry.
+// Config is the administrator's configuration of registries. The zero value uses https for every registry.
 type Config struct {
-	// PlainHTTP are the hosts, each with its port where it is not 80, that are spoken to in plain http and in nothing else. No other
-	// host ever is, not even one on loopback, and a redirect changes nothing about it.
+	// PlainHTTP lists hosts, each with its port where that is not 80, that get plain http and nothing else. Every other host gets https,
+	// also on loopback and after a redirect.
 	PlainHTTP []string
-	// Mirrors are, for the host of a reference, the places that are asked before it: HOST, HOST:PORT or either with a /PATH that the
-	// repository is appended to. They get no credentials but their own. What a mirror gives to everybody, everybody can pull here.
+	// Mirrors lists, by the host of a reference, the mirrors that are asked first: HOST, HOST:PORT or either with a /PATH to which the
+	// repository is appended. A mirror gets only credentials that are for its own host. Content that a mirror serves without credentials
+	// can be pulled without credentials here.
 	Mirrors map[string][]string
-	// Transport makes the requests. Nil: TLS with the authorities that the process believes, and no proxy.
+	// Transport sends the requests. Nil: TLS with the certificate authorities of the process, and no proxy.
 	Transport http.RoundTripper
 	// UserAgent is prepended to the library's own.
 	UserAgent string
-	// Tries is how often in a row each endpoint is asked without getting on, 5 where it is 0.
+	// Tries is how often each endpoint is asked in a row without progress. 0 means 5.
 	Tries int
-	// Backoff is the pause before the second try, 500 ms where it is 0. It doubles up to MaxWait, 15 s where that is 0. Where a
-	// registry asks for more than MaxWait, the call fails and RetryAfter tells.
+	// Backoff is the pause before the second try; 0 means 500 ms. It doubles up to MaxWait, where 0 means 15 s. If a registry asks for a
+	// longer pause than MaxWait, the call fails and RetryAfter returns that pause.
 	Backoff, MaxWait time.Duration
-	// Stall is how long a registry may send nothing, 30 s where it is 0.
+	// Stall is how long a registry may send nothing before the request fails. 0 means 30 s.
 	Stall time.Duration
-	// Clock is the real one where it is nil.
+	// Clock is for tests. Nil: the real one.
 	Clock clock.WithDelayedExecution
 }
 
-// Client pulls from registries. It has no state but its connections, and is safe for concurrent use.
+// Client pulls from registries. Its only state is its connections. It is safe for concurrent use.
 type Client struct {
 	config    Config
 	mirrors   map[string][]endpoint
 	transport http.RoundTripper
 }
 
-// endpoint is a place where repositories are.
+// endpoint is a registry or mirror, with the path that its repositories begin with.
 type endpoint struct {
 	host, prefix string
 }
 
-// NewClient checks the configuration. It makes no request.
+// NewClient checks the configuration. It sends no request.
 func NewClient(config Config) (*Client, error) {
 	c := &Client{config: config.withDefaults(), mirrors: map[string][]endpoint{}}
 	for _, host := range config.PlainHTTP {
@@ -83,7 +84,7 @@ func NewClient(config Config) (*Client, error) {
 			c.mirrors[artifact.CanonicalHost(host)] = append(c.mirrors[artifact.CanonicalHost(host)], e)
 		}
 	}
-	secure := &answers{inner: GuardScheme(c.config.Transport, config.PlainHTTP, ""), now: c.config.Clock.Now}
+	secure := &retryTransport{inner: GuardScheme(c.config.Transport, config.PlainHTTP, ""), now: c.config.Clock.Now}
 	c.transport = transport.NewUserAgent(secure, config.UserAgent)
 	return c, nil
 }
@@ -120,16 +121,16 @@ func setDefault[T int | time.Duration](value *T, otherwise T) {
 	}
 }
 
-// Source is the reference, read with these credentials, or without any where keys is nil.
+// Source returns a reader of the reference with these credentials. Nil keys: without credentials.
 func (c *Client) Source(ref artifact.Reference, keys authn.Keychain) *Source {
-	s := &Source{client: c, ref: ref, keys: keys, turn: make(chan struct{}, 1), sessions: map[endpoint]*session{}}
+	s := &Source{client: c, ref: ref, keys: keys, lock: make(chan struct{}, 1), sessions: map[endpoint]*session{}}
 	for _, e := range append(slices.Clone(c.mirrors[ref.Registry()]), endpoint{host: ref.Registry()}) {
 		s.endpoints = append(s.endpoints, e.of(ref.Path()))
 	}
 	return s
 }
 
-// of is the endpoint of one repository.
+// of returns the endpoint of one repository.
 func (e endpoint) of(repository string) endpoint {
 	if e.prefix != "" {
 		repository = e.prefix + "/" + repository

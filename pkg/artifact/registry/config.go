@@ -14,23 +14,23 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// File is the file's content. The empty one speaks https with every registry and believes the system's authorities.
-type File struct {
-	// PlainHTTP are the hosts, with their ports, that are spoken to in plain http and in nothing else.
+// ConfigFile is the content of the configuration file. The empty one means https for every registry, and the system's certificate
+// authorities.
+type ConfigFile struct {
+	// PlainHTTP lists the hosts, with their ports, that get plain http and nothing else.
 	PlainHTTP []string `json:"plainHTTP,omitempty"`
-	// Mirrors are, for a registry's host, the places that are asked before it: HOST[:PORT][/PATH].
+	// Mirrors lists, by the host of a registry, the mirrors that are asked first: HOST[:PORT][/PATH].
 	Mirrors map[string][]string `json:"mirrors,omitempty"`
-	// CAFile names a file of PEM certificates that are believed beside the system's. It is looked for beside this file.
+	// CAFile names a file of PEM certificates that are trusted besides the system's. A relative name is relative to this file.
 	CAFile string `json:"caFile,omitempty"`
 }
 
-// Load reads the file at path, which must be there; no path gives the empty configuration. The result is for NewClient, which
-// judges the names.
-func Load(path string) (Config, error) {
+// LoadConfig reads the configuration file at path. Without a path it returns the empty configuration. NewClient checks the names of hosts.
+func LoadConfig(path string) (Config, error) {
 	if path == "" {
 		return Config{}, nil
 	}
-	f, err := read(path)
+	f, err := readConfig(path)
 	if err != nil {
 		return Config{}, err
 	}
@@ -38,77 +38,77 @@ func Load(path string) (Config, error) {
 	if f.CAFile == "" {
 		return config, nil
 	}
-	config.Transport, err = trusting(beside(path, f.CAFile))
+	config.Transport, err = transportWithCA(relativeTo(path, f.CAFile))
 	if err != nil {
 		return Config{}, fmt.Errorf("%s: caFile: %w", path, err)
 	}
 	return config, nil
 }
 
-// Content is the file and the one of authorities that it names, for those who cannot be given them as files.
-type Content struct{ File, Authorities string }
+// Files holds the configuration file and the file of certificate authorities that it names, to be written elsewhere.
+type Files struct{ Config, Authorities string }
 
-// Read gives the content of the file at path, which Load has judged, with its caFile under the name ca.crt. One that says nothing, or no
-// path, is empty.
-func Read(path string) (Content, error) {
+// ReadFiles reads the configuration file at path, which LoadConfig has read before. In the result its caFile is named ca.crt. The result
+// is empty if there is no path, or if the file configures nothing.
+func ReadFiles(path string) (Files, error) {
 	if path == "" {
-		return Content{}, nil
+		return Files{}, nil
 	}
-	f, err := read(path)
+	f, err := readConfig(path)
 	if err != nil {
-		return Content{}, err
+		return Files{}, err
 	}
-	var c Content
+	var c Files
 	if f.CAFile != "" {
-		pem, err := os.ReadFile(beside(path, f.CAFile))
+		pem, err := os.ReadFile(relativeTo(path, f.CAFile))
 		if err != nil {
-			return Content{}, fmt.Errorf("%s: caFile: %w", path, err)
+			return Files{}, fmt.Errorf("%s: caFile: %w", path, err)
 		}
 		c.Authorities, f.CAFile = string(pem), caFile
 	}
 	if len(f.PlainHTTP)+len(f.Mirrors)+len(f.CAFile) == 0 {
-		return Content{}, nil
+		return Files{}, nil
 	}
 	content, err := yaml.Marshal(f)
-	c.File = string(content)
+	c.Config = string(content)
 	return c, err
 }
 
-// caFile is what the authorities' file is called beside the other.
+// caFile is the name of the file of certificate authorities in Files.
 const caFile = "ca.crt"
 
-// read reads the file at path.
-func read(path string) (File, error) {
+// readConfig reads the file at path.
+func readConfig(path string) (ConfigFile, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return File{}, fmt.Errorf("read the registries' configuration: %w", err)
+		return ConfigFile{}, fmt.Errorf("read the registries' configuration: %w", err)
 	}
-	f, err := Parse(content)
+	f, err := ParseConfig(content)
 	if err != nil {
-		return File{}, fmt.Errorf("%s: %w", path, err)
+		return ConfigFile{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, nil
 }
 
-// beside is a file that another one names.
-func beside(path, name string) string {
+// relativeTo returns the path of a file that the file at path names.
+func relativeTo(path, name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
 	return filepath.Join(filepath.Dir(path), name)
 }
 
-// Parse reads the content of a file. Unknown fields and repeated ones are refused.
-func Parse(content []byte) (File, error) {
-	var f File
+// ParseConfig decodes the content of a configuration file. It refuses unknown and repeated fields.
+func ParseConfig(content []byte) (ConfigFile, error) {
+	var f ConfigFile
 	if err := yaml.UnmarshalStrict(content, &f); err != nil {
-		return File{}, fmt.Errorf("expected plainHTTP, mirrors and caFile: %w", err)
+		return ConfigFile{}, fmt.Errorf("expected plainHTTP, mirrors and caFile: %w", err)
 	}
 	return f, nil
 }
 
-// trusting is a transport that believes the authorities in the file, too.
-func trusting(path string) (http.RoundTripper, error) {
+// transportWithCA returns a transport that trusts the certificate authorities in the file besides the system's.
+func transportWithCA(path string) (http.RoundTripper, error) {
 	pem, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err

@@ -30,30 +30,30 @@ func TestRead(t *testing.T) {
 	file := filepath.Join(dir, "registries.yaml")
 	for _, test := range []struct {
 		content string
-		want    Content
+		want    Files
 	}{
-		{"{}\n", Content{}},
-		{"# plainHTTP: [a.example]\n", Content{}},
-		{"plainHTTP: [\"a.example:5000\"]\n", Content{File: "plainHTTP:\n- a.example:5000\n"}},
-		{"mirrors: {docker.io: [b.example]}\n", Content{File: "mirrors:\n  docker.io:\n  - b.example\n"}},
-		{"caFile: own.pem\n", Content{File: "caFile: ca.crt\n", Authorities: "PEM"}},
-		{"caFile: " + filepath.Join(dir, "own.pem") + "\n", Content{File: "caFile: ca.crt\n", Authorities: "PEM"}},
+		{"{}\n", Files{}},
+		{"# plainHTTP: [a.example]\n", Files{}},
+		{"plainHTTP: [\"a.example:5000\"]\n", Files{Config: "plainHTTP:\n- a.example:5000\n"}},
+		{"mirrors: {docker.io: [b.example]}\n", Files{Config: "mirrors:\n  docker.io:\n  - b.example\n"}},
+		{"caFile: own.pem\n", Files{Config: "caFile: ca.crt\n", Authorities: "PEM"}},
+		{"caFile: " + filepath.Join(dir, "own.pem") + "\n", Files{Config: "caFile: ca.crt\n", Authorities: "PEM"}},
 	} {
 		for name, content := range map[string]string{file: test.content, filepath.Join(dir, "own.pem"): "PEM"} {
 			if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := Read(file)
+		got, err := ReadFiles(file)
 		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", test.content, err, diff)
 		}
 	}
-	if got, err := Read(""); err != nil || got != (Content{}) {
+	if got, err := ReadFiles(""); err != nil || got != (Files{}) {
 		t.Errorf("no file: got %v, %v", got, err)
 	}
 	for _, content := range []string{"insecure: true\n", "caFile: never.pem\n"} {
-		if _, err := Read(write(t, content)); err == nil || !strings.Contains(err.Error(), "registries.yaml") {
+		if _, err := ReadFiles(write(t, content)); err == nil || !strings.Contains(err.Error(), "registries.yaml") {
 			t.Errorf("%s: got %v", content, err)
 		}
 	}
@@ -79,7 +79,7 @@ func TestLoad(t *testing.T) {
 		{name: "no certificate in it", content: "caFile: registries.yaml\n", wantErr: "caFile: expected PEM certificates, found none"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := Load(write(t, test.content))
+			got, err := LoadConfig(write(t, test.content))
 			if test.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), test.wantErr) {
 					t.Errorf("got %v, want %q", err, test.wantErr)
@@ -91,10 +91,10 @@ func TestLoad(t *testing.T) {
 			}
 		})
 	}
-	if got, err := Load(""); err != nil || cmp.Diff(Config{}, got) != "" {
+	if got, err := LoadConfig(""); err != nil || cmp.Diff(Config{}, got) != "" {
 		t.Errorf("no file: %+v, %v", got, err)
 	}
-	if _, err := Load(filepath.Join(t.TempDir(), "never")); err == nil {
+	if _, err := LoadConfig(filepath.Join(t.TempDir(), "never")); err == nil {
 		t.Error("a file that is not there: no error")
 	}
 }
@@ -108,7 +108,7 @@ func TestAuthority(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "ca.crt"), block, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	config, err := Load(path)
+	config, err := LoadConfig(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// maxCredentials is the size of the largest Secret that Kubernetes keeps.
+// maxCredentials is the size of the largest Secret in Kubernetes.
 const maxCredentials = 1 << 20
 
-// Keychain is credentials for registries. It is an authn.Keychain of go-containerregistry, and so are those of cloud providers.
+// Keychain holds credentials for registries. It implements authn.Keychain of go-containerregistry.
 type Keychain struct {
 	entries []credential
 }
@@ -44,14 +44,14 @@ type wireAuth struct {
 
 // DockerConfig is a file of credentials, as docker login writes it.
 type DockerConfig struct {
-	// Name says in errors which one it is.
+	// Name identifies the file in errors.
 	Name string
 	Data []byte
-	// Legacy: the form of .dockercfg, in which the registries are not within "auths".
+	// Legacy means the form of .dockercfg, which has the registries at the top and not in "auths".
 	Legacy bool
 }
 
-// NewKeychain reads credentials. As in kubelet, a key may be a host, a host with a path that repositories begin with, and a host in which
+// NewKeychain decodes credentials. As in kubelet, a key may be a host, a host with a path that repositories begin with, and a host in which
 // * stands for part of a label. The longest path counts, then a host without *, then the earlier file. Errors never say what a file holds.
 func NewKeychain(configs ...DockerConfig) (*Keychain, error) {
 	keys := &Keychain{}
@@ -90,7 +90,7 @@ func (c DockerConfig) entries() ([]credential, error) {
 	return entries, nil
 }
 
-// auths decodes the file. What the decoder says of it is left out, since that may quote the secret.
+// auths decodes the file. Its errors leave out the decoder's message, which may quote the secret.
 func (c DockerConfig) auths() (map[string]wireAuth, error) {
 	if len(c.Data) > maxCredentials {
 		return nil, fmt.Errorf("it is %w: %d bytes, expected at most %d", artifact.ErrTooLarge, len(c.Data), maxCredentials)
@@ -109,7 +109,7 @@ func (c DockerConfig) auths() (map[string]wireAuth, error) {
 	return wire.Auths, nil
 }
 
-// splitKey takes off what only Docker's own client understands: a scheme, and the version of the API at the end.
+// splitKey splits a key into host and path. It removes what only Docker's own client uses: a scheme, and the API version at the end.
 func splitKey(key string) (host, prefix string) {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	host, prefix, _ = strings.Cut(key, "/")
@@ -138,7 +138,7 @@ func (w wireAuth) config() (authn.AuthConfig, error) {
 	return c, nil
 }
 
-// Resolve finds the credentials for a registry, or for a repository with its registry; there are none where no key matches.
+// Resolve returns the credentials for a registry or repository. If no key matches, requests are anonymous.
 func (k *Keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
 	host, repository, _ := strings.Cut(target.String(), "/")
 	host = artifact.CanonicalHost(host)
@@ -150,7 +150,7 @@ func (k *Keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
 	return authn.Anonymous, nil
 }
 
-// matchHost compares label by label, so that * never stands for a dot.
+// matchHost compares label by label, so * never matches a dot.
 func matchHost(pattern, host string) bool {
 	patterns, labels := strings.Split(pattern, "."), strings.Split(host, ".")
 	if len(patterns) != len(labels) {

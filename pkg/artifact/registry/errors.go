@@ -12,7 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
-// RetryAfter is how long the registry asked to be left alone, and 0 where it did not.
+// RetryAfter returns the pause that the registry asked for, or 0.
 func RetryAfter(err error) time.Duration {
 	var status *statusError
 	if errors.As(err, &status) {
@@ -21,7 +21,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// statusError is an answer that asks for another try.
+// statusError is an answer that asks for another try, such as 503 or 429.
 type statusError struct {
 	text  string
 	after time.Duration
@@ -31,8 +31,8 @@ func (e *statusError) Error() string { return e.text }
 
 func (e *statusError) Unwrap() error { return artifact.ErrUnavailable }
 
-// joined is what several endpoints said, on one line.
-func joined(errs []error) (all error) {
+// joinErrors combines the errors of several endpoints on one line.
+func joinErrors(errs []error) (all error) {
 	for _, err := range errs {
 		switch {
 		case err == nil:

@@ -251,7 +251,7 @@ func TestEndless(t *testing.T) {
 	checkStore(t, s, 0)
 }
 
-// TestResumeAfterRestart: what an earlier process left is hashed again, and only then believed.
+// TestResumeAfterRestart: a partial blob of an earlier process is hashed again before it is used.
 func TestResumeAfterRestart(t *testing.T) {
 	h := plainHub(t)
 	layer := blobBytes(6, 100_000)

@@ -29,7 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/test/treesum"
 )
 
-// pulling is what a child that pulls images is to do.
+// pulling has the parameters of a child that pulls images.
 type pulling struct {
 	Dir, Host string
 	Images    int
@@ -51,10 +51,10 @@ func imageTar(t testing.TB, n int) []byte {
 	return plain.Bytes()
 }
 
-// contents is what the trees of images hold, as treesum has it.
+// contents has the files of the trees of images, in the form of treesum.
 type contents map[artifact.Digest]map[string]string
 
-// wrongTrees hashes every file of every tree, and lists the trees that are not what their image holds.
+// wrongTrees hashes every file of every tree. It lists the trees that differ from their images, and counts the others.
 func wrongTrees(t testing.TB, dir string, want contents) (bad []string, good int) {
 	t.Helper()
 	s := openStore(t, dir, artifact.StoreConfig{})

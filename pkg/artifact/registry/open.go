@@ -13,24 +13,24 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 )
 
-// Open opens a blob to be read as it comes. Where the connection breaks or stalls, the stream goes on from there, at the next endpoint
-// and with pauses as Fetch does. It ends with io.EOF after the declared number of bytes and never gives more; what is wrong for good is
-// another error, which is ErrUnavailable where the registry only broke off.
+// Open opens a blob as a stream. If the connection breaks or stalls, the stream resumes where it stopped, at the next endpoint and with the
+// same pauses as a fetch. The stream ends with io.EOF after exactly the declared number of bytes, and with another error if that cannot be
+// reached; the error is artifact.ErrUnavailable if a later try may succeed.
 //
-// The bytes are those that the registry sends: whoever reads them compares them with the digest. The stream itself answers only for
-// being one: where it has to begin anew, what was given already must come again, or it ends with ErrMismatch.
+// The caller must compare the bytes with the digest. The stream only guarantees that all bytes are of one blob: if it has to start again
+// from the beginning, the bytes that the caller already has must come again, or the stream ends with artifact.ErrMismatch.
 func (s *Source) Open(ctx context.Context, d artifact.Descriptor) (io.ReadCloser, error) {
 	if err := d.Check(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	r := &blobReader{cancel: cancel, full: make(chan []byte, streamed), free: make(chan []byte, streamed)}
-	for range streamed {
-		r.free <- make([]byte, bufferSize)
+	r := &blobReader{cancel: cancel, filled: make(chan []byte, streamBuffers), empty: make(chan []byte, streamBuffers)}
+	for range streamBuffers {
+		r.empty <- make([]byte, bufferSize)
 	}
 	to := &replay{ctx: ctx, want: d, out: r}
 	go func() {
-		defer close(r.full)
+		defer close(r.filled)
 		if r.err = s.Pull(ctx, d, to); r.err == nil {
 			r.err = io.EOF
 		}
@@ -41,7 +41,7 @@ func (s *Source) Open(ctx context.Context, d artifact.Descriptor) (io.ReadCloser
 	return r, nil
 }
 
-// Layers opens the layers of an image as Unpack wants them.
+// Layers returns an opener of the layers of an image, for artifact.Store.Unpack.
 func (s *Source) Layers(layers []artifact.TreeLayer) unpack.Opener {
 	return func(ctx context.Context, layer int) (io.ReadCloser, error) {
 		if layer < 0 || layer >= len(layers) {
@@ -51,15 +51,15 @@ func (s *Source) Layers(layers []artifact.TreeLayer) unpack.Opener {
 	}
 }
 
-// streamed is how many buffers a stream may be ahead of its reader. The network is read while the others are looked at.
-const streamed = 4
+// streamBuffers is how many buffers a stream may be ahead of its reader, so that network and reader work at the same time.
+const streamBuffers = 4
 
-// blobReader is the reader's end of a stream.
+// blobReader is the caller's end of a stream.
 type blobReader struct {
-	cancel     context.CancelFunc
-	full, free chan []byte
-	now, rest  []byte
-	// err is how it ended. It is written before full is closed.
+	cancel          context.CancelFunc
+	filled, empty   chan []byte
+	current, unread []byte
+	// err is why the stream ended. It is set before filled is closed.
 	err    error
 	closed bool
 }
@@ -71,78 +71,79 @@ func (r *blobReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if len(r.rest) == 0 {
+	if len(r.unread) == 0 {
 		if err := r.next(); err != nil {
 			return 0, err
 		}
 	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
+	n := copy(p, r.unread)
+	r.unread = r.unread[n:]
 	return n, nil
 }
 
 var errClosed = errors.New("the stream of the blob was closed")
 
 func (r *blobReader) next() error {
-	if r.now != nil {
-		r.free <- r.now[:cap(r.now)]
-		r.now = nil
+	if r.current != nil {
+		r.empty <- r.current[:cap(r.current)]
+		r.current = nil
 	}
-	now, more := <-r.full
+	current, more := <-r.filled
 	if !more {
 		return r.err
 	}
-	r.now, r.rest = now, now
+	r.current, r.unread = current, current
 	return nil
 }
 
-// Close returns when nothing is read from the registry any more.
+// Close stops reading from the registry, and waits until it has stopped.
 func (r *blobReader) Close() error {
 	if r.closed {
 		return nil
 	}
 	r.closed = true
 	r.cancel()
-	for range r.full { // to its end
+	for range r.filled { // until it is closed
 		continue
 	}
 	return nil
 }
 
-// replay is the sink's end of a stream. What was given cannot be taken back: after a Reset it is compared with what comes in its place.
+// replay is the sink that fills a stream. Bytes that the caller has cannot be taken back, so after a Reset replay compares the bytes that
+// come again with them.
 type replay struct {
-	ctx  context.Context // of the stream
+	ctx  context.Context // the stream's
 	want artifact.Descriptor
 	out  *blobReader
-	// given is how many bytes the reader has, and first their hash. Nobody knows its seed, so nobody can aim at it, and it costs next to
-	// nothing: the digest is for the reader to compare.
-	given int64
-	first maphash.Hash
-	// again is how many of them came again, and second the hash of those. It is nil where nothing has to come again.
-	again  int64
-	second *maphash.Hash
+	// sent is how many bytes the caller has, and sentHash their hash. Its seed is secret, so a registry cannot construct a collision. The
+	// digest would cost more, and the caller compares that.
+	sent     int64
+	sentHash maphash.Hash
+	// replayed is how many of them came again after a Reset, and replayHash the hash of those. It is nil if none has to come again.
+	replayed   int64
+	replayHash *maphash.Hash
 }
 
-// Write is artifact.Sink.
+// Write implements artifact.Sink.
 func (r *replay) Write(p []byte) (int, error) {
 	n := 0
-	if r.second != nil {
-		n = int(min(int64(len(p)), r.given-r.again))
-		_, _ = r.second.Write(p[:n])
-		if r.again += int64(n); r.again == r.given {
-			if r.second.Sum64() != r.first.Sum64() {
-				return 0, fmt.Errorf("the blob is %w: the first %d bytes changed while it was read", artifact.ErrMismatch, r.given)
+	if r.replayHash != nil {
+		n = int(min(int64(len(p)), r.sent-r.replayed))
+		_, _ = r.replayHash.Write(p[:n])
+		if r.replayed += int64(n); r.replayed == r.sent {
+			if r.replayHash.Sum64() != r.sentHash.Sum64() {
+				return 0, fmt.Errorf("the blob is %w: the first %d bytes changed while it was read", artifact.ErrMismatch, r.sent)
 			}
-			r.second = nil
+			r.replayHash = nil
 		}
 	}
 	for n < len(p) {
 		select {
-		case buffer := <-r.out.free:
+		case buffer := <-r.out.empty:
 			m := copy(buffer, p[n:])
-			_, _ = r.first.Write(buffer[:m])
-			r.given, n = r.given+int64(m), n+m
-			r.out.full <- buffer[:m]
+			_, _ = r.sentHash.Write(buffer[:m])
+			r.sent, n = r.sent+int64(m), n+m
+			r.out.filled <- buffer[:m]
 		case <-r.ctx.Done():
 			return n, context.Cause(r.ctx)
 		}
@@ -150,23 +151,23 @@ func (r *replay) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Size is artifact.Sink.
+// Size implements artifact.Sink.
 func (r *replay) Size() int64 {
-	if r.second != nil {
-		return r.again
+	if r.replayHash != nil {
+		return r.replayed
 	}
-	return r.given
+	return r.sent
 }
 
-// Sum is artifact.Sink: the digest is for the reader to compare.
+// Sum implements artifact.Sink. It returns the expected digest, since the caller compares the real one.
 func (r *replay) Sum() artifact.Digest { return r.want.Digest }
 
-// Reset is artifact.Sink.
+// Reset implements artifact.Sink.
 func (r *replay) Reset() error {
-	r.second, r.again = nil, 0
-	if r.given > 0 {
-		r.second = &maphash.Hash{}
-		r.second.SetSeed(r.first.Seed())
+	r.replayHash, r.replayed = nil, 0
+	if r.sent > 0 {
+		r.replayHash = &maphash.Hash{}
+		r.replayHash.SetSeed(r.sentHash.Seed())
 	}
 	return nil
 }

@@ -172,7 +172,7 @@ func TestOpenBadBlobs(t *testing.T) {
 	}
 }
 
-// TestOpenOfMirrors: what a mirror began the registry goes on with, and where a mirror lies about what it gave, the registry says so.
+// TestOpenOfMirrors: the registry continues a stream that a mirror began, and a mirror that sent wrong bytes is found out.
 func TestOpenOfMirrors(t *testing.T) {
 	mirror, h := plainHub(t), plainHub(t)
 	layer := blobBytes(5, 300_000)

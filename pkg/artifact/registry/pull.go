@@ -13,17 +13,17 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// Pull brings a blob into the sink, whole and compared with its digest. It is artifact.Puller.
+// Pull implements artifact.Puller: it writes a whole blob into the sink and compares it with its digest.
 func (s *Source) Pull(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
-	err := s.try(ctx, to.Size, func(ctx context.Context, at *session) error { return at.blob(ctx, d, to) })
+	err := s.retry(ctx, to.Size, func(ctx context.Context, at *session) error { return at.blob(ctx, d, to) })
 	if err != nil {
 		return fmt.Errorf("pull the blob %s of %s: %w", d.Digest, s.ref.Repository(), err)
 	}
 	return nil
 }
 
-// blob goes on where the sink ends. What it held may be another endpoint's lie or a disk's, so bytes that do not fit together are
-// read again from one hand before they are held against this endpoint.
+// blob reads the part of a blob that the sink does not have yet. If the digest does not match, the bytes that the sink had before may be
+// wrong, from another endpoint or from the disk. So blob reads everything again from this endpoint before it blames the endpoint.
 func (s *session) blob(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
 	resumed := to.Size() > 0
 	err := s.blobFrom(ctx, d, to)
@@ -58,7 +58,7 @@ func (s *session) mismatch(how string) error {
 	return fmt.Errorf("%s: the blob is %w: %s; push the artifact anew", s.host, artifact.ErrMismatch, how)
 }
 
-// stream appends one answer to the sink, to its end.
+// stream sends one request for the rest of the blob and appends the answer to the sink.
 func (s *session) stream(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
 	offset, header := to.Size(), http.Header{}
 	if offset > 0 {
@@ -70,13 +70,13 @@ func (s *session) stream(ctx context.Context, d artifact.Descriptor, to artifact
 		return err
 	}
 	defer resp.Body.Close()
-	if offset > 0 && resp.StatusCode == http.StatusOK { // it knows no ranges and begins anew
+	if offset > 0 && resp.StatusCode == http.StatusOK { // the registry does not support ranges
 		if err := to.Reset(); err != nil {
 			return err
 		}
 		offset = 0
 	}
-	if (resp.StatusCode == http.StatusPartialContent) != (offset > 0) || offset > 0 && !begins(resp, offset) {
+	if (resp.StatusCode == http.StatusPartialContent) != (offset > 0) || offset > 0 && !startsAt(resp, offset) {
 		part := clip(resp.Header.Get("Content-Range"))
 		return s.mismatch(fmt.Sprintf("the answer is %d %s, expected the bytes from %d", resp.StatusCode, part, offset))
 	}
@@ -87,14 +87,14 @@ func (s *session) stream(ctx context.Context, d artifact.Descriptor, to artifact
 	if err != nil {
 		return err
 	}
-	return s.ended(resp.Body, n, d.Size-offset)
+	return s.checkEnd(resp.Body, n, d.Size-offset)
 }
 
-// bufferSize is large enough that hashing and writing outweigh the calls.
+// bufferSize is large enough that hashing and writing cost more than the calls.
 const bufferSize = 128 << 10
 
-// ended reads on to the end of the stream, where it must be.
-func (s *session) ended(body io.Reader, got, want int64) error {
+// checkEnd checks that the stream has ended after the expected number of bytes.
+func (s *session) checkEnd(body io.Reader, got, want int64) error {
 	if got < want {
 		return fmt.Errorf("%s is %w: the blob ended %d bytes early", s.host, artifact.ErrUnavailable, want-got)
 	}
@@ -109,12 +109,12 @@ func (s *session) ended(body io.Reader, got, want int64) error {
 	return nil
 }
 
-// begins says whether a partial answer is that from the offset on.
-func begins(resp *http.Response, offset int64) bool {
+// startsAt says whether a partial answer begins at the offset.
+func startsAt(resp *http.Response, offset int64) bool {
 	return strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset))
 }
 
-// memory is a sink for what is small.
+// memory is a sink for small blobs.
 type memory struct{ data []byte }
 
 func (m *memory) Write(p []byte) (int, error) {

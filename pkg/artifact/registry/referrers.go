@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// maxReferrerPages is how many answers a list of referrers may come in.
+	// maxReferrerPages is how many pages a list of referrers may have.
 	maxReferrerPages = 16
-	// maxReferrers is how many referrers they may name together.
+	// maxReferrers is how many referrers all pages may list together.
 	maxReferrers = 1024
 )
 
-// emptyType is the media type of a config that says nothing. Some registries give it as the artifact type of a manifest that has its own.
+// emptyType is the media type of an empty config. Some registries report it as the artifact type of a manifest that has another one.
 const emptyType = "application/vnd.oci.empty.v1+json"
 
-// errNoReferrers is for an endpoint that knows of none; another may.
+// errNoReferrers means that this endpoint lists none. Another may.
 var errNoReferrers = fmt.Errorf("%w: no referrers", artifact.ErrNotFound)
 
-// Tagged reads what a tag of the same repository names now, whatever the reference says.
+// Tagged reads the manifest that a tag of the same repository names now.
 func (s *Source) Tagged(ctx context.Context, tag string) (m *artifact.Manifest, err error) {
 	ref, err := s.ref.WithTag(tag)
 	if err != nil {
 		return nil, err
 	}
-	err = s.try(ctx, nothing, func(ctx context.Context, at *session) error {
+	err = s.retry(ctx, nothing, func(ctx context.Context, at *session) error {
 		data, err := at.manifest(ctx, ref)
 		if err == nil {
 			m, err = artifact.ParseManifest(data)
@@ -47,12 +47,13 @@ func (s *Source) Tagged(ctx context.Context, tag string) (m *artifact.Manifest, 
 	return m, nil
 }
 
-// Referrers lists the manifests of the repository that say to be about the digest and may be of the artifact type, which only they
-// themselves tell for sure: from the registry's list of referrers or, where it has none, the index that clients keep at the tag
-// sha256-HEX. Nobody vouches for the list; it may lack some and name others. Of mirrors and the registry, the first that knows of any
-// counts. There may be none.
+// Referrers lists manifests of the repository whose subject is the digest and which may have the artifact type. It reads the list of
+// referrers of the registry or, if the registry has no such list, the index at the tag sha256-HEX, which clients maintain. The first of
+// mirrors and registry that lists any is used. The list may be empty.
+//
+// The list is not trustworthy: it may lack referrers and name others. The caller must read each manifest to know its subject and type.
 func (s *Source) Referrers(ctx context.Context, d artifact.Digest, artifactType string) (list []artifact.Descriptor, err error) {
-	err = s.try(ctx, nothing, func(ctx context.Context, at *session) error {
+	err = s.retry(ctx, nothing, func(ctx context.Context, at *session) error {
 		all, err := at.referrers(ctx, s.ref, d, artifactType)
 		if err != nil {
 			return err
@@ -77,7 +78,7 @@ func (s *Source) Referrers(ctx context.Context, d artifact.Digest, artifactType 
 	return nil, fmt.Errorf("list the referrers of %s: %w", s.ref.WithDigest(d), err)
 }
 
-// referrers asks the registry's list, page by page, and then the tag.
+// referrers reads the registry's list, page by page, or the tag.
 func (s *session) referrers(
 	ctx context.Context, ref artifact.Reference, d artifact.Digest, artifactType string,
 ) (list []artifact.Descriptor, err error) {
@@ -100,7 +101,7 @@ func (s *session) referrers(
 	return nil, fmt.Errorf("%s: the list of referrers is %w: expected at most %d pages", s.host, artifact.ErrTooLarge, maxReferrerPages)
 }
 
-// referrersPage reads one answer, and the query of the next. It is nil where the registry has no such list.
+// referrersPage reads one page, and the query of the next page. The page is nil if the registry has no list of referrers.
 func (s *session) referrersPage(ctx context.Context, path, query string) (list []artifact.Descriptor, next string, err error) {
 	resp, err := s.ask(ctx, http.MethodGet, path+"?"+query, http.Header{"Accept": {indexType}},
 		http.StatusOK, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable)
@@ -123,7 +124,7 @@ func (s *session) referrersPage(ctx context.Context, path, query string) (list [
 	return list, next, err
 }
 
-// referrersTag reads the index of registries without a list. It has whatever anybody with the right to push put there.
+// referrersTag reads the index at the tag, for registries without a list of referrers. Anyone who may push can write it.
 func (s *session) referrersTag(ctx context.Context, ref artifact.Reference, d artifact.Digest) ([]artifact.Descriptor, error) {
 	ref, err := ref.WithTag(strings.Replace(d.String(), ":", "-", 1))
 	if err != nil {
@@ -148,7 +149,7 @@ func parseReferrers(data []byte) ([]artifact.Descriptor, error) {
 	return m.Manifests, nil
 }
 
-// nextPage takes the query out of a Link header. Where else it leads is not followed: the next page is of the same list.
+// nextPage returns the query of a Link header. It ignores host and path: the next page is of the same list.
 func nextPage(link string) (string, error) {
 	if link == "" {
 		return "", nil

@@ -40,16 +40,16 @@ func (g *schemeGuard) RoundTrip(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
-		return nil, RefusedPlain(r.URL.Host)
+		return nil, PlainHTTPRefused(r.URL.Host)
 	}
 	return g.inner.RoundTrip(r)
 }
 
-// RefusedPlain is the error for a host that wants plain http and is not listed for it.
-func RefusedPlain(host string) error {
+// PlainHTTPRefused returns the error for a host that asks for plain http and is not listed for it.
+func PlainHTTPRefused(host string) error {
 	return fmt.Errorf("%s: %w: expected https; where it has none, list the host for plain http in the configuration",
 		host, artifact.ErrPlainHTTP)
 }
 
-// addressOf is a host as the list has it: without the port that plain http has anyway.
+// addressOf returns a host in the form of the list: without the default port of plain http.
 func addressOf(host string) string { return strings.TrimSuffix(strings.ToLower(host), ":80") }

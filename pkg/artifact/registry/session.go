@@ -20,7 +20,7 @@ import (
 
 const maxRedirects = 5
 
-// session is one repository of one endpoint, authenticated.
+// session is an authenticated connection to one repository of one endpoint.
 type session struct {
 	host, base string
 	http       *http.Client
@@ -28,7 +28,7 @@ type session struct {
 	clock      clock.WithDelayedExecution
 }
 
-// connect does the handshake: it asks how the registry authenticates, and gets a token where that is so.
+// connect asks how the registry authenticates, and gets a token if the registry wants one.
 func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (*session, error) {
 	registry, err := name.NewRegistry(e.host)
 	if err != nil {
@@ -43,7 +43,7 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (
 	}
 	s := &session{
 		host: e.host, stall: c.config.Stall, clock: c.config.Clock,
-		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // see GuardScheme for plain http
+		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // GuardScheme changes it for plain http
 	}
 	ctx, watch := s.watch(ctx)
 	defer watch.stop()
@@ -52,7 +52,7 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (
 		return nil, watch.explain(err)
 	}
 	s.http = &http.Client{
-		Transport: &oneByOne{inner: authenticated, turn: make(chan struct{}, 1)},
+		Transport: &serialTransport{inner: authenticated, lock: make(chan struct{}, 1)},
 		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
 			if len(via) > maxRedirects {
 				return fmt.Errorf("more than %d redirects", maxRedirects)
@@ -63,24 +63,24 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (
 	return s, nil
 }
 
-// oneByOne sends one request at a time; the bodies of the answers are read side by side. The library's renewal of a token is not safe
-// for concurrent use.
-type oneByOne struct {
+// serialTransport sends one request at a time, since the library's renewal of a token is not safe for concurrent use. The bodies of answers
+// are read concurrently.
+type serialTransport struct {
 	inner http.RoundTripper
-	turn  chan struct{}
+	lock  chan struct{}
 }
 
-func (o *oneByOne) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *serialTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	select {
-	case o.turn <- struct{}{}:
-		defer func() { <-o.turn }()
-		return o.inner.RoundTrip(r)
+	case t.lock <- struct{}{}:
+		defer func() { <-t.lock }()
+		return t.inner.RoundTrip(r)
 	case <-r.Context().Done():
 		return nil, context.Cause(r.Context())
 	}
 }
 
-// ask sends one request. The answer is one of the expected statuses; its body is closed by the caller.
+// ask sends one request. It returns an error unless the status is one of the expected ones. The caller closes the body.
 func (s *session) ask(ctx context.Context, method, path string, header http.Header, expected ...int) (*http.Response, error) {
 	ctx, watch := s.watch(ctx)
 	r, err := http.NewRequestWithContext(ctx, method, s.base+path, http.NoBody)
@@ -103,14 +103,14 @@ func (s *session) ask(ctx context.Context, method, path string, header http.Head
 		}
 	}
 	defer resp.Body.Close()
-	return nil, refusal(s.host, resp.StatusCode, answer(resp))
+	return nil, refusal(s.host, resp.StatusCode, errorText(resp))
 }
 
-// watch ends a request whose peer is silent. It is the body of the answer, too.
+// watch cancels a request whose peer sends nothing for too long. It is also the body of the answer.
 type watch struct {
 	host  string
 	after time.Duration
-	// outer is the caller's context, inner the request's.
+	// outer is the context of the caller, inner that of the request.
 	outer, inner context.Context
 	cancel       context.CancelCauseFunc
 	timer        clock.Timer
@@ -147,7 +147,7 @@ func (w *watch) stop() {
 	w.cancel(nil)
 }
 
-// explain is for errors of the request and of its body.
+// explain turns errors of the request and of its body into errors of package artifact.
 func (w *watch) explain(err error) error {
 	switch {
 	case w.outer.Err() != nil:

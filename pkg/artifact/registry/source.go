@@ -18,25 +18,25 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// Source is a reference with the credentials to read it. It is safe for concurrent use. It keeps the registry's token, so make one for
-// each pull, and a new one when the credentials change.
+// Source reads one reference with one set of credentials. It is safe for concurrent use. It keeps the registry's token, so make a new
+// Source for each pull and when the credentials change.
 type Source struct {
 	client    *Client
 	ref       artifact.Reference
 	keys      authn.Keychain
-	endpoints []endpoint // the mirrors, and the registry itself
+	endpoints []endpoint // the mirrors, then the registry itself
 
-	turn     chan struct{} // guards sessions
+	lock     chan struct{} // locks sessions
 	sessions map[endpoint]*session
 }
 
-// Reference is what is read.
+// Reference returns the reference that the source reads.
 func (s *Source) Reference() artifact.Reference { return s.ref }
 
-// Resolve says which manifest the reference names now. It reads no blob, and succeeds only where these credentials may read it, so it
-// also answers whether an object may have what the store holds already.
+// Resolve returns the manifest that the reference names now. It reads no blob. It succeeds only if the credentials may read the manifest,
+// so it also tells whether an object may use content that the store already has.
 func (s *Source) Resolve(ctx context.Context) (d artifact.Descriptor, err error) {
-	err = s.try(ctx, nothing, func(ctx context.Context, at *session) error {
+	err = s.retry(ctx, nothing, func(ctx context.Context, at *session) error {
 		d, err = at.head(ctx, s.ref)
 		return err
 	})
@@ -46,7 +46,7 @@ func (s *Source) Resolve(ctx context.Context) (d artifact.Descriptor, err error)
 	return d, nil
 }
 
-// Manifest reads the manifest that Resolve returned, or one of an index's. Its bytes have d's digest and, where d says it, size.
+// Manifest reads the manifest that Resolve returned, or an entry of an index. It checks the digest of d and, if it is not 0, the size.
 func (s *Source) Manifest(ctx context.Context, d artifact.Descriptor) (m *artifact.Manifest, err error) {
 	if err := d.Check(); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (s *Source) Manifest(ctx context.Context, d artifact.Descriptor) (m *artifa
 	if d.Size > artifact.MaxManifest {
 		return nil, fmt.Errorf("the manifest %s is %w: %d bytes, expected at most %d", ref, artifact.ErrTooLarge, d.Size, artifact.MaxManifest)
 	}
-	err = s.try(ctx, nothing, func(ctx context.Context, at *session) error {
+	err = s.retry(ctx, nothing, func(ctx context.Context, at *session) error {
 		data, err := at.manifest(ctx, ref)
 		if err == nil && d.Size > 0 && int64(len(data)) != d.Size {
 			err = fmt.Errorf("%s: the manifest is %w: %d bytes, expected %d", at.host, artifact.ErrMismatch, len(data), d.Size)
@@ -89,12 +89,13 @@ func (s *Source) ReadBlob(ctx context.Context, d artifact.Descriptor) ([]byte, e
 
 func nothing() int64 { return 0 }
 
-// gotOn is how much progress makes a failure the first one again. It keeps a registry that sends a little of a blob each time from
-// being asked for ever.
-const gotOn = 64 << 10
+// minProgress is how many bytes must arrive before failed tries are counted from the beginning again. So a registry that sends a few bytes
+// each time is not asked forever.
+const minProgress = 64 << 10
 
-// try does something at the first endpoint where it succeeds, with pauses between the rounds. progress says how far it came.
-func (s *Source) try(ctx context.Context, progress func() int64, act func(context.Context, *session) error) error {
+// retry calls act for each endpoint in turn until one call succeeds, with pauses between the rounds. progress returns how many bytes have
+// arrived.
+func (s *Source) retry(ctx context.Context, progress func() int64, act func(context.Context, *session) error) error {
 	failed := make([]error, len(s.endpoints))
 	furthest := progress()
 	for round := 0; ; {
@@ -102,16 +103,16 @@ func (s *Source) try(ctx context.Context, progress func() int64, act func(contex
 			if failed[i] != nil && !artifact.IsRetryable(failed[i]) {
 				continue
 			}
-			failed[i] = s.once(ctx, e, act)
+			failed[i] = s.attempt(ctx, e, act)
 			if failed[i] == nil || ctx.Err() != nil || artifact.IsLocal(failed[i]) {
 				return failed[i]
 			}
 		}
-		if n := progress(); n >= furthest+gotOn {
+		if n := progress(); n >= furthest+minProgress {
 			furthest, round = n, 0
 		}
-		if round++; round >= s.client.config.Tries || !artifact.IsRetryable(joined(failed)) {
-			return joined(failed)
+		if round++; round >= s.client.config.Tries || !artifact.IsRetryable(joinErrors(failed)) {
+			return joinErrors(failed)
 		}
 		if err := s.wait(ctx, round, failed); err != nil {
 			return err
@@ -119,22 +120,22 @@ func (s *Source) try(ctx context.Context, progress func() int64, act func(contex
 	}
 }
 
-func (s *Source) once(ctx context.Context, e endpoint, act func(context.Context, *session) error) error {
+func (s *Source) attempt(ctx context.Context, e endpoint, act func(context.Context, *session) error) error {
 	at, err := s.session(ctx, e)
 	if err != nil {
 		return err
 	}
 	if err = act(ctx, at); errors.Is(err, artifact.ErrUnauthorized) {
-		s.forget(e, at) // with another token next time
+		s.forget(e, at) // the next try gets another token
 	}
 	return err
 }
 
-// session connects once for all who ask.
+// session returns the connection to an endpoint. Concurrent callers share one.
 func (s *Source) session(ctx context.Context, e endpoint) (*session, error) {
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.lock <- struct{}{}:
+		defer func() { <-s.lock }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%s: %w", e.host, context.Cause(ctx))
 	}
@@ -149,14 +150,14 @@ func (s *Source) session(ctx context.Context, e endpoint) (*session, error) {
 }
 
 func (s *Source) forget(e endpoint, at *session) {
-	s.turn <- struct{}{}
-	defer func() { <-s.turn }()
+	s.lock <- struct{}{}
+	defer func() { <-s.lock }()
 	if s.sessions[e] == at {
 		delete(s.sessions, e)
 	}
 }
 
-// wait is the pause before the next round: longer each time, or as long as a registry asks for, and never exactly the same.
+// wait pauses before the next round: longer each time, or as long as a registry asks for, with a random part.
 func (s *Source) wait(ctx context.Context, round int, failed []error) error {
 	c := &s.client.config
 	pause := c.MaxWait
@@ -168,7 +169,7 @@ func (s *Source) wait(ctx context.Context, round int, failed []error) error {
 		pause = max(pause, RetryAfter(err))
 	}
 	if pause > c.MaxWait {
-		return joined(failed)
+		return joinErrors(failed)
 	}
 	timer := c.Clock.NewTimer(pause)
 	defer timer.Stop()
@@ -176,11 +177,11 @@ func (s *Source) wait(ctx context.Context, round int, failed []error) error {
 	case <-timer.C():
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w; before the next try: %w", joined(failed), context.Cause(ctx))
+		return fmt.Errorf("%w; before the next try: %w", joinErrors(failed), context.Cause(ctx))
 	}
 }
 
-// head asks for the manifest's digest, and reads the manifest where the registry does not say.
+// head asks for the digest of the manifest, and reads the manifest if the answer has no digest.
 func (s *session) head(ctx context.Context, ref artifact.Reference) (artifact.Descriptor, error) {
 	resp, err := s.ask(ctx, http.MethodHead, "manifests/"+ref.Identifier(), acceptManifests(), http.StatusOK, http.StatusMethodNotAllowed)
 	if err != nil {

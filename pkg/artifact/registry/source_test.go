@@ -203,7 +203,7 @@ func tlsHub(t *testing.T) (*hub, *http.Transport) {
 	return h, transport
 }
 
-// TestRedirects: blobs may be elsewhere, but nobody there gets credentials, and nobody is asked in plain http.
+// TestRedirects: blobs may be at another host, which gets no credentials and no plain http.
 func TestRedirects(t *testing.T) {
 	h, transport := tlsHub(t)
 	layer := blobBytes(2, 5000)
@@ -662,7 +662,7 @@ func (l listenedTimer) Reset(d time.Duration) bool {
 	return l.Timer.Reset(d)
 }
 
-// TestSlowIsNotStalled: what sends a little now and then is waited for.
+// TestSlowIsNotStalled: a registry that sends a few bytes now and then does not stall.
 func TestSlowIsNotStalled(t *testing.T) {
 	h := plainHub(t)
 	layer := blobBytes(8, 40)

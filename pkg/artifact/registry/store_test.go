@@ -49,7 +49,7 @@ func partialName(d artifact.Digest, size int64) string {
 	return fmt.Sprintf("tmp/%s.%d", d.Hex(), size)
 }
 
-// wrong lists what is in blobs and is not what its name says. It knows the directory only.
+// wrong lists the blobs whose content is not that of their name, and counts the others. It looks at the directory only.
 func wrong(dir string) (bad []string, good int) {
 	blobs := filepath.Join(dir, "blobs", "sha256")
 	entries, err := os.ReadDir(blobs)

@@ -97,7 +97,7 @@ func TestUnpackFromRegistry(t *testing.T) {
 	}
 }
 
-// TestUnpackRefusesAtOnce: what is wrong with the beginning is said while the registry is silent about the rest.
+// TestUnpackRefusesAtOnce: a wrong beginning of a layer is refused before the registry has sent the rest.
 func TestUnpackRefusesAtOnce(t *testing.T) {
 	h := plainHub(t)
 	layer := append([]byte("no tar"), blobBytes(1, 1<<20)...)

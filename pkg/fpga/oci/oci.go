@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oci finds the bitstreams of an OCI artifact: which layers of which manifests they are, and what their configs say. It reads
-// no layer; what a file is for is only known once [fpga.Config.Inspect] has read its bytes.
+// Package oci packs bitstreams as OCI artifacts, pushes them, and finds the bitstreams of an artifact: their layers, manifests and configs.
+// It does not read the layers that it finds. Call [fpga.Config.Inspect] with the bytes to learn what a file is for.
 package oci
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 )
 
-// ErrNotBitstream: the artifact is something else, or not made as a bitstream's is.
+// ErrNotBitstream means that the artifact is something else, or not in the form of a bitstream's.
 var ErrNotBitstream = errors.New("not a bitstream")
 
-// emptyType is the config of artifacts that need none. Files that describe themselves may have it.
+// emptyType is the media type of an empty config. Artifacts of files that describe themselves may have it.
 const emptyType = "application/vnd.oci.empty.v1+json"
 
-// Source reads manifests and small blobs, compared with their digests. An *registry.Source is one.
+// Source reads manifests and small blobs and compares them with their digests. A *registry.Source is one.
 type Source interface {
 	Manifest(ctx context.Context, d artifact.Descriptor) (*artifact.Manifest, error)
 	ReadBlob(ctx context.Context, d artifact.Descriptor) ([]byte, error)
@@ -27,15 +27,15 @@ type Source interface {
 
 // Image is one bitstream of an artifact.
 type Image struct {
-	// Manifest is the image manifest's digest.
+	// Manifest is the digest of the image manifest.
 	Manifest artifact.Digest
-	// Layer is the file.
+	// Layer is the file of the bitstream.
 	Layer artifact.Descriptor
-	// Config always has the format. In an index it also has the interface id, which no two have in common.
+	// Config always has the format. In an index it also has an interface id, different for each image.
 	Config fpga.Config
 }
 
-// List finds the bitstreams at the manifest or index that d says. Those of an index are in its order.
+// List finds the bitstreams of a manifest or index, in the order of the index.
 func List(ctx context.Context, src Source, d artifact.Descriptor) ([]Image, error) {
 	m, err := src.Manifest(ctx, d)
 	if err != nil {
@@ -60,7 +60,7 @@ func List(ctx context.Context, src Source, d artifact.Descriptor) ([]Image, erro
 		}
 		id := image.Config.InterfaceID
 		if other, twice := by[id]; twice || id == "" {
-			return nil, fmt.Errorf("manifests[%d] of index %s is %w: %s", i, m.Digest, ErrNotBitstream, indistinct(id, other))
+			return nil, fmt.Errorf("manifests[%d] of index %s is %w: %s", i, m.Digest, ErrNotBitstream, interfaceFault(id, other))
 		}
 		by[id] = i
 		images = append(images, image)
@@ -68,7 +68,7 @@ func List(ctx context.Context, src Source, d artifact.Descriptor) ([]Image, erro
 	return images, nil
 }
 
-func indistinct(id string, other int) string {
+func interfaceFault(id string, other int) string {
 	if id == "" {
 		return "its config has no interfaceID, which each of an index needs"
 	}
@@ -89,13 +89,13 @@ func readEntry(ctx context.Context, src Source, entry artifact.Descriptor) (Imag
 	return read(ctx, src, m)
 }
 
-// read takes one image manifest apart.
+// read decodes one image manifest.
 func read(ctx context.Context, src Source, m *artifact.Manifest) (Image, error) {
-	// Without an artifactType of its own, a manifest has that of its config.
+	// A manifest without an artifactType has the media type of its config.
 	if m.ArtifactType != fpga.ArtifactType && m.ArtifactType != fpga.ConfigType {
 		return Image{}, fmt.Errorf("%w: artifactType %s, expected %s", ErrNotBitstream, m.ArtifactType, fpga.ArtifactType)
 	}
-	layer, format, err := fileOf(m)
+	layer, format, err := layerOf(m)
 	if err != nil {
 		return Image{}, err
 	}
@@ -110,8 +110,8 @@ func read(ctx context.Context, src Source, m *artifact.Manifest) (Image, error) 
 	return Image{Manifest: m.Digest, Layer: layer, Config: config}, nil
 }
 
-// fileOf is the one layer.
-func fileOf(m *artifact.Manifest) (artifact.Descriptor, fpga.Format, error) {
+// layerOf returns the only layer, and the format by its media type.
+func layerOf(m *artifact.Manifest) (artifact.Descriptor, fpga.Format, error) {
 	for _, l := range m.Layers {
 		if l.MediaType == fpga.LayerTypeDTBO {
 			return artifact.Descriptor{}, "", fmt.Errorf("%w that this release can load: it has a device tree overlay", ErrNotBitstream)

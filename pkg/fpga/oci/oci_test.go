@@ -23,7 +23,7 @@ const (
 	repo   = "team/nlb0"
 )
 
-// list reads what the reference means.
+// list lists the bitstreams of a reference.
 func list(t *testing.T, r *fpgaregistry.Registry, identifier string) ([]oci.Image, error) {
 	t.Helper()
 	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{r.Host}, Tries: 1})

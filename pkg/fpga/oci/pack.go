@@ -18,51 +18,51 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 )
 
-// File is a bitstream to be packed.
+// File is a bitstream to pack.
 type File struct {
-	// Name is for errors.
+	// Name identifies the file in errors.
 	Name string
-	// Content has as many bytes as the bitstream says.
+	// Content has as many bytes as Bitstream.Size.
 	Content io.ReaderAt
-	// Bitstream is what was read in the file or, for a raw image, in its sidecar.
+	// Bitstream was read from the file or, for a raw image, from its sidecar.
 	Bitstream fpga.Bitstream
 }
 
-// About is what who packs a bitstream may add where the file is silent.
+// About has values for fields that the files do not have.
 type About struct {
 	Name     string
 	Platform string
-	// BlankFor are the interface ids whose regions the image wipes, each that of one of the files.
+	// BlankFor lists the interface ids whose regions the image wipes. Each must be the id of one of the files.
 	BlankFor []string
-	// Untyped leaves artifactType out, for registries that refuse it. The config's media type then says the same.
+	// Untyped leaves artifactType out, for registries that refuse it. The media type of the config has the same meaning.
 	Untyped bool
 }
 
-// Artifact is what is pushed: the same files give the same bytes, in whatever order they come.
+// Artifact is a packed artifact. The same files in any order give the same bytes.
 type Artifact struct {
-	// Root is the one manifest, or the index.
+	// Root is the only manifest, or the index.
 	Root artifact.Descriptor
-	// Images are in the order of their interface ids.
+	// Images are sorted by interface id.
 	Images []Image
-	// Blobs are the files and configs, each once.
+	// Blobs has the files and configs, each once.
 	Blobs []Blob
-	// Manifests end with the root.
+	// Manifests has the root last.
 	Manifests []Manifest
 }
 
-// Blob is content by its digest.
+// Blob is content with its descriptor.
 type Blob struct {
 	artifact.Descriptor
 	Content io.ReaderAt
 }
 
-// Manifest is a manifest or index by its digest.
+// Manifest is a manifest or index with its descriptor.
 type Manifest struct {
 	artifact.Descriptor
 	Raw []byte
 }
 
-// The wire forms are declared here because their bytes are what a digest is of: they must not change with a library.
+// The wire forms are declared here because digests depend on their bytes, which must not change with a library.
 type (
 	wireDescriptor struct {
 		MediaType    string          `json:"mediaType"`
@@ -88,8 +88,8 @@ func wire(d artifact.Descriptor) wireDescriptor {
 	return wireDescriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, ArtifactType: d.ArtifactType}
 }
 
-// Pack makes one file an image manifest, and several, each for an interface of its own, an index of them. It reads each file twice at
-// most and keeps none in memory.
+// Pack packs one file as an image manifest. Several files, each for another interface, become an index of image manifests. Pack reads each
+// file at most twice and keeps none in memory.
 func Pack(files []File, about About) (*Artifact, error) {
 	if n := len(files); n < 1 || n > fpga.MaxImages {
 		return nil, fmt.Errorf("got %d files, expected 1 to %d", n, fpga.MaxImages)
@@ -115,7 +115,7 @@ func Pack(files []File, about About) (*Artifact, error) {
 	return a, a.manifest(index.MediaType, "", index)
 }
 
-// checkInterfaces wants the files to be for different interfaces, and a blank image to be among them.
+// checkInterfaces checks that the files are for different interfaces, and that a file is for each interface of blankFor.
 func checkInterfaces(files []File, blankFor []string) error {
 	by := map[string]string{}
 	for _, f := range files {
@@ -136,7 +136,7 @@ func checkInterfaces(files []File, blankFor []string) error {
 	return nil
 }
 
-// add packs one file.
+// add packs one file into the artifact.
 func (a *Artifact) add(f File, about About) error {
 	b := f.Bitstream
 	switch {
@@ -180,7 +180,7 @@ func (a *Artifact) add(f File, about About) error {
 	return nil
 }
 
-// configFor says again what the file says, so that who reads the config alone knows what the artifact is for.
+// configFor repeats the fields of the file, so that the config alone tells what the artifact is for.
 func configFor(b fpga.Bitstream, about About) fpga.Config {
 	c := fpga.Config{
 		Format: b.Format, ID: b.ID, InterfaceID: b.InterfaceID, Size: &b.Size, Clock: b.Clocks, Power: b.Power,
@@ -210,7 +210,7 @@ func (a *Artifact) blob(d artifact.Descriptor, content io.ReaderAt) {
 	}
 }
 
-// manifest appends one, which is the root until another comes.
+// manifest appends a manifest and makes it the root.
 func (a *Artifact) manifest(mediaType, artifactType string, content any) error {
 	raw, err := json.Marshal(content)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
-// raw is an image of eight bytes for a shell.
+// raw returns an image of eight bytes for a shell.
 func raw(t *testing.T, shell, content string) oci.File {
 	t.Helper()
 	sidecar := `{"format":"rbf","id":"d8424dc4a4a3c413f89e433683f9040b","interfaceID":"` + shell + `","clocks":{"high":312.5,"low":"auto"}}`
@@ -112,7 +112,7 @@ func pushTo(t *testing.T, a *oci.Artifact, ref artifact.Reference, config regist
 	return a.Push(t.Context(), to, ref.Tag())
 }
 
-// TestPush reads back what was pushed, with the reader of the cluster.
+// TestPush reads pushed artifacts with the reader of the cluster.
 func TestPush(t *testing.T) {
 	r := fpgaregistry.Start(t)
 	for name, about := range map[string]oci.About{"typed": {}, "untyped": {Untyped: true}, "blank": {BlankFor: []string{shellA}}} {
@@ -155,7 +155,7 @@ func TestPushRefuses(t *testing.T) {
 	}
 }
 
-// TestPushTLS speaks https on loopback too, where the library would not.
+// TestPushTLS: loopback gets https too, although the library would use plain http.
 func TestPushTLS(t *testing.T) {
 	server := httptest.NewTLSServer(inmemory.New(inmemory.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
@@ -203,7 +203,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestLayoutOfOthers keeps what it does not know, and reads nothing outside of the directory.
+// TestLayoutOfOthers: unknown entries are kept, and nothing outside the directory is read.
 func TestLayoutOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	a := pack(t, oci.About{}, raw(t, shellA, "image a."))

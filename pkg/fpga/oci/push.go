@@ -10,8 +10,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
 )
 
-// Push brings the artifact to a registry or a layout: first the blobs, then the manifests, the root with the tag last, so that a tag never
-// names what is not there. An error that is push.ErrRefused may pass with About.Untyped.
+// Push writes the artifact to a registry or a layout: first the blobs, then the manifests, and last the root with the tag, so a tag never
+// names a missing blob. If the error is push.ErrRefused, try again with About.Untyped.
 func (a *Artifact) Push(ctx context.Context, to push.Target, tag string) error {
 	for _, b := range a.Blobs {
 		err := to.Blob(ctx, b.Descriptor, func(context.Context) (io.ReadCloser, error) {

@@ -17,17 +17,17 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
-// answers is below everything that makes requests. It makes errors of the answers that ask for another try.
-type answers struct {
+// retryTransport turns answers that ask for another try into errors. It is below everything that sends requests.
+type retryTransport struct {
 	inner http.RoundTripper
 	now   func() time.Time
 }
 
-func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	// A transport would unpack what a registry packs for the transfer; then the length and the digest are of something else.
+	// A transport decompresses what a registry compressed for the transfer. Then length and digest would not match.
 	r.Header.Set("Accept-Encoding", "identity")
-	resp, err := a.inner.RoundTrip(r)
+	resp, err := t.inner.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +35,8 @@ func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
 		defer resp.Body.Close()
 		return nil, &statusError{
-			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, artifact.ErrUnavailable, answer(resp)),
-			after: retryAfter(resp.Header.Get("Retry-After"), a.now()),
+			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, artifact.ErrUnavailable, errorText(resp)),
+			after: retryAfter(resp.Header.Get("Retry-After"), t.now()),
 		}
 	}
 	return resp, nil
@@ -52,14 +52,14 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// maxAnswer is how much of an error's body is read.
-const maxAnswer = 8 << 10
+// maxErrorBody is how many bytes of an error's body are read.
+const maxErrorBody = 8 << 10
 
-// answer is the status and the first thing that the registry says about it.
-func answer(resp *http.Response) string {
+// errorText returns the status and the first message of the registry about it.
+func errorText(resp *http.Response) string {
 	text := fmt.Sprintf("%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 	var said transport.Error
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err == nil && json.Unmarshal(data, &said) == nil && len(said.Errors) > 0 {
 		text += ", " + firstOf(said.Errors)
 	}
@@ -70,26 +70,26 @@ func firstOf(said []transport.Diagnostic) string {
 	return clip(string(said[0].Code) + ": " + said[0].Message)
 }
 
-// explain makes the error of a request fit to be read, and one of this package. URLs are left out: after a redirect they may hold a
-// signature that opens the blob to anyone.
+// explain turns the error of a request into one of package artifact. It leaves URLs out: after a redirect a URL may hold a signature that
+// lets anyone read the blob.
 func explain(host string, err error) error {
 	var status *statusError
 	var told *transport.Error
 	switch {
 	case errors.As(err, &status):
 		return status
-	case errors.As(err, &told): // of the handshake
+	case errors.As(err, &told): // the handshake failed
 		text := fmt.Sprintf("%d %s", told.StatusCode, http.StatusText(told.StatusCode))
 		if len(told.Errors) > 0 {
 			text += ", " + firstOf(told.Errors)
 		}
 		return refusal(host, told.StatusCode, text)
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return RefusedPlain(host)
+		return PlainHTTPRefused(host)
 	}
 	var request *url.Error
 	asked := false
-	for errors.As(err, &request) { // where the library tried both, the first is that of https
+	for errors.As(err, &request) { // the library tried https before http
 		err, asked = request.Err, true
 	}
 	switch {
@@ -101,7 +101,7 @@ func explain(host string, err error) error {
 	return fmt.Errorf("%s: the answer is %w: %s", host, artifact.ErrInvalid, clip(err.Error()))
 }
 
-// refusal is the error for a status that trying again does not change.
+// refusal returns the error for a status that another try does not change.
 func refusal(host string, code int, text string) error {
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden:
