@@ -65,46 +65,6 @@ func TestChecksumOutlivesNewFields(t *testing.T) {
 	s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
 }
 
-// TestVersion1Lives: the state that the release before this one left is read, served, and given back.
-func TestVersion1Lives(t *testing.T) {
-	s := newSite(t)
-	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
-	r := s.prepare(c)
-	data := s.write("ssd0")
-	params, err := json.Marshal(map[string]any{
-		"path": "/mnt/disks/ssd0", "claim": "u1", "before": map[string]any{"uid": os.Getuid(), "gid": os.Getgid(), "mode": 0o755},
-	})
-	must(t, err)
-	devices := make([]map[string]any, len(r.Devices))
-	for i, d := range r.Devices {
-		devices[i] = map[string]any{"request": d.Request, "pool": d.Pool, "name": d.Name, "cdiDevice": d.CDIDevice, "edits": d.Edits}
-	}
-	old, err := json.Marshal(map[string]any{
-		"version": 1, "namespace": r.Namespace, "name": r.Name, "uid": "u1", "bootID": r.BootID, "devices": devices,
-		"steps": []map[string]any{{"kind": "host.scratch", "params": json.RawMessage(params)}},
-	})
-	must(t, err)
-	must(t, os.RemoveAll(s.statePath("owners")))
-	must(t, os.WriteFile(s.recordFile("u1"), old, 0o600))
-
-	s = s.restart()
-	s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
-	s.tidy()
-	again := s.prepare(c)
-	if diff := cmp.Diff(r.Devices, again.Devices); diff != "" {
-		t.Errorf("devices (-before +after):\n%s", diff)
-	}
-	if !there(data) {
-		t.Error("the update took the claim's data")
-	}
-	s.unprepare("u1")
-	s.reported()
-	s.records()
-	if there(data) {
-		t.Error("the data is still there")
-	}
-}
-
 // TestRebootRewritesSpecs. Seen: the stored state outlived a reboot and said that a claim is prepared, while its specs, on a tmpfs, did
 // not; or they came back with the device numbers of before.
 func TestRebootRewritesSpecs(t *testing.T) {

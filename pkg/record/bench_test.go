@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -66,4 +67,22 @@ func BenchmarkLockAcquire(b *testing.B) {
 		must(b, s.Acquire(r))
 		hold.Release()
 	}
+}
+
+// BenchmarkTombstone is what a Prepare pays to learn that it was not overtaken, and an Unprepare to leave word.
+func BenchmarkTombstone(b *testing.B) {
+	s := durable(b)
+	hold, err := s.LockClaim(b.Context(), "u1")
+	must(b, err)
+	defer hold.Release()
+	b.Run("check", func(b *testing.B) {
+		for b.Loop() {
+			must(b, hold.CheckArrival(b.Context(), Moment{BootID: "boot-1", Since: 1 << 62}))
+		}
+	})
+	b.Run("bury", func(b *testing.B) {
+		for i := 1; b.Loop(); i++ {
+			must(b, hold.Bury(b.Context(), Moment{BootID: "boot-1", Since: time.Duration(i)}))
+		}
+	})
 }

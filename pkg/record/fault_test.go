@@ -96,14 +96,7 @@ func writes() map[string]write {
 		},
 		"releasing":                  {arrange: prepared, act: changeOf(Change{Phase: Releasing}), names: name},
 		"releasing after a torn end": {arrange: torn, act: changeOf(Change{Phase: Releasing}), names: name},
-		"releasing from version 1": {
-			arrange: func(t *testing.T, s *Store) *Record {
-				must(t, os.WriteFile(path(s, fullUID), read(t, goldenVersion1), 0o600))
-				return load(t, s, fullUID)
-			},
-			act: changeOf(Change{Phase: Releasing}), names: "team-a/train",
-		},
-		"remove": {arrange: prepared, act: (*Store).Remove, names: name},
+		"remove":                     {arrange: prepared, act: (*Store).Remove, names: name},
 		"acquire before the record": {
 			arrange: func(*testing.T, *Store) *Record { return holding("u1", "gpu-0", "gpu-1") },
 			act:     (*Store).Acquire, names: name,

@@ -260,3 +260,34 @@ func story(t testing.TB) ([]byte, []chapter) {
 	}
 	return data, chapters
 }
+
+// rewrite is a new file for a record that was read: how it would have begun, and what happened since.
+func rewrite(r *Record) ([]byte, error) {
+	begin := *r
+	begin.Steps = nil
+	if r.Phase != Renewing {
+		begin.Phase = Intended
+	}
+	var changes, undone []Change
+	for i, s := range r.Steps {
+		begin.Steps = append(begin.Steps, Step{Step: s.Step, State: step.Intended})
+		switch s.State {
+		case step.Done:
+			changes = append(changes, Change{Step: i, State: s.State})
+		case step.Undone: // which is legal only once the claim is released
+			undone = append(undone, Change{Step: i, State: s.State})
+		case step.Intended:
+		}
+	}
+	if r.Phase != begin.Phase {
+		changes = append(changes, Change{Phase: r.Phase})
+	}
+	changes = append(changes, undone...)
+	data, err := encode(&begin)
+	for i := 0; err == nil && i < len(changes); i++ {
+		var more []byte
+		more, err = frame(head{}, changes[i])
+		data = append(data, more...)
+	}
+	return data, err
+}

@@ -10,8 +10,6 @@ import (
 	"hash/crc32"
 	"io"
 	"slices"
-
-	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 // A file is lines of JSON in pairs: a head that says how long the body is and what its checksum is, and the body. The first body is
@@ -25,9 +23,9 @@ import (
 // Behind them is room for the changes to come: zeros, as many as there are, which say nothing. A change that is written into it makes
 // the file no longer, and so is durable at the cost of its own bytes.
 //
-// Version 1 was a single JSON object with the member "version", rewritten at each change. Version 3 has additions of features; version 4
-// keeps the decisions that they follow from in one place. A record without either is still written as version 2, so that an older plugin
-// can serve its claim. A record of version 4 has its decisions in both places, so that a plugin that reads version 3 serves it.
+// Version 1 is not read: no release wrote it. Version 3 has additions of features; version 4 keeps the decisions that they follow from in
+// one place. A record without either is still written as version 2, so that an older plugin can serve its claim. A record of version 4 has
+// its decisions in both places, so that a plugin that reads version 3 serves it.
 const (
 	// FormatVersion is the newest version that this package writes.
 	FormatVersion = 4
@@ -111,9 +109,6 @@ func decode(data []byte, uid string) (*Record, error) {
 		err = errors.New("begins with a change")
 	}
 	if err != nil {
-		if r, v1err := decodeVersion1(data, uid); !errors.Is(v1err, errNotVersion1) {
-			return r, v1err
-		}
 		return nil, fmt.Errorf("%w: no head: %w", ErrDamaged, err)
 	}
 	strict := first.Format <= FormatVersion
@@ -206,85 +201,4 @@ func unmarshal(data []byte, into any, strict bool) error {
 		return errors.New("more than one JSON value")
 	}
 	return nil
-}
-
-var errNotVersion1 = errors.New("not a file of version 1")
-
-// decodeVersion1 reads what the first version wrote. It wrote a record before it applied anything and never said when it was done,
-// so the effects are taken as done: a claim that was being prepared then is asked for again by kubelet, or given back.
-func decodeVersion1(data []byte, uid string) (*Record, error) {
-	var old struct {
-		Version   int         `json:"version"`
-		Namespace string      `json:"namespace"`
-		Name      string      `json:"name"`
-		UID       string      `json:"uid"`
-		BootID    string      `json:"bootID"`
-		Devices   []Device    `json:"devices"`
-		Steps     []step1Data `json:"steps,omitempty"`
-	}
-	if err := unmarshal(data, &old, true); err != nil || old.Version != 1 {
-		return nil, errNotVersion1
-	}
-	if old.UID != uid {
-		return nil, fmt.Errorf("%w: holds claim %q, its name says %q", ErrDamaged, old.UID, uid)
-	}
-	r := &Record{
-		Namespace: old.Namespace, Name: old.Name, UID: old.UID, BootID: old.BootID, Phase: Prepared, Devices: old.Devices,
-	}
-	for _, s := range old.Steps {
-		converted, err := s.convert()
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		r.Steps = append(r.Steps, converted)
-	}
-	return r, nil
-}
-
-// step1Data is a step of version 1, which knew one kind and kept its target among the parameters.
-type step1Data struct {
-	Kind   string          `json:"kind"`
-	Params json.RawMessage `json:"params"`
-}
-
-func (s step1Data) convert() (Step, error) {
-	var params struct {
-		Path string `json:"path"`
-	}
-	if err := json.Unmarshal(s.Params, &params); err != nil {
-		return Step{}, fmt.Errorf("step %s: %w", s.Kind, err)
-	}
-	return Step{Step: step.Step{Kind: s.Kind, Target: params.Path, Params: s.Params}, State: step.Done}, nil
-}
-
-// rewrite is a file of the present version for a record that was read from an older one: how it would have begun, and what
-// happened since.
-func rewrite(r *Record) ([]byte, error) {
-	begin := *r
-	begin.Steps = nil
-	if r.Phase != Renewing {
-		begin.Phase = Intended
-	}
-	var changes, undone []Change
-	for i, s := range r.Steps {
-		begin.Steps = append(begin.Steps, Step{Step: s.Step, State: step.Intended})
-		switch s.State {
-		case step.Done:
-			changes = append(changes, Change{Step: i, State: s.State})
-		case step.Undone: // which is legal only once the claim is released
-			undone = append(undone, Change{Step: i, State: s.State})
-		case step.Intended:
-		}
-	}
-	if r.Phase != begin.Phase {
-		changes = append(changes, Change{Phase: r.Phase})
-	}
-	changes = append(changes, undone...)
-	data, err := encode(&begin)
-	for i := 0; err == nil && i < len(changes); i++ {
-		var more []byte
-		more, err = frame(head{}, changes[i])
-		data = append(data, more...)
-	}
-	return data, err
 }

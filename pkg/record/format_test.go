@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	goldenVersion1 = "testdata/format-1.json"
 	goldenVersion2 = "testdata/format-2.json"
 	goldenVersion3 = "testdata/format-3.json"
 	goldenVersion4 = "testdata/format-4.json"
@@ -87,8 +86,8 @@ func TestRoom(t *testing.T) {
 	same(t, "without room", r, load(t, s, fullUID))
 }
 
-// version1 is what format-1.json holds. It had no phase and no states: what was recorded was taken as done.
-func version1() *Record {
+// golden is the claim of the files that tests keep.
+func golden() *Record {
 	return &Record{
 		Namespace: "team-a", Name: "train", UID: fullUID, BootID: "5a1c0b2e-1111-2222-3333-444455556666", Phase: Prepared,
 		Devices: []Device{
@@ -110,7 +109,7 @@ func version1() *Record {
 
 // TestFormatVersion3 holds the bytes of a record with presets, which an older plugin must leave alone: it would forget their files.
 func TestFormatVersion3(t *testing.T) {
-	r := version1()
+	r := golden()
 	r.Phase, r.Steps[0].State = Intended, step.Intended
 	r.Devices[0].Added = &Addition{
 		CDIDevice: "fettle.dev/common=x00112233445566778899aabbccddeeff",
@@ -155,7 +154,7 @@ func TestFormatVersion3(t *testing.T) {
 
 // TestFormatVersion4 holds the bytes of a record with decisions, which a reader of version 3 understands, too.
 func TestFormatVersion4(t *testing.T) {
-	r := version1()
+	r := golden()
 	r.Phase, r.Steps[0].State = Intended, step.Intended
 	r.Devices[0].Added = &Addition{
 		CDIDevice: "fettle.dev/common=x00112233445566778899aabbccddeeff",
@@ -189,7 +188,7 @@ func TestDecisionsOfFormat3(t *testing.T) {
 		"none":   {`{}`, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := version1()
+			r := golden()
 			r.Devices[0].Added = &Addition{Given: []byte(tc.given)}
 			must(t, r.moveDecisions())
 			if got := string(r.Decisions["presets"]); got != tc.presets {
@@ -200,76 +199,96 @@ func TestDecisionsOfFormat3(t *testing.T) {
 			}
 		})
 	}
-	r := version1()
+	r := golden()
 	r.Devices[0].Added = &Addition{Given: []byte(`"text"`)}
 	if err := r.moveDecisions(); err == nil {
 		t.Error("a decision that is no object was taken")
 	}
 }
 
-// TestFormatVersion1: what the first version wrote is read, and becomes a file of the present version when it changes.
-func TestFormatVersion1(t *testing.T) {
-	s := open(t)
-	must(t, os.WriteFile(path(s, fullUID), read(t, goldenVersion1), 0o600))
-	r := load(t, s, fullUID)
-	want := version1()
-	same(t, "read", want, r)
-
-	advance(t, s, r, Change{Phase: Releasing})
-	want.Phase = Releasing
-	same(t, "changed", want, r)
-	same(t, "read again", want, load(t, s, fullUID))
-	rewritten := read(t, path(s, fullUID))
-	if !bytes.HasPrefix(rewritten, []byte(`{"format":2,"reader":2,`)) {
-		t.Errorf("not a file of format 2: %s", rewritten)
+// TestReadsOlderPlugin reads files byte for byte as the plugin of commit 92a7570 wrote them, which may run beside this one, and goes on
+// with them.
+func TestReadsOlderPlugin(t *testing.T) {
+	plain := golden()
+	plain.UID, plain.Steps = "11111111-5f0e-4b43-8a47-6f1f0e9d7c11", nil
+	plain.Devices[0].ShareID, plain.Devices[0].Effect = "5ca1ab1e-7777-8888-9999-000011112222", "00112233445566778899aabbccddeeff"
+	plain.Devices[0].CoTenancy = "SameNamespace"
+	releasing := golden()
+	releasing.Phase = Releasing
+	releasing.Steps = append(releasing.Steps, Step{
+		Step:  step.Step{Kind: "cdi.write", Target: "fettle.dev-claim-" + fullUID + ".json", Params: []byte(`{"content":"{}\n"}`)},
+		State: step.Undone,
+	})
+	releasing.Devices[0].Added = &Addition{
+		CDIDevice: "fettle.dev/common=x00112233445566778899aabbccddeeff",
+		Edits: container.Edits{
+			Mounts: []container.Mount{{
+				HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1",
+				ReadOnly: true, Alone: true, Follows: true,
+			}},
+			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296"},
+			Hooks: []container.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},
+		},
+		OwnDevice: "fettle.dev/claim=x99112233445566778899aabbccddeeff",
+		Own: container.Edits{Mounts: []container.Mount{{
+			HostPath: "/var/lib/fettle/mounts/0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11/0011223344556677", ContainerPath: "/opt/team",
+		}}},
 	}
-
-	advance(t, s, r, Change{State: step.Undone})
-	want.Steps[0].State = step.Undone
-	same(t, "changed again", want, load(t, s, fullUID))
-	if !bytes.HasPrefix(read(t, path(s, fullUID)), said(rewritten)) {
-		t.Error("the file was written anew: expected the second change to be written behind it")
+	releasing.Decisions = map[string]json.RawMessage{
+		"presets":      json.RawMessage(`{"gpu":{"presets":[{"name":"nvidia","generation":3}],"request":"gpu"}}`),
+		"kernelCaches": json.RawMessage(`{"gpu":[{"name":"llama"}]}`),
+	}
+	for name, tt := range map[string]struct {
+		want *Record
+		next Change
+	}{
+		"plain":     {plain, Change{Phase: Releasing}},
+		"releasing": {releasing, Change{State: step.Undone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, data := open(t), read(t, "testdata/92a7570-"+name+".record")
+			must(t, os.WriteFile(path(s, tt.want.UID), data, 0o600))
+			r := load(t, s, tt.want.UID)
+			same(t, "read", tt.want, r)
+			advance(t, s, r, tt.next)
+			if after := read(t, path(s, r.UID)); len(after) != len(data) || !bytes.HasPrefix(after, said(data)) {
+				t.Errorf("%d bytes, was %d: expected the change in the room that the file has", len(after), len(data))
+			}
+			same(t, "read again", r, load(t, s, r.UID))
+			if !r.Released() {
+				t.Error("it is not released")
+			}
+		})
 	}
 }
 
 // TestUnreadable: other contents than a record's are an error that names the file, and never count as no record, since the claim's
 // devices would be free.
 func TestUnreadable(t *testing.T) {
-	old := string(read(t, goldenVersion1))
 	whole := string(read(t, goldenVersion2))
 	head, _, _ := strings.Cut(whole, "\n")
 	contents := map[string]string{
-		"empty":                       "",
-		"zeros":                       strings.Repeat("\x00", len(old)),
-		"json null":                   "null",
-		"array":                       "[]",
-		"a head only":                 head + "\n",
-		"no head":                     strings.TrimPrefix(whole, head+"\n"),
-		"a change only":               string(framed(t, `{}`, `{"phase":"prepared"}`)),
-		"two records":                 whole + whole,
-		"negative length":             `{"format":2,"reader":2,"length":-1,"crc32c":"00000000"}` + "\n\n",
-		"huge length":                 `{"format":2,"reader":2,"length":9223372036854775807,"crc32c":"00000000"}` + "\n\n",
-		"another claim":               string(framed(t, `{"format":2,"reader":2}`, `{"uid":"u1","phase":"prepared"}`)),
-		"no phase":                    string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`"}`)),
-		"unknown member":              string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`","phase":"prepared","x":1}`)),
-		"two values":                  string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`","phase":"prepared"}{}`)),
-		"not JSON":                    string(framed(t, `{"format":2,"reader":2}`, `phase: prepared`)),
-		"negative format":             string(framed(t, `{"format":-1,"reader":-1}`, `{"uid":"`+fullUID+`","phase":"prepared","x":1}`)),
-		"unknown member in a change":  whole + string(framed(t, `{}`, `{"step":0,"state":"undone","x":1}`)),
-		"illegal change":              whole + string(framed(t, `{}`, `{"phase":"prepared"}`)),
-		"change that says nothing":    whole + string(framed(t, `{}`, `{}`)),
-		"change of a step not there":  whole + string(framed(t, `{}`, `{"step":2,"state":"undone"}`)),
-		"version 1: version 2":        strings.Replace(old, `"version":1`, `"version":2`, 1),
-		"version 1: no version":       strings.Replace(old, `"version":1,`, ``, 1),
-		"version 1: another claim":    strings.Replace(old, `"uid":"0b0d`, `"uid":"ffff`, 1),
-		"version 1: wrong type":       strings.Replace(old, `"devices":[`, `"devices":[7,`, 1),
-		"version 1: something after":  old + "{}",
-		"version 1: unknown member":   strings.Replace(old, `"bootID"`, `"tombstone":true,"bootID"`, 1),
-		"version 1: number too large": strings.Replace(old, `"major":195`, `"major":1e400`, 1),
-		"version 1: no parameters":    strings.Replace(old, `,"params":{"path":"/mnt/disks/ssd0"}`, ``, 1),
-	}
-	for length := range old[:len(old)-1] { // the last byte may be the newline, which JSON does not need
-		contents[fmt.Sprintf("version 1: cut at %d", length)] = old[:length]
+		"empty":                      "",
+		"zeros":                      strings.Repeat("\x00", 4096),
+		"json null":                  "null",
+		"array":                      "[]",
+		"a head only":                head + "\n",
+		"no head":                    strings.TrimPrefix(whole, head+"\n"),
+		"a change only":              string(framed(t, `{}`, `{"phase":"prepared"}`)),
+		"two records":                whole + whole,
+		"negative length":            `{"format":2,"reader":2,"length":-1,"crc32c":"00000000"}` + "\n\n",
+		"huge length":                `{"format":2,"reader":2,"length":9223372036854775807,"crc32c":"00000000"}` + "\n\n",
+		"another claim":              string(framed(t, `{"format":2,"reader":2}`, `{"uid":"u1","phase":"prepared"}`)),
+		"no phase":                   string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`"}`)),
+		"unknown member":             string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`","phase":"prepared","x":1}`)),
+		"two values":                 string(framed(t, `{"format":2,"reader":2}`, `{"uid":"`+fullUID+`","phase":"prepared"}{}`)),
+		"not JSON":                   string(framed(t, `{"format":2,"reader":2}`, `phase: prepared`)),
+		"negative format":            string(framed(t, `{"format":-1,"reader":-1}`, `{"uid":"`+fullUID+`","phase":"prepared","x":1}`)),
+		"unknown member in a change": whole + string(framed(t, `{}`, `{"step":0,"state":"undone","x":1}`)),
+		"illegal change":             whole + string(framed(t, `{}`, `{"phase":"prepared"}`)),
+		"change that says nothing":   whole + string(framed(t, `{}`, `{}`)),
+		"change of a step not there": whole + string(framed(t, `{}`, `{"step":2,"state":"undone"}`)),
+		"version 1":                  `{"version":1,"uid":"` + fullUID + `","devices":[],"steps":[]}`,
 	}
 	s := open(t)
 	for name, content := range contents {

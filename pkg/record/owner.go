@@ -172,22 +172,12 @@ func (s *Store) setOwner(d *Device, uid string) error {
 	}
 	err = s.fs.Symlink(d.target(), path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := s.makeDeviceDir(filepath.Dir(path)); err != nil {
+		if err := disk.MkdirAll(s.fs, filepath.Dir(path), 0o700); err != nil {
 			return err
 		}
 		err = s.fs.Symlink(d.target(), path)
 	}
 	return err
-}
-
-// makeDeviceDir makes the directory of a device's links. Version 1 had one link in its place.
-func (s *Store) makeDeviceDir(path string) error {
-	if info, err := s.fs.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSymlink {
-		if err := disk.RemoveIfThere(s.fs, path); err != nil {
-			return err
-		}
-	}
-	return disk.MkdirAll(s.fs, path, 0o700)
 }
 
 // LinkedTo picks the devices whose links name a claim. It is for a claim whose own file is lost.

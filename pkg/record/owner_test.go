@@ -294,26 +294,6 @@ func TestLinksAreMadeAnew(t *testing.T) {
 	}
 }
 
-// TestOwnersOfVersion1: it had a link where there is a directory now, and its links pointed to nothing.
-func TestOwnersOfVersion1(t *testing.T) {
-	s := open(t)
-	gpu := version1().Devices[0].Name
-	must(t, os.Symlink(fullUID, s.deviceDir(pool, gpu)))
-	must(t, os.WriteFile(path(s, fullUID), read(t, goldenVersion1), 0o600))
-	must(t, os.Symlink("u9", s.deviceDir(pool, "gpu-0")))
-	must(t, s.Acquire(load(t, s, fullUID)))
-	put(t, s, holding("u1", "gpu-0"))
-	for name, uid := range map[string]string{gpu: fullUID, "gpu-0": "u1"} {
-		if diff := cmp.Diff([]string{uid}, holders(t, s, name)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-	}
-	must(t, s.SweepOwners())
-	if !s.Held(pool, gpu) || !s.Held(pool, "gpu-0") {
-		t.Error("swept what is held")
-	}
-}
-
 // TestSweepOwners removes the links that nothing stands behind, and no other.
 func TestSweepOwners(t *testing.T) {
 	s := open(t)

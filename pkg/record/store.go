@@ -133,16 +133,6 @@ func (s *Store) advance(r *Record, sync bool, changes []Change) error {
 	if err != nil {
 		return err
 	}
-	if r.valid == 0 { // read from a file of an older version, which cannot be appended to
-		data, err := rewrite(next)
-		if err == nil {
-			err = s.write(path, data, next)
-		}
-		if err == nil {
-			*r = *next
-		}
-		return err
-	}
 	sync = sync || next.Phase == Prepared || next.Released()
 	if err := s.append(path, data, r, sync); err != nil {
 		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)

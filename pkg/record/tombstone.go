@@ -37,7 +37,7 @@ func (e *StaleError) Error() string {
 // Tombstones are a table in the lock file, whose bytes nobody needs for locking. A slot is for the claims whose UIDs hash to it: it has
 // room for those that were given back last in a boot, each with its moment, and one moment for all others, the latest of those that had
 // to leave: a call of another claim that arrived before it is tried again. No call outlives a boot, so nothing is synced, and what
-// another boot left counts for nothing. Where the table begins another version had one of its own.
+// another boot left counts for nothing. The plugin of the version before has the same table at the same place.
 const (
 	slotsOffset = 4096 + 1<<20
 	slots       = 1 << 14
@@ -58,15 +58,13 @@ type place struct {
 	Buried uint64
 }
 
-// openTombstones takes the space of the table, so that a full disk keeps nobody from writing to it, and removes the files that
-// another version kept them in.
+// openTombstones takes the space of the table, so that a full disk keeps nobody from writing to it.
 func (s *Store) openTombstones() error {
 	f, err := os.OpenFile(filepath.Join(s.dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the lock file: %w", err)
 	}
 	_ = unix.Fallocate(int(f.Fd()), 0, slotsOffset, slots*slotSize) // as far as the disk has it
-	_ = os.RemoveAll(filepath.Join(s.dir, "tombstones"))
 	return f.Close()
 }
 

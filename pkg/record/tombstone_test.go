@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func at(since time.Duration) Moment { return Moment{BootID: "boot-1", Since: since} }
@@ -167,22 +165,5 @@ func TestUnreadableTombstone(t *testing.T) {
 	}
 	if err := h.Bury(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
 		t.Errorf("error %v, want one that names the claim", err)
-	}
-}
-
-// TestFilesOfTombstonesGo: another version kept them in a directory.
-func TestFilesOfTombstonesGo(t *testing.T) {
-	s := open(t)
-	put(t, s, holding("u1", "gpu-0"))
-	before := files(t, s)
-	must(t, os.Mkdir(filepath.Join(s.dir, "tombstones"), 0o700))
-	must(t, os.Symlink("boot-1@5", filepath.Join(s.dir, "tombstones", "u1")))
-	again, err := Open(s.fs, s.dir)
-	must(t, err)
-	if diff := cmp.Diff(before, files(t, again)); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
-	if _, err := os.Stat(filepath.Join(s.dir, "tombstones")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory: %v, want it gone", err)
 	}
 }
