@@ -17,7 +17,7 @@ const (
 	sectionHash  = ".acl.rand_hash"
 )
 
-// randomHash is the form of the id that the compiler makes up for each image.
+// randomHash matches the id that the compiler makes up for each image.
 var randomHash = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
 func inspectAOCX(w window, maxUnpacked int64) (Bitstream, error) {
@@ -48,7 +48,7 @@ func inspectAOCX(w window, maxUnpacked int64) (Bitstream, error) {
 	return b, err
 }
 
-// inspectPacked reads a GBS in a gzip. Of what it unpacks it keeps only the head.
+// inspectPacked reads a GBS in a gzip. It keeps only the head of the unpacked bytes.
 func inspectPacked(packed window, maxUnpacked int64) (Bitstream, error) {
 	unpacked, err := gzip.NewReader(io.NewSectionReader(packed.r, packed.base, packed.size))
 	if err != nil {
@@ -75,14 +75,14 @@ func inspectPacked(packed window, maxUnpacked int64) (Bitstream, error) {
 	if b.Payload != nil {
 		b.Payload.Gzip = &Range{Offset: packed.base, Length: packed.size}
 	}
-	// Its place is in what was unpacked.
+	// Its offset counts in the unpacked bytes.
 	if b.Signature != nil {
 		b.Signature.Unpacked = true
 	}
 	return b, nil
 }
 
-// hash is what tells an image from all others: their AFU id is the same.
+// hash returns the id that tells an image from all others. Their AFU ids are equal.
 func (f elfFile) hash() (string, error) {
 	w, err := f.section(sectionHash)
 	if err != nil {
@@ -99,7 +99,7 @@ func (f elfFile) hash() (string, error) {
 	return hash, nil
 }
 
-// openCL reads the sections that need not be there; nil if none is.
+// openCL reads the optional sections. It returns nil if none is there.
 func (f elfFile) openCL() (*OpenCL, error) {
 	var o OpenCL
 	for _, part := range []struct {
@@ -127,7 +127,7 @@ func (f elfFile) openCL() (*OpenCL, error) {
 	return &o, nil
 }
 
-// text reads a section that holds a line of text.
+// text reads a section with a line of text.
 func (w window) text(name string) (string, error) {
 	data, err := w.readAll(maxText, name)
 	if err != nil {

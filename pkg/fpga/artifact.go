@@ -14,29 +14,29 @@ import (
 )
 
 // A bitstream is published as an OCI artifact: an image manifest of ArtifactType with a config of ConfigType and one layer, which is
-// the file as it is. Not being compressed, the layer has the digest of the file. An index may hold one such manifest for each interface.
+// the file as it is. The layer is not compressed, so it has the digest of the file. An index may hold one such manifest for each interface.
 const (
 	ArtifactType = "application/vnd.fettle.fpga.bitstream.v1"
 	ConfigType   = "application/vnd.fettle.fpga.bitstream.config.v1+json"
-	// LayerTypeDTBO is the type of a device tree overlay. This release loads none.
+	// LayerTypeDTBO is the type of a device tree overlay. Fettle does not load overlays.
 	LayerTypeDTBO = layerType + "dtbo"
 
 	layerType = "application/vnd.fettle.fpga.bitstream.layer.v1."
 )
 
 const (
-	// MaxConfig is how long the config may be.
+	// MaxConfig limits the length of the config.
 	MaxConfig = 16 << 10
-	// MaxFile is how long a bitstream's file may be.
+	// MaxFile limits the length of a bitstream's file.
 	MaxFile = 512 << 20
-	// MaxImages is how many manifests an index may hold.
+	// MaxImages limits how many manifests an index may hold.
 	MaxImages = 64
 )
 
-// LayerType is the media type of a file of the format.
+// LayerType returns the media type of a layer with a file of this format.
 func (f Format) LayerType() string { return layerType + string(f) }
 
-// FormatOfLayer is the format for the media type of a layer, and empty where there is none.
+// FormatOfLayer returns the format that a media type of a layer stands for, or "" for other media types.
 func FormatOfLayer(mediaType string) Format {
 	for _, f := range []Format{GBS, AOCX, Xclbin, RBF, BIN} {
 		if mediaType == f.LayerType() {
@@ -46,12 +46,13 @@ func FormatOfLayer(mediaType string) Format {
 	return ""
 }
 
-// IsRaw says whether files of the format do not describe themselves.
+// IsRaw reports whether files of the format hold only the image and do not describe themselves.
 func (f Format) IsRaw() bool { return f == RBF || f == BIN }
 
-// Config is the config of a bitstream's artifact. What the file says itself may be left out; where both say it, they must agree.
+// Config is the config of a bitstream's artifact. It may leave out fields that the file states itself. Where both state a field, they must
+// agree.
 type Config struct {
-	// Format is that of the layer.
+	// Format is the format of the layer.
 	Format      Format `json:"format,omitempty"`
 	ID          string `json:"id,omitempty"`
 	InterfaceID string `json:"interfaceID,omitempty"`
@@ -63,12 +64,12 @@ type Config struct {
 	Power *float64 `json:"power,omitempty"`
 	// MinDriver is the oldest version of the region's kernel driver that can load the image.
 	MinDriver string `json:"minDriver,omitempty"`
-	// BlankFor are the interface ids whose regions the image wipes.
+	// BlankFor lists the interface ids of the regions that this image wipes.
 	BlankFor []string `json:"blankFor,omitempty"`
 }
 
-// DecodeConfig reads the config blob of an artifact. Unknown fields and repeated ones are refused. Ids come back in the form that
-// Bitstream has them in.
+// DecodeConfig reads the config blob of an artifact. It refuses unknown fields and repeated ones, and returns ids in the form that
+// Bitstream uses.
 func DecodeConfig(data []byte) (Config, error) {
 	if len(data) > MaxConfig {
 		return Config{}, fmt.Errorf("config: %d bytes, want at most %d", len(data), MaxConfig)
@@ -87,7 +88,7 @@ func DecodeConfig(data []byte) (Config, error) {
 	return c, nil
 }
 
-// canonicalise checks each field that is there.
+// canonicalise checks each field that is set and brings ids into their canonical form.
 func (c *Config) canonicalise() error {
 	if c.Format != "" && FormatOfLayer(c.Format.LayerType()) == "" {
 		return fmt.Errorf("format: got %.40q, want gbs, aocx, xclbin, rbf or bin", c.Format)
@@ -124,7 +125,7 @@ func (c *Config) canonicalise() error {
 	return nil
 }
 
-// imageID reads the id of any format: that of an AOCX has 40 digits.
+// imageID reads the id of an image of any format. The id of an AOCX has 40 digits.
 func imageID(s string) (string, error) {
 	if hash := strings.ToLower(s); randomHash.MatchString(hash) {
 		return hash, nil
@@ -139,8 +140,8 @@ func optional(s string, read func(string) (string, error)) (string, error) {
 	return read(s)
 }
 
-// Inspect reads the file that the config is of. The bytes decide: what they say is not overridden, and an error names each field in which
-// the config says something else. The config only adds what the file is silent about, which is all of it for a raw image.
+// Inspect reads the config's file. The bytes of the file decide: the config cannot override what they state, and the error names each field
+// in which the two differ. The config only fills in what the file does not state. For a raw image that is everything.
 func (c Config) Inspect(file io.ReaderAt, size int64) (Bitstream, error) {
 	var b Bitstream
 	var err error
@@ -158,7 +159,7 @@ func (c Config) Inspect(file io.ReaderAt, size int64) (Bitstream, error) {
 	return c.complete(b), nil
 }
 
-// inspectRaw lets the config be the sidecar.
+// inspectRaw reads a raw image with the config as its sidecar.
 func (c Config) inspectRaw(file io.ReaderAt, size int64) (Bitstream, error) {
 	if c.ID == "" || c.InterfaceID == "" {
 		return Bitstream{}, errors.New("config: a raw image needs id and interfaceID, since the file does not say them")
@@ -170,7 +171,7 @@ func (c Config) inspectRaw(file io.ReaderAt, size int64) (Bitstream, error) {
 	return InspectRaw(file, size, text)
 }
 
-// ErrContradiction: the config says something else than the bytes.
+// ErrContradiction says that the config and the bytes of the file differ.
 var ErrContradiction = errors.New("the config is not of this file")
 
 func (c Config) contradiction(b Bitstream) error {
@@ -217,7 +218,7 @@ func orNone(s string) string {
 	return s
 }
 
-// complete adds what the file is silent about.
+// complete fills in what the file does not state.
 func (c Config) complete(b Bitstream) Bitstream {
 	if b.Name == "" {
 		b.Name = c.Name

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fpga reads the files that FPGAs are programmed with: which image a file holds, for which region, and which of its bytes go
-// to the device. It trusts no length that a file states, keeps a few KiB of a file of any size, and checks no signature.
+// Package fpga reads the files that FPGAs are programmed with. It finds which image a file holds, which regions can take it, and which
+// bytes go to the device. It trusts no length that a file states, keeps a few KiB of a file of any size, and checks no signature.
 package fpga
 
 import (
@@ -24,52 +24,52 @@ const (
 	BIN    Format = "bin"
 )
 
-// Bitstream is what a file says of the image that it holds. All ids are lower-case hexadecimal without dashes.
+// Bitstream describes the image in a file, as the file states it. All ids are lower-case hexadecimal without dashes.
 type Bitstream struct {
 	Format Format `json:"format"`
 	// ID tells the image from others of its format: the AFU id of a GBS, the random hash of an AOCX, the uuid of an xclbin.
 	ID string `json:"id"`
-	// AFUID is what a region shows once the image is loaded, the uuid of an xclbin. All images of one OpenCL shell share it.
+	// AFUID is the id that a region shows once the image is loaded; for an xclbin it is the uuid. All images of one OpenCL shell share it.
 	AFUID string `json:"afuID,omitempty"`
-	// InterfaceID is that of the regions that can take the image. An xclbin may have none.
+	// InterfaceID is the interface id of the regions that can take the image. An xclbin may have none.
 	InterfaceID string `json:"interfaceID,omitempty"`
 	Name        string `json:"name,omitempty"`
-	// Contexts is how many users the image's one accelerator cluster serves at once.
+	// Contexts is the number of users that the image's one accelerator cluster serves at once.
 	Contexts int `json:"contexts,omitempty"`
-	// Platform is platform-name of a GBS, the platform's VBNV of an xclbin.
+	// Platform is the platform-name of a GBS, or the VBNV of an xclbin's platform.
 	Platform string   `json:"platform,omitempty"`
 	OpenCL   *OpenCL  `json:"openCL,omitempty"`
 	Clocks   Clocks   `json:"clocks,omitzero"`
 	Power    *float64 `json:"power,omitempty"`
-	// Size is the whole file's.
+	// Size is the size of the whole file.
 	Size int64 `json:"size"`
-	// Payload is nil where it is not known which bytes the device wants; such an image cannot be programmed.
+	// Payload is nil if Fettle cannot tell which bytes the device expects. Such an image cannot be programmed.
 	Payload   *Payload   `json:"payload,omitempty"`
 	Signature *Signature `json:"signature,omitempty"`
-	// Sections are those of an xclbin, in the order of its table.
+	// Sections lists the sections of an xclbin, in the order of its table.
 	Sections []Section `json:"sections,omitempty"`
 }
 
-// OpenCL is what an AOCX says of the compilation.
+// OpenCL holds what an AOCX states about its compilation.
 type OpenCL struct {
 	Board   string `json:"board,omitempty"`
 	Target  string `json:"target,omitempty"`
 	Version string `json:"version,omitempty"`
 }
 
-// Clocks are the two user clocks, each nil where the image does not say.
+// Clocks are the two user clocks. Each is nil if the image does not state it.
 type Clocks struct {
 	High *Clock `json:"high,omitempty"`
 	Low  *Clock `json:"low,omitempty"`
 }
 
-// Clock is a frequency in MHz, or auto: what the build found the image to hold.
+// Clock is a frequency in MHz, or auto: the frequency that the build found.
 type Clock struct {
 	Auto bool
 	MHz  float64
 }
 
-// String is the frequency as the metadata has it.
+// String returns the frequency as the metadata writes it.
 func (c Clock) String() string {
 	if c.Auto {
 		return "auto"
@@ -77,7 +77,7 @@ func (c Clock) String() string {
 	return strconv.FormatFloat(c.MHz, 'f', -1, 64)
 }
 
-// MarshalJSON is a number or "auto".
+// MarshalJSON writes a number or "auto".
 func (c Clock) MarshalJSON() ([]byte, error) {
 	if c.Auto {
 		return []byte(`"auto"`), nil
@@ -99,29 +99,29 @@ func (c *Clock) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Signature is where a file has what its maker signed it with. That it is there says nothing of its worth: signing tools write the same
-// blocks without a key, and only the card, or the driver, knows whom to trust.
+// Signature says where a file holds a signature. Its presence proves nothing: signing tools write the same blocks without a key, and only
+// the card or its driver knows which keys to trust.
 type Signature struct {
-	// Offset is -1 where the place is not known.
+	// Offset is -1 if the place is not known.
 	Offset int64 `json:"offset"`
 	Length int64 `json:"length"`
-	// Unpacked says that the offset is in what the payload's gzip unpacks to.
+	// Unpacked says that the offset counts in the unpacked payload.
 	Unpacked bool `json:"unpacked,omitempty"`
 }
 
-// How the files begin that are known.
+// The first bytes of the known formats.
 const (
 	gbsMagic    = "XeonFPGA\xb7GBSv001"
 	elfMagic    = "\x7fELF"
 	xclbinMagic = "xclbin2\x00"
-	// legacyMagic begins files from before release 6.4, which have the interface id and then the image, and no AFU id.
+	// legacyMagic begins files from before release 6.4. They hold the interface id and the image, and no AFU id.
 	legacyMagic = "\x80\x86\x1f\x1d"
 )
 
-// maxUnpacked bounds what a compressed image may unpack to, and with it how long a small file can keep its reader busy.
+// maxUnpacked limits the size of an unpacked image, and so the time that a small file can keep its reader busy.
 const maxUnpacked = 512 << 20
 
-// Inspect reads a GBS, an AOCX or an xclbin of the given size. What is wrong with a file is an *Error.
+// Inspect reads a GBS, an AOCX or an xclbin of the given size. If the file is wrong, the error is an *Error.
 func Inspect(r io.ReaderAt, size int64) (Bitstream, error) {
 	return inspect(r, size, maxUnpacked)
 }
@@ -131,7 +131,7 @@ func inspect(r io.ReaderAt, size, maxUnpacked int64) (Bitstream, error) {
 	if size < 8 {
 		return Bitstream{}, w.errorf(0, "a file of %d bytes holds no image", size)
 	}
-	// That the last byte is there says that all are, although most are never looked at.
+	// A file with its last byte has all of them. Most are never read.
 	if _, err := w.read(size-1, 1, "the last byte"); err != nil {
 		return Bitstream{}, err
 	}
@@ -158,7 +158,7 @@ func inspect(r io.ReaderAt, size, maxUnpacked int64) (Bitstream, error) {
 	return b, nil
 }
 
-// recognise tells a file's format by how it begins; none if it is not one that describes itself.
+// recognise returns a file's format by its first bytes, or "" if the format does not describe itself.
 func recognise(w window) (Format, error) {
 	data, err := w.read(0, min(8, w.size), "the first bytes")
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 
 const sectionNoBits = 8 // the type of a section that has no bytes in the file
 
-// elfLayout is where a class of ELF, of 32 or 64 bits, has the fields that matter here.
+// elfLayout gives the offsets of the needed fields for a class of ELF, 32 or 64 bits.
 type elfLayout struct {
 	header, table, entrySize                         int64 // the header's size, its field for the table, the size of an entry
 	offset, size                                     int64 // fields of an entry
@@ -23,7 +23,7 @@ type elfLayout struct {
 	word                                             func([]byte) uint64
 }
 
-// layoutOf tells the layout by the class that a file names.
+// layoutOf returns the layout of the class that a file states.
 func layoutOf(class byte) (elfLayout, bool) {
 	switch class {
 	case 1:
@@ -40,7 +40,7 @@ func layoutOf(class byte) (elfLayout, bool) {
 	return elfLayout{}, false
 }
 
-// elfFile is the sections of an ELF file by name. A name that several have is of no use.
+// elfFile holds the sections of an ELF file by name. A name that several sections have cannot be used.
 type elfFile struct {
 	window
 	name     string // for errors
@@ -48,14 +48,14 @@ type elfFile struct {
 	sections map[string][]elfSection
 }
 
-// elfSection is an entry of the table as the file has it.
+// elfSection is an entry of the section table, unchecked.
 type elfSection struct {
 	entry        int64 // where the entry is
 	kind         uint32
 	offset, size uint64
 }
 
-// readELF reads the section table. What the sections hold is not looked at, nor where those are that nobody asks for.
+// readELF reads the section table. It does not read the sections, and checks the place of a section only when it is asked for.
 func readELF(w window, name string) (elfFile, error) {
 	ident, err := w.read(0, 16, "the identification of the ELF in "+name)
 	if err != nil {
@@ -93,7 +93,7 @@ func readELF(w window, name string) (elfFile, error) {
 	return f, f.addSections(layout, data, names)
 }
 
-// addSections finds the names of a table's entries. namesIndex is that of the section which has them.
+// addSections adds the entries of a table by their names. namesIndex is the index of the section that holds the names.
 func (f elfFile) addSections(layout elfLayout, table []byte, namesIndex int64) error {
 	entry := func(i int64) elfSection {
 		b := table[i*layout.entrySize:]
@@ -122,7 +122,7 @@ func (f elfFile) addSections(layout elfLayout, table []byte, namesIndex int64) e
 		if !ended {
 			return holder.errorf(start, "the name of section %d does not end", i)
 		}
-		// The names may overlap, so that their sum has no bound; those that matter are short.
+		// The names may overlap, so that their sum has no limit. The names that matter are short.
 		if len(name) <= maxText {
 			f.sections[string(name)] = append(f.sections[string(name)], entry(i))
 		}
@@ -130,7 +130,7 @@ func (f elfFile) addSections(layout elfLayout, table []byte, namesIndex int64) e
 	return nil
 }
 
-// bytesOf is a section's part of the file.
+// bytesOf returns a section's part of the file.
 func (f elfFile) bytesOf(s elfSection, what string) (window, error) {
 	if s.kind == sectionNoBits {
 		return window{}, f.errorf(s.entry, "%s: the section has no bytes in the file", what)
@@ -144,7 +144,7 @@ func (f elfFile) bytesOf(s elfSection, what string) (window, error) {
 
 func (f elfFile) has(name string) bool { return len(f.sections[name]) > 0 }
 
-// section is what a name stands for, which must be there once.
+// section returns the one section of a name. It refuses names that no section or several sections have.
 func (f elfFile) section(name string) (window, error) {
 	found := f.sections[name]
 	if len(found) != 1 {

@@ -12,14 +12,15 @@ import (
 )
 
 // A GBS is a magic of 16 bytes, the length of the metadata as a 32-bit number, the metadata as JSON and then the image to the end of
-// the file. Only what follows the metadata goes to the device.
+// the file. Only the image goes to the device.
 //
-// Signed images have two blocks of authentication, of 1,024 bytes together, of which block 0 is 128 bytes long and begins with a magic.
-// Their place is known from the signing tool's source: after the metadata of a GBS, whose JSON then has the key "signature", or before
-// an image that came without metadata. What the source does not show, and no card was seen to confirm: that the blocks go to the device
-// together with the image (assumed here, since it is the card that checks them), and what a card wants of a GBS that has them before
-// its header, as a vendor's text can be read (such a file is described but has no payload). Block 0 of
-// 4 KiB, said of one card, is not recognised. Of the blocks only the magic and that they are whole is looked at.
+// Signed images have two blocks of authentication, of 1,024 bytes together. Block 0 is 128 bytes long and begins with a magic. The signing
+// tool's source shows their place: after the metadata of a GBS, whose JSON then has the key "signature", or before an image that came
+// without metadata. Fettle checks only the magic, and that the blocks are whole.
+//
+// Two things are assumed and were not seen on a card. The blocks go to the device together with the image, since the card checks them. A
+// GBS with the blocks before its header is possible, as a vendor's text can be read; such a file is described but has no payload. A block
+// 0 of 4 KiB, which one card is said to have, is not recognised.
 const (
 	gbsHeader   = 0x14
 	maxMetadata = 4096 // the first length that is refused
@@ -30,7 +31,7 @@ const (
 // blockMagic begins block 0: 0xb6eafd19.
 const blockMagic = "\x19\xfd\xea\xb6"
 
-// metadata is what is read of a GBS's JSON. Other keys are none of our business; the same key twice is.
+// metadata holds the keys of a GBS's JSON that Fettle reads. Other keys are ignored. A key that stands twice is refused.
 type metadata struct {
 	Platform  string          `json:"platform-name"`
 	Image     *afuImage       `json:"afu-image"`
@@ -52,7 +53,7 @@ type cluster struct {
 	AFUID    string `json:"accelerator-type-uuid"`
 }
 
-// recogniseSigned tells a GBS with the blocks before its header from an image that is nothing but signed.
+// recogniseSigned tells a GBS with the blocks before its header from a signed image without a header.
 func recogniseSigned(w window) (Format, error) {
 	if w.size < blocks+int64(len(gbsMagic)) {
 		return "", nil
@@ -64,7 +65,7 @@ func recogniseSigned(w window) (Format, error) {
 	return GBS, nil
 }
 
-// inspectGBS reads a GBS, of which it needs no more than the first maxHead bytes.
+// inspectGBS reads a GBS. It needs only the first maxHead bytes.
 func inspectGBS(w window) (Bitstream, error) {
 	head, err := w.read(0, 4, "the magic")
 	if err != nil {
@@ -88,7 +89,7 @@ func inspectGBS(w window) (Bitstream, error) {
 	return b, nil
 }
 
-// maxHead is how much of a GBS is looked at.
+// maxHead limits how much of a GBS is read.
 const maxHead = blocks + gbsHeader + maxMetadata + blocks
 
 // inspectUnwrapped reads a GBS that begins with its header.
@@ -124,7 +125,7 @@ func inspectUnwrapped(w window) (Bitstream, error) {
 	return b, b.findBlocks(image, m.signed())
 }
 
-// findBlocks looks for the blocks that an image may begin with, and must if its metadata says so.
+// findBlocks looks for the blocks at the start of an image. They must be there if the metadata says so.
 func (b *Bitstream) findBlocks(image window, must bool) error {
 	if image.size == 0 {
 		return image.errorf(0, "want an image, but the file ends")
@@ -144,7 +145,7 @@ func (b *Bitstream) findBlocks(image window, must bool) error {
 	return nil
 }
 
-// decodeMetadata also tells where in the text a mistake is, as far as that is known.
+// decodeMetadata reads the metadata. For a mistake it also returns the offset in the text, if that is known.
 func decodeMetadata(text []byte) (metadata, int64, error) {
 	var m metadata
 	strict, err := sigsjson.UnmarshalStrict(text, &m, sigsjson.DisallowDuplicateFields)
@@ -155,12 +156,12 @@ func decodeMetadata(text []byte) (metadata, int64, error) {
 	return m, 0, errors.Join(strict...)
 }
 
-// signed says whether the metadata has the key that the signing tool adds.
+// signed reports whether the metadata has the key that the signing tool adds.
 func (m metadata) signed() bool {
 	return len(m.Signature) > 0 && string(m.Signature) != "null"
 }
 
-// bitstream checks the metadata and takes over what there is.
+// bitstream checks the metadata and returns what it states.
 func (m metadata) bitstream() (Bitstream, error) {
 	if m.Image == nil {
 		return Bitstream{}, errors.New("afu-image: want an object")

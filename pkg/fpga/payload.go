@@ -8,12 +8,12 @@ import (
 	"io"
 )
 
-// Payload is exactly what goes to the device: bytes of the file, or of what a part of the file unpacks to.
+// Payload is the part of a file that goes to the device: bytes of the file, or bytes of a part of it that is unpacked first.
 type Payload struct {
-	// Offset and Length are in the file or, if Gzip is set, in what that unpacks to.
+	// Offset and Length count in the file or, if Gzip is set, in the unpacked bytes.
 	Offset int64 `json:"offset"`
 	Length int64 `json:"length"`
-	// Gzip is the part of the file to unpack first.
+	// Gzip is the part of the file that is unpacked first.
 	Gzip *Range `json:"gzip,omitempty"`
 }
 
@@ -23,8 +23,8 @@ type Range struct {
 	Length int64 `json:"length"`
 }
 
-// Open reads the payload from the file that Inspect was given. The reader ends with an error unless the file still has as much as it
-// had then; it does not notice other changes.
+// Open reads the payload from the file that Inspect read. The reader fails if the file has become shorter or longer since. It does not
+// notice other changes.
 func (p Payload) Open(file io.ReaderAt) (io.Reader, error) {
 	if p.Gzip == nil {
 		return &exactly{io.NewSectionReader(file, p.Offset, p.Length), p.Length}, nil
@@ -39,7 +39,7 @@ func (p Payload) Open(file io.ReaderAt) (io.Reader, error) {
 	return &exactly{unpacked, p.Length}, nil
 }
 
-// exactly reads to the end of what it wraps, where a gzip's checksum is compared, and wants so many bytes until there.
+// exactly reads its source to the end, so that gzip compares its checksum, and fails unless it got the expected number of bytes.
 type exactly struct {
 	r    io.Reader
 	left int64

@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// MaxSidecar is how long a sidecar may be.
+// MaxSidecar limits the length of a sidecar.
 const MaxSidecar = 4096
 
-// sidecar is what a raw image's file does not say itself, as JSON or YAML. Its keys are those of Bitstream.
+// sidecar holds what a raw image's file does not state itself, as JSON or YAML. Its keys are those of Bitstream.
 type sidecar struct {
 	Format      Format   `json:"format"`
 	ID          string   `json:"id"`
@@ -31,8 +31,8 @@ type sidecar struct {
 	Size        *int64   `json:"size"`
 }
 
-// InspectRaw reads an RBF or BIN image, which is nothing but what goes to the device, with its sidecar. Blocks of authentication at the
-// start are found and belong to the image.
+// InspectRaw reads an RBF or BIN image with its sidecar. All of the file goes to the device. Blocks of authentication at the start are
+// reported and belong to the image.
 func InspectRaw(r io.ReaderAt, size int64, sidecar []byte) (Bitstream, error) {
 	described, err := decodeSidecar(sidecar)
 	if err != nil {
@@ -79,18 +79,18 @@ func decodeSidecar(text []byte) (sidecar, error) {
 	return s, errors.Join(append(strict, err)...)
 }
 
-// nextDocument begins with a line that ends a YAML document. The first such line may follow comments only.
+// nextDocument matches a line that ends a YAML document. Only comments may come before the first such line.
 var nextDocument = regexp.MustCompile(`(?m)^(---|\.\.\.)(\s|$)`)
 
-// preamble is what may stand before the document.
+// preamble matches what may come before the document.
 var preamble = regexp.MustCompile(`^(([ \t]*(#.*)?\n)*---\s)?`)
 
-// checkYAML refuses what makes little text into much, and a second document.
+// checkYAML refuses a second document, and everything by which a short text becomes a long one.
 func checkYAML(text []byte) error {
 	if bytes.ContainsRune(text, '&') && bytes.ContainsRune(text, '*') {
 		return errors.New("want YAML without anchors and aliases, so not both & and *")
 	}
-	// The decoder knows more ends of lines than this one, and looks at one document only.
+	// The decoder knows more ends of lines than this function, and reads one document only.
 	lines := strings.ReplaceAll(string(text), "\r\n", "\n")
 	if !utf8.ValidString(lines) || strings.ContainsFunc(lines, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }) {
 		return errors.New("want printable text")
@@ -101,7 +101,7 @@ func checkYAML(text []byte) error {
 	return nil
 }
 
-// bitstream checks a sidecar's fields.
+// bitstream checks the fields of a sidecar and returns them.
 func (s sidecar) bitstream() (Bitstream, error) {
 	if s.Format != RBF && s.Format != BIN {
 		return Bitstream{}, fmt.Errorf("format: got %q, want rbf or bin", s.Format)

@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// Error says where a file is not what its format wants.
+// Error says where a file breaks its format.
 type Error struct {
-	Format Format // empty if it was not recognised
-	// In is what the offset counts in where that is not the file itself, such as "the unpacked .acl.gbs.gz".
+	Format Format // empty if no format was recognised
+	// In names the data that the offset counts in, if that is not the file itself, such as "the unpacked .acl.gbs.gz".
 	In     string
 	Offset int64
 	Err    error
@@ -33,10 +33,11 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap gives the reason, which may be an error of the reader.
+// Unwrap returns the reason, which may be an error of the reader.
 func (e *Error) Unwrap() error { return e.Err }
 
-// window is a part of a file, or of what was unpacked from one. No read leaves it, and nothing is allocated for one that would.
+// window is a part of a file, or of data that was unpacked from one. It refuses reads beyond its bounds before it allocates anything for
+// them.
 type window struct {
 	r      io.ReaderAt
 	format Format
@@ -45,12 +46,12 @@ type window struct {
 	size   int64
 }
 
-// errorf is an error at an offset in the window.
+// errorf makes an error at an offset in the window.
 func (w window) errorf(offset int64, format string, args ...any) error {
 	return &Error{Format: w.format, In: w.in, Offset: w.base + offset, Err: fmt.Errorf(format, args...)}
 }
 
-// sub narrows the window to what a file says is at an offset, whatever numbers it says.
+// sub narrows the window to an offset and a length that the file states, and refuses them if they lie outside.
 func (w window) sub(offset, length uint64, what string) (window, error) {
 	if size := uint64(max(0, w.size)); offset > size || length > size-offset {
 		return window{}, w.errorf(int64(min(offset, size)), "%s: %w", what, beyond(offset, length, size))
@@ -59,12 +60,12 @@ func (w window) sub(offset, length uint64, what string) (window, error) {
 	return w, nil
 }
 
-// beyond is the mistake of a part that does not end where what it is in does, or before.
+// beyond makes the error for a part that reaches beyond the data that it is in.
 func beyond(offset, length, size uint64) error {
 	return fmt.Errorf("want 0x%x bytes at 0x%x, but only 0x%x bytes are there", length, offset, size)
 }
 
-// read gets bytes that the caller has bounded.
+// read returns bytes whose number the caller has limited.
 func (w window) read(offset, length int64, what string) ([]byte, error) {
 	part, err := w.sub(uint64(offset), uint64(length), what)
 	if err != nil {
@@ -80,7 +81,7 @@ func (w window) read(offset, length int64, what string) ([]byte, error) {
 	return data, nil
 }
 
-// readAll gets everything of a window that may have at most limit bytes.
+// readAll returns all bytes of a window, which may have at most limit of them.
 func (w window) readAll(limit int64, what string) ([]byte, error) {
 	if w.size > limit {
 		return nil, w.errorf(0, "%s has 0x%x bytes, want at most 0x%x", what, w.size, limit)
@@ -88,10 +89,10 @@ func (w window) readAll(limit int64, what string) ([]byte, error) {
 	return w.read(0, w.size, what)
 }
 
-// maxText bounds names and versions.
+// maxText limits the length of names and versions.
 const maxText = 256
 
-// checkText refuses what could not be shown on a terminal.
+// checkText refuses text that cannot be shown on a terminal.
 func checkText(s string) error {
 	if len(s) > maxText || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return fmt.Errorf("%.40q: want at most %d bytes of printable text", s, maxText)
@@ -99,7 +100,7 @@ func checkText(s string) error {
 	return nil
 }
 
-// canonicalID reads an id of 16 bytes, written with the dashes of a UUID or without any.
+// canonicalID reads an id of 16 bytes, written with the dashes of a UUID or without them.
 func canonicalID(s string) (string, error) {
 	digits := s
 	if len(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' {
@@ -111,7 +112,7 @@ func canonicalID(s string) (string, error) {
 	return strings.ToLower(digits), nil
 }
 
-// afuID reads the id of an accelerator. All f is what a port shows whose firmware has crashed.
+// afuID reads the id of an accelerator. It refuses all f, which a port shows after its firmware has crashed.
 func afuID(s string) (string, error) {
 	id, err := canonicalID(s)
 	if err == nil && allOf(id, 'f') {
@@ -120,7 +121,7 @@ func afuID(s string) (string, error) {
 	return id, err
 }
 
-// interfaceID reads the id of what regions an image fits. All f and all 0 stand for no interface.
+// interfaceID reads the id of the regions that an image fits. It refuses all f and all 0, which stand for no interface.
 func interfaceID(s string) (string, error) {
 	id, err := canonicalID(s)
 	if err == nil && (allOf(id, 'f') || allOf(id, '0')) {

@@ -12,8 +12,8 @@ import (
 )
 
 // An xclbin is a header of 456 bytes, a table of sections and the sections. The whole file goes to the driver, which picks what it
-// needs. It is not confirmed where the signature is of a file that says it has one; taken are files whose length ends with the sections
-// or exactly one signature later.
+// needs. Where the signature of a signed file lies was not confirmed. Fettle accepts files that end with the sections, or exactly one
+// signature later.
 const (
 	xclbinSignatureLength = 8
 	xclbinLength          = 304
@@ -33,7 +33,7 @@ type Section struct {
 	Length int64       `json:"length"`
 }
 
-// SectionKind says what a section holds. There are more kinds than have a name here.
+// SectionKind says what a section holds. Only some kinds have a name here.
 type SectionKind uint32
 
 // The kinds that hold an image, or what an image must match.
@@ -47,7 +47,7 @@ const (
 	SectionDTBO              SectionKind = 36
 )
 
-// String is the kind's name, or its number.
+// String returns the kind's name, or its number.
 func (k SectionKind) String() string {
 	switch k {
 	case SectionBitstream:
@@ -68,7 +68,7 @@ func (k SectionKind) String() string {
 	return fmt.Sprintf("kind %d", uint32(k))
 }
 
-// MarshalText is what String gives.
+// MarshalText returns what String returns.
 func (k SectionKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 func inspectXclbin(w window) (Bitstream, error) {
@@ -84,8 +84,8 @@ func inspectXclbin(w window) (Bitstream, error) {
 	if b.ID, err = canonicalID(hex.EncodeToString(header[xclbinUUID:][:16])); err != nil || allOf(b.ID, '0') {
 		return Bitstream{}, w.errorf(xclbinUUID, "uuid: want an id that is not all 0")
 	}
-	b.AFUID = b.ID // which a card shows
-	// No interface is written as zeros.
+	b.AFUID = b.ID // the card shows it
+	// Zeros stand for no interface.
 	if text := hex.EncodeToString(header[xclbinInterface:][:16]); !allOf(text, '0') {
 		if b.InterfaceID, err = interfaceID(text); err != nil {
 			return Bitstream{}, w.errorf(xclbinInterface, "interface_uuid: %w", err)
@@ -99,7 +99,7 @@ func inspectXclbin(w window) (Bitstream, error) {
 	return b, err
 }
 
-// xclbinEnd compares the length that a header says with the file's. What it gives is the file without a signature at its end.
+// xclbinEnd compares the length in the header with the file's, and returns the file without a signature at its end.
 func (b *Bitstream) xclbinEnd(w window, header []byte) (window, error) {
 	length := binary.LittleEndian.Uint64(header[xclbinLength:])
 	signature := int64(int32(binary.LittleEndian.Uint32(header[xclbinSignatureLength:])))
@@ -125,7 +125,7 @@ func (b *Bitstream) xclbinEnd(w window, header []byte) (window, error) {
 	return w.sub(0, length, "the file")
 }
 
-// xclbinSections reads the table. The sections lie behind it, within the file, and do not overlap.
+// xclbinSections reads the table. The sections must lie behind it, within the file, and not overlap.
 func xclbinSections(file window, count int64) ([]Section, error) {
 	if count > maxSections {
 		return nil, file.errorf(xclbinCount, "%d sections, want at most %d", count, maxSections)
@@ -155,7 +155,7 @@ func xclbinSections(file window, count int64) ([]Section, error) {
 	return sections, checkOverlap(file, sections)
 }
 
-// checkOverlap names the later entry of two that share bytes.
+// checkOverlap refuses sections that share bytes. The error names the later entry.
 func checkOverlap(file window, sections []Section) error {
 	order := make([]int, 0, len(sections))
 	for i, s := range sections {
@@ -176,7 +176,7 @@ func checkOverlap(file window, sections []Section) error {
 	return nil
 }
 
-// padded is a text that zeros fill up.
+// padded returns a text without the zeros that fill its field.
 func padded(field []byte) string {
 	text, _, _ := bytes.Cut(field, []byte{0})
 	return string(text)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SweepCopies removes from a directory below root the copies of images that are called PREFIX, the digits of a digest, SUFFIX. Only the
-// holder of the lock of what they are for may.
+// SweepCopies removes copies of images from a directory below root. Their names are PREFIX, the digits of a digest, and SUFFIX. The caller
+// must hold the lock of the device that the copies are for.
 func SweepCopies(root *os.Root, directory, prefix, suffix string) error {
 	dir, err := root.OpenFile(directory, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backend is what the ways of programming an FPGA have in common: what an error leaves behind, the image, and the lock that
-// lets one caller at a time program a chip.
+// Package backend holds what all ways of programming an FPGA share: the kinds of errors, the image, and the lock that lets one caller at a
+// time program a chip.
 package backend
 
 import (
@@ -9,15 +9,15 @@ import (
 	"fmt"
 )
 
-// Kind is what an error leaves behind, and so what may come next.
+// Kind says in which state an error leaves the region, and so what the caller may do next.
 type Kind int
 
 const (
-	// Unknown: the region may hold anything, or nothing that works. It is set aside until somebody proves the contrary.
+	// Unknown: the region may hold anything, or not work. It is quarantined until something proves that it works.
 	Unknown Kind = iota
-	// Retryable: nothing was touched, somebody else was there first; the same request may succeed later.
+	// Retryable: the region was not touched, for example because another caller uses it. The same request may succeed later.
 	Retryable
-	// Terminal: nothing was touched, and the same request fails again.
+	// Terminal: the region was not touched, and the same request will fail again.
 	Terminal
 )
 
@@ -32,14 +32,14 @@ func (k Kind) String() string {
 	}
 }
 
-// Error is how an operation on a device failed.
+// Error says how an operation on a device failed.
 type Error struct {
 	Kind Kind
-	// Device is the device's name, Op what was tried, such as "program".
+	// Device is the name of the device. Op is the operation, such as "program".
 	Device, Op string
-	// Status is what the driver or the vendor's program says of it. It is empty where that says nothing.
+	// Status is the text of the driver or the vendor's program, empty if it gave none.
 	Status string
-	// Next is what to do about it.
+	// Next tells people what to do.
 	Next string
 	Err  error
 }
@@ -57,7 +57,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// KindOf is the kind of an error of the backends. Any other error is Unknown.
+// KindOf returns the kind of an error of the backends, and Unknown for any other error.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
@@ -71,7 +71,7 @@ var (
 	ErrInterface = errors.New("interface id")
 	// ErrReleased: the lease is over.
 	ErrReleased = errors.New("the lease was released")
-	// ErrNoParam: the device's driver or its hardware has no such parameter.
+	// ErrNoParam: the driver or the hardware has no such parameter.
 	ErrNoParam = errors.New("this driver has no such parameter")
 )
 

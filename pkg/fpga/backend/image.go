@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Image is exactly the bytes whose digest was verified, which nobody can change.
+// Image is the bytes whose digest was verified. They cannot change.
 type Image interface {
 	io.ReaderAt
-	// Size is the length in bytes.
+	// Size returns the length in bytes.
 	Size() int64
-	// Digest is "sha256:" and 64 hexadecimal digits, of these bytes.
+	// Digest returns the digest of these bytes, "sha256:" and 64 hexadecimal digits.
 	Digest() string
 }
 
-// HexDigest is the digest's hexadecimal part. It may become part of a file's name, so anything else is refused.
+// HexDigest returns the hexadecimal digits of a digest. They may become part of a file name, so it refuses every other form.
 func HexDigest(digest string) (string, error) {
 	digits, ok := strings.CutPrefix(digest, "sha256:")
 	raw, err := hex.DecodeString(digits)
@@ -33,8 +33,9 @@ func HexDigest(digest string) (string, error) {
 	return digits, nil
 }
 
-// WriteCopy writes size bytes of the image from offset into a new file below root, for programs and drivers that only take a file, and
-// compares what was written. Only the owner can read it, and nobody can write it. The name must be the caller's own, never a user's.
+// WriteCopy writes size bytes of the image from offset into a new file below root, and compares the file with the image. It is for programs
+// and drivers that only take a file. Its owner can read the file, and no user can write it. The name must come from the caller, never from
+// a user.
 func WriteCopy(root *os.Root, name string, image Image, offset, size int64) (err error) {
 	if offset < 0 || size <= 0 || offset > image.Size() || size > image.Size()-offset {
 		return fmt.Errorf("bytes %d to %d of an image of %d bytes: want a part of it that is not empty", offset, offset+size, image.Size())
@@ -54,7 +55,7 @@ func WriteCopy(root *os.Root, name string, image Image, offset, size int64) (err
 	return sameBytes(f, image, offset, size)
 }
 
-// sameBytes wants all of the copy to be that part of the image.
+// sameBytes fails unless the copy is exactly that part of the image.
 func sameBytes(written *os.File, image io.ReaderAt, offset, size int64) error {
 	info, err := written.Stat()
 	if err != nil {

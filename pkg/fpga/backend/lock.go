@@ -14,8 +14,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/filelock"
 )
 
-// Lock waits until no other call has the file locked, or until ctx ends, which is a Retryable error. A program that inherits the file keeps
-// it locked until it ends, too. The file lies where every plugin process of the node sees the same one, and is never removed.
+// Lock waits until no other call has the file locked. If ctx ends first, the error is Retryable. A program that inherits the file keeps it
+// locked until it ends. The file is at the same place for every plugin process of the node, and is never removed.
 func Lock(ctx context.Context, device, path string) (*os.File, error) {
 	var f *os.File
 	_, err := filelock.Backoff{First: 5 * time.Millisecond, Longest: 200 * time.Millisecond}.Retry(ctx, func() (locked bool, err error) {
@@ -32,7 +32,7 @@ func Lock(ctx context.Context, device, path string) (*os.File, error) {
 	return f, nil
 }
 
-// Pause waits on the clock, or returns why ctx ended.
+// Pause waits on the clock. If ctx ends first, it returns the cause.
 func Pause(ctx context.Context, clock clock.Clock, d time.Duration) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -14,21 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seals keep an image as it is, for everybody and for ever.
+// seals make it impossible to change an image, for every process and for good.
 const seals = unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
 
-// ErrDigest is returned for bytes that are not those that were asked for.
+// ErrDigest is returned if the bytes do not have the requested digest.
 var ErrDigest = errors.New("wrong digest")
 
-// Sealed is an Image: a copy in memory of exactly the bytes whose digest was verified. Nobody can change it, this process included.
+// Sealed is an Image: a copy in memory of the bytes whose digest was verified. No process can change it, not even this one.
 type Sealed struct {
 	file   *os.File
 	size   int64
 	digest string
 }
 
-// Seal copies the size bytes of r, seals the copy and then compares its SHA-256 with want, "sha256:" and 64 hexadecimal digits. What
-// is verified is the sealed copy, so what is programmed cannot differ. r must end after size bytes.
+// Seal copies size bytes of r, seals the copy, and then compares its SHA-256 with want, "sha256:" and 64 hexadecimal digits. Since the
+// sealed copy is verified, the device gets exactly the verified bytes. r must end after size bytes.
 func Seal(r io.Reader, size int64, want string) (_ *Sealed, err error) {
 	if size <= 0 || size > math.MaxUint32 {
 		return nil, fmt.Errorf("image of %d bytes: want 1 to %d, the width of the driver's field", size, uint32(math.MaxUint32))
@@ -60,7 +60,7 @@ func Seal(r io.Reader, size int64, want string) (_ *Sealed, err error) {
 	return image, nil
 }
 
-// memoryFile asks for memory that cannot be executed; kernels before 6.3 do not know that word.
+// memoryFile makes a file in memory that cannot be executed. Kernels before 6.3 do not know that flag.
 func memoryFile() (*os.File, error) {
 	const name = "fpga-image"
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
@@ -87,19 +87,19 @@ func copyExactly(w io.Writer, r io.Reader, size int64) error {
 	return nil
 }
 
-// ReadAt reads the sealed bytes, for who parses them.
+// ReadAt reads the sealed bytes.
 func (i *Sealed) ReadAt(p []byte, off int64) (int, error) { return i.file.ReadAt(p, off) }
 
-// Size is the image's length in bytes.
+// Size returns the length of the image in bytes.
 func (i *Sealed) Size() int64 { return i.size }
 
-// Digest is the image's own, as Seal compared it.
+// Digest returns the verified digest.
 func (i *Sealed) Digest() string { return i.digest }
 
-// Close frees the memory once nothing programs it.
+// Close frees the memory. The caller must not program the image any more.
 func (i *Sealed) Close() error { return i.file.Close() }
 
-// Window maps the image for reading and returns the part of it that is programmed. Headers that are not for the card come before.
+// Window maps the image for reading and returns the part that is programmed. Headers that do not go to the card come before it.
 func (i *Sealed) Window(offset, size int64) (part []byte, unmap func() error, err error) {
 	if offset < 0 || size <= 0 || offset > i.size || size > i.size-offset {
 		return nil, nil, fmt.Errorf("bytes %d to %d of an image of %d bytes: want a part of it that is not empty", offset, offset+size, i.size)

@@ -12,11 +12,11 @@ import (
 
 // Causes that callers may ask for with errors.Is, beside those of package backend.
 var (
-	// ErrDead: the accelerator's id reads all f, the firmware has crashed.
+	// ErrDead: the id of the accelerator reads all f, so its firmware has crashed.
 	ErrDead = errors.New("the port's firmware has crashed")
-	// ErrNotEnabled: the port stayed disabled for as long as it was waited for.
+	// ErrNotEnabled: the port was still disabled when the wait for it ended.
 	ErrNotEnabled = errors.New("the port is still disabled")
-	// ErrWrongAFU: the port holds another accelerator than was programmed.
+	// ErrWrongAFU: the port holds another accelerator than the programmed one.
 	ErrWrongAFU = errors.New("another accelerator")
 	// ErrPower: the card has cut the port's power, as it does when it is too hot.
 	ErrPower = errors.New("power state")
@@ -24,18 +24,19 @@ var (
 
 const nextRebind = "set the region aside until its PCI device is bound anew and the accelerator's id reads back"
 
-// fault is one row of what an errno of a DFL ioctl means.
+// fault is one row of the table of errnos of DFL ioctls.
 type fault struct {
 	kind backend.Kind
 	next string
 }
 
-// faultOf is the table of drivers/fpga/dfl-fme-pr.c, dfl-fme-mgr.c and fpga-mgr.c, read for what had happened to the region before.
+// faultOf looks an errno up in a table made from drivers/fpga/dfl-fme-pr.c, dfl-fme-mgr.c and fpga-mgr.c. It says what had happened to the
+// region before the error.
 func faultOf(err error) fault {
 	faults := map[unix.Errno]fault{
-		// The locks of region and manager are only tried; nothing comes before them.
+		// The driver only tries the locks of region and manager, and does so first.
 		unix.EBUSY: {backend.Retryable, "somebody else uses the card: " + backend.NextRetry},
-		// The kernel takes as much memory as the image is large, before all else.
+		// Before all else the kernel takes as much memory as the image is large.
 		unix.ENOMEM: {backend.Retryable, "the kernel has no memory for the image: " + backend.NextRetry},
 		unix.EINVAL: {backend.Terminal, "the driver has no such port or knows another form of the request: compare the port's id with its FME"},
 		unix.EFAULT: {backend.Terminal, "the driver could not read the image: this is a defect of the program"},
@@ -51,5 +52,5 @@ func faultOf(err error) fault {
 			return f
 		}
 	}
-	return fault{backend.Unknown, nextRebind} // EIO, ETIMEDOUT and what no kernel says today
+	return fault{backend.Unknown, nextRebind} // EIO, ETIMEDOUT and errnos that no kernel returns today
 }

@@ -3,23 +3,23 @@
 package dfl
 
 // The PLL behind the user clocks of ports of header revision 0 is the fPLL of an Arria 10, on a reference of 100 MHz. Its VCO runs at
-// 2*reference*M.K/N; C0 divides a quarter of that to the high clock, and C1 to the low one. These are the limits within which the
-// vendor's settings of filter and charge pump are the same for all frequencies, M.K from 30 to 40, and within which they are used here.
+// 2*reference*M.K/N; C0 divides a quarter of that to the high clock, and C1 to the low one. M.K stays between 30 and 40: within these
+// limits the vendor's settings of filter and charge pump are the same for all frequencies.
 const (
 	referenceKHz = 100_000
 	lowestVCO    = 30 * referenceKHz // half the VCO's frequency, as M.K makes it
-	// minClockKHz to maxClockKHz is the range of the high clock. The low one, always half of it, goes on to maxClockKHz itself: the high
-	// clock is off then.
+	// minClockKHz and maxClockKHz limit the high clock. The low clock is always half of it. The low clock alone may go up to maxClockKHz; the
+	// high clock is off then.
 	minClockKHz, maxClockKHz = 25_000, 600_000
 )
 
-// coefficient is what the bits of mask of one register of the PLL become.
+// coefficient gives the new value for the bits in mask of one register of the PLL.
 type coefficient struct {
 	address     uint16
 	mask, value byte
 }
 
-// coefficients are those for a high clock of so many kHz, or, above maxClockKHz, for a low clock of half of that.
+// coefficients returns the coefficients for a high clock of kHz. Above maxClockKHz they are for a low clock of half of that.
 func coefficients(kHz int64) []coefficient {
 	const (
 		bothOutputs, lowOnly = 0x30, 0x10

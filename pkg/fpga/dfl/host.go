@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dfl programs FPGAs whose kernel driver is DFL (Documentation/fpga/dfl.rst, include/uapi/linux/fpga-dfl.h): one FPGA
-// management engine (FME) a card programs the regions behind the card's ports.
+// Package dfl programs FPGAs whose kernel driver is DFL (Documentation/fpga/dfl.rst, include/uapi/linux/fpga-dfl.h). One FPGA management
+// engine (FME) for each card programs the regions behind the card's ports.
 //
-// The kernel leaves to user space what makes programming safe, so a Lease is the only way to it: the image's interface id equals
-// that of this port's region, the FME's file lock is held, and the port is open exclusively for as long as the lease lives. After
-// that only what the port itself says counts: Program returns nil when the accelerator's id reads back as the wanted one, never
-// because the ioctl returned 0.
+// The kernel leaves the checks that make programming safe to user space, so a caller needs a Lease: the image's interface id equals that of
+// the port's region, the file lock of the FME is held, and the port is open exclusively for as long as the lease lives. Afterwards only the
+// port's own answer counts: Program returns nil when the accelerator's id reads back as the wanted one, never because the ioctl returned 0.
 //
-// A lease also sets the driver parameters of its port: user clocks, which an accelerator was built for, and switches (SetParams).
+// A lease also sets the driver parameters of its port (SetParams): the user clocks that an accelerator was built for, and switches.
 //
-// The package decides nothing about claims, digests that are allowed, or what comes after a failure; its errors say what they leave
-// behind (Kind).
+// The package decides nothing about claims, allowed digests or the way out of a failure. Its errors say in which state they leave the
+// region (Kind).
 package dfl
 
 import (
@@ -29,20 +28,20 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// Options are what a host needs beside its root.
+// Options configure a host.
 type Options struct {
-	// PlainNodes accepts plain files as device nodes, which is what a simulator can serve. It is refused where the root is "/".
+	// PlainNodes accepts plain files as device nodes, which a simulator can serve. It is refused if the root is "/".
 	PlainNodes bool
-	// Nodes is the directory of the device nodes, relative to the root, with PlainNodes only: each is looked for there by the last
-	// element of its name. Discovery wants character devices in dev, so a simulator that both read serves its plain files elsewhere.
+	// Nodes is the directory of the device nodes, relative to the root. It counts with PlainNodes only. Each node is found there by the last
+	// element of its name. Discovery wants character devices in dev, so a simulator serves its plain files elsewhere.
 	Nodes string
-	// Clock is the real one where it is nil.
+	// Clock defaults to the real clock.
 	Clock clock.Clock
-	// Settle is how long a port may take to say a final accelerator id after programming; 5 s where it is 0.
+	// Settle limits the wait for the final accelerator id after programming. It defaults to 5 s.
 	Settle time.Duration
 }
 
-// Host is a host's device nodes and attributes. It is safe for concurrent use.
+// Host gives access to the device nodes and attributes of a host. It is safe for concurrent use.
 type Host struct {
 	root       *os.File
 	tree       *sysfs.Tree
@@ -86,7 +85,7 @@ func Open(root string, o Options) (_ *Host, err error) {
 	return h, err
 }
 
-// notTheHost looks at the directory, not at its name, which may be a link or a mount.
+// notTheHost refuses the root directory of this process. It compares the directories, since a name may be a link or a mount.
 func notTheHost(root *os.File) error {
 	own, err := os.Stat("/")
 	if err != nil {
@@ -102,7 +101,7 @@ func notTheHost(root *os.File) error {
 	return nil
 }
 
-// Close releases the host tree. Leases live on until they are released.
+// Close closes the host tree. Leases live on until they are released.
 func (h *Host) Close() error {
 	var errs []error
 	if h.root != nil {
@@ -117,13 +116,13 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-// Port is where one port and what belongs to it lie. Names are relative to the host tree, as discovery found them.
+// Port says where a port and its parts lie. Names are relative to the host tree, as discovery found them.
 type Port struct {
-	// Name is what messages call it, such as "dfl-port.0".
+	// Name appears in messages, such as "dfl-port.0".
 	Name string
-	// Node is the device node of the port, FMENode that of the engine that programs it.
+	// Node is the device node of the port. FMENode is the device node of the engine that programs it.
 	Node, FMENode string
-	// ID is the port's number on its FME: the attribute id.
+	// ID is the port's number on its FME, from the attribute id.
 	ID uint32
 	// Attributes is the directory of afu_id, power_state and errors.
 	Attributes string
@@ -131,13 +130,13 @@ type Port struct {
 	Region string
 	// Manager is the directory of state and status of the FME's fpga_manager.
 	Manager string
-	// LockFile is the absolute path of the file that everybody who programs this FME locks: one FME serves all ports of a card. It lies
-	// where every plugin process of the node sees the same file, such as the state directory, and is never removed.
+	// LockFile is the absolute path of the file that every process locks before it programs this FME, since one FME serves all ports of a
+	// card. It is at the same place for every plugin process of the node, such as in the state directory, and is never removed.
 	LockFile string
 }
 
-// node opens a device node. It is looked at before it is opened, since to open a wrong one may block or wake other hardware, and
-// what was opened is what was looked at.
+// node opens a device node. It checks the node before it opens it, since opening a wrong one may block or wake other hardware, and checks
+// that it opened that node.
 func (h *Host) node(name string, flags uint64) (*os.File, error) {
 	if h.nodes != "" {
 		name = path.Join(h.nodes, path.Base(name))
@@ -165,7 +164,7 @@ func (h *Host) node(name string, flags uint64) (*os.File, error) {
 	return f, nil
 }
 
-// device describes an open node, or refuses what is none.
+// device returns the stat of an open device node, and refuses other files.
 func (h *Host) device(f *os.File) (unix.Stat_t, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
@@ -178,7 +177,7 @@ func (h *Host) device(f *os.File) (unix.Stat_t, error) {
 	return stat, fmt.Errorf("open %s: mode %#o, want a character device", f.Name(), stat.Mode)
 }
 
-// openat opens a name below the root. os.Root would give the file to the runtime's poller, and open flags are what this is about.
+// openat opens a name below the root. os.Root cannot be used: it would give the file to the runtime's poller and hide the open flags.
 func (h *Host) openat(name string, flags uint64) (*os.File, error) {
 	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
 	for {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The requests of include/uapi/linux/fpga-dfl.h that are used here. Those of form _IO carry no size: their structs begin with it.
+// Requests of include/uapi/linux/fpga-dfl.h. Those of form _IO carry no size: their structs begin with it.
 const (
 	portReset   = 0xb640     // _IO, argument 0
 	portGetInfo = 0xb641     // _IO, dfl_fpga_port_info
@@ -19,19 +19,19 @@ const (
 	fmeAssign   = 0x4004b682 // _IOW, int
 )
 
-// portInfo is struct dfl_fpga_port_info.
+// portInfo mirrors struct dfl_fpga_port_info.
 type portInfo struct {
 	argsz, flags, regions, userMessages uint32
 }
 
-// portPR is struct dfl_fpga_fme_port_pr.
+// portPR mirrors struct dfl_fpga_fme_port_pr.
 type portPR struct {
 	argsz, flags, port, size uint32
 	address                  uint64
 }
 
-// control is ioctl(2) with a pointer, or nil for an argument of 0. What it points to stays where it is during the call, which may be
-// long and cannot be ended.
+// control calls ioctl(2) with a pointer, or with 0 for nil. The pointer must stay valid during the call, which may take long and cannot be
+// interrupted.
 func control(f *os.File, request uintptr, argument unsafe.Pointer) error {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(argument))
 	runtime.KeepAlive(f)
@@ -51,8 +51,8 @@ func readInfo(port *os.File) (Info, error) {
 	return Info{Regions: info.regions, UserMessages: info.userMessages}, nil
 }
 
-// programPort blocks until the hardware has answered or given up: four times 8 s at worst. The part is mapped memory, not Go's, so its
-// address stays.
+// programPort blocks until the hardware has answered or given up: four times 8 s at worst. The part must be mapped memory, not memory of
+// Go, so that its address stays.
 func programPort(fme *os.File, port uint32, part []byte) error {
 	pr := portPR{argsz: uint32(unsafe.Sizeof(portPR{})), port: port, size: uint32(len(part))}
 	pr.address = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(part)))) //nolint:gosec // G103: the kernel's ABI takes an address
@@ -61,7 +61,7 @@ func programPort(fme *os.File, port uint32, part []byte) error {
 	return err
 }
 
-// handPort releases a port to its virtual function, or takes it back.
+// handPort hands a port to its virtual function, or takes it back.
 func handPort(fme *os.File, request uintptr, port uint32) error {
 	id := int32(port)
 	return control(fme, request, unsafe.Pointer(&id)) //nolint:gosec // G103: the kernel's ABI takes a pointer

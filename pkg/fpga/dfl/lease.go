@@ -15,19 +15,20 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
-// Lease is a port that nobody else has open and an FME that nobody else programs. It is used by one caller at a time.
+// Lease holds a port that no other process has open, and an FME that no other caller programs. It is used by one caller at a time.
 type Lease struct {
 	host       *Host
 	port       Port
-	interfaces string // the interface id that was compared; empty in a lease that cannot program
+	interfaces string // the compared interface id; empty in a lease that cannot program
 	lock, node *os.File
 }
 
-// Acquire waits for the port's FME until ctx ends, and opens the port exclusively (O_EXCL): that fails while anybody, such as a pod,
-// has it open, and nobody can open it until Release. interfaceID is that of the images that the lease will program; one that is not
-// the region's is refused before anything is opened. A lease with an empty one can reset the port and clear errors, not program.
+// Acquire waits for the port's FME until ctx ends, and opens the port exclusively (O_EXCL). It fails while another process, such as one of
+// a pod, has the port open; until Release no process can open it. interfaceID is the id of the images that the lease will program. If it is
+// not the region's, Acquire refuses before it opens anything. A lease with an empty id can reset the port and clear errors, but not
+// program.
 //
-// The lock is taken before the port, so that two callers that want ports of one card wait for each other instead of failing.
+// Acquire takes the lock before the port, so that two callers that want ports of one card wait for each other instead of failing.
 func (h *Host) Acquire(ctx context.Context, p Port, interfaceID string) (*Lease, error) {
 	if interfaceID != "" {
 		if err := h.checkInterface(p, interfaceID); err != nil {
@@ -41,7 +42,7 @@ func (h *Host) Acquire(ctx context.Context, p Port, interfaceID string) (*Lease,
 	node, err := h.node(p.Node, unix.O_EXCL)
 	if err != nil {
 		f := faultOf(err)
-		if f.kind == backend.Unknown { // Nothing was done to the region yet.
+		if f.kind == backend.Unknown { // The region was not touched yet.
 			f = fault{backend.Terminal, "look at the device's node"}
 		}
 		return nil, errors.Join(&backend.Error{Kind: f.kind, Device: p.Name, Op: "acquire", Err: err, Next: f.next}, lock.Close())
@@ -49,12 +50,12 @@ func (h *Host) Acquire(ctx context.Context, p Port, interfaceID string) (*Lease,
 	return &Lease{host: h, port: p, interfaces: interfaceID, lock: lock, node: node}, nil
 }
 
-// Release closes the port, which the kernel then resets, and lets others program the card. It may be called twice.
+// Release closes the port, which the kernel then resets, and lets other callers program the card. It may be called twice.
 func (l *Lease) Release() error {
 	if l.node == nil {
 		return nil
 	}
-	err := l.node.Close() // Before the lock, so that whoever gets the lock can open the port.
+	err := l.node.Close() // Before the lock, so that the next holder of the lock can open the port.
 	err = errors.Join(err, l.lock.Close())
 	l.node, l.lock = nil, nil
 	return err
@@ -63,18 +64,18 @@ func (l *Lease) Release() error {
 // Load is one image for one port.
 type Load struct {
 	Image *backend.Sealed
-	// Offset and Size are the part of the image that goes to the card; a header before it does not. A size of 0 means up to the end.
+	// Offset and Size are the part of the image that goes to the card, without a header before it. A size of 0 means up to the end.
 	Offset, Size int64
 	// AFU is the accelerator id that the port must show afterwards.
 	AFU string
 }
 
-// Program loads an image once and verifies it. It blocks until the kernel has answered, up to about 32 s, whatever becomes of ctx,
-// which bounds what comes before and the verification after. Before it returns nil the accelerator's id has read back as the wanted
-// one; what the ioctl said does not count for that, because a port that a failed programming left disabled stays so under a second one
-// that succeeds.
+// Program loads an image once and verifies it. It blocks until the kernel has answered, up to about 32 s, even if ctx ends. ctx limits only
+// the checks before and the verification after. Program returns nil only after the accelerator's id has read back as the wanted one. The
+// result of the ioctl does not count: after a failed programming a port can stay disabled although a second one succeeds.
 //
-// The error's kind says whether the region was touched. The caller must have on disk that its state is unknown before it calls.
+// The kind of the error says whether the region was touched. Before the call, the caller must have noted on disk that the state of the
+// region is unknown.
 func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err error) {
 	if err := l.beforeProgram(ctx, &load); err != nil {
 		return 0, err
@@ -103,7 +104,7 @@ func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err
 	return took, l.Verify(ctx, load.AFU)
 }
 
-// beforeProgram refuses what can be known without touching the region, and clears what errors the last user left.
+// beforeProgram makes all checks that do not touch the region, and clears the errors that the last user left.
 func (l *Lease) beforeProgram(ctx context.Context, load *Load) error {
 	if load.Size == 0 {
 		load.Size = load.Image.Size() - load.Offset
@@ -120,7 +121,7 @@ func (l *Lease) beforeProgram(ctx context.Context, load *Load) error {
 	case ctx.Err() != nil:
 		return l.failed("program", backend.Retryable, context.Cause(ctx), backend.NextRetry)
 	}
-	// Again, because a card that was bound anew while the lock was waited for may be another.
+	// Checked again, because the card may have been bound anew while the caller waited for the lock.
 	if err := l.host.checkInterface(l.port, l.interfaces); err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (l *Lease) beforeProgram(ctx context.Context, load *Load) error {
 	return err
 }
 
-// powered refuses a port that the card has cut the power of.
+// powered refuses a port whose power the card has cut.
 func (l *Lease) powered(op string) error {
 	power, err := l.host.power(l.port)
 	if err != nil {
@@ -143,8 +144,8 @@ func (l *Lease) powered(op string) error {
 	return nil
 }
 
-// Verify compares what the port says with what it should hold: the accelerator's id, which is waited for while the port is disabled,
-// no errors, and no word from the fpga_manager. Every error is of kind Unknown.
+// Verify compares the port with what it should hold: the accelerator id, which it waits for while the port is disabled, no errors, and no
+// error from the fpga_manager. Every error is of kind Unknown.
 func (l *Lease) Verify(ctx context.Context, afu string) error {
 	got, err := l.host.readAFU(ctx, l.port)
 	if err == nil && got != afu {
@@ -166,13 +167,13 @@ func (l *Lease) Verify(ctx context.Context, afu string) error {
 	return &backend.Error{Kind: backend.Unknown, Device: l.port.Name, Op: "verify", Err: err, Status: status, Next: nextRebind}
 }
 
-// Errors is the port's error register.
+// Errors reads the port's error register.
 func (l *Lease) Errors() (uint64, error) {
 	return l.host.tree.ReadHex(path.Join(l.port.Attributes, "errors/errors"))
 }
 
-// ClearErrors writes back what the error register holds, which is how the driver takes it, and returns what that was. The driver
-// refuses a value that has changed meanwhile, so it is read once more then.
+// ClearErrors clears the error register and returns what it held. The driver wants the value of the register written back, and refuses a
+// value that has changed meanwhile, so ClearErrors then reads it once more.
 func (l *Lease) ClearErrors() (bits uint64, err error) {
 	const attempts = 3
 	for range attempts {
@@ -191,13 +192,13 @@ func (l *Lease) ClearErrors() (bits uint64, err error) {
 		}
 	}
 	kind, next := backend.Retryable, backend.NextRetry
-	if errors.Is(err, unix.ETIMEDOUT) { // The port did not stop, so it cannot be said what it does.
+	if errors.Is(err, unix.ETIMEDOUT) { // The port did not stop, so its state is unknown.
 		kind, next = backend.Unknown, nextRebind
 	}
 	return bits, l.failed("clear errors of", kind, fmt.Errorf("errors %#x: %w", bits, err), next)
 }
 
-// Reset resets the accelerator. Its logic stays.
+// Reset resets the accelerator and keeps its logic.
 func (l *Lease) Reset() error {
 	if l.node == nil {
 		return l.failed("reset", backend.Terminal, backend.ErrReleased, backend.NextAcquire)
@@ -209,7 +210,7 @@ func (l *Lease) Reset() error {
 	return nil
 }
 
-// Info is what the port's driver says of its memory regions and messages.
+// Info is what the port's driver states about its memory regions and messages.
 type Info struct{ Regions, UserMessages uint32 }
 
 // Info asks the port's driver.
@@ -224,13 +225,13 @@ func (l *Lease) Info() (Info, error) {
 	return info, nil
 }
 
-// ReleasePort hands the port to its virtual function: it is no longer this function's, and programming it fails with ENODEV. It fails
-// while the port is open, so it needs no lease.
+// ReleasePort hands the port to its virtual function, after which programming it fails with ENODEV. It fails while the port is open, so it
+// needs no lease.
 func (h *Host) ReleasePort(ctx context.Context, p Port) error {
 	return h.hand(ctx, p, "release", fmeRelease)
 }
 
-// AssignPort takes back a port that was released.
+// AssignPort takes a released port back.
 func (h *Host) AssignPort(ctx context.Context, p Port) error {
 	return h.hand(ctx, p, "assign", fmeAssign)
 }
@@ -257,7 +258,7 @@ func (l *Lease) failed(op string, kind backend.Kind, err error, next string) err
 	return &backend.Error{Kind: kind, Device: l.port.Name, Op: op, Err: err, Next: next}
 }
 
-// untouched classifies an error from before anything was done to the region.
+// untouched classifies an error that happened before the region was touched.
 func (l *Lease) untouched(op string, err error) error {
 	f := faultOf(err)
 	if f.kind == backend.Unknown {

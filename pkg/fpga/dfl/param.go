@@ -16,14 +16,14 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// The driver parameters of a port. Clocks are in kHz, not in MHz as users write them: what a clock was must be restored, and what a card
-// starts with need not be whole.
+// The driver parameters of a port. Clocks are in kHz, not in MHz as users write them: the former value of a clock must be restored, and
+// the clock that a card starts with need not be a whole number of MHz.
 const (
-	// ParamClock is the high user clock, ParamClockLow the low one, which is always half of it. Either sets both; where both are given
-	// they must agree. A high clock of 0 is one that is off, which it is where the low one is above 300000.
+	// ParamClock is the high user clock. ParamClockLow is the low one, which is always half of it. Either sets both; if both are given they
+	// must agree. A high clock of 0 is off, as it is when the low one is above 300000.
 	ParamClock    = "clockKHz"
 	ParamClockLow = "clockLowKHz"
-	// ParamLTR is whether the accelerator may report its latency tolerance: 0 or 1.
+	// ParamLTR says whether the accelerator may report its latency tolerance: 0 or 1.
 	ParamLTR = "ltr"
 	// ParamDebug is the attribute debug, which only some drivers have.
 	ParamDebug = "debug"
@@ -35,7 +35,7 @@ type Param struct {
 	Value int32
 }
 
-// ParamOf makes a parameter of what users write: clockMHz and clockLowMHz are the clocks, other names are as here.
+// ParamOf converts a parameter as users write it. clockMHz and clockLowMHz become clocks, other names stay.
 func ParamOf(name string, value int32) (Param, error) {
 	clock, ok := map[string]string{"clockMHz": ParamClock, "clockLowMHz": ParamClockLow}[name]
 	switch {
@@ -49,7 +49,7 @@ func ParamOf(name string, value int32) (Param, error) {
 	return Param{Name: clock, Value: 1000 * value}, nil
 }
 
-// ErrClock: the clock is not what was asked for.
+// ErrClock: the clock has another frequency than requested.
 var ErrClock = errors.New("user clock")
 
 const (
@@ -58,9 +58,9 @@ const (
 	nextParam    = "leave the parameter out, or use a card that has it"
 )
 
-// ReadParams reads what parameters are now, for restoring them: SetParams accepts what it returns. It opens no node and changes
-// nothing; to read a clock it writes which one is counted, and waits 10 ms. A clock that is as near to a whole MHz as its counter can
-// tell, or the low one to half of one, is taken for that.
+// ReadParams reads the present values of parameters, in a form that SetParams accepts for restoring them. It opens no node. To read a clock
+// it selects which clock is counted, which changes nothing else, and waits 10 ms. It rounds the high clock to a whole MHz, and the low
+// clock to half a MHz, if that is within the accuracy of the counter.
 func (h *Host) ReadParams(ctx context.Context, p Port, names []string) (map[string]int32, error) {
 	values := make(map[string]int32, len(names))
 	for _, name := range names {
@@ -101,7 +101,7 @@ func unknownParam() error {
 	return fmt.Errorf("%w: use %s, %s, %s or %s", backend.ErrNoParam, ParamClock, ParamClockLow, ParamLTR, ParamDebug)
 }
 
-// readSwitch reads an attribute that holds a number.
+// readSwitch reads an attribute with a number.
 func (h *Host) readSwitch(p Port, name string) (int32, error) {
 	text, err := h.tree.ReadString(path.Join(p.Attributes, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,12 +117,12 @@ func (h *Host) readSwitch(p Port, name string) (int32, error) {
 	return int32(value), nil
 }
 
-// SetParams makes parameters be what is asked for, in the order that is given; both clocks are set where the first of them is named. A
-// value that holds already is not written, and what was written is read back. Nothing is written where one of the parameters is known
-// to be impossible. The caller sets them before Program, and restores what ReadParams said after an error of any kind: the kind is
-// that of the parameter that failed, and those before it have their new values.
+// SetParams sets parameters in the given order. The first of the two clocks sets both. It does not write a value that holds already, and
+// reads back every value that it writes. If one of the parameters is known to be impossible, it writes none. Callers set parameters before
+// Program, and restore the values of ReadParams after an error of any kind: the error is about the parameter that failed, and those before
+// it have their new values.
 //
-// To set a clock takes some 50 ms, 2 s at worst, during which ctx is not looked at: the clock is off in between.
+// Setting a clock takes about 50 ms, 2 s at worst. SetParams ignores ctx for that time, because the clock is off.
 func (l *Lease) SetParams(ctx context.Context, params []Param) error {
 	if l.node == nil {
 		return l.failed(opSetParams, backend.Terminal, backend.ErrReleased, backend.NextAcquire)
@@ -142,10 +142,10 @@ func (l *Lease) SetParams(ctx context.Context, params []Param) error {
 	return nil
 }
 
-// setting makes one parameter be what is asked for. Its errors are of this package.
+// setting sets one parameter. Its errors are of this package.
 type setting func(context.Context) error
 
-// settings checks the parameters without writing anything.
+// settings checks the parameters and writes nothing.
 func (l *Lease) settings(params []Param) ([]setting, error) {
 	var (
 		out   []setting
@@ -185,7 +185,7 @@ func (l *Lease) settings(params []Param) ([]setting, error) {
 	return out, nil
 }
 
-// targetClock is the high clock in kHz that the parameters ask for, or twice the low one where the high one is off.
+// targetClock returns the high clock in kHz that the parameters ask for, or twice the low one if the high one is off.
 func targetClock(given map[string]int32) (int64, error) {
 	high, hasHigh := given[ParamClock]
 	low, hasLow := given[ParamClockLow]
@@ -206,7 +206,7 @@ func targetClock(given map[string]int32) (int64, error) {
 	return kHz, nil
 }
 
-// setClock programs the PLL unless its clocks are right.
+// setClock programs the PLL, unless the clocks are right already.
 func (l *Lease) setClock(ctx context.Context, kHz int64) error {
 	const next = "set the clock again; if that fails, set the region aside until its PCI device is bound anew"
 	clock := &userClock{host: l.host, port: l.port}
@@ -214,7 +214,7 @@ func (l *Lease) setClock(ctx context.Context, kHz int64) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, ErrClock) { // It is another clock, and that is why we are here.
+	if errors.Is(err, ErrClock) { // The clock differs, so it is set.
 		err = l.powered(opSetParams)
 		if err == nil {
 			err = clock.open(ctx)
@@ -232,7 +232,7 @@ func (l *Lease) setClock(ctx context.Context, kHz int64) error {
 	return nil
 }
 
-// setSwitch writes an attribute that holds a number.
+// setSwitch writes an attribute with a number.
 func (l *Lease) setSwitch(p Param) error {
 	was, err := l.host.readSwitch(l.port, p.Name)
 	if err == nil && was != p.Value {
@@ -250,7 +250,7 @@ func (l *Lease) setSwitch(p Param) error {
 	return nil
 }
 
-// paramFailed classifies an error from before anything was done to the clock.
+// paramFailed classifies an error that happened before the clock was touched.
 func (h *Host) paramFailed(p Port, op string, err error) error {
 	if _, ok := errors.AsType[*backend.Error](err); ok {
 		return err

@@ -20,17 +20,17 @@ import (
 // idDigits is the length of an interface or accelerator id in hexadecimal digits.
 const idDigits = 32
 
-// State is what a port and its manager say. Reading it changes nothing and opens no device node.
+// State is the state of a port and its manager. Reading it changes nothing and opens no device node.
 type State struct {
 	// Interface is the interface id of the port's region.
 	Interface string
-	// AFU is the accelerator's id. It is empty while the port is disabled, and all f after a crash of the firmware.
+	// AFU is the accelerator's id. It is empty while the port is disabled, and all f after its firmware has crashed.
 	AFU string
-	// Errors is the port's error register; 0 is none.
+	// Errors is the port's error register; 0 means no error.
 	Errors uint64
 	// Power is 0 in normal operation, 6 after a thermal stop.
 	Power int64
-	// Manager and Status are the fpga_manager's state and its words on the last programming.
+	// Manager is the state of the fpga_manager. Status is its text on the last programming.
 	Manager, Status string
 }
 
@@ -55,12 +55,12 @@ func (h *Host) State(p Port) (State, error) {
 	return s, nil
 }
 
-// interfaceID is the compat_id of the port's region. A region that has none reads as absent, and one that is broken as all f.
+// interfaceID reads the compat_id of the port's region. It fails if there is none; a broken region shows all f.
 func (h *Host) interfaceID(p Port) (string, error) {
 	return h.tree.ReadString(path.Join(p.Region, "compat_id"))
 }
 
-// power is 0 where the port has no power_state, as ports of later revisions.
+// power reads power_state. It returns 0 for ports of later revisions, which have none.
 func (h *Host) power(p Port) (int64, error) {
 	text, err := h.tree.ReadString(path.Join(p.Attributes, "power_state"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func (h *Host) power(p Port) (int64, error) {
 	return value, nil
 }
 
-// checkInterface refuses an image for another region: the kernel does not, and such an image may take the machine down.
+// checkInterface refuses an image for another region. The kernel does not check this, and such an image may crash the machine.
 func (h *Host) checkInterface(p Port, want string) error {
 	if !backend.ValidID(want) {
 		return h.refuse(p, fmt.Errorf("%w %q of the image, want %d hexadecimal digits in lower case that are not all the same 0 or f",
@@ -101,7 +101,7 @@ func (h *Host) refuse(p Port, err error) error {
 	}
 }
 
-// status is what the fpga_manager says, for an error that already has a cause: where it cannot be read, it says so.
+// status reads the fpga_manager's text, for an error that already has a cause. If it cannot be read, the text says so.
 func (h *Host) status(p Port) string {
 	text, err := h.tree.ReadString(path.Join(p.Manager, "status"))
 	if err != nil {
@@ -110,8 +110,8 @@ func (h *Host) status(p Port) string {
 	return text
 }
 
-// readAFU reads the accelerator's id once the port is enabled again, for as long as a port may take. It looks once more when that is
-// over, since this process may not have run in most of it.
+// readAFU waits until the port is enabled again, at most for Settle, and reads the id of the accelerator. When the time is over it reads
+// once more, since this process may not have run for most of it.
 func (h *Host) readAFU(ctx context.Context, p Port) (string, error) {
 	const first, longest = 2 * time.Millisecond, 250 * time.Millisecond
 	deadline := h.clock.Now().Add(h.settle)

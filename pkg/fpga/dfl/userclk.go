@@ -21,8 +21,8 @@ const (
 	counterStatus  = "userclk_freqcntrsts"
 )
 
-// Fields of clockCommand and, with the same places, of clockStatus: one access to a register of the PLL. It is carried out when the
-// sequence changes, and is done when the status has that sequence.
+// Fields of clockCommand and, with the same places, of clockStatus: one access to a register of the PLL. The hardware carries it out when
+// the sequence changes, and shows the same sequence in the status when it is done.
 const (
 	dataMask       = 1<<32 - 1 // bits 31 to 0
 	addressShift   = 32        // to 41
@@ -30,7 +30,7 @@ const (
 	sequenceShift  = 48 // to 49
 	sequenceMask   = 3 << sequenceShift
 	sequences      = 4
-	machineRunning = 1 << 52 // command: 0 resets what carries accesses out
+	machineRunning = 1 << 52 // command: 0 resets the logic that carries accesses out
 	managementOff  = 1 << 56 // command: 1 resets the PLL's management
 	lockedBit      = 1 << 60 // status
 	calibrating    = 1 << 61 // status
@@ -47,14 +47,13 @@ const (
 
 // Registers of the PLL beside its coefficients.
 const (
-	registerOwner     = 0x000 // who has its registers: 2 the user, 1 the calibration
+	registerOwner     = 0x000 // owner of the registers: 2 the user, 1 the calibration
 	registerCalibrate = 0x100
 	registerType      = 0x200
-	registerPower     = 0x2e0 // bit 1: listen to bit 0, which is 1 for off
+	registerPower     = 0x2e0 // bit 1: use bit 0, which is 1 for off
 )
 
-// Times that the hardware takes: one window of the counter, one step of polling, and how long an answer, a lock and a calibration may
-// take at most.
+// Times of the hardware: one window of the counter, one step of polling, and limits for an answer, a lock and a calibration.
 const (
 	countWindow     = 10 * time.Millisecond
 	clockPoll       = time.Millisecond
@@ -64,7 +63,7 @@ const (
 	counterAccuracy = 10_000 // the counter's and the PLL's references may differ by this part of the frequency: 100 ppm
 )
 
-// userClock is the clock of one port. It is made for one change.
+// userClock changes the clock of one port, once.
 type userClock struct {
 	host     *Host
 	port     Port
@@ -72,14 +71,14 @@ type userClock struct {
 	sequence uint64
 }
 
-// clockTolerance is by how much a counter may be wrong: one count, and what the references may differ.
+// clockTolerance returns how far a counter may be off: one count, and the difference of the references.
 func clockTolerance(kHz int64) int64 { return countKHz + kHz/counterAccuracy }
 
 func isClock(got, want int64) bool {
 	return got-want <= clockTolerance(want) && want-got <= clockTolerance(want)
 }
 
-// checkClock says why a port has no user clock that can be set.
+// checkClock refuses a port whose user clock cannot be set, and says why.
 func (h *Host) checkClock(p Port) error {
 	for _, name := range []string{clockCommand, clockStatus, counterCommand, counterStatus} {
 		if !h.tree.Exists(path.Join(p.Attributes, name)) {
@@ -90,8 +89,8 @@ func (h *Host) checkClock(p Port) error {
 	return nil
 }
 
-// countClock is the frequency of the high or the low clock in kHz; 0 for a clock that is off. It writes which clock the counter
-// counts, which changes nothing else, and knows by the status that no one else chose the other one meanwhile.
+// countClock measures the high or the low clock in kHz. A clock that is off measures 0. It selects the clock that the counter counts, which
+// changes nothing else. By the status it notices when another process selected the other clock meanwhile.
 func (h *Host) countClock(ctx context.Context, p Port, high bool) (int64, error) {
 	h.counting.Lock()
 	defer h.counting.Unlock()
@@ -126,7 +125,7 @@ func (h *Host) writeRegister(p Port, name string, value uint64) error {
 	return h.writer.WriteAttr(path.Join(p.Attributes, name), fmt.Sprintf("0x%016x", value))
 }
 
-// holds says whether both clocks are what a high clock of so many kHz makes them, and if not, what they are.
+// holds fails with ErrClock unless both clocks are right for a high clock of kHz.
 func (c *userClock) holds(ctx context.Context, kHz int64) error {
 	low, err := c.host.countClock(ctx, c.port, false)
 	if err != nil {
@@ -136,7 +135,7 @@ func (c *userClock) holds(ctx context.Context, kHz int64) error {
 		return fmt.Errorf("%w: the low clock is %d kHz, want %d", ErrClock, low, kHz/2)
 	}
 	if kHz > maxClockKHz {
-		return nil // What is counted of a clock that is off is not known.
+		return nil // The count of a clock that is off is not known.
 	}
 	high, err := c.host.countClock(ctx, c.port, true)
 	if err != nil {
@@ -148,7 +147,7 @@ func (c *userClock) holds(ctx context.Context, kHz int64) error {
 	return nil
 }
 
-// open wins the PLL's registers and looks at what it is. The clock goes on as it was.
+// open takes the registers of the PLL and checks which kind of PLL it is. The clock keeps running.
 func (c *userClock) open(ctx context.Context) error {
 	if err := c.calibrated(ctx); err != nil {
 		return err
@@ -167,7 +166,7 @@ func (c *userClock) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// 5 has both references, 6 that of 100 MHz. 7 has 322.265625 MHz alone, for which other filters are needed.
+	// Kind 5 has both references, kind 6 only 100 MHz. Kind 7 has only 322.265625 MHz, which needs other filters.
 	if kind != 5 && kind != 6 {
 		return fmt.Errorf("%w: its PLL is of type %d, want 5 or 6: the coefficients for another reference than 100 MHz are not known",
 			backend.ErrNoParam, kind)
@@ -175,7 +174,7 @@ func (c *userClock) open(ctx context.Context) error {
 	return nil
 }
 
-// program gives the PLL new coefficients. It is off meanwhile, and whoever ends this early leaves it so.
+// program gives the PLL new coefficients. The PLL is off meanwhile, and stays off if program fails.
 func (c *userClock) program(ctx context.Context, kHz int64) error {
 	const powered, off, powerMask = 2, 3, 3
 	if err := c.update(ctx, coefficient{registerPower, powerMask, off}); err != nil {
@@ -184,7 +183,7 @@ func (c *userClock) program(ctx context.Context, kHz int64) error {
 	if err := c.await(ctx, maxAnswer, lockedBit, 0); err != nil {
 		return fmt.Errorf("the PLL is locked, want it off: %w", err)
 	}
-	// The command without the bit of the second reference chooses the first one, that of 100 MHz.
+	// Without the bit of the second reference the command selects the first one, 100 MHz.
 	if err := errors.Join(c.write(c.command), backend.Pause(ctx, c.host.clock, clockPoll)); err != nil {
 		return err
 	}
@@ -205,7 +204,8 @@ func (c *userClock) program(ctx context.Context, kHz int64) error {
 	return nil
 }
 
-// recalibrate is the sequence of Intel's user guide of the transceivers: win the registers, ask, and give them back.
+// recalibrate follows the sequence in Intel's user guide of the transceivers: take the registers, ask for a calibration, and give them
+// back.
 func (c *userClock) recalibrate(ctx context.Context) error {
 	const user, calibration, ask = 2, 1, 2
 	if err := c.calibrated(ctx); err != nil {
@@ -264,7 +264,7 @@ func (c *userClock) read(ctx context.Context, address uint16) (byte, error) {
 	return byte(status & dataMask), err
 }
 
-// access carries out one access. The status that answers it has its sequence.
+// access carries out one access. The status that answers it has the same sequence.
 func (c *userClock) access(ctx context.Context, address uint16, rest uint64) (uint64, error) {
 	c.sequence = (c.sequence + 1) % sequences
 	c.command = machineRunning | c.sequence<<sequenceShift | uint64(address)<<addressShift | rest
@@ -290,8 +290,8 @@ func (c *userClock) await(ctx context.Context, longest time.Duration, mask, want
 	return err
 }
 
-// awaitStatus polls until the bits of mask are those that are wanted. It looks once more when the time is over, since this process may
-// not have run in most of it.
+// awaitStatus polls until the bits in mask have the wanted value. When the time is over it reads once more, since this process may not have
+// run for most of it.
 func (c *userClock) awaitStatus(ctx context.Context, longest time.Duration, mask, want uint64) (uint64, error) {
 	deadline := c.host.clock.Now().Add(longest)
 	for last := false; ; {

@@ -3,10 +3,10 @@
 // Package fpgamgr programs FPGAs through the attributes that AMD's kernel adds to fpga_manager (drivers/fpga/fpga-mgr.c of linux-xlnx):
 // Zynq, ZynqMP and Versal. Upstream kernels do not have them.
 //
-// The kernel takes an image by the name of a file on its firmware search path, and neither locks the chip nor checks whether the image
-// fits. So a Lease holds a file lock for the chip, only who names the chip's configured interface id gets one, and the file is a copy
-// of a sealed image under a name made of the chip's and the image's digest, which is removed afterwards. Nothing on the chip tells which
-// image it holds: what was programmed is known from the record alone.
+// The kernel takes an image by the name of a file on its firmware search path. It neither locks the chip nor checks whether the image fits.
+// So a Lease holds a file lock for the chip, and Acquire wants the interface id that is configured for the chip. The file is a copy of a
+// sealed image, its name is made of the chip and the image's digest, and it is removed afterwards. The chip does not show which image it
+// holds; only the record knows.
 package fpgamgr
 
 import (
@@ -25,15 +25,16 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// Options are what a host needs beside its root.
+// Options configure a host.
 type Options struct {
-	// Clock is the real one where it is nil.
+	// Clock defaults to the real clock.
 	Clock clock.Clock
-	// Write writes an attribute, named relative to the root. Nil writes to the host's tree; a simulator answers as the kernel does.
+	// Write writes an attribute, named relative to the root. It defaults to writing to the host's tree; a simulator answers as the kernel
+	// does.
 	Write func(name, value string) error
 }
 
-// Host is a host's managers and its firmware directory. It is safe for concurrent use.
+// Host gives access to the managers of a host and its firmware directory. It is safe for concurrent use.
 type Host struct {
 	root   *os.Root
 	tree   *sysfs.Tree
@@ -68,7 +69,7 @@ func Open(root string, o Options) (_ *Host, err error) {
 	return h, nil
 }
 
-// Close releases the host tree, once there is no lease any more.
+// Close closes the host tree. No lease may be left.
 func (h *Host) Close() error {
 	var errs []error
 	if h.root != nil {
@@ -83,26 +84,26 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-// Manager is one chip or region. Its place in sysfs is looked up by the name of the platform device, which is that of the device tree:
-// the number in fpga0 depends on the order in which drivers were loaded.
+// Manager names one chip or region. Its directory in sysfs is found by the name of the platform device, which comes from the device tree.
+// The number in fpga0 depends on the order in which drivers were loaded.
 type Manager struct {
-	// Name is what messages call it.
+	// Name appears in messages.
 	Name string
 	// Platform is the name of the platform device, such as "firmware:zynqmp-firmware:pcap".
 	Platform string
-	// InterfaceID is what the admin says fits; the hardware says nothing.
+	// InterfaceID is configured by the admin. The hardware does not state one.
 	InterfaceID string
-	// LockFile is the absolute path of the file that everybody who programs this chip locks.
+	// LockFile is the absolute path of the file that every process locks before it programs this chip.
 	LockFile string
 }
 
-// managerName is how the kernel names managers.
+// managerName matches the names that the kernel gives to managers.
 var managerName = regexp.MustCompile(`^fpga[0-9]{1,9}$`)
 
-// ErrNoManager: the platform device is not there, or has no manager that the kernel lets programs use.
+// ErrNoManager: the platform device does not exist, or has no manager that programs can use.
 var ErrNoManager = errors.New("no fpga_manager with a firmware attribute")
 
-// dir is the manager's directory, and its name.
+// dir returns the manager's directory and its name.
 func (h *Host) dir(m Manager) (dir, name string, err error) {
 	names, err := h.tree.ReadDir(sysfs.ClassFPGAManager)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -121,23 +122,23 @@ func (h *Host) dir(m Manager) (dir, name string, err error) {
 	return "", "", fmt.Errorf("%w: none belongs to %q", ErrNoManager, m.Platform)
 }
 
-// State is what a manager says. Reading it changes nothing.
+// State is the state of a manager. Reading it changes nothing.
 type State struct {
-	// Manager is the manager's state: operating, unknown, or how far a programming is or came.
+	// Manager is the manager's state: operating, unknown, or a phase of programming.
 	Manager string
-	// Status is what it says of errors, a line each; empty if it has none or cannot tell.
+	// Status lists errors, one a line. It is empty if there are none or the manager cannot tell.
 	Status string
-	// Closed are the bridges that are not enabled, by their names in sysfs.
+	// Closed lists the bridges that are not enabled, by their names in sysfs.
 	Closed []string
 }
 
-// operating is the manager's state after a programming that succeeded.
+// operating is the state of a manager after a successful programming.
 const operating = "operating"
 
-// busy are the states of a programming that is under way.
+// busy matches the states of a manager while it programs.
 var busy = regexp.MustCompile(`^(firmware request|parse header|write init|write|write complete)$`)
 
-// Operating says whether the logic works, as far as the kernel knows. Newer kernels may add a code to the state.
+// Operating reports whether the logic works, as far as the kernel knows. Newer kernels may add a code to the state.
 func (s State) Operating() bool {
 	word, code, _ := strings.Cut(s.Manager, " ")
 	return word == operating && !strings.Contains(code, "error") && s.Status == "" && len(s.Closed) == 0
@@ -157,7 +158,7 @@ func (h *Host) state(m Manager, dir string) (State, error) {
 	var errs [3]error
 	s.Manager, errs[0] = h.tree.ReadString(path.Join(dir, "state"))
 	s.Status, errs[1] = h.tree.ReadString(path.Join(dir, "status"))
-	if errors.Is(errs[1], fs.ErrNotExist) { // What a driver without error bits answers.
+	if errors.Is(errs[1], fs.ErrNotExist) { // a driver without error bits
 		s.Status, errs[1] = "", nil
 	}
 	s.Closed, errs[2] = h.closedBridges()
@@ -167,8 +168,8 @@ func (h *Host) state(m Manager, dir string) (State, error) {
 	return s, nil
 }
 
-// closedBridges are all that are not enabled, apart from those of cards: nothing says which manager a bridge is for, and a machine has
-// one fabric.
+// closedBridges lists all bridges that are not enabled, except those of cards. Nothing tells which manager a bridge belongs to, and a
+// machine has one fabric.
 func (h *Host) closedBridges() ([]string, error) {
 	names, err := h.tree.ReadDir(sysfs.ClassFPGABridge)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -194,7 +195,7 @@ func (h *Host) closedBridges() ([]string, error) {
 	return closed, nil
 }
 
-// firmwareDir is where the kernel looks first: the directory that its parameter names, if there is one, or the usual one.
+// firmwareDir returns the directory that the kernel searches first: the one that its parameter names, or the usual one.
 func (h *Host) firmwareDir() (string, error) {
 	custom, err := h.tree.ReadString(sysfs.FirmwareSearchPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

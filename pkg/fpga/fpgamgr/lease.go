@@ -17,7 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
-// Lease is a manager that nobody else programs. It is used by one caller at a time.
+// Lease holds a manager that no other caller programs. It is used by one caller at a time.
 type Lease struct {
 	host      *Host
 	manager   Manager
@@ -27,9 +27,9 @@ type Lease struct {
 	firmware  string // the directory of images
 }
 
-// Acquire waits for the manager until ctx ends. interfaceID is that of the images that the lease will program; one that is not the
-// manager's is refused. A lease with an empty one programs nothing. A manager that somebody else programs by hand is a Retryable error.
-// Copies of images that a process left behind when it was killed are removed.
+// Acquire waits for the manager until ctx ends. interfaceID is the id of the images that the lease will program; Acquire refuses one that
+// is not the manager's. A lease with an empty id programs nothing. If the manager is being programmed by hand, the error is Retryable.
+// Acquire removes copies of images that a killed process left.
 func (h *Host) Acquire(ctx context.Context, m Manager, interfaceID string) (_ *Lease, err error) {
 	if interfaceID != "" && (!backend.ValidID(interfaceID) || interfaceID != m.InterfaceID) {
 		err := fmt.Errorf("%w %q of the image, the region's is configured as %q", backend.ErrInterface, interfaceID, m.InterfaceID)
@@ -65,7 +65,7 @@ func (h *Host) Acquire(ctx context.Context, m Manager, interfaceID string) (_ *L
 	return l, nil
 }
 
-// Release removes what is left of images and lets others program the chip. It may be called twice.
+// Release removes the copies of images and lets other callers program the chip. It may be called twice.
 func (l *Lease) Release() error {
 	if l.lock == nil {
 		return nil
@@ -75,12 +75,12 @@ func (l *Lease) Release() error {
 	return err
 }
 
-// prefix begins the names of this manager's copies. It has no character that a shell or the kernel could take for more than a name.
+// prefix begins the names of this manager's copies. It has no character that is special to a shell or the kernel.
 func (l *Lease) prefix() string { return "fettle-" + l.name + "-" }
 
 const suffix = ".bin"
 
-// sweep removes this manager's copies, which only the holder of its lock may.
+// sweep removes this manager's copies. The caller holds its lock.
 func (l *Lease) sweep() error {
 	return backend.SweepCopies(l.host.root, l.firmware, l.prefix(), suffix)
 }
@@ -90,7 +90,7 @@ type Load struct {
 	Image backend.Image
 	// Offset and Size are the part of the image that goes to the chip. A size of 0 means up to the end.
 	Offset, Size int64
-	// Partial says that the image is for a region of a chip whose other parts go on.
+	// Partial says that the image is for a region of a chip whose other parts keep running.
 	Partial bool
 }
 
@@ -100,10 +100,11 @@ const (
 	flagsPartial = "1"
 )
 
-// Program loads an image once and verifies it as far as the kernel can: its state is operating, it has no word of errors, and all
-// bridges are open. It blocks until the kernel has answered, whatever becomes of ctx.
+// Program loads an image once and verifies it as far as the kernel can: the state is operating, there are no errors, and all bridges are
+// open. It blocks until the kernel has answered, even if ctx ends.
 //
-// The error's kind says whether the chip was touched. The caller must have on disk that its state is unknown before it calls.
+// The kind of the error says whether the chip was touched. Before the call, the caller must have noted on disk that the state of the chip
+// is unknown.
 func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err error) {
 	if load.Size == 0 {
 		load.Size = load.Image.Size() - load.Offset
@@ -112,7 +113,7 @@ func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err
 	if err != nil {
 		return 0, err
 	}
-	// What cannot be removed now is tried again by Release, which reports it.
+	// If this fails, Release tries again and reports it.
 	defer func() { _ = l.host.root.Remove(path.Join(l.firmware, file)) }()
 	if err := l.setFlags(load.Partial); err != nil {
 		return 0, err
@@ -126,7 +127,7 @@ func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err
 	return took, l.Verify(ctx)
 }
 
-// beforeProgram refuses what can be known without touching the chip, and puts the image where the kernel finds it.
+// beforeProgram makes all checks that do not touch the chip, and copies the image to where the kernel finds it.
 func (l *Lease) beforeProgram(ctx context.Context, load Load) (file string, err error) {
 	if l.lock == nil {
 		return "", l.failed("program", backend.Terminal, backend.ErrReleased, backend.NextAcquire)
@@ -142,7 +143,7 @@ func (l *Lease) beforeProgram(ctx context.Context, load Load) (file string, err 
 	if err != nil {
 		return "", l.failed("program", backend.Terminal, err, backend.NextRequest)
 	}
-	// Again, because the driver may have been bound anew while the lease was held, and then the number is another's.
+	// Checked again, because the driver may have been bound anew while the lease was held. The number would be another one then.
 	if dir, _, err := l.host.dir(l.manager); err != nil || dir != l.dir {
 		return "", l.failed("program", backend.Terminal, errors.Join(errors.New("the fpga_manager was bound anew"), err), backend.NextAcquire)
 	}
@@ -168,7 +169,8 @@ func (l *Lease) beforeProgram(ctx context.Context, load Load) (file string, err 
 	return file, nil
 }
 
-// setFlags reads back what it wrote: an image for a region that is loaded as one for the chip stops everything in the chip.
+// setFlags writes the flags and reads them back. An image for a region that is loaded as one for the whole chip stops everything in the
+// chip.
 func (l *Lease) setFlags(partial bool) error {
 	flags := flagsFull
 	if partial {
@@ -188,8 +190,8 @@ func (l *Lease) setFlags(partial bool) error {
 	return nil
 }
 
-// refused tells what an error of writing the image's name left behind. The kernel looks for the file before it does anything to the
-// chip, and says so in the manager's state.
+// refused classifies an error of writing the image's name. The kernel looks for the file before it touches the chip, and shows that in the
+// manager's state.
 func (l *Lease) refused(err error) error {
 	failure := &backend.Error{Kind: backend.Unknown, Device: l.manager.Name, Op: "program", Err: err, Next: nextAside}
 	state, stateErr := l.host.state(l.manager, l.dir)
@@ -201,7 +203,7 @@ func (l *Lease) refused(err error) error {
 	switch {
 	case strings.HasPrefix(state.Manager, "firmware request error"):
 		failure.Kind, failure.Next = backend.Terminal, nextFirmware+": the kernel did not find the image there"
-	case strings.Contains(state.Manager, "error"): // Also an old one: it cannot be told apart.
+	case strings.Contains(state.Manager, "error"): // An old error looks the same.
 	case errors.Is(err, unix.EBUSY):
 		failure.Kind, failure.Next = backend.Retryable, backend.NextRetry
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
@@ -210,8 +212,8 @@ func (l *Lease) refused(err error) error {
 	return failure
 }
 
-// Verify wants a chip that operates, without errors and with open bridges. It cannot tell which image the chip holds. Every error is
-// of kind Unknown.
+// Verify fails unless the chip operates, without errors and with open bridges. It cannot tell which image the chip holds. Every error is of
+// kind Unknown.
 func (l *Lease) Verify(context.Context) error {
 	state, err := l.host.state(l.manager, l.dir)
 	if err != nil {
@@ -233,13 +235,13 @@ func (l *Lease) Verify(context.Context) error {
 	}
 }
 
-// Errors is what the manager says of errors; empty if none.
+// Errors returns the manager's errors, or "".
 func (l *Lease) Errors() (string, error) {
 	state, err := l.host.state(l.manager, l.dir)
 	return state.Status, err
 }
 
-// Reset is not possible: the attributes have no such thing, and programming a blank image is the only way to be rid of logic.
+// Reset fails: there is no attribute for it. Only programming a blank image removes logic.
 func (l *Lease) Reset(context.Context) error {
 	return l.failed("reset", backend.Terminal, errors.ErrUnsupported, "program a blank image instead")
 }

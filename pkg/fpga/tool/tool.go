@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tool runs a vendor's program: never through a shell, with arguments and an environment that nobody but the caller chose, a
-// bound on what it prints and a deadline after which all its processes are killed. It knows no vendor.
+// Package tool runs a vendor's program: never through a shell, with the arguments and the environment of the caller only, with a limit on
+// its output, and with a deadline after which all its processes are killed. It knows no vendor.
 package tool
 
 import (
@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// maxOutput is how much a program may print before it is ended, on each of its two outputs.
+	// maxOutput limits what a program may print on each of its two outputs before it is killed.
 	maxOutput = 256 << 10
-	// maxStatus is how much of the end of it goes into an error.
+	// maxStatus limits how much of the end of its output goes into an error.
 	maxStatus = 1 << 10
-	// grace is how long a killed program gets to die before it is left behind.
+	// grace is how long Run waits for a killed program to end.
 	grace = time.Second
 )
 
-// Root is where a vendor's programs are installed.
+// Root is the directory in which a vendor's programs are installed.
 type Root struct {
-	// Dir is an absolute directory, "/" or where the host's tree is mounted.
+	// Dir is absolute: "/", or the directory where the host's tree is mounted.
 	Dir string
 	// Chroot runs programs with Dir as their root directory, so that they find their libraries and files as on the host. It needs
-	// CAP_SYS_CHROOT. It makes no difference where Dir is "/".
+	// CAP_SYS_CHROOT, and has no effect if Dir is "/".
 	Chroot bool
 }
 
-// Find gives the first of places, which are relative to the root, that is a program: a plain file that may be executed and that only
-// its owner and root can write. A link is followed as long as it stays below the root.
+// Find returns the first of places that is a program: a plain file that may be executed and that only its owner can write. Places are
+// relative to the root. Find follows a link as long as it stays below the root.
 func (r Root) Find(places ...string) (Program, error) {
 	dir, err := os.OpenRoot(r.Dir)
 	if err != nil {
@@ -72,22 +72,22 @@ var (
 	ErrNotInstalled = errors.New("the program is not installed")
 	// ErrNotStarted: the program did not run, so it did nothing.
 	ErrNotStarted = errors.New("the program did not start")
-	// ErrOutput: the program printed more than anybody would want to read.
+	// ErrOutput: the program printed too much.
 	ErrOutput = errors.New("the program prints without end")
-	// ErrStuck: the program was killed and is still there, as when it waits inside a driver.
+	// ErrStuck: the program was killed and has not ended, as when it waits inside a driver.
 	ErrStuck = errors.New("the program was killed and still hangs in the driver")
 )
 
-// Program is one that was found.
+// Program is a program that Find found.
 type Program struct {
 	root  Root
 	place string
 }
 
-// Path is the program's file as this process sees it.
+// Path returns the path of the program as this process sees it.
 func (p Program) Path() string { return filepath.Join(p.root.Dir, p.place) }
 
-// Inside spells a place below the root as the program itself sees it.
+// Inside returns the path of a place below the root as the program sees it.
 func (p Program) Inside(place string) string {
 	if p.chrooted() {
 		return filepath.Join("/", place)
@@ -97,26 +97,26 @@ func (p Program) Inside(place string) string {
 
 func (p Program) chrooted() bool { return p.root.Chroot && p.root.Dir != "/" }
 
-// Run is one run of a program.
+// Run describes one run of a program.
 type Run struct {
-	// Args are handed over as they are.
+	// Args are passed unchanged.
 	Args []string
-	// Env is the whole environment, beside a PATH of the system's directories and LANG=C.
+	// Env is the environment, beside a PATH of the system's directories and LANG=C.
 	Env []string
-	// Timeout ends the program and whatever it started.
+	// Timeout limits the run. After it, the program and all its children are killed.
 	Timeout time.Duration
-	// Hold are files that stay open in the program: a lock that outlives this process for as long as the program runs.
+	// Hold lists files that stay open in the program. A lock among them outlives this process for as long as the program runs.
 	Hold []*os.File
 }
 
-// Error is how a run failed.
+// Error says how a run failed.
 type Error struct {
 	Program string
-	// Started is false if it certainly did nothing.
+	// Started is false if the program certainly did nothing.
 	Started bool
-	// Exit is its exit status, -1 if it did not exit by itself.
+	// Exit is the exit status, or -1 if the program did not exit by itself.
 	Exit int
-	// Output is the end of what it printed, of both outputs.
+	// Output is the end of what it printed on both outputs.
 	Output string
 	Err    error
 }
@@ -125,8 +125,8 @@ func (e *Error) Error() string { return fmt.Sprintf("run %s: %v", e.Program, e.E
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run runs the program to its end and returns what it printed on standard output. Its input is empty, so that a question that it asks
-// is answered with nothing. Every error is an *Error.
+// Run runs the program to its end and returns its standard output. Its input is empty, so that the program gets no answer to a question.
+// Every error is an *Error.
 func (p Program) Run(ctx context.Context, run Run) (string, error) {
 	if err := checkArgs(run.Args); err != nil {
 		return "", &Error{Program: p.Path(), Exit: -1, Err: fmt.Errorf("%w: %w", ErrNotStarted, err)}
@@ -143,10 +143,10 @@ func (p Program) Run(ctx context.Context, run Run) (string, error) {
 	go func() { gone <- cmd.Wait() }()
 	left, err := await(ctx, gone)
 	if left {
-		// The captures still belong to the program.
+		// The program may still write to the captures.
 		return "", &Error{Program: p.Path(), Started: true, Exit: -1, Err: fmt.Errorf("%w: %w", ErrStuck, err)}
 	}
-	// What it started and left behind ends with it.
+	// Processes that the program started and left behind end with it.
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	switch {
 	case stdout.full || stderr.full:
@@ -162,7 +162,7 @@ func (p Program) Run(ctx context.Context, run Run) (string, error) {
 	}
 }
 
-// await waits for the program, and a little longer for one that was killed.
+// await waits for the program to end, and 2 s longer after it was killed. left says that it is still there.
 func await(ctx context.Context, gone <-chan error) (left bool, err error) {
 	select {
 	case err := <-gone:
@@ -192,7 +192,7 @@ func (p Program) command(ctx context.Context, run Run) *exec.Cmd {
 	return cmd
 }
 
-// checkArgs refuses what no validated value can be. Whether an argument may begin with a dash is the caller's business.
+// checkArgs refuses arguments that no validated value can be. The caller decides whether an argument may begin with a dash.
 func checkArgs(args []string) error {
 	for _, arg := range args {
 		if arg == "" || strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -202,7 +202,7 @@ func checkArgs(args []string) error {
 	return nil
 }
 
-// tail is the end of a text, without what a log would choke on.
+// tail returns the end of a text, without control characters.
 func tail(text string) string {
 	text = strings.TrimSpace(strings.ToValidUTF8(text, "?"))
 	if len(text) > maxStatus {
@@ -216,7 +216,7 @@ func tail(text string) string {
 	}, text)
 }
 
-// capture keeps what a program prints, and ends it when that is too much.
+// capture keeps what a program prints, and kills the program when that is too much.
 type capture struct {
 	buffer   bytes.Buffer
 	overflow func()
