@@ -205,7 +205,8 @@ func (n *node) devices() map[string]int {
 // status is the AcceleratorNode's, nil where there is none.
 func (n *node) status() *v1alpha1.AcceleratorNodeStatus {
 	n.t.Helper()
-	object, err := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes")).Get(n.t.Context(), n.name, metav1.GetOptions{})
+	nodes := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
+	object, err := nodes.Get(n.t.Context(), n.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

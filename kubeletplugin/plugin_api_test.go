@@ -183,7 +183,8 @@ func (c *cluster) testHardware(t *testing.T) {
 		t.Errorf("%d slices, want one for each pool", len(got))
 	}
 	// Whoever removes the node's object, as a Node that joins again does, does not remove it for good.
-	must(t, c.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes")).Delete(t.Context(), n.name, metav1.DeleteOptions{}))
+	nodes := c.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
+	must(t, nodes.Delete(t.Context(), n.name, metav1.DeleteOptions{}))
 	n.eventually(func() string { return n.statusFault(0) })
 }
 
@@ -266,7 +267,8 @@ func (c *cluster) testRefusals(t *testing.T) {
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	wrong := n.claim("wrong-config", func(c *resourceapi.ResourceClaim) {
-		nodefixture.Configured(c, resourceapi.AllocationConfigSourceClaim, `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":"red"}`)
+		nodefixture.Configured(c, resourceapi.AllocationConfigSourceClaim,
+			`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":"red"}`)
 		c.Status.Allocation.Devices.Config[0].Requests = []string{"gpu"}
 	}, nodefixture.Result("gpu", device.KindGPU, gpu))
 	if answer := n.prepare(wrong); !strings.Contains(answer.Error, "colour") {
@@ -335,7 +337,8 @@ func (c *cluster) testAdminAccess(t *testing.T) {
 	if answer := n.prepare(holder); answer.Error != "" {
 		t.Fatal(answer.Error)
 	}
-	twice := n.claim("admin-twice", nil, nodefixture.Look(nodefixture.Result("a", device.KindGPU, gpu)), nodefixture.Look(nodefixture.Result("b", device.KindGPU, gpu)))
+	twice := n.claim("admin-twice", nil, nodefixture.Look(nodefixture.Result("a", device.KindGPU, gpu)),
+		nodefixture.Look(nodefixture.Result("b", device.KindGPU, gpu)))
 	if answer := n.prepare(twice); answer.Error != "" || len(answer.Devices) != 2 {
 		t.Errorf("answer %+v", answer)
 	}
@@ -352,7 +355,8 @@ func (c *cluster) testAdminAccess(t *testing.T) {
 	if !n.plugin.records.Held(n.name+"/gpu", gpu) {
 		t.Error("the end of a look freed the holder's device")
 	}
-	gone := n.claim("admin-gone", nil, nodefixture.Look(nodefixture.Result("a", device.KindGPU, "nvidia-gone")), nodefixture.Look(nodefixture.Result("b", device.KindGPU, "nvidia-gone")))
+	gone := n.claim("admin-gone", nil, nodefixture.Look(nodefixture.Result("a", device.KindGPU, "nvidia-gone")),
+		nodefixture.Look(nodefixture.Result("b", device.KindGPU, "nvidia-gone")))
 	if answer := n.prepare(gone); answer.Error == "" {
 		t.Error("prepared a device that is not there")
 	}

@@ -72,7 +72,8 @@ func Record(status *v1alpha1.DevicePresetStatus, generation int64, f Findings, n
 	status.ObservedGeneration = generation
 	status.Claims, status.Nodes = ptr.To(f.Claims), ptr.To(f.Nodes)
 	for _, c := range []metav1.Condition{valid(f), conflicting(f)} {
-		c.ObservedGeneration, c.LastTransitionTime, c.Message = generation, metav1.NewTime(now), message.Clip(c.Message, message.ReadableCondition)
+		c.ObservedGeneration, c.LastTransitionTime = generation, metav1.NewTime(now)
+		c.Message = message.Clip(c.Message, message.ReadableCondition)
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 }

@@ -113,7 +113,8 @@ func TestAnnounce(t *testing.T) {
 // TestNote: an Event takes no longer text.
 func TestNote(t *testing.T) {
 	long := strings.Repeat("ä", 700)
-	if got := message.EventNote(long); len(got) > 1024 || !strings.HasSuffix(got, "...") || !slices.Equal([]byte(got[:100]), []byte(long[:100])) {
+	got := message.EventNote(long)
+	if len(got) > 1024 || !strings.HasSuffix(got, "...") || !slices.Equal([]byte(got[:100]), []byte(long[:100])) {
 		t.Errorf("%d bytes: %q", len(got), got)
 	}
 	if got := message.EventNote("short"); got != "short" {

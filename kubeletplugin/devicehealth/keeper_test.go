@@ -392,7 +392,8 @@ func TestSilentChild(t *testing.T) {
 		t.Errorf("withheld %v, health %+v", v.Withheld, v.Health.Statuses)
 	}
 	reported := map[string]int{}
-	for _, d := range healthReport(nodefixture.Node, v, w.pulse.silent(time.Now()), map[kubeletplugin.DeviceHealth]bool{}, time.Now()).Devices {
+	now := time.Now()
+	for _, d := range healthReport(nodefixture.Node, v, w.pulse.silent(now), map[kubeletplugin.DeviceHealth]bool{}, now).Devices {
 		reported[string(d.Health)]++
 	}
 	if want := map[string]int{"Unhealthy": 1, "Unknown": 7}; !cmp.Equal(want, reported) {
@@ -511,7 +512,10 @@ func TestMayPrepare(t *testing.T) {
 		{"failed and tolerated", failed, false, tolerate, ""},
 		{"failed and looked at", failed, true, nil, ""},
 		{"failed, another taint is tolerated", failed, false, []resourceapi.DeviceToleration{{Key: "other", Operator: "Exists"}}, "fell off"},
-		{"failed, another reason is tolerated", failed, false, []resourceapi.DeviceToleration{{Key: inventory.TaintUnhealthy, Value: "Xid95"}}, "fell off"},
+		{
+			"failed, another reason is tolerated", failed, false,
+			[]resourceapi.DeviceToleration{{Key: inventory.TaintUnhealthy, Value: "Xid95"}}, "fell off",
+		},
 		{"quarantined", quarantined, false, nil, "undoing failed"},
 		{"quarantined and tolerated", quarantined, false, tolerate, "undoing failed"},
 		{"quarantined and looked at", quarantined, true, nil, ""},

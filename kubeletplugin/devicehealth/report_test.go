@@ -33,16 +33,19 @@ func TestHealthReport(t *testing.T) {
 	}
 	withheld := nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0), nodefixture.SSD("ssd0"))
 	withheld.Withheld["ssd0"] = "is being emptied"
+	zeroth, first, disk := nodefixture.GPU("gpu0", 0), nodefixture.GPU("gpu1", 1), nodefixture.SSD("ssd0")
 	steps := []struct {
 		name string
 		view *inventory.Snapshot
 		want []kubeletplugin.DeviceHealth
 	}{
 		{"nothing yet", nodefixture.SnapshotWith(), nil},
-		{"all there", nodefixture.SnapshotWith(nodefixture.GPU("gpu1", 1), nodefixture.GPU("gpu0", 0), nodefixture.SSD("ssd0")), []kubeletplugin.DeviceHealth{
+		{"all there", nodefixture.SnapshotWith(first, zeroth, disk), []kubeletplugin.DeviceHealth{
 			healthy("/gpu", "gpu1"), healthy("/gpu", "gpu0"), healthy("/host", "ssd0"),
 		}},
-		{"some left", nodefixture.SnapshotWith(nodefixture.SSD("ssd0")), []kubeletplugin.DeviceHealth{healthy("/host", "ssd0"), gone("/gpu", "gpu0"), gone("/gpu", "gpu1")}},
+		{"some left", nodefixture.SnapshotWith(disk), []kubeletplugin.DeviceHealth{
+			healthy("/host", "ssd0"), gone("/gpu", "gpu0"), gone("/gpu", "gpu1"),
+		}},
 		{"one came back, one is withheld", withheld, []kubeletplugin.DeviceHealth{
 			healthy("/gpu", "gpu0"), healthy("/host", "ssd0"), gone("/gpu", "gpu1"),
 		}},

@@ -15,7 +15,9 @@ import (
 )
 
 // access is how a claim has a cache: as it says itself, as the object says, or as its pods can.
-func access(source v1alpha1.KernelCacheSource, mount *v1alpha1.CacheMount, usesUserNamespace func() (bool, error)) (cachemount.Access, error) {
+func access(
+	source v1alpha1.KernelCacheSource, mount *v1alpha1.CacheMount, usesUserNamespace func() (bool, error),
+) (cachemount.Access, error) {
 	for _, said := range []v1alpha1.CacheAccess{source.Access, mount.Access} {
 		if said != "" {
 			return cachemount.Access(said), nil
@@ -28,8 +30,8 @@ func access(source v1alpha1.KernelCacheSource, mount *v1alpha1.CacheMount, usesU
 	return cachemount.Overlay, err
 }
 
-// usesUserNamespace says whether a pod that a claim is reserved for has a user namespace, which takes no mount of an overlay. One that is gone, or has
-// the name of one that is, does not count.
+// usesUserNamespace says whether a pod that a claim is reserved for has a user namespace, which takes no mount of an overlay. A pod that is
+// gone, or has the name of one that is, does not count.
 func (f *Feature) usesUserNamespace(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
 	for i := range c.Status.ReservedFor {
 		consumer := &c.Status.ReservedFor[i]

@@ -38,7 +38,9 @@ const defaultWritable = 1 << 30
 
 // decide says which caches the requests of a claim have, by the request without its alternative. An error is about a cache that it asks for
 // and cannot have.
-func (f *Feature) decide(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) (map[string][]cachemount.Use, error) {
+func (f *Feature) decide(
+	ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find,
+) (map[string][]cachemount.Use, error) {
 	out := map[string][]cachemount.Use{}
 	var errs []error
 	for _, r := range f.requests(ctx, c, a) {
@@ -101,7 +103,8 @@ func (f *Feature) decideOne(
 	ctx context.Context, c *resourceapi.ResourceClaim, r *request, source v1alpha1.KernelCacheSource, find prepare.Find,
 ) (*cachemount.Use, error) {
 	if !f.Enabled {
-		return nil, fmt.Errorf("%s %s %w: nodes give nobody a cache: set the chart's kernelCaches.enabled", source.Kind, source.Name, cachemount.ErrRefused)
+		return nil, fmt.Errorf("%s %s %w: nodes give nobody a cache: set the chart's kernelCaches.enabled",
+			source.Kind, source.Name, cachemount.ErrRefused)
 	}
 	o, err := f.objects.get(ctx, source.Kind, c.Namespace, source.Name)
 	if err != nil {
@@ -130,7 +133,8 @@ func (f *Feature) decideOne(
 				r.base, o, strings.Join(reasons, "; ")))
 			return nil, nil //nolint:nilnil // documented above
 		case v1alpha1.CacheMismatchMount:
-			f.Event(c, corev1.EventTypeWarning, ReasonMisfit, fmt.Sprintf("request %s has %s all the same, as spec.compatibility.onMismatch says: %s",
+			f.Event(c, corev1.EventTypeWarning, ReasonMisfit, fmt.Sprintf(
+				"request %s has %s all the same, as spec.compatibility.onMismatch says: %s",
 				r.base, o, strings.Join(reasons, "; ")))
 		case v1alpha1.CacheMismatchRefuse:
 			return nil, fmt.Errorf("%s %w, it does not fit: %s", o, cachemount.ErrRefused, strings.Join(reasons, "; "))

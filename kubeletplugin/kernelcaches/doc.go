@@ -10,7 +10,7 @@
 // Mounting is the step of package pkg/kernelcache/cachemount.
 //
 // A claim may have a cache once the node itself has seen, with the object's own credentials, that the image may be read, and has verified,
-// offline but for the image's registry, who signed it. The result is kept in a verification record, a small file for each object. As long as
-// the record fits the object and the TrustPolicies, a claim costs no request to the registry or to the API server. A refusal is remembered
-// in memory for half a minute.
+// offline but for the image's registry, who signed it. The result is kept in a verification record, a small file for each object. While the
+// record fits the object and the TrustPolicies, a claim costs no request to the registry or to the API server. A refusal is remembered in
+// memory for half a minute.
 package kernelcaches

@@ -23,7 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// verification is what the node found out of an object: that its credentials read the image, and who vouches for that. It holds for the object and
+// verification is what the node found out of an object: that its credentials read the image, and who signed it. It holds for the object and
 // the policies as they were.
 type verification struct {
 	UID        types.UID `json:"uid"`

@@ -9,8 +9,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-// BindingConditions are the conditions on a claim's devices of one of which the scheduler waits before it binds the pod (KEP-5007): that what
-// the pod needs is there, and that it will not come. Each kind has its own, since a claim with devices of two kinds waits for both.
+// BindingConditions are two conditions on a claim's devices. The scheduler waits for one of them before it binds the pod (KEP-5007): what
+// the pod needs is there, or it will not come. Each kind has its own, since a claim with devices of two kinds waits for both.
 func BindingConditions(kind device.Kind) (ready, failed string) {
 	what := "Bitstream"
 	if kind == device.KindGPU {

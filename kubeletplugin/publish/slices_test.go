@@ -47,7 +47,8 @@ func TestUnhealthyResources(t *testing.T) {
 }
 
 func TestSlicesOfManyDevices(t *testing.T) {
-	first, second := Resources(nodefixture.Node, nodefixture.Snapshot(t, "200-devices")), Resources(nodefixture.Node, nodefixture.Snapshot(t, "200-devices"))
+	first := Resources(nodefixture.Node, nodefixture.Snapshot(t, "200-devices"))
+	second := Resources(nodefixture.Node, nodefixture.Snapshot(t, "200-devices"))
 	if !equality.Semantic.DeepEqual(first, second) {
 		t.Error("two looks at one machine differ")
 	}

@@ -24,7 +24,8 @@ import (
 func TestOvertakenIsNotTold(t *testing.T) {
 	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
 	for _, cause := range []error{&record.StaleError{UID: "u1"}, prepare.ErrChanged, prepare.ErrOvertaken} {
-		if err := (&ClaimWriter{ClaimConfig{Overtaken: prepare.Overtaken}}).Refused(t.Context(), c, fmt.Errorf("claim x: %w", cause)); err != nil {
+		w := &ClaimWriter{ClaimConfig{Overtaken: prepare.Overtaken}}
+		if err := w.Refused(t.Context(), c, fmt.Errorf("claim x: %w", cause)); err != nil {
 			t.Errorf("%v: %v", cause, err)
 		}
 	}
@@ -76,7 +77,13 @@ func TestWithCondition(t *testing.T) {
 			[]resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)},
 			true,
 		},
-		{"two requests, one device", []resourceapi.DeviceRequestAllocationResult{same, same}, nil, []resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)}, true},
+		{
+			"two requests, one device",
+			[]resourceapi.DeviceRequestAllocationResult{same, same},
+			nil,
+			[]resourceapi.AllocatedDeviceStatus{own(now, metav1.ConditionFalse)},
+			true,
+		},
 		{
 			"a share",
 			[]resourceapi.DeviceRequestAllocationResult{shared},

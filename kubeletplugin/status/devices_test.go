@@ -22,7 +22,8 @@ func TestDevices(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	foreign := nodefixture.Result("other", device.KindFPGA, "r0")
 	foreign.Driver = "other.example"
-	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "g0"), nodefixture.Result("region", device.KindFPGA, "r0"), foreign)
+	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "g0"),
+		nodefixture.Result("region", device.KindFPGA, "r0"), foreign)
 	loaded := map[string]deviceStatus{inventory.PoolName(nodefixture.Node, device.KindFPGA) + "/r0": {Digest: "sha256:1", AFUID: "2"}}
 	got, changed := withDevices(c, loaded, now)
 	if !changed || len(got.Status.Devices) != 1 {
@@ -50,7 +51,8 @@ func TestDevices(t *testing.T) {
 // TestDevicesPresets: a claim names the presets that each request has, on all of its devices, and what a region holds beside them.
 func TestDevicesPresets(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	c := nodefixture.Allocated("u1", nodefixture.Result("both", device.KindGPU, "g0"), nodefixture.Result("both", device.KindGPU, "g1"), nodefixture.Result("other", device.KindGPU, "g2"))
+	c := nodefixture.Allocated("u1", nodefixture.Result("both", device.KindGPU, "g0"),
+		nodefixture.Result("both", device.KindGPU, "g1"), nodefixture.Result("other", device.KindGPU, "g2"))
 	presets := map[string][]preset.Origin{"both": {
 		{Name: "nvidia", Generation: 3}, {Namespace: "team-a", Name: "debug", Generation: 1},
 	}}
@@ -59,7 +61,7 @@ func TestDevicesPresets(t *testing.T) {
 		r.Devices = append(r.Devices, record.Device{Request: result.Request, Pool: result.Pool, Name: result.Device})
 	}
 	w := &ClaimWriter{ClaimConfig{
-		Presets:    func(*record.Record) (map[string][]preset.Origin, error) { return presets, nil },
+		Presets: func(*record.Record) (map[string][]preset.Origin, error) { return presets, nil },
 		Programmed: func(*record.Record) (map[string]region.Programmed, error) {
 			return map[string]region.Programmed{}, nil
 		},

@@ -13,7 +13,8 @@ import (
 func TestDeviceKeys(t *testing.T) {
 	share := "s"
 	keys := map[claim.DeviceKey]bool{
-		claim.KeyOf("d", "p", "x", nil): true, claim.KeyOf("d", "p", "x", &share): true, claim.KeyOf("d", "p", "y", nil): true, claim.KeyOf("d", "q", "x", nil): true,
+		claim.KeyOf("d", "p", "x", nil): true, claim.KeyOf("d", "p", "x", &share): true,
+		claim.KeyOf("d", "p", "y", nil): true, claim.KeyOf("d", "q", "x", nil): true,
 	}
 	if diff := cmp.Diff(4, len(keys)); diff != "" {
 		t.Error(diff)

@@ -117,7 +117,8 @@ func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) erro
 func openTree(store *artifact.Store, u *Use) (*artifact.Tree, error) {
 	tree, err := store.OpenTree(u.Tree)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s %w: its image is not in the node's store any more: kubelet asks again, and it is fetched again", u, ErrNotReady)
+		return nil, fmt.Errorf("%s %w: its image is not in the node's store any more: kubelet asks again, and it is fetched again",
+			u, ErrNotReady)
 	}
 	return tree, err
 }

@@ -84,7 +84,11 @@ func TestOfOdd(t *testing.T) {
 			[]string{"vendor", "nvidia", "driverVersion", "580.1.1"},
 			kernelcache.Device{Backend: kernelcache.CUDA, WarpSize: 32, Driver: 580, MaxPTX: 90},
 		},
-		{"RDNA has warps of 32", []string{"vendor", "amd", "architecture", "gfx1100"}, kernelcache.Device{Backend: kernelcache.HIP, Arch: "gfx1100", WarpSize: 32}},
+		{
+			"RDNA has warps of 32",
+			[]string{"vendor", "amd", "architecture", "gfx1100"},
+			kernelcache.Device{Backend: kernelcache.HIP, Arch: "gfx1100", WarpSize: 32},
+		},
 		{"AMD's without the topology", []string{"vendor", "amd"}, kernelcache.Device{Backend: kernelcache.HIP}},
 		{"Intel's", []string{"vendor", "intel", "architecture", "xe-hpc"}, kernelcache.Device{Backend: "intel"}},
 	} {
