@@ -8,8 +8,8 @@
 // list of referrers. Referrers are found where tools write them: in entries of index.json whose manifests have a subject, and in the index
 // at the tag sha256-HEX.
 //
-// Each file is written atomically. index.json is written last, when everything that it names is durable. Writers of a layout wait for each
-// other.
+// Each file is written atomically. index.json is written last, when everything that it names is durable. Writers of one layout wait for
+// each other.
 package layout
 
 import (
