@@ -100,7 +100,7 @@ func TestDocumentsComplete(t *testing.T) {
 		name             *regexp.Regexp
 	}{
 		{"attributes.md", "../pkg/device/names.go", regexp.MustCompile(`QualifiedName = "(\w+)"`)},
-		{"troubleshooting.md", "../pkg/discover/problem.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md", "../pkg/discover/discover.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"troubleshooting.md", "../pkg/claim/refused.go", regexp.MustCompile(`Reason = "(\w+)"`)},
 		{"troubleshooting.md", "../kubeletplugin/*/reason.go", regexp.MustCompile(`(?:[rR]eason\w+\s+= |return )"(\w+)"`)},
 		{"troubleshooting.md", "../kubeletplugin/status/[cd]*s.go", regexp.MustCompile(`reason\w+\s+= "(\w+)"`)},
