@@ -514,7 +514,8 @@ func TestMayPrepare(t *testing.T) {
 		{"failed, another taint is tolerated", failed, false, []resourceapi.DeviceToleration{{Key: "other", Operator: "Exists"}}, "fell off"},
 		{
 			"failed, another reason is tolerated", failed, false,
-			[]resourceapi.DeviceToleration{{Key: inventory.TaintUnhealthy, Value: "Xid95"}}, "fell off",
+			[]resourceapi.DeviceToleration{{Key: inventory.TaintUnhealthy, Value: "Xid95"}},
+			"fell off",
 		},
 		{"quarantined", quarantined, false, nil, "undoing failed"},
 		{"quarantined and tolerated", quarantined, false, tolerate, "undoing failed"},
