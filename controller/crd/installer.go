@@ -20,6 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // retry is the time between two tries to apply the definitions.
@@ -108,5 +109,5 @@ func (i *Installer) report(ctx context.Context, refused *RefusedError) {
 	klog.FromContext(ctx).Error(refused, "CRD upgrade refused")
 	i.refused.WithLabelValues(refused.Name).Set(1)
 	object := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: refused.Name}}
-	i.Recorder.Eventf(object, nil, corev1.EventTypeWarning, "UpgradeRefused", "ApplyCRD", "%s", refused.Error())
+	i.Recorder.Eventf(object, nil, corev1.EventTypeWarning, "UpgradeRefused", "ApplyCRD", "%s", message.EventNote(refused.Error()))
 }

@@ -28,13 +28,14 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // Interval is how often pods are listed while a volume waits: no watch tells of them.
 const Interval = 15 * time.Second
 
-// filler makes the claims and Jobs of caches that are put into volumes. It never writes a cache: the reconciler of caches writes what
-// became of the volumes, from a plan that it does not carry out. What the filler makes goes with its cache by the owner references.
+// filler makes the claims and Jobs of caches that are put into volumes. It never writes a cache: the reconciler of caches writes the
+// state of the volumes, from a plan that it does not carry out. Claims and Jobs are deleted with their cache by the owner references.
 type filler struct {
 	client   client.Client
 	recorder events.EventRecorder
@@ -81,7 +82,7 @@ func (f *filler) queue(name string, kind client.Object, scope pairs.Scope) recon
 // withVolumes returns the caches of a scope that are put into volumes.
 func (f *filler) withVolumes(ctx context.Context, scope pairs.Scope) (requests []reconcile.Request) {
 	all, err := pairs.KernelCaches(ctx, f.client, scope)
-	if err != nil { // it is the manager's cache, which has them or is not running any more
+	if err != nil { // the manager's cache fails only when it stops
 		klog.FromContext(ctx).Error(err, "List the caches whose volumes may change")
 	}
 	for _, c := range all {
@@ -106,7 +107,7 @@ func (f *filler) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	err = f.apply(ctx, plan)
 	f.planner.note(req.NamespacedName, err)
 	if err != nil {
-		f.recorder.Eventf(c.Object, nil, corev1.EventTypeWarning, "VolumesNotMade", "MakeVolumes", "%s", err.Error())
+		f.recorder.Eventf(c.Object, nil, corev1.EventTypeWarning, "VolumesNotMade", "MakeVolumes", "%s", message.EventNote(err.Error()))
 		return reconcile.Result{}, fmt.Errorf("volumes of %s: %w", c, err)
 	}
 	if plan.Settled() {
@@ -115,11 +116,11 @@ func (f *filler) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: Interval}, nil
 }
 
-// apply carries a plan out. An object that is gone or there already is no fault: the next round sees it.
+// apply carries a plan out. It is no error if an object to delete is gone or an object to create exists: the next round sees that.
 func (f *filler) apply(ctx context.Context, p Plan) error {
 	var faults []error
 	for _, o := range p.Delete {
-		// A Job goes after its pods: none may write to a claim when the next one does.
+		// A Job is deleted after its pods, so that they do not write to a claim together with those of the next Job.
 		err := f.client.Delete(ctx, o, client.Preconditions{UID: ptr.To(o.GetUID())},
 			client.PropagationPolicy(metav1.DeletePropagationForeground))
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
@@ -131,7 +132,7 @@ func (f *filler) apply(ctx context.Context, p Plan) error {
 			faults = append(faults, err)
 		}
 	}
-	if len(faults) > 0 { // a claim that is still marked must not be filled with something else
+	if len(faults) > 0 { // a claim that is still marked must not be filled with another digest
 		return errors.Join(faults...)
 	}
 	for _, o := range p.Create {
@@ -140,12 +141,12 @@ func (f *filler) apply(ctx context.Context, p Plan) error {
 		}
 	}
 	if made := len(p.Create); made > 0 {
-		klog.FromContext(ctx).Info("made claims and Jobs of volumes", "count", made, "first", klog.KObj(p.Create[0]))
+		klog.FromContext(ctx).Info("Made claims and Jobs of volumes", "count", made, "first", klog.KObj(p.Create[0]))
 	}
 	return errors.Join(faults...)
 }
 
-// mark notes at a claim what is in it.
+// mark writes to a claim's annotations what it holds.
 func (f *filler) mark(ctx context.Context, m Mark) error {
 	claim := m.Claim.DeepCopy()
 	for name, value := range map[string]string{DigestAnnotation: m.Digest, PathAnnotation: m.Path} {
