@@ -46,7 +46,7 @@ spec:
   containers:
   - name: c
     image: fettle.dev/test/busybox:1
-    command: [sh, -c, "id -u; touch /file; sleep infinity"]
+    command: [sh, -c, "id -u; touch /file 2>&1; sleep infinity"]
     securityContext: {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
 `
 
