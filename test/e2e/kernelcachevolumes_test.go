@@ -257,6 +257,10 @@ func (k *kernelCaches) volumeForAll(ctx SpecContext) {
 
 func (k *kernelCaches) volumeOfNode(ctx SpecContext) {
 	own, first, second := newNamespace(ctx, nil), newNamespace(ctx, nil), newNamespace(ctx, nil)
+	// A node loses its volume as soon as it knows that the cache is for none of its GPUs: both have some that it is for.
+	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) })
+	place(ctx, gpuNode, "8xmi300x")
+	eventuallyExplained(ctx, gpuNode, "")
 	d := k.push(k.Registry, "team/rwo", "v1", mi300("rwo"))
 	bareStorage(ctx)
 	byHand(ctx, 3, gpuNode, mixedNode)
