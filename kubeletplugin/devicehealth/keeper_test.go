@@ -286,6 +286,11 @@ func newChild(t *testing.T) *nvmlChild {
 	t.Helper()
 	c := &nvmlChild{t: t, pipe: filepath.Join(t.TempDir(), "pipe")}
 	nodefixture.Must(t, unix.Mkfifo(c.pipe, 0o600))
+	t.Cleanup(func() {
+		if c.file != nil {
+			c.dies() // and until then it is held: a pipe that garbage collection closed before a child opened it would be empty
+		}
+	})
 	return c
 }
 
