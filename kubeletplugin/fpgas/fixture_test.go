@@ -323,7 +323,7 @@ func (l *chipLease) SetParams(_ context.Context, params []region.Param) error {
 }
 
 func (l *chipLease) Reset() error                { l.note("reset"); return nil }
-func (l *chipLease) Leave(context.Context) error { return l.Reset() }
+func (l *chipLease) ResetForRelease(context.Context) error { return l.Reset() }
 func (l *chipLease) Release() error              { return nil }
 
 // wants an error, of a cause unless that is nil, which says some words.

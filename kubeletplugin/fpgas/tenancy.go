@@ -135,7 +135,7 @@ func (f *Feature) addContents(v *inventory.Snapshot) {
 // shows says whether a region shows an image, or could never.
 func shows(d *device.Device, afu string) bool {
 	shown := d.Attributes[device.AttributeAFUID].StringValue
-	return d.Region.Mute() || shown != nil && *shown == afu
+	return d.Region.NoReadback() || shown != nil && *shown == afu
 }
 
 // Programmed is what the claim's regions are known to hold since its Prepare, by POOL/DEVICE.

@@ -2,13 +2,12 @@
 
 package fpga
 
-// Region is where what programs an FPGA's region lies on the host. All names are relative to the host's tree, and good for as long as
-// the device stays where it is: whoever acts on one looks it up anew.
+// Region says where the parts of an FPGA's region lie on the host. All names are relative to the host's tree. They hold only until the
+// device changes its place, so a caller looks the region up each time before it acts.
 type Region struct {
-	// Backend says which of the members below is there: one of the Backend constants.
+	// Backend is one of the Backend constants. It says which of the members below is set.
 	Backend string `json:"backend"`
-	// Card is the same for all regions that are programmed through one engine, one at a time: its PCI address, or the name of its platform
-	// device.
+	// Card is equal for all regions that one engine programs, one at a time: its PCI address, or the name of its platform device.
 	Card string `json:"card"`
 	// InterfaceID says which bitstreams fit: 32 hexadecimal digits.
 	InterfaceID string         `json:"interfaceID"`
@@ -17,13 +16,13 @@ type Region struct {
 	XRT         *XRTRegion     `json:"xrt,omitempty"`
 }
 
-// Mute says that the region never tells what it holds.
-func (r *Region) Mute() bool { return r.Manager != nil }
+// NoReadback reports that the region never shows what it holds.
+func (r *Region) NoReadback() bool { return r.Manager != nil }
 
 // The ways of programming a region, the values of Region.Backend.
 const (
 	BackendDFL = "dfl"
-	// BackendFPGAManager is AMD's kernel with its attributes.
+	// BackendFPGAManager uses the attributes of AMD's kernel.
 	BackendFPGAManager = "fpga_manager"
 	BackendXRT         = "xrt"
 )
@@ -32,11 +31,12 @@ const (
 type ManagerRegion struct {
 	// Platform is the name of the manager's platform device.
 	Platform string `json:"platform"`
-	// Partial: images are for a part of the chip, and the rest goes on.
+	// Partial says that images are for a part of the chip whose other parts keep running.
 	Partial bool `json:"partial,omitempty"`
 }
 
-// XRTRegion is a card with XRT's drivers: the PCI addresses of the function that programs and of the one that pods use.
+// XRTRegion is a card with XRT's drivers. Management is the PCI address of the function that programs, User that of the function that pods
+// use.
 type XRTRegion struct {
 	Management string `json:"management"`
 	User       string `json:"user"`
@@ -44,7 +44,7 @@ type XRTRegion struct {
 
 // DFLRegion is a port of a card with a device feature list, see Documentation/fpga/dfl.rst.
 type DFLRegion struct {
-	// Port is the kernel's name, "dfl-port.0", and PortID the port's number on its engine.
+	// Port is the kernel's name, "dfl-port.0". PortID is the number of the port on its engine.
 	Port   string `json:"port"`
 	PortID uint32 `json:"portID"`
 	// Node and EngineNode are the device nodes of the port and of the engine (FME) that programs it.

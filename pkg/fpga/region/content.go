@@ -15,40 +15,42 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
-// Content is what is known of a region between claims.
+// Content is what Fettle knows about a region between claims.
 type Content struct {
-	// Version is of the file's form.
+	// Version is the version of the file's format.
 	Version int `json:"version"`
-	// Unknown: a programming was begun and its end was not seen, so the region may hold anything.
+	// Unknown: a programming began and Fettle did not see its end, so the region may hold anything.
 	Unknown bool `json:"unknown,omitempty"`
-	// Digest is that of the file that was programmed and AFU what the region showed afterwards. Empty: not programmed by Fettle.
+	// Digest is the digest of the programmed file. AFU is the id that the region showed afterwards. Both are empty if Fettle did not program
+	// it.
 	Digest string `json:"digest,omitempty"`
 	AFU    string `json:"afu,omitempty"`
-	// BootID is the boot in which that was seen: what a card holds after a power cycle is another matter.
+	// BootID is the boot in which the region showed that. After a power cycle a card may hold something else.
 	BootID string `json:"bootID,omitempty"`
-	// Namespace is the last tenant's, whose traces may be in the region. Empty: nobody's, or wiped. severalTenants: of more than one.
+	// Namespace is the namespace of the last tenant, whose traces may be in the region. It is empty if there are none, as after wiping, and
+	// severalTenants if there are traces of more than one.
 	Namespace string `json:"namespace,omitempty"`
-	// Claim is the UID of the claim that used it last and has not given it back.
+	// Claim is the UID of the claim that used the region last and has not been released.
 	Claim string `json:"claim,omitempty"`
 }
 
 const contentVersion = 1
 
-// severalTenants stands for namespaces that none is: whoever comes next is another tenant. No namespace has that name.
+// severalTenants stands for several namespaces, so that every next claim counts as another tenant. No namespace has that name.
 const severalTenants = "*"
 
-// Contents are the files of all regions of a node, in one directory.
+// Contents is the directory with the content files of all regions of a node.
 type Contents struct {
 	fs   disk.FS
 	dir  string
 	made atomic.Bool // durably
 }
 
-// OpenContents takes a directory, which Make makes.
+// OpenContents uses a directory, which Make creates.
 func OpenContents(fsys disk.FS, dir string) *Contents { return &Contents{fs: fsys, dir: dir} }
 
-// Make makes the directory where it is missing, so that a power loss cannot take it, and the marks in it, away again. It comes before
-// the first step.
+// Make creates the directory durably if it is missing, so that no power loss removes it and the files in it. Callers call it before the
+// first step.
 func (c *Contents) Make() error {
 	if c.made.Load() {
 		return nil
@@ -64,7 +66,7 @@ func (c *Contents) Make() error {
 	return nil
 }
 
-// Destroy removes the directory with all that is known.
+// Destroy removes the directory and its files.
 func (c *Contents) Destroy() error {
 	c.made.Store(false)
 	entries, err := c.fs.ReadDir(c.dir)
@@ -87,8 +89,8 @@ func (c *Contents) path(device string) (string, error) {
 	return filepath.Join(c.dir, device+".json"), nil
 }
 
-// Read returns what is known of a region: nothing, where nothing was ever done to it. A file that cannot be understood means that the
-// region may hold anything.
+// Read returns what is known about a region. It returns an empty Content for a region that Fettle never touched. If it cannot understand
+// the file, the region counts as unknown.
 func (c *Contents) Read(device string) (Content, error) {
 	path, err := c.path(device)
 	if err != nil {
@@ -113,13 +115,13 @@ func parse(data []byte) Content {
 	return content
 }
 
-// withChecksum is a file's line: a checksum (CRC-32C), a blank and the content. One bit more or less, and another tenant's traces would
-// be one's own.
+// withChecksum makes the line of a file: a checksum (CRC-32C), a blank and the content. One flipped bit could otherwise hide that the
+// traces are another tenant's.
 func withChecksum(body []byte) []byte {
 	return fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)), body)
 }
 
-// checked takes a file's content out of it, if it is as it was written.
+// checked returns the content of a file. whole is false if the checksum does not fit.
 func checked(file []byte) (body []byte, whole bool) {
 	const head = len("01234567 ")
 	if len(file) <= head {
@@ -129,7 +131,7 @@ func checked(file []byte) (body []byte, whole bool) {
 	return body, string(withChecksum(body)) == string(file)
 }
 
-// write is durable when it returns.
+// write replaces the file of a region durably.
 func (c *Contents) write(device string, content Content) error {
 	path, err := c.path(device)
 	if err != nil {

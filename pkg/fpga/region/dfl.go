@@ -14,8 +14,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 )
 
-// DFL programs ports of cards with a device feature list. The host's tree is opened anew for each use, since a driver's container may
-// mount over it. locks is the directory of the locks, one a card, that every process which programs this machine's cards sees.
+// DFL programs ports of cards with a device feature list. open opens the host's tree anew for each use, since a driver's container may
+// mount over it. locks is the directory of the lock files, one for each card. Every process that programs cards of this machine must see
+// the same directory.
 func DFL(open func() (*dfl.Host, error), locks string) Backend {
 	return dflBackend{open: open, locks: locks}
 }
@@ -32,7 +33,7 @@ func (b dflBackend) port(r *fpga.Region) dfl.Port {
 	}
 }
 
-// lockFile is a card's lock. All regions of a card share it.
+// lockFile returns the lock file of a card. All regions of a card share it.
 func lockFile(dir string, r *fpga.Region) string { return filepath.Join(dir, r.Card+".lock") }
 
 func (b dflBackend) State(r *fpga.Region) (State, error) {
@@ -84,7 +85,7 @@ func (b dflBackend) Acquire(ctx context.Context, r *fpga.Region, interfaceID str
 	return dflLease{lease, host}, nil
 }
 
-// dflLease keeps the host's tree open for as long as it lives.
+// dflLease keeps the host's tree open while it lives.
 type dflLease struct {
 	lease *dfl.Lease
 	host  *dfl.Host
@@ -104,7 +105,7 @@ func (l dflLease) SetParams(ctx context.Context, params []Param) error {
 
 func (l dflLease) Reset() error { return l.lease.Reset() }
 
-// Leave is the same: a port's reset stops all that the accelerator does.
-func (l dflLease) Leave(context.Context) error { return l.lease.Reset() }
+// ResetForRelease resets the port, which stops everything that the accelerator does.
+func (l dflLease) ResetForRelease(context.Context) error { return l.lease.Reset() }
 
 func (l dflLease) Release() error { return errors.Join(l.lease.Release(), l.host.Close()) }

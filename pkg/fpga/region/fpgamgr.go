@@ -13,8 +13,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
 )
 
-// FPGAManager programs chips through the attributes of AMD's fpga_manager. Such a chip is mute: that its manager operates, without a
-// word of errors and with open bridges, is all that it tells. open and locks are as for DFL.
+// FPGAManager programs chips through the attributes of AMD's fpga_manager. Such a chip has no readback: it only shows whether its manager
+// operates, without errors and with open bridges. open and locks are as for DFL.
 func FPGAManager(open func() (*fpgamgr.Host, error), locks string) Backend {
 	return managerBackend{open: open, locks: locks}
 }
@@ -38,7 +38,7 @@ func (b managerBackend) State(r *fpga.Region) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	return State{Mute: r.Mute(), Fault: faultOfManager(s)}, nil
+	return State{NoReadback: r.NoReadback(), Fault: faultOfManager(s)}, nil
 }
 
 func faultOfManager(s fpgamgr.State) error {
@@ -87,7 +87,7 @@ func (l managerLease) SetParams(_ context.Context, params []Param) error {
 
 func (managerLease) Reset() error { return ErrNoReset }
 
-// Leave leaves the logic running: the kernel has no way to stop it but another image. Whose it was stays on record.
-func (managerLease) Leave(context.Context) error { return ErrNoReset }
+// ResetForRelease leaves the logic running: only another image can stop it. The content file keeps whose logic it is.
+func (managerLease) ResetForRelease(context.Context) error { return ErrNoReset }
 
 func (l managerLease) Release() error { return errors.Join(l.lease.Release(), l.host.Close()) }

@@ -95,7 +95,7 @@ func (c *chip) loads(want []string, act func()) {
 	}
 }
 
-// TestManagerPrograms: what a mute chip holds is what the file says, for as long as the machine runs and the chip works.
+// TestManagerPrograms: a chip without readback holds what the file says, while the machine runs and the chip works.
 func TestManagerPrograms(t *testing.T) {
 	for _, partial := range []bool{false, true} {
 		c := newChip(t, partial)

@@ -19,19 +19,19 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 )
 
-// Image is a bitstream that a step programs, as plain data.
+// Image describes a bitstream that a step programs, as plain data.
 type Image struct {
-	// Digest and Size are the file's. It is the digest that was authorised.
+	// Digest and Size are those of the file. The digest was authorised.
 	Digest string `json:"digest"`
 	Size   int64  `json:"size"`
-	// HostFile is the absolute path of a file that is staged on the host. Empty: the file is in the node's store.
+	// HostFile is the absolute path of a file on the host. If it is empty, the file is in the node's store.
 	HostFile string `json:"hostFile,omitempty"`
-	// InterfaceID and AFUID are what the file must say of itself.
+	// InterfaceID and AFUID are the ids that the file must state.
 	InterfaceID string `json:"interfaceID"`
 	AFUID       string `json:"afuID"`
-	// Config is what the artifact says of the file, and all that is known of a raw one.
+	// Config is the config of the artifact. For a raw file there is no other description.
 	Config fpga.Config `json:"config,omitzero"`
-	// Origin says for people where it is from: "FPGABitstream a/b".
+	// Origin tells people where the image is from: "FPGABitstream a/b".
 	Origin string `json:"origin"`
 }
 
@@ -42,13 +42,13 @@ type Blob interface {
 	Size() int64
 }
 
-// ErrImage marks an image that is not what it was said to be. Trying again does not help.
+// ErrImage says that a file is not the requested image. Another try fails, too.
 var ErrImage = errors.New("is not the image that was asked for")
 
-// sealed is an image whose bytes were verified and cannot change any more.
+// sealed is an image whose bytes were verified and cannot change.
 type sealed struct {
 	file *backend.Sealed
-	// payload is what goes to the card; it is the file itself, or what a packed part of it unpacked to.
+	// payload is what goes to the card: the file itself, or the unpacked bytes of a part of it.
 	payload *backend.Sealed
 	load    Load
 	about   fpga.Bitstream
@@ -61,7 +61,7 @@ func (s *sealed) Close() error {
 	return s.file.Close()
 }
 
-// seal copies an image into memory that nobody can change, and only then verifies and reads it.
+// seal copies an image into memory that no process can change, and verifies and reads that copy.
 func (p *Programmer) seal(ctx context.Context, image *Image) (_ *sealed, err error) {
 	blob, err := p.open(image)
 	if err != nil {
@@ -86,14 +86,14 @@ func (p *Programmer) seal(ctx context.Context, image *Image) (_ *sealed, err err
 	if s.about, err = image.Config.Inspect(file, file.Size()); err != nil {
 		return nil, fmt.Errorf("bitstream of %s %w: %w", image.Origin, ErrImage, err)
 	}
-	if err := image.matches(&s.about); err != nil {
+	if err := image.checkMatches(&s.about); err != nil {
 		return nil, err
 	}
 	return s, s.unpack()
 }
 
-// matches compares what a file says of itself with what was authorised.
-func (i *Image) matches(b *fpga.Bitstream) error {
+// checkMatches compares what the file states with what was authorised.
+func (i *Image) checkMatches(b *fpga.Bitstream) error {
 	switch {
 	case b.InterfaceID != i.InterfaceID:
 		return fmt.Errorf("bitstream of %s %w: its interface id is %q, want %q", i.Origin, ErrImage, b.InterfaceID, i.InterfaceID)
@@ -105,8 +105,8 @@ func (i *Image) matches(b *fpga.Bitstream) error {
 	return nil
 }
 
-// unpack finds the bytes that go to the card. What is packed in the file is sealed once more, with the digest that a first pass saw:
-// both passes read the sealed file.
+// unpack finds the bytes that go to the card. It seals packed bytes once more, with the digest that a first pass over the sealed file
+// computed.
 func (s *sealed) unpack() error {
 	p := s.about.Payload
 	s.load = Load{Image: s.file, Offset: p.Offset, Size: p.Length, AFU: s.about.AFUID}
@@ -140,7 +140,7 @@ func (p *Programmer) open(image *Image) (Blob, error) {
 	return p.config.Open(image.Digest)
 }
 
-// hostFile is a file that an administrator staged.
+// hostFile is a file that an admin staged on the host.
 type hostFile struct {
 	*os.File
 	size int64
@@ -148,7 +148,7 @@ type hostFile struct {
 
 func (f hostFile) Size() int64 { return f.size }
 
-// OpenHostFile opens a regular file below the host's root. No link is followed on the way: what the object names is what is read.
+// OpenHostFile opens a regular file below the host's root. It follows no link, so that it reads the very file that the object names.
 func OpenHostFile(hostRoot, path string) (Blob, error) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return nil, fmt.Errorf("host file %q: want an absolute, clean path", path)
@@ -177,7 +177,7 @@ func OpenHostFile(hostRoot, path string) (Blob, error) {
 	return hostFile{File: f, size: info.Size()}, nil
 }
 
-// cancellable ends a long copy with its context.
+// cancellable ends a long copy when its context ends.
 type cancellable struct {
 	ctx context.Context //nolint:containedctx // it lives for one copy
 	r   io.Reader

@@ -2,17 +2,17 @@
 
 package region
 
-// Mode says when a region is programmed. Its values are those of the API's ProgramMode, which this package does not import: its steps
-// run in a process without the network.
+// Mode says when a region is programmed. Its values are those of the API's ProgramMode. This package does not import the API, since its
+// steps run in a process without the network.
 type Mode string
 
 // The modes.
 const (
-	// ModeIfDifferent leaves a region that is known to hold the same bytes, by their digest, as it is.
+	// ModeIfDifferent keeps a region that is known to hold the same bytes, by their digest.
 	ModeIfDifferent Mode = "IfDifferent"
-	// ModeAlways programs in any case.
+	// ModeAlways programs the region in any case.
 	ModeAlways Mode = "Always"
-	// ModeNever uses the region only if the accelerator in it is the image's already.
+	// ModeNever uses the region only if it already holds the accelerator of the image.
 	ModeNever Mode = "Never"
 )
 
@@ -35,8 +35,8 @@ const (
 	attributeDigest = "bitstreamDigest"
 )
 
-// Programmed is what a region is known to hold since its claim's Prepare.
+// Programmed is what a region is known to hold since the Prepare of its claim.
 type Programmed struct {
-	// Digest is that of the file that was programmed, AFUID what the region shows.
+	// Digest is the digest of the programmed file. AFUID is the id that the region shows.
 	Digest, AFUID string
 }

@@ -15,19 +15,19 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Params is the parameters of the step that sets driver parameters.
+// Params are the parameters of the step that sets driver parameters.
 type Params struct {
 	Device string `json:"device"`
 	Claim  Claim  `json:"claim"`
 	// Set is what the claim asks for.
 	Set []Param `json:"set,omitempty"`
-	// Image has clocks in its metadata, which are set where Set says nothing of clocks and the region has any.
+	// Image may state clocks in its metadata. They are set if Set has no clocks and the region has user clocks.
 	Image *Image `json:"image,omitempty"`
-	// Before is what undoing restores: everything that may be set.
+	// Before holds the former values of everything that may be set. Undo restores them.
 	Before []Param `json:"before,omitempty"`
 }
 
-// Param is one driver parameter, in the backend's own unit.
+// Param is one driver parameter, in the unit of the backend.
 type Param struct {
 	Name  string `json:"name"`
 	Value int32  `json:"value"`
@@ -36,11 +36,12 @@ type Param struct {
 // Step makes the step.
 func (p *Params) Step() (step.Step, error) { return stepOf(ParamsKind, p.Device, p) }
 
-// PlanParams reads what parameters are now and returns the step's parameters, nil where there is nothing to set. It changes nothing.
+// PlanParams reads the present values of parameters and returns the parameters of the step, or nil if there is nothing to set. It changes
+// nothing.
 func (p *Programmer) PlanParams(
 	ctx context.Context, r *fpga.Region, device string, c Claim, set []Param, image *Image,
 ) (*Params, error) {
-	way, err := p.backend(r, device)
+	b, err := p.backendOf(r, device)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func (p *Programmer) PlanParams(
 		}
 	}
 	if clocked := len(others) < len(set); clocked || image != nil {
-		before, err := clocksBefore(ctx, way, r)
+		before, err := currentClocks(ctx, b, r)
 		switch {
 		case err != nil && (clocked || !errors.Is(err, backend.ErrNoParam)):
 			return nil, err
@@ -64,7 +65,7 @@ func (p *Programmer) PlanParams(
 	if len(set) == 0 && params.Image == nil {
 		return nil, nil //nolint:nilnil // documented above
 	}
-	before, err := way.Params(ctx, r, others)
+	before, err := b.Params(ctx, r, others)
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +75,9 @@ func (p *Programmer) PlanParams(
 	return params, nil
 }
 
-// clocksBefore are both clocks, since either sets both, and the high one alone does not tell what it was where it is off. Clocks that do
+// currentClocks reads both clocks, since setting either sets both, and a high clock that is off does not tell the low one. Clocks that do
 // not run cannot be restored: what a claim sets then stays.
-func clocksBefore(ctx context.Context, b Backend, r *fpga.Region) ([]Param, error) {
+func currentClocks(ctx context.Context, b Backend, r *fpga.Region) ([]Param, error) {
 	values, err := b.Params(ctx, r, clockNames())
 	if err != nil || values[dfl.ParamClockLow] == 0 {
 		return nil, err
@@ -98,23 +99,23 @@ func (p *Programmer) setParams(ctx context.Context, raw json.RawMessage) error {
 		return err
 	}
 	if params.Image != nil {
-		r, _, err := p.place(params.Device)
+		r, _, err := p.find(params.Device)
 		if err == nil {
-			err = fits(r, params.Image)
+			err = checkInterface(r, params.Image)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	set, err := p.wanted(ctx, &params)
+	set, err := p.parametersToSet(ctx, &params)
 	if err != nil || len(set) == 0 {
 		return err
 	}
 	return p.writeParams(ctx, params.Device, set)
 }
 
-// KeepBefore takes over what an earlier boot's step for the same device remembers of the time before the claim came. A card that went
-// through the reboot with its power on still has what the claim set.
+// KeepBefore takes over the former values from the step of an earlier boot for the same device. A card that kept its power through the
+// reboot still has the claim's values.
 func (p *Params) KeepBefore(earlier step.Step) error {
 	old, err := decode[Params](earlier.Params)
 	if err != nil {
@@ -140,9 +141,9 @@ func (p *Programmer) restoreParams(ctx context.Context, raw json.RawMessage) err
 	return p.writeParams(ctx, params.Device, params.Before)
 }
 
-// changed says whether any parameter is not what it was before. A region that left took its parameters with it.
+// changed reports whether a parameter differs from its former value. A region that left the node took its parameters with it.
 func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) {
-	r, way, err := p.place(params.Device)
+	r, b, err := p.find(params.Device)
 	if errors.Is(err, ErrGone) {
 		return false, nil
 	}
@@ -156,7 +157,7 @@ func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) 
 	if len(names) == 0 {
 		return false, nil
 	}
-	now, err := way.Params(ctx, r, names)
+	now, err := b.Params(ctx, r, names)
 	if err != nil {
 		return false, err
 	}
@@ -164,11 +165,11 @@ func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) 
 }
 
 func (p *Programmer) writeParams(ctx context.Context, device string, set []Param) (err error) {
-	r, way, err := p.place(device)
+	r, b, err := p.find(device)
 	if err != nil {
 		return err
 	}
-	lease, err := way.Acquire(ctx, r, "")
+	lease, err := b.Acquire(ctx, r, "")
 	if err != nil {
 		return err
 	}
@@ -176,8 +177,8 @@ func (p *Programmer) writeParams(ctx context.Context, device string, set []Param
 	return lease.SetParams(ctx, set)
 }
 
-// wanted adds the clocks of the image's metadata to what the claim asks for.
-func (p *Programmer) wanted(ctx context.Context, params *Params) ([]Param, error) {
+// parametersToSet returns the claim's parameters and the clocks of the image's metadata.
+func (p *Programmer) parametersToSet(ctx context.Context, params *Params) ([]Param, error) {
 	if params.Image == nil {
 		return params.Set, nil
 	}
@@ -189,7 +190,7 @@ func (p *Programmer) wanted(ctx context.Context, params *Params) ([]Param, error
 	return append(slices.Clone(params.Set), clocksOf(&s.about)...), nil
 }
 
-// clocksOf are the clocks that an image's metadata asks for. "auto" asks for none, and the low clock is half of the high one.
+// clocksOf returns the clocks that the metadata of an image asks for. "auto" asks for none. The low clock is half of the high one.
 func clocksOf(b *fpga.Bitstream) []Param {
 	kHz := func(c *fpga.Clock) int32 {
 		if c == nil || c.Auto || c.MHz <= 0 || c.MHz > math.MaxInt32/1000 {

@@ -14,16 +14,17 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Program is the parameters of the step that programs a region.
+// Program are the parameters of the step that programs a region.
 type Program struct {
 	Device string `json:"device"`
 	Claim  Claim  `json:"claim"`
-	// Image is nil where the region is used as it is.
+	// Image is nil if the claim uses the region as it is.
 	Image *Image `json:"image,omitempty"`
 	Mode  Mode   `json:"mode"`
 	// ResetBeforeUse resets a region that need not be programmed.
 	ResetBeforeUse bool `json:"resetBeforeUse"`
-	// OnRelease is what undoing does. Blank is programmed for that, and where the region's state is unknown; nil where there is none.
+	// OnRelease says what Undo does. Blank is programmed for ReleaseBlank, and if the state of the region is unknown. It is nil if there is no
+	// blank image.
 	OnRelease Release       `json:"onRelease"`
 	Blank     *Image        `json:"blank,omitempty"`
 	Timeout   time.Duration `json:"timeout"`
@@ -40,19 +41,19 @@ func stepOf(kind, device string, params any) (step.Step, error) {
 	return step.Step{Kind: kind, Target: device, Params: raw}, nil
 }
 
-// ErrOther refuses a region that must not be programmed and holds something else.
+// ErrOther refuses a region that must not be programmed and holds another accelerator.
 var ErrOther = errors.New("holds another accelerator and program is Never")
 
-// ErrUnknownState is about a region of which nobody knows what it holds.
+// ErrUnknownState refuses a region that may hold anything.
 var ErrUnknownState = errors.New("is in an unknown state since a programming failed or was cut off")
 
-// program makes a region hold what the claim wants. Nothing before the lease touches the hardware.
+// program makes a region hold what the claim wants. It does not touch the hardware before it has the lease.
 func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err error) {
 	params, err := decode[Program](raw)
 	if err != nil {
 		return err
 	}
-	r, way, err := p.place(params.Device)
+	r, b, err := p.find(params.Device)
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 	var s *sealed
 	interfaceID := ""
 	if params.Image != nil {
-		if err := fits(r, params.Image); err != nil {
+		if err := checkInterface(r, params.Image); err != nil {
 			return err
 		}
 		interfaceID = params.Image.InterfaceID
@@ -73,16 +74,16 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 		}
 		defer closeQuietly(s)
 	}
-	lease, err := way.Acquire(ctx, r, interfaceID)
+	lease, err := b.Acquire(ctx, r, interfaceID)
 	if err != nil {
 		return err
 	}
 	defer release(lease, &err)
-	return p.fill(ctx, &params, r, way, lease, s)
+	return p.programUnderLease(ctx, &params, r, b, lease, s)
 }
 
-// fill decides under the lease, when nobody else can change the region any more.
-func (p *Programmer) fill(ctx context.Context, params *Program, r *fpga.Region, b Backend, lease Lease, s *sealed) error {
+// programUnderLease decides whether to program the region. Under the lease no other caller can change it.
+func (p *Programmer) programUnderLease(ctx context.Context, params *Program, r *fpga.Region, b Backend, lease Lease, s *sealed) error {
 	before, err := p.config.Contents.Read(params.Device)
 	if err != nil {
 		return err
@@ -93,11 +94,11 @@ func (p *Programmer) fill(ctx context.Context, params *Program, r *fpga.Region, 
 	}
 	switch {
 	case params.Image == nil || params.Mode == ModeNever:
-		if err := p.usable(params, before, state); err != nil {
+		if err := p.checkUsable(params, before, state); err != nil {
 			return err
 		}
-	case params.Mode == ModeAlways || !p.same(params, before, state):
-		return p.loadWanted(ctx, params, lease, s, before)
+	case params.Mode == ModeAlways || !p.alreadyHolds(params, before, state):
+		return p.programImage(ctx, params, lease, s, before)
 	}
 	after := before
 	after.Namespace, after.Claim = params.Claim.Namespace, params.Claim.UID
@@ -112,55 +113,56 @@ func (p *Programmer) fill(ctx context.Context, params *Program, r *fpga.Region, 
 	case !errors.Is(err, ErrNoReset):
 		return err
 	case params.Image == nil || params.Mode == ModeNever:
-		return nil // it is wanted as it is
+		return nil // The claim wants the region as it is.
 	}
-	return p.loadWanted(ctx, params, lease, s, after)
+	return p.programImage(ctx, params, lease, s, after)
 }
 
-// loadWanted programs what the claim asks for.
-func (p *Programmer) loadWanted(ctx context.Context, params *Program, lease Lease, s *sealed, before Content) error {
+// programImage programs the claim's image.
+func (p *Programmer) programImage(ctx context.Context, params *Program, lease Lease, s *sealed, before Content) error {
 	after := Content{Digest: params.Image.Digest, AFU: params.Image.AFUID, Namespace: params.Claim.Namespace, Claim: params.Claim.UID}
 	return p.load(ctx, lease, s, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Image, Why: "program"}, before, after)
 }
 
-// same says whether a region holds the very image already, for the same tenant. An accelerator id alone says nothing: all OpenCL images
-// of a shell share one.
-func (p *Programmer) same(params *Program, before Content, state State) bool {
-	return !before.Unknown && p.held(before, state) == params.Image.Digest && before.Namespace == params.Claim.Namespace &&
+// alreadyHolds reports whether a region holds the same bytes already, for the same tenant. An accelerator id does not prove that: all
+// OpenCL images of a shell share one.
+func (p *Programmer) alreadyHolds(params *Program, before Content, state State) bool {
+	return !before.Unknown && p.knownDigest(before, state) == params.Image.Digest && before.Namespace == params.Claim.Namespace &&
 		state.shows(params.Image.AFUID) && state.Fault == nil
 }
 
-// held is the digest of what a region holds, empty where that is not known: after a reboot, or where somebody else programmed it since.
-func (p *Programmer) held(before Content, state State) string {
+// knownDigest returns the digest of what a region holds. It returns "" after a reboot, or if another program has programmed the region
+// since.
+func (p *Programmer) knownDigest(before Content, state State) string {
 	if before.BootID != p.config.BootID || !state.shows(before.AFU) {
 		return ""
 	}
 	return before.Digest
 }
 
-// usable says why a region that is not to be programmed cannot be used as it is.
-func (p *Programmer) usable(params *Program, before Content, state State) error {
+// checkUsable fails if a region that must not be programmed cannot be used as it is.
+func (p *Programmer) checkUsable(params *Program, before Content, state State) error {
 	if before.Unknown {
 		return fmt.Errorf("region %s %w: let a claim program it", params.Device, ErrUnknownState)
 	}
 	if state.Fault != nil {
 		return fmt.Errorf("region %s: %w: let a claim program it", params.Device, state.Fault)
 	}
-	image, digest := params.Image, p.held(before, state)
+	image, digest := params.Image, p.knownDigest(before, state)
 	if image == nil {
 		return nil
 	}
-	// What a region shows will do where nobody knows which bytes it holds. One that is mute shows nothing.
-	if !state.shows(image.AFUID) || digest != image.Digest && (digest != "" || state.Mute) {
+	// If the digest is not known, the id that the region shows is enough. A region without readback shows none.
+	if !state.shows(image.AFUID) || digest != image.Digest && (digest != "" || state.NoReadback) {
 		return fmt.Errorf("region %s %w: it has AFU id %s (digest %s), want %s (%s): use program IfDifferent, or select by the attribute %s",
 			params.Device, ErrOther, orNone(state.AFU), orNone(digest), image.AFUID, image.Digest, selector(state))
 	}
 	return nil
 }
 
-// selector is the attribute that tells regions which hold an image from others.
+// selector names the attribute by which a claim selects regions that hold an image.
 func selector(state State) string {
-	if state.Mute {
+	if state.NoReadback {
 		return attributeDigest
 	}
 	return attributeAFUID
@@ -173,13 +175,13 @@ func orNone(id string) string {
 	return id
 }
 
-// verify looks whether the region still shows what it was programmed with. It opens nothing: a pod may use the region.
+// verify checks that the region still shows what it was programmed with. It opens nothing, since a pod may use the region.
 func (p *Programmer) verify(_ context.Context, raw json.RawMessage) error {
 	params, err := decode[Program](raw)
 	if err != nil {
 		return err
 	}
-	r, way, err := p.place(params.Device)
+	r, b, err := p.find(params.Device)
 	if err != nil {
 		return err
 	}
@@ -187,7 +189,7 @@ func (p *Programmer) verify(_ context.Context, raw json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	state, err := way.State(r)
+	state, err := b.State(r)
 	if err != nil {
 		return err
 	}
@@ -201,21 +203,21 @@ func (p *Programmer) verify(_ context.Context, raw json.RawMessage) error {
 	return nil
 }
 
-// giveBack undoes: it wipes, resets or keeps as the claim said. A region in an unknown state is wiped in any case or, where there is no
-// blank image, must prove that it works; until then this fails, and the region stays out of use. A region that this claim never
-// touched, or that has left the node, is left alone.
-func (p *Programmer) giveBack(ctx context.Context, raw json.RawMessage) error {
+// undoProgram wipes, resets or keeps the region, as the claim said. It always wipes a region in an unknown state. If there is no blank
+// image, such a region must prove that it works; until then undoProgram fails, and the region stays out of use. It leaves alone a region
+// that this claim never touched, or that has left the node.
+func (p *Programmer) undoProgram(ctx context.Context, raw json.RawMessage) error {
 	params, err := decode[Program](raw)
 	if err != nil {
 		return err
 	}
 	content, err := p.config.Contents.Read(params.Device)
-	if err != nil || !content.concerns(params.Claim.UID) {
+	if err != nil || !content.needsRelease(params.Claim.UID) {
 		return err
 	}
-	r, way, err := p.place(params.Device)
+	r, b, err := p.find(params.Device)
 	if errors.Is(err, ErrGone) {
-		return nil // the file keeps what it knows for when the region comes back
+		return nil // The content file stays for when the region comes back.
 	}
 	if err != nil {
 		return err
@@ -223,23 +225,25 @@ func (p *Programmer) giveBack(ctx context.Context, raw json.RawMessage) error {
 	ctx, cancel := context.WithTimeout(ctx, max(params.Timeout, leastTimeout))
 	defer cancel()
 	if params.Blank != nil && (content.Unknown || params.OnRelease == ReleaseBlank) {
-		err := p.wipe(ctx, r, way, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
+		err := p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		// The blank image is not on the node: what the region says of itself must do.
+		// The blank image is not on the node, so the region itself must prove that it works.
 	}
-	return p.settle(ctx, &params, r, way)
+	return p.resetAndRelease(ctx, &params, r, b)
 }
 
-// concerns says whether a claim that is given back has to do anything. Where nobody knows who left the region as it is, everybody has.
-func (c *Content) concerns(uid string) bool { return c.Claim == uid || c.Unknown && c.Claim == "" }
+// needsRelease reports whether the release of a claim has to act on the region. If no claim is known to have left the region in an unknown
+// state, every claim has to.
+func (c *Content) needsRelease(uid string) bool { return c.Claim == uid || c.Unknown && c.Claim == "" }
 
-// leastTimeout is what giving back may take at least: a claim's own timeout is about its own programming.
+// leastTimeout is the shortest timeout of a release. The timeout of a claim is about its own programming.
 const leastTimeout = 2 * time.Minute
 
-// settle resets a region and notes that nobody uses it. The lease waits for a programming that outlived the process which began it.
-func (p *Programmer) settle(ctx context.Context, params *Program, r *fpga.Region, b Backend) (err error) {
+// resetAndRelease resets a region and notes that no claim uses it. Its lease waits for a programming that outlived the process which began
+// it.
+func (p *Programmer) resetAndRelease(ctx context.Context, params *Program, r *fpga.Region, b Backend) (err error) {
 	lease, err := b.Acquire(ctx, r, "")
 	if err != nil {
 		return err
@@ -258,8 +262,8 @@ func (p *Programmer) settle(ctx context.Context, params *Program, r *fpga.Region
 			return fmt.Errorf("region %s %w (%w): there is no blank image for interface %s; "+
 				"bind its device to the driver anew, or add a ClusterFPGABitstream that is blank", params.Device, ErrUnknownState, err, r.InterfaceID)
 		}
-		// It works; which bytes it holds nobody can tell, so the next claim programs it.
-		// What was cut off may not have begun, so that it is still the tenant's before.
+		// The region works, but Fettle cannot tell which bytes it holds, so the next claim programs it. The programming that was cut off may
+		// not have begun; then the traces are those of the tenant before.
 		tenant := params.Claim.Namespace
 		if content.Namespace != "" && content.Namespace != tenant {
 			tenant = severalTenants
@@ -267,7 +271,7 @@ func (p *Programmer) settle(ctx context.Context, params *Program, r *fpga.Region
 		content = Content{AFU: state.AFU, BootID: p.config.BootID, Namespace: tenant}
 	}
 	if params.OnRelease != ReleaseKeep {
-		if err := lease.Leave(ctx); err != nil && !errors.Is(err, ErrNoReset) {
+		if err := lease.ResetForRelease(ctx); err != nil && !errors.Is(err, ErrNoReset) {
 			return err
 		}
 	}

@@ -18,68 +18,68 @@ import (
 const (
 	// ParamsKind sets driver parameters and restores them.
 	ParamsKind = "fpga.params"
-	// ScrubKind wipes what another tenant left in a region. Undoing it does nothing: what is wiped stays wiped.
+	// ScrubKind wipes what another tenant left in a region. Undo does nothing: the region stays wiped.
 	ScrubKind = "fpga.scrub"
-	// ProgramKind programs a region or makes sure that it is as the claim wants it, and gives it back.
+	// ProgramKind programs a region, or checks that it is as the claim wants it. Undo releases it.
 	ProgramKind = "fpga.program"
 )
 
-// ErrGone is about a region that is not on this node now.
+// ErrGone says that the region is not on this node now.
 var ErrGone = errors.New("the region is not on this node now")
 
-// Config is what a Programmer works with.
+// Config configures a Programmer.
 type Config struct {
-	// Find looks a region up by its device's name. It fails with ErrGone where the machine was looked at and does not have it.
+	// Find looks a region up by the name of its device. It fails with ErrGone if discovery ran and did not find it.
 	Find     func(name string) (*fpga.Region, error)
 	Backends map[string]Backend
 	Contents *Contents
 	// Open opens a file of the node's store by its digest.
 	Open func(digest string) (Blob, error)
-	// HostRoot is the directory of the host's tree, BootID the host's boot.
+	// HostRoot is the directory of the host's tree. BootID identifies the boot of the host.
 	HostRoot, BootID string
-	// Report is told of every attempt to program a region. Nil: nobody is.
+	// Report is called after every attempt to program a region, unless it is nil.
 	Report func(ctx context.Context, a Attempt)
 }
 
 // Attempt is one attempt to program a region.
 type Attempt struct {
-	// Device is the region's, Claim the claim's identity.
+	// Device is the name of the region. Claim identifies the claim.
 	Device string
 	Claim  Claim
 	Image  Image
-	// Why says what for: "program", "scrub", "release".
+	// Why is "program", "scrub" or "release".
 	Why string
 	// Took is the time in the driver.
 	Took time.Duration
 	Err  error
 }
 
-// Claim says for whom a step is.
+// Claim identifies the claim of a step.
 type Claim struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 }
 
-// Programmer does and undoes the steps. It is safe for concurrent use; the caller has each step's device to itself.
+// Programmer applies and undoes the steps. It is safe for concurrent use. The caller must hold the device of a step.
 type Programmer struct{ config Config }
 
 // New makes a Programmer.
 func New(c Config) *Programmer { return &Programmer{config: c} }
 
-// Kinds are the steps for a table of kinds.
+// Kinds returns the step kinds.
 func (p *Programmer) Kinds() step.Kinds {
 	return step.Kinds{
 		ParamsKind:  {Apply: p.setParams, Undo: p.restoreParams, Verify: nothing},
 		ScrubKind:   {Apply: p.scrub, Undo: nothing, Verify: nothing},
-		ProgramKind: {Apply: p.program, Undo: p.giveBack, Verify: p.verify},
+		ProgramKind: {Apply: p.program, Undo: p.undoProgram, Verify: p.verify},
 	}
 }
 
 func nothing(context.Context, json.RawMessage) error { return nil }
 
-// place finds a region and the way to it.
-func (p *Programmer) place(name string) (*fpga.Region, Backend, error) {
+// find looks up a region and its backend.
+func (p *Programmer) find(name string) (*fpga.Region, Backend, error) {
 	r, err := p.config.Find(name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("region %s: %w", name, err)
@@ -87,18 +87,18 @@ func (p *Programmer) place(name string) (*fpga.Region, Backend, error) {
 	if r == nil {
 		return nil, nil, fmt.Errorf("device %s is no region that can be programmed", name)
 	}
-	way, err := p.backend(r, name)
-	return r, way, err
+	b, err := p.backendOf(r, name)
+	return r, b, err
 }
 
-// backend is the way to a region.
-func (p *Programmer) backend(r *fpga.Region, name string) (Backend, error) {
-	way, ok := p.config.Backends[r.Backend]
+// backendOf returns the backend of a region.
+func (p *Programmer) backendOf(r *fpga.Region, name string) (Backend, error) {
+	b, ok := p.config.Backends[r.Backend]
 	if !ok {
 		return nil, fmt.Errorf("region %s: this node's plugin does not program regions of kind %q: "+
 			"add it to fpga.backends in the chart's values, or upgrade the plugin", name, r.Backend)
 	}
-	return way, nil
+	return b, nil
 }
 
 func decode[T any](raw json.RawMessage) (T, error) {
@@ -109,9 +109,9 @@ func decode[T any](raw json.RawMessage) (T, error) {
 	return params, nil
 }
 
-// load programs an image and notes what came of it. before is what the region held; it is noted again where the hardware was not
-// touched. A failure that leaves the region in an unknown state gets one more attempt, which counts only if the region then shows the
-// image, as far as it shows anything.
+// load programs an image and notes the result. before is what the region held. load notes it again if the hardware was not touched. If a
+// failure leaves the region in an unknown state, load tries once more. That counts only if the region then shows the image, as far as it
+// has a readback.
 func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt, before, after Content) error {
 	unknown := before
 	unknown.Unknown, unknown.Claim = true, a.Claim.UID
@@ -145,9 +145,9 @@ func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt
 	}
 }
 
-// wipe programs a blank image. Whatever was in the region before is gone with it.
+// wipe programs a blank image, which removes everything that was in the region.
 func (p *Programmer) wipe(ctx context.Context, r *fpga.Region, b Backend, a Attempt) (err error) {
-	if err := fits(r, &a.Image); err != nil {
+	if err := checkInterface(r, &a.Image); err != nil {
 		return err
 	}
 	s, err := p.seal(ctx, &a.Image)
@@ -167,8 +167,8 @@ func (p *Programmer) wipe(ctx context.Context, r *fpga.Region, b Backend, a Atte
 	return p.load(ctx, lease, s, a, before, Content{Digest: a.Image.Digest, AFU: a.Image.AFUID})
 }
 
-// fits refuses an image for another region before anything is opened.
-func fits(r *fpga.Region, image *Image) error {
+// checkInterface refuses an image for another interface before anything is opened.
+func checkInterface(r *fpga.Region, image *Image) error {
 	if r.InterfaceID != image.InterfaceID {
 		return fmt.Errorf("bitstream of %s: %w %s, the region has %s", image.Origin, backend.ErrInterface, image.InterfaceID, r.InterfaceID)
 	}

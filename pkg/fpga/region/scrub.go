@@ -12,15 +12,15 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Scrub is the parameters of the step that wipes what another tenant left.
+// Scrub are the parameters of the step that wipes what another tenant left.
 type Scrub struct {
 	Device string `json:"device"`
 	Claim  Claim  `json:"claim"`
-	// Blank is nil where there is no blank image for the region.
+	// Blank is nil if there is no blank image for the region.
 	Blank *Image `json:"blank,omitempty"`
-	// Required refuses the region where it would have to be wiped and cannot be.
+	// Required refuses the region if it must be wiped and cannot be.
 	Required bool `json:"required,omitempty"`
-	// Keep refuses the region where it would have to be wiped, since the claim needs what it holds.
+	// Keep refuses the region if it must be wiped, since the claim needs what it holds.
 	Keep    bool          `json:"keep,omitempty"`
 	Timeout time.Duration `json:"timeout"`
 }
@@ -36,7 +36,7 @@ func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	r, way, err := p.place(params.Device)
+	r, b, err := p.find(params.Device)
 	if err != nil {
 		return err
 	}
@@ -61,5 +61,5 @@ func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, params.Timeout)
 	defer cancel()
-	return p.wipe(ctx, r, way, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
+	return p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
 }

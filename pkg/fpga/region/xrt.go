@@ -14,7 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/pci"
 )
 
-// XRT programs cards through XRT's own program. What such a card shows is the uuid of its xclbin. open and locks are as for DFL.
+// XRT programs cards through XRT's own program. Such a card shows the uuid of its xclbin. open and locks are as for DFL.
 func XRT(open func() (*xrt.Host, error), locks string) Backend {
 	return xrtBackend{open: open, locks: locks}
 }
@@ -24,10 +24,10 @@ type xrtBackend struct {
 	locks string
 }
 
-// ErrEmpty is about a card that holds no image.
+// ErrEmpty says that the card holds no image.
 var ErrEmpty = errors.New("the card holds no image")
 
-// card is the region's card, on the open host.
+// card opens the host and returns the card of the region.
 func (b xrtBackend) card(r *fpga.Region) (*xrt.Host, xrt.Card, error) {
 	management, err := pci.Parse(r.XRT.Management)
 	if err != nil {
@@ -82,8 +82,7 @@ type xrtLease struct {
 	region *fpga.Region
 }
 
-// Program gives the driver the whole file. It takes an image that the card holds already for a wish fulfilled and does nothing, so such
-// a card is reset first.
+// Program gives the driver the whole file. If the card already holds the image, XRT does nothing, so Program resets such a card first.
 func (l xrtLease) Program(ctx context.Context, load Load) (time.Duration, error) {
 	if load.Offset != 0 || load.Size != load.Image.Size() {
 		err := fmt.Errorf("bytes %d to %d of a file of %d are the image, want an xclbin", load.Offset, load.Offset+load.Size, load.Image.Size())
@@ -109,10 +108,10 @@ func (l xrtLease) SetParams(_ context.Context, params []Param) error {
 	return noParams(l.region, "set parameters of", len(params))
 }
 
-// Reset would take the image away.
+// Reset fails: a reset would remove the image.
 func (xrtLease) Reset() error { return ErrNoReset }
 
-// Leave empties the card: its memory outlives one image and the next, if both divide it alike.
-func (l xrtLease) Leave(ctx context.Context) error { return l.lease.Reset(ctx) }
+// ResetForRelease empties the card. Its memory would otherwise outlive the image, if the next one divides it in the same way.
+func (l xrtLease) ResetForRelease(ctx context.Context) error { return l.lease.Reset(ctx) }
 
 func (l xrtLease) Release() error { return errors.Join(l.lease.Release(), l.host.Close()) }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package xrt programs Alveo and similar cards through XRT's own program xbmgmt, and reads from sysfs what came of it.
+// Package xrt programs Alveo and similar cards through XRT's own program xbmgmt, and reads the result from sysfs.
 //
-// A card has two functions: the management function (xclmgmt), which programs, and the user function (xocl), which pods are given.
-// The drivers have an ioctl for programming, whose number moved with releases and is announced for removal, so the vendor's program is
-// run: one of a list of places, of a version that is known, with arguments made of a PCI address and the path of our own copy.
+// A card has two functions: the management function (xclmgmt), which programs, and the user function (xocl), which pods get. The drivers
+// have an ioctl for programming, but its number changed with releases and it is to be removed. So the package runs the vendor's program:
+// one of a list of places, in a known version, with arguments made of a PCI address and the path of a copy of the image.
 //
-// The user function can ask the management function to program, over a mailbox. Unless the host forbids that, a pod could load what it
-// likes, so a Lease is refused on such a card.
+// The user function can ask the management function over a mailbox to program. Unless the host forbids that, a pod could load any image, so
+// Acquire refuses such a card.
 package xrt
 
 import (
@@ -29,22 +29,22 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// Options are what a host needs beside its root.
+// Options configure a host.
 type Options struct {
-	// Tools is where XRT is installed.
+	// Tools is the directory in which XRT is installed.
 	Tools tool.Root
-	// StateDir is an absolute directory that only the plugin can write, for copies of images. Under a Tools.Dir that programs are
-	// confined to, it must be found by the same path.
+	// StateDir is an absolute directory for copies of images that only the plugin can write. If programs are confined to Tools.Dir, they must
+	// find it by the same path.
 	StateDir string
-	// Clock is the real one where it is nil.
+	// Clock defaults to the real clock.
 	Clock clock.Clock
-	// Settle is how long a card may take to show a new image; 10 s where it is 0.
+	// Settle limits the wait until a card shows a new image. It defaults to 10 s.
 	Settle time.Duration
-	// Timeout is how long programming or a reset may take; 2 minutes where it is 0.
+	// Timeout limits programming and resets. It defaults to 2 minutes.
 	Timeout time.Duration
 }
 
-// Host is a host's cards and XRT. It is safe for concurrent use.
+// Host gives access to the cards of a host and its XRT. It is safe for concurrent use.
 type Host struct {
 	tree    *sysfs.Tree
 	copies  *os.Root
@@ -83,7 +83,7 @@ func Open(root string, o Options) (_ *Host, err error) {
 	return h, nil
 }
 
-// Close releases the host tree, once there is no lease any more.
+// Close closes the host tree. No lease may be left.
 func (h *Host) Close() error {
 	var errs []error
 	if h.tree != nil {
@@ -95,29 +95,29 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-// Card is the two functions of one card.
+// Card names the two functions of one card.
 type Card struct {
-	// Name is what messages call it.
+	// Name appears in messages.
 	Name string
-	// Management is the function of xclmgmt, User that of xocl.
+	// Management is the function of xclmgmt. User is the function of xocl.
 	Management, User pci.Address
-	// LockFile is the absolute path of the file that everybody who programs this card locks.
+	// LockFile is the absolute path of the file that every process locks before it programs this card.
 	LockFile string
 }
 
-// State is what a card's functions say. Reading it changes nothing.
+// State is what the functions of a card show. Reading it changes nothing.
 type State struct {
-	// Interfaces are the interface ids that an image may be built for, canonical and sorted.
+	// Interfaces lists the interface ids that an image may be built for, canonical and sorted.
 	Interfaces []string
-	// Image is the uuid of the xclbin that is loaded, canonical; empty if there is none.
+	// Image is the uuid of the loaded xclbin, canonical, or "".
 	Image string
 	// Locked says that the user function cannot program or reset the card.
 	Locked bool
-	// Contexts is how many programs use the card now.
+	// Contexts is the number of programs that use the card now.
 	Contexts int
 }
 
-// The user function's requests that must be forbidden (mailbox_proto.h: the request's number is the bit's), as discovery asks too.
+// The user function's requests that must be forbidden (mailbox_proto.h: the request's number is the bit's). Discovery checks them, too.
 const (
 	channelHotReset   = 1 << 5
 	channelLoadXCLBIN = 1 << 8
@@ -141,7 +141,7 @@ func (h *Host) State(c Card) (State, error) {
 
 func dir(a pci.Address) string { return sysfs.PCIDevice(a.String()) }
 
-// ReadInterfaces reads the interface ids of a user function, canonical, each once and sorted. A card without any gives none.
+// ReadInterfaces reads the interface ids of a user function, canonical and sorted, each once. A card without any returns none.
 func ReadInterfaces(tree *sysfs.Tree, user pci.Address) ([]string, error) {
 	name := path.Join(dir(user), "interface_uuids")
 	text, err := tree.ReadString(name)
@@ -163,13 +163,13 @@ func ReadInterfaces(tree *sysfs.Tree, user pci.Address) ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// ReadLock says whether a management function refuses to program and to reset for its user function.
+// ReadLock reports whether a management function refuses to program and to reset on request of its user function.
 func ReadLock(tree *sysfs.Tree, management pci.Address) (bool, error) {
 	bits, err := tree.ReadHex(path.Join(dir(management), "config_mailbox_channel_disable"))
 	return bits&ChannelLock == ChannelLock, err
 }
 
-// ReadImage is the uuid of what is loaded, canonical; empty if there is none.
+// ReadImage returns the uuid of the loaded xclbin, canonical, or "".
 func ReadImage(tree *sysfs.Tree, user pci.Address) (string, error) {
 	name := path.Join(dir(user), "xclbinuuid")
 	text, err := tree.ReadString(name)
@@ -185,7 +185,7 @@ func ReadImage(tree *sysfs.Tree, user pci.Address) (string, error) {
 
 func (h *Host) image(c Card) (string, error) { return ReadImage(h.tree, c.User) }
 
-// contexts is 0 where the driver does not tell.
+// contexts returns the number of open contexts, or 0 if the driver does not show it.
 func (h *Host) contexts(c Card) (int, error) {
 	name := path.Join(dir(c.User), "kdsstat")
 	text, err := h.tree.ReadString(name)

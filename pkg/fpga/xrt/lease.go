@@ -24,11 +24,11 @@ var (
 	ErrNotLocked = errors.New("the user function may program the card")
 	// ErrVersion: xbmgmt is too old.
 	ErrVersion = errors.New("version of xbmgmt")
-	// ErrWrongImage: the card holds another image than was programmed.
+	// ErrWrongImage: the card holds another image than the programmed one.
 	ErrWrongImage = errors.New("another image")
 )
 
-// Lease is a card that nobody else programs. It is used by one caller at a time.
+// Lease holds a card that no other caller programs. It is used by one caller at a time.
 type Lease struct {
 	host        *Host
 	card        Card
@@ -37,18 +37,18 @@ type Lease struct {
 	lock        *os.File
 }
 
-// installed is where XRT's packages put its directory, below which the program and its libraries lie. The program is taken from beside
-// the script that XRT wraps it in, which would be a shell.
+// installed is the directory of XRT's packages, with the program and its libraries below it. XRT wraps the program in a shell script; the
+// package runs the program itself.
 const installed = "opt/xilinx/xrt"
 
-// places are those of xbmgmt, the newer name first: while both existed, the other was an older program.
+// places lists the places of xbmgmt, the newer name first: while both existed, the other was an older program.
 func places() []string {
 	return []string{installed + "/bin/unwrapped/xbmgmt2", installed + "/bin/unwrapped/xbmgmt"}
 }
 
-// Acquire waits for the card until ctx ends. interfaceID is that of the images that the lease will program; one that the card does not
-// have is refused, and a lease with an empty one programs nothing. Refused, too, are a card whose user function may program it, a card in
-// use, and an xbmgmt that is absent or too old. Copies of images that a process left behind when it was killed are removed.
+// Acquire waits for the card until ctx ends. interfaceID is the id of the images that the lease will program; Acquire refuses one that the
+// card does not have. A lease with an empty id programs nothing. Acquire also refuses a card whose user function may program it, a card in
+// use, and an xbmgmt that is absent or too old. It removes copies of images that a killed process left.
 func (h *Host) Acquire(ctx context.Context, c Card, interfaceID string) (_ *Lease, err error) {
 	l := &Lease{host: h, card: c, interfaceID: interfaceID}
 	if err := l.check("acquire"); err != nil {
@@ -62,7 +62,7 @@ func (h *Host) Acquire(ctx context.Context, c Card, interfaceID string) (_ *Leas
 			err = errors.Join(err, l.lock.Close())
 		}
 	}()
-	if err := l.check("acquire"); err != nil { // Again, because the lock may have been waited for.
+	if err := l.check("acquire"); err != nil { // Checked again, since the caller may have waited for the lock.
 		return nil, err
 	}
 	if err := l.find(ctx); err != nil {
@@ -76,7 +76,7 @@ func (h *Host) Acquire(ctx context.Context, c Card, interfaceID string) (_ *Leas
 
 const nextState = "look at the state directory"
 
-// check reads what must be so before the card may be touched.
+// check reads everything that must hold before the card is touched.
 func (l *Lease) check(op string) error {
 	if l.card.Management == l.card.User {
 		err := fmt.Errorf("%s cannot be both functions", l.card.User)
@@ -106,13 +106,13 @@ func either(text string) string {
 	return text
 }
 
-// NextLock is what an admin does about a card whose user function may program it.
+// NextLock tells an admin how to lock a card whose user function may program it.
 func NextLock(management string) string {
 	return fmt.Sprintf("as root, run xbmgmt dump --device %[1]s --config --output /root/card.ini, set mailbox_channel_disable=0x%[2]x "+
 		"in that file, and run xbmgmt configure --device %[1]s --input /root/card.ini; do so after each boot", management, ChannelLock)
 }
 
-// find looks for xbmgmt and asks its version.
+// find finds xbmgmt and asks for its version.
 func (l *Lease) find(ctx context.Context) (err error) {
 	const patience = 20 * time.Second
 	if l.xbmgmt, err = l.host.options.Tools.Find(places()...); err != nil {
@@ -136,7 +136,7 @@ func (l *Lease) find(ctx context.Context) (err error) {
 	return l.visible()
 }
 
-// visible makes sure that a confined xbmgmt sees our copies by the path that it is given.
+// visible checks that a confined xbmgmt sees the copies by the path that it is given.
 func (l *Lease) visible() error {
 	root, dir := l.host.options.Tools, l.host.options.StateDir
 	if !root.Chroot || root.Dir == "/" {
@@ -171,7 +171,7 @@ func outputOf(err error) string {
 	return ""
 }
 
-// Release removes what is left of images and lets others program the card. It may be called twice.
+// Release removes the copies of images and lets other callers program the card. It may be called twice.
 func (l *Lease) Release() error {
 	if l.lock == nil {
 		return nil
@@ -181,34 +181,35 @@ func (l *Lease) Release() error {
 	return err
 }
 
-// prefix and suffix are around the digest in the names of this card's copies.
+// prefix and suffix enclose the digest in the names of this card's copies.
 func (l *Lease) prefix() string { return "xclbin-" + l.card.Management.Label() + "-" }
 
 const suffix = ".xclbin"
 
-// sweep removes this card's copies, which only the holder of its lock may.
+// sweep removes this card's copies. The caller holds its lock.
 func (l *Lease) sweep() error {
 	return backend.SweepCopies(l.host.copies, ".", l.prefix(), suffix)
 }
 
 // Load is one xclbin for one card.
 type Load struct {
-	// Image is the whole file: the driver reads its header itself.
+	// Image is the whole file. The driver reads its header itself.
 	Image backend.Image
-	// UUID is the xclbin's own, 32 hexadecimal digits, which the card must show afterwards.
+	// UUID is the xclbin's uuid, 32 hexadecimal digits. The card must show it afterwards.
 	UUID string
 }
 
-// Program loads an xclbin once and verifies it. It blocks until xbmgmt has ended or was killed at its deadline, whatever becomes of
-// ctx, which bounds what comes before and the verification after.
+// Program loads an xclbin once and verifies it. It blocks until xbmgmt has ended or was killed at its deadline, even if ctx ends. ctx
+// limits only the checks before and the verification after.
 //
-// The error's kind says whether the card was touched. The caller must have on disk that its state is unknown before it calls.
+// The kind of the error says whether the card was touched. Before the call, the caller must have noted on disk that the state of the card
+// is unknown.
 func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err error) {
 	file, before, err := l.beforeProgram(ctx, load)
 	if err != nil {
 		return 0, err
 	}
-	// What cannot be removed now is tried again by Release, which reports it.
+	// If this fails, Release tries again and reports it.
 	defer func() { _ = l.host.copies.Remove(file) }()
 	start := l.host.clock.Now()
 	_, err = l.run(context.WithoutCancel(ctx), l.host.options.Timeout,
@@ -220,7 +221,7 @@ func (l *Lease) Program(ctx context.Context, load Load) (took time.Duration, err
 	return took, l.Verify(ctx, load.UUID)
 }
 
-// beforeProgram refuses what can be known without touching the card, copies the image, and tells what the card holds.
+// beforeProgram makes all checks that do not touch the card, copies the image, and returns what the card holds.
 func (l *Lease) beforeProgram(ctx context.Context, load Load) (file, before string, err error) {
 	switch {
 	case l.lock == nil:
@@ -258,9 +259,9 @@ func (l *Lease) beforeProgram(ctx context.Context, load Load) (file, before stri
 	return file, before, nil
 }
 
-// refused tells what a failed run left behind. A program that did not start touched nothing. The driver says that a card is in use
-// before it touches it (EBUSY), of which only the words arrive here: they count if the card still shows what it held. All else may be
-// anything.
+// refused classifies a failed run. A program that did not start touched nothing. If the card is in use, the driver says so before it
+// touches it (EBUSY). Only the text of that arrives here, and it counts only if the card still shows what it held. After any other failure
+// the card may hold anything.
 func (l *Lease) refused(op string, err error, before string) error {
 	failure := &backend.Error{Kind: backend.Unknown, Device: l.card.Name, Op: op, Status: outputOf(err), Err: err, Next: nextAside}
 	ran, ok := errors.AsType[*tool.Error](err)
@@ -275,7 +276,7 @@ func (l *Lease) refused(op string, err error, before string) error {
 	return failure
 }
 
-// Verify waits until the card shows the image's uuid, and wants it still locked against its user function. Every error is of kind
+// Verify waits until the card shows the image's uuid, and checks that it is still locked against its user function. Every error is of kind
 // Unknown.
 func (l *Lease) Verify(ctx context.Context, uuid string) error {
 	const first, longest = 10 * time.Millisecond, 500 * time.Millisecond
@@ -298,7 +299,7 @@ func (l *Lease) Verify(ctx context.Context, uuid string) error {
 	return l.stillLocked("verify")
 }
 
-// stillLocked wants the card as locked as it was, since the drivers may have begun anew.
+// stillLocked checks that the card is still locked, since the drivers may have been loaded again.
 func (l *Lease) stillLocked(op string) error {
 	locked, err := ReadLock(l.host.tree, l.card.Management)
 	if err == nil && !locked {
@@ -310,8 +311,8 @@ func (l *Lease) stillLocked(op string) error {
 	return nil
 }
 
-// Reset resets the card and all that is in it, which kills who uses it. Afterwards it holds no image. Like Program, it goes on whatever
-// becomes of ctx.
+// Reset resets the card and everything in it, which kills the programs that use it. Afterwards the card holds no image. Like Program, it
+// continues even if ctx ends.
 func (l *Lease) Reset(ctx context.Context) error {
 	switch {
 	case l.lock == nil:

@@ -11,10 +11,10 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// version is XRT's.
+// version is a version of XRT.
 type version struct{ major, minor int }
 
-// oldest is the first release whose xbmgmt has the command lines that are used here.
+// oldest is the first release whose xbmgmt has the needed command lines.
 var oldest = version{2, 11}
 
 func (v version) before(w version) bool {
@@ -25,7 +25,7 @@ func (v version) String() string { return fmt.Sprintf("%d.%d", v.major, v.minor)
 
 var versionLine = regexp.MustCompile(`^\s*Version\s*:\s*([0-9]{1,4})\.([0-9]{1,6})(\.[0-9]{1,6})?\s*$`)
 
-// parseVersion reads what xbmgmt --version prints: a line for XRT's version, and others for its source and drivers.
+// parseVersion reads the output of xbmgmt --version: a line for XRT's version, and others for its source and drivers.
 func parseVersion(output string) (version, error) {
 	for line := range strings.Lines(output) {
 		match := versionLine.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
