@@ -159,7 +159,7 @@ func (j *judge) report(ctx context.Context, o Object, refused error) error {
 	found := Findings{Faults: j.index.Faults(o.Key()), NotGranted: refused, Conflicts: j.index.Conflicts(o.Key())}
 	if !o.OfCluster() {
 		p := preset.Of(o.CommonDevicePreset)
-		found.Outside = p.Outside(j.allowed)
+		found.Outside = p.NotAllowed(j.allowed)
 	}
 	found.Claims, found.Nodes = Count(nodes.Items, o.GetNamespace(), o.GetName())
 	before, was := status.Copy(o.Object), o.Status.DeepCopy()

@@ -10,16 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// Ambiguity is something that a container has by one of its pod's claims and otherwise by one that pods share. The two were resolved
-// apart, and CDI injects a container's claims in any order, so either may win.
+// Ambiguity is a value that a container gets in two versions: from one of its pod's own claims, and from a claim that pods share. The two
+// claims were resolved apart, and CDI injects a container's claims in any order, so either version may win.
 type Ambiguity struct {
-	// Claim is the pod's own, and Request one of it.
+	// Claim is the pod's own claim. Request is one of its requests.
 	Claim, Request string
 	Message        string
 }
 
-// Ambiguities compares what a resolution gives to the claims of its input's pod with what the pod's other claims get, by the presets as
-// they are now. What such a claim was given when it was prepared is known only to the node that did.
+// Ambiguities compares what a resolution gives to the pod's own claims with what the presets, as they are now, give to the pod's shared
+// claims. Only the node that prepared a shared claim knows what it was given then.
 func Ambiguities(ctx context.Context, in Input, own *Resolution, shared []Claim, conditions *Conditions) []Ambiguity {
 	if in.Pod == nil {
 		return nil
@@ -36,7 +36,7 @@ func Ambiguities(ctx context.Context, in Input, own *Resolution, shared []Claim,
 	return out
 }
 
-// ambiguous compares one request with those of a shared claim that a container uses together with it.
+// ambiguous compares one request with the requests of a shared claim that a container uses together with it.
 func ambiguous(in Input, r *Request, shared *Claim, others []Request) []Ambiguity {
 	i := slices.IndexFunc(in.Claims, func(c Claim) bool { return c.Name == r.Claim })
 	if i < 0 {
@@ -50,7 +50,7 @@ func ambiguous(in Input, r *Request, shared *Claim, others []Request) []Ambiguit
 		if k < 0 {
 			continue
 		}
-		for _, what := range differing(r, &others[j]) {
+		for _, what := range differences(r, &others[j]) {
 			out = append(out, Ambiguity{Claim: r.Claim, Request: r.Request, Message: fmt.Sprintf(
 				"%s in claim %s, which pods share; container %s uses both, and either may win: let one preset decide it for both claims",
 				what, shared.Name, users[k])})
@@ -59,8 +59,8 @@ func ambiguous(in Input, r *Request, shared *Claim, others []Request) []Ambiguit
 	return out
 }
 
-// differing says what two requests have otherwise.
-func differing(a, b *Request) []string {
+// differences names the values that two requests have in different versions.
+func differences(a, b *Request) []string {
 	var out []string
 	add := func(what string, ours, theirs Origin) {
 		out = append(out, fmt.Sprintf("%s is of %s here, and another of %s", what, ours, theirs))

@@ -20,59 +20,59 @@ import (
 type resolver struct {
 	Input
 	conditions *Conditions
-	users      map[at][]*corev1.Container
-	groups     map[at]*corev1.Container
-	given      map[at]*Request
-	// variables, mounted and nodes are by name and by path in the container, with everything that is said of them.
-	variables map[string][]said
-	mounted   map[string][]mounting
-	nodes     map[string][]noding
-	drivers   []driving
+	users      map[requestKey][]*corev1.Container
+	groups     map[requestKey]*corev1.Container
+	given      map[requestKey]*Request
+	// variables are by name; mounted and nodes are by their path in the container. Each lists what every preset gives.
+	variables map[string][]envEntry
+	mounted   map[string][]mountEntry
+	nodes     map[string][]nodeEntry
+	drivers   []driverEntry
 	refusals  []Refusal
 	notes     []Refusal
 	missing   []Refusal
 }
 
-// said is what one preset says of a variable.
-type said struct {
+// envEntry is one value of a preset for a variable.
+type envEntry struct {
 	from             Origin
-	to               []at
+	to               []requestKey
 	mode             v1alpha1.EnvMode
 	value, separator string
 	field            string
 }
 
-// mounting is what one preset mounts at a path.
-type mounting struct {
+// mountEntry is one mount of a preset.
+type mountEntry struct {
 	from  Origin
-	to    []at
+	to    []requestKey
 	mount v1alpha1.PresetMount
 	field string
 }
 
-// noding is a device node that one preset gives.
-type noding struct {
+// nodeEntry is one device node of a preset.
+type nodeEntry struct {
 	from Origin
-	to   []at
+	to   []requestKey
 	node v1alpha1.PresetDeviceNode
 }
 
-// driving is a driver that one preset gives.
-type driving struct {
+// driverEntry is one driver of a preset.
+type driverEntry struct {
 	from   Origin
-	to     []at
+	to     []requestKey
 	driver v1alpha1.PresetDriver
 }
 
-// apply takes in one preset, if it is for any claim.
+// apply collects what one preset gives to the claims that it selects.
 func (r *resolver) apply(ctx context.Context, p *Preset) {
-	ours, fault := r.ofNamespace(p)
+	ours, fault := r.selectsNamespace(p)
 	if fault == nil && !ours {
 		return
 	}
-	var to []at
+	var to []requestKey
 	for i := range r.Claims {
-		requests, field, err := r.meant(ctx, p, &r.Claims[i])
+		requests, field, err := r.selectRequests(ctx, p, &r.Claims[i])
 		switch {
 		case err != nil:
 			r.refuse(p, i, field, err)
@@ -83,23 +83,23 @@ func (r *resolver) apply(ctx context.Context, p *Preset) {
 			r.refuse(p, i, "spec.namespaceSelector", fault)
 		default:
 			for _, request := range requests {
-				to = append(to, at{i, request})
+				to = append(to, requestKey{i, request})
 			}
 		}
 	}
 	if len(to) > 0 {
-		r.give(p, to)
+		r.collect(p, to)
 	}
 }
 
-// meant says which requests of a claim a preset is for, and on an error which field it is about. The pod is asked first: what does not
-// select it has nothing to say of it, not even that its CEL fails.
-func (r *resolver) meant(ctx context.Context, p *Preset, c *Claim) (requests []string, field string, err error) {
-	ok, podErr := r.ofPod(p, c)
+// selectRequests returns the requests of a claim that a preset selects. With an error it returns the field that caused it. It checks the
+// pod first: a preset that does not select the pod must not report anything about it, not even a failing CEL expression.
+func (r *resolver) selectRequests(ctx context.Context, p *Preset, c *Claim) (requests []string, field string, err error) {
+	ok, podErr := r.selectsPod(p, c)
 	if podErr == nil && !ok {
 		return nil, "", nil
 	}
-	requests, err = r.selects(ctx, p.Rules.DeviceSelector, c)
+	requests, err = r.matchingRequests(ctx, p.Rules.DeviceSelector, c)
 	if err != nil {
 		return nil, "spec.deviceSelector", err
 	}
@@ -109,8 +109,8 @@ func (r *resolver) meant(ctx context.Context, p *Preset, c *Claim) (requests []s
 	return requests, "", nil
 }
 
-// ofPod says whether a preset is for the claim's pod.
-func (r *resolver) ofPod(p *Preset, c *Claim) (bool, error) {
+// selectsPod reports whether a preset selects the claim's pod.
+func (r *resolver) selectsPod(p *Preset, c *Claim) (bool, error) {
 	owned := c.Owned && r.Pod != nil
 	if owned && r.Pod.Annotations[v1alpha1.ExcludePresetsAnnotation] == "true" {
 		return false, nil
@@ -125,15 +125,15 @@ func (r *resolver) ofPod(p *Preset, c *Claim) (bool, error) {
 	return matches(p.Rules.PodSelector, r.Pod.Labels)
 }
 
-// give notes all that a preset gives to the requests.
-func (r *resolver) give(p *Preset, to []at) {
+// collect notes everything that a preset gives to the requests.
+func (r *resolver) collect(p *Preset, to []requestKey) {
 	from := p.Origin()
 	for _, key := range to {
 		g := r.given[key]
 		if g == nil {
 			g = &Request{Claim: r.Claims[key.claim].Name, Request: key.request}
 			if r.given == nil {
-				r.given = map[at]*Request{}
+				r.given = map[requestKey]*Request{}
 			}
 			r.given[key] = g
 		}
@@ -150,30 +150,30 @@ func (r *resolver) give(p *Preset, to []at) {
 	}
 	for _, n := range p.DeviceNodes {
 		if r.nodes == nil {
-			r.nodes = map[string][]noding{}
+			r.nodes = map[string][]nodeEntry{}
 		}
-		r.nodes[n.Path] = append(r.nodes[n.Path], noding{from, to, n})
+		r.nodes[n.Path] = append(r.nodes[n.Path], nodeEntry{from, to, n})
 	}
 	if p.Driver != nil {
-		r.drivers = append(r.drivers, driving{from, to, *p.Driver})
+		r.drivers = append(r.drivers, driverEntry{from, to, *p.Driver})
 	}
 	for i := range p.Rules.EnvFrom {
-		r.giveConfigMap(p, to, i)
+		r.collectConfigMap(p, to, i)
 	}
 	for i := range p.Rules.Env {
-		r.giveVariable(p, to, i)
+		r.collectVariable(p, to, i)
 	}
 	for i, m := range p.Rules.Mounts {
 		if r.mounted == nil {
-			r.mounted = map[string][]mounting{}
+			r.mounted = map[string][]mountEntry{}
 		}
 		r.mounted[m.ContainerPath] = append(r.mounted[m.ContainerPath],
-			mounting{from: from, to: to, mount: m, field: fmt.Sprintf("spec.mounts[%d]", i)})
+			mountEntry{from: from, to: to, mount: m, field: fmt.Sprintf("spec.mounts[%d]", i)})
 	}
 }
 
-// giveConfigMap makes each key a variable. A key that is no name of one is left out and told of.
-func (r *resolver) giveConfigMap(p *Preset, to []at, index int) {
+// collectConfigMap makes a variable of each key. A key that cannot name a variable is left out and reported.
+func (r *resolver) collectConfigMap(p *Preset, to []requestKey, index int) {
 	source := &p.Rules.EnvFrom[index]
 	field := fmt.Sprintf("spec.envFrom[%d]", index)
 	data, ok := r.configMap(p, to, source.ConfigMapRef.Name, source.ConfigMapRef.Optional, field+".configMapRef")
@@ -183,34 +183,34 @@ func (r *resolver) giveConfigMap(p *Preset, to []at, index int) {
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		name := source.Prefix + key
 		e := v1alpha1.PresetEnv{Name: name, Value: new(data[key]), Mode: source.EffectiveMode()}
-		if err := usable(&e); err != nil {
+		if err := checkVariable(&e); err != nil {
 			r.refuseAll(p, to, field, fmt.Errorf("key %s of the ConfigMap: %w", key, err))
 			continue
 		}
-		r.say(name, said{from: p.Origin(), to: to, mode: e.Mode, value: data[key], field: field})
+		r.addVariable(name, envEntry{from: p.Origin(), to: to, mode: e.Mode, value: data[key], field: field})
 	}
 }
 
-func (r *resolver) giveVariable(p *Preset, to []at, index int) {
+func (r *resolver) collectVariable(p *Preset, to []requestKey, index int) {
 	e := &p.Rules.Env[index]
-	s := said{from: p.Origin(), to: to, mode: e.EffectiveMode(), separator: ":", field: fmt.Sprintf("spec.env[%d]", index)}
+	s := envEntry{from: p.Origin(), to: to, mode: e.EffectiveMode(), separator: ":", field: fmt.Sprintf("spec.env[%d]", index)}
 	if e.Separator != nil {
 		s.separator = *e.Separator
 	}
 	if e.Value != nil {
 		s.value = *e.Value
 	} else {
-		value, ok := r.keyOf(p, to, e, s.field)
+		value, ok := r.configMapValue(p, to, e, s.field)
 		if !ok {
 			return
 		}
 		s.value = value
 	}
-	r.say(e.Name, s)
+	r.addVariable(e.Name, s)
 }
 
-// keyOf is the value that a variable has from a ConfigMap.
-func (r *resolver) keyOf(p *Preset, to []at, e *v1alpha1.PresetEnv, field string) (string, bool) {
+// configMapValue reads the value of a variable from a ConfigMap.
+func (r *resolver) configMapValue(p *Preset, to []requestKey, e *v1alpha1.PresetEnv, field string) (string, bool) {
 	ref := e.ValueFrom.ConfigMapKeyRef
 	data, ok := r.configMap(p, to, ref.Name, ref.Optional, field+".valueFrom.configMapKeyRef")
 	if !ok {
@@ -219,40 +219,40 @@ func (r *resolver) keyOf(p *Preset, to []at, e *v1alpha1.PresetEnv, field string
 	value, ok := data[ref.Key]
 	if !ok {
 		if !ref.Optional {
-			r.lack(p, to, field+".valueFrom.configMapKeyRef.key", fmt.Sprintf("ConfigMap %s has no key %s: add it, or say optional",
+			r.addMissing(p, to, field+".valueFrom.configMapKeyRef.key", fmt.Sprintf("ConfigMap %s has no key %s: add it, or say optional",
 				ref.Name, ref.Key))
 		}
 		return "", false
 	}
-	if err := usable(&v1alpha1.PresetEnv{Name: e.Name, Value: &value, Mode: e.Mode}); err != nil {
+	if err := checkVariable(&v1alpha1.PresetEnv{Name: e.Name, Value: &value, Mode: e.Mode}); err != nil {
 		r.refuseAll(p, to, field, fmt.Errorf("key %s of ConfigMap %s: %w", ref.Key, ref.Name, err))
 		return "", false
 	}
 	return value, true
 }
 
-func (r *resolver) say(name string, s said) {
+func (r *resolver) addVariable(name string, s envEntry) {
 	if r.variables == nil {
-		r.variables = map[string][]said{}
+		r.variables = map[string][]envEntry{}
 	}
 	r.variables[name] = append(r.variables[name], s)
 }
 
-// configMap reads a ConfigMap of the preset's namespace. A claim waits for one that is not there and not optional.
-func (r *resolver) configMap(p *Preset, to []at, name string, optional bool, field string) (map[string]string, bool) {
+// configMap reads a ConfigMap of the preset's namespace. A claim waits for a missing one, unless it is optional.
+func (r *resolver) configMap(p *Preset, to []requestKey, name string, optional bool, field string) (map[string]string, bool) {
 	namespace := cmp.Or(p.Namespace, r.DriverNamespace)
 	data, ok := map[string]string(nil), false
 	if r.ConfigMap != nil {
 		data, ok = r.ConfigMap(namespace, name)
 	}
 	if !ok && !optional {
-		r.lack(p, to, field, fmt.Sprintf("there is no ConfigMap %s/%s: create it, or say optional", namespace, name))
+		r.addMissing(p, to, field, fmt.Sprintf("there is no ConfigMap %s/%s: create it, or say optional", namespace, name))
 	}
 	return data, ok
 }
 
-// usable wants of a ConfigMap's key what the API wants of a preset's own variables.
-func usable(e *v1alpha1.PresetEnv) error {
+// checkVariable applies the rules for a preset's own variables to a key of a ConfigMap.
+func checkVariable(e *v1alpha1.PresetEnv) error {
 	return e.Validate(nil).ToAggregate()
 }
 
@@ -260,21 +260,21 @@ func (r *resolver) refuse(p *Preset, claim int, field string, err error) {
 	r.refusals = append(r.refusals, Refusal{From: p.Origin(), Claim: r.Claims[claim].Name, Field: field, Message: err.Error()})
 }
 
-// refuseAll tells each claim.
-func (r *resolver) refuseAll(p *Preset, to []at, field string, err error) {
-	for _, claim := range claimsOf(to) {
+// refuseAll notes a refusal for each claim.
+func (r *resolver) refuseAll(p *Preset, to []requestKey, field string, err error) {
+	for _, claim := range distinctClaims(to) {
 		r.refuse(p, claim, field, err)
 	}
 }
 
-func (r *resolver) lack(p *Preset, to []at, field, message string) {
-	for _, claim := range claimsOf(to) {
+func (r *resolver) addMissing(p *Preset, to []requestKey, field, message string) {
+	for _, claim := range distinctClaims(to) {
 		r.missing = append(r.missing, Refusal{From: p.Origin(), Claim: r.Claims[claim].Name, Field: field, Message: message})
 	}
 }
 
-// claimsOf are the claims of requests, each once.
-func claimsOf(to []at) []int {
+// distinctClaims returns the claims of the requests, each once.
+func distinctClaims(to []requestKey) []int {
 	var out []int
 	for _, key := range to {
 		out = append(out, key.claim)
@@ -282,10 +282,10 @@ func claimsOf(to []at) []int {
 	return slices.Compact(out) // apply sorts by claim
 }
 
-// finish sorts what was collected.
+// finish returns what was collected, sorted.
 func (r *resolver) finish() Resolution {
 	out := Resolution{Requests: []Request{}, Refusals: r.refusals, Missing: r.missing, Notes: r.notes}
-	keys := slices.SortedFunc(maps.Keys(r.given), func(a, b at) int {
+	keys := slices.SortedFunc(maps.Keys(r.given), func(a, b requestKey) int {
 		return cmp.Or(cmp.Compare(a.claim, b.claim), strings.Compare(a.request, b.request))
 	})
 	for _, key := range keys {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
-// OfClaim takes what counts of an allocated claim. Published finds a device of the driver as it is published, and nil where it is gone.
+// OfClaim converts an allocated claim. published finds a device of the driver as it is published now, or returns nil.
 func OfClaim(c *resourceapi.ResourceClaim, driver string, owned bool, published func(pool, name string) *resourceapi.Device) Claim {
 	out := Claim{ResourceClaim: c, Owned: owned}
 	if c.Status.Allocation == nil {
@@ -33,7 +33,7 @@ func OfClaim(c *resourceapi.ResourceClaim, driver string, owned bool, published 
 	return out
 }
 
-// askedBy says which class each request asked for, an alternative by its whole name.
+// askedBy returns the class that each request asked for, by the whole name of an alternative.
 func askedBy(c *resourceapi.ResourceClaim) map[string]string {
 	classes := map[string]string{}
 	for _, request := range c.Spec.Devices.Requests {
@@ -47,7 +47,7 @@ func askedBy(c *resourceapi.ResourceClaim) map[string]string {
 	return classes
 }
 
-// requests are those of a claim that hold a device of the driver, sorted.
+// requests lists the requests of a claim that hold a device of the driver, sorted.
 func (c *Claim) requests() []string {
 	var out []string
 	for i := range c.Devices {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package preset decides what the presets of a cluster give to the claims of a pod: which of them are for whom, in which order, what
-// their values become together, and where each is from. It knows no node: names of libraries are looked up elsewhere, and nothing is
-// mounted or written here.
+// Package preset decides what the presets of a cluster give to the claims of a pod: which presets select which claims, in which order they
+// apply, what their values become together, and which preset each value is from. It knows no node. Other packages look up libraries by
+// name, mount, and write files.
 package preset

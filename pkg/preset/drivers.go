@@ -8,8 +8,8 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// vendorDrivers decides where each vendor's driver is taken from. As with device nodes, the requests that containers use together say the
-// same: two versions of one library in a container would be a broken one.
+// vendorDrivers decides for each vendor where its driver is taken from. As with device nodes, requests that a container uses together get
+// the same one: two versions of a library would break the container.
 func (r *resolver) vendorDrivers() {
 	var vendors []v1alpha1.DriverVendor
 	for _, d := range r.drivers {
@@ -17,19 +17,19 @@ func (r *resolver) vendorDrivers() {
 	}
 	slices.Sort(vendors)
 	for _, vendor := range slices.Compact(vendors) {
-		all := slices.DeleteFunc(slices.Clone(r.drivers), func(d driving) bool { return d.driver.Vendor != vendor })
-		for _, key := range receivers(all, func(d driving) []at { return d.to }) {
-			r.given[key].Drivers = append(r.given[key].Drivers, r.driverOf(key, all))
+		all := slices.DeleteFunc(slices.Clone(r.drivers), func(d driverEntry) bool { return d.driver.Vendor != vendor })
+		for _, key := range requestsIn(all, func(d driverEntry) []requestKey { return d.to }) {
+			r.given[key].Drivers = append(r.given[key].Drivers, r.lastDriver(key, all))
 		}
 	}
 }
 
-// driverOf is the latest of those that are given to the request or to one that is used together with it.
-func (r *resolver) driverOf(key at, all []driving) Driver {
+// lastDriver returns the last driver that is given to the request, or to a request that a container uses together with it.
+func (r *resolver) lastDriver(key requestKey, all []driverEntry) Driver {
 	var out Driver
 	for _, d := range slices.Backward(all) {
 		switch {
-		case !r.grouped(key, d.to):
+		case !r.inGroup(key, d.to):
 		case out.Vendor == "":
 			out = Driver{PresetDriver: d.driver, From: d.from}
 		case out.PresetDriver != d.driver:

@@ -13,25 +13,25 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// env decides what every variable becomes. What is said of a name to one request counts for all that containers use together with it,
-// so that the claims of a pod give a container one value, whichever is injected last.
+// env decides the value of every variable. A value for one request counts for all requests that a container uses together with it. So a
+// container gets the same value from all claims of its pod, whichever is injected last.
 func (r *resolver) env() {
-	to := func(s said) []at { return s.to }
+	to := func(s envEntry) []requestKey { return s.to }
 	for _, name := range slices.Sorted(maps.Keys(r.variables)) {
 		all := r.variables[name]
 		if name == v1alpha1.EnvPath || name == v1alpha1.EnvLibraryPath {
-			r.directories(name, all)
+			r.collectDirectories(name, all)
 			continue
 		}
-		for _, key := range receivers(all, to) {
+		for _, key := range requestsIn(all, to) {
 			r.variable(name, all, key)
 		}
 	}
 }
 
-// receivers are the requests that anything is said to, in order.
-func receivers[T any](all []T, to func(T) []at) []at {
-	var out []at
+// requestsIn returns the requests of all entries, in order.
+func requestsIn[T any](all []T, to func(T) []requestKey) []requestKey {
+	var out []requestKey
 	for _, s := range all {
 		for _, key := range to(s) {
 			if !slices.Contains(out, key) {
@@ -42,8 +42,9 @@ func receivers[T any](all []T, to func(T) []at) []at {
 	return out
 }
 
-// directories are appended by other means than a variable, so they never collide.
-func (r *resolver) directories(name string, all []said) {
+// collectDirectories collects directories for the paths of the loader and of programs. They are appended by other means than a variable, so
+// they never collide.
+func (r *resolver) collectDirectories(name string, all []envEntry) {
 	for _, s := range all {
 		for _, key := range s.to {
 			g := r.given[key]
@@ -61,20 +62,20 @@ func (r *resolver) directories(name string, all []said) {
 }
 
 // variable gives a request its value.
-func (r *resolver) variable(name string, all []said, key at) {
+func (r *resolver) variable(name string, all []envEntry, key requestKey) {
 	own := r.literal(name, key)
 	v := Variable{Name: name}
 	set, gives := false, false
 	for _, s := range all {
-		if !r.grouped(key, s.to) {
+		if !r.inGroup(key, s.to) {
 			continue
 		}
 		here := slices.Contains(s.to, key)
-		if why := r.unsaid(s, key, own, set); why != "" {
+		if why := r.whyUnused(s, key, own, set); why != "" {
 			if here {
-				r.left(s, key, name+": "+why)
-				// What was given before was maybe said to another request of the group, and is the value of this one too.
-				gives = gives || r.defaults(s, key) && own.state == literalNone
+				r.recordUnused(s, key, name+": "+why)
+				// Another preset may have given a value to another request of the group. That value is the value of this request, too.
+				gives = gives || r.isDefaultFor(s, key) && own.state == literalNone
 			}
 			continue
 		}
@@ -82,7 +83,7 @@ func (r *resolver) variable(name string, all []said, key at) {
 		if joins(s.mode) && !set && own.state == literalKnown {
 			v.Value, v.FromPod, set = own.value, true, true
 		}
-		v.take(s, set)
+		v.applyEntry(s, set)
 		set = true
 	}
 	v.OverrodePod = own.state == literalUnknown || own.state == literalKnown && !v.FromPod && own.value != v.Value
@@ -91,8 +92,8 @@ func (r *resolver) variable(name string, all []said, key at) {
 	}
 }
 
-// left records what was said to a request and does not count. A default that backs off does what it promises.
-func (r *resolver) left(s said, key at, message string) {
+// recordUnused notes a value that does not count for a request. For a value of mode default that is no refusal.
+func (r *resolver) recordUnused(s envEntry, key requestKey, message string) {
 	list := &r.refusals
 	if s.mode == v1alpha1.EnvDefault && r.Claims[key.claim].Owned {
 		list = &r.notes
@@ -102,8 +103,8 @@ func (r *resolver) left(s said, key at, message string) {
 	})
 }
 
-// defaults says whether a value is the default for a request, of which the pod is known.
-func (r *resolver) defaults(s said, key at) bool {
+// isDefaultFor reports whether an entry is a default for a request whose pod is known.
+func (r *resolver) isDefaultFor(s envEntry, key requestKey) bool {
 	return s.mode == v1alpha1.EnvDefault && r.Claims[key.claim].Owned && r.Pod != nil
 }
 
@@ -111,8 +112,8 @@ func joins(mode v1alpha1.EnvMode) bool {
 	return mode == v1alpha1.EnvPrepend || mode == v1alpha1.EnvAppend
 }
 
-// take lets what is said act on the value, which is there already or not.
-func (v *Variable) take(s said, there bool) {
+// applyEntry applies an entry to the value. there says that the variable has a value already.
+func (v *Variable) applyEntry(s envEntry, there bool) {
 	switch {
 	case joins(s.mode):
 		v.join(s)
@@ -125,9 +126,9 @@ func (v *Variable) take(s said, there bool) {
 	v.From = append(v.From, s.from)
 }
 
-// join puts a value before or behind what there is. To nothing it is joined without a separator, since an empty part of a list of
+// join puts a value before or behind the present one. It joins to an empty value without a separator, since an empty part of a list of
 // directories means the working directory.
-func (v *Variable) join(s said) {
+func (v *Variable) join(s envEntry) {
 	switch {
 	case v.Value == "":
 		v.Value = s.value
@@ -138,12 +139,12 @@ func (v *Variable) join(s said) {
 	}
 }
 
-// unsaid is why what a preset says does not count for a request, or empty.
-func (r *resolver) unsaid(s said, key at, own literal, set bool) string {
+// whyUnused says why an entry does not count for a request, or returns "".
+func (r *resolver) whyUnused(s envEntry, key requestKey, own literal, set bool) string {
 	switch s.mode {
 	case v1alpha1.EnvDefault:
 		switch {
-		case !r.defaults(s, key):
+		case !r.isDefaultFor(s, key):
 			return "mode default depends on the pod, and the claim is not of one pod alone: use a ResourceClaimTemplate, or mode set"
 		case set:
 			return "a preset before gave it a value"
@@ -164,25 +165,26 @@ type literalState int
 
 const (
 	literalNone    literalState = iota // no container sets the variable
-	literalKnown                       // those that use the request all set it to the same text
-	literalUnknown                     // what they set it to is not known, or not the same
+	literalKnown                       // the containers that use the request all set it to the same text
+	literalUnknown                     // the value is not known, or differs between the containers
 )
 
-// literal is what the pod itself sets a variable to.
+// literal is the value that the pod itself gives to a variable.
 type literal struct {
 	state literalState
 	value string
 	why   string
 }
 
-// literal looks at the containers that use the request. What a claim that pods share is used with is not known and counts as nothing.
-func (r *resolver) literal(name string, key at) literal {
+// literal returns the value that the containers which use the request set. The containers of a shared claim are not known, so they count as
+// setting none.
+func (r *resolver) literal(name string, key requestKey) literal {
 	if !r.Claims[key.claim].Owned {
 		return literal{}
 	}
 	var all []literal
 	for _, c := range r.users[key] {
-		all = append(all, ofContainer(c, name))
+		all = append(all, literalIn(c, name))
 	}
 	if len(all) == 0 {
 		return literal{}
@@ -199,14 +201,14 @@ func (r *resolver) literal(name string, key at) literal {
 	return all[0]
 }
 
-// ofContainer is what one container sets. The last entry of a name counts, as for kubelet.
-func ofContainer(c *corev1.Container, name string) literal {
+// literalIn returns the value that one container sets. The last entry of a name counts, as for kubelet.
+func literalIn(c *corev1.Container, name string) literal {
 	for i := len(c.Env) - 1; i >= 0; i-- {
 		e := &c.Env[i]
 		if e.Name != name {
 			continue
 		}
-		value, refers := expanded(e.Value)
+		value, refers := expand(e.Value)
 		switch {
 		case e.ValueFrom != nil:
 			return literal{state: literalUnknown, why: fmt.Sprintf("container %s sets it from elsewhere", c.Name)}
@@ -224,8 +226,9 @@ func ofContainer(c *corev1.Container, name string) literal {
 	return literal{}
 }
 
-// expanded is a value of the pod as kubelet gives it to the container, where $$ stands for $, and whether it refers to other variables.
-func expanded(value string) (string, bool) {
+// expand returns a value of the pod as kubelet gives it to the container, where $$ stands for $. It also reports whether the value refers
+// to other variables.
+func expand(value string) (string, bool) {
 	var out strings.Builder
 	for i := 0; i < len(value); i++ {
 		if value[i] == '$' && i+1 < len(value) {

@@ -108,7 +108,7 @@ func with(c corev1.Container, variables ...string) corev1.Container {
 }
 
 // mounting gives a container volumes at the paths.
-func mounting(c corev1.Container, paths ...string) corev1.Container {
+func mountEntry(c corev1.Container, paths ...string) corev1.Container {
 	for _, p := range paths {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: p})
 	}

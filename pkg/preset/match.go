@@ -15,13 +15,13 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// Conditions keeps compiled CEL: compiling takes a hundred times as long as asking.
+// Conditions caches compiled CEL, since compiling takes a hundred times as long as evaluating.
 type Conditions struct {
 	mu       sync.Mutex
 	compiled map[string]cel.CompilationResult
 }
 
-// maxConditions bounds what is kept. Presets are few; more than this were edited away.
+// maxConditions limits the cache. Presets are few, so more expressions than this are from edited ones.
 const maxConditions = 4096
 
 func (c *Conditions) compile(expression string) cel.CompilationResult {
@@ -39,7 +39,7 @@ func (c *Conditions) compile(expression string) cel.CompilationResult {
 	return result
 }
 
-// Check says what is wrong with an expression.
+// Check returns what is wrong with an expression.
 func (c *Conditions) Check(expression string) error {
 	if result := c.compile(expression); result.Error != nil {
 		return fmt.Errorf("CEL %q: %w", expression, result.Error)
@@ -47,13 +47,13 @@ func (c *Conditions) Check(expression string) error {
 	return nil
 }
 
-// Holds is for a device of the driver, of which not all may be known: an error then says that the answer depends on the rest.
+// Holds evaluates a condition for a device of the driver. If some attributes are unknown, an error says that the answer depends on them.
 func (c *Conditions) Holds(ctx context.Context, expression, driver string, d *Device) (bool, error) {
 	return c.holds(ctx, expression, driver, d)
 }
 
-// holds asks whether the condition is true for a device. What it asks of a device that does not have it is an error, as in a DeviceClass:
-// write has() or a default.
+// holds evaluates a condition for a device. An attribute that the device does not have is an error, as in a DeviceClass: write has() or a
+// default.
 func (c *Conditions) holds(ctx context.Context, expression, driver string, d *Device) (bool, error) {
 	result := c.compile(expression)
 	if result.Error != nil {
@@ -66,8 +66,8 @@ func (c *Conditions) holds(ctx context.Context, expression, driver string, d *De
 	return ok, nil
 }
 
-// ofNamespace says whether a preset is for claims of the namespace at all.
-func (r *resolver) ofNamespace(p *Preset) (bool, error) {
+// selectsNamespace reports whether a preset selects the namespace of the claims.
+func (r *resolver) selectsNamespace(p *Preset) (bool, error) {
 	if p.Namespace != "" {
 		return p.Namespace == r.Namespace, nil
 	}
@@ -85,8 +85,8 @@ func matches(selector *metav1.LabelSelector, set map[string]string) (bool, error
 	return s.Matches(labels.Set(set)), nil
 }
 
-// selects says which requests of a claim a device selector is for, sorted.
-func (r *resolver) selects(ctx context.Context, s *v1alpha1.PresetDeviceSelector, c *Claim) ([]string, error) {
+// matchingRequests returns the requests of a claim that a device selector selects, sorted.
+func (r *resolver) matchingRequests(ctx context.Context, s *v1alpha1.PresetDeviceSelector, c *Claim) ([]string, error) {
 	if s == nil {
 		s = &v1alpha1.PresetDeviceSelector{}
 	}
@@ -122,7 +122,7 @@ func (r *resolver) selects(ctx context.Context, s *v1alpha1.PresetDeviceSelector
 	return slices.Compact(requests), nil
 }
 
-// holdsAny says whether a claim holds what keeps a preset away.
+// holdsAny reports whether a claim holds a device that excludes the preset.
 func (r *resolver) holdsAny(ctx context.Context, a *v1alpha1.PresetAbsent, c *Claim) (bool, error) {
 	if a == nil {
 		return false, nil

@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// deviceNodes decides how each node is given. As with variables, the requests that containers use together say the same.
+// deviceNodes decides how each node is given. As with variables, requests that a container uses together get the same.
 func (r *resolver) deviceNodes() {
 	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
 		all := r.nodes[name]
-		for _, key := range receivers(all, func(n noding) []at { return n.to }) {
+		for _, key := range requestsIn(all, func(n nodeEntry) []requestKey { return n.to }) {
 			var node Node
 			for _, n := range slices.Backward(all) {
 				switch {
-				case !r.grouped(key, n.to):
+				case !r.inGroup(key, n.to):
 				case node.Path == "":
 					node = Node{PresetDeviceNode: n.node, From: n.from}
 				case node.PresetDeviceNode != n.node:
@@ -33,49 +33,49 @@ func (r *resolver) deviceNodes() {
 	}
 }
 
-// mounts decides who has which path of the container. The pod's own mount wins over any preset's, since CDI would hide it; of presets
-// the later that is given at all.
+// mounts decides which mount each path of the container gets. A mount of the pod itself wins over those of presets, since CDI would hide
+// it. Among presets the last one wins.
 func (r *resolver) mounts() {
 	for _, containerPath := range slices.Sorted(maps.Keys(r.mounted)) {
-		var given []at
+		var given []requestKey
 		for _, m := range slices.Backward(r.mounted[containerPath]) {
 			for _, key := range m.to {
-				if r.mountAt(key, &m, given) {
+				if r.tryMount(key, &m, given) {
 					given = append(given, key)
 				}
 			}
 		}
 		for _, key := range given {
-			slices.Reverse(r.mountOf(key).Overrode)
+			slices.Reverse(r.lastMount(key).Overrode)
 		}
 	}
 }
 
-// mountOf is what the request was given last.
-func (r *resolver) mountOf(key at) *Mount {
+// lastMount returns the mount that the request was given last.
+func (r *resolver) lastMount(key requestKey) *Mount {
 	all := r.given[key].Mounts
 	return &all[len(all)-1]
 }
 
-// mountAt gives a request a mount, unless one of its containers has another there: its own, or a later preset's by one of the requests
-// that were given one at this path.
-func (r *resolver) mountAt(key at, m *mounting, given []at) bool {
+// tryMount gives a request a mount, unless one of its containers has another one at that path: the container's own, or one of a later
+// preset by a request that was given one there.
+func (r *resolver) tryMount(key requestKey, m *mountEntry, given []requestKey) bool {
 	refuse := func(format string, arguments ...any) {
 		r.refusals = append(r.refusals, Refusal{
 			From: m.from, Claim: r.Claims[key.claim].Name, Request: key.request, Field: m.field, Message: fmt.Sprintf(format, arguments...),
 		})
 	}
-	if container := r.mountedBy(key, m.mount.ContainerPath); container != "" {
+	if container := r.mountingContainer(key, m.mount.ContainerPath); container != "" {
 		refuse("container %s mounts something of its own at %s, which stays", container, m.mount.ContainerPath)
 		return false
 	}
 	won := true
 	for _, o := range given {
-		other := r.mountOf(o)
+		other := r.lastMount(o)
 		switch {
-		case !r.meet(key, o):
-		case same(m, key.claim, other, o.claim):
-			won = won && o != key // The same is given once.
+		case !r.shareContainer(key, o):
+		case sameFiles(m, key.claim, other, o.claim):
+			won = won && o != key // Each mount is given once.
 		case other.From == m.from:
 			refuse("a container has the scratch directory of claim %s at %s already", r.Claims[o.claim].Name, m.mount.ContainerPath)
 			return false
@@ -93,13 +93,13 @@ func (r *resolver) mountAt(key at, m *mounting, given []at) bool {
 	return won
 }
 
-// same says whether two mounts show the same files. A scratch directory is the claim's own.
-func same(m *mounting, claim int, other *Mount, otherClaim int) bool {
+// sameFiles reports whether two mounts show the same files. Each claim has a scratch directory of its own.
+func sameFiles(m *mountEntry, claim int, other *Mount, otherClaim int) bool {
 	return equality.Semantic.DeepEqual(m.mount, other.PresetMount) && (m.mount.Scratch == nil || claim == otherClaim)
 }
 
-// mountedBy is a container that uses the request and mounts a volume at the path.
-func (r *resolver) mountedBy(key at, containerPath string) string {
+// mountingContainer returns a container that uses the request and mounts a volume at the path, or "".
+func (r *resolver) mountingContainer(key requestKey, containerPath string) string {
 	if !r.Claims[key.claim].Owned {
 		return ""
 	}
@@ -111,5 +111,5 @@ func (r *resolver) mountedBy(key at, containerPath string) string {
 	return ""
 }
 
-// absolute is a mount path as kubelet takes it.
+// absolute returns a mount path as kubelet interprets it.
 func absolute(mountPath string) string { return path.Clean("/" + mountPath) }

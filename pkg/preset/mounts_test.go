@@ -47,20 +47,20 @@ func TestMounts(t *testing.T) {
 	}{
 		{name: "one", pod: pod(mine), presets: []string{mount(gpu, "/x")}, want: []string{"a/r: /data=/x"}},
 		{
-			name: "pod's own", pod: pod(mounting(mine, "/data")), presets: []string{mount(gpu, "/x"), mount(gpu, "/y")},
+			name: "pod's own", pod: pod(mountEntry(mine, "/data")), presets: []string{mount(gpu, "/x"), mount(gpu, "/y")},
 			want: []string{}, refused: []string{"p2 a/r" + stays, "p1 a/r" + stays},
 		},
 		{
-			name: "pod's own with a slash", pod: pod(mounting(mine, "/data/")),
+			name: "pod's own with a slash", pod: pod(mountEntry(mine, "/data/")),
 			presets: []string{mount(gpu, "/x")}, want: []string{}, refused: []string{"p1 a/r" + stays},
 		},
 		{
-			name: "pod's own without the first slash", pod: pod(mounting(mine, "data")),
+			name: "pod's own without the first slash", pod: pod(mountEntry(mine, "data")),
 			presets: []string{mount(gpu, "/x")}, want: []string{}, refused: []string{"p1 a/r" + stays},
 		},
-		{name: "pod's own below", pod: pod(mounting(mine, "/data/x")), presets: []string{mount(gpu, "/x")}, want: []string{"a/r: /data=/x"}},
+		{name: "pod's own below", pod: pod(mountEntry(mine, "/data/x")), presets: []string{mount(gpu, "/x")}, want: []string{"a/r: /data=/x"}},
 		{
-			name: "another container's own", pod: pod(mine, mounting(container("side", "b"), "/data")),
+			name: "another container's own", pod: pod(mine, mountEntry(container("side", "b"), "/data")),
 			presets: []string{mount(gpu, "/x")}, want: []string{"a/r: /data=/x"},
 		},
 		{
@@ -89,7 +89,7 @@ func TestMounts(t *testing.T) {
 			presets: []string{mount(gpu, "/x"), mount(fpga, "/y"), mount(c, "/z")}, want: []string{"a/r: /data=/x", "c/r: /data=/z over p2"},
 		},
 		{
-			name: "the later is refused for another container", pod: pod(mounting(container("main", "b"), "/data"), container("side", "a", "b")),
+			name: "the later is refused for another container", pod: pod(mountEntry(container("main", "b"), "/data"), container("side", "a", "b")),
 			presets: []string{mount(gpu, "/x"), mount(fpga, "/y")}, want: []string{"a/r: /data=/x"}, refused: []string{"p2 b/r" + stays},
 		},
 		{name: "shared", presets: []string{mount(gpu, "/x"), mount(gpu, "/y")}, want: []string{"a/r: /data=/y over p1"}},

@@ -4,7 +4,7 @@ package preset
 
 import "fmt"
 
-// Overrides say for people which presets lost what to which, sorted by what they lost.
+// Overrides tells people which preset replaced which value of which other preset, sorted by the value.
 func (r *Request) Overrides() []string {
 	var out []string
 	lost := func(what string, to Origin, origins []Origin) {

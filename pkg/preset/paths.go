@@ -14,18 +14,18 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// ErrOutside is about a path that no DevicePreset may name.
+// ErrOutside refuses a path that no DevicePreset may name.
 var ErrOutside = errors.New("is not below a directory of the driver's allowedHostPaths")
 
 // AllowedHostPath is a directory of the nodes that every namespace may use.
 type AllowedHostPath struct {
-	// Path is absolute and clean. Of nested ones the innermost counts.
+	// Path is absolute and clean. If directories are nested, the innermost counts.
 	Path string `json:"path"`
-	// Writable lets presets say readOnly: false.
+	// Writable allows presets to say readOnly: false.
 	Writable bool `json:"writable,omitempty"`
 }
 
-// Validate refuses what makes a namespace the node's master.
+// Validate refuses directories that would give a namespace control over the node.
 func (a AllowedHostPath) Validate() error {
 	if !path.IsAbs(a.Path) || path.Clean(a.Path) != a.Path {
 		return fmt.Errorf("must be absolute and clean, is %q", a.Path)
@@ -38,8 +38,8 @@ func (a AllowedHostPath) Validate() error {
 	return nil
 }
 
-// guardedTrees have keys and sockets, so that who reads them is the node's master; who writes to the others is when the node runs what
-// is in them.
+// guardedTrees lists trees that give control over the node. Some hold keys and sockets, so reading is enough. The others hold what the node
+// runs, so writing is enough.
 func guardedTrees(writable bool) []string {
 	trees := []string{
 		"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker",
@@ -51,12 +51,13 @@ func guardedTrees(writable bool) []string {
 	return trees
 }
 
-// Below says whether a clean absolute path is a directory or in it.
+// Below reports whether a clean absolute path is a directory or lies in it.
 func Below(name, dir string) bool {
 	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }
 
-// AllowedFor finds the directory by which a DevicePreset may name a path, by its text: only a node can tell whether a link leads out.
+// AllowedFor returns the directory by which a DevicePreset may name a path. It compares the text only: only a node can tell whether a link
+// leads out.
 func AllowedFor(all []AllowedHostPath, name string, readOnly bool) (string, error) {
 	var best AllowedHostPath
 	var paths []string
@@ -78,8 +79,8 @@ func AllowedFor(all []AllowedHostPath, name string, readOnly bool) (string, erro
 	return best.Path, nil
 }
 
-// Outside are the fields of a DevicePreset that name what the driver allows no namespace, so that its claims wait.
-func (p *Preset) Outside(allowed []AllowedHostPath) field.ErrorList {
+// NotAllowed lists the fields of a DevicePreset with paths that the driver allows to no namespace. Claims that it selects wait.
+func (p *Preset) NotAllowed(allowed []AllowedHostPath) field.ErrorList {
 	if p.Namespace == "" {
 		return nil
 	}

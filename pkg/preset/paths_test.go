@@ -64,14 +64,14 @@ func TestOutside(t *testing.T) {
 	}
 	allowed := []AllowedHostPath{{Path: "/data"}}
 	var got []string
-	for _, fault := range (&Preset{Namespace: "team", Rules: rules}).Outside(allowed) {
+	for _, fault := range (&Preset{Namespace: "team", Rules: rules}).NotAllowed(allowed) {
 		got = append(got, fault.Field)
 	}
 	want := []string{"spec.mounts[1].hostPath", "spec.mounts[3].hostPath", "spec.libraries[1].root", "spec.tools[0].root"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if faults := (&Preset{Rules: rules}).Outside(allowed); len(faults) > 0 {
+	if faults := (&Preset{Rules: rules}).NotAllowed(allowed); len(faults) > 0 {
 		t.Errorf("an administrator's: %v", faults)
 	}
 }

@@ -21,14 +21,14 @@ type Preset struct {
 	Generation int64
 	Created    time.Time
 	Rules      v1alpha1.PresetRules
-	// NamespaceSelector, DeviceNodes and Driver are a ClusterDevicePreset's.
+	// NamespaceSelector, DeviceNodes and Driver are set only for a ClusterDevicePreset.
 	NamespaceSelector *metav1.LabelSelector
 	DeviceNodes       []v1alpha1.PresetDeviceNode
 	Driver            *v1alpha1.PresetDriver
 	faults            field.ErrorList
 }
 
-// Of takes from a preset of either kind the fields that this package reads.
+// Of converts a preset of either kind.
 func Of(p v1alpha1.CommonDevicePreset) Preset {
 	return Preset{
 		Namespace: p.GetNamespace(), Name: p.GetName(), Generation: p.GetGeneration(), Created: p.GetCreationTimestamp().Time,
@@ -37,14 +37,14 @@ func Of(p v1alpha1.CommonDevicePreset) Preset {
 	}
 }
 
-// Origin says which preset, as it was then, something is from.
+// Origin names the preset, in one generation, that a value is from.
 type Origin struct {
 	Namespace  string `json:"namespace,omitempty"`
 	Name       string `json:"name"`
 	Generation int64  `json:"generation"`
 }
 
-// String is for people: "ClusterDevicePreset nvidia" or "DevicePreset team/debug".
+// String returns "ClusterDevicePreset nvidia" or "DevicePreset team/debug".
 func (o Origin) String() string {
 	if o.Namespace == "" {
 		return v1alpha1.KindClusterDevicePreset + " " + o.Name
@@ -52,13 +52,13 @@ func (o Origin) String() string {
 	return v1alpha1.KindDevicePreset + " " + o.Namespace + "/" + o.Name
 }
 
-// Origin says which preset this is.
+// Origin returns the origin of values of this preset.
 func (p *Preset) Origin() Origin {
 	return Origin{Namespace: p.Namespace, Name: p.Name, Generation: p.Generation}
 }
 
-// inOrder returns the presets in the order of application, in which a later one wins: those of the cluster first, then by priority, age
-// and name.
+// inOrder returns the presets in the order of application, in which a later one wins: cluster presets first, then by priority, age and
+// name.
 func inOrder(presets []Preset) []*Preset {
 	out := make([]*Preset, len(presets))
 	for i := range presets {
@@ -68,7 +68,7 @@ func inOrder(presets []Preset) []*Preset {
 	return out
 }
 
-// Compare is negative where a is applied before b, which then wins.
+// Compare is negative if a is applied before b, so that b wins.
 func Compare(a, b *Preset) int {
 	return cmp.Or(
 		cmp.Compare(min(len(a.Namespace), 1), min(len(b.Namespace), 1)),
@@ -79,7 +79,7 @@ func Compare(a, b *Preset) int {
 	)
 }
 
-// Faults are all that is wrong with the preset, conditions that do not compile included.
+// Faults lists everything that is wrong with the preset, including conditions that do not compile.
 func (p *Preset) Faults(c *Conditions) field.ErrorList {
 	faults := slices.Clone(p.faults)
 	s := p.Rules.DeviceSelector

@@ -62,7 +62,7 @@ func (d dice) container(name string, claims []preset.Claim) corev1.Container {
 		c = envFrom(c, d.of("", "A", "B_"))
 	}
 	if d.IntN(4) == 0 {
-		c = mounting(c, d.of("/p", "/q/", "/other"))
+		c = mountEntry(c, d.of("/p", "/q/", "/other"))
 	}
 	return c
 }

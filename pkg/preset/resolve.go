@@ -11,55 +11,55 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// Input is what Resolve reads.
+// Input is what Resolve needs.
 type Input struct {
-	// Presets are all that there are, in any order.
+	// Presets are all presets of the cluster, in any order.
 	Presets []Preset
-	// Namespace is that of the claims, with its labels.
+	// Namespace is the namespace of the claims, NamespaceLabels its labels.
 	Namespace       string
 	NamespaceLabels map[string]string
-	// Claims are those of one pod that this driver prepares together.
+	// Claims are the claims of one pod that this driver prepares together.
 	Claims []Claim
-	// Pod is the one that owns the claims. Nil where none does: claims that pods share come alone.
+	// Pod owns the claims. It is nil for a shared claim, which comes alone.
 	Pod *corev1.Pod
-	// ConfigMap reads the data of a ConfigMap that is there.
+	// ConfigMap reads the data of a ConfigMap, and reports whether it exists.
 	ConfigMap func(namespace, name string) (map[string]string, bool)
-	// DriverNamespace is where the ConfigMaps of a ClusterDevicePreset are.
+	// DriverNamespace is the namespace of the ConfigMaps of a ClusterDevicePreset.
 	DriverNamespace string
-	// Driver is the DRA driver's name.
+	// Driver is the name of the DRA driver.
 	Driver string
 }
 
 // Claim is an allocated claim.
 type Claim struct {
 	*resourceapi.ResourceClaim
-	// Classes are those that it asked for and has a device of, whichever driver's.
+	// Classes are the classes that the claim asked for and got a device of, of any driver.
 	Classes []string
-	// Devices are what it holds of this driver.
+	// Devices are the devices of this driver that the claim holds.
 	Devices []Device
-	// Owned says that only Input.Pod can have it: it was made for the pod, from a template or for an extended resource.
+	// Owned says that only Input.Pod can use the claim: it was made for the pod, from a template or for an extended resource.
 	Owned bool
 }
 
 // Device is an allocated device.
 type Device struct {
-	// Request is the request without the alternative, Class what it asked for.
+	// Request is the name of the request, without the alternative. Class is the class that it asked for.
 	Request string
 	Class   string
-	// Attributes and Capacity are as published.
+	// Attributes and Capacity are the published ones.
 	Attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
 	Capacity   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
 }
 
 // Resolution is what presets give to the claims of an Input.
 type Resolution struct {
-	// Requests are those that get something, by claim in the order of the input and by name.
+	// Requests lists the requests that get something, by claim in the order of the input, and by name.
 	Requests []Request `json:"requests"`
-	// Refusals are presets, or parts of them, that were not applied though they were meant for a claim.
+	// Refusals lists presets, or parts of them, that selected a claim and were not applied.
 	Refusals []Refusal `json:"refusals,omitempty"`
-	// Missing are ConfigMaps that a claim has to wait for.
+	// Missing lists the ConfigMaps that a claim has to wait for.
 	Missing []Refusal `json:"missing,omitempty"`
-	// Notes are variables of mode default that were not needed. This is what the mode is for, so nobody has to be told.
+	// Notes lists variables of mode default that were not needed. The mode is made for that, so it is not reported.
 	Notes []Refusal `json:"notes,omitempty"`
 }
 
@@ -67,11 +67,11 @@ type Resolution struct {
 type Request struct {
 	Claim   string `json:"claim"`
 	Request string `json:"request"`
-	// Presets are those that are for it, in the order of application.
+	// Presets are the presets that select the request, in the order of application.
 	Presets []Origin `json:"presets"`
 	// Env is sorted by name.
 	Env []Variable `json:"env,omitempty"`
-	// LibraryDirs are directories of the container for its loader, ToolDirs those whose programs are to be found.
+	// LibraryDirs are directories of the container for its loader. ToolDirs are directories of the container with programs.
 	LibraryDirs []Directory `json:"libraryDirs,omitempty"`
 	ToolDirs    []Directory `json:"toolDirs,omitempty"`
 	// Mounts are sorted by their path in the container.
@@ -82,20 +82,20 @@ type Request struct {
 	Hooks     []Hook  `json:"hooks,omitempty"`
 	// Nodes are sorted by path.
 	Nodes []Node `json:"nodes,omitempty"`
-	// Drivers are sorted by vendor, each of which is there once.
+	// Drivers are sorted by vendor. Each vendor occurs once.
 	Drivers []Driver `json:"drivers,omitempty"`
 }
 
-// Variable is one variable and where its value is from.
+// Variable is a variable and the origin of its value.
 type Variable struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
-	// From are the presets whose values it has, Overrode those whose values it replaced.
+	// From lists the presets whose values the variable has. Overrode lists the presets whose values were replaced.
 	From     []Origin `json:"from"`
 	Overrode []Origin `json:"overrode,omitempty"`
-	// FromPod says that the pod's own value is in it.
+	// FromPod says that the value contains the pod's own.
 	FromPod bool `json:"fromPod,omitempty"`
-	// OverrodePod says that a container sets it to something else, which is hidden.
+	// OverrodePod says that a container sets the variable to another value, which is hidden.
 	OverrodePod bool `json:"overrodePod,omitempty"`
 }
 
@@ -131,25 +131,25 @@ type Node struct {
 	Overrode []Origin `json:"overrode,omitempty"`
 }
 
-// Driver is a driver of a preset, whose files the vendor lists.
+// Driver is a driver of a preset. The vendor lists its files.
 type Driver struct {
 	v1alpha1.PresetDriver
 	From     Origin   `json:"from"`
 	Overrode []Origin `json:"overrode,omitempty"`
 }
 
-// Refusal is what was not applied.
+// Refusal says what was not applied.
 type Refusal struct {
 	From  Origin `json:"from"`
 	Claim string `json:"claim"`
-	// Request is empty where the whole preset is meant.
+	// Request is empty if the whole preset was not applied.
 	Request string `json:"request,omitempty"`
-	// Field is the preset's.
+	// Field is the field of the preset.
 	Field   string `json:"field"`
 	Message string `json:"message"`
 }
 
-// Resolve decides. The answer depends on nothing but the input, whatever the order of its presets.
+// Resolve decides what presets give to the claims. The answer depends only on the input, and not on the order of its presets.
 func Resolve(ctx context.Context, in Input, conditions *Conditions) Resolution {
 	users := usersOf(in)
 	r := resolver{Input: in, conditions: conditions, users: users, groups: groupsOf(users)}

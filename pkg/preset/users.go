@@ -8,23 +8,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// at is a request of a claim, by the claim's place in the input.
-type at struct {
+// requestKey names a request of a claim, by the index of the claim in the input.
+type requestKey struct {
 	claim   int
 	request string
 }
 
-// usersOf says which containers of the pod use each request, init containers included. It is nil without a pod.
-func usersOf(in Input) map[at][]*corev1.Container {
+// usersOf returns the containers of the pod that use each request, including init containers. It returns nil without a pod.
+func usersOf(in Input) map[requestKey][]*corev1.Container {
 	if in.Pod == nil {
 		return nil
 	}
-	users := map[at][]*corev1.Container{}
+	users := map[requestKey][]*corev1.Container{}
 	for i := range in.Claims {
 		c := &in.Claims[i]
 		for _, container := range containersOf(in.Pod) {
 			for _, request := range requestsOf(in.Pod, container, c) {
-				key := at{i, request}
+				key := requestKey{i, request}
 				if !slices.Contains(users[key], container) {
 					users[key] = append(users[key], container)
 				}
@@ -34,7 +34,7 @@ func usersOf(in Input) map[at][]*corev1.Container {
 	return users
 }
 
-// Containers are the names of the containers of a pod that use a request of the claim, init containers first.
+// Containers lists the names of the containers of a pod that use a request of the claim, init containers first.
 func Containers(pod *corev1.Pod, c *Claim, request string) []string {
 	var out []string
 	for _, container := range containersOf(pod) {
@@ -56,12 +56,12 @@ func containersOf(pod *corev1.Pod) []*corev1.Container {
 	return out
 }
 
-// requestsOf are the requests of the claim that a container uses: those that it names, or all where it names the claim, or those that
-// its extended resources became.
+// requestsOf lists the requests of the claim that a container uses: those that it names, all if it names the claim, or those that its
+// extended resources became.
 func requestsOf(pod *corev1.Pod, container *corev1.Container, c *Claim) []string {
 	var out []string
 	for _, use := range container.Resources.Claims {
-		if claimOf(pod, use.Name) != c.Name {
+		if claimOfEntry(pod, use.Name) != c.Name {
 			continue
 		}
 		if use.Request == "" {
@@ -79,8 +79,8 @@ func requestsOf(pod *corev1.Pod, container *corev1.Container, c *Claim) []string
 	return out
 }
 
-// claimOf is the ResourceClaim that an entry of the pod stands for; empty where there is none yet.
-func claimOf(pod *corev1.Pod, entry string) string {
+// claimOfEntry returns the ResourceClaim that an entry of the pod stands for, or "" if it does not exist yet.
+func claimOfEntry(pod *corev1.Pod, entry string) string {
 	for _, s := range pod.Status.ResourceClaimStatuses {
 		if s.Name == entry && s.ResourceClaimName != nil {
 			return *s.ResourceClaimName
@@ -94,18 +94,17 @@ func claimOf(pod *corev1.Pod, entry string) string {
 	return ""
 }
 
-// meet says whether a container may have both requests. Without a pod any may.
-func (r *resolver) meet(a, b at) bool {
+// shareContainer reports whether a container may have both requests. Without a pod any container may.
+func (r *resolver) shareContainer(a, b requestKey) bool {
 	if a == b || r.users == nil {
 		return true
 	}
 	return slices.ContainsFunc(r.users[a], func(c *corev1.Container) bool { return slices.Contains(r.users[b], c) })
 }
 
-// groupsOf joins the requests that containers use together, be it by a chain of them, under one container that stands for the group.
-// Within a group a variable has one value: a request is injected into all its containers as it is, so whatever two requests of one
-// container say, they have to say the same.
-func groupsOf(users map[at][]*corev1.Container) map[at]*corev1.Container {
+// groupsOf groups the requests that containers use together, also by a chain of containers. One container stands for each group. Within a
+// group a variable has one value: a request is injected into all its containers unchanged, so any two requests of one container must agree.
+func groupsOf(users map[requestKey][]*corev1.Container) map[requestKey]*corev1.Container {
 	parent := map[*corev1.Container]*corev1.Container{}
 	top := func(c *corev1.Container) *corev1.Container {
 		for parent[c] != nil {
@@ -120,25 +119,25 @@ func groupsOf(users map[at][]*corev1.Container) map[at]*corev1.Container {
 			}
 		}
 	}
-	groups := map[at]*corev1.Container{}
+	groups := map[requestKey]*corev1.Container{}
 	for key, containers := range users {
 		groups[key] = top(containers[0])
 	}
 	return groups
 }
 
-// grouped says whether any of the requests is in the group of another. Without a pod all are.
-func (r *resolver) grouped(key at, others []at) bool {
-	return slices.ContainsFunc(others, func(o at) bool {
+// inGroup reports whether one of the requests is in the group of key. Without a pod all are.
+func (r *resolver) inGroup(key requestKey, others []requestKey) bool {
+	return slices.ContainsFunc(others, func(o requestKey) bool {
 		return o == key || r.users == nil || r.groups[key] != nil && r.groups[key] == r.groups[o]
 	})
 }
 
-// ClaimsOf are the names of all claims that a pod has, sorted.
+// ClaimsOf lists the names of all claims of a pod, sorted.
 func ClaimsOf(pod *corev1.Pod) []string {
 	var names []string
 	for _, entry := range pod.Spec.ResourceClaims {
-		if name := claimOf(pod, entry.Name); name != "" {
+		if name := claimOfEntry(pod, entry.Name); name != "" {
 			names = append(names, name)
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain tells what presets give to claims, and why, from objects that somebody else has read. It decides nothing of its own:
-// package preset does, as it does for the plugin.
+// Package explain tells what presets give to claims, and why. Its callers read the objects. It decides nothing itself: package preset
+// decides, as it does for the plugin.
 package explain
 
 import (
@@ -20,20 +20,20 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// Objects are what is known of a cluster and of a node.
+// Objects is what the caller knows of a cluster and a node.
 type Objects struct {
 	Claims  []*resourceapi.ResourceClaim
 	Pods    []*corev1.Pod
 	Presets []preset.Preset
-	// Namespaces are labels of namespaces, by name.
+	// Namespaces has the labels of namespaces, by name.
 	Namespaces map[string]map[string]string
-	// ConfigMap reads one that is there.
+	// ConfigMap reads a ConfigMap, and reports whether it exists.
 	ConfigMap func(namespace, name string) (map[string]string, bool)
 	Slices    []*resourceapi.ResourceSlice
-	// Driver is the DRA driver's name, DriverNamespace where it runs.
+	// Driver is the name of the DRA driver. DriverNamespace is the namespace where it runs.
 	Driver          string
 	DriverNamespace string
-	// Edits looks up on a node what a request gets. Nil: no node is known.
+	// Edits looks up what a request gets on a node. It is nil if no node is known.
 	Edits func(preset.Request) (container.Edits, error)
 }
 
@@ -46,38 +46,38 @@ type Explanation struct {
 type Claim struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Pod is the one that the claim was made for. Empty: pods may share it.
+	// Pod is the pod that the claim was made for. It is empty if pods may share the claim.
 	Pod      string    `json:"pod,omitempty"`
 	Requests []Request `json:"requests"`
 	// Refusals, Missing and Notes are those of the claim.
 	Refusals []preset.Refusal `json:"refusals,omitempty"`
 	Missing  []preset.Refusal `json:"missing,omitempty"`
 	Notes    []preset.Refusal `json:"notes,omitempty"`
-	// Others are presets that do not select the claim.
+	// Others lists presets that do not select the claim.
 	Others []preset.Origin `json:"others,omitempty"`
-	// Remarks say what the answer does not know.
+	// Remarks say what the explanation does not know.
 	Remarks []string `json:"remarks,omitempty"`
 }
 
 // Request is what presets give to the containers that use one request.
 type Request struct {
 	preset.Request
-	// Devices are those that it holds, POOL/DEVICE.
+	// Devices lists the devices that the request holds, POOL/DEVICE.
 	Devices []string `json:"devices,omitempty"`
-	// Containers use it; unknown where pods may share the claim.
+	// Containers lists the containers that use the request. They are unknown if pods may share the claim.
 	Containers []string `json:"containers,omitempty"`
-	// Host is what the node makes of it.
+	// Host is what the request gets on the node.
 	Host *Host `json:"host,omitempty"`
 }
 
-// Host is what a node makes of what presets give.
+// Host is what a request gets on a node.
 type Host struct {
 	Edits container.Edits `json:"edits"`
-	// Faults are what the node lacks; the claim waits for it.
+	// Faults lists what the node lacks. The claim waits for it.
 	Faults []string `json:"faults,omitempty"`
 }
 
-// Explain answers for the claims that are wanted, in the order of their names.
+// Explain answers for the wanted claims, sorted by name.
 func Explain(ctx context.Context, o Objects, wanted func(*resourceapi.ResourceClaim) bool) (Explanation, error) {
 	claims := slices.SortedFunc(slices.Values(o.Claims), func(a, b *resourceapi.ResourceClaim) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -100,7 +100,7 @@ func Explain(ctx context.Context, o Objects, wanted func(*resourceapi.ResourceCl
 	return out, errors.Join(errs...)
 }
 
-// claim resolves as the plugin does: the claims that a pod owns together, one that pods share alone.
+// claim resolves presets as the plugin does: the claims that a pod owns together, and a shared claim alone.
 func (o *Objects) claim(ctx context.Context, c *resourceapi.ResourceClaim, conditions *preset.Conditions) (Claim, error) {
 	if c.Status.Allocation == nil {
 		return Claim{}, errors.New("is not allocated: presets look at the devices that a claim holds. Start a pod that uses it, and take the " +
@@ -128,7 +128,8 @@ func (o *Objects) claim(ctx context.Context, c *resourceapi.ResourceClaim, condi
 		out.Pod = pod.Name
 	}
 	resolution := preset.Resolve(ctx, in, conditions)
-	out.Refusals, out.Missing, out.Notes = of(c, resolution.Refusals), of(c, resolution.Missing), of(c, resolution.Notes)
+	out.Refusals, out.Missing = refusalsOf(c, resolution.Refusals), refusalsOf(c, resolution.Missing)
+	out.Notes = refusalsOf(c, resolution.Notes)
 	for i := range resolution.Requests {
 		if resolution.Requests[i].Claim == c.Name {
 			out.Requests = append(out.Requests, o.request(c, pod, &resolution.Requests[i], &in))
@@ -144,8 +145,8 @@ func (o *Objects) claim(ctx context.Context, c *resourceapi.ResourceClaim, condi
 	return out, nil
 }
 
-// of are those of one claim.
-func of(c *resourceapi.ResourceClaim, all []preset.Refusal) []preset.Refusal {
+// refusalsOf returns the refusals of one claim.
+func refusalsOf(c *resourceapi.ResourceClaim, all []preset.Refusal) []preset.Refusal {
 	return slices.DeleteFunc(slices.Clone(all), func(r preset.Refusal) bool { return r.Claim != c.Name })
 }
 
@@ -170,7 +171,8 @@ func (o *Objects) request(c *resourceapi.ResourceClaim, pod *corev1.Pod, r *pres
 	return out
 }
 
-// unjoin gives the errors of an errors.Join, and not those that one further out wraps: what that says would be lost.
+// unjoin splits an errors.Join into its errors. It does not look inside an error that wraps one, since the text of the outer error would be
+// lost.
 func unjoin(err error) []error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		return several.Unwrap()
@@ -181,7 +183,7 @@ func unjoin(err error) []error {
 	return []error{err}
 }
 
-// others are the presets of which the claim has heard nothing.
+// others lists the presets that do not select the claim.
 func (o *Objects) others(c *Claim) []preset.Origin {
 	heard := map[preset.Origin]bool{}
 	for i := range c.Requests {
@@ -219,7 +221,7 @@ func (o *Objects) published(pool, name string) *resourceapi.Device {
 	return nil
 }
 
-// labels are those of a namespace. Every one has its name as a label.
+// labels returns the labels of a namespace. Every namespace has its name as a label.
 func (o *Objects) labels(namespace string) map[string]string {
 	if labels, ok := o.Namespaces[namespace]; ok {
 		return labels
@@ -227,7 +229,7 @@ func (o *Objects) labels(namespace string) map[string]string {
 	return map[string]string{corev1.LabelMetadataName: namespace}
 }
 
-// ownerOf is the pod that a claim was made for, and nil where pods may share it.
+// ownerOf returns the pod that a claim was made for, or nil if pods may share it.
 func (o *Objects) ownerOf(c *resourceapi.ResourceClaim) (*corev1.Pod, error) {
 	ref := metav1.GetControllerOf(c)
 	if ref == nil || ref.APIVersion != "v1" || ref.Kind != "Pod" {
@@ -246,7 +248,7 @@ func (o *Objects) ownerOf(c *resourceapi.ResourceClaim) (*corev1.Pod, error) {
 	return nil, fmt.Errorf("was made for pod %s, on which its presets depend: give the pod too (--pod)", ref.Name)
 }
 
-// owns says whether a claim was made for the pod.
+// owns reports whether a claim was made for the pod.
 func owns(pod *corev1.Pod, c *resourceapi.ResourceClaim) bool {
 	ref := metav1.GetControllerOf(c)
 	return ref != nil && ref.Kind == "Pod" && c.Namespace == pod.Namespace && ref.Name == pod.Name && ref.UID == pod.UID

@@ -15,7 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// remarks say what could make the node's answer another one.
+// remarks lists what could make the answer of the node differ.
 func (o *Objects) remarks(c *resourceapi.ResourceClaim, pod *corev1.Pod) []string {
 	var out []string
 	if _, known := o.Namespaces[c.Namespace]; !known && slices.ContainsFunc(o.Presets, selectsNamespaces) {
@@ -30,12 +30,12 @@ func (o *Objects) remarks(c *resourceapi.ResourceClaim, pod *corev1.Pod) []strin
 		out = append(out, fmt.Sprintf("it holds no device of %s, whose presets it would have", o.Driver))
 	}
 	if pod == nil {
-		return append(out, o.sharers(c)...)
+		return append(out, o.podsSharing(c)...)
 	}
 	return append(out, o.podRemarks(c, pod)...)
 }
 
-// selectsNamespaces says whether a preset asks for more of a namespace than its name.
+// selectsNamespaces reports whether a preset selects namespaces by more than their name.
 func selectsNamespaces(p preset.Preset) bool {
 	if p.NamespaceSelector == nil {
 		return false
@@ -58,7 +58,7 @@ func (o *Objects) hasDevices(c *resourceapi.ResourceClaim) bool {
 	})
 }
 
-// unpublished are the devices of a claim that no slice has.
+// unpublished lists the devices of a claim that no slice has.
 func (o *Objects) unpublished(c *resourceapi.ResourceClaim) []string {
 	var out []string
 	for _, result := range c.Status.Allocation.Devices.Results {
@@ -69,8 +69,8 @@ func (o *Objects) unpublished(c *resourceapi.ResourceClaim) []string {
 	return out
 }
 
-// sharers are known pods that use a claim which none of them owns.
-func (o *Objects) sharers(c *resourceapi.ResourceClaim) []string {
+// podsSharing lists the known pods that use a shared claim.
+func (o *Objects) podsSharing(c *resourceapi.ResourceClaim) []string {
 	var out []string
 	for _, pod := range o.Pods {
 		if pod.Namespace == c.Namespace && slices.Contains(preset.ClaimsOf(pod), c.Name) {
@@ -80,7 +80,7 @@ func (o *Objects) sharers(c *resourceapi.ResourceClaim) []string {
 	return out
 }
 
-// podRemarks are about the pod that owns a claim.
+// podRemarks lists remarks about the pod that owns a claim.
 func (o *Objects) podRemarks(c *resourceapi.ResourceClaim, pod *corev1.Pod) []string {
 	var out []string
 	if pod.Annotations[v1alpha1.ExcludePresetsAnnotation] == "true" {

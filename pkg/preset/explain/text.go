@@ -24,7 +24,7 @@ func (e *Explanation) Text(w io.Writer) error {
 	return err
 }
 
-// text is what was written so far.
+// text is the text written so far.
 type text struct{ strings.Builder }
 
 // linef writes a line at a depth.
@@ -65,7 +65,7 @@ func (t *text) told(what string, all []preset.Refusal) {
 	}
 }
 
-// origin is "ClusterDevicePreset nvidia (generation 3)". A file that no API server has seen has no generation.
+// origin returns "ClusterDevicePreset nvidia (generation 3)". An object from a file has no generation.
 func origin(o preset.Origin) string {
 	if o.Generation == 0 {
 		return o.String()
@@ -144,7 +144,7 @@ func (t *text) variable(v *preset.Variable) {
 		when(len(v.Overrode) > 0, "; overrode "+origins(v.Overrode)), when(v.OverrodePod, "; hides what the pod sets"))
 }
 
-// quoted shows what would break a line or a terminal.
+// quoted quotes a value that would break a line or a terminal.
 func quoted(value string) string {
 	if q := strconv.Quote(value); q != `"`+value+`"` {
 		return q
@@ -177,7 +177,7 @@ func hooked(h *v1alpha1.PresetHook) string {
 	return strings.Join(words, " ")
 }
 
-// host shows the edits beside the variables, which were shown.
+// host writes the edits other than variables, which are written before.
 func (t *text) host(h *Host) {
 	if h == nil {
 		return

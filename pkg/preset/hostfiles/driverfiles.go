@@ -22,19 +22,19 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// settled is how long ago the last change must have been for an answer to be kept: what changed while it was made could otherwise be taken
-// for what it is about. The kernel's clock for files is a few milliseconds late.
+// settled is how long ago the last change must be before an answer is kept. A file that changed while the answer was made could otherwise
+// count as unchanged. File times of the kernel are a few milliseconds late.
 const settled = time.Second
 
-// Drivers knows of which files NVIDIA's driver on this node is made. Its list is asked for again only where something that it rests on is
-// another than it was.
+// Drivers knows which files NVIDIA's driver on this node consists of. It asks for the list again only when something that the list depends
+// on has changed.
 type Drivers struct {
-	// Host is the directory of the host with the driver where a preset names none. Seen is where this process has it; empty where it has it
-	// as every other directory of the host.
+	// Host is the directory of the host with the driver, for presets that name none. Seen is the path of that directory in this process. It is
+	// empty if it is below the host's root like every other directory.
 	Host, Seen string
-	// Ask has the list made for a driver that this process has below a root. Version is the kernel's, empty where it is not known.
+	// Ask lists the files of a driver whose root this process sees. Version is the version of the kernel driver, or "".
 	Ask func(ctx context.Context, root, version string) (nvml.Driver, error)
-	// Version reads it.
+	// Version returns the version of the kernel driver, or "".
 	Version func() string
 	Now     func() time.Time
 
@@ -42,20 +42,20 @@ type Drivers struct {
 	known map[string]driverAnswer
 }
 
-// driverAnswer is a list and what it rests on.
+// driverAnswer is a list and the state of everything that it depends on.
 type driverAnswer struct {
 	driver  nvml.Driver
 	version string
 	stamps  map[string]stamp
 }
 
-// stamp says whether what is at a path is still the same. The zero value: nothing is.
+// stamp tells whether the file at a path is still the same. The zero value stands for no file.
 type stamp struct {
 	dev, inode, rdev    uint64
 	mtime, ctime, bytes int64
 }
 
-// NewDrivers asks the program fettle-nvml, which is at command, one at a time for each root.
+// NewDrivers asks the program fettle-nvml at command. It runs one at a time for each root.
 func NewDrivers(hostRoot, command string, c *nodeconfig.NVML) *Drivers {
 	d := &Drivers{
 		Host: c.HostRoot(), Now: time.Now, Version: func() string { return kernelDriver(hostRoot) },
@@ -76,7 +76,7 @@ func NewDrivers(hostRoot, command string, c *nodeconfig.NVML) *Drivers {
 	return d
 }
 
-// kernelDriver is the version of the driver that the kernel runs, empty where it does not say.
+// kernelDriver returns the version of the driver that the kernel runs, or "".
 func kernelDriver(hostRoot string) string {
 	tree, err := sysfs.Open(hostRoot)
 	if err != nil {
@@ -86,7 +86,8 @@ func kernelDriver(hostRoot string) string {
 	return discover.NVIDIADriverVersion(tree)
 }
 
-// list is the vendor's, for a driver that this process has below a root. It bounds itself: what is found out serves other claims, too.
+// list returns the vendor's list for a driver whose root this process sees. It has a timeout of its own, since the answer serves other
+// claims, too.
 func (d *Drivers) list(seen string, root *rootfs.Root) (nvml.Driver, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,7 +102,7 @@ func (d *Drivers) list(seen string, root *rootfs.Root) (nvml.Driver, error) {
 		return nvml.Driver{}, err
 	}
 	a := driverAnswer{driver: driver, version: version, stamps: stampsOf(root, &driver)}
-	if a.before(asked.Add(-settled)) {
+	if a.changedBefore(asked.Add(-settled)) {
 		if d.known == nil {
 			d.known = map[string]driverAnswer{}
 		}
@@ -110,7 +111,8 @@ func (d *Drivers) list(seen string, root *rootfs.Root) (nvml.Driver, error) {
 	return driver, nil
 }
 
-// stampsOf looks at what an answer rests on: the loader's cache, the files and their directories, and where what comes and goes would be.
+// stampsOf records the state of everything that an answer depends on: the cache of the loader, the files and their directories, and the
+// paths of files that may appear.
 func stampsOf(root *rootfs.Root, d *nvml.Driver) map[string]stamp {
 	out := map[string]stamp{}
 	add := func(name string) {
@@ -136,8 +138,8 @@ func stampOf(root *rootfs.Root, name string) stamp {
 	return stamp{dev: s.Dev, inode: s.Ino, rdev: s.Rdev, mtime: s.Mtim.Nano(), ctime: s.Ctim.Nano(), bytes: s.Size}
 }
 
-// before says that nothing changed since.
-func (a *driverAnswer) before(when time.Time) bool {
+// changedBefore reports whether the last change happened before a time.
+func (a *driverAnswer) changedBefore(when time.Time) bool {
 	for _, s := range a.stamps {
 		if s.ctime >= when.UnixNano() {
 			return false
@@ -146,22 +148,22 @@ func (a *driverAnswer) before(when time.Time) bool {
 	return true
 }
 
-// view is where this process has a driver's root of the host.
-func (d *Drivers) view(root string, files *Finder) (string, error) {
+// mountedRoot returns where this process sees the root of a driver on the host.
+func (d *Drivers) mountedRoot(root string, files *Finder) (string, error) {
 	if d.Seen != "" {
 		if rest, ok := strings.CutPrefix(root, strings.TrimSuffix(d.Host, "/")); ok && (rest == "" || rest[0] == '/') {
 			return path.Join(d.Seen, rest), nil
 		}
 	}
 	if root != "/" {
-		if err := files.sees(root); err != nil {
+		if err := files.checkVisible(root); err != nil {
 			return "", err
 		}
 	}
 	return path.Join(files.Root, root), nil
 }
 
-// hostFile is what a mount of a file of the list shows: a path of the host that leads through no link.
+// hostFile returns the path of the host that a mount of a listed file shows. The path leads through no link.
 func hostFile(root *rootfs.Root, hostRoot string, f nvml.DriverFile) (string, error) {
 	resolved, stat, err := root.Resolve(f.Path)
 	switch {

@@ -15,10 +15,10 @@ import (
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
 
-// driver adds what the vendor's list names. What presets name themselves was added before, and stays.
+// driver adds the files of the vendor's list. It keeps what presets name themselves, which was added before.
 func (l *lookup) driver(d *preset.Driver) error {
 	if l.files.Drivers == nil {
-		return nil // The vendor's list is known on the node only.
+		return nil // The list is known only on the node.
 	}
 	err := l.vendorFiles(&d.From, cmp.Or(d.Root, l.files.Drivers.Host))
 	if d.Optional && errors.Is(err, nvml.ErrNoDriver) {
@@ -29,7 +29,7 @@ func (l *lookup) driver(d *preset.Driver) error {
 
 // vendorFiles adds the files of the driver below a root of the host.
 func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
-	seen, err := l.files.Drivers.view(hostRoot, l.files)
+	seen, err := l.files.Drivers.mountedRoot(hostRoot, l.files)
 	if err != nil {
 		return err
 	}

@@ -27,63 +27,62 @@ import (
 )
 
 const (
-	// libraryDir is the directory of a container that has the node's libraries, toolDir that for programs, which every image searches.
+	// libraryDir is the directory of a container for the node's libraries. toolDir is the directory for programs, which every image searches.
 	libraryDir = hook.Prefix + "/lib"
 	toolDir    = "/usr/bin"
-	// maxTools is how many programs of one directory are made known: each is an argument of the hook.
+	// maxTools limits the programs of one directory. Each becomes an argument of the hook.
 	maxTools = 256
 )
 
-// Finder looks up on a node what presets name.
+// Finder finds on a node what presets name.
 type Finder struct {
-	// Root is the host's tree, of which the plugin has what is below the directories. None: it has all.
+	// Root is the host's tree. Directories lists those that the plugin sees; if it is empty, the plugin sees all of the tree.
 	Root        string
 	Directories []string
-	// Hook returns where fettle-hook is on the host; nil where it is not installed. Ldconfig is the host's own.
+	// Hook returns the path of fettle-hook on the host. It is nil if the hook is not installed. Ldconfig is the path of the host's ldconfig.
 	Hook     func() (string, error)
 	Ldconfig string
-	// Allowed are the directories below which presets of namespaces may name files. Scratch says that claims may have memory of their own.
+	// Allowed lists the directories below which namespaced presets may name files. Scratch says that claims may have memory of their own.
 	Allowed []preset.AllowedHostPath
 	Scratch bool
-	// Mounts is where mounts are that one claim alone has. Nil, as for a command that only looks: they are shown as those that they are of.
+	// Mounts makes mounts that only one claim has. It is nil for a command that only looks: then the original paths are shown.
 	Mounts *hostmount.Dir
-	// Drivers knows the files of vendors' drivers; nil where the node is not at hand.
+	// Drivers knows the files of vendors' drivers. It is nil away from the node.
 	Drivers *Drivers
 }
 
-// Found is what a claim gets of what presets give to one request.
+// Found is what one request of a claim gets from presets.
 type Found struct {
-	// Shared are the edits that other claims may have as well, Own those that only this claim has, and Steps what Own needs.
+	// Shared are edits that other claims may have as well. Own are edits that only this claim has, and Steps prepare what Own needs.
 	Shared, Own container.Edits
 	Steps       []step.Step
 }
 
-// Empty says that there is nothing to edit.
+// Empty reports whether there is nothing to edit.
 func (f *Found) Empty() bool { return f.Shared.Empty() && f.Own.Empty() }
 
-// lookup makes edits of what presets give to one request.
+// lookup makes the edits of one request.
 type lookup struct {
 	files *Finder
 	host  *rootfs.Root
-	// claim is the claim's UID.
+	// claim is the UID of the claim.
 	claim string
 	edits container.Edits
-	// own are those that only the claim has, and steps what they need.
+	// own are edits that only the claim has. steps prepare what they need.
 	own   container.Edits
 	steps []step.Step
-	// mounted are all mounts of both edits, by what they are of.
+	// mounted lists all mounts of both edits, with their original paths.
 	mounted []container.Mount
-	// links and yielding are TARGET::PATH: those that must be made, and those that leave what an image has in their place.
-	links, yielding []string
-	// absent are the paths in the container of optional mounts that the node does not have.
+	// links and fallbackLinks are TARGET::PATH. links must be made. fallbackLinks are made only where the image has no file of that name.
+	links, fallbackLinks []string
+	// absent lists the container paths of optional mounts that the node does not have.
 	absent []string
-	// dirs are directories of the container with libraries of a driver.
+	// dirs lists directories of the container with libraries of a driver.
 	dirs []string
 	errs []error
 }
 
-// Find makes edits of what presets give to a request of the claim with a UID. An error names each preset, what it gives, and what this node
-// lacks of it.
+// Find makes the edits for one request of a claim. An error names each preset, the value, and what is missing on this node.
 func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 	host, err := rootfs.Open(f.Root)
 	if err != nil {
@@ -100,7 +99,7 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 	for i := range r.Nodes {
 		l.fail(l.node(&r.Nodes[i]), r.Nodes[i].From, "device node "+r.Nodes[i].Path)
 	}
-	for i := range slices.Backward(r.Libraries) { // the later preset's library of a name wins
+	for i := range slices.Backward(r.Libraries) { // of two libraries of one name, the later preset wins
 		l.fail(l.libraries(&r.Libraries[i]), r.Libraries[i].From, "libraries")
 	}
 	for i := range slices.Backward(r.Tools) {
@@ -116,8 +115,8 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 	return Found{Shared: l.edits, Own: l.own, Steps: l.steps}, errors.Join(l.errs...)
 }
 
-// sees says whether the plugin can look for a path of the host.
-func (f *Finder) sees(name string) error {
+// checkVisible refuses a path of the host that the plugin cannot see.
+func (f *Finder) checkVisible(name string) error {
 	in := func(dir string) bool { return preset.Below(name, dir) }
 	if len(f.Directories) == 0 || slices.ContainsFunc(f.Directories, in) {
 		return nil
@@ -132,7 +131,8 @@ func (l *lookup) fail(err error, from preset.Origin, what string) {
 	}
 }
 
-// variable is refused here, where it is known whose it is, if no spec can hold it: its value may be a ConfigMap's.
+// variable refuses a variable that no spec can hold, since its value may come from a ConfigMap. Here it is still known which preset it is
+// from.
 func (l *lookup) variable(v *preset.Variable) error {
 	text := v.Name + "=" + v.Value
 	if err := container.CheckVariable(text); err != nil {
@@ -142,7 +142,7 @@ func (l *lookup) variable(v *preset.Variable) error {
 	return nil
 }
 
-// mount names what is on the node now, links followed.
+// mount mounts what the node has at a path now, and follows links.
 func (l *lookup) mount(m *preset.Mount) error {
 	switch {
 	case m.Scratch != nil:
@@ -150,12 +150,12 @@ func (l *lookup) mount(m *preset.Mount) error {
 	case m.From.Namespace != "":
 		return l.ownMount(m)
 	}
-	if err := l.files.sees(m.HostPath); err != nil {
-		return l.lacks(m, err) // where nothing can be found, nothing is
+	if err := l.files.checkVisible(m.HostPath); err != nil {
+		return l.leaveOut(m, err) // nothing can be found below it
 	}
 	hostPath, _, err := l.host.Resolve(m.HostPath)
 	if errors.Is(err, fs.ErrNotExist) {
-		return l.lacks(m, notHere(m))
+		return l.leaveOut(m, notHere(m))
 	}
 	if err != nil {
 		return err
@@ -167,8 +167,8 @@ func (l *lookup) mount(m *preset.Mount) error {
 	return nil
 }
 
-// lacks leaves out a mount that the node does not have, or says why the claim must wait for it.
-func (l *lookup) lacks(m *preset.Mount, why error) error {
+// leaveOut leaves out an optional mount that the node does not have. For any other it says why the claim must wait.
+func (l *lookup) leaveOut(m *preset.Mount, why error) error {
 	if !m.Optional {
 		return why
 	}
@@ -207,19 +207,19 @@ func (l *lookup) node(n *preset.Node) error {
 	return nil
 }
 
-// system is the one that a preset's files are of, and where it is on the host: its own, or a driver's below a directory of it. It is nil
-// where there is none and need not be.
+// system returns the system that the files of a preset belong to, and its path on the host: the host itself, or a driver's directory on it.
+// It returns nil if an optional one does not exist.
 func (l *lookup) system(f *preset.Files) (_ *hostlib.Host, root string, err error) {
 	if f.From.Namespace != "" {
-		if err = l.mayLook(cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err = l.checkMayRead(cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, "", fmt.Errorf("root: %w", err)
 		}
 		root = f.Root
 	} else if root = "/"; f.Root != "" && f.Root != root {
-		if err := l.files.sees(f.Root); err != nil {
+		if err := l.files.checkVisible(f.Root); err != nil {
 			return nil, "", err
 		}
-		// A link in it leads to the host's, not to where it would in the plugin's container.
+		// A link resolves on the host, not in the plugin's container.
 		root, _, err = l.host.Resolve(f.Root)
 	}
 	switch {
@@ -284,8 +284,8 @@ func (l *lookup) tools(f *preset.Files) error {
 	return nil
 }
 
-// toolDir has the programs of a directory that is appended to PATH be found in one that every image searches. What the image has by
-// their names stays, as if its directories came first.
+// toolDir links the programs of a directory that is appended to PATH into a directory that every image searches. Programs of the image win,
+// as if its directories came first.
 func (l *lookup) toolDir(d *preset.Directory) error {
 	in := func(dir string) bool { return preset.Below(d.Path, dir) }
 	i := slices.IndexFunc(l.mounted, func(m container.Mount) bool { return in(m.ContainerPath) })
@@ -298,7 +298,7 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	m := l.mounted[i]
 	hostDir := path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath))
 	if l.isOwn(m.ContainerPath) {
-		if err := l.mayLook(hostDir); err != nil {
+		if err := l.checkMayRead(hostDir); err != nil {
 			return err
 		}
 	}
@@ -319,19 +319,19 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 		if found++; found > maxTools {
 			return fmt.Errorf("has more than %d programs: name those that are needed as tools", maxTools)
 		}
-		l.yielding = append(l.yielding, link)
+		l.fallbackLinks = append(l.fallbackLinks, link)
 	}
 	return nil
 }
 
-// bind mounts a file of the node, unless there is another in its place already.
+// bind mounts a file of the node, unless another mount has that place already.
 func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool, error) {
 	if slices.ContainsFunc(l.mounted, func(m container.Mount) bool { return m.ContainerPath == containerPath }) {
 		return false, nil
 	}
 	m := container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, Alone: true}
 	if from.Namespace != "" {
-		return true, l.copy(m)
+		return true, l.mountCopy(m)
 	}
 	l.add(m)
 	return true, nil
@@ -348,8 +348,8 @@ func unmet(missing []hostlib.Missing, optional bool) error {
 	return errors.Join(errs...)
 }
 
-// hooks has the links made first, so that the loader's cache names what they lead to. What fettle-hook would refuse is refused here: there
-// it keeps a container from starting.
+// hooks adds the runs of fettle-hook. Links come first, so that the loader's cache names their targets. It refuses what fettle-hook would
+// refuse, since a failing hook keeps a container from starting.
 func (l *lookup) hooks(r *preset.Request) {
 	var dirs []string
 	add := func(dir string) {
@@ -377,8 +377,8 @@ func (l *lookup) hooks(r *preset.Request) {
 			l.fail(l.link(link.Target, link.Path), h.From, "hook links")
 		}
 	}
-	if len(l.links)+len(l.yielding) > 0 {
-		l.hook(flags(flags([]string{"links"}, "--link", l.links), "--yielding-link", l.yielding))
+	if len(l.links)+len(l.fallbackLinks) > 0 {
+		l.hook(flags(flags([]string{"links"}, "--link", l.links), "--yielding-link", l.fallbackLinks))
 	}
 	if len(dirs) > 0 {
 		if err := hook.CheckDirs(dirs); err != nil && len(l.errs) == 0 {
@@ -392,7 +392,7 @@ func (l *lookup) hooks(r *preset.Request) {
 	}
 }
 
-// link has a link made, in the place of an earlier preset's.
+// link adds a link. It replaces the link of an earlier preset.
 func (l *lookup) link(target, name string) error {
 	text := target + "::" + name
 	if err := linkable(text); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// allowedFor is what a claim would have of a path of a DevicePreset.
+// allowedFor returns the copy of a path that a claim may have by a DevicePreset.
 func (f *Finder) allowedFor(name string, readOnly bool) (*hostmount.Copy, error) {
 	dir, err := preset.AllowedFor(f.Allowed, name, readOnly)
 	if err != nil {
@@ -26,53 +26,53 @@ func (f *Finder) allowedFor(name string, readOnly bool) (*hostmount.Copy, error)
 	return &hostmount.Copy{Below: dir, Path: path.Join(".", strings.TrimPrefix(name, dir)), ReadOnly: readOnly}, nil
 }
 
-// mayLook says whether a DevicePreset may look for files below a directory of the host.
-func (l *lookup) mayLook(name string) error {
+// checkMayRead refuses a directory of the host below which a DevicePreset may not look for files.
+func (l *lookup) checkMayRead(name string) error {
 	c, err := l.files.allowedFor(name, true)
 	if err != nil {
 		return err
 	}
-	directory, err := l.files.looker().Look(c)
+	directory, err := l.files.copyMounter().Look(c)
 	if err == nil && !directory {
 		err = fmt.Errorf("%s is no directory", name)
 	}
 	return err
 }
 
-// looker opens paths as whoever makes the mounts does.
-func (f *Finder) looker() *hostmount.Dir {
+// copyMounter opens paths in the same way as the step that makes the mounts.
+func (f *Finder) copyMounter() *hostmount.Dir {
 	if f.Mounts != nil {
 		return f.Mounts
 	}
 	return hostmount.In("", f.Root)
 }
 
-// ownMount gives the claim a copy of what a DevicePreset names.
+// ownMount gives the claim a copy of a path that a DevicePreset names.
 func (l *lookup) ownMount(m *preset.Mount) error {
-	err := l.copy(container.Mount{
+	err := l.mountCopy(container.Mount{
 		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly, Alone: !m.Recursive,
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return l.lacks(m, notHere(m))
+		return l.leaveOut(m, notHere(m))
 	}
 	return err
 }
 
-// copy mounts something of the host by a copy that only the claim has: the path that the runtime is told of leads nowhere else, whoever
-// may write where the files are.
-func (l *lookup) copy(m container.Mount) error {
+// mountCopy mounts a path of the host by a copy that only the claim has. Whoever can write to the original place, the path that the runtime
+// gets leads to the copy.
+func (l *lookup) mountCopy(m container.Mount) error {
 	c, err := l.files.allowedFor(m.HostPath, m.ReadOnly)
 	if err != nil {
 		return err
 	}
-	if _, err := l.files.looker().Look(c); err != nil {
+	if _, err := l.files.copyMounter().Look(c); err != nil {
 		return err
 	}
 	c.Recursive = !m.Alone
-	return l.mine(m, hostmount.Mount{Copy: c})
+	return l.addOwn(m, hostmount.Mount{Copy: c})
 }
 
-// scratch gives the claim memory. Its requests that are given the same have the same.
+// scratch gives the claim memory. Requests of the claim with the same scratch share it.
 func (l *lookup) scratch(m *preset.Mount) error {
 	if !l.files.Scratch {
 		return errors.New("this driver gives no scratch directories: set the chart's presets.scratch, or use an emptyDir")
@@ -82,16 +82,16 @@ func (l *lookup) scratch(m *preset.Mount) error {
 		return fmt.Errorf("sizeLimit: %w", err)
 	}
 	memory := hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}}
-	return l.mine(container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, Alone: true}, memory)
+	return l.addOwn(container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, Alone: true}, memory)
 }
 
-// isOwn says whether what is mounted at a path of the container is the claim's own.
+// isOwn reports whether the mount at a path of the container belongs to the claim alone.
 func (l *lookup) isOwn(containerPath string) bool {
 	return slices.ContainsFunc(l.own.Mounts, func(m container.Mount) bool { return m.ContainerPath == containerPath })
 }
 
-// mine adds a mount that only the claim has.
-func (l *lookup) mine(of container.Mount, m hostmount.Mount) error {
+// addOwn adds a mount that only the claim has.
+func (l *lookup) addOwn(of container.Mount, m hostmount.Mount) error {
 	l.mounted = append(l.mounted, of)
 	if l.files.Mounts == nil {
 		l.own.Mounts = append(l.own.Mounts, of)
