@@ -134,10 +134,10 @@ func translate(edits container.Edits) specs.ContainerEdits {
 			access = "ro"
 		}
 		bind, propagation := "rbind", "rprivate"
-		if m.Alone {
+		if m.NonRecursive {
 			bind = "bind"
 		}
-		if m.Follows {
+		if m.HostToContainer {
 			propagation = "rslave"
 		}
 		out.Mounts = append(out.Mounts, &specs.Mount{

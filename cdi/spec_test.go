@@ -40,8 +40,8 @@ func cases() map[string]container.Edits {
 		},
 		"preset": {
 			Mounts: []container.Mount{
-				{HostPath: "/mnt/shared", ContainerPath: "/mnt/shared", ReadOnly: true, Follows: true},
-				{HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, Alone: true},
+				{HostPath: "/mnt/shared", ContainerPath: "/mnt/shared", ReadOnly: true, HostToContainer: true},
+				{HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, NonRecursive: true},
 			},
 			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296", "GREETING=a \"b\" = $c\n\td: [e] # f"},
 			Hooks: []container.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig", "--dir", "/usr/local/fettle/lib"}}},
@@ -197,7 +197,7 @@ func checkInjected(t *testing.T, name string, edits container.Edits, spec *oci.S
 	for _, m := range spec.Mounts {
 		got.Mounts = append(got.Mounts, container.Mount{
 			HostPath: m.Source, ContainerPath: m.Destination, ReadOnly: slices.Contains(m.Options, "ro"),
-			Alone: slices.Contains(m.Options, "bind"), Follows: slices.Contains(m.Options, "rslave"),
+			NonRecursive: slices.Contains(m.Options, "bind"), HostToContainer: slices.Contains(m.Options, "rslave"),
 		})
 	}
 	if spec.Process != nil {

@@ -322,9 +322,9 @@ func (l *chipLease) SetParams(_ context.Context, params []region.Param) error {
 	return nil
 }
 
-func (l *chipLease) Reset() error                { l.note("reset"); return nil }
+func (l *chipLease) Reset() error                          { l.note("reset"); return nil }
 func (l *chipLease) ResetForRelease(context.Context) error { return l.Reset() }
-func (l *chipLease) Release() error              { return nil }
+func (l *chipLease) Release() error                        { return nil }
 
 // wants an error, of a cause unless that is nil, which says some words.
 func wants(t testing.TB, err, cause error, words ...string) {

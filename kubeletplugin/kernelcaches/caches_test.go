@@ -42,7 +42,7 @@ func testWarm(n *node) {
 	u := n.only(n.decide("team-a", "claim-1", named))
 	at := n.apply(u)
 	want := container.Edits{
-		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []container.Mount{{HostPath: at, ContainerPath: home, Alone: true}},
+		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []container.Mount{{HostPath: at, ContainerPath: home, NonRecursive: true}},
 	}
 	if diff := cmp.Diff(want, n.Mounter.Edits(u)); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)
@@ -390,7 +390,7 @@ func TestPlaces(t *testing.T) {
 	image, digest := n.push("team/add", "v1", triton(90, 32))
 	n.cache("team-a", "add", image, digest)
 	u := n.only(n.decide("team-a", "claim-1", named))
-	at := n.Mounter.Mounts.At(imageName(u.Tree))
+	at := n.Mounter.Mounts.Path(imageName(u.Tree))
 	n.apply(u)
 	n.undo(u)
 	n.must(unix.Unmount(at, 0), n.tend(t.Context()))

@@ -425,7 +425,7 @@ func (n *node) empty() {
 func (n *node) mountID(tree artifact.Digest) uint64 {
 	n.Helper()
 	var stat unix.Statx_t
-	n.must(unix.Statx(unix.AT_FDCWD, n.Mounter.Mounts.At(imageName(tree)), 0, unix.STATX_MNT_ID_UNIQUE, &stat))
+	n.must(unix.Statx(unix.AT_FDCWD, n.Mounter.Mounts.Path(imageName(tree)), 0, unix.STATX_MNT_ID_UNIQUE, &stat))
 	return stat.Mnt_id
 }
 

@@ -65,8 +65,8 @@ func testSeed(n *node) {
 	at := n.apply(u)
 	want := container.Edits{
 		Env: []string{"TRITON_CACHE_DIR=" + home}, Mounts: []container.Mount{
-			{HostPath: at, ContainerPath: home, Alone: true},
-			{HostPath: at + "-files", ContainerPath: "/.fettle/" + u.Key + "-0", ReadOnly: true, Alone: true},
+			{HostPath: at, ContainerPath: home, NonRecursive: true},
+			{HostPath: at + "-files", ContainerPath: "/.fettle/" + u.Key + "-0", ReadOnly: true, NonRecursive: true},
 		},
 	}
 	if diff := cmp.Diff(want, n.Mounter.Edits(u)); diff != "" {
@@ -196,7 +196,7 @@ func TestSeedRemains(t *testing.T) {
 	n.cache("team-a", "add", image, digest)
 	u := n.only(n.decide("team-a", "claim-1", seeded))
 	n.apply(u)
-	left, err := n.Mounter.Mounts.Left("claim-1")
+	left, err := n.Mounter.Mounts.LeftoverSteps("claim-1")
 	n.must(err)
 	for _, s := range left {
 		n.must(n.Mounter.Mounts.Kind().Undo(t.Context(), s.Params))

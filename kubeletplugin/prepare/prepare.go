@@ -149,7 +149,7 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	}
 	e.setUnnoted(r.UID, false)
 	if op.inDoubt {
-		if err := e.Store.Settle(r.UID); err != nil {
+		if err := e.Store.ForgetDamaged(r.UID); err != nil {
 			return nil, errors.Join(err, e.rollBack(op, r))
 		}
 	}

@@ -60,7 +60,7 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, early bool) (*r
 			hold.Release()
 		}
 	}()
-	if err := hold.Bury(op.ctx, arrived); err != nil {
+	if err := hold.LeaveTombstone(op.ctx, arrived); err != nil {
 		// A failing disk must not keep pods from ending. What a late Prepare then makes is collected.
 		klog.FromContext(op.ctx).Error(err, "A Prepare that was overtaken may not be refused", "claimUID", op.uid)
 	}
@@ -103,7 +103,7 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, early bool) (*r
 func (e *Engine) promise(r *record.Record) bool {
 	finishes := func(s record.Step) bool { return e.kinds.Finishes(s.Step) }
 	return r.Phase != record.Releasing && slices.ContainsFunc(r.Steps, finishes) &&
-		e.Store.Promise(r) == nil
+		e.Store.MarkReleasing(r) == nil
 }
 
 // keep does what was promised. Nobody's call waits for it, so what keeps it is told as what the next process finds is.
@@ -150,7 +150,7 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, what
 	}
 	// Before the record is released: nobody would come back to it.
 	e.Health.Clear(r)
-	if err := e.Store.Settle(r.UID); err != nil {
+	if err := e.Store.ForgetDamaged(r.UID); err != nil {
 		return err
 	}
 	if err := e.Store.Release(r, last); err != nil {

@@ -83,7 +83,7 @@ func driverEdits(root, version string) container.Edits {
 	return container.Edits{
 		Env: []string{"NVIDIA_VISIBLE_DEVICES=void"},
 		Mounts: []container.Mount{
-			{HostPath: root + lib + version, ContainerPath: lib + version, ReadOnly: true, Alone: true},
+			{HostPath: root + lib + version, ContainerPath: lib + version, ReadOnly: true, NonRecursive: true},
 		},
 		Hooks: []container.Hook{
 			{Path: "/hooks/hook", Args: []string{"hook", "links", "--link", "libcuda.so." + version + "::" + lib + "1"}},
@@ -248,7 +248,7 @@ func TestDriverYields(t *testing.T) {
 	w := newDriverWorld(t, func(*v1alpha1.PresetDriver) {})
 	w.library("", "550.1")
 	w.file("opt/libcuda", nil, 0o644)
-	mine := container.Mount{HostPath: "/opt/libcuda", ContainerPath: "/usr/lib64/libcuda.so.550.1", ReadOnly: true, Alone: true}
+	mine := container.Mount{HostPath: "/opt/libcuda", ContainerPath: "/usr/lib64/libcuda.so.550.1", ReadOnly: true, NonRecursive: true}
 	made, err := w.files.Find("u1", preset.Request{
 		Env: []preset.Variable{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all", From: []preset.Origin{{Name: "all"}}}},
 		Mounts: []preset.Mount{{PresetMount: v1alpha1.PresetMount{

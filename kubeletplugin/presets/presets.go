@@ -93,7 +93,7 @@ func (f *Feature) Kinds() step.Kinds { return step.Kinds{hostmount.StepKind: f.M
 
 // Leftovers are the mounts that are there for a claim.
 func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]step.Step, error) {
-	return f.Mounts.Left(uid)
+	return f.Mounts.LeftoverSteps(uid)
 }
 
 // Plan decides what presets give to a claim's requests, and looks up on the node what that is. What was decided in an earlier boot holds.

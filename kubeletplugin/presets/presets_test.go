@@ -192,12 +192,12 @@ func TestPresetEdits(t *testing.T) {
 		return container.Edits{
 			Env: []string{"CUDA_CACHE_MAXSIZE=4294967296"},
 			Mounts: []container.Mount{
-				{HostPath: "/opt/v1", ContainerPath: "/opt/extra", ReadOnly: true, Alone: true},
+				{HostPath: "/opt/v1", ContainerPath: "/opt/extra", ReadOnly: true, NonRecursive: true},
 				{
 					HostPath:      "/run/driver/usr/lib64/libcuda.so." + version,
-					ContainerPath: "/usr/local/fettle/lib/libcuda.so." + version, ReadOnly: true, Alone: true,
+					ContainerPath: "/usr/local/fettle/lib/libcuda.so." + version, ReadOnly: true, NonRecursive: true,
 				},
-				{HostPath: "/run/driver/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi", ReadOnly: true, Alone: true},
+				{HostPath: "/run/driver/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi", ReadOnly: true, NonRecursive: true},
 			},
 			Hooks: []container.Hook{
 				{Path: "/var/lib/fettle/hooks/fettle-hook-1", Args: []string{
@@ -344,7 +344,7 @@ func TestPresetRootBehindLink(t *testing.T) {
 	w.file("opt/v550/usr/bin/smi", elffile.File{}.Bytes(), 0o755)
 	nodefixture.Must(t, os.MkdirAll(filepath.Join(w.root, "run"), 0o755))
 	nodefixture.Must(t, os.Symlink("/opt/v550", filepath.Join(w.root, "run/driver")))
-	want := []container.Mount{{HostPath: "/opt/v550/usr/bin/smi", ContainerPath: "/usr/bin/smi", ReadOnly: true, Alone: true}}
+	want := []container.Mount{{HostPath: "/opt/v550/usr/bin/smi", ContainerPath: "/usr/bin/smi", ReadOnly: true, NonRecursive: true}}
 	if diff := cmp.Diff(want, w.gives(claimOfClass("u1", ofGPU("main", "gpu0"))).Edits["main"].Shared.Mounts); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

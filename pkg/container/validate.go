@@ -16,7 +16,7 @@ const (
 	maxMinor = 1<<20 - 1
 )
 
-// Validate returns everything that a container runtime could not do.
+// Validate lists everything that a container runtime cannot do.
 func (e Edits) Validate() []error {
 	var faults []error
 	seen := map[string]bool{}
@@ -48,7 +48,7 @@ func (e Edits) Validate() []error {
 	return faults
 }
 
-// CheckVariable refuses a variable, NAME=VALUE, that no CDI spec can hold: the runtime reads the spec's JSON as YAML, which has no control
+// CheckVariable refuses a variable, NAME=VALUE, that no CDI spec can hold. The runtime reads the spec's JSON as YAML, which has no control
 // characters, and encoding/json replaces bytes that are not UTF-8.
 func CheckVariable(text string) error {
 	name, value, ok := strings.Cut(text, "=")
@@ -59,5 +59,5 @@ func CheckVariable(text string) error {
 	return nil
 }
 
-// Unprintable says whether a character must not be in a CDI spec.
+// Unprintable reports whether a character must not be in a CDI spec.
 func Unprintable(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostdir lends directories of the host to claims and empties them in between: what one workload wrote is moved aside at
-// once and deleted later, and until that is done the directory is dirty and must not be given out.
+// Package hostdir gives directories of the host to claims and empties them in between. It moves what one workload wrote aside at once and
+// deletes it later. Until that is done the directory is dirty and must not be given to another claim.
 //
-// The state is in the directory itself, as a subdirectory named for the purpose, so that it survives whatever happens to the
-// plugin.
+// The state is in the directory itself, as a subdirectory with a name for this purpose, so that it survives whatever happens to the plugin.
 package hostdir
 
 import (
@@ -18,23 +17,23 @@ import (
 	"syscall"
 )
 
-// trashPrefix names the subdirectories that hold what was moved aside. It sorts before most names and is hidden.
+// trashPrefix begins the names of the subdirectories that hold what was moved aside. It sorts before most names and is hidden.
 const trashPrefix = ".fettle-trash-"
 
-// scratchMode lets any user of a pod write, and none remove what another's user made, as in /tmp.
+// scratchMode lets every user of a pod write, and lets no user remove files of another, as in /tmp.
 const scratchMode = 0o777 | os.ModeSticky
 
-// closedMode is of a directory of which it is not known what mode it had.
+// closedMode is the mode of a directory whose former mode is not known.
 const closedMode = 0o755
 
-// Owner is the owner and mode that a directory had before it was lent.
+// Owner holds the owner and mode that a directory had before a claim got it.
 type Owner struct {
 	UID  int    `json:"uid"`
 	GID  int    `json:"gid"`
 	Mode uint32 `json:"mode"`
 }
 
-// Root is what is done below a directory: the methods of *os.Root, and SyncDir.
+// Root lists the operations below a directory: the methods of *os.Root, and SyncDir.
 type Root interface {
 	Open(name string) (*os.File, error)
 	OpenRoot(name string) (Root, error)
@@ -50,10 +49,10 @@ type Root interface {
 	Close() error
 }
 
-// OS is the operating system's Root.
+// OS implements Root with the operating system's calls.
 type OS struct{ *os.Root }
 
-// OpenRoot is os.Root.OpenRoot.
+// OpenRoot calls os.Root.OpenRoot.
 func (r OS) OpenRoot(name string) (Root, error) {
 	root, err := r.Root.OpenRoot(name)
 	if err != nil {
@@ -71,7 +70,7 @@ func (r OS) SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Dir is one directory that can be lent. Nothing outside it is ever touched: links that a workload made are not followed.
+// Dir is a directory for claims. It never touches anything outside it: it does not follow links that a workload made.
 type Dir struct {
 	root Root
 	name string
@@ -86,7 +85,7 @@ func OpenRoot(path string) (Root, error) {
 	return OS{root}, nil
 }
 
-// Open opens a directory; the last element must be a directory itself, not a link to one.
+// Open opens a directory. The last element of the path must be a directory itself, not a link to one.
 func Open(path string) (*Dir, error) { return openWith(OpenRoot, path) }
 
 func openWith(open func(path string) (Root, error), path string) (*Dir, error) {
@@ -104,10 +103,10 @@ func openWith(open func(path string) (Root, error), path string) (*Dir, error) {
 	return &Dir{root: root, name: path}, nil
 }
 
-// Close gives the directory handle back.
+// Close closes the directory.
 func (d *Dir) Close() error { return d.root.Close() }
 
-// Owner reads what Restore puts back.
+// Owner reads the owner and mode, for Restore.
 func (d *Dir) Owner() (Owner, error) {
 	info, err := d.root.Stat(".")
 	if err != nil {
@@ -120,7 +119,7 @@ func (d *Dir) Owner() (Owner, error) {
 	return Owner{UID: int(stat.Uid), GID: int(stat.Gid), Mode: uint32(info.Mode())}, nil
 }
 
-// OpenUp makes the directory writable for every user of the pod that borrows it.
+// OpenUp makes the directory writable for every user of the pod that gets it.
 func (d *Dir) OpenUp() error {
 	if err := d.root.Chmod(".", scratchMode); err != nil {
 		return fmt.Errorf("open %s for a claim's users: %w", d.name, err)
@@ -137,7 +136,7 @@ func (d *Dir) Restore(o Owner) error {
 	return nil
 }
 
-// Dirty says whether something moved aside still waits to be deleted.
+// Dirty reports whether something that was moved aside is not deleted yet.
 func (d *Dir) Dirty() (bool, error) {
 	names, err := d.names()
 	if err != nil {
@@ -151,14 +150,14 @@ func (d *Dir) Dirty() (bool, error) {
 	return false, nil
 }
 
-// SetAside moves everything in the directory into a subdirectory for Purge. It takes one rename an entry, whatever the entries
-// hold, and may be called again after a failure. Where there is little, small files are deleted right away, which costs no more.
+// SetAside moves everything in the directory into a subdirectory for Purge. It takes one rename for each entry, whatever the entries hold,
+// and may be called again after a failure. If there are few entries it deletes small files at once, which costs no more.
 func (d *Dir) SetAside(id string) error {
 	names, err := d.names()
 	if err != nil {
 		return err
 	}
-	// What is named like trash is deleted as such, whoever made it.
+	// Every entry with a name like trash is deleted as trash, whoever made it.
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, trashPrefix) })
 	if len(names) <= few {
 		names = d.removeSmall(names)
@@ -182,13 +181,13 @@ func (d *Dir) SetAside(id string) error {
 	return nil
 }
 
-// few and small bound what is deleted while kubelet waits. To free some blocks takes no longer than to rename their file.
+// few and small limit what is deleted while kubelet waits. Freeing some blocks takes no longer than renaming their file.
 const (
 	few   = 16
 	small = 64 << 10
 )
 
-// removeSmall deletes small files and returns what is left. What cannot be deleted is moved aside with the others.
+// removeSmall deletes small files and returns the other names. A file that it cannot delete is moved aside with the others.
 func (d *Dir) removeSmall(names []string) (left []string) {
 	for _, name := range names {
 		info, err := d.root.Lstat(name)
@@ -200,8 +199,8 @@ func (d *Dir) removeSmall(names []string) (left []string) {
 	return left
 }
 
-// Sync makes what was set aside and restored durable: after a power loss, too, the next claim finds nothing. One rename is one
-// change, whichever of its two directories is synced.
+// Sync makes durable what SetAside and Restore did: even after a power loss, the next claim finds nothing. A rename is one change,
+// whichever of its two directories is synced.
 func (d *Dir) Sync() error {
 	if err := d.root.SyncDir("."); err != nil {
 		return fmt.Errorf("make it durable that %s is given back: %w", d.name, err)
@@ -230,8 +229,8 @@ func (d *Dir) Purge(ctx context.Context) error {
 	return nil
 }
 
-// makeTrash makes the subdirectory for one claim. The workload could write here, so a name it took is passed over: what is
-// moved must land in a directory that is ours, never behind a link.
+// makeTrash makes the subdirectory for one claim. The workload could write here, so makeTrash skips every name that exists: content must
+// move into a directory that the plugin made, never behind a link.
 func (d *Dir) makeTrash(id string) (string, error) {
 	const attempts = 100
 	for i := range attempts {

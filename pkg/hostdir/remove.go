@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// batch is how many names are read at once, so that a directory of millions of files costs no memory.
+// batch limits how many names are read at once, so that a directory with millions of files costs no memory.
 const batch = 1024
 
-// remove deletes one entry of root and all below it, and stops between entries when ctx ends. os.Root.RemoveAll holds a file
-// descriptor for each level of a tree, and a workload can make a tree deeper than the process may have descriptors. Here a
-// directory that is not empty is moved up beside its parent first, so that depth costs nothing.
+// remove deletes one entry of root and everything below it. It stops between entries when ctx ends. os.Root.RemoveAll holds a file
+// descriptor for each level of a tree, and a workload can make a tree deeper than the process may have descriptors. So remove first moves a
+// directory that is not empty up beside its parent; depth then costs nothing.
 func remove(ctx context.Context, root Root, name string) error {
 	err := removeOne(root, name)
 	if !notEmpty(err) {
@@ -34,7 +34,7 @@ func remove(ctx context.Context, root Root, name string) error {
 	return removeOne(root, name)
 }
 
-// empty deletes everything in dir, in as many passes as dir has levels at most.
+// empty deletes everything in dir. It takes at most as many passes as dir has levels.
 func empty(ctx context.Context, dir Root) error {
 	lifted := 0
 	for {
@@ -59,7 +59,7 @@ func empty(ctx context.Context, dir Root) error {
 	}
 }
 
-// removeOrLift deletes an entry of dir. Where that is a directory, what it holds is deleted or moved up into dir first.
+// removeOrLift deletes an entry of dir. If that is a directory, it first deletes its entries or moves them up into dir.
 func removeOrLift(ctx context.Context, dir Root, name string, lifted *int) error {
 	err := removeOne(dir, name)
 	if !notEmpty(err) {
@@ -81,7 +81,7 @@ func removeOrLift(ctx context.Context, dir Root, name string, lifted *int) error
 	return removeOne(dir, name)
 }
 
-// lift moves a directory into dir under a name of its own. The names of dir are the workload's, so any may be taken.
+// lift moves a directory into dir under a new name. The workload chose the names in dir, so any name may be taken.
 func lift(dir Root, name string, lifted *int) error {
 	const attempts = 1 << 20
 	for range attempts {
@@ -94,7 +94,7 @@ func lift(dir Root, name string, lifted *int) error {
 	return fmt.Errorf("move %s up: no free name", name)
 }
 
-// eachName calls do for the names in a directory below root, a batch at a time, until ctx ends.
+// eachName calls do for the names in a directory below root, one batch at a time, until ctx ends.
 func eachName(ctx context.Context, root Root, path string, do func(name string)) error {
 	dir, err := root.Open(path)
 	if err != nil {

@@ -15,23 +15,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// StepKind is the step that lends a directory as scratch space and empties it on release.
+// StepKind is the step that gives a directory to a claim as scratch space and empties it on release.
 const StepKind = "host.scratch"
 
-// Params are the step's parameters.
+// Params are the parameters of the step.
 type Params struct {
-	// Path is the directory on the host, absolute.
+	// Path is the absolute path of the directory on the host.
 	Path string `json:"path"`
-	// Claim is the UID of the claim that borrows it.
+	// Claim is the UID of the claim that gets the directory.
 	Claim string `json:"claim"`
-	// Before is what Undo restores.
+	// Before is restored by Undo.
 	Before Owner `json:"before"`
 }
 
-// ErrDirty is returned where a directory is asked for before the last claim's content is deleted. It passes with time.
+// ErrDirty is returned while the last claim's content is not deleted yet. A later try succeeds.
 var ErrDirty = errors.New("is still being emptied after its last claim: retried until that is done")
 
-// Plan reads what the step must remember and returns the step. It changes nothing.
+// Plan reads what the step must restore and returns the step. It changes nothing.
 func Plan(hostRoot, path, claim string) (step.Step, error) {
 	d, err := Open(filepath.Join(hostRoot, path))
 	if err != nil {
@@ -52,8 +52,8 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	return plan(owner, path, claim)
 }
 
-// PlanUndo returns the step of a claim whose own record of it is lost, so that it can be undone: the directory is emptied, dirty or
-// not. What its mode was before is not known any more: one that is still lent is closed to all but its owner's writing.
+// PlanUndo returns the step of a claim whose record is lost, for its Undo: it empties the directory, dirty or not. The former mode is not
+// known. If the directory still has the mode for claims, Undo lets only its owner write.
 func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
 	d, err := Open(filepath.Join(hostRoot, path))
 	if err != nil {
@@ -78,10 +78,10 @@ func plan(owner Owner, path, claim string) (step.Step, error) {
 	return step.Step{Kind: StepKind, Target: path, Params: params}, nil
 }
 
-// purgeAtOnce is how long Finish deletes before it leaves the rest to the background. Only the directory's own claims wait meanwhile.
+// purgeAtOnce limits how long Finish deletes before it leaves the rest to the background. Only claims of the same directory wait meanwhile.
 const purgeAtOnce = 500 * time.Millisecond
 
-// Kind does and undoes the step under a host root. open is OpenRoot, or what a test puts in its place.
+// Kind returns the step kind for a host root. open is OpenRoot, or the fake of a test.
 func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 	return step.Kind{
 		Apply: func(_ context.Context, raw json.RawMessage) error {
@@ -92,7 +92,7 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 			defer d.Close()
 			return d.OpenUp()
 		},
-		// What became of the mode since is the pod's own doing.
+		// The pod may have changed the mode itself.
 		Verify: func(_ context.Context, raw json.RawMessage) error {
 			d, _, err := openStep(hostRoot, open, raw)
 			if err != nil {
@@ -110,7 +110,7 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 				if err := d.Sync(); err != nil {
 					return err
 				}
-				// What is deleted at once never makes the device leave the scheduler's sight; the rest is not this step's to wait for.
+				// What is deleted at once never takes the device out of the scheduler's sight. The step does not wait for the rest.
 				brief, cancel := context.WithTimeout(ctx, purgeAtOnce)
 				defer cancel()
 				_ = d.Purge(brief)
@@ -120,7 +120,7 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 	}
 }
 
-// ifThere does something to a step's directory, unless that left with its disk, and the content with it.
+// ifThere calls do with the directory of a step. If the directory left with its disk, its content left, too, and ifThere does nothing.
 func ifThere(hostRoot string, open func(string) (Root, error), raw json.RawMessage, do func(*Dir, Params) error) error {
 	d, p, err := openStep(hostRoot, open, raw)
 	if errors.Is(err, fs.ErrNotExist) {

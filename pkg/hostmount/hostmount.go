@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostmount makes the mounts on a node that one claim alone has: a copy of a mount of the host, empty memory, and a directory that
-// it may write to without changing it. A container
-// is given the path of such a mount, which the claim keeps for as long as it is prepared, so that whatever becomes of the path that the
-// copy was made of, a container that is restarted gets the same files.
+// Package hostmount makes mounts on a node that belong to one claim: a copy of a mount of the host, empty memory, and a directory that the
+// claim may write to without changing it. The container gets the path of such a mount, and the claim keeps the mount while it is prepared.
+// So a restarted container gets the same files, whatever has become of the original path.
 //
-// A copy is made of what is opened below a directory that an administrator allowed, with no symbolic link on the way: nobody who can
-// write below it leads anybody out of it, not even between a look and the mount. It needs openat2 (Linux 5.6) and mount_setattr (5.12),
-// and the right to mount.
+// A copy is opened below a directory that an admin allowed, with no symbolic link on the way. A user who can write below that directory
+// cannot lead the mount out of it, not even between the check and the mount. This needs openat2 (Linux 5.6), mount_setattr (5.12), and the
+// right to mount.
 package hostmount
 
 import (
@@ -26,17 +25,17 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// StepKind is the step that makes a mount, and takes it away.
+// StepKind is the step that makes a mount. Undo removes it.
 const StepKind = "host.mount"
 
 var (
-	// ErrOutside is about a path that leads out of the directory that was allowed.
+	// ErrOutside refuses a path that leads out of the allowed directory.
 	ErrOutside = errors.New("leads out of what is allowed")
-	// ErrUnseen is about mounts that would stay in the plugin's container.
+	// ErrUnseen says that mounts would stay in the plugin's container.
 	ErrUnseen = errors.New("nothing mounted there is seen on the node: have the volume mounted with Bidirectional propagation")
 )
 
-// Mount is a mount that a claim is to have. It has either Copy or Scratch.
+// Mount is a mount for a claim. It has either Copy or Scratch.
 type Mount struct {
 	Copy    *Copy    `json:"copy,omitempty"`
 	Scratch *Scratch `json:"scratch,omitempty"`
@@ -44,24 +43,24 @@ type Mount struct {
 
 // Copy is a directory or file of the host as it is mounted there.
 type Copy struct {
-	// Below is the directory that an administrator allowed, absolute on the host; Path is relative to it, "." for itself.
+	// Below is the absolute path of the directory that an admin allowed. Path is relative to it, "." for the directory itself.
 	Below string `json:"below"`
 	Path  string `json:"path"`
-	// Recursive has what is mounted below it come along.
+	// Recursive includes what is mounted below it.
 	Recursive bool `json:"recursive,omitempty"`
 	ReadOnly  bool `json:"readOnly,omitempty"`
 }
 
-// HostPath is the path of what is copied.
+// HostPath returns the path of the original.
 func (c *Copy) HostPath() string { return path.Join(c.Below, c.Path) }
 
 // Scratch is memory with a limit.
 type Scratch struct {
-	// Bytes is the most that it holds.
+	// Bytes limits its content.
 	Bytes int64 `json:"bytes"`
 }
 
-// params are the step's parameters: the mount, and its name below the directory of mounts.
+// params are the parameters of the step: the mount, and its name below the directory of mounts.
 type params struct {
 	Mount
 	Name string `json:"name"`
@@ -71,14 +70,14 @@ type params struct {
 type Dir struct {
 	path     string
 	hostRoot string
-	// seen is the id of the mount below which mounts are known to be seen on the node.
+	// seen is the id of the last mount that passed checkShared.
 	seen atomic.Uint64
 }
 
-// In names the directory of mounts, which need not be there, and the host's root.
+// In names the directory of mounts, which need not exist, and the host's root.
 func In(path, hostRoot string) *Dir { return &Dir{path: path, hostRoot: hostRoot} }
 
-// Plan is the step that gives a claim a mount, and where it will be. The key tells a claim's mounts apart.
+// Plan returns the step that gives a claim a mount, and the path of the mount. key tells the mounts of a claim apart.
 func (d *Dir) Plan(claim, key string, m Mount) (at string, s step.Step, err error) {
 	content, err := json.Marshal(m)
 	if err != nil {
@@ -103,8 +102,8 @@ func encode(p params) (step.Step, error) {
 
 func (d *Dir) at(name string) string { return filepath.Join(d.path, name) }
 
-// Left are the steps of a claim whose record is lost, so that they can be undone: by what is there.
-func (d *Dir) Left(claim string) ([]step.Step, error) {
+// LeftoverSteps returns steps for the existing mounts of a claim whose record is lost, so that they can be undone.
+func (d *Dir) LeftoverSteps(claim string) ([]step.Step, error) {
 	names, err := d.Names(claim)
 	if err != nil {
 		return nil, err
@@ -120,7 +119,7 @@ func (d *Dir) Left(claim string) ([]step.Step, error) {
 	return out, nil
 }
 
-// Names are those of a claim's mounts that are there, CLAIM/KEY, sorted; also of places where nothing is mounted any more.
+// Names lists the names of a claim's mounts, CLAIM/KEY, sorted. It includes mount points where nothing is mounted any more.
 func (d *Dir) Names(claim string) ([]string, error) {
 	entries, err := os.ReadDir(d.at(claim))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -138,7 +137,7 @@ func (d *Dir) Names(claim string) ([]string, error) {
 	return names, nil
 }
 
-// Destroy removes the directory of mounts of a node where no claim has any. It deletes nothing that is in it.
+// Destroy removes the directory of mounts. No claim of the node may have any. It deletes nothing that is in a mount.
 func (d *Dir) Destroy() error {
 	err := os.Remove(d.path)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -147,7 +146,7 @@ func (d *Dir) Destroy() error {
 	return fmt.Errorf("remove the directory of mounts: %w", err)
 }
 
-// check refuses what no plan has: parameters are read from a file.
+// check refuses parameters that Plan cannot have made, since they are read from a file.
 func (p *params) check() error {
 	if err := p.checkName(); err != nil {
 		return err
@@ -163,7 +162,7 @@ func (p *params) check() error {
 	return nil
 }
 
-// checkName wants a claim and a name in it, both without a way out.
+// checkName wants CLAIM/KEY, both without a way out of the directory.
 func (p *params) checkName() error {
 	if claim, name, ok := strings.Cut(p.Name, "/"); ok && plain(claim) && plain(name) {
 		return nil

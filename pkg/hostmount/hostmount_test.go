@@ -184,7 +184,7 @@ func TestRefused(t *testing.T) {
 		"team/out": ErrOutside, "team/out/shadow": ErrOutside, "nowhere": fs.ErrNotExist, "pipe": nil,
 	} {
 		m := below(name, true)
-		if _, err := n.Look(m.Copy); err == nil || want != nil && !errors.Is(err, want) {
+		if _, err := n.CheckCopy(m.Copy); err == nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("look at %s: %v, want %v", name, err, want)
 		}
 		at, s := n.plan(m)
@@ -259,7 +259,7 @@ func TestLeft(t *testing.T) {
 	if err := n.Destroy(); err == nil {
 		t.Error("the directory of mounts was removed with mounts in it")
 	}
-	left, err := n.Left("claim-1")
+	left, err := n.LeftoverSteps("claim-1")
 	if err != nil || len(left) != 2 {
 		t.Fatalf("left are %v, %v, want both", left, err)
 	}
@@ -271,7 +271,7 @@ func TestLeft(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if left, err := n.Left("claim-1"); err != nil || len(left) > 0 {
+	if left, err := n.LeftoverSteps("claim-1"); err != nil || len(left) > 0 {
 		t.Errorf("left are %v, %v, want none", left, err)
 	}
 	for range 2 {

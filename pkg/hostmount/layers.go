@@ -12,56 +12,56 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Layers is a directory that a claim sees as its own: it may write to it, and what it writes is in memory that goes with the claim. What is
-// below stays as it is.
-type Layers struct {
-	// Lower is the directory below, absolute in the plugin's container.
+// Overlay is a directory that a claim sees as its own. The claim may write to it. What it writes is in memory that belongs to the claim.
+// The directory below does not change.
+type Overlay struct {
+	// Lower is the absolute path of the directory below, in the plugin's container.
 	Lower string
-	// Bytes is the most that the claim's memory holds.
+	// Bytes limits the claim's memory.
 	Bytes int64
-	// ReadOnly has nobody write; the claim's memory then only has what Fill puts into it.
+	// ReadOnly forbids writing. The claim's memory then holds only what Fill writes.
 	ReadOnly bool
-	// Fill puts files over those of Lower. Nil: nothing. Names are relative to the directory.
+	// Fill writes files over those of Lower, with names relative to the directory. It may be nil.
 	Fill func(over *os.Root) error
-	// Context is the SELinux context of all files. Empty: as the file systems have it.
+	// Context is the SELinux context of all files. If it is empty, they keep that of their file systems.
 	Context string
 }
 
-// Layer makes such a mount, of a name that Plan could have given: CLAIM/KEY. One that is there is left.
-func (d *Dir) Layer(name string, l Layers) error {
-	at, err := d.named(name)
+// MountOverlay mounts an overlay at CLAIM/KEY, a name as Plan gives it. It keeps a mount that exists.
+func (d *Dir) MountOverlay(name string, l Overlay) error {
+	at, err := d.checkedPath(name)
 	if err != nil {
 		return err
 	}
-	kind, err := typeAt(at)
+	kind, err := fsTypeAt(at)
 	if err != nil || kind == unix.OVERLAYFS_SUPER_MAGIC {
 		return err
 	}
-	if err := d.undo(name); err != nil { // the memory of one that was not finished
+	if err := d.undo(name); err != nil { // memory that was not finished
 		return err
 	}
-	if err := d.ready(at); err != nil {
+	if err := d.prepareParent(at); err != nil {
 		return err
 	}
-	if err := place(at, true); err != nil {
+	if err := makeMountPoint(at, true); err != nil {
 		return err
 	}
-	if err := d.layer(at, &l); err != nil {
+	if err := d.mountOverlay(at, &l); err != nil {
 		return errors.Join(err, d.undo(name))
 	}
 	return nil
 }
 
-// named is where a mount of a name is, if it may be one.
-func (d *Dir) named(name string) (at string, err error) {
+// checkedPath returns the path of a mount, and refuses names that are not CLAIM/KEY.
+func (d *Dir) checkedPath(name string) (at string, err error) {
 	p := params{Name: name}
 	return d.at(name), p.checkName()
 }
 
-// layer puts the memory at the place, and over it the mount that is made of it: whoever sees the place sees the upper one, and both go with
-// the claim.
-func (d *Dir) layer(at string, l *Layers) error {
-	own, err := memory(l.Bytes, l.Context)
+// mountOverlay mounts the memory at the path, and the overlay over it. Users of the path see the overlay, and both disappear with the
+// claim.
+func (d *Dir) mountOverlay(at string, l *Overlay) error {
+	own, err := newMemory(l.Bytes, l.Context)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (d *Dir) layer(at string, l *Layers) error {
 	if l.ReadOnly {
 		attributes |= unix.MOUNT_ATTR_RDONLY
 	}
-	over, err := mountOf("overlay", attributes, withContext(l.Context, [][2]string{
+	over, err := newMount("overlay", attributes, withContext(l.Context, [][2]string{
 		{"source", "fettle"},
 		{"lowerdir", escape(l.Lower)},
 		{"upperdir", upper},
@@ -109,20 +109,20 @@ func fill(dir string, with func(*os.Root) error) (err error) {
 	return with(root)
 }
 
-// Share mounts a directory once more, for reading, nosuid and nodev.
-func (d *Dir) Share(name, source string) error {
-	at, err := d.named(name)
+// BindReadOnly mounts a directory once more, read-only, nosuid and nodev.
+func (d *Dir) BindReadOnly(name, source string) error {
+	at, err := d.checkedPath(name)
 	if err != nil {
 		return err
 	}
-	return d.put(at, func() (*os.File, bool, error) {
-		mount, err := reading(source)
+	return d.mountAt(at, func() (*os.File, bool, error) {
+		mount, err := cloneReadOnly(source)
 		return mount, true, err
 	})
 }
 
-// reading makes the mount again that a directory is on, from that directory down.
-func reading(source string) (*os.File, error) {
+// cloneReadOnly clones the mount of a directory, from that directory down.
+func cloneReadOnly(source string) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return nil, wrap("copy the mount of", source, err)
@@ -137,20 +137,20 @@ func reading(source string) (*os.File, error) {
 	return mount, nil
 }
 
-// Image mounts an EROFS file system that is in two files, unless it is there already, and returns where.
-func (d *Dir) Image(name, index, data, context string) (string, error) {
-	at, err := d.named(name)
+// MountImage mounts an EROFS file system in two files, unless it is mounted already, and returns the path.
+func (d *Dir) MountImage(name, index, data, context string) (string, error) {
+	at, err := d.checkedPath(name)
 	if err != nil {
 		return "", err
 	}
-	return at, d.put(at, func() (*os.File, bool, error) {
+	return at, d.mountAt(at, func() (*os.File, bool, error) {
 		mount, err := image(index, data, context)
 		return mount, true, err
 	})
 }
 
-// CanMount says whether the kernel mounts an EROFS file system that is in two files, which it does since Linux 6.12 where it has EROFS.
-// It leaves nothing behind.
+// CanMount reports whether the kernel mounts an EROFS file system in two files. Kernels with EROFS do since Linux 6.12. It leaves nothing
+// behind.
 func CanMount(index, data string) error {
 	mount, err := image(index, data, "")
 	if err != nil {
@@ -160,32 +160,32 @@ func CanMount(index, data string) error {
 }
 
 func image(index, data, context string) (*os.File, error) {
-	return mountOf("erofs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
+	return newMount("erofs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
 		withContext(context, [][2]string{{"source", index}, {"device", data}}))
 }
 
-// At is where a mount of a name is.
-func (d *Dir) At(name string) string { return d.at(name) }
+// Path returns the path of a mount.
+func (d *Dir) Path(name string) string { return d.at(name) }
 
-// Has says whether there is a mount of a name.
+// Has reports whether a mount exists.
 func (d *Dir) Has(name string) (bool, error) {
-	at, err := d.named(name)
+	at, err := d.checkedPath(name)
 	if err != nil {
 		return false, err
 	}
 	return mounted(at)
 }
 
-// Detach takes all mounts of a name away, whoever uses them still, and their place.
+// Detach removes all mounts of a name, even if they are in use, and their mount point.
 func (d *Dir) Detach(name string) error {
-	if _, err := d.named(name); err != nil {
+	if _, err := d.checkedPath(name); err != nil {
 		return err
 	}
 	return d.undo(name)
 }
 
-// typeAt is the type of the file system that is mounted at a place, 0 where nothing is.
-func typeAt(at string) (int64, error) {
+// fsTypeAt returns the type of the file system that is mounted at a path, or 0 if none is.
+func fsTypeAt(at string) (int64, error) {
 	there, err := mounted(at)
 	if err != nil || !there {
 		return 0, err
@@ -197,8 +197,8 @@ func typeAt(at string) (int64, error) {
 	return stat.Type, nil
 }
 
-// mountOf makes a mount that is nowhere yet.
-func mountOf(kind string, attributes int, options [][2]string) (*os.File, error) {
+// newMount makes a mount that is not attached.
+func newMount(kind string, attributes int, options [][2]string) (*os.File, error) {
 	context, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return nil, wrap("make", kind, err)
@@ -206,21 +206,21 @@ func mountOf(kind string, attributes int, options [][2]string) (*os.File, error)
 	defer unix.Close(context) //nolint:errcheck // nothing was written
 	for _, option := range options {
 		if err := unix.FsconfigSetString(context, option[0], option[1]); err != nil {
-			return nil, explained(context, fmt.Errorf("make %s with %s=%s: %w", kind, option[0], option[1], err))
+			return nil, withKernelMessages(context, fmt.Errorf("make %s with %s=%s: %w", kind, option[0], option[1], err))
 		}
 	}
 	if err := unix.FsconfigCreate(context); err != nil {
-		return nil, explained(context, wrap("make", kind, err))
+		return nil, withKernelMessages(context, wrap("make", kind, err))
 	}
 	fd, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, attributes)
 	if err != nil {
-		return nil, explained(context, wrap("mount", kind, err))
+		return nil, withKernelMessages(context, wrap("mount", kind, err))
 	}
 	return os.NewFile(uintptr(fd), kind), nil
 }
 
-// explained adds what the kernel says of an error: lines of "e TEXT".
-func explained(context int, err error) error {
+// withKernelMessages adds the kernel's messages to an error, lines "e TEXT".
+func withKernelMessages(context int, err error) error {
 	var line [512]byte
 	n, readErr := unix.Read(context, line[:])
 	if readErr != nil || n <= 2 {
@@ -229,7 +229,7 @@ func explained(context int, err error) error {
 	return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(line[2:n])))
 }
 
-// attach puts a mount at a place.
+// attach attaches a mount at a path.
 func attach(mount *os.File, at string) error {
 	return wrap("attach", at, unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
@@ -241,7 +241,7 @@ func withContext(context string, options [][2]string) [][2]string {
 	return append(options, [2]string{"context", context})
 }
 
-// escape has a path stand for itself in lowerdir, where colons separate.
+// escape escapes a path for lowerdir, where colons separate.
 func escape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, ":", `\:`).Replace(path)
 }

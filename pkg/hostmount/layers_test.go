@@ -33,14 +33,14 @@ func (n *node) lower() string {
 	return lower
 }
 
-func (n *node) layer(l Layers) string {
+func (n *node) layer(l Overlay) string {
 	n.Helper()
 	for range 2 {
-		if err := n.Layer(layered, l); err != nil {
+		if err := n.MountOverlay(layered, l); err != nil {
 			n.Fatal(err)
 		}
 	}
-	return n.At(layered)
+	return n.Path(layered)
 }
 
 func (n *node) gone() {
@@ -58,7 +58,7 @@ func (n *node) gone() {
 func TestLayer(t *testing.T) {
 	n := newNode(t)
 	lower := n.lower()
-	at := n.layer(Layers{Lower: lower, Bytes: 1 << 20})
+	at := n.layer(Overlay{Lower: lower, Bytes: 1 << 20})
 	n.reads(filepath.Join(at, "dir/kernel"), "compiled")
 	for name, content := range map[string]string{"dir/kernel": "another", "dir/missed": "new", "top": "new"} {
 		if err := os.WriteFile(filepath.Join(at, name), []byte(content), 0o600); err != nil {
@@ -72,7 +72,7 @@ func TestLayer(t *testing.T) {
 			t.Errorf("what the claim wrote is in what is below: %s, %v", name, err)
 		}
 	}
-	n.layer(Layers{Lower: lower, Bytes: 1 << 20}) // again: what was written stays
+	n.layer(Overlay{Lower: lower, Bytes: 1 << 20}) // again: what was written stays
 	n.reads(filepath.Join(at, "top"), "new")
 	if err := os.WriteFile(filepath.Join(at, "large"), make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("more than the limit was written: %v", err)
@@ -84,7 +84,7 @@ func TestLayer(t *testing.T) {
 // TestLayerUsers: containers run as any user.
 func TestLayerUsers(t *testing.T) {
 	n := newNode(t)
-	at := n.layer(Layers{Lower: n.lower(), Bytes: 1 << 20})
+	at := n.layer(Overlay{Lower: n.lower(), Bytes: 1 << 20})
 	dir, err := os.Open(at)
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestLayerUsers(t *testing.T) {
 func TestLayerReadOnlyFilled(t *testing.T) {
 	n := newNode(t)
 	lower := n.lower()
-	at := n.layer(Layers{Lower: lower, Bytes: 1 << 20, ReadOnly: true, Fill: func(over *os.Root) error {
+	at := n.layer(Overlay{Lower: lower, Bytes: 1 << 20, ReadOnly: true, Fill: func(over *os.Root) error {
 		return errors.Join(over.Mkdir("dir", 0o777), over.WriteFile("dir/kernel", []byte("rewritten"), 0o666))
 	}})
 	n.reads(filepath.Join(at, "dir/kernel"), "rewritten")
@@ -124,18 +124,19 @@ func TestLayerReadOnlyFilled(t *testing.T) {
 func TestLayerInterrupted(t *testing.T) {
 	n := newNode(t)
 	lower, broken := n.lower(), errors.New("broken")
-	if err := n.Layer(layered, Layers{Lower: lower, Bytes: 1 << 20, Fill: func(*os.Root) error { return broken }}); !errors.Is(err, broken) {
+	failing := Overlay{Lower: lower, Bytes: 1 << 20, Fill: func(*os.Root) error { return broken }}
+	if err := n.MountOverlay(layered, failing); !errors.Is(err, broken) {
 		t.Fatalf("got %v, want %v", err, broken)
 	}
 	if there, err := n.Has(layered); there || err != nil {
 		t.Errorf("after it failed something is mounted: %v, %v", there, err)
 	}
-	at := n.At(layered)
-	own, err := memory(1<<20, "")
-	if err := errors.Join(err, n.ready(at), place(at, true), attach(own, at), own.Close()); err != nil {
+	at := n.Path(layered)
+	own, err := newMemory(1<<20, "")
+	if err := errors.Join(err, n.prepareParent(at), makeMountPoint(at, true), attach(own, at), own.Close()); err != nil {
 		t.Fatal(err)
 	}
-	n.layer(Layers{Lower: lower, Bytes: 1 << 20})
+	n.layer(Overlay{Lower: lower, Bytes: 1 << 20})
 	n.reads(filepath.Join(at, "dir/kernel"), "compiled")
 	n.gone()
 }
@@ -144,12 +145,12 @@ func TestShare(t *testing.T) {
 	n := newNode(t)
 	lower := n.lower()
 	for range 2 {
-		if err := n.Share(layered, lower); err != nil {
+		if err := n.BindReadOnly(layered, lower); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.reads(filepath.Join(n.At(layered), "dir/kernel"), "compiled")
-	if err := os.WriteFile(filepath.Join(n.At(layered), "dir/kernel"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+	n.reads(filepath.Join(n.Path(layered), "dir/kernel"), "compiled")
+	if err := os.WriteFile(filepath.Join(n.Path(layered), "dir/kernel"), nil, 0o600); !errors.Is(err, unix.EROFS) {
 		t.Errorf("written to what is for reading: %v", err)
 	}
 	n.gone()
@@ -162,14 +163,14 @@ func TestImage(t *testing.T) {
 	if err := CanMount(index, data); err != nil {
 		t.Skipf("this kernel mounts no EROFS image from a file: %v", err)
 	}
-	root, err := n.Image("trees/one", index, data, "")
+	root, err := n.MountImage("trees/one", index, data, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := n.Image("trees/one", index, data, ""); again != root || err != nil {
+	if again, err := n.MountImage("trees/one", index, data, ""); again != root || err != nil {
 		t.Errorf("mounted again at %s, %v, want %s", again, err, root)
 	}
-	at := n.layer(Layers{Lower: filepath.Join(root, "dir"), Bytes: 1 << 20})
+	at := n.layer(Overlay{Lower: filepath.Join(root, "dir"), Bytes: 1 << 20})
 	if err := n.Detach("trees/one"); err != nil {
 		t.Fatal(err)
 	}
@@ -230,10 +231,10 @@ func asUser(uid int, do func() error) error {
 func TestLayerNames(t *testing.T) {
 	d := In(t.TempDir(), "/")
 	for _, name := range []string{"", "a", "../a", "a/..", "/a", "a/b/c"} {
-		if d.Layer(name, Layers{}) == nil || d.Share(name, "/") == nil || d.Detach(name) == nil {
+		if d.MountOverlay(name, Overlay{}) == nil || d.BindReadOnly(name, "/") == nil || d.Detach(name) == nil {
 			t.Errorf("%q was taken", name)
 		}
-		if _, err := d.Image(name, "", "", ""); err == nil {
+		if _, err := d.MountImage(name, "", "", ""); err == nil {
 			t.Errorf("%q was taken", name)
 		}
 	}

@@ -8,41 +8,41 @@ import (
 	"os"
 )
 
-// Page is what a file in memory takes, however small it is.
+// Page is what a file in memory takes at least.
 const Page = 4096
 
-// ShortLink is the longest that a symbolic link in memory leads to without a page of its own, as of SHORT_SYMLINK_LEN in the kernel's
-// mm/shmem.c, which counts the byte that ends it.
+// ShortLink is the length up to which the target of a symbolic link in memory takes no page of its own: SHORT_SYMLINK_LEN in the kernel's
+// mm/shmem.c, without the byte that ends it.
 const ShortLink = 127
 
 // Memory is memory of a claim that has content before the claim sees it.
 type Memory struct {
-	// Bytes and Files are what the content takes. Free is how many bytes the claim may add, with as many files as empty memory of that
-	// size holds.
+	// Bytes and Files are the size of the content. Free is how many bytes the claim may add; the number of files that it may add is that of
+	// empty memory of this size.
 	Bytes, Files, Free int64
-	// Fill makes the content. Names are relative to the directory.
+	// Fill writes the content. Names are relative to the directory.
 	Fill func(*os.Root) error
-	// Context is the SELinux context of all files. Empty: as memory has it.
+	// Context is the SELinux context of all files. If it is empty, they have the default of memory.
 	Context string
 }
 
-// Memory mounts such memory, at a name as Layer's. One that is there is left. It is put there when it is filled, and not before, so that
-// whatever is there is whole.
-func (d *Dir) Memory(name string, m Memory) error {
-	at, err := d.named(name)
+// MountMemory mounts memory with content, at a name as for MountOverlay. It keeps a mount that exists. It attaches the memory after it is
+// filled, so that a mount which exists is complete.
+func (d *Dir) MountMemory(name string, m Memory) error {
+	at, err := d.checkedPath(name)
 	if err != nil {
 		return err
 	}
-	return d.put(at, func() (*os.File, bool, error) {
-		mount, err := filled(&m)
+	return d.mountAt(at, func() (*os.File, bool, error) {
+		mount, err := newFilledMemory(&m)
 		return mount, true, err
 	})
 }
 
-// filled makes the mount, which is nowhere yet.
-func filled(m *Memory) (*os.File, error) {
+// newFilledMemory makes the mount, which is not attached yet.
+func newFilledMemory(m *Memory) (*os.File, error) {
 	const top = 1 // the directory itself
-	mount, err := memoryOf(m.Bytes+m.Free, m.Files+mostFiles(m.Free)+top, m.Context)
+	mount, err := newMemoryOf(m.Bytes+m.Free, m.Files+maxFiles(m.Free)+top, m.Context)
 	if err != nil {
 		return nil, err
 	}

@@ -25,11 +25,11 @@ func seeded(to string) Memory {
 func (n *node) memory(m Memory) string {
 	n.Helper()
 	for range 2 {
-		if err := n.Memory(layered, m); err != nil {
+		if err := n.MountMemory(layered, m); err != nil {
 			n.Fatal(err)
 		}
 	}
-	return n.At(layered)
+	return n.Path(layered)
 }
 
 func TestMemory(t *testing.T) {
@@ -78,15 +78,15 @@ func TestMemoryUnfilled(t *testing.T) {
 	broken := errors.New("broken")
 	m := seeded("/nowhere")
 	m.Fill = func(over *os.Root) error { return errors.Join(over.Mkdir("dir", 0o777), broken) }
-	if err := n.Memory(layered, m); !errors.Is(err, broken) {
+	if err := n.MountMemory(layered, m); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 	if there, err := n.Has(layered); there || err != nil {
 		t.Errorf("mounted: %v, %v", there, err)
 	}
 	m = seeded("/nowhere")
-	m.Files = 1 - mostFiles(m.Free) // room for the top and one more
-	if err := n.Memory(layered, m); !errors.Is(err, unix.ENOSPC) {
+	m.Files = 1 - maxFiles(m.Free) // room for the top and one more
+	if err := n.MountMemory(layered, m); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("more files than it has room for: %v", err)
 	}
 	n.memory(seeded("/nowhere"))
@@ -98,17 +98,17 @@ func TestMapped(t *testing.T) {
 	n := newNode(t)
 	users := userNamespace(t)
 	n.memory(seeded("/nowhere"))
-	if err := mapTo(n.At(layered), users); err != nil {
+	if err := mapTo(n.Path(layered), users); err != nil {
 		t.Errorf("memory: %v", err)
 	}
 	n.gone()
 	index, data := erofs(t)
 	if CanMount(index, data) == nil {
-		root, err := n.Image("trees/one", index, data, "")
-		if err := errors.Join(err, n.Share(layered, root)); err != nil {
+		root, err := n.MountImage("trees/one", index, data, "")
+		if err := errors.Join(err, n.BindReadOnly(layered, root)); err != nil {
 			t.Fatal(err)
 		}
-		if err := mapTo(n.At(layered), users); err != nil {
+		if err := mapTo(n.Path(layered), users); err != nil {
 			t.Errorf("an image: %v", err)
 		}
 		if err := n.Detach("trees/one"); err != nil {
@@ -116,8 +116,8 @@ func TestMapped(t *testing.T) {
 		}
 		n.gone()
 	}
-	n.layer(Layers{Lower: n.lower(), Bytes: 1 << 20})
-	if err := mapTo(n.At(layered), users); !errors.Is(err, unix.EINVAL) {
+	n.layer(Overlay{Lower: n.lower(), Bytes: 1 << 20})
+	if err := mapTo(n.Path(layered), users); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("a layer: %v; if the kernel can do that now, pods with hostUsers: false may have it", err)
 	}
 	n.gone()

@@ -16,7 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
 
-// mounted says whether something is mounted at a path.
+// mounted reports whether something is mounted at a path.
 func mounted(at string) (bool, error) {
 	var stat unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, at, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &stat)
@@ -31,9 +31,10 @@ func mounted(at string) (bool, error) {
 	return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// shared wants what is mounted below a directory to be seen outside the plugin's container. The table of mounts, which is long where many
-// claims have mounts, is read once a mount: nobody but the container's runtime makes one private, before the plugin starts.
-func (d *Dir) shared(dir string) error {
+// checkShared fails unless mounts below a directory are visible outside the plugin's container. The table of mounts is long if many claims
+// have mounts, so it is read only once for each mount that the directory is on: only the container runtime makes a mount private, before
+// the plugin starts.
+func (d *Dir) checkShared(dir string) error {
 	var stat unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &stat); err != nil {
 		return wrap("look at", dir, err)
@@ -52,7 +53,8 @@ func (d *Dir) shared(dir string) error {
 	return nil
 }
 
-// isShared looks for a mount in a table as of proc_pid_mountinfo(5): its optional fields are before the lone hyphen.
+// isShared looks a mount up in a table as in proc_pid_mountinfo(5), and reports whether one of its optional fields, which come before the
+// lone hyphen, is "shared".
 func isShared(table string, id uint64) bool {
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
@@ -71,8 +73,8 @@ func isShared(table string, id uint64) bool {
 	return false
 }
 
-// Look says whether a copy can be made, and of what type it is. It changes nothing.
-func (d *Dir) Look(c *Copy) (directory bool, err error) {
+// CheckCopy checks that a copy can be made, and reports whether it is a directory. It changes nothing.
+func (d *Dir) CheckCopy(c *Copy) (directory bool, err error) {
 	f, directory, err := d.open(c)
 	if err != nil {
 		return false, err
@@ -80,7 +82,7 @@ func (d *Dir) Look(c *Copy) (directory bool, err error) {
 	return directory, f.Close()
 }
 
-// open opens what is to be copied, by a way that leads nowhere else.
+// open opens the original of a copy, and refuses every link on the way.
 func (d *Dir) open(c *Copy) (f *os.File, directory bool, err error) {
 	f, err = rootfs.Beneath(filepath.Join(d.hostRoot, c.Below), c.Path)
 	switch {
@@ -104,9 +106,9 @@ func (d *Dir) open(c *Copy) (f *os.File, directory bool, err error) {
 	return nil, false, errors.Join(fmt.Errorf("%s is neither a directory nor a regular file", c.HostPath()), f.Close())
 }
 
-// copied makes the mount again that a file is on, from that file down. It gets no mounts from the host later and gives none, lets no file
-// be a device and no program be another user's, and is read-only where the host's is.
-func (d *Dir) copied(c *Copy) (mount *os.File, directory bool, err error) {
+// cloneCopy clones the mount that a file is on, from that file down. The clone exchanges no mounts with the host, has no devices and no
+// set-user-id programs, and is read-only if the host's mount is.
+func (d *Dir) cloneCopy(c *Copy) (mount *os.File, directory bool, err error) {
 	source, directory, err := d.open(c)
 	if err != nil {
 		return nil, false, err
@@ -132,20 +134,20 @@ func (d *Dir) copied(c *Copy) (mount *os.File, directory bool, err error) {
 	return mount, directory, nil
 }
 
-// memory is an empty file system with a limit, which everybody may write to, as to an emptyDir. A file takes a page at least, so that the
-// number of files, which the limit on bytes does not count, is limited by it as well.
-func memory(bytes int64, context string) (*os.File, error) {
-	return memoryOf(bytes, mostFiles(bytes), context)
+// newMemory makes an empty file system with a limit, which every user may write to, as to an emptyDir. The limit on bytes does not count
+// files without content, so the number of files is limited as well, by the pages that they would take.
+func newMemory(bytes int64, context string) (*os.File, error) {
+	return newMemoryOf(bytes, maxFiles(bytes), context)
 }
 
-// mostFiles is how many files there may be in so much memory.
-func mostFiles(bytes int64) int64 {
+// maxFiles returns how many files memory of a size may hold.
+func maxFiles(bytes int64) int64 {
 	const fewest = 64
 	return max(bytes/Page, fewest)
 }
 
-func memoryOf(bytes, files int64, context string) (*os.File, error) {
-	return mountOf("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, withContext(context, [][2]string{
+func newMemoryOf(bytes, files int64, context string) (*os.File, error) {
+	return newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, withContext(context, [][2]string{
 		{"source", "fettle"},
 		{"mode", "0777"},
 		{"size", strconv.FormatInt(bytes, 10)},

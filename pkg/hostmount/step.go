@@ -16,7 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Kind does and undoes the step. Applied again it leaves a mount that is there.
+// Kind returns the step kind. Apply keeps a mount that exists.
 func (d *Dir) Kind() step.Kind {
 	return step.Kind{
 		Apply: func(_ context.Context, raw json.RawMessage) error {
@@ -48,15 +48,15 @@ func decode(raw json.RawMessage) (params, error) {
 }
 
 func (d *Dir) apply(p *params) error {
-	return d.put(d.at(p.Name), func() (*os.File, bool, error) { return d.detached(p) })
+	return d.mountAt(d.at(p.Name), func() (*os.File, bool, error) { return d.newDetached(p) })
 }
 
-// put attaches at a place what is made for it, a directory or not, unless something is mounted there.
-func (d *Dir) put(at string, made func() (mount *os.File, directory bool, err error)) error {
+// mountAt makes a mount and its mount point, a directory or a file, and attaches it. It does nothing if something is mounted there.
+func (d *Dir) mountAt(at string, made func() (mount *os.File, directory bool, err error)) error {
 	if there, err := mounted(at); err != nil || there {
 		return err
 	}
-	if err := d.ready(at); err != nil {
+	if err := d.prepareParent(at); err != nil {
 		return err
 	}
 	mount, directory, err := made()
@@ -64,32 +64,32 @@ func (d *Dir) put(at string, made func() (mount *os.File, directory bool, err er
 		return err
 	}
 	defer mount.Close()
-	if err := place(at, directory); err != nil {
+	if err := makeMountPoint(at, directory); err != nil {
 		return err
 	}
 	return attach(mount, at)
 }
 
-// ready makes the directory that a place is in, in which what is mounted has to be seen outside.
-func (d *Dir) ready(at string) error {
+// prepareParent makes the parent directory of a mount point, and checks that mounts in it are visible outside.
+func (d *Dir) prepareParent(at string) error {
 	dir := filepath.Dir(at)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of mounts: %w", err)
 	}
-	return d.shared(dir)
+	return d.checkShared(dir)
 }
 
-// detached makes a mount that is nowhere yet, and says whether it is a directory.
-func (d *Dir) detached(p *params) (mount *os.File, directory bool, err error) {
+// newDetached makes a mount that is not attached yet, and reports whether it is a directory.
+func (d *Dir) newDetached(p *params) (mount *os.File, directory bool, err error) {
 	if p.Scratch != nil {
-		mount, err = memory(p.Scratch.Bytes, "")
+		mount, err = newMemory(p.Scratch.Bytes, "")
 		return mount, true, err
 	}
-	return d.copied(p.Copy)
+	return d.cloneCopy(p.Copy)
 }
 
-// place makes what a mount is put over: an empty directory or file of the same type.
-func place(at string, directory bool) error {
+// makeMountPoint makes an empty directory or file to mount on.
+func makeMountPoint(at string, directory bool) error {
 	var err error
 	if directory {
 		err = os.Mkdir(at, 0o700)
@@ -102,10 +102,10 @@ func place(at string, directory bool) error {
 	return wrap("make", at, err)
 }
 
-// maxUnmounts is far above the number of mounts that can be over one another at a place: one, or two after a race that locks prevent.
+// maxUnmounts is far above the number of mounts that can lie on one another at a path: one, or two after a race that locks prevent.
 const maxUnmounts = 8
 
-// undo takes the mount away, whoever uses it still, and its place. It never deletes what has content.
+// undo removes the mount, even if it is in use, and its mount point. It never deletes anything with content.
 func (d *Dir) undo(name string) error {
 	at := d.at(name)
 	for range maxUnmounts {
@@ -129,7 +129,7 @@ func (d *Dir) undo(name string) error {
 	}
 	err = unix.Rmdir(filepath.Dir(at))
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) {
-		return nil // another of the claim's, or none
+		return nil // the claim has other mounts, or the directory is gone
 	}
 	return wrap("remove", filepath.Dir(at), err)
 }

@@ -147,7 +147,7 @@ func TestAdvanceAfterATornEnd(t *testing.T) {
 			next = Change{Step: 0, State: step.Undone}
 		}
 		advance(t, s, r, next)
-		line, err := frame(head{}, next)
+		line, err := encodeFrame(head{}, next)
 		must(t, err)
 		want := append(bytes.Clone(data[:certain.end]), line...)
 		if got := read(t, path(s, fullUID)); !bytes.Equal(got, want) {
@@ -218,7 +218,7 @@ func TestSetAside(t *testing.T) {
 		t.Errorf("linked (-want +got):\n%s", diff)
 	}
 	for range 2 {
-		must(t, s.Settle("u1"))
+		must(t, s.ForgetDamaged("u1"))
 	}
 	if s.InDoubt("u1") || !s.InDoubt("u2") {
 		t.Errorf("in doubt: u1 %v, u2 %v", s.InDoubt("u1"), s.InDoubt("u2"))

@@ -134,7 +134,7 @@ func writes() map[string]write {
 				must(t, s.SetAside("u1"))
 				return r
 			},
-			act: func(s *Store, r *Record) error { return s.Settle(r.UID) }, names: "u1",
+			act: func(s *Store, r *Record) error { return s.ForgetDamaged(r.UID) }, names: "u1",
 		},
 	}
 }
@@ -364,7 +364,7 @@ func TestFailedChangeIsNotMade(t *testing.T) {
 			}
 			advance(t, s, r, then)
 			same(t, name, r, load(t, s, "u1"))
-			line, err := frame(head{}, then)
+			line, err := encodeFrame(head{}, then)
 			must(t, err)
 			if got := string(said(read(t, path(s, "u1")))); got != string(said(before))+string(line) {
 				t.Errorf("%s: the file is %s", name, got)

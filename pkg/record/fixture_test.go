@@ -189,7 +189,7 @@ func claimed(t testing.TB, s *Store, uid string, do func(h *Hold) error) error {
 
 func bury(t testing.TB, s *Store, uid string, arrived Moment) {
 	t.Helper()
-	must(t, claimed(t, s, uid, func(h *Hold) error { return h.Bury(t.Context(), arrived) }))
+	must(t, claimed(t, s, uid, func(h *Hold) error { return h.LeaveTombstone(t.Context(), arrived) }))
 }
 
 func arrival(t testing.TB, s *Store, uid string, arrived Moment) error {
@@ -286,7 +286,7 @@ func rewrite(r *Record) ([]byte, error) {
 	data, err := encode(&begin)
 	for i := 0; err == nil && i < len(changes); i++ {
 		var more []byte
-		more, err = frame(head{}, changes[i])
+		more, err = encodeFrame(head{}, changes[i])
 		data = append(data, more...)
 	}
 	return data, err

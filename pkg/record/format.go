@@ -20,8 +20,8 @@ import (
 //	{"length":21,"crc32c":"5e6f7a8b"}
 //	{"phase":"prepared"}
 //
-// Behind them is room for the changes to come: zeros, as many as there are, which say nothing. A change that is written into it makes
-// the file no longer, and so is durable at the cost of its own bytes.
+// Behind them is room for later changes: zeros, which mean nothing. A change that is written there does not make the file longer, so its
+// sync costs no more than its own bytes.
 //
 // Version 1 is not read: no release wrote it. Version 3 has additions of features; version 4 keeps the decisions that they follow from in
 // one place. A record without either is still written as version 2, so that an older plugin can serve its claim. A record of version 4 has
@@ -29,13 +29,13 @@ import (
 const (
 	// FormatVersion is the newest version that this package writes.
 	FormatVersion = 4
-	// addedVersion is the oldest version whose reader understands additions, plainVersion that of a record without any. A reader ignores
-	// members that it does not know, so what an older plugin must not ignore raises the number.
+	// addedVersion is the oldest version whose reader understands additions. plainVersion is the version of a record without any. A reader
+	// ignores members that it does not know, so a change that an older plugin must not ignore raises the number.
 	addedVersion = 3
 	plainVersion = 2
 )
 
-// versions are the version of a record, and the oldest whose reader understands it.
+// versions returns the version of a record and the oldest version whose reader understands it.
 func (r *Record) versions() (format, reader int) {
 	switch {
 	case len(r.Decisions) > 0:
@@ -46,10 +46,10 @@ func (r *Record) versions() (format, reader int) {
 	return plainVersion, plainVersion
 }
 
-// ErrForeign is returned for a file that only a newer version of Fettle understands. The claim and its devices are left alone.
+// ErrForeign is returned for a file that only a newer version of Fettle understands. The plugin leaves the claim and its devices alone.
 var ErrForeign = errors.New("was written by a newer Fettle: upgrade this node's plugin again")
 
-// ErrDamaged is returned for a file that nobody can have written so.
+// ErrDamaged is returned for a file that no version of Fettle can have written.
 var ErrDamaged = errors.New("is damaged")
 
 type head struct {
@@ -63,8 +63,8 @@ func castagnoli(data []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// frame is a head and a body.
-func frame(h head, body any) ([]byte, error) {
+// encodeFrame returns a head and a body.
+func encodeFrame(h head, body any) ([]byte, error) {
 	data, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -77,21 +77,21 @@ func frame(h head, body any) ([]byte, error) {
 	return append(append(append(out, '\n'), data...), '\n'), nil
 }
 
-// encode is a new file's content.
+// encode returns the content of a new file.
 func encode(r *Record) ([]byte, error) {
 	format, reader := r.versions()
 	whole, err := r.withGiven()
 	if err != nil {
 		return nil, err
 	}
-	data, err := frame(head{Format: format, Reader: reader}, whole)
+	data, err := encodeFrame(head{Format: format, Reader: reader}, whole)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return data, nil
 }
 
-// withRoom adds room for two changes of each step and those of the phase.
+// withRoom adds room for two changes of each step and for the changes of the phase.
 func withRoom(data []byte, r *Record) []byte {
 	const change, block = 80, 4096
 	length := len(data) + change*(2*len(r.Steps)+4)
@@ -99,10 +99,10 @@ func withRoom(data []byte, r *Record) []byte {
 	return append(data, make([]byte, length-len(data))...)
 }
 
-// decode reads a file of the claim uid. A torn end is dropped: it was never known to be written.
+// decode reads the file of the claim uid. It drops a torn end, since the write of it never succeeded.
 func decode(data []byte, uid string) (*Record, error) {
-	first, body, rest, err := cut(data)
-	if min(first.Format, first.Reader) > FormatVersion { // whatever else is wrong with it by this version's rules
+	first, body, rest, err := cutFrame(data)
+	if min(first.Format, first.Reader) > FormatVersion { // even if the rest breaks the rules of this version
 		return nil, fmt.Errorf("%w (its format %d needs a reader of %d, this is %d)", ErrForeign, first.Format, first.Reader, FormatVersion)
 	}
 	if err == nil && first.Format == 0 {
@@ -125,15 +125,15 @@ func decode(data []byte, uid string) (*Record, error) {
 	return r, r.replay(data, rest, strict)
 }
 
-// replay applies the changes of a file, up to where it is torn. Changes that were not synced may be lost in any order, and a lost
-// one leaves zeros, which no frame has; what follows them was not synced either.
+// replay applies the changes of a file up to a torn end. A power loss may lose changes that were not synced, in any order, and leaves zeros
+// in their place. No frame has zeros, and nothing after them was synced.
 func (r *Record) replay(data, rest []byte, strict bool) error {
 	room := len(rest)
 	rest = bytes.TrimRight(rest, "\x00")
 	data = data[:len(data)-room+len(rest)]
 	for len(rest) > 0 {
-		_, body, after, err := cut(rest)
-		if err != nil && !cutOff(rest) {
+		_, body, after, err := cutFrame(rest)
+		if err != nil && !isTorn(rest) {
 			return fmt.Errorf("%w: byte %d: %w", ErrDamaged, len(data)-len(rest), err)
 		}
 		if err != nil {
@@ -146,7 +146,7 @@ func (r *Record) replay(data, rest []byte, strict bool) error {
 		}
 		rest = after
 		if !strict && c == (Change{}) {
-			continue // of something that this version does not know
+			continue // a change that this version does not know
 		}
 		if err := r.check(c); err != nil {
 			return fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -157,8 +157,8 @@ func (r *Record) replay(data, rest []byte, strict bool) error {
 	return nil
 }
 
-// cut takes one frame off the front.
-func cut(data []byte) (h head, body, rest []byte, err error) {
+// cutFrame takes one frame off the front.
+func cutFrame(data []byte) (h head, body, rest []byte, err error) {
 	line, rest, ok := bytes.Cut(data, []byte{'\n'})
 	if !ok {
 		return h, nil, nil, io.ErrUnexpectedEOF
@@ -176,9 +176,9 @@ func cut(data []byte) (h head, body, rest []byte, err error) {
 	return h, body, rest[h.Length+1:], nil
 }
 
-// cutOff says whether a write that did not finish can have left this: the beginning of one frame, or zeros. Anything else was whole
-// once: to take it for a torn end would be to forget that the claim was prepared.
-func cutOff(data []byte) bool {
+// isTorn reports whether an unfinished write can have left this: the beginning of one frame, or zeros. Any other content was complete once.
+// If it counted as a torn end, the plugin would forget that the claim was prepared.
+func isTorn(data []byte) bool {
 	line, body, more := bytes.Cut(data, []byte{'\n'})
 	if !more || bytes.IndexByte(data, 0) >= 0 {
 		return true
@@ -188,7 +188,7 @@ func cutOff(data []byte) bool {
 	return err == nil && len(body) <= h.Length && bytes.IndexByte(body, '\n') < 0
 }
 
-// unmarshal decodes one JSON value and nothing behind it.
+// unmarshal decodes exactly one JSON value.
 func unmarshal(data []byte, into any, strict bool) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if strict {

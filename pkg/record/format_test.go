@@ -115,7 +115,7 @@ func TestFormatVersion3(t *testing.T) {
 		CDIDevice: "fettle.dev/common=x00112233445566778899aabbccddeeff",
 		Edits: container.Edits{
 			Mounts: []container.Mount{{
-				HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, Alone: true,
+				HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1", ReadOnly: true, NonRecursive: true,
 			}},
 			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296"},
 			Hooks: []container.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},
@@ -224,7 +224,7 @@ func TestReadsOlderPlugin(t *testing.T) {
 		Edits: container.Edits{
 			Mounts: []container.Mount{{
 				HostPath: "/usr/lib64/libcuda.so.550.54", ContainerPath: "/usr/local/fettle/lib/libcuda.so.1",
-				ReadOnly: true, Alone: true, Follows: true,
+				ReadOnly: true, NonRecursive: true, HostToContainer: true,
 			}},
 			Env:   []string{"CUDA_CACHE_MAXSIZE=4294967296"},
 			Hooks: []container.Hook{{Path: "/opt/fettle/fettle-hook", Args: []string{"fettle-hook", "ldconfig"}}},

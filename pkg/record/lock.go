@@ -18,16 +18,16 @@ import (
 // Locks are ranges of one file. A claim is always locked before its devices, and devices in the order of their ranges, so that no two
 // callers wait for each other.
 
-// Hold is what one caller has locked.
+// Hold is the set of ranges that one caller has locked.
 type Hold struct {
 	file *os.File
-	// uid is the claim, if it is one that is locked.
+	// uid is the locked claim, if a claim is locked.
 	uid string
-	// Waited: somebody else had a part of it first, so what the caller knew before may be out of date.
+	// Waited says that another caller held a part of it before, so what the caller has read may be out of date.
 	Waited bool
 }
 
-// ErrBusy is returned where another caller holds what was asked for until ctx ended.
+// ErrBusy is returned if another caller held the lock until ctx ended.
 var ErrBusy = errors.New("is busy")
 
 const (
@@ -39,7 +39,7 @@ const (
 	maxLockRetry = 32 * time.Millisecond
 )
 
-// LockClaim waits until nobody else works on the claim, or until ctx ends.
+// LockClaim waits until no other caller works on the claim, or until ctx ends.
 func (s *Store) LockClaim(ctx context.Context, uid string) (*Hold, error) {
 	h, err := s.hold(ctx, claimRange(uid), filelock.Exclusive)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *Store) LockClaim(ctx context.Context, uid string) (*Hold, error) {
 	return h, nil
 }
 
-// TryLockClaim returns nil without an error where somebody else works on the claim.
+// TryLockClaim returns nil without an error if another caller works on the claim.
 func (s *Store) TryLockClaim(uid string) (*Hold, error) {
 	f, err := claimRange(uid).TryAt(s.lockPath(), filelock.Exclusive)
 	if err != nil {
@@ -63,7 +63,8 @@ func (s *Store) TryLockClaim(uid string) (*Hold, error) {
 
 func claimRange(uid string) filelock.Range { return rangeOf("claim/" + uid) }
 
-// LockSpecs keeps shared CDI specs where they are (shared) or lets the caller remove some (exclusive). It is held for a moment.
+// LockSpecs keeps shared CDI specs from being removed (shared), or allows the caller to remove some (exclusive). Callers hold it only for a
+// moment.
 func (s *Store) LockSpecs(ctx context.Context, exclusive bool) (*Hold, error) {
 	mode := filelock.Shared
 	if exclusive {
@@ -76,7 +77,7 @@ func (s *Store) LockSpecs(ctx context.Context, exclusive bool) (*Hold, error) {
 	return h, nil
 }
 
-// LockAll waits until nobody works on anything.
+// LockAll waits until no other caller works on anything.
 func (s *Store) LockAll(ctx context.Context) (*Hold, error) {
 	h, err := s.hold(ctx, filelock.Range{}, filelock.Exclusive)
 	if err != nil {
@@ -85,7 +86,7 @@ func (s *Store) LockAll(ctx context.Context) (*Hold, error) {
 	return h, nil
 }
 
-// Devices also locks devices, each named POOL/DEVICE, whatever their order.
+// Devices also locks devices, each named POOL/DEVICE, in any order.
 func (h *Hold) Devices(ctx context.Context, names []string) error {
 	offsets := make(map[int64]string, len(names))
 	for _, name := range names {

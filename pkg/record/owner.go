@@ -14,13 +14,13 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
-// InUseError says that another claim holds a device. The scheduler should have prevented it; the plugin is the last barrier
-// (kubeletplugin.DRAPlugin's contract).
+// InUseError says that another claim holds a device. The scheduler should have prevented that; the plugin is the last barrier (see the
+// contract of kubeletplugin.DRAPlugin).
 type InUseError struct {
 	Pool, Device string
-	// Owner is the record of the claim that holds the device. It has no more than a UID where the record is damaged.
+	// Owner is the record of the claim that holds the device. If that record is damaged, Owner has only a UID.
 	Owner *Record
-	// Differs: the device may be shared, and the holder has it with another configuration.
+	// Differs says that the device may be shared, but the holder has another configuration.
 	Differs bool
 }
 
@@ -38,10 +38,10 @@ func (e *InUseError) Error() string {
 		e.Pool, e.Device, how, e.Owner.Namespace, e.Owner.Name, e.Owner.UID, until)
 }
 
-// whole is the target of a link whose claim has the device for itself.
+// whole is the target of a link if the claim does not share the device.
 const whole = "whole"
 
-// target is how a claim holds a device.
+// target returns the target of the link: how the claim holds the device.
 func (d *Device) target() string {
 	if d.ShareID == "" {
 		return whole
@@ -49,7 +49,7 @@ func (d *Device) target() string {
 	return "shared:" + d.Effect
 }
 
-// Holders are the claims that hold a device, whether prepared or in doubt.
+// Holders lists the claims that hold a device, including claims in doubt.
 func (s *Store) Holders(pool, name string) ([]string, error) {
 	entries, err := s.fs.ReadDir(s.deviceDir(pool, name))
 	if ignoreMissing(err) != nil {
@@ -68,14 +68,14 @@ func (s *Store) Holders(pool, name string) ([]string, error) {
 	return uids, nil
 }
 
-// Held says whether a claim holds a device, and that it does where nobody can tell.
+// Held reports whether a claim holds a device. It returns true if that cannot be read.
 func (s *Store) Held(pool, name string) bool {
 	holders, err := s.Holders(pool, name)
 	return err != nil || len(holders) > 0
 }
 
-// holder is the record behind a link, which may be released, nil where the link is a leftover: its record went first, or is of a later
-// life of the claim.
+// holder returns the record behind a link, which may be released. It returns nil for a leftover link: its record is gone, or belongs to a
+// later life of the claim.
 func (s *Store) holder(pool, name, uid string) (*Record, error) {
 	r, err := s.Load(uid)
 	switch {
@@ -91,8 +91,8 @@ func (s *Store) holder(pool, name, uid string) (*Record, error) {
 	return nil, fmt.Errorf("device %s/%s may be held: %w", pool, name, err)
 }
 
-// Acquire makes the record's claim a holder of all its devices, or of none, with an *InUseError. Admin access holds nothing. It may come
-// before the record is there: until then the links count as stale, which harms nobody while the caller holds the claim and the devices.
+// Acquire makes the record's claim a holder of all its devices, or of none, with an *InUseError. Admin access holds nothing. Acquire may
+// come before the record exists: until then its links count as stale, which does no harm while the caller holds the claim and the devices.
 func (s *Store) Acquire(r *Record) error {
 	for i := range r.Devices {
 		if d := &r.Devices[i]; !d.AdminAccess {
@@ -111,7 +111,7 @@ func (s *Store) Acquire(r *Record) error {
 	return nil
 }
 
-// checkFree returns an *InUseError where a device is held by another claim that it cannot be shared with.
+// checkFree returns an *InUseError if another claim holds a device and the two cannot share it.
 func (s *Store) checkFree(d *Device, uid string) error {
 	entries, err := s.fs.ReadDir(s.deviceDir(d.Pool, d.Name))
 	if ignoreMissing(err) != nil {
@@ -143,12 +143,12 @@ func (s *Store) checkFree(d *Device, uid string) error {
 	return nil
 }
 
-// takeOver removes a released record that names a device, or returns who has the device. It was left by a process that ended right
-// then: what that noted last may not be certain yet, and the device is nobody's only once it is.
+// takeOver removes a released record that names a device, or returns the record that holds the device now. A process left the released
+// record when it ended. Its last note may not be durable, and the device is free only after the removal of the record is.
 func (s *Store) takeOver(d *Device, released *Record) (*Record, error) {
 	hold, err := s.TryLockClaim(released.UID)
 	if err != nil || hold == nil {
-		return released, err // somebody works on it
+		return released, err // another caller works on it
 	}
 	defer hold.Release()
 	now, err := s.holder(d.Pool, d.Name, released.UID)
@@ -180,7 +180,7 @@ func (s *Store) setOwner(d *Device, uid string) error {
 	return err
 }
 
-// LinkedTo picks the devices whose links name a claim. It is for a claim whose own file is lost.
+// LinkedTo returns the devices whose links name a claim. It is for a claim whose record is lost.
 func (s *Store) LinkedTo(uid string, devices []Device) []Device {
 	var out []Device
 	for _, d := range devices {
@@ -191,7 +191,7 @@ func (s *Store) LinkedTo(uid string, devices []Device) []Device {
 	return out
 }
 
-// SweepOwners removes the links that nothing stands behind. Links of claims that somebody works on now are left.
+// SweepOwners removes links without a record behind them. It skips claims that another caller works on.
 func (s *Store) SweepOwners() error {
 	devices, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir))
 	if ignoreMissing(err) != nil {
@@ -222,7 +222,7 @@ func (s *Store) sweepLink(device, uid string) error {
 	return disk.RemoveIfThere(s.fs, filepath.Join(s.dir, ownersDir, device, uid))
 }
 
-// holdsDir says whether one of the devices that the record holds has its links in a directory.
+// holdsDir reports whether the links of one of the held devices are in a directory.
 func (r *Record) holdsDir(name string) bool {
 	for i := range r.Devices {
 		if d := &r.Devices[i]; !d.AdminAccess && deviceDir(d.Pool, d.Name) == name {
@@ -232,8 +232,8 @@ func (r *Record) holdsDir(name string) bool {
 	return false
 }
 
-// deviceDir is one flat directory name a device. Pool names hold one slash, device names none; neither may hold an underscore. A
-// name that is too long for a file, as on a node with a long name, is hashed.
+// deviceDir returns the name of the directory of a device, in one flat directory. Pool names hold one slash, device names none, and neither
+// may hold an underscore. A name that is too long for a file, as on a node with a long name, is hashed.
 func deviceDir(pool, name string) string {
 	const maxName = 255
 	file := strings.ReplaceAll(pool+"/"+name, "/", "_")

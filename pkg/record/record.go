@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package record keeps what this node has promised to each claim: one small file a claim, written before any effect and
-// removed after the last effect is undone. All truth is on disk, since during a rolling update two plugins serve the same
-// claims; a Store only remembers where the files are.
+// Package record keeps what each claim holds on this node: one small file for each claim, written before any effect and removed after the
+// last effect is undone. All state is on disk, since during a rolling update two plugins serve the same claims. A Store only knows where
+// the files are.
 //
-// The types are the package's own and never embed a Kubernetes type, so that a library upgrade cannot change what an old file
-// means.
+// The types belong to this package and never embed a Kubernetes type, so that a library upgrade cannot change the meaning of an old file.
 package record
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Record is what one claim holds on this node.
+// Record says what one claim holds on this node.
 type Record struct {
 	// Namespace, Name and UID identify the ResourceClaim. The UID alone names the file.
 	Namespace string `json:"namespace"`
@@ -28,50 +27,51 @@ type Record struct {
 	UID       string `json:"uid"`
 	// BootID is /proc/sys/kernel/random/boot_id at Prepare. Effects and device numbers do not outlive it.
 	BootID string `json:"bootID"`
-	// Phase is how far the claim is as a whole.
+	// Phase is the progress of the claim as a whole.
 	Phase Phase `json:"phase"`
 	// Devices are the allocated devices in the order of the allocation.
 	Devices []Device `json:"devices"`
-	// Steps are the effects on the machine, in the order they are applied. They are undone in reverse.
+	// Steps are the effects on the machine, in the order in which they are applied. They are undone in reverse order.
 	Steps []Step `json:"steps,omitempty"`
-	// Decisions are what features decided for the claim, by the feature's name and in its own words. They hold in later boots.
+	// Decisions holds what features decided for the claim, by the name of the feature and in its own format. It also holds in later boots.
 	Decisions map[string]json.RawMessage `json:"decisions,omitempty"`
 
-	// valid is how much of the file was understood; what follows was torn off when a process or the power went.
+	// valid is how much of the file was understood. What follows was torn when a process or the power ended.
 	valid int64
 	torn  bool
-	// lasting: that the claim holds nothing outlives a power loss, or that it is being given back does, which Promise makes so.
-	lasting bool
+	// durable says that the release of the claim survives a power loss: either the claim holds nothing, or MarkReleasing has noted that it is
+	// being released.
+	durable bool
 }
 
-// Step is one effect and how far it is.
+// Step is one effect and its progress.
 type Step struct {
 	step.Step
 	State step.State `json:"state"`
 }
 
-// Device is one allocated device and the edits its container was promised.
+// Device is one allocated device and the edits that its container was promised.
 type Device struct {
 	// Request is the allocation's request name, "main/sub" for an alternative of firstAvailable.
 	Request string `json:"request"`
 	Pool    string `json:"pool"`
 	Name    string `json:"name"`
-	// ShareID tells apart the shares of one device. Empty: the whole device.
+	// ShareID tells the shares of one device apart. It is empty for a whole device.
 	ShareID string `json:"shareID,omitempty"`
-	// AdminAccess marks a look: it holds nothing and has no effect (KEP-5018).
+	// AdminAccess marks access for a look: it holds nothing and has no effect (KEP-5018).
 	AdminAccess bool `json:"adminAccess,omitempty"`
 	// Effect identifies the effective configuration of a share. Shares of one device must have equal effects.
 	Effect string `json:"effect,omitempty"`
-	// CoTenancy says who may hold other regions of the same chip meanwhile. Empty for what is no region of a chip.
+	// CoTenancy says which claims may hold other regions of the same chip meanwhile. It is empty for a device that is not a region.
 	CoTenancy string `json:"coTenancy,omitempty"`
-	// CDIDevice is the qualified CDI device name that kubelet was told. What it means must not change while the record lives.
+	// CDIDevice is the qualified CDI device name that kubelet got. Its meaning must not change while the record exists.
 	CDIDevice string          `json:"cdiDevice"`
 	Edits     container.Edits `json:"edits"`
 	// Added is what features add for the device's request. The first device of a request has it.
 	Added *Addition `json:"preset,omitempty"`
 }
 
-// CDIDevices are the qualified CDI devices that kubelet was told.
+// CDIDevices lists the qualified CDI device names that kubelet got.
 func (d *Device) CDIDevices() []string {
 	all := []string{d.CDIDevice}
 	if d.Added != nil {
@@ -82,35 +82,36 @@ func (d *Device) CDIDevices() []string {
 
 // Addition is what features add to the devices of a request.
 type Addition struct {
-	// CDIDevice is as that of a Device. Empty: there is nothing that other claims could have, too.
+	// CDIDevice is the CDI device with Edits. It is empty if there is nothing that other claims could have, too.
 	CDIDevice string          `json:"cdiDevice,omitempty"`
 	Edits     container.Edits `json:"edits"`
-	// OwnDevice and Own are the same of what only this claim has.
+	// OwnDevice is the CDI device with Own, which only this claim has.
 	OwnDevice string          `json:"ownDevice,omitempty"`
 	Own       container.Edits `json:"own,omitzero"`
 	// Given is where format 3 has decisions, see Record.Decisions. It is only set in files.
 	Given json.RawMessage `json:"given,omitempty"`
 }
 
-// Phase is how far a claim is.
+// Phase is the progress of a claim.
 type Phase string
 
 // The phases.
 const (
-	// Intended: the steps may or may not have happened, and nobody was told that they did. What is found so after a crash is undone.
+	// Intended: steps may have been applied, and kubelet has no answer yet. After a crash the plugin undoes them.
 	Intended Phase = "intended"
-	// Prepared: every step is done, and kubelet may have been told.
+	// Prepared: all steps are done, and kubelet may have its answer.
 	Prepared Phase = "prepared"
-	// Renewing: the claim was prepared in an earlier boot and its effects are being applied again. What its pod wrote is its own.
+	// Renewing: the claim was prepared in an earlier boot, and its effects are being applied again. It keeps the data of its pod.
 	Renewing Phase = "renewing"
-	// Releasing: steps are being undone. There is no way back. With the last of them the record is released.
+	// Releasing: steps are being undone. There is no way back. When all are undone, the record is released.
 	Releasing Phase = "releasing"
 )
 
-// Released says whether everything is undone. The claim holds nothing then, and its record counts as none: whoever meets it removes it.
+// Released reports whether all steps are undone. The claim then holds nothing. Its record counts as none, and whichever caller finds it
+// removes it.
 func (r *Record) Released() bool { return r.Phase == Releasing && r.allSteps(step.Undone) }
 
-// nextPhases is the table of legal changes.
+// nextPhases is the table of legal changes of the phase.
 func nextPhases(p Phase) []Phase {
 	switch p {
 	case Intended:
@@ -124,18 +125,18 @@ func nextPhases(p Phase) []Phase {
 	return nil
 }
 
-// Change is one thing that happens to a record: a phase is reached, or a step changes its state.
+// Change is one change of a record: a new phase, or a new state of a step.
 type Change struct {
 	Phase Phase `json:"phase,omitempty"`
-	// Step is an index of Steps. It counts where State is set.
+	// Step is an index of Steps. It counts if State is set.
 	Step  int        `json:"step,omitempty"`
 	State step.State `json:"state,omitempty"`
 }
 
-// ErrIllegal is returned for a change that the tables do not allow. It is a fault of the program, or of a file.
+// ErrIllegal is returned for a change that the tables do not allow. The program or a file is wrong then.
 var ErrIllegal = errors.New("illegal change of a record")
 
-// check says whether a change may happen now.
+// check refuses a change that may not happen now.
 func (r *Record) check(c Change) error {
 	var why string
 	switch {
@@ -152,22 +153,22 @@ func (r *Record) check(c Change) error {
 	return fmt.Errorf("%w: claim %s/%s, phase %s, to %+v: %s", ErrIllegal, r.Namespace, r.Name, r.Phase, c, why)
 }
 
-// Clone is a record that stays as it is while the other goes on.
+// Clone returns a copy that later changes of the record do not touch.
 func (r *Record) Clone() *Record {
 	c := *r
 	c.Steps = slices.Clone(r.Steps)
 	return &c
 }
 
-// after is what a record becomes by changes, and what is appended to its file for them.
-func (r *Record) after(changes []Change) (next *Record, appended []byte, err error) {
+// withChanges returns the record after changes, and the bytes to append to its file.
+func (r *Record) withChanges(changes []Change) (next *Record, appended []byte, err error) {
 	next = r.Clone()
 	for _, c := range changes {
 		if err := next.check(c); err != nil {
 			return nil, nil, err
 		}
 		next.apply(c)
-		data, err := frame(head{}, c)
+		data, err := encodeFrame(head{}, c)
 		if err != nil {
 			return nil, nil, fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
 		}
@@ -176,7 +177,7 @@ func (r *Record) after(changes []Change) (next *Record, appended []byte, err err
 	return next, appended, nil
 }
 
-// checkPhase says why a phase may not follow, nothing where it may.
+// checkPhase says why a phase may not follow, or returns "".
 func (r *Record) checkPhase(to Phase) string {
 	switch {
 	case to == Renewing:
@@ -189,7 +190,7 @@ func (r *Record) checkPhase(to Phase) string {
 	return ""
 }
 
-// checkStep says why a step may not get a state, nothing where it may.
+// checkStep says why a step may not get a state, or returns "".
 func (r *Record) checkStep(index int, to step.State) string {
 	switch {
 	case index < 0 || index >= len(r.Steps):
@@ -204,7 +205,7 @@ func (r *Record) checkStep(index int, to step.State) string {
 	return ""
 }
 
-// apply makes a change that check allowed.
+// apply makes a change that check has allowed.
 func (r *Record) apply(c Change) {
 	if c.Phase != "" {
 		r.Phase = c.Phase
@@ -213,7 +214,7 @@ func (r *Record) apply(c Change) {
 	r.Steps[c.Step].State = c.State
 }
 
-// checkNew says whether a record may begin like this.
+// checkNew refuses a record that may not begin like this.
 func (r *Record) checkNew() error {
 	illegal := func(why string) error {
 		return fmt.Errorf("%w: claim %s/%s begins as %q: %s", ErrIllegal, r.Namespace, r.Name, r.Phase, why)
@@ -228,7 +229,7 @@ func (r *Record) checkNew() error {
 			return illegal("a step has another state than intended")
 		}
 	case Releasing:
-		// A claim whose file was lost is given back from what the devices tell.
+		// The record of a claim whose file was lost is made from the links and the devices.
 		known := func(s Step) bool { return s.State == step.Intended || s.State == step.Done || s.State == step.Undone }
 		if slices.ContainsFunc(r.Steps, func(s Step) bool { return !known(s) }) {
 			return illegal("a step has no state")
@@ -243,13 +244,13 @@ func (r *Record) allSteps(state step.State) bool {
 	return !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.State != state })
 }
 
-// Kind is the kind of device, from its pool's name.
+// Kind returns the kind of the device, from the name of its pool.
 func (d *Device) Kind() device.Kind {
 	_, kind, _ := strings.Cut(d.Pool, "/")
 	return device.Kind(kind)
 }
 
-// Holds says whether the claim holds a device, rather than looks at it.
+// Holds reports whether the claim holds a device. Admin access does not.
 func (r *Record) Holds(pool, name string) bool {
 	return slices.ContainsFunc(r.Devices, func(d Device) bool { return d.Pool == pool && d.Name == name && !d.AdminAccess })
 }

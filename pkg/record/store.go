@@ -29,17 +29,17 @@ func directories() []string { return []string{claimsDir, ownersDir, damagedDir} 
 //
 //	claims/UID.json          one Record
 //	owners/POOL_DEVICE/UID   a link for each claim that holds the device; its target says how
-//	damaged/UID              a file that could not be read, set aside until the claim is prepared or given back
-//	lock                     byte ranges of it are locked, one a claim and one a device; it holds the tombstones
+//	damaged/UID              an unreadable file, set aside until the claim is prepared again or released
+//	lock                     byte ranges of it are locked, one for each claim and each device; it holds the tombstones
 //
-// The links are what makes "who holds this device" one directory, however many claims the node has. They are never synced: after a
-// power loss they are made anew from the records.
+// Because of the links, one directory answers which claims hold a device, however many claims the node has. The links are never synced. The
+// plugin makes them again from the records after a power loss.
 type Store struct {
 	fs  disk.FS
 	dir string
 }
 
-// Open makes the store's directories where they are missing.
+// Open makes the missing directories of the store.
 func Open(fsys disk.FS, dir string) (*Store, error) {
 	s := &Store{fs: fsys, dir: dir}
 	if err := s.makeDirs(); err != nil {
@@ -54,14 +54,14 @@ func (s *Store) makeDirs() error {
 			return fmt.Errorf("make the state directory: %w", err)
 		}
 	}
-	// The directories' own names must outlive a power loss, or what is synced inside them does not.
+	// The names of the directories must survive a power loss, or what is synced inside them is lost with them.
 	if err := s.fs.SyncDir(s.dir); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
 	}
 	return nil
 }
 
-// Load reads the record of one claim. A claim without a record is fs.ErrNotExist; see also ErrDamaged and ErrForeign.
+// Load reads the record of one claim. For a claim without a record the error is fs.ErrNotExist; see also ErrDamaged and ErrForeign.
 func (s *Store) Load(uid string) (*Record, error) {
 	path, err := s.claimPath(uid)
 	if err != nil {
@@ -78,8 +78,8 @@ func (s *Store) Load(uid string) (*Record, error) {
 	return r, nil
 }
 
-// Create makes a new record, or one that replaces a prepared one for its renewal, durable before it returns. The caller holds the
-// claim.
+// Create writes a new record, or one that replaces a prepared record for its renewal. It is durable when Create returns. The caller holds
+// the claim.
 func (s *Store) Create(r *Record) error {
 	path, err := s.claimPath(r.UID)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Store) write(path string, data []byte, r *Record) error {
 	whole := withRoom(data, r)
 	err := disk.ReplaceDurably(s.fs, path, whole, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
-		// The directories are missing after Destroy, when a retired node is taken back.
+		// Destroy removed the directories, and the retired node is taken back.
 		if err = s.makeDirs(); err == nil {
 			err = disk.ReplaceDurably(s.fs, path, whole, 0o600)
 		}
@@ -107,25 +107,27 @@ func (s *Store) write(path string, data []byte, r *Record) error {
 	if err != nil {
 		return fmt.Errorf("record claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	r.valid, r.torn, r.lasting = int64(len(data)), false, r.Released()
+	r.valid, r.torn, r.durable = int64(len(data)), false, r.Released()
 	return nil
 }
 
-// Advance writes changes down, in their order, and makes them. Only the changes to Prepared and to what is released are synced: any other
-// is safe to lose, since a step that was done may be done again, and one that was undone be undone again. The caller holds the claim.
+// Advance writes changes to the file and applies them to the record, in order. It syncs only a change to Prepared and a change that makes
+// the record released. Losing any other does no harm: a step that was done may be done again, and one that was undone may be undone again.
+// The caller holds the claim.
 func (s *Store) Advance(r *Record, changes ...Change) error { return s.advance(r, false, changes) }
 
-// Promise notes durably that a claim is being given back, so that it may be answered as given back before all its steps are undone. How
-// far that is, and that the record is removed in the end, need not outlive a power loss then: steps are undone once more, unless another
-// claim has the devices by then, and to make its record durable was to make the removal of this one so, in the same directory.
-func (s *Store) Promise(r *Record) error {
+// MarkReleasing notes durably that a claim is being released, so that the plugin may answer Unprepare before all steps are undone. The
+// progress of that, and the removal of the record, need not survive a power loss. If the record comes back, its steps are undone once more,
+// unless another claim has the devices by then. The creation of that claim's record made the removal of this one durable, since both are in
+// the same directory.
+func (s *Store) MarkReleasing(r *Record) error {
 	err := s.advance(r, true, []Change{{Phase: Releasing}})
-	r.lasting = err == nil
+	r.durable = err == nil
 	return err
 }
 
 func (s *Store) advance(r *Record, sync bool, changes []Change) error {
-	next, data, err := r.after(changes)
+	next, data, err := r.withChanges(changes)
 	if err != nil {
 		return err
 	}
@@ -141,7 +143,7 @@ func (s *Store) advance(r *Record, sync bool, changes []Change) error {
 		r.apply(c)
 	}
 	r.valid += int64(len(data))
-	r.lasting = r.lasting || r.Released()
+	r.durable = r.durable || r.Released()
 	return nil
 }
 
@@ -154,7 +156,7 @@ func (s *Store) append(path string, data []byte, r *Record, sync bool) error {
 		err = f.Truncate(r.valid)
 	}
 	if err == nil {
-		r.torn = true // until the call succeeds: what is there of it is not known before
+		r.torn = true // until the call succeeds, since the end of the file is not known before
 		_, err = f.WriteAt(data, r.valid)
 	}
 	if err == nil && sync {
@@ -166,34 +168,33 @@ func (s *Store) append(path string, data []byte, r *Record, sync bool) error {
 	return err
 }
 
-// Release makes the last change, after which nothing is left to undo, and makes certain that the claim holds nothing any more: where
-// that cannot be noted, by removing the record. What was promised needs no note. What it leaves is for Remove, and need not be removed
-// soon. No change is for a record that is released already. The caller holds the claim and its devices.
+// Release makes the last change, after which nothing is left to undo, and makes sure that the claim holds nothing any more. If the change
+// cannot be noted, Release removes the record. After MarkReleasing no note is needed. Remove may delete the rest later. An empty change is
+// for a record that is released already. The caller holds the claim and its devices.
 func (s *Store) Release(r *Record, last Change) error {
-	if r.lasting {
+	if r.durable {
 		return nil
 	}
 	if last != (Change{}) {
-		_ = s.Advance(r, last) // what comes of it is looked at next
+		_ = s.Advance(r, last) // The next lines check the result.
 	}
-	if r.lasting {
+	if r.durable {
 		return nil
 	}
 	return s.Remove(r)
 }
 
-// Remove forgets a claim and what it holds. An unknown claim is not an error. The record goes first: a link without a record is
-// known to be stale, but a record without its links would promise devices that another claim may take. The caller holds the claim
-// and its devices.
+// Remove deletes the record of a claim and its links. An unknown claim is no error. The record goes first: a link without a record counts
+// as stale, but a record without its links would promise devices that another claim may take. The caller holds the claim and its devices.
 func (s *Store) Remove(r *Record) error {
 	path, err := s.claimPath(r.UID)
 	if err != nil {
 		return err
 	}
 	err = disk.RemoveIfThere(s.fs, path)
-	if err == nil && !r.lasting {
+	if err == nil && !r.durable {
 		err = ignoreMissing(s.fs.SyncDir(filepath.Dir(path)))
-		r.lasting = err == nil
+		r.durable = err == nil
 	}
 	if err != nil {
 		return fmt.Errorf("remove the record of claim %s/%s: %w", r.Namespace, r.Name, err)
@@ -211,7 +212,7 @@ func (s *Store) Remove(r *Record) error {
 	return nil
 }
 
-// UIDs lists the claims that have a record, sorted. It reads no record.
+// UIDs lists the claims with a record, sorted. It reads no record.
 func (s *Store) UIDs() ([]string, error) { return s.list(claimsDir, suffix) }
 
 // Damaged lists the claims whose file was set aside, sorted.
@@ -232,8 +233,8 @@ func (s *Store) list(dir, suffix string) ([]string, error) {
 	return uids, nil
 }
 
-// SetAside moves a damaged file out of the way, so that its claim can be prepared anew or given back. Until one of them is done the
-// claim goes on holding what its links say. The caller holds the claim.
+// SetAside moves a damaged file away, so that its claim can be prepared again or released. Until then the claim holds the devices that its
+// links name. The caller holds the claim.
 func (s *Store) SetAside(uid string) error {
 	path, err := s.claimPath(uid)
 	if err == nil {
@@ -245,14 +246,14 @@ func (s *Store) SetAside(uid string) error {
 	return nil
 }
 
-// InDoubt says whether the claim's file was set aside and the claim not yet been prepared anew or given back.
+// InDoubt reports whether the claim's file was set aside and the claim has not been prepared again or released since.
 func (s *Store) InDoubt(uid string) bool {
 	_, err := s.fs.Lstat(filepath.Join(s.dir, damagedDir, uid))
-	return !errors.Is(err, fs.ErrNotExist) // where nobody can tell, it may be
+	return !errors.Is(err, fs.ErrNotExist) // true if it cannot be read
 }
 
-// Settle forgets that a claim's file was set aside. The caller holds the claim.
-func (s *Store) Settle(uid string) error {
+// ForgetDamaged forgets that the file of a claim was set aside. The caller holds the claim.
+func (s *Store) ForgetDamaged(uid string) error {
 	if err := checkUID(uid); err != nil {
 		return err
 	}
@@ -262,7 +263,7 @@ func (s *Store) Settle(uid string) error {
 	return nil
 }
 
-// SweepTemporary removes what writes of records that were cut off left behind. Those of claims that somebody works on are left.
+// SweepTemporary removes the files of interrupted writes. It skips claims that another caller works on.
 func (s *Store) SweepTemporary() error {
 	entries, err := s.fs.ReadDir(filepath.Join(s.dir, claimsDir))
 	if ignoreMissing(err) != nil {
@@ -285,8 +286,7 @@ func (s *Store) SweepTemporary() error {
 	return errors.Join(errs...)
 }
 
-// Destroy removes the store and everything in it but the directory itself, which is often a mount point. The caller holds
-// everything.
+// Destroy removes everything in the store, but not the directory itself, which is often a mount point. The caller holds everything.
 func (s *Store) Destroy() error {
 	var errs []error
 	for _, name := range append(directories(), lockFile) {
@@ -295,7 +295,7 @@ func (s *Store) Destroy() error {
 	return errors.Join(errs...)
 }
 
-// checkUID refuses a UID that is not a plain file name: it comes over a socket.
+// checkUID refuses a UID that is not a plain file name, since UIDs come over a socket.
 func checkUID(uid string) error {
 	if uid == "" || strings.HasPrefix(uid, ".") || strings.ContainsAny(uid, "/\x00") || len(uid) > 128 {
 		return fmt.Errorf("claim UID %q cannot name a record: expected the UID of a ResourceClaim", uid)
@@ -314,7 +314,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// Claims are the UIDs of the claims that hold something on this node, those whose record is damaged too, sorted.
+// Claims lists the UIDs of the claims that hold something on this node, including those whose record is damaged, sorted.
 func (s *Store) Claims() ([]string, error) {
 	uids, err := s.UIDs()
 	damaged, err2 := s.Damaged()

@@ -172,7 +172,7 @@ func TestHostileUIDs(t *testing.T) {
 		r := holding(uid, "gpu-0")
 		_, err := s.Load(uid)
 		calls := map[string]error{
-			"load": err, "create": s.Create(r), "remove": s.Remove(r), "set aside": s.SetAside(uid), "settle": s.Settle(uid),
+			"load": err, "create": s.Create(r), "remove": s.Remove(r), "set aside": s.SetAside(uid), "settle": s.ForgetDamaged(uid),
 			"advance": s.Advance(r, Change{Phase: Releasing}),
 		}
 		for name, err := range calls {

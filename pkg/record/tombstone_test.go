@@ -163,7 +163,7 @@ func TestUnreadableTombstone(t *testing.T) {
 	if err := h.CheckArrival(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
 		t.Errorf("error %v, want one that names the claim", err)
 	}
-	if err := h.Bury(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
+	if err := h.LeaveTombstone(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
 		t.Errorf("error %v, want one that names the claim", err)
 	}
 }

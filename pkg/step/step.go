@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package step is the only way in which a claim changes the machine. A step is a kind, what it is about, and its parameters as plain
-// data, so that it can be written down before it happens and undone by a process that did not do it. Undoing is also what rollback,
-// recovery and garbage collection are made of; there is no other mechanism.
+// Package step is the only way in which a claim changes the machine. A step has a kind, a target, and parameters that are plain data. So it
+// can be written down before it happens, and a process that did not apply it can undo it. Rollback, recovery and garbage collection undo
+// steps; there is no other mechanism.
 package step
 
 import (
@@ -13,31 +13,31 @@ import (
 
 // Step is one effect of a claim.
 type Step struct {
-	// Kind names the entry of the Kinds table that knows what to do.
+	// Kind is the key of the Kinds table.
 	Kind string `json:"kind"`
-	// Target is what the step is about, in the kind's own terms: a path, a device. A claim has one step of a kind a target.
+	// Target is what the step changes, in the terms of its kind: a path, a device. A claim has one step for each kind and target.
 	Target string `json:"target"`
-	// Params are that kind's own type as JSON.
+	// Params are the parameters, as JSON of the kind's own type.
 	Params json.RawMessage `json:"params"`
 }
 
-// Same says whether two steps are the same effect, whatever their parameters remember.
+// Same reports whether two steps are the same effect, whatever former values their parameters hold.
 func (s Step) Same(other Step) bool { return s.Kind == other.Kind && s.Target == other.Target }
 
-// String is for people.
+// String describes the step for people.
 func (s Step) String() string { return fmt.Sprintf("%s (%s)", s.Kind, s.Target) }
 
-// State is how far one step is.
+// State is the progress of one step.
 type State string
 
-// The states. A step that was started is still intended until it is known to be done.
+// The states. A step that was started stays intended until it is known to be done.
 const (
 	Intended State = "intended"
 	Done     State = "done"
 	Undone   State = "undone"
 )
 
-// Next says whether a step may go from one state to another. Nothing follows Undone.
+// Next reports whether a step may go from one state to another. Nothing follows Undone.
 func (s State) Next(to State) bool {
 	switch s {
 	case Intended:
@@ -49,19 +49,20 @@ func (s State) Next(to State) bool {
 	return false
 }
 
-// Kind does and undoes one sort of effect. Every function must be safe to call twice, and Undo must be safe to call on a step
-// that was never, or only half, applied.
+// Kind applies and undoes one kind of effect. It must be safe to call every function twice, and to call Undo on a step that was never
+// applied, or only half.
 type Kind struct {
 	Apply func(ctx context.Context, params json.RawMessage) error
 	Undo  func(ctx context.Context, params json.RawMessage) error
-	// Verify says whether an effect that was applied is still there, and brings it back where that takes no time. Nil: Apply does.
+	// Verify fails if an applied effect is gone. It restores the effect if that takes no time. If it is nil, Apply is used.
 	Verify func(ctx context.Context, params json.RawMessage) error
-	// Finish ends what Undo began, as by making it durable, and comes after it. A claim may be answered as given back before, once it is
-	// durably noted that it is being given back: its devices are its own until then, so who gets them next waits. Nil: nothing is left.
+	// Finish completes what Undo began, for example by making it durable. The plugin may answer Unprepare before Finish, once it has noted
+	// durably that the claim is being released. Until then the claim keeps its devices, so the next claim waits for them. It is nil if Undo
+	// leaves nothing to do.
 	Finish func(ctx context.Context, params json.RawMessage) error
 }
 
-// Kinds is the table of what this process can do, by name.
+// Kinds is the table of the step kinds that this process knows, by name.
 type Kinds map[string]Kind
 
 // Apply applies one step.
@@ -95,10 +96,10 @@ func (k Kinds) Verify(ctx context.Context, s Step) error {
 	return wrap("verify", s, err)
 }
 
-// Finishes says whether undoing a step has a second part.
+// Finishes reports whether the kind of a step has a Finish.
 func (k Kinds) Finishes(s Step) bool { return k[s.Kind].Finish != nil }
 
-// Finish ends what Undo of one step began.
+// Finish completes what Undo of one step began.
 func (k Kinds) Finish(ctx context.Context, s Step) error {
 	kind, err := k.lookup(s)
 	if err == nil && kind.Finish != nil {

@@ -123,7 +123,7 @@ func libraryEdits() container.Edits {
 		name := fmt.Sprintf("libnvidia-part%02d.so", i)
 		edits.Mounts = append(edits.Mounts, container.Mount{
 			HostPath:      "/usr/lib/x86_64-linux-gnu/" + name + ".550.54.15",
-			ContainerPath: dir + "/" + name + ".550.54.15", ReadOnly: true, Alone: true,
+			ContainerPath: dir + "/" + name + ".550.54.15", ReadOnly: true, NonRecursive: true,
 		})
 		links = append(links, "--link", name+".550.54.15::"+dir+"/"+name+".1")
 	}

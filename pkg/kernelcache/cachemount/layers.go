@@ -17,8 +17,8 @@ import (
 // are now; what that takes is not the claim's own.
 func layers(
 	store *artifact.Store, tree *artifact.Tree, bytes int64, lower string, readOnly bool, context string, m *kernelcache.Mount,
-) hostmount.Layers {
-	out := hostmount.Layers{Lower: lower, Bytes: bytes, ReadOnly: readOnly, Context: context}
+) hostmount.Overlay {
+	out := hostmount.Overlay{Lower: lower, Bytes: bytes, ReadOnly: readOnly, Context: context}
 	if m.Relocation == nil {
 		return out
 	}

@@ -127,23 +127,23 @@ func openTree(store *artifact.Store, u *Use) (*artifact.Tree, error) {
 func (m *Mounter) root(tree *artifact.Tree) (string, error) {
 	name := treeName(tree.Digest)
 	if root := tree.Root(); root != "" {
-		return m.Mounts.At(name), m.Mounts.Share(name, root)
+		return m.Mounts.Path(name), m.Mounts.BindReadOnly(name, root)
 	}
 	index, data := tree.Image()
-	return m.Mounts.Image(name, index, data, m.Context)
+	return m.Mounts.MountImage(name, index, data, m.Context)
 }
 
 // mount makes one of the claim's mounts.
 func (m *Mounter) mount(store *artifact.Store, tree *artifact.Tree, u *Use, i int, root string, dir *kernelcache.Mount) error {
 	lower := filepath.Join(root, dir.Source)
 	if u.Access == Seed {
-		return m.Mounts.Share(u.filesName(i), lower)
+		return m.Mounts.BindReadOnly(u.filesName(i), lower)
 	}
 	readOnly := u.Access == ReadOnly
 	if readOnly && dir.Relocation == nil {
-		return m.Mounts.Share(u.name(i), lower)
+		return m.Mounts.BindReadOnly(u.name(i), lower)
 	}
-	return m.Mounts.Layer(u.name(i), layers(store, tree, u.Bytes, lower, readOnly, m.Context, dir))
+	return m.Mounts.MountOverlay(u.name(i), layers(store, tree, u.Bytes, lower, readOnly, m.Context, dir))
 }
 
 // detach takes the claim's mounts away. The tree stays mounted for the next claim.
@@ -168,11 +168,11 @@ func (m *Mounter) Edits(u *Use) container.Edits {
 	seeded := u.Access == Seed
 	for i, at := range u.Mounts {
 		out.Mounts = append(out.Mounts, container.Mount{
-			HostPath: m.Mounts.At(u.name(i)), ContainerPath: at.Target, ReadOnly: u.Access == ReadOnly, Alone: true,
+			HostPath: m.Mounts.Path(u.name(i)), ContainerPath: at.Target, ReadOnly: u.Access == ReadOnly, NonRecursive: true,
 		})
 		if seeded {
 			out.Mounts = append(out.Mounts, container.Mount{
-				HostPath: m.Mounts.At(u.filesName(i)), ContainerPath: u.filesPlace(i), ReadOnly: true, Alone: true,
+				HostPath: m.Mounts.Path(u.filesName(i)), ContainerPath: u.filesPlace(i), ReadOnly: true, NonRecursive: true,
 			})
 		}
 	}

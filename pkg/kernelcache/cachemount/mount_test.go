@@ -54,7 +54,7 @@ func (f *fixture) kind() step.Kind {
 }
 
 // place makes a directory over which something would be mounted.
-func (f *fixture) place(name string) error { return os.MkdirAll(f.Mounts.At(name), 0o700) }
+func (f *fixture) place(name string) error { return os.MkdirAll(f.Mounts.Path(name), 0o700) }
 
 // use is a cache of two directories that claim u1 has.
 func use(access Access) *Use {
@@ -127,20 +127,21 @@ func TestForeignParameters(t *testing.T) {
 func TestEdits(t *testing.T) {
 	f := newFixture(t)
 	for access, want := range map[Access][]container.Mount{
-		Overlay: {{HostPath: "0", ContainerPath: "/a", Alone: true}, {HostPath: "1", ContainerPath: "/b", Alone: true}},
+		Overlay: {{HostPath: "0", ContainerPath: "/a", NonRecursive: true}, {HostPath: "1", ContainerPath: "/b", NonRecursive: true}},
 		ReadOnly: {
-			{HostPath: "0", ContainerPath: "/a", ReadOnly: true, Alone: true}, {HostPath: "1", ContainerPath: "/b", ReadOnly: true, Alone: true},
+			{HostPath: "0", ContainerPath: "/a", ReadOnly: true, NonRecursive: true},
+			{HostPath: "1", ContainerPath: "/b", ReadOnly: true, NonRecursive: true},
 		},
 		Seed: {
-			{HostPath: "0", ContainerPath: "/a", Alone: true},
-			{HostPath: "0-files", ContainerPath: "/.fettle/KEY-0", ReadOnly: true, Alone: true},
-			{HostPath: "1", ContainerPath: "/b", Alone: true},
-			{HostPath: "1-files", ContainerPath: "/.fettle/KEY-1", ReadOnly: true, Alone: true},
+			{HostPath: "0", ContainerPath: "/a", NonRecursive: true},
+			{HostPath: "0-files", ContainerPath: "/.fettle/KEY-0", ReadOnly: true, NonRecursive: true},
+			{HostPath: "1", ContainerPath: "/b", NonRecursive: true},
+			{HostPath: "1-files", ContainerPath: "/.fettle/KEY-1", ReadOnly: true, NonRecursive: true},
 		},
 	} {
 		u := use(access)
 		for i := range want {
-			want[i].HostPath = f.Mounts.At("u1/" + u.Key + "-" + want[i].HostPath)
+			want[i].HostPath = f.Mounts.Path("u1/" + u.Key + "-" + want[i].HostPath)
 			want[i].ContainerPath = strings.Replace(want[i].ContainerPath, "KEY", u.Key, 1)
 		}
 		if diff := cmp.Diff(container.Edits{Env: []string{"DIR=/a"}, Mounts: want}, f.Edits(u)); diff != "" {

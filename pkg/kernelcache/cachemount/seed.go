@@ -205,7 +205,7 @@ func (m *Mounter) fillSeeds(store *artifact.Store, tree *artifact.Tree, found *k
 			if err != nil {
 				return err
 			}
-			return m.Mounts.Memory(u.name(i), hostmount.Memory{
+			return m.Mounts.MountMemory(u.name(i), hostmount.Memory{
 				Bytes: s.bytes, Files: s.files, Free: u.Bytes, Context: m.Context,
 				Fill: func(over *os.Root) error { return s.write(fsys, over) },
 			})

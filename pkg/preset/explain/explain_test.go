@@ -188,7 +188,7 @@ func TestEverything(t *testing.T) {
 	o.Presets[0].Rules.Mounts = append(o.Presets[0].Rules.Mounts, v1alpha1.PresetMount{HostPath: "/opt/early", ContainerPath: "/opt/x"})
 	o.Edits = func(preset.Request) (container.Edits, error) {
 		return container.Edits{
-			Mounts: []container.Mount{{HostPath: "/opt/v1", ContainerPath: "/opt/x", Follows: true}},
+			Mounts: []container.Mount{{HostPath: "/opt/v1", ContainerPath: "/opt/x", HostToContainer: true}},
 			Nodes:  []container.Node{{Path: "/dev/kfd", Major: 10, Minor: 1, Permissions: "rw"}},
 			Hooks:  []container.Hook{{Path: "fettle-hook", Args: []string{"fettle-hook", "links"}}},
 		}, errors.Join(errors.New("no libx.so"), errors.New("no liby.so"))

@@ -201,5 +201,5 @@ func (t *text) host(h *Host) {
 }
 
 func editOptions(m *container.Mount) string {
-	return when(!m.ReadOnly, ", writable") + when(!m.Alone, ", with what is mounted below it") + when(m.Follows, ", also later")
+	return when(!m.ReadOnly, ", writable") + when(!m.NonRecursive, ", with what is mounted below it") + when(m.HostToContainer, ", also later")
 }

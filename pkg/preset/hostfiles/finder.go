@@ -162,7 +162,7 @@ func (l *lookup) mount(m *preset.Mount) error {
 	}
 	l.add(container.Mount{
 		HostPath: hostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly,
-		Alone: !m.Recursive, Follows: m.Propagation == v1alpha1.PropagationHostToContainer,
+		NonRecursive: !m.Recursive, HostToContainer: m.Propagation == v1alpha1.PropagationHostToContainer,
 	})
 	return nil
 }
@@ -329,7 +329,7 @@ func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool
 	if slices.ContainsFunc(l.mounted, func(m container.Mount) bool { return m.ContainerPath == containerPath }) {
 		return false, nil
 	}
-	m := container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, Alone: true}
+	m := container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, NonRecursive: true}
 	if from.Namespace != "" {
 		return true, l.mountCopy(m)
 	}

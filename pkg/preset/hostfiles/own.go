@@ -32,7 +32,7 @@ func (l *lookup) checkMayRead(name string) error {
 	if err != nil {
 		return err
 	}
-	directory, err := l.files.copyMounter().Look(c)
+	directory, err := l.files.copyMounter().CheckCopy(c)
 	if err == nil && !directory {
 		err = fmt.Errorf("%s is no directory", name)
 	}
@@ -50,7 +50,7 @@ func (f *Finder) copyMounter() *hostmount.Dir {
 // ownMount gives the claim a copy of a path that a DevicePreset names.
 func (l *lookup) ownMount(m *preset.Mount) error {
 	err := l.mountCopy(container.Mount{
-		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly, Alone: !m.Recursive,
+		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly, NonRecursive: !m.Recursive,
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return l.leaveOut(m, notHere(m))
@@ -65,10 +65,10 @@ func (l *lookup) mountCopy(m container.Mount) error {
 	if err != nil {
 		return err
 	}
-	if _, err := l.files.copyMounter().Look(c); err != nil {
+	if _, err := l.files.copyMounter().CheckCopy(c); err != nil {
 		return err
 	}
-	c.Recursive = !m.Alone
+	c.Recursive = !m.NonRecursive
 	return l.addOwn(m, hostmount.Mount{Copy: c})
 }
 
@@ -82,7 +82,7 @@ func (l *lookup) scratch(m *preset.Mount) error {
 		return fmt.Errorf("sizeLimit: %w", err)
 	}
 	memory := hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}}
-	return l.addOwn(container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, Alone: true}, memory)
+	return l.addOwn(container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, NonRecursive: true}, memory)
 }
 
 // isOwn reports whether the mount at a path of the container belongs to the claim alone.

@@ -48,9 +48,9 @@ func TestPreview(t *testing.T) {
 	want := container.Edits{
 		Env: []string{"A=1"},
 		Mounts: []container.Mount{
-			{HostPath: "/opt/v1", ContainerPath: "/opt/site", ReadOnly: true, Alone: true},
-			{HostPath: "/data/team", ContainerPath: "/team", ReadOnly: true, Alone: true},
-			{HostPath: "tmpfs", ContainerPath: "/scratch", Alone: true},
+			{HostPath: "/opt/v1", ContainerPath: "/opt/site", ReadOnly: true, NonRecursive: true},
+			{HostPath: "/data/team", ContainerPath: "/team", ReadOnly: true, NonRecursive: true},
+			{HostPath: "tmpfs", ContainerPath: "/scratch", NonRecursive: true},
 		},
 		Hooks: []container.Hook{{Path: "fettle-hook", Args: []string{
 			"fettle-hook", "links", "--yielding-link", "/opt/site/bin/tool::/usr/bin/tool",
