@@ -25,7 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/test/apitest"
 )
 
-// This file follows the recipe "Adding a reconciler" of docs/design/adding.md, with a reconciler that counts the pools of
+// This file follows the recipe "A reconciler" of docs/design/adding.md, with a reconciler that counts the pools of
 // AcceleratorNodes.
 
 // poolsAnnotation on an AcceleratorNode has the number of its pools.

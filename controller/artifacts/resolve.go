@@ -7,9 +7,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
-	"github.com/google/go-containerregistry/pkg/authn"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,6 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -56,7 +54,12 @@ func (r Resolver) Resolve(ctx context.Context, k *Kind, a Artifact, policies []*
 	if err != nil {
 		return outcomeOf(out, err)
 	}
-	r.ask(ctx, k, a, keys, out)
+	ref, err := artifact.ParseReference(h.Image)
+	if err != nil {
+		out.Err = err
+		return out, nil
+	}
+	inquiry{kind: k, head: h, src: r.registry.Source(ref, keys), out: out}.ask(ctx, a)
 	return out, nil
 }
 
@@ -69,54 +72,56 @@ func outcomeOf(out *Outcome, err error) (*Outcome, error) {
 	return out, nil
 }
 
+// inquiry is about one artifact. What it finds goes into out.
+type inquiry struct {
+	kind *Kind
+	head Head
+	src  *registry.Source
+	out  *Outcome
+}
+
 // ask asks the registry. Content that was read once is not read again, since a digest stands for it. Signatures are: a policy may have
 // changed, and there may be more of them.
-func (r Resolver) ask(ctx context.Context, k *Kind, a Artifact, keys authn.Keychain, out *Outcome) {
-	h := a.Head()
-	ref, err := artifact.ParseReference(h.Image)
-	if err != nil {
-		out.Err = err
-		return
-	}
-	src := r.registry.Source(ref, keys)
+func (i inquiry) ask(ctx context.Context, a Artifact) {
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	d, err := src.Resolve(asking)
+	d, err := i.src.Resolve(asking)
 	if err != nil {
-		out.Err = err
-		judgeKnown(ctx, k, h, src, out)
+		i.out.Err = err
+		i.judgeKnown(ctx)
 		return
 	}
-	reading, cancel := context.WithTimeout(ctx, k.ReadTimeout)
+	reading, cancel := context.WithTimeout(ctx, i.kind.ReadTimeout)
 	defer cancel()
-	if !h.Known || h.Digest != d.Digest.String() {
-		if out.Err = a.Read(reading, src, d); out.Err != nil {
+	if !i.head.Known || i.head.Digest != d.Digest.String() {
+		if i.out.Err = a.Read(reading, i.src, d); i.out.Err != nil {
 			return
 		}
 	}
-	out.Digest = d.Digest.String()
-	judge(reading, k, h, src, d.Digest, out)
+	i.out.Digest = d.Digest.String()
+	i.judge(reading, d.Digest)
 }
 
 // judgeKnown asks the policies about the digest in the status, if the registry is not available and other policies are for the image now:
 // some answers need no registry.
-func judgeKnown(ctx context.Context, k *Kind, h Head, src *registry.Source, out *Outcome) {
-	if ReasonOf(out.Err) != ReasonRegistryUnavailable || !h.Known || stands(h, out.Policies, h.Digest) {
+func (i inquiry) judgeKnown(ctx context.Context) {
+	h := i.head
+	if ReasonOf(i.out.Err) != ReasonRegistryUnavailable || !h.Known || stands(h, i.out.Policies, h.Digest) {
 		return
 	}
 	if d, err := artifact.ParseDigest(h.Digest); err == nil {
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		judge(asking, k, h, src, d, out)
+		i.judge(asking, d)
 	}
 }
 
-func judge(ctx context.Context, k *Kind, h Head, src *registry.Source, d artifact.Digest, out *Outcome) {
-	if k.Policies == nil {
+func (i inquiry) judge(ctx context.Context, d artifact.Digest) {
+	if i.kind.Policies == nil {
 		return
 	}
-	out.Judged = d.String()
-	out.Verdict, out.Refusal = trust.Judge(ctx, src, d, h.GetNamespace(), out.Policies, h.Mode)
+	i.out.Judged = d.String()
+	i.out.Verdict, i.out.Refusal = trust.Judge(ctx, i.src, d, i.head.GetNamespace(), i.out.Policies, i.head.Mode)
 }
 
 // Settled says whether a registry can only repeat what the status says.
