@@ -18,7 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// minBitstreamInterval keeps the controller from being a burden to registries.
+// minBitstreamInterval limits the load on registries.
 const minBitstreamInterval = time.Second
 
 // Options configure the controller.
@@ -33,21 +33,21 @@ type Options struct {
 	WebhookPort int
 	// ManageCRDs applies and upgrades the CRDs.
 	ManageCRDs bool
-	// BitstreamInterval is how often the tags of bitstreams are looked at, and those of kernel caches that do not say themselves.
+	// BitstreamInterval is how often tags are resolved: those of bitstreams, and of kernel caches that do not set an interval.
 	BitstreamInterval time.Duration
-	// ScratchDir is where bitstreams are read by way of; no other process may use it. Empty: a temporary directory.
+	// ScratchDir is the directory through which bitstreams are read. No other process may use it. Empty is a temporary directory.
 	ScratchDir string
-	// Registries is how registries are reached.
+	// Registries says how registries are reached.
 	Registries registry.Config
 	// PublicTrustRoot is the Sigstore trusted root, in JSON, of TrustPolicies that have none of their own. Empty: they are refused.
 	PublicTrustRoot []byte
-	// AllowedHostPaths are what the nodes' plugins let DevicePresets name.
+	// AllowedHostPaths are the paths of the nodes that DevicePresets may name.
 	AllowedHostPaths []preset.AllowedHostPath
 	// Classes are the choices about the DeviceClasses.
 	Classes deviceclasses.Options
-	// PresetVendors are those whose ClusterDevicePresets are shipped.
+	// PresetVendors are the vendors whose ClusterDevicePresets are shipped.
 	PresetVendors []string
-	// KernelCacheVolumes are how caches are put into volumes, if they are.
+	// KernelCacheVolumes says whether and how caches are put into volumes.
 	KernelCacheVolumes volumes.Options
 }
 

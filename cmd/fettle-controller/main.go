@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fettle-controller runs the cluster side of Fettle, or takes Fettle out of a cluster.
+// Command fettle-controller runs the cluster side of Fettle, or removes Fettle from a cluster.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 	"syscall"
 
-	// The public authorities, where there are no files of them: the images have none.
+	// The public certificate authorities: the images have no files of them.
 	_ "golang.org/x/crypto/x509roots/fallback"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -31,7 +31,7 @@ const (
 )
 
 const usage = `usage: fettle-controller [run] [flags]      serve until stopped
-       fettle-controller uninstall [flags]  take Fettle out of the cluster
+       fettle-controller uninstall [flags]  remove Fettle from the cluster
 Add -h to see the flags.
 `
 
@@ -90,7 +90,7 @@ func (c *common) add(fs *flag.FlagSet, env func(string) string) {
 	fs.IntVar(&c.verbosity, "v", 0, "log verbosity, 0 to 6")
 }
 
-// parse parses the flags and refuses words that are none.
+// parse parses the flags and refuses other arguments.
 func parse(fs *flag.FlagSet, args []string, stderr io.Writer) error {
 	fs.SetOutput(io.Discard) // the error is printed once, by run
 	if err := fs.Parse(args); err != nil {

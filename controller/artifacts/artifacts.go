@@ -30,10 +30,10 @@ type Artifact interface {
 	Head() Head
 	// Read reads the content of a digest that the status does not describe yet, for Record to write.
 	Read(ctx context.Context, src *registry.Source, d artifact.Descriptor) error
-	// Record writes what the registry and the policies said to the status, without the conditions Resolved and Verified.
+	// Record writes the answers of the registry and the policies to the status. The pipeline writes the conditions Resolved and Verified.
 	Record(r Result)
-	// Observe writes to the status what the rest of the cluster says of the object. It returns when to do so again; 0 is when a watched
-	// object changes.
+	// Observe writes to the status what other objects of the cluster report about this one. It returns when to do so again; 0 is when a
+	// watched object changes.
 	Observe(ctx context.Context, now time.Time) (again time.Duration, err error)
 }
 

@@ -18,20 +18,20 @@ import (
 
 // The reasons of the condition Resolved that all kinds have. They are stable.
 const (
-	// ReasonResolved: the registry was asked, and what had to be read was read.
+	// ReasonResolved: the registry answered, and the content was read.
 	ReasonResolved = "Resolved"
-	// ReasonRegistryUnavailable: the registry could not be asked. What it said last is kept.
+	// ReasonRegistryUnavailable: the registry did not answer. The status keeps its last answer.
 	ReasonRegistryUnavailable = "RegistryUnavailable"
 	// ReasonNotFound and ReasonUnauthorized: the registry says so.
 	ReasonNotFound     = "NotFound"
 	ReasonUnauthorized = "Unauthorized"
-	// ReasonPullSecretUnavailable: a secret is not there, is not one, or may not be read.
+	// ReasonPullSecretUnavailable: a pull secret is missing, is not one, or may not be read.
 	ReasonPullSecretUnavailable = "PullSecretUnavailable"
 	// ReasonPlainHTTPRefused: the registry speaks plain http, which the administrator did not allow.
 	ReasonPlainHTTPRefused = "PlainHTTPRefused"
-	// ReasonTooLarge: it is longer than what is read.
+	// ReasonTooLarge: the content is larger than Fettle reads.
 	ReasonTooLarge = "TooLarge"
-	// ReasonInvalid: the reference, or what the registry answered, is not what its specification asks for.
+	// ReasonInvalid: the reference or the answer of the registry breaks its specification.
 	ReasonInvalid = "Invalid"
 	// ReasonHostFile: the content is a file on the nodes, and there is nothing to resolve.
 	ReasonHostFile = "HostFile"
@@ -47,8 +47,8 @@ func (f *Fault) Error() string { return f.Err.Error() }
 
 func (f *Fault) Unwrap() error { return f.Err }
 
-// ReasonOf is the reason for an error. One that may pass by itself is the registry's: where several places were asked, one of them may
-// yet have it.
+// ReasonOf returns the reason of an error. An error that may pass by itself comes first: if several mirrors were asked, one that did not
+// answer may have the image.
 func ReasonOf(err error) string {
 	var fault *Fault
 	switch {
@@ -70,11 +70,11 @@ func ReasonOf(err error) string {
 	return ReasonInvalid
 }
 
-// firstRetry is how soon an object that is not as it should be is looked at again.
+// firstRetry is how soon an object is tried again after a failure.
 const firstRetry = 15 * time.Second
 
-// retryAfter says when to look again at an object with a condition that is not true: often at first and more and more seldom, without
-// anything but the condition to remember how often. A registry may ask for more, and the interval is the longest.
+// retryAfter returns when to try an object again whose condition is not true: the wait grows with the age of the condition, so nothing
+// else has to be remembered. A registry may ask for a longer wait. The interval is the longest.
 func retryAfter(c *metav1.Condition, interval time.Duration, err error, now time.Time) time.Duration {
 	wait := firstRetry
 	if c != nil {

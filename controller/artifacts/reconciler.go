@@ -45,8 +45,8 @@ func NewReconciler(s reconciler.Services, k Kind, resolve Resolve, resolved *pro
 	}
 }
 
-// Reconcile takes one object through the pipeline. The registry is asked when the object is due, when it changed, or when other policies
-// are for it; otherwise only what the rest of the cluster says is written. That is remembered in memory: a new leader asks for all
+// Reconcile takes one object through the pipeline. It asks the registry if the object is due, if it changed, or if other policies are for
+// it. Otherwise it only writes what other objects of the cluster report. What is due is kept in memory: a new leader asks about all
 // objects, since it may have another public root than the last one.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	a, err := r.kind.Get(ctx, req.NamespacedName)
@@ -118,8 +118,8 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// report writes the status, and makes Events of its conditions. The outcome is nil if only the rest of the cluster may have changed. It
-// returns when to report again, 0 if a watched object tells.
+// report writes the status, and makes Events of its conditions. The outcome is nil if only other objects may have changed. It returns
+// when to report again; 0 is when a watched object changes.
 func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (again time.Duration, err error) {
 	h, now := a.Head(), r.clock.Now()
 	before, was := status.Copy(h.Object), append([]metav1.Condition(nil), *h.Conditions...)
@@ -141,8 +141,8 @@ func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (agai
 	return again, nil
 }
 
-// announce makes Events of conditions that changed, and of another digest: what the image is and what the policies say of it is news even
-// if both are well from the beginning.
+// announce makes Events of conditions that changed, and of another digest: which digest the image is and what the policies say of it is
+// news even if both conditions are well from the beginning.
 func (r *Reconciler) announce(ctx context.Context, before, now Head, was []metav1.Condition) {
 	moved := before.Digest != now.Digest
 	change := status.Change{Object: now.Object, Kind: now.Kind, Action: r.kind.Action, Before: was, Now: *now.Conditions}

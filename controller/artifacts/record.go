@@ -63,7 +63,7 @@ func verification(k *Kind, h Head, out *Outcome, r Result) metav1.Condition {
 	return c
 }
 
-// unanswered returns why there is no verdict, nil if there is nothing to give one on.
+// unanswered returns why there is no verdict, nil if there is no digest to judge.
 func unanswered(out *Outcome, kept bool) error {
 	switch {
 	case out.Refusal != nil:

@@ -32,8 +32,8 @@ type Resolver struct {
 }
 
 // NewResolver returns a resolver. It reads pull secrets live, since the controller may not list Secrets.
-func NewResolver(s reconciler.Services, registry *registry.Client) Resolver {
-	return Resolver{live: s.Live, registry: registry, grants: grant.NewWriter(s.Live, s.Client, s.Namespace)}
+func NewResolver(s reconciler.Services, c *registry.Client) Resolver {
+	return Resolver{live: s.Live, registry: c, grants: grant.NewWriter(s.Live, s.Client, s.Namespace)}
 }
 
 // Resolve grants the pull secrets of an artifact, resolves its image and has the policies judge it. It returns nil if nothing can have
@@ -54,16 +54,14 @@ func (r Resolver) Resolve(ctx context.Context, k *Kind, a Artifact, policies []*
 	if err != nil {
 		return outcomeOf(out, err)
 	}
-	ref, err := artifact.ParseReference(h.Image)
-	if err != nil {
-		out.Err = err
-		return out, nil
+	var ref artifact.Reference
+	if ref, out.Err = artifact.ParseReference(h.Image); out.Err == nil {
+		inquiry{kind: k, head: h, src: r.registry.Source(ref, keys), out: out}.ask(ctx, a)
 	}
-	inquiry{kind: k, head: h, src: r.registry.Source(ref, keys), out: out}.ask(ctx, a)
 	return out, nil
 }
 
-// outcomeOf tells a fault of the object, which is an outcome, from trouble with the API server.
+// outcomeOf separates a fault of the object, which is an outcome, from trouble with the API server, which is an error.
 func outcomeOf(out *Outcome, err error) (*Outcome, error) {
 	if !errors.Is(err, ErrSecret) {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/grant"
 )
 
-// ErrSecret: a pull secret cannot be had. It is a fault of the object; any other error is trouble with the API server.
+// ErrSecret marks a pull secret that cannot be used. The object is at fault. Any other error is trouble with the API server, which passes.
 var ErrSecret = pullsecret.ErrUnusable
 
 // credentials reads the pull secrets of a request. Without any there are no credentials, and that is no error. Live must not read from a

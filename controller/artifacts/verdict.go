@@ -16,11 +16,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// The reasons of the condition Verified. They are stable. If there is no answer, it is the reason of the error.
+// The reasons of the condition Verified. They are stable. If there is no answer, the reason is that of the error.
 const (
 	// ReasonVerified: every policy for the image is satisfied.
 	ReasonVerified = "Verified"
-	// ReasonSkipped: all policies for the image look at nothing.
+	// ReasonSkipped: all policies for the image have the mode Skip.
 	ReasonSkipped = "Skipped"
 	// ReasonWarned: a policy that only warns is not satisfied.
 	ReasonWarned = "Warned"
@@ -30,12 +30,12 @@ const (
 	ReasonNoTrustPolicy = "NoTrustPolicy"
 	// ReasonTrustPolicyInvalid: a policy for the image does not compile, which refuses it.
 	ReasonTrustPolicyInvalid = "TrustPolicyInvalid"
-	// ReasonNotResolved: there is no digest to vouch for.
+	// ReasonNotResolved: there is no digest to verify.
 	ReasonNotResolved = "NotResolved"
 )
 
 // noDigest is the message of ReasonNotResolved.
-const noDigest = "there is no digest to vouch for"
+const noDigest = "there is no digest to verify"
 
 const (
 	// longestVerdict and longestSigner are how long a status's texts may be.
@@ -46,7 +46,7 @@ const (
 	maxPolicies = 64
 )
 
-// verdictOf is what an outcome says of the digest that was judged, nil where there is no answer.
+// verdictOf returns the verdict of an outcome, nil if the policies gave no answer.
 func verdictOf(out *Outcome) *v1alpha1.CacheVerdict {
 	if out.Judged == "" || out.Refusal != nil && !errors.Is(out.Refusal, trust.ErrRefused) {
 		return nil
@@ -79,7 +79,7 @@ func distinct[T ~string](list []T) []T {
 	return slices.Compact(list)
 }
 
-// verified is the condition for a verdict, which may be an earlier one's. Without any, err says why there is none.
+// verified returns the condition Verified for a verdict, which may be an earlier one. Without a verdict, err says why there is none.
 func verified(v *v1alpha1.CacheVerdict, policies []*trust.Policy, err error) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionUnknown}
 	switch {
@@ -91,7 +91,7 @@ func verified(v *v1alpha1.CacheVerdict, policies []*trust.Policy, err error) met
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonVerified
 		c.Message = fmt.Sprintf("%s is signed by %s", v.Digest, strings.Join(v.Signers, ", "))
 	case v.Result == v1alpha1.CacheSkipped:
-		c.Reason, c.Message = ReasonSkipped, "no signature was looked at: that is the mode of "+names(v.Policies)
+		c.Reason, c.Message = ReasonSkipped, "signatures are not checked: that is the mode of "+names(v.Policies)
 	case v.Result == v1alpha1.CacheWarned:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWarned, v.Message
 	default:

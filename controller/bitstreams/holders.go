@@ -43,7 +43,7 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 		}
 		all, err := pairs.Bitstreams(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "The nodes that hold a bitstream are not counted now")
+			klog.FromContext(ctx).Error(err, "List the bitstreams whose nodes changed")
 		}
 		for _, b := range all {
 			if anyOf(b.Status.Images, digests) {
@@ -61,8 +61,8 @@ func held(object client.Object) []string {
 	return nil
 }
 
-// imagesChanged lets through what the controller itself wrote of an object's images: a node whose list came meanwhile was compared with
-// the images before.
+// imagesChanged lets through updates of status.images, which the controller itself writes: a node that reported its files in the meantime
+// was compared with the old images.
 func imagesChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool { return !slices.Equal(layers(e.ObjectOld), layers(e.ObjectNew)) },

@@ -20,7 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 )
 
-// maxFiles is how many bytes the files of one artifact may have together.
+// maxFiles bounds the sum of the files of one artifact, in bytes.
 const maxFiles = 4 << 30
 
 // Read finds the bitstreams at a manifest or index and reads all their bytes. The result is sorted by interface id.
@@ -50,7 +50,7 @@ func Read(ctx context.Context, src *registry.Source, d artifact.Descriptor, scra
 	return images, nil
 }
 
-// readFile lets the bytes of one file say what it is.
+// readFile reads one file and describes it by its bytes.
 func readFile(ctx context.Context, src *registry.Source, entry oci.Image, scratch *Scratch) (v1alpha1.BitstreamImage, error) {
 	var b fpga.Bitstream
 	err := scratch.File(ctx, src, entry.Layer, func(file io.ReaderAt) error {
@@ -71,7 +71,7 @@ func readFile(ctx context.Context, src *registry.Source, entry oci.Image, scratc
 	}, nil
 }
 
-// explain tells what a file holds from trouble with the disk that it was brought to.
+// explain marks an error of a file's content. An error of the scratch directory's disk stays as it is.
 func explain(err error) error {
 	var disk *fs.PathError
 	if err == nil || errors.Is(err, fpga.ErrContradiction) || errors.As(err, &disk) {

@@ -28,7 +28,7 @@ const readTimeout = 10 * time.Minute
 type Options struct {
 	// Registry reaches registries.
 	Registry *registry.Client
-	// Scratch is where files are read by way of.
+	// Scratch is the directory through which files are read.
 	Scratch *Scratch
 	// Interval is how often tags are resolved.
 	Interval time.Duration

@@ -45,7 +45,7 @@ func (s *Scratch) File(ctx context.Context, src *registry.Source, layer artifact
 	}
 	defer func() { s.free <- slot }()
 	dir := filepath.Join(s.dir, strconv.Itoa(slot))
-	if err := os.RemoveAll(dir); err != nil { // what a process left that was killed
+	if err := os.RemoveAll(dir); err != nil { // a killed process may have left files
 		return fmt.Errorf("empty the directory for files: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()

@@ -8,8 +8,8 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 )
 
-// Inject sets bundle as the caBundle of every webhook that calls the Service, and tells whether anything changed. Webhooks that
-// call elsewhere are left alone.
+// Inject sets the caBundle of every webhook that calls the Service, and returns whether anything changed. It leaves webhooks that call
+// another address as they are.
 func Inject(config *admissionregistrationv1.ValidatingWebhookConfiguration, namespace, service string, bundle []byte) bool {
 	changed := false
 	for i := range config.Webhooks {

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	interval = 10 * time.Minute // between two looks at the Secret
+	interval = 10 * time.Minute // between two reads of the Secret
 	retry    = 5 * time.Second  // after a failure
 	attempts = 5                // against other replicas that write the Secret at the same time
 )
 
-// Keeper holds the newest certificate in memory and keeps its Secret. Every replica runs one: whoever comes first creates or
-// renews, the others lose the race on the Secret and read it again.
+// Keeper holds the newest certificate in memory and keeps its Secret. Every replica runs one: the first to write creates or renews, the
+// others lose the race on the Secret and read it again.
 type Keeper struct {
 	// Client reads and writes the Secret; it must not read from a cache.
 	Client client.Client
@@ -42,7 +42,7 @@ type Keeper struct {
 	state atomic.Pointer[State]
 }
 
-// NeedLeaderElection is false: every replica serves.
+// NeedLeaderElection returns false: every replica serves.
 func (k *Keeper) NeedLeaderElection() bool { return false }
 
 // Start keeps the certificate until ctx ends.
@@ -53,7 +53,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // stopped, not failed
 			}
-			klog.FromContext(ctx).Error(err, "webhook certificate", "secret", k.Secret)
+			klog.FromContext(ctx).Error(err, "Keep the webhook certificate", "secret", k.Secret)
 			wait = retry
 		}
 		select {
@@ -64,7 +64,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// Sync brings Secret and memory to a certificate that is good for now.
+// Sync reads the certificate from its Secret, and renews it if it is missing, unreadable or due.
 func (k *Keeper) Sync(ctx context.Context) error {
 	for range attempts {
 		state, err := k.ensure(ctx)
@@ -83,7 +83,7 @@ func (k *Keeper) Sync(ctx context.Context) error {
 	return fmt.Errorf("keep Secret %s: another replica was faster %d times in a row", k.Secret, attempts)
 }
 
-// ensure is one attempt; it returns a conflict when another replica was faster.
+// ensure makes one attempt. It returns a conflict if another replica was faster.
 func (k *Keeper) ensure(ctx context.Context) (*State, error) {
 	var secret corev1.Secret
 	err := k.Client.Get(ctx, k.Secret, &secret)
@@ -96,7 +96,7 @@ func (k *Keeper) ensure(ctx context.Context) (*State, error) {
 		return state, nil
 	}
 	if unreadable != nil && exists {
-		klog.FromContext(ctx).Info("replacing a webhook certificate that cannot be used", "secret", k.Secret, "reason", unreadable)
+		klog.FromContext(ctx).Info("Replacing a webhook certificate that cannot be used", "secret", k.Secret, "reason", unreadable)
 	}
 	data, err := next(state, k.Clock.Now(), k.Names)
 	if err != nil {
@@ -116,10 +116,10 @@ func (k *Keeper) ensure(ctx context.Context) (*State, error) {
 	return Parse(data)
 }
 
-// State is what was last read; nil before the first success.
+// State returns the last state that was read, nil before the first success.
 func (k *Keeper) State() *State { return k.state.Load() }
 
-// GetCertificate is for [tls.Config]; each handshake gets the certificate of its time.
+// GetCertificate implements the function of [tls.Config]: each handshake gets the certificate that is to be served at its time.
 func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	state := k.state.Load()
 	if state == nil {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certs makes, keeps and rotates the webhook's serving certificate without any other controller's help. Each rotation
-// makes a new authority, signs one leaf with it and forgets the authority's key, so that nothing in the cluster can sign a second
-// leaf. It is not a general authority.
+// Package certs makes, keeps and rotates the webhook's serving certificate; no other controller is needed. Each rotation makes a new
+// authority, signs one leaf with it and drops the authority's key, so that no second leaf can be signed. It is not a general authority.
 package certs
 
 import (
@@ -72,7 +71,7 @@ func newPair(now time.Time, names []string) (pair, error) {
 	}, nil
 }
 
-// template is what authority and leaf have in common. Two authorities of one name are told apart by key and serial number.
+// template returns the fields that authority and leaf share. Key and serial number distinguish two authorities of one name.
 func template(now time.Time, commonName string) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// settle is how long a renewed certificate waits before it is served, so that the API server trusts its authority first. It is
-// several times the keeper's interval, in which every replica and the bundle's reconciler have seen the new one.
+// settle is how long a renewed certificate waits before it is served, so that the API server trusts its authority first. It is several
+// times the keeper's interval: by then every replica and the reconciler of the bundle have read the new certificate.
 const settle = time.Hour
 
 // The Secret's keys besides those of the type kubernetes.io/tls.
 const (
-	keyCA           = "ca.crt" // newest authority first, then the one before
+	keyCA           = "ca.crt" // newest authority first, then the previous one
 	keyPrevious     = "previous.crt"
 	keyPreviousPriv = "previous.key"
 )
 
-// State is the content of the Secret: the newest certificate, the one before while it may still be in use, and both authorities.
+// State is the content of the Secret: the newest certificate, the previous one while it may still be in use, and both authorities.
 type State struct {
 	data     map[string][]byte
 	current  *tls.Certificate
@@ -42,14 +42,14 @@ func Parse(data map[string][]byte) (*State, error) {
 	if !roots.AppendCertsFromPEM(data[keyCA]) {
 		return nil, fmt.Errorf("read %s: expected at least one PEM certificate", keyCA)
 	}
-	// The time of the check is inside the leaf's own validity: what is over is renewed, not unreadable.
+	// The signature is checked for a time at which the leaf is valid: an expired certificate is renewed, and is not unreadable.
 	_, err = current.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: current.Leaf.NotBefore.Add(time.Second)})
 	if err != nil {
 		return nil, fmt.Errorf("%s is not signed by %s: %w", corev1.TLSCertKey, keyCA, err)
 	}
 	s := &State{data: data, current: current}
 	if len(data[keyPrevious]) > 0 {
-		// A previous certificate that cannot be read is one that is not served; the current one stands alone.
+		// If the previous certificate cannot be read, only the current one is served.
 		s.previous, err = load(data[keyPrevious], data[keyPreviousPriv])
 		if err != nil {
 			s.previous = nil
@@ -64,7 +64,7 @@ func (s *State) Bundle() []byte { return bytes.Clone(s.data[keyCA]) }
 // Expiry is the end of the newest certificate.
 func (s *State) Expiry() time.Time { return s.current.Leaf.NotAfter }
 
-// due tells whether a new certificate is needed: two thirds of its life are over, or it is not for these names.
+// due says whether a new certificate is needed: two thirds of its life are over, or it is not for these names.
 func (s *State) due(now time.Time, names []string) bool {
 	leaf := s.current.Leaf
 	renew := leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3)
@@ -79,7 +79,7 @@ func (s *State) due(now time.Time, names []string) bool {
 	return false
 }
 
-// Serving is the certificate to present at now: the previous one until the newest has settled.
+// Serving returns the certificate to present: the previous one until the newest has settled.
 func (s *State) Serving(now time.Time) *tls.Certificate {
 	settled := s.current.Leaf.NotBefore.Add(backdate + settle)
 	if s.previous != nil && now.Before(settled) && now.Before(s.previous.Leaf.NotAfter) {
@@ -88,7 +88,7 @@ func (s *State) Serving(now time.Time) *tls.Certificate {
 	return s.current
 }
 
-// next returns the Secret's data with a new certificate in front. before is nil when there was none that could be read.
+// next returns the Secret's data with a new certificate in front. Before is nil if there was none that could be read.
 func next(before *State, now time.Time, names []string) (map[string][]byte, error) {
 	if len(names) == 0 {
 		return nil, errors.New("make the webhook's certificate: no DNS names given")

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// establishTimeout bounds the wait for the API server to serve a definition; it takes well under a second when nothing is wrong.
+// establishTimeout bounds the wait for the API server to serve a definition, which usually takes less than a second.
 const establishTimeout = 30 * time.Second
 
 // Apply brings one definition to the API server by server-side apply as owner and returns once it is served. Applying the same

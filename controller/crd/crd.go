@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crd applies CustomResourceDefinitions and upgrades them, which Helm does not: it installs the files of a chart's crds
-// folder once and never touches them again. An upgrade that would take away a version in which objects may be stored is refused.
+// Package crd applies and upgrades CustomResourceDefinitions. Helm does not: it installs the files of a chart's crds folder once and
+// never changes them. An upgrade that would remove a version in which objects may be stored is refused.
 package crd
 
 import (
@@ -17,13 +17,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Definition is one CustomResourceDefinition as it is to be applied.
+// Definition is one CustomResourceDefinition to apply.
 type Definition struct {
 	// Name is PLURAL.GROUP.
 	Name string
-	// Versions are the names of the versions it has, in the order of the file.
+	// Versions are the names of its versions, in the order of the file.
 	Versions []string
-	// object is the file's content, so that server-side apply owns what the file says and no zero value of a Go type.
+	// object is the file's content, so that server-side apply owns the fields of the file and no zero values of a Go type.
 	object *unstructured.Unstructured
 }
 
@@ -53,7 +53,7 @@ func Load(files fs.FS) ([]Definition, error) {
 	return definitions, errors.Join(faults...)
 }
 
-// parse reads one definition. The status and creation time that generators leave in are the API server's, so they are dropped.
+// parse reads one definition. It drops the status and the creation time that generators leave in: they belong to the API server.
 func parse(content []byte) (Definition, error) {
 	var typed apiextensionsv1.CustomResourceDefinition
 	if err := yaml.UnmarshalStrict(content, &typed); err != nil {
@@ -76,7 +76,7 @@ func parse(content []byte) (Definition, error) {
 	return d, nil
 }
 
-// RefusedError says why a live CustomResourceDefinition is left as it is.
+// RefusedError says why a live CustomResourceDefinition is not upgraded.
 type RefusedError struct {
 	// Name is the definition's.
 	Name string
@@ -86,7 +86,7 @@ type RefusedError struct {
 	Known []string
 }
 
-// Error names the definition, the versions and what to do.
+// Error names the definition, the versions and the next step.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("CustomResourceDefinition %s keeps its newer form: objects may be stored as %s, this release knows only %s;"+
 		" install a release that knows both, or rewrite the objects and remove the version from status.storedVersions",
@@ -108,7 +108,7 @@ func check(live *apiextensionsv1.CustomResourceDefinition, want Definition) erro
 	return &RefusedError{Name: want.Name, Stored: missing, Known: want.Versions}
 }
 
-// established tells whether the API server serves the definition.
+// established says whether the API server serves the definition.
 func established(live *apiextensionsv1.CustomResourceDefinition) bool {
 	return slices.ContainsFunc(live.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
 		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue

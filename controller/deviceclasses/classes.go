@@ -16,9 +16,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-// Options are the choices of the cluster's admin about the shipped DeviceClasses.
+// Options are the administrator's choices about the shipped DeviceClasses.
 type Options struct {
-	// ExtendedResources makes pods able to ask for "fettle.dev/gpu: 1" without a claim (KEP-5004).
+	// ExtendedResources lets pods ask for "fettle.dev/gpu: 1" without a claim (KEP-5004).
 	ExtendedResources bool
 }
 
@@ -51,21 +51,21 @@ func selector(kind device.Kind) string {
 		v1alpha1.DriverName, string(kind))
 }
 
-// managed tells whether a live class is ours to change. A class of our name without our label was made by an admin, or taken over
-// by one who removed the label; it is left alone, since overwriting a selector hands out other devices than its owner meant.
+// managed says whether the controller may change a live class. A class without the label was made by an administrator, or an
+// administrator removed the label to take it over. To overwrite its selector would hand out other devices than intended.
 func managed(class *resourceapi.DeviceClass) bool {
 	return class.Labels[names.ManagedByLabel] == names.Controller
 }
 
-// drifted tells whether a live class differs from the wanted one in a field that we own: selectors and extendedResourceName.
-// Everything else (configs with a policy, labels, annotations) belongs to the admin.
+// drifted says whether a live class differs from the wanted one in a field that the controller owns: selectors and extendedResourceName.
+// Everything else (configs with a policy, labels, annotations) belongs to the administrator.
 func drifted(live, want *resourceapi.DeviceClass) bool {
 	return !equality.Semantic.DeepEqual(live.Spec.Selectors, want.Spec.Selectors) ||
 		!ptr.Equal(live.Spec.ExtendedResourceName, want.Spec.ExtendedResourceName)
 }
 
-// degraded tells whether the API server dropped the extended resource name of the class it was given, as one does whose
-// DRAExtendedResource gate is off (the default before Kubernetes 1.36).
+// degraded says whether the API server dropped the extended resource name, as it does if its DRAExtendedResource gate is off (the default
+// before Kubernetes 1.36).
 func degraded(live, want *resourceapi.DeviceClass) bool {
 	return want.Spec.ExtendedResourceName != nil && live.Spec.ExtendedResourceName == nil
 }

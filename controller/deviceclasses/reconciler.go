@@ -88,15 +88,15 @@ func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{}, k.apply(ctx, want, client.ForceOwnership)
 }
 
-// create makes a class that was not there a moment ago. It does not force: if an admin's class of that name came in between, the
-// conflict is returned and the next round finds that class and leaves it alone.
+// create makes a class that did not exist. It does not force ownership: if an administrator made a class of that name in the meantime, it
+// returns the conflict, and the next round finds that class and keeps it.
 func (k *keeper) create(ctx context.Context, want *resourceapi.DeviceClass) error {
 	k.foreign.WithLabelValues(want.Name).Set(0)
 	return k.apply(ctx, want)
 }
 
-// apply sends the fields we own and compares what came back: an API server without the extended resource field drops it
-// without a word.
+// apply sends the fields that the controller owns and reads the class back: an API server without the extended resource field drops it
+// silently.
 func (k *keeper) apply(ctx context.Context, want *resourceapi.DeviceClass, opts ...client.ApplyOption) error {
 	opts = append(opts, client.FieldOwner(names.Controller))
 	if err := k.Client.Apply(ctx, applyConfiguration(want), opts...); err != nil {
@@ -106,7 +106,7 @@ func (k *keeper) apply(ctx context.Context, want *resourceapi.DeviceClass, opts 
 	if err := k.Live.Get(ctx, client.ObjectKeyFromObject(want), &got); err != nil {
 		return fmt.Errorf("read back DeviceClass %s: %w", want.Name, err)
 	}
-	klog.FromContext(ctx).Info("applied DeviceClass", "class", want.Name)
+	klog.FromContext(ctx).Info("Applied DeviceClass", "class", want.Name)
 	k.noExtendedResource.WithLabelValues(want.Name).Set(metrics.Bool(degraded(&got, want)))
 	if degraded(&got, want) {
 		k.Recorder.Eventf(&got, nil, corev1.EventTypeWarning, "ExtendedResourceUnsupported", "ApplyDeviceClass",
@@ -116,7 +116,7 @@ func (k *keeper) apply(ctx context.Context, want *resourceapi.DeviceClass, opts 
 	return nil
 }
 
-// applyConfiguration holds exactly the fields we own, so that server-side apply leaves all others to their owners.
+// applyConfiguration returns exactly the fields that the controller owns, so that server-side apply leaves all others to their owners.
 func applyConfiguration(want *resourceapi.DeviceClass) *resourceac.DeviceClassApplyConfiguration {
 	spec := resourceac.DeviceClassSpec()
 	for _, s := range want.Spec.Selectors {

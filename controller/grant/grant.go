@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grant writes the Roles that let the kubelet plugin read what objects name, each by its name and nothing else. Who grants has to
-// hold the right itself, so an administrator decides where that is possible.
+// Package grant writes the Roles that let the kubelet plugin read the Secrets and ConfigMaps that objects name, each by its name.
+// Kubernetes lets the controller grant only rights that it holds itself, so an administrator decides in which namespaces that works.
 package grant
 
 import (
@@ -22,15 +22,15 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 )
 
-// ErrForeign is about a Role or RoleBinding of the name that belongs to something else. It is left alone.
+// ErrForeign marks a Role or RoleBinding of the name that belongs to another object. It is not changed.
 var ErrForeign = errors.New("is not of this object; delete it, unless it goes by itself with what it belonged to")
 
-// Request is what an object wants the kubelet plugin to read.
+// Request lists what the kubelet plugin has to read for an object.
 type Request struct {
-	// Owner is the object: of the cluster, or of the same namespace, so that the Role goes when it does. Kind is its.
+	// Owner is the object, and Kind is its kind. It is of the cluster or of the same namespace, so that the Role is deleted with it.
 	Owner client.Object
 	Kind  string
-	// Resource is secrets or configmaps, Namespace is where they are, and Names are which.
+	// Resource is secrets or configmaps. Namespace and Names say which.
 	Resource, Namespace string
 	Names               []string
 }
@@ -42,12 +42,12 @@ func (r Request) Name() string {
 
 // Writer writes Roles and RoleBindings.
 type Writer struct {
-	// Live does not read from a cache; the controller may not list Roles.
+	// Live must not read from a cache: the controller may not list Roles.
 	Live   client.Reader
 	Client client.Writer
 	// Namespace and Account are the kubelet plugin's.
 	Namespace, Account string
-	// Labels are put on what is made.
+	// Labels are those of the Roles and RoleBindings.
 	Labels map[string]string
 }
 
@@ -59,7 +59,7 @@ func NewWriter(live client.Reader, c client.Writer, namespace string) Writer {
 	}
 }
 
-// meta is the head of both.
+// meta returns the metadata of the Role and the RoleBinding.
 func (w Writer) meta(r Request) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: r.Namespace, Name: r.Name(), Labels: w.Labels,
@@ -69,7 +69,7 @@ func (w Writer) meta(r Request) metav1.ObjectMeta {
 	}
 }
 
-// Role lets its holder read what the object names, and nothing else.
+// Role returns the Role: it lets its holder read the named objects, and nothing else.
 func (w Writer) Role(r Request) *rbacv1.Role {
 	sorted := slices.Sorted(slices.Values(r.Names))
 	return &rbacv1.Role{ObjectMeta: w.meta(r), Rules: []rbacv1.PolicyRule{{
@@ -77,7 +77,7 @@ func (w Writer) Role(r Request) *rbacv1.Role {
 	}}}
 }
 
-// Binding gives the Role to the kubelet plugin.
+// Binding returns the RoleBinding, which gives the Role to the kubelet plugin.
 func (w Writer) Binding(r Request) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		ObjectMeta: w.meta(r),
@@ -86,7 +86,7 @@ func (w Writer) Binding(r Request) *rbacv1.RoleBinding {
 	}
 }
 
-// Ensure brings Role and binding to what the object names. The API server forbids it where the controller may not read that itself.
+// Ensure creates or updates the Role and its binding. The API server forbids that if the controller may not read the objects itself.
 func (w Writer) Ensure(ctx context.Context, r Request) error {
 	if err := w.ensureRole(ctx, r); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (w Writer) ensureBinding(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
-	if found && live.RoleRef != want.RoleRef { // which cannot be changed
+	if found && live.RoleRef != want.RoleRef { // the field cannot be changed
 		if err := w.Client.Delete(ctx, live, same(live)); client.IgnoreNotFound(err) != nil {
 			return wrap("replace", "RoleBinding", want, err)
 		}
@@ -132,7 +132,7 @@ func (w Writer) ensureBinding(ctx context.Context, r Request) error {
 	return wrap("update", "RoleBinding", want, w.Client.Update(ctx, live))
 }
 
-// find reads one of the two. One of the name that is not the object's is left alone.
+// find reads the Role or the RoleBinding. If another object owns it, the error is [ErrForeign].
 func (w Writer) find(ctx context.Context, r Request, live client.Object, kind string) (bool, error) {
 	key := client.ObjectKey{Namespace: r.Namespace, Name: r.Name()}
 	if err := w.Live.Get(ctx, key, live); err != nil {
@@ -147,7 +147,7 @@ func (w Writer) find(ctx context.Context, r Request, live client.Object, kind st
 	return true, nil
 }
 
-// Revoke removes both, the binding first. Where the controller may not look, it has made none, or an administrator wants them kept.
+// Revoke deletes both, the binding first. If the controller may not read them, it made none, or an administrator wants them kept.
 func (w Writer) Revoke(ctx context.Context, r Request) error {
 	var faults []error
 	for _, part := range []struct {

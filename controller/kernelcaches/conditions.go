@@ -14,58 +14,51 @@ import (
 	"github.com/fettle-dev/fettle/controller/artifacts"
 )
 
-// The reasons of the other conditions. They are stable.
+// The reasons of the conditions that this package writes. They are stable.
 const (
-	// ReasonNotACache is about Resolved: the reference names something that no node could use.
+	// ReasonNotACache is of Resolved: the image is not one of a kernel cache.
 	ReasonNotACache = "NotACache"
 
-	// ReasonFits, ReasonFitsNoGPU and ReasonNoNodeTold are about Compatible.
+	// ReasonFits, ReasonFitsNoGPU and ReasonNoNodeTold are of Compatible.
 	ReasonFits       = "Fits"
 	ReasonFitsNoGPU  = "FitsNoGPU"
 	ReasonNoNodeTold = "NoNodeTold"
 
-	// ReasonDistributed, ReasonDistributing, ReasonIncomplete and ReasonOnDemand are about Distributed: it is everywhere, it is on its way,
-	// it could not be had somewhere, or no node fetches it before a claim asks for it. ReasonNoNodeTold is, too.
+	// ReasonDistributed, ReasonDistributing, ReasonIncomplete and ReasonOnDemand are of Distributed: every node that is to have the cache has
+	// it, some still fetch it, some failed, or no node fetches it before a claim asks for it. ReasonNoNodeTold is of Distributed, too.
 	ReasonDistributed  = "Distributed"
 	ReasonDistributing = "Distributing"
 	ReasonIncomplete   = "Incomplete"
 	ReasonOnDemand     = "OnDemand"
 
-	// ReasonReady is about Ready, which otherwise has the reason of what it lacks.
+	// ReasonReady is of Ready. If a cache is not ready, the reason is that of the condition that fails.
 	ReasonReady = "Ready"
 
-	// ReasonNodesFailed, ReasonVolumesFailed and ReasonNoFailure are about Degraded.
+	// ReasonNodesFailed, ReasonVolumesFailed and ReasonNoFailure are of Degraded.
 	ReasonNodesFailed   = "NodesFailed"
 	ReasonVolumesFailed = "VolumesFailed"
 	ReasonNoFailure     = "NoFailure"
 
-	// ReasonNamespacesMissing and ReasonNamespacesThere are about NamespaceMissing.
+	// ReasonNamespacesMissing and ReasonNamespacesThere are of NamespaceMissing.
 	ReasonNamespacesMissing = "NamespacesMissing"
 	ReasonNamespacesThere   = "NamespacesThere"
 )
-
-func is(ok bool) metav1.ConditionStatus {
-	if ok {
-		return metav1.ConditionTrue
-	}
-	return metav1.ConditionFalse
-}
 
 func compatible(n nodeCounts) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionCompatible, Status: metav1.ConditionUnknown, Reason: ReasonNoNodeTold}
 	switch {
 	case n.Fits:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonFits, "it is for a GPU of the cluster"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonFits, "a GPU of the cluster fits"
 	case n.Unfit > 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonFitsNoGPU, list(n.Misfits)
 	default:
-		c.Message = "no node has compared it with its GPUs yet"
+		c.Message = "no node has compared the cache with its GPUs yet"
 	}
 	return c
 }
 
-// distributed asks for a node of which others can be known: with prewarm Matching only a node itself knows whether it has a GPU that the
-// cache is for, so those that say nothing are not waited for.
+// distributed returns the condition Distributed. With prewarm Matching only a node itself knows whether the cache fits its GPUs, so nodes
+// that report nothing are not waited for.
 func distributed(o object, n nodeCounts, v volumeCounts) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionDistributed, Status: metav1.ConditionFalse}
 	waiting, failed := n.Downloading+v.Open, len(n.Failures)+len(v.Failures)
@@ -73,7 +66,7 @@ func distributed(o object, n nodeCounts, v volumeCounts) metav1.Condition {
 	if all {
 		waiting += n.Missing
 	}
-	c.Message = fmt.Sprintf("%d nodes and %d volumes have it, %d are to get it, %d could not", n.Ready, v.Filled, waiting, failed)
+	c.Message = fmt.Sprintf("%d nodes and %d volumes have it, %d wait for it, %d failed to get it", n.Ready, v.Filled, waiting, failed)
 	if why := slices.Concat(v.Failures, v.Waits); len(why) > 0 {
 		c.Message += ": " + list(why)
 	}
@@ -89,12 +82,12 @@ func distributed(o object, n nodeCounts, v volumeCounts) metav1.Condition {
 	case o.prewarm() == v1alpha1.CachePrewarmNone:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonOnDemand, "nodes fetch it when a claim asks for it"
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNoNodeTold, "no node has said that it fetches it"
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNoNodeTold, "no node has reported that it fetches the cache"
 	}
 	return c
 }
 
-// ready says whether new claims may have it: what it is, and that nobody refuses it, is known.
+// ready returns the condition Ready: new claims may have the cache if its image is resolved and no policy refuses it.
 func ready(o object) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	verdict := o.Status.Verification
@@ -109,9 +102,9 @@ func ready(o object) metav1.Condition {
 	return c
 }
 
-// because takes reason and message from another condition.
+// because copies reason and message of another condition.
 func because(c *metav1.Condition, o object, kind string) {
-	c.Reason, c.Message = artifacts.ReasonNotResolved, "it was not looked at yet"
+	c.Reason, c.Message = artifacts.ReasonNotResolved, "the image was not resolved yet"
 	if of := meta.FindStatusCondition(o.Status.Conditions, kind); of != nil {
 		c.Reason, c.Message = of.Reason, of.Message
 	}
@@ -132,24 +125,24 @@ func degraded(n nodeCounts, v volumeCounts) metav1.Condition {
 }
 
 func missing(o object, namespaces []string) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionNamespaceMissing, Status: is(len(namespaces) > 0), Reason: ReasonNamespacesThere}
+	c := metav1.Condition{Type: v1alpha1.ConditionNamespaceMissing, Status: metav1.ConditionFalse, Reason: ReasonNamespacesThere}
 	switch {
 	case len(namespaces) > 0:
-		c.Reason, c.Message = ReasonNamespacesMissing, "there is no namespace "+strings.Join(namespaces, ", ")
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonNamespacesMissing, "there is no namespace "+strings.Join(namespaces, ", ")
 	case len(o.NamedNamespaces()) > 0:
-		c.Message = "all namespaces that it names are there"
+		c.Message = "all namespaces that it names exist"
 	default:
 		c.Message = "it names no namespace"
 	}
 	return c
 }
 
-// phase is the word for all of it. What can never work comes before what goes on; what pods do comes before what nodes fetch.
+// phase sums up the status in one word. What can never work comes before what is in progress, and pods come before nodes that fetch.
 func phase(o object, n nodeCounts, v volumeCounts, missing int) v1alpha1.CachePhase {
 	if o.GetDeletionTimestamp() != nil {
 		return v1alpha1.CacheDeleting
 	}
-	if o.everyNamespaceIs(missing) {
+	if o.forNoNamespace(missing) {
 		return v1alpha1.CacheNoNamespace
 	}
 	if p := unusable(o); p != "" {
@@ -173,12 +166,12 @@ func phase(o object, n nodeCounts, v volumeCounts, missing int) v1alpha1.CachePh
 	return v1alpha1.CachePending
 }
 
-// everyNamespaceIs says whether so many are all that it is for.
-func (o object) everyNamespaceIs(missing int) bool {
+// forNoNamespace says whether all namespaces that the object is for are missing.
+func (o object) forNoNamespace(missing int) bool {
 	return missing > 0 && missing == len(o.WorkloadNamespaces)
 }
 
-// unusable is the phase of what no claim may have, empty where claims may.
+// unusable returns the phase of a cache that claims may not have, and "" if they may.
 func unusable(o object) v1alpha1.CachePhase {
 	if meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionReady) {
 		return ""

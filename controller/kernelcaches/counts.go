@@ -14,26 +14,26 @@ import (
 // gpuKind is the kind of a pool with GPUs.
 const gpuKind = "gpu"
 
-// nodeCounts is what the nodes say of one cache.
+// nodeCounts sums up what the nodes report of one cache.
 type nodeCounts struct {
 	Counts v1alpha1.CacheCounts
 	// WithGPU is how many nodes have a GPU, and Missing how many of them do not list the newest digest.
 	WithGPU, Missing int32
-	// Ready is how many nodes have the newest digest and a GPU that it is for or no word of that, Downloading how many fetch it, and Unfit
-	// how many have no GPU that it is for.
+	// Ready is how many nodes have the newest digest and did not report that it fits none of their GPUs. Downloading is how many nodes fetch
+	// it, and Unfit how many have no GPU that it fits.
 	Ready, Downloading, Unfit int32
-	// Fits says that some node has a GPU that it is for.
+	// Fits says that some node has a GPU that the cache fits.
 	Fits bool
-	// Failures say on which nodes and why it could not be had, sorted. Misfits say on which nodes it fits no GPU.
+	// Failures say which nodes failed to get it and why, sorted. Misfits say on which nodes it fits no GPU.
 	Failures, Misfits []string
 
-	// newest are the nodes that have the newest digest or tried to, inUse those of them where a pod has it, and failed where it cannot be
-	// had: a node may have it in its store and in a volume.
+	// newest are the nodes that have the newest digest or tried to get it, inUse those with a pod that uses it, and failed those that could
+	// not get it. They are sets, since a node may have the digest in its store and in a volume.
 	newest, inUse, failed map[string]bool
 }
 
-// countNodes reads of the nodes what they say of the object, and adds what volumes have. The newest digest is the resolved one; a node
-// may also name the image below it.
+// countNodes adds up what nodes and volumes have of a cache. The newest digest is the resolved one, or that of the image if it was
+// resolved to an index.
 func countNodes(nodes []v1alpha1.AcceleratorNode, o object, inVolumes volumes.Plan) nodeCounts {
 	n := nodeCounts{newest: map[string]bool{}, inUse: map[string]bool{}, failed: map[string]bool{}}
 	for i := range nodes {
@@ -55,7 +55,7 @@ func countNodes(nodes []v1alpha1.AcceleratorNode, o object, inVolumes volumes.Pl
 	return n
 }
 
-// addVolumes counts the volumes of nodes, and pods with volumes.
+// addVolumes adds the volumes of nodes, and the pods that use volumes.
 func (n *nodeCounts) addVolumes(o object, p volumes.Plan) {
 	for i := range p.Volumes {
 		v := &p.Volumes[i]
@@ -79,12 +79,12 @@ func (n *nodeCounts) addVolumes(o object, p volumes.Plan) {
 	}
 }
 
-// hasGPU says whether a node offers a GPU, or has one that it does not offer for now.
+// hasGPU says whether a node has a GPU, published or withheld.
 func hasGPU(node *v1alpha1.AcceleratorNode) bool {
 	return slices.ContainsFunc(node.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Kind == gpuKind && p.Devices+p.Withheld > 0 })
 }
 
-// add counts what one node says, and tells whether it lists the newest digest.
+// add counts what one node reports, and returns whether it lists the newest digest.
 func (n *nodeCounts) add(node *v1alpha1.AcceleratorNode, o object) (newest bool) {
 	for i := range node.Status.KernelCaches {
 		entry := &node.Status.KernelCaches[i]
@@ -135,10 +135,10 @@ func (n *nodeCounts) addNewest(node string, entry *v1alpha1.NodeCache) {
 	}
 }
 
-// volumeCounts is what the volumes of one cache are.
+// volumeCounts sums up the volumes of one cache.
 type volumeCounts struct {
 	Filled, Open int32
-	// Failures say which could not be filled, or are kept from it until somebody helps, sorted. Waits say what the others wait for.
+	// Failures say which volumes could not be filled, or need an administrator first, sorted. Waits say what the other volumes wait for.
 	Failures, Waits []string
 }
 

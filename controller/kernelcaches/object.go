@@ -13,7 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// keptDigests is how many earlier digests a status keeps where its object does not say.
+// keptDigests is how many earlier digests a status keeps if its object does not say.
 const keptDigests = 3
 
 // object is a cache of either kind.
@@ -39,7 +39,7 @@ func Head(c v1alpha1.CommonGPUKernelCache, driver string) artifacts.Head {
 // Head implements [artifacts.Artifact].
 func (o object) Head() artifacts.Head { return Head(o.CommonGPUKernelCache, o.driver) }
 
-// concernedBy says whether versions of a policy are for the object's image, or have judged it.
+// concernedBy says whether any version of a policy is for the object's image, or judged it before.
 func (o object) concernedBy(versions []*trust.Policy) bool {
 	if len(o.Head().Applying(versions)) > 0 {
 		return true
@@ -53,7 +53,7 @@ func (o object) concernedBy(versions []*trust.Policy) bool {
 // names says whether the object lists a namespace by its name.
 func (o object) names(namespace string) bool { return slices.Contains(o.NamedNamespaces(), namespace) }
 
-// prewarm returns which nodes fetch it ahead of claims.
+// prewarm returns which nodes fetch the cache before a claim asks for it.
 func (o object) prewarm() v1alpha1.CachePrewarm {
 	if d := o.Spec.Distribution; d != nil && d.Prewarm != "" {
 		return d.Prewarm
@@ -61,13 +61,13 @@ func (o object) prewarm() v1alpha1.CachePrewarm {
 	return v1alpha1.CachePrewarmMatching
 }
 
-// wantsVolumes says whether it is put into volumes beside the nodes' stores.
+// wantsVolumes says whether the cache is also put into volumes.
 func (o object) wantsVolumes() bool {
 	d := o.Spec.Distribution
 	return d != nil && d.Type != "" && d.Type != v1alpha1.CacheNodeLocal
 }
 
-// mode is what the object wants of verification, empty where it leaves that to the policies.
+// mode returns the verification mode that the object asks for, empty if it leaves that to the policies.
 func (o object) mode() v1alpha1.VerificationMode {
 	if o.Spec.Verification == nil {
 		return ""
@@ -75,7 +75,7 @@ func (o object) mode() v1alpha1.VerificationMode {
 	return o.Spec.Verification.Mode
 }
 
-// mountsAnyway says whether claims get it for GPUs that it is not for.
+// mountsAnyway says whether claims get the cache for GPUs that it does not fit.
 func (o object) mountsAnyway() bool {
 	return o.Spec.Compatibility != nil && o.Spec.Compatibility.OnMismatch == v1alpha1.CacheMismatchMount
 }
@@ -88,7 +88,7 @@ func (o object) interval() time.Duration {
 	return 0
 }
 
-// history is the earlier digests once the newest is another one: the newest of them first, and none twice.
+// history returns the earlier digests after the newest changed: the latest first, and none twice.
 func (o object) history(newest string) []string {
 	limit := keptDigests
 	if r := o.Spec.Retention; r != nil {

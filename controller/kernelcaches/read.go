@@ -22,7 +22,7 @@ const (
 	maxTarget  = 128
 )
 
-// readImage reads what an image says of itself. The labels are whoever pushed it's word, and shown as that.
+// readImage reads the size and the labels of an image. Labels are claims of the image's producer, and shown as such.
 func readImage(ctx context.Context, src artifact.ImageSource, d artifact.Descriptor) (*v1alpha1.CacheImage, error) {
 	image, err := artifact.ReadImage(ctx, src, d, "linux/"+runtime.GOARCH)
 	if errors.Is(err, artifact.ErrInvalid) {
@@ -44,7 +44,7 @@ func readImage(ctx context.Context, src artifact.ImageSource, d artifact.Descrip
 	return out, nil
 }
 
-// typeOf is our word for a format.
+// typeOf returns the name that the API has for a format.
 func typeOf(format string) string {
 	switch format {
 	case "triton":
@@ -55,7 +55,7 @@ func typeOf(format string) string {
 	return format
 }
 
-// notACache is about a reference that names something that no node could use.
+// notACache returns the error of a reference that no node could use.
 func notACache(d artifact.Digest, err error) error {
 	return &artifacts.Fault{Reason: ReasonNotACache, Err: fmt.Errorf("%s is no image of a kernel cache: %w", d, err)}
 }

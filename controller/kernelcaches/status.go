@@ -12,19 +12,19 @@ import (
 	"github.com/fettle-dev/fettle/controller/volumes"
 )
 
-// surroundings are what the rest of the cluster says.
+// surroundings are the objects of the cluster that a cache's status depends on.
 type surroundings struct {
 	Nodes []v1alpha1.AcceleratorNode
-	// MissingNamespaces are those of the object's that are not there.
+	// MissingNamespaces are listed by the object and do not exist.
 	MissingNamespaces []string
-	// Volumes are what there is of volumes, and what keeps them.
+	// Volumes is the plan for the cache's volumes: their state, and what blocks them.
 	Volumes volumes.Plan
 }
 
 // maxVolumes is how many volumes a status lists.
 const maxVolumes = 256
 
-// observe writes what the cluster says of an object into its status, and what follows from all of it.
+// observe writes the state of nodes, volumes and namespaces to the status of a cache, and the conditions that follow.
 func observe(o object, around surroundings, now time.Time) {
 	nodes, volumes := countNodes(around.Nodes, o, around.Volumes), countVolumes(o.Status, around.Volumes)
 	o.Status.Counts = nodes.Counts
@@ -36,7 +36,7 @@ func observe(o object, around surroundings, now time.Time) {
 	o.Status.Phase = phase(o, nodes, volumes, len(around.MissingNamespaces))
 }
 
-// list is the first few of many, and how many more there are.
+// list joins the first few texts and says how many more there are.
 func list(texts []string) string {
 	const few = 5
 	if len(texts) <= few {

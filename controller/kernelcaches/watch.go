@@ -21,7 +21,7 @@ import (
 func (r *resolver) concerned(ctx context.Context, scope pairs.Scope, is func(object) bool) (keys []types.NamespacedName) {
 	all, err := pairs.KernelCaches(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Kernel caches are not looked at now because something about them changed")
+		klog.FromContext(ctx).Error(err, "List the kernel caches that a change concerns")
 	}
 	for _, c := range all {
 		if is(object{c, r.namespace}) {

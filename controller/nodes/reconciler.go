@@ -58,7 +58,7 @@ func New(s reconciler.Services) reconciler.Row {
 	}
 }
 
-// Reconcile looks after one AcceleratorNode, which has the name of its Node.
+// Reconcile prunes or keeps one AcceleratorNode, which has the name of its Node.
 func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	node := accelerator()
 	if err := k.Client.Get(ctx, req.NamespacedName, node); err != nil {
@@ -77,7 +77,7 @@ func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// missing asks the API server whether the Node is gone; if it is there, an earlier absence is forgotten.
+// missing asks the API server whether the Node is gone. If it exists, its earlier absence is forgotten.
 func (k *keeper) missing(ctx context.Context, name string) (bool, error) {
 	err := k.Live.Get(ctx, client.ObjectKey{Name: name}, reconciler.Metadata("v1", "Node"))
 	if apierrors.IsNotFound(err) {
@@ -90,7 +90,7 @@ func (k *keeper) missing(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// prune deletes the object once its Node has been missing for the grace period; before, it says when to look again.
+// prune deletes the object once its Node has been missing for the grace period. Before that it returns when to check again.
 func (k *keeper) prune(ctx context.Context, node *metav1.PartialObjectMetadata) (time.Duration, error) {
 	now := k.Clock.Now()
 	seen := k.absent[node.Name].observe(now)
@@ -104,12 +104,12 @@ func (k *keeper) prune(ctx context.Context, node *metav1.PartialObjectMetadata) 
 	}
 	delete(k.absent, node.Name)
 	k.pruned.Inc()
-	klog.FromContext(ctx).Info("pruned AcceleratorNode of a Node that is gone", "node", node.Name, "missingSince", seen.since)
+	klog.FromContext(ctx).Info("Pruned the AcceleratorNode of a Node that is gone", "node", node.Name, "missingSince", seen.since)
 	return 0, nil
 }
 
-// unretire removes the retirement that an uninstall set: a controller that runs while no uninstall does means that Fettle is
-// installed, be it again or because the uninstall gave up. An admin's own retirement has another value and stays.
+// unretire removes the retirement that an uninstall set. If a controller runs and no uninstall does, Fettle is installed: again, or
+// because the uninstall failed. The retirement of an administrator has another value and stays.
 func (k *keeper) unretire(ctx context.Context, node *metav1.PartialObjectMetadata) (time.Duration, error) {
 	if node.Annotations[v1alpha1.RetireAnnotation] != v1alpha1.RetireByUninstall || node.DeletionTimestamp != nil {
 		return 0, nil
@@ -123,7 +123,7 @@ func (k *keeper) unretire(ctx context.Context, node *metav1.PartialObjectMetadat
 	if client.IgnoreNotFound(err) != nil {
 		return 0, fmt.Errorf("take back the retirement of AcceleratorNode %s: %w", node.Name, err)
 	}
-	klog.FromContext(ctx).Info("took back the retirement that an uninstall had set", "node", node.Name)
+	klog.FromContext(ctx).Info("Took back the retirement that an uninstall had set", "node", node.Name)
 	return 0, nil
 }
 

@@ -72,7 +72,7 @@ func (l Lease) renew(ctx context.Context) {
 		case <-l.Clock.After(leaseRenewal):
 		}
 		if err := l.write(ctx, names.UninstallLease); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "renew the uninstall's Lease")
+			klog.FromContext(ctx).Error(err, "Renew the uninstall's Lease")
 		}
 	}
 }

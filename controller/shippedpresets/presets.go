@@ -18,17 +18,17 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 )
 
-// Annotation on a ClusterDevicePreset that this controller made has the hash of the spec that it was given. Where the spec has
-// another, an administrator has changed it.
+// Annotation on a ClusterDevicePreset that the controller made has the hash of the shipped spec. If the spec has another hash, an
+// administrator changed it.
 const Annotation = v1alpha1.GroupName + "/shipped-spec"
 
-// priority lets the presets of administrators win, which start at 0.
+// priority is lower than that of administrators' presets, which start at 0, so that those win.
 const priority = -1000
 
-// Vendors are those whose presets can be shipped, sorted.
+// Vendors returns the vendors whose presets can be shipped, sorted.
 func Vendors() []string { return slices.Sorted(maps.Keys(vendorSpecs())) }
 
-// Presets are the ClusterDevicePresets of vendors, each named VENDOR.fettle.dev. A vendor that is not known has none.
+// Presets returns the ClusterDevicePresets of vendors, each named VENDOR.fettle.dev. It leaves out unknown vendors.
 func Presets(vendors []string) []*v1alpha1.ClusterDevicePreset {
 	specs := vendorSpecs()
 	var out []*v1alpha1.ClusterDevicePreset
@@ -50,9 +50,9 @@ func Presets(vendors []string) []*v1alpha1.ClusterDevicePreset {
 	return out
 }
 
-// vendorSpecs are what the devices of vendors need of a node. Only NVIDIA's driver has to be there: its libraries must be those of the
-// kernel's module. The others' speak to the kernel by interfaces that stay, and images bring what programs are linked with; what is
-// given here stays out of the way of that (docs/design/presets.md).
+// vendorSpecs returns the files of a node that the devices of each vendor need. Only NVIDIA's driver must be there: its libraries have to
+// match the kernel module. Those of other vendors use stable kernel interfaces, and images bring the libraries that their programs are
+// linked with; the presets do not get in the way of these (docs/design/presets.md).
 func vendorSpecs() map[string]v1alpha1.ClusterDevicePresetSpec {
 	nvidia := selecting("vendor", "nvidia", "type", "gpu")
 	nvidia.Driver = &v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}
@@ -78,7 +78,8 @@ func vendorSpecs() map[string]v1alpha1.ClusterDevicePresetSpec {
 	return map[string]v1alpha1.ClusterDevicePresetSpec{"nvidia": nvidia, "amd": amd, "intel": intel, "xrt": xrt, "opae": opae}
 }
 
-// selecting is for the devices of this driver whose attributes have values, given as name and value in turn. One without is passed over.
+// selecting returns a selector of devices of this driver by attributes, given as name and value in turn. A device without an attribute is
+// not selected.
 func selecting(attributes ...string) (spec v1alpha1.ClusterDevicePresetSpec) {
 	var conditions []string
 	for pair := range slices.Chunk(attributes, 2) {
@@ -88,12 +89,12 @@ func selecting(attributes ...string) (spec v1alpha1.ClusterDevicePresetSpec) {
 	return spec
 }
 
-// optional are files that are given where they are.
+// optional returns files that are given if they exist.
 func optional(directories []string, names ...string) []v1alpha1.PresetFiles {
 	return []v1alpha1.PresetFiles{{Names: names, Directories: directories, Optional: true}}
 }
 
-// SpecHash is the same for specs that say the same.
+// SpecHash returns a hash of the spec.
 func SpecHash(spec *v1alpha1.ClusterDevicePresetSpec) string {
 	data, err := json.Marshal(spec)
 	if err != nil {
@@ -103,7 +104,7 @@ func SpecHash(spec *v1alpha1.ClusterDevicePresetSpec) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// AsShipped says whether the controller made a preset, and nobody has changed what it gives.
+// AsShipped says whether the controller made a preset and its spec is unchanged.
 func AsShipped(live *v1alpha1.ClusterDevicePreset) bool {
 	return live.Labels[names.ManagedByLabel] == names.Controller && live.Annotations[Annotation] == SpecHash(&live.Spec)
 }

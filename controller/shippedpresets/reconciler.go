@@ -58,7 +58,7 @@ func byName(all []*v1alpha1.ClusterDevicePreset) map[string]*v1alpha1.ClusterDev
 	return out
 }
 
-// Reconcile brings one preset to what is shipped under its name.
+// Reconcile brings one preset to the one that is shipped under its name.
 func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	want := k.wanted[req.Name]
 	var live v1alpha1.ClusterDevicePreset
@@ -69,7 +69,7 @@ func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	case err != nil:
 		err = client.IgnoreNotFound(err)
 	case live.DeletionTimestamp != nil || !AsShipped(&live):
-		// An administrator's, as it is or as it was changed.
+		// It belongs to an administrator, who made or changed it.
 	case want == nil:
 		err = k.remove(ctx, &live)
 	case live.Annotations[Annotation] != want.Annotations[Annotation]:
@@ -81,32 +81,32 @@ func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{}, nil
 }
 
-// create leaves one alone that somebody made meanwhile: word of it is on the way.
+// create makes the preset. If it was made in the meantime it is kept, and the watch reports it.
 func (k *keeper) create(ctx context.Context, want *v1alpha1.ClusterDevicePreset) error {
 	if err := k.client.Create(ctx, want.DeepCopy(), client.FieldOwner(names.Controller)); err != nil {
 		return client.IgnoreAlreadyExists(err)
 	}
-	klog.FromContext(ctx).Info("made the shipped ClusterDevicePreset", "preset", want.Name)
+	klog.FromContext(ctx).Info("Made the shipped ClusterDevicePreset", "preset", want.Name)
 	return nil
 }
 
-// remove deletes what it looked at, and not what it has become since.
+// remove deletes the preset unless it changed since it was read.
 func (k *keeper) remove(ctx context.Context, live *v1alpha1.ClusterDevicePreset) error {
 	same := client.Preconditions{UID: ptr.To(live.UID), ResourceVersion: ptr.To(live.ResourceVersion)}
 	if err := k.client.Delete(ctx, live, same); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	klog.FromContext(ctx).Info("deleted the shipped ClusterDevicePreset, whose vendor is not wanted", "preset", live.Name)
+	klog.FromContext(ctx).Info("Deleted the shipped ClusterDevicePreset of a vendor that is not wanted", "preset", live.Name)
 	return nil
 }
 
-// follow writes what this version ships. A change in between is a conflict.
+// follow writes the spec that this version ships. A change in between is a conflict.
 func (k *keeper) follow(ctx context.Context, live, want *v1alpha1.ClusterDevicePreset) error {
 	live.Annotations[Annotation] = want.Annotations[Annotation]
 	want.Spec.DeepCopyInto(&live.Spec)
 	if err := k.client.Update(ctx, live, client.FieldOwner(names.Controller)); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	klog.FromContext(ctx).Info("brought the shipped ClusterDevicePreset to this version", "preset", live.Name)
+	klog.FromContext(ctx).Info("Updated the shipped ClusterDevicePreset to this version", "preset", live.Name)
 	return nil
 }

@@ -85,7 +85,7 @@ func valid(fault error) metav1.Condition {
 	}
 	if fault != nil {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonInvalid
-		c.Message = message.Clip("until it is mended, the images that it is for are refused: "+fault.Error(), message.ReadableCondition)
+		c.Message = message.Clip("the images that the policy is for are refused until it is corrected: "+fault.Error(), message.ReadableCondition)
 	}
 	return c
 }

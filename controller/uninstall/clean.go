@@ -25,8 +25,8 @@ import (
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 )
 
-// clean deletes what the controller and the plugins made, sorted by how much it would hurt to find it left: what pods can be
-// scheduled by first. A class without our label is an admin's and stays.
+// clean deletes the objects that the controller and the plugins made. DeviceClasses and ResourceSlices go first, since pods can be
+// scheduled by them. A class without our label belongs to an administrator and stays.
 func (u Uninstall) clean(ctx context.Context) error {
 	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.grants(ctx), u.presets(ctx), u.secret(ctx), u.definitions(ctx))
 }
@@ -78,7 +78,7 @@ func ignoreUndefined(err error) error {
 	return err
 }
 
-// presets deletes those that the controller made. One that was changed since is its administrator's.
+// presets deletes the presets that the controller made. A preset that was changed since belongs to its administrator and stays.
 func (u Uninstall) presets(ctx context.Context) error {
 	var list v1alpha1.ClusterDevicePresetList
 	err := u.Client.List(ctx, &list, client.MatchingLabels{names.ManagedByLabel: names.Controller})
@@ -108,7 +108,7 @@ func (u Uninstall) classes(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// slices deletes the ResourceSlices of this driver that a node left behind, such as one that is not Ready.
+// slices deletes the ResourceSlices of this driver that a node left behind, such as a node that is not Ready.
 func (u Uninstall) slices(ctx context.Context) error {
 	var list resourceapi.ResourceSliceList
 	err := u.Client.List(ctx, &list, client.MatchingFields{resourceapi.ResourceSliceSelectorDriver: v1alpha1.DriverName})
@@ -153,7 +153,7 @@ func (u Uninstall) definitions(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// delete deletes one object; one that is gone already is fine.
+// delete deletes one object. It is no error if the object is gone already.
 func (u Uninstall) delete(ctx context.Context, object client.Object, kind string) error {
 	if err := u.Client.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s %s: %w", kind, object.GetName(), err)

@@ -17,11 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// patience is how long a pod may resist eviction, by its disruption budget, before it is deleted.
+// patience is how long a disruption budget may prevent the eviction of a pod before the pod is deleted.
 const patience = 30 * time.Second
 
-// drain ends the pods that hold devices and waits until their claims are released and unprepared. The classes go first: without
-// them the scheduler allocates nothing to the successors that a Deployment or Job makes of an evicted pod.
+// drain ends the pods that hold devices and waits until their claims are released and unprepared. It deletes the classes first: without
+// them the scheduler allocates nothing to the pods by which a Deployment or Job replaces an evicted pod.
 func (u Uninstall) drain(ctx context.Context) error {
 	if err := u.classes(ctx); err != nil {
 		return err
@@ -48,32 +48,32 @@ func (u Uninstall) drain(ctx context.Context) error {
 	}
 }
 
-// end evicts one pod, and deletes it once it has resisted for [patience]. Asked remembers since when.
-func (u Uninstall) end(ctx context.Context, claim types.NamespacedName, who Consumer, asked map[types.UID]time.Time) error {
+// end evicts one pod, and deletes it if it is still there after [patience]. Asked remembers the time of the first eviction.
+func (u Uninstall) end(ctx context.Context, claim types.NamespacedName, holder Consumer, asked map[types.UID]time.Time) error {
 	var pod corev1.Pod
-	err := u.Client.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: who.Name}, &pod)
-	if apierrors.IsNotFound(err) || err == nil && (pod.UID != who.UID || pod.DeletionTimestamp != nil) {
-		return nil // gone or going; the claim follows
+	err := u.Client.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: holder.Name}, &pod)
+	if apierrors.IsNotFound(err) || err == nil && (pod.UID != holder.UID || pod.DeletionTimestamp != nil) {
+		return nil // gone or terminating; the claim follows
 	}
 	if err != nil {
-		return fmt.Errorf("read pod %s/%s: %w", claim.Namespace, who.Name, err)
+		return fmt.Errorf("read pod %s/%s: %w", claim.Namespace, holder.Name, err)
 	}
-	since, known := asked[who.UID]
+	since, known := asked[holder.UID]
 	if !known {
 		since = u.Clock.Now()
-		asked[who.UID] = since
-		klog.FromContext(ctx).Info("evicting a pod that holds devices", "pod", klog.KObj(&pod), "claim", claim)
+		asked[holder.UID] = since
+		klog.FromContext(ctx).Info("Evicting a pod that holds devices", "pod", klog.KObj(&pod), "claim", claim)
 		u.Recorder.Eventf(&pod, nil, corev1.EventTypeWarning, "Evicted", "Uninstall",
 			"evicted because fettle.dev is uninstalled and claim %s holds its devices", claim.Name)
 	}
 	return u.remove(ctx, &pod, u.Clock.Now().Sub(since) >= patience)
 }
 
-// remove evicts the pod, or deletes it when eviction is no longer asked for. A refusal by a disruption budget is no fault.
+// remove evicts or deletes the pod. It is no error if a disruption budget refuses the eviction.
 func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod, byDeletion bool) error {
 	same := &metav1.Preconditions{UID: ptr.To(pod.UID)}
 	if byDeletion {
-		klog.FromContext(ctx).Info("deleting a pod that resists eviction", "pod", klog.KObj(pod))
+		klog.FromContext(ctx).Info("Deleting a pod that could not be evicted", "pod", klog.KObj(pod))
 		err := u.Client.Delete(ctx, pod, client.Preconditions(*same))
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 			return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -83,7 +83,7 @@ func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod, byDeletion bool)
 	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: same}}
 	err := u.Client.SubResource("eviction").Create(ctx, pod, eviction)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		// An eviction is an object, and none can be made where the namespace is going, which takes the pod along anyway.
+		// An eviction cannot be created in a namespace that is being deleted. The pod is deleted with its namespace anyway.
 		return u.remove(ctx, pod, true)
 	}
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err) {

@@ -16,16 +16,16 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// Hold is one claim that has devices of this driver and is reserved for someone.
+// Hold is a claim that has devices of this driver and is reserved for a consumer.
 type Hold struct {
 	Claim types.NamespacedName
-	// Pods are the pods it is reserved for, sorted by name; they live in the claim's namespace.
+	// Pods are the pods that it is reserved for, sorted by name. They are in the claim's namespace.
 	Pods []Consumer
 	// Others are consumers of another kind, as resource/name, which an uninstall cannot end.
 	Others []string
 }
 
-// Consumer is a pod by name and identity, so that its successor of the same name is not taken for it.
+// Consumer is a pod by name and UID, so that a later pod of the same name is not mistaken for it.
 type Consumer struct {
 	Name string
 	UID  types.UID
@@ -58,13 +58,13 @@ func holds(claims []resourceapi.ResourceClaim) []Hold {
 	return in
 }
 
-// ours tells whether any device of the claim is this driver's.
+// ours says whether any device of the claim is this driver's.
 func ours(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
 		func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName })
 }
 
-// preparing returns the names of the nodes that count prepared claims, sorted, leaving out those in skip.
+// preparing returns the names of the nodes that report prepared claims, sorted, without those in skip.
 func preparing(nodes []v1alpha1.AcceleratorNode, skip map[string]string) []string {
 	var names []string
 	for _, n := range nodes {
@@ -76,7 +76,7 @@ func preparing(nodes []v1alpha1.AcceleratorNode, skip map[string]string) []strin
 	return names
 }
 
-// Error lists each claim with its consumers, then the nodes, then the next step.
+// Error lists each claim with its consumers, the nodes, and the next step.
 func (e *InUseError) Error() string {
 	var b strings.Builder
 	b.WriteString("devices are in use:")
@@ -96,7 +96,7 @@ func (e *InUseError) Error() string {
 	return b.String()
 }
 
-// refuse returns an [*InUseError] when anything is in use.
+// refuse returns an [*InUseError] if a device is in use.
 func (u Uninstall) refuse(ctx context.Context) error {
 	in, err := u.inUse(ctx)
 	if err != nil {
@@ -108,8 +108,8 @@ func (u Uninstall) refuse(ctx context.Context) error {
 	return nil
 }
 
-// inUse returns who holds devices now; nil when nobody does. Nodes that cannot answer count only without force: with it, an
-// uninstall must not wait for what cannot come.
+// inUse returns the claims and nodes that hold devices now, nil if none does. Nodes that cannot answer count only without force: a forced
+// uninstall must not wait for them.
 func (u Uninstall) inUse(ctx context.Context) (*InUseError, error) {
 	var claims resourceapi.ResourceClaimList
 	if err := u.Client.List(ctx, &claims); err != nil {
@@ -125,12 +125,12 @@ func (u Uninstall) inUse(ctx context.Context) (*InUseError, error) {
 	}
 	e := &InUseError{Holds: holds(claims.Items), Nodes: preparing(nodes.all, skip)}
 	if len(e.Holds) == 0 && len(e.Nodes) == 0 {
-		return nil, nil //nolint:nilnil // nobody is a good answer
+		return nil, nil //nolint:nilnil // documented above
 	}
 	return e, nil
 }
 
-// nodeReady is the state of a Node's Ready condition as the uninstall needs it: anything but True is silence.
+// nodeReady says whether a Node is Ready. The uninstall treats any other state as a node that cannot answer.
 func nodeReady(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue

@@ -16,7 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// The reasons why a node is not waited for.
+// The reasons not to wait for a node.
 const (
 	nodeGone     = "its Node is gone"
 	nodeNotReady = "its Node is not Ready"
@@ -28,7 +28,7 @@ type fleet struct {
 	silent map[string]string
 }
 
-// gone returns only those of the silent nodes that cannot come back.
+// gone returns the silent nodes that cannot come back.
 func (f fleet) gone() map[string]string {
 	gone := map[string]string{}
 	for name, why := range f.silent {
@@ -71,8 +71,8 @@ func newFleet(accelerators []v1alpha1.AcceleratorNode, nodes []corev1.Node) flee
 	return f
 }
 
-// unretired returns the names of the nodes that can answer and have not retired yet, sorted. What a condition says about an
-// older generation of the request is not told apart: a plugin that retired stays retired until the annotation goes.
+// unretired returns the names of the nodes that can answer and have not retired yet, sorted. The generation of the condition does not
+// matter: a plugin that retired stays retired until the annotation is removed.
 func (f fleet) unretired() []string {
 	var names []string
 	for _, a := range f.all {
@@ -84,7 +84,7 @@ func (f fleet) unretired() []string {
 	return names
 }
 
-// retire asks every plugin to retire and waits until each that can answer has.
+// retire asks every plugin to retire and waits until all that can answer have retired.
 func (u Uninstall) retire(ctx context.Context) error {
 	var waiting []string
 	warned := map[string]bool{}
@@ -111,7 +111,7 @@ func (u Uninstall) retire(ctx context.Context) error {
 	}
 }
 
-// ask asks every plugin to retire, and says once of each node that cannot answer why nobody waits for it.
+// ask asks every plugin to retire. It logs once for each node that cannot answer why the uninstall does not wait for it.
 func (u Uninstall) ask(ctx context.Context, f fleet, warned map[string]bool) error {
 	for i := range f.all {
 		if err := u.annotate(ctx, &f.all[i]); err != nil {
@@ -120,13 +120,13 @@ func (u Uninstall) ask(ctx context.Context, f fleet, warned map[string]bool) err
 		name := f.all[i].Name
 		if why := f.silent[name]; why != "" && !warned[name] {
 			warned[name] = true
-			klog.FromContext(ctx).Info("not waiting for a node; its files stay behind", "node", name, "reason", why)
+			klog.FromContext(ctx).Info("Not waiting for a node; its files stay behind", "node", name, "reason", why)
 		}
 	}
 	return nil
 }
 
-// annotate asks one plugin to retire. An admin's own value asks for the same and is kept.
+// annotate asks one plugin to retire. It keeps the value of an administrator, which asks for the same.
 func (u Uninstall) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode) error {
 	switch node.Annotations[v1alpha1.RetireAnnotation] {
 	case v1alpha1.RetireByUninstall, v1alpha1.RetireByAdmin:
@@ -143,11 +143,11 @@ func (u Uninstall) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode)
 	if err := u.Client.Patch(ctx, node, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("annotate AcceleratorNode %s: %w", node.Name, err)
 	}
-	klog.FromContext(ctx).Info("asked the plugin to retire", "node", node.Name)
+	klog.FromContext(ctx).Info("Asked the plugin to retire", "node", node.Name)
 	return nil
 }
 
-// sleep waits for the next look, or says that the deadline is over.
+// sleep waits until the next poll. It returns the cause if ctx ends before.
 func (u Uninstall) sleep(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

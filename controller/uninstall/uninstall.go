@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package uninstall takes Fettle out of a cluster in the reverse order of its work: no claim is in use, every node's plugin has
-// retired, then the objects go. It is what the chart's pre-delete hook runs while controller and plugins are still up.
+// Package uninstall removes Fettle from a cluster in the reverse order of its work: when no claim is in use, every plugin retires, and
+// then the objects are deleted. The chart's pre-delete hook runs it while controller and plugins are still up.
 package uninstall
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/pause"
 )
 
-// poll is the time between two looks at what an uninstall waits for.
+// poll is the time between two checks of a state that the uninstall waits for.
 const poll = time.Second
 
 // Uninstall is one uninstall.
@@ -34,28 +34,28 @@ type Uninstall struct {
 	Namespace string
 	// Force ends the pods that hold devices. Without it, one such pod refuses the uninstall.
 	Force bool
-	// Timeout bounds the whole.
+	// Timeout bounds the whole uninstall.
 	Timeout time.Duration
 	// CRDs are the definitions to delete at the end, with all their objects; nil keeps them.
 	CRDs []crd.Definition
 }
 
-// InUseError says who still holds devices.
+// InUseError lists the claims and nodes that still hold devices.
 type InUseError struct {
 	// Holds are the claims in use, sorted.
 	Holds []Hold
-	// Nodes are the nodes whose plugin still counts prepared claims, sorted.
+	// Nodes are the nodes whose plugin still reports prepared claims, sorted.
 	Nodes []string
 }
 
 // Run uninstalls. An [*InUseError] refuses before anything was changed. After any other error the running controller takes the
-// retirements back, so that the cluster goes on as before, and a later Run starts over.
+// retirements back, so that the cluster works as before, and a later Run starts again.
 func (u Uninstall) Run(ctx context.Context) (err error) {
 	ctx, cancel := u.bounded(ctx)
 	defer cancel()
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", cause, err) // a call that the deadline cut off says nothing of it
+			err = fmt.Errorf("%w: %w", cause, err) // the error of an interrupted call does not name the deadline
 		}
 	}()
 	if !u.Force {
@@ -77,18 +77,18 @@ func (u Uninstall) Run(ctx context.Context) (err error) {
 	if err := u.retire(ctx); err != nil {
 		return fmt.Errorf("retire the nodes: %w", err)
 	}
-	// A claim may have been prepared between the first look and the last plugin's retirement.
+	// A claim may have been prepared between the first check and the last plugin's retirement.
 	if err := u.refuse(ctx); err != nil {
 		return err
 	}
 	if err := u.clean(ctx); err != nil {
 		return fmt.Errorf("delete objects: %w", err)
 	}
-	klog.FromContext(ctx).Info("uninstalled")
+	klog.FromContext(ctx).Info("Uninstalled")
 	return nil
 }
 
-// bounded ends when the timeout is over by the uninstall's clock; its cause names the flag.
+// bounded returns a context that ends when the timeout is over by the uninstall's clock. Its cause names the flag.
 func (u Uninstall) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := u.Clock.NewTimer(u.Timeout)

@@ -181,8 +181,8 @@ func (o Options) addRegistries(pod *corev1.PodTemplateSpec) {
 }
 
 // credentials mounts the pull secrets of the Job's own namespace as the files of one directory: those of another cannot be. One that is
-// missing does not keep the pod, since the registry may do without, and neither does a missing key: each type of pull secret has one of the
-// two. The Job's own image may be in the same registry.
+// missing does not keep the pod, since the registry may do without, and neither does a missing key: each type of pull secret has one of
+// the two. The Job's own image may be in the same registry.
 func (o Object) credentials(spec *corev1.PodSpec) {
 	if len(o.Spec.ImagePullSecrets) == 0 {
 		return

@@ -18,12 +18,13 @@ import (
 	"github.com/fettle-dev/fettle/pkg/admission"
 )
 
-// references judges the bitstreams that claims name, as they are now. Prepare judges them again.
+// references checks the bitstreams that claims name, as they are now. Prepare checks them again.
 type references struct{ reader client.Reader }
 
-// check returns what can never work while nothing else changes, and warns of what is not there yet: objects may come in any order.
+// check returns the references that cannot work unless another object changes. It only warns of objects that do not exist yet, since
+// objects may be created in any order.
 func (r references) check(ctx context.Context, namespace string, object runtime.Object) (faults field.ErrorList, warnings []string) {
-	const patience = 2 * time.Second // the API server waits for us, and its user for it
+	const patience = 2 * time.Second // the API server waits for the answer, and its user for the API server
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, reference := range admission.Bitstreams(object) {
@@ -41,7 +42,7 @@ func (r references) check(ctx context.Context, namespace string, object runtime.
 			warnings = append(warnings, fmt.Sprintf("%s: %s %s does not exist: pods wait until it does", reference.Path, reference.Kind,
 				reference.Name))
 		case err != nil:
-			klog.FromContext(ctx).Error(err, "A bitstream that a claim names was not looked at", "kind", reference.Kind, "bitstream", key)
+			klog.FromContext(ctx).Error(err, "A bitstream that a claim names was not checked", "kind", reference.Kind, "bitstream", key)
 		}
 	}
 	return faults, warnings

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook answers the API server's reviews of the objects that may carry a Fettle configuration. What is right is decided
-// by pkg/admission; this package decodes, asks and answers, and it never stands in the way when it cannot decide: Prepare on the
-// node remains the authority.
+// Package webhook answers the API server's reviews of the objects that may carry a Fettle configuration. Package admission decides what
+// is valid; this package decodes, asks and answers. If it cannot decide it admits the object, since Prepare on the node checks again.
 package webhook
 
 import (
@@ -27,7 +26,7 @@ import (
 // Path is where the reviews arrive.
 const Path = "/validate-config"
 
-// The verdicts that Observe is told.
+// The verdicts that Observe gets.
 const (
 	Allowed   = "allowed"
 	Denied    = "denied"
@@ -36,21 +35,21 @@ const (
 
 // Handler answers reviews of resource.k8s.io/v1 ResourceClaims, ResourceClaimTemplates and DeviceClasses.
 type Handler struct {
-	// Validate returns every fault of the Fettle configurations in one of these objects, with the path of its field, and nothing
-	// for an object without one.
+	// Validate returns every fault of the Fettle configurations in one of these objects, with the path of its field.
 	Validate func(runtime.Object) field.ErrorList
-	// Refer looks at what an object without faults names, for an object of a namespace. Nil: nothing is looked at.
+	// Refer checks the objects that a valid object of a namespace names. It may be nil.
 	Refer func(ctx context.Context, namespace string, object runtime.Object) (faults field.ErrorList, warnings []string)
-	// Observe is told each verdict.
+	// Observe is called with each verdict.
 	Observe func(resource, verdict string)
 }
 
-// Handle answers one review. A fault inside admits the object with a warning, so that it cannot keep other objects out.
+// Handle answers one review. If the webhook itself fails it admits the object with a warning, so that no fault of Fettle keeps objects
+// out.
 func (h Handler) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
 	verdict := Undecided
 	defer func() {
 		if fault := recover(); fault != nil {
-			klog.FromContext(ctx).Error(nil, "panic in the review of a configuration", "resource", req.Resource.Resource,
+			klog.FromContext(ctx).Error(nil, "Panic in the review of a configuration", "resource", req.Resource.Resource,
 				"namespace", req.Namespace, "name", req.Name, "panic", fault, "stack", string(debug.Stack()))
 			verdict, response = Undecided, undecided("the webhook had an internal fault")
 		}
@@ -67,7 +66,7 @@ func (h Handler) review(ctx context.Context, req admission.Request) (string, adm
 		return Undecided, undecided(err.Error())
 	}
 	if object.GetDeletionTimestamp() != nil || req.Operation == admissionv1.Update && sameSpec(req, object) {
-		// An object that came in while nobody looked must still get its labels changed and its finalizers removed.
+		// An invalid object may exist since the webhook was down. Its labels and finalizers must still be changeable.
 		return Allowed, admission.Allowed("")
 	}
 	faults := h.Validate(object)
@@ -86,13 +85,13 @@ func (h Handler) review(ctx context.Context, req admission.Request) (string, adm
 	return Denied, admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status}}
 }
 
-// undecided admits with a warning that says who will have the last word.
+// undecided admits the object with a warning that its configuration was not checked.
 func undecided(why string) admission.Response {
 	return admission.Allowed("").WithWarnings(fmt.Sprintf(
 		"fettle.dev: the configuration was not checked (%s); a fault in it will only show when a pod starts", why))
 }
 
-// decode makes the object of a review. matchPolicy Equivalent has the API server convert other versions to v1.
+// decode decodes the object of a review. With matchPolicy Equivalent the API server converts other versions to v1.
 func decode(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
 	var object client.Object
 	switch (schema.GroupVersionKind{Group: kind.Group, Version: kind.Version, Kind: kind.Kind}) {
@@ -112,13 +111,13 @@ func decode(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
 	return object, nil
 }
 
-// sameSpec tells whether an update leaves the spec as it was.
+// sameSpec says whether an update leaves the spec unchanged.
 func sameSpec(req admission.Request, object client.Object) bool {
 	old, err := decode(req.Kind, req.OldObject.Raw)
 	return err == nil && equality.Semantic.DeepEqual(spec(old), spec(object))
 }
 
-// spec is the part of an object that holds configurations.
+// spec returns the part of an object that holds configurations.
 func spec(object client.Object) any {
 	switch o := object.(type) {
 	case *resourceapi.ResourceClaim:
