@@ -121,7 +121,7 @@ func (c cluster) testBitstreamRules(t *testing.T) {
 		{"image and file", ofCluster("x", func(s *spec) {
 			s.Image, s.HostFile = image, &v1alpha1.HostBitstream{Path: "/a", Digest: digest}
 		}), "spec: Invalid value: set exactly one of image and hostFile"},
-		{"for nobody", ofCluster("x", func(s *spec) { s.Image, s.Namespaces = image, nil }), "spec: Invalid value: name at least one namespace"},
+		{"for none", ofCluster("x", func(s *spec) { s.Image, s.Namespaces = image, nil }), "spec: Invalid value: name at least one namespace"},
 		{
 			"bad namespace", ofCluster("x", func(s *spec) { s.Image, s.Namespaces = image, []string{"A"} }),
 			"spec.namespaces[0] in body should match",
@@ -489,7 +489,7 @@ func (c cluster) testPullSecrets(t *testing.T) {
 	c.testClusterSecret(t, image)
 }
 
-// testForeignRole: a Role of the name that is somebody else's is left as it is.
+// testForeignRole: a Role of the name that belongs to another object is not changed.
 func (c cluster) testForeignRole(t *testing.T, image string) {
 	foreign := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "fettle.dev:fpgabitstream:taken"}}
 	c.create(t, foreign)

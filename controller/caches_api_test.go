@@ -91,7 +91,7 @@ func (c cluster) edit(t *testing.T, object client.Object, with func()) {
 	})
 }
 
-// testCaches: what an image is and who signed it is in the status, in the columns and in Events; and a tag is followed.
+// testCaches: the status, the columns and Events show the digest of an image and its signer, and follow a tag.
 func (c cluster) testCaches(t *testing.T) {
 	key, other := signed.NewKey(t), signed.NewKey(t)
 	c.create(t, c.policyFor(t, "caches", "kernels/*", key))
@@ -141,7 +141,7 @@ func (c cluster) testTrustPolicies(t *testing.T) {
 	key, other := signed.NewKey(t), signed.NewKey(t)
 	d := c.images.Image(t, "trust/cache", "v1", "x", nil)
 	c.images.SignV3(t, "trust/cache", d, key)
-	object := ownCache("trusted", c.registry.Host+"/trust/cache@"+d.String()) // which is not looked at but for a reason
+	object := ownCache("trusted", c.registry.Host+"/trust/cache@"+d.String()) // which is resolved again only for a reason
 	policy := c.policyFor(t, "trust", "trust/*", key)
 	c.create(t, policy)
 	c.create(t, object)

@@ -81,7 +81,7 @@ func (c cluster) testPresets(t *testing.T) {
 	if err := c.client.Delete(t.Context(), rival); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitPreset(t, all, valid, alone, 0, 0) // its exception is told of at the exception only
+	c.awaitPreset(t, all, valid, alone, 0, 0) // only the exception reports the conflict
 
 	node := c.accelerator(t, "with-presets", "", true)
 	before := node.DeepCopy()
@@ -146,7 +146,7 @@ func (c cluster) testPresetGrants(t *testing.T) {
 	}
 }
 
-// testMissingPreset: GPUs that need libraries of the node are told of at their class until a preset could give these.
+// testMissingPreset: the class of GPUs that need libraries of the node has a warning until a preset could give these.
 func (c cluster) testMissingPreset(t *testing.T, r replica) {
 	missing := func(want float64) {
 		t.Helper()

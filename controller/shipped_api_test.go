@@ -82,7 +82,7 @@ func (c cluster) shipped(t *testing.T, name string) *v1alpha1.ClusterDevicePrese
 	return live
 }
 
-// change writes what it is told, whatever else is written meanwhile.
+// change changes a preset, and repeats that after a conflict.
 func (c cluster) change(t *testing.T, name string, how func(*v1alpha1.ClusterDevicePreset)) {
 	t.Helper()
 	apitest.Eventually(t, patience, func() string {

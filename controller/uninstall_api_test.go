@@ -93,7 +93,7 @@ func (c cluster) uninstaller(t *testing.T, force bool, timeout time.Duration) un
 	}
 }
 
-// testUninstallRefused: who holds devices is named, and nothing was changed.
+// testUninstallRefused: the error names the pods that hold devices, and nothing was changed.
 func (c cluster) testUninstallRefused(t *testing.T) {
 	w := c.startWorkload(t, "holder")
 	err := c.uninstaller(t, false, patience).Run(t.Context())
@@ -141,7 +141,7 @@ func (c cluster) testUninstallDeadline(t *testing.T) {
 // testUninstallForced goes the whole way while a controller runs, which must not make again what was deleted.
 func (c cluster) testUninstallForced(t *testing.T) {
 	w := c.startWorkload(t, "drained")
-	c.accelerator(t, "down", "", true) // its Node is not Ready, so nobody waits for it
+	c.accelerator(t, "down", "", true) // its Node is not Ready, so the uninstall does not wait for it
 	c.create(t, &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "down-slice"},
 		Spec: resourceapi.ResourceSliceSpec{

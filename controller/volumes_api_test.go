@@ -162,7 +162,7 @@ func cacheOf(name string, kind v1alpha1.CacheDistributionType) *v1alpha1.GPUKern
 	return k
 }
 
-// testROXVolume follows one volume: filled once, not touched while a pod uses it, filled anew then.
+// testROXVolume follows one volume: filled once, not changed while a pod uses it, filled again then.
 func (c cluster) testROXVolume(t *testing.T) {
 	k := cacheOf("rox", v1alpha1.CacheROXVolume)
 	c.create(t, k)
@@ -192,7 +192,7 @@ func (c cluster) testROXVolume(t *testing.T) {
 	c.wantVolumes(t, k, "claim myns1/rox", "job myns1/rox-222222222222")
 }
 
-// testVolumesStatus: the controller says how volumes are, and who uses them, in the status; nothing is made of what nobody signed.
+// testVolumesStatus: the status has the state of volumes and their users; nothing is made of an image without a signature.
 func (c cluster) testVolumesStatus(t *testing.T) {
 	key := signed.NewKey(t)
 	c.create(t, c.policyFor(t, "volumes", "volumes/*", key))
@@ -235,7 +235,7 @@ func (c cluster) testVolumesStatus(t *testing.T) {
 	c.awaitCache(t, unsigned, "True Resolved", "False Refused", "False Refused", v1alpha1.CacheError)
 	if got := c.volumesOf(t, unsigned); len(got) > 0 || len(unsigned.Status.Volumes) != 1 ||
 		unsigned.Status.Volumes[0].Phase != v1alpha1.CacheVolumePending {
-		t.Errorf("of what nobody signed there are %v, status %+v", got, unsigned.Status.Volumes)
+		t.Errorf("of an image without a signature there are %v, status %+v", got, unsigned.Status.Volumes)
 	}
 	c.finished(t, team, job)
 }

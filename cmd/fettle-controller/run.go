@@ -92,7 +92,7 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 func (f *serveFlags) addArtifacts(fs *flag.FlagSet) {
 	o := &f.options
 	fs.DurationVar(&o.BitstreamInterval, "bitstream-interval", 10*time.Minute,
-		"how often the tags of FPGABitstreams and kernel caches are looked at")
+		"how often the tags of FPGABitstreams and kernel caches are resolved")
 	fs.StringVar(&o.ScratchDir, "scratch-dir", "",
 		"directory through which bitstreams are read, up to 1 GiB, for this process alone; empty makes a temporary one")
 	fs.StringVar(&f.registries, "registries", "", "`file` that says how registries are reached: plainHTTP, mirrors, caFile")

@@ -181,7 +181,7 @@ func (l *later) AddAfter(r reconcile.Request, after time.Duration) {
 	l.keys = append(l.keys, r.String())
 }
 
-// TestChangedNodes: only the objects whose files came or went are counted anew.
+// TestChangedNodes: only the objects whose files came or went are queued.
 func TestChangedNodes(t *testing.T) {
 	own := func(name string, layers ...string) *v1alpha1.FPGABitstream {
 		b := &v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}}
@@ -201,7 +201,7 @@ func TestChangedNodes(t *testing.T) {
 		{"a node goes", nodeWith("n", "b"), nil, []string{"team-a/x", "team-a/y"}},
 		{"one comes, one goes, one stays", nodeWith("n", "a", "c"), nodeWith("n", "a", "b"), []string{"team-a/x", "team-a/y", "team-a/z"}},
 		{"something else changes", nodeWith("n", "a"), nodeWith("n", "a"), nil},
-		{"a file of nobody", nodeWith("n"), nodeWith("n", "d"), nil},
+		{"a file of no object", nodeWith("n"), nodeWith("n", "d"), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var q later
@@ -218,7 +218,7 @@ func TestChangedNodes(t *testing.T) {
 			}
 			slices.SortFunc(q.keys, cmp.Compare[string])
 			if diff := gocmp.Diff(test.want, q.keys); diff != "" {
-				t.Errorf("counted anew (-want +got):\n%s", diff)
+				t.Errorf("queued (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -203,7 +203,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 	elsewhere := fpgaregistry.Start(t)
 	if _, err := read(t, p, elsewhere.Host+"/"+repo+":v1", nil); artifacts.ReasonOf(err) != artifacts.ReasonPlainHTTPRefused {
-		t.Errorf("plain http that nobody allowed: %s, %v", artifacts.ReasonOf(err), err)
+		t.Errorf("plain http that is not allowed: %s, %v", artifacts.ReasonOf(err), err)
 	}
 }
 

@@ -181,7 +181,7 @@ func TestNext(t *testing.T) {
 		{"digest", pin, nil, cond(metav1.ConditionTrue), time.Hour, 0},
 		{"digest with a secret", pin, []string{"a"}, cond(metav1.ConditionTrue), time.Hour, 10 * time.Minute},
 		{"file on the nodes", "", nil, cond(metav1.ConditionTrue), time.Hour, 0},
-		{"not looked at yet", tag, nil, nil, 0, 15 * time.Second},
+		{"not resolved yet", tag, nil, nil, 0, 15 * time.Second},
 		{"failed now", tag, nil, cond(metav1.ConditionFalse), 0, 15 * time.Second},
 		{"failed for a minute", pin, nil, cond(metav1.ConditionFalse), time.Minute, time.Minute},
 		{"not sure for a minute", tag, nil, cond(metav1.ConditionUnknown), time.Minute, time.Minute},

@@ -89,7 +89,7 @@ func (c *cacheCase) reconcile(t *testing.T, object client.Object) time.Duration 
 	return result.RequeueAfter
 }
 
-// told are the Events since the last call: "Warning Refused".
+// told returns the Events since the last call: "Warning Refused".
 func (c *cacheCase) told() (out []string) {
 	for {
 		select {
@@ -153,7 +153,7 @@ func TestWhenCachesAreAsked(t *testing.T) {
 	expect("another spec", true)
 	change(policy, 2)
 	expect("another generation of its policy", true)
-	expect("looked at", false)
+	expect("resolved", false)
 	other := skipping("another", "p2", 1, "quay.io/**")
 	if err := c.client.Create(t.Context(), other); err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestWhenCachesAreAsked(t *testing.T) {
 	c.reconcile(t, object)
 }
 
-// TestVolumesAreWritten: the status has the volumes as they are, and those who use them are looked for again and again.
+// TestVolumesAreWritten: the status has the volumes as they are, and is written again after a while, since no watch reports their users.
 func TestVolumesAreWritten(t *testing.T) {
 	object := kernels("a", "kernels", "registry.example/team/kernels@sha256:"+strings.Repeat("1", 64))
 	object.Spec.Distribution = &v1alpha1.CacheDistribution{Type: v1alpha1.CacheROXVolume}
@@ -209,7 +209,7 @@ func TestVolumesAreWritten(t *testing.T) {
 	}
 }
 
-// TestCacheEvents: each change is told once, and what is well of itself is not.
+// TestCacheEvents: each change makes one Event, and a condition that is well from the beginning makes none.
 func TestCacheEvents(t *testing.T) {
 	object := kernels("a", "kernels", "registry.example/kernels:v1")
 	node := nodeWith("n1")
@@ -252,7 +252,7 @@ func TestCacheEvents(t *testing.T) {
 	}
 }
 
-// TestCacheKeptByOthers: an object that somebody's finalizer keeps says that it is going, and no registry is asked.
+// TestCacheKeptByOthers: the status of an object that a foreign finalizer keeps says that it is being deleted, and no registry is asked.
 func TestCacheKeptByOthers(t *testing.T) {
 	object := kernels("a", "kernels", "registry.example/kernels:v1")
 	object.Finalizers = []string{"example.com/backup"}
@@ -303,7 +303,7 @@ type queued struct{ later }
 
 func (q *queued) Add(r reconcile.Request) { q.keys = append(q.keys, r.String()) }
 
-// TestConcernedByPolicies: a policy has those looked at that it is for, was for, or has judged.
+// TestConcernedByPolicies: a policy queues the caches that it is for, was for, or has judged.
 func TestConcernedByPolicies(t *testing.T) {
 	judgedBy := kernels("a", "judged", "quay.io/x:v1")
 	judgedBy.Status.Verification = &v1alpha1.CacheVerdict{Policies: []v1alpha1.CachePolicyReference{{Name: "p", Generation: 1}}}
@@ -344,7 +344,7 @@ func TestConcernedByPolicies(t *testing.T) {
 			}
 			slices.Sort(q.keys)
 			if diff := gocmp.Diff(test.want, q.keys); diff != "" {
-				t.Errorf("looked at (-want +got):\n%s", diff)
+				t.Errorf("queued (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -382,7 +382,7 @@ func TestConcernedByNodes(t *testing.T) {
 				(&resolver{client: c.client}).onNodes(scope).Update(t.Context(), event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.now}, &q)
 			}
 			if diff := gocmp.Diff(test.want, q.keys); diff != "" {
-				t.Errorf("counted anew (-want +got):\n%s", diff)
+				t.Errorf("queued (-want +got):\n%s", diff)
 			}
 		})
 	}

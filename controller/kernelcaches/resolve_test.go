@@ -223,7 +223,7 @@ func TestOutage(t *testing.T) {
 	s.look(t, o)
 	want(t, "no policy while it is down", o, "Unknown RegistryUnavailable", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
 	s.look(t, o, policy(t, 3, v1alpha1.VerificationSkip))
-	want(t, "nothing is looked at", o, "Unknown RegistryUnavailable", "Unknown Skipped", "True Ready", v1alpha1.CachePending)
+	want(t, "no signature is checked", o, "Unknown RegistryUnavailable", "Unknown Skipped", "True Ready", v1alpha1.CachePending)
 	o.SetGeneration(3)
 	o.Spec.Verification = &v1alpha1.CacheVerification{Mode: v1alpha1.VerificationEnforce}
 	s.look(t, o, policy(t, 3, v1alpha1.VerificationSkip))
@@ -247,7 +247,7 @@ func TestOutage(t *testing.T) {
 		v1alpha1.CachePending)
 }
 
-// TestNotACache: what no node could use is refused before anybody is asked who signed it.
+// TestNotACache: an image that no node could use is refused before its signatures are checked.
 func TestNotACache(t *testing.T) {
 	s, key := newSite(t, true), signed.NewKey(t)
 	s.Image(t, repo, "lies", "x", map[string]string{"cache.triton.image/summary": "{"})

@@ -436,7 +436,7 @@ func TestNext(t *testing.T) {
 		{"tag", tag, 0, found("a"), time.Hour, 10 * time.Minute},
 		{"tag with an interval", tag, time.Minute, found("a"), time.Hour, time.Minute},
 		{"digest", pin, 0, found("a"), time.Hour, 0},
-		{"digest, not looked at", pin, 0, skipped, time.Hour, 0},
+		{"digest, not checked", pin, 0, skipped, time.Hour, 0},
 		{"digest, no policy", pin, 0, unpoliced, time.Hour, 0},
 		{"refused now", pin, 0, refused, 0, 15 * time.Second},
 		{"refused a while ago", pin, 0, refused, time.Minute, time.Minute},

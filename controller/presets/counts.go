@@ -15,7 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 )
 
-// onCounts queues the presets of which a node reports something else, some time later, since claims come and go together.
+// onCounts queues the presets whose counts on a node changed, some time later, since claims come and go together.
 func onCounts() handler.EventHandler {
 	return reconciler.OnChange(func(_ context.Context, q reconciler.RequestQueue, before, now client.Object) {
 		var queued []types.NamespacedName

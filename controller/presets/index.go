@@ -16,47 +16,48 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// Version tells the states of an object apart.
+// Version identifies a state of an object.
 type Version struct {
 	UID        types.UID
 	Generation int64
 }
 
-// Index holds presets by what they decide, so that those which collide with one are found without a look at all others. The zero value
-// is empty.
+// Index holds presets by their settings, so that the presets in conflict with one are found without a comparison with all others. The
+// zero value is empty.
 type Index struct {
 	conditions preset.Conditions
 	entries    map[types.NamespacedName]*entry
-	// deciders are by thing and by namespace; that of the cluster's is empty.
-	deciders map[thing]map[string]map[*entry]string
+	// deciders are the presets that decide a setting, by setting and by namespace, with the value that each gives it. The namespace of
+	// cluster presets is empty.
+	deciders map[setting]map[string]map[*entry]string
 }
 
-// entry is a preset as it was read. One with faults decides nothing.
+// entry is a preset as it was read. A preset with faults decides no setting.
 type entry struct {
 	key       types.NamespacedName
 	version   Version
 	faults    field.ErrorList
 	preset    preset.Preset
 	selection selection
-	things    map[thing]string
+	settings  map[setting]string
 }
 
-// Sync takes in the presets that there are, by what they are now; parse is asked only for those that are new. It returns the other presets
-// that those which came, changed or went decide something with, since what is said of these may be another now.
+// Sync updates the index to the presets that exist now, and calls parse for new versions only. It returns the other presets that share a
+// setting with an added, changed or removed preset, since their conflicts may have changed.
 func (x *Index) Sync(
 	ctx context.Context, now map[types.NamespacedName]Version, parse func(types.NamespacedName) preset.Preset,
 ) (touched []types.NamespacedName) {
 	all := map[types.NamespacedName]bool{}
 	for key, e := range x.entries {
 		if now[key] != e.version {
-			x.near(e, all)
+			x.addConflicting(e, all)
 			x.remove(e)
 		}
 	}
 	for key, version := range now {
 		if x.entries[key] == nil {
 			e := x.add(ctx, key, version, parse(key))
-			x.near(e, all)
+			x.addConflicting(e, all)
 		}
 	}
 	return slices.SortedFunc(maps.Keys(all), func(a, b types.NamespacedName) int {
@@ -67,13 +68,13 @@ func (x *Index) Sync(
 func (x *Index) add(ctx context.Context, key types.NamespacedName, version Version, p preset.Preset) *entry {
 	e := &entry{key: key, version: version, preset: p, faults: p.Faults(&x.conditions)}
 	if len(e.faults) == 0 {
-		e.selection, e.things = selectionOf(ctx, &e.preset, &x.conditions), thingsOf(&e.preset)
+		e.selection, e.settings = selectionOf(ctx, &e.preset, &x.conditions), settingsOf(&e.preset)
 	}
 	if x.entries == nil {
-		x.entries, x.deciders = map[types.NamespacedName]*entry{}, map[thing]map[string]map[*entry]string{}
+		x.entries, x.deciders = map[types.NamespacedName]*entry{}, map[setting]map[string]map[*entry]string{}
 	}
 	x.entries[key] = e
-	for t, text := range e.things {
+	for t, text := range e.settings {
 		if x.deciders[t] == nil {
 			x.deciders[t] = map[string]map[*entry]string{}
 		}
@@ -87,7 +88,7 @@ func (x *Index) add(ctx context.Context, key types.NamespacedName, version Versi
 
 func (x *Index) remove(e *entry) {
 	delete(x.entries, e.key)
-	for t := range e.things {
+	for t := range e.settings {
 		delete(x.deciders[t][e.key.Namespace], e)
 		if len(x.deciders[t][e.key.Namespace]) == 0 {
 			delete(x.deciders[t], e.key.Namespace)
@@ -98,17 +99,17 @@ func (x *Index) remove(e *entry) {
 	}
 }
 
-// near adds the other presets that decide of any thing otherwise.
-func (x *Index) near(e *entry, all map[types.NamespacedName]bool) {
-	for other := range x.against(e) {
+// addConflicting adds the keys of the presets that give any setting another value.
+func (x *Index) addConflicting(e *entry, all map[types.NamespacedName]bool) {
+	for other := range x.conflicting(e) {
 		all[other.key] = true
 	}
 }
 
-// against are the presets, of the same namespace or of the cluster, that decide of the same things otherwise.
-func (x *Index) against(e *entry) map[*entry]bool {
+// conflicting returns the presets, of the same namespace or of the cluster, that give the same settings other values.
+func (x *Index) conflicting(e *entry) map[*entry]bool {
 	out := map[*entry]bool{}
-	for t, text := range e.things {
+	for t, text := range e.settings {
 		for namespace, deciders := range x.deciders[t] {
 			if e.key.Namespace != "" && namespace != "" && namespace != e.key.Namespace {
 				continue
@@ -123,7 +124,7 @@ func (x *Index) against(e *entry) map[*entry]bool {
 	return out
 }
 
-// Faults are what is wrong with a preset that is in the index.
+// Faults returns the faults of a preset in the index.
 func (x *Index) Faults(key types.NamespacedName) field.ErrorList {
 	if e := x.entries[key]; e != nil {
 		return e.faults
@@ -131,64 +132,64 @@ func (x *Index) Faults(key types.NamespacedName) field.ErrorList {
 	return nil
 }
 
-// Conflict is what another preset says otherwise.
+// Conflict is another preset that gives the same settings other values.
 type Conflict struct {
 	With preset.Origin
-	// Things are what both decide, sorted.
-	Things []string
-	// Wins says that it is the other's that counts, and Why.
+	// Settings are those that both decide, sorted.
+	Settings []string
+	// Wins says that the other preset's values count, and Why says why.
 	Wins bool
 	Why  string
 }
 
-// Conflicts are those of one preset. Shown are some of the Count, the one that is applied last first.
+// Conflicts are the conflicts of one preset. Shown are the first of Count, the preset that is applied last first.
 type Conflicts struct {
 	Shown []Conflict
 	Count int
 }
 
-// Conflicts are with the presets that may be for the same requests as the given one and decide of something otherwise. One that is for
-// part of what this one is for is an exception from it, and is told of where it is made.
+// Conflicts returns the conflicts of a preset with presets that may be for the same requests. A preset for a part of these requests is an
+// exception on purpose, and its own status reports the conflict.
 func (x *Index) Conflicts(key types.NamespacedName) Conflicts {
 	e := x.entries[key]
 	if e == nil {
 		return Conflicts{}
 	}
 	var others []*entry
-	for other := range x.against(e) {
-		exception := other.selection.narrows(&e.selection) && !e.selection.narrows(&other.selection)
-		if !exception && e.selection.meets(&other.selection) {
+	for other := range x.conflicting(e) {
+		exception := other.selection.narrowerThan(&e.selection) && !e.selection.narrowerThan(&other.selection)
+		if !exception && e.selection.overlaps(&other.selection) {
 			others = append(others, other)
 		}
 	}
 	slices.SortFunc(others, func(a, b *entry) int { return preset.Compare(&b.preset, &a.preset) })
 	out := Conflicts{Count: len(others)}
-	for _, other := range others[:min(len(others), mostConflicts)] {
+	for _, other := range others[:min(len(others), maxConflicts)] {
 		out.Shown = append(out.Shown, Conflict{
-			With: other.preset.Origin(), Things: differing(e.things, other.things),
+			With: other.preset.Origin(), Settings: differing(e.settings, other.settings),
 			Wins: preset.Compare(&e.preset, &other.preset) < 0, Why: why(&e.preset, &other.preset),
 		})
 	}
 	return out
 }
 
-// differing are what both decide otherwise, sorted.
-func differing(a, b map[thing]string) []string {
-	var things []thing
+// differing returns the settings to which both give other values, sorted.
+func differing(a, b map[setting]string) []string {
+	var settings []setting
 	for t, text := range a {
 		if other, ok := b[t]; ok && other != text {
-			things = append(things, t)
+			settings = append(settings, t)
 		}
 	}
-	slices.SortFunc(things, compareThings)
-	out := make([]string, 0, len(things))
-	for _, t := range things {
+	slices.SortFunc(settings, compareSettings)
+	out := make([]string, 0, len(settings))
+	for _, t := range settings {
 		out = append(out, t.String())
 	}
 	return out
 }
 
-// why says what decides between two presets.
+// why says which rule decides between two presets.
 func why(a, b *preset.Preset) string {
 	first, last := a, b
 	if preset.Compare(a, b) > 0 {
@@ -206,24 +207,24 @@ func why(a, b *preset.Preset) string {
 }
 
 const (
-	// mostConflicts is how many other presets a message names, mostThings how much of each.
-	mostConflicts = 6
-	mostThings    = 4
+	// maxConflicts is how many other presets a message names, maxSettings how many settings of each.
+	maxConflicts = 6
+	maxSettings  = 4
 )
 
-// String is for people.
+// String describes the conflicts in a condition's message.
 func (c Conflicts) String() string {
 	var parts []string
 	for _, c := range c.Shown {
-		things := strings.Join(c.Things[:min(len(c.Things), mostThings)], ", ")
-		if more := len(c.Things) - mostThings; more > 0 {
-			things += fmt.Sprintf(" and %d more", more)
+		settings := strings.Join(c.Settings[:min(len(c.Settings), maxSettings)], ", ")
+		if more := len(c.Settings) - maxSettings; more > 0 {
+			settings += fmt.Sprintf(" and %d more", more)
 		}
 		winner := "this preset wins"
 		if c.Wins {
 			winner = "the other wins"
 		}
-		parts = append(parts, fmt.Sprintf("%s: %s says something else, and %s, since %s", things, c.With, winner, c.Why))
+		parts = append(parts, fmt.Sprintf("%s: %s says something else, and %s, since %s", settings, c.With, winner, c.Why))
 	}
 	if more := c.Count - len(c.Shown); more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more presets", more))

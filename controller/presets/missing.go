@@ -13,7 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// Need is what the devices of a class need from the node and no preset gives.
+// Need is what the devices of a class need from the node, and no preset gives.
 type Need struct {
 	// Vendor is the maker of the devices, Needs what they need.
 	Vendor, Needs string
@@ -41,13 +41,13 @@ func Missing(
 	return out
 }
 
-// givesFiles says whether a preset brings anything that a driver's libraries could come by.
+// givesFiles says whether a preset gives files of the node, among which a driver's libraries could be.
 func givesFiles(p *preset.Preset) bool {
 	return len(p.Rules.Libraries) > 0 || len(p.Rules.Mounts) > 0 || p.Driver != nil
 }
 
-// gives says whether a class is for devices of this driver and may give those of a maker. A class that says nothing of the driver may be
-// any other driver's.
+// gives says whether a class is for devices of this driver and may give those of a maker. A class whose selectors do not name the driver
+// may be for another driver.
 func gives(ctx context.Context, class *resourceapi.DeviceClass, m maker, c *preset.Conditions) bool {
 	ours := false
 	for _, s := range class.Spec.Selectors {

@@ -33,7 +33,7 @@ type missingPresetReconciler struct {
 	recorder   events.EventRecorder
 	missing    *prometheus.GaugeVec
 	conditions preset.Conditions
-	// announced is by class the text of the last Event.
+	// announced is the text of the last Event, by class.
 	announced map[string]string
 }
 
@@ -64,7 +64,7 @@ func newMissingPresetReconciler(s reconciler.Services) *missingPresetReconciler 
 	}
 }
 
-// vendorsChanged lets through what makes a difference to which vendors are in the cluster.
+// vendorsChanged lets nodes through whose set of vendors changed.
 func vendorsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, now := map[string]bool{}, map[string]bool{}

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package presets is what the controller knows of DevicePresets and ClusterDevicePresets, apart from its queue: what is wrong with one,
-// which of them collide, which classes lack one, and what the status says of it. What claims get is decided on their nodes, by package
-// preset.
+// Package presets checks DevicePresets and ClusterDevicePresets: it writes to their status which fields are wrong and which presets
+// conflict, and warns of classes that lack a preset. What claims get of presets is decided on their nodes, by package preset.
 package presets
 
 import (
@@ -16,23 +15,23 @@ import (
 type Object struct {
 	v1alpha1.CommonDevicePreset
 
-	// ConfigMapNamespace is where the ConfigMaps are that it names.
+	// ConfigMapNamespace is the namespace of the ConfigMaps that it names.
 	ConfigMapNamespace string
 }
 
-// Of returns a preset whose ConfigMaps are beside it, or in the driver's namespace if it is of the cluster.
+// Of returns a preset. The ConfigMaps of a cluster preset are in the driver's namespace.
 func Of(p v1alpha1.CommonDevicePreset, driver string) Object {
 	return Object{CommonDevicePreset: p, ConfigMapNamespace: p.ReferenceNamespace(driver)}
 }
 
-// Grant is what the nodes need to read for it.
+// Grant returns the request for the Role by which the nodes read its ConfigMaps.
 func (o Object) Grant() grant.Request {
 	return grant.Request{
 		Owner: o.Object, Kind: o.Kind, Resource: "configmaps", Namespace: o.ConfigMapNamespace, Names: configMaps(&o.Spec.PresetRules),
 	}
 }
 
-// configMaps are the names of the ConfigMaps that variables are from, sorted.
+// configMaps returns the names of the ConfigMaps that give variables, sorted.
 func configMaps(r *v1alpha1.PresetRules) []string {
 	var names []string
 	for i := range r.Env {

@@ -12,7 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// TestPresetPaths: a path that no namespace may name is told of before a claim waits for it.
+// TestPresetPaths: the status reports a path that no namespace may name before a claim waits for it.
 func TestPresetPaths(t *testing.T) {
 	for path, want := range map[string]string{
 		"/etc": "False HostPathsNotAllowed, False NoConflict", "/data/x": "True Valid, False NoConflict",

@@ -87,7 +87,7 @@ func (x *Index) said(key string) (out []string) {
 		if c.Wins {
 			winner = "loses to"
 		}
-		out = append(out, fmt.Sprintf("%s %s: %s", winner, c.With, strings.Join(c.Things, ", ")))
+		out = append(out, fmt.Sprintf("%s %s: %s", winner, c.With, strings.Join(c.Settings, ", ")))
 	}
 	return out
 }
@@ -180,7 +180,7 @@ func TestMeets(t *testing.T) {
 		{"vendors and more", selectors{cel(nvidia + ` && device.attributes["fettle.dev"].productName == "x"`), cel(amd)}, none},
 		{"one vendor", selectors{cel(nvidia), cel(nvidia + ` && device.attributes["fettle.dev"].productName == "x"`)}, both},
 		{"not told by the vendor", selectors{cel(`device.attributes["fettle.dev"].productName == "x"`), cel(amd)}, both},
-		{"a vendor that nobody knows", selectors{cel(`device.attributes["fettle.dev"].vendor == "new"`), cel(amd)}, both},
+		{"an unknown vendor", selectors{cel(`device.attributes["fettle.dev"].vendor == "new"`), cel(amd)}, both},
 		{"kinds", selectors{cel(`device.attributes["fettle.dev"].type == "gpu"`), cel(`device.attributes["fettle.dev"].type == "fpga"`)}, none},
 		{"kept away by a condition", selectors{cel(nvidia), absent(`device.attributes["fettle.dev"].vendor == "nvidia"`)}, none},
 		{"perhaps kept away", selectors{cel(nvidia), absent(nvidia + ` && device.attributes["fettle.dev"].productName == "x"`)}, both},
@@ -230,7 +230,8 @@ func TestMeets(t *testing.T) {
 	}
 }
 
-// TestNamespaces: presets of a namespace meet each other and those of the cluster that may be for it; an exception is told of where it is.
+// TestNamespaces: presets of a namespace are compared with each other and with those of the cluster that may be for it; an exception
+// reports the conflict, not the rule.
 func TestNamespaces(t *testing.T) {
 	set := func(value string) string { return anyGPU + "env: [{name: A, value: " + value + "}]" }
 	x := filled(t, map[string]string{
@@ -281,7 +282,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestSync: what came, changed or went is known, and so is of whom else something is to be said.
+// TestSync: the index has added, changed and removed presets, and returns the others whose conflicts changed.
 func TestSync(t *testing.T) {
 	specs := map[string]string{}
 	x, parsed := &Index{}, 0
@@ -327,7 +328,7 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// TestMany: with a thousand presets that all meet, and a thousand that decide the same things for different pods, all are counted and no
+// TestMany: with a thousand presets that all meet, and a thousand that decide the same settings for different pods, all are counted and no
 // message grows.
 func TestMany(t *testing.T) {
 	const many = 1000
@@ -369,11 +370,11 @@ func TestDescribe(t *testing.T) {
 	if got := x.Conflicts(types.NamespacedName{Name: "site"}).String(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	many := Conflicts{Count: mostConflicts + 2}
-	for i := range mostConflicts {
+	many := Conflicts{Count: maxConflicts + 2}
+	for i := range maxConflicts {
 		c := Conflict{With: preset.Origin{Name: fmt.Sprint(i)}, Why: "so"}
-		for j := range mostThings + 3 {
-			c.Things = append(c.Things, fmt.Sprintf("tool %d", j))
+		for j := range maxSettings + 3 {
+			c.Settings = append(c.Settings, fmt.Sprintf("tool %d", j))
 		}
 		many.Shown = append(many.Shown, c)
 	}
@@ -409,7 +410,7 @@ func TestRecord(t *testing.T) {
 		},
 		{
 			"overlaps",
-			Findings{Conflicts: Conflicts{Count: 1, Shown: []Conflict{{Things: []string{"tool x"}}}}},
+			Findings{Conflicts: Conflicts{Count: 1, Shown: []Conflict{{Settings: []string{"tool x"}}}}},
 			"True Valid",
 			"True Overlaps", "every field",
 		},
@@ -485,7 +486,7 @@ envFrom: [{configMapRef: {name: b}}, {configMapRef: {name: c}}]`)
 	}
 }
 
-// TestMissing: a class is told of where its devices need what no preset could give.
+// TestMissing: a class is reported if its devices need something that no preset could give.
 func TestMissing(t *testing.T) {
 	class := func(name string, expressions ...string) resourceapi.DeviceClass {
 		c := resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -43,12 +43,12 @@ type judge struct {
 	allowed []preset.AllowedHostPath
 	index   Index
 	granted reconciler.Schedule
-	// again has presets reconciled whose conflicts changed since another preset changed.
+	// again queues presets whose conflicts changed since another preset changed.
 	again chan requested
 }
 
-// New returns the reconciler of both kinds. It follows changes of specs, and what nodes report of claims. Allowed are the paths of the
-// nodes that a DevicePreset may name.
+// New returns the reconciler of both kinds. It follows changes of specs, and the counts of claims that nodes report. Allowed are the
+// paths of the nodes that a DevicePreset may name.
 func New(s reconciler.Services, allowed []preset.AllowedHostPath) reconciler.Row {
 	j := newJudge(s, allowed)
 	changed := reconciler.GenerationChanged()
@@ -75,7 +75,7 @@ func newJudge(s reconciler.Services, allowed []preset.AllowedHostPath) *judge {
 	}
 }
 
-// Reconcile judges one preset. Only a ClusterDevicePreset has no namespace.
+// Reconcile checks one preset. Only a ClusterDevicePreset has no namespace.
 func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if err := j.sync(ctx, req.NamespacedName); err != nil {
 		return reconcile.Result{}, err
@@ -96,7 +96,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// sync brings the index to what the cache has. It has the other presets reconciled that conflicted with a changed one, or do now.
+// sync updates the index from the cache, and queues the other presets that conflicted with a changed one, or do now.
 func (j *judge) sync(ctx context.Context, self types.NamespacedName) error {
 	all, err := pairs.Presets(ctx, j.Client, pairs.Both, client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -122,8 +122,8 @@ func (j *judge) sync(ctx context.Context, self types.NamespacedName) error {
 	return nil
 }
 
-// grant brings the preset's Role to the ConfigMaps that it names: none if it names none, or is not valid. Refused says why that is not
-// possible.
+// grant creates, updates or deletes the Role for the ConfigMaps that the preset names. An invalid preset has none. Refused says why the
+// Role cannot be made.
 func (j *judge) grant(ctx context.Context, o Object) (again time.Duration, refused, err error) {
 	request := o.Grant()
 	if len(request.Names) == 0 || len(j.index.Faults(o.Key())) > 0 {

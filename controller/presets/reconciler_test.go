@@ -139,7 +139,7 @@ func presetStatus(object client.Object) v1alpha1.DevicePresetStatus {
 	return v1alpha1.DevicePresetStatus{}
 }
 
-// told are the Events since the last call, by type and reason, and the presets that are to be looked at again.
+// told returns the Events since the last call, by type and reason, and the presets that are queued again.
 func (b *presetBench) told() (out []string) {
 	for len(b.events) > 0 {
 		words := strings.Fields(<-b.events)
@@ -152,7 +152,7 @@ func (b *presetBench) told() (out []string) {
 	return out
 }
 
-// TestPresetsCollide: both are told of as they come, and of the end of it as one goes.
+// TestPresetsCollide: both presets report a conflict when it begins, and the remaining one when it ends.
 func TestPresetsCollide(t *testing.T) {
 	first, second := clusterPreset("a", "x"), clusterPreset("b", "y")
 	b := newPresetBench(t, first)
@@ -283,7 +283,7 @@ func TestPresetGrants(t *testing.T) {
 	step("none any more", well, "", 0, from())
 }
 
-// TestChangedPresetCounts: only the presets are counted anew of which a node says something else.
+// TestChangedPresetCounts: only the presets whose counts on a node changed are queued.
 func TestChangedPresetCounts(t *testing.T) {
 	node := func(presets ...v1alpha1.NodePreset) *v1alpha1.AcceleratorNode {
 		return &v1alpha1.AcceleratorNode{Status: v1alpha1.AcceleratorNodeStatus{Presets: presets}}
@@ -314,7 +314,7 @@ func TestChangedPresetCounts(t *testing.T) {
 			}
 			slices.SortFunc(q.keys, cmp.Compare[string])
 			if diff := gocmp.Diff(test.want, q.keys); diff != "" {
-				t.Errorf("counted anew (-want +got):\n%s", diff)
+				t.Errorf("queued (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -366,7 +366,7 @@ func TestMissingIsAnnounced(t *testing.T) {
 	}
 }
 
-// TestVendorsChanged: a node that says something else of claims has no classes looked at.
+// TestVendorsChanged: a node whose counts of claims changed queues no class.
 func TestVendorsChanged(t *testing.T) {
 	node := func(devices int32, vendors ...string) *v1alpha1.AcceleratorNode {
 		n := &v1alpha1.AcceleratorNode{}

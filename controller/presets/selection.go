@@ -14,12 +14,12 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// selection is whom a preset is for, in a form that two of them can be compared by.
+// selection says which requests a preset is for, in a form in which two presets can be compared.
 type selection struct {
-	namespaces, pods labels
+	namespaces, pods labelRequirements
 	rule             v1alpha1.PresetDeviceSelector
 	absent           v1alpha1.PresetAbsent
-	// may are the makers whose devices it may be for, without those that surely keep it away.
+	// may are the makers whose devices it may be for. away are those whose devices certainly exclude it.
 	may, away kinds
 }
 
@@ -37,9 +37,9 @@ func selectionOf(ctx context.Context, p *preset.Preset, c *preset.Conditions) se
 	return s
 }
 
-// meets says whether both may be for one request of a claim. Where that cannot be told it says yes. Presets for different requests of a
-// claim are left out: that a container uses both is the pod's doing.
-func (s *selection) meets(o *selection) bool {
+// overlaps says whether both may be for one request of a claim. It returns true if that is not known. Presets for different requests of a
+// claim do not count: the pod decides whether a container uses both requests.
+func (s *selection) overlaps(o *selection) bool {
 	a, b := s.rule.DeviceClassNames, o.rule.DeviceClassNames
 	switch {
 	case s.namespaces.excludes(o.namespaces), s.pods.excludes(o.pods):
@@ -53,8 +53,8 @@ func (s *selection) meets(o *selection) bool {
 	return may&^s.away&^o.away != 0
 }
 
-// narrows says whether what s is for is part of what o is for, as a look at both shows.
-func (s *selection) narrows(o *selection) bool {
+// narrowerThan says whether the requests of s are a part of those of o, as far as the two selectors show.
+func (s *selection) narrowerThan(o *selection) bool {
 	return s.namespaces.implies(o.namespaces) && s.pods.implies(o.pods) &&
 		contains(s.rule.DeviceClassNames, o.rule.DeviceClassNames) &&
 		(o.rule.CEL == "" || o.rule.CEL == s.rule.CEL) &&
@@ -72,49 +72,49 @@ func contains(a, b []string) bool {
 	return !slices.ContainsFunc(b, func(x string) bool { return !slices.Contains(a, x) })
 }
 
-// labels is what a selector wants, by the label's key.
-type labels map[string]want
+// labelRequirements are the requirements of a selector, by the label's key.
+type labelRequirements map[string]requirement
 
-// want is what one label must be.
-type want struct {
-	// in are the values that it may have; nil: any. notIn are those that it may not have.
+// requirement is the requirement on one label.
+type requirement struct {
+	// in are the values that the label may have; nil is any. notIn are the values that it may not have.
 	in, notIn []string
-	// there and missing say that the label must be there, or must not.
-	there, missing bool
+	// present and missing say that the label must be present, or must not be.
+	present, missing bool
 }
 
-func labelsOf(s *metav1.LabelSelector) labels {
+func labelsOf(s *metav1.LabelSelector) labelRequirements {
 	if s == nil {
 		return nil
 	}
-	out := labels{}
+	out := labelRequirements{}
 	for key, value := range s.MatchLabels {
-		out[key] = out[key].and(want{in: []string{value}, there: true})
+		out[key] = out[key].and(requirement{in: []string{value}, present: true})
 	}
 	for _, e := range s.MatchExpressions {
 		switch e.Operator {
 		case metav1.LabelSelectorOpIn:
-			out[e.Key] = out[e.Key].and(want{in: e.Values, there: true})
+			out[e.Key] = out[e.Key].and(requirement{in: e.Values, present: true})
 		case metav1.LabelSelectorOpNotIn:
-			out[e.Key] = out[e.Key].and(want{notIn: e.Values})
+			out[e.Key] = out[e.Key].and(requirement{notIn: e.Values})
 		case metav1.LabelSelectorOpExists:
-			out[e.Key] = out[e.Key].and(want{there: true})
+			out[e.Key] = out[e.Key].and(requirement{present: true})
 		case metav1.LabelSelectorOpDoesNotExist:
-			out[e.Key] = out[e.Key].and(want{missing: true})
+			out[e.Key] = out[e.Key].and(requirement{missing: true})
 		}
 	}
 	return out
 }
 
-// and wants both.
-func (w want) and(o want) want {
-	out := want{in: w.in, notIn: slices.Concat(w.notIn, o.notIn), there: w.there || o.there, missing: w.missing || o.missing}
+// and returns the requirement to meet both.
+func (r requirement) and(o requirement) requirement {
+	out := requirement{in: r.in, notIn: slices.Concat(r.notIn, o.notIn), present: r.present || o.present, missing: r.missing || o.missing}
 	switch {
-	case w.in == nil:
+	case r.in == nil:
 		out.in = o.in
 	case o.in != nil:
 		out.in = []string{}
-		for _, v := range w.in {
+		for _, v := range r.in {
 			if slices.Contains(o.in, v) {
 				out.in = append(out.in, v)
 			}
@@ -123,52 +123,52 @@ func (w want) and(o want) want {
 	return out
 }
 
-// excludes says whether no label is as both want.
-func (w want) excludes(o want) bool {
-	if w.missing || o.missing {
-		return w.there || o.there
+// excludes says whether no label can meet both.
+func (r requirement) excludes(o requirement) bool {
+	if r.missing || o.missing {
+		return r.present || o.present
 	}
-	if w.in == nil {
-		w, o = o, w
+	if r.in == nil {
+		r, o = o, r
 	}
-	for _, v := range w.in {
-		if (o.in == nil || slices.Contains(o.in, v)) && !slices.Contains(w.notIn, v) && !slices.Contains(o.notIn, v) {
+	for _, v := range r.in {
+		if (o.in == nil || slices.Contains(o.in, v)) && !slices.Contains(r.notIn, v) && !slices.Contains(o.notIn, v) {
 			return false
 		}
 	}
-	return w.in != nil
+	return r.in != nil
 }
 
-// excludes says whether nothing can be as both want.
-func (l labels) excludes(o labels) bool {
-	for key, w := range l {
-		if other, ok := o[key]; ok && w.excludes(other) {
+// excludes says whether no set of labels can meet both.
+func (l labelRequirements) excludes(o labelRequirements) bool {
+	for key, r := range l {
+		if other, ok := o[key]; ok && r.excludes(other) {
 			return true
 		}
 	}
 	return false
 }
 
-// implies says whether all that is as l wants is as o wants.
-func (l labels) implies(o labels) bool {
+// implies says whether all labels that meet l meet o.
+func (l labelRequirements) implies(o labelRequirements) bool {
 	for key, other := range o {
-		if w, ok := l[key]; !ok || !w.implies(other) {
+		if r, ok := l[key]; !ok || !r.implies(other) {
 			return false
 		}
 	}
 	return true
 }
 
-func (w want) implies(o want) bool {
+func (r requirement) implies(o requirement) bool {
 	switch {
-	case o.missing && !w.missing, o.there && !w.there:
+	case o.missing && !r.missing, o.present && !r.present:
 		return false
-	case o.in != nil && (w.in == nil || !contains(o.in, w.in)):
+	case o.in != nil && (r.in == nil || !contains(o.in, r.in)):
 		return false
-	case w.missing:
+	case r.missing:
 		return true
-	case w.in != nil:
-		return !common(w.in, o.notIn)
+	case r.in != nil:
+		return !common(r.in, o.notIn)
 	}
-	return contains(w.notIn, o.notIn)
+	return contains(r.notIn, o.notIn)
 }

@@ -23,24 +23,24 @@ import (
 const (
 	// ReasonValid: every field can be used as it is.
 	ReasonValid = "Valid"
-	// ReasonInvalid: a field is wrong, or a condition on devices does not compile. The preset is refused where a claim would have it.
+	// ReasonInvalid: a field is wrong, or a condition on devices does not compile. Claims that the preset selects are refused.
 	ReasonInvalid = "Invalid"
-	// ReasonConfigMapsNotGranted: the nodes may not read the ConfigMaps that it names, so its claims wait.
+	// ReasonConfigMapsNotGranted: the nodes may not read the ConfigMaps that it names. Its claims wait.
 	ReasonConfigMapsNotGranted = "ConfigMapsNotGranted"
-	// ReasonHostPathsNotAllowed: it names files of the nodes that no namespace may have, so its claims wait.
+	// ReasonHostPathsNotAllowed: it names files of the nodes that no namespace may have. Its claims wait.
 	ReasonHostPathsNotAllowed = "HostPathsNotAllowed"
-	// ReasonOverlaps: others may be for the same requests and say something else.
+	// ReasonOverlaps: other presets may be for the same requests and give other values.
 	ReasonOverlaps = "Overlaps"
-	// ReasonNoConflict: none.
+	// ReasonNoConflict: there is no such preset.
 	ReasonNoConflict = "NoConflict"
-	// ReasonNotValid: what is refused collides with nothing.
+	// ReasonNotValid: an invalid preset is not compared with others.
 	ReasonNotValid = "NotValid"
 )
 
-// errNotGranted is about ConfigMaps that the nodes may not read.
+// errNotGranted marks ConfigMaps that the nodes may not read.
 var errNotGranted = errors.New("the nodes may not read the preset's ConfigMaps")
 
-// Explain says what to do about a grant that cannot be made. Trouble with the API server passes and stays as it is.
+// Explain adds the next step to the error of a grant that cannot be made. It returns trouble with the API server, which passes, unchanged.
 func Explain(o Object, err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
@@ -52,13 +52,13 @@ func Explain(o Object, err error) error {
 	return err
 }
 
-// NotGranted says whether an error is one of Explain's, about the object and not about the API server.
+// NotGranted says whether an error is about the object, and not about the API server.
 func NotGranted(err error) bool { return errors.Is(err, errNotGranted) }
 
-// Findings are what there is to say of a preset.
+// Findings are the results of the checks of a preset.
 type Findings struct {
 	Faults field.ErrorList
-	// Outside are the paths that a namespace may not name.
+	// Outside are the faults of paths that a namespace may not name.
 	Outside field.ErrorList
 	// NotGranted is why the nodes may not read its ConfigMaps.
 	NotGranted error
@@ -67,7 +67,7 @@ type Findings struct {
 	Claims, Nodes int32
 }
 
-// Record writes what was found into the status.
+// Record writes the findings to the status.
 func Record(status *v1alpha1.DevicePresetStatus, generation int64, f Findings, now time.Time) {
 	status.ObservedGeneration = generation
 	status.Claims, status.Nodes = ptr.To(f.Claims), ptr.To(f.Nodes)

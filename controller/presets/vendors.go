@@ -12,16 +12,16 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// maker is one kind of devices of one vendor, and what pods need from the node to use them.
+// maker is one kind of devices of one vendor, with what pods need from the node to use them.
 type maker struct {
 	vendor string
 	kind   device.Kind
-	// needs is what pods cannot do without. Empty: an image can bring all that it needs.
+	// needs is required of the node. It is empty if an image can bring everything.
 	needs string
 }
 
-// makers are those that the driver knows. The driver library of NVIDIA has to be the one of the kernel module, so no image can bring it.
-// What AMD, Intel and XRT have in user space speaks to the kernel by stable interfaces, and images usually bring it.
+// makers returns the makers that the driver knows. NVIDIA's driver library must match the kernel module, so no image can bring it. The
+// user-space parts of AMD, Intel and XRT use stable kernel interfaces, and images usually bring them.
 func makers() []maker {
 	return []maker{
 		{vendor: "nvidia", kind: device.KindGPU, needs: "the libraries of the node's driver"},
@@ -33,7 +33,7 @@ func makers() []maker {
 	}
 }
 
-// device is one of which nothing but its maker is known.
+// device returns a device of which only the maker is known.
 func (m maker) device() *preset.Device {
 	kind := string(m.kind)
 	return &preset.Device{Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
@@ -42,16 +42,16 @@ func (m maker) device() *preset.Device {
 	}}
 }
 
-// answer is what a condition says of a device of which only the maker is known.
+// answer is the result of a condition for a device of which only the maker is known.
 type answer int
 
 const (
-	never  answer = iota // whatever the rest is
-	maybe                // it asks for something else
-	always               // whatever the rest is
+	never  answer = iota // false, whatever the other attributes are
+	maybe                // it depends on other attributes
+	always               // true, whatever the other attributes are
 )
 
-// ask evaluates a condition. What it asks beside the maker is an error to CEL, unless the answer is plain without.
+// ask evaluates a condition. Other attributes than the maker's are an error of CEL, unless the result does not depend on them.
 func ask(ctx context.Context, c *preset.Conditions, expression string, m maker) answer {
 	ok, err := c.Holds(ctx, expression, v1alpha1.DriverName, m.device())
 	switch {
@@ -63,11 +63,11 @@ func ask(ctx context.Context, c *preset.Conditions, expression string, m maker) 
 	return never
 }
 
-// kinds is a set of makers, by their place in the table.
+// kinds is a set of makers, by their index in the table.
 type kinds uint8
 
-// selected are the makers of which a condition may hold for a device. A condition that holds for none of the table may be about others:
-// then nothing is known.
+// selected returns the makers for whose devices a condition may hold, and those for which it must. If it holds for no maker of the table
+// it may be about another one, so all count.
 func selected(ctx context.Context, c *preset.Conditions, expression string) (may, must kinds) {
 	if expression == "" {
 		return ^kinds(0), ^kinds(0)

@@ -34,7 +34,7 @@ func (l *later) AddAfter(r reconcile.Request, after time.Duration) {
 	l.keys = append(l.keys, r.String())
 }
 
-// TestGathered: whatever happened to it, an object is looked at a while later.
+// TestGathered: every change of an object queues it for a while later.
 func TestGathered(t *testing.T) {
 	h := reconciler.Gathered[client.Object](client.ObjectKeyFromObject)
 	var q later
@@ -109,7 +109,7 @@ func TestSchedule(t *testing.T) {
 			t.Errorf("%s: %v %v, want %v %v", what, got, done, want, wantDone)
 		}
 	}
-	expect("never looked at", object("1", 1), now, 0, false)
+	expect("never done", object("1", 1), now, 0, false)
 	s.Done(key, object("1", 1), time.Minute, now)
 	expect("early", object("1", 1), now.Add(time.Second), 59*time.Second, true)
 	expect("due", object("1", 1), now.Add(time.Minute), 0, false)

@@ -38,7 +38,7 @@ func TestShippedPresets(t *testing.T) {
 		devices[name] = d
 	}
 	var conditions preset.Conditions
-	shipped := Presets(append(Vendors(), "nobody", "nvidia"))
+	shipped := Presets(append(Vendors(), "unknown", "nvidia"))
 	if len(shipped) != 5 {
 		t.Fatalf("%d presets, want 5", len(shipped))
 	}

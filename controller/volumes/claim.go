@@ -12,13 +12,13 @@ import (
 
 const (
 	mebibyte = 1 << 20
-	// minCapacity is what the smallest claim asks for. File systems take some of it for themselves.
+	// minCapacity is the request of the smallest claim. File systems use a part of it for themselves.
 	minCapacity = 16 * mebibyte
-	// guessedRatio is how much larger files are than their layers, where the image does not say.
+	// guessedRatio is the assumed ratio of files to compressed layers, if the image does not say how large its files are.
 	guessedRatio = 4
 )
 
-// Capacity is what a claim of an image asks for: its files, a quarter more for what a file system needs and for ends of blocks, and 16Mi.
+// Capacity returns the request of a claim for an image: its files, a quarter more for the file system and partly used blocks, and 16Mi.
 func Capacity(image *v1alpha1.CacheImage) resource.Quantity {
 	var bytes int64
 	if image != nil {
@@ -31,7 +31,7 @@ func Capacity(image *v1alpha1.CacheImage) resource.Quantity {
 	return *resource.NewQuantity((bytes+mebibyte-1)/mebibyte*mebibyte, resource.BinarySI)
 }
 
-// modes are the claim's access modes.
+// modes returns the claim's access modes.
 func (o Object) modes() []corev1.PersistentVolumeAccessMode {
 	switch {
 	case len(o.Spec.AccessModes) > 0:
@@ -43,7 +43,7 @@ func (o Object) modes() []corev1.PersistentVolumeAccessMode {
 	}
 }
 
-// claim is a new PersistentVolumeClaim.
+// claim returns a new PersistentVolumeClaim.
 func (o Object) claim(v v1alpha1.CacheVolume) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
@@ -57,8 +57,8 @@ func (o Object) claim(v v1alpha1.CacheVolume) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// room is what a claim has, or at least asks for.
-func room(claim *corev1.PersistentVolumeClaim) resource.Quantity {
+// capacityOf returns the capacity of a claim, or its request if it has none yet.
+func capacityOf(claim *corev1.PersistentVolumeClaim) resource.Quantity {
 	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	if has.Cmp(asked) > 0 {
 		return has

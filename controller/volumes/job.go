@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// user is who the Jobs' pods run as, and the group that volumes are given to.
+	// user is the user of the Jobs' pods, and the group that owns the volumes.
 	user = 65532
-	// deadlineSeconds is how long a Job may take, pulls of its own image and all; ttlSeconds is when it goes, after which one that
-	// failed is made anew.
+	// deadlineSeconds is how long a Job may take, including the pull of its own image. ttlSeconds is when a finished Job is deleted; a
+	// failed one is then made again.
 	deadlineSeconds = 1800
 	ttlSeconds      = 3600
 	attempts        = 3
@@ -36,26 +36,27 @@ const (
 	container       = "extract"
 )
 
-// The files of [Options.Registries], and the annotations of pods that hold them: nothing else has to be made in namespaces of others.
+// The files of [Options.Registries], and the annotations of pods that hold them, so that no other object is needed in the namespaces of
+// users.
 const (
 	registriesFile, authoritiesFile             = "registries.yaml", "ca.crt"
 	registriesAnnotation, authoritiesAnnotation = v1alpha1.DriverName + "/registries", v1alpha1.DriverName + "/registries-ca"
-	// maxRegistries leaves room in the 256Ki that the annotations of an object may have.
+	// maxRegistries is below the 256Ki that the annotations of an object may have.
 	maxRegistries = 192 << 10
 )
 
-// Options are what the Jobs are made with.
+// Options are the administrator's choices.
 type Options struct {
 	// Enabled says that the controller may make claims and Jobs.
 	Enabled bool
-	// Image is the container image with /fettle in it, PullPolicy its.
+	// Image is the container image with /fettle in it, and PullPolicy when it is pulled.
 	Image      string
 	PullPolicy corev1.PullPolicy
-	// Registries is how registries are reached, as the files that the controller has it in.
+	// Registries says how registries are reached, as the files that the controller was given.
 	Registries registry.Files
 }
 
-// Validate returns what keeps Jobs from being made.
+// Validate returns an error if Jobs could not be made with the options.
 func (o Options) Validate() error {
 	if size := len(o.Registries.Config) + len(o.Registries.Authorities); o.Enabled && size > maxRegistries {
 		return fmt.Errorf("how registries are reached, certificates and all, takes %d bytes: the Jobs that fill volumes can be told at most %d",
@@ -64,7 +65,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// pinned is the digest of the object's image, without what the reference said.
+// pinned returns the reference of the image by its digest, without the tag or digest of the spec.
 func (o Object) pinned() string {
 	name, _, _ := strings.Cut(o.Spec.Image, "@")
 	if at := strings.LastIndex(name, ":"); at > strings.LastIndex(name, "/") {
@@ -73,7 +74,7 @@ func (o Object) pinned() string {
 	return name + "@" + o.digest()
 }
 
-// job is a new Job that fills a claim.
+// job returns a new Job that fills a claim.
 func (o Object) job(v v1alpha1.CacheVolume, options Options) *batchv1.Job {
 	j := &batchv1.Job{
 		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"}, ObjectMeta: o.meta(v.Namespace, v.JobName),
@@ -99,7 +100,7 @@ func (o Object) job(v v1alpha1.CacheVolume, options Options) *batchv1.Job {
 	return j
 }
 
-// hashOf tells specs apart. They are of types that always have a JSON.
+// hashOf returns a hash of a spec, which can always be encoded as JSON.
 func hashOf(spec batchv1.JobSpec) string {
 	raw, err := json.Marshal(spec)
 	if err != nil {
@@ -109,7 +110,8 @@ func hashOf(spec batchv1.JobSpec) string {
 	return hex.EncodeToString(sum[:])[:hashDigits]
 }
 
-// podSpec is of a pod that nobody has to trust: no privileges, no token, nothing to write to but the claim and a little room for itself.
+// podSpec returns the spec of a pod that needs no trust: it has no privileges and no token, and can write only to the claim and a small
+// emptyDir.
 func (o Object) podSpec(claim string, options Options) corev1.PodSpec {
 	spec := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
@@ -120,7 +122,7 @@ func (o Object) podSpec(claim string, options Options) corev1.PodSpec {
 		},
 		Containers: []corev1.Container{{
 			Name: container, Image: options.Image, ImagePullPolicy: options.PullPolicy, Command: []string{"/fettle"}, Args: o.args(options),
-			// What went wrong is the last that the program says.
+			// The program prints its error last.
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
@@ -158,7 +160,7 @@ func (o Object) args(options Options) []string {
 	return args
 }
 
-// addRegistries gives a pod the files that say how registries are reached.
+// addRegistries mounts the files that say how registries are reached.
 func (o Options) addRegistries(pod *corev1.PodTemplateSpec) {
 	if o.Registries.Config == "" {
 		return
@@ -180,9 +182,9 @@ func (o Options) addRegistries(pod *corev1.PodTemplateSpec) {
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "registries", MountPath: registriesPath, ReadOnly: true})
 }
 
-// credentials mounts the pull secrets of the Job's own namespace as the files of one directory: those of another cannot be. One that is
-// missing does not keep the pod, since the registry may do without, and neither does a missing key: each type of pull secret has one of
-// the two. The Job's own image may be in the same registry.
+// credentials mounts the pull secrets of the Job's own namespace as the files of one directory; Secrets of other namespaces cannot be
+// mounted. A missing Secret does not block the pod, since the registry may not need it, and neither does a missing key: each type of pull
+// secret has one of the two. The Job's own image may be in the same registry.
 func (o Object) credentials(spec *corev1.PodSpec) {
 	if len(o.Spec.ImagePullSecrets) == 0 {
 		return

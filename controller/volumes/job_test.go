@@ -173,7 +173,7 @@ func TestRegistries(t *testing.T) {
 	}
 	o.Spec.PodTemplate = nil
 	if jobOf(o, "", options).Annotations[TemplateAnnotation] == plain.Annotations[TemplateAnnotation] {
-		t.Error("a Job that has not done its work yet is not made anew for other registries")
+		t.Error("a Job that has not done its work yet is not made again for other registries")
 	}
 	options.Registries.Authorities = strings.Repeat("x", maxRegistries)
 	if err := options.Validate(); err == nil {
@@ -224,7 +224,7 @@ func TestCredentials(t *testing.T) {
 // TestOwner has the garbage collector delete what a cache has, also of one of the cluster.
 func TestOwner(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
-	for _, made := range Make(o, on(), world("a", "")).Create {
+	for _, made := range Make(o, on(), observed("a", "")).Create {
 		owners := made.GetOwnerReferences()
 		if len(owners) != 1 || owners[0].Kind != v1alpha1.KindClusterGPUKernelCache || owners[0].UID != "uid" || !*owners[0].Controller {
 			t.Errorf("%s: owners %v", made.GetName(), owners)

@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// hashDigits is how much of a hash is in names.
+	// hashDigits is how many digits of a hash are in names.
 	hashDigits = 12
-	// maxJobName is how long a Job's name may be, which is a label of its pods.
+	// maxJobName is the longest name of a Job, which is also a label of its pods.
 	maxJobName = validation.LabelValueMaxLength
 )
 
-// ClaimName is the claim of a cache: the cache's own name, or CACHE-NODE for a node's. Pods name it, and the admission policy of the chart
-// makes it of the same two, so it is that simple; two caches can meet in one name, and then only the first one has the claim. Where it
-// would be longer than 253 characters, its end is a hash of both.
+// ClaimName returns the name of a cache's claim: the cache's own name, or CACHE-NODE for the claim of a node. It is simple because pods
+// name it and the admission policy of the chart builds it too. Two caches can have one name, and then only the first has the claim. A
+// name longer than 253 characters ends in a hash of both parts.
 func ClaimName(cache, node string) string {
 	if node == "" {
 		return cache
 	}
-	return shortened(cache+"-"+node, cache+"\x00"+node, validation.DNS1123SubdomainMaxLength)
+	return shorten(cache+"-"+node, cache+"\x00"+node, validation.DNS1123SubdomainMaxLength)
 }
 
-// JobName is the Job that puts a digest into a claim, for a path if there is one. Its end is the digest's begin, or a hash of both, so
-// that a Job is not taken for one of another digest or path.
+// JobName returns the name of the Job that writes a digest into a claim, for a path if there is one. It ends in the first digits of the
+// digest, or of a hash of digest and path, so that a Job is not mistaken for one of another digest or path.
 func JobName(claim, digest, path string) string {
 	_, digits, _ := strings.Cut(digest, ":")
 	if path != "" {
@@ -36,11 +36,11 @@ func JobName(claim, digest, path string) string {
 		digits = hex.EncodeToString(sum[:])
 	}
 	digits = digits[:min(len(digits), hashDigits)]
-	return shortened(claim, claim, maxJobName-1-len(digits)) + "-" + digits
+	return shorten(claim, claim, maxJobName-1-len(digits)) + "-" + digits
 }
 
-// shortened is a name, or its begin and a hash of what it is made from.
-func shortened(name, from string, longest int) string {
+// shorten returns the name, or its start and a hash of its parts if it is too long.
+func shorten(name, from string, longest int) string {
 	if len(name) <= longest {
 		return name
 	}

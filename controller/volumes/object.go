@@ -11,17 +11,17 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 )
 
-// The labels and annotations of what is made.
+// The labels and annotations of claims and Jobs.
 const (
 	// UIDLabel is the cache's UID, on claims, Jobs and their pods.
 	UIDLabel = v1alpha1.DriverName + "/kernel-cache-uid"
-	// DigestAnnotation is the digest that is in a claim, or that a Job puts there.
+	// DigestAnnotation is the digest that a claim holds, or that a Job writes.
 	DigestAnnotation = v1alpha1.DriverName + "/kernel-cache-digest"
 	// ClaimAnnotation is the claim that a Job fills.
 	ClaimAnnotation = v1alpha1.DriverName + "/kernel-cache-claim"
-	// PathAnnotation is the path that the files of a claim are made for. None: the one where their producer had them.
+	// PathAnnotation is the path for which the files of a claim are made. Without it they are for the path of their producer.
 	PathAnnotation = v1alpha1.DriverName + "/kernel-cache-path"
-	// TemplateAnnotation is a hash of what a Job was made from: one that is made otherwise now has to be made anew.
+	// TemplateAnnotation is a hash of the spec that a Job was made from. If the spec would be another now, the Job is made again.
 	TemplateAnnotation = v1alpha1.DriverName + "/kernel-cache-template"
 )
 
@@ -30,15 +30,15 @@ type Object struct {
 	Kind, Namespace, Name string
 	UID                   types.UID
 	Deleting              bool
-	// Namespaces are those that are to have volumes.
+	// Namespaces are those that get volumes.
 	Namespaces []string
 	Spec       *v1alpha1.GPUKernelCacheSpec
 	Status     *v1alpha1.GPUKernelCacheStatus
-	// current says that the status is about this spec.
+	// current says that the status describes this generation of the spec.
 	current bool
 }
 
-// Of returns the volumes' view of a cache of either kind.
+// Of converts a cache of either kind.
 func Of(c v1alpha1.CommonGPUKernelCache) Object {
 	o := Object{
 		Kind: c.Kind, Namespace: c.GetNamespace(), Name: c.GetName(), UID: c.GetUID(), Deleting: c.GetDeletionTimestamp() != nil,
@@ -54,7 +54,7 @@ func (o Object) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
-// Type is how the cache comes to the nodes.
+// Type returns how the cache is distributed.
 func (o Object) Type() v1alpha1.CacheDistributionType {
 	if o.Spec.Distribution == nil || o.Spec.Distribution.Type == "" {
 		return v1alpha1.CacheNodeLocal
@@ -62,10 +62,10 @@ func (o Object) Type() v1alpha1.CacheDistributionType {
 	return o.Spec.Distribution.Type
 }
 
-// Wants says whether it is put into volumes.
+// Wants says whether the cache is put into volumes.
 func (o Object) Wants() bool { return o.Type() != v1alpha1.CacheNodeLocal }
 
-// digest is what volumes are to have: what claims may have, too. Empty: nobody knows, or it is refused.
+// digest returns the digest that volumes get, which claims may have, too. It is empty if the image is not resolved, or is refused.
 func (o Object) digest() string {
 	verdict := o.Status.Verification
 	if !o.current || o.Status.Image == nil || verdict == nil || verdict.Digest != o.Status.ResolvedDigest ||
@@ -75,8 +75,8 @@ func (o Object) digest() string {
 	return o.Status.ResolvedDigest
 }
 
-// path is where pods are to mount the volumes, as far as the object says. Triton and vLLM write absolute paths into their files, so these
-// are right for one place: this one, or where they were made.
+// path returns the path at which pods mount the volumes, empty if the object does not say. Triton and vLLM write absolute paths into
+// their files, so these are valid for one path: this one, or the path of their producer.
 func (o Object) path() string {
 	if o.Spec.Mount == nil {
 		return ""
@@ -84,19 +84,20 @@ func (o Object) path() string {
 	return o.Spec.Mount.Path
 }
 
-// has says whether a claim has what it is to have.
+// has says whether a claim has the wanted digest, made for the wanted path.
 func (o Object) has(c *corev1.PersistentVolumeClaim) bool {
 	return c.Annotations[DigestAnnotation] == o.digest() && c.Annotations[PathAnnotation] == o.path()
 }
 
-// owner has the garbage collector delete what is made when the object goes. One of the cluster may own what is in namespaces.
+// owner returns the reference by which the garbage collector deletes claims and Jobs with their cache. A cluster-wide object may own
+// objects in namespaces.
 func (o Object) owner() metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: o.Kind, Name: o.Name, UID: o.UID, Controller: new(true),
 	}
 }
 
-// meta is the head of what is made.
+// meta returns the metadata of claims and Jobs.
 func (o Object) meta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Labels: o.labels(), OwnerReferences: []metav1.OwnerReference{o.owner()},

@@ -15,47 +15,48 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
-// Switch is the chart's value that lets the controller make volumes.
+// Switch is the value of the chart that lets the controller make volumes.
 const Switch = "kernelCaches.volumes.enabled"
 
-// Plan is what to do, in the order of its fields, and how far the volumes are.
+// Plan lists what to do, in the order of its fields, and describes the volumes for the status.
 type Plan struct {
-	// Delete are claims and Jobs that are not wanted any more. A claim that a pod uses goes when the pod does.
+	// Delete are claims and Jobs that are not wanted any more. Kubernetes deletes a claim that a pod uses after the pod.
 	Delete []client.Object
-	// Mark are digests to note at claims.
+	// Mark are digests to write to claims' annotations.
 	Mark []Mark
 	// Create are claims and Jobs.
 	Create []client.Object
-	// Volumes and what follows are for the object's status: Missing are namespaces that are not there, Messages say what keeps all volumes,
-	// and Stuck what somebody has to help on.
+	// Volumes and the fields below are for the status. Missing are namespaces that do not exist, Messages say what all volumes wait for, and
+	// Stuck says what an administrator has to solve.
 	Volumes  []v1alpha1.CacheVolume
 	Missing  []string
 	Messages []string
 	Stuck    []string
-	// Pods are those that have a volume with something in it, as far as that was asked.
+	// Pods are those that use a filled volume, if the [Reader] read them.
 	Pods []User
 }
 
-// User is a pod that has a volume.
+// User is a pod that uses a volume.
 type User struct{ Node, Digest string }
 
-// Mark is what is in a claim from now on. An empty digest: nobody knows.
+// Mark says what a claim holds from now on. An empty digest is an unknown content.
 type Mark struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Digest string
-	// Path is the one that its files are made for. Empty: where their producer had them.
+	// Path is the one for which its files are made, empty for the path of their producer.
 	Path string
 }
 
-// Settled says that nothing changes by itself: no volume waits for a pod, a Job or a namespace.
+// Settled says that no volume waits for a pod, a Job or a namespace.
 func (p Plan) Settled() bool {
 	return len(p.Delete)+len(p.Mark)+len(p.Create) == 0 && !slices.ContainsFunc(p.Volumes, func(v v1alpha1.CacheVolume) bool {
 		return v.Phase != v1alpha1.CacheVolumeFilled || v.Message != ""
 	})
 }
 
-// Make plans an object's volumes. Nothing is done for one that is being deleted: the garbage collector has word from the owner references.
-func Make(o Object, options Options, w World) Plan {
+// Make plans the volumes of a cache. It plans nothing for a cache that is being deleted: the garbage collector follows the owner
+// references.
+func Make(o Object, options Options, w Observed) Plan {
 	p := Plan{}
 	switch {
 	case o.Deleting:
@@ -79,8 +80,8 @@ func Make(o Object, options Options, w World) Plan {
 	}
 	p.orphans(o, all, w)
 	for _, v := range all {
-		s := step{Object: o, options: options, world: w, plan: &p, volume: v}
-		s.take()
+		s := step{Object: o, options: options, observed: w, plan: &p, volume: v}
+		s.decide()
 		s.volume.Message = message.Clip(s.volume.Message, maxMessage)
 		p.Volumes = append(p.Volumes, s.volume)
 		p.Pods = append(p.Pods, s.pods()...)
@@ -88,9 +89,9 @@ func Make(o Object, options Options, w World) Plan {
 	return p
 }
 
-// orphans has what is of the object and not wanted deleted: Jobs first, so that none writes to a claim that goes. Those
-// of claims that stay are left alone while nobody knows what a changed spec means.
-func (p *Plan) orphans(o Object, wanted []v1alpha1.CacheVolume, w World) {
+// orphans plans the deletion of claims and Jobs of the object that are not wanted: Jobs first, so that none writes to a claim that is
+// deleted. Jobs of claims that stay are kept until the controller has resolved a changed spec.
+func (p *Plan) orphans(o Object, wanted []v1alpha1.CacheVolume, w Observed) {
 	claims, jobs := map[Key]bool{}, map[Key]bool{}
 	for _, v := range wanted {
 		claims[Key{v.Namespace, v.ClaimName}], jobs[Key{v.Namespace, v.JobName}] = true, true
@@ -98,12 +99,12 @@ func (p *Plan) orphans(o Object, wanted []v1alpha1.CacheVolume, w World) {
 	for _, key := range slices.SortedFunc(maps.Keys(w.Jobs), compareKeys) {
 		j := w.Jobs[key]
 		unknown := !o.current && claims[Key{j.Namespace, j.Annotations[ClaimAnnotation]}]
-		if o.ours(j.Labels) && !jobs[key] && !unknown && j.DeletionTimestamp == nil {
+		if o.owns(j.Labels) && !jobs[key] && !unknown && j.DeletionTimestamp == nil {
 			p.Delete = append(p.Delete, j)
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(w.Claims), compareKeys) {
-		if c := w.Claims[key]; o.ours(c.Labels) && !claims[key] && c.DeletionTimestamp == nil {
+		if c := w.Claims[key]; o.owns(c.Labels) && !claims[key] && c.DeletionTimestamp == nil {
 			p.Delete = append(p.Delete, c)
 		}
 	}
@@ -115,8 +116,8 @@ const (
 	shown      = 3
 )
 
-// listed is some of many names.
-func listed(names []string) string {
+// firstOf joins the first names and says how many more there are.
+func firstOf(names []string) string {
 	if len(names) > shown {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 	}

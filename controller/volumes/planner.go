@@ -12,8 +12,8 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 )
 
-// Planner plans the volumes of caches: for the reconciler that carries plans out, and for the status of caches. It remembers what kept the
-// last plan of a cache from being carried out, such as a quota of the namespace, since the status has to say that.
+// Planner plans the volumes of caches: for the reconciler that carries plans out, and for the status of caches. It remembers why the last
+// plan of a cache could not be carried out, such as a quota of the namespace, since the status has to say that.
 type Planner struct {
 	reader  Reader
 	options Options
@@ -32,8 +32,8 @@ func NewPlanner(s reconciler.Services, options Options) *Planner {
 // Enabled says whether plans are carried out.
 func (p *Planner) Enabled() bool { return p.options.Enabled }
 
-// Report plans for the status of a cache: with the pods that use its volumes, and with what kept the last plan from being carried out. A
-// cache that wants no volumes has an empty plan.
+// Report plans for the status of a cache: with the pods that use its volumes, and with the error of the last plan that was carried out. A
+// cache without volumes has an empty plan.
 func (p *Planner) Report(ctx context.Context, o Object) (Plan, error) {
 	if !o.Wants() {
 		return Plan{}, nil

@@ -16,13 +16,14 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// Reader reads what is there.
+// Reader reads the objects that a plan depends on.
 type Reader struct {
 	// Cached has the claims and Jobs with [UIDLabel], and the metadata of namespaces and nodes.
 	Cached client.Reader
 	// Live reads pods, and claims that the cache does not have.
 	Live client.Reader
-	// Users has the pods read, too, that use what is filled. Otherwise those are that keep a claim from being filled, and those of Jobs.
+	// Users also reads the pods that use filled claims. Without it the reader reads only pods that block the filling of a claim, and those
+	// of Jobs.
 	Users bool
 	// Clock is the time.
 	Clock clock.PassiveClock
@@ -31,33 +32,33 @@ type Reader struct {
 // page is how many pods are read at once.
 const page = 500
 
-// Plan reads what is there and plans. Where no volumes are made, nothing is read.
+// Plan reads the objects and plans. It reads nothing if volumes are disabled or the cache is being deleted.
 func (r Reader) Plan(ctx context.Context, o Object, options Options) (Plan, error) {
 	if !options.Enabled || o.Deleting {
-		return Make(o, options, World{}), nil
+		return Make(o, options, Observed{}), nil
 	}
-	w, err := r.World(ctx, o)
+	w, err := r.Observed(ctx, o)
 	if err != nil {
 		return Plan{}, err
 	}
 	return Make(o, options, w), nil
 }
 
-// World is what is there for an object.
-func (r Reader) World(ctx context.Context, o Object) (World, error) {
-	w := World{
+// Observed reads the objects that the plan of a cache depends on.
+func (r Reader) Observed(ctx context.Context, o Object) (Observed, error) {
+	w := Observed{
 		Namespaces: map[string]bool{}, Claims: map[Key]*corev1.PersistentVolumeClaim{}, Jobs: map[Key]*batchv1.Job{}, Now: r.Clock.Now(),
 	}
-	for _, read := range []func(context.Context, Object, *World) error{r.owned, r.namespaces, r.nodes, r.strangers, r.pods} {
+	for _, read := range []func(context.Context, Object, *Observed) error{r.owned, r.namespaces, r.nodes, r.foreignClaims, r.pods} {
 		if err := read(ctx, o, &w); err != nil {
-			return World{}, fmt.Errorf("volumes of %s %s: %w", o.Kind, client.ObjectKey{Namespace: o.Namespace, Name: o.Name}, err)
+			return Observed{}, fmt.Errorf("volumes of %s %s: %w", o.Kind, client.ObjectKey{Namespace: o.Namespace, Name: o.Name}, err)
 		}
 	}
 	return w, nil
 }
 
-// owned are the object's claims and Jobs, wherever they are.
-func (r Reader) owned(ctx context.Context, o Object, w *World) error {
+// owned reads the claims and Jobs of the object in all namespaces.
+func (r Reader) owned(ctx context.Context, o Object, w *Observed) error {
 	its := client.MatchingLabels{UIDLabel: string(o.UID)}
 	var claims corev1.PersistentVolumeClaimList
 	if err := r.Cached.List(ctx, &claims, its); err != nil {
@@ -78,7 +79,7 @@ func (r Reader) owned(ctx context.Context, o Object, w *World) error {
 	return nil
 }
 
-func (r Reader) namespaces(ctx context.Context, o Object, w *World) error {
+func (r Reader) namespaces(ctx context.Context, o Object, w *Observed) error {
 	for _, name := range o.Namespaces {
 		n := metadata("Namespace")
 		err := r.Cached.Get(ctx, client.ObjectKey{Name: name}, n)
@@ -90,8 +91,8 @@ func (r Reader) namespaces(ctx context.Context, o Object, w *World) error {
 	return nil
 }
 
-// nodes are those with an AcceleratorNode, which the driver makes.
-func (r Reader) nodes(ctx context.Context, o Object, w *World) error {
+// nodes reads the nodes that run the driver: those with an AcceleratorNode.
+func (r Reader) nodes(ctx context.Context, o Object, w *Observed) error {
 	if o.Type() != v1alpha1.CacheRWOPerNode {
 		return nil
 	}
@@ -112,8 +113,8 @@ func (r Reader) nodes(ctx context.Context, o Object, w *World) error {
 	return nil
 }
 
-// strangers are claims of the names that the object's have, which the cache does not keep.
-func (r Reader) strangers(ctx context.Context, o Object, w *World) error {
+// foreignClaims reads claims of other owners that have a name of the object's claims. The manager's cache does not hold them.
+func (r Reader) foreignClaims(ctx context.Context, o Object, w *Observed) error {
 	wanted, _ := o.wanted(*w)
 	if !o.Wants() {
 		return nil
@@ -135,11 +136,11 @@ func (r Reader) strangers(ctx context.Context, o Object, w *World) error {
 	return nil
 }
 
-// pods are those of the namespaces with a claim of the object's: all, or with one that has to get something.
-func (r Reader) pods(ctx context.Context, o Object, w *World) error {
+// pods reads the pods of the namespaces with a claim of the object: all of these, or those with a claim that is to be filled.
+func (r Reader) pods(ctx context.Context, o Object, w *Observed) error {
 	var namespaces []string
 	for key, c := range w.Claims {
-		if o.ours(c.Labels) && (r.Users || !o.has(c) || c.DeletionTimestamp != nil) {
+		if o.owns(c.Labels) && (r.Users || !o.has(c) || c.DeletionTimestamp != nil) {
 			namespaces = append(namespaces, key.Namespace)
 		}
 	}
@@ -152,10 +153,10 @@ func (r Reader) pods(ctx context.Context, o Object, w *World) error {
 	return nil
 }
 
-// podsIn keeps those that count of a namespace that may have thousands.
-func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *World) error {
+// podsIn reads the pods of a namespace in pages and keeps those that use a claim or fill one.
+func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *Observed) error {
 	counts := func(p *corev1.Pod) bool {
-		return o.ours(p.Labels) || slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return o.owns(p.Labels) || slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.PersistentVolumeClaim != nil && w.Claims[Key{namespace, v.PersistentVolumeClaim.ClaimName}] != nil
 		})
 	}
@@ -175,7 +176,7 @@ func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *World
 	}
 }
 
-// metadata is an object of the core API of which nothing else is read.
+// metadata returns an empty object of the core API of which only metadata is read.
 func metadata(kind string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kind}}
 }

@@ -14,46 +14,46 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
-// patience is how long a Job may be kept from its work before somebody is told.
+// patience is how long a Job may wait before the status reports that.
 const patience = 30 * time.Second
 
-// step is the next for one volume.
+// step decides the next action for one volume.
 type step struct {
 	Object
 
-	options Options
-	world   World
-	plan    *Plan
-	volume  v1alpha1.CacheVolume
+	options  Options
+	observed Observed
+	plan     *Plan
+	volume   v1alpha1.CacheVolume
 }
 
-// be says how far the volume is.
-func (s *step) be(phase v1alpha1.CacheVolumePhase, format string, args ...any) {
+// setPhase sets the phase of the volume, and its message.
+func (s *step) setPhase(phase v1alpha1.CacheVolumePhase, format string, args ...any) {
 	s.volume.Phase, s.volume.Message = phase, fmt.Sprintf(format, args...)
 }
 
-// take looks at the claim, and then at the Job.
-func (s *step) take() {
-	claim, job := s.world.Claims[Key{s.volume.Namespace, s.volume.ClaimName}], s.world.Jobs[Key{s.volume.Namespace, s.volume.JobName}]
+// decide plans by the state of the claim, and then of the Job.
+func (s *step) decide() {
+	claim, job := s.observed.Claims[Key{s.volume.Namespace, s.volume.ClaimName}], s.observed.Jobs[Key{s.volume.Namespace, s.volume.JobName}]
 	switch {
 	case claim == nil && s.digest() == "":
-		s.be(v1alpha1.CacheVolumePending, "it waits for the image to be resolved and verified")
-	case claim == nil && s.ours(labelsOf(job)):
-		s.again(job, "its Job filled an earlier claim, and is made anew")
+		s.setPhase(v1alpha1.CacheVolumePending, "it waits for the image to be resolved and verified")
+	case claim == nil && s.owns(labelsOf(job)):
+		s.recreateJob(job, "its Job filled an earlier claim, and is made again")
 	case claim == nil:
 		s.plan.Create = append(s.plan.Create, s.claim(s.volume), s.job(s.volume, s.options))
-		s.be(v1alpha1.CacheVolumePending, "its claim and its Job are being made")
-	case !s.ours(claim.Labels):
+		s.setPhase(v1alpha1.CacheVolumePending, "its claim and its Job are being made")
+	case !s.owns(claim.Labels):
 		s.volume.JobName = ""
-		s.be(v1alpha1.CacheVolumeFailed, "PersistentVolumeClaim %s is there and not of this cache: delete it, or name the cache otherwise",
-			claim.Name)
+		s.setPhase(v1alpha1.CacheVolumeFailed,
+			"PersistentVolumeClaim %s exists and does not belong to this cache: delete it, or rename the cache", claim.Name)
 	case claim.DeletionTimestamp != nil:
-		s.be(v1alpha1.CacheVolumePending, "its claim is being deleted, which waits for the pods that use it%s", s.users())
+		s.setPhase(v1alpha1.CacheVolumePending, "its claim is being deleted, which waits for the pods that use it%s", s.users())
 	case claim.Status.Phase == corev1.ClaimLost:
-		s.be(v1alpha1.CacheVolumeFailed, "its PersistentVolume is gone: delete PersistentVolumeClaim %s, and it is made anew", claim.Name)
+		s.setPhase(v1alpha1.CacheVolumeFailed, "its PersistentVolume is gone: delete PersistentVolumeClaim %s, and it is made again", claim.Name)
 	default:
 		s.volume.Digest = claim.Annotations[DigestAnnotation]
-		s.fill(claim, job)
+		s.fillClaim(claim, job)
 	}
 }
 
@@ -64,70 +64,70 @@ func labelsOf(job *batchv1.Job) map[string]string {
 	return job.Labels
 }
 
-// again has a Job deleted. The next one is made when it is gone, pods and all.
-func (s *step) again(job *batchv1.Job, message string) {
+// recreateJob plans the deletion of a Job. The next one is made when the Job and its pods are gone.
+func (s *step) recreateJob(job *batchv1.Job, message string) {
 	if job.DeletionTimestamp == nil {
 		s.plan.Delete = append(s.plan.Delete, job)
 	}
-	s.be(v1alpha1.CacheVolumePending, "%s", message)
+	s.setPhase(v1alpha1.CacheVolumePending, "%s", message)
 }
 
-// fill brings a claim to the digest.
-func (s *step) fill(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) {
+// fillClaim plans to bring a claim to the wanted digest.
+func (s *step) fillClaim(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) {
 	digest := s.digest()
 	switch {
 	case digest == "" && s.volume.Digest != "":
-		s.be(v1alpha1.CacheVolumeFilled, "it keeps what it has until the image is resolved and verified")
+		s.setPhase(v1alpha1.CacheVolumeFilled, "it keeps what it has until the image is resolved and verified")
 	case digest == "":
-		s.be(v1alpha1.CacheVolumePending, "it waits for the image to be resolved and verified")
+		s.setPhase(v1alpha1.CacheVolumePending, "it waits for the image to be resolved and verified")
 	case s.has(claim):
-		s.be(v1alpha1.CacheVolumeFilled, "")
+		s.setPhase(v1alpha1.CacheVolumeFilled, "")
 	case job != nil:
-		s.follow(claim, job)
+		s.followJob(claim, job)
 	default:
-		s.start(claim)
+		s.startJob(claim)
 	}
 }
 
-// follow is a Job that is there.
-func (s *step) follow(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) {
+// followJob plans by the state of an existing Job.
+func (s *step) followJob(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) {
 	switch {
-	case !s.ours(job.Labels):
-		s.be(v1alpha1.CacheVolumeFailed, "Job %s is there and not of this cache: delete it", job.Name)
+	case !s.owns(job.Labels):
+		s.setPhase(v1alpha1.CacheVolumeFailed, "Job %s exists and does not belong to this cache: delete it", job.Name)
 	case job.DeletionTimestamp != nil:
-		s.again(job, "its Job is being deleted, and made anew")
+		s.recreateJob(job, "its Job is being deleted, and is made again")
 	case ended(job, batchv1.JobComplete) != nil:
 		s.plan.Mark = append(s.plan.Mark, Mark{claim, s.digest(), s.path()})
 		s.volume.Digest = s.digest()
-		s.be(v1alpha1.CacheVolumeFilled, "")
+		s.setPhase(v1alpha1.CacheVolumeFilled, "")
 	case job.Annotations[TemplateAnnotation] != s.job(s.volume, s.options).Annotations[TemplateAnnotation]:
-		s.again(job, "its Job was made otherwise, and is made anew")
+		s.recreateJob(job, "its Job was made from another specification, and is made again")
 	default:
-		s.running(claim, job)
+		s.reportProgress(claim, job)
 	}
 }
 
-// start makes the Job, if the claim can hold the image and no pod uses it.
-func (s *step) start(claim *corev1.PersistentVolumeClaim) {
-	need, has, users := Capacity(s.Status.Image), room(claim), s.users()
+// startJob plans the Job, if the claim is large enough for the image and no pod uses it.
+func (s *step) startJob(claim *corev1.PersistentVolumeClaim) {
+	need, has, users := Capacity(s.Status.Image), capacityOf(claim), s.users()
 	if has.Cmp(need) < 0 {
-		s.keep(fmt.Sprintf("its claim has %s and the image needs %s: delete PersistentVolumeClaim %s, and it is made anew", has.String(),
+		s.keepContent(fmt.Sprintf("its claim has %s and the image needs %s: delete PersistentVolumeClaim %s, and it is made again", has.String(),
 			need.String(), claim.Name))
 		return
 	}
 	if s.volume.Digest != "" && users != "" {
-		s.keep(fmt.Sprintf("%s is put there when no pod uses the claim%s", s.content(), users))
+		s.keepContent(fmt.Sprintf("%s is put there when no pod uses the claim%s", s.content(), users))
 		return
 	}
-	if s.volume.Digest != "" { // from here on it has neither
+	if s.volume.Digest != "" { // the Job overwrites the old content
 		s.plan.Mark = append(s.plan.Mark, Mark{Claim: claim})
 		s.volume.Digest = ""
 	}
 	s.plan.Create = append(s.plan.Create, s.job(s.volume, s.options))
-	s.be(v1alpha1.CacheVolumePending, "its Job is being made")
+	s.setPhase(v1alpha1.CacheVolumePending, "its Job is being made")
 }
 
-// content is what a claim lacks, for people.
+// content describes what a claim lacks, for messages.
 func (s *step) content() string {
 	switch {
 	case s.volume.Digest != s.digest():
@@ -138,48 +138,48 @@ func (s *step) content() string {
 	return "what is for mount.path " + s.path()
 }
 
-// keep leaves what is there, and says why.
-func (s *step) keep(message string) {
+// keepContent leaves a claim as it is, and says why.
+func (s *step) keepContent(message string) {
 	s.volume.JobName = ""
 	phase := v1alpha1.CacheVolumeFilled
 	if s.volume.Digest == "" {
 		phase = v1alpha1.CacheVolumeFailed
 	}
-	s.be(phase, "%s", message)
+	s.setPhase(phase, "%s", message)
 }
 
-// running is a Job that has not done it yet.
-func (s *step) running(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) {
-	trouble := s.trouble(job)
+// reportProgress describes a Job that has not finished successfully.
+func (s *step) reportProgress(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) {
+	problem := s.problem(job)
 	if failed := ended(job, batchv1.JobFailed); failed != nil {
-		if trouble == "" {
-			trouble = failed.Message
+		if problem == "" {
+			problem = failed.Message
 		}
-		s.be(v1alpha1.CacheVolumeFailed, "Job %s: %s: %s; it is made anew when it goes, after %ds, or is deleted",
-			job.Name, failed.Reason, trouble, ttlSeconds)
+		s.setPhase(v1alpha1.CacheVolumeFailed, "Job %s: %s: %s; it is made again after %ds, or as soon as it is deleted",
+			job.Name, failed.Reason, problem, ttlSeconds)
 		return
 	}
-	s.be(v1alpha1.CacheVolumeFilling, "%s", trouble)
+	s.setPhase(v1alpha1.CacheVolumeFilling, "%s", problem)
 	if claim.Status.Phase != corev1.ClaimBound {
 		const unbound = "the claim is not bound: it needs a StorageClass with a provisioner, or a PersistentVolume with %s, %v and its class"
-		room := room(claim)
-		s.be(v1alpha1.CacheVolumePending, unbound, room.String(), claim.Spec.AccessModes)
-		if trouble != "" {
-			s.volume.Message += "; " + trouble
+		room := capacityOf(claim)
+		s.setPhase(v1alpha1.CacheVolumePending, unbound, room.String(), claim.Spec.AccessModes)
+		if problem != "" {
+			s.volume.Message += "; " + problem
 		}
 	}
-	// At first no claim is bound and no pod has a place.
-	if s.volume.Message != "" && s.world.Now.Sub(job.CreationTimestamp.Time) > patience {
+	// In the beginning no claim is bound and no pod is scheduled.
+	if s.volume.Message != "" && s.observed.Now.Sub(job.CreationTimestamp.Time) > patience {
 		why := message.Clip(s.volume.Message, maxMessage)
 		s.plan.Stuck = append(s.plan.Stuck, fmt.Sprintf("volume claim %s/%s: %s", claim.Namespace, claim.Name, why))
 	}
 }
 
-// users are the pods that use the claim, but for those that fill it with the digest: ": a, b".
+// users lists the pods that use the claim, without those that fill it with the wanted digest: ": a, b".
 func (s *step) users() string {
 	var names []string
-	for i := range s.world.Pods {
-		p := &s.world.Pods[i]
+	for i := range s.observed.Pods {
+		p := &s.observed.Pods[i]
 		if s.uses(p) && (s.volume.JobName == "" || p.Labels[batchv1.JobNameLabel] != s.volume.JobName) {
 			names = append(names, p.Name)
 		}
@@ -188,10 +188,10 @@ func (s *step) users() string {
 		return ""
 	}
 	slices.Sort(names)
-	return ": " + listed(names)
+	return ": " + firstOf(names)
 }
 
-// uses says whether a pod has the claim, or is to have it.
+// uses says whether a pod uses the claim, or is going to.
 func (s *step) uses(p *corev1.Pod) bool {
 	return p.Namespace == s.volume.Namespace && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed &&
 		slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
@@ -199,19 +199,19 @@ func (s *step) uses(p *corev1.Pod) bool {
 		})
 }
 
-// pods are those on nodes that have what is in the volume, but for those of Jobs. A claim that is not the object's, or not filled, has no
-// digest here.
+// pods returns the scheduled pods that use the volume's content, without those of Jobs. A claim of another owner, or one that is not
+// filled, has no digest here.
 func (s *step) pods() (users []User) {
-	for i := range s.world.Pods {
-		p := &s.world.Pods[i]
-		if s.volume.Digest != "" && p.Spec.NodeName != "" && s.uses(p) && !s.ours(p.Labels) {
+	for i := range s.observed.Pods {
+		p := &s.observed.Pods[i]
+		if s.volume.Digest != "" && p.Spec.NodeName != "" && s.uses(p) && !s.owns(p.Labels) {
 			users = append(users, User{Node: p.Spec.NodeName, Digest: s.volume.Digest})
 		}
 	}
 	return users
 }
 
-// ended is the condition by which a Job ended so. Nil: it did not.
+// ended returns the condition by which a Job ended in the given way, nil if it did not.
 func ended(job *batchv1.Job, how batchv1.JobConditionType) *batchv1.JobCondition {
 	for i := range job.Status.Conditions {
 		if c := &job.Status.Conditions[i]; c.Type == how && c.Status == corev1.ConditionTrue {

@@ -12,7 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// addTemplate adds what the object's template says of pods.
+// addTemplate adds the object's pod template.
 func addTemplate(pod *corev1.PodTemplateSpec, t *v1alpha1.CachePodTemplate) {
 	pod.Labels = maps.Clone(t.Metadata.Labels)
 	for name, value := range t.Metadata.Annotations {
@@ -26,8 +26,8 @@ func addTemplate(pod *corev1.PodTemplateSpec, t *v1alpha1.CachePodTemplate) {
 	pod.Spec.PriorityClassName = t.Spec.PriorityClassName
 }
 
-// pin keeps a pod on a node, whatever else it wants of nodes: of the terms of a node affinity one has to hold, so each gets the node. The
-// scheduler still places the pod, since volumes may wait for that.
+// pin binds a pod to a node by its node affinity. One term of the affinity has to hold, so each term gets the node. The scheduler still
+// places the pod, since volumes may wait for that.
 func pin(spec *corev1.PodSpec, node string) {
 	if spec.Affinity == nil {
 		spec.Affinity = &corev1.Affinity{}
@@ -39,7 +39,7 @@ func pin(spec *corev1.PodSpec, node string) {
 	var terms []corev1.NodeSelectorTerm
 	if required := affinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
 		for _, term := range required.NodeSelectorTerms {
-			if len(term.MatchExpressions)+len(term.MatchFields) > 0 { // an empty one matches no node, and must not become one that does
+			if len(term.MatchExpressions)+len(term.MatchFields) > 0 { // an empty term matches no node, and must not begin to match one
 				terms = append(terms, term)
 			}
 		}

@@ -42,9 +42,9 @@ func object(kind v1alpha1.CacheDistributionType, digest string, namespaces ...st
 // start is when all Jobs were made.
 var start = time.Unix(1e9, 0)
 
-// world is one with namespaces and nodes, in which plans were carried out.
-func world(namespaces, nodes string, done ...Plan) World {
-	w := World{Now: start, Namespaces: map[string]bool{}, Claims: map[Key]*corev1.PersistentVolumeClaim{}, Jobs: map[Key]*batchv1.Job{}}
+// observed returns namespaces and nodes, after plans were carried out.
+func observed(namespaces, nodes string, done ...Plan) Observed {
+	w := Observed{Now: start, Namespaces: map[string]bool{}, Claims: map[Key]*corev1.PersistentVolumeClaim{}, Jobs: map[Key]*batchv1.Job{}}
 	for _, n := range strings.Fields(namespaces) {
 		w.Namespaces[n] = true
 	}
@@ -57,8 +57,8 @@ func world(namespaces, nodes string, done ...Plan) World {
 	return w
 }
 
-// after is the world in which a plan was carried out.
-func (w World) after(p Plan) World {
+// after returns the objects after a plan was carried out.
+func (w Observed) after(p Plan) Observed {
 	for _, o := range p.Delete {
 		key := Key{o.GetNamespace(), o.GetName()}
 		if _, job := o.(*batchv1.Job); job {
@@ -86,7 +86,7 @@ func (w World) after(p Plan) World {
 }
 
 // finish ends all Jobs.
-func (w World) finish(how batchv1.JobConditionType, reason string) {
+func (w Observed) finish(how batchv1.JobConditionType, reason string) {
 	for _, j := range w.Jobs {
 		j.Status.Conditions = []batchv1.JobCondition{{Type: how, Status: corev1.ConditionTrue, Reason: reason, Message: "its condition"}}
 	}
@@ -129,7 +129,7 @@ func want(t *testing.T, p Plan, lines ...string) {
 
 // TestROX follows a volume of each namespace from nothing to a moved digest.
 func TestROX(t *testing.T) {
-	o, w := object(v1alpha1.CacheROXVolume, one, "b", "a", "gone"), world("a b", "n1 n2")
+	o, w := object(v1alpha1.CacheROXVolume, one, "b", "a", "gone"), observed("a b", "n1 n2")
 	p := Make(o, on(), w)
 	want(t, p, "create PersistentVolumeClaim a/cache", "create Job a/cache-111111111111",
 		"create PersistentVolumeClaim b/cache", "create Job b/cache-111111111111",
@@ -178,21 +178,21 @@ func podOf(namespace, name, claim string, change func(*corev1.Pod)) corev1.Pod {
 // TestRWO makes a volume of each node, and lets go of those of nodes that are gone.
 func TestRWO(t *testing.T) {
 	o := object(v1alpha1.CacheRWOPerNode, one, "a")
-	p := Make(o, on(), world("a", "n1 n2"))
+	p := Make(o, on(), observed("a", "n1 n2"))
 	want(t, p, "create PersistentVolumeClaim a/cache-n1", "create Job a/cache-n1-111111111111",
 		"create PersistentVolumeClaim a/cache-n2", "create Job a/cache-n2-111111111111",
 		"a/cache-n1 Pending : its claim and its Job are being made", "a/cache-n2 Pending : its claim and its Job are being made")
-	want(t, Make(o, on(), world("a", "n2", p)), "delete Job a/cache-n1-111111111111", "delete PersistentVolumeClaim a/cache-n1",
+	want(t, Make(o, on(), observed("a", "n2", p)), "delete Job a/cache-n1-111111111111", "delete PersistentVolumeClaim a/cache-n1",
 		"a/cache-n2 Filling :")
 	o.Spec.Distribution.NodeSelector = map[string]string{"name": "n1"}
-	if got := Make(o, on(), world("a", "n1 n2")); len(got.Volumes) != 1 || got.Volumes[0].Node != "n1" {
+	if got := Make(o, on(), observed("a", "n1 n2")); len(got.Volumes) != 1 || got.Volumes[0].Node != "n1" {
 		t.Errorf("with a selector for n1:\n%s", brief(got))
 	}
 	o.Spec.Distribution.NodeSelector = map[string]string{"name": "n3"}
-	want(t, Make(o, on(), world("a", "n1 n2")), "no node that runs the driver is to have a volume: look at distribution.nodeSelector")
+	want(t, Make(o, on(), observed("a", "n1 n2")), "no node that runs the driver is to have a volume: look at distribution.nodeSelector")
 
 	o = object(v1alpha1.CacheRWOPerNode, one, "a")
-	w := world("a", "n1 n2")
+	w := observed("a", "n1 n2")
 	w.Nodes[0].Caches = []v1alpha1.NodeCache{{Name: "cache", Digest: one, IncompatibleDevices: 2}, {Name: "other", Digest: one}}
 	w.Nodes[1].Caches = []v1alpha1.NodeCache{{Name: "cache", Digest: one, IncompatibleDevices: 2, CompatibleDevices: 1}}
 	if got := Make(o, on(), w); len(got.Volumes) != 1 || got.Volumes[0].Node != "n2" {
@@ -203,7 +203,7 @@ func TestRWO(t *testing.T) {
 // TestNothingIsMade: without the option, a verified image or a wish nothing is.
 func TestNothingIsMade(t *testing.T) {
 	const waits = "no volume is filled before the image is resolved and verified"
-	o, w := object(v1alpha1.CacheROXVolume, one, "a"), world("a", "")
+	o, w := object(v1alpha1.CacheROXVolume, one, "a"), observed("a", "")
 	const off = "stuck: distribution.type ROXVolume: no volumes are made: set " + Switch + " of the chart"
 	if got := brief(Make(o, Options{}, w)); !strings.HasPrefix(got, off) {
 		t.Errorf("without the option: %s", got)
@@ -228,13 +228,13 @@ func TestNothingIsMade(t *testing.T) {
 	want(t, Make(local, on(), w))
 	want(t, Make(local, Options{}, w))
 	o.Deleting = false
-	want(t, Make(local, on(), world("a", "", Make(o, on(), w))), "delete Job a/cache-111111111111", "delete PersistentVolumeClaim a/cache")
+	want(t, Make(local, on(), observed("a", "", Make(o, on(), w))), "delete Job a/cache-111111111111", "delete PersistentVolumeClaim a/cache")
 }
 
-// TestRevoked leaves what is in a volume when nobody vouches for it any more, and stops what runs.
+// TestRevoked keeps the content of a volume when its signature is not accepted any more, and deletes the Job that runs.
 func TestRevoked(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
-	w := world("a", "", Make(o, on(), world("a", "")))
+	w := observed("a", "", Make(o, on(), observed("a", "")))
 	o.Status.Verification.Result = v1alpha1.CacheRefused
 	p := Make(o, on(), w)
 	if len(p.Delete) != 1 || len(p.Create)+len(p.Mark) > 0 || p.Volumes[0].Phase != v1alpha1.CacheVolumePending {
@@ -255,20 +255,20 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
-// TestStrangers leaves alone what has the name and is of somebody else, such as of a cache whose name and node meet in it.
+// TestStrangers keeps claims and Jobs of the name that belong to another owner, such as a cache whose name and node give the same name.
 func TestStrangers(t *testing.T) {
 	other := object(v1alpha1.CacheRWOPerNode, one, "a")
 	other.Name, other.UID = "cache-n", "other"
-	w := world("a", "1 n-1", Make(other, on(), world("a", "1")))
+	w := observed("a", "1 n-1", Make(other, on(), observed("a", "1")))
 	p := Make(object(v1alpha1.CacheRWOPerNode, one, "a"), on(), w)
 	want(t, p, "create PersistentVolumeClaim a/cache-1", "create Job a/cache-1-111111111111",
 		"a/cache-1 Pending : its claim and its Job are being made",
-		"a/cache-n-1 Failed : PersistentVolumeClaim cache-n-1 is there and not of this cache: delete it, or name the cache otherwise")
+		"a/cache-n-1 Failed : PersistentVolumeClaim cache-n-1 exists and does not belong to this cache: delete it, or rename the cache")
 
 	o := object(v1alpha1.CacheROXVolume, one, "a")
-	w = world("a", "", Make(o, on(), world("a", "")))
+	w = observed("a", "", Make(o, on(), observed("a", "")))
 	w.Jobs[Key{"a", "cache-111111111111"}].Labels = nil
-	want(t, Make(o, on(), w), "a/cache Failed : Job cache-111111111111 is there and not of this cache: delete it")
+	want(t, Make(o, on(), w), "a/cache Failed : Job cache-111111111111 exists and does not belong to this cache: delete it")
 	w.Claims[Key{"a", "cache"}].DeletionTimestamp = new(metav1.Now())
 	w.Pods = nil
 	for _, name := range []string{"p4", "p1", "p2", "p3"} {
@@ -280,13 +280,13 @@ func TestStrangers(t *testing.T) {
 // TestTooSmall does not fill a claim with what it cannot hold.
 func TestTooSmall(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
-	w := world("a", "", Make(o, on(), world("a", "")))
+	w := observed("a", "", Make(o, on(), observed("a", "")))
 	w.finish(batchv1.JobComplete, "")
 	w = w.after(Make(o, on(), w))
 	o = object(v1alpha1.CacheROXVolume, two, "a")
 	o.Status.Image.Bytes = 400 << 20
 	w.Jobs = nil
-	const small = "its claim has 66Mi and the image needs 516Mi: delete PersistentVolumeClaim cache, and it is made anew"
+	const small = "its claim has 66Mi and the image needs 516Mi: delete PersistentVolumeClaim cache, and it is made again"
 	want(t, Make(o, on(), w), "a/cache Filled sha256:11: "+small)
 	w.Claims[Key{"a", "cache"}].Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	if p := Make(o, on(), w); len(p.Create) != 1 {
@@ -296,7 +296,7 @@ func TestTooSmall(t *testing.T) {
 
 // TestTrouble shows what keeps a Job's pod.
 func TestTrouble(t *testing.T) {
-	const anew = "it is made anew when it goes, after 3600s, or is deleted"
+	const again = "it is made again after 3600s, or as soon as it is deleted"
 	o := object(v1alpha1.CacheROXVolume, one, "a")
 	state := func(s corev1.ContainerState) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: s}} }
@@ -327,17 +327,17 @@ func TestTrouble(t *testing.T) {
 			pod: state(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 				ExitCode: 1, Reason: "Error", Message: "no room\n",
 			}}),
-			want: "Failed : Job cache-111111111111: DeadlineExceeded: pod p: exit 1, Error: no room; " + anew,
+			want: "Failed : Job cache-111111111111: DeadlineExceeded: pod p: exit 1, Error: no room; " + again,
 		},
 		"evicted": {
 			pod:  func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" },
 			want: "Filling : pod p: Evicted",
 		},
 		"failed without a pod": {failed: true, want: "" +
-			"Failed : Job cache-111111111111: DeadlineExceeded: its condition; " + anew},
+			"Failed : Job cache-111111111111: DeadlineExceeded: its condition; " + again},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := world("a", "", Make(o, on(), world("a", "")))
+			w := observed("a", "", Make(o, on(), observed("a", "")))
 			if test.failed {
 				w.finish(batchv1.JobFailed, "DeadlineExceeded")
 			}
@@ -354,15 +354,15 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// TestNewTemplate makes a Job anew that an administrator mends by podTemplate, and no other.
+// TestNewTemplate makes a Job again that an administrator mends by podTemplate, and no other.
 func TestNewTemplate(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
-	w := world("a", "", Make(o, on(), world("a", "")))
+	w := observed("a", "", Make(o, on(), observed("a", "")))
 	o.Spec.PodTemplate = &v1alpha1.CachePodTemplate{Spec: v1alpha1.CachePodSpec{Tolerations: []corev1.Toleration{{Key: "gpu"}}}}
 	p := Make(o, on(), w)
-	want(t, p, "delete Job a/cache-111111111111", "a/cache Pending : its Job was made otherwise, and is made anew")
+	want(t, p, "delete Job a/cache-111111111111", "a/cache Pending : its Job was made from another specification, and is made again")
 	w.Jobs[Key{"a", "cache-111111111111"}].DeletionTimestamp = new(metav1.Now())
-	want(t, Make(o, on(), w), "a/cache Pending : its Job is being deleted, and made anew")
+	want(t, Make(o, on(), w), "a/cache Pending : its Job is being deleted, and is made again")
 	w = w.after(p)
 	want(t, Make(o, on(), w), "create Job a/cache-111111111111", "a/cache Pending : its Job is being made")
 }
@@ -370,7 +370,7 @@ func TestNewTemplate(t *testing.T) {
 // TestPath makes the files for the path that the object says, and for another one when no pod uses them.
 func TestPath(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
-	w := world("a", "", Make(o, on(), world("a", "")))
+	w := observed("a", "", Make(o, on(), observed("a", "")))
 	w.finish(batchv1.JobComplete, "")
 	w = w.after(Make(o, on(), w))
 	o.Spec.Mount = &v1alpha1.CacheMount{Path: "/cache"}
@@ -395,10 +395,10 @@ func TestPath(t *testing.T) {
 		"what is for the producer's path, without mount.path, is put there when no pod uses the claim: reader")
 }
 
-// TestUsers counts pods that have what is in a claim, and nobody else.
+// TestUsers counts the pods that use the content of a claim, and no others.
 func TestUsers(t *testing.T) {
 	o := object(v1alpha1.CacheRWOPerNode, one, "a", "b")
-	w := world("a b", "n1 n2", Make(o, on(), world("a b", "n1 n2")))
+	w := observed("a b", "n1 n2", Make(o, on(), observed("a b", "n1 n2")))
 	on1 := func(change ...func(*corev1.Pod)) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.NodeName = "n1"
@@ -430,29 +430,29 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestNewClaim fills a claim that was deleted and made anew: the Job that is still there filled the earlier one.
+// TestNewClaim fills a claim that was deleted and made again: the Job that is still there filled the earlier one.
 func TestNewClaim(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
-	w := world("a", "", Make(o, on(), world("a", "")))
+	w := observed("a", "", Make(o, on(), observed("a", "")))
 	w.finish(batchv1.JobComplete, "")
 	w = w.after(Make(o, on(), w))
 	delete(w.Claims, Key{"a", "cache"})
 	p := Make(o, on(), w)
-	want(t, p, "delete Job a/cache-111111111111", "a/cache Pending : its Job filled an earlier claim, and is made anew")
+	want(t, p, "delete Job a/cache-111111111111", "a/cache Pending : its Job filled an earlier claim, and is made again")
 	w.Jobs[Key{"a", "cache-111111111111"}].DeletionTimestamp = new(metav1.Now())
-	want(t, Make(o, on(), w), "a/cache Pending : its Job filled an earlier claim, and is made anew")
+	want(t, Make(o, on(), w), "a/cache Pending : its Job filled an earlier claim, and is made again")
 	want(t, Make(o, on(), w.after(p)), "create PersistentVolumeClaim a/cache", "create Job a/cache-111111111111",
 		"a/cache Pending : its claim and its Job are being made")
 
-	w = world("a", "", Make(o, on(), world("a", "")))
+	w = observed("a", "", Make(o, on(), observed("a", "")))
 	w.Claims[Key{"a", "cache"}].Status.Phase = corev1.ClaimLost
-	want(t, Make(o, on(), w), "a/cache Failed : its PersistentVolume is gone: delete PersistentVolumeClaim cache, and it is made anew")
+	want(t, Make(o, on(), w), "a/cache Failed : its PersistentVolume is gone: delete PersistentVolumeClaim cache, and it is made again")
 }
 
-// TestStuck tells somebody of what does not pass by itself.
+// TestStuck reports what does not pass by itself.
 func TestStuck(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
-	w := world("a", "", Make(o, on(), world("a", "")))
+	w := observed("a", "", Make(o, on(), observed("a", "")))
 	pod := podOf("a", "p", "cache", func(p *corev1.Pod) {
 		p.Labels = map[string]string{batchv1.JobNameLabel: "cache-111111111111"}
 		p.Status.Conditions = []corev1.PodCondition{{

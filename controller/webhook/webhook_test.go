@@ -87,7 +87,7 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// TestHandleReferences: what is named is looked at where the rest is right, with the namespace of the review.
+// TestHandleReferences: the objects that a valid object names are checked, with the namespace of the review.
 func TestHandleReferences(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -10,29 +10,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// trouble is what keeps a Job's newest pod. Empty: nothing that is known.
-func (s *step) trouble(job *batchv1.Job) string {
+// problem says why a Job's newest pod does not run or failed, empty if it is not known to.
+func (s *step) problem(job *batchv1.Job) string {
 	var newest *corev1.Pod
-	for i := range s.world.Pods {
-		p := &s.world.Pods[i]
+	for i := range s.observed.Pods {
+		p := &s.observed.Pods[i]
 		if p.Namespace == job.Namespace && p.Labels[batchv1.JobNameLabel] == job.Name &&
 			(newest == nil || newest.CreationTimestamp.Before(&p.CreationTimestamp)) {
 			newest = p
 		}
 	}
 	if newest == nil {
-		if job.Status.Active == 0 && s.world.Now.Sub(job.CreationTimestamp.Time) > patience {
+		if job.Status.Active == 0 && s.observed.Now.Sub(job.CreationTimestamp.Time) > patience {
 			return "Job " + job.Name + " has no pod: its Events say why"
 		}
 		return ""
 	}
-	if what := podTrouble(newest); what != "" {
+	if what := podProblem(newest); what != "" {
 		return "pod " + newest.Name + ": " + what
 	}
 	return ""
 }
 
-func podTrouble(p *corev1.Pod) string {
+func podProblem(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			return c.Reason + ": " + oneLine(c.Message)

@@ -14,34 +14,34 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// Node is one that runs the driver.
+// Node is a node that runs the driver.
 type Node struct {
 	Name   string
 	Labels map[string]string
-	// Caches are those that the node told of.
+	// Caches are those that the node reports.
 	Caches []v1alpha1.NodeCache
 }
 
-// Key is an object in a namespace.
+// Key names an object in a namespace.
 type Key struct{ Namespace, Name string }
 
-// World is what is there.
-type World struct {
-	// Namespaces are those of the object's that are there, without those that are being deleted.
+// Observed are the objects that a plan depends on.
+type Observed struct {
+	// Namespaces are those of the object that exist and are not being deleted.
 	Namespaces map[string]bool
 	// Nodes are those that run the driver.
 	Nodes []Node
-	// Claims and Jobs are the object's own, and whatever else has the names of its claims.
+	// Claims and Jobs are the object's own, and claims of other owners that have the names of its claims.
 	Claims map[Key]*corev1.PersistentVolumeClaim
 	Jobs   map[Key]*batchv1.Job
-	// Pods are those that have one of the claims or are of one of the Jobs, as far as that was asked.
+	// Pods are those that use one of the claims or belong to one of the Jobs, if the [Reader] read them.
 	Pods []corev1.Pod
-	// Now is when that was so.
+	// Now is the time of the observation.
 	Now time.Time
 }
 
-// wanted are the volumes that there should be, in the order of namespaces and nodes, and the namespaces that are not there.
-func (o Object) wanted(w World) (all []v1alpha1.CacheVolume, missing []string) {
+// wanted returns the volumes that the object wants, in the order of namespaces and nodes, and the namespaces that do not exist.
+func (o Object) wanted(w Observed) (all []v1alpha1.CacheVolume, missing []string) {
 	nodes := []string{""}
 	if o.Type() == v1alpha1.CacheRWOPerNode {
 		nodes = o.nodes(w)
@@ -63,8 +63,8 @@ func (o Object) wanted(w World) (all []v1alpha1.CacheVolume, missing []string) {
 	return all, missing
 }
 
-// nodes are the names of those that are to have a volume.
-func (o Object) nodes(w World) (names []string) {
+// nodes returns the names of the nodes that get a volume.
+func (o Object) nodes(w Observed) (names []string) {
 	selector := labels.Everything()
 	if d := o.Spec.Distribution; d != nil && len(d.NodeSelector) > 0 {
 		selector = labels.SelectorFromSet(d.NodeSelector)
@@ -78,21 +78,21 @@ func (o Object) nodes(w World) (names []string) {
 	return names
 }
 
-// misfits says whether the node knows that none of its GPUs is one that the cache is for.
+// misfits says whether the node reports that the cache fits none of its GPUs.
 func (o Object) misfits(n Node) bool {
 	return slices.ContainsFunc(n.Caches, func(c v1alpha1.NodeCache) bool {
 		return c.Namespace == o.Namespace && c.Name == o.Name && o.isNewest(c.Digest) && c.CompatibleDevices == 0 && c.IncompatibleDevices > 0
 	})
 }
 
-// isNewest says whether a digest that a node tells is what volumes are to have, or the image below that.
+// isNewest says whether a digest that a node reports is the one that volumes get, or that of the image below it.
 func (o Object) isNewest(digest string) bool {
 	newest := o.digest()
 	return newest != "" && (digest == newest || digest == o.Status.Image.Digest)
 }
 
-// ours says whether a claim or a Job is of the object.
-func (o Object) ours(labels map[string]string) bool { return labels[UIDLabel] == string(o.UID) }
+// owns says whether a claim or a Job belongs to the object.
+func (o Object) owns(labels map[string]string) bool { return labels[UIDLabel] == string(o.UID) }
 
 func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
