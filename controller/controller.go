@@ -9,8 +9,6 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -28,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/webhook"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // Controller is one replica.

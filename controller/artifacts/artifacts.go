@@ -11,8 +11,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 

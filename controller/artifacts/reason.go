@@ -7,13 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // The reasons of the condition Resolved that all kinds have. They are stable.

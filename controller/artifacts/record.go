@@ -5,12 +5,11 @@ package artifacts
 import (
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/message"
-
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // Record writes an outcome to the status of an artifact. If the registry was not available, what is known of the same image stays.

@@ -7,25 +7,20 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fettle-dev/fettle/pkg/pullsecret"
-
 	"github.com/google/go-containerregistry/pkg/authn"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/pkg/pullsecret"
 )
 
 // ErrSecret marks a pull secret that cannot be used. The object is at fault. Any other error is trouble with the API server, which passes.
 var ErrSecret = pullsecret.ErrUnusable
 
-// credentials reads the pull secrets of a request. Without any there are no credentials, and that is no error. Live must not read from a
-// cache: the controller may not list Secrets.
+// credentials reads the pull secrets of a request. Live must not read from a cache: the controller may not list Secrets.
 func credentials(ctx context.Context, live client.Reader, r grant.Request) (authn.Keychain, error) {
-	if len(r.Names) == 0 {
-		return nil, nil //nolint:nilnil // anonymous is a good answer
-	}
 	keys, err := pullsecret.Read(ctx, func(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 		var secret corev1.Secret
 		return &secret, live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret)

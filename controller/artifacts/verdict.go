@@ -8,11 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fettle-dev/fettle/pkg/message"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 

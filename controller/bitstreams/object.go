@@ -10,14 +10,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // Head returns what the pipeline reads of a bitstream.

@@ -11,11 +11,10 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 )

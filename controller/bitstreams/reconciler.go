@@ -6,8 +6,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // readTimeout bounds the reading of the files of one artifact.

@@ -11,9 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // slots is how many files are read at once. Each may take fpga.MaxFile of the disk.

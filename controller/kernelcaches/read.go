@@ -8,12 +8,11 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/fettle-dev/fettle/pkg/message"
-
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 const (

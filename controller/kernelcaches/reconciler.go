@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
-
 	"github.com/prometheus/client_golang/prometheus"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 

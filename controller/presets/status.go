@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/message"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // The reasons of the conditions. They are stable.

@@ -7,8 +7,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/fettle-dev/fettle/pkg/message"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // Writer writes the status of objects.

@@ -4,11 +4,8 @@ package status
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/fettle-dev/fettle/pkg/message"
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -107,17 +104,5 @@ func TestAnnounce(t *testing.T) {
 				t.Errorf("Events (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// TestNote: an Event takes no longer text.
-func TestNote(t *testing.T) {
-	long := strings.Repeat("ä", 700)
-	got := message.EventNote(long)
-	if len(got) > 1024 || !strings.HasSuffix(got, "...") || !slices.Equal([]byte(got[:100]), []byte(long[:100])) {
-		t.Errorf("%d bytes: %q", len(got), got)
-	}
-	if got := message.EventNote("short"); got != "short" {
-		t.Errorf("%q", got)
 	}
 }

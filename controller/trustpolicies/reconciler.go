@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fettle-dev/fettle/pkg/message"
-
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -17,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // The reasons of a TrustPolicy's condition Valid. They are stable.
