@@ -33,9 +33,12 @@ type command struct {
 	run     func(ctx context.Context, args []string, stdout, stderr io.Writer) error
 }
 
-// commands are in the order of the help.
-func commands() []command {
-	return []command{
+// commandTable is what the command line can do, in the order of the help.
+type commandTable []command
+
+// commands returns every command of fettle. Adding one is a file and a row: see docs/design/adding.md.
+func commands() commandTable {
+	return commandTable{
 		{"bitstream inspect", "show what an FPGA's bitstream file holds", runBitstreamInspect},
 		{"bitstream ls", "list the bitstreams of a cluster", runBitstreamList},
 		{"bitstream push", "push bitstream files to a registry as one artifact", runBitstreamPush},
@@ -60,7 +63,7 @@ func commands() []command {
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	err := dispatch(ctx, args, stdout, stderr)
+	err := commands().dispatch(ctx, args, stdout, stderr)
 	if err == nil {
 		return 0
 	}
@@ -71,16 +74,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// dispatch finds the subcommand whose words the arguments begin with.
-func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+// dispatch runs the command whose words the arguments begin with.
+func (t commandTable) dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		return usageError{errors.New("want a command; see fettle help")}
 	}
 	switch args[0] {
 	case "help", "-h", "-help", "--help":
-		return help(stdout)
+		return t.help(stdout)
 	}
-	for _, c := range commands() {
+	for _, c := range t {
 		words := strings.Fields(c.name)
 		if len(args) >= len(words) && strings.Join(args[:len(words)], " ") == c.name {
 			err := c.run(ctx, args[len(words):], stdout, stderr)
@@ -93,9 +96,9 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	return usageError{fmt.Errorf("unknown command %q; see fettle help", strings.Join(args[:min(2, len(args))], " "))}
 }
 
-func help(w io.Writer) error {
+func (t commandTable) help(w io.Writer) error {
 	text := "Fettle hands a pod its GPUs and FPGAs in working order.\n\nUsage: fettle COMMAND [FLAGS]\n\nCommands:\n"
-	for _, c := range commands() {
+	for _, c := range t {
 		text += fmt.Sprintf("  %-17s %s\n", c.name, c.summary)
 	}
 	text += "\nfettle COMMAND --help tells a command's flags. As a plugin of kubectl: kubectl fettle COMMAND.\n"
