@@ -8,17 +8,14 @@ import (
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
-const (
-	longestReference = 1024
-	dockerHub        = "docker.io"
-	labelForm        = `[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?`
-)
+const longestReference = 1024
 
 // The grammar of the distribution specification; the library's own is wider, and lets ".." through into the path of a URL.
 var (
-	hostForm      = regexp.MustCompile(`^(` + labelForm + `(\.` + labelForm + `)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$`)
 	componentForm = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
 	tagForm       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 )
@@ -42,8 +39,8 @@ func ParseReference(s string) (Reference, error) {
 		return Reference{}, invalidReference(s, "REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST")
 	}
 	repository := parsed.Context()
-	r := Reference{registry: CanonicalHost(repository.RegistryStr()), repository: repository.RepositoryStr()}
-	if !ValidHost(r.registry) {
+	r := Reference{registry: registryname.Host(repository.RegistryStr()), repository: repository.RepositoryStr()}
+	if !registryname.Valid(r.registry) {
 		return Reference{}, invalidReference(s, "a host name and port before the first slash")
 	}
 	if !ValidRepository(r.repository) {
@@ -73,18 +70,6 @@ func ValidRepository(s string) bool {
 		}
 	}
 	return true
-}
-
-// ValidHost says whether a canonical host, with its port where there is one, is one that a registry may have.
-func ValidHost(host string) bool { return hostForm.MatchString(host) }
-
-// CanonicalHost gives Docker Hub one name; it has three. Letters become lower case.
-func CanonicalHost(host string) string {
-	host = strings.ToLower(host)
-	if host == name.DefaultRegistry || host == "registry-1.docker.io" {
-		return dockerHub
-	}
-	return host
 }
 
 // Registry is the host, with its port where there is one.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 // The fields of an FPGAConfig that have a source.
@@ -280,6 +281,7 @@ func (r *FPGARule) lists(b *Bitstream) bool {
 		}
 	}
 	return b.Repository != "" && slices.ContainsFunc(r.Policy.AllowedRegistries, func(registry string) bool {
+		registry = registryname.Repository(registry)
 		return b.Repository == registry || strings.HasPrefix(b.Repository, registry+"/")
 	})
 }

@@ -405,6 +405,7 @@ func TestAllows(t *testing.T) {
 		{"a reference is no object, whatever it is called", []string{list("team-a/*", "nlb0")}, aBitstream(byReference), []string{unlisted}},
 
 		{"a registry", []string{from("registry.example")}, aBitstream(), nil},
+		{"a registry in another spelling", []string{from("registry.example:0443/team")}, aBitstream(), nil},
 		{"a repository and all below it", []string{from("registry.example/team")}, aBitstream(byReference), nil},
 		{"the repository itself", []string{from("registry.example/team/nlb0")}, aBitstream(), nil},
 		{"a name that only begins alike", []string{from("registry.example/te", "registry.exam")}, aBitstream(), []string{unlisted}},

@@ -79,7 +79,12 @@ func TestImages(t *testing.T) {
 		"quay.io/a":       {"quay.io/a quay.io/a:v1", "quay.io/ab quay.io/a/b"},
 		"*.example.com/a": {"r.example.com/a x.r.example.com/a", "example.com/a r-example.com/a"},
 		"docker.io/**":    {"busybox team/cache", "quay.io/docker.io/a"},
-		"a.b:5000/**":     {"a.b:5000/c", "a.b/c a.b:50001/c"},
+		"a.b:5000/**":     {"a.b:5000/c a.b:05000/c A.b:5000/c", "a.b/c a.b:50001/c"},
+		// However a registry is spelled, in a policy or in an image, it is the same one.
+		"a.b/c":              {"a.b:443/c a.b:0443/c A.B:443/c a.b:80/c", "a.b:444/c a.b:4430/c"},
+		"a.b:0443/c":         {"a.b/c a.b:443/c", "a.b:5000/c"},
+		"a.b:*/c":            {"a.b/c a.b:443/c a.b:5000/c", "a.bc/c a.b/c/d"},
+		"index.docker.io/**": {"busybox docker.io/team/cache registry-1.docker.io:443/team/cache", "quay.io/a"},
 	} {
 		p := compile(t, func(s *v1alpha1.TrustPolicySpec) {
 			s.Images, s.Mode = []string{"never.example/x", pattern}, v1alpha1.VerificationSkip

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 // Policy is a TrustPolicy that is ready to be asked. It does not change, and is safe for concurrent use.
@@ -75,15 +76,31 @@ func Compile(object *v1alpha1.TrustPolicy, publicRoot []byte) (*Policy, error) {
 	return p, nil
 }
 
-// globs is an expression for repositories that any of the patterns is for.
+// anyPort is what a pattern's ":*" before the first slash means. A reference has no port where it is the default one.
+const anyPort = `(:[0-9]+)?`
+
+// globs returns an expression for the repositories that any of the patterns is for. Patterns name registries as references do.
 func globs(patterns []string) (*regexp.Regexp, error) {
 	var all []string
 	for _, p := range patterns {
-		p = regexp.QuoteMeta(p)
-		p = strings.ReplaceAll(p, `\*\*`, `.*`)
-		all = append(all, strings.ReplaceAll(p, `\*`, `[^/]*`))
+		host, path, _ := strings.Cut(registryname.Repository(p), "/")
+		name, port := strings.TrimRight(host, "*"), ""
+		if strings.HasSuffix(name, ":") && name != host {
+			host, port = strings.TrimSuffix(name, ":"), anyPort
+		}
+		expression := glob(host) + port
+		if path != "" {
+			expression += "/" + glob(path)
+		}
+		all = append(all, expression)
 	}
 	return regexp.Compile(v1alpha1.WholeRegExp(strings.Join(all, "|")))
+}
+
+// glob returns an expression for a part of a pattern: ** is anything, * anything but a slash.
+func glob(pattern string) string {
+	expression := strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*\*`, `.*`)
+	return strings.ReplaceAll(expression, `\*`, `[^/]*`)
 }
 
 // Name is the object's.

@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"strconv"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -71,8 +73,25 @@ func (k *kernelCaches) start(ctx context.Context) {
 	Expect(h.StopRegistry(ctx)).To(Succeed())
 	host, _, err := net.SplitHostPort(address)
 	Expect(err).NotTo(HaveOccurred())
-	*k = kernelCaches{signed.StartAt(GinkgoTB(), host, true), signed.StartAt(GinkgoTB(), host, false), signed.NewKey(GinkgoTB())}
+	*k = kernelCaches{signed.StartAt(GinkgoTB(), shortPort(ctx, host), true), signed.StartAt(GinkgoTB(), host, false), signed.NewKey(GinkgoTB())}
 }
+
+// shortPort is the address with a free port of four digits. CRDs allow five, so that a zero can stand before it.
+func shortPort(ctx context.Context, host string) string {
+	GinkgoHelper()
+	for port := range 1000 {
+		address := net.JoinHostPort(host, strconv.Itoa(8000+port))
+		if l, err := new(net.ListenConfig).Listen(ctx, "tcp", address); err == nil {
+			Expect(l.Close()).To(Succeed())
+			return address
+		}
+	}
+	Fail("no port from 8000 to 8999 is free")
+	return ""
+}
+
+// spelled is the registry's host with a zero before the port, which is the same registry.
+func (k *kernelCaches) spelled() string { return strings.Replace(k.Host, ":", ":0", 1) }
 
 // trusted has the cluster believe the key for some repositories.
 func (k *kernelCaches) trusted(ctx context.Context) {

@@ -45,7 +45,7 @@ type refusal struct {
 func (k *kernelCaches) refusedSigners(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
 	world := signed.NewWorld(GinkgoTB())
-	all := slices.Concat(k.strangers(ctx, world), k.others(ctx))
+	all := slices.Concat(k.strangers(ctx, world), k.others(ctx, ns))
 	pods := map[string]*corev1.Pod{}
 	for _, r := range all {
 		pods[r.name] = k.ask(ctx, ns, r)
@@ -107,8 +107,12 @@ func (k *kernelCaches) strangers(ctx context.Context, world signed.World) []refu
 }
 
 // others are refused for what is not a matter of who signed them.
-func (k *kernelCaches) others(ctx context.Context) []refusal {
+func (k *kernelCaches) others(ctx context.Context, ns string) []refusal {
 	GinkgoHelper()
+	k.Files(GinkgoTB(), "team/spelled", "v1", mi300("spelled"), nil)
+	k.policy(ctx, "e2e-broad", nil, func(p *v1alpha1.TrustPolicySpec) {
+		p.Mode, p.Images, p.Namespaces = v1alpha1.VerificationSkip, []string{"**"}, []string{ns}
+	})
 	tampered := k.LayerOf(k.push(k.Registry, "team/tampered", "v1", mi300("tampered")))
 	k.Around(signed.Tampered(func(digest string) bool { return digest == tampered }))
 	DeferCleanup(func() { k.Around(nil) })
@@ -120,6 +124,10 @@ func (k *kernelCaches) others(ctx context.Context) []refusal {
 		{
 			name: "tampered", image: k.Host + "/team/tampered:v1", condition: v1alpha1.ConditionDegraded, status: metav1.ConditionTrue,
 			words: []string{"layer 1: not what was declared by the rule on digest", "expected " + tampered}, told: []string{"Refused"},
+		},
+		{ // the strict policy names the registry otherwise, and the broad one would let everything pass
+			name: "spelled", image: k.spelled() + "/team/spelled:v1", condition: v1alpha1.ConditionVerified, status: metav1.ConditionFalse,
+			words: []string{"TrustPolicy e2e (generation 1)", "the repository has no signature of it"},
 		},
 		{
 			name: "stricter", image: k.Host + "/warn/add:v1", condition: v1alpha1.ConditionVerified, status: metav1.ConditionFalse,

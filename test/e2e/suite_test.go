@@ -186,7 +186,7 @@ func values() harness.Values {
 		"kernelCaches": harness.Values{"enabled": true},
 		"artifacts":    harness.Values{"keepFree": "16Mi"},
 		"bitstreams": harness.Values{
-			"registries":           harness.Values{"plainHTTP": []string{kernels.Host, kernels.bare.Host}},
+			"registries":           harness.Values{"plainHTTP": []string{kernels.Host, kernels.spelled(), kernels.bare.Host}},
 			"resolveInterval":      "10s",
 			"pullSecretNamespaces": []string{"*"},
 		},

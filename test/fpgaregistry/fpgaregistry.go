@@ -62,11 +62,14 @@ func Start(t testing.TB, options ...registry.Option) *Registry {
 	return StartAt(t, "127.0.0.1", options...)
 }
 
-// StartAt runs one at an address of this machine, so that others reach it.
+// StartAt runs one at an address of this machine, with or without a port, so that others reach it.
 func StartAt(t testing.TB, address string, options ...registry.Option) *Registry {
 	t.Helper()
 	r := &Registry{handler: registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...), reads: map[string]int64{}}
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		address = net.JoinHostPort(address, "0")
+	}
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}

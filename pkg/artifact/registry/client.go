@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 const (
@@ -66,22 +67,22 @@ type endpoint struct {
 func NewClient(config Config) (*Client, error) {
 	c := &Client{config: config.withDefaults(), mirrors: map[string][]endpoint{}}
 	for _, host := range config.PlainHTTP {
-		if !artifact.ValidHost(strings.ToLower(host)) {
+		if !registryname.Valid(registryname.Host(host)) {
 			return nil, fmt.Errorf("the plain http host %s is %w: expected HOST or HOST:PORT", quote(host), artifact.ErrInvalid)
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(config.Mirrors)) {
-		if !artifact.ValidHost(artifact.CanonicalHost(host)) {
+		if !registryname.Valid(registryname.Host(host)) {
 			return nil, fmt.Errorf("mirrors: the registry %s is %w: expected HOST or HOST:PORT", quote(host), artifact.ErrInvalid)
 		}
 		for _, mirror := range config.Mirrors[host] {
 			e := endpoint{}
 			e.host, e.prefix, _ = strings.Cut(mirror, "/")
-			if e.host = artifact.CanonicalHost(e.host); !artifact.ValidHost(e.host) || e.prefix != "" && !artifact.ValidRepository(e.prefix) {
+			if e.host = registryname.Host(e.host); !registryname.Valid(e.host) || e.prefix != "" && !artifact.ValidRepository(e.prefix) {
 				return nil, fmt.Errorf("the mirror %s of %s is %w: expected HOST, HOST:PORT or either with a /PATH, without a scheme",
 					quote(mirror), host, artifact.ErrInvalid)
 			}
-			c.mirrors[artifact.CanonicalHost(host)] = append(c.mirrors[artifact.CanonicalHost(host)], e)
+			c.mirrors[registryname.Host(host)] = append(c.mirrors[registryname.Host(host)], e)
 		}
 	}
 	secure := &retryTransport{inner: GuardScheme(c.config.Transport, config.PlainHTTP, ""), now: c.config.Clock.Now}

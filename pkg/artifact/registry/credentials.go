@@ -14,6 +14,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 // maxCredentials is the size of the largest Secret in Kubernetes.
@@ -117,10 +118,10 @@ func splitKey(key string) (host, prefix string) {
 	if prefix == "v1" || prefix == "v2" {
 		prefix = ""
 	}
-	return artifact.CanonicalHost(host), prefix
+	return registryname.Host(host), prefix
 }
 
-func validHost(host string) bool { return artifact.ValidHost(strings.ReplaceAll(host, "*", "x")) }
+func validHost(host string) bool { return registryname.Valid(strings.ReplaceAll(host, "*", "x")) }
 
 func (w wireAuth) config() (authn.AuthConfig, error) {
 	c := authn.AuthConfig{Username: w.Username, Password: w.Password, IdentityToken: w.IdentityToken, RegistryToken: w.RegistryToken}
@@ -141,7 +142,7 @@ func (w wireAuth) config() (authn.AuthConfig, error) {
 // Resolve returns the credentials for a registry or repository. If no key matches, requests are anonymous.
 func (k *Keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
 	host, repository, _ := strings.Cut(target.String(), "/")
-	host = artifact.CanonicalHost(host)
+	host = registryname.Host(host)
 	for i := range k.entries {
 		if c := &k.entries[i]; matchHost(c.host, host) && matchPath(c.path, repository) {
 			return authn.FromConfig(c.auth), nil

@@ -5,9 +5,9 @@ package registry
 import (
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 // schemeGuard chooses between http and https for each request, redirects and requests to token servers included.
@@ -24,7 +24,7 @@ type schemeGuard struct {
 func GuardScheme(inner http.RoundTripper, plainHTTP []string, own string) http.RoundTripper {
 	g := &schemeGuard{plain: map[string]bool{}, own: own, inner: inner}
 	for _, host := range plainHTTP {
-		g.plain[addressOf(host)] = true
+		g.plain[registryname.Host(host)] = true
 	}
 	return g
 }
@@ -32,7 +32,7 @@ func GuardScheme(inner http.RoundTripper, plainHTTP []string, own string) http.R
 func (g *schemeGuard) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	switch {
-	case g.plain[addressOf(r.URL.Host)]:
+	case g.plain[registryname.Host(r.URL.Host)]:
 		r.URL.Scheme = "http" // the library tries https first, whatever it is told
 	case r.URL.Host == g.own:
 		r.URL.Scheme = "https"
@@ -50,6 +50,3 @@ func PlainHTTPRefused(host string) error {
 	return fmt.Errorf("%s: %w: expected https; where it has none, list the host for plain http in the configuration",
 		host, artifact.ErrPlainHTTP)
 }
-
-// addressOf returns a host in the form of the list: without the default port of plain http.
-func addressOf(host string) string { return strings.TrimSuffix(strings.ToLower(host), ":80") }
