@@ -45,10 +45,21 @@ type Node struct {
 	mu sync.Mutex
 	// opened is nil until something is fetched: most nodes have no use for it.
 	opened *artifact.Store
+	// proved has the repositories that were seen to have a file of the store, so that this is looked at once a process.
+	proved map[origin]bool
 }
 
+// origin is a file in a repository.
+type origin struct {
+	repository string
+	digest     artifact.Digest
+}
+
+// maxProved bounds proved. Tenants choose the repositories.
+const maxProved = 4096
+
 // New makes a node's store. Nothing is read or made before it is needed.
-func New(c Config) *Node { return &Node{Config: c} }
+func New(c Config) *Node { return &Node{Config: c, proved: map[origin]bool{}} }
 
 // Store opens the store, and makes it where there is none.
 func (n *Node) Store() (*artifact.Store, error) {
@@ -137,6 +148,51 @@ func (n *Node) Ensure(ctx context.Context, p *pin.Params) error {
 		return nil
 	}
 	return fmt.Errorf("%s %w: %w", p.Reference, ErrNotFetched, err)
+}
+
+// EnsureReadable is Ensure for a file that a claim names by a repository of its own choice. The manifest there may name a file that the node
+// has from another repository. So if the file is in the store already, it counts only once it could be read from this repository too.
+func (n *Node) EnsureReadable(ctx context.Context, p *pin.Params) error {
+	d, err := artifact.ParseDigest(p.Digest)
+	if err != nil {
+		return err
+	}
+	ref, err := artifact.ParseReference(p.Reference)
+	if err != nil {
+		return err
+	}
+	store, err := n.Store()
+	if err != nil {
+		return err
+	}
+	from := origin{repository: ref.Repository(), digest: d}
+	if here, err := isHere(store, d, true); err != nil {
+		return err
+	} else if here && !n.isProved(from) {
+		keys, err := n.Credentials(ctx, p.SecretsIn, p.Secrets)
+		if err != nil {
+			return err
+		}
+		if err := n.Client.Source(ref, keys).Prove(ctx, artifact.Descriptor{Digest: d, Size: p.Size}); err != nil {
+			return fmt.Errorf("%s %w: the node has the file, but not from this repository: %w", p.Reference, ErrNotFetched, err)
+		}
+	}
+	if err := n.Ensure(ctx, p); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.proved) >= maxProved {
+		clear(n.proved)
+	}
+	n.proved[from] = true
+	return nil
+}
+
+func (n *Node) isProved(o origin) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.proved[o]
 }
 
 // EnsureSpare fetches a file that no claim asks for, if there is room for it. Where ctx has ended it does not even open the store.

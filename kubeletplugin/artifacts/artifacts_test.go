@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -71,6 +72,34 @@ func TestEnsure(t *testing.T) {
 	nodefixture.Must(t, kinds.Undo(t.Context(), second))
 	s.wantPins(image.Layer)
 	nodefixture.Must(t, kinds.Verify(t.Context(), first)) // the next claim finds it
+}
+
+// TestEnsureReadable: a file of the store is no reason to believe that a repository has it.
+func TestEnsureReadable(t *testing.T) {
+	s := newShelf(t)
+	image := s.Image(t, "alice/nlb0", shell, nlb0)
+	nodefixture.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image)))
+	reads := s.Reads.Load()
+	nodefixture.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image)))
+	if s.Reads.Load() != reads {
+		t.Error("a file was read again from the repository that it is from")
+	}
+	mallory := s.file("mallory/nlb0", image)
+	s.Intercept(image.Layer, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			w.Header().Set("Content-Length", strconv.FormatInt(image.Size, 10))
+			return
+		}
+		http.NotFound(w, r)
+	})
+	wants(t, s.EnsureReadable(t.Context(), mallory), ErrNotFetched, "mallory/nlb0", "not from this repository")
+	nodefixture.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image))) // hers goes on
+	s.Intercept(image.Layer, nil)
+	nodefixture.Must(t, s.EnsureReadable(t.Context(), mallory))
+	s.Down.Store(true)
+	nodefixture.Must(t, s.EnsureReadable(t.Context(), mallory))
+	s.restart()
+	wants(t, s.EnsureReadable(t.Context(), mallory), ErrNotFetched, "mallory/nlb0")
 }
 
 // TestEnsureFails: a registry that fails, or sends other bytes, leaves no file that anybody would open; and the same file comes when it is

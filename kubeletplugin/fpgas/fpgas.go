@@ -190,7 +190,11 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 func (f *Feature) fetch(ctx context.Context, all []*wanted) error {
 	for _, w := range all {
 		for _, p := range w.fetches() {
-			if err := f.Artifacts.Ensure(ctx, &p); err != nil {
+			ensure := f.Artifacts.Ensure
+			if p.SecretsIn == "" { // the claim's own reference: no object and so no controller has read the file there
+				ensure = f.Artifacts.EnsureReadable
+			}
+			if err := ensure(ctx, &p); err != nil {
 				return fmt.Errorf("device %s: %w", w.device.Name, err)
 			}
 		}

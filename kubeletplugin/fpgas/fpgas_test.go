@@ -501,6 +501,23 @@ func TestPlanRefused(t *testing.T) {
 	wants(t, err, errNotThere, "request main, device r0", "team-a/theirs")
 }
 
+// TestReferenceIsNoRight: a manifest of one's own that names another tenant's file does not get that file from the node's store.
+func TestReferenceIsNoRight(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	alice, mallory := l.image("alice/nlb3", shell, nlb3), l.image("mallory/nlb3", shell, nlb3)
+	plan := func(repository string, image v1alpha1.BitstreamImage) error {
+		_, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), `"policy":{"allowedRegistries":["`+l.Host+`"]}`),
+			`"bitstream":{"ref":"`+l.Host+"/"+repository+"@"+image.Manifest+`"}`))
+		return err
+	}
+	nodefixture.Must(t, plan("alice/nlb3", alice))
+	l.Intercept(alice.Layer, http.NotFound)
+	wants(t, plan("mallory/nlb3", mallory), artifacts.ErrNotFetched, "mallory/nlb3", "not from this repository")
+	nodefixture.Must(t, plan("alice/nlb3", alice))
+	l.Intercept(alice.Layer, nil)
+	nodefixture.Must(t, plan("mallory/nlb3", mallory))
+}
+
 // TestNoProgramming: where nothing is to be written to regions, claims get them as they are, and nobody is asked for anything.
 func TestNoProgramming(t *testing.T) {
 	l := newLab(t, twoRegions()...)

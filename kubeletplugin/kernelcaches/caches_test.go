@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
@@ -226,6 +229,62 @@ func TestOwnCredentials(t *testing.T) {
 	n.only(n.decide("team-b", "claim-b", named))
 	if reads := n.registry.Reads.Load(); reads > 0 {
 		t.Errorf("%d blobs were read for a second namespace", reads)
+	}
+}
+
+// TestDigestIsNoRight: a registry that serves the manifest and the config of another tenant's image, and says that it has the layers, gets
+// none of the files that the node has of it.
+func TestDigestIsNoRight(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("alice/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	n.only(n.decide("team-a", "claim-a", named))
+
+	stolen, same := n.push("mallory/add", "v1", triton(90, 32))
+	if same != digest {
+		t.Fatalf("the same files are %s, then %s", digest, same)
+	}
+	parsed, err := artifact.ParseDigest(digest)
+	n.must(err)
+	layer := n.registry.LayerOf(parsed)
+	answers := map[string]http.HandlerFunc{
+		"has no layer":    http.NotFound,
+		"has other bytes": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "other bytes") },
+		"only says so": func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodHead {
+				w.Header().Set("Content-Length", "1000")
+				w.Header().Set("Docker-Content-Digest", layer)
+				return
+			}
+			http.NotFound(w, r)
+		},
+	}
+	generation := int64(0)
+	for name, answer := range answers {
+		n.registry.Around(func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/mallory/add/blobs/"+layer) {
+					answer(w, r)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		generation++
+		n.cache("team-b", "add", stolen, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = generation })
+		if _, err := n.decide("team-b", "claim-b", named); !IsRefused(err) && !IsNotReady(err) {
+			t.Errorf("a registry that %s: %v", name, err)
+		}
+	}
+	n.registry.Around(nil)
+	n.cache("team-b", "add", stolen, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = generation + 1 })
+	n.only(n.decide("team-b", "claim-b", named)) // it has the layers after all
+	n.registry.Reads.Store(0)
+	n.cache("team-c", "add", stolen, digest)
+	n.only(n.decide("team-c", "claim-c", named))
+	if reads := n.registry.Reads.Load(); reads > 0 {
+		t.Errorf("%d blobs were read for another object of a repository that was seen to have them", reads)
 	}
 }
 

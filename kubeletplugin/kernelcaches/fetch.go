@@ -236,10 +236,30 @@ func (f *Feature) verifyAndUnpack(
 	if options.fits != nil && !options.fits(image) {
 		return artifact.Digest{}, nil
 	}
-	if err := f.unpack(ctx, src, image, options.opportunistic); err != nil {
+	tree, err := f.unpack(ctx, src, image, options.opportunistic)
+	if err == nil {
+		err = f.prove(ctx, src, image, tree)
+	}
+	if err != nil {
 		return artifact.Digest{}, unavailable(o, err)
 	}
 	return image.Digest, nil
+}
+
+// prove makes sure that the image's layers can be read from its repository with the object's credentials. A manifest and a config alone show
+// nothing: their digests are no secret, and the tree on the node may be of a repository that the object may not read. The tree's own
+// repository, and one that another object's verification record names, need no proof.
+func (f *Feature) prove(ctx context.Context, src *registry.Source, image *artifact.Image, tree *artifact.Tree) error {
+	repository := src.Reference().Repository()
+	if tree.Origin == repository || f.verified.from(repository, tree.Digest) {
+		return nil
+	}
+	for i := range image.Layers {
+		if err := src.Prove(ctx, image.Layers[i].Descriptor); err != nil {
+			return fmt.Errorf("the node has the image, but not from this repository: %w", err)
+		}
+	}
+	return nil
 }
 
 // unavailable tells what passes from what does not.
@@ -258,17 +278,17 @@ const (
 )
 
 // unpack makes the image's tree, unless it is here: another object may have brought it.
-func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artifact.Image, opportunistic bool) error {
+func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artifact.Image, opportunistic bool) (*artifact.Tree, error) {
 	store, err := f.Store()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := store.OpenTree(image.Digest); err == nil {
-		return nil
+	if tree, err := store.OpenTree(image.Digest); err == nil {
+		return tree, nil
 	}
 	labels, err := kernelcache.ReadLabels(image.Labels)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	room := image.Size()*unlabelled + slack
 	if labels.Size >= 0 {
@@ -276,14 +296,12 @@ func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artif
 	}
 	form, err := f.form(store)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	spec := artifact.TreeSpec{
+	return store.Unpack(ctx, artifact.TreeSpec{
 		Digest: image.Digest, Layers: image.Layers, Options: unpack.Options{Paths: kernelcache.ImagePaths()}, Room: room, Form: form,
-		Labels: image.Labels, Opportunistic: opportunistic,
-	}
-	_, err = store.Unpack(ctx, spec, src.Layers(image.Layers))
-	return err
+		Labels: image.Labels, Origin: src.Reference().Repository(), Opportunistic: opportunistic,
+	}, src.Layers(image.Layers))
 }
 
 // form is how caches lie on this node.

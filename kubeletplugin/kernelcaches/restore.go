@@ -35,7 +35,7 @@ func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 	src := f.Client.Source(ref, keys)
 	image, err := artifact.ReadImage(ctx, src, artifact.Descriptor{Digest: u.Tree}, "linux/"+runtime.GOARCH)
 	if err == nil {
-		err = f.unpack(ctx, src, image, false)
+		_, err = f.unpack(ctx, src, image, false)
 	}
 	if err != nil {
 		return unavailable(&object{kind: u.Kind, namespace: u.Namespace, name: u.Name}, err)

@@ -93,6 +93,18 @@ func (g *verifications) like(asked *verification) *verification {
 	return nil
 }
 
+// from reports whether a verification record says that a repository has the tree's image.
+func (g *verifications) from(repository string, tree artifact.Digest) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, known := range g.known {
+		if known != nil && known.Repository == repository && known.Tree == tree {
+			return true
+		}
+	}
+	return false
+}
+
 // put notes a grant. What is not noted on the disk is only found out again after a restart.
 func (g *verifications) put(found *verification) error {
 	g.mu.Lock()

@@ -44,9 +44,10 @@ type TreeSpec struct {
 	Form TreeForm
 	// Opportunistic: no claim needs the tree yet, so nothing is evicted for it.
 	Opportunistic bool
-	// Labels and Verification are kept in the metadata for the caller, for what the image is and who signed it.
-	Labels       map[string]string
-	Verification string
+	// Labels are kept in the metadata for the caller.
+	Labels map[string]string
+	// Origin is the repository that the layers are read from.
+	Origin string
 }
 
 func (t *TreeSpec) check() error {
@@ -89,10 +90,12 @@ type TreeMetadata struct {
 	Entries int   `json:"entries"`
 	Bytes   int64 `json:"bytes"`
 	Size    int64 `json:"size"`
-	// Labels and Verification are the caller's.
-	Labels       map[string]string `json:"labels,omitempty"`
-	Verification string            `json:"verification,omitempty"`
-	Created      time.Time         `json:"created"`
+	// Labels are the caller's.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Origin is the repository that the layers were read from. Its key is one that earlier versions know and never set: they refuse
+	// metadata with a key that they do not know. Empty: such a version made the tree.
+	Origin  string    `json:"verification,omitempty"`
+	Created time.Time `json:"created"`
 }
 
 // Tree is a tree in the store. Its paths are valid as long as it is pinned.

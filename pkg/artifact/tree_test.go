@@ -55,7 +55,7 @@ func tarOf(t testing.TB, names ...string) []byte {
 func newImage(seed string, form TreeForm, tars ...[]byte) *image {
 	i := &image{layers: slices.Clone(tars), tars: tars, TreeSpec: TreeSpec{
 		Digest: DigestOf([]byte("image " + seed)), Room: 1 << 20, Form: form,
-		Options: unpack.Options{Paths: []string{"cache/"}}, Labels: map[string]string{"seed": seed}, Verification: "by hand",
+		Options: unpack.Options{Paths: []string{"cache/"}}, Labels: map[string]string{"seed": seed}, Origin: "registry.example/by/hand",
 	}}
 	for _, data := range tars {
 		d := Descriptor{MediaType: "application/vnd.oci.image.layer.v1.tar", Digest: DigestOf(data), Size: int64(len(data))}
@@ -158,7 +158,7 @@ func TestUnpack(t *testing.T) {
 		if diff := cmp.Diff(made.TreeMetadata, again.TreeMetadata); diff != "" || i.opened.Load() != 2 {
 			t.Errorf("opened %d layers; %s", i.opened.Load(), diff)
 		}
-		if made.Entries != 7 || made.Bytes != 3000 || made.Size < made.Bytes || made.Labels["seed"] != "1" || made.Verification != "by hand" ||
+		if made.Entries != 7 || made.Bytes != 3000 || made.Size < made.Bytes || made.Labels["seed"] != "1" || made.Origin != "registry.example/by/hand" ||
 			!cmp.Equal(made.DiffIDs, []Digest{i.Layers[0].DiffID, i.Layers[1].DiffID}) {
 			t.Errorf("%+v", made.TreeMetadata)
 		}

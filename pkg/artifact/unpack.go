@@ -100,7 +100,7 @@ func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open u
 	m := TreeMetadata{
 		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
 		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, dir, made),
-		Labels: spec.Labels, Verification: spec.Verification, Created: s.config.Clock.Now().UTC(),
+		Labels: spec.Labels, Origin: spec.Origin, Created: s.config.Clock.Now().UTC(),
 	}
 	for _, l := range spec.Layers {
 		m.DiffIDs = append(m.DiffIDs, l.DiffID)

@@ -4,8 +4,10 @@ package registry
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"net/http"
 	"strings"
@@ -19,6 +21,36 @@ func (s *Source) Pull(ctx context.Context, d artifact.Descriptor, to artifact.Si
 	if err != nil {
 		return fmt.Errorf("pull the blob %s of %s: %w", d.Digest, s.ref.Repository(), err)
 	}
+	return nil
+}
+
+// Prove reads a whole blob, compares it with its digest and keeps nothing. It shows that the repository has the blob and that the
+// credentials may read it. A HEAD request would show neither: a registry that belongs to a tenant can say that it has any digest.
+func (s *Source) Prove(ctx context.Context, d artifact.Descriptor) error {
+	if err := d.Check(); err != nil {
+		return err
+	}
+	return s.Pull(ctx, d, &hashed{Hash: sha256.New()})
+}
+
+// hashed is a sink that keeps only the digest.
+type hashed struct {
+	hash.Hash
+	size int64
+}
+
+func (h *hashed) Write(p []byte) (int, error) {
+	h.size += int64(len(p))
+	return h.Hash.Write(p)
+}
+
+func (h *hashed) Size() int64 { return h.size }
+
+func (h *hashed) Sum() artifact.Digest { return artifact.Digest(h.Hash.Sum(nil)) }
+
+func (h *hashed) Reset() error {
+	h.Hash.Reset()
+	h.size = 0
 	return nil
 }
 
