@@ -72,10 +72,10 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")
 	fs.Func("allowed-host-path",
-		"`directory` of the nodes below which DevicePresets may name files, with :rw at its end also to write; may be repeated",
+		"`directory` of the nodes below which DevicePresets may name files, with :rw after it also to write, and with :NAMESPACE,NAMESPACE "+
+			"after that only for these; may be repeated",
 		func(value string) error {
-			dir, writable := strings.CutSuffix(value, ":rw")
-			o.AllowedHostPaths = append(o.AllowedHostPaths, preset.AllowedHostPath{Path: dir, Writable: writable})
+			o.AllowedHostPaths = append(o.AllowedHostPaths, preset.ParseAllowedHostPath(value))
 			return nil
 		})
 	fs.StringVar(&f.vendors, "preset-vendors", "", "vendors whose ClusterDevicePresets are kept in the cluster, between commas: "+

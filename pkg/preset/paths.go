@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -17,18 +19,39 @@ import (
 // ErrOutside refuses a path that no DevicePreset may name.
 var ErrOutside = errors.New("is not below a directory of the driver's allowedHostPaths")
 
-// AllowedHostPath is a directory of the nodes that every namespace may use.
+// AllowedHostPath is a directory of the nodes that namespaces may use.
 type AllowedHostPath struct {
 	// Path is absolute and clean. If directories are nested, the innermost counts.
 	Path string `json:"path"`
 	// Writable allows presets to say readOnly: false.
 	Writable bool `json:"writable,omitempty"`
+	// Namespaces lists the namespaces that may use the directory. Empty: every namespace.
+	Namespaces []string `json:"namespaces,omitempty"`
+}
+
+// ParseAllowedHostPath reads the form of a command line: PATH, with :rw and :NAMESPACE[,NAMESPACE...] after it where they are set.
+func ParseAllowedHostPath(text string) AllowedHostPath {
+	var a AllowedHostPath
+	parts := strings.Split(text, ":")
+	a.Path, parts = parts[0], parts[1:]
+	if len(parts) > 0 && parts[0] == "rw" {
+		a.Writable, parts = true, parts[1:]
+	}
+	if len(parts) > 0 {
+		a.Namespaces = strings.Split(strings.Join(parts, ":"), ",")
+	}
+	return a
 }
 
 // Validate refuses directories that would give a namespace control over the node.
 func (a AllowedHostPath) Validate() error {
 	if !path.IsAbs(a.Path) || path.Clean(a.Path) != a.Path {
 		return fmt.Errorf("must be absolute and clean, is %q", a.Path)
+	}
+	for _, namespace := range a.Namespaces {
+		if faults := validation.IsDNS1123Label(namespace); len(faults) > 0 {
+			return fmt.Errorf("%s: namespaces has %q: %s", a.Path, namespace, faults[0])
+		}
 	}
 	for _, tree := range guardedTrees(a.Writable) {
 		if Below(a.Path, tree) || Below(tree, a.Path) {
@@ -56,27 +79,57 @@ func Below(name, dir string) bool {
 	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }
 
-// AllowedFor returns the directory by which a DevicePreset may name a path. It compares the text only: only a node can tell whether a link
-// leads out.
-func AllowedFor(all []AllowedHostPath, name string, readOnly bool) (string, error) {
-	var best AllowedHostPath
-	var paths []string
+// AllowedFor returns the directory by which a DevicePreset of a namespace may name a path. Who mounts a path has all that is below it, so a
+// path above a directory that the namespace may use less, or not at all, is refused. AllowedFor compares the text only: only a node can tell
+// whether a link leads out.
+func AllowedFor(all []AllowedHostPath, namespace, name string, readOnly bool) (string, error) {
+	best, own := "", []string(nil)
 	for _, allowed := range all {
-		paths = append(paths, allowed.Path)
-		if Below(name, allowed.Path) && len(allowed.Path) > len(best.Path) {
-			best = allowed
+		if Below(name, allowed.Path) && len(allowed.Path) > len(best) {
+			best = allowed.Path
+		}
+		if allowed.serves(namespace) {
+			own = append(own, allowed.Path)
 		}
 	}
+	readable, writable := rightsAt(all, namespace, best)
 	switch {
-	case len(all) == 0:
+	case len(own) == 0:
 		return "", fmt.Errorf("%s %w, of which there are none: ask an administrator for a ClusterDevicePreset", name, ErrOutside)
-	case best.Path == "":
+	case !readable:
 		return "", fmt.Errorf("%s %w (%s): use one below, or ask an administrator for a ClusterDevicePreset",
-			name, ErrOutside, strings.Join(paths, ", "))
-	case !readOnly && !best.Writable:
-		return "", fmt.Errorf("%s is below %s, which the driver's allowedHostPaths have for reading: leave out readOnly: false", name, best.Path)
+			name, ErrOutside, strings.Join(own, ", "))
+	case !readOnly && !writable:
+		return "", fmt.Errorf("%s is below %s, which the driver's allowedHostPaths have for reading: leave out readOnly: false", name, best)
 	}
-	return best.Path, nil
+	for _, allowed := range all {
+		if allowed.Path == name || !Below(allowed.Path, name) {
+			continue
+		}
+		switch readable, writable := rightsAt(all, namespace, allowed.Path); {
+		case !readable:
+			return "", fmt.Errorf("%s %w: a directory below it is for other namespaces: name the directories below it that the preset needs",
+				name, ErrOutside)
+		case !readOnly && !writable:
+			return "", fmt.Errorf("%s holds %s, which the driver's allowedHostPaths have for reading: "+
+				"leave out readOnly: false, or name the directories below it that the preset writes to", name, allowed.Path)
+		}
+	}
+	return best, nil
+}
+
+func (a *AllowedHostPath) serves(namespace string) bool {
+	return len(a.Namespaces) == 0 || slices.Contains(a.Namespaces, namespace)
+}
+
+// rightsAt returns what the entries for one directory allow a namespace.
+func rightsAt(all []AllowedHostPath, namespace, dir string) (readable, writable bool) {
+	for _, allowed := range all {
+		if allowed.Path == dir && allowed.serves(namespace) {
+			readable, writable = true, writable || allowed.Writable
+		}
+	}
+	return readable, writable
 }
 
 // NotAllowed lists the fields of a DevicePreset with paths that the driver allows to no namespace. Claims that it selects wait.
@@ -86,7 +139,7 @@ func (p *Preset) NotAllowed(allowed []AllowedHostPath) field.ErrorList {
 	}
 	var faults field.ErrorList
 	check := func(at *field.Path, name string, readOnly bool) {
-		if _, err := AllowedFor(allowed, name, readOnly); err != nil {
+		if _, err := AllowedFor(allowed, p.Namespace, name, readOnly); err != nil {
 			faults = append(faults, field.Forbidden(at, err.Error()))
 		}
 	}

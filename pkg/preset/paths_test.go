@@ -34,19 +34,62 @@ func TestAllowedHostPath(t *testing.T) {
 func TestAllowedFor(t *testing.T) {
 	all := []AllowedHostPath{{Path: "/data"}, {Path: "/data/write", Writable: true}, {Path: "/data/write/not"}}
 	for name, want := range map[string][2]string{ // to read, to write
-		"/data": {"/data", ""}, "/data/a/b": {"/data", ""}, "/data/write": {"/data/write", "/data/write"},
+		"/data": {"/data", ""}, "/data/a/b": {"/data", ""}, "/data/write": {"/data/write", ""}, // not to write: it holds write/not
 		"/data/write/a": {"/data/write", "/data/write"}, "/data/write/not/a": {"/data/write/not", ""},
 		"/database": {"", ""}, "/": {"", ""}, "/etc": {"", ""},
 	} {
 		for i, readOnly := range []bool{true, false} {
-			got, err := AllowedFor(all, name, readOnly)
+			got, err := AllowedFor(all, "team", name, readOnly)
 			if got != want[i] || (err == nil) != (want[i] != "") {
 				t.Errorf("%s, readOnly %v: %q, %v, want %q", name, readOnly, got, err, want[i])
 			}
 		}
 	}
-	if _, err := AllowedFor(nil, "/data", true); !errors.Is(err, ErrOutside) || !strings.Contains(err.Error(), "there are none") {
+	if _, err := AllowedFor(nil, "team", "/data", true); !errors.Is(err, ErrOutside) || !strings.Contains(err.Error(), "there are none") {
 		t.Errorf("where nothing is allowed: %v", err)
+	}
+}
+
+// TestAllowedForNamespaces: an entry for some namespaces is for no other, also by way of a directory above it, and no error names it.
+func TestAllowedForNamespaces(t *testing.T) {
+	all := []AllowedHostPath{
+		{Path: "/data"}, {Path: "/data/alice", Writable: true, Namespaces: []string{"alice"}}, {Path: "/only", Namespaces: []string{"alice", "bob"}},
+		{Path: "/data/alice", Namespaces: []string{"bob"}},
+	}
+	for _, tt := range []struct {
+		namespace, name string
+		read, write     bool
+	}{
+		{"alice", "/data/alice/x", true, true}, {"bob", "/data/alice/x", true, false}, {"mallory", "/data/alice/x", false, false},
+		{"alice", "/data", true, false}, {"bob", "/data", true, false}, {"mallory", "/data", false, false}, {"mallory", "/data/other", true, false},
+		{"bob", "/only/x", true, false}, {"mallory", "/only/x", false, false}, {"mallory", "/only", false, false},
+	} {
+		for readOnly, want := range map[bool]bool{true: tt.read, false: tt.write} {
+			_, err := AllowedFor(all, tt.namespace, tt.name, readOnly)
+			if (err == nil) != want {
+				t.Errorf("%s names %s, readOnly %t: %v", tt.namespace, tt.name, readOnly, err)
+			}
+			if err != nil && tt.namespace == "mallory" && strings.Contains(strings.TrimPrefix(err.Error(), tt.name), "alice") {
+				t.Errorf("mallory is told %q", err)
+			}
+		}
+	}
+}
+
+func TestParseAllowedHostPath(t *testing.T) {
+	for text, want := range map[string]AllowedHostPath{
+		"/data":          {Path: "/data"},
+		"/data:rw":       {Path: "/data", Writable: true},
+		"/data:a,b":      {Path: "/data", Namespaces: []string{"a", "b"}},
+		"/data:rw:a,b":   {Path: "/data", Writable: true, Namespaces: []string{"a", "b"}},
+		"/data:rw:a:b,c": {Path: "/data", Writable: true, Namespaces: []string{"a:b", "c"}}, // Validate refuses it
+	} {
+		if diff := cmp.Diff(want, ParseAllowedHostPath(text)); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", text, diff)
+		}
+	}
+	if err := (AllowedHostPath{Path: "/data", Namespaces: []string{"a:b"}}).Validate(); err == nil {
+		t.Error("a namespace may have a colon")
 	}
 }
 

@@ -21,6 +21,9 @@ import (
 // teamFiles is the directory of the nodes that namespaces may use; what is in its directory own they may write to.
 const teamFiles = "/mnt/disks/teams"
 
+// readOnlyFiles lies in what they may write to, and is for reading.
+const readOnlyFiles = teamFiles + "/own/own"
+
 // newPodPreset is a namespace's, for pods with its name as their label.
 func newPodPreset(ctx context.Context, namespace, name string, mounts ...v1alpha1.PresetMount) {
 	GinkgoHelper()
@@ -81,7 +84,8 @@ func presetPaths(ctx SpecContext) {
 	newPodPreset(ctx, ns, "outside",
 		v1alpha1.PresetMount{HostPath: "/etc", ContainerPath: "/opt/a"},
 		v1alpha1.PresetMount{HostPath: "/var/lib/kubelet", ContainerPath: "/opt/b"},
-		v1alpha1.PresetMount{HostPath: teamFiles + "/models", ContainerPath: "/opt/c", ReadOnly: new(false)})
+		v1alpha1.PresetMount{HostPath: teamFiles + "/models", ContainerPath: "/opt/c", ReadOnly: new(false)},
+		v1alpha1.PresetMount{HostPath: teamFiles + "/own", ContainerPath: "/opt/d", ReadOnly: new(false)})
 	newPodPreset(ctx, ns, "linked",
 		v1alpha1.PresetMount{HostPath: teamFiles + "/out", ContainerPath: "/opt/a"},
 		v1alpha1.PresetMount{HostPath: teamFiles + "/out/ssl", ContainerPath: "/opt/b"})
@@ -90,7 +94,7 @@ func presetPaths(ctx SpecContext) {
 		newPod(ctx, ns, "linked", withTemplate("gpu"), onNode(gpuNode), labelled("linked")),
 	}
 	eventuallyUnmet(ctx, ns, "mount /opt/a: /etc is not below", "mount /opt/b: /var/lib/kubelet is not below",
-		"mount /opt/c: "+teamFiles+"/models is below")
+		"mount /opt/c: "+teamFiles+"/models is below", "mount /opt/d: "+teamFiles+"/own holds "+readOnlyFiles)
 	eventuallyUnmet(ctx, ns, "mount /opt/a: "+teamFiles+"/out is a symbolic link", "mount /opt/b: "+teamFiles+"/out/ssl is a symbolic link")
 
 	say("what is allowed is there, in pods of all kinds")

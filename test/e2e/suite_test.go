@@ -192,7 +192,7 @@ func values() harness.Values {
 		},
 		"presets": harness.Values{
 			"hostDirectories": []string{"/mnt/disks"}, "configMapNamespaces": []string{configMapNamespace}, "scratch": true,
-			"allowedHostPaths": []harness.Values{{"path": teamFiles}, {"path": teamFiles + "/own", "writable": true}},
+			"allowedHostPaths": []harness.Values{{"path": teamFiles}, {"path": teamFiles + "/own", "writable": true}, {"path": readOnlyFiles}},
 		},
 	})
 }

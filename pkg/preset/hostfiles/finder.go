@@ -67,7 +67,9 @@ type lookup struct {
 	host  *rootfs.Root
 	// claim is the UID of the claim.
 	claim string
-	edits container.Edits
+	// namespace is that of the DevicePresets that gave mounts, which is the claim's.
+	namespace string
+	edits     container.Edits
 	// own are edits that only the claim has. steps prepare what they need.
 	own   container.Edits
 	steps []step.Step
@@ -211,7 +213,7 @@ func (l *lookup) node(n *preset.Node) error {
 // It returns nil if an optional one does not exist.
 func (l *lookup) system(f *preset.Files) (_ *hostlib.Host, root string, err error) {
 	if f.From.Namespace != "" {
-		if err = l.checkMayRead(cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err = l.checkMayRead(f.From.Namespace, cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, "", fmt.Errorf("root: %w", err)
 		}
 		root = f.Root
@@ -298,7 +300,7 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	m := l.mounted[i]
 	hostDir := path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath))
 	if l.isOwn(m.ContainerPath) {
-		if err := l.checkMayRead(hostDir); err != nil {
+		if err := l.checkMayRead(l.namespace, hostDir); err != nil {
 			return err
 		}
 	}
@@ -331,7 +333,7 @@ func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool
 	}
 	m := container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, NonRecursive: true}
 	if from.Namespace != "" {
-		return true, l.mountCopy(m)
+		return true, l.mountCopy(from.Namespace, m)
 	}
 	l.add(m)
 	return true, nil

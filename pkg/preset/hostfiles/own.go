@@ -17,9 +17,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// allowedFor returns the copy of a path that a claim may have by a DevicePreset.
-func (f *Finder) allowedFor(name string, readOnly bool) (*hostmount.Copy, error) {
-	dir, err := preset.AllowedFor(f.Allowed, name, readOnly)
+// allowedFor returns the copy of a path that a claim may have by a DevicePreset of a namespace.
+func (f *Finder) allowedFor(namespace, name string, readOnly bool) (*hostmount.Copy, error) {
+	dir, err := preset.AllowedFor(f.Allowed, namespace, name, readOnly)
 	if err != nil {
 		return nil, err
 	}
@@ -27,8 +27,8 @@ func (f *Finder) allowedFor(name string, readOnly bool) (*hostmount.Copy, error)
 }
 
 // checkMayRead refuses a directory of the host below which a DevicePreset may not look for files.
-func (l *lookup) checkMayRead(name string) error {
-	c, err := l.files.allowedFor(name, true)
+func (l *lookup) checkMayRead(namespace, name string) error {
+	c, err := l.files.allowedFor(namespace, name, true)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (f *Finder) copyMounter() *hostmount.Dir {
 
 // ownMount gives the claim a copy of a path that a DevicePreset names.
 func (l *lookup) ownMount(m *preset.Mount) error {
-	err := l.mountCopy(container.Mount{
+	err := l.mountCopy(m.From.Namespace, container.Mount{
 		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly, NonRecursive: !m.Recursive,
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,15 +60,15 @@ func (l *lookup) ownMount(m *preset.Mount) error {
 
 // mountCopy mounts a path of the host by a copy that only the claim has. Whoever can write to the original place, the path that the runtime
 // gets leads to the copy.
-func (l *lookup) mountCopy(m container.Mount) error {
-	c, err := l.files.allowedFor(m.HostPath, m.ReadOnly)
+func (l *lookup) mountCopy(namespace string, m container.Mount) error {
+	c, err := l.files.allowedFor(namespace, m.HostPath, m.ReadOnly)
 	if err != nil {
 		return err
 	}
 	if _, err := l.files.copyMounter().CheckCopy(c); err != nil {
 		return err
 	}
-	c.Recursive = !m.NonRecursive
+	c.Recursive, l.namespace = !m.NonRecursive, namespace
 	return l.addOwn(m, hostmount.Mount{Copy: c})
 }
 
