@@ -78,13 +78,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	r.due.Done(req.NamespacedName, h, next, r.clock.Now())
-	r.judges.note(req.NamespacedName, applying)
+	r.judges.Store(req.NamespacedName, applying)
 	return reconcile.Result{RequeueAfter: sooner(next, again)}, nil
 }
 
 func (r *Reconciler) forget(req reconcile.Request) {
 	r.due.Forget(req.NamespacedName)
-	r.judges.forget(req.NamespacedName)
+	r.judges.Delete(req.NamespacedName)
 }
 
 func (r *Reconciler) policies(ctx context.Context) ([]*trust.Policy, error) {

@@ -3,6 +3,10 @@
 package artifacts
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -10,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/message"
+	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // Record writes an outcome to the status of an artifact. If the registry was not available, what is known of the same image stays.
@@ -80,4 +85,124 @@ func SetConditions(h Head, now time.Time, conditions ...metav1.Condition) {
 		c.Message = message.Clip(c.Message, message.ReadableCondition)
 		meta.SetStatusCondition(h.Conditions, c)
 	}
+}
+
+// The reasons of the condition Verified. They are stable. If there is no answer, the reason is that of the error.
+const (
+	// ReasonVerified: every policy for the image is satisfied.
+	ReasonVerified = "Verified"
+	// ReasonSkipped: all policies for the image have the mode Skip.
+	ReasonSkipped = "Skipped"
+	// ReasonWarned: a policy that only warns is not satisfied.
+	ReasonWarned = "Warned"
+	// ReasonRefused: a policy is not satisfied.
+	ReasonRefused = "Refused"
+	// ReasonNoTrustPolicy: no policy is for the image, which refuses it.
+	ReasonNoTrustPolicy = "NoTrustPolicy"
+	// ReasonTrustPolicyInvalid: a policy for the image does not compile, which refuses it.
+	ReasonTrustPolicyInvalid = "TrustPolicyInvalid"
+	// ReasonNotResolved: there is no digest to verify.
+	ReasonNotResolved = "NotResolved"
+)
+
+// noDigest is the message of ReasonNotResolved.
+const noDigest = "there is no digest to verify"
+
+const (
+	// longestVerdict and longestSigner are how long a status's texts may be.
+	longestVerdict = 4096
+	longestSigner  = 1024
+	// maxSigners is how many signers a status lists, maxPolicies how many policies.
+	maxSigners  = 32
+	maxPolicies = 64
+)
+
+// verdictOf returns the verdict of an outcome, nil if the policies gave no answer.
+func verdictOf(out *Outcome) *v1alpha1.CacheVerdict {
+	if out.Judged == "" || out.Refusal != nil && !errors.Is(out.Refusal, trust.ErrRefused) {
+		return nil
+	}
+	v := &v1alpha1.CacheVerdict{Digest: out.Judged, Policies: references(out.Policies)}
+	switch {
+	case out.Refusal != nil:
+		v.Result, v.Message = v1alpha1.CacheRefused, message.Clip(out.Refusal.Error(), longestVerdict)
+		return v
+	case len(out.Verdict.Warnings) > 0:
+		v.Result, v.Message = v1alpha1.CacheWarned, message.Clip(errors.Join(out.Verdict.Warnings...).Error(), longestVerdict)
+	case len(out.Verdict.Results) > 0:
+		v.Result = v1alpha1.CacheVerified
+	default:
+		v.Result = v1alpha1.CacheSkipped
+	}
+	for _, result := range out.Verdict.Results {
+		for _, s := range result.Signatures {
+			v.Signers = append(v.Signers, message.Clip(s.Signer.String(), longestSigner))
+			v.Formats = append(v.Formats, s.Format)
+		}
+	}
+	v.Signers, v.Formats = distinct(v.Signers), distinct(v.Formats)
+	v.Signers = v.Signers[:min(len(v.Signers), maxSigners)]
+	return v
+}
+
+func distinct[T ~string](list []T) []T {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// verified returns the condition Verified for a verdict, which may be an earlier one. Without a verdict, err says why there is none.
+func verified(v *v1alpha1.CacheVerdict, policies []*trust.Policy, err error) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionUnknown}
+	switch {
+	case v == nil && err == nil:
+		c.Reason, c.Message = ReasonNotResolved, noDigest
+	case v == nil:
+		c.Reason, c.Message = ReasonOf(err), err.Error()
+	case v.Result == v1alpha1.CacheVerified:
+		c.Status, c.Reason = metav1.ConditionTrue, ReasonVerified
+		c.Message = fmt.Sprintf("%s is signed by %s", v.Digest, strings.Join(v.Signers, ", "))
+	case v.Result == v1alpha1.CacheSkipped:
+		c.Reason, c.Message = ReasonSkipped, "signatures are not checked: that is the mode of "+names(v.Policies)
+	case v.Result == v1alpha1.CacheWarned:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWarned, v.Message
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, refusalReason(policies), v.Message
+	}
+	return c
+}
+
+func refusalReason(policies []*trust.Policy) string {
+	switch {
+	case len(policies) == 0:
+		return ReasonNoTrustPolicy
+	case slices.ContainsFunc(policies, func(p *trust.Policy) bool { return p.Fault() != nil }):
+		return ReasonTrustPolicyInvalid
+	}
+	return ReasonRefused
+}
+
+func names(policies []v1alpha1.CachePolicyReference) string {
+	var list []string
+	for _, p := range policies {
+		list = append(list, "TrustPolicy "+p.Name)
+	}
+	return strings.Join(list, ", ")
+}
+
+// stands says whether the status has a verdict on the digest by the policies as they are. A verdict that is more lenient than a policy
+// that is satisfied counts only for the spec that it was found for, which may ask for more now.
+func stands(h Head, policies []*trust.Policy, digest string) bool {
+	v := h.Verification
+	if v == nil || v.Digest != digest || !h.Known || !slices.Equal(v.Policies, references(policies)) {
+		return false
+	}
+	return h.ObservedGeneration == h.GetGeneration() || v.Result == v1alpha1.CacheVerified || v.Result == v1alpha1.CacheRefused
+}
+
+// references returns the first policies, as many as a status lists.
+func references(policies []*trust.Policy) (out []v1alpha1.CachePolicyReference) {
+	for _, p := range policies[:min(len(policies), maxPolicies)] {
+		out = append(out, v1alpha1.CachePolicyReference{Name: p.Name(), Generation: p.Generation()})
+	}
+	return out
 }

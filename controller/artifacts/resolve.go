@@ -5,8 +5,12 @@ package artifacts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/pullsecret"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -125,4 +130,43 @@ func (i inquiry) judge(ctx context.Context, d artifact.Digest) {
 // Settled says whether a registry can only repeat what the status says.
 func Settled(h Head) bool {
 	return h.ObservedGeneration == h.GetGeneration() && pinned(h) && meta.IsStatusConditionTrue(*h.Conditions, v1alpha1.ConditionResolved)
+}
+
+// ErrSecret marks a pull secret that cannot be used. The object is at fault. Any other error is trouble with the API server, which passes.
+var ErrSecret = pullsecret.ErrUnusable
+
+// credentials reads the pull secrets of a request. Live must not read from a cache: the controller may not list Secrets.
+func credentials(ctx context.Context, live client.Reader, r grant.Request) (authn.Keychain, error) {
+	keys, err := pullsecret.Read(ctx, func(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+		var secret corev1.Secret
+		return &secret, live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret)
+	}, r.Namespace, r.Names)
+	if err != nil {
+		return nil, err // not the nil *registry.Keychain
+	}
+	return keys, nil
+}
+
+// grant brings an object's Role to the secrets that it names: none if it names none. A spec that changed may have named some until now.
+func (r Resolver) grant(ctx context.Context, h Head) error {
+	var err error
+	request := h.Grant()
+	switch {
+	case len(request.Names) > 0:
+		err = r.grants.Ensure(ctx, request)
+	case h.ObservedGeneration != h.GetGeneration():
+		err = r.grants.Revoke(ctx, request)
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return forbidden(request.Namespace)
+	case errors.Is(err, grant.ErrForeign):
+		return fmt.Errorf("%w: %w", ErrSecret, err)
+	}
+	return err
+}
+
+func forbidden(namespace string) error {
+	return fmt.Errorf("%w: the controller may not read Secrets of namespace %s, or not grant that to the nodes; an administrator adds it to "+
+		"bitstreams.pullSecretNamespaces of the chart", ErrSecret, namespace)
 }

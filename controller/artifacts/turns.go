@@ -47,31 +47,12 @@ func (t *turns) giveBack(namespace string) {
 	}
 }
 
-// judges remembers the policies by which each object was judged last. The zero value may be used at once.
-type judges struct {
-	mu       sync.Mutex
-	policies map[types.NamespacedName][]*trust.Policy
-}
-
-func (j *judges) note(key types.NamespacedName, policies []*trust.Policy) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.policies == nil {
-		j.policies = map[types.NamespacedName][]*trust.Policy{}
-	}
-	j.policies[key] = policies
-}
+// judges remembers the policies by which each object was judged last, by the object's name. The zero value may be used at once.
+type judges struct{ sync.Map }
 
 // same says whether an object was judged last by these policies.
 func (j *judges) same(key types.NamespacedName, policies []*trust.Policy) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	last, ok := j.policies[key]
-	return ok && slices.Equal(last, policies)
-}
-
-func (j *judges) forget(key types.NamespacedName) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.policies, key)
+	last, ok := j.Load(key)
+	then, _ := last.([]*trust.Policy)
+	return ok && slices.Equal(then, policies)
 }

@@ -37,7 +37,7 @@ func anyOf(images []v1alpha1.BitstreamImage, digests []string) bool {
 // at about the same time.
 func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
-		digests := reconciler.Difference(held(before), held(now))
+		digests := reconciler.Difference(reconciler.NodeStatus(before).Bitstreams, reconciler.NodeStatus(now).Bitstreams)
 		if len(digests) == 0 {
 			return
 		}
@@ -51,14 +51,6 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 			}
 		}
 	})
-}
-
-// held returns the digests of the files that a node holds.
-func held(object client.Object) []string {
-	if node, ok := object.(*v1alpha1.AcceleratorNode); ok {
-		return node.Status.Bitstreams
-	}
-	return nil
 }
 
 // imagesChanged lets through updates of status.images, which the controller itself writes: a node that reported its files in the meantime

@@ -3,6 +3,7 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -137,3 +139,19 @@ func (k *Keeper) Ready(*http.Request) error {
 }
 
 var errNoCertificate = errors.New("no webhook certificate yet; see the log for why its Secret cannot be read or written")
+
+// Inject sets the caBundle of every webhook that calls the Service, and returns whether anything changed. It leaves webhooks that call
+// another address as they are.
+func Inject(config *admissionregistrationv1.ValidatingWebhookConfiguration, namespace, service string, bundle []byte) bool {
+	changed := false
+	for i := range config.Webhooks {
+		target := &config.Webhooks[i].ClientConfig
+		if target.Service == nil || target.Service.Namespace != namespace || target.Service.Name != service ||
+			bytes.Equal(target.CABundle, bundle) {
+			continue
+		}
+		target.CABundle = bytes.Clone(bundle)
+		changed = true
+	}
+	return changed
+}

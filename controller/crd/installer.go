@@ -92,8 +92,7 @@ func (i *Installer) ensure(ctx context.Context, definitions []Definition) error 
 			continue
 		}
 		err := Apply(ctx, i.Client, d, names.Controller)
-		var refused *RefusedError
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*RefusedError](err); ok {
 			i.report(ctx, refused)
 			err = WaitEstablished(ctx, i.Client, d.Name)
 		} else {

@@ -13,11 +13,8 @@ import (
 	resourceac "k8s.io/client-go/applyconfigurations/resource/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/names"
@@ -33,7 +30,7 @@ type keeper struct {
 	noExtendedResource *prometheus.GaugeVec
 }
 
-// New returns the reconciler. A class that does not exist yet sends no watch event, so each wanted name is also queued once at the start.
+// New returns the reconciler. It also queues each wanted name once at the start.
 func New(s reconciler.Services, options Options) reconciler.Row {
 	k := &keeper{
 		Services: s, wanted: map[string]*resourceapi.DeviceClass{},
@@ -45,18 +42,12 @@ func New(s reconciler.Services, options Options) reconciler.Row {
 	for _, class := range Classes(options) {
 		k.wanted[class.Name] = class
 	}
-	first := make(chan event.TypedGenericEvent[*resourceapi.DeviceClass], len(k.wanted))
-	for _, class := range k.wanted {
-		first <- event.TypedGenericEvent[*resourceapi.DeviceClass]{Object: class}
-	}
 	wanted := predicate.NewPredicateFuncs(func(o client.Object) bool { return k.wanted[o.GetName()] != nil })
 	return reconciler.Row{
 		Name: "DeviceClasses", BeforeCRDs: true, Metrics: []prometheus.Collector{k.foreign, k.noExtendedResource},
 		Queues: []reconciler.Queue{{
-			Name:       "deviceclass",
-			Watches:    []reconciler.Watch{{Object: &resourceapi.DeviceClass{}, Predicates: []predicate.Predicate{wanted}}},
-			Sources:    []source.Source{source.Channel(first, &handler.TypedEnqueueRequestForObject[*resourceapi.DeviceClass]{})},
-			Reconciler: k,
+			Name: "deviceclass", Sources: reconciler.Initially(k.wanted), Reconciler: k,
+			Watches: []reconciler.Watch{{Object: &resourceapi.DeviceClass{}, Predicates: []predicate.Predicate{wanted}}},
 		}},
 	}
 }

@@ -38,7 +38,7 @@ func countNodes(nodes []v1alpha1.AcceleratorNode, o object, inVolumes volumes.Pl
 	n := nodeCounts{newest: map[string]bool{}, inUse: map[string]bool{}, failed: map[string]bool{}}
 	for i := range nodes {
 		node := &nodes[i]
-		gpu := hasGPU(node)
+		gpu := hasGPU(node.Status.Pools)
 		if gpu {
 			n.WithGPU++
 		}
@@ -79,9 +79,9 @@ func (n *nodeCounts) addVolumes(o object, p volumes.Plan) {
 	}
 }
 
-// hasGPU says whether a node has a GPU, published or withheld.
-func hasGPU(node *v1alpha1.AcceleratorNode) bool {
-	return slices.ContainsFunc(node.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Kind == gpuKind && p.Devices+p.Withheld > 0 })
+// hasGPU says whether a node with these pools has a GPU, published or withheld.
+func hasGPU(pools []v1alpha1.PoolStatus) bool {
+	return slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Kind == gpuKind && p.Devices+p.Withheld > 0 })
 }
 
 // add counts what one node reports, and returns whether it lists the newest digest.

@@ -51,12 +51,13 @@ func (r *resolver) onPolicies(scope pairs.Scope) handler.EventHandler {
 func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
 		keys := map[types.NamespacedName]bool{}
-		for _, entry := range reconciler.Difference(reported(before), reported(now)) {
+		was, is := reconciler.NodeStatus(before), reconciler.NodeStatus(now)
+		for _, entry := range reconciler.Difference(was.KernelCaches, is.KernelCaches) {
 			if (entry.Namespace == "") == (scope == pairs.OfCluster) {
 				keys[types.NamespacedName{Namespace: entry.Namespace, Name: entry.Name}] = true
 			}
 		}
-		if offersGPU(before) != offersGPU(now) {
+		if hasGPU(was.Pools) != hasGPU(is.Pools) {
 			everywhere := func(o object) bool { return o.prewarm() == v1alpha1.CachePrewarmAll }
 			for _, key := range r.concerned(ctx, scope, everywhere) {
 				keys[key] = true
@@ -66,19 +67,6 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 			q.AddAfter(reconcile.Request{NamespacedName: key}, reconciler.Gathering)
 		}
 	})
-}
-
-// reported returns the caches that a node reports.
-func reported(object client.Object) []v1alpha1.NodeCache {
-	if node, ok := object.(*v1alpha1.AcceleratorNode); ok {
-		return node.Status.KernelCaches
-	}
-	return nil
-}
-
-func offersGPU(object client.Object) bool {
-	node, ok := object.(*v1alpha1.AcceleratorNode)
-	return ok && hasGPU(node)
 }
 
 // onNamespaces queues the ClusterGPUKernelCaches that list a namespace which comes or goes.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -129,4 +130,22 @@ func (k *keeper) unretire(ctx context.Context, node *metav1.PartialObjectMetadat
 
 func accelerator() *metav1.PartialObjectMetadata {
 	return reconciler.Metadata(v1alpha1.GroupVersion.String(), "AcceleratorNode")
+}
+
+// Trim keeps of AcceleratorNodes in the manager's cache only the fields that a reconciler reads. Of other objects it drops the managed
+// fields.
+func Trim(object any) (any, error) {
+	node, ok := object.(*v1alpha1.AcceleratorNode)
+	if !ok {
+		return cache.TransformStripManagedFields()(object)
+	}
+	kept := &v1alpha1.AcceleratorNode{Status: v1alpha1.AcceleratorNodeStatus{
+		Vendors: node.Status.Vendors, Bitstreams: node.Status.Bitstreams, Presets: node.Status.Presets, KernelCaches: node.Status.KernelCaches,
+	}}
+	for i := range node.Status.Pools {
+		p := &node.Status.Pools[i]
+		kept.Status.Pools = append(kept.Status.Pools, v1alpha1.PoolStatus{Name: p.Name, Kind: p.Kind, Devices: p.Devices, Withheld: p.Withheld})
+	}
+	kept.Name, kept.UID, kept.ResourceVersion = node.Name, node.UID, node.ResourceVersion
+	return kept, nil
 }

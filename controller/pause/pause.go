@@ -11,6 +11,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,4 +67,91 @@ func heldFor(lease *coordinationv1.Lease, started, now time.Time) time.Duration 
 
 func leaseKey(namespace string) client.ObjectKey {
 	return client.ObjectKey{Namespace: namespace, Name: names.UninstallLease}
+}
+
+const (
+	leaseDuration = 30 * time.Second
+	leaseRenewal  = 5 * time.Second
+	// releaseTimeout bounds the last write, which must succeed even if the deadline of the uninstall is over.
+	releaseTimeout = 10 * time.Second
+)
+
+// Lease is the uninstall's side of the Lease.
+type Lease struct {
+	// Client must not read from a cache.
+	Client client.Client
+	// Namespace is the controller's.
+	Namespace string
+	Clock     clock.WithTicker
+}
+
+// Hold takes the Lease from any earlier holder and renews it until release is called. If the uninstall succeeded, release gives the Lease
+// up with a last renewal, so that the old controller waits until Helm deletes it. Otherwise release deletes the Lease, and the controller
+// goes on at once.
+func (l Lease) Hold(ctx context.Context) (release func(succeeded bool) error, err error) {
+	if err := l.write(ctx, names.UninstallLease); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.renew(ctx)
+	}()
+	return func(succeeded bool) error {
+		cancel()
+		<-done
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		if succeeded {
+			return l.write(ctx, "")
+		}
+		key := leaseKey(l.Namespace)
+		object := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		if err := l.Client.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete Lease %s: %w", key, err)
+		}
+		return nil
+	}, nil
+}
+
+// renew renews until ctx ends. A failed renewal is repeated well within the Lease's duration.
+func (l Lease) renew(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.Clock.After(leaseRenewal):
+		}
+		if err := l.write(ctx, names.UninstallLease); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Renew the uninstall's Lease")
+		}
+	}
+}
+
+// write creates or updates the Lease. An empty holder gives it up.
+func (l Lease) write(ctx context.Context, holder string) error {
+	object, key := &coordinationv1.Lease{}, leaseKey(l.Namespace)
+	err := l.Client.Get(ctx, key, object)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read Lease %s: %w", key, err)
+	}
+	exists := err == nil
+	object.Namespace, object.Name = key.Namespace, key.Name
+	object.Spec = coordinationv1.LeaseSpec{
+		LeaseDurationSeconds: ptr.To(int32(leaseDuration / time.Second)),
+		RenewTime:            ptr.To(metav1.NewMicroTime(l.Clock.Now())),
+	}
+	if holder != "" {
+		object.Spec.HolderIdentity = &holder
+	}
+	if exists {
+		err = l.Client.Update(ctx, object)
+	} else {
+		err = l.Client.Create(ctx, object)
+	}
+	if err != nil {
+		return fmt.Errorf("write Lease %s: %w", key, err)
+	}
+	return nil
 }

@@ -75,10 +75,8 @@ func vendorsChanged() predicate.Predicate {
 }
 
 func addVendors(vendors map[string]bool, object client.Object) {
-	if node, ok := object.(*v1alpha1.AcceleratorNode); ok {
-		for _, v := range node.Status.Vendors {
-			vendors[v.Name] = true
-		}
+	for _, v := range reconciler.NodeStatus(object).Vendors {
+		vendors[v.Name] = true
 	}
 }
 

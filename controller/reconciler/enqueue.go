@@ -14,6 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 const (
@@ -64,6 +67,23 @@ func Difference[T comparable](a, b []T) (out []T) {
 		}
 	}
 	return out
+}
+
+// NodeStatus returns what a node reports. The status of anything else is empty.
+func NodeStatus(object client.Object) (status v1alpha1.AcceleratorNodeStatus) {
+	if node, ok := object.(*v1alpha1.AcceleratorNode); ok {
+		status = node.Status
+	}
+	return status
+}
+
+// Initially returns a source that queues objects once at the start: one that does not exist yet sends no watch event.
+func Initially[T client.Object](objects map[string]T) []source.Source {
+	first := make(chan event.TypedGenericEvent[T], len(objects))
+	for _, o := range objects {
+		first <- event.TypedGenericEvent[T]{Object: o}
+	}
+	return []source.Source{source.Channel(first, &handler.TypedEnqueueRequestForObject[T]{})}
 }
 
 // GenerationChanged lets changes of a spec through.

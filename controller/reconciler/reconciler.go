@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -21,6 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // Services are what reconcilers share.
@@ -126,4 +131,15 @@ func (q Queue) kinds() (n int) {
 		}
 	}
 	return n
+}
+
+// Scheme returns the kinds that the controller and the uninstall read and write.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	err := errors.Join(
+		clientgoscheme.AddToScheme(scheme),
+		apiextensionsv1.AddToScheme(scheme),
+		v1alpha1.AddToScheme(scheme),
+	)
+	return scheme, err
 }

@@ -10,11 +10,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
@@ -28,24 +25,17 @@ type keeper struct {
 	wanted map[string]*v1alpha1.ClusterDevicePreset
 }
 
-// New returns the reconciler for the presets of the given vendors. A preset that does not exist sends no event, so each wanted name is
-// also queued once at the start.
+// New returns the reconciler for the presets of the given vendors. It also queues each wanted name once at the start.
 func New(s reconciler.Services, vendors []string) reconciler.Row {
 	k := &keeper{client: s.Client, wanted: byName(Presets(vendors))}
-	first := make(chan event.TypedGenericEvent[*v1alpha1.ClusterDevicePreset], len(k.wanted))
-	for _, p := range k.wanted {
-		first <- event.TypedGenericEvent[*v1alpha1.ClusterDevicePreset]{Object: p}
-	}
 	shipped := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return k.wanted[o.GetName()] != nil || o.GetLabels()[names.ManagedByLabel] == names.Controller
 	})
 	return reconciler.Row{
 		Name: "shipped ClusterDevicePresets",
 		Queues: []reconciler.Queue{{
-			Name:       "shippedpreset",
-			Watches:    []reconciler.Watch{{Object: &v1alpha1.ClusterDevicePreset{}, Predicates: []predicate.Predicate{shipped}}},
-			Sources:    []source.Source{source.Channel(first, &handler.TypedEnqueueRequestForObject[*v1alpha1.ClusterDevicePreset]{})},
-			Reconciler: k,
+			Name: "shippedpreset", Sources: reconciler.Initially(k.wanted), Reconciler: k,
+			Watches: []reconciler.Watch{{Object: &v1alpha1.ClusterDevicePreset{}, Predicates: []predicate.Predicate{shipped}}},
 		}},
 	}
 }

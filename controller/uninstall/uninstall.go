@@ -10,12 +10,16 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/crd"
+	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/pause"
 )
 
@@ -101,4 +105,17 @@ func (u Uninstall) bounded(ctx context.Context) (context.Context, context.Cancel
 		}
 	}()
 	return ctx, func() { cancel(nil) }
+}
+
+// NewRecorder sends Events to the API server until the returned function is called.
+func NewRecorder(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) (events.EventRecorder, func(), error) {
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return nil, nil, fmt.Errorf("start recording Events: %w", err)
+	}
+	return broadcaster.NewRecorder(scheme, names.Controller), broadcaster.Shutdown, nil
 }

@@ -9,11 +9,11 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 )
 
 // Reader reads the objects that a plan depends on.
@@ -81,7 +81,7 @@ func (r Reader) owned(ctx context.Context, o Object, w *Observed) error {
 
 func (r Reader) namespaces(ctx context.Context, o Object, w *Observed) error {
 	for _, name := range o.Namespaces {
-		n := metadata("Namespace")
+		n := reconciler.Metadata("v1", "Namespace")
 		err := r.Cached.Get(ctx, client.ObjectKey{Name: name}, n)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read namespace %s: %w", name, err)
@@ -101,7 +101,7 @@ func (r Reader) nodes(ctx context.Context, o Object, w *Observed) error {
 		return fmt.Errorf("list AcceleratorNodes: %w", err)
 	}
 	for i := range all.Items {
-		n := metadata("Node")
+		n := reconciler.Metadata("v1", "Node")
 		err := r.Cached.Get(ctx, client.ObjectKey{Name: all.Items[i].Name}, n)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read node %s: %w", all.Items[i].Name, err)
@@ -125,7 +125,7 @@ func (r Reader) foreignClaims(ctx context.Context, o Object, w *Observed) error 
 			continue
 		}
 		c := &corev1.PersistentVolumeClaim{}
-		err := r.Live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, c)
+		err := r.Live.Get(ctx, client.ObjectKey(key), c)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read PersistentVolumeClaim %s/%s: %w", key.Namespace, key.Name, err)
 		}
@@ -174,9 +174,4 @@ func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *Obser
 			return nil
 		}
 	}
-}
-
-// metadata returns an empty object of the core API of which only metadata is read.
-func metadata(kind string) *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kind}}
 }

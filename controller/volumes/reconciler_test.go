@@ -60,7 +60,8 @@ func TestVolumesAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		failure := planner.failure(key)
+		last, _ := planner.failures.Load(key)
+		failure, _ := last.(string)
 		if slices.Contains(p.Stuck, failure) != (failure != "") {
 			t.Errorf("the plan for the status has %q, want %q in it", p.Stuck, failure)
 		}

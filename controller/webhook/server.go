@@ -3,19 +3,27 @@
 package webhook
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -100,4 +108,41 @@ func New(services reconciler.Services, s *Server, served bool) reconciler.Row {
 		Reconciler: &bundler{client: services.Client, namespace: services.Namespace, state: s.keeper.State},
 	}}
 	return row
+}
+
+// Configuration is the kind that the chart renders without a CA bundle.
+type Configuration = admissionregistrationv1.ValidatingWebhookConfiguration
+
+// bundler writes the authorities of the webhook's certificate into the configuration that the chart renders.
+type bundler struct {
+	client    client.Client
+	namespace string
+	state     func() *certs.State
+}
+
+// Reconcile patches the bundle if it differs. The patch names only the bundle of our webhooks, so it does not undo a change that Helm
+// makes at the same time.
+func (b *bundler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	state := b.state()
+	if state == nil {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	var config Configuration
+	if err := b.client.Get(ctx, req.NamespacedName, &config); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	before := config.DeepCopy()
+	if !certs.Inject(&config, b.namespace, names.Controller, state.Bundle()) {
+		return reconcile.Result{}, nil
+	}
+	if err := b.client.Patch(ctx, &config, client.StrategicMergeFrom(before), client.FieldOwner(names.Controller)); err != nil {
+		return reconcile.Result{}, fmt.Errorf("patch caBundle of ValidatingWebhookConfiguration %s: %w", req.Name, err)
+	}
+	klog.FromContext(ctx).Info("Patched caBundle", "configuration", req.Name)
+	return reconcile.Result{}, nil
+}
+
+// Cached keeps the manager's cache to the one configuration.
+func Cached(byObject map[client.Object]cache.ByObject) {
+	byObject[&Configuration{}] = cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", names.WebhookConfiguration)}
 }

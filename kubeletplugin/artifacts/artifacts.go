@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package artifacts has the node's store of files from registries, the credentials to fetch them, and the prefetcher, which fetches what
+// fits the node before a claim asks for it.
 package artifacts
 
 import (
@@ -12,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/pullsecret"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/pullsecret"
 )
 
 // Config is what a Node works with.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -113,17 +114,14 @@ func (b *Binder) Run(ctx context.Context) {
 	defer follow.Run(ctx, informer)()
 	stop := context.AfterFunc(ctx, b.queue.ShutDown)
 	defer stop()
-	done := make(chan struct{})
+	var workers sync.WaitGroup
 	for range bindingWorkers {
-		go func() {
-			defer func() { done <- struct{}{} }()
+		workers.Go(func() {
 			for b.next(ctx) {
 			}
-		}()
+		})
 	}
-	for range bindingWorkers {
-		<-done
-	}
+	workers.Wait()
 }
 
 // trim keeps of the cluster's claims in memory only what tells those that wait here.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package devicehealth watches the node's devices: the kernel's counters, NVIDIA's library, and other drivers that hand out the same
+// devices. The ledger of package health decides what each finding means; this package puts the verdicts into the snapshots, tells kubelet
+// and people, and keeps claims from devices that failed.
 package devicehealth
 
 import (
@@ -16,7 +19,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
@@ -24,7 +26,6 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
-	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
@@ -188,11 +189,8 @@ func (k *Keeper) poll(ctx context.Context) {
 	interval := k.File.Health.Interval.Duration
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	for v, looked := k.Holder.Get(); v == nil && ctx.Err() == nil; v, looked = k.Holder.Get() {
-		select {
-		case <-ctx.Done():
-		case <-looked:
-		}
+	if _, err := k.Holder.Await(ctx); err != nil {
+		return
 	}
 	for {
 		targets := k.targets("")
@@ -247,41 +245,6 @@ func (k *Keeper) targets(vendor string) []health.Target {
 func (k *Keeper) Recover(ctx context.Context, request string) {
 	k.note(ctx, k.ledger.Recover(request))
 }
-
-// Check says why an allocated device must not be given to a claim now. Degraded is good enough for a claim that has it already,
-// and so is anything for an admin's look. A claim that tolerates the taint may have a device that failed, to find out why, but never
-// one in quarantine.
-func (k *Keeper) Check(c *resourceapi.ResourceClaim, r *claim.Result) error {
-	s, bad := k.ledger.Check(r.Device)
-	if !bad || s.State == health.Worn || r.AdminAccess {
-		return nil
-	}
-	if s.State == health.Unhealthy && tolerated(c, r, inventory.Taint(s, k.File.Health.DisableEviction)) {
-		return nil
-	}
-	return fmt.Errorf("device %s/%s %w: %s", r.Pool, r.Device, ErrUnhealthy, s.Message)
-}
-
-// tolerated says whether a result was allocated in spite of a taint.
-func tolerated(c *resourceapi.ResourceClaim, r *claim.Result, taint resourceapi.DeviceTaint) bool {
-	if c.Status.Allocation == nil {
-		return false
-	}
-	for _, result := range c.Status.Allocation.Devices.Results {
-		if result.Request != r.Request || result.Pool != r.Pool || result.Device != r.Device {
-			continue
-		}
-		if slices.ContainsFunc(result.Tolerations, func(t resourceapi.DeviceToleration) bool {
-			return resourceclaim.ToleratesTaint(t, taint)
-		}) {
-			return true
-		}
-	}
-	return false
-}
-
-// ErrUnhealthy is about a device that was healthy when the claim was allocated.
-var ErrUnhealthy = errors.New("is not healthy, retried until it is, or delete the pod so that it gets another")
 
 // DroppedTaints takes in what the helper reports of a slice. Unhealthy devices are withheld from then on.
 func (k *Keeper) DroppedTaints(ctx context.Context, err *resourceslice.DroppedFieldsError) {

@@ -4,8 +4,16 @@ package devicehealth
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -36,3 +44,46 @@ func (k *Keeper) Clear(r *record.Record) {
 		}
 	}
 }
+
+// Reason is the stable reason of an error of this package, empty for any other.
+func Reason(err error) string {
+	if errors.Is(err, ErrUnhealthy) {
+		return "DeviceUnhealthy"
+	}
+	return ""
+}
+
+// Check says why an allocated device must not be given to a claim now. Degraded is good enough for a claim that has it already,
+// and so is anything for an admin's look. A claim that tolerates the taint may have a device that failed, to find out why, but never
+// one in quarantine.
+func (k *Keeper) Check(c *resourceapi.ResourceClaim, r *claim.Result) error {
+	s, bad := k.ledger.Check(r.Device)
+	if !bad || s.State == health.Worn || r.AdminAccess {
+		return nil
+	}
+	if s.State == health.Unhealthy && tolerated(c, r, inventory.Taint(s, k.File.Health.DisableEviction)) {
+		return nil
+	}
+	return fmt.Errorf("device %s/%s %w: %s", r.Pool, r.Device, ErrUnhealthy, s.Message)
+}
+
+// tolerated says whether a result was allocated in spite of a taint.
+func tolerated(c *resourceapi.ResourceClaim, r *claim.Result, taint resourceapi.DeviceTaint) bool {
+	if c.Status.Allocation == nil {
+		return false
+	}
+	for _, result := range c.Status.Allocation.Devices.Results {
+		if result.Request != r.Request || result.Pool != r.Pool || result.Device != r.Device {
+			continue
+		}
+		if slices.ContainsFunc(result.Tolerations, func(t resourceapi.DeviceToleration) bool {
+			return resourceclaim.ToleratesTaint(t, taint)
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// ErrUnhealthy is about a device that was healthy when the claim was allocated.
+var ErrUnhealthy = errors.New("is not healthy, retried until it is, or delete the pod so that it gets another")

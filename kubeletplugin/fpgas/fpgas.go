@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package fpgas is the feature that programs the node's FPGA regions for claims.
+//
+//	Plan       which bitstream each region needs, whether the claim may load it, and the steps that program it
+//	Review     what is known of the regions beside discovery: their content, and which tenants may join on a chip
+//	Orphans    regions that a claim left in an unknown state
+//	Source     the bitstreams that are fetched before a claim asks
 package fpgas
 
 import (
@@ -9,15 +15,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
@@ -29,7 +32,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
-	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -104,40 +106,6 @@ func (f *Feature) Kinds() step.Kinds {
 // programs says whether claims may program a region.
 func (f *Feature) programs(r *fpga.Region) bool {
 	return f.File.Programming && !slices.Contains(f.except, r.Backend)
-}
-
-// programmed tells of an attempt to program a region: to people by an Event on the claim, which is also the audit's, and to metrics.
-func (f *Feature) programmed(ctx context.Context, a region.Attempt) {
-	result, kind, reason := "ok", corev1.EventTypeNormal, ReasonProgrammed
-	message := fmt.Sprintf("region %s of node %s (%s): programmed %s of %s, AFU id %s, in %s", a.Device, f.Node, a.Why,
-		a.Image.Digest, a.Image.Origin, a.Image.AFUID, a.Took.Round(time.Millisecond))
-	if a.Err != nil {
-		result, kind, reason = backend.KindOf(a.Err).String(), corev1.EventTypeWarning, ReasonProgramFailed
-		message = fmt.Sprintf("region %s of node %s (%s): programming %s of %s failed after %s: %v", a.Device, f.Node, a.Why,
-			a.Image.Digest, a.Image.Origin, a.Took.Round(time.Millisecond), a.Err)
-	}
-	klog.FromContext(ctx).Info("Programmed a region", "device", a.Device, "why", a.Why, "claim", klog.KRef(a.Claim.Namespace, a.Claim.Name),
-		"claimUID", a.Claim.UID, "digest", a.Image.Digest, "origin", a.Image.Origin, "afu", a.Image.AFUID,
-		"seconds", a.Took.Seconds(), "err", a.Err)
-	f.Rescan.Send()
-	f.metrics.programmings.WithLabelValues(a.Why, result).Inc()
-	f.metrics.seconds.Observe(a.Took.Seconds())
-	about := &corev1.ObjectReference{
-		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: a.Claim.Namespace, Name: a.Claim.Name,
-		UID: types.UID(a.Claim.UID),
-	}
-	if a.Claim.Name == "" {
-		about = f.nodeReference()
-	}
-	// Events that are alike but for their text are counted and not kept. So that each region and each image leaves one of its own, the
-	// event says where on the node it was.
-	related := f.nodeReference()
-	related.FieldPath = fmt.Sprintf("regions{%s}.%s{%s}", a.Device, a.Why, a.Image.Digest)
-	f.Event(about, related, kind, reason, message)
-}
-
-func (f *Feature) nodeReference() *corev1.ObjectReference {
-	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: f.Node, UID: types.UID(f.Node)}
 }
 
 // Destroy removes what is kept about regions. No claim holds any.

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
@@ -138,4 +140,46 @@ func isDirty(path string) (bool, error) {
 	}
 	defer d.Close()
 	return d.Dirty()
+}
+
+// purger deletes what claims left in host directories, one goroutine a directory. What it does not finish is found again by the
+// next look, in this process or another.
+type purger struct {
+	errors *prometheus.CounterVec
+	// emptied is sent after a directory was emptied, and not after a failure: the next look is soon enough to try again.
+	emptied notify.Signal
+
+	// running are the paths that are being emptied.
+	running sync.Map
+	wg      sync.WaitGroup
+}
+
+// start begins to delete, unless the directory is being emptied already.
+func (p *purger) start(ctx context.Context, path string) {
+	if _, running := p.running.LoadOrStore(path, true); running {
+		return
+	}
+	p.wg.Go(func() {
+		err := purge(ctx, path)
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The directory stays unpublished until it is empty", "path", path)
+			p.errors.WithLabelValues("purge").Inc()
+		}
+		p.running.Delete(path)
+		if err == nil {
+			p.emptied.Send()
+		}
+	})
+}
+
+// wait returns when no deleter runs; their context must have ended.
+func (p *purger) wait() { p.wg.Wait() }
+
+func purge(ctx context.Context, path string) (err error) {
+	d, err := hostdir.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Purge(ctx)
 }

@@ -373,7 +373,8 @@ func TestWait(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("it waits for ever")
 	}
-	if len(l.purger.running) > 0 {
-		t.Errorf("still running: %v", l.purger.running)
-	}
+	l.purger.running.Range(func(path, _ any) bool {
+		t.Errorf("still running: %v", path)
+		return true
+	})
 }

@@ -149,16 +149,16 @@ func (f *Feature) read(o *object, tree *artifact.Tree) (*kernelcache.Cache, erro
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.Mounter.Inspect(store, tree, kernelcache.Type(o.spec.Type))
+	found, err := f.Mounter.Inspect(store, tree, kernelcache.Type(o.Spec.Type))
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
 	}
-	if o.spec.Compatibility == nil || len(o.spec.Compatibility.Targets) == 0 || known(found) {
+	if o.Spec.Compatibility == nil || len(o.Spec.Compatibility.Targets) == 0 || known(found) {
 		return found, nil
 	}
 	said := *found
 	said.Targets = nil
-	for _, t := range o.spec.Compatibility.Targets {
+	for _, t := range o.Spec.Compatibility.Targets {
 		arch, features, err := kernelcache.ParseArch(t.Backend, t.Arch)
 		if err != nil {
 			return nil, fmt.Errorf("%s, spec.compatibility.targets: %w", o, err)
@@ -176,10 +176,10 @@ func known(c *kernelcache.Cache) bool {
 }
 
 func mismatch(o *object) v1alpha1.CacheMismatch {
-	if o.spec.Compatibility == nil || o.spec.Compatibility.OnMismatch == "" {
+	if o.Spec.Compatibility == nil || o.Spec.Compatibility.OnMismatch == "" {
 		return v1alpha1.CacheMismatchRefuse
 	}
-	return o.spec.Compatibility.OnMismatch
+	return o.Spec.Compatibility.OnMismatch
 }
 
 // misfits says for each device why the cache is of no use to it, each reason once.
@@ -216,7 +216,7 @@ func (f *Feature) use(
 	owner string, o *object, source v1alpha1.KernelCacheSource, tree *artifact.Tree, found *kernelcache.Cache,
 	usesUserNamespace func() (bool, error),
 ) (*cachemount.Use, error) {
-	mount := o.spec.Mount
+	mount := o.Spec.Mount
 	if mount == nil {
 		mount = &v1alpha1.CacheMount{}
 	}
@@ -233,9 +233,9 @@ func (f *Feature) use(
 		return nil, err
 	}
 	u := &cachemount.Use{
-		Kind: o.kind, Namespace: o.namespace, Name: o.name, UID: string(o.uid), Digest: ref.Digest(), Tree: tree.Digest, Owner: owner,
-		Reference: ref.WithDigest(tree.Digest).String(), SecretsIn: f.secretsOf(o), Secrets: secretNames(o),
-		Type: kernelcache.Type(o.spec.Type), Want: want, Bytes: defaultWritable,
+		Kind: o.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Digest: ref.Digest(), Tree: tree.Digest, Owner: owner,
+		Reference: ref.WithDigest(tree.Digest).String(), SecretsIn: o.ReferenceNamespace(f.Namespace), Secrets: secretNames(o),
+		Type: kernelcache.Type(o.Spec.Type), Want: want, Bytes: defaultWritable,
 	}
 	if u.Access, err = access(source, mount, usesUserNamespace); err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fettle-dev/fettle/pkg/trust"
-
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // Config is what the feature works with.
@@ -172,4 +171,21 @@ func (f *Feature) trees() ([]artifact.BlobUsage, error) {
 	}
 	usage, err := store.Usage()
 	return usage.Trees, err
+}
+
+// The reasons of refused claims.
+const (
+	ReasonRefused  = "KernelCacheRefused"
+	ReasonNotReady = "KernelCacheNotReady"
+)
+
+// Reason is the stable reason of an error of this package, empty for any other.
+func Reason(err error) string {
+	switch {
+	case IsRefused(err):
+		return ReasonRefused
+	case IsNotReady(err):
+		return ReasonNotReady
+	}
+	return ""
 }

@@ -67,11 +67,11 @@ func (f *Feature) ensureLocal(ctx context.Context, o *object) (*artifact.Tree, e
 
 // reference names what the controller resolved.
 func reference(o *object) (artifact.Reference, error) {
-	ref, err := artifact.ParseReference(o.spec.Image)
+	ref, err := artifact.ParseReference(o.Spec.Image)
 	if err != nil {
 		return ref, fmt.Errorf("%s, spec.image: %w", o, err)
 	}
-	d, err := artifact.ParseDigest(o.status.ResolvedDigest)
+	d, err := artifact.ParseDigest(o.Status.ResolvedDigest)
 	if err != nil {
 		return ref, fmt.Errorf("%s, status.resolvedDigest: %w", o, err)
 	}
@@ -144,7 +144,7 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 
 // fetchKey tells fetches apart.
 func (o *object) fetchKey() string {
-	return fmt.Sprintf("%s/%d/%s", o.uid, o.generation, o.status.ResolvedDigest)
+	return fmt.Sprintf("%s/%d/%s", o.GetUID(), o.GetGeneration(), o.Status.ResolvedDigest)
 }
 
 // startFetch fetches a cache, once for all who ask for it. It goes on when they do not wait any more.
@@ -193,7 +193,7 @@ func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (ve
 func (f *Feature) pullBy(
 	ctx context.Context, o *object, ref artifact.Reference, options fetchOptions, versions []policyVersion, policies []*trust.Policy,
 ) error {
-	keys, err := f.Credentials(ctx, f.secretsOf(o), secretNames(o))
+	keys, err := f.Credentials(ctx, o.ReferenceNamespace(f.Namespace), secretNames(o))
 	if err != nil {
 		return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
@@ -203,7 +203,7 @@ func (f *Feature) pullBy(
 		return unavailable(o, err)
 	}
 	found := &verification{
-		UID: o.uid, Generation: o.generation, Digest: d.Digest, Repository: ref.Repository(), Mode: o.mode(), Policies: versions,
+		UID: o.GetUID(), Generation: o.GetGeneration(), Digest: d.Digest, Repository: ref.Repository(), Mode: o.mode(), Policies: versions,
 	}
 	if like := f.verified.like(found); like != nil && f.holds(like.Tree) {
 		found.Tree = like.Tree
@@ -223,7 +223,7 @@ func (f *Feature) pullBy(
 func (f *Feature) verifyAndUnpack(
 	ctx context.Context, o *object, src *registry.Source, d artifact.Descriptor, policies []*trust.Policy, options fetchOptions,
 ) (artifact.Digest, error) {
-	if _, err := trust.Judge(ctx, src, d.Digest, o.namespace, policies, o.mode()); err != nil {
+	if _, err := trust.Judge(ctx, src, d.Digest, o.GetNamespace(), policies, o.mode()); err != nil {
 		if errors.Is(err, trust.ErrRefused) {
 			return artifact.Digest{}, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
 		}
@@ -263,7 +263,7 @@ func (f *Feature) prove(ctx context.Context, src *registry.Source, image *artifa
 }
 
 // unavailable tells what passes from what does not.
-func unavailable(o *object, err error) error {
+func unavailable(o fmt.Stringer, err error) error {
 	if artifact.IsRetryable(err) {
 		return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
@@ -318,17 +318,9 @@ func (f *Feature) form(store *artifact.Store) (artifact.TreeForm, error) {
 	return f.treeForm, nil
 }
 
-// secretsOf is the namespace of an object's pull secrets.
-func (f *Feature) secretsOf(o *object) string {
-	if o.namespace == "" {
-		return f.Namespace
-	}
-	return o.namespace
-}
-
 func secretNames(o *object) []string {
 	var out []string
-	for _, s := range o.spec.ImagePullSecrets {
+	for _, s := range o.Spec.ImagePullSecrets {
 		out = append(out, s.Name)
 	}
 	return out

@@ -44,7 +44,7 @@ func allot(all []keepable, most int64) (stay, not []keepable) {
 			}
 			return 1
 		}
-		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
 	counted, sum := map[artifact.Digest]bool{}, int64(0)
 	for i := range all {
@@ -81,7 +81,7 @@ func (f *Feature) keep(ctx context.Context) error {
 	wanted := map[artifact.Digest][]string{}
 	for i := range stay {
 		s := &stay[i]
-		owner := keptFor(s.uid)
+		owner := keptFor(s.GetUID())
 		wanted[s.tree] = append(wanted[s.tree], owner)
 		if !s.kept {
 			err = errors.Join(err, store.Pin(ctx, s.tree, owner))
@@ -116,16 +116,16 @@ func (f *Feature) keepables(trees []artifact.BlobUsage) []keepable {
 	}
 	var out []keepable
 	for _, o := range f.objects.all() {
-		if o.spec.Retention == nil || o.spec.Retention.Policy != v1alpha1.CacheRetentionKeep {
+		if o.Spec.Retention == nil || o.Spec.Retention.Policy != v1alpha1.CacheRetentionKeep {
 			continue
 		}
 		// Neither a spec that changed in something else nor a policy makes it another tree.
-		found := f.verified.get(o.uid)
-		if found == nil || found.Digest.String() != o.status.ResolvedDigest || here[found.Tree] == nil {
+		found := f.verified.get(o.GetUID())
+		if found == nil || found.Digest.String() != o.Status.ResolvedDigest || here[found.Tree] == nil {
 			continue
 		}
 		t := here[found.Tree]
-		out = append(out, keepable{object: o, tree: found.Tree, size: t.Size, kept: slices.Contains(t.Pins, keptFor(o.uid))})
+		out = append(out, keepable{object: o, tree: found.Tree, size: t.Size, kept: slices.Contains(t.Pins, keptFor(o.GetUID()))})
 	}
 	return out
 }
@@ -135,11 +135,11 @@ func (f *Feature) tellNotKept(not []keepable, quota int64) {
 	told := map[types.UID]artifact.Digest{}
 	for i := range not {
 		o := &not[i]
-		if told[o.uid] = o.tree; f.notKept[o.uid] == o.tree {
+		if told[o.GetUID()] = o.tree; f.notKept[o.GetUID()] == o.tree {
 			continue
 		}
 		f.ObjectEvent(&corev1.ObjectReference{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: o.kind, Namespace: o.namespace, Name: o.name, UID: o.uid,
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: o.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
 		}, corev1.EventTypeWarning, ReasonNotKept, fmt.Sprintf("%s: its image takes %d bytes, and caches with retention.policy Keep have "+
 			"half of the store, %d bytes, together: it stays until its room is needed: raise the chart's artifacts.maxSize, or have fewer kept",
 			o.object, o.size, quota/2))

@@ -21,7 +21,7 @@ import (
 func TestAllot(t *testing.T) {
 	of := func(namespace, name, tree string, size int64, kept bool) keepable {
 		return keepable{
-			object: &object{kind: "cache", namespace: namespace, name: name}, tree: artifact.DigestOf([]byte(tree)), size: size, kept: kept,
+			object: objectOf(&v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}), tree: artifact.DigestOf([]byte(tree)), size: size, kept: kept,
 		}
 	}
 	for name, c := range map[string]struct {
@@ -55,7 +55,7 @@ func TestAllot(t *testing.T) {
 			names := func(list []keepable) string {
 				var out []string
 				for i := range list {
-					out = append(out, list[i].namespace+"/"+list[i].name)
+					out = append(out, list[i].GetNamespace()+"/"+list[i].GetName())
 				}
 				return strings.Join(out, " ")
 			}

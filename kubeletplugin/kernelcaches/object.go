@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
@@ -32,23 +31,8 @@ const (
 	policyResource       = "trustpolicies"
 )
 
-// object is what both kinds of caches have in common.
-type object struct {
-	kind, namespace, name string
-	uid                   types.UID
-	generation            int64
-	spec                  *v1alpha1.GPUKernelCacheSpec
-	status                *v1alpha1.GPUKernelCacheStatus
-	// namespaces may have a cache of the cluster. Nil for one of a namespace.
-	namespaces []string
-}
-
-func (o *object) String() string {
-	if o.namespace == "" {
-		return o.kind + " " + o.name
-	}
-	return o.kind + " " + o.namespace + "/" + o.name
-}
+// object is a cache of either kind.
+type object struct{ v1alpha1.CommonGPUKernelCache }
 
 // objectOf converts a GPUKernelCache or a ClusterGPUKernelCache. It returns nil for anything else.
 func objectOf(item any) *object {
@@ -58,48 +42,44 @@ func objectOf(item any) *object {
 	if !ok {
 		return nil
 	}
-	c := pair.Common()
-	return &object{
-		kind: c.Kind, namespace: c.GetNamespace(), name: c.GetName(), uid: c.GetUID(), generation: c.GetGeneration(),
-		spec: c.Spec, status: c.Status, namespaces: c.WorkloadNamespaces,
-	}
+	return &object{pair.Common()}
 }
 
 // mayHave says why claims of a namespace must not have the cache.
 func (o *object) mayHave(namespace string) error {
-	if o.namespace == namespace || slices.Contains(o.namespaces, "*") || slices.Contains(o.namespaces, namespace) {
+	if o.AllowsNamespace(namespace) {
 		return nil
 	}
 	return fmt.Errorf("%s %w: spec.workloadNamespaces has %q and not %s: ask its owner to add the namespace",
-		o, cachemount.ErrRefused, o.namespaces, namespace)
+		o, cachemount.ErrRefused, o.WorkloadNamespaces, namespace)
 }
 
 // usable says why nodes must not, or not yet, use what the object refers to.
 func (o *object) usable() error {
 	const wait = "wait for the controller"
 	says := func(kind, otherwise string) string {
-		if c := meta.FindStatusCondition(o.status.Conditions, kind); c != nil && c.Message != "" {
+		if c := meta.FindStatusCondition(o.Status.Conditions, kind); c != nil && c.Message != "" {
 			return c.Message
 		}
 		return otherwise
 	}
 	switch {
-	case o.status.ObservedGeneration != o.generation || o.status.ResolvedDigest == "":
+	case o.Status.ObservedGeneration != o.GetGeneration() || o.Status.ResolvedDigest == "":
 		return fmt.Errorf("%s %w: its image is not resolved: %s", o, cachemount.ErrNotReady, says(v1alpha1.ConditionResolved, wait))
-	case o.status.Verification == nil || o.status.Verification.Digest != o.status.ResolvedDigest:
+	case o.Status.Verification == nil || o.Status.Verification.Digest != o.Status.ResolvedDigest:
 		return fmt.Errorf("%s %w: nobody looked at its signatures: %s", o, cachemount.ErrNotReady, says(v1alpha1.ConditionVerified, wait))
-	case o.status.Verification.Result == v1alpha1.CacheRefused:
-		return fmt.Errorf("%s %w: %s", o, cachemount.ErrRefused, says(v1alpha1.ConditionVerified, o.status.Verification.Message))
+	case o.Status.Verification.Result == v1alpha1.CacheRefused:
+		return fmt.Errorf("%s %w: %s", o, cachemount.ErrRefused, says(v1alpha1.ConditionVerified, o.Status.Verification.Message))
 	}
 	return nil
 }
 
 // mode is what the object asks for beside its policies.
 func (o *object) mode() v1alpha1.VerificationMode {
-	if o.spec.Verification == nil {
+	if o.Spec.Verification == nil {
 		return ""
 	}
-	return o.spec.Verification.Mode
+	return o.Spec.Verification.Mode
 }
 
 // IsRefused says whether an error is that a cache is refused, IsNotReady that it is not there yet.

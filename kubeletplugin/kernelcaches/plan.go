@@ -5,16 +5,19 @@ package kernelcaches
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"runtime"
 	"slices"
 
-	"github.com/fettle-dev/fettle/pkg/record"
-
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -101,4 +104,45 @@ func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]s
 		out = append(out, s)
 	}
 	return out, err
+}
+
+// restore fetches the image of a cache that a claim has, where it is not in the store any more: its digest says what it is.
+func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
+	store, err := f.Store()
+	if err != nil {
+		return err
+	}
+	if _, err := store.OpenTree(u.Tree); !errors.Is(err, fs.ErrNotExist) {
+		return err // it is here, and was used just now: nothing evicts it before the step pins it
+	}
+	ref, err := artifact.ParseReference(u.Reference)
+	if err != nil {
+		return err
+	}
+	keys, err := f.Credentials(ctx, u.SecretsIn, u.Secrets)
+	if err != nil {
+		return fmt.Errorf("%s %w: %w", u, cachemount.ErrNotReady, err)
+	}
+	src := f.Client.Source(ref, keys)
+	image, err := artifact.ReadImage(ctx, src, artifact.Descriptor{Digest: u.Tree}, "linux/"+runtime.GOARCH)
+	if err == nil {
+		_, err = f.unpack(ctx, src, image, false)
+	}
+	if err != nil {
+		return unavailable(u, err)
+	}
+	return nil
+}
+
+// restoreAll restores what is missing of a claim's caches.
+func (f *Feature) restoreAll(ctx context.Context, uses map[string][]cachemount.Use) error {
+	var errs []error
+	for _, request := range slices.Sorted(maps.Keys(uses)) {
+		for i := range uses[request] {
+			if err := f.restore(ctx, &uses[request][i]); err != nil {
+				errs = append(errs, fmt.Errorf("request %s: %w", request, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

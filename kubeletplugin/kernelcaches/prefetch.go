@@ -57,10 +57,10 @@ func (f *Feature) wanted(gpus []device.Device) []artifacts.Job {
 }
 
 func prewarm(o *object) v1alpha1.CachePrewarm {
-	if o.spec.Distribution == nil || o.spec.Distribution.Prewarm == "" {
+	if o.Spec.Distribution == nil || o.Spec.Distribution.Prewarm == "" {
 		return v1alpha1.CachePrewarmMatching
 	}
-	return o.spec.Distribution.Prewarm
+	return o.Spec.Distribution.Prewarm
 }
 
 // prefetch makes sure that a cache is here if it is for one of the GPUs.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -32,7 +33,7 @@ func (f *Feature) status(gpus []device.Device, claims [][]cachemount.Use) []v1al
 	entries := map[[3]string]*v1alpha1.NodeCache{}
 	for _, o := range f.objects.all() {
 		if entry := f.entry(o, gpus); entry != nil {
-			entries[[3]string{o.namespace, o.name, entry.Digest}] = entry
+			entries[[3]string{o.GetNamespace(), o.GetName(), entry.Digest}] = entry
 		}
 	}
 	for _, uses := range claims {
@@ -66,8 +67,8 @@ func (f *Feature) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
 	if err != nil {
 		return nil
 	}
-	entry := &v1alpha1.NodeCache{Namespace: o.namespace, Name: o.name, Digest: ref.Digest().String()}
-	if found := f.verified.get(o.uid); found.of(o) && f.fill(entry, o, found.Tree, gpus) {
+	entry := &v1alpha1.NodeCache{Namespace: o.GetNamespace(), Name: o.GetName(), Digest: ref.Digest().String()}
+	if found := f.verified.get(o.GetUID()); found.of(o) && f.fill(entry, o, found.Tree, gpus) {
 		return entry
 	}
 	under, failure := f.standing(o)
@@ -123,7 +124,11 @@ func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Diges
 // outdated is what claims have that their object does not mean any more.
 func (f *Feature) outdated(u *cachemount.Use, gpus []device.Device) *v1alpha1.NodeCache {
 	entry := &v1alpha1.NodeCache{Namespace: u.Namespace, Name: u.Name, Digest: u.Digest.String(), Phase: v1alpha1.NodeCacheExtracted}
-	o := &object{kind: u.Kind, namespace: u.Namespace, name: u.Name, spec: &v1alpha1.GPUKernelCacheSpec{Type: v1alpha1.CacheType(u.Type)}}
+	c := v1alpha1.GPUKernelCache{
+		ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Name}, Spec: v1alpha1.GPUKernelCacheSpec{Type: v1alpha1.CacheType(u.Type)},
+	}
+	o := &object{c.Common()}
+	o.Kind = u.Kind
 	f.fill(entry, o, u.Tree, gpus)
 	return entry
 }
@@ -139,14 +144,10 @@ func (f *Feature) standing(o *object) (under bool, failure error) {
 func (f *Feature) sweep() error {
 	there, keys := map[types.UID]bool{}, map[string]bool{}
 	for _, o := range f.objects.all() {
-		there[o.uid], keys[o.fetchKey()] = true, true
+		there[o.GetUID()], keys[o.fetchKey()] = true, true
 	}
 	f.mu.Lock()
-	for key := range f.failures {
-		if !keys[key] {
-			delete(f.failures, key)
-		}
-	}
+	maps.DeleteFunc(f.failures, func(key string, _ failure) bool { return !keys[key] })
 	f.mu.Unlock()
 	return f.verified.sweep(there)
 }

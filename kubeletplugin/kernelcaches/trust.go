@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,7 +49,7 @@ type policyVersion struct {
 
 // of says whether it is still of the object.
 func (g *verification) of(o *object) bool {
-	return g != nil && g.UID == o.uid && g.Generation == o.generation && g.Digest.String() == o.status.ResolvedDigest
+	return g != nil && g.UID == o.GetUID() && g.Generation == o.GetGeneration() && g.Digest.String() == o.Status.ResolvedDigest
 }
 
 // verifications are kept in memory, and in files so that they outlive the process.
@@ -131,11 +132,7 @@ func (g *verifications) put(found *verification) error {
 func (g *verifications) sweep(there map[types.UID]bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for uid := range g.known {
-		if !there[uid] {
-			delete(g.known, uid)
-		}
-	}
+	maps.DeleteFunc(g.known, func(uid types.UID, _ *verification) bool { return !there[uid] })
 	entries, err := os.ReadDir(g.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -165,7 +162,7 @@ func (f *Feature) applying(ctx context.Context, o *object, ref artifact.Referenc
 	policies := f.trusted.All(all)
 	var versions []policyVersion
 	for i, p := range policies {
-		if p.Applies(ref, o.namespace) {
+		if p.Applies(ref, o.GetNamespace()) {
 			version := policyVersion{Name: all[i].Name, UID: all[i].UID, Generation: all[i].Generation}
 			if root := p.PublicRoot(); !root.IsZero() {
 				version.PublicRoot = root.String()
@@ -178,7 +175,7 @@ func (f *Feature) applying(ctx context.Context, o *object, ref artifact.Referenc
 
 // granted is the grant of an object that holds for everything as it is now, nil where there is none.
 func (f *Feature) granted(ctx context.Context, o *object, ref artifact.Reference) (*verification, error) {
-	found := f.verified.get(o.uid)
+	found := f.verified.get(o.GetUID())
 	if !found.of(o) {
 		return nil, nil //nolint:nilnil // documented above
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
@@ -133,13 +134,19 @@ func deviceNames(a claim.Allocation) []string {
 	return names
 }
 
-func contains(steps []record.Step, s step.Step) bool {
-	for i := range steps {
-		if steps[i].Same(s) {
-			return true
+// namesOf are the devices of a record that it holds.
+func namesOf(devices []record.Device) []string {
+	var names []string
+	for i := range devices {
+		if d := &devices[i]; !d.AdminAccess {
+			names = append(names, d.Pool+"/"+d.Name)
 		}
 	}
-	return false
+	return names
+}
+
+func contains(steps []record.Step, s step.Step) bool {
+	return slices.ContainsFunc(steps, func(other record.Step) bool { return other.Same(s) })
 }
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -90,8 +90,8 @@ type Engine struct {
 	recovering map[[2]string]string
 	// missed counts how often in a row a claim was seen to be nobody's.
 	missed map[string]int
-	// unnoted are claims of which more may be undone than their records say, since the disk took no note of it.
-	unnoted map[string]bool
+	// unnoted are the UIDs of claims of which more may be undone than their records say, since the disk took no note of it.
+	unnoted sync.Map
 }
 
 // New makes an engine. Nothing is read or changed before Index.
@@ -99,7 +99,7 @@ func New(c Config) *Engine {
 	base, stop := context.WithCancel(context.Background())
 	return &Engine{
 		Config: c, kinds: kindsOf(c), base: base, stop: stop, afterwards: func(later func()) { later() }, operations: map[string]*operation{},
-		recovering: map[[2]string]string{}, missed: map[string]int{}, unnoted: map[string]bool{},
+		recovering: map[[2]string]string{}, missed: map[string]int{},
 	}
 }
 
@@ -145,11 +145,7 @@ func (e *Engine) Knows(uid string) bool {
 func (e *Engine) Recovering() map[[2]string]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	out := make(map[[2]string]string, len(e.recovering))
-	for d, uid := range e.recovering {
-		out[d] = uid
-	}
-	return out
+	return maps.Clone(e.recovering)
 }
 
 func (e *Engine) setRecovering(r *record.Record, on bool) {
@@ -168,22 +164,6 @@ func (e *Engine) setRecovering(r *record.Record, on bool) {
 	}
 }
 
-func (e *Engine) isUnnoted(uid string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.unnoted[uid]
-}
-
-func (e *Engine) setUnnoted(uid string, on bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if on {
-		e.unnoted[uid] = true
-	} else {
-		delete(e.unnoted, uid)
-	}
-}
-
 // lock takes a claim and the devices of its allocation and of its record, and returns the record, nil where there is none. A
 // damaged record is set aside.
 func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []string) (*record.Hold, *record.Record, error) {
@@ -195,14 +175,8 @@ func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []
 	r, err := e.load(ctx, uid)
 	if err == nil {
 		op.inDoubt = r == nil && e.Store.InDoubt(uid)
-		held := e.linked(op, r)
-		for i := range held {
-			if d := &held[i]; !d.AdminAccess {
-				devices = append(devices, d.Pool+"/"+d.Name)
-			}
-		}
 		op.is("waits for its devices")
-		err = hold.Devices(ctx, devices)
+		err = hold.Devices(ctx, append(devices, namesOf(e.linked(op, r))...))
 	}
 	if err != nil {
 		hold.Release()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/fettle-dev/fettle/cdi"
@@ -73,8 +72,11 @@ func (e *Engine) planDevice(p *plan, in asked, result *claim.Result, old *record
 		return fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
 			result.Pool, result.Device, ErrDeviceGone, e.Node)
 	}
-	if old == nil {
-		if err := e.mayUse(in.claim, result, dev, machine); err != nil {
+	if old == nil { // a claim that has nothing yet
+		if err := e.Health.Check(in.claim, result); err != nil {
+			return err
+		}
+		if err := e.mayMeet(in.claim, result, dev, machine); err != nil {
 			return err
 		}
 	}
@@ -123,14 +125,6 @@ func describe(result *claim.Result, edits container.Edits) record.Device {
 		d.CoTenancy = string(result.Config.FPGA.CoTenancy)
 	}
 	return d
-}
-
-// mayUse says why a claim that has nothing yet must not get a device.
-func (e *Engine) mayUse(c *resourceapi.ResourceClaim, result *claim.Result, dev device.Device, machine Machine) error {
-	if err := e.Health.Check(c, result); err != nil {
-		return err
-	}
-	return e.mayMeet(c, result, dev, machine)
 }
 
 // write adds the step that writes the claim's own specs. It is the last, so that a container finds everything else in place.

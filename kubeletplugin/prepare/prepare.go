@@ -122,7 +122,8 @@ func (e *Engine) goOn(op *operation, in asked, old *record.Record, planned plan)
 
 // mustEnd says whether what a claim held is given back before it is given anything: because it is half given back, or was other devices.
 func (e *Engine) mustEnd(old *record.Record, a claim.Allocation) bool {
-	return old.Phase == record.Releasing || e.isUnnoted(old.UID) || !holds(old, a)
+	_, unnoted := e.unnoted.Load(old.UID)
+	return old.Phase == record.Releasing || unnoted || !holds(old, a)
 }
 
 // checkUnchanged compares the claim with the API server's.
@@ -147,7 +148,7 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	if err := e.Store.Create(r); err != nil {
 		return nil, errors.Join(err, e.Store.Remove(r))
 	}
-	e.setUnnoted(r.UID, false)
+	e.unnoted.Delete(r.UID)
 	if op.inDoubt {
 		if err := e.Store.ForgetDamaged(r.UID); err != nil {
 			return nil, errors.Join(err, e.rollBack(op, r))

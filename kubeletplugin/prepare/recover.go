@@ -5,6 +5,7 @@ package prepare
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -186,16 +187,12 @@ func (e *Engine) recover(ctx context.Context, seen *record.Record, changed func(
 }
 
 // recovered forgets the devices of claims that another process put in order. It says whether there were any.
-func (e *Engine) recovered(unfinished map[string]bool) (found bool) {
+func (e *Engine) recovered(unfinished map[string]bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for d, uid := range e.recovering {
-		if !unfinished[uid] {
-			delete(e.recovering, d)
-			found = true
-		}
-	}
-	return found
+	before := len(e.recovering)
+	maps.DeleteFunc(e.recovering, func(_ [2]string, uid string) bool { return !unfinished[uid] })
+	return len(e.recovering) < before
 }
 
 func (e *Engine) undoHalfway(op *operation) (*record.Record, error) {
@@ -214,13 +211,7 @@ func (e *Engine) undoHalfway(op *operation) (*record.Record, error) {
 	if err != nil || r == nil || !halfway(r) {
 		return nil, err
 	}
-	names := make([]string, 0, len(r.Devices))
-	for i := range r.Devices {
-		if d := &r.Devices[i]; !d.AdminAccess {
-			names = append(names, d.Pool+"/"+d.Name)
-		}
-	}
-	if err := hold.Devices(op.ctx, names); err != nil {
+	if err := hold.Devices(op.ctx, namesOf(r.Devices)); err != nil {
 		return nil, err
 	}
 	if err := op.detach(); err != nil {

@@ -154,10 +154,10 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, what
 		return err
 	}
 	if err := e.Store.Release(r, last); err != nil {
-		e.setUnnoted(r.UID, true)
+		e.unnoted.Store(r.UID, true)
 		return err
 	}
-	e.setUnnoted(r.UID, false)
+	e.unnoted.Delete(r.UID)
 	e.setRecovering(r, false)
 	return nil
 }
@@ -174,7 +174,7 @@ func (e *Engine) undoSteps(ctx context.Context, op *operation, r *record.Record,
 			continue
 		}
 		if last != (record.Change{}) && e.Store.Advance(r, last) != nil {
-			e.setUnnoted(r.UID, true)
+			e.unnoted.Store(r.UID, true)
 		}
 		last = record.Change{}
 		op.is("undoes step " + s.String())

@@ -3,6 +3,7 @@
 package presets
 
 import (
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,4 +68,20 @@ func listed(notes []string, explain string, limit int) string {
 		out += note
 	}
 	return out
+}
+
+// The reasons of Events and of refused claims.
+const (
+	reasonUnmet      = "PresetUnmet"
+	reasonRefused    = "PresetRefused"
+	reasonOverridden = "PresetOverridden"
+	reasonAmbiguous  = "PresetAmbiguous"
+)
+
+// Reason is the stable reason of an error of this package, empty for any other.
+func Reason(err error) string {
+	if errors.Is(err, errUnmet) || errors.Is(err, errUnread) {
+		return reasonUnmet
+	}
+	return ""
 }

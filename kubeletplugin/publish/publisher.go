@@ -5,15 +5,18 @@ package publish
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -38,11 +41,12 @@ type Config struct {
 // Publisher publishes the newest snapshot.
 type Publisher struct {
 	Config
-	specs specs
+	// synced are the devices whose specs were written last. Only Run uses it.
+	synced []device.Device
 }
 
 // New makes a publisher.
-func New(c Config) *Publisher { return &Publisher{Config: c, specs: specs{Config: c}} }
+func New(c Config) *Publisher { return &Publisher{Config: c} }
 
 // Run publishes by a function, kubelet's helper's, after every change until ctx ends.
 func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resourceslice.DriverResources) error) {
@@ -64,7 +68,7 @@ func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resou
 		case <-retired:
 		case <-again:
 		case <-p.Freed:
-			p.specs.sweep(ctx)
+			p.sweep(ctx)
 		}
 	}
 }
@@ -73,11 +77,51 @@ func (p *Publisher) publish(
 	ctx context.Context, s *inventory.Snapshot, publish func(context.Context, resourceslice.DriverResources) error,
 ) error {
 	if p.Retirement.On() {
-		p.specs.synced = nil // its files go; they are written again when the node is taken back
+		p.synced = nil // its files go; they are written again when the node is taken back
 		return publish(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}})
 	}
-	if err := p.specs.sync(ctx, s); err != nil {
+	if err := p.syncSpecs(ctx, s); err != nil {
 		return err
 	}
 	return publish(ctx, Resources(p.Node, s))
+}
+
+// syncSpecs writes the specs of every device before it is published and removes what neither a device nor a claim needs. A snapshot that shows
+// the same devices, free or not, needs neither: what vanished meanwhile is written again by who needs it.
+func (p *Publisher) syncSpecs(ctx context.Context, v *inventory.Snapshot) error {
+	if reflect.DeepEqual(p.synced, v.Devices) && len(v.Devices) > 0 {
+		return nil
+	}
+	if err := p.writeSpecs(ctx, v); err != nil {
+		return err
+	}
+	p.synced = v.Devices
+	p.sweep(ctx)
+	return nil
+}
+
+func (p *Publisher) sweep(ctx context.Context) {
+	if err := p.Sweep(ctx); err != nil {
+		// One claim's record must not keep the node's devices from being published.
+		klog.FromContext(ctx).Error(err, "Files that nothing needs may stay in the CDI directory")
+		p.Errors.WithLabelValues("sweep").Inc()
+	}
+}
+
+func (p *Publisher) writeSpecs(ctx context.Context, v *inventory.Snapshot) error {
+	specs, err := standingSpecs(v)
+	if err != nil {
+		return err
+	}
+	hold, err := p.Records.LockSpecs(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	for _, spec := range specs {
+		if err := p.Specs.Ensure(spec); err != nil {
+			return err
+		}
+	}
+	return nil
 }

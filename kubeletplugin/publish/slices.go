@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -86,4 +87,68 @@ func standingSpecs(v *inventory.Snapshot) ([]cdi.Spec, error) {
 		specs = append(specs, spec)
 	}
 	return specs, errors.Join(errs...)
+}
+
+// BindingConditions are two conditions on a claim's devices. The scheduler waits for one of them before it binds the pod (KEP-5007): what
+// the pod needs is there, or it will not come. Each kind has its own, since a claim with devices of two kinds waits for both.
+func BindingConditions(kind device.Kind) (ready, failed string) {
+	what := "Bitstream"
+	if kind == device.KindGPU {
+		what = "KernelCaches"
+	}
+	return v1alpha1.GroupName + "/" + what + "Ready", v1alpha1.GroupName + "/" + what + "Failed"
+}
+
+// bindLate marks devices whose pods are bound after the plugin has said that they can be.
+func bindLate(devices []resourceapi.Device, kind device.Kind) {
+	ready, failed := BindingConditions(kind)
+	for i := range devices {
+		devices[i].BindsToNode = new(true)
+		devices[i].BindingConditions = []string{ready}
+		devices[i].BindingFailureConditions = []string{failed}
+	}
+}
+
+// AsWanted says whether the API server's slices hold exactly the devices that a snapshot publishes, as the scheduler sees them.
+func AsWanted(node string, v *inventory.Snapshot, published []resourceapi.ResourceSlice) bool {
+	have := map[string]*resourceapi.Device{}
+	pools := map[string]bool{}
+	for i := range published {
+		spec := &published[i].Spec
+		pools[spec.Pool.Name] = true
+		for j := range spec.Devices {
+			have[spec.Pool.Name+"/"+spec.Devices[j].Name] = &spec.Devices[j]
+		}
+	}
+	want := 0
+	wanted := Resources(node, v).Pools
+	for _, kind := range device.Kinds() {
+		pool := inventory.PoolName(node, kind)
+		if !pools[pool] {
+			return false
+		}
+		for _, slice := range wanted[pool].Slices {
+			for i := range slice.Devices {
+				want++
+				if d := &slice.Devices[i]; !sameDevice(have[pool+"/"+d.Name], d) {
+					return false
+				}
+			}
+		}
+	}
+	return want == len(have)
+}
+
+// sameDevice compares what the scheduler sees of a device. The time of a taint is the API server's.
+func sameDevice(there, want *resourceapi.Device) bool {
+	if there == nil || len(there.Taints) != len(want.Taints) {
+		return false
+	}
+	for i, taint := range there.Taints {
+		taint.TimeAdded = want.Taints[i].TimeAdded
+		if taint != want.Taints[i] {
+			return false
+		}
+	}
+	return equality.Semantic.DeepEqual(there.Attributes, want.Attributes) && equality.Semantic.DeepEqual(there.Capacity, want.Capacity)
 }

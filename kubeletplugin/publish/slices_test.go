@@ -73,7 +73,7 @@ func TestSlicesOfManyDevices(t *testing.T) {
 
 // keeper keeps the specs of a machine, and sweeps for them as the machine was seen last.
 type keeper struct {
-	specs
+	Publisher
 	seen *inventory.Snapshot
 }
 
@@ -99,7 +99,7 @@ func newKeeper(t *testing.T) *keeper {
 func (k *keeper) see(t *testing.T, v *inventory.Snapshot) error {
 	t.Helper()
 	k.seen = v
-	return k.sync(t.Context(), v)
+	return k.syncSpecs(t.Context(), v)
 }
 
 func deviceName(t *testing.T, v *inventory.Snapshot, i int) string {

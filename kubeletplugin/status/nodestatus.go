@@ -4,9 +4,11 @@ package status
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -103,41 +105,35 @@ func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {
 }
 
 func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {
-	set := func(kind string, ok bool, reason, message string) {
-		value := metav1.ConditionFalse
-		if ok {
-			value = metav1.ConditionTrue
-		}
+	set := func(kind string, value metav1.ConditionStatus, reason, message string) {
 		condition := metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message}
 		condition.LastTransitionTime = metav1.NewTime(in.now.Truncate(time.Second))
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
 	if in.ready != nil {
-		set(v1alpha1.ConditionReady, false, "NotReady", in.ready.Error())
+		set(v1alpha1.ConditionReady, metav1.ConditionFalse, "NotReady", in.ready.Error())
 	} else {
-		set(v1alpha1.ConditionReady, true, "Serving", "the plugin serves claims")
+		set(v1alpha1.ConditionReady, metav1.ConditionTrue, "Serving", "the plugin serves claims")
 	}
 	if in.retired {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHealthy)
 	} else {
 		value, reason, message := healthCondition(in.snapshot)
-		condition := metav1.Condition{Type: v1alpha1.ConditionHealthy, Status: value, Reason: reason, Message: message}
-		condition.LastTransitionTime = metav1.NewTime(in.now.Truncate(time.Second))
-		meta.SetStatusCondition(&status.Conditions, condition)
+		set(v1alpha1.ConditionHealthy, value, reason, message)
 	}
 	switch {
 	case in.published && in.retired:
-		set(v1alpha1.ConditionPublished, false, "Retired", "the node publishes nothing")
+		set(v1alpha1.ConditionPublished, metav1.ConditionFalse, "Retired", "the node publishes nothing")
 	case in.published:
-		set(v1alpha1.ConditionPublished, true, "AsDiscovered", "the API server holds what discovery found")
+		set(v1alpha1.ConditionPublished, metav1.ConditionTrue, "AsDiscovered", "the API server holds what discovery found")
 	default:
-		set(v1alpha1.ConditionPublished, false, "Pending", "the API server does not hold what discovery found yet")
+		set(v1alpha1.ConditionPublished, metav1.ConditionFalse, "Pending", "the API server does not hold what discovery found yet")
 	}
 	switch {
 	case in.emptied:
-		set(v1alpha1.ConditionRetired, true, "Emptied", "nothing is published, no claim is prepared, the node's files are removed")
+		set(v1alpha1.ConditionRetired, metav1.ConditionTrue, "Emptied", "nothing is published, no claim is prepared, the node's files are removed")
 	case in.retired:
-		set(v1alpha1.ConditionRetired, false, "ClaimsPrepared", "waits for the pods of prepared claims to end")
+		set(v1alpha1.ConditionRetired, metav1.ConditionFalse, "ClaimsPrepared", "waits for the pods of prepared claims to end")
 	default:
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionRetired)
 	}
@@ -169,3 +165,67 @@ func vendors(v *inventory.Snapshot) []v1alpha1.VendorStatus {
 
 // count is a count as the API holds it.
 func count(n int) int32 { return int32(min(n, math.MaxInt32)) }
+
+// The reasons of the condition Healthy, and of problems that the ledger has no fault for.
+const (
+	reasonAllHealthy        = "AllHealthy"
+	reasonDevicesUnhealthy  = "DevicesUnhealthy"
+	reasonHealthUnknown     = "HealthUnknown"
+	reasonLedgerUnavailable = "HealthLedgerUnavailable"
+)
+
+// maxNamed is how many devices a condition names; the problems have the rest.
+const maxNamed = 8
+
+// healthProblems are what the AcceleratorNode lists of the devices' health.
+func healthProblems(node string, v *inventory.Snapshot) []discover.Problem {
+	var problems []discover.Problem
+	for _, name := range slices.Sorted(maps.Keys(v.Health.Statuses)) {
+		s := v.Health.Statuses[name]
+		problems = append(problems, discover.Problem{
+			Subject: subject(v, name), Reason: s.Reason,
+			Message: fmt.Sprintf("device %s is %s since %s: %s",
+				name, strings.ToLower(string(s.State)), s.Since.Format(time.RFC3339), s.Message),
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.Health.Silent)) {
+		if _, bad := v.Health.Statuses[name]; !bad {
+			problems = append(problems, discover.Problem{Subject: subject(v, name), Reason: reasonHealthUnknown, Message: v.Health.Silent[name]})
+		}
+	}
+	if v.Health.Trouble != "" {
+		problems = append(problems, discover.Problem{Subject: node, Reason: reasonLedgerUnavailable, Message: v.Health.Trouble})
+	}
+	return problems
+}
+
+// subject is the PCI address of a device, or its name.
+func subject(v *inventory.Snapshot, name string) string {
+	for i := range v.Devices {
+		if v.Devices[i].Name == name {
+			return cmp.Or(device.StringOf(v.Devices[i].Attributes[device.AttributePCIAddress]), name)
+		}
+	}
+	return name
+}
+
+// healthCondition sums the node up.
+func healthCondition(v *inventory.Snapshot) (value metav1.ConditionStatus, reason, message string) {
+	switch bad, silent := v.Health.Statuses, v.Health.Silent; {
+	case len(bad) > 0:
+		return metav1.ConditionFalse, reasonDevicesUnhealthy, "not healthy: " + enumerate(bad)
+	case len(silent) > 0:
+		return metav1.ConditionUnknown, reasonHealthUnknown, "nothing is known of the health of " + enumerate(silent)
+	default:
+		return metav1.ConditionTrue, reasonAllHealthy, "nothing is known against any device"
+	}
+}
+
+// enumerate names the first few.
+func enumerate[V any](devices map[string]V) string {
+	names := slices.Sorted(maps.Keys(devices))
+	if more := len(names) - maxNamed; more > 0 {
+		names = append(names[:maxNamed], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}

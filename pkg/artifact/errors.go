@@ -56,8 +56,8 @@ func (e *localError) Unwrap() error { return e.err }
 
 // IsLocal says that the disk under the store failed, so that no other place to read from would help.
 func IsLocal(err error) bool {
-	var local *localError
-	return errors.As(err, &local)
+	_, local := errors.AsType[*localError](err)
+	return local
 }
 
 // onDisk marks what the file system says.

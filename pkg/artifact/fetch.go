@@ -198,8 +198,5 @@ func (p *partial) complete(ctx context.Context) error {
 
 // remove deletes a file that may be gone already.
 func (s *Store) remove(name string) error {
-	if err := s.fs.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return onDisk(err)
-	}
-	return nil
+	return onDisk(disk.RemoveIfThere(s.fs, s.path(name)))
 }

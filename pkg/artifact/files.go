@@ -3,7 +3,6 @@
 package artifact
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"strings"
@@ -100,11 +99,7 @@ func (b rootedFiles) Remove(name string) error {
 }
 
 func (b rootedFiles) SyncDir(name string) error {
-	d, err := b.root.Open(b.rel(name))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return disk.Root{Root: b.root}.SyncDir(b.rel(name))
 }
 
 func (b rootedFiles) SyncFS(name string) error {

@@ -50,11 +50,7 @@ type OS struct{}
 
 // OpenFile is os.OpenFile.
 func (OS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
-	f, err := os.OpenFile(name, flag, perm)
-	if err != nil {
-		return nil, err
-	}
-	return osFile{f}, nil
+	return opened(os.OpenFile(name, flag, perm))
 }
 
 // ReadFile is os.ReadFile.
@@ -82,33 +78,31 @@ func (OS) Rename(from, to string) error { return os.Rename(from, to) }
 func (OS) Remove(name string) error { return os.Remove(name) }
 
 // SyncDir syncs the directory itself.
-func (OS) SyncDir(name string) error {
-	d, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
+func (OS) SyncDir(name string) error { return syncOpened(os.Open(name)) }
 
 // Root changes files below an open directory, by names relative to it. Neither a name nor a link leads out of it.
 type Root struct{ *os.Root }
 
 // OpenFile is os.Root.OpenFile.
 func (r Root) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
-	f, err := r.Root.OpenFile(name, flag, perm)
-	if err != nil {
-		return nil, err
-	}
-	return osFile{f}, nil
+	return opened(r.Root.OpenFile(name, flag, perm))
 }
 
 // SyncDir syncs a directory itself.
-func (r Root) SyncDir(name string) error {
-	d, err := r.Open(name)
+func (r Root) SyncDir(name string) error { return syncOpened(r.Open(name)) }
+
+func syncOpened(d *os.File, err error) error {
 	if err != nil {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+func opened(f *os.File, err error) (File, error) {
+	if err != nil {
+		return nil, err // not an osFile without a file
+	}
+	return osFile{f}, nil
 }
 
 type osFile struct{ *os.File }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -229,7 +228,7 @@ func (s *Store) list(dir, suffix string) ([]string, error) {
 			uids = append(uids, name)
 		}
 	}
-	sort.Strings(uids)
+	slices.Sort(uids)
 	return uids, nil
 }
 

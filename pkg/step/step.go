@@ -8,6 +8,7 @@ package step
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
@@ -67,33 +68,22 @@ type Kinds map[string]Kind
 
 // Apply applies one step.
 func (k Kinds) Apply(ctx context.Context, s Step) error {
-	kind, err := k.lookup(s)
-	if err == nil {
-		err = kind.Apply(ctx, s.Params)
-	}
-	return wrap("apply", s, err)
+	return k.call(ctx, "apply", s, func(kind Kind) effect { return kind.Apply })
 }
 
 // Undo undoes one step.
 func (k Kinds) Undo(ctx context.Context, s Step) error {
-	kind, err := k.lookup(s)
-	if err == nil {
-		err = kind.Undo(ctx, s.Params)
-	}
-	return wrap("undo", s, err)
+	return k.call(ctx, "undo", s, func(kind Kind) effect { return kind.Undo })
 }
 
 // Verify verifies one step that was applied.
 func (k Kinds) Verify(ctx context.Context, s Step) error {
-	kind, err := k.lookup(s)
-	switch {
-	case err != nil:
-	case kind.Verify != nil:
-		err = kind.Verify(ctx, s.Params)
-	default:
-		err = kind.Apply(ctx, s.Params)
-	}
-	return wrap("verify", s, err)
+	return k.call(ctx, "verify", s, func(kind Kind) effect {
+		if kind.Verify != nil {
+			return kind.Verify
+		}
+		return kind.Apply
+	})
 }
 
 // Finishes reports whether the kind of a step has a Finish.
@@ -101,24 +91,28 @@ func (k Kinds) Finishes(s Step) bool { return k[s.Kind].Finish != nil }
 
 // Finish completes what Undo of one step began.
 func (k Kinds) Finish(ctx context.Context, s Step) error {
-	kind, err := k.lookup(s)
-	if err == nil && kind.Finish != nil {
-		err = kind.Finish(ctx, s.Params)
-	}
-	return wrap("finish undoing", s, err)
+	return k.call(ctx, "finish undoing", s, func(kind Kind) effect {
+		if kind.Finish != nil {
+			return kind.Finish
+		}
+		return func(context.Context, json.RawMessage) error { return nil }
+	})
 }
 
-func (k Kinds) lookup(s Step) (Kind, error) {
-	kind, ok := k[s.Kind]
-	if !ok {
-		return Kind{}, fmt.Errorf("its kind is not known to this build: it was recorded by a newer Fettle, upgrade the node's plugin")
+// effect is one of the functions of a Kind.
+type effect func(ctx context.Context, params json.RawMessage) error
+
+// call calls the function of the step's kind that pick chooses.
+func (k Kinds) call(ctx context.Context, what string, s Step, pick func(Kind) effect) error {
+	err := errUnknown
+	if kind, ok := k[s.Kind]; ok {
+		err = pick(kind)(ctx, s.Params)
 	}
-	return kind, nil
+	if err != nil {
+		return fmt.Errorf("%s step %s: %w", what, s, err)
+	}
+	return nil
 }
 
-func wrap(what string, s Step, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s step %s: %w", what, s, err)
-}
+// errUnknown is about a step of which this build has no kind.
+var errUnknown = errors.New("its kind is not known to this build: it was recorded by a newer Fettle, upgrade the node's plugin")

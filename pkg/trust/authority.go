@@ -3,6 +3,7 @@
 package trust
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/sha256"
@@ -157,7 +158,7 @@ func (a anyVerifier) VerifySignature(sig, message io.Reader, opts ...signature.V
 		return err
 	}
 	for _, v := range a {
-		if err = v.VerifySignature(newReader(sigBytes), newReader(data), opts...); err == nil {
+		if err = v.VerifySignature(bytes.NewReader(sigBytes), bytes.NewReader(data), opts...); err == nil {
 			return nil
 		}
 	}
@@ -207,7 +208,7 @@ func (a *authority) vouch(c *candidate, d artifact.Digest) (s Signature, err err
 	}()
 	of := verify.WithArtifactDigest("sha256", d[:])
 	if c.payload != nil {
-		of = verify.WithArtifact(newReader(c.payload))
+		of = verify.WithArtifact(bytes.NewReader(c.payload))
 	}
 	result, err := a.verifier.Verify(c.bundle, verify.NewPolicy(of, a.options...))
 	if err != nil {

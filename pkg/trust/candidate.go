@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	intoto "github.com/in-toto/attestation/go/v1"
@@ -62,8 +61,6 @@ type problem struct {
 }
 
 func (f *found) fail(name string, err error) { f.problems = append(f.problems, problem{name, err}) }
-
-func newReader(data []byte) io.Reader { return bytes.NewReader(data) }
 
 // find reads all signatures of one format.
 func find(ctx context.Context, src Source, d artifact.Digest, format v1alpha1.SignatureFormat) *found {

@@ -3,10 +3,17 @@
 package registry
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/message"
@@ -14,8 +21,7 @@ import (
 
 // RetryAfter returns the pause that the registry asked for, or 0.
 func RetryAfter(err error) time.Duration {
-	var status *statusError
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[*statusError](err); ok {
 		return status.after
 	}
 	return 0
@@ -54,3 +60,99 @@ func clip(s string) string {
 }
 
 func quote(s string) string { return `"` + clip(s) + `"` }
+
+// retryTransport turns answers that ask for another try into errors. It is below everything that sends requests.
+type retryTransport struct {
+	inner http.RoundTripper
+	now   func() time.Time
+}
+
+func (t *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	// A transport decompresses what a registry compressed for the transfer. Then length and digest would not match.
+	r.Header.Set("Accept-Encoding", "identity")
+	resp, err := t.inner.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	switch code := resp.StatusCode; {
+	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
+		defer resp.Body.Close()
+		return nil, &statusError{
+			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, artifact.ErrUnavailable, errorText(resp)),
+			after: retryAfter(resp.Header.Get("Retry-After"), t.now()),
+		}
+	}
+	return resp, nil
+}
+
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil {
+		return max(0, time.Duration(min(seconds, 24*60*60))*time.Second)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(0, at.Sub(now))
+	}
+	return 0
+}
+
+// maxErrorBody is how many bytes of an error's body are read.
+const maxErrorBody = 8 << 10
+
+// errorText returns the status and the first message of the registry about it.
+func errorText(resp *http.Response) string {
+	text := fmt.Sprintf("%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	var said transport.Error
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	if err == nil && json.Unmarshal(data, &said) == nil && len(said.Errors) > 0 {
+		text += ", " + firstOf(said.Errors)
+	}
+	return text
+}
+
+func firstOf(said []transport.Diagnostic) string {
+	return clip(string(said[0].Code) + ": " + said[0].Message)
+}
+
+// explain turns the error of a request into one of package artifact. It leaves URLs out: after a redirect a URL may hold a signature that
+// lets anyone read the blob.
+func explain(host string, err error) error {
+	var status *statusError
+	var told *transport.Error
+	switch {
+	case errors.As(err, &status):
+		return status
+	case errors.As(err, &told): // the handshake failed
+		text := fmt.Sprintf("%d %s", told.StatusCode, http.StatusText(told.StatusCode))
+		if len(told.Errors) > 0 {
+			text += ", " + firstOf(told.Errors)
+		}
+		return refusal(host, told.StatusCode, text)
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return PlainHTTPRefused(host)
+	}
+	var request *url.Error
+	asked := false
+	for errors.As(err, &request) { // the library tried https before http
+		err, asked = request.Err, true
+	}
+	switch {
+	case errors.Is(err, artifact.ErrPlainHTTP):
+		return err
+	case asked:
+		return fmt.Errorf("%s is %w: %s", host, artifact.ErrUnavailable, clip(err.Error()))
+	}
+	return fmt.Errorf("%s: the answer is %w: %s", host, artifact.ErrInvalid, clip(err.Error()))
+}
+
+// refusal returns the error for a status that another try does not change.
+func refusal(host string, code int, text string) error {
+	switch code {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fmt.Errorf("%s: %w (%s): give a pull secret that may read it, or correct the one that is given",
+			host, artifact.ErrUnauthorized, text)
+	case http.StatusNotFound, http.StatusGone:
+		return fmt.Errorf("%s: %w (%s): check the name, and whether the pull secret may see it", host, artifact.ErrNotFound, text)
+	}
+	return fmt.Errorf("%s: the answer is %w (%s): check that this is a registry", host, artifact.ErrInvalid, text)
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -97,10 +98,8 @@ func (s *session) ask(ctx context.Context, method, path string, header http.Head
 		return nil, watch.explain(err)
 	}
 	watch.body, resp.Body = resp.Body, watch
-	for _, code := range expected {
-		if resp.StatusCode == code {
-			return resp, nil
-		}
+	if slices.Contains(expected, resp.StatusCode) {
+		return resp, nil
 	}
 	defer resp.Body.Close()
 	return nil, refusal(s.host, resp.StatusCode, errorText(resp))
