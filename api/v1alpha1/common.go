@@ -187,6 +187,22 @@ func (c CommonGPUKernelCache) AllowsNamespace(namespace string) bool {
 	return allows(c.CommonObject, c.WorkloadNamespaces, namespace)
 }
 
+// Prewarm returns which nodes fetch the cache before a claim asks for it.
+func (c CommonGPUKernelCache) Prewarm() CachePrewarm {
+	if d := c.Spec.Distribution; d != nil && d.Prewarm != "" {
+		return d.Prewarm
+	}
+	return CachePrewarmMatching
+}
+
+// VerificationMode returns the mode that the object asks for, empty if it leaves that to the policies.
+func (c CommonGPUKernelCache) VerificationMode() VerificationMode {
+	if c.Spec.Verification == nil {
+		return ""
+	}
+	return c.Spec.Verification.Mode
+}
+
 // NamedNamespaces returns the workload namespaces without the "*".
 func (c CommonGPUKernelCache) NamedNamespaces() []string {
 	return slices.DeleteFunc(slices.Clone(c.WorkloadNamespaces), func(n string) bool { return n == everyNamespace })

@@ -64,7 +64,7 @@ func compatible(n nodeCounts) metav1.Condition {
 func distributed(o object, n nodeCounts, v volumeCounts) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionDistributed, Status: metav1.ConditionFalse}
 	waiting, failed := n.Downloading+v.Open, len(n.Failures)+len(v.Failures)
-	all := o.prewarm() == v1alpha1.CachePrewarmAll
+	all := o.Prewarm() == v1alpha1.CachePrewarmAll
 	if all {
 		waiting += n.Missing
 	}
@@ -81,7 +81,7 @@ func distributed(o object, n nodeCounts, v volumeCounts) metav1.Condition {
 		c.Reason = ReasonDistributing
 	case n.Ready+v.Filled+n.Unfit > 0 || all:
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonDistributed
-	case o.prewarm() == v1alpha1.CachePrewarmNone:
+	case o.Prewarm() == v1alpha1.CachePrewarmNone:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonOnDemand, "nodes fetch it when a claim asks for it"
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNoNodeTold, "no node has reported that it fetches the cache"

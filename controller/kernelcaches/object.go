@@ -29,7 +29,7 @@ func Head(c v1alpha1.CommonGPUKernelCache, driver string) artifacts.Head {
 	o, s := object{c, driver}, c.Status
 	return artifacts.Head{
 		CommonObject: c.CommonObject, Image: c.Spec.Image, PullSecrets: c.Spec.ImagePullSecrets, SecretNamespace: c.ReferenceNamespace(driver),
-		Mode: o.mode(), Interval: o.interval(),
+		Mode: o.VerificationMode(), Interval: o.interval(),
 		ObservedGeneration: s.ObservedGeneration, Digest: s.ResolvedDigest, Verification: s.Verification, Conditions: &s.Conditions,
 		// Other parts of the spec may have changed since.
 		Known: s.ResolvedImage == c.Spec.Image && s.ResolvedDigest != "" && s.Image != nil,
@@ -53,26 +53,10 @@ func (o object) concernedBy(versions []*trust.Policy) bool {
 // names says whether the object lists a namespace by its name.
 func (o object) names(namespace string) bool { return slices.Contains(o.NamedNamespaces(), namespace) }
 
-// prewarm returns which nodes fetch the cache before a claim asks for it.
-func (o object) prewarm() v1alpha1.CachePrewarm {
-	if d := o.Spec.Distribution; d != nil && d.Prewarm != "" {
-		return d.Prewarm
-	}
-	return v1alpha1.CachePrewarmMatching
-}
-
 // wantsVolumes says whether the cache is also put into volumes.
 func (o object) wantsVolumes() bool {
 	d := o.Spec.Distribution
 	return d != nil && d.Type != "" && d.Type != v1alpha1.CacheNodeLocal
-}
-
-// mode returns the verification mode that the object asks for, empty if it leaves that to the policies.
-func (o object) mode() v1alpha1.VerificationMode {
-	if o.Spec.Verification == nil {
-		return ""
-	}
-	return o.Spec.Verification.Mode
 }
 
 // mountsAnyway says whether claims get the cache for GPUs that it does not fit.

@@ -58,7 +58,7 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 			}
 		}
 		if hasGPU(was.Pools) != hasGPU(is.Pools) {
-			everywhere := func(o object) bool { return o.prewarm() == v1alpha1.CachePrewarmAll }
+			everywhere := func(o object) bool { return o.Prewarm() == v1alpha1.CachePrewarmAll }
 			for _, key := range r.concerned(ctx, scope, everywhere) {
 				keys[key] = true
 			}

@@ -203,7 +203,7 @@ func (f *Feature) pullBy(
 		return unavailable(o, err)
 	}
 	found := &verification{
-		UID: o.GetUID(), Generation: o.GetGeneration(), Digest: d.Digest, Repository: ref.Repository(), Mode: o.mode(), Policies: versions,
+		UID: o.GetUID(), Generation: o.GetGeneration(), Digest: d.Digest, Repository: ref.Repository(), Mode: o.VerificationMode(), Policies: versions,
 	}
 	if like := f.verified.like(found); like != nil && f.holds(like.Tree) {
 		found.Tree = like.Tree
@@ -223,7 +223,7 @@ func (f *Feature) pullBy(
 func (f *Feature) verifyAndUnpack(
 	ctx context.Context, o *object, src *registry.Source, d artifact.Descriptor, policies []*trust.Policy, options fetchOptions,
 ) (artifact.Digest, error) {
-	if _, err := trust.Judge(ctx, src, d.Digest, o.GetNamespace(), policies, o.mode()); err != nil {
+	if _, err := trust.Judge(ctx, src, d.Digest, o.GetNamespace(), policies, o.VerificationMode()); err != nil {
 		if errors.Is(err, trust.ErrRefused) {
 			return artifact.Digest{}, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
 		}

@@ -74,14 +74,6 @@ func (o *object) usable() error {
 	return nil
 }
 
-// mode is what the object asks for beside its policies.
-func (o *object) mode() v1alpha1.VerificationMode {
-	if o.Spec.Verification == nil {
-		return ""
-	}
-	return o.Spec.Verification.Mode
-}
-
 // IsRefused says whether an error is that a cache is refused, IsNotReady that it is not there yet.
 func IsRefused(err error) bool { return errors.Is(err, cachemount.ErrRefused) }
 

@@ -166,7 +166,7 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	return published, nil
 }
 
-// before is the last status that was written, by an earlier process where this one has not written yet. Nil if there is none, or
+// before is the last status that was written, by an earlier process where this one has not written yet. It is empty if there is none, or
 // if it cannot be read: then times begin anew.
 func (r *Reporter) before(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
 	if r.Retirement.TakeMissing() {
@@ -175,13 +175,13 @@ func (r *Reporter) before(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
 	if r.written != nil {
 		return r.written
 	}
-	object, err := r.client.Get(ctx, r.Node, metav1.GetOptions{})
-	if err != nil {
-		return nil
-	}
 	var node v1alpha1.AcceleratorNode
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &node); err != nil {
-		return nil
+	object, err := r.client.Get(ctx, r.Node, metav1.GetOptions{})
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &node)
+	}
+	if err != nil {
+		return &v1alpha1.AcceleratorNodeStatus{}
 	}
 	return &node.Status
 }
@@ -189,11 +189,8 @@ func (r *Reporter) before(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
 // bitstreams are what the store holds; where that cannot be told, what it held before.
 func (r *Reporter) bitstreams(ctx context.Context, before *v1alpha1.AcceleratorNodeStatus) []string {
 	held, err := r.Bitstreams()
-	switch {
-	case err == nil:
+	if err == nil {
 		return held
-	case before == nil:
-		before = &v1alpha1.AcceleratorNodeStatus{}
 	}
 	klog.FromContext(ctx).V(2).Info("The files of the node cannot be listed now", "reason", err)
 	return before.Bitstreams
@@ -204,11 +201,8 @@ func (r *Reporter) added(
 	ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus, v *inventory.Snapshot,
 ) ([]v1alpha1.NodePreset, []v1alpha1.NodeCache) {
 	records, err := r.records(uids)
-	switch {
-	case err == nil:
+	if err == nil {
 		return r.Presets(records), r.KernelCaches(v.GPUs(), records)
-	case before == nil:
-		before = &v1alpha1.AcceleratorNodeStatus{}
 	}
 	klog.FromContext(ctx).V(2).Info("What the node's claims have cannot be counted now", "reason", err)
 	return before.Presets, before.KernelCaches
