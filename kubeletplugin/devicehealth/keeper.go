@@ -102,9 +102,6 @@ func New(config Config) *Keeper {
 // Destroy removes the ledger, for a node that holds no claim any more.
 func (k *Keeper) Destroy() error { return k.ledger.Destroy() }
 
-// Silent returns the devices of whose health nothing is known at a moment, with the reason.
-func (k *Keeper) Silent(now time.Time) map[string]string { return k.pulse.silent(now) }
-
 // held says whether a claim holds a device.
 func (k *Keeper) held(kind device.Kind, name string) bool {
 	return k.Held(inventory.PoolName(k.Node, kind), name)

@@ -115,9 +115,6 @@ func (p *Policy) Generation() int64 { return p.generation }
 // policy said by one root is nothing by another.
 func (p *Policy) PublicRoot() artifact.Digest { return p.publicRoot }
 
-// Mode is what the policy says; an object may be stricter.
-func (p *Policy) Mode() v1alpha1.VerificationMode { return p.mode }
-
 // Fault is why the policy does not compile, nil where it does.
 func (p *Policy) Fault() error { return p.fault }
 
