@@ -67,7 +67,7 @@ func (c Controller) Run(ctx context.Context) error {
 		return fmt.Errorf("make a client of the API server: %w", err)
 	}
 	server := webhook.NewServer(live, c.Clock, c.Options.Namespace)
-	mgr, err := c.manager(scheme, server)
+	mgr, err := c.manager(scheme)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (c Controller) parts(mgr manager.Manager, live client.Client, server *webho
 func (c Controller) serve(mgr manager.Manager, server *webhook.Server) error {
 	err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping))
 	if c.Options.Webhook {
-		err = errors.Join(err, server.Register(mgr, c.Validate))
+		err = errors.Join(err, server.Register(mgr, c.Options.WebhookPort, c.Validate))
 	}
 	return err
 }
@@ -162,7 +162,7 @@ func (c Controller) registerMetrics(rows []reconciler.Row, installer *crd.Instal
 }
 
 // manager makes the controller-runtime manager: caches, servers and the election.
-func (c Controller) manager(scheme *runtime.Scheme, s *webhook.Server) (manager.Manager, error) {
+func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
 	kept, err := cacheOptions()
 	if err != nil {
 		return nil, err
@@ -177,7 +177,6 @@ func (c Controller) manager(scheme *runtime.Scheme, s *webhook.Server) (manager.
 		LeaderElectionID:              names.Controller,
 		LeaderElectionNamespace:       c.Options.Namespace,
 		LeaderElectionReleaseOnCancel: true,
-		WebhookServer:                 s.Listener(c.Options.WebhookPort),
 		// A test sees that the names are distinct. The check would only keep a process from running a second replica.
 		Controller: config.Controller{CacheSyncTimeout: 2 * time.Minute, SkipNameValidation: ptr.To(true)},
 	})

@@ -4,11 +4,17 @@ package controller_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
+	"net/http"
+	goruntime "runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -88,11 +94,84 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 	if err := c.client.Create(t.Context(), good, client.DryRunAll); err != nil {
 		t.Errorf("a good config was refused: %v", err)
 	}
+	c.forgeReviews(t, r)
 	foreign := claimWith(`{"whatever":1}`)
 	foreign.Spec.Devices.Config[0].Opaque.Driver = "x.dev"
 	if err := c.client.Create(t.Context(), foreign, client.DryRunAll); err != nil {
 		t.Errorf("another driver's config was refused: %v", err)
 	}
+}
+
+// forgeReviews sends large reviews, as any pod could, without the secret path: all are refused unread. They name resources and namespaces
+// of their own choice. Meanwhile the API server is answered within a second, and the controller's memory stays.
+func (c cluster) forgeReviews(t *testing.T, r replica) {
+	const forgers, rounds, size = 200, 5, 5 << 20
+	body := []byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"x","namespace":"a","resource":{"resource":"invented"},` +
+		`"kind":{"group":"resource.k8s.io","version":"v1","kind":"ResourceClaim"},"object":{"metadata":{"name":"` + strings.Repeat("n", size) + `"}}}}`)
+	before, stop := heapInUse(), make(chan struct{})
+	var peak atomic.Uint64
+	var group, watch sync.WaitGroup
+	watch.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+				peak.Store(max(peak.Load(), heapInUse()))
+			}
+		}
+	})
+	let := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: time.Minute} //nolint:gosec // a forger
+	var admitted atomic.Int64
+	for i := range forgers {
+		group.Go(func() {
+			for range rounds {
+				path := []string{"/validate-config", webhook.PathPrefix, webhook.PathPrefix + strings.Repeat("0", 64)}[i%3]
+				resp, err := let.Post(fmt.Sprintf("https://127.0.0.1:%d%s", r.webhookPort, path), "application/json", bytes.NewReader(body))
+				if err != nil {
+					continue // the connection was one too many, or closed before the body was sent
+				}
+				if resp.StatusCode != http.StatusNotFound {
+					admitted.Add(1)
+				}
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	slowest := time.Duration(0)
+	for range 20 {
+		begin := time.Now()
+		err := c.client.Create(t.Context(), claimWith(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":1}`), client.DryRunAll)
+		if slowest = max(slowest, time.Since(begin)); err == nil || !strings.Contains(err.Error(), "colour") {
+			t.Errorf("a wrong config was answered with %s while others forged reviews", errorText(err))
+		}
+	}
+	group.Wait()
+	close(stop)
+	watch.Wait()
+	t.Logf("the API server waited at most %s; the heap grew by %d MiB", slowest, (max(peak.Load(), before)-before)>>20)
+	if slowest > time.Second || admitted.Load() > 0 || peak.Load() > before+64<<20 {
+		t.Errorf("%s, %d forged reviews were answered, the heap went from %d to %d bytes", slowest, admitted.Load(), before, peak.Load())
+	}
+	families, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetValue() == "invented" {
+					t.Errorf("a forged review is counted: %s", metric)
+				}
+			}
+		}
+	}
+}
+
+func heapInUse() uint64 {
+	var m goruntime.MemStats
+	goruntime.ReadMemStats(&m)
+	return m.HeapInuse
 }
 
 // routeWebhook gives the Service endpoints at this machine's own address; the API server accepts no loopback one.
@@ -137,7 +216,7 @@ func webhookConfiguration() *admissionregistrationv1.ValidatingWebhookConfigurat
 			SideEffects:   ptr.To(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
-				Namespace: namespace, Name: names.Controller, Path: ptr.To(webhook.Path),
+				Namespace: namespace, Name: names.Controller,
 			}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},

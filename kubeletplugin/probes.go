@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -22,6 +21,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
 // serveHTTP serves /metrics, /healthz and /readyz until ctx ends. ready returns why the plugin is not ready.
@@ -36,14 +36,7 @@ func serveHTTP(ctx context.Context, address string, registry *prometheus.Registr
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	const headerTimeout = 5 * time.Second
-	server := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: headerTimeout}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.ListenAndServe(); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve HTTP on %s: %w", address, err)
-	}
-	return nil
+	return (&httpserver.Server{Address: address, Handler: mux}).Run(ctx)
 }
 
 // readiness is whether the plugin serves claims.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/utils/ptr"
 )
 
 // start is on a whole second, the precision of a certificate.
@@ -173,17 +174,24 @@ func TestInject(t *testing.T) {
 	config := &admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: []admissionregistrationv1.ValidatingWebhook{
 		hook("ns", "svc", ""), hook("ns", "other", "keep"), hook("elsewhere", "svc", "keep"), {},
 	}}
-	if !Inject(config, "ns", "svc", []byte("new")) {
+	if !Inject(config, "ns", "svc", "/secret", []byte("new")) {
 		t.Error("first call changed nothing")
 	}
-	if Inject(config, "ns", "svc", []byte("new")) {
+	if Inject(config, "ns", "svc", "/secret", []byte("new")) {
 		t.Error("second call changed something")
+	}
+	if !Inject(config, "ns", "svc", "/other", []byte("new")) {
+		t.Error("another path changed nothing")
 	}
 	var got []string
 	for _, w := range config.Webhooks {
-		got = append(got, string(w.ClientConfig.CABundle))
+		path := ""
+		if w.ClientConfig.Service != nil {
+			path = ptr.Deref(w.ClientConfig.Service.Path, "")
+		}
+		got = append(got, string(w.ClientConfig.CABundle)+path)
 	}
-	if diff := cmp.Diff([]string{"new", "keep", "keep", ""}, got); diff != "" {
-		t.Errorf("bundles (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"new/other", "keep", "keep", ""}, got); diff != "" {
+		t.Errorf("bundles and paths (-want +got):\n%s", diff)
 	}
 }

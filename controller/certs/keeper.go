@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -38,7 +39,7 @@ type Keeper struct {
 	Names []string
 	// Clock is the time.
 	Clock clock.WithTicker
-	// Changed, if set, is called when the authorities changed. It must not block.
+	// Changed, if set, is called when the authorities or the token changed. It must not block.
 	Changed func(*State)
 
 	state atomic.Pointer[State]
@@ -77,7 +78,7 @@ func (k *Keeper) Sync(ctx context.Context) error {
 			return fmt.Errorf("keep Secret %s: %w", k.Secret, err)
 		}
 		before := k.state.Swap(state)
-		if k.Changed != nil && (before == nil || string(before.Bundle()) != string(state.Bundle())) {
+		if k.Changed != nil && (before == nil || string(before.Bundle()) != string(state.Bundle()) || before.Token() != state.Token()) {
 			k.Changed(state)
 		}
 		return nil
@@ -140,17 +141,17 @@ func (k *Keeper) Ready(*http.Request) error {
 
 var errNoCertificate = errors.New("no webhook certificate yet; see the log for why its Secret cannot be read or written")
 
-// Inject sets the caBundle of every webhook that calls the Service, and returns whether anything changed. It leaves webhooks that call
-// another address as they are.
-func Inject(config *admissionregistrationv1.ValidatingWebhookConfiguration, namespace, service string, bundle []byte) bool {
+// Inject sets the caBundle and the path of every webhook that calls the Service, and returns whether anything changed. It leaves webhooks
+// that call another address as they are.
+func Inject(config *admissionregistrationv1.ValidatingWebhookConfiguration, namespace, service, path string, bundle []byte) bool {
 	changed := false
 	for i := range config.Webhooks {
 		target := &config.Webhooks[i].ClientConfig
 		if target.Service == nil || target.Service.Namespace != namespace || target.Service.Name != service ||
-			bytes.Equal(target.CABundle, bundle) {
+			bytes.Equal(target.CABundle, bundle) && ptr.Deref(target.Service.Path, "") == path {
 			continue
 		}
-		target.CABundle = bytes.Clone(bundle)
+		target.CABundle, target.Service.Path = bytes.Clone(bundle), &path
 		changed = true
 	}
 	return changed

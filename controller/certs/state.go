@@ -12,6 +12,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -25,11 +26,15 @@ import (
 // times the keeper's interval: by then every replica and the reconciler of the bundle have read the new certificate.
 const settle = time.Hour
 
+// tokenSize is the number of random bytes of a token.
+const tokenSize = 32
+
 // The Secret's keys besides those of the type kubernetes.io/tls.
 const (
 	keyCA           = "ca.crt" // newest authority first, then the previous one
 	keyPrevious     = "previous.crt"
 	keyPreviousPriv = "previous.key"
+	keyToken        = "token"
 )
 
 // State is the content of the Secret: the newest certificate, the previous one while it may still be in use, and both authorities.
@@ -65,6 +70,11 @@ func Parse(data map[string][]byte) (*State, error) {
 	return s, nil
 }
 
+// Token is the last part of the path at which the API server calls the webhook, 64 hexadecimal digits. Only the Secret and the webhook's
+// configuration have it, so a request at that path is from the API server, or from a user who may read one of them. It stays when
+// certificates are renewed.
+func (s *State) Token() string { return string(s.data[keyToken]) }
+
 // Bundle is the PEM of every authority that the API server must trust now.
 func (s *State) Bundle() []byte { return bytes.Clone(s.data[keyCA]) }
 
@@ -73,6 +83,9 @@ func (s *State) Expiry() time.Time { return s.current.Leaf.NotAfter }
 
 // due says whether a new certificate is needed: two thirds of its life are over, or it is not for these names.
 func (s *State) due(now time.Time, names []string) bool {
+	if len(s.data[keyToken]) == 0 { // an earlier version made the Secret
+		return true
+	}
 	leaf := s.current.Leaf
 	renew := leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3)
 	if !now.Before(renew) {
@@ -105,6 +118,14 @@ func next(before *State, now time.Time, names []string) (map[string][]byte, erro
 		return nil, err
 	}
 	data := map[string][]byte{corev1.TLSCertKey: p.cert, corev1.TLSPrivateKeyKey: p.key, keyCA: p.ca}
+	if before != nil {
+		data[keyToken] = before.data[keyToken]
+	}
+	if len(data[keyToken]) == 0 {
+		random := make([]byte, tokenSize)
+		_, _ = rand.Read(random) // it never fails
+		data[keyToken] = hex.AppendEncode(nil, random)
+	}
 	if before == nil {
 		return data, nil
 	}

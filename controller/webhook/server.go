@@ -25,13 +25,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
-	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/fettle-dev/fettle/controller/certs"
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
 // Server serves the webhook with a certificate of its own. Every replica does; the leader also keeps the CA bundle of the configuration.
@@ -71,26 +71,26 @@ func (s *Server) authoritiesChanged(state *certs.State) {
 	}
 }
 
-// Listener returns the HTTPS server of the manager.
-func (s *Server) Listener(port int) ctrlwebhook.Server {
-	return ctrlwebhook.NewServer(ctrlwebhook.Options{
-		Port: port,
-		TLSOpts: []func(*tls.Config){func(t *tls.Config) {
-			t.MinVersion = tls.VersionTLS13
-			t.GetCertificate = s.keeper.GetCertificate
-		}},
-	})
+// Register adds what every replica does to the manager: it serves the webhook and keeps the certificate.
+func (s *Server) Register(mgr manager.Manager, port int, validate func(runtime.Object) field.ErrorList) error {
+	server := &httpserver.Server{
+		Address: fmt.Sprintf(":%d", port),
+		TLS:     &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.keeper.GetCertificate},
+		Handler: newGuard(s.keeper.State, &admission.Webhook{Handler: Handler{
+			Validate: validate,
+			Refer:    references{reader: mgr.GetClient()}.check,
+			Observe:  func(resource, verdict string) { s.reviews.WithLabelValues(resource, verdict).Inc() },
+		}}),
+	}
+	return errors.Join(mgr.AddReadyzCheck("certificate", s.keeper.Ready), mgr.Add(s.keeper), mgr.Add(everyReplica(server.Run)))
 }
 
-// Register adds what every replica does to the manager: it serves the webhook and keeps the certificate.
-func (s *Server) Register(mgr manager.Manager, validate func(runtime.Object) field.ErrorList) error {
-	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: Handler{
-		Validate: validate,
-		Refer:    references{reader: mgr.GetClient()}.check,
-		Observe:  func(resource, verdict string) { s.reviews.WithLabelValues(resource, verdict).Inc() },
-	}})
-	return errors.Join(mgr.AddReadyzCheck("certificate", s.keeper.Ready), mgr.Add(s.keeper))
-}
+// everyReplica runs in every replica and not only in the leader.
+type everyReplica func(context.Context) error
+
+func (f everyReplica) Start(ctx context.Context) error { return f(ctx) }
+
+func (everyReplica) NeedLeaderElection() bool { return false }
 
 // New returns the reconciler of the webhook's configuration. It has no queue if the webhook is not served.
 func New(services reconciler.Services, s *Server, served bool) reconciler.Row {
@@ -113,14 +113,14 @@ func New(services reconciler.Services, s *Server, served bool) reconciler.Row {
 // Configuration is the kind that the chart renders without a CA bundle.
 type Configuration = admissionregistrationv1.ValidatingWebhookConfiguration
 
-// bundler writes the authorities of the webhook's certificate into the configuration that the chart renders.
+// bundler writes the authorities of the webhook's certificate, and its path, into the configuration that the chart renders without them.
 type bundler struct {
 	client    client.Client
 	namespace string
 	state     func() *certs.State
 }
 
-// Reconcile patches the bundle if it differs. The patch names only the bundle of our webhooks, so it does not undo a change that Helm
+// Reconcile patches bundle and path if they differ. The patch names only these of our webhooks, so it does not undo a change that Helm
 // makes at the same time.
 func (b *bundler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	state := b.state()
@@ -132,13 +132,13 @@ func (b *bundler) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	before := config.DeepCopy()
-	if !certs.Inject(&config, b.namespace, names.Controller, state.Bundle()) {
+	if !certs.Inject(&config, b.namespace, names.Controller, pathOf(state), state.Bundle()) {
 		return reconcile.Result{}, nil
 	}
 	if err := b.client.Patch(ctx, &config, client.StrategicMergeFrom(before), client.FieldOwner(names.Controller)); err != nil {
-		return reconcile.Result{}, fmt.Errorf("patch caBundle of ValidatingWebhookConfiguration %s: %w", req.Name, err)
+		return reconcile.Result{}, fmt.Errorf("patch caBundle and path of ValidatingWebhookConfiguration %s: %w", req.Name, err)
 	}
-	klog.FromContext(ctx).Info("Patched caBundle", "configuration", req.Name)
+	klog.FromContext(ctx).Info("Patched caBundle and path", "configuration", req.Name)
 	return reconcile.Result{}, nil
 }
 

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// Path is where the reviews arrive.
-const Path = "/validate-config"
+// PathPrefix is where the reviews arrive; a secret follows it.
+const PathPrefix = "/validate-config/"
 
 // The verdicts that Observe gets.
 const (
@@ -53,10 +53,19 @@ func (h Handler) Handle(ctx context.Context, req admission.Request) (response ad
 				"namespace", req.Namespace, "name", req.Name, "panic", fault, "stack", string(debug.Stack()))
 			verdict, response = Undecided, undecided("the webhook had an internal fault")
 		}
-		h.Observe(req.Resource.Resource, verdict)
+		h.Observe(label(req.Resource.Resource), verdict)
 	}()
 	verdict, response = h.review(ctx, req)
 	return response
+}
+
+// label returns the resource if it is one of those that the webhook is for: a metric has a series for each.
+func label(resource string) string {
+	switch resource {
+	case "resourceclaims", "resourceclaimtemplates", "deviceclasses":
+		return resource
+	}
+	return "other"
 }
 
 // review decodes and validates.

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"crypto/subtle"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/fettle-dev/fettle/controller/certs"
+)
+
+const (
+	// maxReview is the size of a review's body. An API server sends objects of at most 3 MiB, the new one and the old one.
+	maxReview = 7 << 20
+	// maxInFlight is how many bytes of bodies are worked on at once. Decoding takes several times as much memory.
+	maxInFlight = 8 << 20
+	// leastReview is what a review counts at least.
+	leastReview = 4 << 10
+	// patience is how long a review waits for its turn: the API server waits for three seconds.
+	patience = 2 * time.Second
+)
+
+// guard lets the API server's reviews through, and of these only as many as fit into memory. Any pod may reach the webhook. Most API servers
+// show no client certificate, so the path has a secret in it that only the webhook's configuration says. The body of another request is not
+// read, nothing is looked up for it, and no metric counts it.
+type guard struct {
+	state func() *certs.State
+	turns *semaphore.Weighted
+	next  http.Handler
+}
+
+func newGuard(state func() *certs.State, next http.Handler) *guard {
+	return &guard{state: state, turns: semaphore.NewWeighted(maxInFlight), next: next}
+}
+
+// pathOf returns the path of the webhook.
+func pathOf(state *certs.State) string { return PathPrefix + state.Token() }
+
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	token, found := strings.CutPrefix(r.URL.Path, PathPrefix)
+	state := g.state()
+	if !found || state == nil || state.Token() == "" || subtle.ConstantTimeCompare([]byte(token), []byte(state.Token())) != 1 {
+		w.Header().Set("Connection", "close") // without reading the body
+		http.NotFound(w, r)
+		return
+	}
+	if r.ContentLength < 0 || r.ContentLength > maxReview {
+		w.Header().Set("Connection", "close")
+		http.Error(w, "a review has a length of at most 7 MiB", http.StatusRequestEntityTooLarge)
+		return
+	}
+	size := max(r.ContentLength, leastReview)
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	if err := g.turns.Acquire(ctx, size); err != nil {
+		http.Error(w, "too many reviews at once", http.StatusServiceUnavailable)
+		return
+	}
+	defer g.turns.Release(size)
+	g.next.ServeHTTP(w, r)
+}

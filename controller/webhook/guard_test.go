@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/fettle-dev/fettle/controller/certs"
+)
+
+// unread is a body that fails the test if it is read.
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body was read")
+	return 0, io.EOF
+}
+
+// TestGuard: only a request that has the secret, and a length, reaches the reviews.
+func TestGuard(t *testing.T) {
+	keeper := &certs.Keeper{
+		Client: fake.NewClientBuilder().Build(), Clock: clock.RealClock{}, Names: []string{"a.svc"},
+		Secret: client.ObjectKey{Namespace: "fettle", Name: "tls"},
+	}
+	reached := 0
+	g := newGuard(keeper.State, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
+	status := func(path string, length int64, body io.Reader) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
+		r.URL.Path, r.ContentLength = path, length
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		return w.Code
+	}
+	if got := status(PathPrefix, 2, unread{t}); got != http.StatusNotFound {
+		t.Errorf("without a certificate yet: %d", got)
+	}
+	if err := keeper.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	token := keeper.State().Token()
+	if len(token) != 64 {
+		t.Errorf("token %q", token)
+	}
+	for path, want := range map[string]int{
+		PathPrefix: 404, "/validate-config": 404, "/": 404, PathPrefix + token[1:]: 404, PathPrefix + token + "/": 404, "/" + token: 404,
+		PathPrefix + strings.Repeat("0", 64): 404,
+	} {
+		if got := status(path, 2, unread{t}); got != want {
+			t.Errorf("%s: %d, want %d", path, got, want)
+		}
+	}
+	for length, want := range map[int64]int{-1: 413, maxReview + 1: 413} {
+		if got := status(PathPrefix+token, length, unread{t}); got != want {
+			t.Errorf("length %d: %d, want %d", length, got, want)
+		}
+	}
+	if reached != 0 {
+		t.Errorf("%d requests got through", reached)
+	}
+	if got := status(PathPrefix+token, 2, strings.NewReader("{}")); got != http.StatusOK || reached != 1 {
+		t.Errorf("the API server: %d, %d", got, reached)
+	}
+}
+
+// TestGuardTurns: reviews that do not fit into memory together wait for their turn, and not longer than the API server does.
+func TestGuardTurns(t *testing.T) {
+	keeper := &certs.Keeper{
+		Client: fake.NewClientBuilder().Build(), Clock: clock.RealClock{}, Names: []string{"a.svc"},
+		Secret: client.ObjectKey{Namespace: "fettle", Name: "tls"},
+	}
+	if err := keeper.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	entered, leave := make(chan struct{}), make(chan struct{})
+	g := newGuard(keeper.State, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		entered <- struct{}{}
+		<-leave
+	}))
+	answers := make(chan int, 2)
+	send := func() {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, pathOf(keeper.State()), http.NoBody)
+		r.ContentLength = maxReview
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		answers <- w.Code
+	}
+	go send()
+	<-entered
+	begin := time.Now()
+	send()
+	if got, took := <-answers, time.Since(begin); got != http.StatusServiceUnavailable || took < patience || took > 2*patience {
+		t.Errorf("answered %d after %s", got, took)
+	}
+	close(leave)
+	if got := <-answers; got != http.StatusOK {
+		t.Errorf("the first was answered %d", got)
+	}
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httpserver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+func start(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- (&Server{Address: address, Handler: handler}).Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("stopped with %v", err)
+		}
+	})
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+		if err == nil {
+			_ = conn.Close()
+			return address
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func dial(t *testing.T, from, to string) net.Conn {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// get asks over a connection and returns the first bytes of the answer, or why there is none.
+func get(conn net.Conn) string {
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return err.Error()
+	}
+	answer := make([]byte, 12)
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		return err.Error()
+	}
+	return string(answer)
+}
+
+// TestIdleConnections: a client that holds as many connections as it can keeps no other client out, and its further ones are closed.
+func TestIdleConnections(t *testing.T) {
+	address := start(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	for range maxOfSource {
+		if got := get(dial(t, "127.0.0.2", address)); got != "HTTP/1.1 200" {
+			t.Fatalf("one of the first: %s", got)
+		}
+	}
+	for range 20 {
+		if got := get(dial(t, "127.0.0.2", address)); got == "HTTP/1.1 200" {
+			t.Fatal("a connection above the limit was served")
+		}
+	}
+	if got := get(dial(t, "127.0.0.3", address)); got != "HTTP/1.1 200" {
+		t.Errorf("another client: %s", got)
+	}
+}
+
+// TestConnectionsAreCounted: a connection that ended makes room for the next.
+func TestConnectionsAreCounted(t *testing.T) {
+	address := start(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	for range 3 * maxOfSource {
+		conn := dial(t, "127.0.0.2", address)
+		got := get(conn)
+		_ = conn.Close()
+		for deadline := time.Now().Add(5 * time.Second); got != "HTTP/1.1 200" && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond) // the server sees the end of a connection a moment later
+			conn = dial(t, "127.0.0.2", address)
+			got = get(conn)
+			_ = conn.Close()
+		}
+		if got != "HTTP/1.1 200" {
+			t.Fatal(got)
+		}
+	}
+}
