@@ -203,7 +203,8 @@ func (f *Feature) pullBy(
 		return unavailable(o, err)
 	}
 	found := &verification{
-		UID: o.GetUID(), Generation: o.GetGeneration(), Digest: d.Digest, Repository: ref.Repository(), Mode: o.VerificationMode(), Policies: versions,
+		UID: o.GetUID(), Generation: o.GetGeneration(), Digest: d.Digest, Repository: ref.Repository(), Mode: o.VerificationMode(),
+		Policies: versions,
 	}
 	if like := f.verified.like(found); like != nil && f.holds(like.Tree) {
 		found.Tree = like.Tree

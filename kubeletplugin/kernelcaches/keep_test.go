@@ -21,7 +21,8 @@ import (
 func TestAllot(t *testing.T) {
 	of := func(namespace, name, tree string, size int64, kept bool) keepable {
 		return keepable{
-			object: objectOf(&v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}), tree: artifact.DigestOf([]byte(tree)), size: size, kept: kept,
+			object: objectOf(&v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}),
+			tree:   artifact.DigestOf([]byte(tree)), size: size, kept: kept,
 		}
 	}
 	for name, c := range map[string]struct {

@@ -146,18 +146,6 @@ func (f *Feature) requests(ctx context.Context, r *prepare.Request) ([]preset.Re
 	return out, nil
 }
 
-// decodeDecision is what presets give, by request.
-func decodeDecision(decision json.RawMessage) (map[string]preset.Request, error) {
-	if decision == nil {
-		return nil, nil //nolint:nilnil // a claim without a decision has nothing of presets
-	}
-	var decided map[string]preset.Request
-	if err := json.Unmarshal(decision, &decided); err != nil {
-		return nil, fmt.Errorf("presets, as recorded: %w", err)
-	}
-	return decided, nil
-}
-
 // decide resolves the presets for one claim, and says on it what it was refused.
 func (f *Feature) decide(
 	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,

@@ -4,6 +4,7 @@ package presets
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -136,4 +137,16 @@ func countPresets(claims [][]preset.Origin) []v1alpha1.NodePreset {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return out
+}
+
+// decodeDecision is what presets give, by request.
+func decodeDecision(decision json.RawMessage) (map[string]preset.Request, error) {
+	if decision == nil {
+		return nil, nil //nolint:nilnil // a claim without a decision has nothing of presets
+	}
+	var decided map[string]preset.Request
+	if err := json.Unmarshal(decision, &decided); err != nil {
+		return nil, fmt.Errorf("presets, as recorded: %w", err)
+	}
+	return decided, nil
 }

@@ -86,8 +86,8 @@ func (p *Publisher) publish(
 	return publish(ctx, Resources(p.Node, s))
 }
 
-// syncSpecs writes the specs of every device before it is published and removes what neither a device nor a claim needs. A snapshot that shows
-// the same devices, free or not, needs neither: what vanished meanwhile is written again by who needs it.
+// syncSpecs writes the specs of every device before it is published and removes what neither a device nor a claim needs. A snapshot that
+// shows the same devices, free or not, needs neither: what vanished meanwhile is written again by the claim that needs it.
 func (p *Publisher) syncSpecs(ctx context.Context, v *inventory.Snapshot) error {
 	if reflect.DeepEqual(p.synced, v.Devices) && len(v.Devices) > 0 {
 		return nil

@@ -131,7 +131,8 @@ func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {
 	}
 	switch {
 	case in.emptied:
-		set(v1alpha1.ConditionRetired, metav1.ConditionTrue, "Emptied", "nothing is published, no claim is prepared, the node's files are removed")
+		set(v1alpha1.ConditionRetired, metav1.ConditionTrue, "Emptied",
+			"nothing is published, no claim is prepared, the node's files are removed")
 	case in.retired:
 		set(v1alpha1.ConditionRetired, metav1.ConditionFalse, "ClaimsPrepared", "waits for the pods of prepared claims to end")
 	default:
