@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -211,4 +212,18 @@ func configMaps(r *v1alpha1.PresetRules) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// onCounts queues the presets whose counts on a node changed, some time later, since claims come and go together.
+func onCounts() handler.EventHandler {
+	return reconciler.OnChange(func(_ context.Context, q reconciler.RequestQueue, before, now client.Object) {
+		var queued []types.NamespacedName
+		for _, p := range reconciler.Difference(reconciler.NodeStatus(before).Presets, reconciler.NodeStatus(now).Presets) {
+			key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+			if !slices.Contains(queued, key) {
+				queued = append(queued, key)
+				q.AddAfter(reconcile.Request{NamespacedName: key}, reconciler.Gathering)
+			}
+		}
+	})
 }

@@ -3,25 +3,18 @@
 package presets
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/grant"
-	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
@@ -110,20 +103,6 @@ func conflicting(f Findings) metav1.Condition {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNoConflict, "no other preset says something else of the same requests"
 	}
 	return c
-}
-
-// onCounts queues the presets whose counts on a node changed, some time later, since claims come and go together.
-func onCounts() handler.EventHandler {
-	return reconciler.OnChange(func(_ context.Context, q reconciler.RequestQueue, before, now client.Object) {
-		var queued []types.NamespacedName
-		for _, p := range reconciler.Difference(reconciler.NodeStatus(before).Presets, reconciler.NodeStatus(now).Presets) {
-			key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-			if !slices.Contains(queued, key) {
-				queued = append(queued, key)
-				q.AddAfter(reconcile.Request{NamespacedName: key}, reconciler.Gathering)
-			}
-		}
-	})
 }
 
 // Count adds up what nodes report of a preset.

@@ -6,9 +6,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -174,4 +177,45 @@ func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *Obser
 			return nil
 		}
 	}
+}
+
+// Planner plans the volumes of caches: for the reconciler that carries plans out, and for the status of caches. It remembers why the last
+// plan of a cache could not be carried out, such as a quota of the namespace, since the status has to say that.
+type Planner struct {
+	reader  Reader
+	options Options
+	// failures are texts, by the cache's name.
+	failures sync.Map
+}
+
+// NewPlanner returns a planner.
+func NewPlanner(s reconciler.Services, options Options) *Planner {
+	return &Planner{reader: Reader{Cached: s.Client, Live: s.Live, Clock: s.Clock}, options: options}
+}
+
+// Enabled says whether plans are carried out.
+func (p *Planner) Enabled() bool { return p.options.Enabled }
+
+// Report plans for the status of a cache: with the pods that use its volumes, and with the error of the last plan that was carried out. A
+// cache without volumes has an empty plan.
+func (p *Planner) Report(ctx context.Context, o Object) (Plan, error) {
+	if !o.Wants() {
+		return Plan{}, nil
+	}
+	reader := p.reader
+	reader.Users = true
+	plan, err := reader.Plan(ctx, o, p.options)
+	if failure, failed := p.failures.Load(o.key()); failed {
+		plan.Stuck = append(plan.Stuck, fmt.Sprint(failure))
+	}
+	return plan, err
+}
+
+// note remembers the error of the last plan of a cache; nil forgets it.
+func (p *Planner) note(cache types.NamespacedName, err error) {
+	if err == nil {
+		p.failures.Delete(cache)
+		return
+	}
+	p.failures.Store(cache, strings.ReplaceAll(err.Error(), "\n", "; "))
 }
