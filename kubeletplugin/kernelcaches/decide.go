@@ -234,7 +234,8 @@ func (f *Feature) use(
 	}
 	u := &cachemount.Use{
 		Kind: o.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
-		Digest: ref.Digest(), Tree: tree.Digest, Owner: owner, Reference: ref.WithDigest(tree.Digest).String(), SecretsIn: o.ReferenceNamespace(f.Namespace), Secrets: secretNames(o),
+		Digest: ref.Digest(), Tree: tree.Digest, Owner: owner, Reference: ref.WithDigest(tree.Digest).String(),
+		SecretsIn: o.ReferenceNamespace(f.Namespace), Secrets: secretNames(o),
 		Type: kernelcache.Type(o.Spec.Type), Want: want, Bytes: defaultWritable,
 	}
 	if u.Access, err = access(source, mount, usesUserNamespace); err != nil {

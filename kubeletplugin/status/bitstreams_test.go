@@ -27,7 +27,7 @@ func TestBitstreamsHeld(t *testing.T) {
 		{"some", []string{"sha256:2"}, nil, before, []string{"sha256:2"}},
 		{"none", nil, nil, before, nil},
 		{"unknown", nil, errors.New("EIO"), before, before.Bitstreams},
-		{"unknown, on a node without a status", nil, errors.New("EIO"), nil, nil},
+		{"unknown, on a node without a status", nil, errors.New("EIO"), &v1alpha1.AcceleratorNodeStatus{}, nil},
 	} {
 		held, broken = tc.held, tc.broken
 		if diff := cmp.Diff(tc.want, r.bitstreams(t.Context(), tc.before)); diff != "" {
