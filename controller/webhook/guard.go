@@ -25,9 +25,9 @@ const (
 	patience = 2 * time.Second
 )
 
-// guard lets the API server's reviews through, and of these only as many as fit into memory. Any pod may reach the webhook. Most API servers
-// show no client certificate, so the path has a secret in it that only the webhook's configuration says. The body of another request is not
-// read, nothing is looked up for it, and no metric counts it.
+// guard lets the API server's reviews through, and of these only as many as fit into memory. Any pod may reach the webhook. Most API
+// servers show no client certificate, so the path has a secret in it that only the webhook's configuration says. The body of another
+// request is not read, nothing is looked up for it, and no metric counts it.
 type guard struct {
 	state func() *certs.State
 	turns *semaphore.Weighted

@@ -151,8 +151,8 @@ func (n *Node) Ensure(ctx context.Context, p *pin.Params) error {
 	return fmt.Errorf("%s %w: %w", p.Reference, ErrNotFetched, err)
 }
 
-// EnsureReadable is Ensure for a file that a claim names by a repository of its own choice. The manifest there may name a file that the node
-// has from another repository. So if the file is in the store already, it counts only once it could be read from this repository too.
+// EnsureReadable is Ensure for a file that a claim names by a repository of its own choice. The manifest there may name a file that the
+// node has from another repository. So if the file is in the store already, it counts only once it could be read from this repository too.
 func (n *Node) EnsureReadable(ctx context.Context, p *pin.Params) error {
 	d, err := artifact.ParseDigest(p.Digest)
 	if err != nil {

@@ -506,8 +506,8 @@ func TestReferenceIsNoRight(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	alice, mallory := l.image("alice/nlb3", shell, nlb3), l.image("mallory/nlb3", shell, nlb3)
 	plan := func(repository string, image v1alpha1.BitstreamImage) error {
-		_, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), `"policy":{"allowedRegistries":["`+l.Host+`"]}`),
-			`"bitstream":{"ref":"`+l.Host+"/"+repository+"@"+image.Manifest+`"}`))
+		c := fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), `"policy":{"allowedRegistries":["`+l.Host+`"]}`)
+		_, err := l.plan(fpgaOwn(c, `"bitstream":{"ref":"`+l.Host+"/"+repository+"@"+image.Manifest+`"}`))
 		return err
 	}
 	nodefixture.Must(t, plan("alice/nlb3", alice))

@@ -247,8 +247,8 @@ func (f *Feature) verifyAndUnpack(
 	return image.Digest, nil
 }
 
-// prove makes sure that the image's layers can be read from its repository with the object's credentials. A manifest and a config alone show
-// nothing: their digests are no secret, and the tree on the node may be of a repository that the object may not read. The tree's own
+// prove makes sure that the image's layers can be read from its repository with the object's credentials. A manifest and a config alone
+// show nothing: their digests are no secret, and the tree on the node may be of a repository that the object may not read. The tree's own
 // repository, and one that another object's verification record names, need no proof.
 func (f *Feature) prove(ctx context.Context, src *registry.Source, image *artifact.Image, tree *artifact.Tree) error {
 	repository := src.Reference().Repository()

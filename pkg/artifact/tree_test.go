@@ -158,8 +158,8 @@ func TestUnpack(t *testing.T) {
 		if diff := cmp.Diff(made.TreeMetadata, again.TreeMetadata); diff != "" || i.opened.Load() != 2 {
 			t.Errorf("opened %d layers; %s", i.opened.Load(), diff)
 		}
-		if made.Entries != 7 || made.Bytes != 3000 || made.Size < made.Bytes || made.Labels["seed"] != "1" || made.Origin != "registry.example/by/hand" ||
-			!cmp.Equal(made.DiffIDs, []Digest{i.Layers[0].DiffID, i.Layers[1].DiffID}) {
+		if made.Entries != 7 || made.Bytes != 3000 || made.Size < made.Bytes || made.Labels["seed"] != "1" ||
+			made.Origin != "registry.example/by/hand" || !cmp.Equal(made.DiffIDs, []Digest{i.Layers[0].DiffID, i.Layers[1].DiffID}) {
 			t.Errorf("%+v", made.TreeMetadata)
 		}
 		index, data := made.Image()

@@ -80,8 +80,8 @@ func Below(name, dir string) bool {
 }
 
 // AllowedFor returns the directory by which a DevicePreset of a namespace may name a path. Who mounts a path has all that is below it, so a
-// path above a directory that the namespace may use less, or not at all, is refused. AllowedFor compares the text only: only a node can tell
-// whether a link leads out.
+// path above a directory that the namespace may use less, or not at all, is refused. AllowedFor compares the text only: only a node can
+// tell whether a link leads out.
 func AllowedFor(all []AllowedHostPath, namespace, name string, readOnly bool) (string, error) {
 	best, own := "", []string(nil)
 	for _, allowed := range all {

@@ -53,16 +53,25 @@ func TestAllowedFor(t *testing.T) {
 // TestAllowedForNamespaces: an entry for some namespaces is for no other, also by way of a directory above it, and no error names it.
 func TestAllowedForNamespaces(t *testing.T) {
 	all := []AllowedHostPath{
-		{Path: "/data"}, {Path: "/data/alice", Writable: true, Namespaces: []string{"alice"}}, {Path: "/only", Namespaces: []string{"alice", "bob"}},
+		{Path: "/data"},
+		{Path: "/data/alice", Writable: true, Namespaces: []string{"alice"}},
+		{Path: "/only", Namespaces: []string{"alice", "bob"}},
 		{Path: "/data/alice", Namespaces: []string{"bob"}},
 	}
 	for _, tt := range []struct {
 		namespace, name string
 		read, write     bool
 	}{
-		{"alice", "/data/alice/x", true, true}, {"bob", "/data/alice/x", true, false}, {"mallory", "/data/alice/x", false, false},
-		{"alice", "/data", true, false}, {"bob", "/data", true, false}, {"mallory", "/data", false, false}, {"mallory", "/data/other", true, false},
-		{"bob", "/only/x", true, false}, {"mallory", "/only/x", false, false}, {"mallory", "/only", false, false},
+		{"alice", "/data/alice/x", true, true},
+		{"bob", "/data/alice/x", true, false},
+		{"mallory", "/data/alice/x", false, false},
+		{"alice", "/data", true, false},
+		{"bob", "/data", true, false},
+		{"mallory", "/data", false, false},
+		{"mallory", "/data/other", true, false},
+		{"bob", "/only/x", true, false},
+		{"mallory", "/only/x", false, false},
+		{"mallory", "/only", false, false},
 	} {
 		for readOnly, want := range map[bool]bool{true: tt.read, false: tt.write} {
 			_, err := AllowedFor(all, tt.namespace, tt.name, readOnly)

@@ -19,7 +19,8 @@ const (
 	portOfHTTPS = 443
 )
 
-// hostForm is the grammar of the distribution specification, with IPv6 addresses. It checks a canonical host, so a port has no leading zero.
+// hostForm is the grammar of the distribution specification, with IPv6 addresses. It checks a canonical host, so a port has no leading
+// zero.
 var hostForm = regexp.MustCompile(`^(` + labelForm + `(\.` + labelForm + `)*|\[[0-9a-f:]+\])(:([1-9][0-9]{0,4}))?$`)
 
 // Valid reports whether a canonical host, with its port where there is one, is one that a registry may have.

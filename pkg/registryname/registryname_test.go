@@ -44,8 +44,8 @@ func TestHost(t *testing.T) {
 func TestValid(t *testing.T) {
 	for host, want := range map[string]bool{
 		"registry.example": true, "a_b.svc:5000": true, "[2001:db8::1]:5000": true, "10.0.0.1": true, "h:65535": true,
-		"": false, "h:0": false, "h:65536": false, "h:99999": false, "h:": false, "h:+1": false, "h:05000": false, "-h": false, "h.": false, "a/b": false,
-		"[::1": false, "H": false, "h:5000:1": false,
+		"": false, "h:0": false, "h:65536": false, "h:99999": false, "h:": false, "h:+1": false, "h:05000": false, "-h": false, "h.": false,
+		"a/b": false, "[::1": false, "H": false, "h:5000:1": false,
 	} {
 		if got := Valid(host); got != want {
 			t.Errorf("%q is valid: %t, want %t", host, got, want)

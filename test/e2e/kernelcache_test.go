@@ -73,7 +73,8 @@ func (k *kernelCaches) start(ctx context.Context) {
 	Expect(h.StopRegistry(ctx)).To(Succeed())
 	host, _, err := net.SplitHostPort(address)
 	Expect(err).NotTo(HaveOccurred())
-	*k = kernelCaches{signed.StartAt(GinkgoTB(), shortPort(ctx, host), true), signed.StartAt(GinkgoTB(), host, false), signed.NewKey(GinkgoTB())}
+	full, bare := signed.StartAt(GinkgoTB(), shortPort(ctx, host), true), signed.StartAt(GinkgoTB(), host, false)
+	*k = kernelCaches{full, bare, signed.NewKey(GinkgoTB())}
 }
 
 // shortPort is the address with a free port of four digits. CRDs allow five, so that a zero can stand before it.
