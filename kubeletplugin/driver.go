@@ -101,7 +101,7 @@ func (p *Plugin) prepareUnlessRetired(
 	ctx context.Context, c *resourceapi.ResourceClaim, together []*resourceapi.ResourceClaim,
 ) (*record.Record, error) {
 	// A pod that has its claim keeps it: kubelet asks again when it restarts.
-	if p.retirement.On() && !p.engine.Knows(string(c.UID)) {
+	if p.retirement.On() && !p.engine.HasRecord(string(c.UID)) {
 		return nil, fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
 	}
 	return p.engine.Prepare(ctx, c, arrival(ctx, p.engine.Now), together...)

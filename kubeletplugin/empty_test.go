@@ -58,7 +58,7 @@ func TestClaimsHeld(t *testing.T) {
 				t.Errorf("emptied: %v, want %v", emptied, want)
 			}
 			for _, uid := range tt.want {
-				if !p.engine.Knows(uid) {
+				if !p.engine.HasRecord(uid) {
 					t.Errorf("claim %s is forgotten", uid)
 				}
 			}

@@ -217,7 +217,7 @@ func ssdResult(request, name string) nodefixture.APIResult {
 func (l *lender) plan(c *resourceapi.ResourceClaim, a claim.Allocation, earlier ...step.Step) ([]step.Step, error) {
 	l.t.Helper()
 	got, err := l.Plan(l.t.Context(), prepare.Request{
-		Claim: c, Allocation: a, Earlier: earlier, Again: len(earlier) > 0, Find: func(r *claim.Result) (device.Device, bool) {
+		Claim: c, Allocation: a, Earlier: earlier, AfterReboot: len(earlier) > 0, Find: func(r *claim.Result) (device.Device, bool) {
 			if r.Kind == device.KindHost {
 				return nodefixture.SSD(r.Device), true
 			}

@@ -295,7 +295,7 @@ func hopper() device.Device {
 func (n *node) again(decision json.RawMessage) (prepare.Contribution, error) {
 	n.Helper()
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim-1", UID: "claim-1"}}
-	return n.Plan(n.Context(), prepare.Request{Claim: c, Again: true, Decision: decision})
+	return n.Plan(n.Context(), prepare.Request{Claim: c, AfterReboot: true, Decision: decision})
 }
 
 // evict has a tree go, as the store does that needs its room.

@@ -57,7 +57,7 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 }
 
 func (f *Feature) uses(ctx context.Context, r *prepare.Request) (map[string][]cachemount.Use, error) {
-	if !r.Again {
+	if !r.AfterReboot {
 		return f.decide(ctx, r.Claim, r.Allocation, r.Find)
 	}
 	uses, err := decodeUses(r.Decision)

@@ -17,8 +17,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// ensure writes the specs that claims share, while nobody removes any: see SweepSpecs.
-func (e *Engine) ensure(ctx context.Context, shared []cdi.Spec) error {
+// ensureSpecs writes missing shared specs. Its lock keeps SweepSpecs from removing any meanwhile.
+func (e *Engine) ensureSpecs(ctx context.Context, shared []cdi.Spec) error {
 	if len(shared) == 0 {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (e *Engine) ensure(ctx context.Context, shared []cdi.Spec) error {
 	return nil
 }
 
-// verify makes what an earlier Prepare did be there again, or says what is not.
+// verify checks that all that an earlier Prepare did is still there, and restores what it can.
 func (e *Engine) verify(ctx context.Context, r *record.Record) error {
 	if err := e.Store.Acquire(r); err != nil {
 		return err
@@ -43,12 +43,12 @@ func (e *Engine) verify(ctx context.Context, r *record.Record) error {
 	if err := e.verifySteps(ctx, r); err != nil {
 		return err
 	}
-	return e.restore(ctx, r)
+	return e.restoreSpecs(ctx, r)
 }
 
-// verifySteps verifies what an earlier Prepare did.
+// verifySteps checks each effect of an earlier Prepare.
 func (e *Engine) verifySteps(ctx context.Context, r *record.Record) error {
-	if err := e.restoreNeeds(ctx, r); err != nil {
+	if err := e.restoreInputs(ctx, r); err != nil {
 		return err
 	}
 	for _, s := range r.Steps {
@@ -59,8 +59,8 @@ func (e *Engine) verifySteps(ctx context.Context, r *record.Record) error {
 	return nil
 }
 
-// restoreNeeds brings back what the steps of a record need and cannot fetch.
-func (e *Engine) restoreNeeds(ctx context.Context, r *record.Record) error {
+// restoreInputs has the features restore the files that the steps of a record need and cannot fetch.
+func (e *Engine) restoreInputs(ctx context.Context, r *record.Record) error {
 	for _, f := range e.Features {
 		restorer, ok := f.(Restorer)
 		if !ok {
@@ -73,34 +73,34 @@ func (e *Engine) restoreNeeds(ctx context.Context, r *record.Record) error {
 	return nil
 }
 
-// restore writes the shared specs of a record anew where they are not there.
-func (e *Engine) restore(ctx context.Context, r *record.Record) error {
+// restoreSpecs writes the missing shared specs of a record again.
+func (e *Engine) restoreSpecs(ctx context.Context, r *record.Record) error {
 	var missing []cdi.Spec
-	for _, promised := range shared(r) {
-		spec, err := cdi.Common(*promised.edits)
+	for _, d := range sharedDevices(r) {
+		spec, err := cdi.Common(*d.edits)
 		if err != nil {
 			return err
 		}
 		switch {
-		case spec.Device == promised.name:
+		case spec.Device == d.name:
 			missing = append(missing, spec)
-		case !e.Specs.Has(promised.name):
+		case !e.Specs.Has(d.name):
 			return fmt.Errorf("CDI spec %s of claim %s/%s is gone and this version of Fettle would write it as %s: restart the pod",
-				promised.name, r.Namespace, r.Name, spec.Device)
+				d.name, r.Namespace, r.Name, spec.Device)
 		}
 	}
-	return e.ensure(ctx, missing)
+	return e.ensureSpecs(ctx, missing)
 }
 
-// sameAnswer says whether the record's answer still holds for the machine as it is.
+// sameAnswer reports whether the answer in the old record still fits the machine.
 func (e *Engine) sameAnswer(old, planned *record.Record) bool {
 	for i := range old.Devices {
 		was, is := &old.Devices[i], &planned.Devices[i]
 		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) {
 			return false
 		}
-		if was.CDIDevice != is.CDIDevice && (was.CDIDevice == "" || own(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
-			return false // of another version of Fettle, and its file is gone
+		if was.CDIDevice != is.CDIDevice && (was.CDIDevice == "" || isOwnDevice(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
+			return false // another version of Fettle named it, and its file is gone
 		}
 		if was.Added != nil && (is.Added == nil || was.Added.CDIDevice != is.Added.CDIDevice || was.Added.OwnDevice != is.Added.OwnDevice) {
 			return false
@@ -109,8 +109,8 @@ func (e *Engine) sameAnswer(old, planned *record.Record) bool {
 	return true
 }
 
-// holds says whether a record is the answer to an allocation.
-func holds(r *record.Record, a claim.Allocation) bool {
+// matchesAllocation reports whether a record holds exactly the devices of an allocation.
+func matchesAllocation(r *record.Record, a claim.Allocation) bool {
 	if r == nil || len(r.Devices) != len(a.Results) {
 		return false
 	}
@@ -134,8 +134,8 @@ func deviceNames(a claim.Allocation) []string {
 	return names
 }
 
-// namesOf are the devices of a record that it holds.
-func namesOf(devices []record.Device) []string {
+// heldNames returns the names of a record's devices, as POOL/NAME, without those for admin access.
+func heldNames(devices []record.Device) []string {
 	var names []string
 	for i := range devices {
 		if d := &devices[i]; !d.AdminAccess {
@@ -145,7 +145,7 @@ func namesOf(devices []record.Device) []string {
 	return names
 }
 
-func contains(steps []record.Step, s step.Step) bool {
+func containsStep(steps []record.Step, s step.Step) bool {
 	return slices.ContainsFunc(steps, func(other record.Step) bool { return other.Same(s) })
 }
 

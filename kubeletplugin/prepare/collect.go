@@ -18,12 +18,12 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// missesToCollect is how often in a row a claim must be seen to be nobody's before it is given back.
+// missesToCollect is how many passes in a row must find a claim gone before the plugin releases it.
 const missesToCollect = 2
 
-// collect gives back claims that nobody will ever unprepare: kubelet does not know them (its state was lost, or the pod was removed
-// by force while kubelet was down), and the API server has no such claim or has given it other devices. Where either cannot be asked
-// nothing is collected.
+// collect releases claims that kubelet will never unprepare: kubelet does not have them (its state was lost, or the pod was removed by
+// force while kubelet was down), and the API server has no such claim or has given it other devices. If either cannot be read, collect
+// releases nothing.
 func (e *Engine) collect(ctx context.Context) {
 	if e.KubeletState == "" {
 		return
@@ -41,22 +41,22 @@ func (e *Engine) collect(ctx context.Context) {
 	}
 	missed := map[string]int{}
 	for _, uid := range append(uids, damaged...) {
-		if known[uid] || missed[uid] > 0 || !e.nobodys(ctx, uid) {
+		if known[uid] || missed[uid] > 0 || !e.goneFromAPI(ctx, uid) {
 			continue
 		}
 		missed[uid] = e.missed[uid] + 1
 		if missed[uid] >= missesToCollect {
-			e.giveBackLost(ctx, uid)
+			e.releaseLost(ctx, uid)
 		}
 	}
 	e.missed = missed
 }
 
-// nobodys says whether the API server has no claim that holds what the record says.
-func (e *Engine) nobodys(ctx context.Context, uid string) bool {
+// goneFromAPI reports whether the API server has no claim with the devices of the record.
+func (e *Engine) goneFromAPI(ctx context.Context, uid string) bool {
 	r, err := e.Store.Load(uid)
 	if isNotExist(err) && e.Store.InDoubt(uid) {
-		return true // nobody knows its name any more; kubelet, which would, does not have it
+		return true // the name was in the record only, and kubelet does not have the claim
 	}
 	if err != nil {
 		return false
@@ -66,7 +66,7 @@ func (e *Engine) nobodys(ctx context.Context, uid string) bool {
 		return true
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("A claim that kubelet does not know cannot be looked up now",
+		klog.FromContext(ctx).V(2).Info("Cannot look up a claim that kubelet does not have",
 			"claim", klog.KRef(r.Namespace, r.Name), "reason", err)
 		return false
 	}
@@ -74,13 +74,13 @@ func (e *Engine) nobodys(ctx context.Context, uid string) bool {
 		return true
 	}
 	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName})
-	return err == nil && !holds(r, allocation)
+	return err == nil && !matchesAllocation(r, allocation)
 }
 
-func (e *Engine) giveBackLost(ctx context.Context, uid string) {
-	r, err := e.giveBack(ctx, uid, e.Now(), false)
+func (e *Engine) releaseLost(ctx context.Context, uid string) {
+	r, err := e.runUnprepare(ctx, uid, e.Now(), false)
 	if err != nil {
-		e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: uid}, "give back a claim that is nobody's: "+err.Error())
+		e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: uid}, "give back a claim that is gone: "+err.Error())
 		return
 	}
 	if r == nil {
@@ -89,8 +89,8 @@ func (e *Engine) giveBackLost(ctx context.Context, uid string) {
 	e.report(ctx, ReasonClaimCollected, r, "neither kubelet nor the API server knows that it holds devices here: they are free again")
 }
 
-// kubeletClaims are the UIDs in kubelet's dra_manager_state (kubernetes/pkg/kubelet/cm/dra/state/checkpoint.go): a JSON object whose
-// Data is JSON again and whose Checksum is the CRC-32 (IEEE) of Data.
+// kubeletClaims reads the UIDs in kubelet's dra_manager_state (kubernetes/pkg/kubelet/cm/dra/state/checkpoint.go): a JSON object whose Data
+// is JSON again and whose Checksum is the CRC-32 (IEEE) of Data.
 func kubeletClaims(path string) (map[string]bool, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -20,37 +20,37 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// contributions adds what the features give. Within a boot that is decided once: an object that was changed since counts for the next
-// claim. In a later boot the decisions still hold, and what they mean on the host is looked up again.
-func (e *Engine) contributions(ctx context.Context, p *plan, in asked, old *record.Record, machine Machine) error {
+// addContributions adds the contributions of the features to the plan. Within a boot they are decided once: a later change of an object
+// counts for the next claim. In a later boot the decisions still hold, and the features look up again what these mean on the host.
+func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *record.Record, machine Machine) error {
 	if old != nil && old.BootID == e.BootID {
 		return e.keepContributions(p, old)
 	}
 	edits := map[string]Edits{}
 	var errs []error
 	for _, f := range e.Features {
-		c, err := f.Plan(ctx, request(f, in, old, machine))
+		c, err := f.Plan(ctx, requestFor(f, in, old, machine))
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		p.take(f.Name(), &c, edits)
+		p.addContribution(f.Name(), &c, edits)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return p.give(edits)
+	return p.assignEdits(edits)
 }
 
-// request is what a feature plans for.
-func request(f Feature, in asked, old *record.Record, machine Machine) Request {
+// requestFor returns the Request to a feature.
+func requestFor(f Feature, in input, old *record.Record, machine Machine) Request {
 	r := Request{Claim: in.claim, Allocation: in.allocation, Siblings: in.siblings, Find: func(result *claim.Result) (device.Device, bool) {
 		return machine.Find(result.Kind, result.Device)
 	}}
 	if old == nil {
 		return r
 	}
-	r.Again, r.Decision = true, old.Decisions[f.Name()]
+	r.AfterReboot, r.Decision = true, old.Decisions[f.Name()]
 	kinds := f.Kinds()
 	for i := range old.Steps {
 		if _, own := kinds[old.Steps[i].Kind]; own {
@@ -60,16 +60,16 @@ func request(f Feature, in asked, old *record.Record, machine Machine) Request {
 	return r
 }
 
-// take adds one feature's contribution to the plan, and its edits to those of the other features.
-func (p *plan) take(feature string, c *Contribution, edits map[string]Edits) {
+// addContribution adds one feature's contribution to the plan, and its edits to those of the other features.
+func (p *plan) addContribution(feature string, c *Contribution, edits map[string]Edits) {
 	for request, more := range c.Edits {
 		sum := edits[request]
 		sum.Shared, sum.Own = sum.Shared.With(more.Shared), sum.Own.With(more.Own)
 		edits[request] = sum
 	}
 	for _, s := range c.Steps {
-		if !contains(p.record.Steps, s) { // requests of a claim may need the same
-			add(p.record, s)
+		if !containsStep(p.record.Steps, s) { // two requests of a claim may need the same step
+			addStep(p.record, s)
 		}
 	}
 	if c.Decision == nil {
@@ -81,8 +81,8 @@ func (p *plan) take(feature string, c *Contribution, edits map[string]Edits) {
 	p.record.Decisions[feature] = c.Decision
 }
 
-// give hands each request's edits to the first of its devices: the others would only repeat them.
-func (p *plan) give(edits map[string]Edits) error {
+// assignEdits gives each request's edits to the first of its devices. The other devices would only repeat them.
+func (p *plan) assignEdits(edits map[string]Edits) error {
 	for i := range p.record.Devices {
 		base := resourceclaim.BaseRequestRef(p.record.Devices[i].Request)
 		found, ok := edits[base]
@@ -93,7 +93,7 @@ func (p *plan) give(edits map[string]Edits) error {
 		if found.Empty() {
 			continue
 		}
-		if err := p.addition(&p.record.Devices[i], found.Shared, found.Own); err != nil {
+		if err := p.addEdits(&p.record.Devices[i], found.Shared, found.Own); err != nil {
 			return fmt.Errorf("request %s: %w", base, err)
 		}
 	}
@@ -103,12 +103,12 @@ func (p *plan) give(edits map[string]Edits) error {
 	return nil
 }
 
-// addition adds edits to a device. Those that other claims may have, too, are a spec of their own.
-func (p *plan) addition(d *record.Device, shared, own container.Edits) error {
+// addEdits adds edits to a device. The shared edits get a spec of their own.
+func (p *plan) addEdits(d *record.Device, shared, own container.Edits) error {
 	added := &record.Addition{Edits: shared, Own: own}
 	d.Added = added
 	if !own.Empty() {
-		p.own(own, func(name string) { added.OwnDevice = name })
+		p.addOwnEdits(own, func(name string) { added.OwnDevice = name })
 	}
 	if shared.Empty() {
 		return nil
@@ -122,12 +122,13 @@ func (p *plan) addition(d *record.Device, shared, own container.Edits) error {
 	return nil
 }
 
-// keepContributions takes over what a record has. A spec that another version of Fettle wrote in its own way stays as long as it is there.
+// keepContributions copies the contributions of a record. A spec that another version of Fettle wrote under another name stays in use while
+// its file exists.
 func (e *Engine) keepContributions(p *plan, old *record.Record) error {
 	p.record.Decisions = old.Decisions
 	for i := range old.Steps {
 		if old.Steps[i].Kind != cdi.StepKind {
-			add(p.record, old.Steps[i].Step)
+			addStep(p.record, old.Steps[i].Step)
 		}
 	}
 	for i := range old.Devices {
@@ -136,7 +137,7 @@ func (e *Engine) keepContributions(p *plan, old *record.Record) error {
 			continue
 		}
 		specs, d := len(p.specs), &p.record.Devices[i]
-		if err := p.addition(d, before.Edits, before.Own); err != nil {
+		if err := p.addEdits(d, before.Edits, before.Own); err != nil {
 			return fmt.Errorf("request %s: %w", old.Devices[i].Request, err)
 		}
 		if before.CDIDevice != "" && d.Added.CDIDevice != before.CDIDevice && e.Specs.Has(before.CDIDevice) {
@@ -146,27 +147,27 @@ func (e *Engine) keepContributions(p *plan, old *record.Record) error {
 	return nil
 }
 
-// promise is a CDI device that kubelet was told of, and what it means.
-type promise struct {
+// sharedDevice is a CDI device that kubelet got for a claim and that other claims may use, too.
+type sharedDevice struct {
 	name  string
 	edits *container.Edits
 }
 
-// shared are the CDI devices of a record that are in files of their own, which other claims may use, too.
-func shared(r *record.Record) []promise {
-	var out []promise
+// sharedDevices lists the CDI devices of a record that are not in the claim's own file.
+func sharedDevices(r *record.Record) []sharedDevice {
+	var out []sharedDevice
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		if d.CDIDevice != "" && !own(d.CDIDevice) {
-			out = append(out, promise{d.CDIDevice, &d.Edits})
+		if d.CDIDevice != "" && !isOwnDevice(d.CDIDevice) {
+			out = append(out, sharedDevice{d.CDIDevice, &d.Edits})
 		}
 		if d.Added != nil && d.Added.CDIDevice != "" {
-			out = append(out, promise{d.Added.CDIDevice, &d.Added.Edits})
+			out = append(out, sharedDevice{d.Added.CDIDevice, &d.Added.Edits})
 		}
 	}
 	return out
 }
 
-func add(r *record.Record, s step.Step) {
+func addStep(r *record.Record, s step.Step) {
 	r.Steps = append(r.Steps, record.Step{Step: s, State: step.Intended})
 }

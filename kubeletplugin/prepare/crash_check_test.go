@@ -53,7 +53,7 @@ func (w *world) inOrder(s story) error {
 		if err != nil {
 			return err
 		}
-		if halfway(r) {
+		if interrupted(r) {
 			errs = append(errs, fmt.Errorf("claim %s is still %s", uid, r.Phase))
 		}
 		errs = append(errs, w.complete(r, held))
@@ -121,7 +121,7 @@ func (w *world) effective(r *record.Record) error {
 	for _, s := range r.Steps {
 		switch s.Kind {
 		case cdi.StepKind:
-			if w.engine.missing(map[string]bool{s.Target: true}) {
+			if w.engine.anyMissing(map[string]bool{s.Target: true}) {
 				errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, s.Target))
 			}
 		case hostdir.StepKind:
@@ -142,9 +142,9 @@ func (w *world) effective(r *record.Record) error {
 	if wanted != (presetOf(r) == "BOOT="+w.boot) {
 		errs = append(errs, fmt.Errorf("claim %s has of presets %q in boot %s", r.UID, presetOf(r), w.boot))
 	}
-	for _, promised := range shared(r) {
-		if !w.engine.Specs.Has(promised.name) {
-			errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, promised.name))
+	for _, d := range sharedDevices(r) {
+		if !w.engine.Specs.Has(d.name) {
+			errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, d.name))
 		}
 	}
 	return errors.Join(errs...)

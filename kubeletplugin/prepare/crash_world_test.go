@@ -121,7 +121,7 @@ func (w *world) start(boot string) error {
 		Machine: func() Machine { return crashDevices() }, Claim: w.claim, KubeletState: w.path("kubelet_state"),
 		Uptime: func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})
-	w.engine.afterwards = func(later func()) {
+	w.engine.runFollowUp = func(later func()) {
 		if w.answered != nil {
 			<-w.answered
 		}
@@ -334,7 +334,7 @@ func presetClaims() map[string]string {
 // presets give each boot another file to what was decided in the first, as a driver does that is updated.
 func (w *world) presets(_ context.Context, r Request) (Contribution, error) {
 	request, decision := presetClaims()[r.Claim.Name], r.Decision
-	if !r.Again {
+	if !r.AfterReboot {
 		decision = json.RawMessage(`"decided"`)
 	}
 	if request == "" || decision == nil {

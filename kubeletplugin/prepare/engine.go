@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prepare prepares claims and gives them back. Both are a walk over the claim's record: what is meant to happen is written
-// down first, each step is applied or undone, and what became of it is noted. Crash recovery, rollback, reboots and garbage
-// collection are the same walk over the same record.
+// Package prepare prepares and releases claims. Both walk over the record of the claim: the intent is written first, each step is applied
+// or undone, and its result is written. Crash recovery, rollback, reboots and garbage collection walk over the same record.
 //
-// All truth is on disk under locks that other processes see, so two engines may serve the same node, as they do during a rolling
-// update. A claim is locked before its devices; claims that have no device in common never wait for each other.
+// All state is on disk, under locks that other processes see, so two engines may serve the same node, as during a rolling update. A claim
+// is locked before its devices. Claims without a common device never wait for each other.
 package prepare
 
 import (
@@ -24,7 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Config is what an engine works with. All of it is needed.
+// Config has the settings and services of an engine. All are required but KubeletState.
 type Config struct {
 	// Node is the name of the Node object.
 	Node string
@@ -32,78 +31,78 @@ type Config struct {
 	BootID string
 	Store  *record.Store
 	Specs  *cdi.Dir
-	// Features contribute to each claim, in this order. Their leftovers are undone in reverse.
+	// Features contribute to each claim, in this order. The leftovers of a lost record are undone in reverse order.
 	Features []Feature
-	// Machine is the newest look at the machine, nil before the first.
+	// Machine returns the result of the newest scan, nil before the first.
 	Machine func() Machine
 	Health  Health
 	// Claim reads a claim from the API server. Its errors are those of package api/errors.
 	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
-	// KubeletState is the path of kubelet's dra_manager_state. Empty: no claim is ever collected.
+	// KubeletState is the path of kubelet's dra_manager_state. If it is empty, no claim is collected.
 	KubeletState string
-	// Uptime is CLOCK_BOOTTIME.
+	// Uptime returns CLOCK_BOOTTIME.
 	Uptime func() time.Duration
-	// Budget is how long a call waits for what goes on in the background. It is below kubelet's 45 s.
+	// Budget is how long a call waits for background work. It is below kubelet's 45 s.
 	Budget   time.Duration
 	Observer Observer
 }
 
-// Health knows which devices must not be given to claims.
+// Health says which devices claims must not get.
 type Health interface {
-	// Check returns why an allocated device must not be given to a claim that does not have it yet.
+	// Check refuses an allocated device that a claim without devices must not get.
 	Check(c *resourceapi.ResourceClaim, r *claim.Result) error
-	// Quarantine keeps a record's devices from all other claims, whatever becomes of the record, since a step of it could not be undone.
-	// Clear takes that back.
+	// Quarantine withholds a record's devices from all other claims after a step could not be undone, even when the record is gone. Clear ends
+	// that.
 	Quarantine(r *record.Record, cause error)
 	Clear(r *record.Record)
 }
 
-// Observer is told what no call of kubelet's is answered with. It must not block.
+// Observer receives reports about claims outside of kubelet's calls. Its methods must not block.
 type Observer interface {
-	// Incident tells people and metrics what happened outside of kubelet's calls.
+	// Incident reports something that no answer to kubelet contains.
 	Incident(ctx context.Context, i Incident)
-	// Released is called once nothing more is done about a claim whose Unprepare was answered.
+	// Released is called when all work on an unprepared claim is done, after kubelet has its answer.
 	Released(r *record.Record)
 }
 
-// Machine is one look at the node's devices.
+// Machine is the result of one scan of the node's devices.
 type Machine interface {
 	Find(kind device.Kind, name string) (device.Device, bool)
 	All() []device.Device
 }
 
-// Engine prepares claims on one node. Its memory holds only what may be forgotten.
+// Engine prepares claims on one node. It can lose its memory at any time: all state is on disk.
 type Engine struct {
 	Config
-	// kinds are the effects of all features, and that of writing CDI specs.
+	// kinds are the step kinds of all features and the one that writes CDI specs.
 	kinds step.Kinds
-	// base ends when the engine is stopped: what goes on in the background is cut off, to be found by the next process.
+	// base ends when the engine is stopped. That cancels background work, which the next process finds in the records.
 	base context.Context //nolint:containedctx // it is the life of the background work, not of one call
 	stop context.CancelFunc
 	wg   sync.WaitGroup
-	// afterwards runs what is left to do of an operation that was answered, at once.
-	afterwards func(later func())
+	// runFollowUp runs the rest of an operation that was answered. Tests delay it.
+	runFollowUp func(followUp func())
 
 	mu         sync.Mutex
 	operations map[string]*operation
-	// recovering are the devices of claims that were found half prepared or half given back, with the claim's UID.
+	// recovering are the devices of interrupted claims, each with the claim's UID. They are free only when the claim is undone.
 	recovering map[[2]string]string
-	// missed counts how often in a row a claim was seen to be nobody's.
+	// missed counts for each claim how many passes in a row found it gone, see collect.
 	missed map[string]int
-	// unnoted are the UIDs of claims of which more may be undone than their records say, since the disk took no note of it.
-	unnoted sync.Map
+	// unrecorded are the claims with undone steps that could not be written to their records.
+	unrecorded sync.Map
 }
 
-// New makes an engine. Nothing is read or changed before Index.
+// New returns an engine. It reads and changes nothing before Index.
 func New(c Config) *Engine {
 	base, stop := context.WithCancel(context.Background())
 	return &Engine{
-		Config: c, kinds: kindsOf(c), base: base, stop: stop, afterwards: func(later func()) { later() }, operations: map[string]*operation{},
-		recovering: map[[2]string]string{}, missed: map[string]int{},
+		Config: c, kinds: kindsOf(c), base: base, stop: stop, runFollowUp: func(followUp func()) { followUp() },
+		operations: map[string]*operation{}, recovering: map[[2]string]string{}, missed: map[string]int{},
 	}
 }
 
-// kindsOf are the effects that a claim can have.
+// kindsOf merges the step kinds that claims can use.
 func kindsOf(c Config) step.Kinds {
 	kinds := step.Kinds{cdi.StepKind: c.Specs.Kind()}
 	for _, f := range c.Features {
@@ -112,10 +111,10 @@ func kindsOf(c Config) step.Kinds {
 	return kinds
 }
 
-// Stop cuts off what goes on in the background and waits a moment for it. What is stuck in a device ends with the process.
+// Stop cancels background work and waits up to 5 s for it. A step that hangs in a device ends with the process.
 func (e *Engine) Stop() {
 	const patience = 5 * time.Second
-	e.mu.Lock() // nothing begins from now on
+	e.mu.Lock() // no operation starts from now on
 	e.stop()
 	e.mu.Unlock()
 	ended := make(chan struct{})
@@ -129,11 +128,11 @@ func (e *Engine) Stop() {
 	}
 }
 
-// Now is this moment as calls are stamped with it.
+// Now returns the time with which calls are stamped.
 func (e *Engine) Now() record.Moment { return record.Moment{BootID: e.BootID, Since: e.Uptime()} }
 
-// Knows says whether a claim has a record that is not released, readable or not.
-func (e *Engine) Knows(uid string) bool {
+// HasRecord reports whether a claim has a record that is not released, readable or not.
+func (e *Engine) HasRecord(uid string) bool {
 	r, err := e.Store.Load(uid)
 	if err == nil {
 		return !r.Released()
@@ -141,7 +140,8 @@ func (e *Engine) Knows(uid string) bool {
 	return !isNotExist(err) || e.Store.InDoubt(uid)
 }
 
-// Recovering are the devices that no claim may be given yet, POOL and name, with the UID of the claim that has to be undone first.
+// Recovering returns the devices, by pool and name, that no claim may get before an interrupted claim is undone, each with the UID of that
+// claim.
 func (e *Engine) Recovering() map[[2]string]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -164,10 +164,10 @@ func (e *Engine) setRecovering(r *record.Record, on bool) {
 	}
 }
 
-// lock takes a claim and the devices of its allocation and of its record, and returns the record, nil where there is none. A
-// damaged record is set aside.
+// lock locks a claim, the devices of its allocation and those of its record. It returns the record, or nil if there is none. A damaged
+// record is set aside.
 func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []string) (*record.Hold, *record.Record, error) {
-	op.is("waits for its turn")
+	op.setActivity("waits for other work on the claim")
 	hold, err := e.Store.LockClaim(ctx, uid)
 	if err != nil {
 		return nil, nil, err
@@ -175,8 +175,8 @@ func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []
 	r, err := e.load(ctx, uid)
 	if err == nil {
 		op.inDoubt = r == nil && e.Store.InDoubt(uid)
-		op.is("waits for its devices")
-		err = hold.Devices(ctx, append(devices, namesOf(e.linked(op, r))...))
+		op.setActivity("waits for its devices")
+		err = hold.Devices(ctx, append(devices, heldNames(e.linkedDevices(op, r))...))
 	}
 	if err != nil {
 		hold.Release()
@@ -185,8 +185,8 @@ func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []
 	return hold, r, nil
 }
 
-// linked are the devices of a record or, where that is lost, those whose links name the claim.
-func (e *Engine) linked(op *operation, r *record.Record) []record.Device {
+// linkedDevices returns the devices of a record. If the record is lost, it finds the devices with a link of the claim.
+func (e *Engine) linkedDevices(op *operation, r *record.Record) []record.Device {
 	if r != nil {
 		return r.Devices
 	}
@@ -203,7 +203,7 @@ func (e *Engine) linked(op *operation, r *record.Record) []record.Device {
 
 func (e *Engine) poolOf(d device.Device) string { return e.Node + "/" + string(d.Kind) }
 
-// load reads a record, nil where there is none. The caller holds the claim.
+// load reads a record and returns nil if there is none. The caller has locked the claim.
 func (e *Engine) load(ctx context.Context, uid string) (*record.Record, error) {
 	r, err := e.Store.Load(uid)
 	switch {
@@ -214,7 +214,7 @@ func (e *Engine) load(ctx context.Context, uid string) (*record.Record, error) {
 			return nil, errors.Join(err, aside)
 		}
 		e.report(ctx, ReasonRecordDamaged, &record.Record{UID: uid}, err.Error()+
-			": it was set aside; the claim is prepared anew or given back when kubelet asks")
+			": it was set aside; the claim is prepared again or given back when kubelet asks")
 		return nil, nil //nolint:nilnil // documented above
 	}
 	return r, err

@@ -16,53 +16,52 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Feature contributes to the preparation of a claim. Plan changes nothing that the claim would have to give back: every effect is a
-// step. Files that no claim holds yet may be brought to the node by Plan, since a step has no network.
+// Feature contributes to the preparation of a claim. Every effect that the plugin must undo later is a step. Steps have no network, so Plan
+// may already bring files to the node.
 type Feature interface {
-	// Name is the key of the feature's decision in a record. It must never change.
+	// Name returns the key of the feature's decision in a record. It must never change.
 	Name() string
-	// Plan decides what a claim gets. It is called when a claim is prepared for the first time in a boot.
+	// Plan decides what a claim gets. It is called at the first Prepare of the claim in each boot.
 	Plan(ctx context.Context, r Request) (Contribution, error)
-	// Kinds are the effects that the feature owns. Two features never own the same kind.
+	// Kinds returns the step kinds of the feature. No two features have the same kind.
 	Kinds() step.Kinds
-	// Leftovers returns the steps that a claim whose record is lost may have had for a device, so that they can be undone. The device is
-	// the zero value where it is not on the machine any more.
+	// Leftovers returns the steps to undo for a device of a claim whose record is lost. The device is the zero value if it left the machine.
 	Leftovers(ctx context.Context, uid string, d device.Device) ([]step.Step, error)
 }
 
-// Adopter is a Feature that finds devices which no claim holds and which must be put right before any claim gets them.
+// Adopter is a Feature that finds orphans.
 type Adopter interface {
 	Orphans() []Orphan
 }
 
-// Restorer is a Feature that can bring back what the steps of a claim's record need and cannot fetch, should the node have lost it.
+// Restorer is a Feature that can restore lost files which the steps of a claim's record need and cannot fetch.
 type Restorer interface {
 	Restore(ctx context.Context, r *record.Record) error
 }
 
-// Orphan is a device that no claim holds and that must be put right before any claim gets it.
+// Orphan is a device that no claim holds and that must be repaired before any claim gets it.
 type Orphan struct {
-	// UID is that of the claim that left it, or stands for it.
+	// UID identifies the claim that left the device, or stands for it.
 	UID    string
 	Device device.Device
 }
 
-// Request is what a Feature plans for.
+// Request is the input of Feature.Plan.
 type Request struct {
 	Claim      *resourceapi.ResourceClaim
 	Allocation claim.Allocation
-	// Siblings are the claims that came in the same call, this one included or not.
+	// Siblings are the claims of the same call. They may include this claim.
 	Siblings []*resourceapi.ResourceClaim
-	// Find looks an allocated device up.
+	// Find returns an allocated device.
 	Find Find
-	// Again: the claim was prepared in an earlier boot. Decision is what the feature decided then, nil where it decided nothing. It still
-	// holds; only what it means on the host is looked up again. Earlier are the steps of the feature's kinds in the claim's record.
-	Again    bool
-	Decision json.RawMessage
-	Earlier  []step.Step
+	// AfterReboot says that the claim was prepared in an earlier boot. Decision is the feature's decision of then, nil if there was none. It
+	// still holds: Plan only looks up again what it means on the host. Earlier are the steps of the feature's kinds in the claim's record.
+	AfterReboot bool
+	Decision    json.RawMessage
+	Earlier     []step.Step
 }
 
-// EarlierStep returns the step of an earlier boot that has the same effect, if there was one.
+// EarlierStep returns the step of an earlier boot with the same effect, if there was one.
 func (r *Request) EarlierStep(s step.Step) (step.Step, bool) {
 	for _, earlier := range r.Earlier {
 		if earlier.Same(s) {
@@ -72,24 +71,24 @@ func (r *Request) EarlierStep(s step.Step) (step.Step, bool) {
 	return step.Step{}, false
 }
 
-// Find looks a result's device up.
+// Find returns the device of a result.
 type Find func(r *claim.Result) (device.Device, bool)
 
 // Contribution is what a Feature adds to a claim. The zero value adds nothing.
 type Contribution struct {
-	// Edits are by the request's name without its alternative.
+	// Edits has an entry for each request by its name, without the name of an alternative.
 	Edits map[string]Edits
-	// Steps are applied in their order and undone in reverse.
+	// Steps are applied in this order and undone in reverse.
 	Steps []step.Step
-	// Decision is kept in the record and handed to Plan in a later boot. Nil: nothing was decided.
+	// Decision is kept in the record and passed to Plan in a later boot. Nil: no decision.
 	Decision json.RawMessage
 }
 
-// Edits are what the containers that use a request get from a feature, beside the request's devices.
+// Edits are a feature's changes to the containers that use a request, beside the request's devices.
 type Edits struct {
-	// Shared are those that other claims may have as well, Own those that only this claim has.
+	// Shared are edits that other claims may have as well. Own are edits of this claim only.
 	Shared, Own container.Edits
 }
 
-// Empty says that there is nothing to edit.
+// Empty reports whether there is nothing to edit.
 func (e *Edits) Empty() bool { return e.Shared.Empty() && e.Own.Empty() }

@@ -301,7 +301,7 @@ func (s *site) isWhole(r *record.Record) {
 // defined says whether a CDI device is in the directory.
 func (s *site) defined(uid, qualified string) bool {
 	s.t.Helper()
-	if !own(qualified) {
+	if !isOwnDevice(qualified) {
 		return s.Specs.Has(qualified)
 	}
 	for _, d := range s.ownSpec(uid).Devices {

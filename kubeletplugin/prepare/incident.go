@@ -10,11 +10,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// Incident is something that people should know and that no call of kubelet's is answered with.
+// Incident is an event of a claim outside of kubelet's calls.
 type Incident struct {
-	// Reason is stable and fit for an Event's reason and a metric's label.
+	// Reason is stable. It is the reason of an Event and the label of a metric.
 	Reason string
-	// Namespace and Name are the claim's, where they are known.
+	// Namespace and Name are those of the claim, if they are known.
 	Namespace, Name, UID string
 	Message              string
 }
@@ -31,7 +31,7 @@ const (
 	ReasonEffectLost     = "EffectLost"
 )
 
-// report tells the observer of an incident. It fills in the claim from its record, which may be nil.
+// report sends an incident to the observer. The record identifies the claim and may be nil.
 func (e *Engine) report(ctx context.Context, reason string, r *record.Record, message string) {
 	i := Incident{Reason: reason, Message: message}
 	if r != nil {
@@ -49,7 +49,7 @@ const (
 	reasonChipInUse  = "ChipInUse"
 )
 
-// Reason is the stable reason of an error of this package or of claims and records, empty for any other.
+// Reason returns the stable reason of an error of this package or of claims and records, and "" for any other.
 func Reason(err error) string {
 	if refused, ok := errors.AsType[*claim.RefusedError](err); ok {
 		return string(refused.Reason)
@@ -74,7 +74,7 @@ func Reason(err error) string {
 	return ""
 }
 
-// Overtaken says whether a call came too late for what its claim is now. That is nothing to tell about the claim as it is.
+// Overtaken reports whether a call came too late for the present state of its claim. Such an error must not be shown on the claim.
 func Overtaken(err error) bool {
 	_, stale := errors.AsType[*record.StaleError](err)
 	return stale || errors.Is(err, ErrChanged) || errors.Is(err, ErrOvertaken)

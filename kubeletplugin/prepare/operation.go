@@ -15,31 +15,31 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// operation is work on one claim. It runs in a goroutine of its own, so that a call can be answered before kubelet gives it up; the
-// next call for the same claim finds it here.
+// operation is the work of one call on one claim. It has its own goroutine, so that a call is answered before kubelet gives it up, and the
+// next call for the same claim can join it.
 type operation struct {
 	verb    verb
 	uid     string
 	started time.Duration
-	ctx     context.Context //nolint:containedctx // it outlives the call that began it
+	ctx     context.Context //nolint:containedctx // it outlives the call that started it
 	cancel  context.CancelCauseFunc
-	// attached ends the operation with the call that began it, until detached is closed.
-	attached func() bool
+	// unlink stops the end of the call from cancelling the operation, and returns false if the call has ended already. detach closes detached.
+	unlink   func() bool
 	detached chan struct{}
 	done     chan struct{}
 
-	// arrived is when an Unprepare arrived. It is set by its work and may be read once done is closed, as the result in record and err.
+	// arrived is the arrival of an Unprepare. Like record and err, it is set by the work and may be read when done is closed.
 	arrived time.Duration
 	record  *record.Record
 	err     error
-	// inDoubt: the claim's record is lost, and what becomes of the claim is not settled. The work sets it.
+	// inDoubt says that the claim's record is lost and the claim is neither prepared again nor released yet. The work sets it.
 	inDoubt bool
-	// later is what is left to do once done is closed: nobody waits for it.
-	later func()
+	// followUp is the rest of the work, which runs after done is closed.
+	followUp func()
 
-	mu   sync.Mutex
-	what string
-	// undoing is the record of which a step is being undone, since when.
+	mu       sync.Mutex
+	activity string
+	// undoing is the record of the step that is being undone since undoingSince, nil if there is none.
 	undoing      *record.Record
 	undoingSince time.Time
 }
@@ -52,60 +52,60 @@ const (
 	recovering  verb = "is being recovered"
 )
 
-// PendingError says that the work on a claim goes on. The same call made again waits for it or gets its result.
+// PendingError is the answer while the work on a claim continues. The next call waits for it or gets its result.
 type PendingError struct {
 	UID string
-	// Doing is what it is about: "is being prepared: applies step fpga.program (…)".
-	Doing string
-	For   time.Duration
-	// Cause is why the call did not wait longer.
+	// Activity is for example "is being prepared: applies step fpga.program (…)".
+	Activity string
+	For      time.Duration
+	// Cause is the reason for which the call stopped waiting.
 	Cause error
 }
 
-// Error names what is under way.
+// Error describes the current activity.
 func (e *PendingError) Error() string {
 	return fmt.Sprintf("claim %s %s, for %s so far; it goes on in the background and kubelet's next try picks the result up (%v)",
-		e.UID, e.Doing, e.For.Round(time.Millisecond), e.Cause)
+		e.UID, e.Activity, e.For.Round(time.Millisecond), e.Cause)
 }
 
-// hungError is about a step that may never end. Its text stays the same for as long as that lasts.
+// hungError reports a step that may never end. Its text does not change while the step hangs.
 type hungError struct {
-	doing string
-	limit time.Duration
+	activity string
+	limit    time.Duration
 }
 
 func (e *hungError) Error() string {
-	return fmt.Sprintf("it %s, for longer than a call may take (%s)", e.doing, e.limit)
+	return fmt.Sprintf("it %s, for longer than a call may take (%s)", e.activity, e.limit)
 }
 
-// Unwrap is the end of the call's time.
+// Unwrap returns the cause.
 func (e *PendingError) Unwrap() error { return e.Cause }
 
-// ErrOvertaken ends a Prepare whose claim is unprepared meanwhile.
-var ErrOvertaken = errors.New("the claim is unprepared meanwhile")
+// ErrOvertaken cancels a Prepare when an Unprepare of the claim arrives.
+var ErrOvertaken = errors.New("the claim is being unprepared")
 
 var (
 	errBudget  = errors.New("the call's time is used up")
-	errStopped = errors.New("the plugin ends: kubelet asks the next one")
+	errStopped = errors.New("the plugin is stopping: kubelet asks the next one")
 )
 
-// is says what the operation does now.
-func (o *operation) is(what string) {
+// setActivity sets the activity that PendingError shows.
+func (o *operation) setActivity(activity string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.what = what
+	o.activity = activity
 }
 
-// undoes notes that a step of a record is being undone from now on, or none.
-func (o *operation) undoes(r *record.Record) {
+// setUndoing notes that a step of a record is being undone. Nil ends that.
+func (o *operation) setUndoing(r *record.Record) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.undoing, o.undoingSince = r, time.Now()
 }
 
-// detach lets the operation outlive its call, once, before its first change. It fails where the call has ended already.
+// detach lets the operation outlive its call. It is called once, before the first change, and fails if the call has ended.
 func (o *operation) detach() error {
-	if o.attached() {
+	if o.unlink() {
 		close(o.detached)
 		return nil
 	}
@@ -113,53 +113,54 @@ func (o *operation) detach() error {
 	return context.Cause(o.ctx)
 }
 
-// pending is the answer to a call that waited as long as it may. A step that takes most of that to be undone may never end.
+// pending builds the answer to a call that waited its full time. If most of that was spent on undoing one step, the step may never end, and
+// the devices go into quarantine.
 func (e *Engine) pending(op *operation, cause error) *PendingError {
 	op.mu.Lock()
-	defer op.mu.Unlock() // until it is told: what follows the undoing, Clear above all, must come after
-	pending := &PendingError{UID: op.uid, Doing: string(op.verb) + ": " + op.what, For: e.Uptime() - op.started, Cause: cause}
+	defer op.mu.Unlock() // hold it until Quarantine returns: Clear, after the undoing, must come later
+	pending := &PendingError{UID: op.uid, Activity: string(op.verb) + ": " + op.activity, For: e.Uptime() - op.started, Cause: cause}
 	if op.undoing != nil && errors.Is(cause, errBudget) && time.Since(op.undoingSince) > e.Budget/2 {
-		e.Health.Quarantine(op.undoing, &hungError{doing: pending.Doing, limit: e.Budget})
+		e.Health.Quarantine(op.undoing, &hungError{activity: pending.Activity, limit: e.Budget})
 	}
 	return pending
 }
 
-// work does one thing to a claim.
+// work is one kind of work on a claim.
 type work func(op *operation) (*record.Record, error)
 
-// do runs work on a claim, or joins the same work that goes on already where accept likes its result. Other work on the claim is
-// waited for, and cancelled first where the claim is being unprepared.
+// do runs work on a claim. If the same work is already running and accept agrees to its result, do shares that. It waits for other work on
+// the claim; Unprepare cancels that first.
 func (e *Engine) do(ctx context.Context, uid string, v verb, accept func(*operation) bool, w work) (*record.Record, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.Budget, errBudget)
 	defer cancel()
 	for {
-		op, mine, err := e.begin(ctx, uid, v, w)
+		op, isNew, err := e.begin(ctx, uid, v, w)
 		if err != nil {
 			return nil, err
 		}
-		if !mine && v == unpreparing && op.verb != v {
+		if !isNew && v == unpreparing && op.verb != v {
 			op.cancel(ErrOvertaken)
 		}
 		select {
 		case <-op.done:
 		case <-ctx.Done():
-			if !mine {
+			if !isNew {
 				return nil, e.pending(op, context.Cause(ctx))
 			}
 			select {
-			case <-op.done: // it ends with its call, having changed nothing
+			case <-op.done: // it ended with its call and changed nothing
 			case <-op.detached:
 				return nil, e.pending(op, context.Cause(ctx))
 			}
 		}
-		if mine || op.verb == v && op.err == nil && accept(op) {
+		if isNew || op.verb == v && op.err == nil && accept(op) {
 			return op.record, op.err
 		}
 	}
 }
 
-// begin starts work on a claim unless there is some, or the process ends.
-func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *operation, mine bool, err error) {
+// begin starts work on a claim, or returns the operation that is already running. It fails when the engine is stopping.
+func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *operation, isNew bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if op := e.operations[uid]; op != nil {
@@ -172,7 +173,7 @@ func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *ope
 	op = &operation{
 		verb: v, uid: uid, started: e.Uptime(), ctx: detached, cancel: cancel, detached: make(chan struct{}), done: make(chan struct{}),
 	}
-	op.attached = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	op.unlink = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	unstop := context.AfterFunc(e.base, func() { //nolint:contextcheck // it ends with the engine, not with the call
 		cancel(context.Cause(e.base))
 	})
@@ -180,15 +181,15 @@ func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *ope
 	e.wg.Go(func() {
 		defer unstop()
 		op.record, op.err = w(op)
-		op.attached()
+		op.unlink()
 		e.mu.Lock()
 		delete(e.operations, uid)
 		e.mu.Unlock()
 		cancel(nil)
 		close(op.done)
-		if op.later != nil {
-			runtime.Gosched() // the answer first: it waits for this processor, and to wake another takes as long as much of what follows
-			e.afterwards(op.later)
+		if op.followUp != nil {
+			runtime.Gosched() // let the caller answer first on this processor: waking another one takes about as long as the rest
+			e.runFollowUp(op.followUp)
 		}
 		if took := e.Uptime() - op.started; took > e.Budget {
 			klog.FromContext(detached).Info("Work on a claim took longer than a call",

@@ -17,45 +17,45 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// ErrDeviceGone is about a device that was published when the claim was allocated.
+// ErrDeviceGone is returned for a device that was published when the claim was allocated and has left since.
 var ErrDeviceGone = errors.New("is not on this node any more, it left or its driver did")
 
-// errUnseen is returned for what needs the machine before it was looked at.
-var errUnseen = errors.New("the machine was not looked at yet: kubelet tries again")
+// errNotScanned is returned while there is no result of a scan.
+var errNotScanned = errors.New("the machine was not scanned yet: kubelet tries again")
 
 // plan is everything that a Prepare will do.
 type plan struct {
 	record *record.Record
-	// specs are the specs of devices as they are, and of features, which other claims may use, too.
+	// specs are the specs that other claims may use, too: of unchanged devices and of features.
 	specs []cdi.Spec
-	// owned are edits that only this claim has; named is told the name of the CDI device for each.
-	owned []container.Edits
-	named []func(name string)
+	// owned are edits of this claim only. setName receives the name of the CDI device for each.
+	owned   []container.Edits
+	setName []func(name string)
 }
 
-func (p *plan) own(edits container.Edits, named func(name string)) {
-	p.owned, p.named = append(p.owned, edits), append(p.named, named)
+func (p *plan) addOwnEdits(edits container.Edits, setName func(name string)) {
+	p.owned, p.setName = append(p.owned, edits), append(p.setName, setName)
 }
 
-// plan decides everything and changes nothing. A step of the claim's earlier record stays as it was recorded: it remembers what was
-// there before.
-func (e *Engine) plan(ctx context.Context, in asked, old *record.Record) (plan, error) {
+// plan decides everything and changes nothing. A step in the claim's old record stays as recorded, since its parameters hold the state from
+// before the step.
+func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, error) {
 	c, a := in.claim, in.allocation
 	r := &record.Record{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), BootID: e.BootID}
 	p := plan{record: r}
 	machine := e.Machine()
 	if machine == nil {
-		return plan{}, errUnseen
+		return plan{}, errNotScanned
 	}
 	for i := range a.Results {
 		if err := e.planDevice(&p, in, &a.Results[i], old, machine); err != nil {
 			return plan{}, err
 		}
 	}
-	if err := e.contributions(ctx, &p, in, old, machine); err != nil {
+	if err := e.addContributions(ctx, &p, in, old, machine); err != nil {
 		return plan{}, err
 	}
-	if err := p.write(); err != nil {
+	if err := p.addSpecStep(); err != nil {
 		return plan{}, err
 	}
 	r.Phase = record.Prepared
@@ -65,18 +65,18 @@ func (e *Engine) plan(ctx context.Context, in asked, old *record.Record) (plan, 
 	return p, nil
 }
 
-// planDevice adds one of the allocated devices.
-func (e *Engine) planDevice(p *plan, in asked, result *claim.Result, old *record.Record, machine Machine) error {
+// planDevice adds one of the allocated devices to the plan.
+func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record.Record, machine Machine) error {
 	dev, ok := machine.Find(result.Kind, result.Device)
 	if !ok {
 		return fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
 			result.Pool, result.Device, ErrDeviceGone, e.Node)
 	}
-	if old == nil { // a claim that has nothing yet
+	if old == nil { // the claim holds nothing yet
 		if err := e.Health.Check(in.claim, result); err != nil {
 			return err
 		}
-		if err := e.mayMeet(in.claim, result, dev, machine); err != nil {
+		if err := e.checkCoTenancy(in.claim, result, dev, machine); err != nil {
 			return err
 		}
 	}
@@ -84,25 +84,25 @@ func (e *Engine) planDevice(p *plan, in asked, result *claim.Result, old *record
 	if err != nil {
 		return err
 	}
-	r, d := p.record, describe(result, edits)
+	r, d := p.record, deviceRecord(result, edits)
 	if edits.Empty() {
-		r.Devices = append(r.Devices, d) // a look that shows nothing in the container
+		r.Devices = append(r.Devices, d) // admin access without any edit
 		return nil
 	}
-	common, err := p.common(&d, dev)
+	common, err := p.useCommonSpec(&d, dev)
 	if err != nil {
 		return err
 	}
 	if !common {
 		i := len(r.Devices)
-		p.own(edits, func(name string) { r.Devices[i].CDIDevice = name })
+		p.addOwnEdits(edits, func(name string) { r.Devices[i].CDIDevice = name })
 	}
 	r.Devices = append(r.Devices, d)
 	return nil
 }
 
-// common gives a device that is as it is for everybody the spec that everybody uses.
-func (p *plan) common(d *record.Device, dev device.Device) (bool, error) {
+// useCommonSpec gives a device the common spec if the claim changes none of its edits.
+func (p *plan) useCommonSpec(d *record.Device, dev device.Device) (bool, error) {
 	if !equality.Semantic.DeepEqual(d.Edits, dev.Edits) {
 		return false, nil
 	}
@@ -115,8 +115,8 @@ func (p *plan) common(d *record.Device, dev device.Device) (bool, error) {
 	return true, nil
 }
 
-// describe is what a record keeps of a result.
-func describe(result *claim.Result, edits container.Edits) record.Device {
+// deviceRecord returns the record's entry for a result.
+func deviceRecord(result *claim.Result, edits container.Edits) record.Device {
 	d := record.Device{
 		Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
 		Effect: result.Effect(), Edits: edits,
@@ -127,8 +127,8 @@ func describe(result *claim.Result, edits container.Edits) record.Device {
 	return d
 }
 
-// write adds the step that writes the claim's own specs. It is the last, so that a container finds everything else in place.
-func (p *plan) write() error {
+// addSpecStep adds the step that writes the claim's own specs. It is the last step, so that a container finds all other effects in place.
+func (p *plan) addSpecStep() error {
 	if len(p.owned) == 0 {
 		return nil
 	}
@@ -136,16 +136,16 @@ func (p *plan) write() error {
 	if err != nil {
 		return err
 	}
-	for i, named := range p.named {
-		named(names[i])
+	for i, setName := range p.setName {
+		setName(names[i])
 	}
 	s, err := cdi.Step(spec)
-	add(p.record, s)
+	addStep(p.record, s)
 	return err
 }
 
-// own says whether a CDI device is of a claim's own file.
-func own(qualified string) bool { return strings.HasPrefix(qualified, cdi.ClaimKind+"=") }
+// isOwnDevice reports whether a CDI device is in the file of a single claim.
+func isOwnDevice(qualified string) bool { return strings.HasPrefix(qualified, cdi.ClaimKind+"=") }
 
 func shareID(r *claim.Result) string {
 	if r.ShareID == nil {
@@ -154,14 +154,14 @@ func shareID(r *claim.Result) string {
 	return string(*r.ShareID)
 }
 
-// rebuild makes a record for a claim whose own is lost, from what the devices' links tell, so that it can be given back. What it
-// had done to them is not known: everything that could have been is undone. The caller holds the claim and the devices.
-func (e *Engine) rebuild(op *operation) (*record.Record, error) {
+// rebuildRecord makes a record for a claim whose record is lost, so that the claim can be released. The devices come from the owner links.
+// The effects on them are unknown, so the record lists every step that may have run. The caller has locked the claim and the devices.
+func (e *Engine) rebuildRecord(op *operation) (*record.Record, error) {
 	machine := e.Machine()
 	if machine == nil {
-		return nil, errUnseen
+		return nil, errNotScanned
 	}
-	r := &record.Record{UID: op.uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.linked(op, nil)}
+	r := &record.Record{UID: op.uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.linkedDevices(op, nil)}
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		dev, _ := machine.Find(d.Kind(), d.Name)
@@ -172,7 +172,7 @@ func (e *Engine) rebuild(op *operation) (*record.Record, error) {
 	return r, e.Store.Create(r)
 }
 
-// addLeftovers adds the steps that a claim whose record is lost may have had for a device.
+// addLeftovers adds the steps to undo for a device of a claim whose record is lost.
 func (e *Engine) addLeftovers(ctx context.Context, r *record.Record, dev device.Device) error {
 	for _, f := range e.Features {
 		steps, err := f.Leftovers(ctx, r.UID, dev)
@@ -180,8 +180,8 @@ func (e *Engine) addLeftovers(ctx context.Context, r *record.Record, dev device.
 			return err
 		}
 		for _, s := range steps {
-			if !contains(r.Steps, s) {
-				add(r, s)
+			if !containsStep(r.Steps, s) {
+				addStep(r, s)
 			}
 		}
 	}

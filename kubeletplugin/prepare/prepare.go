@@ -19,17 +19,16 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// freshFor is how long the claim that a call came with is trusted, if nothing had to be waited for. kubelet's helper reads it right
-// before; what overtook the call within a moment is what tombstones are for.
+// freshFor is how long a call's copy of the claim is trusted if no lock had to be waited for. kubelet's helper reads the claim right before
+// the call. Tombstones cover an Unprepare that overtakes the call within that time.
 const freshFor = time.Second
 
-// ErrChanged refuses a call whose claim is not what it was when the call came.
+// ErrChanged refuses a call if the claim changed since the call arrived.
 var ErrChanged = errors.New("changed while its Prepare waited: kubelet asks again if a pod still needs it")
 
-// Prepare gives a claim its devices and returns what kubelet must know. It may be called again at any time: a claim that holds the
-// same devices since this boot is answered from its record, once what the record promises was seen to be there. A *PendingError says
-// that it goes on without the caller. Siblings are the claims that came in the
-// same call, this one included or not.
+// Prepare prepares a claim and returns its record for the answer to kubelet. It may be called again at any time: if the claim has held the
+// same devices since this boot, Prepare checks that all effects of the record are in place and returns it. A *PendingError says that the
+// work continues in the background. Siblings are the claims of the same call; they may include this claim.
 func (e *Engine) Prepare(
 	ctx context.Context, c *resourceapi.ResourceClaim, arrived record.Moment, siblings ...*resourceapi.ResourceClaim,
 ) (*record.Record, error) {
@@ -37,23 +36,23 @@ func (e *Engine) Prepare(
 	if err != nil {
 		return nil, err
 	}
-	accept := func(op *operation) bool { return holds(op.record, allocation) }
+	accept := func(op *operation) bool { return matchesAllocation(op.record, allocation) }
 	//nolint:contextcheck // the work has its operation's context, which outlives the call's
 	return e.do(ctx, string(c.UID), preparing, accept, func(op *operation) (*record.Record, error) {
-		return e.prepare(op, asked{c, siblings, allocation}, arrived)
+		return e.prepare(op, input{c, siblings, allocation}, arrived)
 	})
 }
 
-// asked is what a Prepare is for.
-type asked struct {
+// input is what a Prepare gets.
+type input struct {
 	claim      *resourceapi.ResourceClaim
 	siblings   []*resourceapi.ResourceClaim
 	allocation claim.Allocation
 }
 
-func (e *Engine) prepare(op *operation, in asked, arrived record.Moment) (*record.Record, error) {
+func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*record.Record, error) {
 	a := in.allocation
-	hold, old, err := e.lock(op.ctx, op, op.uid, append(deviceNames(a), e.cards(a)...))
+	hold, old, err := e.lock(op.ctx, op, op.uid, append(deviceNames(a), e.cardLocks(a)...))
 	if err != nil {
 		return nil, err
 	}
@@ -69,18 +68,18 @@ func (e *Engine) prepare(op *operation, in asked, arrived record.Moment) (*recor
 	if err := op.detach(); err != nil {
 		return nil, err
 	}
-	if old != nil && e.mustEnd(old, a) {
-		if err := e.release(op, old); err != nil {
+	if old != nil && e.mustRelease(old, a) {
+		if err := e.release(op.ctx, op, old); err != nil {
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
 		}
 		old = nil
 	}
 	if old == nil {
-		if err := e.leaveOthers(op, a); err != nil {
+		if err := e.releaseStaleDevices(op, a); err != nil {
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
 		}
 	}
-	op.is("plans what it gets")
+	op.setActivity("plans devices and steps")
 	planned, err := e.plan(op.ctx, in, old)
 	if err != nil {
 		return nil, err
@@ -88,30 +87,30 @@ func (e *Engine) prepare(op *operation, in asked, arrived record.Moment) (*recor
 	if old == nil {
 		return e.start(op, planned)
 	}
-	return e.goOn(op, in, old, planned)
+	return e.continuePrepare(op, in, old, planned)
 }
 
-// leaveOthers gives back what a claim holds whose record is lost, where that is not what it is to have now: another pod had it. If it
-// is the same, that pod may still run, and what it has stays.
-func (e *Engine) leaveOthers(op *operation, a claim.Allocation) error {
+// releaseStaleDevices releases a claim whose record is lost if it holds devices that are not in its allocation: another pod had these. If
+// all are in the allocation, that pod may still run, and its effects stay.
+func (e *Engine) releaseStaleDevices(op *operation, a claim.Allocation) error {
 	wanted := deviceNames(a)
-	if !slices.ContainsFunc(e.linked(op, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
+	if !slices.ContainsFunc(e.linkedDevices(op, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
 		return nil
 	}
-	r, err := e.rebuild(op)
+	r, err := e.rebuildRecord(op)
 	if err != nil {
 		return err
 	}
-	return e.release(op, r)
+	return e.release(op.ctx, op, r)
 }
 
-// goOn prepares a claim that has a record already, for the devices that it has now.
-func (e *Engine) goOn(op *operation, in asked, old *record.Record, planned plan) (*record.Record, error) {
+// continuePrepare prepares a claim that already has a record for its allocation.
+func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, planned plan) (*record.Record, error) {
 	switch {
 	case old.Phase == record.Intended && old.BootID == e.BootID && e.sameAnswer(old, planned.record):
 		return e.resume(op, old, planned)
 	case old.Phase == record.Intended:
-		return e.startAnew(op, in, old)
+		return e.restart(op, in, old)
 	case old.BootID != e.BootID || !e.sameAnswer(old, planned.record):
 		return e.renew(op, old, planned)
 	case old.Phase == record.Renewing:
@@ -120,17 +119,17 @@ func (e *Engine) goOn(op *operation, in asked, old *record.Record, planned plan)
 	return old, e.verify(op.ctx, old)
 }
 
-// mustEnd says whether what a claim held is given back before it is given anything: because it is half given back, or was other devices.
-func (e *Engine) mustEnd(old *record.Record, a claim.Allocation) bool {
-	_, unnoted := e.unnoted.Load(old.UID)
-	return old.Phase == record.Releasing || unnoted || !holds(old, a)
+// mustRelease reports whether the claim must be released before it is prepared: it is half released, or holds other devices.
+func (e *Engine) mustRelease(old *record.Record, a claim.Allocation) bool {
+	_, unrecorded := e.unrecorded.Load(old.UID)
+	return old.Phase == record.Releasing || unrecorded || !matchesAllocation(old, a)
 }
 
-// checkUnchanged compares the claim with the API server's.
+// checkUnchanged compares the claim with the one in the API server.
 func (e *Engine) checkUnchanged(ctx context.Context, c *resourceapi.ResourceClaim) error {
 	now, err := e.Claim(ctx, c.Namespace, c.Name)
 	if err != nil {
-		return fmt.Errorf("look at claim %s/%s again: %w", c.Namespace, c.Name, err)
+		return fmt.Errorf("read claim %s/%s again: %w", c.Namespace, c.Name, err)
 	}
 	if now.UID != c.UID || !equality.Semantic.DeepEqual(now.Status.Allocation, c.Status.Allocation) {
 		return fmt.Errorf("claim %s/%s %w", c.Namespace, c.Name, ErrChanged)
@@ -138,8 +137,8 @@ func (e *Engine) checkUnchanged(ctx context.Context, c *resourceapi.ResourceClai
 	return nil
 }
 
-// start prepares a claim that holds nothing yet. What is meant is on disk before anything happens, so that whatever happens next is
-// known to the next process; where a part fails, all of it is undone.
+// start prepares a claim that holds nothing yet. The intent is on disk before any effect, so the next process knows all possible effects.
+// If a part fails, everything is undone.
 func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	r := p.record
 	if err := e.Store.Acquire(r); err != nil {
@@ -148,7 +147,7 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	if err := e.Store.Create(r); err != nil {
 		return nil, errors.Join(err, e.Store.Remove(r))
 	}
-	e.unnoted.Delete(r.UID)
+	e.unrecorded.Delete(r.UID)
 	if op.inDoubt {
 		if err := e.Store.ForgetDamaged(r.UID); err != nil {
 			return nil, errors.Join(err, e.rollBack(op, r))
@@ -160,9 +159,9 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	return r, nil
 }
 
-// startAnew undoes an attempt of an earlier boot, or for numbers that a device no longer has, and begins again: nobody was told of it.
-func (e *Engine) startAnew(op *operation, in asked, old *record.Record) (*record.Record, error) {
-	if err := e.release(op, old); err != nil {
+// restart undoes an attempt of an earlier boot, or for old device numbers, and starts again. kubelet has no answer of that attempt.
+func (e *Engine) restart(op *operation, in input, old *record.Record) (*record.Record, error) {
+	if err := e.release(op.ctx, op, old); err != nil {
 		return nil, fmt.Errorf("undo an earlier attempt: %w", err)
 	}
 	planned, err := e.plan(op.ctx, in, nil)
@@ -172,11 +171,11 @@ func (e *Engine) startAnew(op *operation, in asked, old *record.Record) (*record
 	return e.start(op, planned)
 }
 
-// resume goes on where an earlier attempt stopped. An attempt that never succeeded is undone when this one fails, too.
+// resume continues an earlier attempt. If that never succeeded and this one fails, too, everything is undone.
 func (e *Engine) resume(op *operation, r *record.Record, p plan) (*record.Record, error) {
 	err := e.Store.Acquire(r)
 	if err == nil {
-		err = e.restoreNeeds(op.ctx, r)
+		err = e.restoreInputs(op.ctx, r)
 	}
 	if err == nil {
 		err = e.complete(op, r, p.specs)
@@ -187,16 +186,16 @@ func (e *Engine) resume(op *operation, r *record.Record, p plan) (*record.Record
 	return r, err
 }
 
-// renew brings the record of an earlier boot, or of devices that got other numbers, up to date. Nothing is undone where a part
-// fails: what the claim wrote is its own, and the next call tries again.
+// renew updates the record of an earlier boot, or of devices that got other numbers. A failure undoes nothing, because the pod may need its
+// data: the next call tries again.
 func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Record, error) {
 	if err := e.Store.Acquire(old); err != nil {
 		return nil, err
 	}
 	r := p.record
 	for i := len(old.Steps) - 1; i >= 0; i-- {
-		if s := old.Steps[i].Step; !contains(r.Steps, s) {
-			if err := e.undoStep(op.ctx, s, wholly); err != nil {
+		if s := old.Steps[i].Step; !containsStep(r.Steps, s) {
+			if err := e.undoStep(op.ctx, s, allParts); err != nil {
 				return nil, err
 			}
 		}
@@ -208,10 +207,10 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 	return r, e.complete(op, r, p.specs)
 }
 
-// complete applies the steps that are not done, makes sure of the specs, and notes that the claim is prepared. That a step is done is noted
-// before the next one begins, and for the last with that.
+// complete applies the steps that are not done, writes missing shared specs, and records that the claim is prepared. It records each step
+// before it applies the next one, and the last one together with the phase.
 func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) error {
-	var changes []record.Change // not yet noted
+	var changes []record.Change // not yet in the record
 	for i := range r.Steps {
 		if r.Steps[i].State == step.Done {
 			continue
@@ -221,7 +220,7 @@ func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) er
 				return err
 			}
 		}
-		op.is("applies step " + r.Steps[i].String())
+		op.setActivity("applies step " + r.Steps[i].String())
 		if err := context.Cause(op.ctx); err != nil {
 			return err
 		}
@@ -230,8 +229,8 @@ func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) er
 		}
 		changes = []record.Change{{Step: i, State: step.Done}}
 	}
-	op.is("writes its CDI specs")
-	if err := e.ensure(op.ctx, shared); err != nil {
+	op.setActivity("writes its CDI specs")
+	if err := e.ensureSpecs(op.ctx, shared); err != nil {
 		return err
 	}
 	if r.Phase == record.Prepared {

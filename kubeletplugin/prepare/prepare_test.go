@@ -314,12 +314,12 @@ func TestHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, err := claim.Resolve(claim.Input{Claim: allocated("u1", tt.results...), Driver: v1alpha1.DriverName, Node: testNode})
 			must(t, err)
-			if got := holds(r, a); got != tt.want {
+			if got := matchesAllocation(r, a); got != tt.want {
 				t.Errorf("holds: %v, want %v", got, tt.want)
 			}
 		})
 	}
-	if holds(nil, claim.Allocation{}) {
+	if matchesAllocation(nil, claim.Allocation{}) {
 		t.Error("no record holds nothing")
 	}
 }
@@ -440,7 +440,7 @@ func TestAdminAccessHoldsNothing(t *testing.T) {
 		t.Errorf("mount %+v, want it read-only", mount)
 	}
 	for _, qualified := range []string{r.Devices[0].CDIDevice, r.Devices[1].CDIDevice} {
-		if !own(qualified) {
+		if !isOwnDevice(qualified) {
 			t.Errorf("%s is other claims' too", qualified)
 		}
 	}
@@ -465,7 +465,7 @@ func TestOwnSpec(t *testing.T) {
 	s := newSite(t)
 	c := ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0")
 	r := s.prepare(c)
-	if own(r.Devices[0].CDIDevice) || !own(r.Devices[1].CDIDevice) {
+	if isOwnDevice(r.Devices[0].CDIDevice) || !isOwnDevice(r.Devices[1].CDIDevice) {
 		t.Errorf("CDI devices %s and %s: only the second is the claim's own", r.Devices[0].CDIDevice, r.Devices[1].CDIDevice)
 	}
 	devices := s.ownSpec("u1").Devices
@@ -507,7 +507,7 @@ func TestOwnSpecGoes(t *testing.T) {
 	s.prepare(ofClaim(allocated("u1", aDisk("ssd0")), atScratch))
 	data := s.write("ssd0")
 	r := s.prepare(allocated("u1", aDisk("ssd0")))
-	if own(r.Devices[0].CDIDevice) || there(s.ownSpecPath("u1")) {
+	if isOwnDevice(r.Devices[0].CDIDevice) || there(s.ownSpecPath("u1")) {
 		t.Errorf("CDI device %s, own file there: %v", r.Devices[0].CDIDevice, there(s.ownSpecPath("u1")))
 	}
 	if !there(data) {

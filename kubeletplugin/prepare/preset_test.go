@@ -57,7 +57,7 @@ func (p *place) resolve(_ context.Context, r Request) (Contribution, error) {
 		asked := request == nowhere || slices.ContainsFunc(r.Claim.Status.Allocation.Devices.Results, func(r apiResult) bool {
 			return resourceclaim.BaseRequestRef(r.Request) == request
 		})
-		if !r.Again && asked {
+		if !r.AfterReboot && asked {
 			c.Edits[request], decision[request] = add.Edits, add.word
 			c.Steps = append(c.Steps, add.steps...)
 		}
@@ -206,7 +206,8 @@ func TestPresetOwn(t *testing.T) {
 	r := s.prepare(c)
 	l.did(t, "apply mount")
 	preset := r.Devices[0].Added
-	if len(r.Steps) != 2 || r.Steps[1].Kind != cdi.StepKind || !own(preset.OwnDevice) || own(preset.CDIDevice) || own(r.Devices[0].CDIDevice) {
+	if len(r.Steps) != 2 || r.Steps[1].Kind != cdi.StepKind || !isOwnDevice(preset.OwnDevice) || isOwnDevice(preset.CDIDevice) ||
+		isOwnDevice(r.Devices[0].CDIDevice) {
 		t.Fatalf("steps %v for device %+v with %+v", r.Steps, r.Devices[0], preset)
 	}
 	s = s.restart().effectsOf(l)
@@ -224,7 +225,7 @@ func TestPresetOwn(t *testing.T) {
 	given.Shared = container.Edits{}
 	s.decisions.give["gpu0"] = given
 	r = s.prepare(c)
-	if preset := r.Devices[0].Added; preset.CDIDevice != "" || !own(preset.OwnDevice) {
+	if preset := r.Devices[0].Added; preset.CDIDevice != "" || !isOwnDevice(preset.OwnDevice) {
 		t.Errorf("with nothing that others could have: %+v", preset)
 	}
 	l.did(t, "apply mount")

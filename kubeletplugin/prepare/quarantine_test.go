@@ -43,7 +43,7 @@ func (s *site) listen() *verdicts {
 			why = "injected"
 		}
 		if hung, ok := errors.AsType[*hungError](cause); ok {
-			why = hung.doing
+			why = hung.activity
 		}
 		note(r, fmt.Sprintf("quarantine %s: %s", holding(r), why))
 	}

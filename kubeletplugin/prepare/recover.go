@@ -13,9 +13,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// Index reads every record, makes the links from devices to claims anew, and finds the claims that were left half prepared or half
-// given back. It applies and undoes nothing, so it is quick, and comes before the first call is served. Records that cannot be read
-// hurt their own claims only.
+// Index reads every record, makes the links from devices to claims again, and finds interrupted claims. It applies and undoes nothing, so
+// it is quick and runs before the first call is served. An unreadable record affects only its own claim.
 func (e *Engine) Index(ctx context.Context) error {
 	uids, err := e.Store.UIDs()
 	if err != nil {
@@ -44,7 +43,7 @@ func (e *Engine) index(ctx context.Context, uid string) {
 	case r == nil:
 		return
 	}
-	if r.Released() { // its process ended right after that
+	if r.Released() { // its process ended between release and removal
 		e.Health.Clear(r)
 		if err = e.Store.Remove(r); err == nil {
 			return
@@ -54,20 +53,22 @@ func (e *Engine) index(ctx context.Context, uid string) {
 	if err := e.Store.Acquire(r); err != nil {
 		e.report(ctx, ReasonRecoveryFailed, r, err.Error())
 	}
-	if halfway(r) {
+	if interrupted(r) {
 		e.setRecovering(r, true)
 	}
 }
 
-// halfway says whether a record was left by a process that ended in the middle: nobody was told that the claim is prepared.
-func halfway(r *record.Record) bool { return r.Phase == record.Intended || r.Phase == record.Releasing }
+// interrupted reports whether a process ended in the middle of a Prepare or Unprepare. kubelet does not have the answer that the claim is
+// prepared.
+func interrupted(r *record.Record) bool {
+	return r.Phase == record.Intended || r.Phase == record.Releasing
+}
 
-// Run brings the node in order, at once and then at every interval, until ctx ends. changed is called when devices became free that
-// were held back.
+// Run recovers and checks all claims now and at every interval until ctx ends. It calls changed when withheld devices become free.
 func (e *Engine) Run(ctx context.Context, interval time.Duration, changed func()) {
-	const look = 5 * time.Second
-	lookTicker, passTicker := time.NewTicker(look), time.NewTicker(interval)
-	defer lookTicker.Stop()
+	const fileInterval = 5 * time.Second
+	fileTicker, passTicker := time.NewTicker(fileInterval), time.NewTicker(interval)
+	defer fileTicker.Stop()
 	defer passTicker.Stop()
 	expected := e.pass(ctx, changed)
 	for {
@@ -77,41 +78,41 @@ func (e *Engine) Run(ctx context.Context, interval time.Duration, changed func()
 		case <-passTicker.C:
 			e.collect(ctx)
 			expected = e.pass(ctx, changed)
-		case <-lookTicker.C:
-			// A directory that was wiped under a live kubelet is found soon: restarted containers need what was in it.
-			if e.missing(expected) {
+		case <-fileTicker.C:
+			// A wiped CDI directory is noticed soon: containers that restart need its files.
+			if e.anyMissing(expected) {
 				expected = e.pass(ctx, changed)
 			}
 		}
 	}
 }
 
-// pass walks every record once: what was left halfway is undone, what is prepared since this boot has its specs restored. What was
-// prepared in an earlier boot waits until kubelet asks. It returns the files that must be in the CDI directory from now on.
+// pass walks every record once. It undoes interrupted claims in the background and restores the specs of claims that were prepared in this
+// boot. Claims of an earlier boot wait until kubelet asks. It returns the files that must stay in the CDI directory.
 func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 	expected, unfinished := map[string]bool{}, map[string]bool{}
 	e.adopt(ctx)
 	uids, err := e.Store.UIDs()
 	there, err2 := e.Specs.Files()
 	if err := errors.Join(err, err2); err != nil {
-		klog.FromContext(ctx).Error(err, "Claims are not looked after now")
+		klog.FromContext(ctx).Error(err, "Claims cannot be checked in this pass")
 		return expected
 	}
 	for _, uid := range uids {
 		r, err := e.Store.Load(uid)
 		if err != nil || ctx.Err() != nil {
 			unfinished[uid] = true
-			continue // damaged ones are set aside where they are asked for
+			continue // a damaged record is set aside when kubelet asks for the claim
 		}
 		switch {
-		case halfway(r):
+		case interrupted(r):
 			unfinished[uid] = true
 			e.recover(ctx, r, changed)
 		case r.Phase == record.Prepared && r.BootID == e.BootID:
-			e.look(ctx, r, there, expected)
+			e.checkPrepared(ctx, r, there, expected)
 		}
 	}
-	if e.recovered(unfinished) && changed != nil {
+	if e.forgetRecovered(unfinished) && changed != nil {
 		changed()
 	}
 	if err := e.SweepSpecs(ctx); err != nil {
@@ -120,7 +121,7 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 	return expected
 }
 
-// adopt gives orphans a record as of a claim that is being given back, so that they are put right as any other.
+// adopt writes a record for each orphan, as for a claim that is being released, so that the pass repairs it like any other.
 func (e *Engine) adopt(ctx context.Context) {
 	for _, f := range e.Features {
 		adopter, ok := f.(Adopter)
@@ -157,7 +158,7 @@ func (e *Engine) adoptOne(ctx context.Context, o Orphan) error {
 	return errors.Join(e.Store.Create(r), e.Store.Acquire(r))
 }
 
-// recover undoes what was left halfway, in the background: one stuck device holds up nothing else.
+// recover undoes an interrupted claim in the background, so that one stuck device does not delay the others.
 func (e *Engine) recover(ctx context.Context, seen *record.Record, changed func()) {
 	e.mu.Lock()
 	_, busy := e.operations[seen.UID]
@@ -167,10 +168,10 @@ func (e *Engine) recover(ctx context.Context, seen *record.Record, changed func(
 	}
 	e.wg.Go(func() {
 		accept := func(*operation) bool { return true }
-		r, err := e.do(context.WithoutCancel(ctx), seen.UID, recovering, accept, e.undoHalfway)
+		r, err := e.do(context.WithoutCancel(ctx), seen.UID, recovering, accept, e.undoInterrupted)
 		for _, pending := errors.AsType[*PendingError](err); pending; _, pending = errors.AsType[*PendingError](err) {
 			e.report(ctx, ReasonRecoveryFailed, seen, err.Error())
-			r, err = e.do(context.WithoutCancel(ctx), seen.UID, recovering, accept, e.undoHalfway)
+			r, err = e.do(context.WithoutCancel(ctx), seen.UID, recovering, accept, e.undoInterrupted)
 		}
 		switch {
 		case e.base.Err() != nil:
@@ -186,8 +187,8 @@ func (e *Engine) recover(ctx context.Context, seen *record.Record, changed func(
 	})
 }
 
-// recovered forgets the devices of claims that another process put in order. It says whether there were any.
-func (e *Engine) recovered(unfinished map[string]bool) bool {
+// forgetRecovered removes devices of claims that another process recovered, and reports whether there were any.
+func (e *Engine) forgetRecovered(unfinished map[string]bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := len(e.recovering)
@@ -195,8 +196,8 @@ func (e *Engine) recovered(unfinished map[string]bool) bool {
 	return len(e.recovering) < before
 }
 
-func (e *Engine) undoHalfway(op *operation) (*record.Record, error) {
-	const patience = time.Second // somebody may have a short look at it
+func (e *Engine) undoInterrupted(op *operation) (*record.Record, error) {
+	const patience = time.Second // other work may hold the lock for a moment
 	ctx, cancel := context.WithTimeout(op.ctx, patience)
 	defer cancel()
 	hold, err := e.Store.LockClaim(ctx, op.uid)
@@ -208,18 +209,18 @@ func (e *Engine) undoHalfway(op *operation) (*record.Record, error) {
 	}
 	defer hold.Release()
 	r, err := e.load(op.ctx, op.uid)
-	if err != nil || r == nil || !halfway(r) {
+	if err != nil || r == nil || !interrupted(r) {
 		return nil, err
 	}
-	if err := hold.Devices(op.ctx, namesOf(r.Devices)); err != nil {
+	if err := hold.Devices(op.ctx, heldNames(r.Devices)); err != nil {
 		return nil, err
 	}
 	if err := op.detach(); err != nil {
 		return nil, err
 	}
 	if r.Released() {
-		return nil, e.release(op, r) // nothing is undone, so there is nothing to tell
+		return nil, e.release(op.ctx, op, r) // nothing is left to undo, so there is no incident
 	}
 	e.setRecovering(r, true)
-	return r, e.release(op, r)
+	return r, e.release(op.ctx, op, r)
 }

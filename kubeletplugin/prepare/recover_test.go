@@ -602,23 +602,23 @@ func TestForeignRecord(t *testing.T) {
 // TestKnows is what lets pods that have their claim keep it while the node retires.
 func TestKnows(t *testing.T) {
 	s := newSite(t)
-	if s.Knows("u1") {
+	if s.HasRecord("u1") {
 		t.Error("knows a claim that was never prepared")
 	}
 	s.prepare(allocated("u1", aGPU("gpu0")))
-	if !s.Knows("u1") {
+	if !s.HasRecord("u1") {
 		t.Error("does not know a claim that is prepared")
 	}
 	s.damage("u1")
-	if !s.Knows("u1") {
+	if !s.HasRecord("u1") {
 		t.Error("does not know a claim whose record cannot be read")
 	}
 	s = s.restart()
-	if !s.Knows("u1") {
+	if !s.HasRecord("u1") {
 		t.Error("does not know a claim whose record was set aside")
 	}
 	s.unprepare("u1")
-	if s.Knows("u1") {
+	if s.HasRecord("u1") {
 		t.Error("knows a claim that was given back")
 	}
 }

@@ -22,7 +22,7 @@ import (
 // putOff keeps what is left to do after an answer until the function that it returns is called.
 func (s *site) putOff() (goOn func()) {
 	gate := make(chan struct{})
-	s.afterwards = func(later func()) {
+	s.runFollowUp = func(later func()) {
 		<-gate
 		later()
 	}
@@ -237,7 +237,7 @@ func TestReleasedIsNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			s.left("u1", aGPU("gpu0"))
-			if s.Knows("u1") {
+			if s.HasRecord("u1") {
 				t.Error("the claim is known")
 			}
 			tt.do(s)

@@ -138,11 +138,11 @@ func TestWipedDirectory(t *testing.T) {
 			r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
 			expected := s.tidy()
 			s.reported()
-			if s.missing(expected) {
+			if s.anyMissing(expected) {
 				t.Error("something is missing already")
 			}
 			wipe(s)
-			if name != "the truth of it" && !s.missing(expected) {
+			if name != "the truth of it" && !s.anyMissing(expected) {
 				t.Error("nobody notices")
 			}
 			again := s.tidy()
@@ -225,7 +225,7 @@ func TestUnrestorable(t *testing.T) {
 	if len(s.reasons()) != 1 {
 		t.Error("nobody was told, or more than once")
 	}
-	if s.missing(expected) {
+	if s.anyMissing(expected) {
 		t.Error("the next look, a few seconds later, goes round again")
 	}
 }
@@ -287,7 +287,7 @@ func TestNothingIsRestoredTwice(t *testing.T) {
 	s := newSite(t)
 	r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
 	none := map[string]bool{} // as the directory was a moment before
-	s.look(t.Context(), r, none, map[string]bool{})
+	s.checkPrepared(t.Context(), r, none, map[string]bool{})
 	s.reported()
 	must(t, os.RemoveAll(s.cdiDir()))
 	hold, err := s.Store.LockClaim(t.Context(), "u1")
@@ -295,7 +295,7 @@ func TestNothingIsRestoredTwice(t *testing.T) {
 	expected := s.tidy()
 	hold.Release()
 	s.reported()
-	if !s.missing(expected) {
+	if !s.anyMissing(expected) {
 		t.Error("the next look, a few seconds later, does not notice")
 	}
 	s.tidy()
@@ -311,7 +311,7 @@ func TestReleasingIsNotRestored(t *testing.T) {
 		t.Fatal("given back")
 	}
 	seen.Phase = record.Prepared
-	s.look(t.Context(), seen, map[string]bool{}, map[string]bool{})
+	s.checkPrepared(t.Context(), seen, map[string]bool{}, map[string]bool{})
 	s.reported()
 	if there(s.ownSpecPath("u1")) {
 		t.Error("the spec is there again")
@@ -328,7 +328,7 @@ func TestWithdrawIsNotLate(t *testing.T) {
 	r := s.prepare(c)
 	there, err := s.Specs.Files()
 	must(t, err)
-	s.look(t.Context(), old, there, map[string]bool{})
+	s.checkPrepared(t.Context(), old, there, map[string]bool{})
 	s.isWhole(r)
 	s.reported()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 )
 
-// SweepSpecs removes the spec files that neither a device as it is now nor a claim needs. Nothing is locked and no record is read
-// unless there is a file that looks like a leftover.
+// SweepSpecs removes the spec files that neither a present device nor a claim needs. It locks and reads nothing unless there is a file that
+// looks like a leftover.
 func (e *Engine) SweepSpecs(ctx context.Context) error {
 	machine := e.Machine()
 	if machine == nil {
@@ -39,41 +39,41 @@ func (e *Engine) SweepSpecs(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweepOwn removes a claim's own file where the claim has no record, and had none that was lost.
+// sweepOwn removes a claim's own file if the claim has no record and has not lost one.
 func (e *Engine) sweepOwn(uid, file string) error {
 	hold, err := e.Store.TryLockClaim(uid)
 	if err != nil || hold == nil {
 		return err
 	}
 	defer hold.Release()
-	if e.Knows(uid) || e.Store.InDoubt(uid) {
+	if e.HasRecord(uid) || e.Store.InDoubt(uid) {
 		return nil
 	}
 	return e.Specs.Sweep([]string{file})
 }
 
-// sweepShared removes those of the files that no record names. A Prepare writes its record first and makes sure of its specs under
-// the same lock, so it either is seen here or finds out that a file is gone.
+// sweepShared removes the shared files that no record names. A Prepare writes its record first and then ensures its specs under the same
+// lock. So either the sweep sees the record, or the Prepare writes the file again.
 func (e *Engine) sweepShared(ctx context.Context, files []string) error {
 	hold, err := e.Store.LockSpecs(ctx, true)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
-	named, err := e.named()
+	inUse, err := e.sharedFilesInUse()
 	if err != nil {
 		return err // a record that cannot be read may name any file: sweep nothing
 	}
-	return e.Specs.Sweep(slices.DeleteFunc(files, func(file string) bool { return named[file] }))
+	return e.Specs.Sweep(slices.DeleteFunc(files, func(file string) bool { return inUse[file] }))
 }
 
-// named are the shared spec files that records name.
-func (e *Engine) named() (map[string]bool, error) {
+// sharedFilesInUse returns the shared spec files that records name.
+func (e *Engine) sharedFilesInUse() (map[string]bool, error) {
 	uids, err := e.Store.UIDs()
 	if err != nil {
 		return nil, err
 	}
-	named := map[string]bool{}
+	inUse := map[string]bool{}
 	for _, uid := range uids {
 		r, err := e.Store.Load(uid)
 		if isNotExist(err) {
@@ -82,9 +82,9 @@ func (e *Engine) named() (map[string]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, promised := range shared(r) {
-			named[cdi.FileOf(promised.name)] = true
+		for _, d := range sharedDevices(r) {
+			inUse[cdi.FileOf(d.name)] = true
 		}
 	}
-	return named, nil
+	return inUse, nil
 }

@@ -14,23 +14,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// TenantError refuses a region of a chip on which claims are that must not meet this one.
+// TenantError refuses a region of a chip because of a claim on another region of that chip.
 type TenantError struct {
-	// Device is the region that was asked for, Sibling the one that another claim holds, Claim that claim's namespace/name.
+	// Device is the allocated region, Sibling a region that another claim holds, Claim that claim's namespace/name.
 	Device, Sibling, Claim string
-	// Rule is the co-tenancy that keeps them apart.
+	// Rule is the stricter co-tenancy of the two claims.
 	Rule v1alpha1.CoTenancy
 }
 
-// Error says who is in the way and what helps.
+// Error names the other claim and the remedy.
 func (e *TenantError) Error() string {
 	return fmt.Sprintf("device %s: claim %s holds %s of the same chip, and policy.coTenancy %s keeps them apart: "+
 		"retried until that claim is gone; delete the pod to let the scheduler choose another chip", e.Device, e.Claim, e.Sibling, e.Rule)
 }
 
-// cards are the names under which the chips of an allocation's regions are locked, so that who may be on a chip is decided by one claim
-// at a time. Their regions are programmed one at a time anyway.
-func (e *Engine) cards(a claim.Allocation) []string {
+// cardLocks returns the lock names of the chips of an allocation's regions, so that one claim at a time checks co-tenancy on a chip. The
+// regions of a chip are programmed one at a time anyway.
+func (e *Engine) cardLocks(a claim.Allocation) []string {
 	machine := e.Machine()
 	if machine == nil {
 		return nil
@@ -53,9 +53,9 @@ func cardOf(d device.Device) string {
 	return d.Region.Card
 }
 
-// mayMeet says why a claim cannot be on a region's chip together with those that are there. The caller holds the chip's lock. A claim
-// whose record cannot be read, or that another version of the plugin prepared, counts as the strictest.
-func (e *Engine) mayMeet(c *resourceapi.ResourceClaim, result *claim.Result, dev device.Device, machine Machine) error {
+// checkCoTenancy refuses a region while an incompatible claim holds another region of its chip. The caller has locked the chip. A claim
+// counts as the strictest if its record is unreadable or has no co-tenancy, as from another version of the plugin.
+func (e *Engine) checkCoTenancy(c *resourceapi.ResourceClaim, result *claim.Result, dev device.Device, machine Machine) error {
 	if cardOf(dev) == "" || result.AdminAccess || result.Config.FPGA == nil {
 		return nil
 	}
@@ -71,21 +71,22 @@ func (e *Engine) mayMeet(c *resourceapi.ResourceClaim, result *claim.Result, dev
 			if uid == string(c.UID) {
 				continue
 			}
-			if rule, who, apart := e.apart(uid, sibling, c.Namespace, result.Config.FPGA.CoTenancy); apart {
-				return &TenantError{Device: dev.Name, Sibling: sibling.Name, Claim: who, Rule: rule}
+			if rule, holder, conflict := e.coTenancyConflict(uid, sibling, c.Namespace, result.Config.FPGA.CoTenancy); conflict {
+				return &TenantError{Device: dev.Name, Sibling: sibling.Name, Claim: holder, Rule: rule}
 			}
 		}
 	}
 	return nil
 }
 
-// apart says whether a holder of a sibling and a claim of a namespace must not meet, and by whose rule.
-func (e *Engine) apart(
+// coTenancyConflict reports whether the holder of a sibling conflicts with a claim of a namespace. It also returns the stricter rule and
+// the name of the holder.
+func (e *Engine) coTenancyConflict(
 	uid string, sibling device.Device, namespace string, own v1alpha1.CoTenancy,
-) (rule v1alpha1.CoTenancy, who string, apart bool) {
-	other, who, theirNamespace := v1alpha1.CoTenancyExclusive, "with UID "+uid, ""
+) (rule v1alpha1.CoTenancy, holder string, conflict bool) {
+	other, holder, theirNamespace := v1alpha1.CoTenancyExclusive, "with UID "+uid, ""
 	if r, err := e.Store.Load(uid); err == nil {
-		who, theirNamespace = r.Namespace+"/"+r.Name, r.Namespace
+		holder, theirNamespace = r.Namespace+"/"+r.Name, r.Namespace
 		i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == sibling.Name && d.Pool == e.poolOf(sibling) })
 		if i >= 0 && r.Devices[i].CoTenancy != "" {
 			other = v1alpha1.CoTenancy(r.Devices[i].CoTenancy)
@@ -97,10 +98,10 @@ func (e *Engine) apart(
 	}
 	switch rule {
 	case v1alpha1.CoTenancyShared:
-		return rule, who, false
+		return rule, holder, false
 	case v1alpha1.CoTenancySameNamespace:
-		return rule, who, theirNamespace != namespace
+		return rule, holder, theirNamespace != namespace
 	default:
-		return v1alpha1.CoTenancyExclusive, who, true
+		return v1alpha1.CoTenancyExclusive, holder, true
 	}
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// rollBack undoes a Prepare that failed. What is cut off by the end of the process is left to the next one.
+// rollBack undoes a failed Prepare. If the process stops meanwhile, the next one recovers the claim.
 func (e *Engine) rollBack(op *operation, r *record.Record) error {
 	if e.base.Err() != nil {
 		return nil
 	}
-	ctx, cancel := e.outlive(op)
+	ctx, cancel := e.backgroundContext(op)
 	defer cancel()
-	return e.releaseIn(ctx, op, r)
+	return e.release(ctx, op, r)
 }
 
-// outlive is the context of what goes on after an operation's call has ended, until the engine is stopped.
-func (e *Engine) outlive(op *operation) (context.Context, context.CancelFunc) {
+// backgroundContext returns a context that outlives the operation's call and ends when the engine stops.
+func (e *Engine) backgroundContext(op *operation) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(op.ctx))
 	unstop := context.AfterFunc(e.base, func() { cancel(context.Cause(e.base)) })
 	return ctx, func() {
@@ -33,17 +33,17 @@ func (e *Engine) outlive(op *operation) (context.Context, context.CancelFunc) {
 	}
 }
 
-// Unprepare gives back what a claim holds and returns what that was. A claim without a record holds nothing: nil, nil. What only makes it
-// lasting may follow, and nobody gets the devices before.
+// Unprepare releases a claim and returns the released record, or nil if the claim had none. Cleanup may continue after the return; the
+// devices stay locked until it is done.
 func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Moment) (*record.Record, error) {
-	return e.giveBack(ctx, uid, arrived, true)
+	return e.runUnprepare(ctx, uid, arrived, true)
 }
 
-// giveBack is Unprepare. early: it returns as soon as it is certain what comes of the claim.
-func (e *Engine) giveBack(ctx context.Context, uid string, arrived record.Moment, early bool) (*record.Record, error) {
-	// What arrived between two of these calls must not come true after the second, so a later call is not done with an earlier one.
+// runUnprepare runs Unprepare. With early it returns as soon as the release is certain, before the cleanup.
+func (e *Engine) runUnprepare(ctx context.Context, uid string, arrived record.Moment, early bool) (*record.Record, error) {
+	// A Prepare that arrived between two Unprepares must not take effect after the second, so a later call does not share an earlier result.
 	accept := func(op *operation) bool { return op.arrived >= arrived.Since }
-	//nolint:contextcheck // what follows the answer has its operation's context, which outlives the call's
+	//nolint:contextcheck // the cleanup after the answer uses the operation's context, which outlives the call's
 	return e.do(ctx, uid, unpreparing, accept, func(op *operation) (*record.Record, error) {
 		op.arrived = arrived.Since
 		return e.unprepare(op, arrived, early)
@@ -56,16 +56,16 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, early bool) (*r
 		return nil, err
 	}
 	defer func() {
-		if op.later == nil {
+		if op.followUp == nil {
 			hold.Release()
 		}
 	}()
 	if err := hold.LeaveTombstone(op.ctx, arrived); err != nil {
-		// A failing disk must not keep pods from ending. What a late Prepare then makes is collected.
-		klog.FromContext(op.ctx).Error(err, "A Prepare that was overtaken may not be refused", "claimUID", op.uid)
+		// A failing disk must not keep pods from ending. The plugin collects what a late Prepare then leaves.
+		klog.FromContext(op.ctx).Error(err, "A late Prepare of this claim may not be refused", "claimUID", op.uid)
 	}
 	if op.inDoubt {
-		if r, err = e.rebuild(op); err != nil {
+		if r, err = e.rebuildRecord(op); err != nil {
 			return nil, err
 		}
 	}
@@ -75,44 +75,45 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, early bool) (*r
 	if err := op.detach(); err != nil {
 		return nil, err
 	}
-	given := r.Clone() // the caller's
-	promised := early && !op.inDoubt && e.promise(r)
-	if promised {
-		_, err = e.undoSteps(op.ctx, op, r, firstHalf)
+	released := r.Clone() // for the caller
+	deferred := early && !op.inDoubt && e.markReleasing(r)
+	if deferred {
+		_, err = e.undoSteps(op.ctx, op, r, partUndo)
 	} else {
-		err = e.undo(op.ctx, op, r, wholly)
+		err = e.undo(op.ctx, op, r, allParts)
 	}
 	if err != nil {
 		return r, err
 	}
-	// The locks are kept meanwhile: who comes next waits for a moment, and finds nothing.
-	op.later = func() {
-		if promised {
-			e.keep(op, r)
+	// The locks are kept meanwhile: the next call for the claim or its devices waits for a moment and finds nothing.
+	op.followUp = func() {
+		if deferred {
+			e.finishRelease(op, r)
 		} else if err := e.Store.Remove(r); err != nil {
-			klog.FromContext(op.ctx).Error(err, "A record stays until the next pass", "claimUID", op.uid)
+			klog.FromContext(op.ctx).Error(err, "Cannot remove the record of a released claim until the next pass", "claimUID", op.uid)
 		}
 		hold.Release()
 		e.Observer.Released(r)
 	}
-	return given, nil
+	return released, nil
 }
 
-// promise notes durably that a claim is being given back, if it has steps of which not all has to be done before kubelet is told so: what
-// is left is done by the next process if need be. Who asks again is answered when all is done, as is one who cannot be promised anything.
-func (e *Engine) promise(r *record.Record) bool {
+// markReleasing durably records that the claim is being released, if some of its steps need cleanup after the answer to kubelet. The next
+// process finishes the release if this one cannot. It returns false if nothing can be deferred; then kubelet is answered when all is done,
+// as for a repeated call.
+func (e *Engine) markReleasing(r *record.Record) bool {
 	finishes := func(s record.Step) bool { return e.kinds.Finishes(s.Step) }
 	return r.Phase != record.Releasing && slices.ContainsFunc(r.Steps, finishes) &&
 		e.Store.MarkReleasing(r) == nil
 }
 
-// keep does what was promised. Nobody's call waits for it, so what keeps it is told as what the next process finds is.
-func (e *Engine) keep(op *operation, r *record.Record) {
-	ctx, cancel := e.outlive(op)
+// finishRelease runs after Unprepare was answered. No caller waits, so failures are reported as recovery incidents.
+func (e *Engine) finishRelease(op *operation, r *record.Record) {
+	ctx, cancel := e.backgroundContext(op)
 	defer cancel()
-	tell := time.AfterFunc(e.Budget, func() { e.report(ctx, ReasonRecoveryFailed, r, e.pending(op, errBudget).Error()) })
-	err := e.undo(ctx, op, r, secondHalf)
-	tell.Stop()
+	report := time.AfterFunc(e.Budget, func() { e.report(ctx, ReasonRecoveryFailed, r, e.pending(op, errBudget).Error()) })
+	err := e.undo(ctx, op, r, partFinish)
+	report.Stop()
 	if err == nil {
 		err = e.Store.Remove(r)
 	}
@@ -121,50 +122,47 @@ func (e *Engine) keep(op *operation, r *record.Record) {
 	}
 }
 
-// release gives back what a claim holds, and forgets it. The record stays where a step could not be undone, so that it is tried again,
-// from there.
-func (e *Engine) release(op *operation, r *record.Record) error { return e.releaseIn(op.ctx, op, r) }
-
-func (e *Engine) releaseIn(ctx context.Context, op *operation, r *record.Record) error {
-	if err := e.undo(ctx, op, r, wholly); err != nil {
+// release undoes the steps of a claim and removes its record. If a step fails, the record stays, and the next try continues from that step.
+func (e *Engine) release(ctx context.Context, op *operation, r *record.Record) error {
+	if err := e.undo(ctx, op, r, allParts); err != nil {
 		return err
 	}
 	return e.Store.Remove(r)
 }
 
-// half is a part of undoing a step.
-type half uint8
+// undoParts selects the parts of undoing a step.
+type undoParts uint8
 
 const (
-	firstHalf  half = 1 << iota // step.Kind's Undo, before the answer
-	secondHalf                  // its Finish
-	wholly     = firstHalf | secondHalf
+	partUndo   undoParts = 1 << iota // step.Kind.Undo, before the answer
+	partFinish                       // step.Kind.Finish, after it
+	allParts   = partUndo | partFinish
 )
 
-// undo undoes the steps in reverse, or comes to the end of that. When it returns without an error the claim holds nothing, which is
-// certain; its record may still be there.
-func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, what half) error {
-	last, err := e.undoSteps(ctx, op, r, what)
+// undo undoes the steps in reverse order, or finishes that. When it returns no error, the claim durably holds nothing, though its record
+// may still exist.
+func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, parts undoParts) error {
+	last, err := e.undoSteps(ctx, op, r, parts)
 	if err != nil {
 		return err
 	}
-	// Before the record is released: nobody would come back to it.
+	// Before the record is released: afterwards no process would clear it.
 	e.Health.Clear(r)
 	if err := e.Store.ForgetDamaged(r.UID); err != nil {
 		return err
 	}
 	if err := e.Store.Release(r, last); err != nil {
-		e.unnoted.Store(r.UID, true)
+		e.unrecorded.Store(r.UID, true)
 		return err
 	}
-	e.unnoted.Delete(r.UID)
+	e.unrecorded.Delete(r.UID)
 	e.setRecovering(r, false)
 	return nil
 }
 
-// undoSteps returns the last change, which is made and not yet noted. What cannot be written down before is undone all the same: undoing
-// it twice does no harm, and it may be the disk that is full.
-func (e *Engine) undoSteps(ctx context.Context, op *operation, r *record.Record, what half) (last record.Change, err error) {
+// undoSteps undoes the steps in reverse order and returns the last change, which is not recorded yet. It continues when a change cannot be
+// recorded: undoing a step twice does no harm, and the disk may be full.
+func (e *Engine) undoSteps(ctx context.Context, op *operation, r *record.Record, parts undoParts) (last record.Change, err error) {
 	if r.Phase != record.Releasing {
 		last.Phase = record.Releasing
 	}
@@ -174,33 +172,33 @@ func (e *Engine) undoSteps(ctx context.Context, op *operation, r *record.Record,
 			continue
 		}
 		if last != (record.Change{}) && e.Store.Advance(r, last) != nil {
-			e.unnoted.Store(r.UID, true)
+			e.unrecorded.Store(r.UID, true)
 		}
 		last = record.Change{}
-		op.is("undoes step " + s.String())
-		op.undoes(r)
-		err := e.undoStep(ctx, s.Step, what)
-		op.undoes(nil)
+		op.setActivity("undoes step " + s.String())
+		op.setUndoing(r)
+		err := e.undoStep(ctx, s.Step, parts)
+		op.setUndoing(nil)
 		if err != nil {
 			if ctx.Err() == nil {
 				e.Health.Quarantine(r, err)
 			}
 			return last, err
 		}
-		if what&secondHalf != 0 || !e.kinds.Finishes(s.Step) {
+		if parts&partFinish != 0 || !e.kinds.Finishes(s.Step) {
 			last = record.Change{Step: i, State: step.Undone}
 		}
 	}
 	return last, nil
 }
 
-func (e *Engine) undoStep(ctx context.Context, s step.Step, what half) error {
-	if what&firstHalf != 0 {
+func (e *Engine) undoStep(ctx context.Context, s step.Step, parts undoParts) error {
+	if parts&partUndo != 0 {
 		if err := e.kinds.Undo(ctx, s); err != nil {
 			return err
 		}
 	}
-	if what&secondHalf != 0 {
+	if parts&partFinish != 0 {
 		return e.kinds.Finish(ctx, s)
 	}
 	return nil

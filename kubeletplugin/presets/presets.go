@@ -132,7 +132,7 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 
 // requests are what presets give to each request of a claim, sorted.
 func (f *Feature) requests(ctx context.Context, r *prepare.Request) ([]preset.Request, error) {
-	if !r.Again {
+	if !r.AfterReboot {
 		return f.decide(ctx, r.Claim, r.Siblings)
 	}
 	decided, err := decodeDecision(r.Decision)

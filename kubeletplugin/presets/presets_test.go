@@ -100,7 +100,7 @@ func (w *presetWorld) gives(c *resourceapi.ResourceClaim) prepare.Contribution {
 // again is what a claim gets in a later boot by what was decided for it.
 func (w *presetWorld) again(c *resourceapi.ResourceClaim, decision json.RawMessage) (prepare.Contribution, error) {
 	w.t.Helper()
-	return w.Plan(w.t.Context(), prepare.Request{Claim: c, Again: true, Decision: decision})
+	return w.Plan(w.t.Context(), prepare.Request{Claim: c, AfterReboot: true, Decision: decision})
 }
 
 // asked are the resources of core that were read.

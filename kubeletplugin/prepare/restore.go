@@ -11,8 +11,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// missing says whether a file that was seen to be needed is gone.
-func (e *Engine) missing(expected map[string]bool) bool {
+// anyMissing reports whether an expected CDI file is gone.
+func (e *Engine) anyMissing(expected map[string]bool) bool {
 	there, err := e.Specs.Files()
 	for file := range expected {
 		if err == nil && !there[file] {
@@ -22,8 +22,8 @@ func (e *Engine) missing(expected map[string]bool) bool {
 	return false
 }
 
-// look sees to it that what a prepared claim was promised is there, and adds its files to expected.
-func (e *Engine) look(ctx context.Context, r *record.Record, there, expected map[string]bool) {
+// checkPrepared restores the missing effects and specs of a prepared claim, and adds its CDI files to expected.
+func (e *Engine) checkPrepared(ctx context.Context, r *record.Record, there, expected map[string]bool) {
 	if e.moved(r) {
 		if err := e.withdraw(ctx, r.UID); err != nil {
 			e.report(ctx, ReasonRecoveryFailed, r, err.Error())
@@ -31,7 +31,7 @@ func (e *Engine) look(ctx context.Context, r *record.Record, there, expected map
 		return
 	}
 	var gone []string
-	for _, file := range files(r) {
+	for _, file := range specFiles(r) {
 		expected[file] = true
 		if !there[file] {
 			gone = append(gone, file)
@@ -40,34 +40,34 @@ func (e *Engine) look(ctx context.Context, r *record.Record, there, expected map
 	if len(gone) == 0 && len(r.Steps) == 0 {
 		return
 	}
-	restored, err := e.putBack(ctx, r.UID)
+	restored, err := e.restoreEffects(ctx, r.UID)
 	switch {
 	case err != nil:
 		e.report(ctx, ReasonEffectLost, r, err.Error())
 		for _, file := range gone {
-			delete(expected, file) // said once a pass, not at every look
+			delete(expected, file) // reported once a pass, not every few seconds
 		}
 	case restored:
 		e.report(ctx, ReasonSpecRestored, r, "its CDI specs were gone and are written again")
 	}
 }
 
-// files are the names of the specs that a record needs.
-func files(r *record.Record) []string {
+// specFiles lists the CDI files that a record needs.
+func specFiles(r *record.Record) []string {
 	var out []string
 	for i := range r.Steps {
 		if r.Steps[i].Kind == cdi.StepKind {
 			out = append(out, r.Steps[i].Target)
 		}
 	}
-	for _, promised := range shared(r) {
-		out = append(out, cdi.FileOf(promised.name))
+	for _, d := range sharedDevices(r) {
+		out = append(out, cdi.FileOf(d.name))
 	}
 	return out
 }
 
-// moved says whether a device of a claim has other numbers than the claim was given. A container that starts now would get a node
-// that is another device's.
+// moved reports whether a device of a claim has other device numbers than the claim got. A container that starts now would get the node of
+// another device.
 func (e *Engine) moved(r *record.Record) bool {
 	machine := e.Machine()
 	if machine == nil {
@@ -89,8 +89,8 @@ func sameNumbers(a, b []container.Node) bool {
 	})
 }
 
-// withdraw removes the specs of a claim whose devices moved, so that a container which restarts fails instead. They come back with
-// the numbers, or in another form when kubelet asks again.
+// withdraw removes the specs of a claim whose devices moved, so that the restart of a container fails instead. They are restored when the
+// numbers return, or written with the new numbers when kubelet asks again.
 func (e *Engine) withdraw(ctx context.Context, uid string) error {
 	claim, r, err := e.tryLock(uid)
 	if err != nil || r == nil {
@@ -101,7 +101,7 @@ func (e *Engine) withdraw(ctx context.Context, uid string) error {
 	if err != nil || !e.moved(r) {
 		return err
 	}
-	stale := slices.DeleteFunc(files(r), func(file string) bool { return !there[file] })
+	stale := slices.DeleteFunc(specFiles(r), func(file string) bool { return !there[file] })
 	if len(stale) == 0 {
 		return nil
 	}
@@ -117,9 +117,9 @@ func (e *Engine) withdraw(ctx context.Context, uid string) error {
 	return nil
 }
 
-// putBack verifies a claim's steps and restores its specs, if it is still prepared and nobody works on it. It says whether any spec
-// was gone.
-func (e *Engine) putBack(ctx context.Context, uid string) (restored bool, err error) {
+// restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked. It reports whether
+// a spec was missing.
+func (e *Engine) restoreEffects(ctx context.Context, uid string) (restored bool, err error) {
 	hold, r, err := e.tryLock(uid)
 	if err != nil || r == nil {
 		return false, err
@@ -132,11 +132,11 @@ func (e *Engine) putBack(ctx context.Context, uid string) (restored bool, err er
 	if err := e.verifySteps(ctx, r); err != nil {
 		return false, err
 	}
-	gone := slices.ContainsFunc(files(r), func(file string) bool { return !there[file] })
-	return gone, e.restore(ctx, r)
+	gone := slices.ContainsFunc(specFiles(r), func(file string) bool { return !there[file] })
+	return gone, e.restoreSpecs(ctx, r)
 }
 
-// tryLock takes a claim if it is prepared and nobody works on it, and returns no record otherwise.
+// tryLock locks a claim and returns its record if the claim is prepared and no other work has locked it. Otherwise it returns no record.
 func (e *Engine) tryLock(uid string) (*record.Hold, *record.Record, error) {
 	hold, err := e.Store.TryLockClaim(uid)
 	if err != nil || hold == nil {
