@@ -24,34 +24,34 @@ import (
 // maxSocketPath is the longest path that Go can bind a unix socket to: one byte less than sun_path holds.
 const maxSocketPath = 107
 
-// Config is everything the plugin is told from outside: where it runs, and what the admin wrote into its file.
+// Config combines flags, environment and the admin's file.
 type Config struct {
 	// Node is the name of this node's Node object.
 	Node string
-	// Namespace is where the plugin's own pod runs.
+	// Namespace is the namespace of the plugin's own pod.
 	Namespace string
-	// PodUID lets two versions of the plugin serve one node during a rolling update. Empty outside a pod.
+	// PodUID lets two versions of the plugin serve one node during a rolling update. It is empty outside a pod.
 	PodUID string
 	// HostRoot is the directory that holds the host's sys, dev and proc.
 	HostRoot string
-	// PluginsDir and RegistryDir are kubelet's, at the same path inside and outside the plugin's container.
+	// PluginsDir and RegistryDir are kubelet's directories, with the same path inside and outside the plugin's container.
 	PluginsDir, RegistryDir string
 	// CDIRoot is the directory of specs that the container runtime reads.
 	CDIRoot string
-	// StateDir keeps the records of claims; it must outlive the pod and a reboot.
+	// StateDir holds the records of claims. It must survive the pod and a reboot.
 	StateDir string
 	// HTTPAddress serves /metrics, /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness".
 	HTTPAddress string
 	HealthPort  int
-	// KubeletState is the path of kubelet's dra_manager_state, read before a claim is collected. Empty: none ever is.
+	// KubeletState is the path of kubelet's dra_manager_state, which is read before a claim is collected. If empty, no claim is collected.
 	KubeletState string
-	// NVMLCommand is the path of the fettle-nvml binary. Empty: never asked.
+	// NVMLCommand is the path of the fettle-nvml binary. If empty, NVML is not used.
 	NVMLCommand string
-	// HookCommand is the path of the fettle-hook binary, which is installed on the host. Empty: presets that need it are refused.
+	// HookCommand is the path of the fettle-hook binary, which is installed on the host. If empty, presets that need it are refused.
 	HookCommand string
-	// Registries is how registries are reached.
+	// Registries has the settings for access to registries.
 	Registries registry.Config
-	// PublicTrustRoot is the Sigstore trusted root, in JSON, of TrustPolicies that have none of their own. Empty: they are refused.
+	// PublicTrustRoot is the Sigstore trusted root, in JSON, for TrustPolicies without one of their own. If empty, these are refused.
 	PublicTrustRoot []byte
 	// Version is the build's own version, shown in AcceleratorNode.
 	Version string
@@ -59,7 +59,7 @@ type Config struct {
 	File nodeconfig.File
 }
 
-// Validate checks what only becomes known when flags and environment are merged.
+// Validate checks the merged flags and environment.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Node == "" {
@@ -88,7 +88,7 @@ func (c *Config) Validate() error {
 	return sortedJoin(errs)
 }
 
-// sockets are the paths of this instance's sockets, as the helper of Kubernetes names them.
+// sockets returns the paths of this instance's sockets, named as Kubernetes' helper names them.
 func (c *Config) sockets() (registrar, plugin string) {
 	registrar, plugin = v1alpha1.DriverName+"-reg.sock", "dra.sock"
 	if c.PodUID != "" {
@@ -98,19 +98,19 @@ func (c *Config) sockets() (registrar, plugin string) {
 	return filepath.Join(c.RegistryDir, registrar), filepath.Join(c.pluginDir(), plugin)
 }
 
-// pluginDir is the directory of the plugin's sockets, its own among kubelet's plugins.
+// pluginDir returns the directory of the plugin's sockets, its own among kubelet's plugins.
 func (c *Config) pluginDir() string { return filepath.Join(c.PluginsDir, v1alpha1.DriverName) }
 
-// hostPath is where a path of the host is seen from the plugin.
+// hostPath returns the path at which the plugin sees a path of the host.
 func (c *Config) hostPath(path string) string { return filepath.Join(c.HostRoot, path) }
 
-// sortedJoin makes the text independent of the order of checks.
+// sortedJoin joins errors in an order that does not depend on the order of checks.
 func sortedJoin(errs []error) error {
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }
 
-// nvmlQuery asks NVIDIA's library by its program; nil where it is switched off.
+// nvmlQuery returns a function that queries NVML in a child process, or nil if NVML is disabled.
 func (c *Config) nvmlQuery() func(context.Context) (nvml.Report, error) {
 	file := c.File.NVML
 	if file.Disabled || c.NVMLCommand == "" {
@@ -120,7 +120,7 @@ func (c *Config) nvmlQuery() func(context.Context) (nvml.Report, error) {
 	return nvml.NewProber(command).Query
 }
 
-// containerContext is the SELinux context of files that any container may read and write; empty where the host has no SELinux.
+// containerContext returns the SELinux context of files that any container may read and write, or "" on a host without SELinux.
 func (c *Config) containerContext() string {
 	if _, err := os.Stat(c.hostPath(sysfs.SELinuxEnforce)); err != nil {
 		return ""

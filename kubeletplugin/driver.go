@@ -29,21 +29,21 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// Plugin is kubelet's plugin.
+// Plugin implements kubelet's interface.
 var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
 
-// PrepareResourceClaims prepares each claim on its own: one that fails does not keep the others.
+// PrepareResourceClaims prepares each claim on its own, so that a failure does not affect the others.
 func (p *Plugin) PrepareResourceClaims(
 	ctx context.Context, claims []*resourceapi.ResourceClaim,
 ) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	if len(claims) == 0 {
 		return map[types.UID]kubeletplugin.PrepareResult{}, nil
 	}
-	if _, err := p.holder.Await(ctx); err != nil { // kubelet may call before the first look is done
+	if _, err := p.holder.Await(ctx); err != nil { // kubelet may call before the first scan is done
 		return nil, err
 	}
 	results := make([]kubeletplugin.PrepareResult, len(claims))
-	atOnce(len(claims), func(i int) { results[i] = p.prepareClaim(ctx, claims[i], claims) })
+	inParallel(len(claims), func(i int) { results[i] = p.prepareClaim(ctx, claims[i], claims) })
 	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
 	for i, c := range claims {
 		byUID[c.UID] = results[i]
@@ -52,8 +52,8 @@ func (p *Plugin) PrepareResourceClaims(
 	return byUID, nil
 }
 
-// atOnce does something n times side by side. Most calls are for one claim, which needs no goroutine of its own.
-func atOnce(n int, do func(i int)) {
+// inParallel calls do for 0 to n-1 concurrently. Most calls are for one claim, which needs no goroutine of its own.
+func inParallel(n int, do func(i int)) {
 	var wg sync.WaitGroup
 	for i := 1; i < n; i++ {
 		wg.Go(func() { do(i) })
@@ -64,13 +64,13 @@ func atOnce(n int, do func(i int)) {
 	wg.Wait()
 }
 
-// prepareClaim prepares one of the claims that came together.
+// prepareClaim prepares one of the claims of a call.
 func (p *Plugin) prepareClaim(
-	ctx context.Context, c *resourceapi.ResourceClaim, together []*resourceapi.ResourceClaim,
+	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
 ) kubeletplugin.PrepareResult {
 	start := time.Now()
 	logger := klog.FromContext(ctx).WithValues("claim", klog.KObj(c), "claimUID", c.UID)
-	r, err := p.prepareUnlessRetired(ctx, c, together)
+	r, err := p.prepareUnlessRetired(ctx, c, siblings)
 	if err != nil {
 		result := "error"
 		if _, ok := errors.AsType[*claim.RefusedError](err); ok {
@@ -78,37 +78,37 @@ func (p *Plugin) prepareClaim(
 		}
 		p.metrics.observeCall("prepare", result, start)
 		p.metrics.refusals.WithLabelValues(reason(err)).Inc()
-		if told := p.claims.Refused(ctx, c, err); told != nil {
-			logger.Error(told, "The claim does not show why it was refused", "refusal", err)
+		if writeErr := p.claims.Refused(ctx, c, err); writeErr != nil {
+			logger.Error(writeErr, "Cannot write the refusal to the claim's status", "refusal", err)
 		}
 		return kubeletplugin.PrepareResult{Err: err}
 	}
 	p.metrics.observeCall("prepare", "ok", start)
 	if err := p.claims.Prepared(ctx, c); err != nil {
-		logger.Error(err, "The claim still shows an earlier refusal")
+		logger.Error(err, "Cannot clear an earlier refusal in the claim's status")
 	}
 	if holdsRegion(r) {
-		p.review.Send() // its siblings are the tenant's now
+		p.review.Send() // now only this tenant may use its siblings
 	}
 	if err := p.claims.Devices(ctx, c, r); err != nil {
-		logger.Error(err, "The claim does not show what its devices hold, or which presets they have")
+		logger.Error(err, "Cannot write bitstreams and presets to the claim's status")
 	}
 	logger.V(2).Info("Prepared", "devices", len(r.Devices))
-	return kubeletplugin.PrepareResult{Devices: p.answer(r)}
+	return kubeletplugin.PrepareResult{Devices: p.kubeletDevices(r)}
 }
 
 func (p *Plugin) prepareUnlessRetired(
-	ctx context.Context, c *resourceapi.ResourceClaim, together []*resourceapi.ResourceClaim,
+	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
 ) (*record.Record, error) {
-	// A pod that has its claim keeps it: kubelet asks again when it restarts.
+	// A prepared claim stays usable: kubelet asks again when a container or kubelet restarts.
 	if p.retirement.On() && !p.engine.HasRecord(string(c.UID)) {
 		return nil, fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
 	}
-	return p.engine.Prepare(ctx, c, arrival(ctx, p.engine.Now), together...)
+	return p.engine.Prepare(ctx, c, arrival(ctx, p.engine.Now), siblings...)
 }
 
-// answer is what kubelet is told of a record.
-func (p *Plugin) answer(r *record.Record) []kubeletplugin.Device {
+// kubeletDevices returns the devices of a record in kubelet's form.
+func (p *Plugin) kubeletDevices(r *record.Record) []kubeletplugin.Device {
 	devices := make([]kubeletplugin.Device, 0, len(r.Devices))
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -131,7 +131,7 @@ func holdsRegion(r *record.Record) bool {
 	return slices.ContainsFunc(r.Devices, func(d record.Device) bool { return d.CoTenancy != "" })
 }
 
-// metadata is the published attributes of a device, for the file that KEP-5304 puts into the container.
+// metadata returns the published attributes of a device, for the file that KEP-5304 puts into the container.
 func metadata(s *inventory.Snapshot, d *record.Device) *kubeletplugin.DeviceMetadata {
 	m := &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{}}
 	dev, _ := s.Find(d.Kind(), d.Name)
@@ -141,10 +141,10 @@ func metadata(s *inventory.Snapshot, d *record.Device) *kubeletplugin.DeviceMeta
 	return m
 }
 
-// UnprepareResourceClaims gives back each claim on its own.
+// UnprepareResourceClaims releases each claim on its own.
 func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	errs := make([]error, len(claims))
-	atOnce(len(claims), func(i int) { errs[i] = p.unprepareClaim(ctx, claims[i]) })
+	inParallel(len(claims), func(i int) { errs[i] = p.unprepareClaim(ctx, claims[i]) })
 	results := make(map[types.UID]error, len(claims))
 	for i, c := range claims {
 		results[c.UID] = errs[i]
@@ -172,7 +172,7 @@ func (p *Plugin) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedO
 	return err
 }
 
-// namesOldSpec says whether a released record named a CDI spec that no device has any more, so that it may be left over now.
+// namesOldSpec reports whether a released record named a CDI spec that fits no present device, so that its file may be a leftover now.
 func (p *Plugin) namesOldSpec(r *record.Record) bool {
 	v, _ := p.holder.Get()
 	if r == nil || v == nil {
@@ -188,13 +188,13 @@ func (p *Plugin) namesOldSpec(r *record.Record) bool {
 	return false
 }
 
-// HandleError is told of errors in the background, which the helper retries all of. They reach a metric, an Event on the node,
-// and readiness, until slices are seen to be as wanted.
+// HandleError handles background errors, all of which the helper retries. It counts them, writes an Event on the node, and makes the plugin
+// unready until the published slices are up to date.
 func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 	klog.FromContext(ctx).Error(err, msg)
 	p.metrics.backgroundErrors.WithLabelValues("publish").Inc()
 	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
-		// An older API is served as far as it goes: what it lacks is named, and the rest stays published.
+		// The plugin serves an older API as far as it goes: it names the missing features and publishes the rest.
 		for _, feature := range dropped.DisabledFeatures() {
 			p.metrics.droppedFeatures.WithLabelValues(feature).Set(1)
 		}
@@ -211,18 +211,18 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	return p.health.Watch(ctx, reports)
 }
 
-// arrivalKey is the context's key of the moment when a call arrived.
+// arrivalKey is the context's key of the arrival time of a call.
 type arrivalKey struct{}
 
-// stampArrivals notes when each call arrived, which is before kubelet's helper reads the claims: that read may take long, and the
-// claim may be unprepared meanwhile.
+// stampArrivals stamps each call with its arrival, before kubelet's helper reads the claims. That read may take long, and the claim may be
+// unprepared meanwhile.
 func stampArrivals(now func() record.Moment) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		return handler(context.WithValue(ctx, arrivalKey{}, now()), req)
 	}
 }
 
-// arrival is when the call of a context arrived: now, where it was not stamped.
+// arrival returns when the call of a context arrived, or the present time if the call was not stamped.
 func arrival(ctx context.Context, now func() record.Moment) record.Moment {
 	if m, ok := ctx.Value(arrivalKey{}).(record.Moment); ok {
 		return m
@@ -230,7 +230,7 @@ func arrival(ctx context.Context, now func() record.Moment) record.Moment {
 	return now()
 }
 
-// uptime is CLOCK_BOOTTIME, which all processes share, which goes on while the machine sleeps, and which nobody sets.
+// uptime returns CLOCK_BOOTTIME, which all processes share, which continues during suspend, and which cannot be set.
 func uptime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

@@ -44,13 +44,13 @@ func TestAnswer(t *testing.T) {
 	}
 	p := &Plugin{holder: inventory.NewHolder()}
 	p.holder.Set(nodefixture.SnapshotWith(device, disk))
-	if diff := cmp.Diff(want, p.answer(r)); diff != "" {
+	if diff := cmp.Diff(want, p.kubeletDevices(r)); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)
 	}
 	p.config.File.DeviceMetadata = true
 	want[0].Metadata = &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{"vendor": {StringValue: &vendor}}}
 	want[1].Metadata = &kubeletplugin.DeviceMetadata{Attributes: map[string]resourceapi.DeviceAttribute{}}
-	if diff := cmp.Diff(want, p.answer(r)); diff != "" {
+	if diff := cmp.Diff(want, p.kubeletDevices(r)); diff != "" {
 		t.Errorf("answer with metadata (-want +got):\n%s", diff)
 	}
 }

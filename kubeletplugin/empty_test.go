@@ -52,7 +52,7 @@ func TestClaimsHeld(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("held (-want +got):\n%s", diff)
 			}
-			emptied, err := p.empty(t.Context())
+			emptied, err := p.removeNodeFiles(t.Context())
 			nodefixture.Must(t, err)
 			if want := len(tt.want) == 0; emptied != want {
 				t.Errorf("emptied: %v, want %v", emptied, want)
@@ -79,7 +79,7 @@ func TestClaimsHeldIsUnknown(t *testing.T) {
 			if _, err := p.records.Claims(); err == nil {
 				t.Error("no error of Claims")
 			}
-			if emptied, err := p.empty(t.Context()); err == nil || emptied {
+			if emptied, err := p.removeNodeFiles(t.Context()); err == nil || emptied {
 				t.Errorf("emptied: %v, error %v", emptied, err)
 			}
 		})

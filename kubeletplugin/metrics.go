@@ -17,7 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// metrics are what the plugin itself exports, under the prefix fettle_. Each package beside it registers its own.
+// metrics are the root package's metrics, with the prefix fettle_. Each other package registers its own.
 type metrics struct {
 	registry         *prometheus.Registry
 	calls            *prometheus.HistogramVec
@@ -28,7 +28,7 @@ type metrics struct {
 	incidents        *prometheus.CounterVec
 }
 
-// callBuckets resolve what kubelet's own histogram lumps together: everything below 100 ms.
+// callBuckets returns buckets that resolve the range below 100 ms, which kubelet's own histogram does not.
 func callBuckets() []float64 {
 	return []float64{.0005, .001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1, 2, 4, 8, 16, 32, 45}
 }
@@ -47,7 +47,7 @@ func newMetrics() *metrics {
 			Name: "fettle_background_errors_total", Help: "Errors outside of kubelet's calls, by where they happened.",
 		}, []string{"source"}),
 		lastPublished: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "fettle_published_timestamp_seconds", Help: "When the API server was last seen to hold every slice as wanted.",
+			Name: "fettle_published_timestamp_seconds", Help: "When every slice in the API server was last seen to be up to date.",
 		}),
 		droppedFeatures: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fettle_dropped_features", Help: "1 for each API feature that the cluster lacks and dropped from our slices.",
@@ -66,19 +66,19 @@ func (m *metrics) observeCall(operation, result string, start time.Time) {
 	m.calls.WithLabelValues(operation, result).Observe(time.Since(start).Seconds())
 }
 
-// observer tells people and metrics what the engine reports, and wakes what depends on it.
+// observer turns reports of the engine into Events and metrics, and wakes the services that depend on them.
 type observer struct {
 	node    *status.NodeEvents
 	metrics *metrics
-	// review and claims are sent after a claim gave something back.
+	// review and claims are sent after a claim was released.
 	review, claims notify.Signal
 }
 
 var _ prepare.Observer = (*observer)(nil)
 
-// Incident says what happened outside of kubelet's calls: an Event on the node, and a count by reason.
+// Incident logs and counts an incident and writes an Event on the node.
 func (o *observer) Incident(ctx context.Context, i prepare.Incident) {
-	klog.FromContext(ctx).Info("Happened to a claim", "reason", i.Reason, "claim", klog.KRef(i.Namespace, i.Name), "claimUID", i.UID,
+	klog.FromContext(ctx).Info("Claim incident", "reason", i.Reason, "claim", klog.KRef(i.Namespace, i.Name), "claimUID", i.UID,
 		"message", i.Message)
 	o.metrics.incidents.WithLabelValues(i.Reason).Inc()
 	kind := corev1.EventTypeWarning
@@ -88,7 +88,7 @@ func (o *observer) Incident(ctx context.Context, i prepare.Incident) {
 	o.node.OfClaim(i.Namespace, i.Name, i.UID, kind, i.Reason, i.Message)
 }
 
-// Released is called for a claim that was unprepared. Where it had steps the machine may look otherwise.
+// Released wakes the services after an Unprepare that undid steps, since the state of devices may have changed.
 func (o *observer) Released(r *record.Record) {
 	if len(r.Steps) > 0 {
 		o.review.Send()

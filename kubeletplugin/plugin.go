@@ -43,21 +43,21 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// Clients are the plugin's ways to the API server.
+// Clients are the plugin's clients of the API server.
 type Clients struct {
 	Kube kubernetes.Interface
 	// Dynamic reads and writes Fettle's own objects.
 	Dynamic dynamic.Interface
-	// Events takes Events. It must not block.
+	// Events records Events. It must not block.
 	Events events.EventRecorder
 }
 
-// Plugin is one instance of the kubelet plugin. New builds it without any effect but its directories; Run serves.
+// Plugin is one instance of the kubelet plugin. New only creates its directories; Run serves.
 type Plugin struct {
 	config  Config
 	clients Clients
 	metrics *metrics
-	// review has the scanner judge again what may be given out, claimsChanged the reporter count again, and freed the publisher sweep.
+	// review makes the scanner check again which devices are free, claimsChanged the reporter count again, and freed the publisher sweep.
 	review, claimsChanged, freed notify.Signal
 
 	holder     *inventory.Holder
@@ -75,28 +75,28 @@ type Plugin struct {
 	claims     *status.ClaimWriter
 	reporter   *status.Reporter
 	binder     *binding.Binder
-	// prefetchers fetch what fits the node before a claim asks, each one kind of thing.
+	// prefetchers fetch files that fit the node before a claim needs them, one prefetcher for each kind of file.
 	prefetchers []*artifacts.Prefetcher
 	readiness   *readiness
 }
 
-// features are what contributes to claims. Adding one is a line here, in list and in newFeatures.
+// features are the plugin's features. A new one needs a line here, in list and in newFeatures.
 type features struct {
 	hostDirs     *hostdirs.Feature
 	kernelCaches *kernelcaches.Feature
 	fpgas        *fpgas.Feature
 	presets      *presets.Feature
-	// hook is nil where none is installed.
+	// hook is nil if no hook is installed.
 	hook *presets.Hook
 }
 
-// list has the features in the order of their steps. What a lost record leaves is undone in reverse: mounts, regions, pins of caches, and
-// directories last.
+// list returns the features in the order of their steps. The leftovers of a lost record are undone in reverse: mounts, regions, pins of
+// caches, directories last.
 func (f *features) list() []prepare.Feature {
 	return []prepare.Feature{f.hostDirs, f.kernelCaches, f.fpgas, f.presets}
 }
 
-// reason is the stable reason of a refused claim.
+// reason returns the stable reason of a refused claim.
 func reason(err error) string {
 	for _, of := range []func(error) string{
 		prepare.Reason, presets.Reason, kernelcaches.Reason, fpgas.Reason, devicehealth.Reason, retirement.Reason,
@@ -108,7 +108,7 @@ func reason(err error) string {
 	return "PrepareFailed"
 }
 
-// New checks the configuration and opens the plugin's directories. bootID is the host's, see BootID.
+// New checks the configuration, opens the plugin's directories and builds all services. bootID is the host's, see BootID.
 func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid configuration: %w", err)
@@ -142,8 +142,8 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	return p, nil
 }
 
-// callBudget is how long a call of kubelet's waits for its claim. kubelet itself gives up after 45 s, and a pod whose call it gave up
-// waits for a minute or two.
+// callBudget is how long a call of kubelet waits for its claim. kubelet gives up after 45 s and then waits a minute or two before it tries
+// again.
 const callBudget = 30 * time.Second
 
 // open opens the plugin's directories.
@@ -219,7 +219,7 @@ func (p *Plugin) newPresets() (err error) {
 	return err
 }
 
-// newServices builds what goes on beside kubelet's calls.
+// newServices builds the background services.
 func (p *Plugin) newServices(rescan notify.Signal) {
 	c, f, errs := &p.config, &p.features, p.metrics.backgroundErrors
 	p.scanner = inventory.NewScanner(inventory.Config{
@@ -238,12 +238,12 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 	p.reporter = status.NewReporter(status.ReporterConfig{
 		Node: c.Node, Version: c.Version, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Retirement: p.retirement,
 		Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
-		KernelCaches: f.kernelCaches.NodeStatus, AsWanted: publish.AsWanted, Published: p.published, Ready: p.Ready, Empty: p.empty,
+		KernelCaches: f.kernelCaches.NodeStatus, AsWanted: publish.AsWanted, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
 		Registry: p.metrics.registry, Errors: errs,
 	})
 	p.binder = binding.New(binding.Config{
 		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Kinds: p.bindingKinds(), Reason: reason,
-		Underway: kernelcaches.IsUnderway, Hopeless: hopeless,
+		Underway: kernelcaches.IsUnderway, Hopeless: isPermanent,
 		Prepare: func(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 			return p.prepareClaim(ctx, claim, nil).Err
 		},
@@ -259,7 +259,7 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 	}
 }
 
-// bindingKinds are the kinds of devices whose pods are bound only once the plugin has said that they can be.
+// bindingKinds returns the device kinds whose pods are bound only after the plugin allows it.
 func (p *Plugin) bindingKinds() []binding.Kind {
 	all := []binding.Kind{
 		{
@@ -282,13 +282,13 @@ func (p *Plugin) bindingKinds() []binding.Kind {
 	return slices.DeleteFunc(all, func(k binding.Kind) bool { return !slices.Contains(late, k.Kind) })
 }
 
-// findIn looks an allocated device up in a snapshot.
+// findIn returns a lookup of allocated devices in a snapshot.
 func findIn(s *inventory.Snapshot) prepare.Find {
 	return func(r *claim.Result) (device.Device, bool) { return s.Find(r.Kind, r.Device) }
 }
 
-// hopeless says whether it is of no use to try again on this node soon.
-func hopeless(err error) bool {
+// isPermanent reports whether a retry on this node soon would fail in the same way.
+func isPermanent(err error) bool {
 	_, refused := errors.AsType[*claim.RefusedError](err)
 	return refused || kernelcaches.IsRefused(err) || errors.Is(err, devicehealth.ErrUnhealthy) || errors.Is(err, retirement.ErrRetired)
 }
@@ -304,11 +304,11 @@ func (p *Plugin) claim(ctx context.Context, namespace, name string) (*resourceap
 	return p.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// published is called each time the API server is seen to hold the slices as wanted.
+// published is called each time the slices in the API server are seen to be up to date.
 func (p *Plugin) published() {
 	p.readiness.setPublishError(nil)
 	p.metrics.lastPublished.SetToCurrentTime()
 }
 
-// Ready returns nil once kubelet knows the plugin, the machine was looked at, and the API server took what was published.
+// Ready returns nil when kubelet has registered the plugin, the machine was scanned, and the API server has the published slices.
 func (p *Plugin) Ready() error { return p.readiness.ready() }

@@ -39,19 +39,19 @@ func serveHTTP(ctx context.Context, address string, registry *prometheus.Registr
 	return (&httpserver.Server{Address: address, Handler: mux}).Run(ctx)
 }
 
-// readiness is whether the plugin serves claims.
+// readiness holds the conditions under which the plugin is ready.
 type readiness struct {
 	holder *inventory.Holder
 
 	mu sync.Mutex
-	// registration is what kubelet says of the plugin. It says that nothing is known before the plugin is served.
+	// registration returns kubelet's answer to the plugin's registration, nil until there is one. It is set when the plugin is served.
 	registration func() *registerapi.RegistrationStatus
 	served       bool
-	// publishErr is the last error of publishing that no success followed.
+	// publishErr is the last publishing error, nil after a success.
 	publishErr error
 }
 
-// serve notes that kubelet can ask.
+// serve is called when kubelet can call the plugin.
 func (r *readiness) serve(registration func() *registerapi.RegistrationStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +64,7 @@ func (r *readiness) setPublishError(err error) {
 	r.publishErr = err
 }
 
-// ready returns nil once kubelet knows the plugin, the machine was looked at, and the API server took what was published.
+// ready returns nil when kubelet has registered the plugin, the machine was scanned, and the API server has the published slices.
 func (r *readiness) ready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,25 +79,24 @@ func (r *readiness) ready() error {
 		return fmt.Errorf("kubelet refused to register the plugin: %s", status.Error)
 	}
 	if s, _ := r.holder.Get(); s == nil {
-		return errors.New("the machine was not looked at yet")
+		return errors.New("the machine was not scanned yet")
 	}
 	if r.publishErr != nil {
-		return fmt.Errorf("ResourceSlices are not as wanted: %w", r.publishErr)
+		return fmt.Errorf("ResourceSlices are not up to date: %w", r.publishErr)
 	}
 	return nil
 }
 
-// livenessService is the name that the chart's probe and the Kernel Module Management operator ask for.
+// livenessService is the service name that the chart's probe and the Kernel Module Management operator use.
 const livenessService = "liveness"
 
-// liveness answers the gRPC health protocol by asking the plugin's own sockets what kubelet would ask: a deadlocked server is
-// found, not only a dead process.
+// liveness answers the gRPC health protocol by calling the plugin's own sockets like kubelet, so it also detects a deadlocked server.
 type liveness struct {
 	healthpb.UnimplementedHealthServer
 	registration, plugin *grpc.ClientConn
 }
 
-// newLiveness connects to the sockets of this instance. Connections are made at the first check.
+// newLiveness returns clients of this instance's sockets. They connect at the first check.
 func newLiveness(c *Config) (*liveness, error) {
 	registrar, plugin := c.sockets()
 	var l liveness
@@ -119,7 +118,7 @@ func dialSocket(path string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Check is the health protocol's only call that probes use.
+// Check is the only call of the health protocol that probes use.
 func (l *liveness) Check(ctx context.Context, req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	if req.GetService() != "" && req.GetService() != livenessService {
 		return nil, status.Errorf(codes.NotFound, "service %q is not known, expected %q", req.GetService(), livenessService)

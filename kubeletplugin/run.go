@@ -18,14 +18,14 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 )
 
-// Run serves kubelet until ctx ends or something fatal happens, and returns after everything it started has ended. The sockets are
-// removed on the way out, which a newer instance cannot do for an older one.
+// Run serves kubelet until ctx ends or a fatal error occurs. It returns after everything that it started has ended, and removes its
+// sockets, which a newer instance cannot do.
 func (p *Plugin) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	uevents, err := inventory.WatchUevents(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Info("Hardware changes are seen at the interval only",
+		klog.FromContext(ctx).Info("No uevents: hardware changes are noticed at the interval only",
 			"interval", p.config.File.DiscoveryInterval.Duration, "reason", err)
 	}
 	live, err := newLiveness(&p.config)
@@ -38,7 +38,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	defer p.engine.Stop()
 	if p.features.hook != nil {
 		if err := p.features.hook.Sweep(); err != nil {
-			klog.FromContext(ctx).Error(err, "Builds of the hook that nothing needs may stay")
+			klog.FromContext(ctx).Error(err, "Cannot remove unused builds of the hook")
 		}
 	}
 	defer p.features.presets.Watch(ctx)()
@@ -51,8 +51,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 	p.readiness.serve(helper.RegistrationStatus)
 
 	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range p.parts(uevents, helper) {
-		group.Go(func() error { part(ctx); return nil })
+	for _, service := range p.services(uevents, helper) {
+		group.Go(func() error { service(ctx); return nil })
 	}
 	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })
 	group.Go(func() error { return live.serve(ctx, p.config.HealthPort) })
@@ -61,25 +61,25 @@ func (p *Plugin) Run(ctx context.Context) error {
 	return err
 }
 
-// parts are what goes on side by side, each until its context ends.
-func (p *Plugin) parts(uevents <-chan struct{}, helper *kubeletplugin.Helper) []func(context.Context) {
-	parts := []func(context.Context){
+// services returns the background services. Each runs until its context ends.
+func (p *Plugin) services(uevents <-chan struct{}, helper *kubeletplugin.Helper) []func(context.Context) {
+	services := []func(context.Context){
 		func(ctx context.Context) { p.scanner.Run(ctx, uevents) },
 		p.health.Run,
 		func(ctx context.Context) { p.publisher.Run(ctx, helper.PublishResources) },
-		p.keepOrder,
+		p.runEngine,
 		p.artifacts.Run,
 		p.reporter.Run,
 		p.features.kernelCaches.Run,
 		func(ctx context.Context) { p.retirement.Watch(ctx, p.clients.Dynamic, p.config.Node, p.health.Recover) },
 	}
 	if len(p.config.File.BindLate()) > 0 {
-		parts = append(parts, p.binder.Run)
+		services = append(services, p.binder.Run)
 	}
 	for _, prefetcher := range p.prefetchers {
-		parts = append(parts, prefetcher.Run)
+		services = append(services, prefetcher.Run)
 	}
-	return parts
+	return services
 }
 
 func (p *Plugin) options() []kubeletplugin.Option {
@@ -91,7 +91,7 @@ func (p *Plugin) options() []kubeletplugin.Option {
 		kubeletplugin.RegistrarDirectoryPath(p.config.RegistryDir),
 		kubeletplugin.CDIDirectory(p.config.CDIRoot),
 		kubeletplugin.RollingUpdate(types.UID(p.config.PodUID)),
-		// The state's own locks are per claim and device, honour deadlines and count between processes too.
+		// The records' own locks are per claim and device, honour deadlines and also work between processes.
 		kubeletplugin.Serialize(false),
 		kubeletplugin.GRPCInterceptor(stampArrivals(p.engine.Now)),
 	}
@@ -101,16 +101,16 @@ func (p *Plugin) options() []kubeletplugin.Option {
 	return options
 }
 
-// keepOrder undoes what earlier processes left halfway and looks after prepared claims, once the machine was looked at.
-func (p *Plugin) keepOrder(ctx context.Context) {
+// runEngine waits for the first scan, then recovers interrupted claims and checks prepared ones.
+func (p *Plugin) runEngine(ctx context.Context) {
 	if _, err := p.holder.Await(ctx); err != nil {
 		return
 	}
 	p.engine.Run(ctx, p.config.File.ReconcileInterval.Duration, p.review.Send)
 }
 
-// empty removes what the plugin keeps on the node, and returns false where a claim was prepared meanwhile.
-func (p *Plugin) empty(ctx context.Context) (bool, error) {
+// removeNodeFiles removes all files of the plugin on the node. It returns false if a claim was prepared meanwhile.
+func (p *Plugin) removeNodeFiles(ctx context.Context) (bool, error) {
 	hold, err := p.records.LockAll(ctx)
 	if err != nil {
 		return false, err
