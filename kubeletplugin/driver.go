@@ -78,19 +78,19 @@ func (p *Plugin) prepareClaim(
 		}
 		p.metrics.observeCall("prepare", result, start)
 		p.metrics.refusals.WithLabelValues(reason(err)).Inc()
-		if writeErr := p.claims.Refused(ctx, c, err); writeErr != nil {
+		if writeErr := p.claims.WriteRefusal(ctx, c, err); writeErr != nil {
 			logger.Error(writeErr, "Cannot write the refusal to the claim's status", "refusal", err)
 		}
 		return kubeletplugin.PrepareResult{Err: err}
 	}
 	p.metrics.observeCall("prepare", "ok", start)
-	if err := p.claims.Prepared(ctx, c); err != nil {
+	if err := p.claims.ClearRefusal(ctx, c); err != nil {
 		logger.Error(err, "Cannot clear an earlier refusal in the claim's status")
 	}
 	if holdsRegion(r) {
 		p.review.Send() // now only this tenant may use its siblings
 	}
-	if err := p.claims.Devices(ctx, c, r); err != nil {
+	if err := p.claims.WriteDevices(ctx, c, r); err != nil {
 		logger.Error(err, "Cannot write bitstreams and presets to the claim's status")
 	}
 	logger.V(2).Info("Prepared", "devices", len(r.Devices))

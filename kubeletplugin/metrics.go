@@ -85,7 +85,7 @@ func (o *observer) Incident(ctx context.Context, i prepare.Incident) {
 	if i.Reason == prepare.ReasonSpecRestored || i.Reason == prepare.ReasonRolledBack {
 		kind = corev1.EventTypeNormal
 	}
-	o.node.OfClaim(i.Namespace, i.Name, i.UID, kind, i.Reason, i.Message)
+	o.node.IncidentEvent(i.Namespace, i.Name, i.UID, kind, i.Reason, i.Message)
 }
 
 // Released wakes the services after an Unprepare that undid steps, since the state of devices may have changed.

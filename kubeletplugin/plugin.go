@@ -180,9 +180,9 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 		Node: c.Node, Enabled: file.KernelCaches.Enabled, WatchPods: file.KernelCaches.WatchPods, Kube: p.clients.Kube,
 		Dynamic: p.clients.Dynamic, Namespace: c.Namespace, Client: client, Store: p.artifacts.Store, Credentials: p.artifacts.Credentials,
 		Mounter: mounter, CanMount: hostmount.CanMount, PublicRoot: c.PublicTrustRoot, Clock: clock.RealClock{}, Changed: p.claimsChanged.Send,
-		Event: p.node.OnClaim,
+		Event: p.node.ClaimEvent,
 		ObjectEvent: func(o *corev1.ObjectReference, eventType, reason, note string) {
-			p.node.About(o, nil, "Keep", eventType, reason, "node "+c.Node+": "+note)
+			p.node.ObjectEvent(o, nil, "Keep", eventType, reason, "node "+c.Node+": "+note)
 		},
 	}); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 		Node: c.Node, HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Namespace: c.Namespace, File: &file.FPGA,
 		Dynamic: p.clients.Dynamic, Records: p.records, Artifacts: p.artifacts, Holder: p.holder, Rescan: rescan, Registry: p.metrics.registry,
 		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
-			p.node.About(regarding, related, "Program", eventType, reason, note)
+			p.node.ObjectEvent(regarding, related, "Program", eventType, reason, note)
 		},
 	})
 	return p.newPresets()
@@ -214,7 +214,7 @@ func (p *Plugin) newPresets() (err error) {
 	}
 	p.features.presets, err = presets.New(presets.Config{
 		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Namespace: c.Namespace, Find: finder.Find, Mounts: p.mounts,
-		Event: p.node.OnClaim,
+		Event: p.node.ClaimEvent,
 	})
 	return err
 }
@@ -238,7 +238,7 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 	p.reporter = status.NewReporter(status.ReporterConfig{
 		Node: c.Node, Version: c.Version, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Retirement: p.retirement,
 		Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
-		KernelCaches: f.kernelCaches.NodeStatus, AsWanted: publish.AsWanted, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
+		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.AsWanted, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
 		Registry: p.metrics.registry, Errors: errs,
 	})
 	p.binder = binding.New(binding.Config{

@@ -55,8 +55,8 @@ const (
 
 // Claims says on claims what became of them.
 type Claims interface {
-	// Refused says why a claim cannot be prepared.
-	Refused(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error
+	// WriteRefusal writes why a claim cannot be prepared.
+	WriteRefusal(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error
 	// SetConditionOf sets a condition on those of a claim's devices that are meant.
 	SetConditionOf(
 		ctx context.Context, c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool,
@@ -233,7 +233,7 @@ func (b *Binder) ready(ctx context.Context, c *resourceapi.ResourceClaim, k *Kin
 		err = k.Ready(ctx, c, allocation, snapshot)
 	}
 	if err != nil && (b.Hopeless(err) || !b.Underway(err)) {
-		err = errors.Join(err, b.Claims.Refused(ctx, c, err))
+		err = errors.Join(err, b.Claims.WriteRefusal(ctx, c, err))
 	}
 	return err
 }

@@ -338,9 +338,9 @@ type writer struct {
 	done *done
 }
 
-func (w writer) Refused(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error {
+func (w writer) WriteRefusal(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error {
 	w.done.refused = append(w.done.refused, w.Reason(cause))
-	return w.ClaimWriter.Refused(ctx, c, cause)
+	return w.ClaimWriter.WriteRefusal(ctx, c, cause)
 }
 
 // errUnderway is about what is on its way.

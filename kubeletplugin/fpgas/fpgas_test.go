@@ -660,7 +660,7 @@ func TestProgrammed(t *testing.T) {
 	f := newFeature(t, newSite(t), Config{
 		StateDir: t.TempDir(), File: &nodeconfig.FPGA{Programming: true},
 		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
-			told.About(regarding, related, "Program", eventType, reason, note)
+			told.ObjectEvent(regarding, related, "Program", eventType, reason, note)
 		},
 	})
 	digest := digestOf([]byte("image"))

@@ -24,37 +24,37 @@ import (
 )
 
 const (
-	// conditionPrepared is the condition on a claim's device that says why it could not be prepared.
+	// conditionPrepared is the condition on a claim's device that says why Prepare failed.
 	conditionPrepared = "Prepared"
-	// fieldManager writes our entries of status.devices; other drivers' entries are never touched.
+	// fieldManager owns Fettle's entries of status.devices. Entries of other drivers are never touched.
 	fieldManager = "fettle.dev"
 
 	reasonPrepared = "Prepared"
 )
 
-// ClaimConfig is what a ClaimWriter works with.
+// ClaimConfig has the services and functions that a ClaimWriter uses.
 type ClaimConfig struct {
 	Client kubernetes.Interface
 	Events events.EventRecorder
 	Clock  clock.PassiveClock
-	// Reason is the stable reason of an error. Overtaken says that an error is about a call that came too late for what its claim is now,
-	// which is nothing to tell about the claim as it is.
+	// Reason returns the stable reason of an error. Overtaken reports whether an error belongs to a call that came too late for the present
+	// state of its claim. Such an error is not written to the claim.
 	Reason    func(error) string
 	Overtaken func(error) bool
-	// Programmed is what a claim's regions are known to hold, by POOL/DEVICE, Presets whose presets its requests have.
+	// Programmed returns the known content of a claim's regions, by POOL/DEVICE. Presets returns the presets that were applied, by request.
 	Programmed func(r *record.Record) (map[string]region.Programmed, error)
 	Presets    func(r *record.Record) (map[string][]preset.Origin, error)
 }
 
-// ClaimWriter says on a claim what became of it: an Event for people, conditions and data in status.devices for machines. A claim that is
-// prepared at the first attempt, without anything to show, costs nothing here.
+// ClaimWriter writes the results of Prepare to a claim: an Event for people, conditions and data in status.devices for machines. A claim
+// that is prepared at the first attempt and has nothing to show costs no write.
 type ClaimWriter struct{ ClaimConfig }
 
-// NewClaimWriter makes a writer.
+// NewClaimWriter returns a writer.
 func NewClaimWriter(c ClaimConfig) *ClaimWriter { return &ClaimWriter{c} }
 
-// Refused tells that a claim could not be prepared.
-func (w *ClaimWriter) Refused(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error {
+// WriteRefusal writes why a claim could not be prepared.
+func (w *ClaimWriter) WriteRefusal(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error {
 	if w.Overtaken(cause) {
 		return nil
 	}
@@ -65,8 +65,8 @@ func (w *ClaimWriter) Refused(ctx context.Context, c *resourceapi.ResourceClaim,
 	})
 }
 
-// Prepared takes back what Refused said. Where it said nothing there is nothing to do.
-func (w *ClaimWriter) Prepared(ctx context.Context, c *resourceapi.ResourceClaim) error {
+// ClearRefusal replaces the condition of an earlier refusal. It does nothing if there is none.
+func (w *ClaimWriter) ClearRefusal(ctx context.Context, c *resourceapi.ResourceClaim) error {
 	for i := range c.Status.Devices {
 		d := &c.Status.Devices[i]
 		if d.Driver == v1alpha1.DriverName && meta.IsStatusConditionFalse(d.Conditions, conditionPrepared) {
@@ -78,22 +78,22 @@ func (w *ClaimWriter) Prepared(ctx context.Context, c *resourceapi.ResourceClaim
 	return nil
 }
 
-// setCondition sets the condition on our devices of a claim. It is an update and not an apply: applying encodes opaque
-// configurations anew, and where their keys were not in order the API server takes that for a change of the allocation.
+// setCondition sets the condition on Fettle's devices of a claim. It is an update, not an apply: an apply would encode opaque
+// configurations again, and if the order of their keys changed, the API server would refuse that as a change of the allocation.
 func (w *ClaimWriter) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, condition metav1.Condition) error {
 	return w.SetConditionOf(ctx, c, ours, condition)
 }
 
 func ours(r *resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName }
 
-// SetConditionOf is setCondition for some of the devices.
+// SetConditionOf sets a condition on the selected devices of a claim.
 func (w *ClaimWriter) SetConditionOf(
-	ctx context.Context, c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool, condition metav1.Condition,
+	ctx context.Context, c *resourceapi.ResourceClaim, match func(*resourceapi.DeviceRequestAllocationResult) bool, condition metav1.Condition,
 ) error {
 	condition.Message = message.Clip(condition.Message, message.MaxCondition)
 	condition.LastTransitionTime = metav1.NewTime(w.Clock.Now())
 	err := w.update(ctx, c, func(c *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
-		return withCondition(c, meant, condition)
+		return withCondition(c, match, condition)
 	})
 	if err != nil {
 		return fmt.Errorf("set the condition %s of claim %s/%s: %w", condition.Type, c.Namespace, c.Name, err)
@@ -101,7 +101,7 @@ func (w *ClaimWriter) SetConditionOf(
 	return nil
 }
 
-// update writes what change makes of the claim, unless that is nothing new or another claim has the name by now.
+// update writes the changed claim. It writes nothing if there is no change, or if another claim has taken the name.
 func (w *ClaimWriter) update(
 	ctx context.Context, c *resourceapi.ResourceClaim, change func(*resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool),
 ) error {
@@ -123,19 +123,19 @@ func (w *ClaimWriter) update(
 	})
 }
 
-// withCondition returns the claim with a condition on each of its devices that is meant, and whether that changed anything. A condition
-// that has the same status already keeps its time, so that a retry every few seconds leaves the claim as it is.
+// withCondition returns the claim with a condition on each selected device, and whether that changed anything. A condition keeps its time
+// while its status stays the same, so that a retry every few seconds does not change the claim.
 func withCondition(
-	c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool, condition metav1.Condition,
+	c *resourceapi.ResourceClaim, match func(*resourceapi.DeviceRequestAllocationResult) bool, condition metav1.Condition,
 ) (*resourceapi.ResourceClaim, bool) {
-	return withEntries(c, meant, func(_ *resourceapi.DeviceRequestAllocationResult, entry *resourceapi.AllocatedDeviceStatus) bool {
+	return withEntries(c, match, func(_ *resourceapi.DeviceRequestAllocationResult, entry *resourceapi.AllocatedDeviceStatus) bool {
 		return meta.SetStatusCondition(&entry.Conditions, condition)
 	})
 }
 
-// withEntries returns the claim with the entries of those of its devices changed that are meant, and whether any was.
+// withEntries returns the claim with the entries of the selected devices changed, and whether any was.
 func withEntries(
-	c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool,
+	c *resourceapi.ResourceClaim, match func(*resourceapi.DeviceRequestAllocationResult) bool,
 	change func(*resourceapi.DeviceRequestAllocationResult, *resourceapi.AllocatedDeviceStatus) bool,
 ) (*resourceapi.ResourceClaim, bool) {
 	out := c.DeepCopy()
@@ -145,15 +145,15 @@ func withEntries(
 	changed := false
 	for i := range out.Status.Allocation.Devices.Results {
 		result := &out.Status.Allocation.Devices.Results[i]
-		if meant(result) && change(result, entryOf(&out.Status, result)) {
+		if match(result) && change(result, entryOf(&out.Status, result)) {
 			changed = true
 		}
 	}
 	return out, changed
 }
 
-// entryOf is the entry of status.devices for an allocated device, made where there is none. Two requests with adminAccess may have
-// the same device, which is listed once.
+// entryOf returns the entry of status.devices for an allocated device and adds a missing one. Two requests with adminAccess may have the
+// same device, which has one entry.
 func entryOf(status *resourceapi.ResourceClaimStatus, r *resourceapi.DeviceRequestAllocationResult) *resourceapi.AllocatedDeviceStatus {
 	share := (*string)(r.ShareID)
 	for i := range status.Devices {

@@ -25,7 +25,7 @@ func TestOvertakenIsNotTold(t *testing.T) {
 	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
 	for _, cause := range []error{&record.StaleError{UID: "u1"}, prepare.ErrChanged, prepare.ErrOvertaken} {
 		w := &ClaimWriter{ClaimConfig{Overtaken: prepare.Overtaken}}
-		if err := w.Refused(t.Context(), c, fmt.Errorf("claim x: %w", cause)); err != nil {
+		if err := w.WriteRefusal(t.Context(), c, fmt.Errorf("claim x: %w", cause)); err != nil {
 			t.Errorf("%v: %v", cause, err)
 		}
 	}
@@ -123,7 +123,7 @@ func TestPreparedWithoutARefusal(t *testing.T) {
 		{Driver: "other.dev", Pool: nodefixture.Node + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionFalse, time.Now())},
 		{Driver: v1alpha1.DriverName, Pool: nodefixture.Node + "/gpu", Device: "gpu0", Conditions: condition(metav1.ConditionTrue, time.Now())},
 	}
-	if err := (&ClaimWriter{}).Prepared(t.Context(), c); err != nil {
+	if err := (&ClaimWriter{}).ClearRefusal(t.Context(), c); err != nil {
 		t.Error(err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// conditionProgrammed is on a region that Fettle programmed, conditionPresets on a device whose request presets give something.
+	// conditionProgrammed is on a region that Fettle programmed, conditionPresets on a device with presets for its request.
 	conditionProgrammed = "Programmed"
 	conditionPresets    = "PresetsApplied"
 	reasonApplied       = "Applied"
@@ -31,15 +31,15 @@ const (
 	maxShownPresets = 64
 )
 
-// deviceStatus is what a claim shows of one of its devices: the data of the entry in status.devices, and by its conditions.
+// deviceStatus is the data of a device's entry in status.devices. It also determines the entry's conditions.
 type deviceStatus struct {
 	Digest string `json:"digest,omitempty"`
 	AFUID  string `json:"afuID,omitempty"`
-	// Presets are those that gave the device's request anything, in the order of application.
+	// Presets are the presets that contributed to the device's request, in the order of application.
 	Presets []preset.Origin `json:"presets,omitempty"`
 }
 
-// conditions say the same for machines.
+// conditions returns the conditions that correspond to the data.
 func (s *deviceStatus) conditions() []metav1.Condition {
 	var out []metav1.Condition
 	if s.Digest != "" {
@@ -55,9 +55,8 @@ func (s *deviceStatus) conditions() []metav1.Condition {
 	return out
 }
 
-// Devices says on a claim what its devices are beside what was asked for: what regions hold, where that is known, and whose presets they
-// have. A claim with neither costs nothing.
-func (w *ClaimWriter) Devices(ctx context.Context, c *resourceapi.ResourceClaim, r *record.Record) error {
+// WriteDevices writes the known content of regions and the applied presets to a claim. It writes nothing for a claim with neither.
+func (w *ClaimWriter) WriteDevices(ctx context.Context, c *resourceapi.ResourceClaim, r *record.Record) error {
 	const patience = 5 * time.Second // kubelet waits
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -74,7 +73,7 @@ func (w *ClaimWriter) Devices(ctx context.Context, c *resourceapi.ResourceClaim,
 	return nil
 }
 
-// deviceStatuses are what there is to show, by POOL/DEVICE.
+// deviceStatuses returns the devices with something to show, by POOL/DEVICE.
 func (w *ClaimWriter) deviceStatuses(r *record.Record) (map[string]deviceStatus, error) {
 	presets, err := w.Presets(r)
 	if err != nil {
@@ -99,7 +98,7 @@ func (w *ClaimWriter) deviceStatuses(r *record.Record) (map[string]deviceStatus,
 	return devices, nil
 }
 
-// withDevices returns the claim with what its devices are, by POOL/DEVICE, and whether that changed anything.
+// withDevices returns the claim with the given device statuses, by POOL/DEVICE, and whether that changed anything.
 func withDevices(c *resourceapi.ResourceClaim, devices map[string]deviceStatus, now time.Time) (*resourceapi.ResourceClaim, bool) {
 	of := func(r *resourceapi.DeviceRequestAllocationResult) (deviceStatus, bool) {
 		s, ok := devices[r.Pool+"/"+r.Device]
@@ -112,7 +111,7 @@ func withDevices(c *resourceapi.ResourceClaim, devices map[string]deviceStatus, 
 		s, _ := of(r)
 		raw, err := json.Marshal(s)
 		if err != nil {
-			return false // it has texts and numbers only
+			return false // cannot happen: it has only strings and numbers
 		}
 		changed := false
 		for _, condition := range s.conditions() {

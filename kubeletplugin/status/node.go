@@ -14,25 +14,25 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
-// NodeEvents makes Events on the node.
+// NodeEvents writes Events about the node and about claims on it.
 type NodeEvents struct {
 	// Node is the name of the Node object.
 	Node   string
 	Events events.EventRecorder
 }
 
-// Reference is the Node object.
+// Reference returns a reference to the Node object.
 func (e *NodeEvents) Reference() *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node, UID: types.UID(e.Node)}
 }
 
-// Event says something of the node. The action is what the plugin did.
+// Event writes an Event on the node. The action is the plugin's.
 func (e *NodeEvents) Event(action, eventType, reason, note string) {
 	e.Events.Eventf(e.Reference(), nil, eventType, reason, action, "%s", message.EventNote(note))
 }
 
-// About says something of an object, related to another one or to none.
-func (e *NodeEvents) About(regarding, related *corev1.ObjectReference, action, eventType, reason, note string) {
+// ObjectEvent writes an Event on an object, related to another one or to none.
+func (e *NodeEvents) ObjectEvent(regarding, related *corev1.ObjectReference, action, eventType, reason, note string) {
 	var other runtime.Object
 	if related != nil {
 		other = related
@@ -40,16 +40,16 @@ func (e *NodeEvents) About(regarding, related *corev1.ObjectReference, action, e
 	e.Events.Eventf(regarding, other, eventType, reason, action, "%s", message.EventNote(note))
 }
 
-// OnClaim says something on a claim that is prepared all the same.
-func (e *NodeEvents) OnClaim(c *resourceapi.ResourceClaim, eventType, reason, note string) {
+// ClaimEvent writes an Event on a claim that is prepared nevertheless.
+func (e *NodeEvents) ClaimEvent(c *resourceapi.ResourceClaim, eventType, reason, note string) {
 	e.Events.Eventf(c, nil, eventType, reason, "Prepare", "%s", message.EventNote(note))
 }
 
-// OfClaim says on the node what happened to a claim outside of kubelet's calls.
-func (e *NodeEvents) OfClaim(namespace, name, uid, eventType, reason, message string) {
-	// Events that differ in their text alone become one that keeps the first text.
+// IncidentEvent writes an Event on the node about a claim, for an incident outside of kubelet's calls.
+func (e *NodeEvents) IncidentEvent(namespace, name, uid, eventType, reason, message string) {
+	// Events that differ only in their text are merged, and the first text is kept. The related claim keeps Events of two claims apart.
 	related := &corev1.ObjectReference{
 		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: namespace, Name: name, UID: types.UID(uid),
 	}
-	e.About(e.Reference(), related, "Recover", eventType, reason, fmt.Sprintf("claim %s/%s (UID %s): %s", namespace, name, uid, message))
+	e.ObjectEvent(e.Reference(), related, "Recover", eventType, reason, fmt.Sprintf("claim %s/%s (UID %s): %s", namespace, name, uid, message))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 )
 
-// statusInput is everything that an AcceleratorNode's status follows from.
+// statusInput has everything that determines an AcceleratorNode's status.
 type statusInput struct {
 	node, version string
 	snapshot      *inventory.Snapshot
@@ -29,20 +29,20 @@ type statusInput struct {
 	prepared      int
 	// bitstreams are the digests of the files in the node's store, sorted.
 	bitstreams []string
-	// presets are those that claims have something from, sorted.
+	// presets are the presets in use by claims, sorted.
 	presets []v1alpha1.NodePreset
-	// kernelCaches are the node's, sorted.
+	// kernelCaches are the node's caches, sorted.
 	kernelCaches []v1alpha1.NodeCache
-	// ready is why the plugin is not ready, nil if it is.
+	// ready says why the plugin is not ready. Nil: it is ready.
 	ready error
-	// published: the API server holds what is wanted. retired: asked to. emptied: and done.
+	// published says that the slices in the API server are up to date, retired that the node was asked to retire, emptied that it has.
 	published, retired, emptied bool
 	// before is the last status, nil if there is none.
 	before *v1alpha1.AcceleratorNodeStatus
 	now    time.Time
 }
 
-// nodeStatus computes the whole status. Times change only where what they date changed.
+// nodeStatus computes the whole status. A time changes only with the value that it dates.
 func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	status := v1alpha1.AcceleratorNodeStatus{
 		PluginVersion: in.version, Vendors: vendors(in.snapshot), PreparedClaims: count(in.prepared),
@@ -61,7 +61,7 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	return status
 }
 
-// problemsOf are what discovery and the health ledger found, in the order of their subjects.
+// problemsOf returns the problems from discovery and the health ledger, sorted by subject.
 func problemsOf(in statusInput) []v1alpha1.NodeProblem {
 	found := slices.Concat(in.snapshot.Problems, healthProblems(in.node, in.snapshot))
 	slices.SortStableFunc(found, func(a, b discover.Problem) int { return cmp.Compare(a.Subject, b.Subject) })
@@ -140,7 +140,7 @@ func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {
 	}
 }
 
-// vendors counts published devices by maker.
+// vendors counts published devices by vendor.
 func vendors(v *inventory.Snapshot) []v1alpha1.VendorStatus {
 	byName := map[string]*v1alpha1.VendorStatus{}
 	for i := range v.Devices {
@@ -164,10 +164,10 @@ func vendors(v *inventory.Snapshot) []v1alpha1.VendorStatus {
 	return out
 }
 
-// count is a count as the API holds it.
+// count converts to the API's type.
 func count(n int) int32 { return int32(min(n, math.MaxInt32)) }
 
-// The reasons of the condition Healthy, and of problems that the ledger has no fault for.
+// The reasons of the condition Healthy, and of problems without a fault in the ledger.
 const (
 	reasonAllHealthy        = "AllHealthy"
 	reasonDevicesUnhealthy  = "DevicesUnhealthy"
@@ -175,10 +175,10 @@ const (
 	reasonLedgerUnavailable = "HealthLedgerUnavailable"
 )
 
-// maxNamed is how many devices a condition names; the problems have the rest.
+// maxNamed is how many devices a condition names. The problems list all.
 const maxNamed = 8
 
-// healthProblems are what the AcceleratorNode lists of the devices' health.
+// healthProblems returns the health problems for the AcceleratorNode.
 func healthProblems(node string, v *inventory.Snapshot) []discover.Problem {
 	var problems []discover.Problem
 	for _, name := range slices.Sorted(maps.Keys(v.Health.Statuses)) {
@@ -200,7 +200,7 @@ func healthProblems(node string, v *inventory.Snapshot) []discover.Problem {
 	return problems
 }
 
-// subject is the PCI address of a device, or its name.
+// subject returns the PCI address of a device, or its name.
 func subject(v *inventory.Snapshot, name string) string {
 	for i := range v.Devices {
 		if v.Devices[i].Name == name {
@@ -210,7 +210,7 @@ func subject(v *inventory.Snapshot, name string) string {
 	return name
 }
 
-// healthCondition sums the node up.
+// healthCondition returns the node's condition Healthy.
 func healthCondition(v *inventory.Snapshot) (value metav1.ConditionStatus, reason, message string) {
 	switch bad, silent := v.Health.Statuses, v.Health.Silent; {
 	case len(bad) > 0:
@@ -222,7 +222,7 @@ func healthCondition(v *inventory.Snapshot) (value metav1.ConditionStatus, reaso
 	}
 }
 
-// enumerate names the first few.
+// enumerate lists the first names and counts the rest.
 func enumerate[V any](devices map[string]V) string {
 	names := slices.Sorted(maps.Keys(devices))
 	if more := len(names) - maxNamed; more > 0 {

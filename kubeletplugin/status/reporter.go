@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status says what became of claims and of the node: Events for people, conditions and AcceleratorNode for machines.
+// Package status reports the state of claims and of the node: Events for people, conditions and AcceleratorNode for machines.
 //
 //	ClaimWriter   Events and status.devices of a claim
 //	NodeEvents    Events of the node
@@ -35,13 +35,13 @@ import (
 )
 
 const (
-	// reportInterval is how often slices are looked at where nothing changed here.
+	// reportInterval is how often the slices are checked when nothing changes on the node.
 	reportInterval = 15 * time.Second
-	// reportPause gathers a burst of claims into one write.
+	// reportPause merges a burst of claims into one write.
 	reportPause = time.Second
 )
 
-// ReporterConfig is what a Reporter works with.
+// ReporterConfig has the services and functions that a Reporter uses.
 type ReporterConfig struct {
 	// Node is the name of the Node object, Version the build's own.
 	Node, Version string
@@ -50,34 +50,35 @@ type ReporterConfig struct {
 	Holder        *inventory.Holder
 	Retirement    *retirement.State
 	Records       *record.Store
-	// Changed carries a value after the set of prepared claims, or of the files that the node holds, changed.
+	// Changed is sent after prepared claims or the node's files changed.
 	Changed notify.Signal
-	// Bitstreams are the digests of the files in the node's store, sorted. Presets and KernelCaches are what claims have, by their records.
+	// Bitstreams returns the digests of the files in the node's store, sorted. Presets and KernelCaches return what claims use, by their
+	// records.
 	Bitstreams   func() ([]string, error)
 	Presets      func(claims []*record.Record) []v1alpha1.NodePreset
 	KernelCaches func(gpus []device.Device, claims []*record.Record) []v1alpha1.NodeCache
-	// AsWanted says whether slices hold what a snapshot publishes. Published is called each time they do, before Ready is asked why the plugin
-	// is not ready.
-	AsWanted  func(node string, s *inventory.Snapshot, slices []resourceapi.ResourceSlice) bool
+	// UpToDate reports whether slices contain exactly what a snapshot publishes. Published is called each time they do, before Ready is
+	// called.
+	UpToDate  func(node string, s *inventory.Snapshot, slices []resourceapi.ResourceSlice) bool
 	Published func()
 	Ready     func() error
-	// Empty removes what the plugin keeps on a node that holds no claim any more, and returns false where a claim was prepared meanwhile.
+	// Empty removes the plugin's files on a node without claims. It returns false if a claim was prepared meanwhile.
 	Empty    func(ctx context.Context) (bool, error)
 	Registry prometheus.Registerer
-	// Errors counts errors outside of kubelet's calls, by where they happened.
+	// Errors counts errors outside of kubelet's calls, by source.
 	Errors *prometheus.CounterVec
 }
 
-// Reporter keeps the node's AcceleratorNode. It is also what notices that the API server holds the slices as wanted.
+// Reporter keeps the node's AcceleratorNode current. It also notices when the slices in the API server are up to date.
 type Reporter struct {
 	ReporterConfig
 	client   dynamic.ResourceInterface
 	prepared prometheus.Gauge
-	// written is the last status that the API server took.
+	// written is the last status that was written.
 	written *v1alpha1.AcceleratorNodeStatus
 }
 
-// NewReporter makes a reporter.
+// NewReporter returns a reporter.
 func NewReporter(c ReporterConfig) *Reporter {
 	r := &Reporter{
 		ReporterConfig: c, client: c.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes")),
@@ -100,7 +101,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		done, err := r.report(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			klog.FromContext(ctx).V(2).Info("The AcceleratorNode cannot be written now", "reason", err)
+			klog.FromContext(ctx).V(2).Info("Cannot write the AcceleratorNode, will retry", "reason", err)
 			r.Errors.WithLabelValues("report").Inc()
 			pending = time.After(reportPause)
 		case !done:
@@ -123,7 +124,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// report looks at everything and writes the status if it changed. It returns whether nothing is left to wait for.
+// report collects the state and writes the status if it changed. It returns whether nothing is left to wait for.
 func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	v, _ := r.Holder.Get()
 	if v == nil {
@@ -145,12 +146,12 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 	}
-	published := retired && len(slices) == 0 || !retired && r.AsWanted(r.Node, v, slices)
+	published := retired && len(slices) == 0 || !retired && r.UpToDate(r.Node, v, slices)
 	if published {
 		r.Published()
 	}
-	before := r.before(ctx)
-	presets, kernelCaches := r.added(ctx, uids, before, v)
+	before := r.lastStatus(ctx)
+	presets, kernelCaches := r.usage(ctx, uids, before, v)
 	status := nodeStatus(statusInput{
 		node: r.Node, version: r.Version, snapshot: v, slices: slices, prepared: len(uids),
 		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
@@ -166,9 +167,9 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	return published, nil
 }
 
-// before is the last status that was written, by an earlier process where this one has not written yet. It is empty if there is none, or
-// if it cannot be read: then times begin anew.
-func (r *Reporter) before(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
+// lastStatus returns the last status, from the API server if this process has not written one yet. It is empty if there is none or it
+// cannot be read; then all times start again.
+func (r *Reporter) lastStatus(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
 	if r.Retirement.TakeMissing() {
 		r.written = nil
 	}
@@ -186,25 +187,25 @@ func (r *Reporter) before(ctx context.Context) *v1alpha1.AcceleratorNodeStatus {
 	return &node.Status
 }
 
-// bitstreams are what the store holds; where that cannot be told, what it held before.
+// bitstreams returns the digests in the store, or those of the last status if the store cannot be listed.
 func (r *Reporter) bitstreams(ctx context.Context, before *v1alpha1.AcceleratorNodeStatus) []string {
 	held, err := r.Bitstreams()
 	if err == nil {
 		return held
 	}
-	klog.FromContext(ctx).V(2).Info("The files of the node cannot be listed now", "reason", err)
+	klog.FromContext(ctx).V(2).Info("Cannot list the files in the node's store", "reason", err)
 	return before.Bitstreams
 }
 
-// added are the presets that the claims have something from, and the node's caches; where that cannot be told, what it was before.
-func (r *Reporter) added(
+// usage returns the presets that claims use and the node's caches, or those of the last status if the records cannot be read.
+func (r *Reporter) usage(
 	ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus, v *inventory.Snapshot,
 ) ([]v1alpha1.NodePreset, []v1alpha1.NodeCache) {
 	records, err := r.records(uids)
 	if err == nil {
 		return r.Presets(records), r.KernelCaches(v.GPUs(), records)
 	}
-	klog.FromContext(ctx).V(2).Info("What the node's claims have cannot be counted now", "reason", err)
+	klog.FromContext(ctx).V(2).Info("Cannot count the presets and kernel caches of claims", "reason", err)
 	return before.Presets, before.KernelCaches
 }
 
@@ -214,13 +215,13 @@ func (r *Reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, 
 	}
 	list, err := r.Kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
 	if err != nil {
-		return nil, fmt.Errorf("look at the node's ResourceSlices: %w", err)
+		return nil, fmt.Errorf("list the node's ResourceSlices: %w", err)
 	}
 	return list.Items, nil
 }
 
-// write applies the object, so that it exists, and its status. A retired node does not make the object again: the uninstall
-// deletes it last.
+// write applies the status and creates the object if it is missing. On a retired node it does not create it again: the uninstall deletes it
+// last.
 func (r *Reporter) write(ctx context.Context, status v1alpha1.AcceleratorNodeStatus) error {
 	node := v1alpha1.AcceleratorNode{Status: status}
 	node.APIVersion, node.Kind, node.Name = v1alpha1.GroupVersion.String(), "AcceleratorNode", r.Node
@@ -237,7 +238,7 @@ func (r *Reporter) write(ctx context.Context, status v1alpha1.AcceleratorNodeSta
 	bare := object.DeepCopy()
 	delete(bare.Object, "status")
 	if _, err := r.client.Apply(ctx, node.Name, bare, options); err != nil {
-		return fmt.Errorf("make AcceleratorNode %s: %w", node.Name, err)
+		return fmt.Errorf("create AcceleratorNode %s: %w", node.Name, err)
 	}
 	_, err = r.client.ApplyStatus(ctx, node.Name, object, options)
 	return wrap("write the status of AcceleratorNode "+node.Name, err)
@@ -250,14 +251,14 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-func wrap(what string, err error) error {
+func wrap(action string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", action, err)
 }
 
-// records are those of claims. A claim whose record cannot be understood has none.
+// records loads the records of claims and skips those that are missing or unreadable.
 func (r *Reporter) records(uids []string) ([]*record.Record, error) {
 	var out []*record.Record
 	for _, uid := range uids {
