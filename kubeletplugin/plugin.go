@@ -238,7 +238,7 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 	p.reporter = status.NewReporter(status.ReporterConfig{
 		Node: c.Node, Version: c.Version, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Retirement: p.retirement,
 		Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
-		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.AsWanted, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
+		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.UpToDate, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
 		Registry: p.metrics.registry, Errors: errs,
 	})
 	p.binder = binding.New(binding.Config{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package publish keeps the node's ResourceSlices, and the CDI specs of its devices, as the newest snapshot wants them.
+// Package publish keeps the node's ResourceSlices and the CDI specs of its devices equal to the newest snapshot.
 package publish
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// Config is what a Publisher works with.
+// Config has the services and functions that a Publisher uses.
 type Config struct {
 	// Node is the name of the Node object.
 	Node       string
@@ -30,11 +30,11 @@ type Config struct {
 	Specs      *cdi.Dir
 	// Sweep removes the specs that neither a device nor a claim needs.
 	Sweep func(ctx context.Context) error
-	// Freed carries a value after a claim gave back a CDI spec of its own.
+	// Freed is sent after the release of a claim that named a spec of no present device.
 	Freed notify.Signal
-	// Failed is told of an error, which is tried again.
+	// Failed is called with an error of publishing, which is retried.
 	Failed func(ctx context.Context, err error, msg string)
-	// Errors counts errors outside of kubelet's calls, by where they happened.
+	// Errors counts errors outside of kubelet's calls, by source.
 	Errors *prometheus.CounterVec
 }
 
@@ -45,10 +45,10 @@ type Publisher struct {
 	synced []device.Device
 }
 
-// New makes a publisher.
+// New returns a publisher.
 func New(c Config) *Publisher { return &Publisher{Config: c} }
 
-// Run publishes by a function, kubelet's helper's, after every change until ctx ends.
+// Run publishes after every change until ctx ends. It calls publish, which is from kubelet's helper.
 func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resourceslice.DriverResources) error) {
 	const retry = 5 * time.Second
 	for {
@@ -77,7 +77,7 @@ func (p *Publisher) publish(
 	ctx context.Context, s *inventory.Snapshot, publish func(context.Context, resourceslice.DriverResources) error,
 ) error {
 	if p.Retirement.On() {
-		p.synced = nil // its files go; they are written again when the node is taken back
+		p.synced = nil // all files are removed, and written again when the node serves again
 		return publish(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}})
 	}
 	if err := p.syncSpecs(ctx, s); err != nil {
@@ -86,8 +86,8 @@ func (p *Publisher) publish(
 	return publish(ctx, Resources(p.Node, s))
 }
 
-// syncSpecs writes the specs of every device before it is published and removes what neither a device nor a claim needs. A snapshot that
-// shows the same devices, free or not, needs neither: what vanished meanwhile is written again by the claim that needs it.
+// syncSpecs writes the specs of all devices before they are published, and removes specs that neither a device nor a claim needs. It skips
+// a snapshot with the same devices: Prepare and the engine's pass restore specs that vanish.
 func (p *Publisher) syncSpecs(ctx context.Context, v *inventory.Snapshot) error {
 	if reflect.DeepEqual(p.synced, v.Devices) && len(v.Devices) > 0 {
 		return nil
@@ -102,14 +102,14 @@ func (p *Publisher) syncSpecs(ctx context.Context, v *inventory.Snapshot) error 
 
 func (p *Publisher) sweep(ctx context.Context) {
 	if err := p.Sweep(ctx); err != nil {
-		// One claim's record must not keep the node's devices from being published.
-		klog.FromContext(ctx).Error(err, "Files that nothing needs may stay in the CDI directory")
+		// An unreadable record must not keep the node's devices from being published.
+		klog.FromContext(ctx).Error(err, "Cannot remove unused files in the CDI directory")
 		p.Errors.WithLabelValues("sweep").Inc()
 	}
 }
 
 func (p *Publisher) writeSpecs(ctx context.Context, v *inventory.Snapshot) error {
-	specs, err := standingSpecs(v)
+	specs, err := commonSpecs(v)
 	if err != nil {
 		return err
 	}

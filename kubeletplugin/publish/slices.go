@@ -17,19 +17,20 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-// MaxDevices is how many devices a slice has: 64 although 128 are allowed: the first taint on a device would make a longer slice invalid.
+// MaxDevices is the number of devices in a full slice: 64, although 128 are allowed, because one taint on a device would make a longer
+// slice invalid.
 const MaxDevices = 64
 
-// Resources are the slices of a snapshot: one pool a kind of device, in a fixed order, so that equal hardware gives equal bytes. A
-// retired node publishes nothing at all.
+// Resources returns the slices of a snapshot: one pool for each kind of device, in a fixed order, so that equal hardware gives equal bytes.
+// A retired node publishes nothing.
 func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources {
 	pools := make(map[string]resourceslice.Pool)
 	for _, kind := range device.Kinds() {
-		slices, late := slicesOf(v.Published(kind)), slices.Contains(v.BindLate, kind)
+		slices, bindsLate := slicesOf(v.Published(kind)), slices.Contains(v.BindLate, kind)
 		for i := range slices {
 			taint(slices[i].Devices, v)
-			if late {
-				bindLate(slices[i].Devices, kind)
+			if bindsLate {
+				addBindingConditions(slices[i].Devices, kind)
 			}
 		}
 		pools[inventory.PoolName(node, kind)] = resourceslice.Pool{Slices: slices}
@@ -38,11 +39,11 @@ func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources
 }
 
 // taintTenant is the key of the taint on the free regions of a chip that a claim holds. Its value is the namespace whose claims may join,
-// or the UID of the claim that shares with no other.
+// or the UID of a claim that shares with no other.
 const taintTenant = v1alpha1.GroupName + "/tenant"
 
-// taint marks the devices that are not healthy, and those of chips that others hold. The time is left to the API server and kept by the
-// helper while the taint stays.
+// taint adds taints to devices that are not healthy and to free regions of held chips. The API server sets the time, and the helper keeps
+// it while the taint stays.
 func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	for i := range devices {
 		if s, bad := v.Health.Statuses[devices[i].Name]; bad {
@@ -56,7 +57,7 @@ func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	}
 }
 
-// slicesOf cuts devices into slices. No device still makes one slice: an empty pool says that the driver runs.
+// slicesOf splits devices into slices. Without devices it returns one empty slice: an empty pool says that the driver runs.
 func slicesOf(devices []device.Device) []resourceslice.Slice {
 	chunks := device.Slices(devices, MaxDevices)
 	if len(chunks) == 0 {
@@ -69,8 +70,8 @@ func slicesOf(devices []device.Device) []resourceslice.Slice {
 	return slices
 }
 
-// standingSpecs are the CDI specs of all devices of a snapshot, for claims that ask for nothing special.
-func standingSpecs(v *inventory.Snapshot) ([]cdi.Spec, error) {
+// commonSpecs returns the common CDI specs of all devices of a snapshot.
+func commonSpecs(v *inventory.Snapshot) ([]cdi.Spec, error) {
 	var (
 		specs []cdi.Spec
 		errs  []error
@@ -89,8 +90,8 @@ func standingSpecs(v *inventory.Snapshot) ([]cdi.Spec, error) {
 	return specs, errors.Join(errs...)
 }
 
-// BindingConditions are two conditions on a claim's devices. The scheduler waits for one of them before it binds the pod (KEP-5007): what
-// the pod needs is there, or it will not come. Each kind has its own, since a claim with devices of two kinds waits for both.
+// BindingConditions returns two conditions on a claim's devices. The scheduler waits for one of them before it binds the pod (KEP-5007):
+// the pod's data is ready, or has failed. Each kind has its own, since a claim with devices of two kinds waits for both.
 func BindingConditions(kind device.Kind) (ready, failed string) {
 	what := "Bitstream"
 	if kind == device.KindGPU {
@@ -99,8 +100,8 @@ func BindingConditions(kind device.Kind) (ready, failed string) {
 	return v1alpha1.GroupName + "/" + what + "Ready", v1alpha1.GroupName + "/" + what + "Failed"
 }
 
-// bindLate marks devices whose pods are bound after the plugin has said that they can be.
-func bindLate(devices []resourceapi.Device, kind device.Kind) {
+// addBindingConditions marks devices whose pods are bound only after the plugin sets a condition.
+func addBindingConditions(devices []resourceapi.Device, kind device.Kind) {
 	ready, failed := BindingConditions(kind)
 	for i := range devices {
 		devices[i].BindsToNode = new(true)
@@ -109,8 +110,8 @@ func bindLate(devices []resourceapi.Device, kind device.Kind) {
 	}
 }
 
-// AsWanted says whether the API server's slices hold exactly the devices that a snapshot publishes, as the scheduler sees them.
-func AsWanted(node string, v *inventory.Snapshot, published []resourceapi.ResourceSlice) bool {
+// UpToDate reports whether the API server's slices contain exactly the devices that a snapshot publishes, as the scheduler sees them.
+func UpToDate(node string, v *inventory.Snapshot, published []resourceapi.ResourceSlice) bool {
 	have := map[string]*resourceapi.Device{}
 	pools := map[string]bool{}
 	for i := range published {
@@ -139,7 +140,7 @@ func AsWanted(node string, v *inventory.Snapshot, published []resourceapi.Resour
 	return want == len(have)
 }
 
-// sameDevice compares what the scheduler sees of a device. The time of a taint is the API server's.
+// sameDevice compares what the scheduler sees of a device. The API server sets the time of a taint, so it is ignored.
 func sameDevice(there, want *resourceapi.Device) bool {
 	if there == nil || len(there.Taints) != len(want.Taints) {
 		return false

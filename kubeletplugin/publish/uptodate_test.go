@@ -29,7 +29,7 @@ func published(v *inventory.Snapshot) []resourceapi.ResourceSlice {
 	return out
 }
 
-func TestAsWanted(t *testing.T) {
+func TestUpToDate(t *testing.T) {
 	v := nodefixture.Snapshot(t, "8xh100-sxm")
 	slice := func(all []resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
 		for i := range all {
@@ -91,7 +91,7 @@ func TestAsWanted(t *testing.T) {
 			if strings.Contains(tt.name, "taint") {
 				v = nodefixture.Ailing(t, true)
 			}
-			if got := AsWanted(nodefixture.Node, v, tt.change(published(v))); got != tt.want {
+			if got := UpToDate(nodefixture.Node, v, tt.change(published(v))); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
