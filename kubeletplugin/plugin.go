@@ -243,7 +243,7 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 	})
 	p.binder = binding.New(binding.Config{
 		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Kinds: p.bindingKinds(), Reason: reason,
-		Underway: kernelcaches.IsUnderway, Hopeless: isPermanent,
+		Underway: kernelcaches.IsUnderway, Permanent: isPermanent,
 		Prepare: func(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 			return p.prepareClaim(ctx, claim, nil).Err
 		},
@@ -263,13 +263,13 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 func (p *Plugin) bindingKinds() []binding.Kind {
 	all := []binding.Kind{
 		{
-			Kind: device.KindFPGA, What: "the bitstream is", Asked: fpgas.BindAfter,
+			Kind: device.KindFPGA, Subject: "the bitstream is", BindAfter: fpgas.BindAfter,
 			Ready: func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, s *inventory.Snapshot) error {
 				return p.features.fpgas.Fetch(ctx, c, a, findIn(s))
 			},
 		},
 		{
-			Kind: device.KindGPU, What: "the kernel caches are", Asked: kernelcaches.BindAfter,
+			Kind: device.KindGPU, Subject: "the kernel caches are", BindAfter: kernelcaches.BindAfter,
 			Ready: func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, s *inventory.Snapshot) error {
 				if p.retirement.On() {
 					return fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binding does for pods that the scheduler keeps waiting what their claims want done before they are bound, and says so on the
-// claims (KEP-5007).
+// Package binding does the work that claims ask for before their pods are bound, and reports it on the claims (KEP-5007).
 package binding
 
 import (
@@ -29,14 +28,14 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-// Kind is what pods with one kind of device wait for: one of publish.BindingConditions.
+// Kind is a device kind whose pods wait for one of publish.BindingConditions.
 type Kind struct {
 	Kind device.Kind
-	// What is the thing that is there or not, for messages: "the bitstream is".
-	What string
-	// Asked is what a claim wants done before the pod is bound.
-	Asked func(claim.Allocation) v1alpha1.BindAfter
-	// Ready does so for a claim and a snapshot of the machine.
+	// Subject begins the message of success: "the bitstream is".
+	Subject string
+	// BindAfter returns what must be done for a claim before its pod is bound.
+	BindAfter func(claim.Allocation) v1alpha1.BindAfter
+	// Ready does that for a claim on a snapshot of the machine.
 	Ready func(context.Context, *resourceapi.ResourceClaim, claim.Allocation, *inventory.Snapshot) error
 }
 
@@ -45,58 +44,56 @@ func (k *Kind) conditions() (ready, failed string) { return publish.BindingCondi
 const (
 	reasonNotAsked = "NotAsked"
 
-	// bindingTries is how often it is tried to bring something before the scheduler is asked to look for another node.
-	bindingTries = 5
-	// bindingWorkers is how many claims are seen to at once.
+	// maxBindingTries is how often the work for a claim is tried before the scheduler looks for another node.
+	maxBindingTries = 5
+	// bindingWorkers is how many claims are handled at once.
 	bindingWorkers = 4
-	// bindingGlance is how soon it is looked again whether what is on its way has come.
-	bindingGlance = time.Second
+	// bindingPollInterval is the time between checks of work in progress.
+	bindingPollInterval = time.Second
 )
 
-// Claims says on claims what became of them.
+// Claims writes the results to claims.
 type Claims interface {
 	// WriteRefusal writes why a claim cannot be prepared.
 	WriteRefusal(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error
-	// SetConditionOf sets a condition on those of a claim's devices that are meant.
+	// SetConditionOf sets a condition on the selected devices of a claim.
 	SetConditionOf(
-		ctx context.Context, c *resourceapi.ResourceClaim, meant func(*resourceapi.DeviceRequestAllocationResult) bool,
+		ctx context.Context, c *resourceapi.ResourceClaim, match func(*resourceapi.DeviceRequestAllocationResult) bool,
 		condition metav1.Condition,
 	) error
 }
 
-// Config is what a Binder works with.
+// Config has the services and functions that a Binder uses.
 type Config struct {
 	// Node is the name of the Node object.
 	Node   string
 	Client kubernetes.Interface
 	Claims Claims
 	Holder *inventory.Holder
-	// Kinds are those whose pods wait on this node.
+	// Kinds are the device kinds whose pods wait on this node.
 	Kinds []Kind
-	// Prepare prepares a claim, which is what kubelet asks for once the pod is bound. A claim that was prepared for a pod that never came is
-	// collected.
+	// Prepare prepares a claim before kubelet asks for it. If the pod never comes, the claim is collected.
 	Prepare func(ctx context.Context, c *resourceapi.ResourceClaim) error
-	// Reason is the stable reason of an error.
+	// Reason returns the stable reason of an error.
 	Reason func(error) string
-	// Underway says that an error is about something that is on its way and no failure. Hopeless says that trying again soon on this node is
-	// of no use.
-	Underway, Hopeless func(error) bool
+	// Underway reports whether an error means that work is in progress. Permanent reports whether a retry on this node soon would fail, too.
+	Underway, Permanent func(error) bool
 }
 
-// Binder sees to claims whose pods are not bound yet: it does what is asked to be done before that, and says so on the claim.
+// Binder handles claims whose pods are not bound yet: it does the required work and sets a condition on the claim.
 type Binder struct {
 	Config
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 }
 
-// New makes a binder.
+// New returns a binder.
 func New(c Config) *Binder {
 	const first, longest = time.Second, 15 * time.Second
 	return &Binder{Config: c, queue: workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](first, longest))}
 }
 
-// Run sees to claims until ctx ends.
+// Run handles claims until ctx ends.
 func (b *Binder) Run(ctx context.Context) {
 	enqueue := func(object any) {
 		if c, ok := object.(*resourceapi.ResourceClaim); ok && b.waits(c) {
@@ -108,7 +105,7 @@ func (b *Binder) Run(ctx context.Context) {
 		Handle: cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, now any) { enqueue(now) }},
 	})
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Pods that wait for bitstreams or kernel caches are not bound")
+		klog.FromContext(ctx).Error(err, "Cannot watch claims: pods that wait for bitstreams or kernel caches are not bound")
 		return
 	}
 	defer follow.Run(ctx, informer)()
@@ -124,7 +121,7 @@ func (b *Binder) Run(ctx context.Context) {
 	workers.Wait()
 }
 
-// trim keeps of the cluster's claims in memory only what tells those that wait here.
+// trim drops from the cached claims of the cluster what the binder does not need.
 func (b *Binder) trim(object any) (any, error) {
 	c, ok := object.(*resourceapi.ResourceClaim)
 	if !ok {
@@ -139,12 +136,12 @@ func (b *Binder) trim(object any) (any, error) {
 	return kept, nil
 }
 
-// waits says whether a claim has a device of this node of which nothing is said yet.
+// waits reports whether a claim has a device of this node without a final binding condition.
 func (b *Binder) waits(c *resourceapi.ResourceClaim) bool {
 	return slices.ContainsFunc(b.Kinds, func(k Kind) bool { return b.waitsFor(c, &k) })
 }
 
-// waitsFor says whether it has one of this kind.
+// waitsFor reports whether a claim has such a device of a kind.
 func (b *Binder) waitsFor(c *resourceapi.ResourceClaim, k *Kind) bool {
 	if c.Status.Allocation == nil || c.DeletionTimestamp != nil {
 		return false
@@ -162,7 +159,7 @@ func (b *Binder) waitsFor(c *resourceapi.ResourceClaim, k *Kind) bool {
 	})
 }
 
-// waitsOn says whether the pod of a device waits for this.
+// waitsOn reports whether the pod of a device waits for this kind.
 func (b *Binder) waitsOn(r *resourceapi.DeviceRequestAllocationResult, k *Kind) bool {
 	ready, _ := k.conditions()
 	return r.Driver == v1alpha1.DriverName && r.Pool == inventory.PoolName(b.Node, k.Kind) && slices.Contains(r.BindingConditions, ready)
@@ -177,8 +174,8 @@ func (b *Binder) next(ctx context.Context) bool {
 	switch err := b.handle(ctx, key); {
 	case err == nil:
 		b.queue.Forget(key)
-	case b.Underway(err): // which takes the time that it takes, and is no failure
-		b.queue.AddAfter(key, bindingGlance)
+	case b.Underway(err): // in progress is no failure
+		b.queue.AddAfter(key, bindingPollInterval)
 	default:
 		klog.FromContext(ctx).Info("A pod waits to be bound", "claim", key, "reason", err)
 		b.queue.AddRateLimited(key)
@@ -186,7 +183,7 @@ func (b *Binder) next(ctx context.Context) bool {
 	return true
 }
 
-// handle sees to one claim. An error: it is tried again.
+// handle handles one claim. After an error it is called again.
 func (b *Binder) handle(ctx context.Context, key types.NamespacedName) error {
 	c, err := b.Client.ResourceV1().ResourceClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -199,27 +196,27 @@ func (b *Binder) handle(ctx context.Context, key types.NamespacedName) error {
 	if i < 0 {
 		return nil
 	}
-	return b.seeTo(ctx, key, c, &b.Kinds[i]) // what is said then is a change of the claim, with which the next kind has its turn
+	return b.handleKind(ctx, key, c, &b.Kinds[i]) // its condition changes the claim, and that brings the next kind
 }
 
-// seeTo does for one kind of device what the claim wants done before its pod is bound.
-func (b *Binder) seeTo(ctx context.Context, key types.NamespacedName, c *resourceapi.ResourceClaim, k *Kind) error {
+// handleKind does the work for one device kind before the pod is bound.
+func (b *Binder) handleKind(ctx context.Context, key types.NamespacedName, c *resourceapi.ResourceClaim, k *Kind) error {
 	ready, failed := k.conditions()
-	after := b.asked(c, k)
+	after := b.bindAfter(c, k)
 	if after == "" {
-		return b.tell(ctx, c, k, ready, reasonNotAsked, "nothing asks to bind the pod later")
+		return b.setCondition(ctx, c, k, ready, reasonNotAsked, "the claim does not ask to bind the pod later")
 	}
 	err := b.ready(ctx, c, k, after)
 	if err == nil {
-		return b.tell(ctx, c, k, ready, string(after), k.What+" on node "+b.Node)
+		return b.setCondition(ctx, c, k, ready, string(after), k.Subject+" on node "+b.Node)
 	}
-	if ctx.Err() != nil || !b.Hopeless(err) && (b.Underway(err) || b.queue.NumRequeues(key) < bindingTries) {
+	if ctx.Err() != nil || !b.Permanent(err) && (b.Underway(err) || b.queue.NumRequeues(key) < maxBindingTries) {
 		return err
 	}
-	return b.tell(ctx, c, k, failed, b.Reason(err), err.Error())
+	return b.setCondition(ctx, c, k, failed, b.Reason(err), err.Error())
 }
 
-// ready prepares the claim, or does what its kind of device needs before. What fails is said on the claim.
+// ready prepares the claim, or does its device kind's work, and writes a failure to the claim.
 func (b *Binder) ready(ctx context.Context, c *resourceapi.ResourceClaim, k *Kind, after v1alpha1.BindAfter) error {
 	snapshot, err := b.Holder.Await(ctx)
 	if err != nil {
@@ -232,26 +229,26 @@ func (b *Binder) ready(ctx context.Context, c *resourceapi.ResourceClaim, k *Kin
 	if err == nil {
 		err = k.Ready(ctx, c, allocation, snapshot)
 	}
-	if err != nil && (b.Hopeless(err) || !b.Underway(err)) {
+	if err != nil && (b.Permanent(err) || !b.Underway(err)) {
 		err = errors.Join(err, b.Claims.WriteRefusal(ctx, c, err))
 	}
 	return err
 }
 
-// tell sets a condition on the devices that wait for it.
-func (b *Binder) tell(ctx context.Context, c *resourceapi.ResourceClaim, k *Kind, condition, reason, message string) error {
+// setCondition sets a condition on the devices that wait for it.
+func (b *Binder) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, k *Kind, condition, reason, message string) error {
 	waiting := func(r *resourceapi.DeviceRequestAllocationResult) bool { return b.waitsOn(r, k) }
 	return b.Claims.SetConditionOf(ctx, c, waiting, metav1.Condition{
 		Type: condition, Status: metav1.ConditionTrue, Reason: reason, Message: message,
 	})
 }
 
-// asked is what is wanted before the pod is bound. A claim that is refused asks for nothing: it would be refused on every node, and where
-// kubelet asks for it the refusal stays on the claim for people to read.
-func (b *Binder) asked(c *resourceapi.ResourceClaim, k *Kind) v1alpha1.BindAfter {
+// bindAfter returns what must be done before the pod is bound. For a claim that would be refused it returns "": every node would refuse it,
+// and once the pod is bound, Prepare leaves the refusal on the claim for people to read.
+func (b *Binder) bindAfter(c *resourceapi.ResourceClaim, k *Kind) v1alpha1.BindAfter {
 	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: b.Node})
 	if err != nil {
 		return ""
 	}
-	return k.Asked(allocation)
+	return k.BindAfter(allocation)
 }

@@ -187,7 +187,7 @@ func TestSeenTo(t *testing.T) {
 func TestGivenUp(t *testing.T) {
 	c := classSays(`"bindAfter":"Fetched"`)
 	b, client, _ := newTestBinder(c, errors.New("the registry is away"))
-	for i := range bindingTries {
+	for i := range maxBindingTries {
 		if got := verdict(t, client, c); got != " " {
 			t.Fatalf("after %d tries: %s", i, got)
 		}
@@ -267,7 +267,7 @@ func TestFailureIsShown(t *testing.T) {
 	}
 	c := namesCaches(`{"name":"add","bindAfter":"Fetched"}`)
 	b, client, _ := newTestBinder(c, errUnderway)
-	for range bindingTries + 1 {
+	for range maxBindingTries + 1 {
 		b.queue.AddRateLimited(keyOfClaim(c))
 	}
 	if err := b.handle(t.Context(), keyOfClaim(c)); !errors.Is(err, errUnderway) {
@@ -356,8 +356,8 @@ func (d *done) kinds() []Kind {
 		}
 	}
 	return []Kind{
-		{Kind: device.KindFPGA, What: "the bitstream is", Asked: fpgas.BindAfter, Ready: ready(device.KindFPGA)},
-		{Kind: device.KindGPU, What: "the kernel caches are", Asked: kernelcaches.BindAfter, Ready: ready(device.KindGPU)},
+		{Kind: device.KindFPGA, Subject: "the bitstream is", BindAfter: fpgas.BindAfter, Ready: ready(device.KindFPGA)},
+		{Kind: device.KindGPU, Subject: "the kernel caches are", BindAfter: kernelcaches.BindAfter, Ready: ready(device.KindGPU)},
 	}
 }
 
@@ -374,8 +374,8 @@ func newTestBinder(c *resourceapi.ResourceClaim, fails error) (*Binder, *fake.Cl
 			d.after = v1alpha1.BindAfterLoaded
 			return d.fails
 		},
-		Underway: func(err error) bool { return errors.Is(err, errUnderway) },
-		Hopeless: func(err error) bool { _, refused := errors.AsType[*claim.RefusedError](err); return refused },
+		Underway:  func(err error) bool { return errors.Is(err, errUnderway) },
+		Permanent: func(err error) bool { _, refused := errors.AsType[*claim.RefusedError](err); return refused },
 	})
 	b.Holder.Set(nodefixture.SnapshotWith())
 	b.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemFastSlowRateLimiter[types.NamespacedName](0, 0, 1))
