@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostdirs is the feature that lends directories of the host to claims as scratch space, and empties them afterwards.
+// Package hostdirs is the feature that gives directories of the host to claims as scratch space, and empties them afterwards.
 package hostdirs
 
 import (
@@ -24,19 +24,19 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Config is what the feature works with.
+// Config has the services and functions that the feature uses.
 type Config struct {
 	// Node is the name of the Node object, HostRoot the directory of the host's tree.
 	Node, HostRoot string
-	// Held says whether a claim holds a device.
+	// Held reports whether a claim holds a device.
 	Held func(pool, name string) bool
 	// Emptied is sent after a directory was emptied in the background.
 	Emptied notify.Signal
-	// Errors counts errors outside of kubelet's calls, by where they happened.
+	// Errors counts errors outside of kubelet's calls, by source.
 	Errors *prometheus.CounterVec
 }
 
-// Feature lends directories.
+// Feature gives directories to claims.
 type Feature struct {
 	Config
 	purger purger
@@ -47,25 +47,26 @@ var (
 	_ inventory.Reviewer = (*Feature)(nil)
 )
 
-// New makes the feature.
+// New returns the feature.
 func New(c Config) *Feature {
 	return &Feature{Config: c, purger: purger{errors: c.Errors, emptied: c.Emptied}}
 }
 
-// Name is the feature's in records. It decides nothing that it would have to remember.
+// Name returns the feature's name in records. The feature has no decision to record.
 func (f *Feature) Name() string { return "hostDirectories" }
 
-// Kinds has the step that lends a directory.
+// Kinds returns the step that gives a directory to a claim.
 func (f *Feature) Kinds() step.Kinds {
 	return step.Kinds{hostdir.StepKind: hostdir.Kind(f.HostRoot, hostdir.OpenRoot)}
 }
 
-// Plan lends the directories of the claim's devices. After a reboot a step stays as it was recorded: it remembers what was there before.
+// Plan adds a step for each scratch directory of the claim. After a reboot a step stays as recorded, since its parameters hold the earlier
+// owner and mode.
 func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contribution, error) {
 	var c prepare.Contribution
 	for i := range r.Allocation.Results {
 		result := &r.Allocation.Results[i]
-		if !lends(result) {
+		if !usesScratch(result) {
 			continue
 		}
 		dev, _ := r.Find(result)
@@ -83,12 +84,12 @@ func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contributi
 	return c, nil
 }
 
-// lends says whether a result borrows a directory that is emptied afterwards.
-func lends(r *claim.Result) bool {
+// usesScratch reports whether a result has a directory that is emptied on release.
+func usesScratch(r *claim.Result) bool {
 	return !r.AdminAccess && r.Config.Host != nil && r.Config.Host.OnRelease == v1alpha1.OnReleaseEmpty
 }
 
-// Leftovers are the steps that a lost record may have had for a device's directories.
+// Leftovers returns the steps to undo for a device's directories if the record is lost.
 func (f *Feature) Leftovers(_ context.Context, uid string, d device.Device) ([]step.Step, error) {
 	if d.Kind != device.KindHost {
 		return nil, nil
@@ -107,11 +108,11 @@ func (f *Feature) Leftovers(_ context.Context, uid string, d device.Device) ([]s
 	return out, nil
 }
 
-// reasonEmptying is why a directory is withheld.
+// reasonEmptying says why a directory is withheld.
 const reasonEmptying = "is being emptied after its last claim"
 
-// Review keeps directories that are not yet empty from the scheduler, and has them emptied. A directory that a claim holds is that
-// claim's: it may name its files as it likes.
+// Review withholds directories that are not empty yet, and starts to empty them. It skips directories that claims hold, whose content is
+// the claim's own.
 func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	for i := range s.Devices {
 		d := &s.Devices[i]
@@ -130,7 +131,7 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	}
 }
 
-// Wait returns when nothing is being deleted any more; the context of the reviews must have ended.
+// Wait returns when no directory is being emptied. The context of the reviews must have ended.
 func (f *Feature) Wait() { f.purger.wait() }
 
 func isDirty(path string) (bool, error) {
@@ -142,11 +143,11 @@ func isDirty(path string) (bool, error) {
 	return d.Dirty()
 }
 
-// purger deletes what claims left in host directories, one goroutine a directory. What it does not finish is found again by the
-// next look, in this process or another.
+// purger deletes the data that claims left in host directories, with one goroutine for each directory. The next scan, in this process or
+// another, finds what is left.
 type purger struct {
 	errors *prometheus.CounterVec
-	// emptied is sent after a directory was emptied, and not after a failure: the next look is soon enough to try again.
+	// emptied is sent after a directory was emptied. After a failure the next scan tries again.
 	emptied notify.Signal
 
 	// running are the paths that are being emptied.
@@ -154,7 +155,7 @@ type purger struct {
 	wg      sync.WaitGroup
 }
 
-// start begins to delete, unless the directory is being emptied already.
+// start starts to empty a directory, unless that is running already.
 func (p *purger) start(ctx context.Context, path string) {
 	if _, running := p.running.LoadOrStore(path, true); running {
 		return
@@ -162,7 +163,7 @@ func (p *purger) start(ctx context.Context, path string) {
 	p.wg.Go(func() {
 		err := purge(ctx, path)
 		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The directory stays unpublished until it is empty", "path", path)
+			klog.FromContext(ctx).Error(err, "Cannot empty a directory, which stays unpublished", "path", path)
 			p.errors.WithLabelValues("purge").Inc()
 		}
 		p.running.Delete(path)
@@ -172,7 +173,7 @@ func (p *purger) start(ctx context.Context, path string) {
 	})
 }
 
-// wait returns when no deleter runs; their context must have ended.
+// wait returns when no purge runs. Their context must have ended.
 func (p *purger) wait() { p.wg.Wait() }
 
 func purge(ctx context.Context, path string) (err error) {
