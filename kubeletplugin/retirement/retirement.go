@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retirement follows what an administrator asks of a node by annotations on its AcceleratorNode: to be emptied, or to forgive
-// devices what is known against them.
+// Package retirement follows an administrator's requests in annotations of the node's AcceleratorNode: to retire the node, or to clear the
+// faults of devices.
 package retirement
 
 import (
@@ -19,31 +19,31 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// Annotation on a node's AcceleratorNode asks its plugin to stop publishing, refuse new claims, and remove its files once the
-// last claim is gone. The uninstall hook sets it, and so may an admin.
+// Annotation on a node's AcceleratorNode makes the plugin stop publishing, refuse new claims, and remove its files after the last claim has
+// ended. The uninstall hook or an administrator sets it.
 const Annotation = v1alpha1.RetireAnnotation
 
-// RecoverAnnotation on a node's AcceleratorNode names devices, separated by commas, or "*", that are to be forgiven all that the
-// ledger knows against them. It is carried out once; removing it makes way for the next time.
+// RecoverAnnotation on a node's AcceleratorNode names devices, separated by commas, or "*", whose faults the ledger must clear. It takes
+// effect once. Remove it before the next request.
 const RecoverAnnotation = "fettle.dev/recover"
 
-// ErrRetired refuses claims on a node that is being emptied.
+// ErrRetired refuses claims on a retired node.
 var ErrRetired = errors.New("is retired (annotation " + Annotation + " on its AcceleratorNode): " +
 	"delete the pod so that it is scheduled elsewhere")
 
-// State is whether this node was asked to retire.
+// State says whether this node was asked to retire.
 type State struct {
 	mu sync.Mutex
 	on bool
-	// missing: the AcceleratorNode is not there and must be made again.
+	// missing says that the AcceleratorNode is gone and must be created again.
 	missing bool
 	changed chan struct{}
 }
 
-// New makes the state of a node that serves.
+// New returns the state of a node that serves.
 func New() *State { return &State{changed: make(chan struct{})} }
 
-// On says whether the node was asked to retire.
+// On reports whether the node was asked to retire.
 func (r *State) On() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +57,7 @@ func (r *State) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Until is a context that ends, with ErrRetired, once the node is asked to retire. The caller calls stop.
+// Until returns a context that ends, with ErrRetired, when the node is asked to retire. The caller calls stop.
 func (r *State) Until(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	changed := r.Changed()
@@ -79,7 +79,7 @@ func (r *State) Until(ctx context.Context) (_ context.Context, stop func()) {
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// Set asks the node to retire, or takes it back.
+// Set asks the node to retire, or to serve again.
 func (r *State) Set(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,18 +87,18 @@ func (r *State) Set(on bool) {
 		return
 	}
 	r.on = on
-	r.wake()
+	r.notify()
 }
 
-// setMissing notes that the AcceleratorNode is not there. That does not end a retirement: the uninstall deletes the object last.
+// setMissing records that the AcceleratorNode is gone. A retirement continues: the uninstall deletes the object last.
 func (r *State) setMissing() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missing = true
-	r.wake()
+	r.notify()
 }
 
-// TakeMissing says whether the object went missing since the last call.
+// TakeMissing reports whether the object was deleted since the last call.
 func (r *State) TakeMissing() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,17 +107,17 @@ func (r *State) TakeMissing() bool {
 	return missing
 }
 
-func (r *State) wake() {
+func (r *State) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// Watch follows the node's own AcceleratorNode until ctx ends, and hands on what the annotation RecoverAnnotation says.
+// Watch watches the node's own AcceleratorNode until ctx ends, and calls recover with the value of RecoverAnnotation.
 func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string, recover func(context.Context, string)) {
 	const retry = 5 * time.Second
 	for ctx.Err() == nil {
 		if err := r.follow(ctx, client, node, recover); err != nil {
-			klog.FromContext(ctx).V(2).Info("The AcceleratorNode cannot be watched now", "reason", err)
+			klog.FromContext(ctx).V(2).Info("Cannot watch the AcceleratorNode, will retry", "reason", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -126,23 +126,23 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 	}
 }
 
-// follow is one watch.
+// follow runs one watch.
 func (r *State) follow(ctx context.Context, client dynamic.Interface, node string, recover func(context.Context, string)) error {
 	read := func(annotations map[string]string) {
 		r.Set(annotations[Annotation] != "")
 		recover(ctx, annotations[RecoverAnnotation])
 	}
-	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
+	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
 	resource := client.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
-	list, err := resource.List(ctx, one)
+	list, err := resource.List(ctx, options)
 	if err != nil {
 		return err
 	}
 	for i := range list.Items {
 		read(list.Items[i].GetAnnotations())
 	}
-	one.ResourceVersion = list.GetResourceVersion()
-	stream, err := resource.Watch(ctx, one)
+	options.ResourceVersion = list.GetResourceVersion()
+	stream, err := resource.Watch(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (r *State) follow(ctx context.Context, client dynamic.Interface, node strin
 	return nil
 }
 
-// Reason is the stable reason of an error of this package, empty for any other.
+// Reason returns the stable reason of an error of this package, and "" for any other.
 func Reason(err error) string {
 	if errors.Is(err, ErrRetired) {
 		return "NodeRetired"
