@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package follow keeps copies of objects of the API server with client-go's informers, each made by itself: the factories of client-go know
-// every resource of Kubernetes, which is an eighth of a program that is on every node and follows a few.
+// Package follow keeps copies of API objects with single informers of client-go. The informer factories of client-go know every resource of
+// Kubernetes. They would be an eighth of a program that runs on every node and follows a few resources.
 package follow
 
 import (
@@ -25,21 +25,21 @@ type Source[List runtime.Object] interface {
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
-// Options say what is followed.
+// Options are the settings of an informer.
 type Options struct {
-	// Client is the one that the source is of. It says whether lists may come by a watch, which those of tests may not.
+	// Client is the client of the source. It says whether lists may be streamed by a watch, which fake clients may not support.
 	Client any
-	// Object is one of those that come, empty.
+	// Object is an empty object of the resource.
 	Object runtime.Object
-	// Field selects objects. Empty: all.
+	// Field is a field selector. If empty, all objects are followed.
 	Field string
-	// Keep is called for each object and gives what is kept of it. An error of it is logged, and the object not followed.
+	// Keep returns the part of each object that is kept. Objects for which it fails are logged and skipped.
 	Keep cache.TransformFunc
-	// Handle is told of what is kept. Nil: nobody is.
+	// Handle is called for the kept objects. It may be nil.
 	Handle cache.ResourceEventHandler
 }
 
-// New makes an informer, with an index by namespace. It does nothing until Run.
+// New returns an informer with an index by namespace. It does nothing before Run.
 func New[List runtime.Object](source Source[List], o Options) (cache.SharedIndexInformer, error) {
 	selected := func(options metav1.ListOptions) metav1.ListOptions {
 		options.FieldSelector = o.Field
@@ -62,8 +62,8 @@ func New[List runtime.Object](source Source[List], o Options) (cache.SharedIndex
 	return informer, err
 }
 
-// Own is New for all objects of one of Fettle's own resources, of which Keep gets *unstructured.Unstructured. changed is called after one
-// came, changed or went. Nil: nobody is told.
+// Own returns an informer for all objects of one of Fettle's own resources. Keep gets *unstructured.Unstructured. changed is called after
+// an object was added, updated or deleted; it may be nil.
 func Own(client dynamic.Interface, resource string, keep cache.TransformFunc, changed func()) (cache.SharedIndexInformer, error) {
 	o := Options{Client: client, Object: &unstructured.Unstructured{}, Keep: keep}
 	if changed != nil {
@@ -78,7 +78,7 @@ func Own(client dynamic.Interface, resource string, keep cache.TransformFunc, ch
 	return informer, nil
 }
 
-// Run follows until ctx ends; stopped waits for that.
+// Run runs informers until ctx ends. stopped waits for their end.
 func Run(ctx context.Context, informers ...cache.SharedIndexInformer) (stopped func()) {
 	var running sync.WaitGroup
 	for _, informer := range informers {
