@@ -4,9 +4,6 @@ package cdi
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -35,21 +32,15 @@ func OfClaim(uid string, all []container.Edits) (Spec, []string, error) {
 	names := make([]string, len(all))
 	seen := map[string]bool{}
 	for i, edits := range all {
-		if err := validate(edits); err != nil {
+		device, err := deviceOf(edits, uid+"\n")
+		if err != nil {
 			return Spec{}, nil, err
 		}
-		containerEdits := translate(edits)
-		content, err := json.Marshal(containerEdits)
-		if err != nil {
-			return Spec{}, nil, fmt.Errorf("encode container edits: %w", err)
+		names[i] = ClaimKind + "=" + device.Name
+		if !seen[device.Name] {
+			raw.Devices = append(raw.Devices, device)
 		}
-		sum := sha256.Sum256(append([]byte(uid+"\n"), content...))
-		name := namePrefix + hex.EncodeToString(sum[:])[:hashLength]
-		names[i] = ClaimKind + "=" + name
-		if !seen[name] {
-			raw.Devices = append(raw.Devices, specs.Device{Name: name, ContainerEdits: containerEdits})
-		}
-		seen[name] = true
+		seen[device.Name] = true
 	}
 	spec, err := render(raw)
 	spec.File = claimFilePrefix + uid + fileSuffix
@@ -67,39 +58,31 @@ type stepParams struct {
 
 // Step is the step that writes a claim's own file.
 func Step(spec Spec) (step.Step, error) {
-	params, err := json.Marshal(stepParams{File: spec.File, Content: string(spec.Content)})
-	if err != nil {
-		return step.Step{}, fmt.Errorf("encode the step for %s: %w", spec.File, err)
-	}
-	return step.Step{Kind: StepKind, Target: spec.File, Params: params}, nil
+	return step.New(StepKind, spec.File, stepParams{File: spec.File, Content: string(spec.Content)})
 }
 
 // Kind does and undoes the step.
 func (d *Dir) Kind() step.Kind {
 	return step.Kind{
-		Apply: func(_ context.Context, raw json.RawMessage) error {
-			spec, err := specOf(raw)
+		Apply: step.Do(func(_ context.Context, p *stepParams) error {
+			spec, err := p.spec()
 			if err != nil {
 				return err
 			}
 			return d.Ensure(spec)
-		},
-		Undo: func(_ context.Context, raw json.RawMessage) error {
-			spec, err := specOf(raw)
+		}),
+		Undo: step.Do(func(_ context.Context, p *stepParams) error {
+			spec, err := p.spec()
 			if err != nil {
 				return err
 			}
 			return disk.RemoveIfThere(d.fs, filepath.Join(d.path, spec.File))
-		},
+		}),
 	}
 }
 
-// specOf refuses parameters that name any file but a claim's.
-func specOf(raw json.RawMessage) (Spec, error) {
-	var p stepParams
-	if err := json.Unmarshal(raw, &p); err != nil {
-		return Spec{}, fmt.Errorf("decode the parameters: %w", err)
-	}
+// spec refuses parameters that name any file but a claim's.
+func (p *stepParams) spec() (Spec, error) {
 	if _, ok := ClaimOf(p.File); !ok || strings.ContainsAny(p.File, "/\x00") {
 		return Spec{}, fmt.Errorf("file %q is not the CDI spec of a claim", p.File)
 	}

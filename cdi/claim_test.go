@@ -261,7 +261,11 @@ func FuzzStepParams(f *testing.F) {
 	f.Add([]byte(`{"file":"fettle.dev-claim-../../x.json"}`))
 	f.Add([]byte(`{"file":"fettle.dev-claim-\u0000.json","FILE":"/etc/passwd"}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		spec, err := specOf(raw)
+		params, err := step.Decode[stepParams](raw)
+		if err != nil {
+			return
+		}
+		spec, err := params.spec()
 		if err != nil {
 			return
 		}

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package cdi turns container edits into Container Device Interface specs and keeps the runtime's spec directory.
+//
+// kubelet hands the same CDI device names to every restart of a container, so what a name means must not change while a claim
+// holds it; and each change of a file makes the runtime read the whole directory again. Hence the files here are immutable and
+// few: one for each distinct set of edits, its device named by the hash of the content, and kept while a record names it. A
+// claim that needs nothing of its own is answered with such names and writes no file.
 package cdi
 
 import (
@@ -41,20 +47,27 @@ type Spec struct {
 
 // Common makes the shared spec for a set of edits. Equal edits give equal bytes and so the same name.
 func Common(edits container.Edits) (Spec, error) {
-	if err := validate(edits); err != nil {
+	device, err := deviceOf(edits, "")
+	if err != nil {
 		return Spec{}, err
+	}
+	spec, err := render(&specs.Spec{Kind: CommonKind, Devices: []specs.Device{device}})
+	spec.Device, spec.File = CommonKind+"="+device.Name, fileName(CommonKind, device.Name)
+	return spec, err
+}
+
+// deviceOf makes the device of a spec, named by the hash of the salt and the edits.
+func deviceOf(edits container.Edits, salt string) (specs.Device, error) {
+	if err := validate(edits); err != nil {
+		return specs.Device{}, err
 	}
 	containerEdits := translate(edits)
 	content, err := json.Marshal(containerEdits)
 	if err != nil {
-		return Spec{}, fmt.Errorf("encode container edits: %w", err)
+		return specs.Device{}, fmt.Errorf("encode container edits: %w", err)
 	}
-	sum := sha256.Sum256(content)
-	name := namePrefix + hex.EncodeToString(sum[:])[:hashLength]
-	raw := &specs.Spec{Kind: CommonKind, Devices: []specs.Device{{Name: name, ContainerEdits: containerEdits}}}
-	spec, err := render(raw)
-	spec.Device, spec.File = CommonKind+"="+name, fileName(CommonKind, name)
-	return spec, err
+	sum := sha256.Sum256(append([]byte(salt), content...))
+	return specs.Device{Name: namePrefix + hex.EncodeToString(sum[:])[:hashLength], ContainerEdits: containerEdits}, nil
 }
 
 // validate refuses what the runtime's library accepts while a spec is made and not when it is read, or understands otherwise: it

@@ -142,13 +142,10 @@ func (d *Dir) Dirty() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, name := range names {
-		if strings.HasPrefix(name, trashPrefix) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(names, isTrash), nil
 }
+
+func isTrash(name string) bool { return strings.HasPrefix(name, trashPrefix) }
 
 // SetAside moves everything in the directory into a subdirectory for Purge. It takes one rename for each entry, whatever the entries hold,
 // and may be called again after a failure. If there are few entries it deletes small files at once, which costs no more.
@@ -158,7 +155,7 @@ func (d *Dir) SetAside(id string) error {
 		return err
 	}
 	// Every entry with a name like trash is deleted as trash, whoever made it.
-	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, trashPrefix) })
+	names = slices.DeleteFunc(names, isTrash)
 	if len(names) <= few {
 		names = d.removeSmall(names)
 	}
@@ -219,7 +216,7 @@ func (d *Dir) Purge(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if strings.HasPrefix(name, trashPrefix) {
+		if isTrash(name) {
 			errs = append(errs, remove(ctx, d.root, name))
 		}
 	}

@@ -4,7 +4,6 @@ package hostdir
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,11 +70,7 @@ func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
 }
 
 func plan(owner Owner, path, claim string) (step.Step, error) {
-	params, err := json.Marshal(Params{Path: path, Claim: claim, Before: owner})
-	if err != nil {
-		return step.Step{}, fmt.Errorf("encode the step for %s: %w", path, err)
-	}
-	return step.Step{Kind: StepKind, Target: path, Params: params}, nil
+	return step.New(StepKind, path, Params{Path: path, Claim: claim, Before: owner})
 }
 
 // purgeAtOnce limits how long Finish deletes before it leaves the rest to the background. Only claims of the same directory wait meanwhile.
@@ -83,30 +78,31 @@ const purgeAtOnce = 500 * time.Millisecond
 
 // Kind returns the step kind for a host root. open is OpenRoot, or the fake of a test.
 func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
+	dir := func(p *Params) (*Dir, error) { return openWith(open, filepath.Join(hostRoot, p.Path)) }
 	return step.Kind{
-		Apply: func(_ context.Context, raw json.RawMessage) error {
-			d, _, err := openStep(hostRoot, open, raw)
+		Apply: step.Do(func(_ context.Context, p *Params) error {
+			d, err := dir(p)
 			if err != nil {
 				return err
 			}
 			defer d.Close()
 			return d.OpenUp()
-		},
+		}),
 		// The pod may have changed the mode itself.
-		Verify: func(_ context.Context, raw json.RawMessage) error {
-			d, _, err := openStep(hostRoot, open, raw)
+		Verify: step.Do(func(_ context.Context, p *Params) error {
+			d, err := dir(p)
 			if err != nil {
 				return err
 			}
 			return d.Close()
-		},
-		Undo: func(_ context.Context, raw json.RawMessage) error {
-			return ifThere(hostRoot, open, raw, func(d *Dir, p Params) error {
-				return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before))
-			})
-		},
-		Finish: func(ctx context.Context, raw json.RawMessage) error {
-			return ifThere(hostRoot, open, raw, func(d *Dir, _ Params) error {
+		}),
+		Undo: step.Do(func(_ context.Context, p *Params) error {
+			d, err := dir(p)
+			return ifThere(d, err, func() error { return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before)) })
+		}),
+		Finish: step.Do(func(ctx context.Context, p *Params) error {
+			d, err := dir(p)
+			return ifThere(d, err, func() error {
 				if err := d.Sync(); err != nil {
 					return err
 				}
@@ -116,13 +112,13 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 				_ = d.Purge(brief)
 				return nil
 			})
-		},
+		}),
 	}
 }
 
-// ifThere calls do with the directory of a step. If the directory left with its disk, its content left, too, and ifThere does nothing.
-func ifThere(hostRoot string, open func(string) (Root, error), raw json.RawMessage, do func(*Dir, Params) error) error {
-	d, p, err := openStep(hostRoot, open, raw)
+// ifThere calls do and closes the directory of a step; err is the error of opening it. If the directory left with its disk, its content
+// left, too, and ifThere does nothing.
+func ifThere(d *Dir, err error, do func() error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -130,14 +126,5 @@ func ifThere(hostRoot string, open func(string) (Root, error), raw json.RawMessa
 		return err
 	}
 	defer d.Close()
-	return do(d, p)
-}
-
-func openStep(hostRoot string, open func(string) (Root, error), raw json.RawMessage) (*Dir, Params, error) {
-	var p Params
-	if err := json.Unmarshal(raw, &p); err != nil {
-		return nil, p, fmt.Errorf("decode the parameters: %w", err)
-	}
-	d, err := openWith(open, filepath.Join(hostRoot, p.Path))
-	return d, p, err
+	return do()
 }

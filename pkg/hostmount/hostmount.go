@@ -88,16 +88,8 @@ func (d *Dir) Plan(claim, key string, m Mount) (at string, s step.Step, err erro
 	if err := p.check(); err != nil {
 		return "", step.Step{}, err
 	}
-	s, err = encode(p)
+	s, err = step.New(StepKind, p.Name, p)
 	return d.at(p.Name), s, err
-}
-
-func encode(p params) (step.Step, error) {
-	raw, err := json.Marshal(p)
-	if err != nil {
-		return step.Step{}, fmt.Errorf("encode the step for mount %s: %w", p.Name, err)
-	}
-	return step.Step{Kind: StepKind, Target: p.Name, Params: raw}, nil
 }
 
 func (d *Dir) at(name string) string { return filepath.Join(d.path, name) }
@@ -110,7 +102,7 @@ func (d *Dir) LeftoverSteps(claim string) ([]step.Step, error) {
 	}
 	var out []step.Step
 	for _, name := range names {
-		s, err := encode(params{Name: name})
+		s, err := step.New(StepKind, name, params{Name: name})
 		if err != nil {
 			return nil, err
 		}

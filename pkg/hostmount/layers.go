@@ -111,14 +111,7 @@ func fill(dir string, with func(*os.Root) error) (err error) {
 
 // BindReadOnly mounts a directory once more, read-only, nosuid and nodev.
 func (d *Dir) BindReadOnly(name, source string) error {
-	at, err := d.checkedPath(name)
-	if err != nil {
-		return err
-	}
-	return d.mountAt(at, func() (*os.File, bool, error) {
-		mount, err := cloneReadOnly(source)
-		return mount, true, err
-	})
+	return d.mountDirectory(name, func() (*os.File, error) { return cloneReadOnly(source) })
 }
 
 // cloneReadOnly clones the mount of a directory, from that directory down.
@@ -139,14 +132,7 @@ func cloneReadOnly(source string) (*os.File, error) {
 
 // MountImage mounts an EROFS file system in two files, unless it is mounted already, and returns the path.
 func (d *Dir) MountImage(name, index, data, context string) (string, error) {
-	at, err := d.checkedPath(name)
-	if err != nil {
-		return "", err
-	}
-	return at, d.mountAt(at, func() (*os.File, bool, error) {
-		mount, err := image(index, data, context)
-		return mount, true, err
-	})
+	return d.at(name), d.mountDirectory(name, func() (*os.File, error) { return image(index, data, context) })
 }
 
 // CanMount reports whether the kernel mounts an EROFS file system in two files. Kernels with EROFS do since Linux 6.12. It leaves nothing

@@ -4,7 +4,6 @@ package hostmount
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,36 +18,14 @@ import (
 // Kind returns the step kind. Apply keeps a mount that exists.
 func (d *Dir) Kind() step.Kind {
 	return step.Kind{
-		Apply: func(_ context.Context, raw json.RawMessage) error {
-			p, err := decode(raw)
-			if err != nil {
-				return err
-			}
+		Apply: step.Do(func(_ context.Context, p *params) error {
 			if err := p.check(); err != nil {
 				return err
 			}
-			return d.apply(&p)
-		},
-		Undo: func(_ context.Context, raw json.RawMessage) error {
-			p, err := decode(raw)
-			if err != nil {
-				return err
-			}
-			return d.undo(p.Name)
-		},
+			return d.mountAt(d.at(p.Name), func() (*os.File, bool, error) { return d.newDetached(p) })
+		}),
+		Undo: step.Do(func(_ context.Context, p *params) error { return d.Detach(p.Name) }),
 	}
-}
-
-func decode(raw json.RawMessage) (params, error) {
-	var p params
-	if err := json.Unmarshal(raw, &p); err != nil {
-		return p, fmt.Errorf("decode the parameters: %w", err)
-	}
-	return p, p.checkName()
-}
-
-func (d *Dir) apply(p *params) error {
-	return d.mountAt(d.at(p.Name), func() (*os.File, bool, error) { return d.newDetached(p) })
 }
 
 // mountAt makes a mount and its mount point, a directory or a file, and attaches it. It does nothing if something is mounted there.
@@ -68,6 +45,18 @@ func (d *Dir) mountAt(at string, made func() (mount *os.File, directory bool, er
 		return err
 	}
 	return attach(mount, at)
+}
+
+// mountDirectory is mountAt for a directory at a name, CLAIM/KEY.
+func (d *Dir) mountDirectory(name string, made func() (*os.File, error)) error {
+	at, err := d.checkedPath(name)
+	if err != nil {
+		return err
+	}
+	return d.mountAt(at, func() (*os.File, bool, error) {
+		mount, err := made()
+		return mount, true, err
+	})
 }
 
 // prepareParent makes the parent directory of a mount point, and checks that mounts in it are visible outside.

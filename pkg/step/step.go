@@ -22,6 +22,35 @@ type Step struct {
 	Params json.RawMessage `json:"params"`
 }
 
+// New makes a step of the parameters of its kind.
+func New(kind, target string, params any) (Step, error) {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return Step{}, fmt.Errorf("encode step %s of %s: %w", kind, target, err)
+	}
+	return Step{Kind: kind, Target: target, Params: raw}, nil
+}
+
+// Decode reads the parameters of a step.
+func Decode[T any](params json.RawMessage) (*T, error) {
+	out := new(T)
+	if err := json.Unmarshal(params, out); err != nil {
+		return nil, fmt.Errorf("decode the parameters: %w", err)
+	}
+	return out, nil
+}
+
+// Do makes a function of a Kind from one that takes decoded parameters.
+func Do[T any](do func(ctx context.Context, params *T) error) func(context.Context, json.RawMessage) error {
+	return func(ctx context.Context, raw json.RawMessage) error {
+		params, err := Decode[T](raw)
+		if err != nil {
+			return err
+		}
+		return do(ctx, params)
+	}
+}
+
 // Same reports whether two steps are the same effect, whatever former values their parameters hold.
 func (s Step) Same(other Step) bool { return s.Kind == other.Kind && s.Target == other.Target }
 

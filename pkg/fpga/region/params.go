@@ -4,7 +4,6 @@ package region
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
 	"slices"
@@ -34,7 +33,7 @@ type Param struct {
 }
 
 // Step makes the step.
-func (p *Params) Step() (step.Step, error) { return stepOf(ParamsKind, p.Device, p) }
+func (p *Params) Step() (step.Step, error) { return step.New(ParamsKind, p.Device, p) }
 
 // PlanParams reads the present values of parameters and returns the parameters of the step, or nil if there is nothing to set. It changes
 // nothing.
@@ -93,11 +92,7 @@ func clockNames() []string { return []string{dfl.ParamClock, dfl.ParamClockLow} 
 
 func isClock(p Param) bool { return slices.Contains(clockNames(), p.Name) }
 
-func (p *Programmer) setParams(ctx context.Context, raw json.RawMessage) error {
-	params, err := decode[Params](raw)
-	if err != nil {
-		return err
-	}
+func (p *Programmer) setParams(ctx context.Context, params *Params) error {
 	if params.Image != nil {
 		r, _, err := p.find(params.Device)
 		if err == nil {
@@ -107,7 +102,7 @@ func (p *Programmer) setParams(ctx context.Context, raw json.RawMessage) error {
 			return err
 		}
 	}
-	set, err := p.parametersToSet(ctx, &params)
+	set, err := p.parametersToSet(ctx, params)
 	if err != nil || len(set) == 0 {
 		return err
 	}
@@ -117,7 +112,7 @@ func (p *Programmer) setParams(ctx context.Context, raw json.RawMessage) error {
 // KeepBefore takes over the former values from the step of an earlier boot for the same device. A card that kept its power through the
 // reboot still has the claim's values.
 func (p *Params) KeepBefore(earlier step.Step) error {
-	old, err := decode[Params](earlier.Params)
+	old, err := step.Decode[Params](earlier.Params)
 	if err != nil {
 		return err
 	}
@@ -130,12 +125,8 @@ func (p *Params) KeepBefore(earlier step.Step) error {
 	return nil
 }
 
-func (p *Programmer) restoreParams(ctx context.Context, raw json.RawMessage) error {
-	params, err := decode[Params](raw)
-	if err != nil {
-		return err
-	}
-	if changed, err := p.changed(ctx, &params); err != nil || !changed {
+func (p *Programmer) restoreParams(ctx context.Context, params *Params) error {
+	if changed, err := p.changed(ctx, params); err != nil || !changed {
 		return err
 	}
 	return p.writeParams(ctx, params.Device, params.Before)

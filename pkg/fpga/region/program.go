@@ -3,8 +3,8 @@
 package region
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,15 +31,7 @@ type Program struct {
 }
 
 // Step makes the step.
-func (p *Program) Step() (step.Step, error) { return stepOf(ProgramKind, p.Device, p) }
-
-func stepOf(kind, device string, params any) (step.Step, error) {
-	raw, err := json.Marshal(params)
-	if err != nil {
-		return step.Step{}, fmt.Errorf("encode step %s of %s: %w", kind, device, err)
-	}
-	return step.Step{Kind: kind, Target: device, Params: raw}, nil
-}
+func (p *Program) Step() (step.Step, error) { return step.New(ProgramKind, p.Device, p) }
 
 // ErrOther refuses a region that must not be programmed and holds another accelerator.
 var ErrOther = errors.New("holds another accelerator and program is Never")
@@ -48,11 +40,7 @@ var ErrOther = errors.New("holds another accelerator and program is Never")
 var ErrUnknownState = errors.New("is in an unknown state since a programming failed or was cut off")
 
 // program makes a region hold what the claim wants. It does not touch the hardware before it has the lease.
-func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err error) {
-	params, err := decode[Program](raw)
-	if err != nil {
-		return err
-	}
+func (p *Programmer) program(ctx context.Context, params *Program) (err error) {
 	r, b, err := p.find(params.Device)
 	if err != nil {
 		return err
@@ -79,7 +67,7 @@ func (p *Programmer) program(ctx context.Context, raw json.RawMessage) (err erro
 		return err
 	}
 	defer release(lease, &err)
-	return p.programUnderLease(ctx, &params, r, b, lease, s)
+	return p.programUnderLease(ctx, params, r, b, lease, s)
 }
 
 // programUnderLease decides whether to program the region. Under the lease no other caller can change it.
@@ -168,19 +156,10 @@ func selector(state State) string {
 	return attributeAFUID
 }
 
-func orNone(id string) string {
-	if id == "" {
-		return "not known"
-	}
-	return id
-}
+func orNone(id string) string { return cmp.Or(id, "not known") }
 
 // verify checks that the region still shows what it was programmed with. It opens nothing, since a pod may use the region.
-func (p *Programmer) verify(_ context.Context, raw json.RawMessage) error {
-	params, err := decode[Program](raw)
-	if err != nil {
-		return err
-	}
+func (p *Programmer) verify(_ context.Context, params *Program) error {
 	r, b, err := p.find(params.Device)
 	if err != nil {
 		return err
@@ -206,11 +185,7 @@ func (p *Programmer) verify(_ context.Context, raw json.RawMessage) error {
 // undoProgram wipes, resets or keeps the region, as the claim said. It always wipes a region in an unknown state. If there is no blank
 // image, such a region must prove that it works; until then undoProgram fails, and the region stays out of use. It leaves alone a region
 // that this claim never touched, or that has left the node.
-func (p *Programmer) undoProgram(ctx context.Context, raw json.RawMessage) error {
-	params, err := decode[Program](raw)
-	if err != nil {
-		return err
-	}
+func (p *Programmer) undoProgram(ctx context.Context, params *Program) error {
 	content, err := p.config.Contents.Read(params.Device)
 	if err != nil || !content.needsRelease(params.Claim.UID) {
 		return err
@@ -231,7 +206,7 @@ func (p *Programmer) undoProgram(ctx context.Context, raw json.RawMessage) error
 		}
 		// The blank image is not on the node, so the region itself must prove that it works.
 	}
-	return p.resetAndRelease(ctx, &params, r, b)
+	return p.resetAndRelease(ctx, params, r, b)
 }
 
 // needsRelease reports whether the release of a claim has to act on the region. If no claim is known to have left the region in an unknown

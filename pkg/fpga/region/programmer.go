@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package region implements the steps for a claim's FPGA regions: driver parameters, wiping between tenants, and programming. Each step
+// looks its region up when it acts, since kernel numbers change. It reads and writes the region's content file, which outlives claims: what
+// a region holds, and whose it was, decides what the next claim needs.
+//
+// Before an operation that may leave a region in an unknown state, the file says so, durably. Only the hardware's own answer makes the
+// state known again: the image's accelerator id, read back under the lease.
 package region
 
 import (
@@ -70,9 +76,9 @@ func New(c Config) *Programmer { return &Programmer{config: c} }
 // Kinds returns the step kinds.
 func (p *Programmer) Kinds() step.Kinds {
 	return step.Kinds{
-		ParamsKind:  {Apply: p.setParams, Undo: p.restoreParams, Verify: nothing},
-		ScrubKind:   {Apply: p.scrub, Undo: nothing, Verify: nothing},
-		ProgramKind: {Apply: p.program, Undo: p.undoProgram, Verify: p.verify},
+		ParamsKind:  {Apply: step.Do(p.setParams), Undo: step.Do(p.restoreParams), Verify: nothing},
+		ScrubKind:   {Apply: step.Do(p.scrub), Undo: nothing, Verify: nothing},
+		ProgramKind: {Apply: step.Do(p.program), Undo: step.Do(p.undoProgram), Verify: step.Do(p.verify)},
 	}
 }
 
@@ -99,14 +105,6 @@ func (p *Programmer) backendOf(r *fpga.Region, name string) (Backend, error) {
 			"add it to fpga.backends in the chart's values, or upgrade the plugin", name, r.Backend)
 	}
 	return b, nil
-}
-
-func decode[T any](raw json.RawMessage) (T, error) {
-	var params T
-	if err := json.Unmarshal(raw, &params); err != nil {
-		return params, fmt.Errorf("decode the parameters: %w", err)
-	}
-	return params, nil
 }
 
 // load programs an image and notes the result. before is what the region held. load notes it again if the hardware was not touched. If a

@@ -4,7 +4,6 @@ package region
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -26,16 +25,12 @@ type Scrub struct {
 }
 
 // Step makes the step.
-func (s *Scrub) Step() (step.Step, error) { return stepOf(ScrubKind, s.Device, s) }
+func (s *Scrub) Step() (step.Step, error) { return step.New(ScrubKind, s.Device, s) }
 
 // ErrTraces refuses a region that another tenant used and that cannot be wiped.
 var ErrTraces = errors.New("has traces of another namespace's claim")
 
-func (p *Programmer) scrub(ctx context.Context, raw json.RawMessage) error {
-	params, err := decode[Scrub](raw)
-	if err != nil {
-		return err
-	}
+func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 	r, b, err := p.find(params.Device)
 	if err != nil {
 		return err
