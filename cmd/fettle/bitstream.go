@@ -4,14 +4,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"text/tabwriter"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
 )
@@ -20,30 +17,19 @@ const bitstreamInspectHelp = `
 Shows what an FPGA's bitstream says of itself: a GBS, an AOCX or an xclbin. A raw image (RBF, BIN) says nothing; its --sidecar does.
 It reads only, needs no FPGA, and checks no signature.`
 
-// bitstreamFormats are the ways to show a bitstream.
-var bitstreamFormats = map[string]func(fpga.Bitstream, io.Writer) error{
-	"table": showBitstreamTable,
-	"json":  showBitstreamJSON,
-	"yaml":  showBitstreamYAML,
-}
-
 func runBitstreamInspect(_ context.Context, args []string, stdout, _ io.Writer) error {
 	flags := newArguments("bitstream inspect FILE", bitstreamInspectHelp)
-	format := flags.String("o", "table", "output `format`: table, json or yaml")
+	format := flags.format()
 	sidecar := flags.String("sidecar", "", "`file` in JSON or YAML that describes a raw image")
 	operands, err := flags.parse(args, stdout)
 	if err != nil {
 		return err
 	}
-	show, ok := bitstreamFormats[*format]
-	if !ok {
-		return flags.misused(fmt.Errorf("output format %q: want table, json or yaml", *format))
-	}
 	b, err := inspectFile(operands[0], *sidecar)
 	if err != nil {
 		return fmt.Errorf("bitstream inspect: %w", err)
 	}
-	return show(b, stdout)
+	return show(*format, b, stdout, func(stdout io.Writer) error { return showBitstreamTable(b, stdout) })
 }
 
 // inspectFile reads a file, with its sidecar if it has one.
@@ -97,24 +83,6 @@ func readSidecar(name string) ([]byte, error) {
 	}
 	defer file.Close()
 	return io.ReadAll(io.LimitReader(file, fpga.MaxSidecar+1))
-}
-
-func showBitstreamJSON(b fpga.Bitstream, stdout io.Writer) error {
-	data, err := json.MarshalIndent(b, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the bitstream: %w", err)
-	}
-	_, err = fmt.Fprintf(stdout, "%s\n", data)
-	return err
-}
-
-func showBitstreamYAML(b fpga.Bitstream, stdout io.Writer) error {
-	data, err := yaml.Marshal(b)
-	if err != nil {
-		return fmt.Errorf("encode the bitstream: %w", err)
-	}
-	_, err = stdout.Write(data)
-	return err
 }
 
 // showBitstreamTable shows a line a field, without those that the file does not have.

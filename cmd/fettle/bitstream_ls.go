@@ -30,19 +30,18 @@ controller found in one, and one line where it found none yet. The cluster is th
 func runBitstreamList(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := newArguments("bitstream ls", bitstreamListHelp)
 	cluster := flags.cluster()
-	format := flags.String("o", "table", "output `format`: table, json or yaml")
+	format := flags.format()
 	if _, err := flags.parse(args, stdout); err != nil {
 		return err
-	}
-	show, ok := objectFormats[*format]
-	if !ok {
-		return flags.misused(fmt.Errorf("output format %q: want table, json or yaml", *format))
 	}
 	objects, err := cluster.bitstreams(ctx, stderr)
 	if err != nil {
 		return fmt.Errorf("bitstream ls: %w", err)
 	}
-	return show(objects, stdout, stderr)
+	if *format == "table" {
+		return showObjectTable(objects, stdout, stderr)
+	}
+	return showObjectList(objects, *format, stdout)
 }
 
 // cluster is how one is reached, from the flags.
@@ -132,32 +131,18 @@ func listAll(ctx context.Context, from dynamic.ResourceInterface) ([]unstructure
 	}
 }
 
-// objectFormats are the ways to show objects.
-var objectFormats = map[string]func(objects []unstructured.Unstructured, stdout, stderr io.Writer) error{
-	"table": showObjectTable,
-	"json": func(objects []unstructured.Unstructured, stdout, _ io.Writer) error {
-		data, err := listOf(objects).MarshalJSON()
-		if err != nil {
-			return fmt.Errorf("encode the objects: %w", err)
-		}
-		_, err = stdout.Write(data)
-		return err
-	},
-	"yaml": func(objects []unstructured.Unstructured, stdout, _ io.Writer) error {
-		data, err := listOf(objects).MarshalJSON()
-		if err == nil {
-			data, err = yaml.JSONToYAML(data)
-		}
-		if err != nil {
-			return fmt.Errorf("encode the objects: %w", err)
-		}
-		_, err = stdout.Write(data)
-		return err
-	},
-}
-
-func listOf(objects []unstructured.Unstructured) *unstructured.UnstructuredList {
-	return &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}, Items: objects}
+// showObjectList shows the objects as kubectl does: as one List.
+func showObjectList(objects []unstructured.Unstructured, format string, stdout io.Writer) error {
+	all := unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}, Items: objects}
+	data, err := all.MarshalJSON()
+	if err == nil && format == "yaml" {
+		data, err = yaml.JSONToYAML(data)
+	}
+	if err != nil {
+		return fmt.Errorf("encode the objects: %w", err)
+	}
+	_, err = stdout.Write(data)
+	return err
 }
 
 func showObjectTable(objects []unstructured.Unstructured, stdout, stderr io.Writer) error {

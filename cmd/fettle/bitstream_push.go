@@ -4,13 +4,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-
-	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -29,7 +26,7 @@ type packing struct {
 	sidecars list
 	about    oci.About
 	place    artifactPlace
-	access   access
+	access   *access
 }
 
 // pushed is the result.
@@ -49,18 +46,15 @@ type pushedImage struct {
 
 func runBitstreamPush(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := newArguments("bitstream push FILE... REF", bitstreamPushHelp)
-	p := packing{access: flags.access()}
+	p := packing{access: flags.bitstreamAccess()}
 	flags.Var(&p.sidecars, "sidecar", "`file` in JSON or YAML that describes a raw image; one for each FILE, in their order")
 	flags.StringVar(&p.about.Name, "name", "", "`name` of the image, where the file has none")
 	flags.StringVar(&p.about.Platform, "platform", "", "`platform` of the image, where the file has none")
 	flags.Var((*list)(&p.about.BlankFor), "blank-for", "`interface` id whose regions the image wipes; may be repeated")
-	format := flags.String("o", "text", "output `format`: text or json")
+	format := flags.formatOf("text", "json")
 	operands, err := flags.parse(args, stdout)
 	if err != nil {
 		return err
-	}
-	if *format != "text" && *format != "json" {
-		return flags.misused(fmt.Errorf("output format %q: want text or json", *format))
 	}
 	names, ref := operands[:len(operands)-1], operands[len(operands)-1]
 	if p.place, err = p.check(ref, len(names)); err != nil {
@@ -70,7 +64,11 @@ func runBitstreamPush(ctx context.Context, args []string, stdout, stderr io.Writ
 	if err != nil {
 		return fmt.Errorf("bitstream push: %w", err)
 	}
-	return p.show(a, *format, stdout)
+	result := p.result(a)
+	return show(*format, result, stdout, func(stdout io.Writer) error {
+		_, err := fmt.Fprintln(stdout, result.Reference)
+		return err
+	})
 }
 
 // check wants a tag to push to, and makes the ids canonical.
@@ -108,7 +106,7 @@ func (p *packing) push(ctx context.Context, names []string, stderr io.Writer) (*
 	if err != nil {
 		return nil, err
 	}
-	to, err := p.target()
+	to, err := p.access.target(p.place)
 	if err != nil {
 		return nil, err
 	}
@@ -125,17 +123,6 @@ func (p *packing) push(ctx context.Context, names []string, stderr io.Writer) (*
 	return a, a.Push(ctx, to, tagOf(p.place))
 }
 
-func (p *packing) target() (push.Target, error) {
-	if p.place.dir != "" {
-		return p.place.layoutTarget()
-	}
-	config, err := p.access.client(p.place)
-	if err != nil {
-		return nil, err
-	}
-	return push.NewRepository(p.place.remote, config, authn.DefaultKeychain)
-}
-
 // openBitstream reads what a file says, and leaves it open.
 func openBitstream(name, sidecar string) (*os.File, fpga.Bitstream, error) {
 	b, err := inspectFile(name, sidecar)
@@ -146,19 +133,10 @@ func openBitstream(name, sidecar string) (*os.File, fpga.Bitstream, error) {
 	return file, b, err
 }
 
-func (p *packing) show(a *oci.Artifact, format string, stdout io.Writer) error {
+func (p *packing) result(a *oci.Artifact) pushed {
 	result := pushed{Reference: p.place.named(a.Root.Digest), Tag: tagOf(p.place), Digest: a.Root.Digest}
-	if format == "text" {
-		_, err := fmt.Fprintln(stdout, result.Reference)
-		return err
-	}
 	for _, image := range a.Images {
 		result.Images = append(result.Images, pushedImage{Manifest: image.Manifest, Layer: image.Layer.Digest, Config: image.Config})
 	}
-	data, err := json.MarshalIndent(result, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the result: %w", err)
-	}
-	_, err = fmt.Fprintf(stdout, "%s\n", data)
-	return err
+	return result
 }

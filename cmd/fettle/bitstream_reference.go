@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // layoutPrefix begins a REF that is a directory.
@@ -69,32 +67,4 @@ func (p artifactPlace) named(d artifact.Digest) string {
 func (p artifactPlace) layoutTarget() (push.Target, error) {
 	l := layout.At(p.dir)
 	return l, l.Create()
-}
-
-// access is how a registry is reached, from the flags of push and verify.
-type access struct {
-	plainHTTP *bool
-	config    *string
-}
-
-func (a *arguments) access() access {
-	return access{
-		plainHTTP: a.Bool("plain-http", false, "speak plain http with the registry of REF"),
-		config:    a.String("config", "", "`file` that says how registries are reached: plainHTTP, mirrors, caFile"),
-	}
-}
-
-func (a access) client(p artifactPlace) (registry.Config, error) {
-	config, err := registry.LoadConfig(*a.config)
-	if err != nil {
-		return registry.Config{}, err
-	}
-	if *a.plainHTTP {
-		if p.dir != "" {
-			return registry.Config{}, errors.New("--plain-http is for a registry, and REF is a directory")
-		}
-		config.PlainHTTP = append(config.PlainHTTP, p.remote.Registry())
-	}
-	config.UserAgent = "fettle"
-	return config, nil
 }

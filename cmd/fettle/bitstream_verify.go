@@ -3,22 +3,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"text/tabwriter"
 
-	"github.com/google/go-containerregistry/pkg/authn"
-	"sigs.k8s.io/yaml"
-
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
-	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 )
@@ -33,7 +29,7 @@ type verification struct {
 	interfaceID string
 	digest      artifact.Digest
 	sidecar     string
-	access      access
+	access      *access
 }
 
 // verified is one bitstream that was checked.
@@ -48,18 +44,14 @@ type verified struct {
 
 func runBitstreamVerify(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	flags := newArguments("bitstream verify REF|FILE", bitstreamVerifyHelp)
-	v := verification{access: flags.access()}
+	v := verification{access: flags.bitstreamAccess()}
 	iface := flags.String("interface", "", "interface `id` that the bitstream must be for")
 	digest := flags.String("digest", "", "`digest` that it must have, sha256:HEX")
 	flags.StringVar(&v.sidecar, "sidecar", "", "`file` in JSON or YAML that describes a raw image")
-	format := flags.String("o", "table", "output `format`: table, json or yaml")
+	format := flags.format()
 	operands, err := flags.parse(args, stdout)
 	if err != nil {
 		return err
-	}
-	show, ok := verifiedFormats[*format]
-	if !ok {
-		return flags.misused(fmt.Errorf("output format %q: want table, json or yaml", *format))
 	}
 	if err := v.set(*iface, *digest); err != nil {
 		return flags.misused(err)
@@ -68,7 +60,7 @@ func runBitstreamVerify(ctx context.Context, args []string, stdout, _ io.Writer)
 	if err != nil {
 		return fmt.Errorf("bitstream verify: %w", err)
 	}
-	return show(all, stdout)
+	return show(*format, all, stdout, func(stdout io.Writer) error { return showVerifiedTable(all, stdout) })
 }
 
 func (v *verification) set(iface, digest string) (err error) {
@@ -146,24 +138,14 @@ func (v *verification) wanted(b fpga.Bitstream, digests ...artifact.Digest) erro
 	return fmt.Errorf("digest: got %s, want %s", text[2:], v.digest)
 }
 
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}
+func orNone(s string) string { return cmp.Or(s, "none") }
 
 // remote pulls into a store that is gone afterwards.
 func (v *verification) remote(ctx context.Context, place artifactPlace) (all []verified, err error) {
-	config, err := v.access.client(place)
+	src, err := v.access.remote(place)
 	if err != nil {
 		return nil, err
 	}
-	client, err := registry.NewClient(config)
-	if err != nil {
-		return nil, err
-	}
-	src := client.Source(place.remote, authn.DefaultKeychain)
 	d, err := src.Resolve(ctx)
 	if err != nil {
 		return nil, err
@@ -261,27 +243,6 @@ func hash(r io.ReaderAt) (artifact.Digest, int64, error) {
 		err = fmt.Errorf("size: expected at most %d bytes", int64(fpga.MaxFile))
 	}
 	return artifact.Digest(h.Sum(nil)), n, err
-}
-
-// verifiedFormats are the ways to show the result.
-var verifiedFormats = map[string]func([]verified, io.Writer) error{
-	"table": showVerifiedTable,
-	"json": func(all []verified, stdout io.Writer) error {
-		data, err := json.MarshalIndent(all, "", "  ")
-		if err != nil {
-			return fmt.Errorf("encode the bitstreams: %w", err)
-		}
-		_, err = fmt.Fprintf(stdout, "%s\n", data)
-		return err
-	},
-	"yaml": func(all []verified, stdout io.Writer) error {
-		data, err := yaml.Marshal(all)
-		if err != nil {
-			return fmt.Errorf("encode the bitstreams: %w", err)
-		}
-		_, err = stdout.Write(data)
-		return err
-	},
 }
 
 // showVerifiedTable shows what inspect does, and the digests.

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,14 +27,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// cacheAccess is how registries are reached, from the flags of the commands for caches.
-type cacheAccess struct {
+// access is how registries are reached, from the flags.
+type access struct {
 	plainHTTP               bool
 	registries, credentials string
 }
 
-func (a *arguments) cacheAccess() *cacheAccess {
-	c := &cacheAccess{}
+// bitstreamAccess declares the flags of the commands for bitstreams, which always use the credentials of docker login.
+func (a *arguments) bitstreamAccess() *access {
+	c := &access{}
+	a.BoolVar(&c.plainHTTP, "plain-http", false, "speak plain http with the registry of REF")
+	a.StringVar(&c.registries, "config", "", "`file` that says how registries are reached: plainHTTP, mirrors, caFile")
+	return c
+}
+
+// cacheAccess declares the flags of the commands for caches.
+func (a *arguments) cacheAccess() *access {
+	c := &access{}
 	a.BoolVar(&c.plainHTTP, "plain-http", false, "speak plain http with the registries that are named here")
 	a.StringVar(&c.registries, "registries", "", "`file` that says how registries are reached: plainHTTP, mirrors, caFile")
 	a.StringVar(&c.credentials, "registry-config", "",
@@ -43,7 +51,7 @@ func (a *arguments) cacheAccess() *cacheAccess {
 	return c
 }
 
-func (c *cacheAccess) config(p artifactPlace) (registry.Config, error) {
+func (c *access) config(p artifactPlace) (registry.Config, error) {
 	config, err := registry.LoadConfig(c.registries)
 	if c.plainHTTP {
 		config.PlainHTTP = append(config.PlainHTTP, p.remote.Registry())
@@ -52,7 +60,7 @@ func (c *cacheAccess) config(p artifactPlace) (registry.Config, error) {
 	return config, err
 }
 
-func (c *cacheAccess) keys() (authn.Keychain, error) {
+func (c *access) keys() (authn.Keychain, error) {
 	if c.credentials == "" {
 		return authn.DefaultKeychain, nil
 	}
@@ -100,10 +108,15 @@ type imageSource interface {
 }
 
 // source opens a REF to read. Where as is given, it is the repository that the image is taken to be of.
-func (c *cacheAccess) source(p artifactPlace, as artifact.Reference) (imageSource, error) {
+func (c *access) source(p artifactPlace, as artifact.Reference) (imageSource, error) {
 	if p.dir != "" {
 		return layout.At(p.dir).Source(p.tag, p.digest, as), nil
 	}
+	return c.remote(p)
+}
+
+// remote opens the repository of a REF to read.
+func (c *access) remote(p artifactPlace) (*registry.Source, error) {
 	config, err := c.config(p)
 	if err != nil {
 		return nil, err
@@ -120,7 +133,7 @@ func (c *cacheAccess) source(p artifactPlace, as artifact.Reference) (imageSourc
 }
 
 // target opens a REF to write.
-func (c *cacheAccess) target(p artifactPlace) (push.Target, error) {
+func (c *access) target(p artifactPlace) (push.Target, error) {
 	if p.dir != "" {
 		return p.layoutTarget()
 	}
@@ -163,7 +176,7 @@ type foundImage struct {
 // platform is that of the image that counts in an index for several.
 func platform() string { return "linux/" + runtime.GOARCH }
 
-func (c *cacheAccess) find(ctx context.Context, p artifactPlace) (foundImage, error) {
+func (c *access) find(ctx context.Context, p artifactPlace) (foundImage, error) {
 	source, err := c.source(p, artifact.Reference{})
 	if err != nil {
 		return foundImage{}, err
@@ -174,35 +187,6 @@ func (c *cacheAccess) find(ctx context.Context, p artifactPlace) (foundImage, er
 	}
 	image, err := artifact.ReadImage(ctx, source, d, platform())
 	return foundImage{source, d, image}, err
-}
-
-// cacheOutput shows a value: as a table by the function, or as JSON or YAML.
-func cacheOutput(format string, value any, table func(io.Writer) error, stdout io.Writer) error {
-	if format == "table" {
-		return table(stdout)
-	}
-	data, err := json.MarshalIndent(value, "", "  ")
-	if err == nil && format == "yaml" {
-		data, err = yaml.JSONToYAML(data)
-	}
-	if err != nil {
-		return fmt.Errorf("encode the result: %w", err)
-	}
-	_, err = fmt.Fprintf(stdout, "%s\n", bytes.TrimRight(data, "\n"))
-	return err
-}
-
-func (a *arguments) format() *string {
-	return a.String("o", "table", "output `format`: table, json or yaml")
-}
-
-// checkFormat judges what format gave.
-func (a *arguments) checkFormat(format string) error {
-	switch format {
-	case "table", "json", "yaml":
-		return nil
-	}
-	return a.misused(fmt.Errorf("output format %q: want table, json or yaml", format))
 }
 
 // policyFlags say whom to believe.

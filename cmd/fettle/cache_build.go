@@ -30,7 +30,7 @@ type building struct {
 	producerRoot string
 	compression  string
 	platform     string
-	access       *cacheAccess
+	access       *access
 }
 
 // built is the result.
@@ -60,9 +60,6 @@ func runCacheBuild(ctx context.Context, args []string, stdout, stderr io.Writer)
 	if err != nil {
 		return err
 	}
-	if err := flags.checkFormat(*format); err != nil {
-		return err
-	}
 	if b.to == "" {
 		return flags.misused(errors.New("want -t REF"))
 	}
@@ -77,10 +74,10 @@ func runCacheBuild(ctx context.Context, args []string, stdout, stderr io.Writer)
 	for _, note := range result.Notes {
 		fmt.Fprintf(stderr, "note: %s\n", note)
 	}
-	return cacheOutput(*format, result, func(w io.Writer) error {
+	return show(*format, result, stdout, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, result.Reference)
 		return err
-	}, stdout)
+	})
 }
 
 func (b *building) build(ctx context.Context, dir string, place artifactPlace) (result *built, err error) {

@@ -41,9 +41,6 @@ func runCacheCheck(ctx context.Context, args []string, stdout, _ io.Writer) erro
 	if err != nil {
 		return err
 	}
-	if err := flags.checkFormat(*format); err != nil {
-		return err
-	}
 	place, err := parsePlace(operands[0])
 	if err != nil {
 		return flags.misused(err)
@@ -52,7 +49,7 @@ func runCacheCheck(ctx context.Context, args []string, stdout, _ io.Writer) erro
 	if err != nil {
 		return fmt.Errorf("cache check: %w", err)
 	}
-	err = cacheOutput(*format, fits, func(w io.Writer) error { return fitTable(fits, w) }, stdout)
+	err = show(*format, fits, stdout, func(w io.Writer) error { return fitTable(fits, w) })
 	for _, one := range fits {
 		if err != nil || one.Fits {
 			return err
@@ -61,7 +58,7 @@ func runCacheCheck(ctx context.Context, args []string, stdout, _ io.Writer) erro
 	return fmt.Errorf("cache check: %w", errFitsNone)
 }
 
-func checkCache(ctx context.Context, access *cacheAccess, place artifactPlace, machine *machineFlags) ([]cacheFit, error) {
+func checkCache(ctx context.Context, access *access, place artifactPlace, machine *machineFlags) ([]cacheFit, error) {
 	inventory, err := machine.look(ctx)
 	if err != nil {
 		return nil, err

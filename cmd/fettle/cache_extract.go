@@ -22,7 +22,7 @@ With --into, DIR is there already and may be a volume's root. Entries of an earl
 
 // extracting is what the flags ask for.
 type extracting struct {
-	access    *cacheAccess
+	access    *access
 	policies  *policyFlags
 	digest    artifact.Digest
 	skip      bool
@@ -53,9 +53,6 @@ func runCacheExtract(ctx context.Context, args []string, stdout, stderr io.Write
 	if err != nil {
 		return err
 	}
-	if err := flags.checkFormat(*format); err != nil {
-		return err
-	}
 	place, err := x.check(operands[0], *digest)
 	if err != nil {
 		return flags.misused(err)
@@ -64,14 +61,14 @@ func runCacheExtract(ctx context.Context, args []string, stdout, stderr io.Write
 	if err != nil {
 		return fmt.Errorf("cache extract: %w", err)
 	}
-	return cacheOutput(*format, result, func(w io.Writer) error {
+	return show(*format, result, stdout, func(w io.Writer) error {
 		text := fmt.Sprintf("%d files with %d bytes", result.Files, result.Bytes)
 		if result.Present {
 			text = "was there already"
 		}
 		_, err := fmt.Fprintf(w, "%s: %s %s\n", result.Dir, result.Digest, text)
 		return err
-	}, stdout)
+	})
 }
 
 // check wants one way to know whom to believe.

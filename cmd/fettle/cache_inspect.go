@@ -50,9 +50,6 @@ func runCacheInspect(ctx context.Context, args []string, stdout, _ io.Writer) er
 	if err != nil {
 		return err
 	}
-	if err := flags.checkFormat(*format); err != nil {
-		return err
-	}
 	place, err := parsePlace(operands[0])
 	if err != nil {
 		return flags.misused(err)
@@ -61,10 +58,10 @@ func runCacheInspect(ctx context.Context, args []string, stdout, _ io.Writer) er
 	if err != nil {
 		return fmt.Errorf("cache inspect: %w", err)
 	}
-	return cacheOutput(*format, result, result.table, stdout)
+	return show(*format, result, stdout, result.table)
 }
 
-func inspectCache(ctx context.Context, access *cacheAccess, place artifactPlace, files bool) (*cacheInspected, error) {
+func inspectCache(ctx context.Context, access *access, place artifactPlace, files bool) (*cacheInspected, error) {
 	found, err := access.find(ctx, place)
 	if err != nil {
 		return nil, err

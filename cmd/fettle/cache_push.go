@@ -31,9 +31,6 @@ func runCachePush(ctx context.Context, args []string, stdout, _ io.Writer) error
 	if err != nil {
 		return err
 	}
-	if err := flags.checkFormat(*format); err != nil {
-		return err
-	}
 	from, err := parsePlace(operands[0])
 	if err != nil {
 		return flags.misused(err)
@@ -55,7 +52,7 @@ func runCachePush(ctx context.Context, args []string, stdout, _ io.Writer) error
 		return fmt.Errorf("cache push: %w", err)
 	}
 	result := &cachePushed{to.named(copied.Digest), copied}
-	return cacheOutput(*format, result, func(w io.Writer) error {
+	return show(*format, result, stdout, func(w io.Writer) error {
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		line := lineWriter(table)
 		line("REFERENCE", result.Reference)
@@ -63,5 +60,5 @@ func runCachePush(ctx context.Context, args []string, stdout, _ io.Writer) error
 			line("SIGNATURE", d.String())
 		}
 		return table.Flush()
-	}, stdout)
+	})
 }

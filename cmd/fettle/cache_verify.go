@@ -50,9 +50,6 @@ func runCacheVerify(ctx context.Context, args []string, stdout, _ io.Writer) err
 	if err != nil {
 		return err
 	}
-	if err := flags.checkFormat(*format); err != nil {
-		return err
-	}
 	if len(policies.files) == 0 {
 		return flags.misused(errors.New("want --policy FILE"))
 	}
@@ -73,7 +70,7 @@ func runCacheVerify(ctx context.Context, args []string, stdout, _ io.Writer) err
 		return fmt.Errorf("cache verify: %w", err)
 	}
 	result := &cacheVerified{place.named(d.Digest), d.Digest, verdicts(verdict)}
-	return cacheOutput(*format, result, result.table, stdout)
+	return show(*format, result, stdout, result.table)
 }
 
 func verdicts(v trust.Verdict) []cacheVerdict {

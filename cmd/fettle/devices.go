@@ -22,19 +22,15 @@ the document has the devices with everything that a pod would get, and the probl
 func runDevices(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := newArguments("devices", devicesHelp)
 	machine := flags.machine()
-	format := flags.String("o", "table", "output `format`: table, json or yaml")
+	format := flags.format()
 	if _, err := flags.parse(args, stdout); err != nil {
 		return err
-	}
-	show, ok := formats[*format]
-	if !ok {
-		return flags.misused(fmt.Errorf("output format %q: want table, json or yaml", *format))
 	}
 	inventory, err := machine.look(ctx)
 	if err != nil {
 		return err
 	}
-	return show(inventory, stdout, stderr)
+	return show(*format, inventory, stdout, func(stdout io.Writer) error { return showDevices(inventory, stdout, stderr) })
 }
 
 // machineFlags say which machine is looked at, and how.

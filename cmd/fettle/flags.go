@@ -15,7 +15,8 @@ import (
 // arguments is a subcommand's command line: its flags, which may stand before, between and after what else it wants.
 type arguments struct {
 	*flag.FlagSet
-	want []string // what the operands are, for the usage
+	want    []string // what the operands are, for the usage
+	formats []string // the values of -o; nil where there is no such flag
 }
 
 // newArguments declares a subcommand by its usage: the name and the operands, in capitals. One that ends in ... stands for one or more,
@@ -35,6 +36,21 @@ func newArguments(usage, help string) arguments {
 		a.PrintDefaults()
 	}
 	return a
+}
+
+// format declares -o, the format of the output, for a verb that prints a table or what the table is made of.
+func (a *arguments) format() *string { return a.formatOf("table", "json", "yaml") }
+
+// formatOf declares -o for other formats. The first of them is the default.
+func (a *arguments) formatOf(formats ...string) *string {
+	a.formats = formats
+	return a.String("o", formats[0], "output `format`: "+a.anyFormat())
+}
+
+// anyFormat lists the formats for people: "table, json or yaml".
+func (a arguments) anyFormat() string {
+	last := len(a.formats) - 1
+	return strings.Join(a.formats[:last], ", ") + " or " + a.formats[last]
 }
 
 // parse reads the flags and gives the operands, as many as the usage names. Help is a result: it goes to stdout.
@@ -62,6 +78,9 @@ func (a arguments) parse(args []string, stdout io.Writer) (operands []string, er
 	needed := slices.DeleteFunc(slices.Clone(a.want), func(word string) bool { return strings.HasPrefix(word, "[") })
 	if len(operands) < len(needed) || len(operands) > len(a.want) && !repeats {
 		return nil, a.misused(fmt.Errorf("got %d arguments, want %s", len(operands), a.operands()))
+	}
+	if format := a.Lookup("o"); format != nil && !slices.Contains(a.formats, format.Value.String()) {
+		return nil, a.misused(fmt.Errorf("output format %q: want %s", format.Value, a.anyFormat()))
 	}
 	return operands, nil
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -19,32 +20,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 )
 
-// formats are the ways to show an inventory.
-var formats = map[string]func(inventory discover.Inventory, stdout, stderr io.Writer) error{
-	"table": showTable,
-	"json":  showJSON,
-	"yaml":  showYAML,
-}
-
-func showJSON(inventory discover.Inventory, stdout, _ io.Writer) error {
-	data, err := json.MarshalIndent(inventory, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the devices: %w", err)
+// show writes a value to stdout: as JSON or YAML, or in the command's own format by the function.
+func show(format string, value any, stdout io.Writer, table func(stdout io.Writer) error) error {
+	if format != "json" && format != "yaml" {
+		return table(stdout)
 	}
-	_, err = fmt.Fprintf(stdout, "%s\n", data)
+	data, err := json.MarshalIndent(value, "", "  ")
+	if err == nil && format == "yaml" {
+		data, err = yaml.JSONToYAML(data)
+	}
+	if err != nil {
+		return fmt.Errorf("encode the result: %w", err)
+	}
+	_, err = fmt.Fprintf(stdout, "%s\n", bytes.TrimRight(data, "\n"))
 	return err
 }
 
-func showYAML(inventory discover.Inventory, stdout, _ io.Writer) error {
-	data, err := yaml.Marshal(inventory)
-	if err != nil {
-		return fmt.Errorf("encode the devices: %w", err)
-	}
-	_, err = stdout.Write(data)
-	return err
-}
-
-func showTable(inventory discover.Inventory, stdout, stderr io.Writer) error {
+func showDevices(inventory discover.Inventory, stdout, stderr io.Writer) error {
 	for _, p := range inventory.Problems {
 		if _, err := fmt.Fprintf(stderr, "%s: %s: %s\n", p.Subject, p.Reason, p.Message); err != nil {
 			return err

@@ -5,14 +5,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/explain"
@@ -28,27 +26,6 @@ Of files:      fettle preset explain --claim FILE --pod FILE --presets DIRECTORY
 
 Files are YAML or JSON, and any of them may also hold the Namespaces and ConfigMaps that presets ask for. Without ResourceSlices, CEL sees
 no attributes of devices. With --root it also shows what a host makes of it: mounts, libraries and links, device nodes and hooks.`
-
-// explainFormats are the ways to show an explanation.
-var explainFormats = map[string]func(e *explain.Explanation, stdout io.Writer) error{
-	"text": func(e *explain.Explanation, stdout io.Writer) error { return e.Text(stdout) },
-	"json": func(e *explain.Explanation, stdout io.Writer) error {
-		data, err := json.MarshalIndent(e, "", "  ")
-		if err != nil {
-			return fmt.Errorf("encode the explanation: %w", err)
-		}
-		_, err = fmt.Fprintf(stdout, "%s\n", data)
-		return err
-	},
-	"yaml": func(e *explain.Explanation, stdout io.Writer) error {
-		data, err := yaml.Marshal(e)
-		if err != nil {
-			return fmt.Errorf("encode the explanation: %w", err)
-		}
-		_, err = stdout.Write(data)
-		return err
-	},
-}
 
 // explainFlags are those of preset explain.
 type explainFlags struct {
@@ -69,14 +46,10 @@ func runPresetExplain(ctx context.Context, args []string, stdout, _ io.Writer) e
 	flags.Var(&f.allowed, "allowed-host-path", "`directory` of the host below which DevicePresets may name files; may be repeated")
 	flags.StringVar(&f.driverNamespace, "driver-namespace", "fettle-system",
 		"`namespace` of the driver, with the ConfigMaps of cluster-wide presets")
-	format := flags.String("o", "text", "output `format`: text, json or yaml")
+	format := flags.formatOf("text", "json", "yaml")
 	operands, err := flags.parse(args, stdout)
 	if err != nil {
 		return err
-	}
-	show, ok := explainFormats[*format]
-	if !ok {
-		return flags.misused(fmt.Errorf("output format %q: want text, json or yaml", *format))
 	}
 	if err := f.check(operands); err != nil {
 		return flags.misused(err)
@@ -85,7 +58,7 @@ func runPresetExplain(ctx context.Context, args []string, stdout, _ io.Writer) e
 	if err != nil {
 		return fmt.Errorf("preset explain: %w", err)
 	}
-	return show(&explanation, stdout)
+	return show(*format, &explanation, stdout, explanation.Text)
 }
 
 // check wants either files or a claim of a cluster.
