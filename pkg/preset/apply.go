@@ -25,43 +25,29 @@ type resolver struct {
 	given      map[requestKey]*Request
 	// variables are by name; mounted and nodes are by their path in the container. Each lists what every preset gives.
 	variables map[string][]envEntry
-	mounted   map[string][]mountEntry
-	nodes     map[string][]nodeEntry
-	drivers   []driverEntry
+	mounted   map[string][]entry[v1alpha1.PresetMount]
+	nodes     map[string][]entry[v1alpha1.PresetDeviceNode]
+	drivers   map[v1alpha1.DriverVendor][]entry[v1alpha1.PresetDriver]
 	refusals  []Refusal
 	notes     []Refusal
 	missing   []Refusal
 }
 
-// envEntry is one value of a preset for a variable.
-type envEntry struct {
-	from             Origin
-	to               []requestKey
-	mode             v1alpha1.EnvMode
-	value, separator string
-	field            string
-}
-
-// mountEntry is one mount of a preset.
-type mountEntry struct {
+// entry is what one preset gives to requests: a value for a variable, a mount, a device node or a driver.
+type entry[T any] struct {
 	from  Origin
 	to    []requestKey
-	mount v1alpha1.PresetMount
+	value T
 	field string
 }
 
-// nodeEntry is one device node of a preset.
-type nodeEntry struct {
-	from Origin
-	to   []requestKey
-	node v1alpha1.PresetDeviceNode
-}
+func (e entry[T]) requests() []requestKey { return e.to }
 
-// driverEntry is one driver of a preset.
-type driverEntry struct {
-	from   Origin
-	to     []requestKey
-	driver v1alpha1.PresetDriver
+// envEntry is one value of a preset for a variable.
+type envEntry struct {
+	entry[string]
+	mode      v1alpha1.EnvMode
+	separator string
 }
 
 // apply collects what one preset gives to the claims that it selects.
@@ -132,9 +118,6 @@ func (r *resolver) collect(p *Preset, to []requestKey) {
 		g := r.given[key]
 		if g == nil {
 			g = &Request{Claim: r.Claims[key.claim].Name, Request: key.request}
-			if r.given == nil {
-				r.given = map[requestKey]*Request{}
-			}
 			r.given[key] = g
 		}
 		g.Presets = append(g.Presets, from)
@@ -149,13 +132,10 @@ func (r *resolver) collect(p *Preset, to []requestKey) {
 		}
 	}
 	for _, n := range p.DeviceNodes {
-		if r.nodes == nil {
-			r.nodes = map[string][]nodeEntry{}
-		}
-		r.nodes[n.Path] = append(r.nodes[n.Path], nodeEntry{from, to, n})
+		r.nodes[n.Path] = append(r.nodes[n.Path], entry[v1alpha1.PresetDeviceNode]{from: from, to: to, value: n})
 	}
-	if p.Driver != nil {
-		r.drivers = append(r.drivers, driverEntry{from, to, *p.Driver})
+	if d := p.Driver; d != nil {
+		r.drivers[d.Vendor] = append(r.drivers[d.Vendor], entry[v1alpha1.PresetDriver]{from: from, to: to, value: *d})
 	}
 	for i := range p.Rules.EnvFrom {
 		r.collectConfigMap(p, to, i)
@@ -164,11 +144,8 @@ func (r *resolver) collect(p *Preset, to []requestKey) {
 		r.collectVariable(p, to, i)
 	}
 	for i, m := range p.Rules.Mounts {
-		if r.mounted == nil {
-			r.mounted = map[string][]mountEntry{}
-		}
 		r.mounted[m.ContainerPath] = append(r.mounted[m.ContainerPath],
-			mountEntry{from: from, to: to, mount: m, field: fmt.Sprintf("spec.mounts[%d]", i)})
+			entry[v1alpha1.PresetMount]{from: from, to: to, value: m, field: fmt.Sprintf("spec.mounts[%d]", i)})
 	}
 }
 
@@ -187,26 +164,27 @@ func (r *resolver) collectConfigMap(p *Preset, to []requestKey, index int) {
 			r.refuseAll(p, to, field, fmt.Errorf("key %s of the ConfigMap: %w", key, err))
 			continue
 		}
-		r.addVariable(name, envEntry{from: p.Origin(), to: to, mode: e.Mode, value: data[key], field: field})
+		value := entry[string]{from: p.Origin(), to: to, value: data[key], field: field}
+		r.variables[name] = append(r.variables[name], envEntry{entry: value, mode: e.Mode})
 	}
 }
 
 func (r *resolver) collectVariable(p *Preset, to []requestKey, index int) {
 	e := &p.Rules.Env[index]
-	s := envEntry{from: p.Origin(), to: to, mode: e.EffectiveMode(), separator: ":", field: fmt.Sprintf("spec.env[%d]", index)}
+	value := entry[string]{from: p.Origin(), to: to, field: fmt.Sprintf("spec.env[%d]", index)}
+	s := envEntry{entry: value, mode: e.EffectiveMode(), separator: ":"}
 	if e.Separator != nil {
 		s.separator = *e.Separator
 	}
+	ok := true
 	if e.Value != nil {
 		s.value = *e.Value
 	} else {
-		value, ok := r.configMapValue(p, to, e, s.field)
-		if !ok {
-			return
-		}
-		s.value = value
+		s.value, ok = r.configMapValue(p, to, e, s.field)
 	}
-	r.addVariable(e.Name, s)
+	if ok {
+		r.variables[e.Name] = append(r.variables[e.Name], s)
+	}
 }
 
 // configMapValue reads the value of a variable from a ConfigMap.
@@ -229,13 +207,6 @@ func (r *resolver) configMapValue(p *Preset, to []requestKey, e *v1alpha1.Preset
 		return "", false
 	}
 	return value, true
-}
-
-func (r *resolver) addVariable(name string, s envEntry) {
-	if r.variables == nil {
-		r.variables = map[string][]envEntry{}
-	}
-	r.variables[name] = append(r.variables[name], s)
 }
 
 // configMap reads a ConfigMap of the preset's namespace. A claim waits for a missing one, unless it is optional.

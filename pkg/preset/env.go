@@ -16,24 +16,23 @@ import (
 // env decides the value of every variable. A value for one request counts for all requests that a container uses together with it. So a
 // container gets the same value from all claims of its pod, whichever is injected last.
 func (r *resolver) env() {
-	to := func(s envEntry) []requestKey { return s.to }
 	for _, name := range slices.Sorted(maps.Keys(r.variables)) {
 		all := r.variables[name]
 		if name == v1alpha1.EnvPath || name == v1alpha1.EnvLibraryPath {
 			r.collectDirectories(name, all)
 			continue
 		}
-		for _, key := range requestsIn(all, to) {
+		for _, key := range requestsIn(all) {
 			r.variable(name, all, key)
 		}
 	}
 }
 
 // requestsIn returns the requests of all entries, in order.
-func requestsIn[T any](all []T, to func(T) []requestKey) []requestKey {
+func requestsIn[E interface{ requests() []requestKey }](all []E) []requestKey {
 	var out []requestKey
-	for _, s := range all {
-		for _, key := range to(s) {
+	for _, e := range all {
+		for _, key := range e.requests() {
 			if !slices.Contains(out, key) {
 				out = append(out, key)
 			}

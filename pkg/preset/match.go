@@ -47,14 +47,9 @@ func (c *Conditions) Check(expression string) error {
 	return nil
 }
 
-// Holds evaluates a condition for a device of the driver. If some attributes are unknown, an error says that the answer depends on them.
+// Holds evaluates a condition for a device of the driver. An attribute that the device does not have is an error, as in a DeviceClass:
+// write has() or a default. If some attributes are unknown, an error says that the answer depends on them.
 func (c *Conditions) Holds(ctx context.Context, expression, driver string, d *Device) (bool, error) {
-	return c.holds(ctx, expression, driver, d)
-}
-
-// holds evaluates a condition for a device. An attribute that the device does not have is an error, as in a DeviceClass: write has() or a
-// default.
-func (c *Conditions) holds(ctx context.Context, expression, driver string, d *Device) (bool, error) {
 	result := c.compile(expression)
 	if result.Error != nil {
 		return false, fmt.Errorf("CEL %q: %w", expression, result.Error)
@@ -106,7 +101,7 @@ func (r *resolver) matchingRequests(ctx context.Context, s *v1alpha1.PresetDevic
 			continue
 		}
 		if s.CEL != "" {
-			if ok, err := r.conditions.holds(ctx, s.CEL, r.Driver, d); err != nil {
+			if ok, err := r.conditions.Holds(ctx, s.CEL, r.Driver, d); err != nil {
 				return nil, err
 			} else if !ok {
 				continue
@@ -136,7 +131,7 @@ func (r *resolver) holdsAny(ctx context.Context, a *v1alpha1.PresetAbsent, c *Cl
 		return false, nil
 	}
 	for i := range c.Devices {
-		if there, err := r.conditions.holds(ctx, a.CEL, r.Driver, &c.Devices[i]); err != nil || there {
+		if there, err := r.conditions.Holds(ctx, a.CEL, r.Driver, &c.Devices[i]); err != nil || there {
 			return there, err
 		}
 	}

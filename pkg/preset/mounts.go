@@ -10,27 +10,45 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// deviceNodes decides how each node is given. As with variables, requests that a container uses together get the same.
+// deviceNodes decides how each node is given.
 func (r *resolver) deviceNodes() {
 	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
-		all := r.nodes[name]
-		for _, key := range requestsIn(all, func(n nodeEntry) []requestKey { return n.to }) {
-			var node Node
-			for _, n := range slices.Backward(all) {
-				switch {
-				case !r.inGroup(key, n.to):
-				case node.Path == "":
-					node = Node{PresetDeviceNode: n.node, From: n.from}
-				case node.PresetDeviceNode != n.node:
-					node.Overrode = append(node.Overrode, n.from)
-				}
-			}
-			slices.Reverse(node.Overrode)
-			r.given[key].Nodes = append(r.given[key].Nodes, node)
+		for _, key := range requestsIn(r.nodes[name]) {
+			node, from, overrode := lastIn(r, key, r.nodes[name])
+			r.given[key].Nodes = append(r.given[key].Nodes, Node{PresetDeviceNode: node, From: from, Overrode: overrode})
 		}
 	}
+}
+
+// vendorDrivers decides for each vendor where its driver is taken from.
+func (r *resolver) vendorDrivers() {
+	for _, vendor := range slices.Sorted(maps.Keys(r.drivers)) {
+		for _, key := range requestsIn(r.drivers[vendor]) {
+			driver, from, overrode := lastIn(r, key, r.drivers[vendor])
+			r.given[key].Drivers = append(r.given[key].Drivers, Driver{PresetDriver: driver, From: from, Overrode: overrode})
+		}
+	}
+}
+
+// lastIn returns the last value that is given to the request, or to a request that a container uses together with it, and the presets whose
+// values it replaced. As with variables, requests that a container uses together get the same: two versions of a library would break it.
+func lastIn[T comparable](r *resolver, key requestKey, all []entry[T]) (value T, from Origin, overrode []Origin) {
+	found := false
+	for _, e := range slices.Backward(all) {
+		switch {
+		case !r.inGroup(key, e.to):
+		case !found:
+			value, from, found = e.value, e.from, true
+		case value != e.value:
+			overrode = append(overrode, e.from)
+		}
+	}
+	slices.Reverse(overrode)
+	return value, from, overrode
 }
 
 // mounts decides which mount each path of the container gets. A mount of the pod itself wins over those of presets, since CDI would hide
@@ -59,14 +77,14 @@ func (r *resolver) lastMount(key requestKey) *Mount {
 
 // tryMount gives a request a mount, unless one of its containers has another one at that path: the container's own, or one of a later
 // preset by a request that was given one there.
-func (r *resolver) tryMount(key requestKey, m *mountEntry, given []requestKey) bool {
+func (r *resolver) tryMount(key requestKey, m *entry[v1alpha1.PresetMount], given []requestKey) bool {
 	refuse := func(format string, arguments ...any) {
 		r.refusals = append(r.refusals, Refusal{
 			From: m.from, Claim: r.Claims[key.claim].Name, Request: key.request, Field: m.field, Message: fmt.Sprintf(format, arguments...),
 		})
 	}
-	if container := r.mountingContainer(key, m.mount.ContainerPath); container != "" {
-		refuse("container %s mounts something of its own at %s, which stays", container, m.mount.ContainerPath)
+	if container := r.mountingContainer(key, m.value.ContainerPath); container != "" {
+		refuse("container %s mounts something of its own at %s, which stays", container, m.value.ContainerPath)
 		return false
 	}
 	won := true
@@ -77,7 +95,7 @@ func (r *resolver) tryMount(key requestKey, m *mountEntry, given []requestKey) b
 		case sameFiles(m, key.claim, other, o.claim):
 			won = won && o != key // Each mount is given once.
 		case other.From == m.from:
-			refuse("a container has the scratch directory of claim %s at %s already", r.Claims[o.claim].Name, m.mount.ContainerPath)
+			refuse("a container has the scratch directory of claim %s at %s already", r.Claims[o.claim].Name, m.value.ContainerPath)
 			return false
 		default:
 			won = false
@@ -88,14 +106,14 @@ func (r *resolver) tryMount(key requestKey, m *mountEntry, given []requestKey) b
 	}
 	if won {
 		g := r.given[key]
-		g.Mounts = append(g.Mounts, Mount{PresetMount: m.mount, From: m.from})
+		g.Mounts = append(g.Mounts, Mount{PresetMount: m.value, From: m.from})
 	}
 	return won
 }
 
 // sameFiles reports whether two mounts show the same files. Each claim has a scratch directory of its own.
-func sameFiles(m *mountEntry, claim int, other *Mount, otherClaim int) bool {
-	return equality.Semantic.DeepEqual(m.mount, other.PresetMount) && (m.mount.Scratch == nil || claim == otherClaim)
+func sameFiles(m *entry[v1alpha1.PresetMount], claim int, other *Mount, otherClaim int) bool {
+	return equality.Semantic.DeepEqual(m.value, other.PresetMount) && (m.value.Scratch == nil || claim == otherClaim)
 }
 
 // mountingContainer returns a container that uses the request and mounts a volume at the path, or "".

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package preset decides what the presets of a cluster give to the claims of a pod: which presets select which claims, in which order they
+// apply, what their values become together, and which preset each value is from. It knows no node. Other packages look up libraries by
+// name, mount, and write files.
 package preset
 
 import (
@@ -152,7 +155,12 @@ type Refusal struct {
 // Resolve decides what presets give to the claims. The answer depends only on the input, and not on the order of its presets.
 func Resolve(ctx context.Context, in Input, conditions *Conditions) Resolution {
 	users := usersOf(in)
-	r := resolver{Input: in, conditions: conditions, users: users, groups: groupsOf(users)}
+	r := resolver{
+		Input: in, conditions: conditions, users: users, groups: groupsOf(users), given: map[requestKey]*Request{},
+		variables: map[string][]envEntry{}, mounted: map[string][]entry[v1alpha1.PresetMount]{},
+		nodes:   map[string][]entry[v1alpha1.PresetDeviceNode]{},
+		drivers: map[v1alpha1.DriverVendor][]entry[v1alpha1.PresetDriver]{},
+	}
 	for _, p := range inOrder(in.Presets) {
 		r.apply(ctx, p)
 	}

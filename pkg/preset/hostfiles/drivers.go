@@ -4,15 +4,25 @@ package hostfiles
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"path"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // driver adds the files of the vendor's list. It keeps what presets name themselves, which was added before.
@@ -70,4 +80,162 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 		}
 	}
 	return nil
+}
+
+// settled is how long ago the last change must be before an answer is kept. A file that changed while the answer was made could otherwise
+// count as unchanged. File times of the kernel are a few milliseconds late.
+const settled = time.Second
+
+// Drivers knows which files NVIDIA's driver on this node consists of. It asks for the list again only when something that the list depends
+// on has changed.
+type Drivers struct {
+	// Host is the directory of the host with the driver, for presets that name none. Seen is the path of that directory in this process. It is
+	// empty if it is below the host's root like every other directory.
+	Host, Seen string
+	// Ask lists the files of a driver whose root this process sees. Version is the version of the kernel driver, or "".
+	Ask func(ctx context.Context, root, version string) (nvml.Driver, error)
+	// Version returns the version of the kernel driver, or "".
+	Version func() string
+	Now     func() time.Time
+
+	mu    sync.Mutex
+	known map[string]driverAnswer
+}
+
+// driverAnswer is a list and the state of everything that it depends on.
+type driverAnswer struct {
+	driver  nvml.Driver
+	version string
+	stamps  map[string]stamp
+}
+
+// stamp tells whether the file at a path is still the same. The zero value stands for no file.
+type stamp struct {
+	dev, inode, rdev    uint64
+	mtime, ctime, bytes int64
+}
+
+// NewDrivers asks the program fettle-nvml at command. It runs one at a time for each root.
+func NewDrivers(hostRoot, command string, c *nodeconfig.NVML) *Drivers {
+	d := &Drivers{
+		Host: c.HostRoot(), Now: time.Now, Version: func() string { return kernelDriver(hostRoot) },
+	}
+	if !c.Disabled {
+		d.Seen = c.DriverRoot
+	}
+	probers := map[string]*nvml.Prober{} // guarded by d.mu
+	d.Ask = func(ctx context.Context, root, version string) (nvml.Driver, error) {
+		if command == "" {
+			return nvml.Driver{}, errors.New("the plugin has no program that knows NVIDIA's list: set its --nvml-command")
+		}
+		if probers[root] == nil {
+			probers[root] = nvml.NewProber(nvml.Command{Path: command, DriverRoot: root, Timeout: c.Timeout.Duration})
+		}
+		return probers[root].Driver(ctx, version)
+	}
+	return d
+}
+
+// kernelDriver returns the version of the driver that the kernel runs, or "".
+func kernelDriver(hostRoot string) string {
+	tree, err := sysfs.Open(hostRoot)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = tree.Close() }() // it was only read
+	return discover.NVIDIADriverVersion(tree)
+}
+
+// list returns the vendor's list for a driver whose root this process sees. It has a timeout of its own, since the answer serves other
+// claims, too.
+func (d *Drivers) list(seen string, root *rootfs.Root) (nvml.Driver, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	version := d.Version()
+	if a, ok := d.known[seen]; ok && a.version == version && maps.Equal(a.stamps, stampsOf(root, &a.driver)) {
+		return a.driver, nil
+	}
+	delete(d.known, seen)
+	asked := d.Now()
+	driver, err := d.Ask(context.Background(), seen, version)
+	if err != nil {
+		return nvml.Driver{}, err
+	}
+	a := driverAnswer{driver: driver, version: version, stamps: stampsOf(root, &driver)}
+	if a.changedBefore(asked.Add(-settled)) {
+		if d.known == nil {
+			d.known = map[string]driverAnswer{}
+		}
+		d.known[seen] = a
+	}
+	return driver, nil
+}
+
+// stampsOf records the state of everything that an answer depends on: the cache of the loader, the files and their directories, and the
+// paths of files that may appear.
+func stampsOf(root *rootfs.Root, d *nvml.Driver) map[string]stamp {
+	out := map[string]stamp{}
+	add := func(name string) {
+		if _, ok := out[name]; !ok {
+			out[name] = stampOf(root, name)
+		}
+	}
+	for _, name := range []string{"/", "/etc/ld.so.cache", "/usr/bin", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager"} {
+		add(name)
+	}
+	for _, f := range d.Files {
+		add(f.Path)
+		add(path.Dir(f.Path))
+	}
+	return out
+}
+
+func stampOf(root *rootfs.Root, name string) stamp {
+	s, err := root.Stat(name)
+	if err != nil {
+		return stamp{}
+	}
+	return stamp{dev: s.Dev, inode: s.Ino, rdev: s.Rdev, mtime: s.Mtim.Nano(), ctime: s.Ctim.Nano(), bytes: s.Size}
+}
+
+// changedBefore reports whether the last change happened before a time.
+func (a *driverAnswer) changedBefore(when time.Time) bool {
+	for _, s := range a.stamps {
+		if s.ctime >= when.UnixNano() {
+			return false
+		}
+	}
+	return true
+}
+
+// mountedRoot returns where this process sees the root of a driver on the host.
+func (d *Drivers) mountedRoot(root string, files *Finder) (string, error) {
+	if d.Seen != "" {
+		if rest, ok := strings.CutPrefix(root, strings.TrimSuffix(d.Host, "/")); ok && (rest == "" || rest[0] == '/') {
+			return path.Join(d.Seen, rest), nil
+		}
+	}
+	if root != "/" {
+		if err := files.checkVisible(root); err != nil {
+			return "", err
+		}
+	}
+	return path.Join(files.Root, root), nil
+}
+
+// hostFile returns the path of the host that a mount of a listed file shows. The path leads through no link.
+func hostFile(root *rootfs.Root, hostRoot string, f nvml.DriverFile) (string, error) {
+	resolved, stat, err := root.Resolve(f.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%s is in NVIDIA's list, and gone: the driver is being changed; kubelet tries again", f.Path)
+	case err != nil:
+		return "", err
+	}
+	switch stat.Mode & unix.S_IFMT {
+	case unix.S_IFREG, unix.S_IFSOCK:
+		return path.Join(hostRoot, resolved), nil
+	default:
+		return "", fmt.Errorf("%s is %s, want a file or a socket", f.Path, rootfs.TypeName(stat.Mode))
+	}
 }
