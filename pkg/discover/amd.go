@@ -3,6 +3,7 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,14 +63,12 @@ func (h amdHost) describe(d *draft, f pci.Function) {
 	d.text(device.AttributeProductName, d.read(file("product_name")))
 	d.text(device.AttributeSerial, d.read(file("serial_number")))
 	d.text(device.AttributeFirmwareVersion, d.read(file("vbios_version")))
-	version, err := moduleVersion(d.tree, f.Driver)
-	d.noteUnreadable(err)
-	d.version(device.AttributeDriverVersion, version)
+	d.driverVersion(f.Driver)
 	vram := d.readBytes(file("mem_info_vram_total"))
 	unique := d.read(file("unique_id"))
 	if node, ok := h.find(f.Address, render.name); ok {
-		vram = firstNumber(vram, node.memory)
-		unique = either(unique, hexText(node.properties["unique_id"]))
+		vram = cmp.Or(vram, node.memory)
+		unique = cmp.Or(unique, hexText(node.properties["unique_id"]))
 		d.text(device.AttributeArchitecture, gfxName(node.properties["gfx_target_version"]))
 		d.count(device.CapacityComputeUnits, computeUnits(node.properties))
 	}
@@ -126,11 +125,4 @@ func hexText(n uint64) string {
 		return ""
 	}
 	return strconv.FormatUint(n, 16)
-}
-
-func firstNumber(first, second uint64) uint64 {
-	if first != 0 {
-		return first
-	}
-	return second
 }

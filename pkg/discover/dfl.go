@@ -62,23 +62,17 @@ func (t dflTree) functions() []pci.Function {
 // held finds cards that the driver does not hold, or holds in vain. Only a card's first function is asked: the others may be meant
 // for other drivers, as virtual functions are.
 func (t dflTree) held(f pci.Function) (Problem, bool) {
-	problem := Problem{Subject: f.Address.String(), Reason: ReasonDriverNotLoaded}
 	card := dflCard(f)
 	switch {
 	case f.Driver == dflDriver && !t.based[f.Address]:
-		problem.Message = "dfl-pci holds the function and made no FPGA region for it: see the kernel log for why it refused"
+		return Problem{
+			Subject: f.Address.String(), Reason: ReasonDriverNotLoaded,
+			Message: "dfl-pci holds the function and made no FPGA region for it: see the kernel log for why it refused",
+		}, false
 	case f.Driver == dflDriver, card == "", f.PhysicalFunction != nil, f.Address.Function != 0:
 		return Problem{}, true
-	case f.Driver == "":
-		problem.Message = fmt.Sprintf("no kernel driver holds the %s: load dfl-pci, or see the kernel log for why it refused", card)
-	case f.Driver == "vfio-pci":
-		problem.Reason = ReasonBoundToVFIO
-		problem.Message = fmt.Sprintf("the %s is bound to vfio-pci, for virtual machines: bind it to dfl-pci to use it in pods", card)
-	default:
-		problem.Reason = ReasonDriverNotSupported
-		problem.Message = fmt.Sprintf("the %s is bound to %s: bind it to dfl-pci to use it in pods", card, f.Driver)
 	}
-	return problem, false
+	return notHeld(f, card, "load dfl-pci, or see the kernel log for why it refused", dflDriver), false
 }
 
 // engine gives the node of an engine, and says how many of its ports are nowhere: a released port has no directory.
@@ -100,7 +94,7 @@ func (t dflTree) engine(tree *sysfs.Tree, e dflEngine) ([]container.Node, []Prob
 // describe makes the device of a port.
 func (t dflTree) describe(tree *sysfs.Tree, p dflPortDir) Inventory {
 	vendor := fpgaVendor(p.function.Vendor)
-	d := newPCI(tree, device.KindFPGA, vendor, p.function, fmt.Sprintf("%s-%s-port%d", vendor, p.function.Address.Label(), p.id))
+	d := newCard(tree, vendor, p.function, fmt.Sprintf("%s-%s-port%d", vendor, p.function.Address.Label(), p.id))
 	if p.idErr != nil {
 		d.withhold(ReasonIdentityUnreadable, fmt.Errorf("%s: its port id is unknown; is the module dfl-afu loaded? %w", p.name, p.idErr))
 		return d.finish()
@@ -112,14 +106,9 @@ func (t dflTree) describe(tree *sysfs.Tree, p dflPortDir) Inventory {
 		d.node(newNode(p.name, major, minor))
 	}
 	d.text(device.AttributeBackend, fpga.BackendDFL)
-	d.text(device.AttributePCIVendorID, fmt.Sprintf("%04x", p.function.Vendor))
-	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", p.function.Device))
 	d.text(device.AttributeProductName, dflCard(p.function))
 	d.device.Attributes[device.AttributeRegionIndex] = device.Int(p.id)
-	d.device.Attributes[device.AttributeSRIOVVF] = device.Bool(p.function.PhysicalFunction != nil)
-	version, err := moduleVersion(tree, "dfl_pci")
-	d.noteUnreadable(err)
-	d.version(device.AttributeDriverVersion, version)
+	d.driverVersion("dfl_pci")
 	d.accelerator(p)
 	engine, err := t.engineOf(p)
 	if err != nil {

@@ -51,6 +51,15 @@ func newGPU(tree *sysfs.Tree, vendor string, f pci.Function) *draft {
 	return d
 }
 
+// newCard starts the description of an FPGA on a card.
+func newCard(tree *sysfs.Tree, vendor string, f pci.Function, name string) *draft {
+	d := newPCI(tree, device.KindFPGA, vendor, f, name)
+	d.text(device.AttributePCIVendorID, fmt.Sprintf("%04x", f.Vendor))
+	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", f.Device))
+	d.device.Attributes[device.AttributeSRIOVVF] = device.Bool(f.PhysicalFunction != nil)
+	return d
+}
+
 // newPCI starts the description of a device with what PCI tells of every function.
 func newPCI(tree *sysfs.Tree, kind device.Kind, vendor string, f pci.Function, name string) *draft {
 	address := f.Address.String()
@@ -150,6 +159,13 @@ func (d *draft) readBytes(name string) uint64 {
 		return 0
 	}
 	return uint64(value)
+}
+
+// driverVersion sets the version of the device's kernel module.
+func (d *draft) driverVersion(module string) {
+	version, err := moduleVersion(d.tree, module)
+	d.noteUnreadable(err)
+	d.version(device.AttributeDriverVersion, version)
 }
 
 // noteUnreadable notes an error that is not plain absence.

@@ -113,9 +113,7 @@ func describeManager(tree *sysfs.Tree, opts Options, dir, platform string) Inven
 	driver, err := tree.LinkBase(path.Join(dir, "device/driver"))
 	d.noteUnreadable(err)
 	d.text(device.AttributeDriver, driver)
-	version, err := moduleVersion(tree, driver)
-	d.noteUnreadable(err)
-	d.version(device.AttributeDriverVersion, version)
+	d.driverVersion(driver)
 	d.managerState(dir)
 	d.configured(opts, platform)
 	return d.finish()
@@ -123,10 +121,7 @@ func describeManager(tree *sysfs.Tree, opts Options, dir, platform string) Inven
 
 // managerState notes what the last programming came to.
 func (d *draft) managerState(dir string) {
-	state, err := d.tree.ReadString(path.Join(dir, "state"))
-	d.noteUnreadable(err)
-	status, err := d.tree.ReadString(path.Join(dir, "status"))
-	d.noteUnreadable(err)
+	state, status := d.read(path.Join(dir, "state")), d.read(path.Join(dir, "status"))
 	if strings.Contains(state, "error") || status != "" {
 		d.note(ReasonAcceleratorDead, fmt.Errorf("%s: its state is %q, its status %q: the chip may hold nothing that works, program it anew",
 			d.device.Name, state, status))

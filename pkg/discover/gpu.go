@@ -105,23 +105,30 @@ func (v vendor) gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functi
 
 // held checks that one of the vendor's drivers holds the function.
 func (v vendor) held(f pci.Function) (Problem, bool) {
-	problem := Problem{Subject: f.Address.String()}
-	id := fmt.Sprintf("%s GPU %04x:%04x", v.name, f.Vendor, f.Device)
-	want := strings.Join(v.drivers, " or ")
-	switch {
-	case slices.Contains(v.drivers, f.Driver):
+	if slices.Contains(v.drivers, f.Driver) {
 		return Problem{}, true
-	case f.Driver == "":
+	}
+	want := strings.Join(v.drivers, " or ")
+	return notHeld(f, fmt.Sprintf("%s GPU %04x:%04x", v.name, f.Vendor, f.Device),
+		"load "+want+", or see the kernel log for why it refused", want), false
+}
+
+// notHeld is the problem of a device that no driver holds, or another one than Fettle hands out. load says what to do in the first case,
+// want names the driver that it should have.
+func notHeld(f pci.Function, what, load, want string) Problem {
+	problem := Problem{Subject: f.Address.String()}
+	switch f.Driver {
+	case "":
 		problem.Reason = ReasonDriverNotLoaded
-		problem.Message = fmt.Sprintf("no kernel driver holds the %s: load %s, or see the kernel log for why it refused", id, want)
-	case f.Driver == "vfio-pci":
+		problem.Message = fmt.Sprintf("no kernel driver holds the %s: %s", what, load)
+	case "vfio-pci":
 		problem.Reason = ReasonBoundToVFIO
-		problem.Message = fmt.Sprintf("the %s is bound to vfio-pci, for virtual machines: bind it to %s to use it in pods", id, want)
+		problem.Message = fmt.Sprintf("the %s is bound to vfio-pci, for virtual machines: bind it to %s to use it in pods", what, want)
 	default:
 		problem.Reason = ReasonDriverNotSupported
-		problem.Message = fmt.Sprintf("the %s is bound to %s: bind it to %s to use it in pods", id, f.Driver, want)
+		problem.Message = fmt.Sprintf("the %s is bound to %s: bind it to %s to use it in pods", what, f.Driver, want)
 	}
-	return problem, false
+	return problem
 }
 
 // pciProblems picks from the faults of pci.List: with functions those that cost them a field, without functions those that cost

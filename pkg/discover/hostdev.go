@@ -3,6 +3,7 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -116,7 +117,7 @@ func (h HostDevice) directory(d *draft, name string, capacity func(string) (int6
 		d.withhold(ReasonHostPathUnusable, err)
 		return
 	}
-	base := either(h.ContainerPath, path.Join("/mnt", h.Name))
+	base := cmp.Or(h.ContainerPath, path.Join("/mnt", h.Name))
 	d.device.Edits.Mounts = []container.Mount{{
 		HostPath: sysfs.HostPath(name), ContainerPath: path.Join(base, path.Base(name)),
 	}}

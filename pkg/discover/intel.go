@@ -22,9 +22,7 @@ func describeIntel(d *draft, f pci.Function) {
 		return
 	}
 	card, hasCard := d.cardNode(f)
-	version, err := moduleVersion(d.tree, f.Driver)
-	d.noteUnreadable(err)
-	d.version(device.AttributeDriverVersion, version)
+	d.driverVersion(f.Driver)
 	model := intelModel(f.Device)
 	d.text(device.AttributeProductName, model.product)
 	d.text(device.AttributeArchitecture, model.architecture)

@@ -3,6 +3,7 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -186,22 +187,15 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	}
 	d.node(newNode("nvidia"+strconv.FormatInt(minor, 10), h.major, minor))
 	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.shared...)
-	d.text(device.AttributeProductName, either(said.Name, info["Model"]))
-	d.text(device.AttributeUUID, either(said.UUID, info["GPU UUID"]))
+	d.text(device.AttributeProductName, cmp.Or(said.Name, info["Model"]))
+	d.text(device.AttributeUUID, cmp.Or(said.UUID, info["GPU UUID"]))
 	d.text(device.AttributeSerial, said.Serial)
 	d.text(device.AttributeArchitecture, said.Architecture)
-	d.text(device.AttributeFirmwareVersion, either(said.VBIOSVersion, info["Video BIOS"]))
+	d.text(device.AttributeFirmwareVersion, cmp.Or(said.VBIOSVersion, info["Video BIOS"]))
 	d.version(device.AttributeComputeCapability, said.ComputeCapability)
 	d.version(device.AttributeDriverVersion, h.driverVersion)
 	d.bytes(device.CapacityMemory, said.MemoryBytes)
 	d.count(device.CapacityMultiprocessors, uint64(max(said.Multiprocessors, 0)))
-}
-
-func either(first, second string) string {
-	if first != "" {
-		return first
-	}
-	return second
 }
 
 // readNVIDIAInformation reads /proc/driver/nvidia/gpus/<address>/information: a key, a colon and a value a line. The driver

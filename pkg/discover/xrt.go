@@ -3,6 +3,7 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,21 +89,11 @@ func holds(tree *sysfs.Tree, f pci.Function, driver, mark string) bool {
 
 // xrtHeld finds accelerators that XRT does not hold.
 func xrtHeld(f pci.Function) (Problem, bool) {
-	problem := Problem{Subject: f.Address.String(), Reason: ReasonDriverNotLoaded}
-	card := fmt.Sprintf("accelerator %04x:%04x", f.Vendor, f.Device)
-	switch {
-	case f.BaseClass() != classAccelerator, f.PhysicalFunction != nil, f.Vendor == amazon:
+	if f.BaseClass() != classAccelerator || f.PhysicalFunction != nil || f.Vendor == amazon {
 		return Problem{}, true
-	case f.Driver == "":
-		problem.Message = fmt.Sprintf("no kernel driver holds the %s: load xclmgmt and xocl, or see the kernel log for why they refused", card)
-	case f.Driver == "vfio-pci":
-		problem.Reason = ReasonBoundToVFIO
-		problem.Message = fmt.Sprintf("the %s is bound to vfio-pci, for virtual machines: bind it to XRT's driver to use it in pods", card)
-	default:
-		problem.Reason = ReasonDriverNotSupported
-		problem.Message = fmt.Sprintf("the %s is bound to %s: bind it to XRT's driver to use it in pods", card, f.Driver)
 	}
-	return problem, false
+	return notHeld(f, fmt.Sprintf("accelerator %04x:%04x", f.Vendor, f.Device),
+		"load xclmgmt and xocl, or see the kernel log for why they refused", "XRT's driver"), false
 }
 
 // xrtEngines are the nodes of a management function, with which the card is programmed, and the primary nodes of a user function: they
@@ -125,12 +116,7 @@ func xrtEngines(tree *sysfs.Tree, f pci.Function) []container.Node {
 }
 
 // first is a function that is held.
-func (c xrtCard) first() *pci.Function {
-	if c.management != nil {
-		return c.management
-	}
-	return c.user
-}
+func (c xrtCard) first() *pci.Function { return cmp.Or(c.management, c.user) }
 
 // describe makes the device of a card.
 func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
@@ -150,12 +136,9 @@ func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
 	}
 	f := *c.user
 	vendor := xrtVendors()[f.Vendor]
-	d := newPCI(tree, device.KindFPGA, vendor, f, vendor+"-"+f.Address.Label())
+	d := newCard(tree, vendor, f, vendor+"-"+f.Address.Label())
 	d.text(device.AttributeBackend, fpga.BackendXRT)
-	d.text(device.AttributePCIVendorID, fmt.Sprintf("%04x", f.Vendor))
-	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", f.Device))
 	d.device.Attributes[device.AttributeRegionIndex] = device.Int(0)
-	d.device.Attributes[device.AttributeSRIOVVF] = device.Bool(f.PhysicalFunction != nil)
 	version, err := moduleVersion(tree, f.Driver)
 	d.noteUnreadable(err)
 	version, _, _ = strings.Cut(version, ",") // What follows is the commit that XRT was built from.
