@@ -3,8 +3,6 @@
 package nvml
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -54,31 +52,10 @@ type DriverLink struct {
 }
 
 // DecodeDriver reads one answer of at most 1 MiB: strict JSON, nothing after it, and fit for a container.
-func DecodeDriver(r io.Reader) (Driver, error) {
-	raw, err := io.ReadAll(io.LimitReader(r, maxReport+1))
-	if err != nil {
-		return Driver{}, fmt.Errorf("read driver: %w", err)
-	}
-	if len(raw) > maxReport {
-		return Driver{}, fmt.Errorf("read driver: larger than %d bytes", maxReport)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields()
-	var driver Driver
-	if err := decoder.Decode(&driver); err != nil {
-		return Driver{}, fmt.Errorf("decode driver: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Driver{}, errors.New("decode driver: something follows the JSON object")
-	}
-	if err := driver.Validate(); err != nil {
-		return Driver{}, fmt.Errorf("decode driver: %w", err)
-	}
-	return driver, nil
-}
+func DecodeDriver(r io.Reader) (Driver, error) { return decode[Driver](r, "driver") }
 
 // Validate wants clean paths, which stay out of what the runtime itself mounts, and the library without which there is no driver.
-func (d *Driver) Validate() error {
+func (d Driver) Validate() error {
 	if n := max(len(d.Files), len(d.Links), len(d.LibraryDirs), len(d.Env)); n > maxDriver {
 		return fmt.Errorf("%d entries, want at most %d", n, maxDriver)
 	}
@@ -105,7 +82,7 @@ func (d *Driver) Validate() error {
 	return errors.Join(faults...)
 }
 
-func (d *Driver) validateFiles() error {
+func (d Driver) validateFiles() error {
 	var faults []error
 	places := map[string]bool{}
 	cuda := false

@@ -4,10 +4,8 @@ package nvml
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 
 	"github.com/fettle-dev/fettle/pkg/pci"
@@ -60,19 +58,7 @@ var recoveryWord = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // DecodeMessage reads one line of a watching child: strict JSON with exactly one of state and event.
 func DecodeMessage(line []byte) (Message, error) {
-	decoder := json.NewDecoder(bytes.NewReader(line))
-	decoder.DisallowUnknownFields()
-	var m Message
-	if err := decoder.Decode(&m); err != nil {
-		return Message{}, fmt.Errorf("decode message: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Message{}, errors.New("decode message: something follows the object")
-	}
-	if err := m.Validate(); err != nil {
-		return Message{}, fmt.Errorf("decode message: %w", err)
-	}
-	return m, nil
+	return decode[Message](bytes.NewReader(line), "message")
 }
 
 // Validate checks what a reader relies on.

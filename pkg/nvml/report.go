@@ -62,27 +62,30 @@ type Fault struct {
 }
 
 // Decode reads one report of at most 1 MiB: strict JSON, nothing after it, and every device with a bus id of its own.
-func Decode(r io.Reader) (Report, error) {
+func Decode(r io.Reader) (Report, error) { return decode[Report](r, "report") }
+
+// decode reads at most maxReport bytes of strict JSON with nothing after it, and checks the value.
+func decode[T interface{ Validate() error }](r io.Reader, what string) (T, error) {
+	var out, none T
 	raw, err := io.ReadAll(io.LimitReader(r, maxReport+1))
 	if err != nil {
-		return Report{}, fmt.Errorf("read report: %w", err)
+		return none, fmt.Errorf("read %s: %w", what, err)
 	}
 	if len(raw) > maxReport {
-		return Report{}, fmt.Errorf("read report: larger than %d bytes", maxReport)
+		return none, fmt.Errorf("read %s: larger than %d bytes", what, maxReport)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
-	var report Report
-	if err := decoder.Decode(&report); err != nil {
-		return Report{}, fmt.Errorf("decode report: %w", err)
+	if err := decoder.Decode(&out); err != nil {
+		return none, fmt.Errorf("decode %s: %w", what, err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Report{}, errors.New("decode report: something follows the JSON object")
+		return none, fmt.Errorf("decode %s: something follows the JSON object", what)
 	}
-	if err := report.Validate(); err != nil {
-		return Report{}, fmt.Errorf("decode report: %w", err)
+	if err := out.Validate(); err != nil {
+		return none, fmt.Errorf("decode %s: %w", what, err)
 	}
-	return report, nil
+	return out, nil
 }
 
 // Validate checks what a reader relies on: that each device has a readable bus id, that no two share one, and that minors are
