@@ -3,6 +3,7 @@
 package fpga
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -107,19 +108,22 @@ func (c *Config) canonicalise() error {
 			break
 		}
 	}
-	for _, part := range []struct {
-		field string
-		err   error
-	}{
-		{"id", idErr},
-		{"interfaceID", ifaceErr},
-		{"blankFor", blankErr},
-		{"name", checkText(c.Name)},
-		{"platform", checkText(c.Platform)},
-		{"minDriver", checkText(c.MinDriver)},
-	} {
-		if part.err != nil {
-			return fmt.Errorf("%s: %w", part.field, part.err)
+	return firstFault(
+		fault{"id", idErr}, fault{"interfaceID", ifaceErr}, fault{"blankFor", blankErr}, fault{"name", checkText(c.Name)},
+		fault{"platform", checkText(c.Platform)}, fault{"minDriver", checkText(c.MinDriver)},
+	)
+}
+
+// fault is what is wrong with a field. err is nil if nothing is.
+type fault struct {
+	field string
+	err   error
+}
+
+func firstFault(all ...fault) error {
+	for _, f := range all {
+		if f.err != nil {
+			return fmt.Errorf("%s: %w", f.field, f.err)
 		}
 	}
 	return nil
@@ -211,29 +215,14 @@ func (c Config) contradiction(b Bitstream) error {
 	return nil
 }
 
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}
+func orNone(s string) string { return cmp.Or(s, "none") }
 
 // complete fills in what the file does not state.
 func (c Config) complete(b Bitstream) Bitstream {
-	if b.Name == "" {
-		b.Name = c.Name
-	}
-	if b.Platform == "" {
-		b.Platform = c.Platform
-	}
-	if b.Power == nil {
-		b.Power = c.Power
-	}
-	if b.Clocks.High == nil {
-		b.Clocks.High = c.Clock.High
-	}
-	if b.Clocks.Low == nil {
-		b.Clocks.Low = c.Clock.Low
-	}
+	b.Name = cmp.Or(b.Name, c.Name)
+	b.Platform = cmp.Or(b.Platform, c.Platform)
+	b.Power = cmp.Or(b.Power, c.Power)
+	b.Clocks.High = cmp.Or(b.Clocks.High, c.Clock.High)
+	b.Clocks.Low = cmp.Or(b.Clocks.Low, c.Clock.Low)
 	return b
 }

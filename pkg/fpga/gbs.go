@@ -181,21 +181,14 @@ func (m metadata) bitstream() (Bitstream, error) {
 	}
 	afu, afuErr := afuID(only.AFUID)
 	iface, ifaceErr := interfaceID(m.Image.InterfaceID)
-	for _, part := range []struct {
-		field string
-		err   error
-	}{
-		{"afu-image.accelerator-clusters[0].accelerator-type-uuid", afuErr},
-		{"afu-image.accelerator-clusters[0].name", checkText(only.Name)},
-		{"afu-image.interface-uuid", ifaceErr},
-		{"platform-name", checkText(m.Platform)},
-	} {
-		if part.err != nil {
-			return Bitstream{}, fmt.Errorf("%s: %w", part.field, part.err)
-		}
-	}
+	err := firstFault(
+		fault{"afu-image.accelerator-clusters[0].accelerator-type-uuid", afuErr},
+		fault{"afu-image.accelerator-clusters[0].name", checkText(only.Name)},
+		fault{"afu-image.interface-uuid", ifaceErr},
+		fault{"platform-name", checkText(m.Platform)},
+	)
 	return Bitstream{
 		ID: afu, AFUID: afu, InterfaceID: iface, Name: only.Name, Contexts: only.Contexts, Platform: m.Platform,
 		Clocks: Clocks{High: m.Image.ClockHigh, Low: m.Image.ClockLow}, Power: m.Image.Power,
-	}, nil
+	}, err
 }

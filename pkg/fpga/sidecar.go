@@ -111,15 +111,9 @@ func (s sidecar) bitstream() (Bitstream, error) {
 	}
 	id, idErr := afuID(s.ID)
 	iface, ifaceErr := interfaceID(s.InterfaceID)
-	for _, part := range []struct {
-		field string
-		err   error
-	}{
-		{"id", idErr}, {"interfaceID", ifaceErr}, {"name", checkText(s.Name)}, {"platform", checkText(s.Platform)},
-	} {
-		if part.err != nil {
-			return Bitstream{}, fmt.Errorf("%s: %w", part.field, part.err)
-		}
+	if err := firstFault(fault{"id", idErr}, fault{"interfaceID", ifaceErr}, fault{"name", checkText(s.Name)},
+		fault{"platform", checkText(s.Platform)}); err != nil {
+		return Bitstream{}, err
 	}
 	return Bitstream{
 		Format: s.Format, ID: id, AFUID: id, InterfaceID: iface, Name: s.Name, Platform: s.Platform, Clocks: s.Clocks, Power: s.Power,

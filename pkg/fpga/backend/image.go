@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -79,4 +81,47 @@ func sameBytes(written *os.File, image io.ReaderAt, offset, size int64) error {
 		}
 	}
 	return nil
+}
+
+// SweepCopies removes copies of images from a directory below root. Their names are PREFIX, the digits of a digest, and SUFFIX. The caller
+// must hold the lock of the device that the copies are for.
+func SweepCopies(root *os.Root, directory, prefix, suffix string) error {
+	dir, err := root.OpenFile(directory, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return fmt.Errorf("list the directory of images: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("list the directory of images: %w", err)
+	}
+	var errs []error
+	for _, name := range names {
+		digits, ok := strings.CutPrefix(strings.TrimSuffix(name, suffix), prefix)
+		if _, err := HexDigest("sha256:" + digits); !ok || err != nil || !strings.HasSuffix(name, suffix) {
+			continue
+		}
+		if err := root.Remove(path.Join(directory, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove the copy of an image: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ValidID reports whether an interface or image id has the form that Fettle writes, 32 hexadecimal digits in lower case. All 0 and all f
+// mean "none" and are not valid.
+func ValidID(id string) bool {
+	const digits = 32
+	raw, err := hex.DecodeString(id)
+	return err == nil && len(raw) == digits/2 && id == strings.ToLower(id) && strings.Trim(id, "0") != "" && strings.Trim(id, "f") != ""
+}
+
+// CanonicalID converts a uuid as drivers print it, with dashes or in upper case, to the form that Fettle writes. It returns "" for other
+// text.
+func CanonicalID(text string) string {
+	id := strings.ToLower(strings.ReplaceAll(strings.TrimSpace(text), "-", ""))
+	if !ValidID(id) {
+		return ""
+	}
+	return id
 }

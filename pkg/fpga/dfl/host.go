@@ -14,6 +14,7 @@
 package dfl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -55,12 +56,9 @@ type Host struct {
 
 // Open opens the host tree at root.
 func Open(root string, o Options) (_ *Host, err error) {
-	h := &Host{plainNodes: o.PlainNodes, nodes: o.Nodes, clock: o.Clock, settle: o.Settle}
-	if h.clock == nil {
-		h.clock = clock.RealClock{}
-	}
-	if h.settle == 0 {
-		h.settle = 5 * time.Second
+	h := &Host{
+		plainNodes: o.PlainNodes, nodes: o.Nodes,
+		clock: cmp.Or[clock.Clock](o.Clock, clock.RealClock{}), settle: cmp.Or(o.Settle, 5*time.Second),
 	}
 	defer func() {
 		if err != nil {

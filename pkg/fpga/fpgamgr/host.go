@@ -10,6 +10,7 @@
 package fpgamgr
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -45,10 +46,7 @@ type Host struct {
 
 // Open opens the host tree at root. Images are copied below it, into the kernel's firmware directory, which must be writable.
 func Open(root string, o Options) (_ *Host, err error) {
-	h := &Host{clock: o.Clock}
-	if h.clock == nil {
-		h.clock = clock.RealClock{}
-	}
+	h := &Host{clock: cmp.Or[clock.Clock](o.Clock, clock.RealClock{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())

@@ -235,12 +235,6 @@ func (l *Lease) Verify(context.Context) error {
 	}
 }
 
-// Errors returns the manager's errors, or "".
-func (l *Lease) Errors() (string, error) {
-	state, err := l.host.state(l.manager, l.dir)
-	return state.Status, err
-}
-
 // Reset fails: there is no attribute for it. Only programming a blank image removes logic.
 func (l *Lease) Reset(context.Context) error {
 	return l.failed("reset", backend.Terminal, errors.ErrUnsupported, "program a blank image instead")

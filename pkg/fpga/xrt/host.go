@@ -11,13 +11,16 @@
 package xrt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -54,16 +57,9 @@ type Host struct {
 
 // Open opens the host tree at root.
 func Open(root string, o Options) (_ *Host, err error) {
-	if o.Settle == 0 {
-		o.Settle = 10 * time.Second
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 2 * time.Minute
-	}
-	h := &Host{options: o, clock: o.Clock}
-	if h.clock == nil {
-		h.clock = clock.RealClock{}
-	}
+	o.Settle = cmp.Or(o.Settle, 10*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 2*time.Minute)
+	h := &Host{options: o, clock: cmp.Or[clock.Clock](o.Clock, clock.RealClock{})}
 	for what, dir := range map[string]string{"state directory": o.StateDir, "driver root": o.Tools.Dir} {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
 			return nil, fmt.Errorf("%s %q: want a clean absolute path", what, dir)
@@ -210,4 +206,43 @@ const (
 
 func failed(c Card, op string, kind backend.Kind, err error, next string) error {
 	return &backend.Error{Kind: kind, Device: c.Name, Op: op, Err: err, Next: next}
+}
+
+// version is a version of XRT.
+type version struct{ major, minor int }
+
+// oldest is the first release whose xbmgmt has the needed command lines.
+var oldest = version{2, 11}
+
+func (v version) before(w version) bool {
+	return v.major < w.major || v.major == w.major && v.minor < w.minor
+}
+
+func (v version) String() string { return fmt.Sprintf("%d.%d", v.major, v.minor) }
+
+var versionLine = regexp.MustCompile(`^\s*Version\s*:\s*([0-9]{1,4})\.([0-9]{1,6})(\.[0-9]{1,6})?\s*$`)
+
+// parseVersion reads the output of xbmgmt --version: a line for XRT's version, and others for its source and drivers.
+func parseVersion(output string) (version, error) {
+	for line := range strings.Lines(output) {
+		match := versionLine.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+		if match == nil {
+			continue
+		}
+		major, _ := strconv.Atoi(match[1]) // The pattern has only digits.
+		minor, _ := strconv.Atoi(match[2])
+		return version{major, minor}, nil
+	}
+	return version{}, fmt.Errorf("%w: no line %q in what it prints: %.60q", sysfs.ErrMalformed, "Version : 2.14.354", output)
+}
+
+var contextsLine = regexp.MustCompile(`(?m)^contexts:\s*([0-9]{1,9})\s*$`)
+
+// parseContexts reads the number of open contexts from the attribute kdsstat.
+func parseContexts(text string) (int, error) {
+	match := contextsLine.FindStringSubmatch(text)
+	if match == nil {
+		return 0, fmt.Errorf("%w: no line of contexts in %.60q", sysfs.ErrMalformed, text)
+	}
+	return strconv.Atoi(match[1])
 }

@@ -3,6 +3,7 @@
 package xrt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,12 +100,7 @@ func (l *Lease) check(op string) error {
 	return nil
 }
 
-func either(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
-}
+func either(text string) string { return cmp.Or(text, "none") }
 
 // NextLock tells an admin how to lock a card whose user function may program it.
 func NextLock(management string) string {
