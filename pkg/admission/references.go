@@ -3,6 +3,8 @@
 package admission
 
 import (
+	"cmp"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -39,12 +41,9 @@ func bitstreamsOf(entries []resourceapi.DeviceClaimConfiguration, path *field.Pa
 		if !ok || fpga.Bitstream == nil || fpga.Bitstream.Name == "" {
 			continue
 		}
-		kind := fpga.Bitstream.Kind
-		if kind == "" {
-			kind = v1alpha1.KindFPGABitstream
-		}
 		references = append(references, Reference{
-			Path: path.Index(i).Child("opaque", "parameters", "bitstream", "name"), Kind: kind, Name: fpga.Bitstream.Name,
+			Path: path.Index(i).Child("opaque", "parameters", "bitstream", "name"),
+			Kind: cmp.Or(fpga.Bitstream.Kind, v1alpha1.KindFPGABitstream), Name: fpga.Bitstream.Name,
 		})
 	}
 	return references

@@ -4,6 +4,7 @@ package admission
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
 // maxYAML is the longest input in bytes, far above what the API server takes in one object.
@@ -60,9 +62,9 @@ func ValidateYAML(r io.Reader, name string) ([]Finding, error) {
 		return nil, fmt.Errorf("read manifests from %s: more than %d MiB: split the file", name, maxYAML>>20)
 	}
 	var findings []Finding
-	for _, doc := range splitDocuments(data) {
-		for _, finding := range documentFindings(doc.text) {
-			finding.File, finding.Line = name, doc.line
+	for _, doc := range manifest.Split(data) {
+		for _, finding := range documentFindings(doc.Text) {
+			finding.File, finding.Line = name, doc.Line
 			findings = append(findings, finding)
 		}
 	}
@@ -90,9 +92,7 @@ type header struct {
 // title is "ResourceClaim team-a/work".
 func (h header) title() string {
 	name := h.Metadata.Name
-	if name == "" {
-		name = h.Metadata.GenerateName
-	}
+	name = cmp.Or(name, h.Metadata.GenerateName)
 	if h.Metadata.Namespace != "" {
 		name = h.Metadata.Namespace + "/" + name
 	}

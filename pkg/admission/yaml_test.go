@@ -63,32 +63,6 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestSplitDocuments(t *testing.T) {
-	for _, tc := range []struct {
-		name, in string
-		want     []document
-	}{
-		{name: "empty"},
-		{name: "comments only", in: "# a\n---\n# b\n"},
-		{name: "one without a marker", in: "\n# a\nb: 1", want: []document{{line: 3, text: []byte("\n# a\nb: 1")}}},
-		{name: "two", in: "a: 1\n---\nb: 1\n", want: []document{
-			{line: 1, text: []byte("a: 1\n")}, {line: 3, text: []byte("\nb: 1\n")},
-		}},
-		{name: "content beside the marker", in: "--- {a: 1}", want: []document{{line: 1, text: []byte(" {a: 1}")}}},
-		{name: "no marker", in: "a: |\n  ---\n---b: 1\n", want: []document{{line: 1, text: []byte("a: |\n  ---\n---b: 1\n")}}},
-		{name: "Windows", in: "a: 1\r\n---\r\nb: 1\r\n", want: []document{
-			{line: 1, text: []byte("a: 1\r\n")}, {line: 3, text: []byte("\r\nb: 1\r\n")},
-		}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := splitDocuments([]byte(tc.in))
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(document{})); diff != "" {
-				t.Errorf("wrong documents (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 // FuzzValidateYAML checks that no bytes crash the reader and that every finding can be read.
 func FuzzValidateYAML(f *testing.F) {
 	seed, err := os.ReadFile("testdata/manifests.yaml")

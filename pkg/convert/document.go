@@ -4,6 +4,7 @@ package convert
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/manifest"
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
@@ -26,41 +28,12 @@ type document struct {
 	text []byte
 }
 
-// split cuts a stream at the markers "---" and "..." at the start of a line, and drops what has no content.
 func split(data []byte) []document {
 	var documents []document
-	var current document
-	flush := func() {
-		if current.line > 0 {
-			documents = append(documents, current)
-		}
-		current = document{}
+	for _, d := range manifest.Split(data) {
+		documents = append(documents, document{d.Line, d.Text[d.Blank:]})
 	}
-	number := 0
-	for line := range bytes.Lines(data) {
-		number++
-		if rest, marker := cutMarker(line); marker {
-			flush()
-			line = rest
-		}
-		trimmed := bytes.TrimSpace(line)
-		if current.line == 0 && len(trimmed) > 0 && trimmed[0] != '#' && trimmed[0] != '%' {
-			current.line = number
-		}
-		current.text = append(current.text, line...)
-	}
-	flush()
 	return documents
-}
-
-func cutMarker(line []byte) (rest []byte, ok bool) {
-	for _, marker := range []string{"---", "..."} {
-		rest, ok := bytes.CutPrefix(line, []byte(marker))
-		if ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
-			return bytes.TrimLeft(rest, " \t\r\n"), true
-		}
-	}
-	return nil, false
 }
 
 // verbatim is the document as it came, with a line's end.
@@ -251,10 +224,7 @@ func (c *conversion) workloadOf(n *node) (*workload, error) {
 		return nil, fmt.Errorf("%s: %s: expected a pod's spec", titleOf(n), known.path)
 	}
 	meta := child(n, "metadata")
-	name := value(meta, "name")
-	if name == "" {
-		name = strings.TrimRight(value(meta, "generateName"), "-.")
-	}
+	name := cmp.Or(value(meta, "name"), strings.TrimRight(value(meta, "generateName"), "-."))
 	if name == "" {
 		return nil, fmt.Errorf("%s: metadata.name: expected a name, which that of the claim's template is made from", titleOf(n))
 	}
@@ -283,19 +253,13 @@ func (w *workload) check(text []byte) error {
 
 // namespaceOf is where an object goes.
 func (c *conversion) namespaceOf(n *node) string {
-	if namespace := value(child(n, "metadata"), "namespace"); namespace != "" {
-		return namespace
-	}
-	return c.options.Namespace
+	return cmp.Or(value(child(n, "metadata"), "namespace"), c.options.Namespace)
 }
 
 // titleOf is "Pod team-a/work".
 func titleOf(n *node) string {
 	meta := child(n, "metadata")
-	name := value(meta, "name")
-	if name == "" {
-		name = value(meta, "generateName")
-	}
+	name := cmp.Or(value(meta, "name"), value(meta, "generateName"))
 	if namespace := value(meta, "namespace"); namespace != "" {
 		name = namespace + "/" + name
 	}

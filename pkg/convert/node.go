@@ -4,6 +4,7 @@ package convert
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,9 +27,7 @@ func parse(text []byte) (*node, error) {
 		return nil, errors.New("a document without content")
 	}
 	content := d.Content[0]
-	if content.HeadComment == "" {
-		content.HeadComment = d.HeadComment
-	}
+	content.HeadComment = cmp.Or(content.HeadComment, d.HeadComment)
 	return content, nil
 }
 

@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,10 +29,7 @@ type bitstream struct {
 // templateName is one that no template of the stream has.
 func (c *conversion) templateName(w *workload, suffix string) string {
 	const room = 3 // for a number
-	namespace := w.namespace
-	if namespace == "" {
-		namespace = c.options.Namespace
-	}
+	namespace := cmp.Or(w.namespace, c.options.Namespace)
 	name := w.name
 	if longest := validation.DNS1123SubdomainMaxLength - len(suffix) - room; len(name) > longest {
 		name = strings.TrimRight(name[:longest], "-.")
@@ -136,11 +134,7 @@ func (c *conversion) bitstream(w *workload, r region) string {
 	if c.bitstreams[name] == nil {
 		c.bitstreams[name] = &bitstream{interfaceID: r.interfaceID, id: r.id, namespaces: map[string]bool{}}
 	}
-	namespace := w.namespace
-	if namespace == "" {
-		namespace = c.options.Namespace
-	}
-	c.bitstreams[name].namespaces[namespace] = true
+	c.bitstreams[name].namespaces[cmp.Or(w.namespace, c.options.Namespace)] = true
 	return name
 }
 

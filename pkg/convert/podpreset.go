@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -142,10 +143,7 @@ func (c *conversion) podPreset(n *node) ([]byte, error) {
 // object is the preset. One that names files of the node is for the whole cluster unless somebody says otherwise: in a namespace such
 // paths are refused but for those that the administrator allowed there.
 func (p *presetConversion) object() (any, field.ErrorList) {
-	namespace := p.from.Namespace
-	if namespace == "" {
-		namespace = p.options.Namespace
-	}
+	namespace := cmp.Or(p.from.Namespace, p.options.Namespace)
 	meta := metav1.ObjectMeta{Name: p.from.Name, Namespace: p.from.Namespace, Labels: p.from.Labels, Annotations: p.from.Annotations}
 	delete(meta.Annotations, corev1.LastAppliedConfigAnnotation)
 	types := metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String()}
