@@ -106,14 +106,7 @@ func (p CommonDevicePreset) Validate(path *field.Path) field.ErrorList {
 
 // DecodeDevicePreset decodes a preset of either kind.
 func DecodeDevicePreset(u *unstructured.Unstructured) (CommonDevicePreset, error) {
-	if u.GetKind() == KindClusterDevicePreset {
-		p := &ClusterDevicePreset{}
-		err := decodeObject(u, p)
-		return p.Common(), err
-	}
-	p := &DevicePreset{}
-	err := decodeObject(u, p)
-	return p.Common(), err
+	return decodeCommon[CommonDevicePreset](u, KindClusterDevicePreset, &DevicePreset{}, &ClusterDevicePreset{})
 }
 
 // CommonFPGABitstream is an FPGABitstream or a ClusterFPGABitstream.
@@ -147,14 +140,7 @@ func (b CommonFPGABitstream) AllowsNamespace(namespace string) bool {
 
 // DecodeFPGABitstream decodes a bitstream of either kind.
 func DecodeFPGABitstream(u *unstructured.Unstructured) (CommonFPGABitstream, error) {
-	if u.GetKind() == KindClusterFPGABitstream {
-		b := &ClusterFPGABitstream{}
-		err := decodeObject(u, b)
-		return b.Common(), err
-	}
-	b := &FPGABitstream{}
-	err := decodeObject(u, b)
-	return b.Common(), err
+	return decodeCommon[CommonFPGABitstream](u, KindClusterFPGABitstream, &FPGABitstream{}, &ClusterFPGABitstream{})
 }
 
 // CommonGPUKernelCache is a GPUKernelCache or a ClusterGPUKernelCache.
@@ -216,9 +202,15 @@ func allows(o CommonObject, listed []string, namespace string) bool {
 	return slices.Contains(listed, namespace) || slices.Contains(listed, everyNamespace)
 }
 
-func decodeObject(u *unstructured.Unstructured, into Object) error {
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
-		return fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+// decodeCommon decodes an object of either kind: into ofCluster if it is of the cluster's kind, else into own.
+func decodeCommon[C any](u *unstructured.Unstructured, clusterKind string, own, ofCluster interface{ Common() C }) (C, error) {
+	into := own
+	if u.GetKind() == clusterKind {
+		into = ofCluster
 	}
-	return nil
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into)
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	return into.Common(), err
 }

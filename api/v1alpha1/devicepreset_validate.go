@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -55,10 +56,10 @@ const (
 )
 
 // EffectiveMode returns the mode that counts.
-func (e *PresetEnv) EffectiveMode() EnvMode { return modeOrSet(e.Mode) }
+func (e *PresetEnv) EffectiveMode() EnvMode { return cmp.Or(e.Mode, EnvSet) }
 
 // EffectiveMode returns the mode that counts.
-func (e *PresetEnvFrom) EffectiveMode() EnvMode { return modeOrSet(e.Mode) }
+func (e *PresetEnvFrom) EffectiveMode() EnvMode { return cmp.Or(e.Mode, EnvSet) }
 
 // Validate reports every fault of the preset's spec below path, those that the CRD's own rules find included, so that a file can be
 // judged without a cluster. Whether CEL compiles is not judged here.
@@ -199,22 +200,13 @@ func (s *PresetDeviceSelector) validate(path *field.Path) field.ErrorList {
 func validateClasses(names []string, path *field.Path) field.ErrorList {
 	faults := append(atMost(len(names), maxPresetClasses, path), validateSet(names, path)...)
 	for i, name := range names {
-		for _, detail := range validation.IsDNS1123Subdomain(name) {
-			faults = append(faults, field.Invalid(path.Index(i), name, detail))
-		}
+		faults = append(faults, objectNameFaults(name, path.Index(i))...)
 	}
 	return faults
 }
 
 func validateSelector(s *metav1.LabelSelector, path *field.Path) field.ErrorList {
 	return metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, path)
-}
-
-func modeOrSet(mode EnvMode) EnvMode {
-	if mode == "" {
-		return EnvSet
-	}
-	return mode
 }
 
 // Validate reports every fault of the variable below path.
@@ -228,7 +220,7 @@ func (e *PresetEnv) Validate(path *field.Path) field.ErrorList {
 	}
 	if e.ValueFrom != nil {
 		ref := path.Child("valueFrom", "configMapKeyRef")
-		faults = append(faults, validateConfigMap(e.ValueFrom.ConfigMapKeyRef.Name, ref.Child("name"))...)
+		faults = append(faults, objectNameFaults(e.ValueFrom.ConfigMapKeyRef.Name, ref.Child("name"))...)
 		for _, detail := range validation.IsConfigMapKey(e.ValueFrom.ConfigMapKeyRef.Key) {
 			faults = append(faults, field.Invalid(ref.Child("key"), e.ValueFrom.ConfigMapKeyRef.Key, detail))
 		}
@@ -272,7 +264,7 @@ func validateText(text string, limit int, path *field.Path) field.ErrorList {
 }
 
 func (e *PresetEnvFrom) validate(path *field.Path) field.ErrorList {
-	faults := validateConfigMap(e.ConfigMapRef.Name, path.Child("configMapRef", "name"))
+	faults := objectNameFaults(e.ConfigMapRef.Name, path.Child("configMapRef", "name"))
 	if e.Prefix != "" {
 		faults = append(faults, validateEnvName(e.Prefix, maxPrefix, path.Child("prefix"))...)
 	}
@@ -285,14 +277,6 @@ func (e *PresetEnvFrom) validate(path *field.Path) field.ErrorList {
 func validateEnvName(name string, limit int, path *field.Path) field.ErrorList {
 	faults := noLonger(name, limit, path)
 	for _, detail := range validation.IsCIdentifier(name) {
-		faults = append(faults, field.Invalid(path, name, detail))
-	}
-	return faults
-}
-
-func validateConfigMap(name string, path *field.Path) field.ErrorList {
-	var faults field.ErrorList
-	for _, detail := range validation.IsDNS1123Subdomain(name) {
 		faults = append(faults, field.Invalid(path, name, detail))
 	}
 	return faults
@@ -364,12 +348,7 @@ func (s *PresetScratch) validate(path *field.Path) field.ErrorList {
 	if err != nil || size.Sign() <= 0 {
 		faults = append(faults, field.Invalid(path.Child("sizeLimit"), s.SizeLimit, "must be a quantity above 0, such as 512Mi"))
 	}
-	switch s.Medium {
-	case "", ScratchMemory:
-	default:
-		faults = append(faults, field.NotSupported(path.Child("medium"), s.Medium, []ScratchMedium{ScratchMemory}))
-	}
-	return faults
+	return append(faults, oneOf(s.Medium, path.Child("medium"), ScratchMemory)...)
 }
 
 func (f *PresetFiles) validate(path *field.Path) field.ErrorList {

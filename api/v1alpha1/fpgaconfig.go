@@ -3,7 +3,9 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -136,15 +138,11 @@ const (
 
 // Default fills in what an author may leave out of a configuration that stands alone.
 func (c *FPGAConfig) Default() {
-	if c.Program == "" {
-		c.Program = ProgramIfDifferent
-	}
+	c.Program = cmp.Or(c.Program, ProgramIfDifferent)
 	if c.ResetBeforeUse == nil {
 		c.ResetBeforeUse = new(true)
 	}
-	if c.OnRelease == "" {
-		c.OnRelease = FPGAReleaseReset
-	}
+	c.OnRelease = cmp.Or(c.OnRelease, FPGAReleaseReset)
 	if c.Timeout == nil {
 		c.Timeout = &metav1.Duration{Duration: defaultFPGATimeout}
 	}
@@ -184,13 +182,8 @@ func timeoutFaults(timeout *metav1.Duration, path *field.Path) field.ErrorList {
 
 // oneOf accepts the empty value, too.
 func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
-	if value == "" {
+	if value == "" || slices.Contains(known, value) {
 		return nil
-	}
-	for _, k := range known {
-		if value == k {
-			return nil
-		}
 	}
 	return field.ErrorList{field.NotSupported(path, value, known)}
 }

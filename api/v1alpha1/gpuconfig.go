@@ -3,6 +3,8 @@
 package v1alpha1
 
 import (
+	"cmp"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -98,9 +100,7 @@ func (c *GPUConfig) Default() {
 	if c.Sharing == nil {
 		c.Sharing = &GPUSharing{}
 	}
-	if c.Sharing.Strategy == "" {
-		c.Sharing.Strategy = SharingExclusive
-	}
+	c.Sharing.Strategy = cmp.Or(c.Sharing.Strategy, SharingExclusive)
 	if c.Sharing.TimeSlicing != nil && c.Sharing.TimeSlicing.Interval == "" {
 		c.Sharing.TimeSlicing.Interval = IntervalDefault
 	}
@@ -114,9 +114,7 @@ func (c *GPUConfig) Default() {
 
 // Default fills in the kind.
 func (k *KernelCacheSource) Default() {
-	if k.Kind == "" {
-		k.Kind = KindGPUKernelCache
-	}
+	k.Kind = cmp.Or(k.Kind, KindGPUKernelCache)
 }
 
 // Validate reports every fault of the configuration below path. A policy is a fault unless the configuration is from a class.

@@ -3,6 +3,8 @@
 package v1alpha1
 
 import (
+	"cmp"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -45,9 +47,7 @@ func (c *HostConfig) Default() {
 	if c.Policy == nil {
 		c.Policy = &HostPolicy{}
 	}
-	if c.Policy.OnRelease == "" {
-		c.Policy.OnRelease = OnReleaseEmpty
-	}
+	c.Policy.OnRelease = cmp.Or(c.Policy.OnRelease, OnReleaseEmpty)
 }
 
 // Validate reports every fault of the configuration below path. A policy is a fault unless the configuration is from a class.

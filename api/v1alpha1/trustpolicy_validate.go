@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -45,10 +46,7 @@ var (
 
 // EffectiveMode returns the mode that counts.
 func (s *TrustPolicySpec) EffectiveMode() VerificationMode {
-	if s.Mode == "" {
-		return VerificationEnforce
-	}
-	return s.Mode
+	return cmp.Or(s.Mode, VerificationEnforce)
 }
 
 // EffectiveFormats returns the formats that count, the newest first.
@@ -83,10 +81,7 @@ func (m VerificationMode) Stricter(other VerificationMode) VerificationMode {
 // Validate reports every fault of the policy's spec below path, those that the CRD's own rules find included. What the trusted roots
 // hold is not judged here.
 func (s *TrustPolicySpec) Validate(path *field.Path) field.ErrorList {
-	var faults field.ErrorList
-	if s.Mode != "" && !slices.Contains(verificationModes(), s.Mode) {
-		faults = append(faults, field.NotSupported(path.Child("mode"), s.Mode, verificationModes()))
-	}
+	faults := oneOf(s.Mode, path.Child("mode"), VerificationEnforce, VerificationWarn, VerificationSkip)
 	faults = append(faults, s.validateScope(path)...)
 	if n := s.EffectiveMinSignatures(); n < 1 || n > maxTrustSignatures {
 		faults = append(faults, field.Invalid(path.Child("minSignatures"), n, fmt.Sprintf("must be 1 to %d", maxTrustSignatures)))
@@ -110,10 +105,6 @@ func (s *TrustPolicySpec) Validate(path *field.Path) field.ErrorList {
 			fmt.Sprintf("asks for more signers than there are keys, %d", len(s.Authorities))))
 	}
 	return faults
-}
-
-func verificationModes() []VerificationMode {
-	return []VerificationMode{VerificationEnforce, VerificationWarn, VerificationSkip}
 }
 
 // validateScope is about what the policy is for.
