@@ -102,3 +102,15 @@ func (s Source) String() string {
 	}
 	return fmt.Sprintf("%s, status.allocation.devices.config[%d]", s.Origin, s.Index)
 }
+
+// DeviceKey tells the entries of a claim's status.devices apart.
+type DeviceKey struct{ driver, pool, device, share string }
+
+// KeyOf makes the key of a device. The share is nil for a whole device.
+func KeyOf(driver, pool, device string, share *string) DeviceKey {
+	key := DeviceKey{driver: driver, pool: pool, device: device}
+	if share != nil {
+		key.share = *share
+	}
+	return key
+}

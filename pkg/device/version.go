@@ -3,6 +3,7 @@
 package device
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -72,9 +73,7 @@ func identifiers(dotted string, preRelease bool) string {
 		word = strings.Map(identifierRune, word)
 		if trimmed := strings.TrimLeft(word, "0"); preRelease && trimmed != word && isDigits(word) {
 			word = trimmed
-			if word == "" {
-				word = "0"
-			}
+			word = cmp.Or(word, "0")
 		}
 		if word != "" {
 			words = append(words, word)

@@ -7,11 +7,13 @@ package nodeconfig
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
 // APIVersion and Kind are what the plugin's configuration file must say it is.
@@ -149,21 +152,11 @@ func singleDocument(data []byte) error {
 
 // WithDefaults returns the configuration with what it leaves out.
 func (c File) WithDefaults() File {
-	if c.DiscoveryInterval.Duration == 0 {
-		c.DiscoveryInterval.Duration = defaultDiscoveryInterval
-	}
-	if c.ReconcileInterval.Duration == 0 {
-		c.ReconcileInterval.Duration = defaultReconcileInterval
-	}
-	if c.NVML.Timeout.Duration == 0 {
-		c.NVML.Timeout.Duration = defaultNVMLTimeout
-	}
-	if c.NVML.DriverRoot == "" {
-		c.NVML.DriverRoot = "/"
-	}
-	if c.FPGA.XRT.DriverRoot == "" {
-		c.FPGA.XRT.DriverRoot = "/"
-	}
+	c.DiscoveryInterval.Duration = cmp.Or(c.DiscoveryInterval.Duration, defaultDiscoveryInterval)
+	c.ReconcileInterval.Duration = cmp.Or(c.ReconcileInterval.Duration, defaultReconcileInterval)
+	c.NVML.Timeout.Duration = cmp.Or(c.NVML.Timeout.Duration, defaultNVMLTimeout)
+	c.NVML.DriverRoot = cmp.Or(c.NVML.DriverRoot, "/")
+	c.FPGA.XRT.DriverRoot = cmp.Or(c.FPGA.XRT.DriverRoot, "/")
 	if c.Artifacts.MaxSize.IsZero() {
 		c.Artifacts.MaxSize = resource.MustParse("20Gi")
 	}
@@ -172,4 +165,53 @@ func (c File) WithDefaults() File {
 	}
 	c.Health = c.Health.withDefaults()
 	return c
+}
+
+const (
+	defaultDiscoveryInterval = 30 * time.Second
+	defaultReconcileInterval = time.Minute
+	defaultHealthInterval    = 10 * time.Second
+	defaultNVMLTimeout       = 20 * time.Second
+	minInterval              = time.Second
+)
+
+// NVML bounds the child process that loads NVIDIA's library.
+type NVML struct {
+	Disabled bool `json:"disabled,omitempty"`
+	// Timeout is how long the child may take before it is killed. Default 20s: a cold driver initialises every GPU.
+	Timeout metav1.Duration `json:"timeout,omitempty"`
+	// DriverRoot is the directory under which the driver's libraries are found. Default /.
+	DriverRoot string `json:"driverRoot,omitempty"`
+	// HostDriverRoot is the directory of the host that DriverRoot is in the plugin's container. Container runtimes know it by this name, and
+	// presets take the driver from there. Default DriverRoot.
+	HostDriverRoot string `json:"hostDriverRoot,omitempty"`
+}
+
+// hostDriverRoot is where the host has the driver.
+func (c *NVML) HostRoot() string { return cmp.Or(c.HostDriverRoot, c.DriverRoot, "/") }
+
+// Presets is what presets may give of a node.
+type Presets struct {
+	// HostDirectories are the directories of the host that the plugin's container has below HostRoot, so that files of presets can be
+	// looked for there. They count where HostRoot is not /.
+	HostDirectories []string `json:"hostDirectories,omitempty"`
+	// AllowedHostPaths are the directories of the host below which DevicePresets, those of namespaces, may name files. The plugin's container
+	// has them, and StateDir with Bidirectional propagation.
+	AllowedHostPaths []preset.AllowedHostPath `json:"allowedHostPaths,omitempty"`
+	// Scratch lets presets give claims directories in memory. StateDir must be mounted with Bidirectional propagation.
+	Scratch bool `json:"scratch,omitempty"`
+}
+
+func (c Presets) validate() (errs []error) {
+	for i, dir := range c.HostDirectories {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+			errs = append(errs, fmt.Errorf("presets.hostDirectories[%d]: must be absolute and clean, and not /, is %q", i, dir))
+		}
+	}
+	for i, allowed := range c.AllowedHostPaths {
+		if err := allowed.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("presets.allowedHostPaths[%d]: %w", i, err))
+		}
+	}
+	return errs
 }

@@ -3,6 +3,7 @@
 package nodeconfig
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -24,9 +25,7 @@ type Health struct {
 }
 
 func (c Health) withDefaults() Health {
-	if c.Interval.Duration == 0 {
-		c.Interval.Duration = defaultHealthInterval
-	}
+	c.Interval.Duration = cmp.Or(c.Interval.Duration, defaultHealthInterval)
 	return c
 }
 

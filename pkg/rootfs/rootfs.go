@@ -6,6 +6,7 @@
 package rootfs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -101,9 +102,7 @@ func (r *Root) failed(verb, name string, err error) error {
 // openFlags opens a name below the root, whatever it is: the caller's flags keep that harmless.
 func (r *Root) openFlags(verb, name string, flags int) (*os.File, error) {
 	inside := strings.TrimPrefix(path.Join("/", name), "/")
-	if inside == "" {
-		inside = "."
-	}
+	inside = cmp.Or(inside, ".")
 	fd, err := openat2(int(r.dir.Fd()), inside, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|r.resolve)
 	if err != nil {
 		return nil, r.failed(verb, name, err)

@@ -3,7 +3,9 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -76,17 +78,9 @@ func (r renumbering) collect(entries []Entry) []Number {
 			}
 		}
 	}
-	numbers := make([]Number, 0, len(seen))
-	for n := range seen {
-		numbers = append(numbers, n)
-	}
-	slices.SortFunc(numbers, func(a, b Number) int {
-		if a.Major != b.Major {
-			return int(a.Major) - int(b.Major)
-		}
-		return int(a.Minor) - int(b.Minor)
+	return slices.SortedFunc(maps.Keys(seen), func(a, b Number) int {
+		return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
 	})
-	return numbers
 }
 
 // devAttribute reads the number of a character device's dev attribute.
