@@ -158,7 +158,7 @@ func TestRefused(t *testing.T) {
 		"no such object":     {v1alpha1.KernelCacheSource{Name: "nothing"}, "GPUKernelCache team-a/nothing is refused: it does not exist", false},
 		"another namespace":  {v1alpha1.KernelCacheSource{Name: "shared", Kind: cluster}, "spec.workloadNamespaces", false},
 		"not resolved":       {v1alpha1.KernelCacheSource{Name: "unresolved"}, "its image is not resolved", true},
-		"not verified":       {v1alpha1.KernelCacheSource{Name: "moved"}, "nobody looked at its signatures", true},
+		"not verified":       {v1alpha1.KernelCacheSource{Name: "moved"}, "its signatures are not verified yet", true},
 		"unsigned":           {v1alpha1.KernelCacheSource{Name: "unsigned"}, "no signature by release", false},
 		"wrong architecture": {v1alpha1.KernelCacheSource{Name: "arch"}, "for cuda sm_80, but device gpu-0 (cuda sm_90) is another", false},
 		"wrong warp":         {v1alpha1.KernelCacheSource{Name: "warp"}, "warps of 64", false},
@@ -224,7 +224,7 @@ func TestOwnCredentials(t *testing.T) {
 		t.Errorf("with wrong credentials: %v", err)
 	}
 	n.password = true
-	n.later(refusalHolds)
+	n.later(refusalTTL)
 	n.registry.Reads.Store(0)
 	n.only(n.decide("team-b", "claim-b", named))
 	if reads := n.registry.Reads.Load(); reads > 0 {
@@ -380,7 +380,7 @@ func TestRefusalHolds(t *testing.T) {
 		t.Fatalf("what is not ready is remembered: %v", refused)
 	}
 	n.registry.Down.Store(true) // asked anew it is not known
-	n.later(refusalHolds - time.Nanosecond)
+	n.later(refusalTTL - time.Nanosecond)
 	if _, err := n.decide("team-a", "claim", named); err == nil || err.Error() != refused.Error() {
 		t.Errorf("a moment later: %v, want %v", err, refused)
 	}
@@ -397,7 +397,7 @@ func TestRefusalHolds(t *testing.T) {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
-	anew("after a while", func() { n.later(refusalHolds) })
+	anew("after a while", func() { n.later(refusalTTL) })
 	anew("a changed policy", func() { n.policy("release", 2, enforcing) })
 	anew("another policy", func() { n.policy("ci", 1, enforcing) })
 	anew("a changed object", func() {
@@ -452,13 +452,13 @@ func TestPlaces(t *testing.T) {
 	at := n.Mounter.Mounts.Path(imageName(u.Tree))
 	n.apply(u)
 	n.undo(u)
-	n.must(unix.Unmount(at, 0), n.tend(t.Context()))
+	n.must(unix.Unmount(at, 0), n.maintain(t.Context()))
 	if _, err := os.Stat(at); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after a reboot: %v", err)
 	}
 	n.apply(u)
 	n.undo(u)
-	n.must(n.tend(t.Context()))
+	n.must(n.maintain(t.Context()))
 	if there, err := n.Mounter.Mounts.Has(imageName(u.Tree)); !there || err != nil {
 		t.Errorf("the mount of the image is there: %v, %v", there, err)
 	}
@@ -582,7 +582,7 @@ func TestWatched(t *testing.T) {
 	changed := notify.New()
 	n.Changed = changed.Send
 	stopped := n.Watch(ctx)
-	eventually(t, "all that is there is known", func() bool { return n.objects.synced() && len(n.objects.all()) == 1 })
+	eventually(t, "all that is there is known", func() bool { return n.objects.synced() && len(n.objects.list()) == 1 })
 	select {
 	case <-changed:
 	case <-time.After(30 * time.Second):
@@ -593,7 +593,7 @@ func TestWatched(t *testing.T) {
 	if asked := n.client.Actions(); len(asked) > 0 {
 		t.Errorf("the API server was asked: %v", asked)
 	}
-	wanted := n.wanted([]device.Device{hopper()})
+	wanted := n.prefetchJobs([]device.Device{hopper()})
 	if len(wanted) != 1 || wanted[0].Digest != digest {
 		t.Errorf("to be fetched ahead: %+v", wanted)
 	}
@@ -605,7 +605,7 @@ func TestWatched(t *testing.T) {
 	if diff := cmp.Diff(want, status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	n.must(n.tend(ctx))
+	n.must(n.maintain(ctx))
 	cancel()
 	stopped()
 }

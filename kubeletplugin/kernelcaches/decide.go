@@ -30,13 +30,13 @@ const (
 	ReasonMisfit  = "KernelCacheMisfit"
 )
 
-// optionalPatience is how long a claim waits for a cache that it can do without.
-const optionalPatience = 20 * time.Second
+// optionalTimeout is how long a claim waits for an optional cache.
+const optionalTimeout = 20 * time.Second
 
-// defaultWritable is how much a claim may add where nobody says.
+// defaultWritable is how many bytes a claim may add if the object sets no writableLimit.
 const defaultWritable = 1 << 30
 
-// decide says which caches the requests of a claim have, by the request without its alternative. An error is about a cache that it asks for
+// decide returns the caches for a claim's requests, by the request without its alternative. The error names each cache that the claim needs
 // and cannot have.
 func (f *Feature) decide(
 	ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find,
@@ -62,26 +62,26 @@ func (f *Feature) decide(
 	return out, errors.Join(errs...)
 }
 
-// request is the devices that a claim has for one of its requests.
+// request is a request of a claim that names caches, with its devices.
 type request struct {
 	base   string
 	config *claim.GPUEffective
 	got    []*claim.Result
-	// usesUserNamespace says whether a pod of the claim has a user namespace. It asks once for all requests.
+	// usesUserNamespace reports whether a pod of the claim has a user namespace. It reads the pods once for all requests.
 	usesUserNamespace func() (bool, error)
 }
 
-// requests are those of a claim that name caches.
+// requests returns the requests of a claim that name caches.
 func (f *Feature) requests(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation) []request {
-	mapped := sync.OnceValues(func() (bool, error) { return f.usesUserNamespace(ctx, c) })
+	usesUserNamespace := sync.OnceValues(func() (bool, error) { return f.usesUserNamespace(ctx, c) })
 	out := requestsOf(a)
 	for i := range out {
-		out[i].usesUserNamespace = mapped
+		out[i].usesUserNamespace = usesUserNamespace
 	}
 	return out
 }
 
-// requestsOf are those that name caches. A look at a device has none.
+// requestsOf returns the requests that name caches. Requests for admin access get no caches.
 func requestsOf(a claim.Allocation) []request {
 	var out []request
 	for i := range a.Results {
@@ -98,25 +98,25 @@ func requestsOf(a claim.Allocation) []request {
 	return out
 }
 
-// decideOne decides about one cache of a request. Nil without an error: the object has the claim go without.
+// decideOne decides on one cache of a request. It returns nil without an error if the object lets the claim go without the cache.
 func (f *Feature) decideOne(
 	ctx context.Context, c *resourceapi.ResourceClaim, r *request, source v1alpha1.KernelCacheSource, find prepare.Find,
 ) (*cachemount.Use, error) {
 	if !f.Enabled {
-		return nil, fmt.Errorf("%s %s %w: nodes give nobody a cache: set the chart's kernelCaches.enabled",
+		return nil, fmt.Errorf("%s %s %w: kernel caches are disabled: set the chart's kernelCaches.enabled",
 			source.Kind, source.Name, cachemount.ErrRefused)
 	}
 	o, err := f.objects.get(ctx, source.Kind, c.Namespace, source.Name)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.mayHave(c.Namespace); err != nil {
+	if err := o.checkNamespace(c.Namespace); err != nil {
 		return nil, err
 	}
 	if source.Optional {
-		patient, cancel := context.WithTimeout(ctx, optionalPatience)
+		limited, cancel := context.WithTimeout(ctx, optionalTimeout)
 		defer cancel()
-		ctx = patient
+		ctx = limited
 	}
 	tree, err := f.ensureLocal(ctx, o)
 	if err != nil {
@@ -126,24 +126,24 @@ func (f *Feature) decideOne(
 	if err != nil {
 		return nil, err
 	}
-	if reasons := misfits(found, r.got, find); len(reasons) > 0 {
-		switch mismatch(o) {
+	if reasons := mismatches(found, r.got, find); len(reasons) > 0 {
+		switch onMismatch(o) {
 		case v1alpha1.CacheMismatchSkip:
 			f.Event(c, corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without %s, which does not fit: %s",
 				r.base, o, strings.Join(reasons, "; ")))
 			return nil, nil //nolint:nilnil // documented above
 		case v1alpha1.CacheMismatchMount:
 			f.Event(c, corev1.EventTypeWarning, ReasonMisfit, fmt.Sprintf(
-				"request %s has %s all the same, as spec.compatibility.onMismatch says: %s",
+				"request %s gets %s although it does not fit, as spec.compatibility.onMismatch says: %s",
 				r.base, o, strings.Join(reasons, "; ")))
 		case v1alpha1.CacheMismatchRefuse:
 			return nil, fmt.Errorf("%s %w, it does not fit: %s", o, cachemount.ErrRefused, strings.Join(reasons, "; "))
 		}
 	}
-	return f.use(string(c.UID), o, source, tree, found, r.usesUserNamespace)
+	return f.planUse(string(c.UID), o, source, tree, found, r.usesUserNamespace)
 }
 
-// read says what the object's cache is, with what the object itself says of it.
+// read inspects an object's cache. The targets in the object's spec count if the cache itself names no architecture.
 func (f *Feature) read(o *object, tree *artifact.Tree) (*kernelcache.Cache, error) {
 	store, err := f.Store()
 	if err != nil {
@@ -153,44 +153,44 @@ func (f *Feature) read(o *object, tree *artifact.Tree) (*kernelcache.Cache, erro
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
 	}
-	if o.Spec.Compatibility == nil || len(o.Spec.Compatibility.Targets) == 0 || known(found) {
+	if o.Spec.Compatibility == nil || len(o.Spec.Compatibility.Targets) == 0 || hasArch(found) {
 		return found, nil
 	}
-	said := *found
-	said.Targets = nil
+	out := *found
+	out.Targets = nil
 	for _, t := range o.Spec.Compatibility.Targets {
 		arch, features, err := kernelcache.ParseArch(t.Backend, t.Arch)
 		if err != nil {
 			return nil, fmt.Errorf("%s, spec.compatibility.targets: %w", o, err)
 		}
-		said.Targets = append(said.Targets, kernelcache.Target{
+		out.Targets = append(out.Targets, kernelcache.Target{
 			Backend: t.Backend, Arch: arch, Features: features, Source: kernelcache.FromLabels, Where: "spec.compatibility.targets",
 		})
 	}
-	return &said, nil
+	return &out, nil
 }
 
-// known says whether the cache itself tells an architecture.
-func known(c *kernelcache.Cache) bool {
+// hasArch reports whether the cache itself names an architecture.
+func hasArch(c *kernelcache.Cache) bool {
 	return slices.ContainsFunc(c.Targets, func(t kernelcache.Target) bool { return t.Arch != "" })
 }
 
-func mismatch(o *object) v1alpha1.CacheMismatch {
+func onMismatch(o *object) v1alpha1.CacheMismatch {
 	if o.Spec.Compatibility == nil || o.Spec.Compatibility.OnMismatch == "" {
 		return v1alpha1.CacheMismatchRefuse
 	}
 	return o.Spec.Compatibility.OnMismatch
 }
 
-// misfits says for each device why the cache is of no use to it, each reason once.
-func misfits(found *kernelcache.Cache, results []*claim.Result, find prepare.Find) []string {
+// mismatches returns the reasons why the cache does not fit the devices, each once.
+func mismatches(found *kernelcache.Cache, results []*claim.Result, find prepare.Find) []string {
 	var out []string
 	for _, r := range results {
 		d, ok := find(r)
 		if !ok {
-			continue // which the plan refuses
+			continue // Prepare refuses an unknown device
 		}
-		for _, reason := range misfit(found, d) {
+		for _, reason := range deviceMismatches(found, d) {
 			if !slices.Contains(out, reason) {
 				out = append(out, reason)
 			}
@@ -199,7 +199,7 @@ func misfits(found *kernelcache.Cache, results []*claim.Result, find prepare.Fin
 	return out
 }
 
-func misfit(found *kernelcache.Cache, d device.Device) []string {
+func deviceMismatches(found *kernelcache.Cache, d device.Device) []string {
 	fitted, err := gpu.Of(d)
 	if err != nil {
 		return []string{err.Error()}
@@ -211,8 +211,8 @@ func misfit(found *kernelcache.Cache, d device.Device) []string {
 	return out
 }
 
-// use is how the claim gets the cache.
-func (f *Feature) use(
+// planUse decides how the claim mounts the cache.
+func (f *Feature) planUse(
 	owner string, o *object, source v1alpha1.KernelCacheSource, tree *artifact.Tree, found *kernelcache.Cache,
 	usesUserNamespace func() (bool, error),
 ) (*cachemount.Use, error) {
@@ -262,7 +262,7 @@ func (f *Feature) use(
 	return u, nil
 }
 
-// checkSeed says why a cache has too many files for a seed.
+// checkSeed returns an error if the cache has too many files for a seed.
 func (f *Feature) checkSeed(o *object, tree *artifact.Tree, found *kernelcache.Cache, u *cachemount.Use, plan *kernelcache.Plan) error {
 	store, err := f.Store()
 	if err != nil {
@@ -278,7 +278,7 @@ func (f *Feature) checkSeed(o *object, tree *artifact.Tree, found *kernelcache.C
 	return nil
 }
 
-// conflicts says where caches of one claim would be in each other's place.
+// conflicts returns an error for each path and variable that two caches of one claim want.
 func conflicts(uses map[string][]cachemount.Use) error {
 	owners := map[string]*cachemount.Use{}
 	var errs []error

@@ -27,30 +27,30 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// Config is what the feature works with.
+// Config has the settings and dependencies of the feature.
 type Config struct {
 	// Node is the name of the Node object.
 	Node string
-	// Enabled is false where the node gives no claim a cache. WatchPods follows the node's pods, so that none has to be read for a claim.
+	// Enabled: the node gives caches to claims. WatchPods: the node's pods are watched, so that no claim needs a request for them.
 	Enabled, WatchPods bool
 	Kube               kubernetes.Interface
 	Dynamic            dynamic.Interface
-	// Namespace is the driver's, where the pull secrets of cluster-wide caches are.
+	// Namespace is the driver's. It has the pull secrets of cluster-wide caches.
 	Namespace string
-	// Client is the way to registries, Store the node's store, and Credentials reads pull secrets.
+	// Client reads registries, Store opens the node's store, Credentials reads pull secrets.
 	Client      *registry.Client
 	Store       func() (*artifact.Store, error)
 	Credentials func(ctx context.Context, namespace string, names []string) (*registry.Keychain, error)
-	// Mounter mounts caches. CanMount says whether the kernel mounts an image.
+	// Mounter mounts caches. CanMount reports whether the kernel mounts an image.
 	Mounter  *cachemount.Mounter
 	CanMount func(index, data string) error
-	// PublicRoot is the trusted root of policies that have none of their own. Nil: there is none.
+	// PublicRoot is the trusted root for policies without one of their own. Nil: there is none.
 	PublicRoot []byte
-	// Event says something on a claim, ObjectEvent on a cache. They must not block.
+	// Event makes an Event on a claim, ObjectEvent one on a cache. They must not block.
 	Event       func(c *resourceapi.ResourceClaim, eventType, reason, note string)
 	ObjectEvent func(o *corev1.ObjectReference, eventType, reason, note string)
 	Clock       clock.PassiveClock
-	// Changed is called after what the node has of caches may have changed. It must not block.
+	// Changed is called after the status of the node's caches may have changed. It must not block.
 	Changed func()
 }
 
@@ -61,21 +61,21 @@ type Feature struct {
 	pods     *pods
 	verified verifications
 	trusted  *trust.Cache
-	// base is the life of what goes on without a caller.
+	// base is the context of fetches, which outlive their callers. It ends with the feature.
 	base context.Context //nolint:containedctx // documented
 	stop context.CancelFunc
-	// retention carries a value when it is to be seen again which trees stay.
+	// retention signals that an object changed, so that the retained trees are computed again.
 	retention notify.Signal
 
 	mu       sync.Mutex
 	fetches  map[string]*fetchOperation
 	treeForm artifact.TreeForm
-	// failures are what became of fetches that failed, by key.
+	// failures has the last failure of each fetch, by key.
 	failures map[string]failure
 	running  sync.WaitGroup
 
-	// keeping is held while it is seen to which trees objects keep. notKept are those that found no room, by their objects' UIDs.
-	keeping sync.Mutex
+	// pinning is held while retained trees are pinned and unpinned. notKept has those that exceed the quota, by their objects' UIDs.
+	pinning sync.Mutex
 	notKept map[types.UID]artifact.Digest
 }
 
@@ -86,7 +86,7 @@ func New(c Config) (*Feature, error) {
 	base, stop := context.WithCancel(context.Background())
 	f := &Feature{
 		Config: c, base: base, stop: stop, retention: notify.New(),
-		verified: verifications{dir: filepath.Join(c.Mounter.Dir, "grants"), known: map[types.UID]*verification{}},
+		verified: verifications{dir: filepath.Join(c.Mounter.Dir, "grants"), byUID: map[types.UID]*verification{}},
 		trusted:  trust.NewCache(c.PublicRoot), fetches: map[string]*fetchOperation{}, failures: map[string]failure{},
 	}
 	var err error
@@ -103,15 +103,15 @@ func New(c Config) (*Feature, error) {
 	return f, nil
 }
 
-// Watch follows caches, policies and, where that was asked for, pods, until ctx ends. stopped waits for that, and ends what is under way.
-// Where the feature is disabled it does nothing.
+// Watch watches caches, policies and, with WatchPods, pods until ctx ends. stopped cancels the fetches in progress and waits until
+// everything has ended. If the feature is disabled, Watch does nothing.
 func (f *Feature) Watch(ctx context.Context) (stopped func()) {
 	if !f.Enabled {
 		return f.stop
 	}
 	podsStopped, objectsStopped := f.pods.watch(ctx), f.objects.watch(ctx)
 	f.running.Go(func() {
-		if f.objects.await(ctx) {
+		if f.objects.waitSynced(ctx) {
 			f.objects.changed()
 		}
 	})
@@ -123,17 +123,17 @@ func (f *Feature) Watch(ctx context.Context) (stopped func()) {
 	}
 }
 
-// tendInterval is how often it is seen to which trees stay.
-const tendInterval = 10 * time.Minute
+// maintainInterval is how often retained trees are computed although no object changed.
+const maintainInterval = 10 * time.Minute
 
-// Run keeps the caches that objects want to stay, and forgets those whose objects are gone, until ctx ends. Where the feature is disabled
-// it lets go of what was kept.
+// Run retains the caches whose objects ask for it, and deletes the records of deleted objects, until ctx ends. If the feature is disabled,
+// Run retains none.
 func (f *Feature) Run(ctx context.Context) {
-	ticker := time.NewTicker(tendInterval)
+	ticker := time.NewTicker(maintainInterval)
 	defer ticker.Stop()
 	for {
-		if err := f.tend(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Caches that objects want to stay may go, and others stay")
+		if err := f.maintain(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot maintain the node's caches: tried again later")
 		}
 		select {
 		case <-ctx.Done():
@@ -144,23 +144,23 @@ func (f *Feature) Run(ctx context.Context) {
 	}
 }
 
-// tend keeps the trees that objects want to stay, and forgets what objects left that are gone.
-func (f *Feature) tend(ctx context.Context) error {
-	err := errors.Join(f.keep(ctx), f.Mounter.Tidy())
+// maintain retains the trees whose objects ask for it, removes stale mount points, and forgets deleted objects.
+func (f *Feature) maintain(ctx context.Context) error {
+	err := errors.Join(f.pinRetained(ctx), f.Mounter.Tidy())
 	if f.objects.synced() {
-		err = errors.Join(err, f.sweep())
+		err = errors.Join(err, f.forgetDeleted())
 	}
 	return err
 }
 
-// Destroy removes what is kept about caches. No claim has any.
+// Destroy removes the state of caches. It is called when no claim has any.
 func (f *Feature) Destroy() error {
-	f.keeping.Lock()
-	defer f.keeping.Unlock()
+	f.pinning.Lock()
+	defer f.pinning.Unlock()
 	return f.Mounter.Destroy()
 }
 
-// trees are those of the store, in the order in which they would go. To ask makes no store where nobody ever had a cache.
+// trees returns the store's trees in order of eviction. It does not create a store on a node that never had a cache.
 func (f *Feature) trees() ([]artifact.BlobUsage, error) {
 	if _, err := os.Stat(f.Mounter.Dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -179,7 +179,7 @@ const (
 	ReasonNotReady = "KernelCacheNotReady"
 )
 
-// Reason is the stable reason of an error of this package, empty for any other.
+// Reason returns the stable reason of an error of this package, "" for any other.
 func Reason(err error) string {
 	switch {
 	case IsRefused(err):

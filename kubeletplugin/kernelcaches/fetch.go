@@ -21,10 +21,10 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// fetchTimeout bounds the fetch of a cache, whoever waits for it.
+// fetchTimeout limits the fetch of a cache, however long its callers wait.
 const fetchTimeout = 30 * time.Minute
 
-// fetchOperation is a fetch that is under way.
+// fetchOperation is a fetch in progress.
 type fetchOperation struct {
 	done          chan struct{}
 	opportunistic bool
@@ -32,20 +32,20 @@ type fetchOperation struct {
 	err error
 }
 
-// tries is how often a cache is asked for: the first may have been for a node that had no use for it, the second be done.
-const tries = 3
+// fetchAttempts limits the fetches of one call. The first may join a prefetch that skips the image because it fits no GPU.
+const fetchAttempts = 3
 
 // ensureLocal makes sure that an object's cache is on the node and that claims may have it.
 func (f *Feature) ensureLocal(ctx context.Context, o *object) (*artifact.Tree, error) {
-	if err := o.usable(); err != nil {
+	if err := o.checkReady(); err != nil {
 		return nil, err
 	}
 	ref, err := reference(o)
 	if err != nil {
 		return nil, err
 	}
-	for range tries {
-		found, err := f.granted(ctx, o, ref)
+	for range fetchAttempts {
+		found, err := f.currentVerification(ctx, o, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +65,7 @@ func (f *Feature) ensureLocal(ctx context.Context, o *object) (*artifact.Tree, e
 	return nil, fmt.Errorf("%s %w: it changed while it was fetched: retried", o, cachemount.ErrNotReady)
 }
 
-// reference names what the controller resolved.
+// reference returns the object's image with the digest that the controller resolved.
 func reference(o *object) (artifact.Reference, error) {
 	ref, err := artifact.ParseReference(o.Spec.Image)
 	if err != nil {
@@ -78,54 +78,54 @@ func reference(o *object) (artifact.Reference, error) {
 	return ref.WithDigest(d), nil
 }
 
-// fetchOptions is what a fetch is for.
+// fetchOptions tells a prefetch from a fetch for a claim.
 type fetchOptions struct {
-	// opportunistic: no claim asked yet, so that nothing has to make room.
+	// opportunistic: no claim asked yet, so the store evicts nothing for it.
 	opportunistic bool
-	// fits says whether the node has a use for the image. Nil: it has.
+	// fits reports whether the image fits the node. Nil: any image does.
 	fits func(*artifact.Image) bool
 }
 
-// refusalHolds is how long a refusal is not looked at anew. kubelet asks again every few seconds, and each time the registry would be asked
-// for the image and its signatures.
-const refusalHolds = 30 * time.Second
+// refusalTTL is how long a refusal is remembered. kubelet retries every few seconds, and each retry would ask the registry for the image
+// and its signatures.
+const refusalTTL = 30 * time.Second
 
-// failure is what became of a fetch.
+// failure is the outcome of a failed fetch.
 type failure struct {
 	err error
-	// A refusal holds until then for the policies as they were.
+	// until is when a refusal expires. It holds for these versions of the policies only.
 	until    time.Time
 	policies []policyVersion
 }
 
-// refusal is why a claim was refused the object's cache a moment ago, nil where that is to be looked at: something else is asked for, or
-// another policy says what may be.
-func (f *Feature) refusal(ctx context.Context, o *object, ref artifact.Reference) error {
+// recentRefusal returns the refusal of the object's cache that still holds. It returns nil if there is none, if it expired, or if the
+// object or a policy changed since.
+func (f *Feature) recentRefusal(ctx context.Context, o *object, ref artifact.Reference) error {
 	f.mu.Lock()
 	last := f.failures[o.fetchKey()]
 	f.mu.Unlock()
 	if !f.Clock.Now().Before(last.until) {
 		return nil
 	}
-	versions, _, err := f.applying(ctx, o, ref)
+	versions, _, err := f.policyVersions(ctx, o, ref)
 	if err != nil || !slices.Equal(versions, last.policies) {
 		return err
 	}
 	return last.err
 }
 
-// failed notes what became of a fetch by these policies. What was given up for a cache that no claim needs is no refusal of a claim's.
-func (f *Feature) failed(err error, options fetchOptions, policies []policyVersion) failure {
+// newFailure returns the failure of a fetch under these policies. The refusal of a prefetch does not count for claims.
+func (f *Feature) newFailure(err error, options fetchOptions, policies []policyVersion) failure {
 	out := failure{err: err, policies: policies}
 	if IsRefused(err) && !IsNotReady(err) && !options.opportunistic {
-		out.until = f.Clock.Now().Add(refusalHolds)
+		out.until = f.Clock.Now().Add(refusalTTL)
 	}
 	return out
 }
 
-// fetch waits until the cache is here.
+// fetch waits until the cache is on the node.
 func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) error {
-	if err := f.refusal(ctx, o, ref); err != nil {
+	if err := f.recentRefusal(ctx, o, ref); err != nil {
 		return err
 	}
 	for {
@@ -133,7 +133,7 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 		select {
 		case <-e.done:
 			if e.opportunistic && e.err != nil {
-				continue // it may have been given up for a reason that is not the claim's
+				continue // the failure of a prefetch does not count for a claim
 			}
 			return e.err
 		case <-ctx.Done():
@@ -142,12 +142,12 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 	}
 }
 
-// fetchKey tells fetches apart.
+// fetchKey returns the key under which callers share a fetch.
 func (o *object) fetchKey() string {
 	return fmt.Sprintf("%s/%d/%s", o.GetUID(), o.GetGeneration(), o.Status.ResolvedDigest)
 }
 
-// startFetch fetches a cache, once for all who ask for it. It goes on when they do not wait any more.
+// startFetch starts the fetch of a cache, or joins the one in progress. The fetch goes on when its callers stop waiting.
 func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 	key := o.fetchKey()
 	f.mu.Lock()
@@ -166,7 +166,7 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 		f.mu.Lock()
 		delete(f.fetches, key)
 		if delete(f.failures, key); e.err != nil && ctx.Err() == nil {
-			f.failures[key] = f.failed(e.err, options, policies)
+			f.failures[key] = f.newFailure(e.err, options, policies)
 		}
 		f.mu.Unlock()
 		close(e.done)
@@ -175,22 +175,22 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 	return e
 }
 
-// pull asks with the object's own credentials whether it may have the image, looks at who signed it, brings what is not here yet, and
-// notes that claims may have it. The versions are those of the policies that were asked.
+// pull resolves the image with the object's own credentials, verifies its signatures, unpacks it if it is not on the node, and saves the
+// verification. It returns the versions of the policies that apply.
 func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (versions []policyVersion, err error) {
 	ref, err := reference(o)
 	if err != nil {
 		return nil, err
 	}
-	versions, policies, err := f.applying(ctx, o, ref)
+	versions, policies, err := f.policyVersions(ctx, o, ref)
 	if err != nil {
 		return nil, err
 	}
-	return versions, f.pullBy(ctx, o, ref, options, versions, policies)
+	return versions, f.pullWithPolicies(ctx, o, ref, options, versions, policies)
 }
 
-// pullBy is pull with the policies as they are, of which those of versions are for the image.
-func (f *Feature) pullBy(
+// pullWithPolicies is pull with the policies that exist, of which versions apply to the image.
+func (f *Feature) pullWithPolicies(
 	ctx context.Context, o *object, ref artifact.Reference, options fetchOptions, versions []policyVersion, policies []*trust.Policy,
 ) error {
 	keys, err := f.Credentials(ctx, o.ReferenceNamespace(f.Namespace), secretNames(o))
@@ -200,27 +200,27 @@ func (f *Feature) pullBy(
 	src := f.Client.Source(ref, keys)
 	d, err := src.Resolve(ctx)
 	if err != nil {
-		return unavailable(o, err)
+		return fetchError(o, err)
 	}
 	found := &verification{
 		UID: o.GetUID(), Generation: o.GetGeneration(), Digest: d.Digest, Repository: ref.Repository(), Mode: o.VerificationMode(),
 		Policies: versions,
 	}
-	if like := f.verified.like(found); like != nil && f.holds(like.Tree) {
-		found.Tree = like.Tree
+	if same := f.verified.sameImage(found); same != nil && f.hasTree(same.Tree) {
+		found.Tree = same.Tree
 	} else if found.Tree, err = f.verifyAndUnpack(ctx, o, src, d, policies, options); err != nil || found.Tree.IsZero() {
 		return err
 	}
-	if err := f.verified.put(found); err != nil {
-		klog.FromContext(ctx).Error(err, "After a restart the cache is asked for again", "object", o)
+	if err := f.verified.save(found); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save a verification: the cache is verified again after a restart", "object", o)
 	}
-	if err := f.keep(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "What objects want kept is seen to later")
+	if err := f.pinRetained(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot retain caches: tried again later")
 	}
 	return nil
 }
 
-// verifyAndUnpack looks at who signed an image, and brings it. No digest without an error: the node has no use for it.
+// verifyAndUnpack verifies the signatures of an image and unpacks it. It returns no digest and no error if the image does not fit the node.
 func (f *Feature) verifyAndUnpack(
 	ctx context.Context, o *object, src *registry.Source, d artifact.Descriptor, policies []*trust.Policy, options fetchOptions,
 ) (artifact.Digest, error) {
@@ -228,11 +228,11 @@ func (f *Feature) verifyAndUnpack(
 		if errors.Is(err, trust.ErrRefused) {
 			return artifact.Digest{}, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
 		}
-		return artifact.Digest{}, unavailable(o, err)
+		return artifact.Digest{}, fetchError(o, err)
 	}
 	image, err := artifact.ReadImage(ctx, src, d, "linux/"+runtime.GOARCH)
 	if err != nil {
-		return artifact.Digest{}, unavailable(o, err)
+		return artifact.Digest{}, fetchError(o, err)
 	}
 	if options.fits != nil && !options.fits(image) {
 		return artifact.Digest{}, nil
@@ -242,7 +242,7 @@ func (f *Feature) verifyAndUnpack(
 		err = f.prove(ctx, src, image, tree)
 	}
 	if err != nil {
-		return artifact.Digest{}, unavailable(o, err)
+		return artifact.Digest{}, fetchError(o, err)
 	}
 	return image.Digest, nil
 }
@@ -263,8 +263,8 @@ func (f *Feature) prove(ctx context.Context, src *registry.Source, image *artifa
 	return nil
 }
 
-// unavailable tells what passes from what does not.
-func unavailable(o fmt.Stringer, err error) error {
+// fetchError wraps err as not ready if a retry may help, else as refused.
+func fetchError(o fmt.Stringer, err error) error {
 	if artifact.IsRetryable(err) {
 		return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
@@ -272,13 +272,13 @@ func unavailable(o fmt.Stringer, err error) error {
 }
 
 const (
-	// unlabelled is how many times its compressed size a cache may have that does not say its own.
-	unlabelled = 20
-	// slack is for names, manifests and ends of blocks.
-	slack = 64 << 20
+	// unlabelledRatio is the assumed ratio of unpacked to compressed size for images without a label of their size.
+	unlabelledRatio = 20
+	// spaceMargin covers names, manifests and partly filled blocks.
+	spaceMargin = 64 << 20
 )
 
-// unpack makes the image's tree, unless it is here: another object may have brought it.
+// unpack unpacks the image into a tree, unless the store has it: another object may name the same image.
 func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artifact.Image, opportunistic bool) (*artifact.Tree, error) {
 	store, err := f.Store()
 	if err != nil {
@@ -291,9 +291,9 @@ func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artif
 	if err != nil {
 		return nil, err
 	}
-	room := image.Size()*unlabelled + slack
+	room := image.Size()*unlabelledRatio + spaceMargin
 	if labels.Size >= 0 {
-		room = labels.Size + labels.Size/4 + slack
+		room = labels.Size + labels.Size/4 + spaceMargin
 	}
 	form, err := f.form(store)
 	if err != nil {
@@ -305,7 +305,7 @@ func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artif
 	}, src.Layers(image.Layers))
 }
 
-// form is how caches lie on this node.
+// form returns the form in which the store keeps trees, which depends on the kernel.
 func (f *Feature) form(store *artifact.Store) (artifact.TreeForm, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,26 +20,26 @@ import (
 // ReasonNotKept is the reason of an Event on an object.
 const ReasonNotKept = "KernelCacheNotKept"
 
-// forObject begins the name for which a tree is kept that an object and no claim wants to stay: a claim's is its UID, which has no dot.
-const forObject = "object."
+// retentionPrefix begins the pins that retain trees for objects. The pin of a claim is its UID, which has no dot.
+const retentionPrefix = "object."
 
-func keptFor(uid types.UID) string { return forObject + string(uid) }
+func retentionPin(uid types.UID) string { return retentionPrefix + string(uid) }
 
-// keepable is a tree that an object wants to stay.
-type keepable struct {
+// retainable is a tree that an object asks to retain.
+type retainable struct {
 	*object
 	tree artifact.Digest
 	size int64
-	// kept: it stays already.
-	kept bool
+	// pinned: the tree is pinned for the object already.
+	pinned bool
 }
 
-// allot says which trees stay, so that they take at most so many bytes together; 0 is no limit. What is kept already goes before what is
-// not, then that of the cluster before that of namespaces, so that the answer is the same as long as nothing changes. A tree counts once.
-func allot(all []keepable, most int64) (stay, not []keepable) {
-	all = slices.SortedFunc(slices.Values(all), func(a, b keepable) int {
-		if a.kept != b.kept {
-			if a.kept {
+// limitRetained selects the trees to retain, which take at most limit bytes together; 0 is no limit. Pinned trees come first, then those of
+// cluster-wide objects, then the others by name, so that the result is stable. A tree counts once.
+func limitRetained(all []retainable, limit int64) (stay, exceeding []retainable) {
+	all = slices.SortedFunc(slices.Values(all), func(a, b retainable) int {
+		if a.pinned != b.pinned {
+			if a.pinned {
 				return -1
 			}
 			return 1
@@ -50,24 +50,24 @@ func allot(all []keepable, most int64) (stay, not []keepable) {
 	for i := range all {
 		a := &all[i]
 		if !counted[a.tree] {
-			if most > 0 && sum+a.size > most {
-				not = append(not, *a)
+			if limit > 0 && sum+a.size > limit {
+				exceeding = append(exceeding, *a)
 				continue
 			}
 			counted[a.tree], sum = true, sum+a.size
 		}
 		stay = append(stay, *a)
 	}
-	return stay, not
+	return stay, exceeding
 }
 
-// keep has the trees stay whose objects want that, used or not, and lets those go whose objects do not any more. A node that gives nobody a
-// cache keeps none for an object.
-func (f *Feature) keep(ctx context.Context) error {
-	f.keeping.Lock()
-	defer f.keeping.Unlock()
+// pinRetained pins the trees that objects ask to retain, used or not, and unpins those that no object asks for any more. If the feature is
+// disabled, it retains none.
+func (f *Feature) pinRetained(ctx context.Context) error {
+	f.pinning.Lock()
+	defer f.pinning.Unlock()
 	if f.Enabled && !f.objects.synced() {
-		return nil // what is kept stays until it is known what for
+		return nil // pins stay until the objects are known
 	}
 	trees, err := f.trees()
 	if err != nil || len(trees) == 0 {
@@ -77,72 +77,72 @@ func (f *Feature) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stay, not := allot(f.keepables(trees), store.Quota()/2)
+	stay, exceeding := limitRetained(f.retainables(trees), store.Quota()/2)
 	wanted := map[artifact.Digest][]string{}
 	for i := range stay {
 		s := &stay[i]
-		owner := keptFor(s.GetUID())
+		owner := retentionPin(s.GetUID())
 		wanted[s.tree] = append(wanted[s.tree], owner)
-		if !s.kept {
+		if !s.pinned {
 			err = errors.Join(err, store.Pin(ctx, s.tree, owner))
 		}
 	}
 	for i := range trees {
 		err = errors.Join(err, unpinObjects(ctx, store, &trees[i], wanted[trees[i].Digest]))
 	}
-	f.tellNotKept(not, store.Quota())
+	f.reportNotKept(exceeding, store.Quota())
 	return err
 }
 
-// unpinObjects takes the pins away that no object wants any more.
+// unpinObjects removes the pins of objects that are not wanted any more.
 func unpinObjects(ctx context.Context, store *artifact.Store, t *artifact.BlobUsage, wanted []string) error {
 	var errs []error
 	for _, owner := range t.Pins {
-		if strings.HasPrefix(owner, forObject) && !slices.Contains(wanted, owner) {
+		if strings.HasPrefix(owner, retentionPrefix) && !slices.Contains(wanted, owner) {
 			errs = append(errs, store.Unpin(ctx, t.Digest, owner))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// keepables are the trees that objects want to stay: those that the node has of the digests that they mean now.
-func (f *Feature) keepables(trees []artifact.BlobUsage) []keepable {
+// retainables returns the trees on the node that objects ask to retain, at the digests that the objects have now.
+func (f *Feature) retainables(trees []artifact.BlobUsage) []retainable {
 	if !f.Enabled {
 		return nil
 	}
-	here := map[artifact.Digest]*artifact.BlobUsage{}
+	onNode := map[artifact.Digest]*artifact.BlobUsage{}
 	for i := range trees {
-		here[trees[i].Digest] = &trees[i]
+		onNode[trees[i].Digest] = &trees[i]
 	}
-	var out []keepable
-	for _, o := range f.objects.all() {
+	var out []retainable
+	for _, o := range f.objects.list() {
 		if o.Spec.Retention == nil || o.Spec.Retention.Policy != v1alpha1.CacheRetentionKeep {
 			continue
 		}
-		// Neither a spec that changed in something else nor a policy makes it another tree.
+		// The digest decides alone: other changes of the spec or of policies keep the tree.
 		found := f.verified.get(o.GetUID())
-		if found == nil || found.Digest.String() != o.Status.ResolvedDigest || here[found.Tree] == nil {
+		if found == nil || found.Digest.String() != o.Status.ResolvedDigest || onNode[found.Tree] == nil {
 			continue
 		}
-		t := here[found.Tree]
-		out = append(out, keepable{object: o, tree: found.Tree, size: t.Size, kept: slices.Contains(t.Pins, keptFor(o.GetUID()))})
+		t := onNode[found.Tree]
+		out = append(out, retainable{object: o, tree: found.Tree, size: t.Size, pinned: slices.Contains(t.Pins, retentionPin(o.GetUID()))})
 	}
 	return out
 }
 
-// tellNotKept says on objects that their trees are evicted as any other, once for each tree.
-func (f *Feature) tellNotKept(not []keepable, quota int64) {
-	told := map[types.UID]artifact.Digest{}
-	for i := range not {
-		o := &not[i]
-		if told[o.GetUID()] = o.tree; f.notKept[o.GetUID()] == o.tree {
+// reportNotKept makes Events on objects whose trees may be evicted as any other, once for each tree.
+func (f *Feature) reportNotKept(exceeding []retainable, quota int64) {
+	reported := map[types.UID]artifact.Digest{}
+	for i := range exceeding {
+		o := &exceeding[i]
+		if reported[o.GetUID()] = o.tree; f.notKept[o.GetUID()] == o.tree {
 			continue
 		}
 		f.ObjectEvent(&corev1.ObjectReference{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: o.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
-		}, corev1.EventTypeWarning, ReasonNotKept, fmt.Sprintf("%s: its image takes %d bytes, and caches with retention.policy Keep have "+
-			"half of the store, %d bytes, together: it stays until its room is needed: raise the chart's artifacts.maxSize, or have fewer kept",
+		}, corev1.EventTypeWarning, ReasonNotKept, fmt.Sprintf("%s: its image takes %d bytes, and caches with retention.policy Keep get "+
+			"half of the store, %d bytes, together: it is evicted when space is needed: raise the chart's artifacts.maxSize, or keep fewer caches",
 			o.object, o.size, quota/2))
 	}
-	f.notKept = told
+	f.notKept = reported
 }

@@ -17,50 +17,50 @@ import (
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 )
 
-// TestAllot: what stays is the same as long as nothing changes, and never more than it may be.
-func TestAllot(t *testing.T) {
-	of := func(namespace, name, tree string, size int64, kept bool) keepable {
-		return keepable{
+// TestLimitRetained: what stays is the same as long as nothing changes, and never more than it may be.
+func TestLimitRetained(t *testing.T) {
+	of := func(namespace, name, tree string, size int64, kept bool) retainable {
+		return retainable{
 			object: objectOf(&v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}),
-			tree:   artifact.DigestOf([]byte(tree)), size: size, kept: kept,
+			tree:   artifact.DigestOf([]byte(tree)), size: size, pinned: kept,
 		}
 	}
 	for name, c := range map[string]struct {
-		all       []keepable
+		all       []retainable
 		most      int64
 		stay, not string
 	}{
 		"nothing": {most: 10},
 		"no limit": {
-			all: []keepable{of("a", "b", "2", 1<<40, false), of("a", "a", "1", 1<<40, false)}, stay: "a/a a/b",
+			all: []retainable{of("a", "b", "2", 1<<40, false), of("a", "a", "1", 1<<40, false)}, stay: "a/a a/b",
 		},
-		"to the last byte": {all: []keepable{of("a", "a", "1", 4, false), of("a", "b", "2", 6, false)}, most: 10, stay: "a/a a/b"},
+		"to the last byte": {all: []retainable{of("a", "a", "1", 4, false), of("a", "b", "2", 6, false)}, most: 10, stay: "a/a a/b"},
 		"the cluster's first": {
-			all: []keepable{of("a", "a", "1", 6, false), of("", "z", "2", 6, false)}, most: 10, stay: "/z", not: "a/a",
+			all: []retainable{of("a", "a", "1", 6, false), of("", "z", "2", 6, false)}, most: 10, stay: "/z", not: "a/a",
 		},
 		"what is kept before what is not": {
-			all: []keepable{of("", "a", "1", 6, false), of("b", "z", "2", 6, true)}, most: 10, stay: "b/z", not: "/a",
+			all: []retainable{of("", "a", "1", 6, false), of("b", "z", "2", 6, true)}, most: 10, stay: "b/z", not: "/a",
 		},
 		"a smaller one finds room": {
-			all:  []keepable{of("a", "a", "1", 6, false), of("a", "b", "2", 6, false), of("a", "c", "3", 4, false)},
+			all:  []retainable{of("a", "a", "1", 6, false), of("a", "b", "2", 6, false), of("a", "c", "3", 4, false)},
 			most: 10, stay: "a/a a/c", not: "a/b",
 		},
 		"one tree of two objects": {
-			all: []keepable{of("a", "a", "1", 10, false), of("b", "a", "1", 10, false)}, most: 10, stay: "a/a b/a",
+			all: []retainable{of("a", "a", "1", 10, false), of("b", "a", "1", 10, false)}, most: 10, stay: "a/a b/a",
 		},
 		"kept, but the store became smaller": {
-			all: []keepable{of("a", "a", "1", 6, true), of("a", "b", "2", 6, true)}, most: 10, stay: "a/a", not: "a/b",
+			all: []retainable{of("a", "a", "1", 6, true), of("a", "b", "2", 6, true)}, most: 10, stay: "a/a", not: "a/b",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			names := func(list []keepable) string {
+			names := func(list []retainable) string {
 				var out []string
 				for i := range list {
 					out = append(out, list[i].GetNamespace()+"/"+list[i].GetName())
 				}
 				return strings.Join(out, " ")
 			}
-			stay, not := allot(c.all, c.most)
+			stay, not := limitRetained(c.all, c.most)
 			if names(stay) != c.stay || names(not) != c.not {
 				t.Errorf("stay: %s, not: %s, want %s and %s", names(stay), names(not), c.stay, c.not)
 			}
@@ -86,7 +86,7 @@ func (n *node) follow() (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-feature.retention:
-				if err := feature.tend(ctx); err != nil && ctx.Err() == nil {
+				if err := feature.maintain(ctx); err != nil && ctx.Err() == nil {
 					n.Errorf("tend: %v", err)
 				}
 			}
@@ -145,7 +145,7 @@ func TestKeep(t *testing.T) {
 				keeps(c)
 			}
 		})
-		eventually(t, name+" is known", func() bool { return len(n.objects.all()) == i+1 })
+		eventually(t, name+" is known", func() bool { return len(n.objects.list()) == i+1 })
 		uses[name] = n.only(n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: name}))
 		tree, err := n.host.PeekTree(uses[name].Tree)
 		n.must(err)
@@ -163,14 +163,14 @@ func TestKeep(t *testing.T) {
 	// The store gets smaller with the plugin's restart. As long as nothing is known of the objects, nothing goes.
 	n.limit(2 * size)
 	n.restart()
-	n.must(n.tend(t.Context()))
+	n.must(n.maintain(t.Context()))
 	n.pinned(a, "object.uid-team-a-a")
 	n.pinned(b, "object.uid-team-a-b")
 	stop = n.follow()
 	defer stop()
 	n.pinned(b)
 	n.pinned(a, "object.uid-team-a-a")
-	n.must(n.host.Sweep(t.Context()), n.tend(t.Context()))
+	n.must(n.host.Sweep(t.Context()), n.maintain(t.Context()))
 	if !n.there(a) {
 		t.Error("what was used longest ago went, though it is kept")
 	}
@@ -218,7 +218,7 @@ func TestKeptNoMore(t *testing.T) {
 	t.Run("switched off", func(t *testing.T) {
 		n, _, _, tree := newKept(t)
 		n.Enabled = false
-		n.must(n.tend(t.Context()))
+		n.must(n.maintain(t.Context()))
 		n.pinned(tree)
 		n.empty()
 		if n.verified.get("uid-team-a-add") == nil {
@@ -230,7 +230,7 @@ func TestKeptNoMore(t *testing.T) {
 		stop := n.follow()
 		defer stop()
 		n.cache("team-b", "add", image, digest, keeps)
-		eventually(t, "the other is known", func() bool { return len(n.objects.all()) == 2 })
+		eventually(t, "the other is known", func() bool { return len(n.objects.list()) == 2 })
 		n.only(n.decide("team-b", "claim-b", named))
 		n.pinned(tree, owner, "object.uid-team-b-add")
 		n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
@@ -242,7 +242,7 @@ func TestKeptNoMore(t *testing.T) {
 		defer stop()
 		n.must(n.Destroy())
 		n.empty()
-		n.must(n.tend(t.Context()))
+		n.must(n.maintain(t.Context()))
 	})
 }
 
@@ -285,7 +285,7 @@ func TestKeepIsSeenToLater(t *testing.T) {
 	u := n.only(n.decide("team-a", "claim", named))
 	n.pinned(u.Tree, "object.uid-team-a-add")
 	tries = 100
-	if err := n.tend(t.Context()); !errors.Is(err, broken) {
+	if err := n.maintain(t.Context()); !errors.Is(err, broken) {
 		t.Errorf("with a broken store: %v", err)
 	}
 	n.pinned(u.Tree, "object.uid-team-a-add")

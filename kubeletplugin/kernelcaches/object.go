@@ -24,7 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 )
 
-// The resources that are followed.
+// The watched resources.
 const (
 	cacheResource        = "gpukernelcaches"
 	clusterCacheResource = "clustergpukernelcaches"
@@ -45,8 +45,8 @@ func objectOf(item any) *object {
 	return &object{pair.Common()}
 }
 
-// mayHave says why claims of a namespace must not have the cache.
-func (o *object) mayHave(namespace string) error {
+// checkNamespace returns an error if claims of a namespace may not have the cache.
+func (o *object) checkNamespace(namespace string) error {
 	if o.AllowsNamespace(namespace) {
 		return nil
 	}
@@ -54,10 +54,10 @@ func (o *object) mayHave(namespace string) error {
 		o, cachemount.ErrRefused, o.WorkloadNamespaces, namespace)
 }
 
-// usable says why nodes must not, or not yet, use what the object refers to.
-func (o *object) usable() error {
+// checkReady returns an error if nodes may not, or not yet, use the object's image.
+func (o *object) checkReady() error {
 	const wait = "wait for the controller"
-	says := func(kind, otherwise string) string {
+	message := func(kind, otherwise string) string {
 		if c := meta.FindStatusCondition(o.Status.Conditions, kind); c != nil && c.Message != "" {
 			return c.Message
 		}
@@ -65,25 +65,25 @@ func (o *object) usable() error {
 	}
 	switch {
 	case o.Status.ObservedGeneration != o.GetGeneration() || o.Status.ResolvedDigest == "":
-		return fmt.Errorf("%s %w: its image is not resolved: %s", o, cachemount.ErrNotReady, says(v1alpha1.ConditionResolved, wait))
+		return fmt.Errorf("%s %w: its image is not resolved: %s", o, cachemount.ErrNotReady, message(v1alpha1.ConditionResolved, wait))
 	case o.Status.Verification == nil || o.Status.Verification.Digest != o.Status.ResolvedDigest:
-		return fmt.Errorf("%s %w: nobody looked at its signatures: %s", o, cachemount.ErrNotReady, says(v1alpha1.ConditionVerified, wait))
+		return fmt.Errorf("%s %w: its signatures are not verified yet: %s", o, cachemount.ErrNotReady, message(v1alpha1.ConditionVerified, wait))
 	case o.Status.Verification.Result == v1alpha1.CacheRefused:
-		return fmt.Errorf("%s %w: %s", o, cachemount.ErrRefused, says(v1alpha1.ConditionVerified, o.Status.Verification.Message))
+		return fmt.Errorf("%s %w: %s", o, cachemount.ErrRefused, message(v1alpha1.ConditionVerified, o.Status.Verification.Message))
 	}
 	return nil
 }
 
-// IsRefused says whether an error is that a cache is refused, IsNotReady that it is not there yet.
+// IsRefused reports whether err means that a cache is refused.
 func IsRefused(err error) bool { return errors.Is(err, cachemount.ErrRefused) }
 
-// IsNotReady says whether a cache may come by itself.
+// IsNotReady reports whether err means that a cache is not available yet.
 func IsNotReady(err error) bool { return errors.Is(err, cachemount.ErrNotReady) }
 
-// objects are caches and policies as the API server has them.
+// objects reads caches and policies from the API server.
 type objects struct {
 	dynamic dynamic.Interface
-	// informers are by resource.
+	// informers are keyed by resource.
 	informers map[string]cache.SharedIndexInformer
 
 	mu        sync.Mutex
@@ -102,7 +102,7 @@ func newObjects(client dynamic.Interface) (*objects, error) {
 	return o, nil
 }
 
-// onChange has a function called after an object came, changed or went, and once all of them are known. It must not block.
+// onChange registers a function that is called after an object changed, and once all are known. It must not block.
 func (o *objects) onChange(listener func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -118,13 +118,13 @@ func (o *objects) changed() {
 	}
 }
 
-// watch follows everything until ctx ends; stopped waits for that.
+// watch runs the informers until ctx ends. stopped waits for their end.
 func (o *objects) watch(ctx context.Context) (stopped func()) {
 	return follow.Run(ctx, slices.Collect(maps.Values(o.informers))...)
 }
 
-// await waits until all that is followed was read once. False: ctx ended before.
-func (o *objects) await(ctx context.Context) bool {
+// waitSynced waits until every informer has its first list. It returns false if ctx ended before.
+func (o *objects) waitSynced(ctx context.Context) bool {
 	var read []cache.InformerSynced
 	for _, informer := range o.informers {
 		read = append(read, informer.HasSynced)
@@ -132,7 +132,7 @@ func (o *objects) await(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), read...)
 }
 
-// synced says whether all that is followed was read once.
+// synced reports whether every informer has its first list.
 func (o *objects) synced() bool {
 	for _, informer := range o.informers {
 		if !informer.HasSynced() {
@@ -142,7 +142,7 @@ func (o *objects) synced() bool {
 	return true
 }
 
-// decode has objects kept in the form in which they are used, decoded once for each of their versions, without what nobody reads.
+// decode decodes an object once for each version, for the informers to keep, and drops the metadata that nothing reads.
 func decode(in any) (any, error) {
 	u, ok := in.(*unstructured.Unstructured)
 	if !ok {
@@ -168,7 +168,7 @@ func decode(in any) (any, error) {
 	return out, nil
 }
 
-// get finds a cache.
+// get returns a cache.
 func (o *objects) get(ctx context.Context, kind, namespace, name string) (*object, error) {
 	resource, of := cacheResource, v1alpha1.KindGPUKernelCache+" "+namespace+"/"+name
 	if kind == v1alpha1.KindClusterGPUKernelCache {
@@ -184,7 +184,7 @@ func (o *objects) get(ctx context.Context, kind, namespace, name string) (*objec
 	return nil, fmt.Errorf("%s %w: it does not exist: create it, or correct kernelCaches of the claim", of, cachemount.ErrRefused)
 }
 
-// find looks an object up, nil where there is none. As long as its kind is not followed, the API server is asked.
+// find returns an object, nil if there is none. It asks the API server until the informer is synced.
 func (o *objects) find(ctx context.Context, resource, namespace, name string) (any, error) {
 	if informer := o.informers[resource]; informer.HasSynced() {
 		found, _, err := informer.GetStore().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String())
@@ -200,8 +200,8 @@ func (o *objects) find(ctx context.Context, resource, namespace, name string) (a
 	return decode(found)
 }
 
-// all are the caches that are followed.
-func (o *objects) all() []*object {
+// list returns the caches that the informers know.
+func (o *objects) list() []*object {
 	var out []*object
 	for _, resource := range []string{clusterCacheResource, cacheResource} {
 		for _, item := range o.informers[resource].GetStore().List() {
@@ -213,7 +213,7 @@ func (o *objects) all() []*object {
 	return out
 }
 
-// policies are all TrustPolicies, by name.
+// policies returns all TrustPolicies, by name.
 func (o *objects) policies(ctx context.Context) ([]*v1alpha1.TrustPolicy, error) {
 	var out []*v1alpha1.TrustPolicy
 	add := func(item any) {

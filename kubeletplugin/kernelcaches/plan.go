@@ -21,16 +21,16 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Name is the feature's in records.
+// Name returns the feature's name in records.
 func (f *Feature) Name() string { return "kernelCaches" }
 
-// Kinds has the step that mounts a cache.
+// Kinds returns the step that mounts a cache.
 func (f *Feature) Kinds() step.Kinds {
 	return step.Kinds{cachemount.StepKind: f.Mounter.Kind(f.Store)}
 }
 
-// Plan fetches the caches that a claim names and has them mounted. What was decided in an earlier boot holds, whatever became of the
-// objects since.
+// Plan fetches the caches that a claim names and plans their mounts. A decision of an earlier boot holds, even if the objects changed
+// since.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	uses, err := f.uses(ctx, &r)
 	if err != nil || len(uses) == 0 {
@@ -67,7 +67,7 @@ func (f *Feature) uses(ctx context.Context, r *prepare.Request) (map[string][]ca
 	return uses, f.restoreAll(ctx, uses)
 }
 
-// Restore fetches what a claim needs and the store lost.
+// Restore fetches the caches of a claim that the store lost.
 func (f *Feature) Restore(ctx context.Context, r *record.Record) error {
 	uses, err := decodeUses(r.Decisions[f.Name()])
 	if err != nil {
@@ -76,7 +76,7 @@ func (f *Feature) Restore(ctx context.Context, r *record.Record) error {
 	return f.restoreAll(ctx, uses)
 }
 
-// decodeUses are the caches that a decision names, by request.
+// decodeUses returns the caches that a decision names, by request.
 func decodeUses(decision json.RawMessage) (map[string][]cachemount.Use, error) {
 	if decision == nil {
 		return nil, nil //nolint:nilnil // a claim without a decision has no cache
@@ -88,7 +88,7 @@ func decodeUses(decision json.RawMessage) (map[string][]cachemount.Use, error) {
 	return uses, nil
 }
 
-// Leftovers are the steps that a claim whose record is lost may have had: by what the store keeps for it.
+// Leftovers returns the steps that a claim whose record is lost may have had, by its pins in the store.
 func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]step.Step, error) {
 	trees, err := f.trees()
 	var out []step.Step
@@ -106,14 +106,14 @@ func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]s
 	return out, err
 }
 
-// restore fetches the image of a cache that a claim has, where it is not in the store any more: its digest says what it is.
+// restore fetches the image of a claim's cache by its digest, if the store lost it.
 func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 	store, err := f.Store()
 	if err != nil {
 		return err
 	}
 	if _, err := store.OpenTree(u.Tree); !errors.Is(err, fs.ErrNotExist) {
-		return err // it is here, and was used just now: nothing evicts it before the step pins it
+		return err // the tree is in the store, and its new last use keeps it there until the step pins it
 	}
 	ref, err := artifact.ParseReference(u.Reference)
 	if err != nil {
@@ -129,12 +129,12 @@ func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 		_, err = f.unpack(ctx, src, image, false)
 	}
 	if err != nil {
-		return unavailable(u, err)
+		return fetchError(u, err)
 	}
 	return nil
 }
 
-// restoreAll restores what is missing of a claim's caches.
+// restoreAll restores the caches of a claim that the store lost.
 func (f *Feature) restoreAll(ctx context.Context, uses map[string][]cachemount.Use) error {
 	var errs []error
 	for _, request := range slices.Sorted(maps.Keys(uses)) {

@@ -23,8 +23,8 @@ import (
 type pods struct {
 	kube kubernetes.Interface
 	node string
-	// followed are the node's. Nil: none are.
-	followed cache.SharedIndexInformer
+	// informer watches the node's pods. Nil: they are not watched.
+	informer cache.SharedIndexInformer
 }
 
 func newPods(kube kubernetes.Interface, node string, follows bool) (*pods, error) {
@@ -33,7 +33,7 @@ func newPods(kube kubernetes.Interface, node string, follows bool) (*pods, error
 		return p, nil
 	}
 	var err error
-	p.followed, err = follow.New(kube.CoreV1().Pods(metav1.NamespaceAll), follow.Options{
+	p.informer, err = follow.New(kube.CoreV1().Pods(metav1.NamespaceAll), follow.Options{
 		Client: kube, Object: &corev1.Pod{}, Keep: trimPod, Field: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
@@ -42,15 +42,15 @@ func newPods(kube kubernetes.Interface, node string, follows bool) (*pods, error
 	return p, nil
 }
 
-// watch follows the node's pods until ctx ends, where that was asked for; stopped waits for that.
+// watch runs the informer, if there is one, until ctx ends. stopped waits for its end.
 func (p *pods) watch(ctx context.Context) (stopped func()) {
-	if p.followed == nil {
+	if p.informer == nil {
 		return func() {}
 	}
-	return follow.Run(ctx, p.followed)
+	return follow.Run(ctx, p.informer)
 }
 
-// trimPod keeps of a pod in memory what find is asked for.
+// trimPod keeps the fields of a pod that find promises.
 func trimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -62,12 +62,12 @@ func trimPod(object any) (any, error) {
 	}, nil
 }
 
-// find is the pod that a claim is reserved for, of which it promises UID and spec.hostUsers, neither of which changes. The API server is
-// asked where the pod is not among those that are followed: kubelet may have seen it before us. It may be another pod of the same name.
+// find returns the pod that a claim is reserved for, with UID and spec.hostUsers, which never change. It asks the API server if the
+// informer does not have the pod, since kubelet may see a pod first. The result may be another pod of the same name.
 func (p *pods) find(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
-	if p.followed != nil {
+	if p.informer != nil {
 		key := cache.ObjectName{Namespace: namespace, Name: consumer.Name}.String()
-		found, _, err := p.followed.GetStore().GetByKey(key)
+		found, _, err := p.informer.GetStore().GetByKey(key)
 		if err != nil {
 			return nil, fmt.Errorf("look for pod %s: %w", key, err)
 		}
@@ -78,13 +78,13 @@ func (p *pods) find(ctx context.Context, namespace string, consumer *resourceapi
 	return p.kube.CoreV1().Pods(namespace).Get(ctx, consumer.Name, metav1.GetOptions{})
 }
 
-// access is how a claim has a cache: as it says itself, as the object says, or as its pods can.
+// access returns the access mode that the claim asks for, else the object's, else Seed or Overlay as the claim's pods need.
 func access(
 	source v1alpha1.KernelCacheSource, mount *v1alpha1.CacheMount, usesUserNamespace func() (bool, error),
 ) (cachemount.Access, error) {
-	for _, said := range []v1alpha1.CacheAccess{source.Access, mount.Access} {
-		if said != "" {
-			return cachemount.Access(said), nil
+	for _, asked := range []v1alpha1.CacheAccess{source.Access, mount.Access} {
+		if asked != "" {
+			return cachemount.Access(asked), nil
 		}
 	}
 	inUserNamespace, err := usesUserNamespace()
@@ -94,8 +94,8 @@ func access(
 	return cachemount.Overlay, err
 }
 
-// usesUserNamespace says whether a pod that a claim is reserved for has a user namespace, which takes no mount of an overlay. A pod that is
-// gone, or has the name of one that is, does not count.
+// usesUserNamespace reports whether a pod that the claim is reserved for has a user namespace, where an overlay cannot be mounted. Deleted
+// pods, and new pods of the same name, do not count.
 func (f *Feature) usesUserNamespace(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
 	for i := range c.Status.ReservedFor {
 		consumer := &c.Status.ReservedFor[i]
@@ -106,7 +106,7 @@ func (f *Feature) usesUserNamespace(ctx context.Context, c *resourceapi.Resource
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:
-			return false, fmt.Errorf("whether pod %s has hostUsers: false is not known, which decides how it has caches: %w", consumer.Name, err)
+			return false, fmt.Errorf("read spec.hostUsers of pod %s, which decides how its caches are mounted: %w", consumer.Name, err)
 		case pod.UID == consumer.UID && userNamespace(pod):
 			return true, nil
 		}

@@ -36,7 +36,7 @@ func TestFindPod(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := p.watch(ctx)
 	t.Cleanup(func() { cancel(); stopped() })
-	if !cache.WaitForCacheSync(ctx.Done(), p.followed.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), p.informer.HasSynced) {
 		t.Fatal("the pods of the node were not read")
 	}
 	for _, action := range kube.Actions() {
@@ -75,7 +75,7 @@ func TestFindPod(t *testing.T) {
 	if _, _, err := find("unknown", "uid-3"); !errors.Is(err, away) {
 		t.Errorf("the API server is away: %v", err)
 	}
-	p.followed = nil
+	p.informer = nil
 	if _, asked, err := find("known", "uid-1"); !errors.Is(err, away) || asked != 1 {
 		t.Errorf("nothing is followed: asked %d times, %v", asked, err)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// NodeStatus is what a node with these GPUs has of the caches, sorted, with the number of claims that have them. A disabled feature shows
-// only what claims have from before. A decision that cannot be read counts for none.
+// NodeStatus returns the caches on a node with these GPUs, sorted, with the number of claims that have each. A disabled feature reports
+// only the caches of earlier claims. A decision that cannot be read counts for none.
 func (f *Feature) NodeStatus(gpus []device.Device, claims []*record.Record) []v1alpha1.NodeCache {
 	var uses [][]cachemount.Use
 	for _, r := range claims {
@@ -31,7 +31,7 @@ func (f *Feature) NodeStatus(gpus []device.Device, claims []*record.Record) []v1
 
 func (f *Feature) status(gpus []device.Device, claims [][]cachemount.Use) []v1alpha1.NodeCache {
 	entries := map[[3]string]*v1alpha1.NodeCache{}
-	for _, o := range f.objects.all() {
+	for _, o := range f.objects.list() {
 		if entry := f.entry(o, gpus); entry != nil {
 			entries[[3]string{o.GetNamespace(), o.GetName(), entry.Digest}] = entry
 		}
@@ -61,19 +61,19 @@ func (f *Feature) status(gpus []device.Device, claims [][]cachemount.Use) []v1al
 	return out
 }
 
-// entry is what the node has of an object as it is now. Nil: it has and knows nothing of it.
+// entry returns the status of an object at its present digest. It returns nil if the node neither has the cache nor tried to fetch it.
 func (f *Feature) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
 	ref, err := reference(o)
 	if err != nil {
 		return nil
 	}
 	entry := &v1alpha1.NodeCache{Namespace: o.GetNamespace(), Name: o.GetName(), Digest: ref.Digest().String()}
-	if found := f.verified.get(o.GetUID()); found.of(o) && f.fill(entry, o, found.Tree, gpus) {
+	if found := f.verified.get(o.GetUID()); found.matches(o) && f.fill(entry, o, found.Tree, gpus) {
 		return entry
 	}
-	under, failure := f.standing(o)
+	fetching, failure := f.fetchState(o)
 	switch {
-	case under:
+	case fetching:
 		entry.Phase = v1alpha1.NodeCacheDownloading
 	case failure == nil:
 		return nil
@@ -88,13 +88,13 @@ func (f *Feature) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
 	return entry
 }
 
-// fill says of a tree that it is here, and which GPUs it fits.
+// fill enters the size of a tree and the number of GPUs that it fits. It returns false if the store does not have the tree.
 func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Digest, gpus []device.Device) bool {
 	store, err := f.Store()
 	if err != nil {
 		return false
 	}
-	t, err := store.PeekTree(tree) // a report is no use of the tree
+	t, err := store.PeekTree(tree) // a report does not count as use of the tree
 	if err != nil {
 		return false
 	}
@@ -105,7 +105,7 @@ func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Diges
 		return true
 	}
 	for i := range gpus {
-		reasons := misfit(found, gpus[i])
+		reasons := deviceMismatches(found, gpus[i])
 		if len(reasons) == 0 {
 			entry.CompatibleDevices++
 			continue
@@ -121,7 +121,7 @@ func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Diges
 	return true
 }
 
-// outdated is what claims have that their object does not mean any more.
+// outdated returns the status of a cache that claims have at a digest that its object no longer has.
 func (f *Feature) outdated(u *cachemount.Use, gpus []device.Device) *v1alpha1.NodeCache {
 	entry := &v1alpha1.NodeCache{Namespace: u.Namespace, Name: u.Name, Digest: u.Digest.String(), Phase: v1alpha1.NodeCacheExtracted}
 	c := v1alpha1.GPUKernelCache{
@@ -133,21 +133,21 @@ func (f *Feature) outdated(u *cachemount.Use, gpus []device.Device) *v1alpha1.No
 	return entry
 }
 
-// standing is whether an object's cache is being fetched, and what became of the last time.
-func (f *Feature) standing(o *object) (under bool, failure error) {
+// fetchState reports whether an object's cache is being fetched, and the failure of the last fetch.
+func (f *Feature) fetchState(o *object) (fetching bool, failure error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fetches[o.fetchKey()] != nil, f.failures[o.fetchKey()].err
 }
 
-// sweep forgets what objects that are gone left.
-func (f *Feature) sweep() error {
-	there, keys := map[types.UID]bool{}, map[string]bool{}
-	for _, o := range f.objects.all() {
-		there[o.GetUID()], keys[o.fetchKey()] = true, true
+// forgetDeleted forgets the failures and verifications of deleted objects.
+func (f *Feature) forgetDeleted() error {
+	uids, keys := map[types.UID]bool{}, map[string]bool{}
+	for _, o := range f.objects.list() {
+		uids[o.GetUID()], keys[o.fetchKey()] = true, true
 	}
 	f.mu.Lock()
 	maps.DeleteFunc(f.failures, func(key string, _ failure) bool { return !keys[key] })
 	f.mu.Unlock()
-	return f.verified.sweep(there)
+	return f.verified.forgetDeleted(uids)
 }

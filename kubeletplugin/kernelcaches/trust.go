@@ -24,47 +24,47 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// verification is what the node found out of an object: that its credentials read the image, and who signed it. It holds for the object and
-// the policies as they were.
+// verification records that an object's credentials could read its image and that policies accepted the signatures. It holds for these
+// versions of the object and of the policies.
 type verification struct {
 	UID        types.UID `json:"uid"`
 	Generation int64     `json:"generation"`
-	// Digest is what the object resolved to, Tree the image in it that this node has.
+	// Digest is the digest that the object resolved to, Tree that of the image for this node's platform.
 	Digest artifact.Digest `json:"digest"`
 	Tree   artifact.Digest `json:"tree"`
-	// Repository is the image's. Policies were all that are for it, and Mode what the object asked for beside them.
+	// Repository is the image's. Policies has all that applied to it, and Mode is the mode that the object asked for beside them.
 	Repository string                    `json:"repository"`
 	Policies   []policyVersion           `json:"policies,omitempty"`
 	Mode       v1alpha1.VerificationMode `json:"mode,omitempty"`
 }
 
-// policyVersion is a policy as it was.
+// policyVersion is a version of a policy.
 type policyVersion struct {
 	Name       string    `json:"name"`
 	UID        types.UID `json:"uid"`
 	Generation int64     `json:"generation"`
-	// PublicRoot is the digest of the public trusted root, empty where the policy does not ask it. Its file is no object with a generation.
+	// PublicRoot is the digest of the public trusted root, which has no generation. It is empty if the policy does not use that root.
 	PublicRoot string `json:"publicRoot,omitempty"`
 }
 
-// of says whether it is still of the object.
-func (g *verification) of(o *object) bool {
+// matches reports whether the verification is of this version of the object.
+func (g *verification) matches(o *object) bool {
 	return g != nil && g.UID == o.GetUID() && g.Generation == o.GetGeneration() && g.Digest.String() == o.Status.ResolvedDigest
 }
 
-// verifications are kept in memory, and in files so that they outlive the process.
+// verifications keeps verifications in memory, and in files so that they outlive the process.
 type verifications struct {
 	dir string
 
 	mu    sync.Mutex
-	known map[types.UID]*verification
+	byUID map[types.UID]*verification
 }
 
-// get is the grant of an object, nil where there is none. A file that cannot be read counts as none: it is made anew.
+// get returns the verification of an object, nil if there is none. A file that cannot be read counts as none, and is written again.
 func (g *verifications) get(uid types.UID) *verification {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if found, asked := g.known[uid]; asked {
+	if found, asked := g.byUID[uid]; asked {
 		return found
 	}
 	var found *verification
@@ -76,16 +76,16 @@ func (g *verifications) get(uid types.UID) *verification {
 			}
 		}
 	}
-	g.known[uid] = found
+	g.byUID[uid] = found
 	return found
 }
 
-// like is another object's grant of the same image, by the same policies: what it says of the image holds for this object as well, once it
-// was seen that it may read it. Nil: there is none.
-func (g *verifications) like(asked *verification) *verification {
+// sameImage returns another object's verification of the same image by the same policies, nil if there is none. Its result holds for this
+// object too, whose own credentials could read the image.
+func (g *verifications) sameImage(asked *verification) *verification {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, known := range g.known {
+	for _, known := range g.byUID {
 		if known != nil && known.Digest == asked.Digest && known.Repository == asked.Repository && known.Mode == asked.Mode &&
 			slices.Equal(known.Policies, asked.Policies) {
 			return known
@@ -98,7 +98,7 @@ func (g *verifications) like(asked *verification) *verification {
 func (g *verifications) from(repository string, tree artifact.Digest) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, known := range g.known {
+	for _, known := range g.byUID {
 		if known != nil && known.Repository == repository && known.Tree == tree {
 			return true
 		}
@@ -106,46 +106,46 @@ func (g *verifications) from(repository string, tree artifact.Digest) bool {
 	return false
 }
 
-// put notes a grant. What is not noted on the disk is only found out again after a restart.
-func (g *verifications) put(found *verification) error {
+// save keeps a verification. If the file cannot be written, the image is verified again after a restart.
+func (g *verifications) save(found *verification) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.known[found.UID] = found
+	g.byUID[found.UID] = found
 	name, err := g.file(found.UID)
 	if err != nil {
 		return err
 	}
 	data, err := json.Marshal(found)
 	if err != nil {
-		return fmt.Errorf("encode what was found of a cache: %w", err)
+		return fmt.Errorf("encode the verification of a cache: %w", err)
 	}
 	if err := os.MkdirAll(g.dir, 0o700); err != nil {
-		return fmt.Errorf("note what was found of a cache: %w", err)
+		return fmt.Errorf("save the verification of a cache: %w", err)
 	}
 	if err := disk.Replace(disk.OS{}, name, data, 0o600); err != nil {
-		return fmt.Errorf("note what was found of a cache: %w", err)
+		return fmt.Errorf("save the verification of a cache: %w", err)
 	}
 	return nil
 }
 
-// sweep forgets the objects that are gone.
-func (g *verifications) sweep(there map[types.UID]bool) error {
+// forgetDeleted forgets every object but those with the given UIDs.
+func (g *verifications) forgetDeleted(uids map[types.UID]bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	maps.DeleteFunc(g.known, func(uid types.UID, _ *verification) bool { return !there[uid] })
+	maps.DeleteFunc(g.byUID, func(uid types.UID, _ *verification) bool { return !uids[uid] })
 	entries, err := os.ReadDir(g.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, entry := range entries {
-		if uid := types.UID(strings.TrimSuffix(entry.Name(), ".json")); !there[uid] {
+		if uid := types.UID(strings.TrimSuffix(entry.Name(), ".json")); !uids[uid] {
 			err = errors.Join(err, os.Remove(filepath.Join(g.dir, entry.Name())))
 		}
 	}
 	return err
 }
 
-// file is where the grant of an object is. Nothing but a plain name is taken from a UID.
+// file returns the path of an object's verification. It refuses a UID that is not a plain name.
 func (g *verifications) file(uid types.UID) (string, error) {
 	if uid == "" || strings.Trim(strings.ToLower(string(uid)), "0123456789abcdefghijklmnopqrstuvwxyz-") != "" {
 		return "", fmt.Errorf("%q is no UID", uid)
@@ -153,8 +153,8 @@ func (g *verifications) file(uid types.UID) (string, error) {
 	return filepath.Join(g.dir, string(uid)+".json"), nil
 }
 
-// applying are the versions of the policies that are for an object's image.
-func (f *Feature) applying(ctx context.Context, o *object, ref artifact.Reference) ([]policyVersion, []*trust.Policy, error) {
+// policyVersions returns the versions of the policies that apply to an object's image, and all policies.
+func (f *Feature) policyVersions(ctx context.Context, o *object, ref artifact.Reference) ([]policyVersion, []*trust.Policy, error) {
 	all, err := f.objects.policies(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
@@ -173,13 +173,13 @@ func (f *Feature) applying(ctx context.Context, o *object, ref artifact.Referenc
 	return versions, policies, nil
 }
 
-// granted is the grant of an object that holds for everything as it is now, nil where there is none.
-func (f *Feature) granted(ctx context.Context, o *object, ref artifact.Reference) (*verification, error) {
+// currentVerification returns the verification of an object, nil if there is none for the present versions of object and policies.
+func (f *Feature) currentVerification(ctx context.Context, o *object, ref artifact.Reference) (*verification, error) {
 	found := f.verified.get(o.GetUID())
-	if !found.of(o) {
+	if !found.matches(o) {
 		return nil, nil //nolint:nilnil // documented above
 	}
-	versions, _, err := f.applying(ctx, o, ref)
+	versions, _, err := f.policyVersions(ctx, o, ref)
 	if err != nil || !slices.Equal(versions, found.Policies) {
 		return nil, err
 	}

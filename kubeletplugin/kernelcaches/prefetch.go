@@ -22,7 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
 )
 
-// Source is what a prefetcher fetches: the caches for the node's GPUs. They are followed in any case, for claims.
+// Source lists the caches for the node's GPUs to a prefetcher. The objects are watched in any case, for claims.
 func (f *Feature) Source() artifacts.Source {
 	return artifacts.Source{
 		What:   "kernel cache",
@@ -31,28 +31,28 @@ func (f *Feature) Source() artifacts.Source {
 			f.objects.onChange(wake)
 			return func() {}, nil
 		},
-		Wanted: func(s *inventory.Snapshot) []artifacts.Job { return f.wanted(s.GPUs()) },
+		Wanted: func(s *inventory.Snapshot) []artifacts.Job { return f.prefetchJobs(s.GPUs()) },
 	}
 }
 
-// wanted are the caches that a node with these GPUs should have, as far as they can be had now. Which of them fit is found out on the way.
-func (f *Feature) wanted(gpus []device.Device) []artifacts.Job {
+// prefetchJobs returns a job for each cache that is ready and to be prefetched. The job itself finds out whether the cache fits the GPUs.
+func (f *Feature) prefetchJobs(gpus []device.Device) []artifacts.Job {
 	if !f.Enabled || len(gpus) == 0 || !f.objects.synced() {
 		return nil
 	}
 	var out []artifacts.Job
-	for _, o := range f.objects.all() {
+	for _, o := range f.objects.list() {
 		how := o.Prewarm()
-		if how == v1alpha1.CachePrewarmNone || o.usable() != nil {
+		if how == v1alpha1.CachePrewarmNone || o.checkReady() != nil {
 			continue
 		}
 		ref, err := reference(o)
 		if err != nil {
 			continue
 		}
-		versions, _, err := f.applying(f.base, o, ref)
+		versions, _, err := f.policyVersions(f.base, o, ref)
 		if err != nil {
-			continue // the same for all claims: they say so
+			continue // claims report the same error
 		}
 		out = append(out, artifacts.Job{
 			Key: fmt.Sprint(o.fetchKey(), versions, how), Reference: ref.String(), Digest: ref.Digest().String(),
@@ -62,13 +62,13 @@ func (f *Feature) wanted(gpus []device.Device) []artifacts.Job {
 	return out
 }
 
-// prefetch makes sure that a cache is here if it is for one of the GPUs.
+// prefetch fetches a cache if it fits one of the GPUs.
 func (f *Feature) prefetch(ctx context.Context, o *object, how v1alpha1.CachePrewarm, gpus []device.Device) error {
 	ref, err := reference(o)
 	if err != nil {
 		return err
 	}
-	if found, err := f.granted(ctx, o, ref); err != nil || found != nil && f.holds(found.Tree) {
+	if found, err := f.currentVerification(ctx, o, ref); err != nil || found != nil && f.hasTree(found.Tree) {
 		return err
 	}
 	fits := func(image *artifact.Image) bool { return how == v1alpha1.CachePrewarmAll || fitsAny(image, gpus) }
@@ -81,7 +81,7 @@ func (f *Feature) prefetch(ctx context.Context, o *object, how v1alpha1.CachePre
 	}
 }
 
-func (f *Feature) holds(tree artifact.Digest) bool {
+func (f *Feature) hasTree(tree artifact.Digest) bool {
 	store, err := f.Store()
 	if err != nil {
 		return false
@@ -90,11 +90,11 @@ func (f *Feature) holds(tree artifact.Digest) bool {
 	return err == nil
 }
 
-// fitsAny says whether the image's labels name one of the GPUs, or none at all.
+// fitsAny reports whether the image's labels fit one of the GPUs, or name no target at all.
 func fitsAny(image *artifact.Image, gpus []device.Device) bool {
 	labels, err := kernelcache.ReadLabels(image.Labels)
 	if err != nil || len(labels.Targets) == 0 {
-		return true // its files may tell
+		return true // the files may name targets
 	}
 	cache := kernelcache.Cache{Type: kernelcache.Triton, Targets: labels.Targets, Labels: labels}
 	return slices.ContainsFunc(gpus, func(d device.Device) bool {
@@ -103,15 +103,15 @@ func fitsAny(image *artifact.Image, gpus []device.Device) bool {
 	})
 }
 
-// awaitPatience is how long Await waits for what is on its way: others have to be seen to as well.
-const awaitPatience = 5 * time.Second
+// awaitTimeout is how long Await waits for a fetch in progress. The binder has other claims to serve.
+const awaitTimeout = 5 * time.Second
 
 var errUnderway = errors.New("ask again soon")
 
-// IsUnderway says whether a cache is on its way, so that it is neither here nor did anything fail.
+// IsUnderway reports whether err means that a cache is still being fetched, which is no failure.
 func IsUnderway(err error) bool { return errors.Is(err, errUnderway) }
 
-// BindAfter is Fetched where the claim or a class wants to wait for one of its caches before the pod is bound.
+// BindAfter returns Fetched if the claim or a class asks to fetch one of its caches before the pod is bound, else "".
 func BindAfter(a claim.Allocation) v1alpha1.BindAfter {
 	for _, r := range requestsOf(a) {
 		for i := range r.config.KernelCaches {
@@ -123,21 +123,21 @@ func BindAfter(a claim.Allocation) v1alpha1.BindAfter {
 	return ""
 }
 
-// Await brings the caches that a pod wants on the node before it is bound, and is Decide for these: what would be refused then is refused
-// now. What is on its way after a moment is IsUnderway. A cache that the claim can do without is waited for as any other, but keeps no pod
-// from a node.
+// Await fetches the caches that a pod waits for before it is bound, and refuses what Plan would refuse. A cache that is still being fetched
+// after awaitTimeout gives an error that IsUnderway recognises. Optional caches are waited for too, but their failure does not keep the pod
+// from the node.
 func (f *Feature) Await(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) error {
-	patient, cancel := context.WithTimeoutCause(ctx, awaitPatience, errUnderway)
+	ctx, cancel := context.WithTimeoutCause(ctx, awaitTimeout, errUnderway)
 	defer cancel()
 	var errs []error
-	for _, r := range f.requests(patient, c, a) {
+	for _, r := range f.requests(ctx, c, a) {
 		for _, source := range r.config.KernelCaches {
 			if source.BindAfter == "" {
 				continue
 			}
 			optional := source.Optional
-			source.Optional = false // decideOne would wait less, and say that the claim goes without
-			_, err := f.decideOne(patient, c, &r, source, find)
+			source.Optional = false // decideOne would wait less, and make an Event that the claim goes without it
+			_, err := f.decideOne(ctx, c, &r, source, find)
 			if err != nil && (!optional || IsUnderway(err)) {
 				errs = append(errs, fmt.Errorf("request %s: %w", r.base, err))
 			}
