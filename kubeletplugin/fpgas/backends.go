@@ -15,11 +15,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/xrt"
 )
 
-// xclbinsDir is the directory below the state directory of the copies of images that XRT's program reads.
+// xclbinsDir is the directory, below the state directory, of the copies of images that XRT's program reads.
 const xclbinsDir = "xclbins"
 
-// backends are the ways of programming regions, by the regions' kind; locks is the directory of their locks. All are there whatever is
-// switched on: what was done to a region before somebody switched its kind off must still be undone.
+// backends returns the ways of programming regions, by kind of region; locks is the directory of their locks. Disabled kinds are included,
+// since a region that was programmed before its kind was disabled must still be released.
 func (f *Feature) backends(locks string) map[string]region.Backend {
 	return map[string]region.Backend{
 		fpga.BackendDFL: region.DFL(func() (*dfl.Host, error) {
@@ -35,8 +35,7 @@ func (f *Feature) backends(locks string) map[string]region.Backend {
 
 func (f *Feature) xclbins() string { return filepath.Join(f.StateDir, xclbinsDir) }
 
-// openXRT runs XRT's program where it is installed, with that directory as its root: so it finds its libraries and the machine as on
-// the host.
+// openXRT opens XRT's program with its driver root as root directory, so that it finds its libraries and the machine as on the host.
 func (f *Feature) openXRT() (*xrt.Host, error) {
 	copies := f.xclbins()
 	if err := os.MkdirAll(copies, 0o700); err != nil {

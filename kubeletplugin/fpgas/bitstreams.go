@@ -28,60 +28,60 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 )
 
-// bitstreams finds what claims and classes name. Objects are read when they are needed, which is before a region is programmed for
-// seconds: what they say then counts.
+// bitstreams resolves the bitstreams that claims and classes name. It reads objects again for each claim, so that their latest version
+// counts; programming takes seconds anyway.
 type bitstreams struct {
 	dynamic dynamic.Interface
 	client  *registry.Client
-	// namespace is the driver's, where the secrets of cluster-wide bitstreams are. hostRoot is the host's tree.
+	// namespace is the driver's, which has the secrets of cluster-wide bitstreams. hostRoot is the host's tree.
 	namespace, hostRoot string
 }
 
-// bitstream is one that was found for a region.
+// bitstream is a bitstream that was resolved for a region.
 type bitstream struct {
-	about claim.Bitstream
-	image region.Image
-	// fetch says how to bring the file to the node. Nil for a file of the host.
+	identity claim.Bitstream
+	image    region.Image
+	// fetch has what is needed to fetch the file. It is nil for a file on the host.
 	fetch *pin.Params
 }
 
 var (
-	// errNotThere is about an object that is not there.
-	errNotThere = errors.New("does not exist")
-	// errNotResolved is about an object of which the controller does not know yet what it means.
+	// errNotFound: the object does not exist.
+	errNotFound = errors.New("does not exist")
+	// errNotResolved: the controller has not resolved the object yet.
 	errNotResolved = errors.New("is not resolved yet")
-	// errNotStaged is about a file of the host that is not on this node.
+	// errNotStaged: the host file is not on this node.
 	errNotStaged = errors.New("is not on this node")
-	// errNoFit is about a bitstream that has nothing for a region's interface.
-	errNoFit = errors.New("has no image for the region's interface")
+	// errNoImage: the bitstream has no image for the region's interface.
+	errNoImage = errors.New("has no image for the region's interface")
 )
 
-// notVouched is why a bitstream counts as unsigned of which the controller says nothing.
-const notVouched = "no TrustPolicy speaks of it"
+// notVouched is why a bitstream counts as unsigned if its object has no condition Verified.
+const notVouched = "no TrustPolicy applies to it"
 
-// find looks up what a claim of a namespace names, for a region with an interface id.
+// find resolves the bitstream that a claim of a namespace names, for a region with an interface id.
 func (b *bitstreams) find(ctx context.Context, namespace string, source *v1alpha1.BitstreamSource, interfaceID string) (*bitstream, error) {
 	switch {
 	case source.Ref != "":
-		return b.ofReference(ctx, source.Ref, interfaceID)
+		return b.fromReference(ctx, source.Ref, interfaceID)
 	case source.Kind == v1alpha1.KindClusterFPGABitstream:
 		object, err := b.get(ctx, "clusterfpgabitstreams", "", source.Name)
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", source.Kind, source.Name, err)
 		}
-		return b.of(object, interfaceID)
+		return b.fromObject(object, interfaceID)
 	}
 	object, err := b.get(ctx, "fpgabitstreams", namespace, source.Name)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s/%s: %w", v1alpha1.KindFPGABitstream, namespace, source.Name, err)
 	}
-	return b.of(object, interfaceID)
+	return b.fromObject(object, interfaceID)
 }
 
 func (b *bitstreams) get(ctx context.Context, resource, namespace, name string) (v1alpha1.CommonFPGABitstream, error) {
 	object, err := b.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return v1alpha1.CommonFPGABitstream{}, fmt.Errorf("%w: create it, or correct the claim's bitstream", errNotThere)
+		return v1alpha1.CommonFPGABitstream{}, fmt.Errorf("%w: create it, or correct the claim's bitstream", errNotFound)
 	}
 	if err != nil {
 		return v1alpha1.CommonFPGABitstream{}, err
@@ -89,7 +89,7 @@ func (b *bitstreams) get(ctx context.Context, resource, namespace, name string) 
 	return v1alpha1.DecodeFPGABitstream(object)
 }
 
-// blank finds the image that wipes regions of an interface: the first by name of those that say they do. None: nil.
+// blank returns the image that wipes regions of an interface, the first by name with spec.blank. It returns nil if there is none.
 func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream, error) {
 	list, err := b.dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -106,27 +106,27 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 		}
 	}
 	for i := range objects {
-		found, err := b.of(objects[i], interfaceID)
+		found, err := b.fromObject(objects[i], interfaceID)
 		if err == nil {
 			return found, nil
 		}
-		if !errors.Is(err, errNoFit) && !errors.Is(err, errNotResolved) && !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, errNoImage) && !errors.Is(err, errNotResolved) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
 	return nil, nil //nolint:nilnil // documented above
 }
 
-// of finds what an object has for an interface.
-func (b *bitstreams) of(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
+// fromObject returns an object's bitstream for an interface.
+func (b *bitstreams) fromObject(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
 	if object.Spec.HostFile != nil {
-		return b.ofHost(object, interfaceID)
+		return b.fromHostFile(object, interfaceID)
 	}
-	return b.ofStatus(object, interfaceID)
+	return b.fromStatus(object, interfaceID)
 }
 
-// inClaim describes an object as claims are judged by it.
-func inClaim(object v1alpha1.CommonFPGABitstream) claim.Bitstream {
+// claimBitstream describes an object in the form that policies are checked against.
+func claimBitstream(object v1alpha1.CommonFPGABitstream) claim.Bitstream {
 	out := claim.Bitstream{
 		Kind: object.Kind, Namespace: object.GetNamespace(), Name: object.GetName(), Namespaces: object.Spec.Namespaces,
 		VouchedDetail: notVouched,
@@ -137,9 +137,9 @@ func inClaim(object v1alpha1.CommonFPGABitstream) claim.Bitstream {
 	return out
 }
 
-// ofStatus takes what the controller resolved.
-func (b *bitstreams) ofStatus(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
-	of, status := inClaim(object), object.Status
+// fromStatus returns the image that the controller resolved.
+func (b *bitstreams) fromStatus(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
+	of, status := claimBitstream(object), object.Status
 	if status.ObservedGeneration != object.GetGeneration() || len(status.Images) == 0 {
 		why := "wait for the controller"
 		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionResolved); c != nil && c.Message != "" {
@@ -149,7 +149,7 @@ func (b *bitstreams) ofStatus(object v1alpha1.CommonFPGABitstream, interfaceID s
 	}
 	i := slices.IndexFunc(status.Images, func(image v1alpha1.BitstreamImage) bool { return image.InterfaceID == interfaceID })
 	if i < 0 {
-		return nil, noFit(&of, interfaceID, status.Images)
+		return nil, noImageError(&of, interfaceID, status.Images)
 	}
 	image := &status.Images[i]
 	ref, err := artifact.ParseReference(object.Spec.Image)
@@ -162,7 +162,7 @@ func (b *bitstreams) ofStatus(object v1alpha1.CommonFPGABitstream, interfaceID s
 	if config.Format.IsRaw() {
 		config.ID, config.InterfaceID = image.ID, image.InterfaceID
 	}
-	found := &bitstream{about: of, image: region.Image{
+	found := &bitstream{identity: of, image: region.Image{
 		Digest: image.Layer, Size: image.Size, InterfaceID: image.InterfaceID, AFUID: image.AFUID, Config: config, Origin: of.String(),
 	}}
 	found.fetch = &pin.Params{
@@ -175,16 +175,16 @@ func (b *bitstreams) ofStatus(object v1alpha1.CommonFPGABitstream, interfaceID s
 	return found, nil
 }
 
-func noFit(of *claim.Bitstream, interfaceID string, images []v1alpha1.BitstreamImage) error {
+func noImageError(of *claim.Bitstream, interfaceID string, images []v1alpha1.BitstreamImage) error {
 	var has []string
 	for i := range images {
 		has = append(has, images[i].InterfaceID)
 	}
-	return fmt.Errorf("%s %w %s; it has images for %q: select a device by the attribute interfaceID", of, errNoFit, interfaceID, has)
+	return fmt.Errorf("%s %w %s; it has images for %q: select a device by the attribute interfaceID", of, errNoImage, interfaceID, has)
 }
 
-// ofReference reads an artifact by digest, without credentials.
-func (b *bitstreams) ofReference(ctx context.Context, text, interfaceID string) (*bitstream, error) {
+// fromReference reads an artifact by digest, without credentials.
+func (b *bitstreams) fromReference(ctx context.Context, text, interfaceID string) (*bitstream, error) {
 	ref, err := artifact.ParseReference(text)
 	if err != nil {
 		return nil, fmt.Errorf("bitstream.ref: %w", err)
@@ -201,7 +201,7 @@ func (b *bitstreams) ofReference(ctx context.Context, text, interfaceID string) 
 	of := claim.Bitstream{Repository: ref.Repository(), VouchedDetail: notVouched}
 	i := slices.IndexFunc(images, func(image oci.Image) bool { return image.Config.InterfaceID == interfaceID })
 	if i < 0 {
-		return nil, fmt.Errorf("bitstream %s %w %s: select a device by the attribute interfaceID", text, errNoFit, interfaceID)
+		return nil, fmt.Errorf("bitstream %s %w %s: select a device by the attribute interfaceID", text, errNoImage, interfaceID)
 	}
 	image := &images[i]
 	afu, err := v1alpha1.CanonicalID(image.Config.ID)
@@ -211,7 +211,7 @@ func (b *bitstreams) ofReference(ctx context.Context, text, interfaceID string) 
 	}
 	of.Digests = []string{image.Layer.Digest.String(), image.Manifest.String(), top.Digest.String()}
 	return &bitstream{
-		about: of,
+		identity: of,
 		image: region.Image{
 			Digest: image.Layer.Digest.String(), Size: image.Layer.Size, InterfaceID: interfaceID, AFUID: afu, Config: image.Config,
 			Origin: text,
@@ -222,16 +222,16 @@ func (b *bitstreams) ofReference(ctx context.Context, text, interfaceID string) 
 	}, nil
 }
 
-// ofHost reads a file that the administrator staged on this node.
-func (b *bitstreams) ofHost(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
-	of, file := inClaim(object), object.Spec.HostFile
+// fromHostFile reads a file that the administrator staged on this node.
+func (b *bitstreams) fromHostFile(object v1alpha1.CommonFPGABitstream, interfaceID string) (*bitstream, error) {
+	of, file := claimBitstream(object), object.Spec.HostFile
 	paths := []string{file.Path}
 	if file.Store != "" {
 		paths = []string{path.Join(file.Store, interfaceID, file.ID+".gbs"), path.Join(file.Store, interfaceID, file.ID+".aocx")}
 	}
 	var missing error
 	for _, name := range paths {
-		image, err := b.readHost(name, file.Digest)
+		image, err := b.readHostFile(name, file.Digest)
 		if errors.Is(err, fs.ErrNotExist) {
 			missing = errors.Join(missing, err)
 			continue
@@ -240,16 +240,16 @@ func (b *bitstreams) ofHost(object v1alpha1.CommonFPGABitstream, interfaceID str
 			return nil, fmt.Errorf("%s: %w", &of, err)
 		}
 		if image.InterfaceID != interfaceID {
-			return nil, noFit(&of, interfaceID, []v1alpha1.BitstreamImage{{InterfaceID: image.InterfaceID}})
+			return nil, noImageError(&of, interfaceID, []v1alpha1.BitstreamImage{{InterfaceID: image.InterfaceID}})
 		}
 		image.Origin = of.String()
 		of.Digests = []string{image.Digest}
-		return &bitstream{about: of, image: image}, nil
+		return &bitstream{identity: of, image: image}, nil
 	}
 	return nil, fmt.Errorf("%s %w: stage the file: %w", &of, errNotStaged, missing)
 }
 
-func (b *bitstreams) readHost(name, digest string) (region.Image, error) {
+func (b *bitstreams) readHostFile(name, digest string) (region.Image, error) {
 	file, err := region.OpenHostFile(b.hostRoot, name)
 	if err != nil {
 		return region.Image{}, err

@@ -58,7 +58,7 @@ func TestFindObject(t *testing.T) {
 	object.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionTrue, Message: "vouched for"}}
 	l.put(object)
 	want := &bitstream{
-		about: claim.Bitstream{
+		identity: claim.Bitstream{
 			Kind: v1alpha1.KindFPGABitstream, Namespace: "team-a", Name: "nlb0", Repository: l.Host + "/team/nlb0",
 			Digests: []string{image.Layer, image.Manifest, index}, Vouched: true, VouchedDetail: "vouched for",
 		},
@@ -82,7 +82,7 @@ func TestFindObject(t *testing.T) {
 		{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionUnknown, Message: "nobody speaks"},
 	}
 	l.put(cluster)
-	want.about = claim.Bitstream{
+	want.identity = claim.Bitstream{
 		Kind: v1alpha1.KindClusterFPGABitstream, Name: "nlb0", Repository: l.Host + "/team/nlb0", Namespaces: []string{"team-a"},
 		Digests: []string{image.Layer, image.Manifest, image.Manifest}, VouchedDetail: "nobody speaks",
 	}
@@ -102,8 +102,8 @@ func TestFindRaw(t *testing.T) {
 	if diff := cmp.Diff(fpga.Config{Format: fpga.RBF, ID: nlb0, InterfaceID: shell}, got.image.Config); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)
 	}
-	if got.about.Vouched || got.about.VouchedDetail != notVouched {
-		t.Errorf("an object of which no condition speaks is vouched for: %+v", got.about)
+	if got.identity.Vouched || got.identity.VouchedDetail != notVouched {
+		t.Errorf("an object of which no condition speaks is vouched for: %+v", got.identity)
 	}
 }
 
@@ -133,17 +133,17 @@ func TestFindFails(t *testing.T) {
 		words  []string
 	}{
 		{
-			"no such object", named("nothing"), shell, errNotThere,
+			"no such object", named("nothing"), shell, errNotFound,
 			[]string{"FPGABitstream team-a/nothing: does not exist: create it, or correct the claim's bitstream"},
 		},
-		{"no such object of the cluster", clusters("mine"), shell, errNotThere, []string{"ClusterFPGABitstream mine"}},
-		{"the cluster's is no object of the namespace", named("everyones"), shell, errNotThere, []string{"team-a/everyones"}},
-		{"another namespace's", named("theirs"), shell, errNotThere, []string{"FPGABitstream team-a/theirs"}},
+		{"no such object of the cluster", clusters("mine"), shell, errNotFound, []string{"ClusterFPGABitstream mine"}},
+		{"the cluster's is no object of the namespace", named("everyones"), shell, errNotFound, []string{"team-a/everyones"}},
+		{"another namespace's", named("theirs"), shell, errNotFound, []string{"FPGABitstream team-a/theirs"}},
 		{"changed since it was resolved", named("edited"), shell, errNotResolved, []string{"wait for the controller"}},
 		{"not resolved, and why", named("fresh"), shell, errNotResolved, []string{"the registry answers 401"}},
 		{"not looked at by the controller", clusters("untouched"), shell, errNotResolved, []string{"ClusterFPGABitstream untouched"}},
 		{
-			"for other regions", named("mine"), otherShell, errNoFit,
+			"for other regions", named("mine"), otherShell, errNoImage,
 			[]string{"FPGABitstream team-a/mine has no image for the region's interface " + otherShell, shell, "attribute interfaceID"},
 		},
 	} {
@@ -197,7 +197,7 @@ func TestFindHostFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l.put(onHost(name, host))
 			want := &bitstream{
-				about: claim.Bitstream{
+				identity: claim.Bitstream{
 					Kind: v1alpha1.KindClusterFPGABitstream, Name: name, Namespaces: []string{"*"}, Digests: []string{digestOf(file)},
 					VouchedDetail: notVouched,
 				},
@@ -210,7 +210,7 @@ func TestFindHostFile(t *testing.T) {
 				want.image.HostFile = "/srv/fpga/" + shell + "/" + nlb0 + ".gbs"
 			}
 			if name == "declared" {
-				want.image.Digest, want.about.Digests = declared, []string{declared}
+				want.image.Digest, want.identity.Digests = declared, []string{declared}
 			}
 			same(t, want, l.found("team-a", clusters(name), shell))
 		})
@@ -250,8 +250,8 @@ func TestFindHostFileFails(t *testing.T) {
 		{"a directory", v1alpha1.HostBitstream{Path: "/srv/directory"}, shell, nil, []string{"want a regular file"}},
 		{"out of the host's tree", v1alpha1.HostBitstream{Path: "/srv/../../etc/passwd"}, shell, nil, []string{"want an absolute, clean path"}},
 		{"no bitstream", v1alpha1.HostBitstream{Path: "/srv/garbage.gbs"}, shell, nil, []string{"host file /srv/garbage.gbs"}},
-		{"for other regions", v1alpha1.HostBitstream{Path: "/srv/plain.gbs"}, otherShell, errNoFit, []string{otherShell, shell}},
-		{"in another interface's directory", v1alpha1.HostBitstream{Store: "/srv", ID: nlb0}, otherShell, errNoFit, []string{shell}},
+		{"for other regions", v1alpha1.HostBitstream{Path: "/srv/plain.gbs"}, otherShell, errNoImage, []string{otherShell, shell}},
+		{"in another interface's directory", v1alpha1.HostBitstream{Store: "/srv", ID: nlb0}, otherShell, errNoImage, []string{shell}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l.put(onHost("file", tc.file))
@@ -291,10 +291,10 @@ func TestBlank(t *testing.T) {
 	l.put(blank(l.clusterObject("f-later", l.image("team/f-later", shell, nlb3))))
 	b, err := l.bitstreams.blank(t.Context(), shell)
 	nodefixture.Must(t, err)
-	if b == nil || b.about.Name != "e-blank" || b.image.Digest != image.Layer || b.fetch == nil {
+	if b == nil || b.identity.Name != "e-blank" || b.image.Digest != image.Layer || b.fetch == nil {
 		t.Errorf("found %+v, want e-blank", b)
 	}
-	if b, err := l.bitstreams.blank(t.Context(), otherShell); err != nil || b == nil || b.about.Name != "c-other" {
+	if b, err := l.bitstreams.blank(t.Context(), otherShell); err != nil || b == nil || b.identity.Name != "c-other" {
 		t.Errorf("found %+v, %v, want c-other", b, err)
 	}
 	l.stage("srv/broken.gbs", []byte("not a bitstream that anything could be wiped with, whatever its name"))
@@ -317,7 +317,7 @@ func TestFindReference(t *testing.T) {
 	ref := l.Host + "/team/both@" + index.Digest
 	got := l.found("team-a", &v1alpha1.BitstreamSource{Ref: ref}, shell)
 	want := &bitstream{
-		about: claim.Bitstream{
+		identity: claim.Bitstream{
 			Repository: l.Host + "/team/both", Digests: []string{image.Layer, image.Manifest, index.Digest}, VouchedDetail: notVouched,
 		},
 		image: region.Image{
@@ -355,7 +355,7 @@ func TestFindReferenceFails(t *testing.T) {
 		cause         error
 		words         []string
 	}{
-		{"for other regions", "team/nlb0@" + image.Manifest, otherShell, errNoFit, []string{"team/nlb0@" + image.Manifest, otherShell}},
+		{"for other regions", "team/nlb0@" + image.Manifest, otherShell, errNoImage, []string{"team/nlb0@" + image.Manifest, otherShell}},
 		{"not there", "team/nlb0@" + digestOf([]byte("x")), shell, artifact.ErrNotFound, nil},
 		{"no bitstream", "team/other@" + chart.Digest, shell, oci.ErrNotBitstream, nil},
 		{"of which the accelerator is not known", "team/silent@" + silent.Digest, shell, nil, []string{"its config does not say the AFU id"}},

@@ -2,10 +2,10 @@
 
 // Package fpgas is the feature that programs the node's FPGA regions for claims.
 //
-//	Plan       which bitstream each region needs, whether the claim may load it, and the steps that program it
-//	Review     what is known of the regions beside discovery: their content, and which tenants may join on a chip
-//	Orphans    regions that a claim left in an unknown state
-//	Source     the bitstreams that are fetched before a claim asks
+//	Plan       resolves the bitstream of each region, checks that the claim may load it, and makes the steps that program it
+//	Review     adds the content of regions to a snapshot, and the tenants that may join on a chip
+//	Orphans    finds regions that a claim left in an unknown state
+//	Source     lists the bitstreams to fetch before a claim asks for them
 package fpgas
 
 import (
@@ -38,22 +38,22 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Config is what the feature works with.
+// Config has the settings and dependencies of the feature.
 type Config struct {
 	// Node is the name of the Node object, HostRoot the directory of the host's tree, StateDir that of the plugin's state.
 	Node, HostRoot, StateDir string
 	// BootID is /proc/sys/kernel/random/boot_id.
 	BootID string
-	// Namespace is the driver's, where the pull secrets of cluster-wide bitstreams are.
+	// Namespace is the driver's. It has the pull secrets of cluster-wide bitstreams.
 	Namespace string
 	File      *nodeconfig.FPGA
 	Dynamic   dynamic.Interface
 	Records   *record.Store
 	Artifacts *artifacts.Node
 	Holder    *inventory.Holder
-	// Event says something on an object of the cluster, related to another. It must not block.
+	// Event makes an Event on an object, related to another. It must not block.
 	Event func(regarding, related *corev1.ObjectReference, eventType, reason, note string)
-	// Rescan is sent after a region was programmed: its attributes are other ones.
+	// Rescan is sent after a region was programmed, since its attributes changed.
 	Rescan   notify.Signal
 	Registry prometheus.Registerer
 }
@@ -61,7 +61,7 @@ type Config struct {
 // Feature programs the node's FPGA regions for claims.
 type Feature struct {
 	Config
-	// except are the kinds of region that are not programmed, whatever the file says.
+	// except lists the kinds of region that are not programmed, even if programming is enabled.
 	except     []string
 	bitstreams *bitstreams
 	programmer *region.Programmer
@@ -76,10 +76,10 @@ var (
 	_ inventory.Reviewer = (*Feature)(nil)
 )
 
-// regionsDir is the directory below the state directory of what regions hold.
+// regionsDir is the directory, below the state directory, of the regions' content files.
 const regionsDir = "regions"
 
-// New makes the feature. Nothing is read or changed yet.
+// New makes the feature. It reads and changes nothing yet.
 func New(c Config) *Feature {
 	regions := filepath.Join(c.StateDir, regionsDir)
 	f := &Feature{
@@ -88,27 +88,27 @@ func New(c Config) *Feature {
 	}
 	f.programmer = region.New(region.Config{
 		Find: f.find, Backends: f.backends(regions), Contents: f.contents, Open: c.Artifacts.Open,
-		HostRoot: c.HostRoot, BootID: c.BootID, Report: f.programmed,
+		HostRoot: c.HostRoot, BootID: c.BootID, Report: f.reportAttempt,
 	})
 	return f
 }
 
-// Name is the feature's in records. It decides nothing that it would have to remember: a later boot programs what objects say then.
+// Name returns the feature's name in records. The feature records no decision: a later boot programs what the objects name then.
 func (f *Feature) Name() string { return "fpga" }
 
-// Kinds are the steps that program regions, and that which keeps their files.
+// Kinds returns the steps that program regions, and the step that pins their files.
 func (f *Feature) Kinds() step.Kinds {
 	kinds := f.programmer.Kinds()
 	kinds[pin.StepKind] = pin.Kind(f.Artifacts.Store)
 	return kinds
 }
 
-// programs says whether claims may program a region.
+// programs reports whether claims may program a region.
 func (f *Feature) programs(r *fpga.Region) bool {
 	return f.File.Programming && !slices.Contains(f.except, r.Backend)
 }
 
-// Destroy removes what is kept about regions. No claim holds any.
+// Destroy removes the state of regions. It is called when no claim holds any.
 func (f *Feature) Destroy() error {
 	return errors.Join(f.contents.Destroy(), os.RemoveAll(f.xclbins()))
 }
@@ -117,7 +117,7 @@ func (f *Feature) Destroy() error {
 func (f *Feature) find(name string) (*fpga.Region, error) {
 	v, _ := f.Holder.Get()
 	if v == nil {
-		return nil, errNotLooked
+		return nil, errNotScanned
 	}
 	dev, ok := v.Find(device.KindFPGA, name)
 	if !ok {
@@ -126,16 +126,16 @@ func (f *Feature) find(name string) (*fpga.Region, error) {
 	return dev.Region, nil
 }
 
-var errNotLooked = errors.New("the machine was not looked at yet")
+var errNotScanned = errors.New("the machine was not scanned yet")
 
-// Plan decides what is done to the claim's regions, and fetches the files for that. The steps keep every file first; then they go region by
-// region.
+// Plan makes the steps for the claim's regions, and fetches the files. The first steps pin all files; the others act on one region after
+// the other.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	var c prepare.Contribution
 	if err := f.contents.Make(); err != nil {
 		return c, err
 	}
-	all, err := f.wantedOf(ctx, r.Claim, r.Allocation, r.Find)
+	all, err := f.planAll(ctx, r.Claim, r.Allocation, r.Find)
 	if err != nil {
 		return c, err
 	}
@@ -154,10 +154,10 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	return c, nil
 }
 
-// fetch brings the files to the node that regions are programmed with.
-func (f *Feature) fetch(ctx context.Context, all []*wanted) error {
+// fetch fetches the files that regions are programmed with.
+func (f *Feature) fetch(ctx context.Context, all []*regionPlan) error {
 	for _, w := range all {
-		for _, p := range w.fetches() {
+		for _, p := range w.files() {
 			ensure := f.Artifacts.Ensure
 			if p.SecretsIn == "" { // the claim's own reference: no object and so no controller has read the file there
 				ensure = f.Artifacts.EnsureReadable
@@ -187,34 +187,34 @@ func (f *Feature) Restore(ctx context.Context, r *record.Record) error {
 	return nil
 }
 
-// Fetch brings the files to the node that a claim will need.
+// Fetch fetches the files that a claim will need.
 func (f *Feature) Fetch(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) error {
-	all, err := f.wantedOf(ctx, c, a, find)
+	all, err := f.planAll(ctx, c, a, find)
 	if err != nil {
 		return err
 	}
 	return f.fetch(ctx, all)
 }
 
-// wantedOf is what a claim wants of its regions, in the order of the allocation. Regions that this node does not program are none of them.
-func (f *Feature) wantedOf(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) ([]*wanted, error) {
-	var all []*wanted
+// planAll plans a claim's regions, in the order of the allocation. It leaves out regions that this node does not program.
+func (f *Feature) planAll(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) ([]*regionPlan, error) {
+	var all []*regionPlan
 	for i := range a.Results {
 		r := &a.Results[i]
 		dev, ok := find(r)
 		if !ok || dev.Region == nil || r.AdminAccess || r.Config.FPGA == nil {
 			continue
 		}
-		if err := fits(c, r, dev.Region.InterfaceID); err != nil {
+		if err := checkInterface(c, r, dev.Region.InterfaceID); err != nil {
 			return nil, err
 		}
 		if !f.programs(dev.Region) {
-			if err := f.untouched(c, r, dev.Region.Backend); err != nil {
+			if err := f.checkUnprogrammed(c, r, dev.Region.Backend); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		w, err := f.want(ctx, c, r, &dev)
+		w, err := f.planRegion(ctx, c, r, &dev)
 		if err != nil {
 			return nil, err
 		}
@@ -223,8 +223,8 @@ func (f *Feature) wantedOf(ctx context.Context, c *resourceapi.ResourceClaim, a 
 	return all, nil
 }
 
-// untouched refuses what would need a region to be written to.
-func (f *Feature) untouched(c *resourceapi.ResourceClaim, r *claim.Result, kind string) error {
+// checkUnprogrammed refuses a claim that needs to write to a region which this node does not program.
+func (f *Feature) checkUnprogrammed(c *resourceapi.ResourceClaim, r *claim.Result, kind string) error {
 	what, remedy := "FPGAs", "set fpga.programming"
 	if f.File.Programming {
 		what, remedy = "FPGAs of kind "+kind, "add it to fpga.backends"
@@ -256,8 +256,8 @@ func (f *Feature) untouched(c *resourceapi.ResourceClaim, r *claim.Result, kind 
 	return refusal(c, claim.ReasonForbiddenByPolicy, faults...)
 }
 
-// fits refuses a device with another interface than the claim is for.
-func fits(c *resourceapi.ResourceClaim, r *claim.Result, id string) error {
+// checkInterface refuses a device with another interface than the claim names.
+func checkInterface(c *resourceapi.ResourceClaim, r *claim.Result, id string) error {
 	if want := r.Config.FPGA.InterfaceID; want != "" && want != id {
 		return refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldInterfaceID), want, fmt.Sprintf(
 			"device %s of request %s has %s: select by device.attributes[\"fettle.dev\"].interfaceID", r.Device, r.Request, id)))
@@ -265,7 +265,7 @@ func fits(c *resourceapi.ResourceClaim, r *claim.Result, id string) error {
 	return nil
 }
 
-// Orphans are the regions that no claim holds and whose content is not known.
+// Orphans returns the regions with unknown content.
 func (f *Feature) Orphans() []prepare.Orphan {
 	v, _ := f.Holder.Get()
 	if v == nil {
@@ -288,7 +288,7 @@ func (f *Feature) Orphans() []prepare.Orphan {
 	return out
 }
 
-// Leftovers are the steps to undo for a claim whose record is lost: its region is reset, or wiped where its content is not known.
+// Leftovers returns the steps to undo for a claim whose record is lost: they reset its region, or wipe it if its content is unknown.
 func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
 	if dev.Region == nil || !f.programs(dev.Region) {
 		return nil, nil
@@ -301,7 +301,7 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	if err != nil {
 		return nil, err
 	}
-	// The region's own word for who left it counts: a file that cannot be read names nobody.
+	// The claim in the content file counts. A file that cannot be read names no claim.
 	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: content.Claim}, OnRelease: region.ReleaseReset}
 	var steps []step.Step
 	if blank != nil {

@@ -500,7 +500,7 @@ func TestPlanRefused(t *testing.T) {
 		}
 	}
 	_, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"theirs"}`))
-	wants(t, err, errNotThere, "request main, device r0", "team-a/theirs")
+	wants(t, err, errNotFound, "request main, device r0", "team-a/theirs")
 }
 
 // TestReferenceIsNoRight: a manifest of one's own that names another tenant's file does not get that file from the node's store.
@@ -669,12 +669,12 @@ func TestProgrammed(t *testing.T) {
 		Image: region.Image{Digest: digest, AFUID: nlb3, Origin: "FPGABitstream team-a/nlb3"},
 	}
 	ctx := klog.NewContext(t.Context(), klog.Logger{}) // which says nothing
-	f.programmed(ctx, attempt)
+	f.reportAttempt(ctx, attempt)
 	attempt.Err = &backend.Error{Kind: backend.Retryable, Device: "dfl-port.0", Op: "program", Err: errors.New("busy")}
-	f.programmed(ctx, attempt)
+	f.reportAttempt(ctx, attempt)
 	attempt.Claim, attempt.Why = region.Claim{UID: "u1"}, "release" // of a claim whose record was lost
 	attempt.Err = errors.New("100% wrong " + strings.Repeat("x", 2000))
-	f.programmed(ctx, attempt)
+	f.reportAttempt(ctx, attempt)
 
 	const node = "Node /" + nodefixture.Node + " " + nodefixture.Node + "; "
 	const claimed = "ResourceClaim team-a/work u1; " + node
@@ -718,9 +718,9 @@ func TestReasons(t *testing.T) {
 		err  error
 		want string
 	}{
-		{fmt.Errorf("wrapped: %w", errNotThere), "BitstreamUnusable"},
+		{fmt.Errorf("wrapped: %w", errNotFound), "BitstreamUnusable"},
 		{errNotResolved, "BitstreamUnusable"},
-		{errNoFit, "BitstreamUnusable"},
+		{errNoImage, "BitstreamUnusable"},
 		{fmt.Errorf("wrapped: %w", region.ErrImage), "BitstreamUnusable"},
 		{failure(backend.Unknown), "ProgramFailed"},
 		{failure(backend.Retryable), "RegionUnusable"},
@@ -746,7 +746,7 @@ func TestReasons(t *testing.T) {
 func TestFindRegion(t *testing.T) {
 	l := newLab(t)
 	_, err := l.find("r0")
-	wants(t, err, errNotLooked)
+	wants(t, err, errNotScanned)
 	if errors.Is(err, region.ErrGone) {
 		t.Error("a region that nobody looked for counts as gone: its claim would be given back without a reset")
 	}

@@ -18,23 +18,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 )
 
-// prefetched are the bitstreams that fit a node's regions.
-type prefetched struct {
+// prefetchSource lists the bitstreams that fit a node's regions.
+type prefetchSource struct {
 	*Feature
-	// objects are what the API server has of both kinds.
+	// objects has the watched objects of both kinds.
 	objects []cache.Store
 }
 
-// Source is what a prefetcher fetches: the bitstreams that fit the node's regions.
+// Source lists the bitstreams that fit the node's regions to a prefetcher.
 func (f *Feature) Source() artifacts.Source {
-	p := &prefetched{Feature: f}
+	p := &prefetchSource{Feature: f}
 	return artifacts.Source{
-		What: "bitstream", Needed: func(s *inventory.Snapshot) bool { return len(interfacesOf(s)) > 0 }, Watch: p.watch, Wanted: p.wanted,
+		What: "bitstream", Needed: func(s *inventory.Snapshot) bool { return len(interfacesOf(s)) > 0 }, Watch: p.watch, Wanted: p.jobs,
 	}
 }
 
-// watch follows both kinds of objects until ctx ends; stopped waits for that.
-func (p *prefetched) watch(ctx context.Context, changed func()) (stopped func(), err error) {
+// watch watches both kinds of objects until ctx ends. stopped waits for its end.
+func (p *prefetchSource) watch(ctx context.Context, changed func()) (stopped func(), err error) {
 	var informers []cache.SharedIndexInformer
 	for _, resource := range []string{"clusterfpgabitstreams", "fpgabitstreams"} {
 		informer, err := follow.Own(p.Dynamic, resource, trimBitstream, changed)
@@ -47,7 +47,7 @@ func (p *prefetched) watch(ctx context.Context, changed func()) (stopped func(),
 	return follow.Run(ctx, informers...), nil
 }
 
-// trimBitstream keeps of an object in memory only what says which files it has and how to fetch them.
+// trimBitstream keeps only the fields of an object that name its files and how to fetch them.
 func trimBitstream(object any) (any, error) {
 	from, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -76,8 +76,8 @@ func trimBitstream(object any) (any, error) {
 	return kept, nil
 }
 
-// wanted are the files of all objects that fit one of the node's regions.
-func (p *prefetched) wanted(s *inventory.Snapshot) []artifacts.Job {
+// jobs returns a job for each file that fits one of the node's regions.
+func (p *prefetchSource) jobs(s *inventory.Snapshot) []artifacts.Job {
 	ids := interfacesOf(s)
 	var out []artifacts.Job
 	for _, store := range p.objects {
@@ -97,8 +97,8 @@ func (p *prefetched) wanted(s *inventory.Snapshot) []artifacts.Job {
 	return out
 }
 
-// filesOf are the files that claims of this node would fetch if they named the object: none of one that is not resolved, is for other
-// interfaces, or whose files are on the hosts.
+// filesOf returns the files that this node would fetch for claims that name the object. It returns none if the object is not resolved, is
+// for other interfaces, or names files on the hosts.
 func (b *bitstreams) filesOf(o *unstructured.Unstructured, ids []string) []pin.Params {
 	if image, _, _ := unstructured.NestedString(o.Object, "spec", "image"); image == "" {
 		return nil
@@ -109,14 +109,14 @@ func (b *bitstreams) filesOf(o *unstructured.Unstructured, ids []string) []pin.P
 	}
 	var out []pin.Params
 	for _, id := range ids {
-		if found, err := b.of(object, id); err == nil && found.fetch != nil {
+		if found, err := b.fromObject(object, id); err == nil && found.fetch != nil {
 			out = append(out, *found.fetch)
 		}
 	}
 	return out
 }
 
-// interfacesOf are the interface ids of the node's regions, sorted. There are none before the first look.
+// interfacesOf returns the interface ids of the node's regions, sorted. It returns none before the first scan.
 func interfacesOf(s *inventory.Snapshot) []string {
 	if s == nil {
 		return nil

@@ -34,14 +34,14 @@ import (
 // scout is a lab's node that fetches what objects name before a claim asks.
 type scout struct {
 	*lab
-	source *prefetched
+	source *prefetchSource
 	store  cache.Store
 }
 
 func newScout(t *testing.T, devices ...device.Device) *scout {
 	t.Helper()
 	s := &scout{lab: newLab(t, devices...), store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
-	s.source = &prefetched{Feature: s.Feature, objects: []cache.Store{s.store}}
+	s.source = &prefetchSource{Feature: s.Feature, objects: []cache.Store{s.store}}
 	s.Holder.Set(nodefixture.SnapshotWith(devices...))
 	return s
 }
@@ -74,7 +74,7 @@ func (s *scout) pass() map[string]error {
 	s.t.Helper()
 	v, _ := s.Holder.Get()
 	seen, failed := map[string]bool{}, map[string]error{}
-	for _, job := range s.source.wanted(v) {
+	for _, job := range s.source.jobs(v) {
 		if seen[job.Key] {
 			continue
 		}
@@ -176,7 +176,7 @@ func TestAheadIsOneJob(t *testing.T) {
 	s := newScout(t, regionOf("r0", "c0", shell))
 	keys := func() (out []string) {
 		v, _ := s.Holder.Get()
-		for _, job := range s.source.wanted(v) {
+		for _, job := range s.source.jobs(v) {
 			if !slices.Contains(out, job.Key) {
 				out = append(out, job.Key)
 			}

@@ -21,7 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 )
 
-// metrics are what programming exports.
+// metrics has the metrics of programming.
 type metrics struct {
 	programmings *prometheus.CounterVec
 	seconds      prometheus.Histogram
@@ -30,7 +30,7 @@ type metrics struct {
 func newMetrics(registry prometheus.Registerer) *metrics {
 	m := &metrics{
 		programmings: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fettle_fpga_programmings_total", Help: "Regions programmed, by what for (program, scrub, release) and what came of it.",
+			Name: "fettle_fpga_programmings_total", Help: "Regions programmed, by purpose (program, scrub, release) and result.",
 		}, []string{"why", "result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fettle_fpga_program_seconds", Help: "Time that the kernel took to program a region.",
@@ -49,14 +49,14 @@ const (
 	reasonRegion        = "RegionUnusable"
 )
 
-// Reason is the stable reason of an error of this package or of the regions', empty for any other.
+// Reason returns the stable reason of an error of this package or of the regions', "" for any other.
 func Reason(err error) string {
 	_, driver := errors.AsType[*backend.Error](err)
 	among := func(causes ...error) bool {
 		return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 	}
 	switch {
-	case among(errNotThere, errNotResolved, errNoFit, errNotStaged, artifacts.ErrNotFetched, pin.ErrEvicted, region.ErrImage):
+	case among(errNotFound, errNotResolved, errNoImage, errNotStaged, artifacts.ErrNotFetched, pin.ErrEvicted, region.ErrImage):
 		return reasonBitstream
 	case driver && backend.KindOf(err) == backend.Unknown:
 		return ReasonProgramFailed
@@ -66,8 +66,8 @@ func Reason(err error) string {
 	return ""
 }
 
-// programmed tells of an attempt to program a region: to people by an Event on the claim, which is also the audit's, and to metrics.
-func (f *Feature) programmed(ctx context.Context, a region.Attempt) {
+// reportAttempt reports an attempt to program a region in the log, in metrics, and by an Event on the claim, which also serves audits.
+func (f *Feature) reportAttempt(ctx context.Context, a region.Attempt) {
 	result, kind, reason := "ok", corev1.EventTypeNormal, ReasonProgrammed
 	message := fmt.Sprintf("region %s of node %s (%s): programmed %s of %s, AFU id %s, in %s", a.Device, f.Node, a.Why,
 		a.Image.Digest, a.Image.Origin, a.Image.AFUID, a.Took.Round(time.Millisecond))
@@ -82,18 +82,17 @@ func (f *Feature) programmed(ctx context.Context, a region.Attempt) {
 	f.Rescan.Send()
 	f.metrics.programmings.WithLabelValues(a.Why, result).Inc()
 	f.metrics.seconds.Observe(a.Took.Seconds())
-	about := &corev1.ObjectReference{
+	regarding := &corev1.ObjectReference{
 		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: a.Claim.Namespace, Name: a.Claim.Name,
 		UID: types.UID(a.Claim.UID),
 	}
 	if a.Claim.Name == "" {
-		about = f.nodeReference()
+		regarding = f.nodeReference()
 	}
-	// Events that are alike but for their text are counted and not kept. So that each region and each image leaves one of its own, the
-	// event says where on the node it was.
+	// Events that differ only in their text are merged into one. The field path keeps those of different regions and images apart.
 	related := f.nodeReference()
 	related.FieldPath = fmt.Sprintf("regions{%s}.%s{%s}", a.Device, a.Why, a.Image.Digest)
-	f.Event(about, related, kind, reason, message)
+	f.Event(regarding, related, kind, reason, message)
 }
 
 func (f *Feature) nodeReference() *corev1.ObjectReference {

@@ -18,22 +18,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// Review says which bytes regions are known to hold, keeps back those whose content is not known, and finds the free regions of chips that
-// are held.
+// Review adds the known content of regions to a snapshot, withholds regions with unknown content, and finds the free regions of chips that
+// claims hold.
 func (f *Feature) Review(_ context.Context, s *inventory.Snapshot) {
 	f.addContents(s)
 	s.Tenants = f.tenantsOf(s.Devices)
 }
 
-// tenancy is who may join those that hold regions of a chip. Empty: everybody.
+// tenancy limits which claims may join on a chip. Its zero value is no limit.
 type tenancy struct {
-	who string
-	// alone: who is a claim, which shares with nobody.
-	alone bool
+	// tenant is the namespace or the UID of the claim that may join.
+	tenant string
+	// exclusive: tenant is a claim, which does not share the chip.
+	exclusive bool
 }
 
-// tenantsOf finds the free regions of chips that are held, and who may join there. Where one claim holds regions of a chip under several
-// rules, the strictest counts.
+// tenantsOf returns the free regions of chips that claims hold, with the tenant that may join there. If a claim holds regions of a chip
+// under several rules, the strictest counts.
 func (f *Feature) tenantsOf(devices []device.Device) map[string]string {
 	cards := map[string]tenancy{}
 	held := map[string]bool{}
@@ -44,34 +45,34 @@ func (f *Feature) tenantsOf(devices []device.Device) map[string]string {
 		}
 		t, holds := f.tenancyAt(d)
 		held[d.Name] = holds
-		if t.who != "" && !cards[d.Region.Card].alone {
+		if t.tenant != "" && !cards[d.Region.Card].exclusive {
 			cards[d.Region.Card] = t
 		}
 	}
 	tenants := map[string]string{}
 	for i := range devices {
-		if d := &devices[i]; d.Region != nil && !held[d.Name] && cards[d.Region.Card].who != "" {
-			tenants[d.Name] = cards[d.Region.Card].who
+		if d := &devices[i]; d.Region != nil && !held[d.Name] && cards[d.Region.Card].tenant != "" {
+			tenants[d.Name] = cards[d.Region.Card].tenant
 		}
 	}
 	return tenants
 }
 
-// tenancyAt says whether a claim holds a region, and who may join it. A claim whose record cannot be read shares with nobody, as when
-// another asks to join it.
+// tenancyAt returns the tenancy of a region, and whether a claim holds it. A claim whose record cannot be read does not share its chip, as
+// when another claim asks to join it.
 func (f *Feature) tenancyAt(d *device.Device) (t tenancy, held bool) {
 	r, uid := f.holder(d)
 	switch {
 	case uid == "":
 		return tenancy{}, false
 	case r == nil:
-		return tenancy{who: uid, alone: true}, true
+		return tenancy{tenant: uid, exclusive: true}, true
 	default:
 		return tenancyOf(r, d.Name), true
 	}
 }
 
-// holder is the claim that holds a device, and its record, nil where it cannot be read. Nobody: an empty UID.
+// holder returns the record and the UID of the claim that holds a device. The record is nil if it cannot be read. A free device gives "".
 func (f *Feature) holder(d *device.Device) (r *record.Record, uid string) {
 	uids, err := f.Records.Holders(inventory.PoolName(f.Node, d.Kind), d.Name)
 	if err != nil || len(uids) == 0 {
@@ -85,7 +86,7 @@ func (f *Feature) holder(d *device.Device) (r *record.Record, uid string) {
 	return nil, uids[0]
 }
 
-// tenancyOf is who may join a claim on its chip.
+// tenancyOf returns the tenancy that a claim's device has.
 func tenancyOf(r *record.Record, name string) tenancy {
 	for i := range r.Devices {
 		if d := &r.Devices[i]; d.Name == name && !d.AdminAccess {
@@ -93,17 +94,17 @@ func tenancyOf(r *record.Record, name string) tenancy {
 			case v1alpha1.CoTenancyShared:
 				return tenancy{}
 			case v1alpha1.CoTenancySameNamespace:
-				return tenancy{who: r.Namespace}
+				return tenancy{tenant: r.Namespace}
 			default:
-				return tenancy{who: r.UID, alone: true}
+				return tenancy{tenant: r.UID, exclusive: true}
 			}
 		}
 	}
 	return tenancy{}
 }
 
-// addContents says which bytes a region is known to hold, and keeps back one of which nobody knows what it holds, unless the claim
-// that made it so is still there to put it right.
+// addContents adds the digest of each region's content, and withholds regions with unknown content, unless the claim that left it unknown
+// still exists and can program the region again.
 func (f *Feature) addContents(v *inventory.Snapshot) {
 	for i := range v.Devices {
 		d := &v.Devices[i]
@@ -117,28 +118,28 @@ func (f *Feature) addContents(v *inventory.Snapshot) {
 		}
 		if content.Unknown {
 			if r, _ := f.holder(d); r == nil || r.Phase == record.Releasing {
-				v.Withhold(d.Name, d.Name, discover.ReasonRegionUnknown, fmt.Errorf("what it holds is not known since a programming for claim "+
-					"%s failed or was cut off: bind its device to the driver anew, or see the Events of the claim", content.Claim))
+				v.Withhold(d.Name, d.Name, discover.ReasonRegionUnknown, fmt.Errorf("its content is not known since a programming for claim "+
+					"%s failed or was cut off: bind its device to the driver again, or see the Events of the claim", content.Claim))
 			}
 			continue
 		}
-		if content.Digest == "" || content.BootID != f.BootID || !shows(d, content.AFU) {
+		if content.Digest == "" || content.BootID != f.BootID || !showsImage(d, content.AFU) {
 			continue
 		}
 		d.Attributes = maps.Clone(d.Attributes)
-		// An attribute has 64 characters at most, which is what the digits take.
+		// An attribute has at most 64 characters, as many as the digits.
 		digits := strings.TrimPrefix(content.Digest, "sha256:")
 		d.Attributes[device.AttributeBitstreamDigest] = resourceapi.DeviceAttribute{StringValue: &digits}
 	}
 }
 
-// shows says whether a region shows an image, or could never.
-func shows(d *device.Device, afu string) bool {
+// showsImage reports whether a region shows an image, or has no readback.
+func showsImage(d *device.Device, afu string) bool {
 	shown := d.Attributes[device.AttributeAFUID].StringValue
 	return d.Region.NoReadback() || shown != nil && *shown == afu
 }
 
-// Programmed is what the claim's regions are known to hold since its Prepare, by POOL/DEVICE.
+// Programmed returns the known content of the claim's regions since its Prepare, by POOL/DEVICE.
 func (f *Feature) Programmed(r *record.Record) (map[string]region.Programmed, error) {
 	out := map[string]region.Programmed{}
 	for i := range r.Devices {

@@ -20,23 +20,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// wanted is what a claim wants of one region.
-type wanted struct {
+// regionPlan is what a claim needs of one region.
+type regionPlan struct {
 	claim  region.Claim
 	device *device.Device
 	config *claim.FPGAEffective
-	// image and blank are nil where there is none.
+	// image and blank are nil if there is none.
 	image, blank *bitstream
-	// needsBlank: the blank image must be on the node before the claim is given anything.
+	// needsBlank: the blank image must be on the node before the claim is prepared.
 	needsBlank bool
 	// requireBlank: a class refuses a region with traces of another tenant.
 	requireBlank bool
 }
 
-// want resolves and authorises. It is the last word: what admission let through, or never saw, is judged here.
-func (f *Feature) want(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, dev *device.Device) (*wanted, error) {
+// planRegion resolves the images of a region and authorises them. It checks claims that admission accepted, and those that it never saw.
+func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, dev *device.Device) (*regionPlan, error) {
 	config := r.Config.FPGA
-	w := &wanted{claim: region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}, device: dev, config: config}
+	w := &regionPlan{claim: region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}, device: dev, config: config}
 	id := dev.Region.InterfaceID
 	if config.Bitstream != nil {
 		if faults := earlyFaults(c.Namespace, r); len(faults) > 0 {
@@ -48,9 +48,9 @@ func (f *Feature) want(ctx context.Context, c *resourceapi.ResourceClaim, r *cla
 		}
 		w.image = found
 	}
-	// Also where it is not to be programmed: to know whether a region holds it tells what is in it.
+	// Checked even if the image is not to be programmed: whether a region holds it discloses the content of the region.
 	if w.image != nil {
-		if faults := r.Allows(c.Namespace, &w.image.about); len(faults) > 0 {
+		if faults := r.Allows(c.Namespace, &w.image.identity); len(faults) > 0 {
 			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
 		}
 	}
@@ -70,8 +70,8 @@ func (f *Feature) want(ctx context.Context, c *resourceapi.ResourceClaim, r *cla
 	return w, err
 }
 
-// needsBlank says whether the claim cannot do without the blank image, if there is one. Otherwise it is wanted in case a programming
-// fails, and a registry that is away must keep nobody waiting for it.
+// needsBlank reports whether the claim needs the blank image, if there is one. Other claims use it only if programming fails, so an
+// unavailable registry must not delay them.
 func (f *Feature) needsBlank(namespace string, dev *device.Device, config *claim.FPGAEffective) (bool, error) {
 	if config.OnRelease == v1alpha1.FPGAReleaseBlank {
 		return true, nil
@@ -80,8 +80,8 @@ func (f *Feature) needsBlank(namespace string, dev *device.Device, config *claim
 	return content.Unknown || content.Namespace != "" && content.Namespace != namespace, err
 }
 
-// earlyFaults judges a reference by what it says itself, before any registry is asked. A policy that names digests may mean one that only
-// the registry tells.
+// earlyFaults checks a reference against the policies before it asks any registry. If a policy names digests it returns none, since only
+// the registry knows all digests of the artifact.
 func earlyFaults(namespace string, r *claim.Result) field.ErrorList {
 	config := r.Config.FPGA
 	ref, err := artifact.ParseReference(config.Bitstream.Ref)
@@ -97,8 +97,8 @@ func refusal(c *resourceapi.ResourceClaim, reason claim.Reason, faults ...*field
 	return &claim.RefusedError{Claim: c.Namespace + "/" + c.Name, Reason: reason, Faults: faults}
 }
 
-// steps keep the files, and are what is done to the region.
-func (w *wanted) steps(ctx context.Context, p *region.Programmer, r *prepare.Request) (pins, rest []step.Step, err error) {
+// steps returns the steps that pin the files, and those that act on the region.
+func (w *regionPlan) steps(ctx context.Context, p *region.Programmer, r *prepare.Request) (pins, rest []step.Step, err error) {
 	var image, blank *region.Image
 	if w.image != nil {
 		image = &w.image.image
@@ -106,7 +106,7 @@ func (w *wanted) steps(ctx context.Context, p *region.Programmer, r *prepare.Req
 	if w.blank != nil {
 		blank = &w.blank.image
 	}
-	for _, p := range w.fetches() {
+	for _, p := range w.files() {
 		s, err := p.Step(w.claim.UID)
 		if err != nil {
 			return nil, nil, err
@@ -114,7 +114,7 @@ func (w *wanted) steps(ctx context.Context, p *region.Programmer, r *prepare.Req
 		pins = append(pins, s)
 	}
 	scrub := region.Scrub{
-		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || image == nil, Keep: w.never(),
+		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || image == nil, Keep: w.neverPrograms(),
 		Timeout: w.config.Timeout,
 	}
 	program := region.Program{
@@ -146,13 +146,15 @@ func (w *wanted) steps(ctx context.Context, p *region.Programmer, r *prepare.Req
 	return pins, rest, nil
 }
 
-// never: the region must hold the image already.
-func (w *wanted) never() bool { return w.image != nil && w.config.Program == v1alpha1.ProgramNever }
+// neverPrograms reports whether the region must hold the image already.
+func (w *regionPlan) neverPrograms() bool {
+	return w.image != nil && w.config.Program == v1alpha1.ProgramNever
+}
 
-// fetches are the files that must be brought to the node.
-func (w *wanted) fetches() []pin.Params {
+// files returns the files that must be on the node.
+func (w *regionPlan) files() []pin.Params {
 	var out []pin.Params
-	if w.image != nil && w.image.fetch != nil && !w.never() {
+	if w.image != nil && w.image.fetch != nil && !w.neverPrograms() {
 		out = append(out, *w.image.fetch)
 	}
 	if w.blank != nil && w.blank.fetch != nil {
@@ -164,7 +166,7 @@ func (w *wanted) fetches() []pin.Params {
 }
 
 // params plans the driver parameters. An image that is not programmed sets no clock.
-func (w *wanted) params(ctx context.Context, p *region.Programmer, image *region.Image) (*region.Params, error) {
+func (w *regionPlan) params(ctx context.Context, p *region.Programmer, image *region.Image) (*region.Params, error) {
 	var set []region.Param
 	for _, param := range w.config.DriverParams {
 		own, err := dfl.ParamOf(param.Name, param.Value)
@@ -179,7 +181,7 @@ func (w *wanted) params(ctx context.Context, p *region.Programmer, image *region
 	return p.PlanParams(ctx, w.device.Region, w.device.Name, w.claim, set, image)
 }
 
-// BindAfter is the most that any class of a claim asks for before its pod is bound.
+// BindAfter returns the strictest bindAfter that the classes of a claim ask for.
 func BindAfter(a claim.Allocation) (most v1alpha1.BindAfter) {
 	for i := range a.Results {
 		r := &a.Results[i]
