@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package artifacts has the node's store of files from registries, the credentials to fetch them, and the prefetcher, which fetches what
-// fits the node before a claim asks for it.
+// Package artifacts has the node's store of files from registries, the credentials to fetch them, and the prefetcher, which fetches
+// the files that fit the node's devices before a claim asks for them.
 package artifacts
 
 import (
@@ -26,27 +26,27 @@ import (
 	"github.com/fettle-dev/fettle/pkg/pullsecret"
 )
 
-// Config is what a Node works with.
+// Config has the settings and dependencies of a Node.
 type Config struct {
-	// Dir is the directory of the store, made when something is fetched for the first time.
+	// Dir is the directory of the store. The first fetch creates it.
 	Dir    string
 	Limits artifact.StoreConfig
-	// Client is the way to registries, Kube that to pull secrets.
+	// Client reads registries, Kube reads pull secrets.
 	Client *registry.Client
 	Kube   kubernetes.Interface
 }
 
-// Node is the node's store and the way to registries.
+// Node fetches files from registries into the node's store.
 type Node struct {
 	Config
 
-	// sparing is held while a file is fetched that no claim asks for.
-	sparing sync.Mutex
+	// prefetching is held while a file is fetched that no claim asks for.
+	prefetching sync.Mutex
 
 	mu sync.Mutex
-	// opened is nil until something is fetched: most nodes have no use for it.
+	// opened is nil until the first fetch. Most nodes never need the store.
 	opened *artifact.Store
-	// proved has the repositories that were seen to have a file of the store, so that this is looked at once a process.
+	// proved has the repositories that are known to have a file of the store, so that each is checked once per process.
 	proved map[origin]bool
 }
 
@@ -56,13 +56,13 @@ type origin struct {
 	digest     artifact.Digest
 }
 
-// maxProved bounds proved. Tenants choose the repositories.
+// maxProved limits proved, since tenants choose the repositories.
 const maxProved = 4096
 
-// New makes a node's store. Nothing is read or made before it is needed.
+// New makes a Node. It opens the store when the store is needed.
 func New(c Config) *Node { return &Node{Config: c, proved: map[origin]bool{}} }
 
-// Store opens the store, and makes it where there is none.
+// Store returns the store, and creates it if there is none.
 func (n *Node) Store() (*artifact.Store, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -76,7 +76,7 @@ func (n *Node) Store() (*artifact.Store, error) {
 	return store, err
 }
 
-// Held returns the digests of the files that are here, sorted. To ask makes no store.
+// Held returns the digests of the files in the store, sorted. It does not create a store.
 func (n *Node) Held() ([]string, error) {
 	n.mu.Lock()
 	opened := n.opened != nil
@@ -96,12 +96,12 @@ func (n *Node) Held() ([]string, error) {
 	return out, err
 }
 
-// tendInterval is how often what was evicted from the store is deleted.
-const tendInterval = 10 * time.Minute
+// sweepInterval is how often evicted files are deleted.
+const sweepInterval = 10 * time.Minute
 
-// Run keeps the store below its limits and deletes what was evicted, until ctx ends.
+// Run keeps the store below its limits and deletes evicted files, until ctx ends.
 func (n *Node) Run(ctx context.Context) {
-	ticker := time.NewTicker(tendInterval)
+	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -116,15 +116,15 @@ func (n *Node) Run(ctx context.Context) {
 			continue
 		}
 		if err := store.Sweep(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The store of bitstreams may hold more than it should")
+			klog.FromContext(ctx).Error(err, "Cannot sweep the artifact store: it may exceed its limits")
 		}
 	}
 }
 
 // Destroy removes the store and all that is in it.
 func (n *Node) Destroy() error {
-	n.sparing.Lock()
-	defer n.sparing.Unlock()
+	n.prefetching.Lock()
+	defer n.prefetching.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var err error
@@ -135,24 +135,24 @@ func (n *Node) Destroy() error {
 	return errors.Join(err, os.RemoveAll(n.Dir))
 }
 
-// ErrNotFetched is about a file that cannot be brought to the node now.
+// ErrNotFetched: the file cannot be fetched now.
 var ErrNotFetched = errors.New("cannot be fetched")
 
 // Ensure fetches a file that is not in the store. It may be evicted before it is pinned, see package pin.
 func (n *Node) Ensure(ctx context.Context, p *pin.Params) error {
-	err := n.request(ctx, p, false)
+	err := n.fetchMissing(ctx, p, false)
 	switch {
 	case err == nil:
 		return nil
 	case p.Optional && ctx.Err() == nil:
-		klog.FromContext(ctx).Info("A file that is only wanted in case of need is not here", "reference", p.Reference, "reason", err)
+		klog.FromContext(ctx).Info("An optional file cannot be fetched", "reference", p.Reference, "reason", err)
 		return nil
 	}
 	return fmt.Errorf("%s %w: %w", p.Reference, ErrNotFetched, err)
 }
 
-// EnsureReadable is Ensure for a file that a claim names by a repository of its own choice. The manifest there may name a file that the
-// node has from another repository. So if the file is in the store already, it counts only once it could be read from this repository too.
+// EnsureReadable is Ensure for a file whose repository the claim chooses. The manifest there may name a file that the node has from another
+// repository. So a file that is in the store already counts only after it was read from this repository too.
 func (n *Node) EnsureReadable(ctx context.Context, p *pin.Params) error {
 	d, err := artifact.ParseDigest(p.Digest)
 	if err != nil {
@@ -167,9 +167,9 @@ func (n *Node) EnsureReadable(ctx context.Context, p *pin.Params) error {
 		return err
 	}
 	from := origin{repository: ref.Repository(), digest: d}
-	if here, err := isHere(store, d, true); err != nil {
+	if found, err := inStore(store, d, true); err != nil {
 		return err
-	} else if here && !n.isProved(from) {
+	} else if found && !n.isProved(from) {
 		keys, err := n.Credentials(ctx, p.SecretsIn, p.Secrets)
 		if err != nil {
 			return err
@@ -196,18 +196,18 @@ func (n *Node) isProved(o origin) bool {
 	return n.proved[o]
 }
 
-// EnsureSpare fetches a file that no claim asks for, if there is room for it. Where ctx has ended it does not even open the store.
-func (n *Node) EnsureSpare(ctx context.Context, p *pin.Params) error {
-	n.sparing.Lock()
-	defer n.sparing.Unlock()
+// EnsureOpportunistic fetches a file that no claim asks for, if there is room for it. If ctx has ended, it does not even open the store.
+func (n *Node) EnsureOpportunistic(ctx context.Context, p *pin.Params) error {
+	n.prefetching.Lock()
+	defer n.prefetching.Unlock()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return n.request(ctx, p, true)
+	return n.fetchMissing(ctx, p, true)
 }
 
-// request fetches a file that is not here.
-func (n *Node) request(ctx context.Context, p *pin.Params, spare bool) error {
+// fetchMissing fetches a file that is not in the store.
+func (n *Node) fetchMissing(ctx context.Context, p *pin.Params, opportunistic bool) error {
 	d, err := artifact.ParseDigest(p.Digest)
 	if err != nil {
 		return err
@@ -220,8 +220,8 @@ func (n *Node) request(ctx context.Context, p *pin.Params, spare bool) error {
 	if err != nil {
 		return err
 	}
-	here, err := isHere(store, d, spare)
-	if here || err != nil {
+	found, err := inStore(store, d, opportunistic)
+	if found || err != nil {
 		return err
 	}
 	keys, err := n.Credentials(ctx, p.SecretsIn, p.Secrets)
@@ -229,21 +229,21 @@ func (n *Node) request(ctx context.Context, p *pin.Params, spare bool) error {
 		return err
 	}
 	fetch := store.Fetch
-	if spare {
+	if opportunistic {
 		fetch = store.FetchOpportunistic
 	}
 	return fetch(ctx, n.Client.Source(ref, keys), artifact.Descriptor{Digest: d, Size: p.Size})
 }
 
-// isHere says whether a file is in the store, before secrets are read for it. Only who needs it uses it thereby.
-func isHere(store *artifact.Store, d artifact.Digest, spare bool) (bool, error) {
-	if spare {
+// inStore reports whether a file is in the store, before secrets are read for it. An opportunistic check does not count as use of the file.
+func inStore(store *artifact.Store, d artifact.Digest, opportunistic bool) (bool, error) {
+	if opportunistic {
 		digests, err := store.Digests()
 		return slices.Contains(digests, d), err
 	}
 	blob, err := store.Open(d)
 	if err != nil {
-		return false, nil //nolint:nilerr // what cannot be opened is fetched, which says why that cannot be done either
+		return false, nil //nolint:nilerr // a file that cannot be opened is fetched, which reports the cause if it fails too
 	}
 	return true, blob.Close()
 }

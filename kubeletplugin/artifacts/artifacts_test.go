@@ -308,7 +308,7 @@ func TestStoreIsTended(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.Run(ctx) }()
-		time.Sleep(tendInterval + time.Minute)
+		time.Sleep(sweepInterval + time.Minute)
 		synctest.Wait()
 		if held, err := s.Held(); err != nil || len(held) > 0 {
 			t.Errorf("still holds %v (%v)", held, err)

@@ -18,74 +18,74 @@ import (
 )
 
 const (
-	// prefetchSpread is the time over which the nodes that want a file begin to fetch it.
+	// prefetchSpread is the time over which the nodes that need a file begin to fetch it.
 	prefetchSpread = 30 * time.Second
-	// prefetchTries is how often a file is asked for. Who needs it then fetches it itself.
+	// prefetchTries limits the tries for a file. After that, the first claim that needs the file fetches it.
 	prefetchTries = 6
 	// prefetchRetry is how long after the first try the second is; each later one waits twice as long.
 	prefetchRetry = 30 * time.Second
-	// prefetchTimeout bounds one try, since the others wait for it.
+	// prefetchTimeout limits one try, since other files wait for it.
 	prefetchTimeout = 10 * time.Minute
-	// idle is how long nothing is done where nothing is to be done.
-	idle = time.Hour
+	// idleWait is how long a prefetcher without tasks waits.
+	idleWait = time.Hour
 )
 
-// Source is one kind of thing that is prefetched.
+// Source lists the files of one kind to prefetch.
 type Source struct {
-	// What is fetched, for logs, in the singular.
+	// What names the kind in logs, in the singular.
 	What string
-	// Needed says whether a node has a use for any of it.
+	// Needed reports whether a node can use files of this kind.
 	Needed func(s *inventory.Snapshot) bool
-	// Watch follows the objects until ctx ends, and calls wake after one changed; stopped waits for the end.
+	// Watch watches the objects until ctx ends, and calls wake after one changed. stopped waits for its end.
 	Watch func(ctx context.Context, wake func()) (stopped func(), err error)
-	// Wanted are the jobs of a node with these devices.
-	Wanted func(s *inventory.Snapshot) []Job
+	// Jobs returns the jobs of a node with these devices.
+	Jobs func(s *inventory.Snapshot) []Job
 }
 
-// Job is one thing that a node should have.
+// Job is one file that a node should have.
 type Job struct {
-	// Key tells jobs apart: by what there is to fetch, and the way to it.
+	// Key identifies the job: what it fetches, and how.
 	Key, Reference, Digest string
 	Fetch                  func(ctx context.Context) error
 }
 
-// PrefetchConfig is what a Prefetcher works with.
+// PrefetchConfig has the settings and dependencies of a Prefetcher.
 type PrefetchConfig struct {
 	// Node is the name of the Node object.
 	Node       string
 	Holder     *inventory.Holder
 	Retirement *retirement.State
 	Clock      clock.Clock
-	// Fetched is called after something came. It must not block.
+	// Fetched is called after a file was fetched. It must not block.
 	Fetched func()
 }
 
-// Prefetcher fetches what fits the node's devices before a claim asks for it. That saves time and gives no claim any right: a claim is
-// judged as if the file were not here. Prefetching evicts nothing and keeps nothing from being evicted.
+// Prefetcher fetches the files that fit the node's devices before a claim asks for them. That saves time and gives no claim any right: a
+// claim is checked as if the file were not in the store. Prefetching evicts nothing and prevents no eviction.
 type Prefetcher struct {
 	PrefetchConfig
 	source Source
-	// changed carries a value after an object changed.
+	// changed signals that an object changed.
 	changed notify.Signal
-	// tasks are by the job's key. Only Run uses them.
+	// tasks are keyed by the job's key. Only Run uses them.
 	tasks map[string]*task
 }
 
-// task is a job and how far it is.
+// task is a job and its progress.
 type task struct {
 	Job
 	due   time.Time
 	tries int
-	// over: it was here once, or it was tried often enough.
-	over bool
+	// done: the file was fetched once, or tried often enough.
+	done bool
 }
 
-// NewPrefetcher makes a prefetcher for one kind of thing.
+// NewPrefetcher makes a prefetcher for one kind of file.
 func NewPrefetcher(c PrefetchConfig, source Source) *Prefetcher {
 	return &Prefetcher{PrefetchConfig: c, source: source, changed: notify.New()}
 }
 
-// Run ends with ctx. A node without devices that need any of it watches nothing.
+// Run prefetches until ctx ends. It watches no objects before the node has a device that needs them.
 func (p *Prefetcher) Run(ctx context.Context) {
 	for {
 		v, changed := p.Holder.Get()
@@ -101,23 +101,23 @@ func (p *Prefetcher) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	stopped, err := p.source.Watch(ctx, func() { p.changed.Send() })
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Nothing is fetched before claims ask for it", "what", p.source.What)
+		klog.FromContext(ctx).Error(err, "Cannot prefetch: files are fetched when claims ask for them", "what", p.source.What)
 		cancel()
 		return
 	}
 	defer stopped()
 	defer cancel()
 	for {
-		_, looked := p.Holder.Get()
+		_, scanned := p.Holder.Get()
 		retired := p.Retirement.Changed()
 		wait, ok := p.next(ctx)
 		if !ok {
-			wait = idle
+			wait = idleWait
 		}
 		timer := p.Clock.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-looked:
+		case <-scanned:
 		case <-retired:
 		case <-p.changed:
 		case <-timer.C():
@@ -129,15 +129,15 @@ func (p *Prefetcher) Run(ctx context.Context) {
 	}
 }
 
-// next fetches what is due first, and says how long to wait before the next step. Not ok: until something changes.
+// next runs the task that is due first, and returns how long to wait before the next one. Not ok: until something changes.
 func (p *Prefetcher) next(ctx context.Context) (wait time.Duration, ok bool) {
 	if p.Retirement.On() {
-		p.tasks = nil // its files are removed; should it come back it begins anew
+		p.tasks = nil // the files are removed; tasks begin again if the node comes back
 		return 0, false
 	}
 	v, _ := p.Holder.Get()
-	p.plan(p.source.Wanted(v))
-	e := p.first()
+	p.updateTasks(p.source.Jobs(v))
+	e := p.nextTask()
 	if e == nil {
 		return 0, false
 	}
@@ -146,15 +146,15 @@ func (p *Prefetcher) next(ctx context.Context) (wait time.Duration, ok bool) {
 	}
 	err := p.fetch(ctx, e.Fetch)
 	if ctx.Err() == nil && !p.Retirement.On() {
-		p.settle(ctx, e, err)
+		p.recordAttempt(ctx, e, err)
 	}
 	return 0, true
 }
 
-// plan begins tasks for what is new and forgets those that nothing asks for any more.
-func (p *Prefetcher) plan(wanted []Job) {
+// updateTasks adds tasks for new jobs and drops those whose job is gone.
+func (p *Prefetcher) updateTasks(jobs []Job) {
 	tasks := map[string]*task{}
-	for _, j := range wanted {
+	for _, j := range jobs {
 		if old := p.tasks[j.Key]; old != nil {
 			tasks[j.Key] = old
 		} else if tasks[j.Key] == nil {
@@ -164,18 +164,18 @@ func (p *Prefetcher) plan(wanted []Job) {
 	p.tasks = tasks
 }
 
-// prefetchDelay is when within the spread a node fetches a file: not when all others do, nor when it fetches its other files.
+// prefetchDelay returns when, within the spread, a node fetches a file. It differs between nodes and between files.
 func prefetchDelay(node, digest string) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(node + "/" + digest))
 	return time.Duration(h.Sum64() % uint64(prefetchSpread))
 }
 
-// first is the task that is due first, nil where none is left.
-func (p *Prefetcher) first() *task {
+// nextTask returns the task that is due first, nil if none is left.
+func (p *Prefetcher) nextTask() *task {
 	var first *task
 	for _, e := range p.tasks {
-		if e.over || first != nil && cmp.Or(first.due.Compare(e.due), cmp.Compare(first.Reference, e.Reference)) <= 0 {
+		if e.done || first != nil && cmp.Or(first.due.Compare(e.due), cmp.Compare(first.Reference, e.Reference)) <= 0 {
 			continue
 		}
 		first = e
@@ -183,7 +183,7 @@ func (p *Prefetcher) first() *task {
 	return first
 }
 
-// fetch brings one thing. It ends when the node is asked to retire, which waits for it.
+// fetch runs one fetch. It ends when the node retires, which waits for it.
 func (p *Prefetcher) fetch(ctx context.Context, fetch func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, prefetchTimeout)
 	defer cancel()
@@ -192,21 +192,21 @@ func (p *Prefetcher) fetch(ctx context.Context, fetch func(context.Context) erro
 	return fetch(ctx)
 }
 
-// settle notes what became of a try.
-func (p *Prefetcher) settle(ctx context.Context, e *task, err error) {
+// recordAttempt records the result of a try.
+func (p *Prefetcher) recordAttempt(ctx context.Context, e *task, err error) {
 	logger := klog.FromContext(ctx).WithValues("what", p.source.What, "reference", e.Reference, "digest", e.Digest)
 	if err == nil {
-		e.over = true
+		e.done = true
 		logger.V(2).Info("Fetched ahead of claims")
 		p.Fetched()
 		return
 	}
 	e.tries++
-	e.over = e.tries >= prefetchTries
+	e.done = e.tries >= prefetchTries
 	e.due = p.Clock.Now().Add(max(prefetchRetry<<(e.tries-1), registry.RetryAfter(err)))
-	if e.over {
+	if e.done {
 		logger.Info("Not fetched before a claim asks for it", "tries", e.tries, "reason", err)
 		return
 	}
-	logger.V(2).Info("Cannot be fetched ahead now", "reason", err)
+	logger.V(2).Info("Cannot be prefetched now", "reason", err)
 }

@@ -42,7 +42,7 @@ func newScout(t *testing.T) *scout {
 	s.Prefetcher = NewPrefetcher(PrefetchConfig{
 		Node: nodefixture.Node, Holder: inventory.NewHolder(), Retirement: retirement.New(), Clock: s.clock, Fetched: func() { s.told++ },
 	}, Source{
-		What: "bitstream", Needed: func(v *inventory.Snapshot) bool { return len(v.Devices) > 0 }, Wanted: s.jobs,
+		What: "bitstream", Needed: func(v *inventory.Snapshot) bool { return len(v.Devices) > 0 }, Jobs: s.jobs,
 		Watch: func(context.Context, func()) (func(), error) { return func() {}, nil },
 	})
 	s.Holder.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
@@ -55,7 +55,7 @@ func (s *scout) jobs(*inventory.Snapshot) (out []Job) {
 	for _, p := range s.wanted {
 		out = append(out, Job{
 			Key: fmt.Sprint(*p), Reference: p.Reference, Digest: p.Digest,
-			Fetch: func(ctx context.Context) error { return s.EnsureSpare(ctx, p) },
+			Fetch: func(ctx context.Context) error { return s.EnsureOpportunistic(ctx, p) },
 		})
 	}
 	return out
@@ -265,7 +265,7 @@ func TestPrefetchRetires(t *testing.T) {
 	if _, err := os.Stat(s.Dir); !os.IsNotExist(err) {
 		t.Errorf("there is a store: %v", err)
 	}
-	fetch := func(ctx context.Context) error { return s.EnsureSpare(ctx, &pin.Params{}) }
+	fetch := func(ctx context.Context) error { return s.EnsureOpportunistic(ctx, &pin.Params{}) }
 	if err := s.fetch(t.Context(), fetch); err == nil || !strings.Contains(err.Error(), retirement.ErrRetired.Error()) {
 		t.Errorf("fetched on a node that is retired: %v", err)
 	}

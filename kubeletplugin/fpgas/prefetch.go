@@ -29,7 +29,7 @@ type prefetchSource struct {
 func (f *Feature) Source() artifacts.Source {
 	p := &prefetchSource{Feature: f}
 	return artifacts.Source{
-		What: "bitstream", Needed: func(s *inventory.Snapshot) bool { return len(interfacesOf(s)) > 0 }, Watch: p.watch, Wanted: p.jobs,
+		What: "bitstream", Needed: func(s *inventory.Snapshot) bool { return len(interfacesOf(s)) > 0 }, Watch: p.watch, Jobs: p.jobs,
 	}
 }
 
@@ -89,7 +89,7 @@ func (p *prefetchSource) jobs(s *inventory.Snapshot) []artifacts.Job {
 			for _, file := range p.bitstreams.filesOf(o, ids) {
 				out = append(out, artifacts.Job{
 					Key: fmt.Sprint(file), Reference: file.Reference, Digest: file.Digest,
-					Fetch: func(ctx context.Context) error { return p.Artifacts.EnsureSpare(ctx, &file) },
+					Fetch: func(ctx context.Context) error { return p.Artifacts.EnsureOpportunistic(ctx, &file) },
 				})
 			}
 		}

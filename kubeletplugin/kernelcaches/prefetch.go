@@ -31,7 +31,7 @@ func (f *Feature) Source() artifacts.Source {
 			f.objects.onChange(wake)
 			return func() {}, nil
 		},
-		Wanted: func(s *inventory.Snapshot) []artifacts.Job { return f.prefetchJobs(s.GPUs()) },
+		Jobs: func(s *inventory.Snapshot) []artifacts.Job { return f.prefetchJobs(s.GPUs()) },
 	}
 }
 
