@@ -67,7 +67,7 @@ func TestFailedUndoIsPublished(t *testing.T) {
 	config.Features = append([]prepare.Feature{stuckDirs{p.features.hostDirs, &stuck}}, p.features.list()[1:]...)
 	p.engine = prepare.New(config)
 	t.Cleanup(p.engine.Stop)
-	p.scanner.Look(t.Context())
+	p.scanner.Scan(t.Context())
 	v, _ := p.holder.Get()
 	name := v.Devices[0].Name
 	taints := func() map[string][]resourceapi.DeviceTaint {

@@ -146,8 +146,8 @@ func (k *Keeper) keep(ctx context.Context) {
 // Refresh puts the newest verdicts into the snapshots. Run does so after every change.
 func (k *Keeper) Refresh() {
 	c := inventory.Health{
-		Statuses: k.ledger.Statuses(), Silent: k.pulse.silent(time.Now()),
-		TaintsKept: k.ledger.TaintsKept(), NoEviction: k.File.Health.DisableEviction, Trouble: k.ledger.Trouble(),
+		Statuses: k.ledger.Statuses(), Unknown: k.pulse.silent(time.Now()),
+		TaintsKept: k.ledger.TaintsKept(), NoEviction: k.File.Health.DisableEviction, LedgerProblem: k.ledger.Trouble(),
 	}
 	k.Holder.SetHealth(c)
 	k.metrics.show(c)

@@ -242,8 +242,8 @@ func TestUnreadableCounters(t *testing.T) {
 	w.pollOnce(t.Context(), w.targets(""))
 	w.Refresh()
 	v, _ = w.Holder.Get()
-	if len(v.Health.Silent) != 1 || !strings.Contains(v.Health.Silent[first.Name], "aer_dev_fatal") || len(v.Withheld) != 0 {
-		t.Errorf("silent %v, withheld %v", v.Health.Silent, v.Withheld)
+	if len(v.Health.Unknown) != 1 || !strings.Contains(v.Health.Unknown[first.Name], "aer_dev_fatal") || len(v.Withheld) != 0 {
+		t.Errorf("silent %v, withheld %v", v.Health.Unknown, v.Withheld)
 	}
 	if got := testutil.ToFloat64(w.metrics.unknown); got != 1 {
 		t.Errorf("%v unknown devices are counted", got)
@@ -251,8 +251,8 @@ func TestUnreadableCounters(t *testing.T) {
 	w.write(first, "aer_dev_fatal", "DLP 0\n")
 	w.pollOnce(t.Context(), w.targets(""))
 	w.Refresh()
-	if v, _ := w.Holder.Get(); len(v.Health.Silent) != 0 {
-		t.Errorf("silent %v after it could be read", v.Health.Silent)
+	if v, _ := w.Holder.Get(); len(v.Health.Unknown) != 0 {
+		t.Errorf("silent %v after it could be read", v.Health.Unknown)
 	}
 }
 
@@ -392,7 +392,7 @@ func TestSilentChild(t *testing.T) {
 	// The limits are for kubelet's time; the test has less.
 	w.pulse.expect(health.SourceNVML, 0, time.Now().Add(-time.Hour))
 	w.pulse.expect(health.SourceNVML, time.Millisecond, time.Now().Add(-time.Hour), names(gpus)...)
-	v = w.until("silence", func(v *inventory.Snapshot) bool { return len(v.Health.Silent) == len(gpus) })
+	v = w.until("silence", func(v *inventory.Snapshot) bool { return len(v.Health.Unknown) == len(gpus) })
 	if len(v.Withheld) != 0 || len(v.Health.Statuses) != 1 {
 		t.Errorf("withheld %v, health %+v", v.Withheld, v.Health.Statuses)
 	}
@@ -405,7 +405,7 @@ func TestSilentChild(t *testing.T) {
 		t.Errorf("reported %v, want %v", reported, want)
 	}
 	child.says(stateOf(gpus, nil))
-	w.until("a heartbeat", func(v *inventory.Snapshot) bool { return len(v.Health.Silent) == 0 })
+	w.until("a heartbeat", func(v *inventory.Snapshot) bool { return len(v.Health.Unknown) == 0 })
 }
 
 func names(devices []device.Device) []string {

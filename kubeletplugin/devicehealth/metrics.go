@@ -52,5 +52,5 @@ func (h *metrics) show(c inventory.Health) {
 	} {
 		h.devices.WithLabelValues(label).Set(float64(count[state]))
 	}
-	h.unknown.Set(float64(len(c.Silent)))
+	h.unknown.Set(float64(len(c.Unknown)))
 }

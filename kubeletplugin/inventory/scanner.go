@@ -22,84 +22,84 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// Reviewer says which of the devices that were found may be given out now, and adds what is known of them beside the look. A feature
-// that keeps state of its devices is one.
+// Reviewer withholds the devices that must not be allocated now, and adds attributes that the scan cannot find. A feature that keeps state
+// of its devices is one.
 type Reviewer interface {
 	Review(ctx context.Context, s *Snapshot)
 }
 
-// Config is what a Scanner works with.
+// Config has the settings and dependencies of a Scanner.
 type Config struct {
 	// Node is the name of the Node object, HostRoot the directory of the host's tree.
 	Node, HostRoot string
 	File           *nodeconfig.File
-	// Query asks NVML. Nil: it is switched off.
+	// Query queries NVML. Nil: NVML is disabled.
 	Query func(context.Context) (nvml.Report, error)
-	// Reviewers are asked in their order.
+	// Reviewers run in this order.
 	Reviewers []Reviewer
-	// Recovering are the devices, by pool and name, whose last claim an earlier process left halfway, with that claim's UID.
+	// Recovering returns the devices, by pool and name, whose claim an earlier process left unfinished, with that claim's UID.
 	Recovering func() map[[2]string]string
 	Holder     *Holder
-	// Rescan carries a value when the machine may look otherwise, Review when a claim gave something back, so that a device may be free.
+	// Rescan signals that the hardware may have changed, Review that a claim was released, so that a device may be free.
 	Rescan, Review notify.Signal
 	Metrics        *Metrics
 }
 
-// Scanner turns the host tree into snapshots. Only its own goroutine uses it.
+// Scanner makes snapshots of the host tree. Only its own goroutine uses it.
 type Scanner struct {
 	Config
 
-	// asked is what the kernel told of GPUs when NVML last answered, and report its answer. The library initialises every GPU of
-	// a node without persistence mode, so it is asked only when the kernel's story changed.
-	asked  []device.Device
-	report *nvml.Report
-	// found is what the last look found, without what claims make of it. Nil before the first.
-	found *Snapshot
+	// queried has the devices that the kernel showed when NVML last answered, and report is its answer. The library initialises every GPU of
+	// a node without persistence mode, so it is queried only if the kernel shows other devices.
+	queried []device.Device
+	report  *nvml.Report
+	// scanned is the last scan before reviews. Nil before the first.
+	scanned *Snapshot
 }
 
-// NewScanner makes a scanner, which looks at nothing before Run.
+// NewScanner makes a scanner. It scans nothing before Run.
 func NewScanner(c Config) *Scanner { return &Scanner{Config: c} }
 
-// Run looks at once, then on every value of events and at the latest after the configured interval, until ctx ends. Events are a burst
-// of kernel events each, see WatchUevents; the channel is nil where the kernel does not tell.
+// Run scans at once, then on every value of events and at least once per configured interval, until ctx ends. A value of events stands for
+// a burst of kernel events, see WatchUevents; the channel is nil if there are none to be had.
 func (s *Scanner) Run(ctx context.Context, events <-chan struct{}) {
 	ticker := time.NewTicker(s.File.DiscoveryInterval.Duration)
 	defer ticker.Stop()
-	s.Look(ctx)
+	s.Scan(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			s.Look(ctx)
+			s.Scan(ctx)
 		case <-events:
-			s.Look(ctx)
+			s.Scan(ctx)
 		case <-s.Rescan:
-			s.Look(ctx)
+			s.Scan(ctx)
 		case <-s.Review:
 			s.reviewSoon(ctx)
 		}
 	}
 }
 
-// Look looks at the machine once. Only one goroutine may do so at a time.
-func (s *Scanner) Look(ctx context.Context) {
+// Scan scans the machine once. Only one goroutine may do so at a time.
+func (s *Scanner) Scan(ctx context.Context) {
 	start := time.Now()
-	found, err := s.machine(ctx)
+	found, err := s.scanHost(ctx)
 	if ctx.Err() != nil {
-		return // the process ends: what was not looked at is not gone
+		return // the process ends: devices that were not scanned are not gone
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Looking at the machine failed; the last view stays")
+		klog.FromContext(ctx).Error(err, "Scanning the machine failed; the last snapshot stays")
 		s.Metrics.Errors.WithLabelValues("discovery").Inc()
 		return
 	}
 	s.Metrics.discovery.Observe(time.Since(start).Seconds())
-	s.found = found
+	s.scanned = found
 	s.review(ctx)
 }
 
-// reviewSoon reviews once for all that is given back within a moment: what a claim leaves is mostly gone when it is answered.
+// reviewSoon reviews once for all claims that are released within a moment. Most of their cleanup ends within that time.
 func (s *Scanner) reviewSoon(ctx context.Context) {
 	const pause = 200 * time.Millisecond
 	select {
@@ -109,13 +109,13 @@ func (s *Scanner) reviewSoon(ctx context.Context) {
 	}
 }
 
-// review decides which of the devices that were found may be given out now.
+// review decides which of the devices that were found may be allocated now.
 func (s *Scanner) review(ctx context.Context) {
-	if s.found == nil {
-		return // the next look does
+	if s.scanned == nil {
+		return // the first scan reviews
 	}
 	next := &Snapshot{
-		Devices: slices.Clone(s.found.Devices), Problems: slices.Clone(s.found.Problems), Withheld: maps.Clone(s.found.Withheld),
+		Devices: slices.Clone(s.scanned.Devices), Problems: slices.Clone(s.scanned.Problems), Withheld: maps.Clone(s.scanned.Withheld),
 		BindLate: s.File.BindLate(),
 	}
 	for _, r := range s.Reviewers {
@@ -130,9 +130,9 @@ func (s *Scanner) review(ctx context.Context) {
 	s.Metrics.observe(whole)
 }
 
-// machine looks twice at most: first without NVML, and again with its report where the kernel's story is new.
-func (s *Scanner) machine(ctx context.Context) (*Snapshot, error) {
-	// The tree is opened anew each time: a driver container may mount over it.
+// scanHost runs discovery without NVML, and again with its report. It queries NVML only if the kernel shows other devices than before.
+func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
+	// The tree is opened again each time: a driver container may mount over it.
 	tree, err := sysfs.Open(s.HostRoot)
 	if err != nil {
 		return nil, fmt.Errorf("open the host tree %s: %w", s.HostRoot, err)
@@ -140,15 +140,15 @@ func (s *Scanner) machine(ctx context.Context) (*Snapshot, error) {
 	defer tree.Close()
 	opts := discover.Options{HostDevices: s.File.HostDevices, FPGARegions: s.File.FPGARegions}
 	inventory := discover.Discover(ctx, tree, opts)
-	if s.Query != nil && !reflect.DeepEqual(s.asked, inventory.Devices) {
-		s.report, s.asked = nil, nil
+	if s.Query != nil && !reflect.DeepEqual(s.queried, inventory.Devices) {
+		s.report, s.queried = nil, nil
 	}
 	if s.Query != nil {
 		kernel := inventory.Devices
 		opts.NVML = s.cachedQuery
 		inventory = discover.Discover(ctx, tree, opts)
 		if s.report != nil {
-			s.asked = kernel
+			s.queried = kernel
 		}
 	}
 	v := &Snapshot{Devices: inventory.Devices, Problems: inventory.Problems, Withheld: map[string]string{}}
@@ -156,7 +156,7 @@ func (s *Scanner) machine(ctx context.Context) (*Snapshot, error) {
 	return v, nil
 }
 
-// withholdUnusable keeps back what no container could be given, so that it does not keep the others back.
+// withholdUnusable withholds devices with invalid CDI edits, so that they do not block the others.
 func withholdUnusable(v *Snapshot) {
 	for i := range v.Devices {
 		d := &v.Devices[i]
@@ -178,7 +178,7 @@ func (s *Scanner) cachedQuery(ctx context.Context) (nvml.Report, error) {
 	return report, nil
 }
 
-// withholdRecovering keeps back what is not undone yet of claims that an earlier process left halfway.
+// withholdRecovering withholds the devices of claims that an earlier process left unfinished.
 func (s *Scanner) withholdRecovering(v *Snapshot) {
 	held := s.Recovering()
 	for i := range v.Devices {
@@ -189,7 +189,7 @@ func (s *Scanner) withholdRecovering(v *Snapshot) {
 	}
 }
 
-// Metrics are what a scanner exports.
+// Metrics has the metrics of a scanner.
 type Metrics struct {
 	// Errors counts errors outside of kubelet's calls, by where they happened.
 	Errors    *prometheus.CounterVec
@@ -199,7 +199,7 @@ type Metrics struct {
 	discovery prometheus.Histogram
 }
 
-// NewMetrics registers the metrics. The buckets are those of a look's time.
+// NewMetrics registers the metrics. The buckets are for the duration of a scan.
 func NewMetrics(registry prometheus.Registerer, errors *prometheus.CounterVec, buckets []float64) *Metrics {
 	m := &Metrics{
 		Errors: errors,
@@ -210,10 +210,10 @@ func NewMetrics(registry prometheus.Registerer, errors *prometheus.CounterVec, b
 			Name: "fettle_devices_withheld", Help: "Whole devices that are not published now, by kind.",
 		}, []string{"kind"}),
 		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "fettle_discovery_problems", Help: "What discovery found wrong with this machine, by reason.",
+			Name: "fettle_discovery_problems", Help: "Problems that discovery found on this machine, by reason.",
 		}, []string{"reason"}),
 		discovery: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "fettle_discovery_duration_seconds", Help: "Time of one look at the machine.", Buckets: buckets,
+			Name: "fettle_discovery_duration_seconds", Help: "Time of one scan of the machine.", Buckets: buckets,
 		}),
 	}
 	registry.MustRegister(m.devices, m.withheld, m.problems, m.discovery)

@@ -30,7 +30,7 @@ func newScanner(t *testing.T, root string) *Scanner {
 
 func (s *Scanner) mustSee(t *testing.T) *Snapshot {
 	t.Helper()
-	s.Look(t.Context())
+	s.Scan(t.Context())
 	v, _ := s.Holder.Get()
 	if v == nil {
 		t.Fatal("no snapshot")
@@ -45,7 +45,7 @@ func TestLookSeesChanges(t *testing.T) {
 		t.Errorf("%d devices, want 8", len(v.Devices))
 	}
 	must(t, os.RemoveAll(root))
-	s.Look(t.Context())
+	s.Scan(t.Context())
 	if v, _ := s.Holder.Get(); len(v.Devices) != 8 {
 		t.Error("a host tree that cannot be opened took the last view")
 	}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory looks at the node's hardware and keeps the newest snapshot of it.
+// Package inventory scans the node's hardware and keeps the newest snapshot of it.
 //
-//	Scanner   looks at the host tree, again whenever the kernel or the clock says so
-//	Reviewer  what a feature says of the devices: which are withheld, which attributes they have beside those of the look
-//	Snapshot  what one look found, with the devices' health: never changed, shared by everything
+//	Scanner   scans the host tree, after kernel events and at an interval
+//	Reviewer  withholds devices for a feature, and adds attributes that the scan cannot find
+//	Snapshot  is the result of one scan with the devices' health; it never changes and is shared
 //	Holder    has the newest snapshot
 package inventory
 
@@ -22,40 +22,39 @@ import (
 	"github.com/fettle-dev/fettle/pkg/health"
 )
 
-// PoolName is the pool of one kind of device on a node.
+// PoolName returns the pool of one kind of device on a node.
 func PoolName(node string, kind device.Kind) string { return node + "/" + string(kind) }
 
-// Snapshot is what one look at the machine found. It is never changed after it was put into a Holder.
+// Snapshot is the result of one scan of the machine. It never changes after it was put into a Holder.
 type Snapshot struct {
-	// Devices are all that are whole, by name within their kind, in publishing order.
+	// Devices has all whole devices, by name within their kind, in publishing order.
 	Devices []device.Device
-	// Withheld are the names of whole devices that must not be published now, with the reason for people.
+	// Withheld maps the names of whole devices that must not be published now to the reason.
 	Withheld map[string]string
 	Problems []discover.Problem
-	// Tenants are the free regions of chips that are held, with the namespace or claim that may join there.
+	// Tenants maps the free regions of chips that claims hold to the namespace or claim that may join there.
 	Tenants map[string]string
-	// BindLate are the kinds of devices whose pods are bound only once the plugin has said that they can be.
+	// BindLate lists the kinds of devices whose pods are bound only after the plugin has confirmed it.
 	BindLate []device.Kind
-	// Health is the devices' health, from the ledger and not from the look.
+	// Health is the devices' health, from the ledger and not from the scan.
 	Health Health
 }
 
 // Health is the health of the node's devices at one moment.
 type Health struct {
-	// Statuses are the devices that are not healthy, by name. One that left the node is among them while a claim holds it.
+	// Statuses has the devices that are not healthy, by name. A device that left the node is among them while a claim holds it.
 	Statuses map[string]health.Status
-	// Silent are the devices of whose health nothing is known now, with the reason.
-	Silent map[string]string
+	// Unknown maps the devices whose health is not known now to the reason.
+	Unknown map[string]string
 	// TaintsKept: the API server keeps taints, so that a device in a bad state can stay published.
 	TaintsKept bool
 	// NoEviction: pods stay on a device that failed.
 	NoEviction bool
-	// Trouble is what is wrong with the ledger itself.
-	Trouble string
+	// LedgerProblem is a problem of the ledger itself, empty if there is none.
+	LedgerProblem string
 }
 
-// With returns the snapshot with another health. A device that the scheduler must not give out is withheld where a taint would be
-// dropped.
+// With returns the snapshot with another health. If the API server drops taints, devices that need one are withheld.
 func (s *Snapshot) With(h Health) *Snapshot {
 	out := *s
 	out.Health = h
@@ -65,7 +64,7 @@ func (s *Snapshot) With(h Health) *Snapshot {
 	out.Withheld = maps.Clone(s.Withheld)
 	for name, tenant := range s.Tenants {
 		if out.Withheld[name] == "" {
-			out.Withheld[name] = "its chip is held by " + tenant + ", and this API server keeps no taint that would say so"
+			out.Withheld[name] = "its chip is held by " + tenant + ", and this API server drops the taint that would keep other claims away"
 		}
 	}
 	for i := range s.Devices {
@@ -77,7 +76,7 @@ func (s *Snapshot) With(h Health) *Snapshot {
 	return &out
 }
 
-// Withhold keeps a device from the scheduler and says why. It is for the making of a snapshot.
+// Withhold keeps a device from the scheduler and adds a problem. Use it only while a snapshot is made.
 func (s *Snapshot) Withhold(name, subject, reason string, cause error) {
 	s.Withheld[name] = cause.Error()
 	s.Problems = append(s.Problems, discover.Problem{Subject: subject, Reason: reason, Message: cause.Error()})
@@ -93,10 +92,10 @@ func (s *Snapshot) Find(kind device.Kind, name string) (device.Device, bool) {
 	return device.Device{}, false
 }
 
-// All are the devices that are whole, published or not.
+// All returns the whole devices, published or not.
 func (s *Snapshot) All() []device.Device { return s.Devices }
 
-// Published returns the devices of one kind that the scheduler may give out.
+// Published returns the devices of one kind that the scheduler may allocate.
 func (s *Snapshot) Published(kind device.Kind) []device.Device {
 	var out []device.Device
 	for _, d := range s.Devices {
@@ -110,8 +109,8 @@ func (s *Snapshot) Published(kind device.Kind) []device.Device {
 // TaintUnhealthy is the key of the taint on a device that is not healthy. Its value is the reason.
 const TaintUnhealthy = "fettle.dev/unhealthy"
 
-// Taint is the taint of a device that is not healthy. What a device can still do decides over its pods: they leave one that failed.
-// Quarantine keeps other claims away; the claim that had the device when its step failed is told why it waits.
+// Taint returns the taint of a device that is not healthy. A device that failed evicts its pods, unless eviction is disabled. A quarantined
+// device only takes no other claims: the claim whose step failed reports why it waits.
 func Taint(s health.Status, noEviction bool) resourceapi.DeviceTaint {
 	taint := resourceapi.DeviceTaint{Key: TaintUnhealthy, Value: s.Reason, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	if s.State == health.Unhealthy && !noEviction {
@@ -120,11 +119,11 @@ func Taint(s health.Status, noEviction bool) resourceapi.DeviceTaint {
 	return taint
 }
 
-// Holder has the newest snapshot, and a signal that there is a newer one. It is made of what the last look saw and of the devices'
-// health, which come from different goroutines: a look that hangs holds up no bad news.
+// Holder has the newest snapshot, and a signal that there is a newer one. The snapshot combines the last scan and the devices' health,
+// which come from different goroutines, so that a scan that hangs delays no report of a failure.
 type Holder struct {
 	mu       sync.Mutex
-	seen     *Snapshot
+	scanned  *Snapshot
 	health   Health
 	snapshot *Snapshot
 	changed  chan struct{}
@@ -133,14 +132,14 @@ type Holder struct {
 // NewHolder makes a holder without a snapshot.
 func NewHolder() *Holder { return &Holder{changed: make(chan struct{})} }
 
-// Get returns the newest snapshot, nil before the first look, and a channel that closes when it is replaced.
+// Get returns the newest snapshot, nil before the first scan, and a channel that closes when it is replaced.
 func (h *Holder) Get() (*Snapshot, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.snapshot, h.changed
 }
 
-// Await waits for the first look at the machine.
+// Await waits for the first scan of the machine.
 func (h *Holder) Await(ctx context.Context) (*Snapshot, error) {
 	for {
 		s, changed := h.Get()
@@ -149,25 +148,25 @@ func (h *Holder) Await(ctx context.Context) (*Snapshot, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the first look at the machine: %w", ctx.Err())
+			return nil, fmt.Errorf("wait for the first scan of the machine: %w", ctx.Err())
 		case <-changed:
 		}
 	}
 }
 
-// Set replaces what was seen. It reports whether that differs, and wakes the goroutines that wait only then.
+// Set replaces the last scan. It reports whether the new one differs, and only then wakes the goroutines that wait.
 func (h *Holder) Set(s *Snapshot) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if reflect.DeepEqual(h.seen, s) {
+	if reflect.DeepEqual(h.scanned, s) {
 		return false
 	}
-	h.seen = s
+	h.scanned = s
 	h.compose()
 	return true
 }
 
-// SetHealth replaces the devices' health, as Set does with what was seen.
+// SetHealth replaces the devices' health, as Set replaces the last scan.
 func (h *Holder) SetHealth(health Health) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,19 +174,19 @@ func (h *Holder) SetHealth(health Health) bool {
 		return false
 	}
 	h.health = health
-	if h.seen != nil {
+	if h.scanned != nil {
 		h.compose()
 	}
 	return true
 }
 
 func (h *Holder) compose() {
-	h.snapshot = h.seen.With(h.health)
+	h.snapshot = h.scanned.With(h.health)
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// GPUs returns the GPUs of the node. There are none before the first look.
+// GPUs returns the GPUs of the node. There are none before the first scan.
 func (s *Snapshot) GPUs() []device.Device {
 	if s == nil {
 		return nil

@@ -18,11 +18,11 @@ import (
 // ueventGroup is the kernel's own multicast group of NETLINK_KOBJECT_UEVENT; udev's repeats are in another.
 const ueventGroup = 1
 
-// settle is how long events must pause before one look is worth its price: loading a driver makes hundreds.
-const settle = 500 * time.Millisecond
+// debounceInterval is how long events must pause before a scan: loading a driver makes hundreds of them.
+const debounceInterval = 500 * time.Millisecond
 
 // WatchUevents returns a channel that carries a value after each burst of kernel events which may concern a device. Kernel events
-// only make a look come sooner: where they are not to be had, the interval remains.
+// only make a scan come sooner: without them, the interval remains.
 func WatchUevents(ctx context.Context) (<-chan struct{}, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
@@ -46,7 +46,7 @@ func readUevents(socket *os.File, out notify.Signal) {
 	for {
 		n, err := socket.Read(buffer)
 		switch {
-		case errors.Is(err, unix.ENOBUFS): // events were lost: that many are worth a look
+		case errors.Is(err, unix.ENOBUFS): // events were lost: scan in any case
 		case err != nil:
 			return
 		case !relevant(buffer[:n]):
@@ -56,7 +56,7 @@ func readUevents(socket *os.File, out notify.Signal) {
 	}
 }
 
-// debounce passes a signal on once no other followed for a while.
+// debounce passes a signal on after a pause without another one.
 func debounce(ctx context.Context, in <-chan struct{}, out notify.Signal) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -66,14 +66,14 @@ func debounce(ctx context.Context, in <-chan struct{}, out notify.Signal) {
 		case <-ctx.Done():
 			return
 		case <-in:
-			timer.Reset(settle)
+			timer.Reset(debounceInterval)
 		case <-timer.C:
 			out.Send()
 		}
 	}
 }
 
-// relevant says whether a kernel event is about a subsystem that discovery reads. The message is NUL-separated KEY=value text
+// relevant reports whether a kernel event is about a subsystem that discovery reads. The message is NUL-separated KEY=value text
 // (Documentation/ABI/testing/sysfs-uevent).
 func relevant(message []byte) bool {
 	for field := range bytes.SplitSeq(message, []byte{0}) {

@@ -56,8 +56,8 @@ func TestDebounce(t *testing.T) {
 		in <- struct{}{}
 	}
 	receive(t, out)
-	if took := time.Since(start); took < settle {
-		t.Errorf("came after %s, want at least %s", took, settle)
+	if took := time.Since(start); took < debounceInterval {
+		t.Errorf("came after %s, want at least %s", took, debounceInterval)
 	}
 	if closed(out) {
 		t.Error("a burst gave two signals")

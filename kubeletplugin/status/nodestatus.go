@@ -189,13 +189,13 @@ func healthProblems(node string, v *inventory.Snapshot) []discover.Problem {
 				name, strings.ToLower(string(s.State)), s.Since.Format(time.RFC3339), s.Message),
 		})
 	}
-	for _, name := range slices.Sorted(maps.Keys(v.Health.Silent)) {
+	for _, name := range slices.Sorted(maps.Keys(v.Health.Unknown)) {
 		if _, bad := v.Health.Statuses[name]; !bad {
-			problems = append(problems, discover.Problem{Subject: subject(v, name), Reason: reasonHealthUnknown, Message: v.Health.Silent[name]})
+			problems = append(problems, discover.Problem{Subject: subject(v, name), Reason: reasonHealthUnknown, Message: v.Health.Unknown[name]})
 		}
 	}
-	if v.Health.Trouble != "" {
-		problems = append(problems, discover.Problem{Subject: node, Reason: reasonLedgerUnavailable, Message: v.Health.Trouble})
+	if v.Health.LedgerProblem != "" {
+		problems = append(problems, discover.Problem{Subject: node, Reason: reasonLedgerUnavailable, Message: v.Health.LedgerProblem})
 	}
 	return problems
 }
@@ -212,7 +212,7 @@ func subject(v *inventory.Snapshot, name string) string {
 
 // healthCondition returns the node's condition Healthy.
 func healthCondition(v *inventory.Snapshot) (value metav1.ConditionStatus, reason, message string) {
-	switch bad, silent := v.Health.Statuses, v.Health.Silent; {
+	switch bad, silent := v.Health.Statuses, v.Health.Unknown; {
 	case len(bad) > 0:
 		return metav1.ConditionFalse, reasonDevicesUnhealthy, "not healthy: " + enumerate(bad)
 	case len(silent) > 0:

@@ -40,8 +40,8 @@ func TestNodeStatus(t *testing.T) {
 	broken := nodefixture.Snapshot(t, "broken-no-driver")
 	silent := nodefixture.Snapshot(t, "8xh100-sxm")
 	silent = silent.With(inventory.Health{
-		Silent:  map[string]string{silent.Devices[0].Name: "nvml says nothing of the device"},
-		Trouble: "the health ledger is in memory only: no space",
+		Unknown:       map[string]string{silent.Devices[0].Name: "nvml says nothing of the device"},
+		LedgerProblem: "the health ledger is in memory only: no space",
 	})
 	tests := map[string]statusInput{
 		"8xh100-sxm":      {snapshot: nodefixture.Snapshot(t, "8xh100-sxm"), prepared: 3, published: true},
