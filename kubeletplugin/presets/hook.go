@@ -18,23 +18,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// hookPrefix begins the name of each file of the hooks' directory; the digest of the content follows.
+// hookPrefix begins the file name of each build. The digest of its content follows.
 const hookPrefix = "fettle-hook-"
 
-// Hook is the builds of fettle-hook on the host. A container that is restarted runs the one that its claim was prepared with, so each
-// stays while a record names it.
+// Hook keeps the builds of fettle-hook on the host. A restarted container runs the build that its claim was prepared with, so a build stays
+// while a record names it.
 type Hook struct {
 	store *record.Store
-	// source is the file to install, dir the same on the host and in the plugin's container.
+	// source is the file to install. dir has the same path on the host and in the plugin's container.
 	source, dir string
 
 	mu sync.Mutex
-	// current is the file of this process's build, held open and locked for as long as the process lives, so that the plugin of the other
-	// version in a rolling update leaves it.
+	// current is the file of this process's build. It stays open and locked while the process lives, so that the plugin of another version
+	// does not remove it in a rolling update.
 	current *os.File
 }
 
-// InstallHook makes sure that the host has this build of fettle-hook, and removes those that nobody needs.
+// InstallHook installs this build of fettle-hook on the host, unless it is there.
 func InstallHook(store *record.Store, source, dir string) (*Hook, error) {
 	h := &Hook{store: store, source: source, dir: dir}
 	return h, h.install()
@@ -50,12 +50,12 @@ func (h *Hook) install() error {
 	if err := os.MkdirAll(h.dir, 0o755); err != nil {
 		return fmt.Errorf("make the directory of hooks: %w", err)
 	}
-	// A runtime may start the hook as a user of the pod's own namespace. What else is in the directory above has modes of its own.
-	if err := openToAll(filepath.Dir(h.dir)); err != nil {
+	// A runtime may start the hook as a user of the pod's own namespace. Other files in the directory above have modes of their own.
+	if err := allowTraversal(filepath.Dir(h.dir)); err != nil {
 		return err
 	}
-	// What is there is compared, not believed: it is run as root.
-	if there, err := os.ReadFile(name); err != nil || sha256.Sum256(there) != sum {
+	// The content of an existing file is checked, since it runs as root.
+	if existing, err := os.ReadFile(name); err != nil || sha256.Sum256(existing) != sum {
 		if err := disk.ReplaceDurably(disk.OS{}, name, content, 0o755); err != nil {
 			return fmt.Errorf("install the hook: %w", err)
 		}
@@ -69,7 +69,7 @@ func (h *Hook) install() error {
 	return nil
 }
 
-// Ready is where the hook is on the host. It is installed anew on a node that was emptied and taken back.
+// Ready returns the path of the hook on the host. It installs the hook again if a node was retired and came back.
 func (h *Hook) Ready() (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +82,7 @@ func (h *Hook) Ready() (string, error) {
 	return h.current.Name(), nil
 }
 
-// Destroy removes every build, for a node that holds no claim any more.
+// Destroy removes every build. It is called when the node has no claim any more.
 func (h *Hook) Destroy() error {
 	if err := os.RemoveAll(h.dir); err != nil {
 		return fmt.Errorf("remove the hooks: %w", err)
@@ -90,8 +90,8 @@ func (h *Hook) Destroy() error {
 	return nil
 }
 
-// openToAll lets every user pass through a directory, and no more.
-func openToAll(dir string) error {
+// allowTraversal lets every user pass through a directory, and no more.
+func allowTraversal(dir string) error {
 	info, err := os.Stat(dir)
 	if err == nil && info.Mode().Perm()&0o111 != 0o111 {
 		err = os.Chmod(dir, info.Mode().Perm()|0o111)
@@ -102,16 +102,16 @@ func openToAll(dir string) error {
 	return nil
 }
 
-// Sweep removes the builds that no record names and no process holds. Who holds one may still write a record that names it, so it is asked
-// for first.
+// Sweep removes the builds that no record names and no process holds. It locks builds before it reads the records, since a process that
+// holds a build may still write a record that names it.
 func (h *Hook) Sweep() error {
 	entries, err := os.ReadDir(h.dir)
 	if err != nil {
 		return fmt.Errorf("list hooks: %w", err)
 	}
-	unheld := map[string]*os.File{}
+	unused := map[string]*os.File{}
 	defer func() {
-		for _, f := range unheld {
+		for _, f := range unused {
 			_ = f.Close() // it was only locked
 		}
 	}()
@@ -120,20 +120,20 @@ func (h *Hook) Sweep() error {
 			continue
 		}
 		name := filepath.Join(h.dir, e.Name())
-		f, err := lockUnheld(name)
+		f, err := lockUnused(name)
 		if err != nil {
 			return err
 		}
 		if f != nil {
-			unheld[name] = f
+			unused[name] = f
 		}
 	}
-	named, err := h.named()
+	named, err := h.referenced()
 	if err != nil {
 		return err // a record that cannot be read may name any
 	}
 	var errs []error
-	for name := range unheld {
+	for name := range unused {
 		if !named[name] {
 			errs = append(errs, disk.RemoveIfThere(disk.OS{}, name))
 		}
@@ -141,8 +141,8 @@ func (h *Hook) Sweep() error {
 	return errors.Join(errs...)
 }
 
-// named are the hooks that records have.
-func (h *Hook) named() (map[string]bool, error) {
+// referenced returns the hooks that records name.
+func (h *Hook) referenced() (map[string]bool, error) {
 	uids, err := h.store.UIDs()
 	if err != nil {
 		return nil, err
@@ -167,21 +167,21 @@ func (h *Hook) named() (map[string]bool, error) {
 	return named, nil
 }
 
-// lockUnheld is nil where a process holds the hook, or it is gone.
-func lockUnheld(name string) (*os.File, error) {
+// lockUnused locks a hook. It returns nil if a process holds the hook, or if the hook is gone.
+func lockUnused(name string) (*os.File, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // documented above
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look whether hook %s is held: %w", name, err)
+		return nil, fmt.Errorf("check whether hook %s is in use: %w", name, err)
 	}
 	locked, err := filelock.TryFlock(f, filelock.Exclusive)
 	if locked {
 		return f, nil
 	}
 	if err != nil {
-		err = fmt.Errorf("look whether hook %s is held: %w", name, err)
+		err = fmt.Errorf("check whether hook %s is in use: %w", name, err)
 	}
 	return nil, errors.Join(err, f.Close())
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package presets is the feature that gives claims what presets say: variables, mounts, libraries, tools and drivers of the node.
+// Package presets is the feature that applies presets to claims: variables, mounts, libraries, tools and drivers of the node.
 //
-//	Plan      which presets match a claim's devices, what they give together, and where that is on the node
-//	Hook      the builds of fettle-hook on the host, which make libraries known in a container
+//	Plan      finds the presets that match a claim's devices, combines them, and finds their files on the node
+//	Hook      installs fettle-hook on the host, which registers libraries in a container
 package presets
 
 import (
@@ -34,32 +34,32 @@ import (
 )
 
 var (
-	// errUnread is about presets that were not read yet: without them a pod would start that lacks what they give.
+	// errUnread: the presets are not known, and a pod must not start without them.
 	errUnread = errors.New("presets cannot be read from the API server: kubelet tries again")
-	// errUnmet is about what a preset gives and the node or the cluster does not have.
+	// errUnmet: the node or the cluster lacks something that a preset needs.
 	errUnmet = errors.New("a preset cannot be applied")
 )
 
-// Config is what the feature works with.
+// Config has the settings and dependencies of the feature.
 type Config struct {
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
 	Holder  *inventory.Holder
-	// Namespace is the driver's, where the ConfigMaps of cluster-wide presets are.
+	// Namespace is the driver's. It has the ConfigMaps of cluster-wide presets.
 	Namespace string
-	// Find looks up on the node what was decided for a claim.
+	// Find finds the files on the node that were decided for a claim.
 	Find func(claim string, r preset.Request) (hostfiles.Found, error)
-	// Mounts is the directory of mounts that one claim alone has.
+	// Mounts is the directory of mounts that belong to a single claim.
 	Mounts *hostmount.Dir
-	// Event says on a claim what of presets was refused or overridden. It must not block.
+	// Event makes an Event on a claim. It must not block.
 	Event func(c *resourceapi.ResourceClaim, eventType, reason, note string)
 }
 
-// Feature gives claims what presets say.
+// Feature applies presets to claims.
 type Feature struct {
 	Config
 	conditions preset.Conditions
-	// informers follow both kinds, by resource.
+	// informers watch both kinds, by resource.
 	informers map[string]cache.SharedIndexInformer
 }
 
@@ -71,7 +71,7 @@ const (
 	clusterPresetResource = "clusterdevicepresets"
 )
 
-// New makes the feature. It follows nothing before Watch.
+// New makes the feature. It watches nothing before Watch.
 func New(c Config) (*Feature, error) {
 	f := &Feature{Config: c, informers: map[string]cache.SharedIndexInformer{}}
 	for _, resource := range []string{presetResource, clusterPresetResource} {
@@ -84,23 +84,23 @@ func New(c Config) (*Feature, error) {
 	return f, nil
 }
 
-// Watch follows both kinds until ctx ends; stopped waits for that.
+// Watch watches both kinds until ctx ends. stopped waits for its end.
 func (f *Feature) Watch(ctx context.Context) (stopped func()) {
 	return follow.Run(ctx, f.informers[presetResource], f.informers[clusterPresetResource])
 }
 
-// Name is the feature's in records.
+// Name returns the feature's name in records.
 func (f *Feature) Name() string { return "presets" }
 
-// Kinds has the step that makes a mount which one claim alone has.
+// Kinds returns the step that makes a mount for a single claim.
 func (f *Feature) Kinds() step.Kinds { return step.Kinds{hostmount.StepKind: f.Mounts.Kind()} }
 
-// Leftovers are the mounts that are there for a claim.
+// Leftovers returns the steps for the mounts that a claim has.
 func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]step.Step, error) {
 	return f.Mounts.LeftoverSteps(uid)
 }
 
-// Plan decides what presets give to a claim's requests, and looks up on the node what that is. What was decided in an earlier boot holds.
+// Plan resolves the presets for a claim's requests, and finds the files on the node. A decision of an earlier boot holds.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	requests, err := f.requests(ctx, &r)
 	if err != nil {
@@ -124,13 +124,13 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	}
 	if len(decision) > 0 {
 		if c.Decision, err = json.Marshal(decision); err != nil {
-			return c, fmt.Errorf("encode what presets give to claim %s: %w", r.Claim.Name, err)
+			return c, fmt.Errorf("encode the presets of claim %s: %w", r.Claim.Name, err)
 		}
 	}
 	return c, errors.Join(errs...)
 }
 
-// requests are what presets give to each request of a claim, sorted.
+// requests returns the contribution of presets to each request of a claim, sorted.
 func (f *Feature) requests(ctx context.Context, r *prepare.Request) ([]preset.Request, error) {
 	if !r.AfterReboot {
 		return f.decide(ctx, r.Claim, r.Siblings)
@@ -146,11 +146,11 @@ func (f *Feature) requests(ctx context.Context, r *prepare.Request) ([]preset.Re
 	return out, nil
 }
 
-// decide resolves the presets for one claim, and says on it what it was refused.
+// decide resolves the presets for one claim, and makes Events of refusals.
 func (f *Feature) decide(
 	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
 ) ([]preset.Request, error) {
-	all, err := f.all(ctx, c.Namespace)
+	all, err := f.presetsFor(ctx, c.Namespace)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (f *Feature) decide(
 	if configMaps.err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnmet, configMaps.err)
 	}
-	requests, err := f.take(c, &resolution)
+	requests, err := f.claimRequests(c, &resolution)
 	if err != nil {
 		return nil, err
 	}
@@ -176,9 +176,9 @@ func (f *Feature) decide(
 	return requests, nil
 }
 
-// take returns what a resolution has for one claim, and tells what the claim was refused.
-func (f *Feature) take(c *resourceapi.ResourceClaim, resolution *preset.Resolution) ([]preset.Request, error) {
-	f.tellRefusals(c, resolution)
+// claimRequests returns one claim's part of a resolution, and makes Events of refusals and overrides.
+func (f *Feature) claimRequests(c *resourceapi.ResourceClaim, resolution *preset.Resolution) ([]preset.Request, error) {
+	f.reportRefusals(c, resolution)
 	var errs []error
 	for _, m := range resolution.Missing {
 		if m.Claim == c.Name {
@@ -188,7 +188,7 @@ func (f *Feature) take(c *resourceapi.ResourceClaim, resolution *preset.Resoluti
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	f.tellOverrides(c, resolution)
+	f.reportOverrides(c, resolution)
 	var out []preset.Request
 	for _, r := range resolution.Requests {
 		if r.Claim == c.Name {
@@ -198,8 +198,7 @@ func (f *Feature) take(c *resourceapi.ResourceClaim, resolution *preset.Resoluti
 	return out, nil
 }
 
-// input reads what the presets need to know of the cluster, and no more than they ask for. Shared are the claims of the pod that it does
-// not own.
+// input reads only those objects of the cluster that the presets need. shared has the claims of the pod that it does not own.
 func (f *Feature) input(
 	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim, all []preset.Preset,
 ) (in preset.Input, shared []preset.Claim, err error) {
@@ -213,12 +212,12 @@ func (f *Feature) input(
 		}
 		in.NamespaceLabels = namespace.Labels
 	}
-	pod, err := f.ownerOf(ctx, c)
+	pod, err := f.ownerPod(ctx, c)
 	if err != nil {
 		return in, nil, err
 	}
 	in.Pod = pod
-	claims, err := f.ofPod(ctx, pod, c, siblings)
+	claims, err := f.podClaims(ctx, pod, c, siblings)
 	if err != nil {
 		return in, nil, err
 	}
@@ -230,14 +229,13 @@ func (f *Feature) input(
 		if pod != nil && !owned {
 			list = &shared
 		}
-		*list = append(*list, preset.OfClaim(claim, v1alpha1.DriverName, owned, publishedIn(v)))
+		*list = append(*list, preset.OfClaim(claim, v1alpha1.DriverName, owned, publishedDevices(v)))
 	}
 	return in, shared, nil
 }
 
-// ofPod are the claims that a pod has, so that what presets give to one agrees with what they give to the others. Those that did not
-// come along are read.
-func (f *Feature) ofPod(
+// podClaims returns all claims of a pod, so that presets agree for all of them. It reads those that are not among the siblings.
+func (f *Feature) podClaims(
 	ctx context.Context, pod *corev1.Pod, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
 ) ([]*resourceapi.ResourceClaim, error) {
 	claims := []*resourceapi.ResourceClaim{c}
@@ -261,8 +259,8 @@ func (f *Feature) ofPod(
 	return claims, nil
 }
 
-// publishedIn finds devices as the slices have them.
-func publishedIn(v *inventory.Snapshot) func(pool, name string) *resourceapi.Device {
+// publishedDevices finds devices as the ResourceSlices have them.
+func publishedDevices(v *inventory.Snapshot) func(pool, name string) *resourceapi.Device {
 	return func(pool, name string) *resourceapi.Device {
 		if v == nil {
 			return nil
@@ -276,8 +274,8 @@ func publishedIn(v *inventory.Snapshot) func(pool, name string) *resourceapi.Dev
 	}
 }
 
-// ownerOf is the one pod that a claim was made for. Nil: pods may share it.
-func (f *Feature) ownerOf(ctx context.Context, c *resourceapi.ResourceClaim) (*corev1.Pod, error) {
+// ownerPod returns the one pod that a claim was made for. Nil: pods may share the claim.
+func (f *Feature) ownerPod(ctx context.Context, c *resourceapi.ResourceClaim) (*corev1.Pod, error) {
 	owner := metav1.GetControllerOf(c)
 	if owner == nil || owner.APIVersion != "v1" || owner.Kind != "Pod" {
 		return nil, nil //nolint:nilnil // documented above

@@ -18,15 +18,15 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// readPreset is a preset in the form in which it is asked, read and checked once for each of its versions. Nobody changes it.
+// readPreset is a preset, decoded and checked once for each of its versions. It never changes.
 type readPreset struct {
 	metav1.ObjectMeta
 	preset preset.Preset
-	// err is why it cannot be read, which claims are told.
+	// err is why the preset cannot be read. Claims fail with it.
 	err error
 }
 
-// read is what informers keep of a preset.
+// read decodes a preset for the informers to keep.
 func read(object any) (any, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -40,8 +40,8 @@ func read(object any) (any, error) {
 	return out, nil
 }
 
-// all are the presets that may be for claims of a namespace.
-func (f *Feature) all(ctx context.Context, namespace string) ([]preset.Preset, error) {
+// presetsFor returns the presets that may match claims of a namespace.
+func (f *Feature) presetsFor(ctx context.Context, namespace string) ([]preset.Preset, error) {
 	ofCluster, err := f.list(ctx, clusterPresetResource, "")
 	if err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func (f *Feature) all(ctx context.Context, namespace string) ([]preset.Preset, e
 	return append(ofCluster, ofNamespace...), err
 }
 
-// list is what the API server has of a kind. As long as that is not followed it is asked for. A cluster that does not know the kind, as
-// one that is being upgraded, has none.
+// list returns the presets of a kind. It asks the API server until the informer is synced. A cluster without the kind, as one that is being
+// upgraded, has none.
 func (f *Feature) list(ctx context.Context, resource, namespace string) ([]preset.Preset, error) {
 	objects, err := f.objects(ctx, resource, namespace)
 	if err != nil {
@@ -91,7 +91,7 @@ func (f *Feature) objects(ctx context.Context, resource, namespace string) ([]an
 	return out, nil
 }
 
-// configMaps reads those that presets ask for, each once.
+// configMaps reads the ConfigMaps that presets name, each once.
 type configMaps struct {
 	ctx   context.Context //nolint:containedctx // it is that of the one call that resolves presets
 	kube  kubernetes.Interface
@@ -99,7 +99,7 @@ type configMaps struct {
 	err   error
 }
 
-// get says that there is no such ConfigMap only where the API server says so; another error is kept.
+// get returns the data of a ConfigMap. It returns false if the ConfigMap does not exist, and after any other error, which it keeps in err.
 func (m *configMaps) get(namespace, name string) (map[string]string, bool) {
 	key := [2]string{namespace, name}
 	if data, asked := m.found[key]; asked {

@@ -39,7 +39,7 @@ func TestPresetsAreReadOnce(t *testing.T) {
 	}
 	w := newPresetWorld(t, clusterPreset("all", env("ALL")), clusterPreset("bad", env("NOT A NAME")))
 	all := func() []preset.Preset {
-		found, err := w.all(t.Context(), "team-a")
+		found, err := w.presetsFor(t.Context(), "team-a")
 		nodefixture.Must(t, err)
 		slices.SortFunc(found, func(a, b preset.Preset) int { return strings.Compare(a.Name, b.Name) })
 		return found
@@ -69,15 +69,15 @@ func TestUnreadablePreset(t *testing.T) {
 		"metadata": map[string]any{"namespace": "team-a", "name": "broken"}, "spec": map[string]any{"priority": "high"},
 	}}, metav1.CreateOptions{})
 	nodefixture.Must(t, err)
-	_, want := w.all(t.Context(), "team-a")
+	_, want := w.presetsFor(t.Context(), "team-a")
 	if want == nil || !strings.Contains(want.Error(), "DevicePreset broken") {
 		t.Fatalf("asked for: %v", want)
 	}
 	w.follow()
-	if _, err := w.all(t.Context(), "team-a"); err == nil || err.Error() != want.Error() {
+	if _, err := w.presetsFor(t.Context(), "team-a"); err == nil || err.Error() != want.Error() {
 		t.Errorf("followed: %v, want %v", err, want)
 	}
-	if _, err := w.all(t.Context(), "team-b"); err != nil {
+	if _, err := w.presetsFor(t.Context(), "team-b"); err != nil {
 		t.Errorf("in another namespace: %v", err)
 	}
 }

@@ -20,19 +20,19 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// tellRefusals says on a claim what presets were meant to give it and do not.
-func (f *Feature) tellRefusals(c *resourceapi.ResourceClaim, resolution *preset.Resolution) {
+// reportRefusals makes an Event of the contributions of presets that a claim may not have.
+func (f *Feature) reportRefusals(c *resourceapi.ResourceClaim, resolution *preset.Resolution) {
 	var notes []string
 	for _, r := range resolution.Refusals {
 		if r.Claim == c.Name {
 			notes = append(notes, fmt.Sprintf("%s, %s: %s", r.From, r.Field, r.Message))
 		}
 	}
-	f.tellOnce(c, corev1.EventTypeWarning, reasonRefused, notes)
+	f.sendEvent(c, corev1.EventTypeWarning, reasonRefused, notes)
 }
 
-// tellOverrides says on a claim which presets lost what to which.
-func (f *Feature) tellOverrides(c *resourceapi.ResourceClaim, resolution *preset.Resolution) {
+// reportOverrides makes an Event of the contributions to a claim that other presets override.
+func (f *Feature) reportOverrides(c *resourceapi.ResourceClaim, resolution *preset.Resolution) {
 	var notes []string
 	for i := range resolution.Requests {
 		r := &resolution.Requests[i]
@@ -46,19 +46,19 @@ func (f *Feature) tellOverrides(c *resourceapi.ResourceClaim, resolution *preset
 			notes = append(notes, override)
 		}
 	}
-	f.tellOnce(c, corev1.EventTypeNormal, reasonOverridden, notes)
+	f.sendEvent(c, corev1.EventTypeNormal, reasonOverridden, notes)
 }
 
-// tellOnce makes one Event of all notes: several that differ in their text alone would become one with the text of the first.
-func (f *Feature) tellOnce(c *resourceapi.ResourceClaim, eventType, reason string, notes []string) {
+// sendEvent makes one Event of all notes: Events that differ only in their text would be merged and keep the text of the first.
+func (f *Feature) sendEvent(c *resourceapi.ResourceClaim, eventType, reason string, notes []string) {
 	if len(notes) > 0 {
 		explain := fmt.Sprintf("fettle preset explain -n %s claim/%s", c.Namespace, c.Name)
-		f.Event(c, eventType, reason, listed(notes, explain, message.MaxEventNote))
+		f.Event(c, eventType, reason, joinNotes(notes, explain, message.MaxEventNote))
 	}
 }
 
-// listed joins as many notes as fit, and says how many more there are and what tells them.
-func listed(notes []string, explain string, limit int) string {
+// joinNotes joins as many notes as fit, and adds the number of the others and the command that lists them.
+func joinNotes(notes []string, explain string, limit int) string {
 	const separator = "; "
 	out := ""
 	for i, note := range notes {
@@ -85,7 +85,7 @@ const (
 	reasonAmbiguous  = "PresetAmbiguous"
 )
 
-// Reason is the stable reason of an error of this package, empty for any other.
+// Reason returns the stable reason of an error of this package, "" for any other.
 func Reason(err error) string {
 	if errors.Is(err, errUnmet) || errors.Is(err, errUnread) {
 		return reasonUnmet
@@ -93,7 +93,7 @@ func Reason(err error) string {
 	return ""
 }
 
-// Origins are the presets that the requests of a claim have something from, by the request without its alternative.
+// Origins returns the presets that contribute to the requests of a claim, by the request without its alternative.
 func (f *Feature) Origins(r *record.Record) (map[string][]preset.Origin, error) {
 	decided, err := decodeDecision(r.Decisions[f.Name()])
 	if err != nil {
@@ -106,7 +106,7 @@ func (f *Feature) Origins(r *record.Record) (map[string][]preset.Origin, error) 
 	return out, nil
 }
 
-// NodeStatus counts, by preset, the claims that have something from any generation of it. A decision that cannot be read counts for none.
+// NodeStatus counts the claims that each preset contributes to, in any generation. A decision that cannot be read counts for none.
 func (f *Feature) NodeStatus(claims []*record.Record) []v1alpha1.NodePreset {
 	var all [][]preset.Origin
 	for _, r := range claims {
@@ -116,7 +116,7 @@ func (f *Feature) NodeStatus(claims []*record.Record) []v1alpha1.NodePreset {
 	return countPresets(all)
 }
 
-// countPresets counts, by preset, the claims that have something from any generation of it.
+// countPresets counts the claims that each preset contributes to, in any generation.
 func countPresets(claims [][]preset.Origin) []v1alpha1.NodePreset {
 	counts := map[preset.Origin]int{}
 	for _, origins := range claims {
@@ -139,7 +139,7 @@ func countPresets(claims [][]preset.Origin) []v1alpha1.NodePreset {
 	return out
 }
 
-// decodeDecision is what presets give, by request.
+// decodeDecision returns the contributions of presets, by request.
 func decodeDecision(decision json.RawMessage) (map[string]preset.Request, error) {
 	if decision == nil {
 		return nil, nil //nolint:nilnil // a claim without a decision has nothing of presets
