@@ -66,7 +66,7 @@ type Plugin struct {
 	specs      *cdi.Dir
 	mounts     *hostmount.Dir
 	node       *status.NodeEvents
-	health     *devicehealth.Keeper
+	health     *devicehealth.Monitor
 	artifacts  *artifacts.Node
 	features   features
 	engine     *prepare.Engine

@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	// conflictInterval is how often it is looked up who else hands out the node's devices: that changes when somebody installs something.
+	// conflictInterval is how often conflicts with other drivers are looked up. They change when a driver is installed or removed.
 	conflictInterval = time.Minute
-	// conflictPause gathers a burst of changes here into one question.
+	// conflictPause lets a burst of snapshots cause one look-up.
 	conflictPause = 5 * time.Second
 )
 
-// watchConflicts finds devices that somebody else on the node hands out, too: kubelet keeps device plugins and DRA drivers apart, but
-// not from giving one device to two pods.
-func (k *Keeper) watchConflicts(ctx context.Context) {
-	if slices.Contains(k.File.Health.DisabledSources, health.SourceRival) {
+// watchConflicts finds devices that another driver on the node allocates, too. kubelet does not notice that a device plugin and a DRA
+// driver give one device to two pods.
+func (m *Monitor) watchConflicts(ctx context.Context) {
+	if slices.Contains(m.File.Health.DisabledSources, health.SourceRival) {
 		return
 	}
 	ticker := time.NewTicker(conflictInterval)
 	defer ticker.Stop()
 	for {
-		_, changed := k.Holder.Get()
-		if err := k.reportConflicts(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("Who else hands out the node's devices is not known now", "reason", err)
+		_, changed := m.Holder.Get()
+		if err := m.reportConflicts(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("Cannot look up conflicts with other drivers", "reason", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -55,31 +55,31 @@ func (k *Keeper) watchConflicts(ctx context.Context) {
 	}
 }
 
-func (k *Keeper) reportConflicts(ctx context.Context) error {
-	v, _ := k.Holder.Get()
-	if v == nil || len(v.Devices) == 0 || k.Retirement.On() {
+func (m *Monitor) reportConflicts(ctx context.Context) error {
+	v, _ := m.Holder.Get()
+	if v == nil || len(v.Devices) == 0 || m.Retirement.On() {
 		return nil
 	}
-	// The API server answers both from memory; what it does not know yet is seen the next time.
+	// The API server answers both from memory. Changes that it does not know yet are seen the next time.
 	get := metav1.GetOptions{ResourceVersion: "0"}
-	node, err := k.Client.CoreV1().Nodes().Get(ctx, k.Node, get)
+	node, err := m.Client.CoreV1().Nodes().Get(ctx, m.Node, get)
 	if err != nil {
-		return fmt.Errorf("look at the node: %w", err)
+		return fmt.Errorf("read the node: %w", err)
 	}
-	slices, err := k.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-		ResourceVersion: "0", FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, k.Node).String(),
+	slices, err := m.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		ResourceVersion: "0", FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, m.Node).String(),
 	})
 	if err != nil {
-		return fmt.Errorf("look at the node's ResourceSlices: %w", err)
+		return fmt.Errorf("list the node's ResourceSlices: %w", err)
 	}
-	if k.Retirement.On() {
-		return nil // its files may be gone by now
+	if m.Retirement.On() {
+		return nil // the node's files may be gone by now
 	}
-	k.note(ctx, k.ledger.Report(conflictReports(v.Devices, node, slices.Items)...))
+	m.logLedgerError(ctx, m.ledger.Report(conflictReports(v.Devices, node, slices.Items)...))
 	return nil
 }
 
-// conflictReports says of each device whether a device plugin or another DRA driver hands it out.
+// conflictReports reports for each device whether a device plugin or another DRA driver allocates it.
 func conflictReports(devices []device.Device, node *corev1.Node, others []resourceapi.ResourceSlice) []health.Report {
 	plugins, drivers := conflictingPlugins(node), conflictingDrivers(others)
 	reports := make([]health.Report, 0, len(devices))
@@ -100,8 +100,8 @@ func conflictReports(devices []device.Device, node *corev1.Node, others []resour
 	return reports
 }
 
-// conflictingPlugins are the extended resources by which the vendors' device plugins hand out GPUs, the first by vendor. A plugin that left
-// leaves its resource behind, at zero.
+// conflictingPlugins returns the extended resources by which device plugins allocate GPUs, the first by name for each vendor. A removed
+// plugin leaves its resource behind, at zero.
 func conflictingPlugins(node *corev1.Node) map[string]string {
 	prefixes := map[string]string{
 		"nvidia.com/gpu": "nvidia", "nvidia.com/mig-": "nvidia", // NVIDIA/k8s-device-plugin
@@ -112,7 +112,7 @@ func conflictingPlugins(node *corev1.Node) map[string]string {
 	found := map[string]string{}
 	for name, quantity := range node.Status.Capacity {
 		resource := string(name)
-		// Intel's resources for monitoring give out no GPU: everybody may have them.
+		// Intel's resources for monitoring allocate no GPU.
 		if quantity.IsZero() || strings.HasSuffix(resource, "_monitoring") {
 			continue
 		}
@@ -125,7 +125,7 @@ func conflictingPlugins(node *corev1.Node) map[string]string {
 	return found
 }
 
-// conflictingDrivers are the other DRA drivers that publish a PCI device, the first by the device's address.
+// conflictingDrivers returns the other DRA drivers that publish PCI devices, the first by name for each address.
 func conflictingDrivers(slices []resourceapi.ResourceSlice) map[string]string {
 	found := map[string]string{}
 	for i := range slices {

@@ -24,7 +24,7 @@ func newMetrics(registry prometheus.Registerer, errors *prometheus.CounterVec) *
 			Name: "fettle_devices_unhealthy", Help: "Devices that are not healthy, by state: degraded, unhealthy or quarantined.",
 		}, []string{"state"}),
 		unknown: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "fettle_devices_health_unknown", Help: "Devices of which a source of health has said nothing for too long.",
+			Name: "fettle_devices_health_unknown", Help: "Devices without a report from a source of health for too long.",
 		}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fettle_health_events_total", Help: "Events and increases of counters, ignored ones too, by source, code and severity.",
@@ -38,11 +38,11 @@ func newMetrics(registry prometheus.Registerer, errors *prometheus.CounterVec) *
 	return h
 }
 
-func (h *metrics) seen(source, code string, severity health.Severity) {
+func (h *metrics) countEvent(source, code string, severity health.Severity) {
 	h.events.WithLabelValues(source, code, string(severity)).Inc()
 }
 
-func (h *metrics) show(c inventory.Health) {
+func (h *metrics) setStates(c inventory.Health) {
 	count := map[health.State]int{}
 	for _, s := range c.Statuses {
 		count[s.State]++

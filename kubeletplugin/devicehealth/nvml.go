@@ -17,79 +17,79 @@ import (
 	"github.com/fettle-dev/fettle/pkg/pci"
 )
 
-// watchNVML keeps a child that watches NVIDIA's GPUs while there are any. It is started anew with every change of the set, since
-// the library knows the GPUs of its start only.
-func (k *Keeper) watchNVML(ctx context.Context) {
-	if k.watcher == nil {
+// watchNVML runs a child that watches NVIDIA's GPUs while there are any. It restarts the child when the set of GPUs changes, since the
+// library knows only the GPUs that were there at its start.
+func (m *Monitor) watchNVML(ctx context.Context) {
+	if m.watcher == nil {
 		return
 	}
 	for ctx.Err() == nil {
-		retired := k.Retirement.Changed()
-		_, changed := k.Holder.Get()
-		gpus := k.targets("nvidia")
+		retired := m.Retirement.Changed()
+		_, changed := m.Holder.Get()
+		gpus := m.targets("nvidia")
 		var life sync.WaitGroup
 		child, stop := context.WithCancel(ctx)
 		if len(gpus) > 0 {
-			life.Go(func() { k.watchGPUs(child, gpus) })
+			life.Go(func() { m.watchGPUs(child, gpus) })
 		}
-		for ctx.Err() == nil && slices.Equal(gpus, k.targets("nvidia")) {
+		for ctx.Err() == nil && slices.Equal(gpus, m.targets("nvidia")) {
 			select {
 			case <-ctx.Done():
 			case <-changed:
 			case <-retired:
 			}
-			retired = k.Retirement.Changed()
-			_, changed = k.Holder.Get()
+			retired = m.Retirement.Changed()
+			_, changed = m.Holder.Get()
 		}
 		stop()
 		life.Wait()
-		k.expectNVML(nil)
+		m.expectNVML(nil)
 	}
 }
 
-// watchGPUs is the life of a watcher for a set of GPUs.
-func (k *Keeper) watchGPUs(ctx context.Context, gpus []health.Target) {
+// watchGPUs runs the watcher for a set of GPUs until ctx ends.
+func (m *Monitor) watchGPUs(ctx context.Context, gpus []health.Target) {
 	names := make(map[pci.Address]string, len(gpus))
 	for _, gpu := range gpus {
-		if address, err := pci.ParseBusID(gpu.Address); err == nil { // discovery made it
+		if address, err := pci.ParseBusID(gpu.Address); err == nil { // discovery made the address
 			names[address] = gpu.Name
 		}
 	}
-	k.expectNVML(gpus)
-	receive := func(m nvml.Message) {
+	m.expectNVML(gpus)
+	receive := func(message nvml.Message) {
 		switch {
-		case m.State != nil:
-			k.expectNVML(gpus)
-			k.takeState(ctx, names, m.State)
-		case m.Event != nil:
-			k.takeEvent(ctx, names, *m.Event)
+		case message.State != nil:
+			m.expectNVML(gpus)
+			m.recordState(ctx, names, message.State)
+		case message.Event != nil:
+			m.recordEvent(ctx, names, *message.Event)
 		}
 	}
-	k.watcher.Run(ctx, receive, func(err error) {
-		k.metrics.restarts.Inc()
+	m.watcher.Run(ctx, receive, func(err error) {
+		m.metrics.restarts.Inc()
 		klog.FromContext(ctx).V(1).Info("Watching NVIDIA GPUs was interrupted", "reason", err)
 		if errors.Is(err, nvml.ErrNoLibrary) {
-			k.expectNVML(nil) // discovery says that it is missing; nobody waits for it
+			m.expectNVML(nil) // discovery reports that the library is missing
 			return
 		}
 		for _, gpu := range gpus {
-			k.pulse.heard(health.SourceNVML, gpu.Name, time.Now(), err)
+			m.sources.reported(health.SourceNVML, gpu.Name, time.Now(), err)
 		}
 	})
 }
 
-// expectNVML sets the GPUs that the library is to speak of.
-func (k *Keeper) expectNVML(gpus []health.Target) {
-	file := k.File
-	limit := max(missedReadings*file.Health.Interval.Duration, kubeletForgets) + file.NVML.Timeout.Duration
+// expectNVML sets the GPUs that the library must report.
+func (m *Monitor) expectNVML(gpus []health.Target) {
+	file := m.File
+	limit := max(missedReadings*file.Health.Interval.Duration, kubeletHealthTimeout) + file.NVML.Timeout.Duration
 	names := make([]string, 0, len(gpus))
 	for _, gpu := range gpus {
 		names = append(names, gpu.Name)
 	}
-	k.pulse.expect(health.SourceNVML, limit, time.Now(), names...)
+	m.sources.expect(health.SourceNVML, limit, time.Now(), names...)
 }
 
-func (k *Keeper) takeState(ctx context.Context, names map[pci.Address]string, s *nvml.State) {
+func (m *Monitor) recordState(ctx context.Context, names map[pci.Address]string, s *nvml.State) {
 	faults := map[pci.Address]error{}
 	for _, fault := range s.Faults {
 		if address, err := pci.ParseBusID(fault.Device); err == nil {
@@ -104,12 +104,12 @@ func (k *Keeper) takeState(ctx context.Context, names map[pci.Address]string, s 
 			continue
 		}
 		reports = append(reports, health.NVML(name, dev))
-		k.pulse.heard(health.SourceNVML, name, time.Now(), faults[address])
+		m.sources.reported(health.SourceNVML, name, time.Now(), faults[address])
 	}
-	k.note(ctx, k.ledger.Report(reports...))
+	m.logLedgerError(ctx, m.ledger.Report(reports...))
 }
 
-func (k *Keeper) takeEvent(ctx context.Context, names map[pci.Address]string, e nvml.Event) {
+func (m *Monitor) recordEvent(ctx context.Context, names map[pci.Address]string, e nvml.Event) {
 	address, err := pci.ParseBusID(e.PCIBusID)
 	name := names[address]
 	if err != nil || name == "" {
@@ -118,5 +118,5 @@ func (k *Keeper) takeEvent(ctx context.Context, names map[pci.Address]string, e 
 		return
 	}
 	klog.FromContext(ctx).Info("Xid", "xid", e.Xid, "device", name)
-	k.note(ctx, k.ledger.Happened(health.Xid(name, e)))
+	m.logLedgerError(ctx, m.ledger.Happened(health.Xid(name, e)))
 }

@@ -22,20 +22,19 @@ const healthInterval = 10 * time.Second
 // Watch sends the health of all devices now, after every change, and every few seconds. A device that left since the stream
 // began is reported as unhealthy, so that the pod which still holds it shows why it fails.
 //
-// What the sources were last heard of is asked for at each report: where whatever should note their silence hangs itself, health
-// becomes unknown all the same.
-func (k *Keeper) Watch(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+// Each report compares the times of the sources' last reports itself, so that health becomes unknown even if the rest of the monitor hangs.
+func (m *Monitor) Watch(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	known := map[kubeletplugin.DeviceHealth]bool{}
 	ticker := time.NewTicker(healthInterval)
 	defer ticker.Stop()
 	for {
-		v, changed := k.Holder.Get()
+		v, changed := m.Holder.Get()
 		if v != nil {
 			now := time.Now()
 			select {
 			case <-ctx.Done():
 				return nil
-			case reports <- healthReport(k.Node, v, k.pulse.silent(now), known, now):
+			case reports <- healthReport(m.Node, v, m.sources.overdue(now), known, now):
 			}
 		}
 		select {
@@ -47,10 +46,10 @@ func (k *Keeper) Watch(ctx context.Context, reports chan<- kubeletplugin.DeviceH
 	}
 }
 
-// healthReport reports every device of the view, every one that left while a claim holds it, and every other known one as gone. It
+// healthReport reports every device of the snapshot, every one that left while a claim holds it, and every other known one as gone. It
 // adds to known.
 func healthReport(
-	node string, v *inventory.Snapshot, silent map[string]string, known map[kubeletplugin.DeviceHealth]bool, now time.Time,
+	node string, v *inventory.Snapshot, overdue map[string]string, known map[kubeletplugin.DeviceHealth]bool, now time.Time,
 ) kubeletplugin.DeviceHealthReport {
 	var report kubeletplugin.DeviceHealthReport
 	present := map[kubeletplugin.DeviceHealth]bool{}
@@ -59,7 +58,7 @@ func healthReport(
 		present[id], known[id] = true, true
 		one := id
 		one.LastUpdated = now
-		one.Health, one.Message = healthOf(v.Health.Statuses[name], silent[name])
+		one.Health, one.Message = healthOf(v.Health.Statuses[name], overdue[name])
 		report.Devices = append(report.Devices, one)
 	}
 	for i := range v.Devices {
@@ -84,14 +83,14 @@ func healthReport(
 	return report
 }
 
-// healthOf is what kubelet is told. A degraded device serves the pod that has it, so it is healthy with a message. Bad news stays
-// news when its source falls silent.
-func healthOf(s health.Status, silent string) (kubeletplugin.HealthStatus, string) {
+// healthOf returns the health that is reported to kubelet. A degraded device serves the pod that has it, so it is healthy with a message. A
+// failure stays reported when its source stops reporting.
+func healthOf(s health.Status, overdue string) (kubeletplugin.HealthStatus, string) {
 	switch {
 	case s.State == health.Unhealthy || s.State == health.Quarantined:
 		return kubeletplugin.HealthStatusUnhealthy, s.Message
-	case silent != "":
-		return kubeletplugin.HealthStatusUnknown, silent
+	case overdue != "":
+		return kubeletplugin.HealthStatusUnknown, overdue
 	case s.State == health.Worn:
 		return kubeletplugin.HealthStatusHealthy, "degraded: " + s.Message
 	default:

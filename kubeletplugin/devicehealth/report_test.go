@@ -91,7 +91,7 @@ func TestHealthOfDevices(t *testing.T) {
 // TestWatchHealth sends at once, again after a change, and ends with its context.
 func TestWatchHealth(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	k := &Keeper{Config: Config{Node: nodefixture.Node, Holder: inventory.NewHolder()}, pulse: newPulse()}
+	k := &Monitor{Config: Config{Node: nodefixture.Node, Holder: inventory.NewHolder()}, sources: newSources()}
 	l := k.Holder
 	reports := make(chan kubeletplugin.DeviceHealthReport)
 	ended := make(chan error, 1)

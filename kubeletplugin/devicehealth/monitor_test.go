@@ -35,7 +35,7 @@ import (
 
 // ward is a node whose health is kept, without an API server.
 type ward struct {
-	*Keeper
+	*Monitor
 	t    *testing.T
 	root string
 
@@ -68,7 +68,7 @@ func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 		defer w.mu.Unlock()
 		w.events = append(w.events, kind+" "+reason+" "+note)
 	}
-	w.Keeper = New(*config)
+	w.Monitor = New(*config)
 	nodefixture.Must(t, w.ledger.SetTaintsKept(true))
 	w.Holder.Set(w.look())
 	return w
@@ -80,8 +80,8 @@ func (c *Config) observed() {
 	c.Errors = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"})
 }
 
-// again is the keeper of the next process, in a boot.
-func (w *ward) again(bootID string, holder *inventory.Holder) *Keeper {
+// again is the monitor of the next process, in a boot.
+func (w *ward) again(bootID string, holder *inventory.Holder) *Monitor {
 	config := w.Config
 	config.observed()
 	config.BootID, config.Holder, config.Retirement = bootID, holder, retirement.New()
@@ -103,7 +103,7 @@ func (w *ward) start() (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var parts sync.WaitGroup
-	for _, part := range []func(context.Context){w.keep, w.poll, w.watchNVML} {
+	for _, part := range []func(context.Context){w.maintain, w.poll, w.watchNVML} {
 		parts.Go(func() { part(ctx) })
 	}
 	stop = func() {
@@ -238,7 +238,7 @@ func TestUnreadableCounters(t *testing.T) {
 		t.Fatalf("polled %+v", polled)
 	}
 	past := time.Now().Add(-time.Hour)
-	w.pulse.expect(sourceSysfs, time.Minute, past, first.Name, v.Devices[1].Name)
+	w.sources.expect(sourceSysfs, time.Minute, past, first.Name, v.Devices[1].Name)
 	w.pollOnce(t.Context(), w.targets(""))
 	w.Refresh()
 	v, _ = w.Holder.Get()
@@ -390,15 +390,15 @@ func TestSilentChild(t *testing.T) {
 	child.says(xidOf(gpus[0], 79))
 	w.until("an Xid", is(gpus[0].Name, health.Unhealthy, "Xid79"))
 	// The limits are for kubelet's time; the test has less.
-	w.pulse.expect(health.SourceNVML, 0, time.Now().Add(-time.Hour))
-	w.pulse.expect(health.SourceNVML, time.Millisecond, time.Now().Add(-time.Hour), names(gpus)...)
+	w.sources.expect(health.SourceNVML, 0, time.Now().Add(-time.Hour))
+	w.sources.expect(health.SourceNVML, time.Millisecond, time.Now().Add(-time.Hour), names(gpus)...)
 	v = w.until("silence", func(v *inventory.Snapshot) bool { return len(v.Health.Unknown) == len(gpus) })
 	if len(v.Withheld) != 0 || len(v.Health.Statuses) != 1 {
 		t.Errorf("withheld %v, health %+v", v.Withheld, v.Health.Statuses)
 	}
 	reported := map[string]int{}
 	now := time.Now()
-	for _, d := range healthReport(nodefixture.Node, v, w.pulse.silent(now), map[kubeletplugin.DeviceHealth]bool{}, now).Devices {
+	for _, d := range healthReport(nodefixture.Node, v, w.sources.overdue(now), map[kubeletplugin.DeviceHealth]bool{}, now).Devices {
 		reported[string(d.Health)]++
 	}
 	if want := map[string]int{"Unhealthy": 1, "Unknown": 7}; !cmp.Equal(want, reported) {
@@ -426,9 +426,9 @@ func TestNoLibrary(t *testing.T) {
 	for testutil.ToFloat64(w.metrics.restarts) < 2 {
 		time.Sleep(time.Millisecond)
 	}
-	for key := range w.pulse.silent(time.Now().Add(time.Hour)) {
-		if !strings.Contains(w.pulse.silent(time.Now().Add(time.Hour))[key], sourceSysfs) {
-			t.Errorf("%s is waited for: %v", key, w.pulse.silent(time.Now().Add(time.Hour)))
+	for key := range w.sources.overdue(time.Now().Add(time.Hour)) {
+		if !strings.Contains(w.sources.overdue(time.Now().Add(time.Hour))[key], sourceSysfs) {
+			t.Errorf("%s is waited for: %v", key, w.sources.overdue(time.Now().Add(time.Hour)))
 		}
 	}
 }
@@ -465,7 +465,7 @@ func TestRetiredIsLetGo(t *testing.T) {
 	child.says(xidOf(v.Devices[0], 79))
 	w.until("an Xid", is(v.Devices[0].Name, health.Unhealthy, "Xid79"))
 	w.Retirement.Set(true)
-	for deadline := time.Now().Add(time.Minute); len(w.pulse.silent(time.Now().Add(time.Hour))) > 0; {
+	for deadline := time.Now().Add(time.Minute); len(w.sources.overdue(time.Now().Add(time.Hour))) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the devices of a retired node are still watched")
 		}
