@@ -122,7 +122,7 @@ func (f elfFile) openCL() (*OpenCL, error) {
 		}
 	}
 	if o == (OpenCL{}) {
-		return nil, nil //nolint:nilnil // An image that says nothing of its compilation is no mistake.
+		return nil, nil //nolint:nilnil // The sections of its compilation are optional.
 	}
 	return &o, nil
 }

@@ -180,9 +180,9 @@ var ErrContradiction = errors.New("the config is not of this file")
 
 func (c Config) contradiction(b Bitstream) error {
 	var faults []string
-	differs := func(field, told, found string) {
-		if told != "" && told != found {
-			faults = append(faults, fmt.Sprintf("%s is %s in the config and %s in the file", field, told, orNone(found)))
+	differs := func(field, configured, found string) {
+		if configured != "" && configured != found {
+			faults = append(faults, fmt.Sprintf("%s is %s in the config and %s in the file", field, configured, orNone(found)))
 		}
 	}
 	differs("format", string(c.Format), string(b.Format))

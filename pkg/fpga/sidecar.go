@@ -38,8 +38,8 @@ func InspectRaw(r io.ReaderAt, size int64, sidecar []byte) (Bitstream, error) {
 	if err != nil {
 		return Bitstream{}, fmt.Errorf("sidecar: %w", err)
 	}
-	if told := described.Size; told != nil && *told != size {
-		return Bitstream{}, fmt.Errorf("sidecar: size: got %d, but the image has %d bytes", *told, size)
+	if stated := described.Size; stated != nil && *stated != size {
+		return Bitstream{}, fmt.Errorf("sidecar: size: got %d, but the image has %d bytes", *stated, size)
 	}
 	b, err := described.bitstream()
 	if err != nil {

@@ -64,7 +64,7 @@ func sameBytes(written *os.File, image io.ReaderAt, offset, size int64) error {
 		return err
 	}
 	if info.Size() != size {
-		return fmt.Errorf("the copy has %d bytes, want %d: look at the disk", info.Size(), size)
+		return fmt.Errorf("the copy has %d bytes, want %d: check the disk", info.Size(), size)
 	}
 	const chunk = 256 << 10
 	left, right := make([]byte, chunk), make([]byte, chunk)
@@ -77,7 +77,7 @@ func sameBytes(written *os.File, image io.ReaderAt, offset, size int64) error {
 			return err
 		}
 		if !bytes.Equal(left[:n], right[:n]) {
-			return errors.New("the copy differs from the image: look at the disk")
+			return errors.New("the copy differs from the image: check the disk")
 		}
 	}
 	return nil

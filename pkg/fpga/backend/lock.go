@@ -27,7 +27,7 @@ func Lock(ctx context.Context, device, path string) (*os.File, error) {
 		return nil, &Error{Kind: Retryable, Device: device, Op: "lock", Err: err, Next: NextRetry}
 	}
 	if err != nil {
-		return nil, &Error{Kind: Terminal, Device: device, Op: "lock", Err: err, Next: "look at the state directory"}
+		return nil, &Error{Kind: Terminal, Device: device, Op: "lock", Err: err, Next: "check the state directory"}
 	}
 	return f, nil
 }

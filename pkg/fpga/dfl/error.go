@@ -22,7 +22,7 @@ var (
 	ErrPower = errors.New("power state")
 )
 
-const nextRebind = "set the region aside until its PCI device is bound anew and the accelerator's id reads back"
+const nextRebind = "set the region aside until its PCI device is bound again and the accelerator's id reads back"
 
 // fault is one row of the table of errnos of DFL ioctls.
 type fault struct {
@@ -35,17 +35,17 @@ type fault struct {
 func faultOf(err error) fault {
 	faults := map[unix.Errno]fault{
 		// The driver only tries the locks of region and manager, and does so first.
-		unix.EBUSY: {backend.Retryable, "somebody else uses the card: " + backend.NextRetry},
+		unix.EBUSY: {backend.Retryable, "another process uses the card: " + backend.NextRetry},
 		// Before all else the kernel takes as much memory as the image is large.
 		unix.ENOMEM: {backend.Retryable, "the kernel has no memory for the image: " + backend.NextRetry},
 		unix.EINVAL: {backend.Terminal, "the driver has no such port or knows another form of the request: compare the port's id with its FME"},
 		unix.EFAULT: {backend.Terminal, "the driver could not read the image: this is a defect of the program"},
-		unix.ENODEV: {backend.Terminal, "the port was released to a virtual function or its device is gone: look at the card"},
-		unix.ENXIO:  {backend.Terminal, "the device is gone: look at the card"},
-		unix.ENOTTY: {backend.Terminal, "the node is not that of a DFL driver: look at the device's node"},
-		unix.EPERM:  {backend.Terminal, "the process may not do that: look at its privileges"},
-		unix.EACCES: {backend.Terminal, "the process may not do that: look at its privileges"},
-		unix.ENOENT: {backend.Terminal, "there is no such node: look at the card and its driver"},
+		unix.ENODEV: {backend.Terminal, "the port was released to a virtual function or its device is gone: check the card"},
+		unix.ENXIO:  {backend.Terminal, "the device is gone: check the card"},
+		unix.ENOTTY: {backend.Terminal, "the node is not that of a DFL driver: check the device's node"},
+		unix.EPERM:  {backend.Terminal, "the process may not do that: check its privileges"},
+		unix.EACCES: {backend.Terminal, "the process may not do that: check its privileges"},
+		unix.ENOENT: {backend.Terminal, "there is no such node: check the card and its driver"},
 	}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		if f, ok := faults[errno]; ok {

@@ -87,11 +87,11 @@ func Open(root string, o Options) (_ *Host, err error) {
 func notTheHost(root *os.File) error {
 	own, err := os.Stat("/")
 	if err != nil {
-		return fmt.Errorf("look at /: %w", err)
+		return fmt.Errorf("check the root directory: %w", err)
 	}
 	given, err := root.Stat()
 	if err != nil {
-		return fmt.Errorf("look at host tree: %w", err)
+		return fmt.Errorf("check the host tree: %w", err)
 	}
 	if os.SameFile(own, given) {
 		return errors.New("plain files as device nodes are for simulators: the host tree is /, give one that is not")
@@ -166,7 +166,7 @@ func (h *Host) node(name string, flags uint64) (*os.File, error) {
 func (h *Host) device(f *os.File) (unix.Stat_t, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
-		return stat, &fs.PathError{Op: "look at", Path: f.Name(), Err: err}
+		return stat, &fs.PathError{Op: "stat", Path: f.Name(), Err: err}
 	}
 	kind := stat.Mode & unix.S_IFMT
 	if kind == unix.S_IFCHR || h.plainNodes && kind == unix.S_IFREG {

@@ -61,8 +61,8 @@ func programPort(fme *os.File, port uint32, part []byte) error {
 	return err
 }
 
-// handPort hands a port to its virtual function, or takes it back.
-func handPort(fme *os.File, request uintptr, port uint32) error {
+// transferPort hands a port to its virtual function, or takes it back.
+func transferPort(fme *os.File, request uintptr, port uint32) error {
 	id := int32(port)
 	return control(fme, request, unsafe.Pointer(&id)) //nolint:gosec // G103: the kernel's ABI takes a pointer
 }

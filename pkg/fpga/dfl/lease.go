@@ -43,7 +43,7 @@ func (h *Host) Acquire(ctx context.Context, p Port, interfaceID string) (*Lease,
 	if err != nil {
 		f := faultOf(err)
 		if f.kind == backend.Unknown { // The region was not touched yet.
-			f = fault{backend.Terminal, "look at the device's node"}
+			f = fault{backend.Terminal, "check the device's node"}
 		}
 		return nil, errors.Join(&backend.Error{Kind: f.kind, Device: p.Name, Op: "acquire", Err: err, Next: f.next}, lock.Close())
 	}
@@ -121,7 +121,7 @@ func (l *Lease) beforeProgram(ctx context.Context, load *Load) error {
 	case ctx.Err() != nil:
 		return l.failed("program", backend.Retryable, context.Cause(ctx), backend.NextRetry)
 	}
-	// Checked again, because the card may have been bound anew while the caller waited for the lock.
+	// Checked again, because the card may have been bound again while the caller waited for the lock.
 	if err := l.host.checkInterface(l.port, l.interfaces); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (l *Lease) powered(op string) error {
 		return l.untouched(op, err)
 	}
 	if power != 0 {
-		return l.failed(op, backend.Retryable, fmt.Errorf("%w is %d, want 0", ErrPower, power), "let the card cool down and look at its sensors")
+		return l.failed(op, backend.Retryable, fmt.Errorf("%w is %d, want 0", ErrPower, power), "let the card cool down and check its sensors")
 	}
 	return nil
 }
@@ -228,15 +228,15 @@ func (l *Lease) Info() (Info, error) {
 // ReleasePort hands the port to its virtual function, after which programming it fails with ENODEV. It fails while the port is open, so it
 // needs no lease.
 func (h *Host) ReleasePort(ctx context.Context, p Port) error {
-	return h.hand(ctx, p, "release", fmeRelease)
+	return h.transfer(ctx, p, "release", fmeRelease)
 }
 
 // AssignPort takes a released port back.
 func (h *Host) AssignPort(ctx context.Context, p Port) error {
-	return h.hand(ctx, p, "assign", fmeAssign)
+	return h.transfer(ctx, p, "assign", fmeAssign)
 }
 
-func (h *Host) hand(ctx context.Context, p Port, op string, request uintptr) error {
+func (h *Host) transfer(ctx context.Context, p Port, op string, request uintptr) error {
 	lock, err := backend.Lock(ctx, p.Name, p.LockFile)
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (h *Host) hand(ctx context.Context, p Port, op string, request uintptr) err
 	fme, err := h.node(p.FMENode, 0)
 	if err == nil {
 		defer fme.Close()
-		err = handPort(fme, request, p.ID)
+		err = transferPort(fme, request, p.ID)
 	}
 	if err == nil {
 		return nil
@@ -262,7 +262,7 @@ func (l *Lease) failed(op string, kind backend.Kind, err error, next string) err
 func (l *Lease) untouched(op string, err error) error {
 	f := faultOf(err)
 	if f.kind == backend.Unknown {
-		f = fault{backend.Terminal, "look at the card and its driver"}
+		f = fault{backend.Terminal, "check the card and its driver"}
 	}
 	return l.failed(op, f.kind, err, f.next)
 }

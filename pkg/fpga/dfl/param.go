@@ -208,7 +208,7 @@ func targetClock(given map[string]int32) (int64, error) {
 
 // setClock programs the PLL, unless the clocks are right already.
 func (l *Lease) setClock(ctx context.Context, kHz int64) error {
-	const next = "set the clock again; if that fails, set the region aside until its PCI device is bound anew"
+	const next = "set the clock again; if that fails, set the region aside until its PCI device is bound again"
 	clock := &userClock{host: l.host, port: l.port}
 	err := clock.holds(ctx, kHz)
 	if err == nil {
@@ -262,7 +262,7 @@ func (h *Host) paramFailed(p Port, op string, err error) error {
 	case errors.Is(err, backend.ErrNoParam):
 		f = fault{backend.Terminal, nextParam}
 	case f.kind == backend.Unknown || f.kind == backend.Terminal:
-		f = fault{backend.Terminal, "change the parameters, or look at the card and its driver"}
+		f = fault{backend.Terminal, "change the parameters, or check the card and its driver"}
 	}
 	return &backend.Error{Kind: f.kind, Device: p.Name, Op: op, Err: err, Next: f.next}
 }

@@ -49,7 +49,7 @@ func (h *Host) State(p Port) (State, error) {
 	s.Status, errs[5] = h.tree.ReadString(path.Join(p.Manager, "status"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return s, &backend.Error{
-			Kind: backend.Terminal, Device: p.Name, Op: "read the state of", Err: err, Next: "look at the card and its driver",
+			Kind: backend.Terminal, Device: p.Name, Op: "read the state of", Err: err, Next: "check the card and its driver",
 		}
 	}
 	return s, nil

@@ -219,7 +219,7 @@ func orCustom(dir string) string {
 }
 
 const (
-	nextDriver   = "look at the kernel's log and the driver of the fpga_manager"
+	nextDriver   = "check the kernel's log and the driver of the fpga_manager"
 	nextAside    = "set the chip aside until it was programmed again and operates"
 	nextFirmware = "mount the host's firmware directory writable"
 )

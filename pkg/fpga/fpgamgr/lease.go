@@ -56,7 +56,7 @@ func (h *Host) Acquire(ctx context.Context, m Manager, interfaceID string) (_ *L
 		return nil, err
 	}
 	if busy.MatchString(state.Manager) {
-		err := fmt.Errorf("somebody else programs it, it is in state %q", state.Manager)
+		err := fmt.Errorf("another process programs it, it is in state %q", state.Manager)
 		return nil, l.failed("acquire", backend.Retryable, err, backend.NextRetry)
 	}
 	if err := l.sweep(); err != nil {
@@ -143,9 +143,9 @@ func (l *Lease) beforeProgram(ctx context.Context, load Load) (file string, err 
 	if err != nil {
 		return "", l.failed("program", backend.Terminal, err, backend.NextRequest)
 	}
-	// Checked again, because the driver may have been bound anew while the lease was held. The number would be another one then.
+	// Checked again, because the driver may have been bound again while the lease was held. The number would be another one then.
 	if dir, _, err := l.host.dir(l.manager); err != nil || dir != l.dir {
-		return "", l.failed("program", backend.Terminal, errors.Join(errors.New("the fpga_manager was bound anew"), err), backend.NextAcquire)
+		return "", l.failed("program", backend.Terminal, errors.Join(errors.New("the fpga_manager was bound again"), err), backend.NextAcquire)
 	}
 	state, err := l.host.state(l.manager, l.dir)
 	if err != nil {
@@ -207,7 +207,7 @@ func (l *Lease) refused(err error) error {
 	case errors.Is(err, unix.EBUSY):
 		failure.Kind, failure.Next = backend.Retryable, backend.NextRetry
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
-		failure.Kind, failure.Next = backend.Terminal, "look at the process's privileges and the mount of sysfs"
+		failure.Kind, failure.Next = backend.Terminal, "check the process's privileges and the mount of sysfs"
 	}
 	return failure
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 )
 
-// DFL programs ports of cards with a device feature list. open opens the host's tree anew for each use, since a driver's container may
+// DFL programs ports of cards with a device feature list. open opens the host's tree again for each use, since a driver's container may
 // mount over it. locks is the directory of the lock files, one for each card. Every process that programs cards of this machine must see
 // the same directory.
 func DFL(open func() (*dfl.Host, error), locks string) Backend {

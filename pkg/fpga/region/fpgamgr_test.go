@@ -133,7 +133,7 @@ func TestManagerNever(t *testing.T) {
 		for _, state := range []string{"unknown", "power off", "write error", "write"} {
 			c.set(manager+"state", state+"\n")
 			if state == "write" {
-				wants(t, c.apply(asIs), nil, "somebody else programs it")
+				wants(t, c.apply(asIs), nil, "another process programs it")
 				continue
 			}
 			wants(t, c.apply(asIs), nil, fmt.Sprintf("%q", state), "let a claim program it")

@@ -235,7 +235,7 @@ func (p *Programmer) resetAndRelease(ctx context.Context, params *Program, r *fp
 		}
 		if err != nil {
 			return fmt.Errorf("region %s %w (%w): there is no blank image for interface %s; "+
-				"bind its device to the driver anew, or add a ClusterFPGABitstream that is blank", params.Device, ErrUnknownState, err, r.InterfaceID)
+				"bind its device to the driver again, or add a ClusterFPGABitstream that is blank", params.Device, ErrUnknownState, err, r.InterfaceID)
 		}
 		// The region works, but Fettle cannot tell which bytes it holds, so the next claim programs it. The programming that was cut off may
 		// not have begun; then the traces are those of the tenant before.

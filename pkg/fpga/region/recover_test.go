@@ -140,7 +140,7 @@ func TestSettled(t *testing.T) {
 			for range 2 {
 				if f.dead || f.crashed {
 					p.asks(lines(opened(0)), func() {
-						wants(t, p.undo(program), region.ErrUnknownState, "bind its device to the driver anew", "ClusterFPGABitstream")
+						wants(t, p.undo(program), region.ErrUnknownState, "bind its device to the driver again", "ClusterFPGABitstream")
 					})
 					p.holds(region.Content{Unknown: true, Claim: ours().UID})
 				}

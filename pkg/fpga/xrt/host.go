@@ -199,7 +199,7 @@ func (h *Host) contexts(c Card) (int, error) {
 }
 
 const (
-	nextDriver = "look at the card and the kernel's log of xocl and xclmgmt"
+	nextDriver = "check the card and the kernel's log of xocl and xclmgmt"
 	nextAside  = "set the card aside until it was reset and the loaded image reads back"
 	nextTools  = "install XRT on the host, of version 2.11 or later"
 )

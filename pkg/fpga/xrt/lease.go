@@ -75,7 +75,7 @@ func (h *Host) Acquire(ctx context.Context, c Card, interfaceID string) (_ *Leas
 	return l, nil
 }
 
-const nextState = "look at the state directory"
+const nextState = "check the state directory"
 
 // check reads everything that must hold before the card is touched.
 func (l *Lease) check(op string) error {
@@ -266,7 +266,7 @@ func (l *Lease) refused(op string, err error, before string) error {
 		failure.Kind, failure.Next = backend.Terminal, nextTools
 	case ok && ran.Exit > 0 && strings.Contains(strings.ToLower(ran.Output), unix.EBUSY.Error()):
 		if now, err := l.host.image(l.card); err == nil && now == before {
-			failure.Kind, failure.Next = backend.Retryable, "somebody uses the card: "+backend.NextRetry
+			failure.Kind, failure.Next = backend.Retryable, "another process uses the card: "+backend.NextRetry
 		}
 	}
 	return failure
