@@ -23,6 +23,7 @@ import (
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -78,6 +79,9 @@ func (p *Plugin) prepareClaim(
 		}
 		p.metrics.observeCall("prepare", result, start)
 		p.metrics.refusals.WithLabelValues(reason(err)).Inc()
+		if holder := prepare.Holder(err); holder != "" {
+			logger.Info("Another claim holds what a claim needs", "holder", holder, "refusal", err)
+		}
 		if writeErr := p.claims.WriteRefusal(ctx, c, err); writeErr != nil {
 			logger.Error(writeErr, "Cannot write the refusal to the claim's status", "refusal", err)
 		}

@@ -49,6 +49,18 @@ const (
 	reasonChipInUse  = "ChipInUse"
 )
 
+// Holder returns the claim that holds what a Prepare asked for, for the node's log, and "" if err is not about that. The error itself may be
+// read by another tenant and does not name it.
+func Holder(err error) string {
+	if inUse, ok := errors.AsType[*record.InUseError](err); ok {
+		return inUse.Holder()
+	}
+	if tenant, ok := errors.AsType[*TenantError](err); ok {
+		return "claim " + tenant.Claim
+	}
+	return ""
+}
+
 // Reason returns the stable reason of an error of this package or of claims and records, and "" for any other.
 func Reason(err error) string {
 	if refused, ok := errors.AsType[*claim.RefusedError](err); ok {

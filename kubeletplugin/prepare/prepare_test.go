@@ -210,6 +210,28 @@ func TestDeviceGone(t *testing.T) {
 	s.records()
 }
 
+// TestInUseElsewhere: what another namespace reads does not name the holder, which the log does.
+func TestInUseElsewhere(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aGPU("gpu0")))
+	_, err := s.ask(inTeam("team-b", allocated("u2", aGPU("gpu0"))))
+	if _, ok := errors.AsType[*record.InUseError](err); !ok || !strings.Contains(err.Error(), "by another claim") {
+		t.Fatalf("error %v, want an InUseError", err)
+	}
+	for _, secret := range []string{"team-a", "claim-u1", "u1"} {
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("team-b reads %q in %q", secret, err)
+		}
+	}
+	if got := Holder(err); got != "claim team-a/claim-u1 (UID u1)" {
+		t.Errorf("the log reads %q", got)
+	}
+	chip := &TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Namespace: "team-b", Rule: v1alpha1.CoTenancyExclusive}
+	if strings.Contains(chip.Error(), "team-a") || Holder(chip) != "claim team-a/work" {
+		t.Errorf("team-b reads %q, the log %q", chip, Holder(chip))
+	}
+}
+
 func TestInUse(t *testing.T) {
 	s := newSite(t)
 	s.prepare(allocated("u1", aGPU("gpu0")))

@@ -5,6 +5,7 @@ package prepare
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -16,16 +17,21 @@ import (
 
 // TenantError refuses a region of a chip because of a claim on another region of that chip.
 type TenantError struct {
-	// Device is the allocated region, Sibling a region that another claim holds, Claim that claim's namespace/name.
-	Device, Sibling, Claim string
+	// Device is the allocated region, Sibling a region that another claim holds, Claim that claim's namespace/name, Namespace that of the
+	// claim that asked.
+	Device, Sibling, Claim, Namespace string
 	// Rule is the stricter co-tenancy of the two claims.
 	Rule v1alpha1.CoTenancy
 }
 
-// Error names the other claim and the remedy.
+// Error says what is in the way and the remedy. It names the other claim only to that claim's own namespace.
 func (e *TenantError) Error() string {
-	return fmt.Sprintf("device %s: claim %s holds %s of the same chip, and policy.coTenancy %s keeps them apart: "+
-		"retried until that claim is gone; delete the pod to let the scheduler choose another chip", e.Device, e.Claim, e.Sibling, e.Rule)
+	other := "another claim"
+	if strings.HasPrefix(e.Claim, e.Namespace+"/") {
+		other = "claim " + e.Claim
+	}
+	return fmt.Sprintf("device %s: %s holds %s of the same chip, and policy.coTenancy %s keeps them apart: "+
+		"retried until that claim is gone; delete the pod to let the scheduler choose another chip", e.Device, other, e.Sibling, e.Rule)
 }
 
 // cardLocks returns the lock names of the chips of an allocation's regions, so that one claim at a time checks co-tenancy on a chip. The
@@ -72,7 +78,7 @@ func (e *Engine) checkCoTenancy(c *resourceapi.ResourceClaim, result *claim.Resu
 				continue
 			}
 			if rule, holder, conflict := e.coTenancyConflict(uid, sibling, c.Namespace, result.Config.FPGA.CoTenancy); conflict {
-				return &TenantError{Device: dev.Name, Sibling: sibling.Name, Claim: holder, Rule: rule}
+				return &TenantError{Device: dev.Name, Sibling: sibling.Name, Claim: holder, Namespace: c.Namespace, Rule: rule}
 			}
 		}
 	}

@@ -54,7 +54,7 @@ func TestTenantsMeet(t *testing.T) {
 				return
 			}
 			tenant, ok := errors.AsType[*TenantError](err)
-			if want := (TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/claim-u1", Rule: tc.apart}); !ok || *tenant != want {
+			if want := (TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/claim-u1", Namespace: tc.namespace, Rule: tc.apart}); !ok || *tenant != want {
 				t.Fatalf("error %v, want %+v", err, want)
 			}
 			s.records("u1")
@@ -68,7 +68,7 @@ func TestTenantsMeet(t *testing.T) {
 
 // TestTenantMessage says who is in the way, by which rule, and what helps.
 func TestTenantMessage(t *testing.T) {
-	err := &TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Rule: v1alpha1.CoTenancyExclusive}
+	err := &TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Namespace: "team-a", Rule: v1alpha1.CoTenancyExclusive}
 	for _, words := range []string{"device r1", "claim team-a/work holds r0 of the same chip", "policy.coTenancy Exclusive", "delete"} {
 		if !strings.Contains(err.Error(), words) {
 			t.Errorf("%v: does not say %q", err, words)

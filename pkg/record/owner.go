@@ -22,9 +22,16 @@ type InUseError struct {
 	Owner *Record
 	// Differs says that the device may be shared, but the holder has another configuration.
 	Differs bool
+	// Namespace is that of the claim that asked for the device.
+	Namespace string
 }
 
-// Error names the device, the holder, and what ends the conflict.
+// Holder names the claim that holds the device, for the node's log.
+func (e *InUseError) Holder() string {
+	return fmt.Sprintf("claim %s/%s (UID %s)", e.Owner.Namespace, e.Owner.Name, e.Owner.UID)
+}
+
+// Error names the device, and what ends the conflict. It names the holder only to the holder's own namespace.
 func (e *InUseError) Error() string {
 	how := "is held"
 	if e.Differs {
@@ -34,8 +41,11 @@ func (e *InUseError) Error() string {
 	if e.Owner.Phase == Releasing {
 		until = "until what it did is undone, which is tried again in the background"
 	}
-	return fmt.Sprintf("device %s/%s %s by claim %s/%s (UID %s) %s: retried until then",
-		e.Pool, e.Device, how, e.Owner.Namespace, e.Owner.Name, e.Owner.UID, until)
+	holder := "another claim"
+	if e.Owner.Namespace == e.Namespace {
+		holder = e.Holder()
+	}
+	return fmt.Sprintf("device %s/%s %s by %s %s: retried until then", e.Pool, e.Device, how, holder, until)
 }
 
 // whole is the target of a link if the claim does not share the device.
@@ -96,7 +106,7 @@ func (s *Store) holder(pool, name, uid string) (*Record, error) {
 func (s *Store) Acquire(r *Record) error {
 	for i := range r.Devices {
 		if d := &r.Devices[i]; !d.AdminAccess {
-			if err := s.checkFree(d, r.UID); err != nil {
+			if err := s.checkFree(d, r); err != nil {
 				return err
 			}
 		}
@@ -111,14 +121,14 @@ func (s *Store) Acquire(r *Record) error {
 	return nil
 }
 
-// checkFree returns an *InUseError if another claim holds a device and the two cannot share it.
-func (s *Store) checkFree(d *Device, uid string) error {
+// checkFree returns an *InUseError if a claim other than the record's holds a device and the two cannot share it.
+func (s *Store) checkFree(d *Device, r *Record) error {
 	entries, err := s.fs.ReadDir(s.deviceDir(d.Pool, d.Name))
 	if ignoreMissing(err) != nil {
 		return fmt.Errorf("look up who holds device %s/%s: %w", d.Pool, d.Name, err)
 	}
 	for _, e := range entries {
-		if e.Name() == uid {
+		if e.Name() == r.UID {
 			continue
 		}
 		other, err := s.holder(d.Pool, d.Name, e.Name())
@@ -137,7 +147,7 @@ func (s *Store) checkFree(d *Device, uid string) error {
 		}
 		shareable := d.ShareID != "" && how != whole
 		if !shareable || how != d.target() {
-			return &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Differs: shareable}
+			return &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Differs: shareable, Namespace: r.Namespace}
 		}
 	}
 	return nil

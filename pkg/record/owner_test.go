@@ -215,7 +215,11 @@ func refused(t *testing.T, taker int, how string, err error) {
 	if inUse.Pool != pool || inUse.Device != "gpu-0" || inUse.Owner.UID != "u1" || inUse.Differs != strings.Contains(how, "another") {
 		t.Errorf("taker %d: %+v names the wrong device, claim or reason", taker, inUse)
 	}
-	for _, part := range []string{"node-1/gpu/gpu-0", how, "UID u1", "until"} {
+	if own := inUse.Owner.Namespace == inUse.Namespace; own != strings.Contains(err.Error(), "UID u1") ||
+		!strings.Contains(inUse.Holder(), "UID u1") {
+		t.Errorf("taker %d: error %q, holder %q: want the holder in the error only for its own namespace", taker, err, inUse.Holder())
+	}
+	for _, part := range []string{"node-1/gpu/gpu-0", how, "until"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("taker %d: error %q, want it to say %q", taker, err, part)
 		}
