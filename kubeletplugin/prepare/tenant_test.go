@@ -54,7 +54,8 @@ func TestTenantsMeet(t *testing.T) {
 				return
 			}
 			tenant, ok := errors.AsType[*TenantError](err)
-			if want := (TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/claim-u1", Namespace: tc.namespace, Rule: tc.apart}); !ok || *tenant != want {
+			want := TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/claim-u1", Namespace: tc.namespace, Rule: tc.apart}
+			if !ok || *tenant != want {
 				t.Fatalf("error %v, want %+v", err, want)
 			}
 			s.records("u1")
