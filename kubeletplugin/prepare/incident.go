@@ -49,8 +49,8 @@ const (
 	reasonChipInUse  = "ChipInUse"
 )
 
-// Holder returns the claim that holds what a Prepare asked for, for the node's log, and "" if err is not about that. Another tenant may read
-// the error itself, which does not name the claim.
+// Holder returns the claim that holds what a Prepare asked for, for the node's log, and "" if err is not about that. Another tenant may
+// read the error itself, which does not name the claim.
 func Holder(err error) string {
 	if inUse, ok := errors.AsType[*record.InUseError](err); ok {
 		return inUse.Holder()

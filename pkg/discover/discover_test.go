@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -305,6 +306,20 @@ func TestHostDevices(t *testing.T) {
 				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
 			}
 		})
+	}
+}
+
+// TestHostMemory: the memory of the machine is given to no pod, whatever the node is called.
+func TestHostMemory(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root may make device nodes")
+	}
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "dev"), 0o755))
+	must(t, unix.Mknod(filepath.Join(dir, "dev/harmless"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1))))
+	got := discoverIn(t, dir, Options{HostDevices: []HostDevice{{Name: "x", CharDevices: []string{"/dev/*"}}}})
+	if len(got.Devices) > 0 || len(got.Problems) != 1 || !strings.Contains(got.Problems[0].Message, "gives control over the whole node") {
+		t.Errorf("found %v, problems %v", got.Devices, got.Problems)
 	}
 }
 

@@ -159,6 +159,10 @@ func kindOf(info fs.FileInfo) string {
 // charDevice adds one node with the host's numbers: a driver that Fettle does not know has no other place that tells them.
 func (h HostDevice) charDevice(d *draft, name string) {
 	major, minor, err := d.tree.Rdev(name)
+	if err == nil {
+		// Discovery knows the nodes that program by their numbers.
+		err = container.CheckNumbers(sysfs.HostPath(name), major, minor)
+	}
 	if err != nil {
 		d.withhold(ReasonHostPathUnusable, err)
 		return

@@ -201,12 +201,16 @@ func (l *lookup) node(n *preset.Node) error {
 	case stat.Mode&unix.S_IFMT != unix.S_IFCHR:
 		return fmt.Errorf("is %s, want a character device", rootfs.TypeName(stat.Mode))
 	}
+	major, minor := int64(unix.Major(stat.Rdev)), int64(unix.Minor(stat.Rdev))
+	if err := container.CheckNode(n.Path, major, minor); err != nil {
+		return err
+	}
 	permissions := "rw"
 	if n.ReadOnly {
 		permissions = "r"
 	}
 	l.edits.Nodes = append(l.edits.Nodes, container.Node{
-		Path: n.Path, Major: int64(unix.Major(stat.Rdev)), Minor: int64(unix.Minor(stat.Rdev)), Permissions: permissions,
+		Path: n.Path, Major: major, Minor: minor, Permissions: permissions,
 	})
 	return nil
 }
