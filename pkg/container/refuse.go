@@ -18,8 +18,8 @@ const (
 // memMinors are /dev/mem, kmem, port, kmsg and oldmem.
 func memMinors() []int64 { return []int64{1, 2, 4, 11, 12} }
 
-// managementNodes begin the names of nodes by which a card is programmed or managed: DFL's FMEs (drivers/fpga/dfl.c, and Intel's driver before
-// it), and XRT's management function.
+// managementNodes begin the names of nodes by which a card is programmed or managed: DFL's FMEs (drivers/fpga/dfl.c, and Intel's driver
+// before it), and XRT's management function.
 func managementNodes() []string { return []string{"dfl-fme.", "intel-fpga-fme.", "xclmgmt"} }
 
 // CheckNumbers refuses character devices that give control over the node, whoever names them: memory, I/O ports, the kernel's log, and
