@@ -10,7 +10,7 @@
 //
 // # The rules
 //
-//   - Names are UTF-8 without NUL, relative, without empty parts, "." or "..", of at most 255 bytes a part, 32 parts and 4096 bytes, and
+//   - Names are UTF-8 without control characters, relative, without empty parts, "." or "..", of at most 255 bytes a part, 32 parts and 4096 bytes, and
 //     below one of Options.Paths.
 //   - There are directories and regular files. Links of both sorts, devices, pipes, sparse files, extended attributes, global PAX headers
 //     and PAX keys other than those that archivers write for the fields of a header are refused, as is a file with setuid or setgid.

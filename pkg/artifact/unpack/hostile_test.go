@@ -99,6 +99,11 @@ func allHostile(t testing.TB) []hostile {
 		one("dot part", RuleName, "./"+cacheDir+"x", file("./"+cacheDir+"x", nil)),
 		one("empty part", RuleName, cacheDir+"/x", file(cacheDir+"/x", nil)),
 		raw("file with a slash at its end", RuleName, x+"/", rawTar(rawHeader(x+"/", tar.TypeReg, octal(0)))),
+		one("escape sequence", RuleName, cacheDir+"\x1b[2J", file(cacheDir+"\x1b[2J", nil)),
+		one("line break", RuleName, cacheDir+"a\nb", file(cacheDir+"a\nb", nil)),
+		one("DEL", RuleName, cacheDir+"a\x7f", file(cacheDir+"a\x7f", nil)),
+		one("C1 control", RuleName, cacheDir+"a\u0085", file(cacheDir+"a\u0085", nil)),
+		one("name in reverse", RuleName, cacheDir+"a\u202egnp.exe", file(cacheDir+"a\u202egnp.exe", nil)),
 		raw("not UTF-8", RuleName, cacheDir+"\xff\xfe", rawTar(rawHeader(cacheDir+"\xff\xfe", tar.TypeReg, octal(0)))),
 		raw("not UTF-8 in a PAX path", RuleName, cacheDir+"\xc3\x28",
 			rawTar(paxBlock(tar.TypeXHeader, record("path", cacheDir+"\xc3\x28")), rawHeader("x", tar.TypeReg, octal(0)))),
@@ -366,7 +371,7 @@ func TestHostileImages(t *testing.T) {
 		all[i].layers = nil // the less the test holds, the sooner garbage is collected
 	}
 	t.Logf("%d hostile images refused by %d rules", len(all), len(seen))
-	if len(all) < 166 || len(seen) < 21 {
+	if len(all) < 171 || len(seen) < 21 {
 		t.Errorf("%d images, %d rules", len(all), len(seen))
 	}
 }
