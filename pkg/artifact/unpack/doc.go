@@ -10,8 +10,8 @@
 //
 // # The rules
 //
-//   - Names are UTF-8 without control characters, relative, without empty parts, "." or "..", of at most 255 bytes a part, 32 parts and 4096
-//     bytes, and below one of Options.Paths.
+//   - Names are UTF-8 without control characters, relative, without empty parts, "." or "..", of at most 255 bytes a part, 32 parts and
+//     4096 bytes, and below one of Options.Paths.
 //   - There are directories and regular files. Links of both sorts, devices, pipes, sparse files, extended attributes, global PAX headers
 //     and PAX keys other than those that archivers write for the fields of a header are refused, as is a file with setuid or setgid.
 //   - A directory becomes 0777 and a file 0666, or 0777 where any execute bit is set, owned by the user of this process, with the time 0.
