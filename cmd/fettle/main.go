@@ -12,11 +12,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
 	// The public authorities, where there are no files of them: the images have none.
 	_ "golang.org/x/crypto/x509roots/fallback"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 func main() {
@@ -32,6 +35,10 @@ type command struct {
 	summary string
 	run     func(ctx context.Context, args []string, stdout, stderr io.Writer) error
 }
+
+// printsFiles are the commands whose output is a file: it is written byte by byte. All others print for people, who also see what others
+// wrote into objects and files.
+func printsFiles() []string { return []string{"convert", "machine record"} }
 
 // commandTable is what the command line can do, in the order of the help.
 type commandTable []command
@@ -63,6 +70,7 @@ func commands() commandTable {
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	stderr = message.Printable(stderr)
 	err := commands().dispatch(ctx, args, stdout, stderr)
 	if err == nil {
 		return 0
@@ -86,6 +94,9 @@ func (t commandTable) dispatch(ctx context.Context, args []string, stdout, stder
 	for _, c := range t {
 		words := strings.Fields(c.name)
 		if len(args) >= len(words) && strings.Join(args[:len(words)], " ") == c.name {
+			if !slices.Contains(printsFiles(), c.name) {
+				stdout = message.Printable(stdout)
+			}
 			err := c.run(ctx, args[len(words):], stdout, stderr)
 			if errors.Is(err, flag.ErrHelp) {
 				return nil

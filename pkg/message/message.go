@@ -5,6 +5,10 @@
 package message
 
 import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -66,4 +70,41 @@ func Line(text string, limit int) string {
 		return Clip(text+mark, limit)
 	}
 	return text
+}
+
+// Printable returns a writer for a terminal. Characters that would move the cursor, change colours or the order of what is shown are written
+// as escapes of Go, such as \x1b, and so are bytes that are not UTF-8. Line breaks and tabs stay. A call of Write must not end within a
+// character.
+func Printable(w io.Writer) io.Writer { return printable{w} }
+
+type printable struct{ w io.Writer }
+
+func (p printable) Write(text []byte) (int, error) {
+	if !misleads(text) {
+		return p.w.Write(text)
+	}
+	var out []byte
+	for rest := text; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			out = fmt.Appendf(out, `\x%02x`, rest[0])
+		case hidden(r):
+			quoted := strconv.QuoteRuneToASCII(r)
+			out = append(out, quoted[1:len(quoted)-1]...)
+		default:
+			out = append(out, rest[:size]...)
+		}
+		rest = rest[size:]
+	}
+	if _, err := p.w.Write(out); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+func misleads(text []byte) bool { return !utf8.Valid(text) || bytes.ContainsFunc(text, hidden) }
+
+func hidden(r rune) bool {
+	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r))
 }

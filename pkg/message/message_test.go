@@ -3,6 +3,8 @@
 package message_test
 
 import (
+	"bytes"
+	"io"
 	"strings"
 	"testing"
 	"unicode"
@@ -90,4 +92,22 @@ func FuzzLine(f *testing.F) {
 			t.Errorf("Line(%q, %d) = %q does not say that it was cut", text, limit, got)
 		}
 	})
+}
+
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"name\tvalue\nä €\n":    "name\tvalue\nä €\n",
+		"\x1b[2Jgone":           `\x1b[2Jgone`,
+		"a\rb\x7f\u0085":        `a\rb\x7f\u0085`,
+		"a\u202egnp.exe":        `a\u202egnp.exe`,
+		"\xff\xfe, ä, \x00":     `\xff\xfe, ä, \x00`,
+		"a replaced \uFFFD one": "a replaced \uFFFD one",
+		"":                      "",
+	} {
+		var out bytes.Buffer
+		n, err := io.WriteString(message.Printable(&out), text)
+		if err != nil || n != len(text) || out.String() != want {
+			t.Errorf("%q became %q, want %q (%d, %v)", text, out.String(), want, n, err)
+		}
+	}
 }
