@@ -72,9 +72,9 @@ func Line(text string, limit int) string {
 	return text
 }
 
-// Printable returns a writer for a terminal. Characters that would move the cursor, change colours or the order of what is shown are written
-// as escapes of Go, such as \x1b, and so are bytes that are not UTF-8. Line breaks and tabs stay. A call of Write must not end within a
-// character.
+// Printable returns a writer for a terminal. Characters that would move the cursor, change colours or the order of what is shown are
+// written as escapes of Go, such as \x1b, and so are bytes that are not UTF-8. Line breaks and tabs stay. A call of Write must not end
+// within a character.
 func Printable(w io.Writer) io.Writer { return printable{w} }
 
 type printable struct{ w io.Writer }
