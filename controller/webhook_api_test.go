@@ -77,6 +77,11 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 		if len(live.Webhooks[0].ClientConfig.CABundle) == 0 {
 			return "no caBundle yet"
 		}
+		for _, entry := range live.ManagedFields {
+			if entry.Manager == names.Controller {
+				return "the controller owns fields, which would keep Helm from a rollback"
+			}
+		}
 		return ""
 	})
 	// The API server reads its webhooks with a delay.

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -105,7 +106,7 @@ func New(services reconciler.Services, s *Server, served bool) reconciler.Row {
 		Name: "webhookconfiguration", DuringUninstall: true,
 		Watches:    []reconciler.Watch{{Object: &Configuration{}, Predicates: []predicate.Predicate{named}}},
 		Sources:    []source.Source{source.Channel(s.changed, &handler.TypedEnqueueRequestForObject[*Configuration]{})},
-		Reconciler: &bundler{client: services.Client, namespace: services.Namespace, state: s.keeper.State},
+		Reconciler: &bundler{client: services.Client, live: services.Live, namespace: services.Namespace, state: s.keeper.State},
 	}}
 	return row
 }
@@ -116,6 +117,7 @@ type Configuration = admissionregistrationv1.ValidatingWebhookConfiguration
 // bundler writes the authorities of the webhook's certificate, and its path, into the configuration that the chart renders without them.
 type bundler struct {
 	client    client.Client
+	live      client.Reader
 	namespace string
 	state     func() *certs.State
 }
@@ -128,18 +130,34 @@ func (b *bundler) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	var config Configuration
-	if err := b.client.Get(ctx, req.NamespacedName, &config); err != nil {
+	if err := b.live.Get(ctx, req.NamespacedName, &config); err != nil { // the cache has no managedFields
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	before := config.DeepCopy()
-	if !certs.Inject(&config, b.namespace, names.Controller, pathOf(state), state.Bundle()) {
-		return reconcile.Result{}, nil
+	if certs.Inject(&config, b.namespace, names.Controller, pathOf(state), state.Bundle()) {
+		if err := b.client.Patch(ctx, &config, client.StrategicMergeFrom(before), client.FieldOwner(names.Controller)); err != nil {
+			return reconcile.Result{}, fmt.Errorf("patch caBundle and path of ValidatingWebhookConfiguration %s: %w", req.Name, err)
+		}
+		klog.FromContext(ctx).Info("Patched caBundle and path", "configuration", req.Name)
 	}
-	if err := b.client.Patch(ctx, &config, client.StrategicMergeFrom(before), client.FieldOwner(names.Controller)); err != nil {
-		return reconcile.Result{}, fmt.Errorf("patch caBundle and path of ValidatingWebhookConfiguration %s: %w", req.Name, err)
+	if err := b.disown(ctx, &config); err != nil {
+		return reconcile.Result{}, fmt.Errorf("patch managedFields of ValidatingWebhookConfiguration %s: %w", req.Name, err)
 	}
-	klog.FromContext(ctx).Info("Patched caBundle and path", "configuration", req.Name)
 	return reconcile.Result{}, nil
+}
+
+// disown takes the controller's name off what it wrote. The chart of an earlier version renders the path, and Helm's server-side apply, in a
+// rollback to it, refuses to change a field that has another owner.
+func (b *bundler) disown(ctx context.Context, config *Configuration) error {
+	before := config.DeepCopy()
+	config.ManagedFields = slices.DeleteFunc(config.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == names.Controller })
+	if len(config.ManagedFields) == len(before.ManagedFields) {
+		return nil
+	}
+	if len(config.ManagedFields) == 0 {
+		config.ManagedFields = []metav1.ManagedFieldsEntry{{}} // an empty list would change nothing
+	}
+	return b.client.Patch(ctx, config, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
 // Cached keeps the manager's cache to the one configuration.
