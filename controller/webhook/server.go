@@ -146,11 +146,12 @@ func (b *bundler) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	return reconcile.Result{}, nil
 }
 
-// disown takes the controller's name off what it wrote. The chart of an earlier version renders the path, and Helm's server-side apply, in a
-// rollback to it, refuses to change a field that has another owner.
+// disown takes the controller's name off what it wrote. The chart of an earlier version renders the path. Helm's server-side apply, in a
+// rollback to that version, refuses to change a field that has another owner.
 func (b *bundler) disown(ctx context.Context, config *Configuration) error {
 	before := config.DeepCopy()
-	config.ManagedFields = slices.DeleteFunc(config.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == names.Controller })
+	ours := func(e metav1.ManagedFieldsEntry) bool { return e.Manager == names.Controller }
+	config.ManagedFields = slices.DeleteFunc(config.ManagedFields, ours)
 	if len(config.ManagedFields) == len(before.ManagedFields) {
 		return nil
 	}
