@@ -89,7 +89,7 @@ func TestExtract(t *testing.T) {
 		in{name: cacheDir + "a/launcher.so", content: "so", edit: mode(0o755)},
 		in{name: cacheDir + "a/"},
 		in{name: cacheDir + "empty"},
-		in{name: cacheDir + "a/große Datei\n", content: large},
+		in{name: cacheDir + "a/große Datei", content: large},
 		in{name: cacheDir + "b/" + strings.Repeat("n", 255), content: "long", edit: pax("mtime", "1.5")},
 		in{name: tritonDoc, content: "{}"},
 	)
@@ -98,7 +98,7 @@ func TestExtract(t *testing.T) {
 		"io.triton.cache/a/kernel.cubin":                fileText + "kernel",
 		"io.triton.cache/a/launcher.so":                 execText + "so",
 		"io.triton.cache/empty":                         fileText,
-		"io.triton.cache/a/große Datei\n":               fileText + large,
+		"io.triton.cache/a/große Datei":               fileText + large,
 		"io.triton.cache/b/" + strings.Repeat("n", 255): fileText + "long",
 		"io.triton.manifest/manifest.json":              fileText + "{}",
 	}
