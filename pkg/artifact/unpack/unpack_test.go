@@ -98,7 +98,7 @@ func TestExtract(t *testing.T) {
 		"io.triton.cache/a/kernel.cubin":                fileText + "kernel",
 		"io.triton.cache/a/launcher.so":                 execText + "so",
 		"io.triton.cache/empty":                         fileText,
-		"io.triton.cache/a/große Datei":               fileText + large,
+		"io.triton.cache/a/große Datei":                 fileText + large,
 		"io.triton.cache/b/" + strings.Repeat("n", 255): fileText + "long",
 		"io.triton.manifest/manifest.json":              fileText + "{}",
 	}
