@@ -27,8 +27,8 @@ type nodeCounts struct {
 	// Failures say which nodes failed to get it and why, sorted. Misfits say on which nodes it fits no GPU.
 	Failures, Misfits []string
 
-	// newest are the nodes that have the newest digest or tried to get it, inUse those with a pod that uses it, and failed those that could
-	// not get it. They are sets, since a node may have the digest in its store and in a volume.
+	// Sets of nodes, since a node may have a digest both in its store and in a volume. newest has or tried to get the newest digest, inUse
+	// has a pod that uses it, failed could not get it.
 	newest, inUse, failed map[string]bool
 }
 

@@ -135,7 +135,7 @@ func (x *Index) Faults(key types.NamespacedName) field.ErrorList {
 // Conflict is another preset that gives the same settings other values.
 type Conflict struct {
 	With preset.Origin
-	// Settings are those that both decide, sorted.
+	// Settings lists the settings that both presets decide, sorted.
 	Settings []string
 	// Wins says that the other preset's values count, and Why says why.
 	Wins bool

@@ -99,7 +99,7 @@ type Reader struct {
 	cache  *trust.Cache
 }
 
-// NewReader returns a reader that compiles policies with the public trusted root of those that have none of their own.
+// NewReader returns a reader of policies. It compiles a policy without a trusted root of its own with the public one.
 func NewReader(c client.Reader, publicRoot []byte) *Reader {
 	return &Reader{client: c, cache: trust.NewCache(publicRoot)}
 }

@@ -36,7 +36,7 @@ type Object struct {
 	Kind, Namespace, Name string
 	UID                   types.UID
 	Deleting              bool
-	// Namespaces are those that get volumes.
+	// Namespaces get volumes.
 	Namespaces []string
 	Spec       *v1alpha1.GPUKernelCacheSpec
 	Status     *v1alpha1.GPUKernelCacheStatus
@@ -119,7 +119,7 @@ func (o Object) labels() map[string]string {
 type Node struct {
 	Name   string
 	Labels map[string]string
-	// Caches are those that the node reports.
+	// Caches has the caches in the status of the node.
 	Caches []v1alpha1.NodeCache
 }
 
@@ -130,12 +130,12 @@ type Key struct{ Namespace, Name string }
 type Observed struct {
 	// Namespaces are those of the object that exist and are not being deleted.
 	Namespaces map[string]bool
-	// Nodes are those that run the driver.
+	// Nodes run the driver.
 	Nodes []Node
 	// Claims and Jobs are the object's own, and claims of other owners that have the names of its claims.
 	Claims map[Key]*corev1.PersistentVolumeClaim
 	Jobs   map[Key]*batchv1.Job
-	// Pods are those that use one of the claims or belong to one of the Jobs, if the [Reader] read them.
+	// Pods use one of the claims or belong to one of the Jobs. Empty if the [Reader] did not read them.
 	Pods []corev1.Pod
 	// Now is the time of the observation.
 	Now time.Time

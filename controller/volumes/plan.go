@@ -38,7 +38,7 @@ type Plan struct {
 	Missing  []string
 	Messages []string
 	Stuck    []string
-	// Pods are those that use a filled volume, if the [Reader] read them.
+	// Pods use a filled volume. Empty if the [Reader] did not read them.
 	Pods []User
 }
 
