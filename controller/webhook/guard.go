@@ -21,7 +21,7 @@ const (
 	maxInFlight = 8 << 20
 	// leastReview is what a review counts at least.
 	leastReview = 4 << 10
-	// patience is how long a review waits for its turn: the API server waits for three seconds.
+	// patience is how long a review waits for its turn, and then for the objects that it names: the API server waits for three seconds.
 	patience = 2 * time.Second
 )
 

@@ -5,7 +5,6 @@ package webhook
 import (
 	"context"
 	"fmt"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,7 +23,6 @@ type references struct{ reader client.Reader }
 // check returns the references that cannot work unless another object changes. It only warns of objects that do not exist yet, since
 // objects may be created in any order.
 func (r references) check(ctx context.Context, namespace string, object runtime.Object) (faults field.ErrorList, warnings []string) {
-	const patience = 2 * time.Second // the API server waits for the answer, and its user for the API server
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, reference := range admission.Bitstreams(object) {

@@ -154,15 +154,7 @@ func (n *Node) Ensure(ctx context.Context, p *pin.Params) error {
 // EnsureReadable is Ensure for a file whose repository the claim chooses. The manifest there may name a file that the node has from another
 // repository. So a file that is in the store already counts only after it was read from this repository too.
 func (n *Node) EnsureReadable(ctx context.Context, p *pin.Params) error {
-	d, err := artifact.ParseDigest(p.Digest)
-	if err != nil {
-		return err
-	}
-	ref, err := artifact.ParseReference(p.Reference)
-	if err != nil {
-		return err
-	}
-	store, err := n.Store()
+	d, ref, store, err := n.locate(p)
 	if err != nil {
 		return err
 	}
@@ -196,6 +188,17 @@ func (n *Node) isProved(o origin) bool {
 	return n.proved[o]
 }
 
+// locate returns the file's digest, the reference that names its repository, and the store, which it opens.
+func (n *Node) locate(p *pin.Params) (d artifact.Digest, ref artifact.Reference, store *artifact.Store, err error) {
+	if d, err = artifact.ParseDigest(p.Digest); err == nil {
+		ref, err = artifact.ParseReference(p.Reference)
+	}
+	if err == nil {
+		store, err = n.Store()
+	}
+	return d, ref, store, err
+}
+
 // EnsureOpportunistic fetches a file that no claim asks for, if there is room for it. If ctx has ended, it does not even open the store.
 func (n *Node) EnsureOpportunistic(ctx context.Context, p *pin.Params) error {
 	n.prefetching.Lock()
@@ -208,15 +211,7 @@ func (n *Node) EnsureOpportunistic(ctx context.Context, p *pin.Params) error {
 
 // fetchMissing fetches a file that is not in the store.
 func (n *Node) fetchMissing(ctx context.Context, p *pin.Params, opportunistic bool) error {
-	d, err := artifact.ParseDigest(p.Digest)
-	if err != nil {
-		return err
-	}
-	ref, err := artifact.ParseReference(p.Reference)
-	if err != nil {
-		return err
-	}
-	store, err := n.Store()
+	d, ref, store, err := n.locate(p)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func Printable(w io.Writer) io.Writer { return printable{w} }
 type printable struct{ w io.Writer }
 
 func (p printable) Write(text []byte) (int, error) {
-	if !misleads(text) {
+	if utf8.Valid(text) && !bytes.ContainsFunc(text, escaped) {
 		return p.w.Write(text)
 	}
 	var out []byte
@@ -89,7 +89,7 @@ func (p printable) Write(text []byte) (int, error) {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			out = fmt.Appendf(out, `\x%02x`, rest[0])
-		case hidden(r):
+		case escaped(r):
 			quoted := strconv.QuoteRuneToASCII(r)
 			out = append(out, quoted[1:len(quoted)-1]...)
 		default:
@@ -103,8 +103,7 @@ func (p printable) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-func misleads(text []byte) bool { return !utf8.Valid(text) || bytes.ContainsFunc(text, hidden) }
+func escaped(r rune) bool { return r != '\n' && r != '\t' && Misleads(r) }
 
-func hidden(r rune) bool {
-	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r))
-}
+// Misleads reports whether a character changes what a terminal shows, or the order of what it shows. Line breaks and tabs do.
+func Misleads(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }

@@ -6,8 +6,9 @@ import (
 	"crypto/sha256"
 	"io/fs"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // Layer describes a layer of an image.
@@ -86,10 +87,6 @@ const (
 	maxPath  = 4096
 )
 
-// misleads reports whether a character changes what a terminal shows, or the order of what it shows. A listing of the files must show them
-// as they are.
-func misleads(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
-
 // checkName checks the name of an entry and returns it without the slash at the end of a directory's.
 func checkName(name string, dir bool) (string, *Error) {
 	if dir {
@@ -102,7 +99,7 @@ func checkName(name string, dir bool) (string, *Error) {
 		return "", violation(RuleName, "it has %d bytes, expected at most %d", len(name), maxPath)
 	case !utf8.ValidString(name):
 		return "", violation(RuleName, "it is not UTF-8")
-	case strings.ContainsFunc(name, misleads):
+	case strings.ContainsFunc(name, message.Misleads):
 		return "", violation(RuleName, "it has a control character: expected only characters that show as they are")
 	case name[0] == '/':
 		return "", violation(RuleName, "it is absolute, expected a relative path")
