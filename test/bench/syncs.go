@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,11 +90,7 @@ func (s *syncCounter) check(ctx context.Context, dir string) error {
 
 // count runs do and returns how many syncs a process made meanwhile, and until it made no more.
 func (s *syncCounter) count(ctx context.Context, pid int, do func() error) (n int, err error) {
-	ids, err := threads(pid)
-	if err != nil {
-		return 0, err
-	}
-	if err := errors.Join(s.set("set_event_pid", strings.Join(ids, " ")), s.set("trace", "")); err != nil {
+	if err := errors.Join(s.follow(pid), s.set("trace", "")); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, s.enable("0")) }()
@@ -116,6 +113,23 @@ func (s *syncCounter) count(ctx context.Context, pid int, do func() error) (n in
 		return done, err
 	})
 	return n, err
+}
+
+// follow has every thread of a process counted. One that is started while they are read may be missing from the list, and its
+// parent not yet followed, so they are read until they are those that are followed.
+func (s *syncCounter) follow(pid int) error {
+	followed, err := threads(pid)
+	for err == nil {
+		if err = s.set("set_event_pid", strings.Join(followed, " ")); err != nil {
+			break
+		}
+		var now []string
+		if now, err = threads(pid); err == nil && slices.Equal(now, followed) {
+			return nil
+		}
+		followed = now
+	}
+	return err
 }
 
 // countSyncs counts the events of a trace: lines such as "plugin-4711 [001] ..... 12.345678: sys_fsync(fd: 8)". The names are the
