@@ -66,6 +66,7 @@ type DevicePresetList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !m.containerPath.matches('^(/|/(run|usr|usr/local|var)|/([.]fettle|bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/local/fettle|usr/sbin|var/run)(/.*)?)$'))",message="a mount of a DevicePreset must not cover or lie in a directory that the runtime, the loader or Kubernetes relies on, such as /usr/lib or /etc: use one such as /mnt/data"
 // +kubebuilder:validation:XValidation:rule="!has(self.hooks) || self.hooks.all(h, !has(h.links) || h.links.all(l, !l.path.matches('^(/|/(run|usr|usr/local|var)|/([.]fettle|bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/local/fettle|usr/sbin|var/run)(/.*)?)$')))",message="a link of a DevicePreset must not be in a directory that the runtime, the loader or Kubernetes relies on, such as /usr/lib or /etc"
 // +kubebuilder:validation:XValidation:rule="!has(self.mounts) || self.mounts.all(m, !has(m.propagation) || m.propagation == 'None')",message="only a ClusterDevicePreset may propagate mounts"
+// +kubebuilder:validation:XValidation:rule="!has(self.env) || self.env.all(e, e.name == 'LD_LIBRARY_PATH' || !e.name.matches('^(GLIBC_TUNABLES|LD_|NVIDIA_)'))",message="variables that begin with LD_, NVIDIA_ or GLIBC_TUNABLES change the loader or the container runtime: only a ClusterDevicePreset may set them"
 type DevicePresetSpec struct {
 	PresetRules `json:",inline"`
 }
@@ -247,9 +248,11 @@ const (
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['PATH', 'LD_LIBRARY_PATH']) || has(self.mode) && self.mode == 'append' && has(self.value) && !has(self.separator)",message="PATH and LD_LIBRARY_PATH take only mode append, with a value: another would hide what the image sets"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['PATH', 'LD_LIBRARY_PATH']) || !has(self.value) || self.value.matches('^(/([^/.:]|[.][^/.:]|[.][.][^/:])[^/:]*)+(:(/([^/.:]|[.][^/.:]|[.][.][^/:])[^/:]*)+)*$') && self.value.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.value.contains('\\uFFFD')",message="the value of PATH and LD_LIBRARY_PATH: directories between colons, each absolute, clean and printable: no //, no . or .. and no / at the end"
 type PresetEnv struct {
-	// Name is the variable's.
+	// Name is the variable's. No preset may set Fettle's own: FETTLE_*, FPGA_AFU*, FPGA_BITSTREAM_ID*, FPGA_DRIVER_PARAMS*, FPGA_REGION*.
+	// Only a ClusterDevicePreset may set LD_*, NVIDIA_* and GLIBC_TUNABLES.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(FETTLE_|FPGA_AFU|FPGA_BITSTREAM_ID|FPGA_DRIVER_PARAMS|FPGA_REGION)')",message="is a variable of Fettle's: no preset may set it"
 	Name string `json:"name"`
 	// Value is taken as it is: $(NAME) is not expanded.
 	// +kubebuilder:validation:MaxLength=4096

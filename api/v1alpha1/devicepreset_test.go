@@ -182,6 +182,17 @@ func envCases() []presetCase {
 			`spec.env[0].value: Invalid value: "/a/../b": must be clean`, `spec.env[0].value: Invalid value: "/c/": must be clean`),
 		bad("newline in a directory", env(`name: LD_LIBRARY_PATH, value: "/a\n/b", mode: append`), `spec.env[0].value: Invalid value: "/a\n/b"`),
 		good("variable that only looks like it", env("name: PATHS, value: '', mode: prepend")),
+
+		badUnless("the loader's", env("name: LD_PRELOAD, value: /x.so"), "spec.env[0].name: Forbidden: LD_PRELOAD changes the loader"),
+		badUnless("the auditor's", env("name: LD_AUDIT, mode: default, "+from), "spec.env[0].name: Forbidden: LD_AUDIT changes"),
+		badUnless("the C library's", env("name: GLIBC_TUNABLES, value: a"), "spec.env[0].name: Forbidden: GLIBC_TUNABLES changes"),
+		badUnless("all devices", env("name: NVIDIA_VISIBLE_DEVICES, value: all"), "spec.env[0].name: Forbidden: NVIDIA_VISIBLE_DEVICES changes"),
+		bad("a region", env("name: FPGA_REGION_0, value: x"), "spec.env[0].name: Forbidden: FPGA_REGION_0 is a variable of Fettle's"),
+		bad("a bitstream", env("name: FPGA_BITSTREAM_ID_1, "+from), "spec.env[0].name: Forbidden: FPGA_BITSTREAM_ID_1 is"),
+		bad("an accelerator", env("name: FPGA_AFU, value: x"), "spec.env[0].name: Forbidden: FPGA_AFU is"),
+		bad("our own", env("name: FETTLE_X, value: x"), "spec.env[0].name: Forbidden: FETTLE_X is"),
+		good("names that only look reserved", "env: [{name: OLD_X, value: a}, {name: LDX, value: a}, {name: NVIDIAX, value: a}, "+
+			"{name: FPGA, value: a}, {name: ld_preload, value: a}]"),
 	}
 }
 

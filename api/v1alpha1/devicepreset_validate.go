@@ -105,7 +105,7 @@ func (r *PresetRules) validate(path *field.Path, cluster bool) field.ErrorList {
 	}
 	faults = append(faults, r.validateCounts(path)...)
 	for i := range r.Env {
-		faults = append(faults, r.Env[i].Validate(path.Child("env").Index(i))...)
+		faults = append(faults, r.Env[i].Validate(path.Child("env").Index(i), cluster)...)
 	}
 	for i := range r.EnvFrom {
 		faults = append(faults, r.EnvFrom[i].validate(path.Child("envFrom").Index(i))...)
@@ -209,9 +209,9 @@ func validateSelector(s *metav1.LabelSelector, path *field.Path) field.ErrorList
 	return metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, path)
 }
 
-// Validate reports every fault of the variable below path.
-func (e *PresetEnv) Validate(path *field.Path) field.ErrorList {
-	faults := validateEnvName(e.Name, maxPresetVariable, path.Child("name"))
+// Validate reports every fault of the variable below path. A ClusterDevicePreset may set more than a DevicePreset.
+func (e *PresetEnv) Validate(path *field.Path, cluster bool) field.ErrorList {
+	faults := append(validateEnvName(e.Name, maxPresetVariable, path.Child("name")), reservedFaults(e.Name, cluster, path.Child("name"))...)
 	if (e.Value == nil) == (e.ValueFrom == nil) {
 		faults = append(faults, field.Required(path, "set exactly one of value and valueFrom"))
 	}

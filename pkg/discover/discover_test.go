@@ -317,9 +317,16 @@ func TestHostMemory(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "dev"), 0o755))
 	must(t, unix.Mknod(filepath.Join(dir, "dev/harmless"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1))))
+	must(t, unix.Mknod(filepath.Join(dir, "dev/ng0n1"), unix.S_IFCHR|0o600, int(unix.Mkdev(240, 0))))
+	must(t, unix.Mknod(filepath.Join(dir, "dev/root"), unix.S_IFBLK|0o600, int(unix.Mkdev(8, 0))))
 	got := discoverIn(t, dir, Options{HostDevices: []HostDevice{{Name: "x", CharDevices: []string{"/dev/*"}}}})
-	if len(got.Devices) > 0 || len(got.Problems) != 1 || !strings.Contains(got.Problems[0].Message, "gives control over the whole node") {
+	if len(got.Devices) > 0 || len(got.Problems) != 3 {
 		t.Errorf("found %v, problems %v", got.Devices, got.Problems)
+	}
+	for i, want := range []string{"gives control over the whole node", "gives control over the whole node", "want a character device"} {
+		if i < len(got.Problems) && !strings.Contains(got.Problems[i].Message, want) {
+			t.Errorf("problem %q, want %q", got.Problems[i].Message, want)
+		}
 	}
 }
 

@@ -160,7 +160,7 @@ func (r *resolver) collectConfigMap(p *Preset, to []requestKey, index int) {
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		name := source.Prefix + key
 		e := v1alpha1.PresetEnv{Name: name, Value: new(data[key]), Mode: source.EffectiveMode()}
-		if err := checkVariable(&e); err != nil {
+		if err := checkVariable(p, &e); err != nil {
 			r.refuseAll(p, to, field, fmt.Errorf("key %s of the ConfigMap: %w", key, err))
 			continue
 		}
@@ -202,7 +202,7 @@ func (r *resolver) configMapValue(p *Preset, to []requestKey, e *v1alpha1.Preset
 		}
 		return "", false
 	}
-	if err := checkVariable(&v1alpha1.PresetEnv{Name: e.Name, Value: &value, Mode: e.Mode}); err != nil {
+	if err := checkVariable(p, &v1alpha1.PresetEnv{Name: e.Name, Value: &value, Mode: e.Mode}); err != nil {
 		r.refuseAll(p, to, field, fmt.Errorf("key %s of ConfigMap %s: %w", ref.Key, ref.Name, err))
 		return "", false
 	}
@@ -223,8 +223,8 @@ func (r *resolver) configMap(p *Preset, to []requestKey, name string, optional b
 }
 
 // checkVariable applies the rules for a preset's own variables to a key of a ConfigMap.
-func checkVariable(e *v1alpha1.PresetEnv) error {
-	return e.Validate(nil).ToAggregate()
+func checkVariable(p *Preset, e *v1alpha1.PresetEnv) error {
+	return e.Validate(nil, p.Namespace == "").ToAggregate()
 }
 
 func (r *resolver) refuse(p *Preset, claim int, field string, err error) {

@@ -264,6 +264,8 @@ func TestConfigMaps(t *testing.T) {
 		team + "/m":          {"A": "1", "b": "2", "no-name": "3", "PATH": "/x", "NUL": "\x00", "LONG": strings.Repeat("x", 5000)},
 		"fettle-system/m":    {"A": "driver's"},
 		team + "/fine":       {"A": "1", "B": "2"},
+		team + "/reserved":   {"FETTLE_X": "1", "LD_AUDIT": "/x.so"},
+		team + "/halves":     {"VISIBLE_DEVICES": "all"},
 		team + "/sub/folder": {},
 	}
 	for _, test := range []struct {
@@ -317,6 +319,20 @@ func TestConfigMaps(t *testing.T) {
 		{
 			name: "all keys of none", preset: own(t, "p", forGPU+"envFrom: [{configMapRef: {name: x}}]"),
 			missing: []string{"p a spec.envFrom[0].configMapRef: there is no ConfigMap team/x", "p b spec"},
+		},
+		{
+			name:   "keys with reserved names",
+			preset: own(t, "p", forGPU+"envFrom: [{configMapRef: {name: reserved}}, {configMapRef: {name: halves}, prefix: NVIDIA_}]"),
+			refused: []string{
+				"p a spec.envFrom[0]: key FETTLE_X of the ConfigMap: name: Forbidden", "p b spec",
+				"p a spec.envFrom[0]: key LD_AUDIT of the ConfigMap: name: Forbidden", "p b spec",
+				"p a spec.envFrom[1]: key VISIBLE_DEVICES of the ConfigMap: name: Forbidden", "p b spec",
+			},
+		},
+		{
+			name:    "a preset that was stored before names were reserved",
+			preset:  own(t, "p", forGPU+"env: [{name: LD_PRELOAD, value: /x.so}]"),
+			refused: []string{"p a spec.env[0].name: the preset is not valid: spec.env[0].name: Forbidden: LD_PRELOAD", "p b spec"},
 		},
 		{name: "all keys of none, optional", preset: own(t, "p", forGPU+"envFrom: [{configMapRef: {name: x, optional: true}}]")},
 	} {
