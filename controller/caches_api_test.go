@@ -102,7 +102,7 @@ func (c cluster) testCaches(t *testing.T) {
 	c.awaitCache(t, object, "True Resolved", "True Verified", "True Ready", v1alpha1.CachePending)
 	status := object.Status
 	if status.ResolvedDigest != first.String() || status.Image.Type != "Triton" || len(status.Conditions) != 7 ||
-		status.Verification.Result != v1alpha1.CacheVerified || len(status.Verification.Signers) != 1 {
+		status.Verification.Result != v1alpha1.VerdictVerified || len(status.Verification.Signers) != 1 {
 		t.Errorf("status %+v", status)
 	}
 	c.wantRow(t, "namespaces/"+team+"/gpukernelcaches/triton", map[string]string{

@@ -41,7 +41,9 @@ func Table(p Parts) []reconciler.Row {
 		deviceclasses.New(s, o.Classes),
 		nodes.New(s),
 		trustpolicies.New(s, p.Policies),
-		bitstreams.New(s, bitstreams.Options{Registry: p.Registry, Scratch: p.Scratch, Interval: o.BitstreamInterval}),
+		bitstreams.New(s, bitstreams.Options{
+			Registry: p.Registry, Policies: p.Policies.All, Scratch: p.Scratch, Interval: o.BitstreamInterval,
+		}),
 		kernelcaches.New(s, kernelcaches.Options{
 			Registry: p.Registry, Policies: p.Policies.All, Volumes: p.Volumes, Interval: o.BitstreamInterval,
 		}),

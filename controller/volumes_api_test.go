@@ -92,7 +92,7 @@ func (c cluster) resolvedCache(t *testing.T, o client.Object, status *v1alpha1.G
 	before, _ := o.DeepCopyObject().(client.Object)
 	status.ObservedGeneration, status.ResolvedDigest = o.GetGeneration(), digest
 	status.Image = &v1alpha1.CacheImage{Digest: digest, CompressedBytes: 1 << 20}
-	status.Verification = &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheVerified}
+	status.Verification = &v1alpha1.ImageVerdict{Digest: digest, Result: v1alpha1.VerdictVerified}
 	if err := c.client.Status().Patch(t.Context(), o, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}

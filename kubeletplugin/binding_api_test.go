@@ -99,7 +99,7 @@ func (c *cluster) resolvedCache(t *testing.T, name, image, digest string) {
 	made := c.put(t, "gpukernelcaches", v1alpha1.KindGPUKernelCache, object)
 	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&v1alpha1.GPUKernelCacheStatus{
 		ObservedGeneration: made.GetGeneration(), ResolvedDigest: digest,
-		Verification: &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheSkipped},
+		Verification: &v1alpha1.ImageVerdict{Digest: digest, Result: v1alpha1.VerdictSkipped},
 	})
 	must(t, err)
 	made.Object["status"] = status

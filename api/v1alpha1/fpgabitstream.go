@@ -11,7 +11,7 @@ import (
 const (
 	// ConditionResolved is true while status.images says what the reference means, as it was last read from the registry.
 	ConditionResolved = "Resolved"
-	// ConditionVerified is true if a TrustPolicy vouches for the digest, unknown while none speaks of it.
+	// ConditionVerified is true if the TrustPolicies for the image verified signatures of the digest, and unknown while none is for it.
 	ConditionVerified = "Verified"
 )
 
@@ -188,6 +188,9 @@ type FPGABitstreamStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +optional
 	Images []BitstreamImage `json:"images,omitempty"`
+	// Verification is who vouches for the digest. It is unset while no TrustPolicy is for the image.
+	// +optional
+	Verification *ImageVerdict `json:"verification,omitempty"`
 	// Nodes is how many nodes hold a file of an image. It is not counted while there is none, nor for files that are on the nodes anyway.
 	// +kubebuilder:validation:Minimum=0
 	// +optional

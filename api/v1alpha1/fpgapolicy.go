@@ -24,7 +24,7 @@ type FPGAPolicy struct {
 	// AllowedRegistries are registries, or repositories with all below them, whose bitstreams may be programmed:
 	// "registry.example/team".
 	AllowedRegistries []string `json:"allowedRegistries,omitempty"`
-	// RequireSignature refuses bitstreams that no TrustPolicy vouches for.
+	// RequireSignature refuses bitstreams unless a TrustPolicy verified their signatures. Policies with the mode Skip verify nothing.
 	RequireSignature bool `json:"requireSignature,omitempty"`
 	// RequireBlank refuses a region that another namespace used last, where there is no blank image to wipe it with.
 	RequireBlank bool `json:"requireBlank,omitempty"`

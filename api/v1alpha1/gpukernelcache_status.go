@@ -71,7 +71,7 @@ type GPUKernelCacheStatus struct {
 	Image *CacheImage `json:"image,omitempty"`
 	// Verification is who vouches for the digest.
 	// +optional
-	Verification *CacheVerdict `json:"verification,omitempty"`
+	Verification *ImageVerdict `json:"verification,omitempty"`
 	// Counts are of nodes and pods. None are shown as 0.
 	// +optional
 	Counts CacheCounts `json:"counts"`
@@ -106,56 +106,6 @@ type CacheImage struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	// +optional
 	Targets []string `json:"targets,omitempty"`
-}
-
-// CacheVerdict is who vouches for a digest.
-type CacheVerdict struct {
-	// Digest is what was verified.
-	// +kubebuilder:validation:MaxLength=71
-	Digest string `json:"digest"`
-	// Result is Verified, Skipped where all policies for the image look at nothing, Warned where one that only warns refuses it, or Refused.
-	// +kubebuilder:validation:Enum=Verified;Skipped;Warned;Refused
-	Result CacheVerdictResult `json:"result"`
-	// Policies are those that were asked.
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=64
-	// +optional
-	Policies []CachePolicyReference `json:"policies,omitempty"`
-	// Signers are who signed it, as far as the policies ask.
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=1024
-	// +optional
-	Signers []string `json:"signers,omitempty"`
-	// Formats are the forms of the signatures that counted.
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=2
-	// +optional
-	Formats []SignatureFormat `json:"formats,omitempty"`
-	// Message says why, where it was refused or warned of.
-	// +kubebuilder:validation:MaxLength=4096
-	// +optional
-	Message string `json:"message,omitempty"`
-}
-
-// CacheVerdictResult is Verified, Skipped, Warned or Refused.
-type CacheVerdictResult string
-
-// The results.
-const (
-	CacheVerified CacheVerdictResult = "Verified"
-	CacheSkipped  CacheVerdictResult = "Skipped"
-	CacheWarned   CacheVerdictResult = "Warned"
-	CacheRefused  CacheVerdictResult = "Refused"
-)
-
-// CachePolicyReference is a TrustPolicy as it was when it was asked.
-type CachePolicyReference struct {
-	// Name is the policy's.
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
-	// Generation is that of its spec.
-	Generation int64 `json:"generation"`
 }
 
 // CacheCounts are nodes and pods.

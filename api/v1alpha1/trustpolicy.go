@@ -42,8 +42,9 @@ type TrustPolicyList struct {
 	Items []TrustPolicy `json:"items"`
 }
 
-// TrustPolicySpec is which images a policy is for, and whose signatures count. Where several policies are for an image, each has to be
-// satisfied. An image that none is for is refused.
+// TrustPolicySpec is which images a policy is for, and whose signatures count. Images are those of kernel caches and of bitstreams. Where
+// several policies are for an image, each has to be satisfied. A kernel cache that none is for is refused; a bitstream that none is for
+// is refused only where a DeviceClass requires a signature.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.authorities) || has(self.mode) && self.mode == 'Skip'",message="name at least one authority, or set mode Skip to trust the images whoever made them"
 // +kubebuilder:validation:XValidation:rule="!has(self.minSignatures) || !has(self.authorities) || self.authorities.exists(a, has(a.keyless)) || self.minSignatures <= size(self.authorities)",message="minSignatures asks for more signers than there are keys"

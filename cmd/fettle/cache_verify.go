@@ -30,7 +30,7 @@ type cacheVerified struct {
 // cacheVerdict is what one policy says.
 type cacheVerdict struct {
 	Policy     string                      `json:"policy,omitempty"`
-	Result     v1alpha1.CacheVerdictResult `json:"result"`
+	Result     v1alpha1.VerdictResult `json:"result"`
 	Signatures []cacheSignature            `json:"signatures,omitempty"`
 	Message    string                      `json:"message,omitempty"`
 }
@@ -76,7 +76,7 @@ func runCacheVerify(ctx context.Context, args []string, stdout, _ io.Writer) err
 func verdicts(v trust.Verdict) []cacheVerdict {
 	var all []cacheVerdict
 	for _, r := range v.Results {
-		one := cacheVerdict{Policy: r.Policy, Result: v1alpha1.CacheVerified}
+		one := cacheVerdict{Policy: r.Policy, Result: v1alpha1.VerdictVerified}
 		for _, s := range r.Signatures {
 			signature := cacheSignature{Format: s.Format, Authority: s.Authority, Signer: s.Signer.String()}
 			if !s.LogTime.IsZero() {
@@ -87,10 +87,10 @@ func verdicts(v trust.Verdict) []cacheVerdict {
 		all = append(all, one)
 	}
 	for _, name := range v.Skipped {
-		all = append(all, cacheVerdict{Policy: name, Result: v1alpha1.CacheSkipped, Message: "the policy looks at no signature"})
+		all = append(all, cacheVerdict{Policy: name, Result: v1alpha1.VerdictSkipped, Message: "the policy looks at no signature"})
 	}
 	for _, err := range v.Warnings {
-		one := cacheVerdict{Result: v1alpha1.CacheWarned, Message: err.Error()}
+		one := cacheVerdict{Result: v1alpha1.VerdictWarned, Message: err.Error()}
 		var refusal *trust.Refusal
 		if errors.As(err, &refusal) {
 			one.Policy = refusal.Policy

@@ -9,6 +9,7 @@ package artifacts
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +54,7 @@ type Head struct {
 	// ObservedGeneration, Digest and Verification are of the status.
 	ObservedGeneration int64
 	Digest             string
-	Verification       *v1alpha1.CacheVerdict
+	Verification       *v1alpha1.ImageVerdict
 	// Known says that the status describes the content of Digest, and that Image was resolved to it.
 	Known      bool
 	Conditions *[]metav1.Condition
@@ -82,12 +83,24 @@ func (h Head) Applying(all []*trust.Policy) (applying []*trust.Policy) {
 	return applying
 }
 
+// ConcernedBy says whether any version of a policy is for the image, or judged it before.
+func (h Head) ConcernedBy(versions []*trust.Policy) bool {
+	if len(h.Applying(versions)) > 0 {
+		return true
+	}
+	return h.Verification != nil && slices.ContainsFunc(versions, func(v *trust.Policy) bool {
+		return slices.ContainsFunc(h.Verification.Policies, func(p v1alpha1.PolicyReference) bool { return p.Name == v.Name() })
+	})
+}
+
 // Kind is one pair of kinds of objects that name an image.
 type Kind struct {
 	// Get reads an object. Only an object of the cluster has no namespace.
 	Get func(ctx context.Context, key types.NamespacedName) (Artifact, error)
-	// Policies lists the TrustPolicies. It is nil if objects of the kind are not verified.
+	// Policies lists the TrustPolicies.
 	Policies func(ctx context.Context) ([]*trust.Policy, error)
+	// PolicyOptional leaves an image that no policy is for without a verdict. Otherwise such an image is refused.
+	PolicyOptional bool
 	// ReadTimeout bounds the reading of new content and of signatures.
 	ReadTimeout time.Duration
 	// Interval is how often the registry is asked.
@@ -97,6 +110,9 @@ type Kind struct {
 	// Announced says which other conditions become Events. Resolved and Verified do.
 	Announced []status.Rule
 }
+
+// unjudged says whether the kind leaves an image without a verdict that only these policies are for.
+func (k *Kind) unjudged(policies []*trust.Policy) bool { return k.PolicyOptional && len(policies) == 0 }
 
 // Outcome is what the pipeline found out about an object.
 type Outcome struct {
@@ -120,5 +136,5 @@ type Result struct {
 	// Kept says that the registry was not available, so that what the status says of digest and content stays.
 	Kept bool
 	// Verdict is that of the policies, nil if there is none.
-	Verdict *v1alpha1.CacheVerdict
+	Verdict *v1alpha1.ImageVerdict
 }

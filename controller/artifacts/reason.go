@@ -88,12 +88,8 @@ func Next(k *Kind, h Head, err error, now time.Time) time.Duration {
 	if h.Interval > 0 {
 		interval = h.Interval
 	}
-	conditions := []string{v1alpha1.ConditionResolved}
-	if k.Policies != nil {
-		conditions = append(conditions, v1alpha1.ConditionVerified)
-	}
 	next, settled := interval, pinned(h) && len(h.PullSecrets) == 0 // otherwise a tag or the right to read a secret may change
-	for _, name := range conditions {
+	for _, name := range []string{v1alpha1.ConditionResolved, v1alpha1.ConditionVerified} {
 		if c := meta.FindStatusCondition(*h.Conditions, name); !final(c) {
 			settled, next = false, min(next, retryAfter(c, interval, err, now))
 		}
@@ -107,7 +103,7 @@ func Next(k *Kind, h Head, err error, now time.Time) time.Duration {
 // final says whether a condition changes only if the object or a policy does.
 func final(c *metav1.Condition) bool {
 	return c != nil && (c.Status == metav1.ConditionTrue ||
-		slices.Contains([]string{ReasonSkipped, ReasonNoTrustPolicy, ReasonTrustPolicyInvalid}, c.Reason))
+		slices.Contains([]string{ReasonSkipped, ReasonNoTrustPolicy, ReasonTrustPolicyInvalid, ReasonHostFile}, c.Reason))
 }
 
 // pinned says whether an artifact names content, which never changes.

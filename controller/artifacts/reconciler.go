@@ -63,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		_, err := r.report(ctx, a, nil)
 		return reconcile.Result{}, err
 	}
-	policies, err := r.policies(ctx)
+	policies, err := r.kind.Policies(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -88,13 +88,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (r *Reconciler) forget(req reconcile.Request) {
 	r.due.Forget(req.NamespacedName)
 	r.judges.Delete(req.NamespacedName)
-}
-
-func (r *Reconciler) policies(ctx context.Context) ([]*trust.Policy, error) {
-	if r.kind.Policies == nil {
-		return nil, nil
-	}
-	return r.kind.Policies(ctx)
 }
 
 // ask asks the registry and writes what it said. It returns when to ask again, and when to report again.
@@ -149,12 +142,15 @@ func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (agai
 func (r *Reconciler) announce(ctx context.Context, before, now Head, was []metav1.Condition) {
 	moved := before.Digest != now.Digest
 	change := status.Change{Object: now.Object, Kind: now.Kind, Action: r.kind.Action, Before: was, Now: *now.Conditions}
-	rules := []status.Rule{{Type: v1alpha1.ConditionResolved, Well: metav1.ConditionTrue, News: moved || now.Image == "" && len(was) == 0}}
-	if r.kind.Policies != nil {
-		rules = append(rules, status.Rule{
-			Type: v1alpha1.ConditionVerified, Well: metav1.ConditionTrue, News: moved,
-			Silent: []string{ReasonNotResolved}, Normal: []string{ReasonSkipped},
-		})
+	verified := status.Rule{
+		Type: v1alpha1.ConditionVerified, Well: metav1.ConditionTrue, News: moved,
+		Silent: []string{ReasonNotResolved}, Normal: []string{ReasonSkipped},
+	}
+	if r.kind.PolicyOptional {
+		verified.Silent = append(verified.Silent, ReasonNoTrustPolicy, ReasonHostFile)
+	}
+	rules := []status.Rule{
+		{Type: v1alpha1.ConditionResolved, Well: metav1.ConditionTrue, News: moved || now.Image == "" && len(was) == 0}, verified,
 	}
 	r.status.Announce(ctx, change, append(rules, r.kind.Announced...)...)
 }

@@ -66,7 +66,8 @@ func newSite(t *testing.T, objects ...client.Object) *site {
 		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FPGABitstream{}).Build(),
 	}
 	kind := Kind{
-		Interval: time.Minute, Action: "Test",
+		Interval: time.Minute, Action: "Test", PolicyOptional: true,
+		Policies: func(context.Context) ([]*trust.Policy, error) { return nil, nil },
 		Get: func(ctx context.Context, key types.NamespacedName) (Artifact, error) {
 			b, err := pairs.Bitstream(ctx, s.client, key)
 			return plain{b}, err

@@ -53,14 +53,15 @@ func resolution(h Head, out *Outcome) metav1.Condition {
 
 // verification returns the condition Verified.
 func verification(k *Kind, h Head, out *Outcome, r Result) metav1.Condition {
+	if !k.unjudged(out.Policies) {
+		return verified(r.Verdict, out.Policies, unanswered(out, r.Kept))
+	}
 	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionUnknown}
 	switch {
-	case k.Policies != nil:
-		return verified(r.Verdict, out.Policies, unanswered(out, r.Kept))
 	case r.Digest != "":
-		c.Reason, c.Message = ReasonNoTrustPolicy, "no TrustPolicy speaks of this image"
+		c.Reason, c.Message = ReasonNoTrustPolicy, "no TrustPolicy is for this image"
 	case h.Image == "" && out.Err == nil:
-		c.Reason, c.Message = ReasonHostFile, "no TrustPolicy speaks of files on the nodes"
+		c.Reason, c.Message = ReasonHostFile, "files on the nodes have no signatures"
 	default:
 		c.Reason, c.Message = ReasonNotResolved, noDigest
 	}
@@ -97,7 +98,7 @@ const (
 	ReasonWarned = "Warned"
 	// ReasonRefused: a policy is not satisfied.
 	ReasonRefused = "Refused"
-	// ReasonNoTrustPolicy: no policy is for the image, which refuses it.
+	// ReasonNoTrustPolicy: no policy is for the image, which refuses a kernel cache and leaves a bitstream without a verdict.
 	ReasonNoTrustPolicy = "NoTrustPolicy"
 	// ReasonTrustPolicyInvalid: a policy for the image does not compile, which refuses it.
 	ReasonTrustPolicyInvalid = "TrustPolicyInvalid"
@@ -118,21 +119,21 @@ const (
 )
 
 // verdictOf returns the verdict of an outcome, nil if the policies gave no answer.
-func verdictOf(out *Outcome) *v1alpha1.CacheVerdict {
+func verdictOf(out *Outcome) *v1alpha1.ImageVerdict {
 	if out.Judged == "" || out.Refusal != nil && !errors.Is(out.Refusal, trust.ErrRefused) {
 		return nil
 	}
-	v := &v1alpha1.CacheVerdict{Digest: out.Judged, Policies: references(out.Policies)}
+	v := &v1alpha1.ImageVerdict{Digest: out.Judged, Policies: references(out.Policies)}
 	switch {
 	case out.Refusal != nil:
-		v.Result, v.Message = v1alpha1.CacheRefused, message.Clip(out.Refusal.Error(), longestVerdict)
+		v.Result, v.Message = v1alpha1.VerdictRefused, message.Clip(out.Refusal.Error(), longestVerdict)
 		return v
 	case len(out.Verdict.Warnings) > 0:
-		v.Result, v.Message = v1alpha1.CacheWarned, message.Clip(errors.Join(out.Verdict.Warnings...).Error(), longestVerdict)
+		v.Result, v.Message = v1alpha1.VerdictWarned, message.Clip(errors.Join(out.Verdict.Warnings...).Error(), longestVerdict)
 	case len(out.Verdict.Results) > 0:
-		v.Result = v1alpha1.CacheVerified
+		v.Result = v1alpha1.VerdictVerified
 	default:
-		v.Result = v1alpha1.CacheSkipped
+		v.Result = v1alpha1.VerdictSkipped
 	}
 	for _, result := range out.Verdict.Results {
 		for _, s := range result.Signatures {
@@ -151,19 +152,19 @@ func distinct[T ~string](list []T) []T {
 }
 
 // verified returns the condition Verified for a verdict, which may be an earlier one. Without a verdict, err says why there is none.
-func verified(v *v1alpha1.CacheVerdict, policies []*trust.Policy, err error) metav1.Condition {
+func verified(v *v1alpha1.ImageVerdict, policies []*trust.Policy, err error) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionUnknown}
 	switch {
 	case v == nil && err == nil:
 		c.Reason, c.Message = ReasonNotResolved, noDigest
 	case v == nil:
 		c.Reason, c.Message = ReasonOf(err), err.Error()
-	case v.Result == v1alpha1.CacheVerified:
+	case v.Result == v1alpha1.VerdictVerified:
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonVerified
 		c.Message = fmt.Sprintf("%s is signed by %s", v.Digest, strings.Join(v.Signers, ", "))
-	case v.Result == v1alpha1.CacheSkipped:
+	case v.Result == v1alpha1.VerdictSkipped:
 		c.Reason, c.Message = ReasonSkipped, "signatures are not checked: that is the mode of "+names(v.Policies)
-	case v.Result == v1alpha1.CacheWarned:
+	case v.Result == v1alpha1.VerdictWarned:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWarned, v.Message
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, refusalReason(policies), v.Message
@@ -181,7 +182,7 @@ func refusalReason(policies []*trust.Policy) string {
 	return ReasonRefused
 }
 
-func names(policies []v1alpha1.CachePolicyReference) string {
+func names(policies []v1alpha1.PolicyReference) string {
 	var list []string
 	for _, p := range policies {
 		list = append(list, "TrustPolicy "+p.Name)
@@ -196,13 +197,13 @@ func stands(h Head, policies []*trust.Policy, digest string) bool {
 	if v == nil || v.Digest != digest || !h.Known || !slices.Equal(v.Policies, references(policies)) {
 		return false
 	}
-	return h.ObservedGeneration == h.GetGeneration() || v.Result == v1alpha1.CacheVerified || v.Result == v1alpha1.CacheRefused
+	return h.ObservedGeneration == h.GetGeneration() || v.Result == v1alpha1.VerdictVerified || v.Result == v1alpha1.VerdictRefused
 }
 
 // references returns the first policies, as many as a status lists.
-func references(policies []*trust.Policy) (out []v1alpha1.CachePolicyReference) {
+func references(policies []*trust.Policy) (out []v1alpha1.PolicyReference) {
 	for _, p := range policies[:min(len(policies), maxPolicies)] {
-		out = append(out, v1alpha1.CachePolicyReference{Name: p.Name(), Generation: p.Generation()})
+		out = append(out, v1alpha1.PolicyReference{Name: p.Name(), Generation: p.Generation()})
 	}
 	return out
 }

@@ -49,7 +49,7 @@ func (r Resolver) Resolve(ctx context.Context, k *Kind, a Artifact, policies []*
 	if err := r.grant(ctx, h); err != nil {
 		return outcomeOf(out, err)
 	}
-	if k.Policies == nil && Settled(h) {
+	if k.unjudged(out.Policies) && Settled(h) && neverJudged(h) {
 		return nil, nil //nolint:nilnil // documented above
 	}
 	if h.Image == "" {
@@ -120,7 +120,7 @@ func (i inquiry) judgeKnown(ctx context.Context) {
 }
 
 func (i inquiry) judge(ctx context.Context, d artifact.Digest) {
-	if i.kind.Policies == nil {
+	if i.kind.unjudged(i.out.Policies) {
 		return
 	}
 	i.out.Judged = d.String()
@@ -130,6 +130,12 @@ func (i inquiry) judge(ctx context.Context, d artifact.Digest) {
 // Settled says whether a registry can only repeat what the status says.
 func Settled(h Head) bool {
 	return h.ObservedGeneration == h.GetGeneration() && pinned(h) && meta.IsStatusConditionTrue(*h.Conditions, v1alpha1.ConditionResolved)
+}
+
+// neverJudged says whether the status says that no policy is for the image.
+func neverJudged(h Head) bool {
+	c := meta.FindStatusCondition(*h.Conditions, v1alpha1.ConditionVerified)
+	return h.Verification == nil && c != nil && (c.Reason == ReasonNoTrustPolicy || c.Reason == ReasonHostFile)
 }
 
 // ErrSecret marks a pull secret that cannot be used. The object is at fault. Any other error is trouble with the API server, which passes.

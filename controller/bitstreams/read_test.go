@@ -253,7 +253,7 @@ func TestResolveReadsOnce(t *testing.T) {
 	b.Spec.Image = r.Host + "/" + repo + ":v1"
 	look := func() (*artifacts.Outcome, []v1alpha1.BitstreamImage) {
 		t.Helper()
-		kind := artifacts.Kind{ReadTimeout: time.Minute}
+		kind := artifacts.Kind{ReadTimeout: time.Minute, PolicyOptional: true}
 		o := &object{CommonFPGABitstream: b.Common(), resolver: &resolver{scratch: p.scratch}}
 		out, err := resolving(p).Resolve(t.Context(), &kind, o, nil)
 		if err != nil {

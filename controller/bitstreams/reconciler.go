@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bitstreams resolves FPGABitstreams and ClusterFPGABitstreams: it reads what their references name, says so in their status, and
-// grants the kubelet plugin their pull secrets. The bytes of the files decide what they are; tags and configs are believed as far as they
-// agree with the bytes.
+// Package bitstreams resolves FPGABitstreams and ClusterFPGABitstreams: it reads what their references name, has the TrustPolicies judge
+// it, says so in their status, and grants the kubelet plugin their pull secrets. The bytes of the files decide what they are; tags and
+// configs are believed as far as they agree with the bytes.
 package bitstreams
 
 import (
@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // readTimeout bounds the reading of the files of one artifact.
@@ -33,6 +34,8 @@ const readTimeout = 10 * time.Minute
 type Options struct {
 	// Registry reaches registries.
 	Registry *registry.Client
+	// Policies lists the TrustPolicies.
+	Policies func(context.Context) ([]*trust.Policy, error)
 	// Scratch is the directory through which files are read.
 	Scratch *Scratch
 	// Interval is how often tags are resolved.
@@ -46,8 +49,8 @@ type resolver struct {
 	scratch   *Scratch
 }
 
-// New returns the reconciler of both kinds. It follows changes of specs, of the images in a status, and of the nodes that hold their
-// files.
+// New returns the reconciler of both kinds. It follows changes of specs, of policies, of the images in a status, and of the nodes that
+// hold their files.
 func New(s reconciler.Services, o Options) reconciler.Row {
 	return newRow(s, o, artifacts.NewResolver(s, o.Registry).Resolve)
 }
@@ -56,8 +59,10 @@ func newRow(s reconciler.Services, o Options, resolve artifacts.Resolve) reconci
 	r := &resolver{client: s.Client, namespace: s.Namespace, scratch: o.Scratch}
 	resolved := metrics.CounterBy("bitstream_resolutions_total",
 		"References of bitstreams that were asked for, by kind of object and the condition Resolved's reason.", "kind", "reason")
-	// Signatures of bitstreams are not verified: the kind has no policies.
-	kind := artifacts.Kind{Get: r.get, ReadTimeout: readTimeout, Interval: o.Interval, Action: "ResolveBitstream"}
+	// Without a policy for its image, a bitstream is as good as the policies of DeviceClasses say.
+	kind := artifacts.Kind{
+		Get: r.get, Policies: o.Policies, PolicyOptional: true, ReadTimeout: readTimeout, Interval: o.Interval, Action: "ResolveBitstream",
+	}
 	pipeline := artifacts.NewReconciler(s, kind, resolve, resolved)
 	return reconciler.Row{
 		Name: "bitstreams", Metrics: []prometheus.Collector{resolved},
@@ -80,6 +85,7 @@ func (r *resolver) queue(name string, kind client.Object, scope pairs.Scope, pip
 		Watches: []reconciler.Watch{
 			{Object: kind, Predicates: []predicate.Predicate{changed}},
 			{Object: &v1alpha1.AcceleratorNode{}, Handler: r.onNodes(scope)},
+			{Object: &v1alpha1.TrustPolicy{}, Handler: r.onPolicies(scope), Predicates: reconciler.GenerationChanged()},
 		},
 	}
 }
@@ -89,7 +95,7 @@ func Head(b v1alpha1.CommonFPGABitstream, driver string) artifacts.Head {
 	s := b.Status
 	return artifacts.Head{
 		CommonObject: b.CommonObject, Image: b.Spec.Image, PullSecrets: b.Spec.ImagePullSecrets, SecretNamespace: b.ReferenceNamespace(driver),
-		ObservedGeneration: s.ObservedGeneration, Digest: s.Digest, Conditions: &s.Conditions,
+		ObservedGeneration: s.ObservedGeneration, Digest: s.Digest, Verification: s.Verification, Conditions: &s.Conditions,
 		Known: s.ObservedGeneration == b.GetGeneration() && s.Digest != "" && len(s.Images) > 0,
 	}
 }
@@ -121,7 +127,7 @@ func (o *object) Record(r artifacts.Result) {
 	case r.Digest != s.Digest || len(o.images) > 0:
 		s.Digest, s.Images = r.Digest, o.images
 	}
-	s.ObservedGeneration = o.GetGeneration()
+	s.Verification, s.ObservedGeneration = r.Verdict, o.GetGeneration()
 }
 
 // Observe implements [artifacts.Artifact]: it counts the nodes that hold a file of the status's images.

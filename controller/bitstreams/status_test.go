@@ -37,7 +37,7 @@ func record(b *v1alpha1.ClusterFPGABitstream, out artifacts.Outcome, now time.Ti
 	if out.Digest != "" {
 		o.images = []v1alpha1.BitstreamImage{{Manifest: out.Digest, Format: "gbs"}}
 	}
-	artifacts.Record(&artifacts.Kind{}, o, &out, now)
+	artifacts.Record(&artifacts.Kind{PolicyOptional: true}, o, &out, now)
 }
 
 func TestRecord(t *testing.T) {
@@ -174,19 +174,23 @@ func TestNext(t *testing.T) {
 		image   string
 		secrets []string
 		cond    *metav1.Condition
-		after   time.Duration
-		want    time.Duration
+		// verified is the reason of the condition Verified.
+		verified string
+		after    time.Duration
+		want     time.Duration
 	}{
-		{"tag", tag, nil, cond(metav1.ConditionTrue), time.Hour, 10 * time.Minute},
-		{"digest", pin, nil, cond(metav1.ConditionTrue), time.Hour, 0},
-		{"digest with a secret", pin, []string{"a"}, cond(metav1.ConditionTrue), time.Hour, 10 * time.Minute},
-		{"file on the nodes", "", nil, cond(metav1.ConditionTrue), time.Hour, 0},
-		{"not resolved yet", tag, nil, nil, 0, 15 * time.Second},
-		{"failed now", tag, nil, cond(metav1.ConditionFalse), 0, 15 * time.Second},
-		{"failed for a minute", pin, nil, cond(metav1.ConditionFalse), time.Minute, time.Minute},
-		{"not sure for a minute", tag, nil, cond(metav1.ConditionUnknown), time.Minute, time.Minute},
-		{"failed for long", tag, nil, cond(metav1.ConditionFalse), time.Hour, 10 * time.Minute},
-		{"failed in the future", tag, nil, cond(metav1.ConditionFalse), -time.Hour, 15 * time.Second},
+		{"tag", tag, nil, cond(metav1.ConditionTrue), "NoTrustPolicy", time.Hour, 10 * time.Minute},
+		{"digest", pin, nil, cond(metav1.ConditionTrue), "NoTrustPolicy", time.Hour, 0},
+		{"digest that no signature was looked for", pin, nil, cond(metav1.ConditionTrue), "Skipped", time.Hour, 0},
+		{"digest that is not signed", pin, nil, cond(metav1.ConditionTrue), "Refused", time.Hour, 10 * time.Minute},
+		{"digest with a secret", pin, []string{"a"}, cond(metav1.ConditionTrue), "NoTrustPolicy", time.Hour, 10 * time.Minute},
+		{"file on the nodes", "", nil, cond(metav1.ConditionTrue), "HostFile", time.Hour, 0},
+		{"not resolved yet", tag, nil, nil, "", 0, 15 * time.Second},
+		{"failed now", tag, nil, cond(metav1.ConditionFalse), "NotResolved", 0, 15 * time.Second},
+		{"failed for a minute", pin, nil, cond(metav1.ConditionFalse), "NotResolved", time.Minute, time.Minute},
+		{"not sure for a minute", tag, nil, cond(metav1.ConditionUnknown), "NoTrustPolicy", time.Minute, time.Minute},
+		{"failed for long", tag, nil, cond(metav1.ConditionFalse), "NotResolved", time.Hour, 10 * time.Minute},
+		{"failed in the future", tag, nil, cond(metav1.ConditionFalse), "NotResolved", -time.Hour, 15 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := &v1alpha1.ClusterFPGABitstream{Spec: v1alpha1.ClusterFPGABitstreamSpec{Image: test.image}}
@@ -194,9 +198,11 @@ func TestNext(t *testing.T) {
 				b.Spec.ImagePullSecrets = append(b.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 			}
 			if test.cond != nil {
-				b.Status.Conditions = []metav1.Condition{*test.cond}
+				verified := *test.cond
+				verified.Type, verified.Status, verified.Reason = v1alpha1.ConditionVerified, metav1.ConditionUnknown, test.verified
+				b.Status.Conditions = []metav1.Condition{*test.cond, verified}
 			}
-			kind := artifacts.Kind{Interval: 10 * time.Minute}
+			kind := artifacts.Kind{Interval: 10 * time.Minute, PolicyOptional: true}
 			if got := artifacts.Next(&kind, Head(b.Common(), "fettle"), nil, start.Add(test.after)); got != test.want {
 				t.Errorf("look again in %s, want %s", got, test.want)
 			}

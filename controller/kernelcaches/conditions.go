@@ -96,7 +96,7 @@ func ready(o object) metav1.Condition {
 	switch {
 	case o.Status.ResolvedDigest == "":
 		because(&c, o, v1alpha1.ConditionResolved)
-	case verdict == nil || verdict.Digest != o.Status.ResolvedDigest || verdict.Result == v1alpha1.CacheRefused:
+	case verdict == nil || verdict.Digest != o.Status.ResolvedDigest || verdict.Result == v1alpha1.VerdictRefused:
 		because(&c, o, v1alpha1.ConditionVerified)
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonReady, "claims may have "+o.Status.ResolvedDigest

@@ -10,7 +10,6 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/artifacts"
-	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // keptDigests is how many earlier digests a status keeps if its object does not say.
@@ -38,17 +37,6 @@ func Head(c v1alpha1.CommonGPUKernelCache, driver string) artifacts.Head {
 
 // Head implements [artifacts.Artifact].
 func (o object) Head() artifacts.Head { return Head(o.CommonGPUKernelCache, o.driver) }
-
-// concernedBy says whether any version of a policy is for the object's image, or judged it before.
-func (o object) concernedBy(versions []*trust.Policy) bool {
-	if len(o.Head().Applying(versions)) > 0 {
-		return true
-	}
-	judged := o.Status.Verification
-	return judged != nil && slices.ContainsFunc(versions, func(v *trust.Policy) bool {
-		return slices.ContainsFunc(judged.Policies, func(p v1alpha1.CachePolicyReference) bool { return p.Name == v.Name() })
-	})
-}
 
 // names says whether the object lists a namespace by its name.
 func (o object) names(namespace string) bool { return slices.Contains(o.NamedNamespaces(), namespace) }

@@ -306,7 +306,7 @@ func (q *queued) Add(r reconcile.Request) { q.keys = append(q.keys, r.String()) 
 // TestConcernedByPolicies: a policy queues the caches that it is for, was for, or has judged.
 func TestConcernedByPolicies(t *testing.T) {
 	judgedBy := kernels("a", "judged", "quay.io/x:v1")
-	judgedBy.Status.Verification = &v1alpha1.CacheVerdict{Policies: []v1alpha1.CachePolicyReference{{Name: "p", Generation: 1}}}
+	judgedBy.Status.Verification = &v1alpha1.ImageVerdict{Policies: []v1alpha1.PolicyReference{{Name: "p", Generation: 1}}}
 	ofCluster := &v1alpha1.ClusterGPUKernelCache{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
 	ofCluster.Spec.Image = "registry.example/a/x:v1"
 	c := newCacheCase(t, judgedBy, ofCluster,

@@ -131,8 +131,8 @@ func TestLook(t *testing.T) {
 			o := s.object(repo + ":v3")
 			s.look(t, o, policy(t, 4, "", key))
 			want(t, "signed v3", o, "True Resolved", "True Verified", "True Ready", v1alpha1.CachePending)
-			verdict := &v1alpha1.CacheVerdict{
-				Digest: d.String(), Result: v1alpha1.CacheVerified, Policies: []v1alpha1.CachePolicyReference{{Name: "team", Generation: 4}},
+			verdict := &v1alpha1.ImageVerdict{
+				Digest: d.String(), Result: v1alpha1.VerdictVerified, Policies: []v1alpha1.PolicyReference{{Name: "team", Generation: 4}},
 				Formats: []v1alpha1.SignatureFormat{v1alpha1.SignatureCosignV3}, Signers: o.Status.Verification.Signers,
 			}
 			if diff := cmp.Diff(verdict, o.Status.Verification); diff != "" || len(verdict.Signers) != 1 {
@@ -157,7 +157,7 @@ func TestLook(t *testing.T) {
 			want(t, "another key", o, "True Resolved", "False Refused", "False Refused", v1alpha1.CacheError)
 			v := o.Status.Verification
 			for _, word := range []string{"TrustPolicy team", "0 of 1 signers among release", d2.String()} {
-				if v.Result != v1alpha1.CacheRefused || !strings.Contains(v.Message, word) {
+				if v.Result != v1alpha1.VerdictRefused || !strings.Contains(v.Message, word) {
 					t.Errorf("the verdict does not say %q: %+v", word, v)
 				}
 			}

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/reconciler"
-	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // concerned returns the keys of the objects of a scope for which a condition holds.
@@ -31,18 +31,14 @@ func (r *resolver) concerned(ctx context.Context, scope pairs.Scope, is func(obj
 	return keys
 }
 
-// onPolicies queues every cache that the old or new policy matches. To match, a policy need not compile.
+// onPolicies queues the caches that a changed policy is for.
 func (r *resolver) onPolicies(scope pairs.Scope) handler.EventHandler {
-	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
-		var versions []*trust.Policy
-		for _, object := range []client.Object{before, now} {
-			if p, ok := object.(*v1alpha1.TrustPolicy); ok {
-				versions = append(versions, trust.Load(p, nil))
-			}
+	return artifacts.OnPolicies(func(ctx context.Context) (heads []artifacts.Head, err error) {
+		all, err := pairs.KernelCaches(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
+		for _, c := range all {
+			heads = append(heads, Head(c, r.namespace))
 		}
-		for _, key := range r.concerned(ctx, scope, func(o object) bool { return o.concernedBy(versions) }) {
-			q.Add(reconcile.Request{NamespacedName: key})
-		}
+		return heads, err
 	})
 }
 

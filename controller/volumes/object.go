@@ -75,7 +75,7 @@ func (o Object) Wants() bool { return o.Type() != v1alpha1.CacheNodeLocal }
 func (o Object) digest() string {
 	verdict := o.Status.Verification
 	if !o.current || o.Status.Image == nil || verdict == nil || verdict.Digest != o.Status.ResolvedDigest ||
-		verdict.Result == v1alpha1.CacheRefused {
+		verdict.Result == v1alpha1.VerdictRefused {
 		return ""
 	}
 	return o.Status.ResolvedDigest

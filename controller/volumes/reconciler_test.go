@@ -35,7 +35,7 @@ func TestVolumesAreRefused(t *testing.T) {
 	object.Spec.Distribution = &v1alpha1.CacheDistribution{Type: v1alpha1.CacheROXVolume}
 	object.Status = v1alpha1.GPUKernelCacheStatus{
 		ObservedGeneration: 1, ResolvedDigest: "sha256:top", Image: &v1alpha1.CacheImage{Digest: "sha256:top"},
-		Verification: &v1alpha1.CacheVerdict{Digest: "sha256:top", Result: v1alpha1.CacheVerified},
+		Verification: &v1alpha1.ImageVerdict{Digest: "sha256:top", Result: v1alpha1.VerdictVerified},
 	}
 	var refusal error
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).

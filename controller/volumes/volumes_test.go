@@ -34,7 +34,7 @@ func object(kind v1alpha1.CacheDistributionType, digest string, namespaces ...st
 	c.Spec.Distribution = &v1alpha1.CacheDistribution{Type: kind}
 	c.Status = v1alpha1.GPUKernelCacheStatus{
 		ObservedGeneration: 3, ResolvedDigest: digest, Image: &v1alpha1.CacheImage{Digest: digest, CompressedBytes: 1 << 20, Bytes: 40 << 20},
-		Verification: &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheVerified},
+		Verification: &v1alpha1.ImageVerdict{Digest: digest, Result: v1alpha1.VerdictVerified},
 	}
 	return Of(c.Common())
 }
@@ -210,7 +210,7 @@ func TestNothingIsMade(t *testing.T) {
 	}
 	for name, change := range map[string]func(*Object){
 		"not resolved": func(o *Object) { o.Status.ResolvedDigest = "" },
-		"refused":      func(o *Object) { o.Status.Verification.Result = v1alpha1.CacheRefused },
+		"refused":      func(o *Object) { o.Status.Verification.Result = v1alpha1.VerdictRefused },
 		"not judged":   func(o *Object) { o.Status.Verification = nil },
 		"of another":   func(o *Object) { o.Status.Verification.Digest = two },
 		"unknown":      func(o *Object) { o.Status.Image = nil },
@@ -235,7 +235,7 @@ func TestNothingIsMade(t *testing.T) {
 func TestRevoked(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
 	w := observed("a", "", Make(o, on(), observed("a", "")))
-	o.Status.Verification.Result = v1alpha1.CacheRefused
+	o.Status.Verification.Result = v1alpha1.VerdictRefused
 	p := Make(o, on(), w)
 	if len(p.Delete) != 1 || len(p.Create)+len(p.Mark) > 0 || p.Volumes[0].Phase != v1alpha1.CacheVolumePending {
 		t.Errorf("with a Job that runs:\n%s", brief(p))

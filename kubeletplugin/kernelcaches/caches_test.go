@@ -140,7 +140,7 @@ func TestRefused(t *testing.T) {
 	n.cache("team-a", "foreign", foreign, foreignDigest)
 	n.cache("team-a", "unresolved", image, "")
 	n.cache("team-a", "unsigned", image, digest, func(c *v1alpha1.GPUKernelCache) {
-		c.Status.Verification = &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheRefused, Message: "no signature by release"}
+		c.Status.Verification = &v1alpha1.ImageVerdict{Digest: digest, Result: v1alpha1.VerdictRefused, Message: "no signature by release"}
 	})
 	n.cache("team-a", "moved", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Status.Verification.Digest = archDigest })
 	n.cache("team-a", "gone", n.registry.Host+"/team/gone:v1", digest)

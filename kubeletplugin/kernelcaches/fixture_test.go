@@ -220,7 +220,7 @@ func (n *node) cache(namespace, name, image, digest string, change ...func(*v1al
 
 func resolved(digest string) v1alpha1.GPUKernelCacheStatus {
 	return v1alpha1.GPUKernelCacheStatus{
-		ResolvedDigest: digest, Verification: &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheVerified},
+		ResolvedDigest: digest, Verification: &v1alpha1.ImageVerdict{Digest: digest, Result: v1alpha1.VerdictVerified},
 	}
 }
 

@@ -68,7 +68,7 @@ func (o *object) checkReady() error {
 		return fmt.Errorf("%s %w: its image is not resolved: %s", o, cachemount.ErrNotReady, message(v1alpha1.ConditionResolved, wait))
 	case o.Status.Verification == nil || o.Status.Verification.Digest != o.Status.ResolvedDigest:
 		return fmt.Errorf("%s %w: its signatures are not verified yet: %s", o, cachemount.ErrNotReady, message(v1alpha1.ConditionVerified, wait))
-	case o.Status.Verification.Result == v1alpha1.CacheRefused:
+	case o.Status.Verification.Result == v1alpha1.VerdictRefused:
 		return fmt.Errorf("%s %w: %s", o, cachemount.ErrRefused, message(v1alpha1.ConditionVerified, o.Status.Verification.Message))
 	}
 	return nil

@@ -133,7 +133,7 @@ func (b *bench) makeCache(ctx context.Context, image *cacheImage, host string) e
 		Spec:       v1alpha1.GPUKernelCacheSpec{Image: host + "/" + cacheRepository + ":v1"},
 		Status: v1alpha1.GPUKernelCacheStatus{
 			ObservedGeneration: 1, ResolvedDigest: digest,
-			Verification: &v1alpha1.CacheVerdict{Digest: digest, Result: v1alpha1.CacheSkipped},
+			Verification: &v1alpha1.ImageVerdict{Digest: digest, Result: v1alpha1.VerdictSkipped},
 		},
 	}
 	policy := &v1alpha1.TrustPolicy{

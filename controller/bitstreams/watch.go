@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 )
@@ -50,6 +51,17 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 				q.AddAfter(reconcile.Request{NamespacedName: b.Key()}, reconciler.Gathering)
 			}
 		}
+	})
+}
+
+// onPolicies queues the bitstreams that a changed policy is for.
+func (r *resolver) onPolicies(scope pairs.Scope) handler.EventHandler {
+	return artifacts.OnPolicies(func(ctx context.Context) (heads []artifacts.Head, err error) {
+		all, err := pairs.Bitstreams(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
+		for _, b := range all {
+			heads = append(heads, Head(b, r.namespace))
+		}
+		return heads, err
 	})
 }
 

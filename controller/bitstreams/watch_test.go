@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -84,7 +85,8 @@ func newCounter(t *testing.T, objects ...client.Object) *counter {
 		o.images = imagesOf("a", "b")
 		return &artifacts.Outcome{Digest: "sha256:top"}, nil
 	}
-	c.Queue = newRow(services, Options{Interval: time.Minute}, resolve).Queues[0]
+	policies := trustpolicies.NewReader(c.client, nil).All
+	c.Queue = newRow(services, Options{Interval: time.Minute, Policies: policies}, resolve).Queues[0]
 	return c
 }
 
