@@ -197,6 +197,12 @@ test-e2e-here: cluster-build image $(TOOLS)/helm
 # The oldest Kubernetes that the chart accepts.
 OLDEST = 1.34
 
+ATTACK ?= 5m
+
+.PHONY: attack
+attack: ## Have three tenants attack a node for ATTACK (5m), and compare how long others wait for their claims
+	@ATTACK=$(ATTACK) $(MAKE) test-e2e PROCS=1 FOCUS='keeps its memory when one pod asks'
+
 # Kubelet, runtime and kernel are the same in both runs: specs that show no more than what these and the plugin do are called node.
 .PHONY: test-e2e-older
 test-e2e-older: ## Run the end-to-end tests that depend on the API again as on Kubernetes 1.34; all: make test-e2e EMULATE=1.34

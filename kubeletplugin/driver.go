@@ -87,6 +87,7 @@ func (p *Plugin) prepareClaim(
 		}
 		return kubeletplugin.PrepareResult{Err: err}
 	}
+	took := time.Since(start)
 	p.metrics.observeCall("prepare", "ok", start)
 	if err := p.claims.ClearRefusal(ctx, c); err != nil {
 		logger.Error(err, "Cannot clear an earlier refusal in the claim's status")
@@ -97,7 +98,7 @@ func (p *Plugin) prepareClaim(
 	if err := p.claims.WriteDevices(ctx, c, r); err != nil {
 		logger.Error(err, "Cannot write bitstreams and presets to the claim's status")
 	}
-	logger.V(2).Info("Prepared", "devices", len(r.Devices))
+	logger.V(2).Info("Prepared", "devices", len(r.Devices), "seconds", took.Seconds())
 	return kubeletplugin.PrepareResult{Devices: p.kubeletDevices(r)}
 }
 

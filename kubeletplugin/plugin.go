@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +36,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/kubeletplugin/status"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -136,10 +139,20 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Features: p.features.list(), Machine: p.machine,
 		Health: p.health, Claim: p.claim, KubeletState: config.KubeletState, Uptime: uptime, Budget: callBudget,
+		Limits:   p.config.File.Budget.Limits(machineMemory(), p.config.File.Artifacts.MaxSize.Value()),
 		Observer: &observer{node: p.node, metrics: p.metrics, review: p.review, claims: p.claimsChanged},
 	})
 	p.newServices(rescan)
 	return p, nil
+}
+
+// machineMemory returns the machine's memory in bytes.
+func machineMemory() int64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0 // fails for a bad address only
+	}
+	return int64(min(uint64(info.Totalram)*uint64(info.Unit), math.MaxInt64)) //nolint:unconvert // the types differ by architecture
 }
 
 // callBudget is how long a call of kubelet waits for its claim. kubelet gives up after 45 s and then waits a minute or two before it tries
@@ -166,7 +179,10 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	if err != nil {
 		return err
 	}
-	mounter := &cachemount.Mounter{Mounts: p.mounts, Dir: filepath.Join(c.StateDir, "caches"), Context: c.containerContext()}
+	mounter := &cachemount.Mounter{
+		Mounts: p.mounts, Dir: filepath.Join(c.StateDir, "caches"), Context: c.containerContext(), MaxEntries: file.Budget.MaxSeedEntries,
+		Turns: budget.NewTurns(budget.Limit{Node: 2, Namespace: 1}),
+	}
 	limits := file.Artifacts.StoreConfig()
 	limits.InUse = mounter.InUse
 	p.artifacts = artifacts.New(artifacts.Config{
@@ -180,6 +196,7 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 		Node: c.Node, Enabled: file.KernelCaches.Enabled, WatchPods: file.KernelCaches.WatchPods, Kube: p.clients.Kube,
 		Dynamic: p.clients.Dynamic, Namespace: c.Namespace, Client: client, Store: p.artifacts.Store, Credentials: p.artifacts.Credentials,
 		Mounter: mounter, CanMount: hostmount.CanMount, PublicRoot: c.PublicTrustRoot, Clock: clock.RealClock{}, Changed: p.claimsChanged.Send,
+		MaxWritable: file.Budget.MaxWritableLimit.Value(), Unpacking: budget.NewTurns(file.Budget.Unpacking.Limit()),
 		Event: p.node.ClaimEvent,
 		ObjectEvent: func(o *corev1.ObjectReference, eventType, reason, note string) {
 			p.node.ObjectEvent(o, nil, "Keep", eventType, reason, "node "+c.Node+": "+note)
@@ -201,7 +218,7 @@ func (p *Plugin) newPresets() (err error) {
 	c, file := &p.config, &p.config.File.Presets
 	finder := &hostfiles.Finder{
 		Root: c.HostRoot, Drivers: hostfiles.NewDrivers(c.HostRoot, c.NVMLCommand, &c.File.NVML), Allowed: file.AllowedHostPaths,
-		Scratch: file.Scratch, Mounts: p.mounts,
+		Scratch: file.Scratch, MaxScratch: c.File.Budget.MaxSizeLimit.Value(), Mounts: p.mounts,
 	}
 	if c.HostRoot != "/" {
 		finder.Directories = file.HostDirectories
@@ -290,7 +307,9 @@ func findIn(s *inventory.Snapshot) prepare.Find {
 // isPermanent reports whether a retry on this node soon would fail in the same way.
 func isPermanent(err error) bool {
 	_, refused := errors.AsType[*claim.RefusedError](err)
-	return refused || kernelcaches.IsRefused(err) || errors.Is(err, devicehealth.ErrUnhealthy) || errors.Is(err, retirement.ErrRetired)
+	exceeded, over := errors.AsType[*budget.ExceededError](err)
+	return refused || over && exceeded.Never ||
+		kernelcaches.IsRefused(err) || errors.Is(err, devicehealth.ErrUnhealthy) || errors.Is(err, retirement.ErrRetired)
 }
 
 func (p *Plugin) machine() prepare.Machine {

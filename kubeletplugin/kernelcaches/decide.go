@@ -122,7 +122,7 @@ func (f *Feature) decideOne(
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.read(o, tree)
+	found, err := f.read(ctx, o, tree)
 	if err != nil {
 		return nil, err
 	}
@@ -140,16 +140,16 @@ func (f *Feature) decideOne(
 			return nil, fmt.Errorf("%s %w, it does not fit: %s", o, cachemount.ErrRefused, strings.Join(reasons, "; "))
 		}
 	}
-	return f.planUse(string(c.UID), o, source, tree, found, r.usesUserNamespace)
+	return f.planUse(ctx, string(c.UID), o, source, tree, found, r.usesUserNamespace)
 }
 
 // read inspects an object's cache. The targets in the object's spec count if the cache itself names no architecture.
-func (f *Feature) read(o *object, tree *artifact.Tree) (*kernelcache.Cache, error) {
+func (f *Feature) read(ctx context.Context, o *object, tree *artifact.Tree) (*kernelcache.Cache, error) {
 	store, err := f.Store()
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.Mounter.Inspect(store, tree, kernelcache.Type(o.Spec.Type))
+	found, err := f.Mounter.Inspect(ctx, store, tree, o.GetNamespace(), kernelcache.Type(o.Spec.Type))
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
 	}
@@ -213,7 +213,7 @@ func deviceMismatches(found *kernelcache.Cache, d device.Device) []string {
 
 // planUse decides how the claim mounts the cache.
 func (f *Feature) planUse(
-	owner string, o *object, source v1alpha1.KernelCacheSource, tree *artifact.Tree, found *kernelcache.Cache,
+	ctx context.Context, owner string, o *object, source v1alpha1.KernelCacheSource, tree *artifact.Tree, found *kernelcache.Cache,
 	usesUserNamespace func() (bool, error),
 ) (*cachemount.Use, error) {
 	mount := o.Spec.Mount
@@ -236,13 +236,13 @@ func (f *Feature) planUse(
 		Kind: o.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
 		Digest: ref.Digest(), Tree: tree.Digest, Owner: owner, Reference: ref.WithDigest(tree.Digest).String(),
 		SecretsIn: o.ReferenceNamespace(f.Namespace), Secrets: secretNames(o),
-		Type: kernelcache.Type(o.Spec.Type), Want: want, Bytes: defaultWritable,
+		Type: kernelcache.Type(o.Spec.Type), Want: want, Size: tree.Size,
 	}
 	if u.Access, err = access(source, mount, usesUserNamespace); err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
-	if mount.WritableLimit != nil {
-		u.Bytes = mount.WritableLimit.Value()
+	if u.Bytes, err = f.writableLimit(mount); err != nil {
+		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
 	}
 	for i := range plan.Mounts {
 		m := &plan.Mounts[i]
@@ -256,26 +256,39 @@ func (f *Feature) planUse(
 		u.Env = plan.Env
 	}
 	u.Key = u.NewKey()
-	if u.Access == cachemount.Seed {
-		return u, f.checkSeed(o, tree, found, u, &plan)
+	store, err := f.Store()
+	if err != nil {
+		return nil, err
+	}
+	if u.Fill, err = f.Mounter.Measure(ctx, store, tree, found, u, &plan); err != nil {
+		return nil, measureError(o, err)
 	}
 	return u, nil
 }
 
-// checkSeed returns an error if the cache has too many files for a seed.
-func (f *Feature) checkSeed(o *object, tree *artifact.Tree, found *kernelcache.Cache, u *cachemount.Use, plan *kernelcache.Plan) error {
-	store, err := f.Store()
-	if err != nil {
-		return err
-	}
-	err = f.Mounter.CheckSeed(store, tree, found, u, plan)
-	switch {
-	case errors.Is(err, cachemount.ErrRefused):
+// measureError adds the object to the reason why a claim cannot have what would have to be made for it.
+func measureError(o *object, err error) error {
+	if errors.Is(err, cachemount.ErrRefused) {
 		return fmt.Errorf("%s %w", o, err)
-	case err != nil:
-		return fmt.Errorf("%s: %w", o, err)
 	}
-	return nil
+	return fmt.Errorf("%s: %w", o, err)
+}
+
+// writableLimit returns how many bytes a claim may add to each mount of a cache.
+func (f *Feature) writableLimit(mount *v1alpha1.CacheMount) (int64, error) {
+	limit, most := int64(defaultWritable), f.MaxWritable
+	if mount.WritableLimit == nil {
+		if most > 0 {
+			limit = min(limit, most)
+		}
+		return limit, nil
+	}
+	limit = mount.WritableLimit.Value()
+	if most > 0 && limit > most {
+		return 0, fmt.Errorf("spec.mount.writableLimit: %s is more than the %d bytes that the chart's budget.maxWritableLimit allows: lower it",
+			mount.WritableLimit, most)
+	}
+	return limit, nil
 }
 
 // conflicts returns an error for each path and variable that two caches of one claim want.

@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -46,6 +47,10 @@ type Config struct {
 	CanMount func(index, data string) error
 	// PublicRoot is the trusted root for policies without one of their own. Nil: there is none.
 	PublicRoot []byte
+	// MaxWritable is the most that an object's writableLimit may say. 0: no limit.
+	MaxWritable int64
+	// Unpacking limits how many images are verified and unpacked at once. Nil: no limit.
+	Unpacking *budget.Turns
 	// Event makes an Event on a claim, ObjectEvent one on a cache. They must not block.
 	Event       func(c *resourceapi.ResourceClaim, eventType, reason, note string)
 	ObjectEvent func(o *corev1.ObjectReference, eventType, reason, note string)

@@ -182,6 +182,13 @@ func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (ve
 	if err != nil {
 		return nil, err
 	}
+	if f.Unpacking != nil {
+		done, err := f.Unpacking.Take(ctx, o.GetNamespace())
+		if err != nil {
+			return nil, fmt.Errorf("%s %w: it waits for other images to be fetched: %w", o, cachemount.ErrNotReady, err)
+		}
+		defer done()
+	}
 	versions, policies, err := f.policyVersions(ctx, o, ref)
 	if err != nil {
 		return nil, err

@@ -226,6 +226,62 @@ func TestSeedBounds(t *testing.T) {
 	n.empty()
 }
 
+// TestSeedOfManyFiles: a cache with more files than the node makes for one claim is refused before anything is made, at each try, and can
+// be had in another way. What is made for a smaller one is recorded with the claim.
+func TestSeedOfManyFiles(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	files := triton(90, 32)
+	for i := range 40 {
+		files[fmt.Sprint("EMPTY/f", i)] = ""
+	}
+	image, digest := n.push("team/add", "v1", files)
+	n.cache("team-a", "add", image, digest)
+	n.Mounter.MaxEntries = 40
+	for range 2 {
+		if _, err := n.decide("team-a", "claim-1", seeded); !IsRefused(err) || !strings.Contains(err.Error(), "more than 40 files") {
+			t.Fatalf("a seed of too many files: %v", err)
+		}
+	}
+	if names, err := n.Mounter.Mounts.Names("claim-1"); err != nil || len(names) > 0 {
+		t.Errorf("of the refused claim there are %v, %v", names, err)
+	}
+	other := v1alpha1.KernelCacheSource{Name: "add", Access: v1alpha1.CacheAccessOverlay}
+	if u := n.only(n.decide("team-a", "claim-1", other)); u.Fill.Entries != 0 || u.Size == 0 {
+		t.Errorf("for an overlay: %+v in memory, %d bytes in the store", u.Fill, u.Size)
+	}
+	n.restart()
+	n.Mounter.MaxEntries = 100
+	u := n.only(n.decide("team-a", "claim-1", seeded))
+	at := n.apply(u)
+	var stat unix.Statfs_t
+	n.must(unix.Statfs(at, &stat))
+	const top = 1
+	if used := int64(stat.Files - stat.Ffree); used != u.Fill.Entries+top {
+		t.Errorf("%d files are in memory, recorded are %d", used, u.Fill.Entries)
+	}
+	n.undo(u)
+	n.empty()
+}
+
+// TestMaxWritable: an object that asks for more than the node allows is refused, and one that says nothing gets no more.
+func TestMaxWritable(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	limit := resource.MustParse("3Mi")
+	n.cache("team-a", "large", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Spec.Mount = &v1alpha1.CacheMount{WritableLimit: &limit} })
+	n.cache("team-a", "add", image, digest)
+	n.MaxWritable = 2 << 20
+	_, err := n.decide("team-a", "claim-1", v1alpha1.KernelCacheSource{Name: "large"})
+	if !IsRefused(err) || !strings.Contains(err.Error(), "spec.mount.writableLimit: 3Mi is more than") {
+		t.Errorf("a limit above that of the node: %v", err)
+	}
+	if u := n.only(n.decide("team-a", "claim-1", named)); u.Bytes != 2<<20 {
+		t.Errorf("without a limit the claim may write %d bytes", u.Bytes)
+	}
+}
+
 // TestAccess: where nobody says how a claim has its caches, its pods tell; they are read once, and only then.
 func TestAccess(t *testing.T) {
 	n := newNode(t)

@@ -99,7 +99,7 @@ func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Diges
 		return false
 	}
 	entry.Phase, entry.Bytes = v1alpha1.NodeCacheExtracted, t.Size
-	found, err := f.read(o, t)
+	found, err := f.read(f.base, o, t)
 	if err != nil {
 		entry.Phase, entry.Reason, entry.Message = v1alpha1.NodeCacheError, "Unusable", err.Error()
 		return true

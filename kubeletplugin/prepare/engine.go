@@ -17,6 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -45,6 +46,8 @@ type Config struct {
 	// Budget is how long a call waits for background work. It is below kubelet's 45 s.
 	Budget   time.Duration
 	Observer Observer
+	// Limits are the most that claims may hold of what the steps of the features need.
+	Limits budget.Limits
 }
 
 // Health says which devices claims must not get.
@@ -88,7 +91,8 @@ type Engine struct {
 	// recovering are the devices of interrupted claims, each with the claim's UID. They are free only when the claim is undone.
 	recovering map[[2]string]string
 	// missed counts for each claim how many passes in a row found it gone, see collect.
-	missed map[string]int
+	missed   map[string]int
+	holdings holdings
 	// unrecorded are the claims with undone steps that could not be written to their records.
 	unrecorded sync.Map
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -47,6 +48,7 @@ const (
 	reasonPending    = "PreparePending"
 	reasonOvertaken  = "PrepareOvertaken"
 	reasonChipInUse  = "ChipInUse"
+	reasonOverBudget = "OverBudget"
 )
 
 // Holder returns the claim that holds what a Prepare asked for, for the node's log, and "" if err is not about that. Another tenant may
@@ -74,6 +76,9 @@ func Reason(err error) string {
 	}
 	if _, ok := errors.AsType[*TenantError](err); ok {
 		return reasonChipInUse
+	}
+	if _, ok := errors.AsType[*budget.ExceededError](err); ok {
+		return reasonOverBudget
 	}
 	switch {
 	case Overtaken(err):

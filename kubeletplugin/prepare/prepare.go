@@ -141,11 +141,8 @@ func (e *Engine) checkUnchanged(ctx context.Context, c *resourceapi.ResourceClai
 // If a part fails, everything is undone.
 func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	r := p.record
-	if err := e.Store.Acquire(r); err != nil {
+	if err := e.createWithin(op.ctx, r); err != nil {
 		return nil, err
-	}
-	if err := e.Store.Create(r); err != nil {
-		return nil, errors.Join(err, e.Store.Remove(r))
 	}
 	e.unrecorded.Delete(r.UID)
 	if op.inDoubt {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -144,6 +145,18 @@ func newMemory(bytes int64, context string) (*os.File, error) {
 func maxFiles(bytes int64) int64 {
 	const fewest = 64
 	return max(bytes/Page, fewest)
+}
+
+// NodeBytes is about what the kernel needs for a file, link or directory in memory, beside its content.
+const NodeBytes = 1 << 10
+
+// MemoryOf returns the most that the kernel holds for memory with a limit: its content, and as many files as it may have. A limit that is
+// no real size counts as the largest number.
+func MemoryOf(bytes int64) int64 {
+	if bytes > math.MaxInt64/2 {
+		return math.MaxInt64
+	}
+	return bytes + maxFiles(bytes)*NodeBytes
 }
 
 func newMemoryOf(bytes, files int64, context string) (*os.File, error) {

@@ -4,6 +4,7 @@ package hostmount
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -25,6 +27,13 @@ func (d *Dir) Kind() step.Kind {
 			return d.mountAt(d.at(p.Name), func() (*os.File, bool, error) { return d.newDetached(p) })
 		}),
 		Undo: step.Do(func(_ context.Context, p *params) error { return d.Detach(p.Name) }),
+		Needs: func(raw json.RawMessage) ([]budget.Need, error) {
+			p, err := step.Decode[params](raw)
+			if err != nil || p.Scratch == nil {
+				return nil, err
+			}
+			return []budget.Need{{Resource: budget.Memory, Amount: MemoryOf(p.Scratch.Bytes)}}, nil
+		},
 	}
 }
 

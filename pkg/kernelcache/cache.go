@@ -55,6 +55,11 @@ type Cache struct {
 	compileDir bool
 }
 
+// Facts returns how many facts the description has that grow with the cache.
+func (c *Cache) Facts() int {
+	return len(c.Layouts) + len(c.Targets) + len(c.Roots) + len(c.Bound) + len(c.Notes) + len(c.kernels) + len(c.models)
+}
+
 // Root is the producer's directory of the cache, or of a part of it.
 type Root struct {
 	// SubPath is the part, a directory for which a label has a mount of its own, or "." for the whole cache.

@@ -56,6 +56,8 @@ type File struct {
 	Presets Presets `json:"presets,omitempty"`
 	// KernelCaches is whether claims get caches of compiled kernels.
 	KernelCaches KernelCaches `json:"kernelCaches,omitempty"`
+	// Budget bounds what objects of tenants may make the node hold.
+	Budget Budget `json:"budget,omitempty"`
 }
 
 // BindLate are the kinds of devices whose pods are bound only once the plugin has said that they can be.
@@ -120,6 +122,7 @@ func Parse(data []byte) (File, error) {
 	errs = append(errs, c.FPGA.validate()...)
 	errs = append(errs, c.Presets.validate()...)
 	errs = append(errs, c.KernelCaches.validate()...)
+	errs = append(errs, c.Budget.validate()...)
 	if err := discover.ValidateFPGARegions(c.FPGARegions); err != nil {
 		errs = append(errs, err)
 	}
@@ -164,6 +167,7 @@ func (c File) WithDefaults() File {
 		c.Artifacts.KeepFree = resource.MustParse("1Gi")
 	}
 	c.Health = c.Health.withDefaults()
+	c.Budget = c.Budget.withDefaults()
 	return c
 }
 

@@ -41,6 +41,7 @@ func TestParse(t *testing.T) {
 			BindingConditions: true,
 		},
 		KernelCaches: KernelCaches{Enabled: true, FetchAhead: true, BindingConditions: true},
+		Budget:       Budget{MaxSeedEntries: 100, Memory: Share{"10%", "1Gi"}, Unpacking: Count{Node: 9}}.withDefaults(),
 		FPGARegions: []discover.FPGARegion{{
 			Device: "amd-x", InterfaceID: "5f2c81d0a4b94e0fb7c36d1e8f02a957", Nodes: []string{"/dev/dpu"}, Partial: true,
 		}},
@@ -70,6 +71,7 @@ fpga:
   backends: [fpga_manager, xrt]
   xrt: {driverRoot: /xrt-root}
 kernelCaches: {enabled: true, fetchAhead: true, bindingConditions: true}
+budget: {maxSeedEntries: 100, memory: {node: 10%, namespace: 1Gi}, unpacking: {node: 9}}
 health:
   interval: 5s
   disabledSources: [ras]
@@ -106,6 +108,13 @@ nvml: {timeout: -1s, driverRoot: run, hostDriverRoot: /a/../b}
 artifacts: {maxSize: -1, keepFree: -1Gi}
 fpga: {bindingConditions: true, backends: [f2, dfl, dfl], xrt: {driverRoot: /a/../b}}
 fpgaRegions: [{device: x, interfaceID: 5F2C}, {device: x, interfaceID: 5f2c81d0a4b94e0fb7c36d1e8f02a957, nodes: [/dev/mem]}]
+budget:
+  maxWritableLimit: -1
+  maxSeedEntries: -1
+  memory: {node: 101%, namespace: much}
+  seedBytes: {node: 5%}
+  pinnedBytes: {node: "-5"}
+  pins: {node: -1}
 presets:
   hostDirectories: [/]
   allowedHostPaths: [{path: /}, {path: /etc/ssl}, {path: /var}, {path: /data/../etc}, {path: /usr, writable: true}]
@@ -116,6 +125,8 @@ health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: ba
 			"health.rules[1]: code", "artifacts.maxSize", "artifacts.keepFree", "fpga.bindingConditions",
 			"fpga.backends[0]: \"f2\"", "fpga.backends[2]", "fpga.xrt.driverRoot", "fpgaRegions[0]: interfaceID",
 			"fpgaRegions[1]: nodes[0]", "device \"x\" appears twice",
+			"budget.maxWritableLimit: must be above 0", "budget.maxSeedEntries", "budget.memory.node: must be a quantity or a percentage",
+			"budget.memory.namespace", "budget.seedBytes.node: must be a quantity, is \"5%\"", "budget.pinnedBytes.node", "budget.pins",
 			"presets.hostDirectories[0]", "presets.allowedHostPaths[0]: /: ", "presets.allowedHostPaths[1]: /etc/ssl: whoever has /etc ",
 			"presets.allowedHostPaths[2]: /var: ", "presets.allowedHostPaths[3]: must be absolute and clean", "presets.allowedHostPaths[4]: /usr: ",
 			"discoveryInterval: 10ms", "reconcileInterval: 999ms", "nvml.timeout", "nvml.driverRoot", "nvml.hostDriverRoot",

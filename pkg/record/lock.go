@@ -32,7 +32,9 @@ var ErrBusy = errors.New("is busy")
 
 const (
 	specsOffset = 0
-	firstOffset = 1024
+	// budgetOffset is one byte that earlier versions do not lock: they do not limit what claims hold together.
+	budgetOffset = 1
+	firstOffset  = 1024
 	// lockRetry is how soon a held lock is tried again, doubling to maxLockRetry. A Prepare without steps holds it for about a
 	// millisecond.
 	lockRetry    = time.Millisecond
@@ -73,6 +75,17 @@ func (s *Store) LockSpecs(ctx context.Context, exclusive bool) (*Hold, error) {
 	h, err := s.hold(ctx, filelock.Range{Start: specsOffset, Len: 1}, mode)
 	if err != nil {
 		return nil, fmt.Errorf("the CDI directory %w", err)
+	}
+	return h, nil
+}
+
+// LockBudget keeps other callers from creating records of claims that need something of the node's budget. So what such records say does
+// not change between the decision on a claim and the creation of its record. Callers hold it for no longer than that, and lock nothing
+// after it.
+func (s *Store) LockBudget(ctx context.Context) (*Hold, error) {
+	h, err := s.hold(ctx, filelock.Range{Start: budgetOffset, Len: 1}, filelock.Exclusive)
+	if err != nil {
+		return nil, fmt.Errorf("the budget of the node %w", err)
 	}
 	return h, nil
 }

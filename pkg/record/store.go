@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
@@ -75,6 +77,30 @@ func (s *Store) Load(uid string) (*Record, error) {
 		return nil, fmt.Errorf("the record of claim %s (%s) %w", uid, path, err)
 	}
 	return r, nil
+}
+
+// Stamp tells whether a file is the one that was read before.
+type Stamp struct {
+	modified time.Time
+	size     int64
+	inode    uint64
+}
+
+// Stamp returns the stamp of a claim's record without reading the record. For a claim without a record the error is fs.ErrNotExist.
+func (s *Store) Stamp(uid string) (Stamp, error) {
+	path, err := s.claimPath(uid)
+	if err != nil {
+		return Stamp{}, err
+	}
+	info, err := s.fs.Lstat(path)
+	if err != nil {
+		return Stamp{}, fmt.Errorf("look at the record of claim %s: %w", uid, err)
+	}
+	out := Stamp{modified: info.ModTime(), size: info.Size()}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		out.inode = stat.Ino
+	}
+	return out, nil
 }
 
 // Create writes a new record, or one that replaces a prepared record for its renewal. It is durable when Create returns. The caller holds

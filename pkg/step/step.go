@@ -10,6 +10,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/fettle-dev/fettle/pkg/budget"
 )
 
 // Step is one effect of a claim.
@@ -90,6 +92,9 @@ type Kind struct {
 	// durably that the claim is being released. Until then the claim keeps its devices, so the next claim waits for them. It is nil if Undo
 	// leaves nothing to do.
 	Finish func(ctx context.Context, params json.RawMessage) error
+	// Needs returns what the effect makes the node hold for as long as it lasts. It changes nothing and looks at nothing. Nil: nothing that
+	// is limited.
+	Needs func(params json.RawMessage) ([]budget.Need, error)
 }
 
 // Kinds is the table of the step kinds that this process knows, by name.
@@ -126,6 +131,19 @@ func (k Kinds) Finish(ctx context.Context, s Step) error {
 		}
 		return func(context.Context, json.RawMessage) error { return nil }
 	})
+}
+
+// Needs returns what the effect of one step makes the node hold.
+func (k Kinds) Needs(s Step) ([]budget.Need, error) {
+	kind := k[s.Kind]
+	if kind.Needs == nil {
+		return nil, nil
+	}
+	needs, err := kind.Needs(s.Params)
+	if err != nil {
+		return nil, fmt.Errorf("what step %s needs: %w", s, err)
+	}
+	return needs, nil
 }
 
 // effect is one of the functions of a Kind.

@@ -185,6 +185,8 @@ func values() harness.Values {
 		"hostDevices": hostDevices(), "reconcileInterval": "2s",
 		"kernelCaches": harness.Values{"enabled": true},
 		"artifacts":    harness.Values{"keepFree": "16Mi"},
+		// The simulated machines are larger than this one.
+		"budget": harness.Values{"memory": harness.Values{"node": "1Ti", "namespace": "256Gi"}},
 		"bitstreams": harness.Values{
 			"registries":           harness.Values{"plainHTTP": []string{kernels.Host, kernels.spelled(), kernels.bare.Host}},
 			"resolveInterval":      "10s",

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -76,6 +77,12 @@ func Kind(open func() (*artifact.Store, error)) step.Kind {
 		Undo: with(func(ctx context.Context, store *artifact.Store, p Params, d artifact.Digest) error {
 			return store.Unpin(ctx, d, p.Owner)
 		}),
+		Needs: func(raw json.RawMessage) ([]budget.Need, error) {
+			p, err := Decode(raw)
+			return []budget.Need{
+				{Resource: budget.Pins, Amount: 1}, {Resource: budget.PinnedBytes, Amount: p.Size, Once: p.Digest},
+			}, err
+		},
 		Verify: with(func(_ context.Context, store *artifact.Store, p Params, d artifact.Digest) error {
 			return present(store, p, d)
 		}),

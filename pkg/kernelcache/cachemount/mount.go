@@ -10,9 +10,9 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"sync"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
@@ -26,6 +26,10 @@ type Mounter struct {
 	Dir    string
 	// Context is the SELinux context of what containers see. Empty: none.
 	Context string
+	// MaxEntries is the most files, links and directories that the plugin makes in memory for one cache of a claim. 0: no limit.
+	MaxEntries int64
+	// Turns limits how many caches are looked through and seeds made at once. Nil: no limit.
+	Turns *budget.Turns
 
 	inspector inspector
 }
@@ -58,6 +62,7 @@ func (m *Mounter) Kind(open func() (*artifact.Store, error)) step.Kind {
 			}
 			return store.Unpin(ctx, u.Tree, u.Owner)
 		},
+		Needs: needs,
 	}
 }
 
@@ -81,7 +86,7 @@ func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) erro
 	if err != nil {
 		return err
 	}
-	found, err := m.Inspect(store, tree, u.Type)
+	found, err := m.Inspect(ctx, store, tree, u.Namespace, u.Type)
 	if err != nil {
 		return err
 	}
@@ -93,7 +98,12 @@ func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) erro
 		return fmt.Errorf("%s %w: its image is to be mounted in another way than was recorded: delete the pod", u, ErrRefused)
 	}
 	if u.Access == Seed {
-		if err := m.fillSeeds(store, tree, found, u, &plan); err != nil {
+		done, err := m.turn(ctx, u.Namespace)
+		if err != nil {
+			return err
+		}
+		err = m.fillSeeds(store, tree, found, u, &plan)
+		if done(); err != nil {
 			return err
 		}
 	}
@@ -181,40 +191,4 @@ func (m *Mounter) Edits(u *Use) container.Edits {
 		out.Env = append(out.Env, e.Name+"="+e.Value)
 	}
 	return out
-}
-
-// inspector remembers what trees hold, by the tree and the type that it is taken for.
-type inspector struct {
-	mu    sync.Mutex
-	known map[string]*kernelcache.Cache
-}
-
-// maxFacts bounds what is remembered of trees. Each takes some hundred KiB at most, and is read again where it was forgotten.
-const maxFacts = 64
-
-// Inspect says what a tree holds.
-func (m *Mounter) Inspect(store *artifact.Store, tree *artifact.Tree, as kernelcache.Type) (*kernelcache.Cache, error) {
-	key := tree.Digest.String() + " " + string(as)
-	m.inspector.mu.Lock()
-	known := m.inspector.known[key]
-	m.inspector.mu.Unlock()
-	if known != nil {
-		return known, nil
-	}
-	var found kernelcache.Cache
-	err := store.ReadTree(tree, func(fsys fs.FS) error {
-		var err error
-		found, err = kernelcache.Inspect(fsys, kernelcache.Options{Type: as, Labels: tree.Labels})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", tree.Digest, err)
-	}
-	m.inspector.mu.Lock()
-	defer m.inspector.mu.Unlock()
-	if m.inspector.known == nil || len(m.inspector.known) >= maxFacts {
-		m.inspector.known = map[string]*kernelcache.Cache{}
-	}
-	m.inspector.known[key] = &found
-	return &found, nil
 }

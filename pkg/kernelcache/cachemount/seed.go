@@ -20,11 +20,9 @@ import (
 const (
 	// maxWritten is the largest file that a seed has a copy of because programs write to it where it is.
 	maxWritten = 1 << 20
-	// maxSeed is the most memory that what is made of a cache for one of its mounts may take. It is charged to the plugin, whose limit
-	// all claims of the node share.
-	maxSeed = 64 << 20
-	// nodeBytes is what the kernel needs for a link or a directory in memory, about.
-	nodeBytes = 1 << 10
+	// maxFilled is the most memory that what the plugin makes of a cache for one claim may take. The kernel counts it for the plugin, whose
+	// limit all claims of the node share.
+	maxFilled = 64 << 20
 )
 
 // filesName is that of the mount of what the links of a seed lead to.
@@ -35,19 +33,21 @@ func (u *Use) filesPlace(i int) string {
 	return path.Join(mountpath.FettleDir, u.Key+"-"+strconv.Itoa(i))
 }
 
-// seed is what a claim's memory has before the claim sees it: the directories of a cache, and for each file a link to it or one of its own.
+// seed makes what a claim's memory has before the claim sees it: the directories of a cache, and for each file a link to it or one of its
+// own. It looks at one entry of the cache after the other and keeps none, however many there are.
 type seed struct {
+	found *kernelcache.Cache
 	mount *kernelcache.Mount
 	place string
-	nodes []seedNode
-	// bytes are what files and long links take, files how many nodes there are.
-	bytes, files int64
+	// rewritten are the files that have to be written anew for their place.
+	rewritten map[string]bool
 }
 
-// seedNode is one of them, relative to the mount's source.
+// seedNode is a directory, a link or a file of a seed, with a name relative to the mount's source. bytes is what its content takes.
 type seedNode struct {
-	name string
-	form seedForm
+	name  string
+	form  seedForm
+	bytes int64
 }
 
 type seedForm int
@@ -60,49 +60,75 @@ const (
 	seedRewritten
 )
 
-// planSeed says what memory has to have for a mount of a cache, with links that lead below place.
-func planSeed(fsys fs.FS, found *kernelcache.Cache, m *kernelcache.Mount, place string) (*seed, error) {
-	s := &seed{mount: m, place: place}
-	rewritten := map[string]bool{}
+// newSeed returns the seed for a mount of a cache, with links that lead below place.
+func newSeed(found *kernelcache.Cache, m *kernelcache.Mount, place string) *seed {
+	s := &seed{found: found, mount: m, place: place, rewritten: map[string]bool{}}
 	if m.Relocation != nil {
 		for _, name := range m.Relocation.Files {
-			rewritten[name] = true
+			s.rewritten[name] = true
 		}
-		s.bytes = ownBytes(m.Relocation)
 	}
-	err := fs.WalkDir(fsys, m.Source, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || name == m.Source {
+	return s
+}
+
+// each calls do for each node, directories before what is in them.
+func (s *seed) each(fsys fs.FS, do func(seedNode) error) error {
+	return fs.WalkDir(fsys, s.mount.Source, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || name == s.mount.Source {
 			return err
 		}
-		name = below(name, m.Source)
-		node := seedNode{name: name, form: seedLink}
-		switch {
-		case entry.IsDir():
-			node.form = seedDir
-		case rewritten[name]:
-			node.form = seedRewritten
-		case found.WritesInPlace(name):
-			info, err := entry.Info()
-			if err != nil {
-				return err
-			}
-			if info.Size() <= maxWritten {
-				node.form = seedCopy
-				s.bytes += (info.Size() + hostmount.Page - 1) / hostmount.Page * hostmount.Page
-			}
+		node, err := s.node(below(name, s.mount.Source), entry)
+		if err != nil {
+			return err
 		}
-		if node.form == seedLink && len(s.target(name)) > hostmount.ShortLink {
-			s.bytes += hostmount.Page
+		return do(node)
+	})
+}
+
+func (s *seed) node(name string, entry fs.DirEntry) (seedNode, error) {
+	node := seedNode{name: name, form: seedLink}
+	switch {
+	case entry.IsDir():
+		node.form = seedDir
+	case s.rewritten[name]:
+		node.form = seedRewritten
+	case s.found.WritesInPlace(name):
+		info, err := entry.Info()
+		if err != nil {
+			return node, err
 		}
-		s.nodes = append(s.nodes, node)
+		if info.Size() <= maxWritten {
+			node.form = seedCopy
+			node.bytes = (info.Size() + hostmount.Page - 1) / hostmount.Page * hostmount.Page
+		}
+	}
+	if node.form == seedLink && len(s.target(name)) > hostmount.ShortLink {
+		node.bytes = hostmount.Page
+	}
+	return node, nil
+}
+
+// measure adds up the nodes. It ends with errTooMany at the first that exceeds the limit.
+func (s *seed) measure(fsys fs.FS, limit int64) (Fill, error) {
+	var out Fill
+	if s.mount.Relocation != nil {
+		out.Bytes = ownBytes(s.mount.Relocation)
+	}
+	err := s.each(fsys, func(n seedNode) error {
+		out.Bytes += n.bytes
+		if out.Entries++; limit > 0 && out.Entries > limit {
+			return errTooMany
+		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look through the cache: %w", err)
+	if err != nil && !errors.Is(err, errTooMany) {
+		err = fmt.Errorf("look through the cache: %w", err)
 	}
-	s.files = int64(len(s.nodes))
-	return s, nil
+	return out, err
 }
+
+// errTooMany ends the look through a cache with more entries than any claim may have.
+var errTooMany = errors.New("more entries than a claim may have")
 
 // below is a name relative to a directory, "." for the whole.
 func below(name, dir string) string {
@@ -114,26 +140,16 @@ func below(name, dir string) string {
 
 func (s *seed) target(name string) string { return s.place + "/" + name }
 
-// check says why it is too much for the plugin's memory.
-func (s *seed) check() error {
-	needed := s.bytes + s.files*nodeBytes
-	if needed <= maxSeed {
-		return nil
-	}
-	return fmt.Errorf("%w: access Seed: directories of its own with links to %d files would take %d MiB of the kubelet plugin's memory, want "+
-		"at most %d MiB: use ReadOnly, or Overlay in a pod without hostUsers: false", ErrRefused, s.files, needed>>20, maxSeed>>20)
-}
-
 // write makes it, for any user to write to.
 func (s *seed) write(fsys fs.FS, over *os.Root) (err error) {
 	at := parent{root: over, dir: "."}
 	defer func() { err = errors.Join(err, at.close()) }()
-	for _, node := range s.nodes {
+	return s.each(fsys, func(node seedNode) error {
 		if err := s.writeOne(fsys, over, &at, node); err != nil {
 			return fmt.Errorf("make %s: %w", node.name, err)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func (s *seed) writeOne(fsys fs.FS, over *os.Root, at *parent, node seedNode) error {
@@ -201,12 +217,13 @@ func (m *Mounter) fillSeeds(store *artifact.Store, tree *artifact.Tree, found *k
 			continue
 		}
 		err := store.ReadTree(tree, func(fsys fs.FS) error {
-			s, err := planSeed(fsys, found, &plan.Mounts[i], u.filesPlace(i))
+			s := newSeed(found, &plan.Mounts[i], u.filesPlace(i))
+			fill, err := s.measure(fsys, 0)
 			if err != nil {
 				return err
 			}
 			return m.Mounts.MountMemory(u.name(i), hostmount.Memory{
-				Bytes: s.bytes, Files: s.files, Free: u.Bytes, Context: m.Context,
+				Bytes: fill.Bytes, Files: fill.Entries, Free: u.Bytes, Context: m.Context,
 				Fill: func(over *os.Root) error { return s.write(fsys, over) },
 			})
 		})
@@ -215,20 +232,4 @@ func (m *Mounter) fillSeeds(store *artifact.Store, tree *artifact.Tree, found *k
 		}
 	}
 	return nil
-}
-
-// CheckSeed says why a cache has too many files for a seed.
-func (m *Mounter) CheckSeed(store *artifact.Store, tree *artifact.Tree, found *kernelcache.Cache, u *Use, plan *kernelcache.Plan) error {
-	return store.ReadTree(tree, func(fsys fs.FS) error {
-		for i := range plan.Mounts {
-			s, err := planSeed(fsys, found, &plan.Mounts[i], u.filesPlace(i))
-			if err != nil {
-				return err
-			}
-			if err := s.check(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

@@ -47,7 +47,11 @@ type Use struct {
 	Want   string           `json:"want,omitempty"`
 	Access Access           `json:"access"`
 	// Bytes is how much the claim may add.
-	Bytes  int64             `json:"bytes"`
+	Bytes int64 `json:"bytes"`
+	// Fill is what the plugin makes in memory for the claim, and Size what the tree takes in the store. Versions that did not limit either
+	// recorded neither.
+	Fill   Fill              `json:"fill,omitzero"`
+	Size   int64             `json:"size,omitempty"`
 	Mounts []Mount           `json:"mounts,omitempty"`
 	Env    []kernelcache.Env `json:"env,omitempty"`
 }

@@ -47,6 +47,8 @@ type Finder struct {
 	// Allowed lists the directories below which namespaced presets may name files. Scratch says that claims may have memory of their own.
 	Allowed []preset.AllowedHostPath
 	Scratch bool
+	// MaxScratch is the most that a sizeLimit may say. 0: no limit.
+	MaxScratch int64
 	// Mounts makes mounts that only one claim has. It is nil for a command that only looks: then the original paths are shown.
 	Mounts *hostmount.Dir
 	// Drivers knows the files of vendors' drivers. It is nil away from the node.

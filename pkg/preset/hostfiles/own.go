@@ -81,6 +81,10 @@ func (l *lookup) scratch(m *preset.Mount) error {
 	if err != nil {
 		return fmt.Errorf("sizeLimit: %w", err)
 	}
+	if most := l.files.MaxScratch; most > 0 && size.Value() > most {
+		return fmt.Errorf("sizeLimit: %s is more than the %d bytes that the chart's budget.maxSizeLimit allows: lower it",
+			m.Scratch.SizeLimit, most)
+	}
 	memory := hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}}
 	return l.addOwn(container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, NonRecursive: true}, memory)
 }

@@ -43,6 +43,7 @@ func TestAPI(t *testing.T) {
 			t.Run("kernel cache status", func(t *testing.T) { testKernelCacheStatus(t, server) })
 			t.Run("kernel cache rights", func(t *testing.T) { testKernelCacheRights(t, server) })
 			t.Run("preset status", func(t *testing.T) { testPresetStatus(t, server) })
+			t.Run("budget", func(t *testing.T) { testBudget(t, server) })
 			t.Run("ConfigMaps", func(t *testing.T) { testConfigMapRights(t, server) })
 			t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
 			t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
@@ -73,8 +74,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 7 {
-		t.Fatalf("%d policies, want 7", len(policies.Items))
+	if len(policies.Items) != 9 {
+		t.Fatalf("%d policies, want 9", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)

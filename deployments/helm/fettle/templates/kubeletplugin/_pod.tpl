@@ -39,6 +39,8 @@ fpgaRegions:
 {{- end }}
 artifacts:
   {{- toYaml .Values.artifacts | nindent 2 }}
+budget:
+  {{- toYaml .Values.budget | nindent 2 }}
 presets:
   hostDirectories:
     {{- toYaml .Values.presets.hostDirectories | nindent 4 }}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/fettle-dev/fettle/pkg/budget"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// holdings remembers what the records of claims hold, so that a record is read again only after it changed. The records alone decide:
+// whatever is lost here is read again.
+type holdings struct {
+	mu    sync.Mutex
+	known map[string]knownHolding
+}
+
+type knownHolding struct {
+	stamp record.Stamp
+	budget.Holding
+}
+
+// createWithin creates the record of a claim that holds nothing yet, if what its steps need fits into the node's budget. Callers that
+// need something of the budget decide and create one after the other, so two of them cannot both get what is left.
+func (e *Engine) createWithin(ctx context.Context, r *record.Record) error {
+	asked, err := e.holding(r)
+	if err != nil {
+		return err
+	}
+	if len(asked.Needs) > 0 {
+		hold, err := e.Store.LockBudget(ctx)
+		if err != nil {
+			return err
+		}
+		defer hold.Release()
+		held, err := e.held(r.UID)
+		if err != nil {
+			return err
+		}
+		if err := e.Limits.Check(asked, held); err != nil {
+			return err
+		}
+	}
+	if err := e.Store.Acquire(r); err != nil {
+		return err
+	}
+	if err := e.Store.Create(r); err != nil {
+		return errors.Join(err, e.Store.Remove(r))
+	}
+	return nil
+}
+
+// holding returns what a record makes the node hold: the needs of its steps that are not undone.
+func (e *Engine) holding(r *record.Record) (budget.Holding, error) {
+	out := budget.Holding{Namespace: r.Namespace}
+	for i := range r.Steps {
+		if r.Steps[i].State == step.Undone {
+			continue
+		}
+		needs, err := e.kinds.Needs(r.Steps[i].Step)
+		if err != nil {
+			return out, fmt.Errorf("claim %s: %w", r.UID, err)
+		}
+		out.Needs = append(out.Needs, needs...)
+	}
+	return out, nil
+}
+
+// held returns what all claims but one hold according to their records. A record that cannot be read counts as nothing, since it must not
+// keep other claims from being prepared.
+func (e *Engine) held(except string) ([]budget.Holding, error) {
+	uids, err := e.Store.UIDs()
+	if err != nil {
+		return nil, err
+	}
+	e.holdings.mu.Lock()
+	defer e.holdings.mu.Unlock()
+	known := make(map[string]knownHolding, len(uids))
+	var out []budget.Holding
+	for _, uid := range uids {
+		if uid == except {
+			continue
+		}
+		h, ok := e.readHolding(uid)
+		if !ok {
+			continue
+		}
+		known[uid] = h
+		if len(h.Needs) > 0 {
+			out = append(out, h.Holding)
+		}
+	}
+	e.holdings.known = known
+	return out, nil
+}
+
+// readHolding returns what the record of a claim holds, and false if there is no readable record. The caller holds the lock.
+func (e *Engine) readHolding(uid string) (knownHolding, bool) {
+	stamp, err := e.Store.Stamp(uid) // before the record is read, so that a change meanwhile is read the next time
+	if err != nil {
+		return knownHolding{}, false
+	}
+	if h, ok := e.holdings.known[uid]; ok && h.stamp == stamp {
+		return h, true
+	}
+	r, err := e.Store.Load(uid)
+	if err != nil {
+		return knownHolding{}, false
+	}
+	h, err := e.holding(r)
+	return knownHolding{stamp: stamp, Holding: h}, err == nil
+}
