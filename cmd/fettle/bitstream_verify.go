@@ -22,7 +22,10 @@ import (
 const bitstreamVerifyHelp = `
 Checks a bitstream: the artifact REF, a file, or a directory as oci:DIR[:TAG]. All bytes are read and hashed, the file is read as inspect
 reads it, and what the artifact's config says is compared with it. --digest is the artifact's, or that of the one manifest or file in it.
-Without --interface all bitstreams of the artifact are checked. No signature is checked.`
+Without --interface all bitstreams of the artifact are checked.
+
+With --policy the artifact's signatures are checked by TrustPolicies in files, as the controller and the nodes check them: each policy that
+is for the repository and the namespace has to be satisfied, and where none is the artifact is refused.`
 
 // verification is what the flags ask for.
 type verification struct {
@@ -30,6 +33,7 @@ type verification struct {
 	digest      artifact.Digest
 	sidecar     string
 	access      *access
+	policies    *policyFlags
 }
 
 // verified is one bitstream that was checked.
@@ -39,12 +43,14 @@ type verified struct {
 	Manifest artifact.Digest `json:"manifest,omitzero"`
 	// File is the digest of the file's bytes.
 	File artifact.Digest `json:"file"`
+	// Policies are what the policies said of the artifact; empty if none was given.
+	Policies []policyVerdict `json:"policies,omitempty"`
 	fpga.Bitstream
 }
 
 func runBitstreamVerify(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	flags := newArguments("bitstream verify REF|FILE", bitstreamVerifyHelp)
-	v := verification{access: flags.bitstreamAccess()}
+	v := verification{access: flags.bitstreamAccess(), policies: flags.policies()}
 	iface := flags.String("interface", "", "interface `id` that the bitstream must be for")
 	digest := flags.String("digest", "", "`digest` that it must have, sha256:HEX")
 	flags.StringVar(&v.sidecar, "sidecar", "", "`file` in JSON or YAML that describes a raw image")
@@ -69,6 +75,9 @@ func (v *verification) set(iface, digest string) (err error) {
 			return fmt.Errorf("--interface %q: %w", iface, err)
 		}
 	}
+	if p := v.policies; len(p.files) == 0 && p.root+p.namespace+p.as != "" {
+		return errors.New("--trusted-root, --namespace and --as go with --policy")
+	}
 	if digest != "" {
 		v.digest, err = artifact.ParseDigest(digest)
 	}
@@ -78,6 +87,9 @@ func (v *verification) set(iface, digest string) (err error) {
 // run takes what exists as a file for one.
 func (v *verification) run(ctx context.Context, name string) ([]verified, error) {
 	if _, err := os.Stat(name); err == nil {
+		if len(v.policies.files) > 0 {
+			return nil, errors.New("--policy is for an artifact: push the file and sign what it becomes")
+		}
 		return v.file(name)
 	}
 	place, err := parsePlace(name)
@@ -87,13 +99,15 @@ func (v *verification) run(ctx context.Context, name string) ([]verified, error)
 	if v.sidecar != "" {
 		return nil, errors.New("--sidecar is for a file; an artifact's config says what is in it")
 	}
-	if place.dir != "" {
-		src := layout.At(place.dir).Source(place.tag, place.digest, artifact.Reference{})
-		d, err := src.Resolve(ctx)
-		if err != nil {
+	as := artifact.Reference{}
+	if len(v.policies.files) > 0 {
+		if as, err = v.policies.reference(place); err != nil {
 			return nil, err
 		}
-		return v.artifact(ctx, src, d, func(d artifact.Descriptor) (content, error) {
+	}
+	if place.dir != "" {
+		src := layout.At(place.dir).Source(place.tag, place.digest, as)
+		return v.artifact(ctx, src, func(d artifact.Descriptor) (content, error) {
 			f, err := src.File(d)
 			return content{f, f}, err
 		})
@@ -146,10 +160,6 @@ func (v *verification) remote(ctx context.Context, place artifactPlace) (all []v
 	if err != nil {
 		return nil, err
 	}
-	d, err := src.Resolve(ctx)
-	if err != nil {
-		return nil, err
-	}
 	dir, err := os.MkdirTemp("", "fettle-verify-")
 	if err != nil {
 		return nil, err
@@ -160,7 +170,7 @@ func (v *verification) remote(ctx context.Context, place artifactPlace) (all []v
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	return v.artifact(ctx, src, d, func(d artifact.Descriptor) (content, error) {
+	return v.artifact(ctx, src, func(d artifact.Descriptor) (content, error) {
 		if err := store.Fetch(ctx, src, d); err != nil {
 			return content{}, err
 		}
@@ -178,10 +188,24 @@ type content struct {
 	io.Closer
 }
 
+// judge finds out which artifact a source is, and asks the policies about it if there are any.
+func (v *verification) judge(ctx context.Context, src imageSource) (artifact.Descriptor, []policyVerdict, error) {
+	if len(v.policies.files) == 0 {
+		d, err := src.Resolve(ctx)
+		return d, nil, err
+	}
+	d, verdict, err := v.policies.judge(ctx, src)
+	return d, verdicts(verdict), err
+}
+
 // artifact checks the bitstreams of one. It opens one layer at a time.
 func (v *verification) artifact(
-	ctx context.Context, src oci.Source, d artifact.Descriptor, open func(artifact.Descriptor) (content, error),
+	ctx context.Context, src imageSource, open func(artifact.Descriptor) (content, error),
 ) ([]verified, error) {
+	d, policies, err := v.judge(ctx, src)
+	if err != nil {
+		return nil, err
+	}
 	images, err := oci.List(ctx, src, d)
 	if err != nil {
 		return nil, err
@@ -195,7 +219,7 @@ func (v *verification) artifact(
 		if err != nil {
 			return nil, fmt.Errorf("manifest %s: %w", image.Manifest, err)
 		}
-		one.Digest = d.Digest
+		one.Digest, one.Policies = d.Digest, policies
 		all = append(all, one)
 	}
 	if len(all) == 0 {
@@ -257,7 +281,10 @@ func showVerifiedTable(all []verified, stdout io.Writer) error {
 		line("MANIFEST", one.Manifest.String())
 		line("FILE", one.File.String())
 		bitstreamLines(one.Bitstream, "CARD SIGNATURE", line)
-		line("SIGNATURE", "not checked")
+		if one.Policies == nil {
+			line("SIGNATURE", "not checked")
+		}
+		policyLines(one.Policies, line)
 	}
 	return table.Flush()
 }

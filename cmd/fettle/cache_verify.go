@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
-	"time"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 const cacheVerifyHelp = `
@@ -24,22 +21,7 @@ where none is for it the image is refused. The exit status is 1 with the reason 
 type cacheVerified struct {
 	Reference string          `json:"reference"`
 	Digest    artifact.Digest `json:"digest"`
-	Policies  []cacheVerdict  `json:"policies"`
-}
-
-// cacheVerdict is what one policy says.
-type cacheVerdict struct {
-	Policy     string                      `json:"policy,omitempty"`
-	Result     v1alpha1.VerdictResult `json:"result"`
-	Signatures []cacheSignature            `json:"signatures,omitempty"`
-	Message    string                      `json:"message,omitempty"`
-}
-
-type cacheSignature struct {
-	Format    v1alpha1.SignatureFormat `json:"format"`
-	Authority string                   `json:"authority"`
-	Signer    string                   `json:"signer"`
-	Time      *time.Time               `json:"time,omitempty"`
+	Policies  []policyVerdict `json:"policies"`
 }
 
 func runCacheVerify(ctx context.Context, args []string, stdout, _ io.Writer) error {
@@ -73,47 +55,10 @@ func runCacheVerify(ctx context.Context, args []string, stdout, _ io.Writer) err
 	return show(*format, result, stdout, result.table)
 }
 
-func verdicts(v trust.Verdict) []cacheVerdict {
-	var all []cacheVerdict
-	for _, r := range v.Results {
-		one := cacheVerdict{Policy: r.Policy, Result: v1alpha1.VerdictVerified}
-		for _, s := range r.Signatures {
-			signature := cacheSignature{Format: s.Format, Authority: s.Authority, Signer: s.Signer.String()}
-			if !s.LogTime.IsZero() {
-				signature.Time = new(s.LogTime.UTC())
-			}
-			one.Signatures = append(one.Signatures, signature)
-		}
-		all = append(all, one)
-	}
-	for _, name := range v.Skipped {
-		all = append(all, cacheVerdict{Policy: name, Result: v1alpha1.VerdictSkipped, Message: "the policy looks at no signature"})
-	}
-	for _, err := range v.Warnings {
-		one := cacheVerdict{Result: v1alpha1.VerdictWarned, Message: err.Error()}
-		var refusal *trust.Refusal
-		if errors.As(err, &refusal) {
-			one.Policy = refusal.Policy
-		}
-		all = append(all, one)
-	}
-	return all
-}
-
 func (r *cacheVerified) table(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := lineWriter(table)
 	line("REFERENCE", r.Reference)
-	for _, p := range r.Policies {
-		line("POLICY", fmt.Sprintf("%s: %s", p.Policy, p.Result))
-		for _, s := range p.Signatures {
-			text := fmt.Sprintf("%s by %s of authority %s", s.Format, s.Signer, s.Authority)
-			if s.Time != nil {
-				text += " at " + s.Time.Format(time.RFC3339)
-			}
-			line("SIGNED", text)
-		}
-		line("WARNING", p.Message)
-	}
+	policyLines(r.Policies, line)
 	return table.Flush()
 }
