@@ -35,6 +35,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/kubeletplugin/status"
+	"github.com/fettle-dev/fettle/kubeletplugin/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -71,6 +72,7 @@ type Plugin struct {
 	node       *status.NodeEvents
 	health     *devicehealth.Monitor
 	artifacts  *artifacts.Node
+	policies   *trustpolicies.Reader
 	features   features
 	engine     *prepare.Engine
 	scanner    *inventory.Scanner
@@ -188,6 +190,9 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	p.artifacts = artifacts.New(artifacts.Config{
 		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube,
 	})
+	if p.policies, err = trustpolicies.NewReader(p.clients.Dynamic, c.PublicTrustRoot); err != nil {
+		return err
+	}
 	f := &p.features
 	f.hostDirs = hostdirs.New(hostdirs.Config{
 		Node: c.Node, HostRoot: c.HostRoot, Held: p.records.Held, Emptied: p.review, Errors: p.metrics.backgroundErrors,
@@ -195,7 +200,7 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	if f.kernelCaches, err = kernelcaches.New(kernelcaches.Config{
 		Node: c.Node, Enabled: file.KernelCaches.Enabled, WatchPods: file.KernelCaches.WatchPods, Kube: p.clients.Kube,
 		Dynamic: p.clients.Dynamic, Namespace: c.Namespace, Client: client, Store: p.artifacts.Store, Credentials: p.artifacts.Credentials,
-		Mounter: mounter, CanMount: hostmount.CanMount, PublicRoot: c.PublicTrustRoot, Clock: clock.RealClock{}, Changed: p.claimsChanged.Send,
+		Mounter: mounter, CanMount: hostmount.CanMount, Policies: p.policies, Clock: clock.RealClock{}, Changed: p.claimsChanged.Send,
 		MaxWritable: file.Budget.MaxWritableLimit.Value(), Unpacking: budget.NewTurns(file.Budget.Unpacking.Limit()),
 		Event: p.node.ClaimEvent,
 		ObjectEvent: func(o *corev1.ObjectReference, eventType, reason, note string) {
@@ -206,7 +211,8 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	}
 	f.fpgas = fpgas.New(fpgas.Config{
 		Node: c.Node, HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Namespace: c.Namespace, File: &file.FPGA,
-		Dynamic: p.clients.Dynamic, Records: p.records, Artifacts: p.artifacts, Holder: p.holder, Rescan: rescan, Registry: p.metrics.registry,
+		Dynamic: p.clients.Dynamic, Policies: p.policies, Clock: clock.RealClock{}, Records: p.records, Artifacts: p.artifacts,
+		Holder: p.holder, Rescan: rescan, Registry: p.metrics.registry,
 		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
 			p.node.ObjectEvent(regarding, related, "Program", eventType, reason, note)
 		},

@@ -42,6 +42,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 	}
 	defer p.features.presets.Watch(ctx)()
+	if p.config.File.KernelCaches.Enabled || p.config.File.FPGA.Programming {
+		defer p.policies.Watch(ctx)()
+	}
 	defer p.features.kernelCaches.Watch(ctx)()
 	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
 	if err != nil {

@@ -124,16 +124,13 @@ func verdictOf(out *Outcome) *v1alpha1.ImageVerdict {
 		return nil
 	}
 	v := &v1alpha1.ImageVerdict{Digest: out.Judged, Policies: references(out.Policies)}
-	switch {
-	case out.Refusal != nil:
+	if out.Refusal != nil {
 		v.Result, v.Message = v1alpha1.VerdictRefused, message.Clip(out.Refusal.Error(), longestVerdict)
 		return v
-	case len(out.Verdict.Warnings) > 0:
-		v.Result, v.Message = v1alpha1.VerdictWarned, message.Clip(errors.Join(out.Verdict.Warnings...).Error(), longestVerdict)
-	case len(out.Verdict.Results) > 0:
-		v.Result = v1alpha1.VerdictVerified
-	default:
-		v.Result = v1alpha1.VerdictSkipped
+	}
+	v.Result = out.Verdict.Result()
+	if v.Result == v1alpha1.VerdictWarned {
+		v.Message = message.Clip(errors.Join(out.Verdict.Warnings...).Error(), longestVerdict)
 	}
 	for _, result := range out.Verdict.Results {
 		for _, s := range result.Signatures {

@@ -42,6 +42,7 @@ func TestPackagesAreSmall(t *testing.T) {
 func partImports() map[string][]string {
 	parts := map[string][]string{
 		"notify": {}, "follow": {}, "prepare": {}, "retirement": {},
+		"trustpolicies": {"follow"},
 		"inventory":    {"notify"},
 		"artifacts":    {"inventory", "notify", "retirement"},
 		"publish":      {"inventory", "notify", "retirement"},
@@ -50,7 +51,7 @@ func partImports() map[string][]string {
 		"binding":      {"follow", "inventory", "publish"},
 	}
 	for _, feature := range features() {
-		parts[feature] = []string{"artifacts", "follow", "inventory", "notify", "prepare"}
+		parts[feature] = []string{"artifacts", "follow", "inventory", "notify", "prepare", "trustpolicies"}
 	}
 	return parts
 }

@@ -3,6 +3,7 @@
 package fpgas
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -41,6 +42,14 @@ type bitstreams struct {
 type bitstream struct {
 	identity claim.Bitstream
 	image    region.Image
+	// signed names the artifact whose signatures count, and manifest is the digest of the bitstream's own manifest in it. They are empty for
+	// a file on the host.
+	signed   artifact.Reference
+	manifest string
+	// namespace is that of the object that refers to the artifact, empty for an object of the cluster.
+	namespace string
+	// refused is why the TrustPolicies refuse it according to the controller, empty if they do not.
+	refused string
 	// fetch has what is needed to fetch the file. It is nil for a file on the host.
 	fetch *pin.Params
 }
@@ -56,14 +65,11 @@ var (
 	errNoImage = errors.New("has no image for the region's interface")
 )
 
-// notVouched is why a bitstream counts as unsigned if its object has no condition Verified.
-const notVouched = "no TrustPolicy applies to it"
-
 // find resolves the bitstream that a claim of a namespace names, for a region with an interface id.
 func (b *bitstreams) find(ctx context.Context, namespace string, source *v1alpha1.BitstreamSource, interfaceID string) (*bitstream, error) {
 	switch {
 	case source.Ref != "":
-		return b.fromReference(ctx, source.Ref, interfaceID)
+		return b.fromReference(ctx, namespace, source.Ref, interfaceID)
 	case source.Kind == v1alpha1.KindClusterFPGABitstream:
 		object, err := b.get(ctx, "clusterfpgabitstreams", "", source.Name)
 		if err != nil {
@@ -127,14 +133,9 @@ func (b *bitstreams) fromObject(object v1alpha1.CommonFPGABitstream, interfaceID
 
 // claimBitstream describes an object in the form that policies are checked against.
 func claimBitstream(object v1alpha1.CommonFPGABitstream) claim.Bitstream {
-	out := claim.Bitstream{
+	return claim.Bitstream{
 		Kind: object.Kind, Namespace: object.GetNamespace(), Name: object.GetName(), Namespaces: object.Spec.Namespaces,
-		VouchedDetail: notVouched,
 	}
-	if verified := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionVerified); verified != nil {
-		out.Vouched, out.VouchedDetail = verified.Status == metav1.ConditionTrue, verified.Message
-	}
-	return out
 }
 
 // fromStatus returns the image that the controller resolved.
@@ -156,15 +157,23 @@ func (b *bitstreams) fromStatus(object v1alpha1.CommonFPGABitstream, interfaceID
 	if err != nil {
 		return nil, fmt.Errorf("%s: spec.image: %w", &of, err)
 	}
+	top, err := artifact.ParseDigest(status.Digest)
+	if err != nil {
+		return nil, fmt.Errorf("%s: status.digest: %w", &of, err)
+	}
 	of.Repository = ref.Repository()
 	of.Digests = []string{image.Layer, image.Manifest, status.Digest}
 	config := fpga.Config{Format: fpga.Format(image.Format)}
 	if config.Format.IsRaw() {
 		config.ID, config.InterfaceID = image.ID, image.InterfaceID
 	}
-	found := &bitstream{identity: of, image: region.Image{
-		Digest: image.Layer, Size: image.Size, InterfaceID: image.InterfaceID, AFUID: image.AFUID, Config: config, Origin: of.String(),
-	}}
+	found := &bitstream{
+		identity: of,
+		image: region.Image{
+			Digest: image.Layer, Size: image.Size, InterfaceID: image.InterfaceID, AFUID: image.AFUID, Config: config, Origin: of.String(),
+		},
+		signed: ref.WithDigest(top), manifest: image.Manifest, namespace: object.GetNamespace(), refused: refusedBy(status),
+	}
 	found.fetch = &pin.Params{
 		Reference: of.Repository + "@" + image.Manifest, Digest: image.Layer, Size: image.Size,
 		SecretsIn: object.ReferenceNamespace(b.namespace),
@@ -175,6 +184,15 @@ func (b *bitstreams) fromStatus(object v1alpha1.CommonFPGABitstream, interfaceID
 	return found, nil
 }
 
+// refusedBy returns why the controller found that the policies refuse the bitstream, empty if it did not.
+func refusedBy(status *v1alpha1.FPGABitstreamStatus) string {
+	v := status.Verification
+	if v == nil || v.Digest != status.Digest || v.Result != v1alpha1.VerdictRefused {
+		return ""
+	}
+	return cmp.Or(v.Message, "by a TrustPolicy")
+}
+
 func noImageError(of *claim.Bitstream, interfaceID string, images []v1alpha1.BitstreamImage) error {
 	var has []string
 	for i := range images {
@@ -183,8 +201,8 @@ func noImageError(of *claim.Bitstream, interfaceID string, images []v1alpha1.Bit
 	return fmt.Errorf("%s %w %s; it has images for %q: select a device by the attribute interfaceID", of, errNoImage, interfaceID, has)
 }
 
-// fromReference reads an artifact by digest, without credentials.
-func (b *bitstreams) fromReference(ctx context.Context, text, interfaceID string) (*bitstream, error) {
+// fromReference reads an artifact that a claim of the namespace names by digest, without credentials.
+func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfaceID string) (*bitstream, error) {
 	ref, err := artifact.ParseReference(text)
 	if err != nil {
 		return nil, fmt.Errorf("bitstream.ref: %w", err)
@@ -198,7 +216,7 @@ func (b *bitstreams) fromReference(ctx context.Context, text, interfaceID string
 	if err != nil {
 		return nil, fmt.Errorf("bitstream %s: %w", text, err)
 	}
-	of := claim.Bitstream{Repository: ref.Repository(), VouchedDetail: notVouched}
+	of := claim.Bitstream{Repository: ref.Repository()}
 	i := slices.IndexFunc(images, func(image oci.Image) bool { return image.Config.InterfaceID == interfaceID })
 	if i < 0 {
 		return nil, fmt.Errorf("bitstream %s %w %s: select a device by the attribute interfaceID", text, errNoImage, interfaceID)
@@ -216,6 +234,7 @@ func (b *bitstreams) fromReference(ctx context.Context, text, interfaceID string
 			Digest: image.Layer.Digest.String(), Size: image.Layer.Size, InterfaceID: interfaceID, AFUID: afu, Config: image.Config,
 			Origin: text,
 		},
+		signed: ref.WithDigest(top.Digest), manifest: image.Manifest.String(), namespace: namespace,
 		fetch: &pin.Params{
 			Reference: ref.Repository() + "@" + image.Manifest.String(), Digest: image.Layer.Digest.String(), Size: image.Layer.Size,
 		},

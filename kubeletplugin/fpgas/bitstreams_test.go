@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -41,9 +42,23 @@ func (l *lab) found(namespace string, source *v1alpha1.BitstreamSource, interfac
 
 func same(t *testing.T, want, got *bitstream) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(bitstream{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(bitstream{}), cmpopts.EquateComparable(artifact.Reference{})); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)
 	}
+}
+
+func digest(t *testing.T, text string) artifact.Digest {
+	t.Helper()
+	d, err := artifact.ParseDigest(text)
+	nodefixture.Must(t, err)
+	return d
+}
+
+func reference(t *testing.T, text string) artifact.Reference {
+	t.Helper()
+	ref, err := artifact.ParseReference(text)
+	nodefixture.Must(t, err)
+	return ref
 }
 
 // TestFindObject: what the controller found is taken as it is: the digests that policies may name, the file that is programmed, and
@@ -55,17 +70,17 @@ func TestFindObject(t *testing.T) {
 	object := l.object("team-a", "nlb0", other, image)
 	object.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}, {Name: "more"}}
 	object.Status.Digest = index
-	object.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionTrue, Message: "vouched for"}}
 	l.put(object)
 	want := &bitstream{
 		identity: claim.Bitstream{
 			Kind: v1alpha1.KindFPGABitstream, Namespace: "team-a", Name: "nlb0", Repository: l.Host + "/team/nlb0",
-			Digests: []string{image.Layer, image.Manifest, index}, Vouched: true, VouchedDetail: "vouched for",
+			Digests: []string{image.Layer, image.Manifest, index},
 		},
 		image: region.Image{
 			Digest: image.Layer, Size: image.Size, InterfaceID: shell, AFUID: nlb0, Config: fpga.Config{Format: fpga.GBS},
 			Origin: "FPGABitstream team-a/nlb0",
 		},
+		signed: reference(t, object.Spec.Image).WithDigest(digest(t, index)), manifest: image.Manifest, namespace: "team-a",
 		fetch: &pin.Params{
 			Reference: l.Host + "/team/nlb0@" + image.Manifest, Digest: image.Layer, Size: image.Size, SecretsIn: "team-a",
 			Secrets: []string{"pull", "more"},
@@ -78,14 +93,12 @@ func TestFindObject(t *testing.T) {
 
 	cluster := l.clusterObject("nlb0", image)
 	cluster.Spec.Namespaces, cluster.Spec.ImagePullSecrets = []string{"team-a"}, []corev1.LocalObjectReference{{Name: "pull"}}
-	cluster.Status.Conditions = []metav1.Condition{
-		{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionUnknown, Message: "nobody speaks"},
-	}
 	l.put(cluster)
 	want.identity = claim.Bitstream{
 		Kind: v1alpha1.KindClusterFPGABitstream, Name: "nlb0", Repository: l.Host + "/team/nlb0", Namespaces: []string{"team-a"},
-		Digests: []string{image.Layer, image.Manifest, image.Manifest}, VouchedDetail: "nobody speaks",
+		Digests: []string{image.Layer, image.Manifest, image.Manifest},
 	}
+	want.signed, want.namespace = want.signed.WithDigest(digest(t, image.Manifest)), ""
 	want.image.Origin = "ClusterFPGABitstream nlb0"
 	want.fetch.SecretsIn, want.fetch.Secrets = "fettle", []string{"pull"} // never those of the claim's namespace
 	same(t, want, l.found("team-b", clusters("nlb0"), shell))
@@ -101,9 +114,6 @@ func TestFindRaw(t *testing.T) {
 	got := l.found("team-a", named("raw"), shell)
 	if diff := cmp.Diff(fpga.Config{Format: fpga.RBF, ID: nlb0, InterfaceID: shell}, got.image.Config); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)
-	}
-	if got.identity.Vouched || got.identity.VouchedDetail != notVouched {
-		t.Errorf("an object of which no condition speaks is vouched for: %+v", got.identity)
 	}
 }
 
@@ -199,7 +209,6 @@ func TestFindHostFile(t *testing.T) {
 			want := &bitstream{
 				identity: claim.Bitstream{
 					Kind: v1alpha1.KindClusterFPGABitstream, Name: name, Namespaces: []string{"*"}, Digests: []string{digestOf(file)},
-					VouchedDetail: notVouched,
 				},
 				image: region.Image{
 					Digest: digestOf(file), Size: int64(len(file)), HostFile: "/srv/fpga/nlb0.gbs", InterfaceID: shell, AFUID: nlb0,
@@ -318,12 +327,13 @@ func TestFindReference(t *testing.T) {
 	got := l.found("team-a", &v1alpha1.BitstreamSource{Ref: ref}, shell)
 	want := &bitstream{
 		identity: claim.Bitstream{
-			Repository: l.Host + "/team/both", Digests: []string{image.Layer, image.Manifest, index.Digest}, VouchedDetail: notVouched,
+			Repository: l.Host + "/team/both", Digests: []string{image.Layer, image.Manifest, index.Digest},
 		},
 		image: region.Image{
 			Digest: image.Layer, Size: image.Size, InterfaceID: shell, AFUID: nlb0, Origin: ref,
 			Config: fpga.Config{Format: fpga.GBS, ID: nlb0, InterfaceID: shell},
 		},
+		signed: reference(t, ref), manifest: image.Manifest, namespace: "team-a",
 		fetch: &pin.Params{Reference: l.Host + "/team/both@" + image.Manifest, Digest: image.Layer, Size: image.Size},
 	}
 	same(t, want, got)

@@ -24,11 +24,13 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -39,8 +41,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/fault"
-	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/signed"
 )
 
 // Ids of two shells, of two accelerators and of a blank one.
@@ -97,6 +99,9 @@ func (o *objects) put(object any) {
 	case *v1alpha1.ClusterFPGABitstream:
 		object.APIVersion, object.Kind = v1alpha1.GroupVersion.String(), v1alpha1.KindClusterFPGABitstream
 		o.held[groupPath+"clusterfpgabitstreams/"+object.Name] = object
+	case *v1alpha1.TrustPolicy:
+		object.APIVersion, object.Kind = v1alpha1.GroupVersion.String(), v1alpha1.KindTrustPolicy
+		o.held[groupPath+"trustpolicies/"+object.Name] = object
 	case *corev1.Secret:
 		object.APIVersion, object.Kind = "v1", "Secret"
 		o.held["/api/v1/namespaces/"+object.Namespace+"/secrets/"+object.Name] = object
@@ -120,8 +125,8 @@ func (o *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case o.broken:
 		code, answer = http.StatusInternalServerError, statusOf(http.StatusInternalServerError, metav1.StatusReasonInternalError)
-	case r.URL.Path == groupPath+"clusterfpgabitstreams":
-		list := map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "ClusterFPGABitstreamList"}
+	case r.URL.Path == groupPath+"clusterfpgabitstreams", r.URL.Path == groupPath+"trustpolicies":
+		list := map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "List"}
 		items := []any{}
 		for _, path := range slices.Sorted(maps.Keys(o.held)) {
 			if strings.HasPrefix(path, r.URL.Path+"/") {
@@ -150,14 +155,14 @@ func resolved(images ...v1alpha1.BitstreamImage) v1alpha1.FPGABitstreamStatus {
 
 // site is a registry and an API server whose objects name what it has.
 type site struct {
-	*fpgaregistry.Registry
+	*signed.Registry
 	*objects
 	t *testing.T
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	return &site{Registry: fpgaregistry.Start(t), objects: newObjects(t), t: t}
+	return &site{Registry: signed.Start(t, true), objects: newObjects(t), t: t}
 }
 
 // client asks each thing once, so that what a registry does to one try is seen.
@@ -181,7 +186,7 @@ func (s *site) store(dir string) *artifacts.Node {
 // image pushes a bitstream and says of it what the controller would.
 func (s *site) image(repository, interfaceID, afu string) v1alpha1.BitstreamImage {
 	s.t.Helper()
-	return s.Image(s.t, repository, interfaceID, afu)
+	return s.Registry.Registry.Image(s.t, repository, interfaceID, afu)
 }
 
 // object is an FPGABitstream with images that the registry has.
@@ -246,6 +251,11 @@ func newFeature(t *testing.T, s *site, c Config) *Feature {
 	records, err := record.Open(disk.OS{}, filepath.Join(c.StateDir, "state"))
 	nodefixture.Must(t, err)
 	c.Node, c.BootID, c.Namespace = nodefixture.Node, testBoot, "fettle"
+	c.Policies, err = trustpolicies.NewReader(s.dynamic, nil)
+	nodefixture.Must(t, err)
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
 	c.Dynamic, c.Records, c.Artifacts, c.Holder = s.dynamic, records, s.store(c.StateDir), inventory.NewHolder()
 	c.Rescan, c.Registry = notify.New(), prometheus.NewRegistry()
 	if c.Event == nil {

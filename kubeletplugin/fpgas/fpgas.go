@@ -21,12 +21,14 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -48,6 +50,9 @@ type Config struct {
 	Namespace string
 	File      *nodeconfig.FPGA
 	Dynamic   dynamic.Interface
+	// Policies reads the TrustPolicies. Its owner has it watch them.
+	Policies  *trustpolicies.Reader
+	Clock     clock.PassiveClock
 	Records   *record.Store
 	Artifacts *artifacts.Node
 	Holder    *inventory.Holder
@@ -64,6 +69,7 @@ type Feature struct {
 	// except lists the kinds of region that are not programmed, even if programming is enabled.
 	except     []string
 	bitstreams *bitstreams
+	judge      *judge
 	programmer *region.Programmer
 	contents   *region.Contents
 	metrics    *metrics
@@ -76,8 +82,12 @@ var (
 	_ inventory.Reviewer = (*Feature)(nil)
 )
 
-// regionsDir is the directory, below the state directory, of the regions' content files.
-const regionsDir = "regions"
+// regionsDir and verdictsDir are the directories, below the state directory, of the regions' content files and of what TrustPolicies said
+// of bitstreams.
+const (
+	regionsDir  = "regions"
+	verdictsDir = "bitstream-verdicts"
+)
 
 // New makes the feature. It reads and changes nothing yet.
 func New(c Config) *Feature {
@@ -86,6 +96,7 @@ func New(c Config) *Feature {
 		Config: c, except: c.File.Except(), contents: region.OpenContents(disk.OS{}, regions), metrics: newMetrics(c.Registry),
 		bitstreams: &bitstreams{dynamic: c.Dynamic, client: c.Artifacts.Client, namespace: c.Namespace, hostRoot: c.HostRoot},
 	}
+	f.judge = newJudge(&f.Config, filepath.Join(c.StateDir, verdictsDir))
 	f.programmer = region.New(region.Config{
 		Find: f.find, Backends: f.backends(regions), Contents: f.contents, Open: c.Artifacts.Open,
 		HostRoot: c.HostRoot, BootID: c.BootID, Report: f.reportAttempt,
@@ -110,7 +121,7 @@ func (f *Feature) programs(r *fpga.Region) bool {
 
 // Destroy removes the state of regions. It is called when no claim holds any.
 func (f *Feature) Destroy() error {
-	return errors.Join(f.contents.Destroy(), os.RemoveAll(f.xclbins()))
+	return errors.Join(f.contents.Destroy(), f.judge.verdicts.Destroy(), os.RemoveAll(f.xclbins()))
 }
 
 // find looks a region up in the newest snapshot of the machine.
@@ -294,6 +305,9 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 		return nil, nil
 	}
 	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)
+	if err == nil && blank != nil {
+		err = f.judge.judge(ctx, blank)
+	}
 	if err != nil {
 		return nil, err
 	}

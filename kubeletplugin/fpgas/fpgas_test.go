@@ -455,7 +455,7 @@ func TestPlanRefused(t *testing.T) {
 		},
 		{
 			"unsigned", `"policy":{"allowedBitstreams":["team-a/*"],"requireSignature":true}`, `"bitstream":{"name":"nlb3"}`,
-			forbidden, none, notVouched, false,
+			forbidden, none, noPolicy, false,
 		},
 		{
 			"a reference elsewhere", `"policy":{"allowedRegistries":["registry.example/team"]}`, ref,
@@ -721,6 +721,8 @@ func TestReasons(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", errNotFound), "BitstreamUnusable"},
 		{errNotResolved, "BitstreamUnusable"},
 		{errNoImage, "BitstreamUnusable"},
+		{errNotVerified, "BitstreamUnusable"},
+		{errRefused, "BitstreamUnusable"},
 		{fmt.Errorf("wrapped: %w", region.ErrImage), "BitstreamUnusable"},
 		{failure(backend.Unknown), "ProgramFailed"},
 		{failure(backend.Retryable), "RegionUnusable"},

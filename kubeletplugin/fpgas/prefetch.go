@@ -65,7 +65,10 @@ func trimBitstream(object any) (any, error) {
 		{"spec", "image"},
 		{"spec", "imagePullSecrets"},
 		{"status", "observedGeneration"},
+		{"status", "digest"},
 		{"status", "images"},
+		{"status", "verification", "digest"},
+		{"status", "verification", "result"},
 	} {
 		if value, found, err := unstructured.NestedFieldNoCopy(from.Object, path...); found && err == nil {
 			if err := unstructured.SetNestedField(kept.Object, value, path...); err != nil {
@@ -98,7 +101,7 @@ func (p *prefetchSource) jobs(s *inventory.Snapshot) []artifacts.Job {
 }
 
 // filesOf returns the files that this node would fetch for claims that name the object. It returns none if the object is not resolved, is
-// for other interfaces, or names files on the hosts.
+// refused by a TrustPolicy, is for other interfaces, or names files on the hosts.
 func (b *bitstreams) filesOf(o *unstructured.Unstructured, ids []string) []pin.Params {
 	if image, _, _ := unstructured.NestedString(o.Object, "spec", "image"); image == "" {
 		return nil
@@ -109,7 +112,7 @@ func (b *bitstreams) filesOf(o *unstructured.Unstructured, ids []string) []pin.P
 	}
 	var out []pin.Params
 	for _, id := range ids {
-		if found, err := b.fromObject(object, id); err == nil && found.fetch != nil {
+		if found, err := b.fromObject(object, id); err == nil && found.fetch != nil && found.refused == "" {
 			out = append(out, *found.fetch)
 		}
 	}

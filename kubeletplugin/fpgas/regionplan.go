@@ -4,10 +4,12 @@ package fpgas
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
@@ -46,13 +48,11 @@ func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, 
 		if err != nil {
 			return nil, fmt.Errorf("request %s, device %s: %w", r.Request, r.Device, err)
 		}
-		w.image = found
-	}
-	// Checked even if the image is not to be programmed: whether a region holds it discloses the content of the region.
-	if w.image != nil {
-		if faults := r.Allows(c.Namespace, &w.image.identity); len(faults) > 0 {
-			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+		// Checked even if the image is not to be programmed: whether a region holds it discloses the content of the region.
+		if err := f.authorize(ctx, c, r, found); err != nil {
+			return nil, err
 		}
+		w.image = found
 	}
 	for i := range config.Policies {
 		w.requireBlank = w.requireBlank || config.Policies[i].Policy.RequireBlank
@@ -66,8 +66,38 @@ func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, 
 			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
 	}
 	w.blank = blank
-	w.needsBlank, err = f.needsBlank(c.Namespace, dev, config)
-	return w, err
+	if w.needsBlank, err = f.needsBlank(c.Namespace, dev, config); err != nil || blank == nil {
+		return w, err
+	}
+	if err := f.judge.judge(ctx, blank); err != nil {
+		if w.needsBlank {
+			return nil, fmt.Errorf("request %s, device %s: the blank image: %w", r.Request, r.Device, err)
+		}
+		klog.FromContext(ctx).Info("A blank image may not be used", "device", r.Device, "bitstream", &blank.identity, "reason", err)
+		w.blank = nil
+	}
+	return w, nil
+}
+
+// authorize checks that a claim may load a bitstream: first by the lists of the classes, then by the TrustPolicies, and last by the classes
+// that require a signature.
+func (f *Feature) authorize(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, b *bitstream) error {
+	listed := b.identity
+	listed.Vouched = true // not known yet
+	if faults := r.Allows(c.Namespace, &listed); len(faults) > 0 {
+		return refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+	}
+	err := f.judge.judge(ctx, b)
+	if errors.Is(err, errRefused) {
+		return refusal(c, claim.ReasonForbiddenByPolicy, field.Forbidden(r.At(claim.FieldBitstream), err.Error()))
+	}
+	if err != nil {
+		return fmt.Errorf("request %s, device %s: %w", r.Request, r.Device, err)
+	}
+	if faults := r.Allows(c.Namespace, &b.identity); len(faults) > 0 {
+		return refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+	}
+	return nil
 }
 
 // needsBlank reports whether the claim needs the blank image, if there is one. Other claims use it only if programming fails, so an
@@ -89,7 +119,7 @@ func earlyFaults(namespace string, r *claim.Result) field.ErrorList {
 		return nil
 	}
 	return r.Allows(namespace, &claim.Bitstream{
-		Repository: ref.Repository(), Digests: []string{ref.Digest().String()}, VouchedDetail: notVouched,
+		Repository: ref.Repository(), Digests: []string{ref.Digest().String()}, Vouched: true, // not known yet
 	})
 }
 

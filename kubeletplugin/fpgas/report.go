@@ -56,7 +56,8 @@ func Reason(err error) string {
 		return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 	}
 	switch {
-	case among(errNotFound, errNotResolved, errNoImage, errNotStaged, artifacts.ErrNotFetched, pin.ErrEvicted, region.ErrImage):
+	case among(errNotFound, errNotResolved, errNoImage, errNotStaged, errNotVerified, errRefused),
+		among(artifacts.ErrNotFetched, pin.ErrEvicted, region.ErrImage):
 		return reasonBitstream
 	case driver && backend.KindOf(err) == backend.Unknown:
 		return ReasonProgramFailed

@@ -581,8 +581,8 @@ func TestWatched(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	changed := notify.New()
 	n.Changed = changed.Send
-	stopped := n.Watch(ctx)
-	eventually(t, "all that is there is known", func() bool { return n.objects.synced() && len(n.objects.list()) == 1 })
+	policiesStopped, stopped := n.Policies.Watch(ctx), n.Watch(ctx)
+	eventually(t, "all that is there is known", func() bool { return n.objects.synced() && n.Policies.Synced() && len(n.objects.list()) == 1 })
 	select {
 	case <-changed:
 	case <-time.After(30 * time.Second):
@@ -608,6 +608,7 @@ func TestWatched(t *testing.T) {
 	n.must(n.maintain(ctx))
 	cancel()
 	stopped()
+	policiesStopped()
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

@@ -21,11 +21,11 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // Config has the settings and dependencies of the feature.
@@ -45,8 +45,8 @@ type Config struct {
 	// Mounter mounts caches. CanMount reports whether the kernel mounts an image.
 	Mounter  *cachemount.Mounter
 	CanMount func(index, data string) error
-	// PublicRoot is the trusted root for policies without one of their own. Nil: there is none.
-	PublicRoot []byte
+	// Policies reads the TrustPolicies. Its owner has it watch them.
+	Policies *trustpolicies.Reader
 	// MaxWritable is the most that an object's writableLimit may say. 0: no limit.
 	MaxWritable int64
 	// Unpacking limits how many images are verified and unpacked at once. Nil: no limit.
@@ -64,8 +64,7 @@ type Feature struct {
 	Config
 	objects  *objects
 	pods     *pods
-	verified verifications
-	trusted  *trust.Cache
+	verified *trustpolicies.Records[verification]
 	// base is the context of fetches, which outlive their callers. It ends with the feature.
 	base context.Context //nolint:containedctx // documented
 	stop context.CancelFunc
@@ -91,8 +90,8 @@ func New(c Config) (*Feature, error) {
 	base, stop := context.WithCancel(context.Background())
 	f := &Feature{
 		Config: c, base: base, stop: stop, retention: notify.New(),
-		verified: verifications{dir: filepath.Join(c.Mounter.Dir, "grants"), byUID: map[types.UID]*verification{}},
-		trusted:  trust.NewCache(c.PublicRoot), fetches: map[string]*fetchOperation{}, failures: map[string]failure{},
+		verified: newVerifications(filepath.Join(c.Mounter.Dir, "grants")),
+		fetches:  map[string]*fetchOperation{}, failures: map[string]failure{},
 	}
 	var err error
 	if f.objects, err = newObjects(c.Dynamic); err != nil {
@@ -101,6 +100,7 @@ func New(c Config) (*Feature, error) {
 	if f.pods, err = newPods(c.Kube, c.Node, c.WatchPods); err != nil {
 		return nil, err
 	}
+	c.Policies.OnChange(f.objects.changed)
 	f.objects.onChange(func() {
 		f.retention.Send()
 		f.Changed()
@@ -108,7 +108,7 @@ func New(c Config) (*Feature, error) {
 	return f, nil
 }
 
-// Watch watches caches, policies and, with WatchPods, pods until ctx ends. stopped cancels the fetches in progress and waits until
+// Watch watches caches and, with WatchPods, pods until ctx ends. stopped cancels the fetches in progress and waits until
 // everything has ended. If the feature is disabled, Watch does nothing.
 func (f *Feature) Watch(ctx context.Context) (stopped func()) {
 	if !f.Enabled {

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
@@ -95,7 +96,7 @@ type failure struct {
 	err error
 	// until is when a refusal expires. It holds for these versions of the policies only.
 	until    time.Time
-	policies []policyVersion
+	policies []trustpolicies.Version
 }
 
 // recentRefusal returns the refusal of the object's cache that still holds. It returns nil if there is none, if it expired, or if the
@@ -107,7 +108,7 @@ func (f *Feature) recentRefusal(ctx context.Context, o *object, ref artifact.Ref
 	if !f.Clock.Now().Before(last.until) {
 		return nil
 	}
-	versions, _, err := f.policyVersions(ctx, o, ref)
+	_, versions, err := f.policiesFor(ctx, o, ref)
 	if err != nil || !slices.Equal(versions, last.policies) {
 		return err
 	}
@@ -115,7 +116,7 @@ func (f *Feature) recentRefusal(ctx context.Context, o *object, ref artifact.Ref
 }
 
 // newFailure returns the failure of a fetch under these policies. The refusal of a prefetch does not count for claims.
-func (f *Feature) newFailure(err error, options fetchOptions, policies []policyVersion) failure {
+func (f *Feature) newFailure(err error, options fetchOptions, policies []trustpolicies.Version) failure {
 	out := failure{err: err, policies: policies}
 	if IsRefused(err) && !IsNotReady(err) && !options.opportunistic {
 		out.until = f.Clock.Now().Add(refusalTTL)
@@ -161,7 +162,7 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 		ctx, cancel := context.WithTimeout(f.base, fetchTimeout)
 		defer cancel()
 		f.Changed()
-		var policies []policyVersion
+		var policies []trustpolicies.Version
 		policies, e.err = f.pull(ctx, o, options)
 		f.mu.Lock()
 		delete(f.fetches, key)
@@ -177,7 +178,7 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 
 // pull resolves the image with the object's own credentials, verifies its signatures, unpacks it if it is not on the node, and saves the
 // verification. It returns the versions of the policies that apply.
-func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (versions []policyVersion, err error) {
+func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (versions []trustpolicies.Version, err error) {
 	ref, err := reference(o)
 	if err != nil {
 		return nil, err
@@ -189,16 +190,17 @@ func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (ve
 		}
 		defer done()
 	}
-	versions, policies, err := f.policyVersions(ctx, o, ref)
+	policies, versions, err := f.policiesFor(ctx, o, ref)
 	if err != nil {
 		return nil, err
 	}
 	return versions, f.pullWithPolicies(ctx, o, ref, options, versions, policies)
 }
 
-// pullWithPolicies is pull with the policies that exist, of which versions apply to the image.
+// pullWithPolicies is pull with the policies that are for the image, and their versions.
 func (f *Feature) pullWithPolicies(
-	ctx context.Context, o *object, ref artifact.Reference, options fetchOptions, versions []policyVersion, policies []*trust.Policy,
+	ctx context.Context, o *object, ref artifact.Reference, options fetchOptions, versions []trustpolicies.Version,
+	policies []*trust.Policy,
 ) error {
 	keys, err := f.Credentials(ctx, o.ReferenceNamespace(f.Namespace), secretNames(o))
 	if err != nil {
@@ -213,12 +215,12 @@ func (f *Feature) pullWithPolicies(
 		UID: o.GetUID(), Generation: o.GetGeneration(), Digest: d.Digest, Repository: ref.Repository(), Mode: o.VerificationMode(),
 		Policies: versions,
 	}
-	if same := f.verified.sameImage(found); same != nil && f.hasTree(same.Tree) {
+	if same := f.verified.Find(found.isSameImage); same != nil && f.hasTree(same.Tree) {
 		found.Tree = same.Tree
 	} else if found.Tree, err = f.verifyAndUnpack(ctx, o, src, d, policies, options); err != nil || found.Tree.IsZero() {
 		return err
 	}
-	if err := f.verified.save(found); err != nil {
+	if err := f.verified.Save(found); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot save a verification: the cache is verified again after a restart", "object", o)
 	}
 	if err := f.pinRetained(ctx); err != nil {
@@ -259,7 +261,8 @@ func (f *Feature) verifyAndUnpack(
 // repository, and one that another object's verification record names, need no proof.
 func (f *Feature) prove(ctx context.Context, src *registry.Source, image *artifact.Image, tree *artifact.Tree) error {
 	repository := src.Reference().Repository()
-	if tree.Origin == repository || f.verified.from(repository, tree.Digest) {
+	verified := func(known *verification) bool { return known.Repository == repository && known.Tree == tree.Digest }
+	if tree.Origin == repository || f.verified.Find(verified) != nil {
 		return nil
 	}
 	for i := range image.Layers {

@@ -34,6 +34,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -96,7 +97,7 @@ func newNode(t *testing.T) *node {
 	n.client = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		v1alpha1.GroupVersion.WithResource(cacheResource):        "GPUKernelCacheList",
 		v1alpha1.GroupVersion.WithResource(clusterCacheResource): "ClusterGPUKernelCacheList",
-		v1alpha1.GroupVersion.WithResource(policyResource):       "TrustPolicyList",
+		v1alpha1.GroupVersion.WithResource("trustpolicies"):      "TrustPolicyList",
 	})
 	n.kube = kubefake.NewClientset()
 	n.kube.PrependReactor("get", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -129,10 +130,12 @@ func (n *node) restart() {
 	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{n.registry.Host}, Tries: 1})
 	n.must(err)
 	mounter := &cachemount.Mounter{Mounts: hostmount.In(n.mounts(), n.root), Dir: filepath.Join(n.root, "caches")}
+	policies, err := trustpolicies.NewReader(n.client, n.publicRoot)
+	n.must(err)
 	feature, err := New(Config{
 		Node: "node-1", Enabled: true, Kube: n.kube, Dynamic: n.client, Namespace: "fettle", Client: client,
 		Store: func() (*artifact.Store, error) { return n.host, nil }, Credentials: n.credentials, Mounter: mounter, CanMount: n.canMount,
-		PublicRoot: n.publicRoot, Changed: func() {}, Clock: n.clock,
+		Policies: policies, Changed: func() {}, Clock: n.clock,
 		Event: func(_ *resourceapi.ResourceClaim, eventType, reason, note string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -232,7 +235,7 @@ func (n *node) trusting() {
 
 func (n *node) policy(name string, generation int64, spec v1alpha1.TrustPolicySpec) {
 	n.Helper()
-	n.put(policyResource, v1alpha1.KindTrustPolicy, &v1alpha1.TrustPolicy{
+	n.put("trustpolicies", v1alpha1.KindTrustPolicy, &v1alpha1.TrustPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Generation: generation}, Spec: spec,
 	})
 }

@@ -120,7 +120,7 @@ func (f *Feature) retainables(trees []artifact.BlobUsage) []retainable {
 			continue
 		}
 		// The digest decides alone: other changes of the spec or of policies keep the tree.
-		found := f.verified.get(o.GetUID())
+		found := f.verified.Get(string(o.GetUID()))
 		if found == nil || found.Digest.String() != o.Status.ResolvedDigest || onNode[found.Tree] == nil {
 			continue
 		}

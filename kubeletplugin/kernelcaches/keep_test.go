@@ -221,7 +221,7 @@ func TestKeptNoMore(t *testing.T) {
 		n.must(n.maintain(t.Context()))
 		n.pinned(tree)
 		n.empty()
-		if n.verified.get("uid-team-a-add") == nil {
+		if n.verified.Get("uid-team-a-add") == nil {
 			t.Error("what was found out is forgotten")
 		}
 	})

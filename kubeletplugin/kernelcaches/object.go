@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,7 +27,6 @@ import (
 const (
 	cacheResource        = "gpukernelcaches"
 	clusterCacheResource = "clustergpukernelcaches"
-	policyResource       = "trustpolicies"
 )
 
 // object is a cache of either kind.
@@ -80,7 +78,7 @@ func IsRefused(err error) bool { return errors.Is(err, cachemount.ErrRefused) }
 // IsNotReady reports whether err means that a cache is not available yet.
 func IsNotReady(err error) bool { return errors.Is(err, cachemount.ErrNotReady) }
 
-// objects reads caches and policies from the API server.
+// objects reads caches from the API server.
 type objects struct {
 	dynamic dynamic.Interface
 	// informers are keyed by resource.
@@ -92,7 +90,7 @@ type objects struct {
 
 func newObjects(client dynamic.Interface) (*objects, error) {
 	o := &objects{dynamic: client, informers: map[string]cache.SharedIndexInformer{}}
-	for _, resource := range []string{cacheResource, clusterCacheResource, policyResource} {
+	for _, resource := range []string{cacheResource, clusterCacheResource} {
 		informer, err := follow.Own(client, resource, decode, o.changed)
 		if err != nil {
 			return nil, err
@@ -154,8 +152,6 @@ func decode(in any) (any, error) {
 		out = &v1alpha1.GPUKernelCache{}
 	case v1alpha1.KindClusterGPUKernelCache:
 		out = &v1alpha1.ClusterGPUKernelCache{}
-	case v1alpha1.KindTrustPolicy:
-		out = &v1alpha1.TrustPolicy{}
 	default:
 		return in, nil
 	}
@@ -211,33 +207,4 @@ func (o *objects) list() []*object {
 		}
 	}
 	return out
-}
-
-// policies returns all TrustPolicies, by name.
-func (o *objects) policies(ctx context.Context) ([]*v1alpha1.TrustPolicy, error) {
-	var out []*v1alpha1.TrustPolicy
-	add := func(item any) {
-		if p, ok := item.(*v1alpha1.TrustPolicy); ok {
-			out = append(out, p)
-		}
-	}
-	if informer := o.informers[policyResource]; informer.HasSynced() {
-		for _, item := range informer.GetStore().List() {
-			add(item)
-		}
-	} else {
-		list, err := o.dynamic.Resource(v1alpha1.GroupVersion.WithResource(policyResource)).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("read the TrustPolicies: %w", err)
-		}
-		for i := range list.Items {
-			item, err := decode(&list.Items[i])
-			if err != nil {
-				return nil, err
-			}
-			add(item)
-		}
-	}
-	slices.SortFunc(out, func(a, b *v1alpha1.TrustPolicy) int { return strings.Compare(a.Name, b.Name) })
-	return out, nil
 }

@@ -37,7 +37,7 @@ func (f *Feature) Source() artifacts.Source {
 
 // prefetchJobs returns a job for each cache that is ready and to be prefetched. The job itself finds out whether the cache fits the GPUs.
 func (f *Feature) prefetchJobs(gpus []device.Device) []artifacts.Job {
-	if !f.Enabled || len(gpus) == 0 || !f.objects.synced() {
+	if !f.Enabled || len(gpus) == 0 || !f.objects.synced() || !f.Policies.Synced() {
 		return nil
 	}
 	var out []artifacts.Job
@@ -50,7 +50,7 @@ func (f *Feature) prefetchJobs(gpus []device.Device) []artifacts.Job {
 		if err != nil {
 			continue
 		}
-		versions, _, err := f.policyVersions(f.base, o, ref)
+		_, versions, err := f.policiesFor(f.base, o, ref)
 		if err != nil {
 			continue // claims report the same error
 		}

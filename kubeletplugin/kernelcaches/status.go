@@ -68,7 +68,7 @@ func (f *Feature) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
 		return nil
 	}
 	entry := &v1alpha1.NodeCache{Namespace: o.GetNamespace(), Name: o.GetName(), Digest: ref.Digest().String()}
-	if found := f.verified.get(o.GetUID()); found.matches(o) && f.fill(entry, o, found.Tree, gpus) {
+	if found := f.verified.Get(string(o.GetUID())); found.matches(o) && f.fill(entry, o, found.Tree, gpus) {
 		return entry
 	}
 	fetching, failure := f.fetchState(o)
@@ -149,5 +149,5 @@ func (f *Feature) forgetDeleted() error {
 	f.mu.Lock()
 	maps.DeleteFunc(f.failures, func(key string, _ failure) bool { return !keys[key] })
 	f.mu.Unlock()
-	return f.verified.forgetDeleted(uids)
+	return f.verified.Keep(func(uid string) bool { return uids[types.UID(uid)] })
 }

@@ -117,6 +117,17 @@ type Verdict struct {
 	Warnings []error
 }
 
+// Result sums the verdict up: a warning outweighs signatures, and they outweigh policies that look at none.
+func (v *Verdict) Result() v1alpha1.VerdictResult {
+	switch {
+	case len(v.Warnings) > 0:
+		return v1alpha1.VerdictWarned
+	case len(v.Results) > 0:
+		return v1alpha1.VerdictVerified
+	}
+	return v1alpha1.VerdictSkipped
+}
+
 // Judge asks every policy that is for the image and the namespace, which is empty for an object of the cluster. Each has to be satisfied,
 // and where there is none the image is refused. asked is the mode that the object wants, empty where it wants none; it counts only where
 // it is stricter than the policy's.
