@@ -34,8 +34,12 @@ type retainable struct {
 	pinned bool
 }
 
+// maxRetained is how many trees a namespace may retain on a node. Each is a file that every look at the store reads.
+const maxRetained = 64
+
 // limitRetained selects the trees to retain, which take at most limit bytes together; 0 is no limit. Pinned trees come first, then those of
-// cluster-wide objects, then the others by name, so that the result is stable. A tree counts once.
+// cluster-wide objects, then the others by name, so that the result is stable. What a namespace has beyond three quarters of the limit
+// comes last, so it stays only while no other namespace needs the space. A tree counts once, and once for each namespace.
 func limitRetained(all []retainable, limit int64) (stay, exceeding []retainable) {
 	all = slices.SortedFunc(slices.Values(all), func(a, b retainable) int {
 		if a.pinned != b.pinned {
@@ -46,19 +50,66 @@ func limitRetained(all []retainable, limit int64) (stay, exceeding []retainable)
 		}
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
-	counted, sum := map[artifact.Digest]bool{}, int64(0)
+	node, namespaces := newShare(limit, 0), map[string]*share{"": newShare(limit, 0)}
+	var beyond []*retainable
 	for i := range all {
 		a := &all[i]
-		if !counted[a.tree] {
-			if limit > 0 && sum+a.size > limit {
-				exceeding = append(exceeding, *a)
-				continue
-			}
-			counted[a.tree], sum = true, sum+a.size
+		own := namespaces[a.GetNamespace()]
+		if own == nil {
+			own = newShare(limit/4*3, maxRetained)
+			namespaces[a.GetNamespace()] = own
 		}
-		stay = append(stay, *a)
+		if !own.fits(a) {
+			beyond = append(beyond, a)
+			continue
+		}
+		own.add(a)
+		stay, exceeding = node.choose(a, stay, exceeding)
+	}
+	for _, a := range beyond {
+		if own := namespaces[a.GetNamespace()]; own.pins >= own.most {
+			exceeding = append(exceeding, *a)
+			continue
+		}
+		namespaces[a.GetNamespace()].add(a)
+		stay, exceeding = node.choose(a, stay, exceeding)
 	}
 	return stay, exceeding
+}
+
+// choose adds a tree to those that stay if it fits, else to those that exceed.
+func (s *share) choose(a *retainable, stay, exceeding []retainable) (_, _ []retainable) {
+	if !s.fits(a) {
+		return stay, append(exceeding, *a)
+	}
+	s.add(a)
+	return append(stay, *a), exceeding
+}
+
+// share is a part of the store in which each tree counts once. A limit of 0 is none.
+type share struct {
+	bytes, limit int64
+	pins, most   int
+	counted      map[artifact.Digest]bool
+}
+
+func newShare(limit int64, most int) *share {
+	return &share{limit: limit, most: most, counted: map[artifact.Digest]bool{}}
+}
+
+func (s *share) fits(a *retainable) bool {
+	if s.most > 0 && s.pins >= s.most {
+		return false
+	}
+	return s.counted[a.tree] || s.limit == 0 || s.bytes+a.size <= s.limit
+}
+
+func (s *share) add(a *retainable) {
+	s.pins++
+	if !s.counted[a.tree] {
+		s.counted[a.tree] = true
+		s.bytes += a.size
+	}
 }
 
 // pinRetained pins the trees that objects ask to retain, used or not, and unpins those that no object asks for any more. If the feature is
@@ -141,8 +192,8 @@ func (f *Feature) reportNotKept(exceeding []retainable, quota int64) {
 		f.ObjectEvent(&corev1.ObjectReference{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: o.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
 		}, corev1.EventTypeWarning, ReasonNotKept, fmt.Sprintf("%s: its image takes %d bytes, and caches with retention.policy Keep get "+
-			"half of the store, %d bytes, together: it is evicted when space is needed: raise the chart's artifacts.maxSize, or keep fewer caches",
-			o.object, o.size, quota/2))
+			"half of the store, %d bytes, together, and %d images for one namespace: it is evicted when space is needed: raise "+
+			"the chart's artifacts.maxSize, or keep fewer caches", o.object, o.size, quota/2, maxRetained))
 	}
 	f.notKept = reported
 }

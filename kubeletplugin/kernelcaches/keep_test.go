@@ -5,6 +5,7 @@ package kernelcaches
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -48,6 +49,14 @@ func TestLimitRetained(t *testing.T) {
 		"one tree of two objects": {
 			all: []retainable{of("a", "a", "1", 10, false), of("b", "a", "1", 10, false)}, most: 10, stay: "a/a b/a",
 		},
+		"another namespace's share, although one has all": {
+			all: []retainable{of("a", "a", "1", 5, true), of("a", "b", "2", 5, true), of("b", "a", "3", 5, false)}, most: 10,
+			stay: "a/a b/a", not: "a/b",
+		},
+		"what no other namespace needs": {
+			all: []retainable{of("a", "a", "1", 5, false), of("a", "b", "2", 5, false), of("b", "a", "1", 5, false)}, most: 10,
+			stay: "a/a b/a a/b",
+		},
 		"kept, but the store became smaller": {
 			all: []retainable{of("a", "a", "1", 6, true), of("a", "b", "2", 6, true)}, most: 10, stay: "a/a", not: "a/b",
 		},
@@ -65,6 +74,19 @@ func TestLimitRetained(t *testing.T) {
 				t.Errorf("stay: %s, not: %s, want %s and %s", names(stay), names(not), c.stay, c.not)
 			}
 		})
+	}
+}
+
+// TestRetainedImages: one namespace keeps only so many images, however small they are.
+func TestRetainedImages(t *testing.T) {
+	var all []retainable
+	for i := range maxRetained + 5 {
+		c := &v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprintf("c%03d", i)}}
+		all = append(all, retainable{object: objectOf(c), tree: artifact.DigestOf([]byte("one")), size: 1})
+	}
+	stay, exceeding := limitRetained(all, 0)
+	if len(stay) != maxRetained || len(exceeding) != 5 {
+		t.Errorf("%d stay, %d do not, want %d and 5", len(stay), len(exceeding), maxRetained)
 	}
 }
 

@@ -90,25 +90,30 @@ func (r *spaceRequest) shortage(overQuota, diskShort, pinned int64) error {
 
 // reserveBlob makes space for a blob and creates its partial file, whose name reserves the space. The caller holds the lock of the digest.
 func (s *Store) reserveBlob(ctx context.Context, d Descriptor, opportunistic bool) (p *partial, err error) {
-	err = s.reserve(ctx, d, opportunistic, func() (err error) {
+	err = s.reserve(ctx, d, opportunistic, 0, func() (err error) {
 		p, err = s.partial(d)
 		return err
 	})
 	return p, err
 }
 
-// reserve makes space and calls create, which makes the name that reserves it. The caller holds the lock of the digest.
-func (s *Store) reserve(ctx context.Context, d Descriptor, opportunistic bool, create func() error) error {
+// aboveQuota returns the error for what the store cannot hold even if it is empty.
+func (s *Store) aboveQuota(d Digest, size int64) error {
+	return fmt.Errorf("the blob %s is %w: %d bytes, and the store's quota is %d: raise it", d, ErrTooLarge, size, s.config.MaxBytes)
+}
+
+// reserve makes space and calls create, which makes the name that reserves it. arrived is how much of a tree that is being made is on the
+// disk already. The caller holds the lock of the digest.
+func (s *Store) reserve(ctx context.Context, d Descriptor, opportunistic bool, arrived int64, create func() error) error {
 	if s.config.MaxBytes > 0 && d.Size > s.config.MaxBytes {
-		return fmt.Errorf("the blob %s is %w: %d bytes, and the store's quota is %d: raise it",
-			d.Digest, ErrTooLarge, d.Size, s.config.MaxBytes)
+		return s.aboveQuota(d.Digest, d.Size)
 	}
 	unlock, err := s.lockNames(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	deleteNow, err := s.makeSpace(d, opportunistic)
+	deleteNow, err := s.makeSpace(d, opportunistic, arrived)
 	if err == nil && deleteNow {
 		err = s.emptyTrash(func() error { return nil }) // without pauses
 	}
@@ -118,9 +123,9 @@ func (s *Store) reserve(ctx context.Context, d Descriptor, opportunistic bool, c
 	return create()
 }
 
-// makeSpace evicts what a blob needs, or, with an empty descriptor, what the limits need. The caller holds the locks of the names and of
-// the digest.
-func (s *Store) makeSpace(d Descriptor, opportunistic bool) (deleteNow bool, err error) {
+// makeSpace evicts what a blob needs, or, with an empty descriptor, what the limits need. arrived is how much of a tree is on the disk. The
+// caller holds the locks of the names and of the digest.
+func (s *Store) makeSpace(d Descriptor, opportunistic bool, arrived int64) (deleteNow bool, err error) {
 	inv, err := s.inventory()
 	if err != nil {
 		return false, err
@@ -136,6 +141,7 @@ func (s *Store) makeSpace(d Descriptor, opportunistic bool) (deleteNow bool, err
 	if request.written, err = s.takeOwnPartial(d, &inv); err != nil {
 		return false, err
 	}
+	request.written += arrived
 	victims, deleteNow, err := inv.plan(&request)
 	if err != nil {
 		return false, err
@@ -165,6 +171,7 @@ func (s *Store) takeOwnPartial(d Descriptor, inv *inventory) (written int64, err
 		switch {
 		case d.Digest.IsZero() || p.digest != d.Digest:
 			return false
+		case p.tree: // it grows
 		case p.size == d.Size:
 			written = p.written
 		default:
@@ -269,7 +276,7 @@ func (s *Store) shrink(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if _, err = s.makeSpace(Descriptor{}, false); err != nil {
+	if _, err = s.makeSpace(Descriptor{}, false, 0); err != nil {
 		return err
 	}
 	return s.dropPinDirs()

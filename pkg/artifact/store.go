@@ -23,6 +23,7 @@ const (
 
 	defaultPartialAge = 24 * time.Hour
 	defaultPace       = 100 * time.Millisecond
+	defaultGrowBy     = 64 << 20
 
 	// bufferSize is large enough that hashing and writing outweigh the calls.
 	bufferSize = 128 << 10
@@ -35,6 +36,8 @@ type StoreConfig struct {
 	MaxBytes int64
 	// Margin is the space of the disk that stays free for other programs.
 	Margin int64
+	// GrowBy is how much space is reserved at once for a tree that is being made. 0: 64 MiB.
+	GrowBy int64
 	// PartialAge is how long an interrupted fetch can be resumed. 0: a day.
 	PartialAge time.Duration
 	// Pace is the pause of Sweep between two deletions. 0: 100 ms.
@@ -91,6 +94,9 @@ func storeAt(dir string, config StoreConfig) (*Store, error) {
 	}
 	if config.Pace <= 0 {
 		config.Pace = defaultPace
+	}
+	if config.GrowBy <= 0 {
+		config.GrowBy = defaultGrowBy
 	}
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}

@@ -45,15 +45,15 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 	if t, err := s.OpenTree(spec.Digest); !missing(err) { // made while this call waited
 		return t, err
 	}
-	dir, err := s.reserveTree(ctx, spec)
+	p, err := s.reserveTree(ctx, &spec)
 	if err != nil {
 		return nil, err
 	}
-	if err = s.fillTree(ctx, &spec, dir, open); err == nil {
-		err = s.completeTree(ctx, spec.Digest, dir)
+	if err = s.fillTree(ctx, &spec, p, open); err == nil {
+		err = s.completeTree(ctx, spec.Digest, p.dir)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.moveToTrash(dir, spec.Digest))
+		return nil, errors.Join(err, s.moveToTrash(p.dir, spec.Digest))
 	}
 	return s.OpenTree(spec.Digest)
 }
@@ -65,8 +65,39 @@ func partialTree(d Digest, room int64) string {
 	return fmt.Sprintf("%s/%s.%d.tree", tmpDir, d.Hex(), room)
 }
 
+// growingTree is a tree that is being made, and its reservation. The label of an image may say any size: what it says is the most that the
+// tree may take, and is reserved only as its content arrives. So a label evicts nothing.
+type growingTree struct {
+	store *Store
+	spec  *TreeSpec
+	// dir is the directory, whose name has the size of the reservation.
+	dir string
+	// room is that size, arrived how much of it was used.
+	room, arrived int64
+}
+
+// grow makes more space when less than half of what is reserved at once is left. It renames the directory, whose open files stay usable.
+func (p *growingTree) grow(ctx context.Context, n int64) error {
+	by := p.store.config.GrowBy
+	if p.arrived += n; p.room >= p.spec.Room || p.arrived+by/2 <= p.room {
+		return nil
+	}
+	room := min(p.arrived+by, p.spec.Room)
+	to := partialTree(p.spec.Digest, room)
+	err := p.store.reserve(ctx, Descriptor{Digest: p.spec.Digest, Size: room}, p.spec.Opportunistic, p.arrived, func() error {
+		return onDisk(p.store.fs.Rename(p.store.path(p.dir), p.store.path(to)))
+	})
+	if err == nil {
+		p.dir, p.room = to, room
+	}
+	return err
+}
+
 // reserveTree makes space, and the directory whose name reserves it. The caller holds the lock of the digest.
-func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err error) {
+func (s *Store) reserveTree(ctx context.Context, spec *TreeSpec) (p *growingTree, err error) {
+	if s.config.MaxBytes > 0 && spec.Room > s.config.MaxBytes {
+		return nil, s.aboveQuota(spec.Digest, spec.Room)
+	}
 	var leftovers []string // of processes that ended, and a tree that cannot be read
 	err = s.each(tmpDir, func(name string, _ fs.FileInfo) {
 		if d, _, ok := parsePartialTree(name); ok && d == spec.Digest {
@@ -77,21 +108,23 @@ func (s *Store) reserveTree(ctx context.Context, spec TreeSpec) (dir string, err
 		err = errors.Join(err, s.moveToTrash(name, spec.Digest))
 	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	dir = partialTree(spec.Digest, spec.Room)
-	return dir, s.reserve(ctx, Descriptor{Digest: spec.Digest, Size: spec.Room}, spec.Opportunistic, func() error {
-		return onDisk(s.fs.Mkdir(s.path(dir), 0o700))
+	p = &growingTree{store: s, spec: spec, room: min(s.config.GrowBy, spec.Room)}
+	p.dir = partialTree(spec.Digest, p.room)
+	return p, s.reserve(ctx, Descriptor{Digest: spec.Digest, Size: p.room}, spec.Opportunistic, 0, func() error {
+		return onDisk(s.fs.Mkdir(s.path(p.dir), 0o700))
 	})
 }
 
 // fillTree unpacks into a directory in tmp and makes it durable.
-func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open unpack.Opener) error {
+func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, p *growingTree, open unpack.Opener) error {
 	options := spec.Options
+	options.Arrived = func(n int64) error { return p.grow(ctx, n) }
 	if options.Limits.Total == 0 || options.Limits.Total > spec.Room {
 		options.Limits.Total = spec.Room
 	}
-	made, err := s.extract(ctx, spec, dir, func(sink unpack.Sink) (*unpack.Tree, error) {
+	made, err := s.extract(ctx, spec, p.dir, func(sink unpack.Sink) (*unpack.Tree, error) {
 		return unpack.Extract(ctx, spec.layers(), open, sink, options)
 	})
 	if err != nil {
@@ -99,13 +132,13 @@ func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, dir string, open u
 	}
 	m := TreeMetadata{
 		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
-		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, dir, made),
+		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, p.dir, made),
 		Labels: spec.Labels, Origin: spec.Origin, Created: s.config.Clock.Now().UTC(),
 	}
 	for _, l := range spec.Layers {
 		m.DiffIDs = append(m.DiffIDs, l.DiffID)
 	}
-	return onDisk(s.sealTree(dir, m))
+	return onDisk(s.sealTree(p.dir, m))
 }
 
 // extract calls do with a sink for the directory. The sink opens files relative to its directory and cannot leave it.

@@ -61,6 +61,8 @@ type Options struct {
 	Limits Limits
 	// Paths are the names that are allowed: one that ends in a slash stands for all below it, any other for a file. Empty: all names.
 	Paths []string
+	// Arrived is called with the number of plain bytes that were read, before they are used. Its error ends the extraction. It may be nil.
+	Arrived func(n int64) error
 }
 
 // Entry is one name of a tree.

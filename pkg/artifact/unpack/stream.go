@@ -29,6 +29,8 @@ type stream struct {
 	read int64
 	// ended is true after a read found the end.
 	ended bool
+	// arrived is Options.Arrived.
+	arrived func(n int64) error
 }
 
 func open(ctx context.Context, layer Layer, r io.Reader, limit Limits, left int64) (*stream, error) {
@@ -52,6 +54,11 @@ func (s *stream) Read(b []byte) (int, error) {
 	n, err := s.plain.Read(b)
 	s.read += int64(n)
 	s.ended = s.ended || n == 0 && err != nil
+	if s.arrived != nil && n > 0 {
+		if full := s.arrived(int64(n)); full != nil {
+			return 0, full
+		}
+	}
 	return n, err
 }
 

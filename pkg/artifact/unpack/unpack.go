@@ -69,6 +69,7 @@ func (x *extraction) layer(ctx context.Context, layer Layer, source func(context
 	if err != nil {
 		return err
 	}
+	s.arrived = x.options.Arrived
 	defer s.close()
 	defer cancel() // before close, which waits for reads that are under way
 	if err := x.tar(s); err != nil {
