@@ -3,7 +3,6 @@
 package fpgas
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -48,8 +47,8 @@ type bitstream struct {
 	manifest string
 	// namespace is that of the object that refers to the artifact, empty for an object of the cluster.
 	namespace string
-	// refused is why the TrustPolicies refuse it according to the controller, empty if they do not.
-	refused string
+	// refused is the controller's verdict if the TrustPolicies refuse it, else nil.
+	refused *v1alpha1.ImageVerdict
 	// fetch has what is needed to fetch the file. It is nil for a file on the host.
 	fetch *pin.Params
 }
@@ -184,13 +183,12 @@ func (b *bitstreams) fromStatus(object v1alpha1.CommonFPGABitstream, interfaceID
 	return found, nil
 }
 
-// refusedBy returns why the controller found that the policies refuse the bitstream, empty if it did not.
-func refusedBy(status *v1alpha1.FPGABitstreamStatus) string {
-	v := status.Verification
-	if v == nil || v.Digest != status.Digest || v.Result != v1alpha1.VerdictRefused {
-		return ""
+// refusedBy returns the controller's verdict on a bitstream if the policies refuse it, else nil.
+func refusedBy(status *v1alpha1.FPGABitstreamStatus) *v1alpha1.ImageVerdict {
+	if v := status.Verification; v != nil && v.Digest == status.Digest && v.Result == v1alpha1.VerdictRefused {
+		return v
 	}
-	return cmp.Or(v.Message, "by a TrustPolicy")
+	return nil
 }
 
 func noImageError(of *claim.Bitstream, interfaceID string, images []v1alpha1.BitstreamImage) error {

@@ -306,7 +306,7 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	}
 	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)
 	if err == nil && blank != nil {
-		err = f.judge.judge(ctx, blank)
+		err = f.judge.check(ctx, blank)
 	}
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -94,9 +95,9 @@ func newJudge(c *Config, dir string) *judge {
 	}
 }
 
-// judge has the policies judge a bitstream and notes in its identity whether one verified its signatures. It returns an error if a policy
+// check has the policies judge a bitstream and notes in its identity whether one verified its signatures. It returns an error if a policy
 // refuses the bitstream, or if there is no answer. A bitstream that no policy is for passes without a verdict, and no registry is asked.
-func (j *judge) judge(ctx context.Context, b *bitstream) error {
+func (j *judge) check(ctx context.Context, b *bitstream) error {
 	if b.fetch == nil {
 		b.identity.Vouched, b.identity.VouchedDetail = false, noSignature
 		return nil
@@ -109,8 +110,8 @@ func (j *judge) judge(ctx context.Context, b *bitstream) error {
 		b.identity.Vouched, b.identity.VouchedDetail = false, noPolicy
 		return nil
 	}
-	if b.refused != "" {
-		return fmt.Errorf("%s %w: %s", &b.identity, errRefused, b.refused)
+	if b.refused != nil && slices.EqualFunc(b.refused.Policies, versions, isOf) {
+		return fmt.Errorf("%s %w: %s", &b.identity, errRefused, b.refused.Message)
 	}
 	asked := &verdict{
 		Repository: b.signed.Repository(), Digest: b.signed.Digest(), Policies: versions, Manifest: b.manifest, File: b.fetch.Digest,
@@ -121,6 +122,11 @@ func (j *judge) judge(ctx context.Context, b *bitstream) error {
 	}
 	b.identity.Vouched, b.identity.VouchedDetail = found.Result == v1alpha1.VerdictVerified, found.Message
 	return nil
+}
+
+// isOf reports whether a policy that the controller asked is of this version. The controller may lag behind the node.
+func isOf(asked v1alpha1.PolicyReference, v trustpolicies.Version) bool {
+	return asked.Name == v.Name && asked.Generation == v.Generation
 }
 
 // find returns the verdict that was asked for, from the records or from the registry. The registry is asked again after a warning, since

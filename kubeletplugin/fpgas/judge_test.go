@@ -229,6 +229,7 @@ func TestRefusedByController(t *testing.T) {
 	object := c.object("team-a", "nlb3", c.image("team/nlb3", shell, nlb3))
 	object.Status.Verification = &v1alpha1.ImageVerdict{
 		Digest: object.Status.Digest, Result: v1alpha1.VerdictRefused, Message: "no signature by release",
+		Policies: []v1alpha1.PolicyReference{{Name: "release", Generation: 1}},
 	}
 	c.put(object)
 	c.rule("release", "team/*", 1, v1alpha1.VerificationEnforce, signed.NewKey(t))
@@ -238,6 +239,8 @@ func TestRefusedByController(t *testing.T) {
 	if n := c.Requests.Load() - before; n != 0 {
 		t.Errorf("%d requests", n)
 	}
+	c.rule("release", "team/*", 2, v1alpha1.VerificationSkip)
+	c.passes("by another policy than the controller asked", c.programs(open, byName))
 	files := c.bitstreams.filesOf(asUnstructured(t, object), []string{shell})
 	if len(files) > 0 {
 		t.Errorf("fetched ahead: %v", files)
@@ -254,7 +257,7 @@ func TestHostFileIsUnsigned(t *testing.T) {
 	c.stage("srv/nlb3.gbs", []byte("x"))
 	c.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf([]byte("x"))}))
 	b := &bitstream{identity: claim.Bitstream{Kind: v1alpha1.KindClusterFPGABitstream, Name: "staged", Vouched: true}}
-	nodefixture.Must(t, c.judge.judge(t.Context(), b))
+	nodefixture.Must(t, c.judge.check(t.Context(), b))
 	if b.identity.Vouched || b.identity.VouchedDetail != noSignature {
 		t.Errorf("%+v", b.identity)
 	}

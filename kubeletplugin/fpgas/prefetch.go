@@ -112,7 +112,7 @@ func (b *bitstreams) filesOf(o *unstructured.Unstructured, ids []string) []pin.P
 	}
 	var out []pin.Params
 	for _, id := range ids {
-		if found, err := b.fromObject(object, id); err == nil && found.fetch != nil && found.refused == "" {
+		if found, err := b.fromObject(object, id); err == nil && found.fetch != nil && found.refused == nil {
 			out = append(out, *found.fetch)
 		}
 	}

@@ -69,7 +69,7 @@ func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, 
 	if w.needsBlank, err = f.needsBlank(c.Namespace, dev, config); err != nil || blank == nil {
 		return w, err
 	}
-	if err := f.judge.judge(ctx, blank); err != nil {
+	if err := f.judge.check(ctx, blank); err != nil {
 		if w.needsBlank {
 			return nil, fmt.Errorf("request %s, device %s: the blank image: %w", r.Request, r.Device, err)
 		}
@@ -87,7 +87,7 @@ func (f *Feature) authorize(ctx context.Context, c *resourceapi.ResourceClaim, r
 	if faults := r.Allows(c.Namespace, &listed); len(faults) > 0 {
 		return refusal(c, claim.ReasonForbiddenByPolicy, faults...)
 	}
-	err := f.judge.judge(ctx, b)
+	err := f.judge.check(ctx, b)
 	if errors.Is(err, errRefused) {
 		return refusal(c, claim.ReasonForbiddenByPolicy, field.Forbidden(r.At(claim.FieldBitstream), err.Error()))
 	}
