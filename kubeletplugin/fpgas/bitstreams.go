@@ -161,8 +161,8 @@ func (b *bitstreams) fromStatus(object v1alpha1.CommonFPGABitstream, interfaceID
 		return nil, fmt.Errorf("%s: status.digest: %w", &of, err)
 	}
 	of.Repository = ref.Repository()
-	of.Digests = []string{image.Layer, image.Manifest, status.Digest}
 	config := fpga.Config{Format: fpga.Format(image.Format)}
+	of.Raw, of.Digests = config.Format.IsRaw(), digests(config.Format, image.Layer, image.Manifest, status.Digest)
 	if config.Format.IsRaw() {
 		config.ID, config.InterfaceID = image.ID, image.InterfaceID
 	}
@@ -189,6 +189,14 @@ func refusedBy(status *v1alpha1.FPGABitstreamStatus) *v1alpha1.ImageVerdict {
 		return v
 	}
 	return nil
+}
+
+// digests returns the digests by which a policy may list an image. For a raw image these are not the file's, see claim.Bitstream.
+func digests(format fpga.Format, file, manifest, artifact string) []string {
+	if format.IsRaw() {
+		return []string{manifest, artifact}
+	}
+	return []string{file, manifest, artifact}
 }
 
 func noImageError(of *claim.Bitstream, interfaceID string, images []v1alpha1.BitstreamImage) error {
@@ -225,7 +233,8 @@ func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfa
 		return nil, fmt.Errorf("bitstream %s: its config does not say the AFU id: "+
 			"push it with \"fettle bitstream push\", or name it by an FPGABitstream", text)
 	}
-	of.Digests = []string{image.Layer.Digest.String(), image.Manifest.String(), top.Digest.String()}
+	format := image.Config.Format
+	of.Raw, of.Digests = format.IsRaw(), digests(format, image.Layer.Digest.String(), image.Manifest.String(), top.Digest.String())
 	return &bitstream{
 		identity: of,
 		image: region.Image{

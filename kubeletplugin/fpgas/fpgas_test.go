@@ -32,6 +32,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -418,6 +419,44 @@ func TestBindAfter(t *testing.T) {
 		if got := BindAfter(a); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
+	}
+}
+
+// TestRawImage: the file of a raw image does not state its interface, so a class that lists digests means the manifest. Who repackages a
+// listed file for another interface is refused.
+func TestRawImage(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	file := []byte("0123456789abcdef0123456789abcdef")
+	config := func(id string) string { return `{"format":"rbf","id":"` + nlb3 + `","interfaceID":"` + id + `"}` }
+	honest := l.Push(t, "team/raw", "v1", config(otherShell), fpga.RBF, file)
+	forged := l.Push(t, "mallory/raw", "v1", config(shell), fpga.RBF, file)
+	l.put(l.object("team-a", "forged", v1alpha1.BitstreamImage{
+		Manifest: forged.Digest, Layer: digestOf(file), Size: int64(len(file)), Format: "rbf", ID: nlb3, AFUID: nlb3, InterfaceID: shell,
+	}))
+	byRef, byName := `"bitstream":{"ref":"`+l.Host+`/mallory/raw@`+forged.Digest+`"}`, `"bitstream":{"name":"forged"}`
+	for name, tc := range map[string]struct {
+		listed, own string
+		allowed     bool
+	}{
+		"the file, by reference":              {digestOf(file), byRef, false},
+		"the file, by object":                 {digestOf(file), byName, false},
+		"another manifest of the file":        {honest.Digest, byRef, false},
+		"the manifest, by reference":          {forged.Digest, byRef, true},
+		"the manifest of the object's status": {forged.Digest, byName, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), `"policy":{"allowedBitstreams":["`+tc.listed+`"]}`)
+			_, err := l.plan(fpgaOwn(c, tc.own))
+			if tc.allowed {
+				nodefixture.Must(t, err)
+				return
+			}
+			refused, ok := errors.AsType[*claim.RefusedError](err)
+			if !ok || refused.Reason != claim.ReasonForbiddenByPolicy {
+				t.Fatalf("got %v, want a refusal", err)
+			}
+			wants(t, err, nil, "raw image")
+		})
 	}
 }
 

@@ -51,9 +51,11 @@ type FPGARule struct {
 
 // NamesDigests says whether a policy allows bitstreams by their digests.
 func (f *FPGAEffective) NamesDigests() bool {
-	return slices.ContainsFunc(f.Policies, func(p FPGARule) bool {
-		return slices.ContainsFunc(p.Policy.AllowedBitstreams, func(s string) bool { return strings.HasPrefix(s, "sha256:") })
-	})
+	return slices.ContainsFunc(f.Policies, func(p FPGARule) bool { return p.namesDigests() })
+}
+
+func (r *FPGARule) namesDigests() bool {
+	return slices.ContainsFunc(r.Policy.AllowedBitstreams, func(s string) bool { return strings.HasPrefix(s, "sha256:") })
 }
 
 // Path is that of a field of the policy in the class.
@@ -215,8 +217,12 @@ type Bitstream struct {
 	Kind, Namespace, Name string
 	// Repository is where it is from, registry and path without tag and digest. Empty for a file on the host.
 	Repository string
-	// Digests are those of the artifact, its manifest and the file.
+	// Digests are those by which a policy may list it: of the artifact, of its manifest, and of its file if the file itself states which
+	// regions it is for.
 	Digests []string
+	// Raw says that the file does not state which regions it is for. Only the manifest does, so Digests lacks the file's: whoever can write
+	// a manifest could otherwise have a listed file loaded into a region that it is not for.
+	Raw bool
 	// Namespaces are those that a ClusterFPGABitstream is for.
 	Namespaces []string
 	// Vouched says that a TrustPolicy vouches for it; VouchedDetail why not.
@@ -249,8 +255,11 @@ func (r *Result) Allows(namespace string, b *Bitstream) field.ErrorList {
 		if p.Policy.AllowedBitstreams != nil || p.Policy.AllowedRegistries != nil {
 			spoken = true
 			if !p.lists(b) {
-				faults = append(faults, field.Forbidden(path, fmt.Sprintf(
-					"%s is in neither allowedBitstreams nor allowedRegistries of %s, the class of request %s", b, p.Path(), r.Request)))
+				detail := fmt.Sprintf("%s is in neither allowedBitstreams nor allowedRegistries of %s, the class of request %s", b, p.Path(), r.Request)
+				if b.Raw && p.namesDigests() {
+					detail += "; it is a raw image, which counts by the digest of its manifest and not of its file"
+				}
+				faults = append(faults, field.Forbidden(path, detail))
 			}
 		}
 		if p.Policy.RequireSignature && !b.Vouched {

@@ -367,6 +367,7 @@ func ofCluster(namespaces ...string) func(*Bitstream) {
 }
 
 func byReference(b *Bitstream) { b.Kind, b.Namespace, b.Name = "", "", "" }
+func raw(b *Bitstream)         { b.Raw = true }
 func vouched(b *Bitstream)     { b.Vouched, b.VouchedDetail = true, "" }
 func onHost(b *Bitstream)      { ofCluster("*")(b); b.Repository = "" }
 
@@ -403,6 +404,14 @@ func TestAllows(t *testing.T) {
 		{"a reference by digest", []string{list(bDigest)}, aBitstream(byReference), nil},
 		{"another digest", []string{list("sha256:" + strings.Repeat("c", 64))}, aBitstream(byReference), []string{unlisted}},
 		{"a reference is no object, whatever it is called", []string{list("team-a/*", "nlb0")}, aBitstream(byReference), []string{unlisted}},
+
+		{
+			"the file of a raw image",
+			[]string{list("sha256:" + strings.Repeat("c", 64))},
+			aBitstream(byReference, raw),
+			[]string{"it is a raw image, which counts by the digest of its manifest and not of its file"},
+		},
+		{"the manifest of a raw image", []string{list(aDigest)}, aBitstream(byReference, raw), nil},
 
 		{"a registry", []string{from("registry.example")}, aBitstream(), nil},
 		{"a registry in another spelling", []string{from("registry.example:0443/team")}, aBitstream(), nil},
