@@ -116,6 +116,7 @@ type ClusterFPGABitstreamList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.image) != has(self.hostFile)",message="set exactly one of image and hostFile"
 // +kubebuilder:validation:XValidation:rule="!has(self.imagePullSecrets) || has(self.image)",message="imagePullSecrets are for an image"
 // +kubebuilder:validation:XValidation:rule="has(self.blank) && self.blank || has(self.namespaces) && size(self.namespaces) > 0",message="name at least one namespace whose claims may load it (\"*\" for all), unless it is a blank image"
+// +kubebuilder:validation:XValidation:rule="!has(self.memoryClearTime) || has(self.blank) && self.blank",message="memoryClearTime is for a blank image"
 type ClusterFPGABitstreamSpec struct {
 	// Image is as in an FPGABitstream.
 	// +kubebuilder:validation:MinLength=3
@@ -144,6 +145,11 @@ type ClusterFPGABitstreamSpec struct {
 	// Blank says that the image holds no logic: it wipes regions between tenants, for every interface id that it is for.
 	// +optional
 	Blank bool `json:"blank,omitempty"`
+	// MemoryClearTime says that the blank image clears all memory of the card, and how long it takes for that once it is loaded. Unset: it
+	// clears none, and a region that one namespace used is not given to another, unless the class has policy.allowUnclearedMemory.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('10m')",message="must be 1ms to 10m"
+	// +optional
+	MemoryClearTime *metav1.Duration `json:"memoryClearTime,omitempty"`
 }
 
 // HostBitstream is a file on the nodes: one path, or a store in the layout DIRECTORY/INTERFACE/ID.gbs (or .aocx) that Intel's device

@@ -28,6 +28,12 @@ type FPGAPolicy struct {
 	RequireSignature bool `json:"requireSignature,omitempty"`
 	// RequireBlank refuses a region that another namespace used last, where there is no blank image to wipe it with.
 	RequireBlank bool `json:"requireBlank,omitempty"`
+	// AllowUnclearedMemory gives claims regions whose card's memory may hold data of another namespace's claim, as for cards without memory.
+	// Unset: such a region is cleared by a blank image with spec.memoryClearTime, or refused.
+	AllowUnclearedMemory bool `json:"allowUnclearedMemory,omitempty"`
+	// AllowWithoutIOMMU gives claims regions whose logic can read and write all memory of the machine, since no IOMMU translates its DMA.
+	// Unset: such a region is refused on nodes that program it.
+	AllowWithoutIOMMU bool `json:"allowWithoutIOMMU,omitempty"`
 	// AllowKeep lets claims say onRelease: Keep.
 	AllowKeep bool `json:"allowKeep,omitempty"`
 	// AllowedDriverParams are the driver parameters that claims may set. Unset: none.

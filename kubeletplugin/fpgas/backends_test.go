@@ -43,6 +43,8 @@ type board struct {
 	t    *testing.T
 	host string
 	file nodeconfig.File
+	// class is what the class of the claims says, "" for openClass.
+	class string
 }
 
 func newBoard(t *testing.T, machine string, file nodeconfig.File) *board {
@@ -114,7 +116,11 @@ func (b *board) published(name string) *device.Device {
 // prepare plans a claim for a device and applies its steps up to one that fails.
 func (b *board) prepare(name, members string) ([]step.Step, error) {
 	b.t.Helper()
-	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", name)), openClass), members)
+	class := openClass
+	if b.class != "" {
+		class = b.class
+	}
+	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", name)), class), members)
 	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
 	nodefixture.Must(b.t, err)
 	planned, err := b.Plan(b.t.Context(), prepare.Request{Claim: c, Allocation: a, Find: func(r *claim.Result) (device.Device, bool) {
@@ -168,6 +174,9 @@ func TestZynqMP(t *testing.T) {
 	logic := []byte("what makes a DPU")
 	b.keep("dpu", fmt.Sprintf(`{"format":"bin","interfaceID":%q,"id":%q}`, zynqShell, nlb3), fpga.BIN, logic, nlb3, zynqShell)
 	const wish = `"bitstream":{"name":"dpu"}`
+	_, err := b.prepare(zynqDevice, wish)
+	wants(t, err, nil, "part of the machine", "policy.allowWithoutIOMMU")
+	b.class = `"policy":{"allowedBitstreams":["team-a/*"],"allowWithoutIOMMU":true}`
 	steps, err := b.prepare(zynqDevice, wish)
 	nodefixture.Must(t, err)
 	digits := strings.TrimPrefix(digestOf(logic), "sha256:")

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -94,7 +95,8 @@ func (b *bitstreams) get(ctx context.Context, resource, namespace, name string) 
 	return v1alpha1.DecodeFPGABitstream(object)
 }
 
-// blank returns the image that wipes regions of an interface, the first by name with spec.blank. It returns nil if there is none.
+// blank returns the image that wipes regions of an interface, the first by name with spec.blank. Those that clear the card's memory come
+// before the others. It returns nil if there is none.
 func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream, error) {
 	list, err := b.dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -110,9 +112,13 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 			objects = append(objects, object)
 		}
 	}
+	plain := func(object v1alpha1.CommonFPGABitstream) bool { return clearTime(object) == 0 }
+	objects = append(slices.DeleteFunc(slices.Clone(objects), plain),
+		slices.DeleteFunc(objects, func(object v1alpha1.CommonFPGABitstream) bool { return !plain(object) })...)
 	for i := range objects {
 		found, err := b.fromObject(objects[i], interfaceID)
 		if err == nil {
+			found.image.ClearTime = clearTime(objects[i])
 			return found, nil
 		}
 		if !errors.Is(err, errNoImage) && !errors.Is(err, errNotResolved) && !errors.Is(err, fs.ErrNotExist) {
@@ -120,6 +126,14 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 		}
 	}
 	return nil, nil //nolint:nilnil // documented above
+}
+
+// clearTime returns how long a blank image needs to clear a card's memory, 0 if it clears none.
+func clearTime(object v1alpha1.CommonFPGABitstream) time.Duration {
+	if object.Spec.MemoryClearTime == nil {
+		return 0
+	}
+	return object.Spec.MemoryClearTime.Duration
 }
 
 // fromObject returns an object's bitstream for an interface.

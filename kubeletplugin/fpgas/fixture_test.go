@@ -3,6 +3,7 @@
 package fpgas
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -224,7 +226,9 @@ type lab struct {
 // regionOf is a device on a card. Its region shows the first accelerator.
 func regionOf(name, card, interfaceID string) device.Device {
 	return device.Device{
-		Kind: device.KindFPGA, Name: name, Region: &fpga.Region{Backend: "memory", Card: card, InterfaceID: interfaceID},
+		Kind: device.KindFPGA, Name: name, Region: &fpga.Region{
+			Backend: "memory", Card: card, InterfaceID: interfaceID, Requester: "sys/bus/pci/devices/" + card,
+		},
 		Edits: container.Edits{Nodes: []container.Node{{Path: "/dev/" + name, Major: 245, Permissions: "rw"}}},
 	}
 }
@@ -235,14 +239,35 @@ func newLab(t *testing.T, devices ...device.Device) *lab {
 	l := &lab{site: s, t: t, dir: dir, cards: &chips{regions: map[string]*fpga.Region{}, shows: map[*fpga.Region]string{}}}
 	for i := range devices {
 		l.cards.regions[devices[i].Name], l.cards.shows[devices[i].Region] = devices[i].Region, nlb0
+		l.setIOMMU(devices[i].Region, "DMA-FQ")
 	}
-	l.Feature = newFeature(t, s, Config{HostRoot: dir, StateDir: dir, File: &nodeconfig.FPGA{Programming: true}})
+	l.Feature = newFeature(t, s, Config{
+		HostRoot: dir, StateDir: dir, File: &nodeconfig.FPGA{Programming: true, MaxFailedProgrammings: maxFailures},
+	})
 	l.contents = region.OpenContents(quickly(), filepath.Join(dir, regionsDir))
+	l.failures = region.OpenFailures(l.contents, maxFailures, nil)
 	l.programmer = region.New(region.Config{
 		Find: l.cards.find, Backends: map[string]region.Backend{"memory": l.cards}, Contents: l.contents, Open: l.Artifacts.Open,
-		HostRoot: dir, BootID: testBoot,
+		Siblings: func(name string) []string { return l.cards.siblings(name) }, Failures: l.failures, HostRoot: dir, BootID: testBoot,
 	})
 	return l
+}
+
+// maxFailures is how many programmings of a namespace may fail in a lab.
+const maxFailures = 3
+
+// setIOMMU gives the device of a region an IOMMU group of a type, "" for none.
+func (l *lab) setIOMMU(r *fpga.Region, kind string) {
+	l.t.Helper()
+	device, group := filepath.Join(l.dir, r.Requester), filepath.Join(l.dir, "sys/kernel/iommu_groups/7")
+	nodefixture.Must(l.t, os.RemoveAll(filepath.Join(device, "iommu_group")))
+	if kind == "" {
+		return
+	}
+	nodefixture.Must(l.t, os.MkdirAll(device, 0o755))
+	nodefixture.Must(l.t, os.MkdirAll(group, 0o755))
+	nodefixture.Must(l.t, os.Symlink("../../../../kernel/iommu_groups/7", filepath.Join(device, "iommu_group")))
+	nodefixture.Must(l.t, os.WriteFile(filepath.Join(group, "type"), []byte(kind+"\n"), 0o600))
 }
 
 // newFeature adds to a configuration what is the same for all tests.
@@ -270,8 +295,9 @@ type chips struct {
 	shows   map[*fpga.Region]string
 	trace   []string
 	params  map[string]int32
-	// fail is what programming ends with.
-	fail error
+	// fail is what programming ends with, failing the same by AFU id.
+	fail    error
+	failing map[string]error
 }
 
 func (c *chips) find(name string) (*fpga.Region, error) {
@@ -279,6 +305,15 @@ func (c *chips) find(name string) (*fpga.Region, error) {
 		return r, nil
 	}
 	return nil, region.ErrGone
+}
+
+func (c *chips) siblings(name string) (others []string) {
+	for other, r := range c.regions {
+		if other != name && r.Card == c.regions[name].Card {
+			others = append(others, other)
+		}
+	}
+	return others
 }
 
 func (c *chips) nameOf(r *fpga.Region) string {
@@ -319,10 +354,11 @@ func (l *chipLease) note(what string) { l.trace = append(l.trace, what+" "+l.nam
 
 func (l *chipLease) Program(_ context.Context, load region.Load) (time.Duration, error) {
 	l.note("program " + load.AFU)
-	if l.fail == nil {
+	err := cmp.Or(l.fail, l.failing[load.AFU])
+	if err == nil {
 		l.shows[l.region] = load.AFU
 	}
-	return time.Millisecond, l.fail
+	return time.Millisecond, err
 }
 
 func (l *chipLease) SetParams(_ context.Context, params []region.Param) error {

@@ -72,6 +72,7 @@ type Feature struct {
 	judge      *judge
 	programmer *region.Programmer
 	contents   *region.Contents
+	failures   *region.Failures
 	metrics    *metrics
 }
 
@@ -97,9 +98,10 @@ func New(c Config) *Feature {
 		bitstreams: &bitstreams{dynamic: c.Dynamic, client: c.Artifacts.Client, namespace: c.Namespace, hostRoot: c.HostRoot},
 	}
 	f.judge = newJudge(&f.Config, filepath.Join(c.StateDir, verdictsDir))
+	f.failures = region.OpenFailures(f.contents, c.File.MaxFailedProgrammings, nil)
 	f.programmer = region.New(region.Config{
 		Find: f.find, Backends: f.backends(regions), Contents: f.contents, Open: c.Artifacts.Open,
-		HostRoot: c.HostRoot, BootID: c.BootID, Report: f.reportAttempt,
+		Siblings: f.siblings, Failures: f.failures, HostRoot: c.HostRoot, BootID: c.BootID, Report: f.reportAttempt,
 	})
 	return f
 }
@@ -135,6 +137,24 @@ func (f *Feature) find(name string) (*fpga.Region, error) {
 		return nil, region.ErrGone
 	}
 	return dev.Region, nil
+}
+
+// siblings returns the other regions of a region's card, as the newest snapshot has them.
+func (f *Feature) siblings(name string) (others []string) {
+	v, _ := f.Holder.Get()
+	if v == nil {
+		return nil
+	}
+	own, ok := v.Find(device.KindFPGA, name)
+	if !ok || own.Region == nil {
+		return nil
+	}
+	for i := range v.Devices {
+		if d := &v.Devices[i]; d.Region != nil && d.Region.Card == own.Region.Card && d.Name != name {
+			others = append(others, d.Name)
+		}
+	}
+	return others
 }
 
 var errNotScanned = errors.New("the machine was not scanned yet")

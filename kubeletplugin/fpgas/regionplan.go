@@ -29,7 +29,8 @@ type regionPlan struct {
 	config *claim.FPGAEffective
 	// image and blank are nil if there is none.
 	image, blank *bitstream
-	// needsBlank: the blank image must be on the node before the claim is prepared.
+	// needsBlank: the blank image must be on the node before the claim is prepared. Other claims use it only if programming fails, so an
+	// unavailable registry must not delay them.
 	needsBlank bool
 	// requireBlank: a class refuses a region with traces of another tenant.
 	requireBlank bool
@@ -38,6 +39,10 @@ type regionPlan struct {
 // planRegion resolves the images of a region and authorises them. It checks claims that admission accepted, and those that it never saw.
 func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, dev *device.Device) (*regionPlan, error) {
 	config := r.Config.FPGA
+	if err := f.programmer.CheckDMA(dev.Region); err != nil && !config.AllowsWithoutIOMMU() {
+		return nil, refusal(c, claim.ReasonForbiddenByPolicy, field.Forbidden(r.At(claim.FieldBitstream), fmt.Sprintf("device %s: %v: "+
+			"ask an administrator to have the node's IOMMU translate, or for a class with policy.allowWithoutIOMMU", r.Device, err)))
+	}
 	w := &regionPlan{claim: region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}, device: dev, config: config}
 	id := dev.Region.InterfaceID
 	if config.Bitstream != nil {
@@ -66,8 +71,16 @@ func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, 
 			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
 	}
 	w.blank = blank
-	if w.needsBlank, err = f.needsBlank(c.Namespace, dev, config); err != nil || blank == nil {
-		return w, err
+	content, err := f.contents.Read(dev.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.checkFailures(w, &content); err != nil {
+		return nil, err
+	}
+	w.needsBlank = config.OnRelease == v1alpha1.FPGAReleaseBlank || content.ForeignTo(c.Namespace)
+	if blank == nil {
+		return w, nil
 	}
 	if err := f.judge.check(ctx, blank); err != nil {
 		if w.needsBlank {
@@ -100,14 +113,19 @@ func (f *Feature) authorize(ctx context.Context, c *resourceapi.ResourceClaim, r
 	return nil
 }
 
-// needsBlank reports whether the claim needs the blank image, if there is one. Other claims use it only if programming fails, so an
-// unavailable registry must not delay them.
-func (f *Feature) needsBlank(namespace string, dev *device.Device, config *claim.FPGAEffective) (bool, error) {
-	if config.OnRelease == v1alpha1.FPGAReleaseBlank {
-		return true, nil
+// checkFailures fails if the claim's namespace must not program now, and the region does not hold the image yet. The step checks again.
+func (f *Feature) checkFailures(w *regionPlan, content *region.Content) error {
+	if w.image == nil || w.neverPrograms() {
+		return nil
 	}
-	content, err := f.contents.Read(dev.Name)
-	return content.Unknown || content.Namespace != "" && content.Namespace != namespace, err
+	holds := content.Digest == w.image.image.Digest && content.Namespace == w.claim.Namespace && !content.Unknown
+	if holds && w.config.Program != v1alpha1.ProgramAlways {
+		return nil
+	}
+	if err := f.failures.Check(w.claim.Namespace); err != nil {
+		return fmt.Errorf("device %s is not programmed: %w", w.device.Name, err)
+	}
+	return nil
 }
 
 // earlyFaults checks a reference against the policies before it asks any registry. If a policy names digests it returns none, since only
@@ -145,11 +163,14 @@ func (w *regionPlan) steps(ctx context.Context, p *region.Programmer, r *prepare
 	}
 	scrub := region.Scrub{
 		Device: w.device.Name, Claim: w.claim, Blank: blank, Required: w.requireBlank || image == nil, Keep: w.neverPrograms(),
-		Timeout: w.config.Timeout,
+		KeepMemory: w.config.AllowsUnclearedMemory(), Timeout: w.config.Timeout,
 	}
 	program := region.Program{
 		Device: w.device.Name, Claim: w.claim, Image: image, Mode: region.Mode(w.config.Program), ResetBeforeUse: w.config.ResetBeforeUse,
 		OnRelease: region.Release(w.config.OnRelease), Blank: blank, Timeout: w.config.Timeout,
+		RequireIOMMU: !w.config.AllowsWithoutIOMMU(),
+		// Where everybody may meet on a chip, its memory is nobody's alone while they do.
+		MarkCard: w.config.CoTenancy != v1alpha1.CoTenancyShared,
 	}
 	params, err := w.params(ctx, p, image)
 	if err != nil {

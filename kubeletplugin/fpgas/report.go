@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 )
@@ -47,6 +48,7 @@ const (
 	ReasonProgramFailed = "ProgramFailed"
 	reasonBitstream     = "BitstreamUnusable"
 	reasonRegion        = "RegionUnusable"
+	reasonFailures      = "TooManyFailedProgrammings"
 )
 
 // Reason returns the stable reason of an error of this package or of the regions', "" for any other.
@@ -55,13 +57,16 @@ func Reason(err error) string {
 	among := func(causes ...error) bool {
 		return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 	}
+	_, limited := errors.AsType[*region.TooManyFailuresError](err)
 	switch {
+	case limited:
+		return reasonFailures
 	case among(errNotFound, errNotResolved, errNoImage, errNotStaged, errNotVerified, errRefused),
 		among(artifacts.ErrNotFetched, pin.ErrEvicted, region.ErrImage):
 		return reasonBitstream
 	case driver && backend.KindOf(err) == backend.Unknown:
 		return ReasonProgramFailed
-	case driver, among(region.ErrGone, region.ErrOther, region.ErrTraces, region.ErrUnknownState):
+	case driver, among(region.ErrGone, region.ErrOther, region.ErrTraces, region.ErrMemory, region.ErrUnknownState, fpga.ErrNotIsolated):
 		return reasonRegion
 	}
 	return ""

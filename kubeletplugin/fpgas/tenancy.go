@@ -5,7 +5,6 @@ package fpgas
 import (
 	"context"
 	"fmt"
-	"maps"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -123,14 +122,26 @@ func (f *Feature) addContents(v *inventory.Snapshot) {
 			}
 			continue
 		}
+		if namespace := content.Data(); namespace != "" {
+			setText(d, device.AttributeMemoryTenant, namespace)
+		}
 		if content.Digest == "" || content.BootID != f.BootID || !showsImage(d, content.AFU) {
 			continue
 		}
-		d.Attributes = maps.Clone(d.Attributes)
 		// An attribute has at most 64 characters, as many as the digits.
-		digits := strings.TrimPrefix(content.Digest, "sha256:")
-		d.Attributes[device.AttributeBitstreamDigest] = resourceapi.DeviceAttribute{StringValue: &digits}
+		setText(d, device.AttributeBitstreamDigest, strings.TrimPrefix(content.Digest, "sha256:"))
 	}
+}
+
+// setText sets an attribute without changing the map, which earlier snapshots share.
+func setText(d *device.Device, name resourceapi.QualifiedName, text string) {
+	attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{name: {StringValue: &text}}
+	for other, value := range d.Attributes {
+		if other != name {
+			attributes[other] = value
+		}
+	}
+	d.Attributes = attributes
 }
 
 // showsImage reports whether a region shows an image, or has no readback.

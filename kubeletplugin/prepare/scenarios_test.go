@@ -93,6 +93,13 @@ func regionsOf(m fpgasim.Machine) (out machine) {
 	return out
 }
 
+// blank is the image that wipes a region and clears its card's memory.
+func (g *rig) blank() *region.Image {
+	image := *g.image(blankAFU)
+	image.ClearTime = time.Millisecond
+	return &image
+}
+
 // process is the plugin's next process on the node.
 func (g *rig) process(p *place) *site {
 	p.t.Helper()
@@ -131,11 +138,11 @@ func (g *rig) process(p *place) *site {
 				}
 			}
 			for _, s := range []interface{ Step() (step.Step, error) }{
-				&region.Scrub{Device: dev.Name, Claim: of, Blank: g.image(blankAFU), Required: true, Timeout: time.Minute},
+				&region.Scrub{Device: dev.Name, Claim: of, Blank: g.blank(), Required: true, Timeout: time.Minute},
 				params,
 				&region.Program{
 					Device: dev.Name, Claim: of, Image: image, Mode: region.ModeIfDifferent, OnRelease: region.ReleaseReset,
-					Blank: g.image(blankAFU), Timeout: time.Minute,
+					Blank: g.blank(), Timeout: time.Minute,
 				},
 			} {
 				made, err := s.Step()
@@ -272,7 +279,7 @@ func TestClaimOfRegions(t *testing.T) {
 		g := newRig(t, 1)
 		g.prepare(allocated("a1", aRegion(card0)))
 		g.unprepare("a1")
-		g.asks(onPort(0, "open", "pr", blankAFU, "open", "debug=3", "open", blankAFU, "pr", nlb3), func() {
+		g.asks(onPort(0, "open", "pr", blankAFU, blankAFU, "open", "debug=3", "open", blankAFU, "pr", nlb3), func() {
 			g.prepare(ofTeamB("b1", aRegion(card0)))
 		})
 	})

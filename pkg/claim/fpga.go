@@ -49,6 +49,21 @@ type FPGARule struct {
 	Source Source              `json:"source"`
 }
 
+// allows reports whether the policy of a class has a permission. One is enough, since only administrators write policies.
+func (f *FPGAEffective) allows(has func(*v1alpha1.FPGAPolicy) bool) bool {
+	return slices.ContainsFunc(f.Policies, func(p FPGARule) bool { return has(&p.Policy) })
+}
+
+// AllowsUnclearedMemory reports whether a class accepts memory with another tenant's data.
+func (f *FPGAEffective) AllowsUnclearedMemory() bool {
+	return f.allows(func(p *v1alpha1.FPGAPolicy) bool { return p.AllowUnclearedMemory })
+}
+
+// AllowsWithoutIOMMU reports whether a class accepts logic that can reach all memory of the machine.
+func (f *FPGAEffective) AllowsWithoutIOMMU() bool {
+	return f.allows(func(p *v1alpha1.FPGAPolicy) bool { return p.AllowWithoutIOMMU })
+}
+
 // NamesDigests says whether a policy allows bitstreams by their digests.
 func (f *FPGAEffective) NamesDigests() bool {
 	return slices.ContainsFunc(f.Policies, func(p FPGARule) bool { return p.namesDigests() })
@@ -204,7 +219,7 @@ func (r *Result) limitFaults() field.ErrorList {
 				"must be at most %s, says %s of the class of request %s", limit.Duration, p.Path("maxTimeout"), r.Request)))
 		}
 	}
-	if f.OnRelease == v1alpha1.FPGAReleaseKeep && !slices.ContainsFunc(f.Policies, func(p FPGARule) bool { return p.Policy.AllowKeep }) {
+	if f.OnRelease == v1alpha1.FPGAReleaseKeep && !f.allows(func(p *v1alpha1.FPGAPolicy) bool { return p.AllowKeep }) {
 		faults = append(faults, field.Forbidden(r.At(FieldFPGARelease),
 			fmt.Sprintf("no class of request %s has policy.allowKeep: use Reset or Blank", r.Request)))
 	}

@@ -55,6 +55,10 @@ const (
 	AttributeShellVersion resourceapi.QualifiedName = "shellVersion"
 	// AttributeProgrammingLocked says that who has the device's node cannot program it. A device without that is not published.
 	AttributeProgrammingLocked resourceapi.QualifiedName = "programmingLocked"
+	// AttributeDMAIsolated says that an IOMMU translates what the region's logic reads and writes in the machine's memory.
+	AttributeDMAIsolated resourceapi.QualifiedName = "dmaIsolated"
+	// AttributeMemoryTenant is the namespace whose data the card's memory may hold, "*" for several. It is absent if there is none.
+	AttributeMemoryTenant resourceapi.QualifiedName = "memoryTenant"
 	// AttributeSRIOVVF says whether the region is reached through a virtual function.
 	AttributeSRIOVVF resourceapi.QualifiedName = "sriovVF"
 )

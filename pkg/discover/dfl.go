@@ -172,14 +172,20 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 	default:
 		d.text(device.AttributeInterfaceID, region.interfaceID)
 		d.device.Region = &fpga.Region{
-			Backend: fpga.BackendDFL, Card: e.function.Address.String(), InterfaceID: region.interfaceID,
+			Backend: fpga.BackendDFL, Card: e.function.Address.String(), InterfaceID: region.interfaceID, Requester: p.function.Dir(),
 			DFL: &fpga.DFLRegion{
 				Port: p.name, PortID: uint32(p.id),
 				Node: path.Join("dev", p.name), EngineNode: path.Join("dev", path.Base(e.dir)),
 				Attributes: p.dir, Compat: region.dir, Manager: e.manager,
 			},
 		}
+		d.isolation()
 	}
+}
+
+// isolation tells whether an IOMMU is between the region's logic and the machine's memory.
+func (d *draft) isolation() {
+	d.device.Attributes[device.AttributeDMAIsolated] = device.Bool(d.device.Region.CheckDMA(d.tree) == nil)
 }
 
 // withoutEngines drops the devices that would give a pod an engine's node, whether the admin named it or a port has its numbers:

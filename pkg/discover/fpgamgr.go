@@ -141,6 +141,7 @@ func (d *draft) configured(opts Options, platform string) {
 		Backend: fpga.BackendFPGAManager, Card: platform, InterfaceID: region.InterfaceID,
 		Manager: &fpga.ManagerRegion{Platform: platform, Partial: region.Partial},
 	}
+	d.isolation()
 	if len(region.Nodes) == 0 {
 		d.withhold(ReasonNodesMissing, fmt.Errorf("%s: a pod would have nothing to use it by: name the character devices of the driver of "+
 			"what is programmed as nodes under fpgaRegions in the plugin's configuration", d.device.Name))

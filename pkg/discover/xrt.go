@@ -157,9 +157,10 @@ func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
 	if id := d.device.Attributes[device.AttributeInterfaceID].StringValue; id != nil {
 		management := c.management.Address.String()
 		d.device.Region = &fpga.Region{
-			Backend: fpga.BackendXRT, Card: management, InterfaceID: *id,
+			Backend: fpga.BackendXRT, Card: management, InterfaceID: *id, Requester: f.Dir(),
 			XRT: &fpga.XRTRegion{Management: management, User: f.Address.String()},
 		}
+		d.isolation()
 	}
 	return d.finish()
 }

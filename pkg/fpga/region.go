@@ -10,10 +10,13 @@ type Region struct {
 	// Card is equal for all regions that one engine programs, one at a time: its PCI address, or the name of its platform device.
 	Card string `json:"card"`
 	// InterfaceID says which bitstreams fit: 32 hexadecimal digits.
-	InterfaceID string         `json:"interfaceID"`
-	DFL         *DFLRegion     `json:"dfl,omitempty"`
-	Manager     *ManagerRegion `json:"manager,omitempty"`
-	XRT         *XRTRegion     `json:"xrt,omitempty"`
+	InterfaceID string `json:"interfaceID"`
+	// Requester is the directory of the PCI function in whose name the region's logic reads and writes the machine's memory. It is empty for
+	// a chip that is part of the machine: its logic reaches memory by ports that belong to no device.
+	Requester string         `json:"requester,omitempty"`
+	DFL       *DFLRegion     `json:"dfl,omitempty"`
+	Manager   *ManagerRegion `json:"manager,omitempty"`
+	XRT       *XRTRegion     `json:"xrt,omitempty"`
 }
 
 // NoReadback reports that the region never shows what it holds.

@@ -160,6 +160,7 @@ func (c File) WithDefaults() File {
 	c.NVML.Timeout.Duration = cmp.Or(c.NVML.Timeout.Duration, defaultNVMLTimeout)
 	c.NVML.DriverRoot = cmp.Or(c.NVML.DriverRoot, "/")
 	c.FPGA.XRT.DriverRoot = cmp.Or(c.FPGA.XRT.DriverRoot, "/")
+	c.FPGA.MaxFailedProgrammings = cmp.Or(c.FPGA.MaxFailedProgrammings, defaultFailedProgrammings)
 	if c.Artifacts.MaxSize.IsZero() {
 		c.Artifacts.MaxSize = resource.MustParse("20Gi")
 	}

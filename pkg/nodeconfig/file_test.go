@@ -38,7 +38,7 @@ func TestParse(t *testing.T) {
 		Artifacts: Artifacts{MaxSize: resource.MustParse("5Gi"), KeepFree: resource.MustParse("100Mi")},
 		FPGA: FPGA{
 			Programming: true, Backends: []string{"fpga_manager", "xrt"}, XRT: XRT{DriverRoot: "/xrt-root"}, SimulatedNodes: "sys/sim",
-			BindingConditions: true,
+			BindingConditions: true, MaxFailedProgrammings: 7,
 		},
 		KernelCaches: KernelCaches{Enabled: true, FetchAhead: true, BindingConditions: true},
 		Budget:       Budget{MaxSeedEntries: 100, Memory: Share{"10%", "1Gi"}, Unpacking: Count{Node: 9}}.withDefaults(),
@@ -68,6 +68,7 @@ fpga:
   programming: true
   simulatedNodes: sys/sim
   bindingConditions: true
+  maxFailedProgrammings: 7
   backends: [fpga_manager, xrt]
   xrt: {driverRoot: /xrt-root}
 kernelCaches: {enabled: true, fetchAhead: true, bindingConditions: true}
@@ -106,7 +107,7 @@ discoveryInterval: 10ms
 reconcileInterval: 999ms
 nvml: {timeout: -1s, driverRoot: run, hostDriverRoot: /a/../b}
 artifacts: {maxSize: -1, keepFree: -1Gi}
-fpga: {bindingConditions: true, backends: [f2, dfl, dfl], xrt: {driverRoot: /a/../b}}
+fpga: {bindingConditions: true, maxFailedProgrammings: 101, backends: [f2, dfl, dfl], xrt: {driverRoot: /a/../b}}
 fpgaRegions: [{device: x, interfaceID: 5F2C}, {device: x, interfaceID: 5f2c81d0a4b94e0fb7c36d1e8f02a957, nodes: [/dev/mem]}]
 budget:
   maxWritableLimit: -1
@@ -122,7 +123,7 @@ hostDevices: [{name: UPPER, directories: [relative]}, {name: fine, directories: 
 health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: bad}, {source: xid, code: "[", severity: fatal}]}
 `, wantErrs: []string{
 			"health.interval: 1ms", "health.disabledSources[0]: \"xid\"", "health.rules[0]: source: \"x\"", "severity: \"bad\"",
-			"health.rules[1]: code", "artifacts.maxSize", "artifacts.keepFree", "fpga.bindingConditions",
+			"health.rules[1]: code", "artifacts.maxSize", "artifacts.keepFree", "fpga.bindingConditions", "fpga.maxFailedProgrammings: is 101",
 			"fpga.backends[0]: \"f2\"", "fpga.backends[2]", "fpga.xrt.driverRoot", "fpgaRegions[0]: interfaceID",
 			"fpgaRegions[1]: nodes[0]", "device \"x\" appears twice",
 			"budget.maxWritableLimit: must be above 0", "budget.maxSeedEntries", "budget.memory.node: must be a quantity or a percentage",

@@ -29,7 +29,15 @@ type FPGA struct {
 	BindingConditions bool `json:"bindingConditions,omitempty"`
 	// FetchAhead brings the bitstreams that fit the node's regions into its store before a claim asks for them.
 	FetchAhead bool `json:"fetchAhead,omitempty"`
+	// MaxFailedProgrammings is how many programmings of one namespace may fail on this node within an hour, 1 to 100. Beyond it the
+	// namespace's claims wait. Default 3.
+	MaxFailedProgrammings int `json:"maxFailedProgrammings,omitempty"`
 }
+
+const (
+	defaultFailedProgrammings = 3
+	mostFailedProgrammings    = 100
+)
 
 func (c *FPGA) validate() []error {
 	var errs []error
@@ -38,6 +46,9 @@ func (c *FPGA) validate() []error {
 	}
 	if c.FetchAhead && !c.Programming {
 		errs = append(errs, errors.New("fpga.fetchAhead: needs fpga.programming: true"))
+	}
+	if n := c.MaxFailedProgrammings; n < 1 || n > mostFailedProgrammings {
+		errs = append(errs, fmt.Errorf("fpga.maxFailedProgrammings: is %d, want 1 to %d", n, mostFailedProgrammings))
 	}
 	for i, name := range c.Backends {
 		if known := backendNames(); !slices.Contains(known, name) {

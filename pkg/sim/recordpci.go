@@ -109,6 +109,10 @@ func accelerator(class, vendor string) bool {
 
 func (r *recorder) function(link, dir string) {
 	r.file(link)
+	r.file(dir + "/iommu_group")
+	if group, ok := r.follow(dir + "/iommu_group"); ok {
+		r.file(group + "/type")
+	}
 	for _, pattern := range functionFiles {
 		r.files(dir + "/" + pattern)
 	}

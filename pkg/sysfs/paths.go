@@ -21,6 +21,8 @@ const (
 	ClassFPGAManager = "sys/class/fpga_manager"
 	// ClassFPGABridge has one link for each bridge between an FPGA's region and the rest: br0.
 	ClassFPGABridge = "sys/class/fpga_bridge"
+	// IOMMUGroups has one numbered directory for each group of devices that an IOMMU cannot tell apart.
+	IOMMUGroups = "sys/kernel/iommu_groups"
 	// ClassMisc has one link for each node of the kernel's miscellaneous drivers.
 	ClassMisc = "sys/class/misc"
 	// DeviceTree is the tree that the firmware described the machine with; machines with ACPI have none.

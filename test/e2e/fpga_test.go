@@ -39,6 +39,8 @@ const (
 	fpgaNode = mixedNode
 	// arriaInterface is the interface id of the two ports of one card, as the first release of its shell had it.
 	arriaInterface = "ce48969398f05f33946d560708be108a"
+	// n6000Interface is the interface id of a card whose IOMMU does not translate.
+	n6000Interface = "98b4d5bc98ba5f4b98d9a2841ccf11b0"
 	// nlb3 and openCL are accelerators that many examples load, blankAFU what a wiped region shows.
 	nlb3     = "f7df405cbd7acf7222f144b0b93acd18"
 	openCL   = "18b79ffa2ee54aa096ef4230dafacb5f"
@@ -110,6 +112,8 @@ func simulateFPGAs(ctx context.Context) fpgas {
 	// The shell and the driver that the proposal's example was written for.
 	for _, change := range [][2]string{
 		{"69528db6eb31577a8c3668f9faa081f6", arriaInterface},
+		// The N6000 is a card past which an administrator turned the IOMMU off.
+		{"\n61/type DMA-FQ\n", "\n61/type identity\n"},
 		{"region2/dfl-port.1/ltr 0\n", "region2/dfl-port.1/ltr 0\nfpga_region/region2/dfl-port.1/debug 0\n"},
 		{"region2/dfl-port.2/ltr 0\n", "region2/dfl-port.2/ltr 0\nfpga_region/region2/dfl-port.2/debug 0\n"},
 	} {
@@ -172,6 +176,9 @@ func staged(ctx context.Context, name, afu string, blank bool, namespaces ...str
 			HostFile: &v1alpha1.HostBitstream{Store: bitstreamStore, ID: afu}, Blank: blank, Namespaces: namespaces,
 		},
 	}
+	if blank { // the simulated cards have no memory, so it is cleared at once
+		object.Spec.MemoryClearTime = &metav1.Duration{Duration: 100 * time.Millisecond}
+	}
 	create(ctx, "clusterfpgabitstreams", "", object)
 }
 
@@ -212,8 +219,16 @@ func fpgaConfig(c v1alpha1.FPGAConfig) string {
 	return string(data)
 }
 
-// newFPGAClass makes a class with a policy.
+// newFPGAClass makes a class with a policy. It accepts that a card's memory is not cleared, since the simulated cards have none and each
+// spec has a namespace of its own.
 func newFPGAClass(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) {
+	GinkgoHelper()
+	policy.AllowUnclearedMemory = true
+	newStrictFPGAClass(ctx, name, policy)
+}
+
+// newStrictFPGAClass makes a class with a policy and nothing else.
+func newStrictFPGAClass(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) {
 	GinkgoHelper()
 	newClass(ctx, name, fpgaClass, opaque(v1alpha1.DriverName, fpgaConfig(v1alpha1.FPGAConfig{Policy: &policy})))
 }
@@ -287,6 +302,14 @@ func (f *fpgas) end(ctx context.Context, pod *corev1.Pod) {
 func claimRegion(class string, port int, c v1alpha1.FPGAConfig) resourceapi.ResourceClaimSpec {
 	GinkgoHelper()
 	s := spec(request("region", class, where(onInterface(arriaInterface), onPort(port))))
+	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque(v1alpha1.DriverName, fpgaConfig(c))}
+	return s
+}
+
+// claimOn is a claim of a region with an interface, of which the machine has one.
+func claimOn(interfaceID, class string, c v1alpha1.FPGAConfig) resourceapi.ResourceClaimSpec {
+	GinkgoHelper()
+	s := spec(request("region", class, where(onInterface(interfaceID))))
 	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque(v1alpha1.DriverName, fpgaConfig(c))}
 	return s
 }
@@ -532,6 +555,12 @@ func (f *fpgas) refusals(ctx SpecContext) {
 		Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyGone(ctx, pod)
 	}
+	say("a card whose IOMMU does not translate")
+	newTemplate(ctx, mine, "identity", claimOn(n6000Interface, "fpga-open", named("everybodys")))
+	identity := newPod(ctx, mine, "identity", withTemplate("identity"))
+	refusedAtPrepare(ctx, identity, "ForbiddenByPolicy", `has type "identity"`)
+	Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, identity.Name, metav1.DeleteOptions{})).To(Succeed())
+	eventuallyGone(ctx, identity)
 	say("no longer for this namespace")
 	newClaim(ctx, mine, "once-ours", claimRegion("fpga-open", 1, named("once-ours")))
 	giveTo(ctx, "once-ours", theirs)
@@ -673,14 +702,23 @@ func (f *fpgas) between(ctx SpecContext) {
 	stage(ctx, arriaInterface, openCL, "auto")
 	stage(ctx, arriaInterface, blankAFU, "auto")
 	staged(ctx, "logic", openCL, false, "*")
-	staged(ctx, "blank", blankAFU, true)
 	newFPGAClass(ctx, "fpga-between", open("logic"))
+	newStrictFPGAClass(ctx, "fpga-between-strict", open("logic"))
 	newTemplate(ctx, ours, "logic", claimRegion("fpga-between", 0, named("logic")))
+	newTemplate(ctx, others, "logic", claimRegion("fpga-between-strict", 0, named("logic")))
 	newTemplate(ctx, others, "plain", claimRegion(fpgaClass, 0, v1alpha1.FPGAConfig{}))
 	first := newPod(ctx, ours, "first", withTemplate("logic"))
 	running(ctx, first)
 	f.end(ctx, first)
 	Expect(f.attribute(0, "afu_id")).To(Equal(openCL), "a reset leaves the logic")
+	say("another namespace does not get what is in the card's memory, until an image clears it")
+	before := f.programmings()
+	refused := newPod(ctx, others, "refused", withTemplate("logic"))
+	refusedAtPrepare(ctx, refused, "RegionUnusable", "memoryClearTime")
+	Expect(f.programmings()).To(Equal(before))
+	Expect(h.Kube.CoreV1().Pods(others).Delete(ctx, refused.Name, metav1.DeleteOptions{})).To(Succeed())
+	eventuallyGone(ctx, refused)
+	staged(ctx, "blank", blankAFU, true)
 	second := newPod(ctx, others, "second", withTemplate("plain"))
 	running(ctx, second)
 	Expect(f.attribute(0, "afu_id")).To(Equal(blankAFU))

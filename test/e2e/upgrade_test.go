@@ -180,7 +180,7 @@ func (f *fpgas) regions(ctx context.Context) *regions {
 	r := &regions{fpgas: f, namespace: newNamespace(ctx, nil)}
 	stage(ctx, arriaInterface, openCL, "auto")
 	staged(ctx, "e2e-upgrade", openCL, false, "*")
-	newFPGAClass(ctx, "fpga-upgrade", open("e2e-upgrade"))
+	newStrictFPGAClass(ctx, "fpga-upgrade", open("e2e-upgrade")) // the version before knows no other fields
 	for port := range 2 {
 		c := named("e2e-upgrade")
 		c.Program = v1alpha1.ProgramAlways

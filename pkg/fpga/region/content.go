@@ -30,6 +30,9 @@ type Content struct {
 	// Namespace is the namespace of the last tenant, whose traces may be in the region. It is empty if there are none, as after wiping, and
 	// severalTenants if there are traces of more than one.
 	Namespace string `json:"namespace,omitempty"`
+	// Memory is a namespace beside Namespace whose data may be in the card's memory, as after wiping with an image that clears no memory. It is
+	// empty if there is none, and severalTenants if there are more. Files of versions before this field count as without it.
+	Memory string `json:"memory,omitempty"`
 	// Claim is the UID of the claim that used the region last and has not been released.
 	Claim string `json:"claim,omitempty"`
 }
@@ -110,7 +113,7 @@ func parse(data []byte) Content {
 	var content Content
 	body, whole := checked(data)
 	if !whole || json.Unmarshal(body, &content) != nil || content.Version != contentVersion {
-		return Content{Version: contentVersion, Unknown: true}
+		return Content{Version: contentVersion, Unknown: true, Memory: severalTenants}
 	}
 	return content
 }
@@ -138,6 +141,9 @@ func (c *Contents) write(device string, content Content) error {
 		return err
 	}
 	content.Version = contentVersion
+	if content.Memory == content.Namespace {
+		content.Memory = ""
+	}
 	data, err := json.Marshal(content)
 	if err == nil {
 		err = disk.ReplaceDurably(c.fs, path, withChecksum(data), 0o600)

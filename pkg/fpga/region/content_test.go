@@ -65,7 +65,7 @@ func TestDamaged(t *testing.T) {
 	must(t, p.apply(p.program(ours(), p.image(nlb3))))
 	whole, err := os.ReadFile(p.contentFile())
 	must(t, err)
-	unknown := region.Content{Version: 1, Unknown: true}
+	unknown := region.Content{Version: 1, Unknown: true, Memory: "*"}
 	damaged := func(what string, at int, data []byte) {
 		t.Helper()
 		must(t, os.WriteFile(p.contentFile(), data, 0o600))

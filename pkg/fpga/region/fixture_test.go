@@ -211,8 +211,17 @@ func (n *node) image(afu string) *region.Image {
 	return n.keep(gbs(shell, afu, "", 1000))
 }
 
-// blank wipes.
-func (n *node) blank() *region.Image { n.t.Helper(); return n.image(nothing) }
+// blank wipes, and clears the card's memory.
+func (n *node) blank() *region.Image {
+	n.t.Helper()
+	return clearing(n.image(nothing))
+}
+
+// clearing says of a blank image that it clears the card's memory.
+func clearing(blank *region.Image) *region.Image {
+	blank.ClearTime = time.Millisecond
+	return blank
+}
 
 // program is what a claim asks for, changed.
 func (n *node) program(c region.Claim, image *region.Image, change ...func(*region.Program)) *region.Program {
@@ -287,6 +296,11 @@ func held(image *region.Image, c region.Claim) region.Content {
 // wiped is the content of a region after a blank image.
 func wiped(blank *region.Image) region.Content {
 	return region.Content{Digest: blank.Digest, AFU: blank.AFUID, BootID: boot}
+}
+
+// unknownBy is the content of a region that nobody had before, since a claim's programming failed.
+func unknownBy(c region.Claim) region.Content {
+	return region.Content{Unknown: true, Memory: c.Namespace, Claim: c.UID}
 }
 
 // traced is what the machine was asked since the nth event, without closing, of which a FUSE server hears late, and without the many

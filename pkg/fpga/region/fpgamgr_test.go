@@ -156,7 +156,7 @@ func TestManagerNever(t *testing.T) {
 // TestManagerGivesBack: nothing but a blank image stops the logic, and without one it is known whose it was.
 func TestManagerGivesBack(t *testing.T) {
 	c := newChip(t, false)
-	image, blank := c.raw(nlb0, "logic"), c.raw(nothing, "blank")
+	image, blank := c.raw(nlb0, "logic"), clearing(c.raw(nothing, "blank"))
 	for _, release := range []region.Release{region.ReleaseReset, region.ReleaseKeep} {
 		program := c.program(ours(), image, released(release, blank))
 		must(t, c.apply(program))
@@ -164,7 +164,7 @@ func TestManagerGivesBack(t *testing.T) {
 		left := held(image, ours())
 		left.Claim = ""
 		c.holds(left)
-		wants(t, c.apply(&region.Scrub{Device: first, Claim: theirs(), Required: true}), region.ErrTraces)
+		wants(t, c.apply(&region.Scrub{Device: first, Claim: theirs(), Required: true, KeepMemory: true}), region.ErrTraces)
 	}
 	program := c.program(ours(), image, released(region.ReleaseBlank, blank))
 	must(t, c.apply(program))
@@ -215,10 +215,10 @@ func TestManagerFaults(t *testing.T) {
 				c.holds(region.Content{})
 				return
 			}
-			c.holds(region.Content{Unknown: true, Claim: ours().UID})
+			c.holds(unknownBy(ours()))
 			wants(t, c.verify(program), region.ErrUnknownState)
 			wants(t, c.undo(program), region.ErrUnknownState, "ClusterFPGABitstream")
-			blank := c.raw(nothing, "blank")
+			blank := clearing(c.raw(nothing, "blank"))
 			must(t, c.undo(c.program(ours(), nil, released(region.ReleaseReset, blank))))
 			c.holds(wiped(blank))
 		})

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,6 +34,8 @@ type Image struct {
 	Config fpga.Config `json:"config,omitzero"`
 	// Origin tells people where the image is from: "FPGABitstream a/b".
 	Origin string `json:"origin"`
+	// ClearTime is how long a blank image takes to clear all memory that the region reaches, once it is loaded. 0: it clears none.
+	ClearTime time.Duration `json:"clearTime,omitempty"`
 }
 
 // Blob is a file of the node's store.

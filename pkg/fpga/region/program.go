@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -28,6 +29,10 @@ type Program struct {
 	OnRelease Release       `json:"onRelease"`
 	Blank     *Image        `json:"blank,omitempty"`
 	Timeout   time.Duration `json:"timeout"`
+	// RequireIOMMU refuses a region whose logic reaches all memory of the machine.
+	RequireIOMMU bool `json:"requireIOMMU,omitempty"`
+	// MarkCard counts all memory of the card as used by the claim's namespace, also for the card's other regions.
+	MarkCard bool `json:"markCard,omitempty"`
 }
 
 // Step makes the step.
@@ -67,7 +72,16 @@ func (p *Programmer) program(ctx context.Context, params *Program) (err error) {
 		return err
 	}
 	defer release(lease, &err)
-	return p.programUnderLease(ctx, params, r, b, lease, s)
+	// The type of an IOMMU group changes only while no driver has the device, so it stays as long as the lease lives.
+	if params.RequireIOMMU {
+		if err := p.CheckDMA(r); err != nil {
+			return fmt.Errorf("region %s: %w", params.Device, err)
+		}
+	}
+	if err := p.programUnderLease(ctx, params, r, b, lease, s); err != nil || !params.MarkCard {
+		return err
+	}
+	return p.markCard(params.Device, params.Claim.Namespace)
 }
 
 // programUnderLease decides whether to program the region. Under the lease no other caller can change it.
@@ -88,8 +102,8 @@ func (p *Programmer) programUnderLease(ctx context.Context, params *Program, r *
 	case params.Mode == ModeAlways || !p.alreadyHolds(params, before, state):
 		return p.programImage(ctx, params, lease, s, before)
 	}
-	after := before
-	after.Namespace, after.Claim = params.Claim.Namespace, params.Claim.UID
+	after := before.usedBy(params.Claim.Namespace)
+	after.Claim = params.Claim.UID
 	if err := p.config.Contents.write(params.Device, after); err != nil {
 		return err
 	}
@@ -106,10 +120,20 @@ func (p *Programmer) programUnderLease(ctx context.Context, params *Program, r *
 	return p.programImage(ctx, params, lease, s, after)
 }
 
-// programImage programs the claim's image.
+// programImage programs the claim's image, unless too many of the namespace's failed.
 func (p *Programmer) programImage(ctx context.Context, params *Program, lease Lease, s *sealed, before Content) error {
-	after := Content{Digest: params.Image.Digest, AFU: params.Image.AFUID, Namespace: params.Claim.Namespace, Claim: params.Claim.UID}
-	return p.load(ctx, lease, s, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Image, Why: "program"}, before, after)
+	after := before.usedBy(params.Claim.Namespace)
+	after = Content{
+		Digest: params.Image.Digest, AFU: params.Image.AFUID, Namespace: after.Namespace, Memory: after.Memory, Claim: params.Claim.UID,
+	}
+	end, err := p.config.Failures.Begin(ctx, params.Claim.Namespace)
+	if err != nil {
+		return fmt.Errorf("region %s is not programmed: %w", params.Device, err)
+	}
+	a := Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Image, Why: "program"}
+	err = p.load(ctx, lease, s, a, before, after, nil)
+	// A failure that left the region as it was costs others nothing.
+	return errors.Join(err, end(err != nil && backend.KindOf(err) == backend.Unknown))
 }
 
 // alreadyHolds reports whether a region holds the same bytes already, for the same tenant. An accelerator id does not prove that: all
@@ -197,7 +221,7 @@ func (p *Programmer) undoProgram(ctx context.Context, params *Program) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(params.Timeout, leastTimeout))
+	ctx, cancel := context.WithTimeout(ctx, wipeTimeout(max(params.Timeout, leastTimeout), params.Blank))
 	defer cancel()
 	if params.Blank != nil && (content.Unknown || params.OnRelease == ReleaseBlank) {
 		err := p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
@@ -243,7 +267,7 @@ func (p *Programmer) resetAndRelease(ctx context.Context, params *Program, r *fp
 		if content.Namespace != "" && content.Namespace != tenant {
 			tenant = severalTenants
 		}
-		content = Content{AFU: state.AFU, BootID: p.config.BootID, Namespace: tenant}
+		content = Content{AFU: state.AFU, BootID: p.config.BootID, Namespace: tenant, Memory: content.Memory}
 	}
 	if params.OnRelease != ReleaseKeep {
 		if err := lease.ResetForRelease(ctx); err != nil && !errors.Is(err, ErrNoReset) {

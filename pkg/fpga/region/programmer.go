@@ -9,11 +9,14 @@
 package region
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
+
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
@@ -41,6 +44,12 @@ type Config struct {
 	Contents *Contents
 	// Open opens a file of the node's store by its digest.
 	Open func(digest string) (Blob, error)
+	// Siblings returns the other regions of the card that a region is on, nil: there are none.
+	Siblings func(name string) []string
+	// Failures limits the failed programmings of a namespace, nil: it does not.
+	Failures *Failures
+	// Clock defaults to the real clock.
+	Clock clock.Clock
 	// HostRoot is the directory of the host's tree. BootID identifies the boot of the host.
 	HostRoot, BootID string
 	// Report is called after every attempt to program a region, unless it is nil.
@@ -68,10 +77,15 @@ type Claim struct {
 }
 
 // Programmer applies and undoes the steps. It is safe for concurrent use. The caller must hold the device of a step.
-type Programmer struct{ config Config }
+type Programmer struct {
+	config Config
+	clock  clock.Clock
+}
 
 // New makes a Programmer.
-func New(c Config) *Programmer { return &Programmer{config: c} }
+func New(c Config) *Programmer {
+	return &Programmer{config: c, clock: cmp.Or[clock.Clock](c.Clock, clock.RealClock{})}
+}
 
 // Kinds returns the step kinds.
 func (p *Programmer) Kinds() step.Kinds {
@@ -109,10 +123,12 @@ func (p *Programmer) backendOf(r *fpga.Region, name string) (Backend, error) {
 
 // load programs an image and notes the result. before is what the region held. load notes it again if the hardware was not touched. If a
 // failure leaves the region in an unknown state, load tries once more. That counts only if the region then shows the image, as far as it
-// has a readback.
-func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt, before, after Content) error {
+// has a readback. finish is called after the image was loaded, and what it returns counts as the result; nil: nothing is left to do.
+func (p *Programmer) load(
+	ctx context.Context, lease Lease, s *sealed, a Attempt, before, after Content, finish func() error,
+) error {
 	unknown := before
-	unknown.Unknown, unknown.Claim = true, a.Claim.UID
+	unknown.Unknown, unknown.Claim, unknown.Memory = true, a.Claim.UID, combined(before.Memory, after.Namespace)
 	if err := p.config.Contents.write(a.Device, unknown); err != nil {
 		return err
 	}
@@ -127,6 +143,9 @@ func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt
 		} else {
 			err = nil
 		}
+	}
+	if err == nil && finish != nil {
+		err = finish()
 	}
 	a.Took, a.Err = took, err
 	if p.config.Report != nil {
@@ -143,7 +162,7 @@ func (p *Programmer) load(ctx context.Context, lease Lease, s *sealed, a Attempt
 	}
 }
 
-// wipe programs a blank image, which removes everything that was in the region.
+// wipe programs a blank image, which removes all logic that was in the region. Data in the card's memory are gone if the image clears it.
 func (p *Programmer) wipe(ctx context.Context, r *fpga.Region, b Backend, a Attempt) (err error) {
 	if err := checkInterface(r, &a.Image); err != nil {
 		return err
@@ -162,7 +181,11 @@ func (p *Programmer) wipe(ctx context.Context, r *fpga.Region, b Backend, a Atte
 	if err != nil {
 		return err
 	}
-	return p.load(ctx, lease, s, a, before, Content{Digest: a.Image.Digest, AFU: a.Image.AFUID})
+	after := Content{Digest: a.Image.Digest, AFU: a.Image.AFUID}
+	if a.Image.ClearTime <= 0 {
+		after.Memory = before.Data()
+	}
+	return p.load(ctx, lease, s, a, before, after, func() error { return p.awaitCleared(ctx, b, r, &a.Image) })
 }
 
 // checkInterface refuses an image for another interface before anything is opened.

@@ -79,7 +79,7 @@ func failed(t *testing.T, f failure) *programmer {
 			t.Errorf("%v is %s, want unknown", err, backend.KindOf(err))
 		}
 	})
-	p.holds(region.Content{Unknown: true, Claim: ours().UID})
+	p.holds(unknownBy(ours()))
 	if len(p.attempts) != 1 || backend.KindOf(p.attempts[0].Err) != backend.Unknown || p.attempts[0].Claim != ours() {
 		t.Errorf("reported %+v, want the one failure", p.attempts)
 	}
@@ -99,7 +99,7 @@ func TestUnknown(t *testing.T) {
 				wants(t, p.verify(p.program(ours(), p.image(nlb3))), region.ErrUnknownState)
 				wants(t, p.apply(&region.Scrub{Device: first, Claim: next(), Required: true, Timeout: time.Minute}), region.ErrTraces)
 			})
-			p.holds(region.Content{Unknown: true, Claim: ours().UID})
+			p.holds(unknownBy(ours()))
 			must(t, p.apply(p.program(next(), p.image(nlb3), at(name(0, 1)))))
 			p.shows(0, 1, nlb3)
 		})
@@ -116,7 +116,7 @@ func TestWiped(t *testing.T) {
 			program := p.program(ours(), p.image(nlb3), released(region.ReleaseKeep, blank))
 			if f.dead {
 				p.asks(lines(opened(0), pr(0), pr(0)), func() { wants(t, p.undo(program), dfl.ErrNotEnabled) })
-				p.holds(region.Content{Unknown: true, Claim: ours().UID})
+				p.holds(unknownBy(ours()))
 				p.Set(fpgasim.Set{Rebind: true})
 			}
 			p.asks(lines(opened(0), pr(0)), func() { must(t, p.undo(program)) })
@@ -142,7 +142,7 @@ func TestSettled(t *testing.T) {
 					p.asks(lines(opened(0)), func() {
 						wants(t, p.undo(program), region.ErrUnknownState, "bind its device to the driver again", "ClusterFPGABitstream")
 					})
-					p.holds(region.Content{Unknown: true, Claim: ours().UID})
+					p.holds(unknownBy(ours()))
 				}
 			}
 			if f.dead {
@@ -184,10 +184,16 @@ func TestWhoseTraces(t *testing.T) {
 	must(t, p.undo(program))
 	p.shows(0, 0, nlb0)
 	for _, c := range []region.Claim{ours(), theirs()} {
-		wants(t, p.apply(&region.Scrub{Device: first, Claim: c, Required: true, Timeout: time.Minute}), region.ErrTraces)
+		scrub := &region.Scrub{Device: first, Claim: c, Required: true, Timeout: time.Minute}
+		wants(t, p.apply(scrub), region.ErrMemory)
+		scrub.KeepMemory = true
+		wants(t, p.apply(scrub), region.ErrTraces)
 	}
 	must(t, p.apply(p.program(ours(), p.image(nlb3))))
-	must(t, p.apply(&region.Scrub{Device: first, Claim: ours(), Required: true, Timeout: time.Minute}))
+	scrub := &region.Scrub{Device: first, Claim: ours(), Required: true, Timeout: time.Minute}
+	wants(t, p.apply(scrub), region.ErrMemory) // which no image cleared
+	scrub.KeepMemory = true
+	must(t, p.apply(scrub))
 }
 
 // TestGiveBack is what a claim asks for on release, of a region that is as it should be.
@@ -264,9 +270,9 @@ func TestDamagedWhileUsed(t *testing.T) {
 		}
 		must(t, p.apply(program))
 		p.damage()
-		p.holds(region.Content{Unknown: true})
+		p.holds(region.Content{Unknown: true, Memory: "*"})
 		must(t, p.undo(program))
-		want := region.Content{AFU: nlb3, BootID: boot, Namespace: "team-a"}
+		want := region.Content{AFU: nlb3, BootID: boot, Namespace: "team-a", Memory: "*"}
 		if blank {
 			want = wiped(program.Blank)
 		}
@@ -290,7 +296,7 @@ func TestKilled(t *testing.T) {
 			kill() // by SIGKILL, which ends it once the driver has answered
 
 			p = p.process()
-			p.holds(region.Content{Unknown: true, Claim: ours().UID})
+			p.holds(unknownBy(ours()))
 			program := p.program(ours(), p.image(nlb3))
 			if blank {
 				program.Blank = p.blank()
@@ -310,12 +316,12 @@ func TestKilled(t *testing.T) {
 					t.Errorf("given back while the card works: %v, want retryable", err)
 				}
 			})
-			p.holds(region.Content{Unknown: true, Claim: ours().UID})
+			p.holds(unknownBy(ours()))
 			p.Go()
 			if err := <-ended; err == nil {
 				t.Error("the child was not killed")
 			}
-			p.holds(region.Content{Unknown: true, Claim: ours().UID})
+			p.holds(unknownBy(ours()))
 			must(t, p.undo(program))
 			want := region.Content{AFU: nlb3, BootID: boot, Namespace: "team-a"}
 			if blank {

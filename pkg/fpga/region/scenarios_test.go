@@ -76,7 +76,7 @@ func showBetweenTenants(t *testing.T) {
 	program := p.program(ours(), p.image(nlb3))
 	params := p.plan(clocks(400_000, 200_000), program.Image)
 	p.askedAll(lines(
-		opened(0), pr(0), read(nothing),
+		opened(0), pr(0), read(nothing), read(nothing), // again once the memory is cleared
 		opened(0), `clock dfl-port.0 "0 0"`, `clock dfl-port.0 "400000 200000"`,
 		opened(0), read(nothing), pr(0), read(nlb3),
 	), func() { must(t, errors.Join(p.apply(p.scrub(p.blank())), p.apply(params), p.apply(program))) })
@@ -112,7 +112,7 @@ func showRefusedByCard(t *testing.T) {
 		p.askedAll(lines(opened(0), read(nlb0), pr(0, "EIO"), pr(0, "EIO")), func() {
 			wants(t, p.apply(p.program(ours(), image)), unix.EIO, words, "may hold anything")
 		})
-		p.holds(region.Content{Unknown: true, Claim: ours().UID})
+		p.holds(unknownBy(ours()))
 		p.asks(lines(opened(0)), func() {
 			wants(t, p.apply(p.program(next(), image, mode(region.ModeNever))), region.ErrUnknownState)
 		})
@@ -254,7 +254,7 @@ func showUnplugged(t *testing.T) {
 			t.Errorf("%v is %s, want unknown", err, backend.KindOf(err))
 		}
 	})
-	unknown := region.Content{Unknown: true, Claim: ours().UID}
+	unknown := unknownBy(ours())
 	p.holds(unknown)
 
 	r := p.regions[first]
@@ -282,7 +282,7 @@ func showOpenBetweenTenants(t *testing.T) {
 		t.Errorf("what is known changed (-want +got):\n%s", diff)
 	}
 	p.Set(fpgasim.Set{User: new(false)})
-	p.askedAll(lines(opened(0), `write errors "0x4"`, pr(0), read(nothing)), func() { must(t, p.apply(p.scrub(p.blank()))) })
+	p.askedAll(lines(opened(0), `write errors "0x4"`, pr(0), read(nothing), read(nothing)), func() { must(t, p.apply(p.scrub(p.blank()))) })
 }
 
 func showHotRelease(t *testing.T) {
@@ -299,7 +299,7 @@ func showHotRelease(t *testing.T) {
 	})
 	p.holds(held(image, ours()))
 	p.Set(fpgasim.Set{Power: new(0)})
-	p.askedAll(lines(opened(0), pr(0), read(nothing)), func() { must(t, p.undo(program)) })
+	p.askedAll(lines(opened(0), pr(0), read(nothing), read(nothing)), func() { must(t, p.undo(program)) })
 	p.holds(wiped(blank))
 }
 

@@ -17,6 +17,8 @@ type Scrub struct {
 	Claim  Claim  `json:"claim"`
 	// Blank is nil if there is no blank image for the region.
 	Blank *Image `json:"blank,omitempty"`
+	// KeepMemory accepts that the memory of the card may hold another tenant's data.
+	KeepMemory bool `json:"keepMemory,omitempty"`
 	// Required refuses the region if it must be wiped and cannot be.
 	Required bool `json:"required,omitempty"`
 	// Keep refuses the region if it must be wiped, since the claim needs what it holds.
@@ -39,12 +41,18 @@ func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 	if err != nil {
 		return err
 	}
-	if !content.Unknown && (content.Namespace == "" || content.Namespace == params.Claim.Namespace) {
+	logic := content.Unknown || foreign(content.Namespace, params.Claim.Namespace)
+	memory := !params.KeepMemory && foreign(content.Data(), params.Claim.Namespace)
+	if !logic && !memory {
 		return nil
 	}
 	if params.Keep && !content.Unknown {
 		return fmt.Errorf("region %s %w and program is Never, which leaves no way to wipe it: let the claim program the region",
 			params.Device, ErrTraces)
+	}
+	if memory && (params.Keep || params.Blank == nil || params.Blank.ClearTime <= 0) {
+		return fmt.Errorf("region %s %w, and no image clears it: ask an administrator for a ClusterFPGABitstream for interface %s "+
+			"with spec.blank and spec.memoryClearTime, or for a class with policy.allowUnclearedMemory", params.Device, ErrMemory, r.InterfaceID)
 	}
 	if params.Blank == nil || params.Keep {
 		if params.Required {
@@ -54,7 +62,7 @@ func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 		}
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, params.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, wipeTimeout(params.Timeout, params.Blank))
 	defer cancel()
 	return p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
 }

@@ -31,6 +31,8 @@ func TestScrub(t *testing.T) {
 		name            string
 		before          func(p *programmer)
 		blank, required bool
+		// plain: the blank image clears no memory. keepMemory: a class accepts that.
+		plain, keepMemory bool
 		// keep: the claim needs what is there.
 		keep  bool
 		wipes bool
@@ -42,10 +44,27 @@ func TestScrub(t *testing.T) {
 		{name: "another namespace", before: used(theirs(), region.ReleaseKeep), blank: true, wipes: true},
 		{name: "another namespace, required", before: used(theirs(), region.ReleaseReset), blank: true, required: true, wipes: true},
 		{name: "another namespace wiped it on release", before: used(theirs(), region.ReleaseBlank), blank: true, required: true},
-		{name: "another namespace, no blank image", before: used(theirs(), region.ReleaseReset)},
+		{name: "another namespace, no blank image", before: used(theirs(), region.ReleaseReset), err: region.ErrMemory},
+		{name: "another namespace, no blank image, memory accepted", before: used(theirs(), region.ReleaseReset), keepMemory: true},
+		{name: "another namespace, and the blank image clears no memory", before: used(theirs(), region.ReleaseReset), blank: true, plain: true, err: region.ErrMemory},
+		{
+			name: "another namespace, and the blank image clears no memory, accepted", before: used(theirs(), region.ReleaseReset), blank: true,
+			plain: true, keepMemory: true, wipes: true,
+		},
+		{
+			name: "another namespace wiped it on release, and nothing cleared the memory",
+			before: func(p *programmer) {
+				blank := p.image(nothing)
+				program := p.program(theirs(), p.image(nlb3), released(region.ReleaseBlank, blank))
+				must(p.t, p.apply(program))
+				must(p.t, p.undo(program))
+				p.holds(region.Content{Digest: blank.Digest, AFU: nothing, BootID: boot, Memory: "team-b"})
+			},
+			blank: true, wipes: true,
+		},
 		{
 			name: "another namespace, no blank image, required", before: used(theirs(), region.ReleaseReset), required: true,
-			err: region.ErrTraces,
+			keepMemory: true, err: region.ErrTraces,
 		},
 		{
 			name: "another namespace, and nothing may be wiped", before: used(theirs(), region.ReleaseKeep), blank: true, keep: true,
@@ -58,12 +77,16 @@ func TestScrub(t *testing.T) {
 		{name: "unknown, no blank image, required", before: broken, required: true, err: region.ErrTraces},
 		{name: "damaged", before: func(p *programmer) { used(next(), region.ReleaseReset)(p); p.damage() }, blank: true, wipes: true},
 		{
+			name: "damaged, and the memory is not cleared", before: func(p *programmer) { used(next(), region.ReleaseReset)(p); p.damage() },
+			blank: true, plain: true, err: region.ErrMemory,
+		},
+		{
 			name: "damaged, no blank image", before: func(p *programmer) { used(next(), region.ReleaseReset)(p); p.damage() },
-			required: true, err: region.ErrTraces,
+			required: true, keepMemory: true, err: region.ErrTraces,
 		},
 		{
 			name: "before a reboot", before: func(p *programmer) { used(theirs(), region.ReleaseReset)(p); p.boot = otherBoot },
-			required: true, err: region.ErrTraces,
+			required: true, keepMemory: true, err: region.ErrTraces,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -72,8 +95,12 @@ func TestScrub(t *testing.T) {
 			p = p.process()
 			known := p.content()
 			scrub := &region.Scrub{Device: first, Claim: ours(), Required: tc.required, Keep: tc.keep, Timeout: time.Minute}
+			scrub.KeepMemory = tc.keepMemory
 			if tc.blank {
 				scrub.Blank = p.blank()
+			}
+			if tc.plain {
+				scrub.Blank.ClearTime = 0
 			}
 			var want []string
 			if tc.wipes {
@@ -87,7 +114,11 @@ func TestScrub(t *testing.T) {
 			case err != nil:
 				t.Error(err)
 			case tc.wipes:
-				p.holds(region.Content{Digest: scrub.Blank.Digest, AFU: nothing, BootID: p.boot})
+				want := region.Content{Digest: scrub.Blank.Digest, AFU: nothing, BootID: p.boot}
+				if tc.plain {
+					want.Memory = theirs().Namespace
+				}
+				p.holds(want)
 				p.shows(0, 0, nothing)
 			}
 			if !tc.wipes {
@@ -136,7 +167,7 @@ func TestScrubIsNotAnothers(t *testing.T) {
 	lying := p.blank()
 	p.files[lying.Digest] = gbs(shell, nlb0, "", 1000)
 	p.asks(nil, func() {
-		scrub := &region.Scrub{Device: first, Claim: ours(), Blank: p.keep(gbs(otherShell, nothing, "", 100)), Timeout: time.Minute}
+		scrub := &region.Scrub{Device: first, Claim: ours(), Blank: clearing(p.keep(gbs(otherShell, nothing, "", 100))), Timeout: time.Minute}
 		wants(t, p.apply(scrub), backend.ErrInterface)
 		scrub.Blank = lying
 		wants(t, p.apply(scrub), backend.ErrDigest)

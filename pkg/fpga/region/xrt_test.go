@@ -250,11 +250,11 @@ func TestXRTFaults(t *testing.T) {
 				c.holds(region.Content{})
 				return
 			}
-			c.holds(region.Content{Unknown: true, Claim: ours().UID})
+			c.holds(unknownBy(ours()))
 			c.script(script{})
 			*c.patience = time.Minute
 			c.set(alveo+"0/config_mailbox_channel_disable", "0x120\n")
-			blank := c.xclbin(nothing)
+			blank := clearing(c.xclbin(nothing))
 			must(t, c.undo(c.program(ours(), nil, released(region.ReleaseReset, blank))))
 			c.holds(wiped(blank))
 		})

@@ -23,6 +23,7 @@ fpga:
   xrt:
     driverRoot: /xrt-root
   {{- end }}
+  maxFailedProgrammings: {{ .Values.fpga.maxFailedProgrammings }}
   {{- if .Values.fpga.bindingConditions }}
   bindingConditions: true
   {{- end }}

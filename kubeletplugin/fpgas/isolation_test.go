@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpgas
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+)
+
+// of gives a claim of another namespace.
+func of(namespace string, c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	c.Namespace = namespace
+	return c
+}
+
+// asks is a claim of a namespace for a region, by a class with a policy.
+func asks(namespace, uid, name, policy, own string) *resourceapi.ResourceClaim {
+	c := fpgaClass(of(namespace, nodefixture.Allocated(uid, fpgaResult("main", name))),
+		`"policy":{"allowedBitstreams":["team-a/*","team-b/*"]`+policy+`}`)
+	if own != "" {
+		c = fpgaOwn(c, own)
+	}
+	return c
+}
+
+const nlb3Named = `"bitstream":{"name":"nlb3"}`
+
+// twoTenants is a lab whose namespaces team-a and team-b have an nlb3 each.
+func twoTenants(t *testing.T) *lab {
+	t.Helper()
+	l := newLab(t, twoRegions()...)
+	image := l.image("team/nlb3", shell, nlb3)
+	l.put(l.object("team-a", "nlb3", image))
+	l.put(l.object("team-b", "nlb3", image))
+	return l
+}
+
+// use prepares a claim.
+func (l *lab) use(c *resourceapi.ResourceClaim) ([]step.Step, error) {
+	l.t.Helper()
+	steps, err := l.plan(c)
+	if err == nil {
+		err = l.run(steps)
+	}
+	return steps, err
+}
+
+// giveBack undoes the steps of a claim.
+func (l *lab) giveBack(steps []step.Step) {
+	l.t.Helper()
+	for i := len(steps) - 1; i >= 0; i-- {
+		nodefixture.Must(l.t, l.Kinds().Undo(l.t.Context(), steps[i]))
+	}
+}
+
+// TestWithoutIOMMU: no tenant gets a region whose logic reaches the machine's memory, unless the class consents. What held at the plan
+// holds when the region is programmed.
+func TestWithoutIOMMU(t *testing.T) {
+	for _, kind := range []string{"DMA", "DMA-FQ"} {
+		l := twoTenants(t)
+		l.setIOMMU(l.cards.regions["r0"], kind)
+		_, err := l.use(asks("team-a", "u1", "r0", "", nlb3Named))
+		nodefixture.Must(t, err)
+	}
+	for _, kind := range []string{"identity", "blocked", "auto", "unknown", ""} {
+		for name, own := range map[string]string{"a bitstream": nlb3Named, "as it is": "", "never": nlb3Named + `,"program":"Never"`} {
+			t.Run(fmt.Sprintf("%q %s", kind, name), func(t *testing.T) {
+				l := twoTenants(t)
+				steps, err := l.plan(asks("team-a", "u1", "r0", "", own))
+				nodefixture.Must(t, err)
+				l.setIOMMU(l.cards.regions["r0"], kind)
+				_, err = l.plan(asks("team-a", "u1", "r0", "", own))
+				refused, ok := errors.AsType[*claim.RefusedError](err)
+				if !ok || refused.Reason != claim.ReasonForbiddenByPolicy {
+					t.Fatalf("got %v, want a refusal", err)
+				}
+				wants(t, err, nil, "0000:3b:00.0", "policy.allowWithoutIOMMU")
+				wants(t, l.run(steps), fpga.ErrNotIsolated, "0000:3b:00.0")
+				if len(l.cards.trace) > 0 {
+					t.Errorf("done to the region: %q", l.cards.trace)
+				}
+				if name == "never" {
+					return // what the region holds is not nlb3
+				}
+				_, err = l.use(asks("team-a", "u1", "r0", `,"allowWithoutIOMMU":true`, own))
+				nodefixture.Must(t, err)
+			})
+		}
+	}
+}
+
+// putClearing makes a blank image that clears the card's memory.
+func (l *lab) putClearing() {
+	l.t.Helper()
+	blank := l.clusterObject("zero", l.image("team/zero", shell, blankAFU))
+	blank.Spec.Blank, blank.Spec.Namespaces = true, nil
+	blank.Spec.MemoryClearTime = &metav1.Duration{Duration: time.Millisecond}
+	l.put(blank)
+}
+
+// TestMemoryBetweenNamespaces: a region that a namespace used is refused to another, on all of the card, until its memory is cleared or
+// the class accepts that it is not. The namespace itself finds its logic there.
+func TestMemoryBetweenNamespaces(t *testing.T) {
+	used := func(t *testing.T, policy string) *lab {
+		t.Helper()
+		l := twoTenants(t)
+		steps, err := l.use(asks("team-a", "u1", "r0", policy, nlb3Named))
+		nodefixture.Must(t, err)
+		l.giveBack(steps)
+		l.cards.trace = nil
+		return l
+	}
+	for _, tc := range []struct {
+		name, first, namespace, region, policy string
+		before                                 func(l *lab)
+		refused                                error
+		programmed                             []string
+	}{
+		{name: "the same namespace", namespace: "team-a", region: "r0"},
+		{name: "the same namespace, the card's other region", namespace: "team-a", region: "r1", programmed: []string{nlb3}},
+		{name: "another namespace", namespace: "team-b", region: "r0", refused: region.ErrMemory},
+		{name: "another namespace, the card's other region", namespace: "team-b", region: "r1", refused: region.ErrMemory},
+		{
+			name: "another namespace, a card that is everybody's", first: `,"coTenancy":"Shared"`, namespace: "team-b", region: "r1",
+			programmed: []string{nlb3},
+		},
+		{
+			name: "another namespace, and the image clears no memory", namespace: "team-b", region: "r0", before: (*lab).putBlank,
+			refused: region.ErrMemory,
+		},
+		{
+			name: "another namespace, cleared", namespace: "team-b", region: "r0",
+			before:     func(l *lab) { l.putBlank(); l.putClearing() }, // the clearing one counts, although it is the later by name
+			programmed: []string{blankAFU, nlb3},
+		},
+		{name: "another namespace, accepted", namespace: "team-b", region: "r0", policy: `,"allowUnclearedMemory":true`, programmed: []string{nlb3}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := used(t, tc.first)
+			if tc.before != nil {
+				tc.before(l)
+			}
+			c := asks(tc.namespace, "u2", tc.region, tc.policy, nlb3Named)
+			steps, err := l.use(c)
+			var programmed []string
+			for _, line := range l.cards.trace {
+				var afu, at string
+				if n, _ := fmt.Sscanf(line, "program %s %s", &afu, &at); n == 2 && at == tc.region {
+					programmed = append(programmed, afu)
+				}
+			}
+			if fmt.Sprint(programmed) != fmt.Sprint(tc.programmed) {
+				t.Errorf("programmed %v, want %v", programmed, tc.programmed)
+			}
+			if tc.refused == nil {
+				nodefixture.Must(t, err)
+				l.giveBack(steps)
+				return
+			}
+			wants(t, err, tc.refused, "spec.memoryClearTime", "policy.allowUnclearedMemory", shell)
+			if got := Reason(err); got != "RegionUnusable" {
+				t.Errorf("reason %q", got)
+			}
+		})
+	}
+}
+
+// TestMemoryTenant: the scheduler sees whose data a card may hold.
+func TestMemoryTenant(t *testing.T) {
+	l := twoTenants(t)
+	_, err := l.use(asks("team-a", "u1", "r0", "", nlb3Named))
+	nodefixture.Must(t, err)
+	v := nodefixture.SnapshotWith(twoRegions()...)
+	l.Review(t.Context(), v)
+	for i := range v.Devices {
+		if got := textOf(&v.Devices[i], device.AttributeMemoryTenant); got != "team-a" {
+			t.Errorf("%s: %q", v.Devices[i].Name, got)
+		}
+	}
+}
+
+// TestFailuresOfNamespace: a namespace whose images fail waits, and says until when. A new process knows it. Another namespace's claims go
+// on, on the same region.
+func TestFailuresOfNamespace(t *testing.T) {
+	l := twoTenants(t)
+	l.putClearing()
+	now := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC))
+	newProcess := func() {
+		l.failures = region.OpenFailures(l.contents, maxFailures, now)
+		l.programmer = region.New(region.Config{
+			Find: l.cards.find, Backends: map[string]region.Backend{"memory": l.cards}, Contents: l.contents, Open: l.Artifacts.Open,
+			Siblings: l.cards.siblings, Failures: l.failures, HostRoot: l.dir, BootID: testBoot,
+		})
+	}
+	newProcess()
+	mallory := func(uid string) error {
+		l.cards.failing = map[string]error{nlb3: errors.New("reconfig CRC error")}
+		steps, err := l.use(asks("team-b", uid, "r0", "", nlb3Named+`,"program":"Always"`))
+		l.giveBack(steps) // which proves with the blank image that the region works
+		l.cards.failing = nil
+		return err
+	}
+	for i := range maxFailures {
+		wants(t, mallory(fmt.Sprintf("m%d", i)), nil, "reconfig CRC error")
+		if got := l.content("r0"); got.Unknown {
+			t.Fatalf("out of use after a failure: %+v", got)
+		}
+		now.SetTime(now.Now().Add(time.Minute))
+	}
+	for range 2 {
+		l.cards.trace = nil
+		err := mallory("m9")
+		wants(t, err, nil, "namespace team-b", "13:00:00Z")
+		if _, limited := errors.AsType[*region.TooManyFailuresError](err); !limited || Reason(err) != "TooManyFailedProgrammings" {
+			t.Errorf("got %v with reason %q", err, Reason(err))
+		}
+		if len(l.cards.trace) > 0 {
+			t.Errorf("done meanwhile: %q", l.cards.trace)
+		}
+		newProcess()
+	}
+	alice, err := l.use(asks("team-a", "a1", "r0", "", nlb3Named))
+	nodefixture.Must(t, err)
+	l.giveBack(alice)
+	now.SetTime(time.Date(2026, 11, 23, 13, 0, 0, 0, time.UTC))
+	steps, err := l.use(asks("team-b", "b1", "r0", "", nlb3Named))
+	nodefixture.Must(t, err)
+	l.giveBack(steps)
+}
+
+func (l *lab) content(name string) region.Content {
+	l.t.Helper()
+	c, err := l.contents.Read(name)
+	nodefixture.Must(l.t, err)
+	return c
+}
+
+// TestClearingImageFirst: of two blank images the one that clears memory counts.
+func TestClearingImageFirst(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.putBlank()
+	l.putClearing()
+	found, err := l.bitstreams.blank(t.Context(), shell)
+	nodefixture.Must(t, err)
+	want := v1alpha1.KindClusterFPGABitstream + " zero"
+	if found == nil || found.image.Origin != want || found.image.ClearTime != time.Millisecond {
+		t.Errorf("got %+v, want %s", found, want)
+	}
+}

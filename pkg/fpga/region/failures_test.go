@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package region_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+)
+
+// TestFailures: so many may fail within an hour, and as many as may still fail may run. It outlives the process.
+func TestFailures(t *testing.T) {
+	const limit = 2
+	dir := filepath.Join(t.TempDir(), "regions")
+	contents := region.OpenContents(quick(), dir)
+	must(t, contents.Make())
+	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	now := clocktesting.NewFakePassiveClock(start)
+	failures := region.OpenFailures(contents, limit, now)
+	begin := func(namespace string) func(bool) error {
+		t.Helper()
+		end, err := failures.Begin(t.Context(), namespace)
+		must(t, err)
+		return end
+	}
+	full := func(namespace string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if _, err := failures.Begin(ctx, namespace); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want to wait", err)
+		}
+	}
+	refused := func(until time.Time) {
+		t.Helper()
+		_, err := failures.Begin(t.Context(), "team-b")
+		for _, err := range []error{err, failures.Check("team-b")} {
+			limited, ok := errors.AsType[*region.TooManyFailuresError](err)
+			if !ok || !limited.Until.Equal(until) || limited.Namespace != "team-b" {
+				t.Errorf("got %v, want a refusal until %s", err, until)
+			}
+		}
+		must(t, failures.Check("team-a"))
+	}
+
+	first, second := begin("team-b"), begin("team-b")
+	full("team-b")
+	must(t, begin("team-a")(false))
+	waits := make(chan error, 1)
+	go func() {
+		end, err := failures.Begin(t.Context(), "team-b")
+		if err == nil {
+			err = end(false)
+		}
+		waits <- err
+	}()
+	must(t, first(false)) // has a place for the one that waits
+	must(t, <-waits)
+	must(t, second(true))
+	third := begin("team-b")
+	full("team-b") // one may fail still
+	now.SetTime(start.Add(10 * time.Minute))
+	must(t, third(true))
+	refused(start.Add(time.Hour))
+	failures = region.OpenFailures(contents, limit, now)
+	refused(start.Add(time.Hour))
+	now.SetTime(start.Add(time.Hour))
+	must(t, begin("team-b")(true))
+	refused(start.Add(70 * time.Minute))
+
+	t.Run("no file is a device's", func(t *testing.T) {
+		names, err := os.ReadDir(dir)
+		must(t, err)
+		if len(names) != 1 {
+			t.Fatalf("files %v, want one", names)
+		}
+		if _, err := contents.Read(names[0].Name()[:len(names[0].Name())-len(".json")]); err == nil {
+			t.Error("a device could have the name of the file")
+		}
+		must(t, os.WriteFile(filepath.Join(dir, names[0].Name()), []byte("{"), 0o600))
+		must(t, failures.Check("team-b"))
+		must(t, begin("team-b")(true))
+		must(t, begin("team-b")(true))
+		if err := failures.Check("team-b"); err == nil {
+			t.Error("a damaged file is not replaced")
+		}
+		must(t, contents.Destroy())
+		must(t, failures.Check("team-b"))
+	})
+	t.Run("no limit", func(t *testing.T) {
+		for _, f := range []*region.Failures{nil, region.OpenFailures(contents, 0, now)} {
+			must(t, f.Check("team-b"))
+			end, err := f.Begin(t.Context(), "team-b")
+			must(t, err)
+			must(t, end(true))
+		}
+	})
+}
+
+// TestClearingFails: memory counts as cleared only after the time, and if the region works then. Until then nobody knows what it holds.
+func TestClearingFails(t *testing.T) {
+	p := start(t, machine(card(1)))
+	before := p.program(theirs(), p.image(nlb3))
+	must(t, p.apply(before))
+	must(t, p.undo(before))
+	scrub := &region.Scrub{Device: first, Claim: ours(), Blank: p.blank(), Timeout: time.Minute}
+	scrub.Blank.ClearTime = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	wants(t, p.applyIn(ctx, scrub), context.DeadlineExceeded, "clear the memory")
+	if c := p.content(); !c.Unknown || c.Data() != theirs().Namespace {
+		t.Errorf("known as %+v while the memory is cleared", c)
+	}
+	p.shows(0, 0, nothing)
+	p = p.process() // which finds it halfway
+	scrub.Blank.ClearTime = time.Millisecond
+	must(t, p.apply(scrub))
+	p.holds(wiped(scrub.Blank))
+}

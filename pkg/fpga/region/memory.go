@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package region
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// ErrMemory refuses a region whose card has memory with another tenant's data, which nothing clears.
+var ErrMemory = errors.New("is on a card whose memory may hold data of another namespace's claim")
+
+// combined names the namespace of two traces: that of the one if the other has none, severalTenants if they differ.
+func combined(a, b string) string {
+	switch {
+	case a == "" || a == b:
+		return b
+	case b == "":
+		return a
+	}
+	return severalTenants
+}
+
+// Data returns the namespace whose data may be in the memory that the region reaches, severalTenants for more than one, or "".
+func (c *Content) Data() string { return combined(c.Namespace, c.Memory) }
+
+// ForeignTo reports whether the region's logic or memory may hold anything that a namespace must not see.
+func (c *Content) ForeignTo(namespace string) bool { return c.Unknown || foreign(c.Data(), namespace) }
+
+func foreign(traces, namespace string) bool { return traces != "" && traces != namespace }
+
+// usedBy returns the content with a namespace as the tenant. The data of the tenants before stay in the memory.
+func (c *Content) usedBy(namespace string) Content {
+	used := *c
+	used.Namespace, used.Memory = namespace, c.Data()
+	return used
+}
+
+// markCard notes that a namespace's claim could write to all memory of the card: its other regions may reach the same memory. The caller
+// holds the lease of a region, and with it the lock of the card, under which all its contents are written.
+func (p *Programmer) markCard(device, namespace string) error {
+	if p.config.Siblings == nil {
+		return nil
+	}
+	for _, name := range p.config.Siblings(device) {
+		content, err := p.config.Contents.Read(name)
+		if err != nil {
+			return err
+		}
+		if content.Data() == combined(content.Data(), namespace) {
+			continue
+		}
+		content.Memory = combined(content.Memory, namespace)
+		if err := p.config.Contents.write(name, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitCleared waits as long as a blank image needs to clear the card's memory, and wants the region to work and to show the image then.
+func (p *Programmer) awaitCleared(ctx context.Context, b Backend, r *fpga.Region, image *Image) error {
+	if image.ClearTime <= 0 {
+		return nil
+	}
+	unknown := func(err error) error {
+		return &backend.Error{
+			Kind: backend.Unknown, Device: r.Card, Op: "clear the memory of", Err: err, Next: "the region is wiped again",
+		}
+	}
+	timer := p.clock.NewTimer(image.ClearTime)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-ctx.Done():
+		return unknown(context.Cause(ctx))
+	}
+	state, err := b.State(r)
+	switch {
+	case err != nil:
+		return unknown(err)
+	case state.Fault != nil:
+		return unknown(state.Fault)
+	case !state.shows(image.AFUID):
+		return unknown(fmt.Errorf("it shows AFU id %s after %s, want %s", orNone(state.AFU), image.ClearTime, image.AFUID))
+	}
+	return nil
+}
+
+// wipeTimeout returns the time for wiping a region within a claim's timeout. The time to clear memory is the admin's, and counts extra.
+func wipeTimeout(timeout time.Duration, blank *Image) time.Duration {
+	if blank == nil {
+		return timeout
+	}
+	return timeout + blank.ClearTime
+}
+
+// CheckDMA fails with fpga.ErrNotIsolated unless an IOMMU is between the region's logic and the machine's memory now.
+func (p *Programmer) CheckDMA(r *fpga.Region) error {
+	tree, err := sysfs.Open(p.config.HostRoot)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.CheckDMA(tree), tree.Close())
+}
