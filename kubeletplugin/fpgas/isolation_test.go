@@ -147,7 +147,10 @@ func TestMemoryBetweenNamespaces(t *testing.T) {
 			before:     func(l *lab) { l.putBlank(); l.putClearing() }, // the clearing one counts, although it is the later by name
 			programmed: []string{blankAFU, nlb3},
 		},
-		{name: "another namespace, accepted", namespace: "team-b", region: "r0", policy: `,"allowUnclearedMemory":true`, programmed: []string{nlb3}},
+		{
+			name: "another namespace, accepted", namespace: "team-b", region: "r0", policy: `,"allowUnclearedMemory":true`,
+			programmed: []string{nlb3},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := used(t, tc.first)

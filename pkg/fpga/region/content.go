@@ -30,7 +30,7 @@ type Content struct {
 	// Namespace is the namespace of the last tenant, whose traces may be in the region. It is empty if there are none, as after wiping, and
 	// severalTenants if there are traces of more than one.
 	Namespace string `json:"namespace,omitempty"`
-	// Memory is a namespace beside Namespace whose data may be in the card's memory, as after wiping with an image that clears no memory. It is
+	// Memory is a namespace beside Namespace whose data may be in the card's memory, as after wiping with an image that clears none. It is
 	// empty if there is none, and severalTenants if there are more. Files of versions before this field count as without it.
 	Memory string `json:"memory,omitempty"`
 	// Claim is the UID of the claim that used the region last and has not been released.

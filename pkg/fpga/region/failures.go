@@ -145,11 +145,7 @@ func (f *Failures) read() (map[string][]time.Time, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the failed programmings: %w", err)
 	}
-	all := map[string][]time.Time{}
-	body, whole := checked(data)
-	if !whole || json.Unmarshal(body, &all) != nil || all == nil {
-		return map[string][]time.Time{}, nil
-	}
+	all := parseFailures(data)
 	now := f.clock.Now()
 	for namespace, failed := range all {
 		// A time in the future is of a clock that was set back since.
@@ -161,6 +157,14 @@ func (f *Failures) read() (map[string][]time.Time, error) {
 		}
 	}
 	return all, nil
+}
+
+func parseFailures(data []byte) map[string][]time.Time {
+	var all map[string][]time.Time
+	if body, whole := checked(data); !whole || json.Unmarshal(body, &all) != nil || all == nil {
+		return map[string][]time.Time{}
+	}
+	return all
 }
 
 func (f *Failures) write(all map[string][]time.Time) error {

@@ -32,6 +32,9 @@ func (s *Scrub) Step() (step.Step, error) { return step.New(ScrubKind, s.Device,
 // ErrTraces refuses a region that another tenant used and that cannot be wiped.
 var ErrTraces = errors.New("has traces of another namespace's claim")
 
+// clears reports whether the step can clear the card's memory.
+func (s *Scrub) clears() bool { return !s.Keep && s.Blank != nil && s.Blank.ClearTime > 0 }
+
 func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 	r, b, err := p.find(params.Device)
 	if err != nil {
@@ -50,7 +53,7 @@ func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 		return fmt.Errorf("region %s %w and program is Never, which leaves no way to wipe it: let the claim program the region",
 			params.Device, ErrTraces)
 	}
-	if memory && (params.Keep || params.Blank == nil || params.Blank.ClearTime <= 0) {
+	if memory && !params.clears() {
 		return fmt.Errorf("region %s %w, and no image clears it: ask an administrator for a ClusterFPGABitstream for interface %s "+
 			"with spec.blank and spec.memoryClearTime, or for a class with policy.allowUnclearedMemory", params.Device, ErrMemory, r.InterfaceID)
 	}

@@ -46,7 +46,10 @@ func TestScrub(t *testing.T) {
 		{name: "another namespace wiped it on release", before: used(theirs(), region.ReleaseBlank), blank: true, required: true},
 		{name: "another namespace, no blank image", before: used(theirs(), region.ReleaseReset), err: region.ErrMemory},
 		{name: "another namespace, no blank image, memory accepted", before: used(theirs(), region.ReleaseReset), keepMemory: true},
-		{name: "another namespace, and the blank image clears no memory", before: used(theirs(), region.ReleaseReset), blank: true, plain: true, err: region.ErrMemory},
+		{
+			name: "another namespace, and the blank image clears no memory", before: used(theirs(), region.ReleaseReset), blank: true,
+			plain: true, err: region.ErrMemory,
+		},
 		{
 			name: "another namespace, and the blank image clears no memory, accepted", before: used(theirs(), region.ReleaseReset), blank: true,
 			plain: true, keepMemory: true, wipes: true,
