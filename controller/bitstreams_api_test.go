@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -114,6 +115,15 @@ func (c cluster) testBitstreamRules(t *testing.T) {
 		{"cluster", ofCluster("x", func(s *spec) { s.Image = image }), ""},
 		{"cluster for some", ofCluster("x", func(s *spec) { s.Image, s.Namespaces = image, []string{"a", "b-c"} }), ""},
 		{"blank", ofCluster("x", func(s *spec) { s.Image, s.Namespaces, s.Blank = image, nil, true }), ""},
+		{"blank that clears memory", ofCluster("x", func(s *spec) {
+			s.Image, s.Blank, s.MemoryClearTime = image, true, &metav1.Duration{Duration: 8 * time.Second}
+		}), ""},
+		{"logic that clears memory", ofCluster("x", func(s *spec) {
+			s.Image, s.MemoryClearTime = image, &metav1.Duration{Duration: 8 * time.Second}
+		}), "memoryClearTime is for a blank image"},
+		{"memory that takes too long to clear", ofCluster("x", func(s *spec) {
+			s.Image, s.Blank, s.MemoryClearTime = image, true, &metav1.Duration{Duration: time.Hour}
+		}), "must be 1ms to 10m"},
 		{"path", ofCluster("x", host(v1alpha1.HostBitstream{Path: "/srv/fpga/a.gbs", Digest: digest})), ""},
 		{"store", ofCluster("x", host(v1alpha1.HostBitstream{Store: "/srv/intel.com/fpga", ID: nlb0})), ""},
 		{"OpenCL in a store", ofCluster("x", host(v1alpha1.HostBitstream{Store: "/srv/fpga", ID: nlb0 + "01234567", Digest: digest})), ""},
