@@ -133,7 +133,7 @@ func (c cluster) testCaches(t *testing.T) {
 	nobodys := ownCache("nobodys", c.registry.Host+"/team/nobodys:v1")
 	c.images.Image(t, "team/nobodys", "v1", "x", nil)
 	c.create(t, nobodys)
-	c.awaitCache(t, nobodys, "True Resolved", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
+	c.awaitCache(t, nobodys, "False NoTrustPolicy", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
 }
 
 // testTrustPolicies: a policy that changes, breaks, goes or comes counts at once for what it was or is for.
@@ -159,14 +159,14 @@ func (c cluster) testTrustPolicies(t *testing.T) {
 		policy.Spec.Authorities[0].Key.PEM = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
 	})
 	c.awaitPolicy(t, policy, "False Invalid")
-	c.awaitCache(t, object, "True Resolved", "False TrustPolicyInvalid", "False TrustPolicyInvalid", v1alpha1.CacheError)
+	c.awaitCache(t, object, "Unknown TrustPolicyInvalid", "False TrustPolicyInvalid", "False TrustPolicyInvalid", v1alpha1.CacheError)
 	apitest.Eventually(t, patience, func() string { return c.missingEvent("trust", "Invalid") })
 	c.wantRow(t, "trustpolicies/trust", map[string]string{"Mode": "Skip", "Valid": "False"})
 	c.edit(t, policy, func() { policy.Spec.Authorities = authorities(t, key) })
 	c.awaitPolicy(t, policy, "True Valid")
 	c.awaitCache(t, object, "True Resolved", "Unknown Skipped", "True Ready", v1alpha1.CachePending)
 	c.edit(t, policy, func() { policy.Spec.Images = []string{"quay.io/**"} })
-	c.awaitCache(t, object, "True Resolved", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
+	c.awaitCache(t, object, "Unknown NoTrustPolicy", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
 	again := c.policyFor(t, "again", "**", key)
 	again.Spec.Namespaces = []string{team}
 	c.create(t, again)
@@ -174,7 +174,7 @@ func (c cluster) testTrustPolicies(t *testing.T) {
 	if err := c.client.Delete(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitCache(t, object, "True Resolved", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
+	c.awaitCache(t, object, "Unknown NoTrustPolicy", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
 }
 
 func (c cluster) awaitPolicy(t *testing.T, p *v1alpha1.TrustPolicy, want string) {

@@ -102,6 +102,7 @@ func (c Controller) scratch() (dir string, remove func(), err error) {
 func (c Controller) parts(mgr manager.Manager, live client.Client, server *webhook.Server, scratch string) (Parts, error) {
 	config := c.Options.Registries
 	config.UserAgent = names.Controller
+	config.Ranges, config.Report = clusterAddresses(mgr.GetClient()), logReason
 	config.Tries = 2 // the queue tries again, and other objects wait
 	registry, err := registry.NewClient(config)
 	if err != nil {
@@ -190,6 +191,7 @@ func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
 func cacheOptions() (cache.Options, error) {
 	byObject := map[client.Object]cache.ByObject{}
 	webhook.Cached(byObject)
+	cachedNodes(byObject)
 	err := volumes.Cached(byObject)
 	return cache.Options{DefaultTransform: nodes.Trim, ByObject: byObject}, err
 }

@@ -177,9 +177,13 @@ func (p *Plugin) open() (err error) {
 
 func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	c, file := &p.config, &p.config.File
-	client, err := registry.NewClient(c.Registries)
+	addresses := &artifacts.Addresses{Kube: p.clients.Kube, Node: c.Node, Clock: clock.RealClock{}}
+	registries := c.Registries
+	registries.UserAgent = "fettle-kubeletplugin"
+	registries.Ranges, registries.Report = addresses.Ranges, artifacts.LogReason
+	client, err := registry.NewClient(registries)
 	if err != nil {
-		return err
+		return fmt.Errorf("registries: %w", err)
 	}
 	mounter := &cachemount.Mounter{
 		Mounts: p.mounts, Dir: filepath.Join(c.StateDir, "caches"), Context: c.containerContext(), MaxEntries: file.Budget.MaxSeedEntries,

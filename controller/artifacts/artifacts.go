@@ -127,13 +127,15 @@ type Outcome struct {
 	Judged  string
 	Verdict trust.Verdict
 	Refusal error
+	// Unasked: the policies refuse the image whatever its registry says, so the registry was not asked.
+	Unasked bool
 }
 
 // Result is what a kind writes to the status.
 type Result struct {
 	// Digest is what the image is, empty if that is not known or the content is in no registry.
 	Digest string
-	// Kept says that the registry was not available, so that what the status says of digest and content stays.
+	// Kept says that the registry was not available or not asked, so that what the status says of digest and content stays.
 	Kept bool
 	// Verdict is that of the policies, nil if there is none.
 	Verdict *v1alpha1.ImageVerdict

@@ -28,6 +28,8 @@ const (
 	ReasonPullSecretUnavailable = "PullSecretUnavailable"
 	// ReasonPlainHTTPRefused: the registry speaks plain http, which the administrator did not allow.
 	ReasonPlainHTTPRefused = "PlainHTTPRefused"
+	// ReasonDestinationRefused: the registry is at an address that the administrator's rules keep Fettle from contacting.
+	ReasonDestinationRefused = "DestinationRefused"
 	// ReasonTooLarge: the content is larger than Fettle reads.
 	ReasonTooLarge = "TooLarge"
 	// ReasonInvalid: the reference or the answer of the registry breaks its specification.
@@ -59,6 +61,8 @@ func ReasonOf(err error) string {
 		return ReasonTooLarge
 	case errors.Is(err, artifact.ErrPlainHTTP):
 		return ReasonPlainHTTPRefused
+	case errors.Is(err, artifact.ErrDestination) && !errors.Is(err, artifact.ErrUnavailable):
+		return ReasonDestinationRefused
 	case artifact.IsRetryable(err):
 		return ReasonRegistryUnavailable
 	case errors.Is(err, artifact.ErrUnauthorized):

@@ -17,11 +17,12 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// Record writes an outcome to the status of an artifact. If the registry was not available, what is known of the same image stays.
+// Record writes an outcome to the status of an artifact. If the registry was not available or not asked, what is known of the
+// same image stays.
 func Record(k *Kind, a Artifact, out *Outcome, now time.Time) {
 	h := a.Head()
 	resolved := resolution(h, out)
-	kept := h.Known && resolved.Reason == ReasonRegistryUnavailable
+	kept := h.Known && (resolved.Reason == ReasonRegistryUnavailable || out.Unasked)
 	result := Result{Digest: out.Digest, Kept: kept, Verdict: verdictOf(out)}
 	switch {
 	case kept:
@@ -154,6 +155,8 @@ func verified(v *v1alpha1.ImageVerdict, policies []*trust.Policy, err error) met
 	switch {
 	case v == nil && err == nil:
 		c.Reason, c.Message = ReasonNotResolved, noDigest
+	case v == nil && errors.Is(err, trust.ErrRefused):
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, refusalReason(policies), err.Error()
 	case v == nil:
 		c.Reason, c.Message = ReasonOf(err), err.Error()
 	case v.Result == v1alpha1.VerdictVerified:

@@ -52,7 +52,7 @@ func (r Resolver) Resolve(ctx context.Context, k *Kind, a Artifact, policies []*
 	if k.unjudged(out.Policies) && Settled(h) && neverJudged(h) {
 		return nil, nil //nolint:nilnil // documented above
 	}
-	if h.Image == "" {
+	if h.Image == "" || refuseUnasked(k, h, policies, out) {
 		return out, nil
 	}
 	keys, err := credentials(ctx, r.live, h.Grant())
@@ -61,9 +61,31 @@ func (r Resolver) Resolve(ctx context.Context, k *Kind, a Artifact, policies []*
 	}
 	var ref artifact.Reference
 	if ref, out.Err = artifact.ParseReference(h.Image); out.Err == nil {
-		inquiry{kind: k, head: h, src: r.registry.Source(ref, keys), out: out}.ask(ctx, a)
+		source := r.registry.Source
+		if h.GetNamespace() != "" {
+			source = r.registry.TenantSource
+		}
+		inquiry{kind: k, head: h, src: source(ref, keys), out: out}.ask(ctx, a)
 	}
 	return out, nil
+}
+
+// refuseUnasked refuses an image by the policies alone, if they do: then its registry is not asked at all, since whoever names a host
+// would otherwise have the controller contact it.
+func refuseUnasked(k *Kind, h Head, policies []*trust.Policy, out *Outcome) bool {
+	ref, err := artifact.ParseReference(h.Image)
+	if k.PolicyOptional || err != nil { // without a right to be judged, a refusal is only a verdict, for DeviceClasses to use
+		return false
+	}
+	if out.Refusal = trust.RefuseUnasked(ref, h.GetNamespace(), policies); out.Refusal == nil {
+		return false
+	}
+	out.Unasked = true
+	out.Err = &Fault{Reason: refusalReason(out.Policies), Err: fmt.Errorf("its registry is not asked: %w", out.Refusal)}
+	if h.Known {
+		out.Judged = h.Digest
+	}
+	return true
 }
 
 // outcomeOf separates a fault of the object, which is an outcome, from trouble with the API server, which is an error.

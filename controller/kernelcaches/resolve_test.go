@@ -5,6 +5,8 @@ package kernelcaches
 import (
 	"context"
 	"encoding/json"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -170,9 +172,10 @@ func TestLook(t *testing.T) {
 			s.look(t, o, policy(t, 1, v1alpha1.VerificationSkip, other))
 			want(t, "skipped", o, "True Resolved", "Unknown Skipped", "True Ready", v1alpha1.CachePending)
 			s.look(t, o)
-			want(t, "no policy", o, "True Resolved", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
+			want(t, "no policy", o, "Unknown NoTrustPolicy", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
 			s.look(t, o, broken(1), policy(t, 1, "", key))
-			want(t, "an invalid policy", o, "True Resolved", "False TrustPolicyInvalid", "False TrustPolicyInvalid", v1alpha1.CacheError)
+			want(t, "an invalid policy", o,
+				"Unknown TrustPolicyInvalid", "False TrustPolicyInvalid", "False TrustPolicyInvalid", v1alpha1.CacheError)
 			if m := o.Status.Verification.Message; !strings.Contains(m, "TrustPolicy broken") || !strings.Contains(m, "pem") {
 				t.Errorf("the verdict does not name the fault: %s", m)
 			}
@@ -221,7 +224,7 @@ func TestOutage(t *testing.T) {
 	want(t, "more policies while it is down", o,
 		"Unknown RegistryUnavailable", "Unknown RegistryUnavailable", "False RegistryUnavailable", v1alpha1.CachePending)
 	s.look(t, o)
-	want(t, "no policy while it is down", o, "Unknown RegistryUnavailable", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
+	want(t, "no policy while it is down", o, "Unknown NoTrustPolicy", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
 	s.look(t, o, policy(t, 3, v1alpha1.VerificationSkip))
 	want(t, "no signature is checked", o, "Unknown RegistryUnavailable", "Unknown Skipped", "True Ready", v1alpha1.CachePending)
 	o.SetGeneration(3)
@@ -298,4 +301,90 @@ func TestPullSecrets(t *testing.T) {
 	if err := s.api.Get(t.Context(), client.ObjectKeyFromObject(role), role); err == nil {
 		t.Error("the Role is still there")
 	}
+}
+
+// TestRefusedUnasked: what the policies refuse in any case is refused without a packet to the host that the object names, and what was
+// known of the image stays.
+func TestRefusedUnasked(t *testing.T) {
+	s, key := newSite(t, true), signed.NewKey(t)
+	o := s.object(repo + ":v1")
+	for name, c := range map[string]struct {
+		policies []*trust.Policy
+		reason   string
+	}{
+		"no policy":        {nil, "NoTrustPolicy"},
+		"for others":       {[]*trust.Policy{policyFor(t, "other.example/**")}, "NoTrustPolicy"},
+		"does not compile": {[]*trust.Policy{broken(1)}, "TrustPolicyInvalid"},
+		"one of two":       {[]*trust.Policy{policy(t, 1, v1alpha1.VerificationSkip, key), broken(1)}, "TrustPolicyInvalid"},
+	} {
+		before := s.Connections()
+		s.look(t, o, c.policies...)
+		want(t, name, o, "False "+c.reason, "False "+c.reason, "False "+c.reason, v1alpha1.CacheError)
+		if n := s.Connections() - before; n != 0 {
+			t.Errorf("%s: %d connections", name, n)
+		}
+	}
+	d := s.Image(t, repo, "v1", "one", nil)
+	s.SignV3(t, repo, d, key)
+	s.look(t, o, policy(t, 1, "", key))
+	want(t, "asked", o, "True Resolved", "True Verified", "True Ready", v1alpha1.CachePending)
+	before := s.Connections()
+	s.look(t, o)
+	want(t, "asked no more", o, "Unknown NoTrustPolicy", "False NoTrustPolicy", "False NoTrustPolicy", v1alpha1.CacheError)
+	if n := s.Connections() - before; n != 0 || o.Status.ResolvedDigest != d.String() {
+		t.Errorf("%d connections, status %+v", n, o.Status)
+	}
+}
+
+// policyFor is a policy for some images that looks at no signature.
+func policyFor(t *testing.T, images string) *trust.Policy {
+	t.Helper()
+	p := &v1alpha1.TrustPolicy{ObjectMeta: metav1.ObjectMeta{Name: "others", Generation: 1}}
+	p.Spec.Images, p.Spec.Mode = []string{images}, v1alpha1.VerificationSkip
+	return trust.Load(p, nil)
+}
+
+// TestOneReason: a tenant's object says the same whatever keeps the controller from an answer, and one of the cluster says what it is.
+func TestOneReason(t *testing.T) {
+	s := newSite(t, true)
+	skip := policy(t, 1, v1alpha1.VerificationSkip)
+	s.Around(func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "a page of somebody's", http.StatusNotFound)
+		})
+	})
+	message := func(o object) string {
+		s.look(t, o, skip)
+		return meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionResolved).Message
+	}
+	page := s.object(repo + ":v1")
+	got := message(page)
+	want(t, "a page", page, "False RegistryUnavailable", "Unknown NotResolved", "False RegistryUnavailable", v1alpha1.CachePending)
+	closed := s.object(repo + ":v1")
+	nobody := closedPort(t)
+	closed.Spec.Image = nobody + "/" + repo + ":v1"
+	if other := strings.ReplaceAll(message(closed), nobody, s.Host); other != got {
+		t.Errorf("a page: %s\na closed port: %s", got, other)
+	}
+	for _, word := range []string{"404", "page", "refused", "http"} {
+		if strings.Contains(got, word) {
+			t.Errorf("the tenant reads %q: %s", word, got)
+		}
+	}
+	cluster := &v1alpha1.ClusterGPUKernelCache{ObjectMeta: metav1.ObjectMeta{Name: "kernels", UID: "2", Generation: 1}}
+	cluster.Spec.Image = s.Host + "/" + repo + ":v1"
+	if m := message(object{cluster.Common(), "fettle"}); !strings.Contains(m, "404") {
+		t.Errorf("the administrator reads %s", m)
+	}
+}
+
+// closedPort is an address at which nothing listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // it was not used
+	return l.Addr().String()
 }

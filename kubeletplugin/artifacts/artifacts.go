@@ -166,7 +166,7 @@ func (n *Node) EnsureReadable(ctx context.Context, p *pin.Params) error {
 		if err != nil {
 			return err
 		}
-		if err := n.Client.Source(ref, keys).Prove(ctx, artifact.Descriptor{Digest: d, Size: p.Size}); err != nil {
+		if err := n.Client.TenantSource(ref, keys).Prove(ctx, artifact.Descriptor{Digest: d, Size: p.Size}); err != nil {
 			return fmt.Errorf("%s %w: the node has the file, but not from this repository: %w", p.Reference, ErrNotFetched, err)
 		}
 	}
@@ -227,7 +227,7 @@ func (n *Node) fetchMissing(ctx context.Context, p *pin.Params, opportunistic bo
 	if opportunistic {
 		fetch = store.FetchOpportunistic
 	}
-	return fetch(ctx, n.Client.Source(ref, keys), artifact.Descriptor{Digest: d, Size: p.Size})
+	return fetch(ctx, n.Client.TenantSource(ref, keys), artifact.Descriptor{Digest: d, Size: p.Size})
 }
 
 // inStore reports whether a file is in the store, before secrets are read for it. An opportunistic check does not count as use of the file.

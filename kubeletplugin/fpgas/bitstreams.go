@@ -227,7 +227,7 @@ func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfa
 	if err != nil {
 		return nil, fmt.Errorf("bitstream.ref: %w", err)
 	}
-	source := b.client.Source(ref, nil)
+	source := b.client.TenantSource(ref, nil)
 	top, err := source.Resolve(ctx)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -285,6 +286,51 @@ func TestDigestIsNoRight(t *testing.T) {
 	n.only(n.decide("team-c", "claim-c", named))
 	if reads := n.registry.Reads.Load(); reads > 0 {
 		t.Errorf("%d blobs were read for another object of a repository that was seen to have them", reads)
+	}
+}
+
+// TestRefusedUnasked: what the policies refuse in any case is refused without a packet to the host that the object names, although the
+// controller let it pass.
+func TestRefusedUnasked(t *testing.T) {
+	n := newNode(t)
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	for name, policy := range map[string]*v1alpha1.TrustPolicySpec{
+		"no policy":        nil,
+		"for others":       {Mode: v1alpha1.VerificationSkip, Images: []string{"other.example/**"}},
+		"other namespace":  {Mode: v1alpha1.VerificationSkip, Images: []string{"**"}, Namespaces: []string{"team-b"}},
+		"does not compile": {Mode: v1alpha1.VerificationSkip, Images: []string{"**"}, Authorities: []v1alpha1.TrustAuthority{{Name: "a"}}},
+	} {
+		if policy != nil {
+			n.policy("policy", 1, *policy)
+		}
+		n.restart()
+		before := n.registry.Connections()
+		if _, err := n.decide("team-a", "claim", named); !IsRefused(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := n.registry.Connections() - before; got != 0 {
+			t.Errorf("%s: %d connections", name, got)
+		}
+	}
+}
+
+// TestOneReason: a claim reads the same whatever keeps the node from a registry's answer to a tenant's object.
+func TestOneReason(t *testing.T) {
+	n := newNode(t)
+	n.policy("all", 1, v1alpha1.TrustPolicySpec{Mode: v1alpha1.VerificationSkip, Images: []string{"**"}})
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.registry.Around(func(http.Handler) http.Handler { return http.NotFoundHandler() })
+	n.cache("team-a", "add", image, digest)
+	_, page := n.decide("team-a", "claim", named)
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	n.must(err)
+	nobody := l.Addr().String()
+	n.must(l.Close())
+	n.cache("team-a", "add", nobody+"/team/add:v1", digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
+	_, closed := n.decide("team-a", "claim", named)
+	if !IsNotReady(page) || !IsNotReady(closed) || page.Error() != strings.ReplaceAll(closed.Error(), nobody, n.registry.Host) {
+		t.Errorf("a page: %v\na closed port: %v", page, closed)
 	}
 }
 

@@ -202,11 +202,14 @@ func (f *Feature) pullWithPolicies(
 	ctx context.Context, o *object, ref artifact.Reference, options fetchOptions, versions []trustpolicies.Version,
 	policies []*trust.Policy,
 ) error {
+	if err := trust.RefuseUnasked(ref, o.GetNamespace(), policies); err != nil {
+		return fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
+	}
 	keys, err := f.Credentials(ctx, o.ReferenceNamespace(f.Namespace), secretNames(o))
 	if err != nil {
 		return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
-	src := f.Client.Source(ref, keys)
+	src := f.source(o.GetNamespace(), ref, keys)
 	d, err := src.Resolve(ctx)
 	if err != nil {
 		return fetchError(o, err)
@@ -227,6 +230,14 @@ func (f *Feature) pullWithPolicies(
 		klog.FromContext(ctx).Error(err, "Cannot retain caches: tried again later")
 	}
 	return nil
+}
+
+// source returns the source of an object's image. The errors of a tenant's object say nothing of the network.
+func (f *Feature) source(namespace string, ref artifact.Reference, keys *registry.Keychain) *registry.Source {
+	if namespace == "" {
+		return f.Client.Source(ref, keys)
+	}
+	return f.Client.TenantSource(ref, keys)
 }
 
 // verifyAndUnpack verifies the signatures of an image and unpacks it. It returns no digest and no error if the image does not fit the node.

@@ -123,7 +123,7 @@ func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 	if err != nil {
 		return fmt.Errorf("%s %w: %w", u, cachemount.ErrNotReady, err)
 	}
-	src := f.Client.Source(ref, keys)
+	src := f.source(u.Namespace, ref, keys)
 	image, err := artifact.ReadImage(ctx, src, artifact.Descriptor{Digest: u.Tree}, "linux/"+runtime.GOARCH)
 	if err == nil {
 		_, err = f.unpack(ctx, src, image, false)

@@ -29,6 +29,8 @@ var (
 	ErrTooLarge = errors.New("too large")
 	// ErrPlainHTTP: the registry, or a redirect, wants plain http and the configuration does not allow it for this host.
 	ErrPlainHTTP = errors.New("plain http refused")
+	// ErrDestination: the host is at an address that the administrator's rules keep Fettle from contacting.
+	ErrDestination = errors.New("not contacted")
 	// ErrInvalid: a reference, manifest, secret or answer that is not what its specification asks for.
 	ErrInvalid = errors.New("not valid")
 )
@@ -39,7 +41,7 @@ func IsRetryable(err error) bool {
 	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNoSpace) {
 		return err != nil
 	}
-	for _, terminal := range []error{ErrUnauthorized, ErrNotFound, ErrMismatch, ErrTooLarge, ErrPlainHTTP, ErrInvalid} {
+	for _, terminal := range []error{ErrUnauthorized, ErrNotFound, ErrMismatch, ErrTooLarge, ErrPlainHTTP, ErrDestination, ErrInvalid} {
 		if errors.Is(err, terminal) {
 			return false
 		}

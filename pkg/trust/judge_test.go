@@ -226,3 +226,35 @@ func TestReadPublicRoot(t *testing.T) {
 		}
 	}
 }
+
+// TestRefuseUnasked: what Judge refuses whatever the registry says is refused without it, and nothing else is.
+func TestRefuseUnasked(t *testing.T) {
+	ref, err := artifact.ParseReference("registry.example/team/cache:v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := func(mode v1alpha1.VerificationMode, images, pem string, namespaces ...string) *Policy {
+		p := &v1alpha1.TrustPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: 3}}
+		p.Spec.Mode, p.Spec.Images, p.Spec.Namespaces = mode, []string{images}, namespaces
+		if pem != "" {
+			p.Spec.Authorities = []v1alpha1.TrustAuthority{{Name: "a", Key: &v1alpha1.TrustKey{PEM: pem}}}
+		}
+		return Load(p, nil)
+	}
+	skip := load(v1alpha1.VerificationSkip, "registry.example/**", "")
+	for name, c := range map[string]struct {
+		policies []*Policy
+		word     string
+	}{
+		"none":             {nil, "no TrustPolicy is for this repository and namespace a"},
+		"other images":     {[]*Policy{load(v1alpha1.VerificationSkip, "other.example/**", "")}, "no TrustPolicy"},
+		"other namespaces": {[]*Policy{load(v1alpha1.VerificationSkip, "**", "", "b")}, "no TrustPolicy"},
+		"does not compile": {[]*Policy{skip, load(v1alpha1.VerificationWarn, "**", "no key")}, "TrustPolicy p (generation 3)"},
+		"skips":            {[]*Policy{skip}, ""},
+	} {
+		err := RefuseUnasked(ref, "a", c.policies)
+		if c.word == "" && err != nil || c.word != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.word)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -158,15 +158,40 @@ func Judge(
 		}
 	}
 	if !applied {
-		object := "objects of the cluster"
-		if namespace != "" {
-			object = "namespace " + namespace
-		}
-		errs = append(errs, fmt.Errorf("%s is %w: no TrustPolicy is for this repository and %s: make one that names who signs it",
-			src.Reference().WithDigest(d), ErrRefused, object))
+		errs = append(errs, noPolicy(src.Reference().WithDigest(d), namespace))
 	}
 	if len(errs) > 0 {
 		return Verdict{}, errors.Join(errs...)
 	}
 	return verdict, nil
+}
+
+func noPolicy(ref artifact.Reference, namespace string) error {
+	object := "objects of the cluster"
+	if namespace != "" {
+		object = "namespace " + namespace
+	}
+	return fmt.Errorf("%s is %w: no TrustPolicy is for this repository and %s: make one that names who signs it", ref, ErrRefused, object)
+}
+
+// RefuseUnasked returns why Judge will refuse an image whatever its registry says: no policy is for it, or one that is does not compile. If
+// it returns nil, the registry has to be asked. It is called first, because a tenant who makes a reference chooses the host.
+func RefuseUnasked(ref artifact.Reference, namespace string, policies []*Policy) error {
+	var errs []error
+	applied := false
+	for _, p := range policies {
+		if !p.Applies(ref, namespace) {
+			continue
+		}
+		applied = true
+		if p.fault != nil {
+			errs = append(errs, &Refusal{
+				Image: ref.String(), Policy: p.name, Generation: p.generation, Wanted: p.min, Reasons: []string{clip(p.fault.Error())},
+			})
+		}
+	}
+	if !applied {
+		errs = append(errs, noPolicy(ref, namespace))
+	}
+	return errors.Join(errs...)
 }

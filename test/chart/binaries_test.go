@@ -46,6 +46,8 @@ func TestRegistriesFile(t *testing.T) {
 				want := registry.ConfigFile{}
 				if v.name == "all-on" {
 					want.PlainHTTP, want.CAFile = []string{"registry.local:5000"}, "ca.crt"
+					want.AllowedDestinations = []string{"registry.infra.svc:5000", "[fd00::7]:5000", "10.96.7.0/24"}
+					want.ClusterCIDRs = []string{"10.244.0.0/16", "fd01::/48"}
 					want.Mirrors = map[string][]string{"registry.example": {"mirror.example:5000/cache"}}
 				}
 				if diff := cmp.Diff(want, config); diff != "" {

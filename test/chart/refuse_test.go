@@ -44,6 +44,11 @@ func TestRefusals(t *testing.T) {
 		},
 		{"mirror with a scheme", []string{"--set=bitstreams.registries.mirrors.a=https://b"}, "at '/bitstreams/registries/mirrors/a'"},
 		{"scheme of plain http", []string{"--set=bitstreams.registries.plainHTTP={http://a}"}, "at '/bitstreams/registries/plainHTTP/0'"},
+		{
+			"scheme of an allowed destination", []string{"--set=bitstreams.registries.allowedDestinations={https://a}"},
+			"at '/bitstreams/registries/allowedDestinations/0'",
+		},
+		{"host for a range", []string{"--set=bitstreams.registries.clusterCIDRs={a}"}, "at '/bitstreams/registries/clusterCIDRs/0'"},
 		{"a key for a certificate", []string{"--set=bitstreams.registries.caBundle=secret"}, "at '/bitstreams/registries/caBundle'"},
 		{"bad namespace of secrets", []string{"--set=bitstreams.pullSecretNamespaces={team-*}"}, "at '/bitstreams/pullSecretNamespaces/0'"},
 		{"a certificate for a trusted root", []string{"--set=trust.publicRoot=MA=="}, "at '/trust/publicRoot'"},

@@ -46,6 +46,7 @@ type Registry struct {
 	Down atomic.Bool
 	// Requests counts all that arrived, Reads the blobs that were asked for.
 	Requests, Reads atomic.Int64
+	connections     atomic.Int64
 
 	mu sync.Mutex
 	// reads are those of each blob, by its digest.
@@ -76,11 +77,19 @@ func StartAt(t testing.TB, address string, options ...registry.Option) *Registry
 	server := httptest.NewUnstartedServer(http.HandlerFunc(r.serve))
 	server.Listener.Close() //nolint:errcheck // it was not used
 	server.Listener = listener
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			r.connections.Add(1)
+		}
+	}
 	server.Start()
 	t.Cleanup(server.Close)
 	r.Host = strings.TrimPrefix(server.URL, "http://")
 	return r
 }
+
+// Connections counts the connections that were made so far, also those without a request.
+func (r *Registry) Connections() int64 { return r.connections.Load() }
 
 // ReadsOf counts how often a blob was asked for.
 func (r *Registry) ReadsOf(digest string) int64 {
@@ -115,7 +124,8 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 		return
 	case private && req.URL.Path != "/v2/" && (user != User || password != Password):
 		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
-		http.Error(w, "who are you?", http.StatusUnauthorized)
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"errors":[{"code":"UNAUTHORIZED","message":"who are you?"}]}`)
 		return
 	case req.URL.Path == "/v2/" && user == "":
 		// The question how to authenticate; whoever has nothing to say is let in as nobody.

@@ -3,10 +3,10 @@
 package registry
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -38,8 +38,18 @@ type Config struct {
 	Mirrors map[string][]string
 	// Transport sends the requests. Nil: TLS with the certificate authorities of the process, and no proxy.
 	Transport http.RoundTripper
+	// AllowedDestinations lists what is contacted wherever it is: HOST, HOST:PORT, or a range of addresses. The hosts in PlainHTTP and the
+	// mirrors are allowed too. It counts where Ranges is given.
+	AllowedDestinations []string
+	// ClusterCIDRs lists ranges of the cluster's addresses that Ranges does not know.
+	ClusterCIDRs []string
+	// Ranges returns addresses of the cluster, which are not contacted, and neither are those of this machine, of loopback, link-local and
+	// the like. It is called for each connection. Nil: the client connects anywhere, as people's own tools do.
+	Ranges Ranges
 	// UserAgent is prepended to the library's own.
 	UserAgent string
+	// Report gets the reasons that the errors of a TenantSource leave out. Nil drops them.
+	Report func(ctx context.Context, ref artifact.Reference, reason error)
 	// Tries is how often each endpoint is asked in a row without progress. 0 means 5.
 	Tries int
 	// Backoff is the pause before the second try; 0 means 500 ms. It doubles up to MaxWait, where 0 means 15 s. If a registry asks for a
@@ -56,6 +66,8 @@ type Client struct {
 	config    Config
 	mirrors   map[string][]endpoint
 	transport http.RoundTripper
+	// destinations is nil if the client connects anywhere.
+	destinations *destinations
 }
 
 // endpoint is a registry or mirror, with the path that its repositories begin with.
@@ -85,9 +97,29 @@ func NewClient(config Config) (*Client, error) {
 			c.mirrors[registryname.Host(host)] = append(c.mirrors[registryname.Host(host)], e)
 		}
 	}
-	secure := &retryTransport{inner: GuardScheme(c.config.Transport, config.PlainHTTP, ""), now: c.config.Clock.Now}
+	inner, err := c.guarded()
+	if err != nil {
+		return nil, err
+	}
+	secure := &retryTransport{inner: GuardScheme(inner, config.PlainHTTP, ""), now: c.config.Clock.Now}
 	c.transport = transport.NewUserAgent(secure, config.UserAgent)
 	return c, nil
+}
+
+// guarded returns the configuration's transport. If the client may not connect anywhere, it is one that checks each address and uses no
+// proxy, since a proxy would resolve the name itself.
+func (c *Client) guarded() (http.RoundTripper, error) {
+	var err error
+	if c.destinations, err = newDestinations(&c.config); err != nil || c.destinations == nil {
+		return c.config.Transport, err
+	}
+	plain, ok := c.config.Transport.(*http.Transport)
+	if !ok {
+		return nil, fmt.Errorf("the transport is %w: expected *http.Transport, whose connections can be checked", artifact.ErrInvalid)
+	}
+	plain = plain.Clone()
+	plain.Proxy, plain.DialContext = nil, c.destinations.dial
+	return plain, nil
 }
 
 func (c Config) withDefaults() Config {
@@ -106,7 +138,7 @@ func (c Config) withDefaults() Config {
 
 func newTransport(config *tls.Config) *http.Transport {
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		DialContext:            newDialer().DialContext,
 		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    15 * time.Second,
 		IdleConnTimeout:        90 * time.Second,

@@ -23,6 +23,10 @@ type ConfigFile struct {
 	Mirrors map[string][]string `json:"mirrors,omitempty"`
 	// CAFile names a file of PEM certificates that are trusted besides the system's. A relative name is relative to this file.
 	CAFile string `json:"caFile,omitempty"`
+	// AllowedDestinations lists what is contacted although it is at an address of the cluster or of the node: HOST, HOST:PORT, or a range.
+	AllowedDestinations []string `json:"allowedDestinations,omitempty"`
+	// ClusterCIDRs lists ranges of the cluster's pods and services that the API server does not tell.
+	ClusterCIDRs []string `json:"clusterCIDRs,omitempty"`
 }
 
 // LoadConfig reads the configuration file at path. Without a path it returns the empty configuration. NewClient checks the names of hosts.
@@ -34,7 +38,9 @@ func LoadConfig(path string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	config := Config{PlainHTTP: f.PlainHTTP, Mirrors: f.Mirrors}
+	config := Config{
+		PlainHTTP: f.PlainHTTP, Mirrors: f.Mirrors, AllowedDestinations: f.AllowedDestinations, ClusterCIDRs: f.ClusterCIDRs,
+	}
 	if f.CAFile == "" {
 		return config, nil
 	}
@@ -48,8 +54,8 @@ func LoadConfig(path string) (Config, error) {
 // Files holds the configuration file and the file of certificate authorities that it names, to be written elsewhere.
 type Files struct{ Config, Authorities string }
 
-// ReadFiles reads the configuration file at path, which LoadConfig has read before. In the result its caFile is named ca.crt. The result
-// is empty if there is no path, or if the file configures nothing.
+// ReadFiles reads the configuration file at path, which LoadConfig has read before. In the result its caFile is named ca.crt, and it has no
+// rules of destinations, which are for Fettle's own programs. The result is empty if there is no path, or if the file configures nothing.
 func ReadFiles(path string) (Files, error) {
 	if path == "" {
 		return Files{}, nil
@@ -59,6 +65,7 @@ func ReadFiles(path string) (Files, error) {
 		return Files{}, err
 	}
 	var c Files
+	f.AllowedDestinations, f.ClusterCIDRs = nil, nil
 	if f.CAFile != "" {
 		pem, err := os.ReadFile(relativeTo(path, f.CAFile))
 		if err != nil {
@@ -102,7 +109,7 @@ func relativeTo(path, name string) string {
 func ParseConfig(content []byte) (ConfigFile, error) {
 	var f ConfigFile
 	if err := yaml.UnmarshalStrict(content, &f); err != nil {
-		return ConfigFile{}, fmt.Errorf("expected plainHTTP, mirrors and caFile: %w", err)
+		return ConfigFile{}, fmt.Errorf("expected plainHTTP, mirrors, caFile, allowedDestinations and clusterCIDRs: %w", err)
 	}
 	return f, nil
 }

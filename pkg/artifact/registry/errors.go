@@ -21,6 +21,9 @@ import (
 
 // RetryAfter returns the pause that the registry asked for, or 0.
 func RetryAfter(err error) time.Duration {
+	if e, ok := errors.AsType[*unreachable](err); ok {
+		err = e.reason
+	}
 	if status, ok := errors.AsType[*statusError](err); ok {
 		return status.after
 	}
@@ -31,6 +34,8 @@ func RetryAfter(err error) time.Duration {
 type statusError struct {
 	text  string
 	after time.Duration
+	// certain: only a registry answers so.
+	certain bool
 }
 
 func (e *statusError) Error() string { return e.text }
@@ -68,6 +73,12 @@ type retryTransport struct {
 }
 
 func (t *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if redirects(r) > maxRedirects {
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
+		return nil, fmt.Errorf("more than %d redirects", maxRedirects)
+	}
 	r = r.Clone(r.Context())
 	// A transport decompresses what a registry compressed for the transfer. Then length and digest would not match.
 	r.Header.Set("Accept-Encoding", "identity")
@@ -78,12 +89,24 @@ func (t *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch code := resp.StatusCode; {
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
 		defer resp.Body.Close()
+		text, certain := errorText(resp)
 		return nil, &statusError{
-			text:  fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, artifact.ErrUnavailable, errorText(resp)),
-			after: retryAfter(resp.Header.Get("Retry-After"), t.now()),
+			text:    fmt.Sprintf("%s is %v (%s)", resp.Request.URL.Host, artifact.ErrUnavailable, text),
+			after:   retryAfter(resp.Header.Get("Retry-After"), t.now()),
+			certain: certain,
 		}
 	}
 	return resp, nil
+}
+
+// redirects counts the answers that led to a request.
+func redirects(r *http.Request) int {
+	n := 0
+	for r.Response != nil && r.Response.Request != nil {
+		r = r.Response.Request
+		n++
+	}
+	return n
 }
 
 func retryAfter(value string, now time.Time) time.Duration {
@@ -99,15 +122,15 @@ func retryAfter(value string, now time.Time) time.Duration {
 // maxErrorBody is how many bytes of an error's body are read.
 const maxErrorBody = 8 << 10
 
-// errorText returns the status and the first message of the registry about it.
-func errorText(resp *http.Response) string {
-	text := fmt.Sprintf("%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+// errorText returns the status and the first message of the registry about it, and whether only a registry says so.
+func errorText(resp *http.Response) (text string, certain bool) {
+	text = fmt.Sprintf("%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 	var said transport.Error
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err == nil && json.Unmarshal(data, &said) == nil && len(said.Errors) > 0 {
 		text += ", " + firstOf(said.Errors)
 	}
-	return text
+	return text, isRegistryError(said.Errors)
 }
 
 func firstOf(said []transport.Diagnostic) string {
@@ -118,16 +141,21 @@ func firstOf(said []transport.Diagnostic) string {
 // lets anyone read the blob.
 func explain(host string, err error) error {
 	var status *statusError
-	var told *transport.Error
+	var handshake *transport.Error
 	switch {
+	case errors.As(err, &status) && status.certain:
+		return told{status}
 	case errors.As(err, &status):
 		return status
-	case errors.As(err, &told): // the handshake failed
-		text := fmt.Sprintf("%d %s", told.StatusCode, http.StatusText(told.StatusCode))
-		if len(told.Errors) > 0 {
-			text += ", " + firstOf(told.Errors)
+	case errors.As(err, &handshake):
+		text := fmt.Sprintf("%d %s", handshake.StatusCode, http.StatusText(handshake.StatusCode))
+		if len(handshake.Errors) > 0 {
+			text += ", " + firstOf(handshake.Errors)
 		}
-		return refusal(host, told.StatusCode, text)
+		if isRegistryError(handshake.Errors) {
+			return told{refusal(host, handshake.StatusCode, text)}
+		}
+		return refusal(host, handshake.StatusCode, text)
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return PlainHTTPRefused(host)
 	}
@@ -137,7 +165,7 @@ func explain(host string, err error) error {
 		err, asked = request.Err, true
 	}
 	switch {
-	case errors.Is(err, artifact.ErrPlainHTTP):
+	case errors.Is(err, artifact.ErrPlainHTTP), errors.Is(err, artifact.ErrDestination):
 		return err
 	case asked:
 		return fmt.Errorf("%s is %w: %s", host, artifact.ErrUnavailable, clip(err.Error()))

@@ -75,23 +75,31 @@ func (s *session) blob(ctx context.Context, d artifact.Descriptor, to artifact.S
 }
 
 func (s *session) blobFrom(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
+	var resp *http.Response
 	if to.Size() < d.Size {
-		if err := s.stream(ctx, d, to); err != nil {
+		var err error
+		if resp, err = s.stream(ctx, d, to); err != nil {
 			return err
 		}
 	}
 	if to.Size() != d.Size || to.Sum() != d.Digest {
-		return s.mismatch(fmt.Sprintf("%d bytes with digest %s, expected %d with %s", to.Size(), to.Sum(), d.Size, d.Digest))
+		return s.mismatch(resp, fmt.Sprintf("%d bytes with digest %s, expected %d with %s", to.Size(), to.Sum(), d.Size, d.Digest))
 	}
 	return nil
 }
 
-func (s *session) mismatch(how string) error {
-	return fmt.Errorf("%s: the blob is %w: %s; push the artifact anew", s.host, artifact.ErrMismatch, how)
+// mismatch returns the error of a blob that is another one. Tenants are told if the registry itself gave it: what is elsewhere, where the
+// registry sent the request to, is not theirs to know. The answer is nil if all bytes were there before.
+func (s *session) mismatch(resp *http.Response, how string) error {
+	err := fmt.Errorf("%s: the blob is %w: %s; push the artifact anew", s.host, artifact.ErrMismatch, how)
+	if resp == nil {
+		return err
+	}
+	return s.tell(resp, false, err)
 }
 
-// stream sends one request for the rest of the blob and appends the answer to the sink.
-func (s *session) stream(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
+// stream sends one request for the rest of the blob and appends the answer to the sink. It returns the answer, whose body is closed.
+func (s *session) stream(ctx context.Context, d artifact.Descriptor, to artifact.Sink) (*http.Response, error) {
 	offset, header := to.Size(), http.Header{}
 	if offset > 0 {
 		header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, d.Size-1))
@@ -99,41 +107,41 @@ func (s *session) stream(ctx context.Context, d artifact.Descriptor, to artifact
 	resp, err := s.ask(ctx, http.MethodGet, "blobs/"+d.Digest.String(), header,
 		http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	if offset > 0 && resp.StatusCode == http.StatusOK { // the registry does not support ranges
 		if err := to.Reset(); err != nil {
-			return err
+			return nil, err
 		}
 		offset = 0
 	}
 	if (resp.StatusCode == http.StatusPartialContent) != (offset > 0) || offset > 0 && !startsAt(resp, offset) {
 		part := clip(resp.Header.Get("Content-Range"))
-		return s.mismatch(fmt.Sprintf("the answer is %d %s, expected the bytes from %d", resp.StatusCode, part, offset))
+		return nil, s.mismatch(resp, fmt.Sprintf("the answer is %d %s, expected the bytes from %d", resp.StatusCode, part, offset))
 	}
 	if resp.ContentLength >= 0 && resp.ContentLength != d.Size-offset {
-		return s.mismatch(fmt.Sprintf("%d bytes are announced, expected %d", resp.ContentLength, d.Size-offset))
+		return nil, s.mismatch(resp, fmt.Sprintf("%d bytes are announced, expected %d", resp.ContentLength, d.Size-offset))
 	}
 	n, err := io.CopyBuffer(struct{ io.Writer }{to}, io.LimitReader(resp.Body, d.Size-offset), make([]byte, bufferSize))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return s.checkEnd(resp.Body, n, d.Size-offset)
+	return resp, s.checkEnd(resp, n, d.Size-offset)
 }
 
 // bufferSize is large enough that hashing and writing cost more than the calls.
 const bufferSize = 128 << 10
 
 // checkEnd checks that the stream has ended after the expected number of bytes.
-func (s *session) checkEnd(body io.Reader, got, want int64) error {
+func (s *session) checkEnd(resp *http.Response, got, want int64) error {
 	if got < want {
 		return fmt.Errorf("%s is %w: the blob ended %d bytes early", s.host, artifact.ErrUnavailable, want-got)
 	}
 	var more [1]byte
-	n, err := io.ReadFull(body, more[:])
+	n, err := io.ReadFull(resp.Body, more[:])
 	if n > 0 {
-		return s.mismatch("more bytes follow than were declared")
+		return s.mismatch(resp, "more bytes follow than were declared")
 	}
 	if !errors.Is(err, io.EOF) {
 		return err

@@ -35,10 +35,7 @@ func (s *Source) Tagged(ctx context.Context, tag string) (m *artifact.Manifest, 
 		return nil, err
 	}
 	err = s.retry(ctx, nothing, func(ctx context.Context, at *session) error {
-		data, err := at.manifest(ctx, ref)
-		if err == nil {
-			m, err = artifact.ParseManifest(data)
-		}
+		m, err = at.manifest(ctx, ref)
 		return err
 	})
 	if err != nil {
@@ -65,7 +62,7 @@ func (s *Source) Referrers(ctx context.Context, d artifact.Digest, artifactType 
 			}
 		}
 		if len(list) == 0 {
-			return errNoReferrers
+			return told{errNoReferrers}
 		}
 		return nil
 	})
@@ -92,13 +89,13 @@ func (s *session) referrers(
 			return s.referrersTag(ctx, ref, d)
 		}
 		if list = append(list, page...); len(list) > maxReferrers {
-			return nil, fmt.Errorf("%s: the list of referrers is %w: expected at most %d", s.host, artifact.ErrTooLarge, maxReferrers)
+			return nil, told{fmt.Errorf("%s: the list of referrers is %w: expected at most %d", s.host, artifact.ErrTooLarge, maxReferrers)}
 		}
 		if query = next; query == "" {
 			return list, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: the list of referrers is %w: expected at most %d pages", s.host, artifact.ErrTooLarge, maxReferrerPages)
+	return nil, told{fmt.Errorf("%s: the list of referrers is %w: expected at most %d pages", s.host, artifact.ErrTooLarge, maxReferrerPages)}
 }
 
 // referrersPage reads one page, and the query of the next page. The page is nil if the registry has no list of referrers.
@@ -118,10 +115,10 @@ func (s *session) referrersPage(ctx context.Context, path, query string) (list [
 		return nil, "", err
 	}
 	if next, err = nextPage(resp.Header.Get("Link")); err != nil {
-		return nil, "", fmt.Errorf("%s: %w", s.host, err)
+		return nil, "", s.tell(resp, true, fmt.Errorf("%s: %w", s.host, err))
 	}
 	list, err = parseReferrers(data)
-	return list, next, err
+	return list, next, s.tell(resp, true, err)
 }
 
 // referrersTag reads the index at the tag, for registries without a list of referrers. Anyone who may push can write it.
@@ -130,11 +127,15 @@ func (s *session) referrersTag(ctx context.Context, ref artifact.Reference, d ar
 	if err != nil {
 		return nil, err
 	}
-	data, err := s.manifest(ctx, ref)
+	m, err := s.manifest(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	return parseReferrers(data)
+	list, err := parseReferrers(m.Raw)
+	if err != nil {
+		return nil, told{err} // it is a manifest, as only registries have
+	}
+	return list, nil
 }
 
 // parseReferrers reads an index and never returns nil without an error.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -19,31 +20,40 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 )
 
+// maxRedirects is how many redirects a request may follow, those of token servers included.
 const maxRedirects = 5
 
 // session is an authenticated connection to one repository of one endpoint.
 type session struct {
-	host, base string
-	http       *http.Client
-	stall      time.Duration
-	clock      clock.WithDelayedExecution
+	// host is the endpoint's name. urlHost is the same as it stands in URLs, and base is where those of its repository begin.
+	host, urlHost, base string
+	http                *http.Client
+	stall               time.Duration
+	clock               clock.WithDelayedExecution
+	// known: the endpoint has given an answer that only a registry gives.
+	known atomic.Bool
 }
 
 // connect asks how the registry authenticates, and gets a token if the registry wants one.
 func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (*session, error) {
 	registry, err := name.NewRegistry(e.host)
 	if err != nil {
-		return nil, fmt.Errorf("the registry %s is %w: %s", quote(e.host), artifact.ErrInvalid, clip(err.Error()))
+		return nil, told{fmt.Errorf("the registry %s is %w: %s", quote(e.host), artifact.ErrInvalid, clip(err.Error()))}
+	}
+	if err := c.destinations.checkName(ctx, registry.RegistryStr()); errors.Is(err, artifact.ErrDestination) {
+		return nil, told{err} // nothing was asked, so it tells only the administrator's rules
+	} else if err != nil {
+		return nil, err
 	}
 	repository := registry.Repo(e.prefix)
 	auth := authn.Anonymous
 	if keys != nil {
 		if auth, err = authn.Resolve(ctx, keys, repository); err != nil {
-			return nil, fmt.Errorf("find credentials for %s: %w", repository, err)
+			return nil, told{fmt.Errorf("find credentials for %s: %w", repository, err)}
 		}
 	}
 	s := &session{
-		host: e.host, stall: c.config.Stall, clock: c.config.Clock,
+		host: e.host, urlHost: registry.RegistryStr(), stall: c.config.Stall, clock: c.config.Clock,
 		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // GuardScheme changes it for plain http
 	}
 	ctx, watch := s.watch(ctx)
@@ -52,15 +62,7 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (
 	if err != nil {
 		return nil, watch.explain(err)
 	}
-	s.http = &http.Client{
-		Transport: &serialTransport{inner: authenticated, lock: make(chan struct{}, 1)},
-		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
-			if len(via) > maxRedirects {
-				return fmt.Errorf("more than %d redirects", maxRedirects)
-			}
-			return nil
-		},
-	}
+	s.http = &http.Client{Transport: &serialTransport{inner: authenticated, lock: make(chan struct{}, 1)}}
 	return s, nil
 }
 
@@ -102,7 +104,8 @@ func (s *session) ask(ctx context.Context, method, path string, header http.Head
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	return nil, refusal(s.host, resp.StatusCode, errorText(resp))
+	text, certain := errorText(resp)
+	return nil, s.tell(resp, certain, refusal(s.host, resp.StatusCode, text))
 }
 
 // watch cancels a request whose peer sends nothing for too long. It is also the body of the answer.

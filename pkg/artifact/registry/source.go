@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"mime"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -25,6 +26,7 @@ type Source struct {
 	ref       artifact.Reference
 	keys      authn.Keychain
 	endpoints []endpoint // the mirrors, then the registry itself
+	tenant    bool       // see TenantSource
 
 	lock     chan struct{} // locks sessions
 	sessions map[endpoint]*session
@@ -56,12 +58,9 @@ func (s *Source) Manifest(ctx context.Context, d artifact.Descriptor) (m *artifa
 		return nil, fmt.Errorf("the manifest %s is %w: %d bytes, expected at most %d", ref, artifact.ErrTooLarge, d.Size, artifact.MaxManifest)
 	}
 	err = s.retry(ctx, nothing, func(ctx context.Context, at *session) error {
-		data, err := at.manifest(ctx, ref)
-		if err == nil && d.Size > 0 && int64(len(data)) != d.Size {
-			err = fmt.Errorf("%s: the manifest is %w: %d bytes, expected %d", at.host, artifact.ErrMismatch, len(data), d.Size)
-		}
-		if err == nil {
-			m, err = artifact.ParseManifest(data)
+		m, err = at.manifest(ctx, ref)
+		if err == nil && d.Size > 0 && int64(len(m.Raw)) != d.Size {
+			return told{fmt.Errorf("%s: the manifest is %w: %d bytes, expected %d", at.host, artifact.ErrMismatch, len(m.Raw), d.Size)}
 		}
 		return err
 	})
@@ -100,21 +99,27 @@ func (s *Source) retry(ctx context.Context, progress func() int64, act func(cont
 	furthest := progress()
 	for round := 0; ; {
 		for i, e := range s.endpoints {
-			if failed[i] != nil && !artifact.IsRetryable(failed[i]) {
+			if failed[i] != nil && !mayPass(failed[i]) {
 				continue
 			}
 			failed[i] = s.attempt(ctx, e, act)
-			if failed[i] == nil || ctx.Err() != nil || artifact.IsLocal(failed[i]) {
+			if failed[i] == nil {
+				return nil
+			}
+			if ctx.Err() != nil || artifact.IsLocal(failed[i]) {
+				s.report(ctx, failed[i:i+1])
 				return failed[i]
 			}
 		}
 		if n := progress(); n >= furthest+minProgress {
 			furthest, round = n, 0
 		}
-		if round++; round >= s.client.config.Tries || !artifact.IsRetryable(joinErrors(failed)) {
+		if round++; round >= s.client.config.Tries || !slices.ContainsFunc(failed, mayPass) {
+			s.report(ctx, failed)
 			return joinErrors(failed)
 		}
 		if err := s.wait(ctx, round, failed); err != nil {
+			s.report(ctx, failed)
 			return err
 		}
 	}
@@ -123,12 +128,12 @@ func (s *Source) retry(ctx context.Context, progress func() int64, act func(cont
 func (s *Source) attempt(ctx context.Context, e endpoint, act func(context.Context, *session) error) error {
 	at, err := s.session(ctx, e)
 	if err != nil {
-		return err
+		return s.forReader(ctx, nil, err)
 	}
 	if err = act(ctx, at); errors.Is(err, artifact.ErrUnauthorized) {
 		s.forget(e, at) // the next try gets another token
 	}
-	return err
+	return s.forReader(ctx, at, err)
 }
 
 // session returns the connection to an endpoint. Concurrent callers share one.
@@ -181,9 +186,11 @@ func (s *Source) wait(ctx context.Context, round int, failed []error) error {
 	}
 }
 
-// head asks for the digest of the manifest, and reads the manifest if the answer has no digest.
+// head asks for the digest of the manifest, and reads the manifest if the answer has no digest. An answer to HEAD never says why it is a
+// refusal, so then it asks by GET too.
 func (s *session) head(ctx context.Context, ref artifact.Reference) (artifact.Descriptor, error) {
-	resp, err := s.ask(ctx, http.MethodHead, "manifests/"+ref.Identifier(), acceptManifests(), http.StatusOK, http.StatusMethodNotAllowed)
+	resp, err := s.ask(ctx, http.MethodHead, "manifests/"+ref.Identifier(), acceptManifests(), http.StatusOK, http.StatusMethodNotAllowed,
+		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound)
 	if err != nil {
 		return artifact.Descriptor{}, err
 	}
@@ -191,17 +198,13 @@ func (s *session) head(ctx context.Context, ref artifact.Reference) (artifact.De
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	digest, err := artifact.ParseDigest(resp.Header.Get("Docker-Content-Digest"))
 	if resp.StatusCode != http.StatusOK || err != nil || resp.ContentLength <= 0 || mediaType == "" {
-		data, err := s.manifest(ctx, ref)
+		m, err := s.manifest(ctx, ref)
 		if err != nil {
 			return artifact.Descriptor{}, err
 		}
-		m, err := artifact.ParseManifest(data)
-		if err != nil {
-			return artifact.Descriptor{}, err
-		}
-		return artifact.Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: m.Digest, Size: int64(len(data))}, nil
+		return artifact.Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: m.Digest, Size: int64(len(m.Raw))}, nil
 	}
-	if err := s.sameDigest(ref, digest); err != nil {
+	if err := s.tell(resp, true, s.sameDigest(ref, digest)); err != nil {
 		return artifact.Descriptor{}, err
 	}
 	return artifact.Descriptor{MediaType: mediaType, Digest: digest, Size: resp.ContentLength}, nil
@@ -215,7 +218,8 @@ func acceptManifests() http.Header {
 
 const indexType = string(types.OCIImageIndex)
 
-func (s *session) manifest(ctx context.Context, ref artifact.Reference) ([]byte, error) {
+// manifest reads the manifest of a reference and compares it with the reference's digest.
+func (s *session) manifest(ctx context.Context, ref artifact.Reference) (*artifact.Manifest, error) {
 	resp, err := s.ask(ctx, http.MethodGet, "manifests/"+ref.Identifier(), acceptManifests(), http.StatusOK)
 	if err != nil {
 		return nil, err
@@ -225,10 +229,19 @@ func (s *session) manifest(ctx context.Context, ref artifact.Reference) ([]byte,
 	if err != nil {
 		return nil, err
 	}
+	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	m, err := s.parse(ref, data)
+	return m, s.tell(resp, slices.Contains(acceptManifests()["Accept"], mediaType), err)
+}
+
+func (s *session) parse(ref artifact.Reference, data []byte) (*artifact.Manifest, error) {
 	if len(data) > artifact.MaxManifest {
 		return nil, fmt.Errorf("%s: the manifest is %w: expected at most %d bytes", s.host, artifact.ErrTooLarge, artifact.MaxManifest)
 	}
-	return data, s.sameDigest(ref, artifact.DigestOf(data))
+	if err := s.sameDigest(ref, artifact.DigestOf(data)); err != nil {
+		return nil, err
+	}
+	return artifact.ParseManifest(data)
 }
 
 func (s *session) sameDigest(ref artifact.Reference, digest artifact.Digest) error {
