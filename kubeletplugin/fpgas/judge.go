@@ -167,7 +167,7 @@ func (j *judge) ask(ctx context.Context, b *bitstream, v *verdict, policies []*t
 	if err != nil {
 		return fmt.Errorf("%s %w: %w", &b.identity, errNotVerified, err)
 	}
-	source := j.client.Source(b.signed, keys)
+	source := j.client.TenantSource(b.signed, keys)
 	judged, err := trust.Judge(ctx, source, b.signed.Digest(), b.namespace, policies, "")
 	if err != nil {
 		return judgeError(b, err)

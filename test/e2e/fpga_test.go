@@ -837,7 +837,10 @@ func (f *fpgas) fromRegistry(ctx SpecContext) {
 		g.Expect(nodes).To(BeEquivalentTo(1))
 	}, 2*time.Minute).Should(Succeed())
 
-	newFPGAClass(ctx, "fpga-registry", v1alpha1.FPGAPolicy{AllowedRegistries: []string{f.registry + "/team"}})
+	node := newTrap(ctx, namespace, "node", fpgaNode, true)
+	newFPGAClass(ctx, "fpga-registry", v1alpha1.FPGAPolicy{
+		AllowedRegistries: []string{f.registry + "/team", kernels.Host + "/mallory", node.host},
+	})
 	c := v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Name: "nlb3"}}
 	newTemplate(ctx, namespace, "nlb3", claimRegion("fpga-registry", 0, c))
 	before := f.programmings()
@@ -862,6 +865,14 @@ func (f *fpgas) fromRegistry(ctx SpecContext) {
 	Expect(f.programmings()).To(Equal(before + 1))
 	f.end(ctx, pod)
 
+	say("by a manifest elsewhere that names the file that the node has: the repository there has no such file")
+	stolen := steal(ctx, f.registry, "team/nlb3", "v1", kernels.Registry.Registry, "mallory/nlb3")
+	f.refusedReference(ctx, namespace, "stolen", kernels.Host+"/mallory/nlb3@"+stolen, "BitstreamUnusable", "not from this repository")
+	say("at the node itself, which is not contacted, although the class allows it")
+	f.refusedReference(ctx, namespace, "node", node.host+"/x@"+stolen, "PrepareFailed", "bitstreams.registries.allowedDestinations")
+	node.expectUntouched(ctx)
+	Expect(f.programmings()).To(Equal(before + 1))
+
 	say("loaded anew while the registry is away")
 	Expect(h.StopRegistry(ctx)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) {
@@ -874,4 +885,15 @@ func (f *fpgas) fromRegistry(ctx SpecContext) {
 	running(ctx, pod)
 	Expect(f.programmings()).To(Equal(before + 2))
 	f.end(ctx, pod)
+}
+
+// refusedReference has a claim ask for a bitstream by its digest, and waits until it is refused.
+func (f *fpgas) refusedReference(ctx context.Context, namespace, name, ref, reason, text string) {
+	GinkgoHelper()
+	c := v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Ref: ref}}
+	newTemplate(ctx, namespace, name, claimRegion("fpga-registry", 0, c))
+	pod := newPod(ctx, namespace, name+"-claim", withTemplate(name))
+	refusedAtPrepare(ctx, pod, reason, text)
+	Expect(h.Kube.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+	eventuallyGone(ctx, pod)
 }

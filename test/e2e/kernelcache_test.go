@@ -39,7 +39,7 @@ type kernelCaches struct {
 // warmsPods runs on the node with MI300X, which tell their architecture without any library.
 func warmsPods() {
 	BeforeAll(func(ctx SpecContext) {
-		Expect(h.Install(ctx, values().Merge(harness.Values{"kernelCaches": harness.Values{
+		Expect(h.Install(ctx, values().Merge(podRanges(ctx)).Merge(harness.Values{"kernelCaches": harness.Values{
 			"bindingConditions": true,
 			"volumes":           harness.Values{"enabled": true, "image": harness.Values{"tag": h.Version, "pullPolicy": "Never"}},
 		}}))).To(Succeed())
@@ -54,6 +54,7 @@ func warmsPods() {
 	each("gives a cache that is here to another namespace only if that could read it, for no bytes", (*kernelCaches).shared, ofNode...)
 	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused, ofNode...)
 	each("says who signed what is refused, and which field of the policy wants somebody else", (*kernelCaches).refusedSigners, ofNode...)
+	each("contacts nobody whom a tenant may not name", (*kernelCaches).contacts)
 	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode...)
 	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode...)
 	each("has a pod bound after its cache is on the node", (*kernelCaches).late)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -39,6 +40,8 @@ type refusal struct {
 	words     []string
 	// more are in the Event, told in the condition.
 	more, told []string
+	// vendor is that of the claim's GPU, NVIDIA if it is empty.
+	vendor string
 }
 
 // refusedSigners has everything at once: who is refused uses no GPU, and nobody waits for another.
@@ -61,6 +64,14 @@ func (k *kernelCaches) refusedSigners(ctx SpecContext) {
 	eventuallyEvent(ctx, ns, v1alpha1.KindGPUKernelCache, "warned", "Warned", "the repository has no signature of it")
 	k.condition(ctx, ns, "warned", v1alpha1.ConditionVerified, metav1.ConditionFalse, "TrustPolicy e2e-warn", "no signature")
 	k.condition(ctx, ns, "warned", v1alpha1.ConditionReady, metav1.ConditionTrue)
+
+	say("a registry that has the manifest and the config of what is on the node, and no layer")
+	stolen := refusal{
+		name: "stolen", image: k.bare.Host + "/warn/stolen@" + steal(ctx, k.Host, "warn/add", "v1", k.bare.Registry, "warn/stolen"),
+		condition: v1alpha1.ConditionDegraded, status: metav1.ConditionTrue, vendor: "amd",
+		words: []string{"the node has the image, but not from this repository", "404"}, told: []string{"Refused"},
+	}
+	k.expectRefused(ctx, ns, k.ask(ctx, ns, stolen), stolen)
 
 	say("a policy that believes somebody else from now on")
 	patch := fmt.Sprintf(`{"spec":{"authorities":[{"name":"next","key":{"pem":%q}}]}}`, signed.NewKey(GinkgoTB()).PEM(GinkgoTB()))
@@ -159,7 +170,7 @@ func (k *kernelCaches) ask(ctx context.Context, ns string, r refusal) *corev1.Po
 	} else {
 		k.cache(ctx, ns, r.name, r.image, r.change...)
 	}
-	k.claimOf(ctx, "nvidia", ns, r.name, source)
+	k.claimOf(ctx, cmp.Or(r.vendor, "nvidia"), ns, r.name, source)
 	return newPod(ctx, ns, r.name, withTemplate(r.name))
 }
 
