@@ -43,7 +43,8 @@ type Config struct {
 	// HTTPAddress serves /metrics, /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness".
 	HTTPAddress string
 	HealthPort  int
-	// KubeletState is the path of kubelet's dra_manager_state, which is read before a claim is collected. If empty, no claim is collected.
+	// KubeletState is the path of kubelet's dra_manager_state, or of the socket of fettle-claims, which is read before a claim is collected.
+	// If empty, no claim is collected.
 	KubeletState string
 	// NVMLCommand is the path of the fettle-nvml binary. If empty, NVML is not used.
 	NVMLCommand string

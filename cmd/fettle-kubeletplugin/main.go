@@ -2,7 +2,8 @@
 
 // Command fettle-kubeletplugin runs on every node with accelerators: it publishes ResourceSlices and prepares ResourceClaims.
 //
-// Its subcommand selftest runs inside a container that was given devices and reports whether they can be opened.
+// Its subcommand selftest runs inside a container that was given devices and reports whether they can be opened. Its subcommand rights
+// prints what a configuration file leaves it of the rights of its container.
 package main
 
 import (
@@ -40,15 +41,19 @@ var version = "devel"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	code := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, become)
 	stop()
 	os.Exit(code)
 }
 
-// run returns the exit status: 0 after a clean stop, 1 after an error, 2 for a wrong command line.
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+// run returns the exit status: 0 after a clean stop, 1 after an error, 2 for a wrong command line. confined confines this process, if the
+// options say so.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, confined func(*nodeconfig.File) error) int {
 	if len(args) > 0 && args[0] == "selftest" {
 		return selftest(args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "rights" {
+		return rights(args[1:], stdout, stderr, confined)
 	}
 	if len(args) > 0 && args[0] == "version" {
 		fmt.Fprintln(stdout, version)
@@ -62,17 +67,22 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprintln(stderr, "fettle-kubeletplugin:", err)
 		return 2
 	}
-	if err := serve(ctx, options); err != nil {
+	if err := serve(ctx, options, confined); err != nil {
 		fmt.Fprintln(stderr, "fettle-kubeletplugin:", err)
 		return 1
 	}
 	return 0
 }
 
-func serve(ctx context.Context, o options) error {
+func serve(ctx context.Context, o options, confined func(*nodeconfig.File) error) error {
 	file, err := nodeconfig.Load(o.configFile)
 	if err != nil {
 		return err
+	}
+	if o.confine {
+		if err := confined(&file); err != nil {
+			return err
+		}
 	}
 	o.config.File, o.config.Version = file, version
 	if o.config.Registries, err = registry.LoadConfig(o.registriesFile); err != nil {

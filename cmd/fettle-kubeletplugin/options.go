@@ -26,8 +26,10 @@ type options struct {
 	// trustedRootFile has the trusted root of TrustPolicies that have none of their own.
 	trustedRootFile string
 	kubeconfig      string
-	qps             float64
-	burst           int
+	// confine has the process give up the rights that its configuration does not need.
+	confine bool
+	qps     float64
+	burst   int
 }
 
 const envPrefix = "FETTLE_"
@@ -112,7 +114,7 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.StringVar(&c.PluginsDir, "kubelet-plugins-dir", "/var/lib/kubelet/plugins", "kubelet's directory of plugins")
 	flags.StringVar(&c.RegistryDir, "kubelet-registry-dir", "/var/lib/kubelet/plugins_registry", "kubelet's directory of registration sockets")
 	flags.StringVar(&c.KubeletState, "kubelet-state", "/var/lib/kubelet/dra_manager_state",
-		"kubelet's own list of prepared claims, read before one that nobody knows is given back; empty: never")
+		"kubelet's own list of prepared claims, or the socket of fettle-claims, read before a claim that was lost is given back; empty: never")
 	flags.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "directory of CDI specs that the container runtime reads")
 	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
 	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress, "address of /metrics, /readyz and /healthz")
@@ -125,6 +127,8 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.StringVar(&o.trustedRootFile, "trust-public-root", "",
 		"file with the Sigstore trusted root of TrustPolicies that have none of their own")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials for use outside a pod")
+	flags.BoolVar(&o.confine, "confine", true,
+		"give up the capabilities and system calls that no feature in the configuration file needs, and execute the program again")
 	flags.Float64Var(&o.qps, "kube-api-qps", defaultQPS, "calls a second to the API server that are not delayed")
 	flags.IntVar(&o.burst, "kube-api-burst", defaultBurst, "calls to the API server in one burst that are not delayed")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)

@@ -15,7 +15,7 @@ import (
 
 // defaults are what nothing given means.
 func defaults() options {
-	return options{qps: 200, burst: 400, config: kubeletplugin.Config{
+	return options{confine: true, qps: 200, burst: 400, config: kubeletplugin.Config{
 		HostRoot: "/", PluginsDir: "/var/lib/kubelet/plugins", RegistryDir: "/var/lib/kubelet/plugins_registry", CDIRoot: "/var/run/cdi",
 		StateDir: "/var/lib/fettle", KubeletState: "/var/lib/kubelet/dra_manager_state", HTTPAddress: ":51516", HealthPort: 51515,
 		NVMLCommand: "/fettle-nvml",
@@ -139,7 +139,7 @@ func TestRun(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", "")
 			var stdout, stderr strings.Builder
-			if code := run(t.Context(), tt.args, nil, &stdout, &stderr); code != tt.code {
+			if code := run(t.Context(), tt.args, nil, &stdout, &stderr, unconfined); code != tt.code {
 				t.Errorf("exit status %d, want %d", code, tt.code)
 			}
 			if !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) {

@@ -41,5 +41,6 @@ func (f *Feature) openXRT() (*xrt.Host, error) {
 	if err := os.MkdirAll(copies, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of images: %w", err)
 	}
-	return xrt.Open(f.HostRoot, xrt.Options{Tools: tool.Root{Dir: f.File.XRT.DriverRoot, Chroot: true}, StateDir: copies})
+	root := f.File.XRT.DriverRoot
+	return xrt.Open(f.HostRoot, xrt.Options{Tools: tool.Root{Dir: root, Chroot: true, Reach: xrt.Reach(root, copies)}, StateDir: copies})
 }

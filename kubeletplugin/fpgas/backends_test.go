@@ -228,7 +228,8 @@ func TestWithoutNodes(t *testing.T) {
 	}
 }
 
-// TestAlveo: XRT's program runs with the machine as its root directory, and the card shows what a claim asked for.
+// TestAlveo: XRT's program runs with the machine as its root directory, of which it reaches little, and the card shows what a claim asked
+// for.
 func TestAlveo(t *testing.T) {
 	b := newBoard(t, "2xalveo", nodeconfig.File{FPGA: nodeconfig.FPGA{
 		Programming: true, Backends: []string{fpga.BackendXRT}, XRT: nodeconfig.XRT{DriverRoot: "/"},
@@ -247,6 +248,8 @@ func TestAlveo(t *testing.T) {
 	copy(xclbin[336:], raw)
 	id := hex.EncodeToString(xclbin[416:432])
 	b.keep("hello", `{}`, fpga.Xclbin, xclbin, id, alveoShell)
+	nodefixture.Must(t, os.Mkdir(filepath.Join(b.host, "etc"), 0o755))
+	b.set("etc/secret", "key") // which the program tries to read
 	const shown = "sys/bus/pci/devices/0000:3b:00.1/xclbinuuid"
 	steps, err := b.prepare(alveoDevice, `"bitstream":{"name":"hello"}`)
 	nodefixture.Must(t, err)

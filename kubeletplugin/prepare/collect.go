@@ -4,17 +4,14 @@ package prepare
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"hash/crc32"
-	"os"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/kubeletclaims"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -28,9 +25,9 @@ func (e *Engine) collect(ctx context.Context) {
 	if e.KubeletState == "" {
 		return
 	}
-	known, err := kubeletClaims(e.KubeletState)
+	known, err := kubeletclaims.Read(e.KubeletState)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "No claim is collected: kubelet's state cannot be read", "path", e.KubeletState)
+		klog.FromContext(ctx).Error(err, "No claim is collected: the claims that kubelet holds are not known", "path", e.KubeletState)
 		return
 	}
 	uids, err := e.Store.UIDs()
@@ -87,43 +84,4 @@ func (e *Engine) releaseLost(ctx context.Context, uid string) {
 		r = &record.Record{UID: uid}
 	}
 	e.report(ctx, ReasonClaimCollected, r, "neither kubelet nor the API server knows that it holds devices here: they are free again")
-}
-
-// kubeletClaims reads the UIDs in kubelet's dra_manager_state (kubernetes/pkg/kubelet/cm/dra/state/checkpoint.go): a JSON object whose Data
-// is JSON again and whose Checksum is the CRC-32 (IEEE) of Data.
-func kubeletClaims(path string) (map[string]bool, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read kubelet's state: %w", err)
-	}
-	return parseKubeletState(data)
-}
-
-func parseKubeletState(data []byte) (map[string]bool, error) {
-	const want = "checkpoint.dra.kubelet.k8s.io/v1"
-	var outer struct {
-		Data     string
-		Checksum uint32
-	}
-	if err := json.Unmarshal(data, &outer); err != nil {
-		return nil, fmt.Errorf("parse kubelet's state: %w", err)
-	}
-	if sum := crc32.ChecksumIEEE([]byte(outer.Data)); sum != outer.Checksum {
-		return nil, fmt.Errorf("kubelet's state has checksum %d, expected %d", outer.Checksum, sum)
-	}
-	var inner struct {
-		APIVersion         string `json:"apiVersion"`
-		ClaimInfoStateList []struct{ ClaimUID string }
-	}
-	if err := json.Unmarshal([]byte(outer.Data), &inner); err != nil {
-		return nil, fmt.Errorf("parse kubelet's state: %w", err)
-	}
-	if inner.APIVersion != want {
-		return nil, fmt.Errorf("kubelet's state is of version %q, expected %q", inner.APIVersion, want)
-	}
-	known := make(map[string]bool, len(inner.ClaimInfoStateList))
-	for _, c := range inner.ClaimInfoStateList {
-		known[c.ClaimUID] = true
-	}
-	return known, nil
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -184,74 +183,6 @@ func TestCollectedClaimComesBack(t *testing.T) {
 	}
 	s.records()
 	s.prepare(c)
-}
-
-func TestParseKubeletState(t *testing.T) {
-	const version = "checkpoint.dra.kubelet.k8s.io/v1"
-	tests := []struct {
-		name string
-		data []byte
-		want map[string]bool
-		// wantErr is in the error; empty: no error.
-		wantErr string
-	}{
-		{name: "no claims", data: kubeletState(version), want: map[string]bool{}},
-		{name: "claims", data: kubeletState(version, "u1", "u2"), want: map[string]bool{"u1": true, "u2": true}},
-		{
-			name: "null", want: map[string]bool{},
-			data: checkpoint(`{"kind":"DRACheckpoint","apiVersion":"` + version + `","ClaimInfoStateList":null}`),
-		},
-		{
-			name: "as kubelet 1.37 writes it", want: map[string]bool{"7a0a": true},
-			data: []byte(`{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",` +
-				`\"ClaimInfoStateList\":[{\"ClaimUID\":\"7a0a\",\"ClaimName\":\"c\",\"Namespace\":\"n\",\"PodUIDs\":{\"p\":{}},` +
-				`\"DriverState\":{\"fettle.dev\":{\"Devices\":null}}}]}","Checksum":2288804329}`),
-		},
-		{name: "empty file", data: nil, wantErr: "end of JSON"},
-		{name: "not JSON", data: []byte("claims"), wantErr: "parse"},
-		{name: "empty object", data: []byte("{}"), wantErr: "end of JSON"},
-		{name: "damaged", data: []byte(`{"Data":"{}","Checksum":1}`), wantErr: "checksum"},
-		{name: "without checksum", data: []byte(`{"Data":"{}"}`), wantErr: "checksum"},
-		{name: "inner part is not JSON", data: checkpoint("claims"), wantErr: "parse"},
-		{name: "inner part is null", data: checkpoint("null"), wantErr: "version"},
-		{name: "later version", data: kubeletState("checkpoint.dra.kubelet.k8s.io/v2", "u1"), wantErr: `v2`},
-		{name: "no version", data: kubeletState("", "u1"), wantErr: "version"},
-		{name: "list of another type", data: checkpoint(`{"apiVersion":"` + version + `","ClaimInfoStateList":{}}`), wantErr: "parse"},
-		{name: "the format of before 1.32", data: []byte(`{"version":"v1","entries":[{"ClaimUID":"u1"}],"checksum":1}`), wantErr: "checksum"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := parseKubeletState(tt.data)
-			if tt.wantErr == "" {
-				must(t, err)
-			} else if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-				t.Errorf("error %v, want one with %q", err, tt.wantErr)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("claims (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// FuzzParseKubeletState: a claim that is in the file must never be missing from what was read of it.
-func FuzzParseKubeletState(f *testing.F) {
-	const version = "checkpoint.dra.kubelet.k8s.io/v1"
-	f.Add(kubeletState(version, "u1", "u2"), "u3")
-	f.Add([]byte(`{"Data":"{}","Checksum":1}`), "")
-	f.Add([]byte("{"), "u1")
-	f.Fuzz(func(t *testing.T, data []byte, uid string) {
-		if known, err := parseKubeletState(data); err != nil && known != nil {
-			t.Errorf("claims %v and error %v", known, err)
-		}
-		if strings.ToValidUTF8(uid, "") != uid {
-			return // JSON cannot carry it
-		}
-		known, err := parseKubeletState(kubeletState(version, uid, "another"))
-		if err != nil || !known[uid] || !known["another"] {
-			t.Errorf("claims %v, %v", known, err)
-		}
-	})
 }
 
 func TestKubeletStateIsADirectory(t *testing.T) {

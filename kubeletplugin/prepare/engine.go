@@ -39,7 +39,7 @@ type Config struct {
 	Health  Health
 	// Claim reads a claim from the API server. Its errors are those of package api/errors.
 	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
-	// KubeletState is the path of kubelet's dra_manager_state. If it is empty, no claim is collected.
+	// KubeletState is the path of kubelet's dra_manager_state, or of the socket of fettle-claims. If it is empty, no claim is collected.
 	KubeletState string
 	// Uptime returns CLOCK_BOOTTIME.
 	Uptime func() time.Duration

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/fettle-dev/fettle/pkg/confine"
 )
 
 // ErrNoLibrary: the node has no NVIDIA management library, or none that can be loaded. Everything else works.
@@ -160,8 +162,11 @@ func start(ctx context.Context, cancel context.CancelFunc, command Command, args
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = grace / 2
-	if err := cmd.Start(); err != nil {
+	if err := confine.NVML().Start(cmd); err != nil {
 		return nil, err
+	}
+	if err := confine.NVML().Limit(cmd.Process.Pid); err != nil {
+		return nil, errors.Join(err, cmd.Cancel(), cmd.Wait())
 	}
 	go func() {
 		run.err = cmd.Wait()

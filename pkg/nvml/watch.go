@@ -9,9 +9,10 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/fettle-dev/fettle/pkg/confine"
 )
 
 const (
@@ -134,14 +135,15 @@ type watching struct {
 	err    error // of reading or waiting, to be read once gone is closed
 }
 
-// own starts the child and stays with it to its end. The thread is locked because the kernel takes the death of the thread that
+// own starts the child and stays with it to its end. It keeps the confined thread, because the kernel takes the death of the thread that
 // started a child for the death of the parent.
 func (r *watching) own(cmd *exec.Cmd, started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	defer close(r.gone)
 	cmd.Stderr = r.stderr
 	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = confine.NVML().ConfineThread()
+	}
 	if err == nil {
 		err = cmd.Start()
 	}
@@ -151,7 +153,12 @@ func (r *watching) own(cmd *exec.Cmd, started chan<- error) {
 	}
 	r.pid = cmd.Process.Pid
 	started <- nil
-	readErr := r.read(stdout)
+	readErr := confine.NVML().Limit(r.pid)
+	if readErr != nil {
+		_ = syscall.Kill(-r.pid, syscall.SIGKILL)
+	} else {
+		readErr = r.read(stdout)
+	}
 	close(r.lines)
 	r.err = errors.Join(readErr, cmd.Wait())
 }

@@ -9,6 +9,10 @@ import "path"
 const (
 	// PCIDevices has one link for each PCI function, named by its address.
 	PCIDevices = "sys/bus/pci/devices"
+	// PCI is the PCI bus: what its functions are found, removed and reset by.
+	PCI = "sys/bus/pci"
+	// Devices has the directories of all devices, to which the links of buses and classes lead.
+	Devices = "sys/devices"
 	// ClassDRM has one link for each DRM node: card0, renderD128.
 	ClassDRM = "sys/class/drm"
 	// ClassKFD is AMD's compute device; its dev attribute has the numbers of /dev/kfd.

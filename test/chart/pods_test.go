@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fettle-dev/fettle/pkg/confine"
 )
 
 // TestPrivileged renders the kubelet plugin both ways: privileged only where a feature that is on needs it, or where asked.
@@ -20,7 +22,14 @@ func TestPrivileged(t *testing.T) {
 		nvidia = "--set=nvidia.enabled=true"
 		ssd    = "--set=hostDevices[0].name=ssd,hostDevices[0].directories[0]=/mnt/disks/ssd*"
 	)
-	emptying := []corev1.Capability{"DAC_OVERRIDE", "FOWNER"}
+	needs, err := confine.NeedsOf(confine.HostDirectories)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var emptying []corev1.Capability
+	for _, name := range needs.Capabilities.Names() {
+		emptying = append(emptying, corev1.Capability(name))
+	}
 	tests := []struct {
 		name       string
 		args       []string
@@ -117,7 +126,6 @@ func TestHostMounts(t *testing.T) {
 		"/var/lib/kubelet/plugins_registry":   "/var/lib/kubelet/plugins_registry rw",
 		"/var/run/cdi":                        "/var/run/cdi rw",
 		"/var/lib/fettle":                     "/var/lib/fettle rw",
-		"/kubelet":                            "/var/lib/kubelet ro",
 	}
 	type mountTest struct {
 		name string
@@ -177,6 +185,52 @@ func TestHostMounts(t *testing.T) {
 			got := hostMounts(podOf(t, find(t, renderObjects(t, test.args...), "DaemonSet", "fettle-kubeletplugin")))
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("host mounts (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestKubeletIsCovered: no container has the volumes of other pods or kubelet's key, and only one has kubelet's directory.
+func TestKubeletIsCovered(t *testing.T) {
+	const roots = "--set=nvidia.enabled=true,fpga.programming=true,fpga.backends={xrt}"
+	for _, tc := range []struct {
+		name, set string
+		covered   []string
+	}{
+		{"default", "", []string{"claims /kubelet/pods"}},
+		{"host roots", roots, []string{"claims /kubelet/pods", "plugin /driver-root/var/lib/kubelet", "plugin /xrt-root/var/lib/kubelet"}},
+		{"kubelet elsewhere", roots + ",kubeletDir=/var/lib/k0s/kubelet", []string{
+			"claims /kubelet/pods", "plugin /driver-root/var/lib/k0s/kubelet", "plugin /xrt-root/var/lib/k0s/kubelet",
+		}},
+		{"other roots", roots + ",nvidia.driverRoot=/run/nvidia,fpga.xrt.driverRoot=/opt/x", []string{"claims /kubelet/pods"}},
+		{"no collection", "--set=kubeletPlugin.collectClaims=false", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var args []string
+			if tc.set != "" {
+				args = append(args, tc.set)
+			}
+			spec := podOf(t, find(t, renderObjects(t, args...), "DaemonSet", "fettle-kubeletplugin")).Spec
+			var covered []string
+			for _, container := range spec.Containers {
+				for _, mount := range container.VolumeMounts {
+					switch {
+					case mount.Name == "nothing" && mount.ReadOnly:
+						covered = append(covered, container.Name+" "+mount.MountPath)
+					case mount.Name == "kubelet" && container.Name != "claims":
+						t.Errorf("container %s has kubelet's directory", container.Name)
+					}
+				}
+				if container.Name == "claims" {
+					want := pluginContext(false, nil)
+					if diff := cmp.Diff(want, container.SecurityContext); diff != "" {
+						t.Errorf("security context of claims (-want +got):\n%s", diff)
+					}
+				}
+			}
+			slices.Sort(covered)
+			if !slices.Equal(covered, tc.covered) {
+				t.Errorf("covered are %q, want %q", covered, tc.covered)
 			}
 		})
 	}

@@ -80,8 +80,8 @@ func killPlugin(ctx context.Context, node string) {
 	GinkgoHelper()
 	before, err := h.PluginPod(ctx, node)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(h.KillContainer(ctx, node, before.Status.ContainerStatuses[0].ContainerID)).To(Succeed())
-	pluginRestarted(ctx, node, before.Status.ContainerStatuses[0].RestartCount)
+	Expect(h.KillContainer(ctx, node, harness.PluginContainer(before).ContainerID)).To(Succeed())
+	pluginRestarted(ctx, node, harness.PluginContainer(before).RestartCount)
 }
 
 // pluginRestarted waits until a node's plugin was restarted once more than before, and serves.
@@ -90,7 +90,7 @@ func pluginRestarted(ctx context.Context, node string, before int32) {
 	Eventually(ctx, func(g Gomega) {
 		plugin, err := h.PluginPod(ctx, node)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(plugin.Status.ContainerStatuses[0].RestartCount).To(Equal(before + 1))
+		g.Expect(harness.PluginContainer(plugin).RestartCount).To(Equal(before + 1))
 	}).Should(Succeed())
 	pluginReady(ctx, node)
 }

@@ -232,10 +232,10 @@ func killAnywhere(ctx context.Context, node string) int {
 	GinkgoHelper()
 	process := func() (string, error) {
 		pod, err := h.PluginPod(ctx, node)
-		if err != nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Running == nil {
+		if err != nil || harness.PluginContainer(pod).State.Running == nil {
 			return "", err
 		}
-		return pod.Status.ContainerStatuses[0].ContainerID, nil
+		return harness.PluginContainer(pod).ContainerID, nil
 	}
 	var before string
 	Eventually(ctx, func() (string, error) {

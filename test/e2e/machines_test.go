@@ -25,7 +25,7 @@ func copesWithMachines() {
 		for _, node := range h.NodeNames() {
 			pod, err := h.PluginPod(ctx, node)
 			Expect(err).NotTo(HaveOccurred())
-			before[node] = pod.Status.ContainerStatuses[0].RestartCount // an earlier spec may have killed it
+			before[node] = harness.PluginContainer(pod).RestartCount // an earlier spec may have killed it
 		}
 		plugin, err := h.PluginPod(ctx, mixedNode)
 		Expect(err).NotTo(HaveOccurred())
@@ -41,7 +41,7 @@ func copesWithMachines() {
 		for _, node := range h.NodeNames() {
 			pod, err := h.PluginPod(ctx, node)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(pod.Status.ContainerStatuses[0].RestartCount).To(Equal(before[node]), "nothing crashes")
+			Expect(harness.PluginContainer(pod).RestartCount).To(Equal(before[node]), "nothing crashes")
 			if node == mixedNode {
 				Expect(pod.UID).To(Equal(plugin.UID), "and nothing was replaced")
 			}

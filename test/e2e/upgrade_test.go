@@ -383,7 +383,7 @@ func (f *followed) join(ctx context.Context, pods []corev1.Pod) {
 	defer f.mu.Unlock()
 	for i := range pods {
 		p := &pods[i]
-		if len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Running == nil || f.logs[p.Name] != nil {
+		if harness.PluginContainer(p).State.Running == nil || f.logs[p.Name] != nil {
 			continue
 		}
 		f.logs[p.Name] = &bytes.Buffer{}
@@ -392,7 +392,7 @@ func (f *followed) join(ctx context.Context, pods []corev1.Pod) {
 }
 
 func (f *followed) read(ctx context.Context, pod string) {
-	stream, err := h.Kube.CoreV1().Pods(harness.Namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+	stream, err := h.Kube.CoreV1().Pods(harness.Namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: true, Container: "plugin"}).Stream(ctx)
 	if err != nil {
 		return // its absence shows in the count
 	}

@@ -117,3 +117,13 @@ func (h *Harness) TestChart(ctx context.Context) (string, error) {
 func (h *Harness) helmCommand(ctx context.Context, args ...string) (string, error) {
 	return h.run(ctx, nil, append([]string{h.helm(), "--namespace", Namespace}, args...)...)
 }
+
+// Template renders one template of this source's chart, whose name is relative to the directory of templates.
+func (h *Harness) Template(ctx context.Context, template string, values Values) (string, error) {
+	data, err := yaml.Marshal(values)
+	if err != nil {
+		return "", fmt.Errorf("encode the chart's values: %w", err)
+	}
+	return h.run(ctx, bytes.NewReader(data), h.helm(), "template", Release, chartDir, "--namespace", Namespace, "--values", "-",
+		"--show-only", "templates/"+template)
+}

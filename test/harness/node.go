@@ -94,3 +94,18 @@ func (h *Harness) StopRegistry(ctx context.Context) error {
 	_, err := h.cluster(ctx, "registry", "down")
 	return err
 }
+
+// Processes returns the process ids of containers on a node by the containers' ids, as in a pod's status.
+func (h *Harness) Processes(ctx context.Context, node string) (map[string]string, error) {
+	out, err := h.containerd(ctx, node, "tasks", "list")
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string]string{}
+	for line := range strings.Lines(out) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[2] == "RUNNING" {
+			ids["containerd://"+fields[0]] = fields[1]
+		}
+	}
+	return ids, nil
+}

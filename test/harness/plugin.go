@@ -43,6 +43,16 @@ func (h *Harness) PluginPod(ctx context.Context, node string) (*corev1.Pod, erro
 	return &pods[0], nil
 }
 
+// PluginContainer is the status of the plugin's own container in its pod, whose process may not have started.
+func PluginContainer(pod *corev1.Pod) corev1.ContainerStatus {
+	for i := range pod.Status.ContainerStatuses {
+		if status := &pod.Status.ContainerStatuses[i]; status.Name == "plugin" {
+			return *status
+		}
+	}
+	return corev1.ContainerStatus{}
+}
+
 // Metrics reads the plugin's metrics through the API server. The keys are as in the text format, with labels:
 // fettle_claim_refusals_total{reason="InvalidConfig"}.
 func (h *Harness) Metrics(ctx context.Context, pod string) (map[string]string, error) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tool runs a vendor's program: never through a shell, with the arguments and the environment of the caller only, with a limit on
-// its output, and with a deadline after which all its processes are killed. It knows no vendor.
+// Package tool runs a vendor's program: never through a shell, with the arguments and the environment of the caller only, with limits on
+// its output and memory, and with a deadline after which all its processes are killed. The program has no capability and no socket. The
+// package knows no vendor.
 package tool
 
 import (
@@ -16,11 +17,15 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fettle-dev/fettle/pkg/confine"
 )
 
 const (
 	// maxOutput limits what a program may print on each of its two outputs before it is killed.
 	maxOutput = 256 << 10
+	// maxMemory limits what it may write to in memory. It keeps several copies of an image.
+	maxMemory = 4 << 30
 	// maxStatus limits how much of the end of its output goes into an error.
 	maxStatus = 1 << 10
 	// grace is how long Run waits for a killed program to end.
@@ -34,6 +39,8 @@ type Root struct {
 	// Chroot runs programs with Dir as their root directory, so that they find their libraries and files as on the host. It needs
 	// CAP_SYS_CHROOT, and has no effect if Dir is "/".
 	Chroot bool
+	// Reach limits the files that programs reach. If nil, only owners and modes do.
+	Reach *confine.Paths
 }
 
 // Find returns the first of places that is a program: a plain file that may be executed and that only its owner can write. Places are
@@ -136,8 +143,13 @@ func (p Program) Run(ctx context.Context, run Run) (string, error) {
 	stdout, stderr := &capture{overflow: cancel}, &capture{overflow: cancel}
 	cmd := p.command(ctx, run)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	if err := cmd.Start(); err != nil {
+	confined := confine.Child{Chroot: p.chrooted(), Memory: maxMemory, Paths: p.root.Reach}
+	if err := confined.Start(cmd); err != nil {
 		return "", &Error{Program: p.Path(), Exit: -1, Err: fmt.Errorf("%w: %w", ErrNotStarted, err)}
+	}
+	unlimited := confined.Limit(cmd.Process.Pid)
+	if unlimited != nil {
+		cancel()
 	}
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait() }()
@@ -149,6 +161,8 @@ func (p Program) Run(ctx context.Context, run Run) (string, error) {
 	// Processes that the program started and left behind end with it.
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	switch {
+	case unlimited != nil:
+		err = unlimited
 	case stdout.full || stderr.full:
 		err = ErrOutput
 	case err != nil && ctx.Err() != nil:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/fpga/tool"
 )
 
@@ -70,6 +72,13 @@ func program(args []string) int {
 		time.Sleep(time.Minute)
 	case "leave":
 		child(args[1])
+	case "rights":
+		state, err := confine.ReadState()
+		fmt.Print(state)
+		_, err2 := net.Dial("unix", "/nowhere")
+		fmt.Println(err, err2)
+		var data syscall.Rlimit
+		fmt.Println(syscall.Getrlimit(syscall.RLIMIT_DATA, &data), data.Max)
 	case "wait":
 		time.Sleep(time.Minute)
 	}
@@ -172,6 +181,27 @@ func TestFailures(t *testing.T) {
 				t.Errorf("got %v, %+v", err, failure)
 			}
 		})
+	}
+}
+
+// TestConfined: the program has no capability and no socket. Package confine tests the same for another root directory.
+func TestConfined(t *testing.T) {
+	p := install(t, false)
+	got, err := p.Run(t.Context(), tool.Run{Args: []string{"rights"}, Timeout: time.Minute})
+	must(t, err)
+	bounding := ""
+	for line := range strings.Lines(got) {
+		if strings.HasPrefix(line, "CapBnd: ") {
+			bounding = line
+		}
+	}
+	if os.Geteuid() == 0 && bounding != "CapBnd: none\n" {
+		t.Errorf("root may get %s", bounding)
+	}
+	want := "CapEff: none\nCapPrm: none\nCapInh: none\n" + bounding + "CapAmb: none\nNoNewPrivs: true\nSeccomp: 2\n" +
+		"<nil> dial unix /nowhere: socket: operation not permitted\n<nil> 4294967296\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

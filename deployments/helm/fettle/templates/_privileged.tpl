@@ -40,11 +40,14 @@ adds its line here and nothing else. The reason is printed into the DaemonSet as
 {{/* Capabilities that an unprivileged plugin gets back, as a YAML list: only those that emptying host directories needs. */}}
 {{- define "fettle.addedCapabilities" -}}
 {{- if include "fettle.hostDirectories" . -}}
-[DAC_OVERRIDE, FOWNER]
+[CHOWN, DAC_OVERRIDE, FOWNER, FSETID]
 {{- end -}}
 {{- end }}
 
-{{/* Security context of the kubelet plugin's container. It is root since kubelet's sockets and the CDI directory are. */}}
+{{/*
+Security context of the kubelet plugin's container. It is root since kubelet's sockets and the CDI directory are. A privileged one gives up at
+once what no feature needs: see "Rights of the plugin" in docs/design/confinement.md.
+*/}}
 {{- define "fettle.pluginSecurityContext" -}}
 runAsUser: 0
 runAsGroup: 0
@@ -62,6 +65,22 @@ capabilities:
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
+{{- include "fettle.pluginSELinux" . }}
+{{- end }}
+
+{{/* Security context of the container that reads kubelet's claims: root, to whom the file belongs, and nothing else. */}}
+{{- define "fettle.claimsSecurityContext" -}}
+runAsUser: 0
+runAsGroup: 0
+privileged: false
+{{ include "fettle.unprivilegedContext" . }}
+seccompProfile:
+  type: RuntimeDefault
+{{- include "fettle.pluginSELinux" . }}
+{{- end }}
+
+{{/* SELinux options of the plugin's containers, or nothing. */}}
+{{- define "fettle.pluginSELinux" -}}
 {{- $selinux := .Values.kubeletPlugin.seLinuxOptions }}
 {{- if and .Values.openshift.enabled (not $selinux) }}
 {{- $selinux = dict "type" "spc_t" }}

@@ -35,6 +35,12 @@ func run(args []string, shows string) error {
 	if _, err := os.Stat("/broken"); err == nil {
 		return fmt.Errorf("ICAP of %s", device)
 	}
+	if _, err := os.ReadFile("/etc/secret"); err == nil {
+		return fmt.Errorf("it reads the host's secrets")
+	}
+	if err := os.WriteFile("/opt/xilinx/left", nil, 0o600); err == nil {
+		return fmt.Errorf("it writes to the host")
+	}
 	user := strings.TrimSuffix(device, "0") + "1"
 	return os.WriteFile("/sys/bus/pci/devices/"+user+"/xclbinuuid", []byte(shows+"\n"), 0o600)
 }

@@ -143,10 +143,8 @@ nodeAffinity:
   mountPropagation: Bidirectional
   {{- end }}
 {{- if .Values.kubeletPlugin.collectClaims }}
-- name: kubelet
-  mountPath: /kubelet
-  readOnly: true
-  mountPropagation: None
+- name: claims
+  mountPath: /run/fettle-claims
 {{- end }}
 - name: host-sys
   mountPath: /host/sys
@@ -182,6 +180,12 @@ nodeAffinity:
   readOnly: true
   mountPropagation: {{ .Values.kubeletPlugin.mountPropagation }}
 {{- end }}
+{{- range include "fettle.hostRoots" . | fromYamlArray }}
+# Covers the volumes of all pods and kubelet's key.
+- name: nothing
+  mountPath: {{ . }}{{ $.Values.kubeletDir }}
+  readOnly: true
+{{- end }}
 {{- range $i, $dir := include "fettle.presetDirectories" . | fromYamlArray }}
 - name: preset-dir-{{ $i }}
   mountPath: /host{{ $dir.path }}
@@ -194,6 +198,49 @@ nodeAffinity:
   readOnly: true
   mountPropagation: {{ $.Values.kubeletPlugin.mountPropagation }}
 {{- end }}
+{{- end }}
+
+{{/* Where the plugin's container has the host's whole root, as a YAML list. */}}
+{{- define "fettle.hostRoots" -}}
+{{- $roots := list -}}
+{{- if and .Values.nvidia.enabled (eq .Values.nvidia.driverRoot "/") -}}{{- $roots = append $roots "/driver-root" -}}{{- end -}}
+{{- if and (include "fettle.programs" (dict "root" $ "kind" "xrt")) (eq .Values.fpga.xrt.driverRoot "/") -}}
+{{- $roots = append $roots "/xrt-root" -}}
+{{- end -}}
+{{- toYaml $roots -}}
+{{- end }}
+
+{{/* "true" if a container has a directory with kubelet's in it, which is then covered. */}}
+{{- define "fettle.coversKubelet" -}}
+{{- if or .Values.kubeletPlugin.collectClaims (include "fettle.hostRoots" . | fromYamlArray) -}}true{{- end -}}
+{{- end }}
+
+{{/* The container that tells the plugin which claims kubelet holds, and alone has kubelet's directory. */}}
+{{- define "fettle.claimsContainer" -}}
+- name: claims
+  image: {{ include "fettle.image" (dict "root" $ "name" (include "fettle.pluginName" .) "image" .Values.kubeletPlugin.image) }}
+  imagePullPolicy: {{ default .Values.image.pullPolicy .Values.kubeletPlugin.image.pullPolicy }}
+  command: [/fettle-claims]
+  terminationMessagePolicy: FallbackToLogsOnError
+  securityContext:
+    {{- include "fettle.claimsSecurityContext" . | nindent 4 }}
+  resources:
+    requests:
+      cpu: 1m
+      memory: 8Mi
+    limits:
+      memory: 64Mi
+  volumeMounts:
+    - name: kubelet
+      mountPath: /kubelet
+      readOnly: true
+      mountPropagation: None
+    # Covers the volumes of all pods.
+    - name: nothing
+      mountPath: /kubelet/pods
+      readOnly: true
+    - name: claims
+      mountPath: /run/fettle-claims
 {{- end }}
 
 {{/*
@@ -222,11 +269,19 @@ proc, which are then made.
     path: /var/lib/fettle
     type: DirectoryOrCreate
 {{- if .Values.kubeletPlugin.collectClaims }}
-# The file dra_manager_state is replaced by each write, so its directory is what can be mounted.
+# For the container claims alone. The file dra_manager_state is replaced by each write, so its directory is what can be mounted.
 - name: kubelet
   hostPath:
     path: {{ .Values.kubeletDir }}
     type: Directory
+- name: claims
+  emptyDir:
+    sizeLimit: 1Mi
+{{- end }}
+{{- if include "fettle.coversKubelet" . }}
+- name: nothing
+  emptyDir:
+    sizeLimit: 1Mi
 {{- end }}
 - name: host-sys
   hostPath:
