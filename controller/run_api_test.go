@@ -73,6 +73,7 @@ func TestAPI(t *testing.T) {
 	t.Run("bitstream rules", c.testBitstreamRules)
 	t.Run("bitstreams", func(t *testing.T) { c.testBitstreams(t, r) })
 	t.Run("holders", c.testHolders)
+	t.Run("signatures of bitstreams", c.testBitstreamTrust)
 	t.Run("moving tag", c.testMovingTag)
 	t.Run("pull secrets", c.testPullSecrets)
 	t.Run("kernel cache rules", c.testCacheRules)
