@@ -4,6 +4,7 @@ package cdi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -19,9 +20,16 @@ import (
 // ClaimKind is the CDI kind of edits that one claim alone has.
 const ClaimKind = "fettle.dev/claim"
 
+// Own are edits that one claim alone has.
+type Own struct {
+	Edits container.Edits
+	// Name is the qualified name that the claim's record already has for these edits. It is empty for edits without a name.
+	Name string
+}
+
 // OfClaim makes the one file of a claim whose devices need edits that no device has of itself, and the qualified name for each set
 // of edits. A name says what it means: another claim, or the same claim with other edits, has another.
-func OfClaim(uid string, all []container.Edits) (Spec, []string, error) {
+func (n *Names) OfClaim(uid string, all []Own) (Spec, []string, error) {
 	if uid == "" || strings.ContainsAny(uid, "/\x00") {
 		return Spec{}, nil, fmt.Errorf("claim UID %q cannot name a CDI spec: expected the UID of a ResourceClaim", uid)
 	}
@@ -31,8 +39,8 @@ func OfClaim(uid string, all []container.Edits) (Spec, []string, error) {
 	raw := &specs.Spec{Kind: ClaimKind}
 	names := make([]string, len(all))
 	seen := map[string]bool{}
-	for i, edits := range all {
-		device, err := deviceOf(edits, uid+"\n")
+	for i, own := range all {
+		device, err := n.ownDevice(uid, own)
 		if err != nil {
 			return Spec{}, nil, err
 		}
@@ -45,6 +53,24 @@ func OfClaim(uid string, all []container.Edits) (Spec, []string, error) {
 	spec, err := render(raw)
 	spec.File = claimFilePrefix + uid + fileSuffix
 	return spec, names, err
+}
+
+// ownDevice makes the device of one set of edits of a claim.
+func (n *Names) ownDevice(uid string, own Own) (specs.Device, error) {
+	device, err := deviceOf(own.Edits)
+	if err != nil {
+		return specs.Device{}, err
+	}
+	if name, ok := strings.CutPrefix(own.Name, ClaimKind+"="); ok {
+		device.Name = name
+		return device, nil
+	}
+	content, err := json.Marshal(device.ContainerEdits)
+	if err != nil {
+		return specs.Device{}, fmt.Errorf("encode container edits: %w", err)
+	}
+	device.Name = n.name(ClaimKind, uid, content)
+	return device, nil
 }
 
 // StepKind is the step that writes a claim's own specs.

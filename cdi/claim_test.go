@@ -27,9 +27,18 @@ func owned() []container.Edits {
 	return []container.Edits{cases()["look"], cases()["mount"], cases()["look"], cases()["both"]}
 }
 
+// unnamed are edits without a name yet.
+func unnamed(all []container.Edits) []Own {
+	var own []Own
+	for _, edits := range all {
+		own = append(own, Own{Edits: edits})
+	}
+	return own
+}
+
 func ofClaim(t testing.TB, uid string, all ...container.Edits) (Spec, []string) {
 	t.Helper()
-	spec, names, err := OfClaim(uid, all)
+	spec, names, err := testNames().OfClaim(uid, unnamed(all))
 	must(t, err)
 	return spec, names
 }
@@ -60,8 +69,8 @@ func TestOfClaimGolden(t *testing.T) {
 		Devices []json.RawMessage `json:"devices"`
 	}
 	must(t, json.Unmarshal(spec.Content, &file))
-	if file.Version != "0.3.0" || len(file.Devices) != 3 {
-		t.Errorf("version %s with %d devices, want 0.3.0 with 3", file.Version, len(file.Devices))
+	if file.Version != "0.3.0" || len(file.Devices) != 6 {
+		t.Errorf("version %s with %d devices, want 0.3.0 with 3 and one to be shown for each", file.Version, len(file.Devices))
 	}
 }
 
@@ -74,7 +83,7 @@ func TestOfClaimNames(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for name, edits := range cases() {
-		common, err := Common(edits)
+		common, err := testNames().Common(edits)
 		must(t, err)
 		changed := edits
 		changed.Mounts = append(changed.Mounts, container.Mount{HostPath: "/opt/x", ContainerPath: "/opt/y"})
@@ -116,7 +125,7 @@ func TestOfClaimRefuses(t *testing.T) {
 		"a relative mount": {"u1", []container.Edits{good, {Mounts: []container.Mount{{HostPath: "mnt", ContainerPath: "/x"}}}}},
 	}
 	for name, tt := range tests {
-		if spec, names, err := OfClaim(tt.uid, tt.all); err == nil {
+		if spec, names, err := testNames().OfClaim(tt.uid, unnamed(tt.all)); err == nil {
 			t.Errorf("%s: made %s with %v", name, spec.Content, names)
 		}
 	}
@@ -144,7 +153,7 @@ func TestLibraryReadsClaims(t *testing.T) {
 	if errs := cache.GetErrors(); len(errs) > 0 {
 		t.Fatalf("the library refuses: %v", errs)
 	}
-	if got, want := len(cache.ListDevices()), len(byName); got != want {
+	if got, want := len(cache.ListDevices()), 2*len(byName); got != want {
 		t.Errorf("the library sees %d devices, want %d", got, want)
 	}
 	for name, edits := range byName {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -20,7 +21,7 @@ const (
 	tmpPrefix       = disk.TemporaryPrefix + filePrefix
 	claimFilePrefix = "fettle.dev-claim-"
 	fileSuffix      = ".json"
-	specMode        = 0o644
+	specMode        = 0o600 // it has names of devices, see Names; runtimes that use it are root
 	dirMode         = 0o755
 )
 
@@ -55,10 +56,24 @@ func (d *Dir) Ensure(spec Spec) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("CDI spec %s: %w", spec.Device, err)
+		return &writeError{err}
 	}
 	return nil
 }
+
+// writeError is why a spec was not written. Tenants read it in Events, so its text has neither the name of a device nor of a file.
+type writeError struct{ cause error }
+
+// Error tells the kernel's reason.
+func (e *writeError) Error() string {
+	if errno, ok := errors.AsType[unix.Errno](e.cause); ok {
+		return "a file cannot be written to the node's CDI directory: " + errno.Error()
+	}
+	return "a file cannot be written to the node's CDI directory"
+}
+
+// Unwrap returns the cause, which names the file.
+func (e *writeError) Unwrap() error { return e.cause }
 
 // Has says whether the file that defines the name of a common spec is there.
 func (d *Dir) Has(qualified string) bool {

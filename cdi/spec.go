@@ -4,13 +4,11 @@
 //
 // kubelet hands the same CDI device names to every restart of a container, so what a name means must not change while a claim
 // holds it; and each change of a file makes the runtime read the whole directory again. Hence the files here are immutable and
-// few: one for each distinct set of edits, its device named by the hash of the content, and kept while a record names it. A
-// claim that needs nothing of its own is answered with such names and writes no file.
+// few: one for each distinct set of edits, its device named by a keyed hash of the content, and kept while a record names it. A
+// claim that needs nothing of its own is answered with such names and writes no file. The key is a secret of the node, see Names.
 package cdi
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,15 +27,12 @@ import (
 // CommonKind is the CDI kind of edits that any claim may share.
 const CommonKind = "fettle.dev/common"
 
-// hashLength is how many hex digits of the content's SHA-256 name a device: 128 bits.
-const hashLength = 32
-
-// namePrefix makes every name begin with a letter: a name that begins with a digit needs version 0.5.0 of the specification.
-const namePrefix = "x"
+// shownEdit is the only edit of the devices that Shown names: the runtime refuses a device without edits.
+const shownEdit = "FETTLE_CLAIM=prepared"
 
 // Spec is one immutable spec file.
 type Spec struct {
-	// Device is the qualified name to hand to kubelet: fettle.dev/common=xHASH. A claim's own spec has several, see OfClaim.
+	// Device is the qualified name to hand to kubelet: fettle.dev/common=nHASH. A claim's own spec has several, see OfClaim.
 	Device string
 	// File is the file's base name.
 	File string
@@ -45,29 +40,63 @@ type Spec struct {
 	Content []byte
 }
 
-// Common makes the shared spec for a set of edits. Equal edits give equal bytes and so the same name.
-func Common(edits container.Edits) (Spec, error) {
-	device, err := deviceOf(edits, "")
+// Common makes the shared spec for a set of edits. On one node, equal edits give equal bytes and so the same name.
+func (n *Names) Common(edits container.Edits) (Spec, error) {
+	device, err := deviceOf(edits)
 	if err != nil {
 		return Spec{}, err
 	}
+	content, err := json.Marshal(device.ContainerEdits)
+	if err != nil {
+		return Spec{}, fmt.Errorf("encode container edits: %w", err)
+	}
+	device.Name = n.name(CommonKind, "", content)
+	return common(device)
+}
+
+// CommonAs makes the shared spec for a set of edits under a name that a record has. Another version of Fettle made that name, or another
+// secret of this node.
+func CommonAs(qualified string, edits container.Edits) (Spec, error) {
+	device, err := deviceOf(edits)
+	if err != nil {
+		return Spec{}, err
+	}
+	name, ok := strings.CutPrefix(qualified, CommonKind+"=")
+	if !ok {
+		return Spec{}, fmt.Errorf("the record's CDI device is not of kind %s", CommonKind)
+	}
+	device.Name = name
+	return common(device)
+}
+
+// Check refuses edits of which no spec can be made.
+func Check(edits container.Edits) error {
+	_, err := CommonAs(CommonKind+"="+secretPrefix, edits)
+	return err
+}
+
+func common(device specs.Device) (Spec, error) {
 	spec, err := render(&specs.Spec{Kind: CommonKind, Devices: []specs.Device{device}})
 	spec.Device, spec.File = CommonKind+"="+device.Name, fileName(CommonKind, device.Name)
 	return spec, err
 }
 
-// deviceOf makes the device of a spec, named by the hash of the salt and the edits.
-func deviceOf(edits container.Edits, salt string) (specs.Device, error) {
+// deviceOf makes the device of a spec, without its name.
+func deviceOf(edits container.Edits) (specs.Device, error) {
 	if err := validate(edits); err != nil {
 		return specs.Device{}, err
 	}
-	containerEdits := translate(edits)
-	content, err := json.Marshal(containerEdits)
-	if err != nil {
-		return specs.Device{}, fmt.Errorf("encode container edits: %w", err)
+	return specs.Device{ContainerEdits: translate(edits)}, nil
+}
+
+// withShown adds the devices that Shown names.
+func withShown(raw *specs.Spec) {
+	for _, d := range raw.Devices {
+		_, name, ok := strings.Cut(Shown(raw.Kind+"="+d.Name), "=")
+		if ok {
+			raw.Devices = append(raw.Devices, specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{Env: []string{shownEdit}}})
+		}
 	}
-	sum := sha256.Sum256(append([]byte(salt), content...))
-	return specs.Device{Name: namePrefix + hex.EncodeToString(sum[:])[:hashLength], ContainerEdits: containerEdits}, nil
 }
 
 // validate refuses what the runtime's library accepts while a spec is made and not when it is read, or understands otherwise: it
@@ -106,6 +135,7 @@ func validate(edits container.Edits) error {
 // render validates a spec with the runtime's own library and writes it at the lowest version that its fields need, since an older
 // runtime refuses a newer version whatever the content.
 func render(raw *specs.Spec) (Spec, error) {
+	withShown(raw)
 	version, err := specs.MinimumRequiredVersion(raw)
 	if err != nil {
 		return Spec{}, fmt.Errorf("version of a CDI spec of kind %s: %w", raw.Kind, err)
@@ -113,12 +143,11 @@ func render(raw *specs.Spec) (Spec, error) {
 	raw.Version = version
 	for i := range raw.Devices {
 		d := &raw.Devices[i]
-		qualified := raw.Kind + "=" + d.Name
 		edits := cdiapi.ContainerEdits{ContainerEdits: &d.ContainerEdits}
 		if err := edits.Validate(); err != nil {
-			return Spec{}, fmt.Errorf("CDI spec %s: %w", qualified, err)
+			return Spec{}, fmt.Errorf("CDI spec of kind %s: %w", raw.Kind, err)
 		}
-		if _, _, _, err := parser.ParseQualifiedName(qualified); err != nil {
+		if _, _, _, err := parser.ParseQualifiedName(raw.Kind + "=" + d.Name); err != nil {
 			return Spec{}, fmt.Errorf("CDI device name: %w", err)
 		}
 	}

@@ -52,7 +52,7 @@ func cases() map[string]container.Edits {
 func TestGolden(t *testing.T) {
 	for name, edits := range cases() {
 		t.Run(name, func(t *testing.T) {
-			spec, err := Common(edits)
+			spec, err := testNames().Common(edits)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestGolden(t *testing.T) {
 // Fettle uses is in the oldest version that the library still names.
 func TestMinimumVersion(t *testing.T) {
 	for name, edits := range cases() {
-		spec, err := Common(edits)
+		spec, err := testNames().Common(edits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,8 +104,8 @@ func TestMinimumVersion(t *testing.T) {
 func TestHash(t *testing.T) {
 	seen := map[string]string{}
 	for name, edits := range cases() {
-		first, err := Common(edits)
-		second, err2 := Common(edits)
+		first, err := testNames().Common(edits)
+		second, err2 := testNames().Common(edits)
 		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestHash(t *testing.T) {
 	}
 	changed := cases()["nvidia"]
 	changed.Nodes[0].Minor++
-	spec, err := Common(changed)
+	spec, err := testNames().Common(changed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestRefused(t *testing.T) {
 	}
 	for name, edits := range tests {
 		t.Run(name, func(t *testing.T) {
-			spec, err := Common(edits)
+			spec, err := testNames().Common(edits)
 			if err == nil {
 				t.Errorf("made %s", spec.Content)
 			}
@@ -169,7 +169,7 @@ func TestLibraryReads(t *testing.T) {
 		t.Fatalf("the library refuses: %v", errs)
 	}
 	for name, edits := range cases() {
-		spec, err := Common(edits)
+		spec, err := testNames().Common(edits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func FuzzCommon(f *testing.F) {
 	f.Add("", int64(-1), int64(1<<40), "", "relative", "../..", true, "A", "")
 	f.Add("/dev/\xff\n", int64(0), int64(0), "m", "/\x00", "/dev", true, "A=\n: #", "\u2028")
 	f.Fuzz(func(t *testing.T, path string, major, minor int64, permissions, from, to string, readOnly bool, env, arg string) {
-		spec, err := Common(container.Edits{
+		spec, err := testNames().Common(container.Edits{
 			Nodes:  []container.Node{{Path: path, Major: major, Minor: minor, Permissions: permissions}},
 			Mounts: []container.Mount{{HostPath: from, ContainerPath: to, ReadOnly: readOnly}},
 			Env:    []string{env},

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +25,6 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/claim"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -118,7 +116,7 @@ func (p *Plugin) kubeletDevices(r *record.Record) []kubeletplugin.Device {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		answer := kubeletplugin.Device{
-			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: d.CDIDevices(),
+			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: answerNames(d.CDIDevices()),
 		}
 		if d.ShareID != "" {
 			answer.ShareID = new(types.UID(d.ShareID))
@@ -130,6 +128,18 @@ func (p *Plugin) kubeletDevices(r *record.Record) []kubeletplugin.Device {
 		devices = append(devices, answer)
 	}
 	return devices
+}
+
+// answerNames puts a name that is of no use to tenants before the names of a device's CDI devices, since kubelet shows the first one in the
+// pod's status.
+func answerNames(names []string) []string {
+	if len(names) == 0 {
+		return names
+	}
+	if shown := cdi.Shown(names[0]); shown != "" {
+		return append([]string{shown}, names...)
+	}
+	return names
 }
 
 func holdsRegion(r *record.Record) bool {
@@ -177,20 +187,21 @@ func (p *Plugin) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedO
 	return err
 }
 
-// namesOldSpec reports whether a released record named a CDI spec that fits no present device, so that its file may be a leftover now.
+// namesOldSpec reports whether a released record named a CDI spec of no present device, so that its file may be a leftover now: the device
+// left or changed, or another version of Fettle made the name.
 func (p *Plugin) namesOldSpec(r *record.Record) bool {
 	v, _ := p.holder.Get()
 	if r == nil || v == nil {
 		return false
 	}
-	for i := range r.Devices {
-		if d := &r.Devices[i]; strings.HasPrefix(d.CDIDevice, cdi.CommonKind) && !slices.ContainsFunc(v.Devices, func(dev device.Device) bool {
-			return dev.Name == d.Name && reflect.DeepEqual(dev.Edits, d.Edits)
-		}) {
-			return true
+	return slices.ContainsFunc(r.Devices, func(d record.Device) bool {
+		if !strings.HasPrefix(d.CDIDevice, cdi.CommonKind) {
+			return false
 		}
-	}
-	return false
+		dev, _ := v.Find(d.Kind(), d.Name)
+		spec, err := p.names.Common(dev.Edits)
+		return err != nil || spec.Device != d.CDIDevice
+	})
 }
 
 // HandleError handles background errors, all of which the helper retries. It counts them, writes an Event on the node, and makes the plugin

@@ -15,6 +15,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
@@ -33,14 +34,18 @@ func TestAnswer(t *testing.T) {
 	disk.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"vendor": {StringValue: &other}}
 	r := &record.Record{Devices: []record.Device{
 		{Request: "a", Pool: testNode + "/gpu", Name: "same", ShareID: "s1", CDIDevice: "fettle.dev/common=x1"},
-		{Request: "b/sub", Pool: testNode + "/gpu", Name: "gone", CDIDevice: "fettle.dev/claim=x2"},
+		{Request: "b/sub", Pool: testNode + "/gpu", Name: "gone", CDIDevice: "fettle.dev/claim=n2"},
 	}}
 	want := []kubeletplugin.Device{
 		{
 			Requests: []string{"a"}, PoolName: testNode + "/gpu", DeviceName: "same", CDIDeviceIDs: []string{"fettle.dev/common=x1"},
 			ShareID: new(types.UID("s1")),
 		},
-		{Requests: []string{"b/sub"}, PoolName: testNode + "/gpu", DeviceName: "gone", CDIDeviceIDs: []string{"fettle.dev/claim=x2"}},
+		{
+			Requests: []string{"b/sub"}, PoolName: testNode + "/gpu", DeviceName: "gone",
+			// Tenants read the first in their pod's status.
+			CDIDeviceIDs: []string{cdi.Shown("fettle.dev/claim=n2"), "fettle.dev/claim=n2"},
+		},
 	}
 	p := &Plugin{holder: inventory.NewHolder()}
 	p.holder.Set(nodefixture.SnapshotWith(device, disk))

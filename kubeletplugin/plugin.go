@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/cdi"
@@ -68,6 +69,7 @@ type Plugin struct {
 	retirement *retirement.State
 	records    *record.Store
 	specs      *cdi.Dir
+	names      *cdi.Names
 	mounts     *hostmount.Dir
 	node       *status.NodeEvents
 	health     *devicehealth.Monitor
@@ -139,8 +141,8 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 		return nil, err
 	}
 	p.engine = prepare.New(prepare.Config{
-		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Features: p.features.list(), Machine: p.machine,
-		Health: p.health, Claim: p.claim, KubeletState: config.KubeletState, Uptime: uptime, Budget: callBudget,
+		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
+		Machine: p.machine, Health: p.health, Claim: p.claim, KubeletState: config.KubeletState, Uptime: uptime, Budget: callBudget,
 		Limits:   p.config.File.Budget.Limits(machineMemory(), p.config.File.Artifacts.MaxSize.Value()),
 		Observer: &observer{node: p.node, metrics: p.metrics, review: p.review, claims: p.claimsChanged},
 	})
@@ -172,6 +174,27 @@ func (p *Plugin) open() (err error) {
 	if err := os.MkdirAll(p.config.pluginDir(), 0o750); err != nil {
 		return fmt.Errorf("make the plugin's directory: %w", err)
 	}
+	return p.openNames()
+}
+
+// openNames opens the node's secret. The lock keeps the other plugin of a rolling update from making another one.
+func (p *Plugin) openNames() error {
+	const patience = 10 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	hold, err := p.records.LockSpecs(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	names, err := cdi.OpenNames(disk.OS{}, p.config.StateDir)
+	if names == nil {
+		return err
+	}
+	if err != nil {
+		klog.Background().Error(err, "New claims get CDI names by a new secret")
+	}
+	p.names = names
 	return nil
 }
 
@@ -255,8 +278,8 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 		Metrics: inventory.NewMetrics(p.metrics.registry, errs, callBuckets()),
 	})
 	p.publisher = publish.New(publish.Config{
-		Node: c.Node, Holder: p.holder, Retirement: p.retirement, Records: p.records, Specs: p.specs, Sweep: p.engine.SweepSpecs,
-		Freed: p.freed, Failed: p.HandleError, Errors: errs,
+		Node: c.Node, Holder: p.holder, Retirement: p.retirement, Records: p.records, Specs: p.specs, Names: p.names,
+		Sweep: p.engine.SweepSpecs, Freed: p.freed, Failed: p.HandleError, Errors: errs,
 	})
 	p.claims = status.NewClaimWriter(status.ClaimConfig{
 		Client: p.clients.Kube, Events: p.clients.Events, Clock: clock.RealClock{}, Reason: reason, Overtaken: prepare.Overtaken,

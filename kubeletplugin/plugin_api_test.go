@@ -23,6 +23,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -222,11 +223,11 @@ func (c *cluster) testPrepare(t *testing.T) {
 	}
 	got := first.Devices[0]
 	if !slices.Equal(got.RequestNames, []string{"a"}) || got.PoolName != n.name+"/gpu" || got.DeviceName != gpus[0] ||
-		len(got.CdiDeviceIds) != 1 {
+		len(got.CdiDeviceIds) != 2 || got.CdiDeviceIds[0] != cdi.Shown(got.CdiDeviceIds[1]) {
 		t.Errorf("device %+v", got)
 	}
-	if !n.plugin.specs.Has(got.CdiDeviceIds[0]) {
-		t.Errorf("%s is not in the CDI directory", got.CdiDeviceIds[0])
+	if !n.plugin.specs.Has(got.CdiDeviceIds[1]) {
+		t.Errorf("%s is not in the CDI directory", got.CdiDeviceIds[1])
 	}
 	r, err := n.plugin.records.Load(string(claim.UID))
 	must(t, err)

@@ -15,7 +15,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
 // Run serves kubelet until ctx ends or a fatal error occurs. It returns after everything that it started has ended, and removes its
@@ -129,6 +131,6 @@ func (p *Plugin) removeNodeFiles(ctx context.Context) (bool, error) {
 	if p.features.hook != nil {
 		err = errors.Join(err, p.features.hook.Destroy())
 	}
-	err = errors.Join(err, p.mounts.Destroy(), p.records.Destroy())
+	err = errors.Join(err, p.mounts.Destroy(), cdi.RemoveSecret(disk.OS{}, p.config.StateDir), p.records.Destroy())
 	return err == nil, err
 }

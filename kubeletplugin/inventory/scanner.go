@@ -160,7 +160,7 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 func withholdUnusable(v *Snapshot) {
 	for i := range v.Devices {
 		d := &v.Devices[i]
-		if _, err := cdi.Common(d.Edits); err != nil {
+		if err := cdi.Check(d.Edits); err != nil {
 			v.Withhold(d.Name, d.Name, discover.ReasonInvalid, err)
 		}
 	}

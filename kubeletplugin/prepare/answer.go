@@ -5,7 +5,6 @@ package prepare
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -77,30 +77,38 @@ func (e *Engine) restoreInputs(ctx context.Context, r *record.Record) error {
 func (e *Engine) restoreSpecs(ctx context.Context, r *record.Record) error {
 	var missing []cdi.Spec
 	for _, d := range sharedDevices(r) {
-		spec, err := cdi.Common(*d.edits)
+		spec, there, err := e.commonSpec(*d.edits, d.name)
 		if err != nil {
 			return err
 		}
-		switch {
-		case spec.Device == d.name:
+		if !there {
 			missing = append(missing, spec)
-		case !e.Specs.Has(d.name):
-			return fmt.Errorf("CDI spec %s of claim %s/%s is gone and this version of Fettle would write it as %s: restart the pod",
-				d.name, r.Namespace, r.Name, spec.Device)
 		}
 	}
 	return e.ensureSpecs(ctx, missing)
 }
 
-// sameAnswer reports whether the answer in the old record still fits the machine.
+// commonSpec returns the common spec of edits under the name that a record has for them, or under a new name if recorded is empty. A name
+// outlives the version of Fettle and the secret that made it. A file under such a name stays as it is, and there says so.
+func (e *Engine) commonSpec(edits container.Edits, recorded string) (spec cdi.Spec, there bool, err error) {
+	spec, err = e.Names.Common(edits)
+	switch {
+	case err != nil || recorded == "" || recorded == spec.Device:
+		return spec, false, err
+	case e.Specs.Has(recorded):
+		return cdi.Spec{Device: recorded}, true, nil
+	}
+	spec, err = cdi.CommonAs(recorded, edits)
+	return spec, false, err
+}
+
+// sameAnswer reports whether the answer in the old record still fits the machine. The plan has the record's names for edits that did not
+// change.
 func (e *Engine) sameAnswer(old, planned *record.Record) bool {
 	for i := range old.Devices {
 		was, is := &old.Devices[i], &planned.Devices[i]
-		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) {
+		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) || was.CDIDevice != is.CDIDevice {
 			return false
-		}
-		if was.CDIDevice != is.CDIDevice && (was.CDIDevice == "" || isOwnDevice(was.CDIDevice) || !e.Specs.Has(was.CDIDevice)) {
-			return false // another version of Fettle named it, and its file is gone
 		}
 		if was.Added != nil && (is.Added == nil || was.Added.CDIDevice != is.Added.CDIDevice || was.Added.OwnDevice != is.Added.OwnDevice) {
 			return false

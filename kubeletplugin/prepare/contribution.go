@@ -39,7 +39,7 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return p.assignEdits(edits)
+	return e.assignEdits(p, edits)
 }
 
 // requestFor returns the Request to a feature.
@@ -82,7 +82,7 @@ func (p *plan) addContribution(feature string, c *Contribution, edits map[string
 }
 
 // assignEdits gives each request's edits to the first of its devices. The other devices would only repeat them.
-func (p *plan) assignEdits(edits map[string]Edits) error {
+func (e *Engine) assignEdits(p *plan, edits map[string]Edits) error {
 	for i := range p.record.Devices {
 		base := resourceclaim.BaseRequestRef(p.record.Devices[i].Request)
 		found, ok := edits[base]
@@ -93,7 +93,7 @@ func (p *plan) assignEdits(edits map[string]Edits) error {
 		if found.Empty() {
 			continue
 		}
-		if err := p.addEdits(&p.record.Devices[i], found.Shared, found.Own); err != nil {
+		if err := e.addEdits(p, &p.record.Devices[i], record.Addition{Edits: found.Shared, Own: found.Own}); err != nil {
 			return fmt.Errorf("request %s: %w", base, err)
 		}
 	}
@@ -103,27 +103,34 @@ func (p *plan) assignEdits(edits map[string]Edits) error {
 	return nil
 }
 
-// addEdits adds edits to a device. The shared edits get a spec of their own.
-func (p *plan) addEdits(d *record.Device, shared, own container.Edits) error {
-	added := &record.Addition{Edits: shared, Own: own}
+// addEdits adds edits to a device. The shared edits get a spec of their own. Edits that have a name already keep it.
+func (e *Engine) addEdits(p *plan, d *record.Device, named record.Addition) error {
+	added := &record.Addition{Edits: named.Edits, Own: named.Own}
 	d.Added = added
-	if !own.Empty() {
-		p.addOwnEdits(own, func(name string) { added.OwnDevice = name })
+	if !named.Own.Empty() {
+		p.addOwnEdits(cdi.Own{Edits: named.Own, Name: named.OwnDevice}, func(name string) { added.OwnDevice = name })
 	}
-	if shared.Empty() {
+	if named.Edits.Empty() {
 		return nil
 	}
-	spec, err := cdi.Common(shared)
-	if err != nil {
-		return err
-	}
-	added.CDIDevice = spec.Device
-	p.specs = append(p.specs, spec)
-	return nil
+	name, err := e.addCommonSpec(p, named.Edits, named.CDIDevice)
+	added.CDIDevice = name
+	return err
 }
 
-// keepContributions copies the contributions of a record. A spec that another version of Fettle wrote under another name stays in use while
-// its file exists.
+// addCommonSpec adds the common spec of edits to the plan and returns its name. It is the recorded one, unless that is empty.
+func (e *Engine) addCommonSpec(p *plan, edits container.Edits, recorded string) (string, error) {
+	spec, there, err := e.commonSpec(edits, recorded)
+	if err != nil {
+		return "", err
+	}
+	if !there {
+		p.specs = append(p.specs, spec)
+	}
+	return spec.Device, nil
+}
+
+// keepContributions copies the contributions of a record, with the names of their CDI devices.
 func (e *Engine) keepContributions(p *plan, old *record.Record) error {
 	p.record.Decisions = old.Decisions
 	for i := range old.Steps {
@@ -136,12 +143,8 @@ func (e *Engine) keepContributions(p *plan, old *record.Record) error {
 		if before == nil {
 			continue
 		}
-		specs, d := len(p.specs), &p.record.Devices[i]
-		if err := p.addEdits(d, before.Edits, before.Own); err != nil {
+		if err := e.addEdits(p, &p.record.Devices[i], *before); err != nil {
 			return fmt.Errorf("request %s: %w", old.Devices[i].Request, err)
-		}
-		if before.CDIDevice != "" && d.Added.CDIDevice != before.CDIDevice && e.Specs.Has(before.CDIDevice) {
-			d.Added.CDIDevice, p.specs = before.CDIDevice, p.specs[:specs]
 		}
 	}
 	return nil

@@ -281,7 +281,7 @@ func (w *world) asDiscovered() error {
 func (w *world) noLeftovers() error {
 	standing := map[string]bool{}
 	for _, d := range crashDevices() {
-		spec, err := cdi.Common(d.Edits)
+		spec, err := names().Common(d.Edits)
 		if err != nil {
 			return err
 		}

@@ -111,7 +111,7 @@ func (w *world) start(boot string) error {
 	}
 	began := time.Now()
 	w.engine = New(Config{
-		Node: crashNode, BootID: boot, Store: store, Specs: specs,
+		Node: crashNode, BootID: boot, Store: store, Specs: specs, Names: names(),
 		Features: []Feature{
 			lending(w.path("host"), w.lending()),
 			&fakeFeature{name: "loads", kinds: step.Kinds{loadKind: w.loading()}, plan: loads, leftovers: remains},

@@ -32,6 +32,8 @@ type Config struct {
 	BootID string
 	Store  *record.Store
 	Specs  *cdi.Dir
+	// Names names the CDI devices of new claims.
+	Names *cdi.Names
 	// Features contribute to each claim, in this order. The leftovers of a lost record are undone in reverse order.
 	Features []Feature
 	// Machine returns the result of the newest scan, nil before the first.

@@ -82,6 +82,7 @@ type place struct {
 
 	mu        sync.Mutex
 	machine   Machine
+	names     *cdi.Names
 	claims    map[string]*resourceapi.ResourceClaim
 	apiErr    error
 	asked     int
@@ -107,10 +108,13 @@ func inBubble(t *testing.T, f func(t *testing.T, s *site)) {
 	synctest.Test(t, func(t *testing.T) { f(t, newSite(t)) })
 }
 
+// names are those of a node with some secret.
+func names() *cdi.Names { return cdi.NewNames([cdi.SecretSize]byte{1}) }
+
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	p := &place{
-		t: t, dir: t.TempDir(), clock: fault.NewClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), files: fault.New(),
+		t: t, dir: t.TempDir(), names: names(), clock: fault.NewClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), files: fault.New(),
 		machine: machine{gpu("gpu0", 0), gpu("gpu1", 1), ssd("ssd0"), ssd("ssd1")}, claims: map[string]*resourceapi.ResourceClaim{},
 	}
 	for _, name := range []string{"ssd0", "ssd1"} {
@@ -130,7 +134,7 @@ func (p *place) newEngine() *site {
 	effects := &fakeFeature{name: "effects", kinds: step.Kinds{}}
 	health := &fakeHealth{}
 	e := New(Config{
-		Node: testNode, BootID: p.clock.BootID(), Store: store, Specs: specs,
+		Node: testNode, BootID: p.clock.BootID(), Store: store, Specs: specs, Names: p.names,
 		Features: []Feature{
 			lending(p.dir, hostdir.Kind(p.dir, hostdir.OpenRoot)), effects, &fakeFeature{name: presetsName, plan: p.resolve},
 		},

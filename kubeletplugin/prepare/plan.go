@@ -29,12 +29,12 @@ type plan struct {
 	// specs are the specs that other claims may use, too: of unchanged devices and of features.
 	specs []cdi.Spec
 	// owned are edits of this claim only. setName receives the name of the CDI device for each.
-	owned   []container.Edits
+	owned   []cdi.Own
 	setName []func(name string)
 }
 
-func (p *plan) addOwnEdits(edits container.Edits, setName func(name string)) {
-	p.owned, p.setName = append(p.owned, edits), append(p.setName, setName)
+func (p *plan) addOwnEdits(own cdi.Own, setName func(name string)) {
+	p.owned, p.setName = append(p.owned, own), append(p.setName, setName)
 }
 
 // plan decides everything and changes nothing. A step in the claim's old record stays as recorded, since its parameters hold the state from
@@ -55,7 +55,7 @@ func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, 
 	if err := e.addContributions(ctx, &p, in, old, machine); err != nil {
 		return plan{}, err
 	}
-	if err := p.addSpecStep(); err != nil {
+	if err := e.addSpecStep(&p); err != nil {
 		return plan{}, err
 	}
 	r.Phase = record.Prepared
@@ -89,30 +89,26 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 		r.Devices = append(r.Devices, d) // admin access without any edit
 		return nil
 	}
-	common, err := p.useCommonSpec(&d, dev)
-	if err != nil {
-		return err
-	}
-	if !common {
+	recorded := e.recordedName(old, len(r.Devices), edits)
+	if isCommon := equality.Semantic.DeepEqual(edits, dev.Edits) && !isOwnDevice(recorded); isCommon {
+		if d.CDIDevice, err = e.addCommonSpec(p, edits, recorded); err != nil {
+			return err
+		}
+	} else {
 		i := len(r.Devices)
-		p.addOwnEdits(edits, func(name string) { r.Devices[i].CDIDevice = name })
+		p.addOwnEdits(cdi.Own{Edits: edits, Name: recorded}, func(name string) { r.Devices[i].CDIDevice = name })
 	}
 	r.Devices = append(r.Devices, d)
 	return nil
 }
 
-// useCommonSpec gives a device the common spec if the claim changes none of its edits.
-func (p *plan) useCommonSpec(d *record.Device, dev device.Device) (bool, error) {
-	if !equality.Semantic.DeepEqual(d.Edits, dev.Edits) {
-		return false, nil
+// recordedName returns the CDI device that kubelet got for a device in this boot, or "" if it got none for the same edits. kubelet hands
+// that name to every restart of a container, so it stays, whichever version of Fettle made it.
+func (e *Engine) recordedName(old *record.Record, i int, edits container.Edits) string {
+	if old == nil || old.BootID != e.BootID || !equality.Semantic.DeepEqual(old.Devices[i].Edits, edits) {
+		return ""
 	}
-	spec, err := cdi.Common(d.Edits)
-	if err != nil {
-		return false, err
-	}
-	d.CDIDevice = spec.Device
-	p.specs = append(p.specs, spec)
-	return true, nil
+	return old.Devices[i].CDIDevice
 }
 
 // deviceRecord returns the record's entry for a result.
@@ -128,11 +124,11 @@ func deviceRecord(result *claim.Result, edits container.Edits) record.Device {
 }
 
 // addSpecStep adds the step that writes the claim's own specs. It is the last step, so that a container finds all other effects in place.
-func (p *plan) addSpecStep() error {
+func (e *Engine) addSpecStep(p *plan) error {
 	if len(p.owned) == 0 {
 		return nil
 	}
-	spec, names, err := cdi.OfClaim(p.record.UID, p.owned)
+	spec, names, err := e.Names.OfClaim(p.record.UID, p.owned)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
@@ -356,12 +357,12 @@ func TestSpecsWiped(t *testing.T) {
 	}
 }
 
-// TestSpecOfAnotherRelease: the spec that another release wrote for the same edits is good while it is there. When it is gone, the
-// claim gets the one that this release writes.
+// TestSpecOfAnotherRelease: the spec that another release wrote for the same edits is good while it is there. When it is gone, it is
+// written again under the name that kubelet has.
 func TestSpecOfAnotherRelease(t *testing.T) {
 	s := newSite(t)
 	c := allocated("u1", aGPU("gpu0"))
-	ours := s.prepare(c).Devices[0].CDIDevice
+	s.prepare(c)
 	const theirs = "fettle.dev/common=xother"
 	r := s.load("u1")
 	r.Devices[0].CDIDevice = theirs
@@ -372,8 +373,67 @@ func TestSpecOfAnotherRelease(t *testing.T) {
 		t.Errorf("answered %s, want what the claim was promised", r.Devices[0].CDIDevice)
 	}
 	must(t, os.Remove(file))
-	if r := s.prepare(c); r.Devices[0].CDIDevice != ours {
-		t.Errorf("answered %s, want %s", r.Devices[0].CDIDevice, ours)
+	if r := s.prepare(c); r.Devices[0].CDIDevice != theirs {
+		t.Errorf("answered %s, want what the claim was promised", r.Devices[0].CDIDevice)
+	}
+	if data, err := os.ReadFile(file); err != nil || !strings.Contains(string(data), `"name":"xother"`) {
+		t.Errorf("the file is %s, %v", data, err)
+	}
+}
+
+// TestLostSecret: claims keep the names that kubelet has for them, their files and their effects, when new claims get names by another
+// secret. So it is with the names that the version before made without a secret.
+func TestLostSecret(t *testing.T) {
+	s := newSite(t)
+	c := ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0")
+	s.setPreset("r0", "a")
+	first := s.prepare(c)
+	data, own := s.write("ssd0"), s.ownSpec("u1")
+	s.names = cdi.NewNames([cdi.SecretSize]byte{2})
+	s = s.restart()
+	s.tidy()
+	s.reported()
+	if diff := cmp.Diff(first, s.prepare(c), sameRecord()); diff != "" {
+		t.Errorf("answer (-first +second):\n%s", diff)
+	}
+	if diff := cmp.Diff(own, s.ownSpec("u1")); diff != "" {
+		t.Errorf("the claim's own file (-before +after):\n%s", diff)
+	}
+	if !there(data) {
+		t.Error("the claim's data is gone")
+	}
+	must(t, os.RemoveAll(s.cdiDir()))
+	s.tidy()
+	s.isWhole(first)
+	s.reported("SpecRestored u1")
+	s.unprepare("u1")
+	s.tidy()
+	for _, file := range s.entries(s.cdiDir()) {
+		if file == cdi.FileOf(first.Devices[0].CDIDevice) {
+			t.Errorf("%s outlived its last claim", file)
+		}
+	}
+	next := s.prepare(ofClaim(allocated("u2", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
+	for i := range next.Devices {
+		if next.Devices[i].CDIDevice == first.Devices[i].CDIDevice {
+			t.Errorf("the next claim got the old name %s", next.Devices[i].CDIDevice)
+		}
+	}
+}
+
+// TestRebootRenames: kubelet asks for every claim after a reboot, so names of the version before end there.
+func TestRebootRenames(t *testing.T) {
+	s := newSite(t)
+	c := ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0")
+	first := s.prepare(c)
+	s.names = cdi.NewNames([cdi.SecretSize]byte{2})
+	s = s.reboot()
+	second := s.prepare(c)
+	s.isWhole(second)
+	for i := range second.Devices {
+		if second.Devices[i].CDIDevice == first.Devices[i].CDIDevice {
+			t.Errorf("%s is still in use", first.Devices[i].CDIDevice)
+		}
 	}
 }
 
@@ -491,7 +551,7 @@ func TestOwnSpec(t *testing.T) {
 		t.Errorf("CDI devices %s and %s: only the second is the claim's own", r.Devices[0].CDIDevice, r.Devices[1].CDIDevice)
 	}
 	devices := s.ownSpec("u1").Devices
-	if len(devices) != 1 || len(devices[0].ContainerEdits.Mounts) != 1 {
+	if len(devices) != 2 || len(devices[0].ContainerEdits.Mounts) != 1 { // the second gives nothing, see cdi.Shown
 		t.Fatalf("devices %+v", devices)
 	}
 	mount := devices[0].ContainerEdits.Mounts[0]
@@ -518,7 +578,7 @@ func TestOwnSpecChanges(t *testing.T) {
 	if first.Devices[0].CDIDevice == second.Devices[0].CDIDevice {
 		t.Errorf("the name %s has two meanings", first.Devices[0].CDIDevice)
 	}
-	if devices := s.ownSpec("u1").Devices; len(devices) != 1 || devices[0].ContainerEdits.DeviceNodes[0].Minor != 5 {
+	if devices := s.ownSpec("u1").Devices; len(devices) != 2 || devices[0].ContainerEdits.DeviceNodes[0].Minor != 5 {
 		t.Errorf("devices %+v", devices)
 	}
 }

@@ -28,7 +28,7 @@ func (s *site) publish() {
 
 func standing(t *testing.T, d device.Device) cdi.Spec {
 	t.Helper()
-	spec, err := cdi.Common(d.Edits)
+	spec, err := names().Common(d.Edits)
 	must(t, err)
 	return spec
 }
@@ -219,7 +219,7 @@ func TestUnrestorable(t *testing.T) {
 	s := newSite(t)
 	s.prepare(allocated("u1", aGPU("gpu0")))
 	r := s.load("u1")
-	r.Devices[0].CDIDevice = "fettle.dev/common=xother"
+	r.Devices[0].CDIDevice = "fettle.dev/other=x"
 	must(t, s.Store.Create(r))
 	expected := s.tidy()
 	if len(s.reasons()) != 1 {

@@ -19,7 +19,7 @@ func (e *Engine) SweepSpecs(ctx context.Context) error {
 	}
 	standing := map[string]bool{}
 	for _, d := range machine.All() {
-		if spec, err := cdi.Common(d.Edits); err == nil {
+		if spec, err := e.Names.Common(d.Edits); err == nil {
 			standing[spec.File] = true
 		}
 	}

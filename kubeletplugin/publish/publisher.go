@@ -28,6 +28,7 @@ type Config struct {
 	Retirement *retirement.State
 	Records    *record.Store
 	Specs      *cdi.Dir
+	Names      *cdi.Names
 	// Sweep removes the specs that neither a device nor a claim needs.
 	Sweep func(ctx context.Context) error
 	// Freed is sent after the release of a claim that named a spec of no present device.
@@ -109,7 +110,7 @@ func (p *Publisher) sweep(ctx context.Context) {
 }
 
 func (p *Publisher) writeSpecs(ctx context.Context, v *inventory.Snapshot) error {
-	specs, err := commonSpecs(v)
+	specs, err := commonSpecs(p.Names, v)
 	if err != nil {
 		return err
 	}

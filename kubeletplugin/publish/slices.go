@@ -71,13 +71,13 @@ func slicesOf(devices []device.Device) []resourceslice.Slice {
 }
 
 // commonSpecs returns the common CDI specs of all devices of a snapshot.
-func commonSpecs(v *inventory.Snapshot) ([]cdi.Spec, error) {
+func commonSpecs(names *cdi.Names, v *inventory.Snapshot) ([]cdi.Spec, error) {
 	var (
 		specs []cdi.Spec
 		errs  []error
 	)
 	for i := range v.Devices {
-		spec, err := cdi.Common(v.Devices[i].Edits)
+		spec, err := names.Common(v.Devices[i].Edits)
 		if _, held := v.Withheld[v.Devices[i].Name]; err != nil && held {
 			continue
 		}

@@ -85,11 +85,11 @@ func newKeeper(t *testing.T) *keeper {
 	nodefixture.Must(t, err)
 	k := &keeper{seen: nodefixture.SnapshotWith()}
 	k.Config = Config{
-		Records: store, Specs: dir, Errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"}),
+		Records: store, Specs: dir, Names: names(), Errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"}),
 	}
 	k.Sweep = func(ctx context.Context) error {
 		return prepare.New(prepare.Config{
-			Node: nodefixture.Node, Store: k.Records, Specs: k.Specs, Machine: func() prepare.Machine { return k.seen },
+			Node: nodefixture.Node, Store: k.Records, Specs: k.Specs, Names: k.Names, Machine: func() prepare.Machine { return k.seen },
 		}).SweepSpecs(ctx)
 	}
 	return k
@@ -102,9 +102,11 @@ func (k *keeper) see(t *testing.T, v *inventory.Snapshot) error {
 	return k.syncSpecs(t.Context(), v)
 }
 
+func names() *cdi.Names { return cdi.NewNames([cdi.SecretSize]byte{1}) }
+
 func deviceName(t *testing.T, v *inventory.Snapshot, i int) string {
 	t.Helper()
-	spec, err := cdi.Common(v.Devices[i].Edits)
+	spec, err := names().Common(v.Devices[i].Edits)
 	nodefixture.Must(t, err)
 	return spec.Device
 }

@@ -103,10 +103,11 @@ func presetInputs() []preset.Input {
 
 // presetSpecs are the file that claims with the same presets share, and that of one claim with a directory of its own.
 func presetSpecs(claim int) (shared, own cdi.Spec, err error) {
-	if shared, err = cdi.Common(libraryEdits()); err != nil {
+	names := cdi.NewNames([cdi.SecretSize]byte{})
+	if shared, err = names.Common(libraryEdits()); err != nil {
 		return shared, own, err
 	}
-	own, _, err = cdi.OfClaim(fmt.Sprintf("00000000-0000-4000-8000-%012d", claim), []container.Edits{scratchEdits(claim)})
+	own, _, err = names.OfClaim(fmt.Sprintf("00000000-0000-4000-8000-%012d", claim), []cdi.Own{{Edits: scratchEdits(claim)}})
 	return shared, own, err
 }
 
@@ -172,7 +173,8 @@ func fillSpecs(dir, how string) error {
 		if err == nil && how == caseInline {
 			edits := libraryEdits()
 			edits.Mounts = append(edits.Mounts, scratchEdits(claim).Mounts...)
-			own, _, err = cdi.OfClaim(fmt.Sprintf("00000000-0000-4000-8000-%012d", claim), []container.Edits{edits})
+			names := cdi.NewNames([cdi.SecretSize]byte{})
+			own, _, err = names.OfClaim(fmt.Sprintf("00000000-0000-4000-8000-%012d", claim), []cdi.Own{{Edits: edits}})
 		}
 		if err == nil && how == caseShared && claim == 0 {
 			err = os.WriteFile(filepath.Join(dir, shared.File), shared.Content, 0o600)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -38,9 +39,43 @@ func followsClaims() {
 		after, _ := holdOnGPUNode(ctx, "after")
 		hasExactly(ctx, pod, main, devicesOf(ctx, results(claim))...)
 		hasExactly(ctx, after, main, devicesOf(ctx, results(onlyClaim(ctx, after)))...)
+		namesAreSecret(ctx, after)
 		Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyNothingLeft(ctx, gpuNode, claim)
 	})
+}
+
+// namesAreSecret expects that a pod with a GPU reads the name of no CDI device that gives anything, and that the other node has other
+// names, although it may have the same devices.
+func namesAreSecret(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	secret := regexp.MustCompile(`=?\bn[0-9a-f]{32}\b`)
+	names := map[string][]string{}
+	for _, node := range h.NodeNames() {
+		modes, err := h.OnNode(ctx, node, "sh", "-c", "find /var/run/cdi /var/lib/fettle/cdi-secret -type f -printf '%m %p\\n'")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(lines(modes)).To(HaveEach(HavePrefix("600 ")))
+		names[node] = secret.FindAllString(modes, -1)
+		Expect(names[node]).NotTo(BeEmpty(), modes)
+	}
+	Expect(names[gpuNode]).NotTo(ContainElements(names[mixedNode]))
+
+	const own = "cat /proc/mounts /proc/self/mountinfo; env; tr '\\0' '\\n' < /proc/1/environ; find / -xdev 2>/dev/null"
+	seen := inside(ctx, pod, main, own)
+	Expect(seen).To(ContainSubstring("FETTLE_CLAIM=prepared"))
+	for _, kind := range []string{"pods", "resourceclaims.resource.k8s.io", "events"} {
+		objects, err := h.Kubectl(ctx, "get", kind, "-n", pod.Namespace, "-o", "json")
+		Expect(err).NotTo(HaveOccurred())
+		seen += objects
+	}
+	Expect(secret.FindAllString(seen, -1)).To(BeEmpty())
+	Eventually(ctx, func(g Gomega) {
+		p, err := h.Kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		shown := p.Status.ContainerStatuses[0].AllocatedResourcesStatus
+		g.Expect(shown).To(HaveLen(1))
+		g.Expect(string(shown[0].Resources[0].ResourceID)).To(HavePrefix("fettle.dev/common=d"), "what is of no use to any pod")
+	}).Should(Succeed())
 }
 
 // holdOnGPUNode runs a pod with one GPU on the GPU node, in a namespace of its own.

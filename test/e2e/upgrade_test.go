@@ -98,21 +98,40 @@ func bothWays(ctx SpecContext, p previous) {
 	say("the version before prepares claims of every sort")
 	stays := regions.hold(ctx, "stays", 1)
 	overtaken := newOvertaken(ctx, regions)
+	before := recorded(ctx)
+	Expect(before).To(ContainSubstring("fettle.dev/common=x"), "names without a secret")
 
 	say("upgrade")
 	Expect(h.Install(ctx, with)).To(Succeed())
 	eventuallyVersion(ctx, h.Version)
 	stays.restarts(ctx)
+	Expect(recorded(ctx)).To(Equal(before), "no claim was prepared again because names have a secret now")
 	overtaken.served(ctx)
 
 	say("this version prepares claims of every sort, on what the version before left")
 	overtaken = newOvertaken(ctx, regions)
+	before = recorded(ctx)
+	Expect(before).To(ContainSubstring("fettle.dev/common=n"), "names with a secret")
 	say("downgrade")
 	Expect(h.Rollback(ctx, 0)).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
 	stays.restarts(ctx)
+	Expect(recorded(ctx)).To(Equal(before))
 	overtaken.served(ctx)
 	stays.end(ctx, stays.pod)
+}
+
+// recorded are the CDI names in the claims' records of all nodes, and when each record was written last.
+func recorded(ctx context.Context) (all string) {
+	GinkgoHelper()
+	const script = `cd /var/lib/fettle/claims && for f in *.json; do
+		[ ! -f "$f" ] || { stat -c '%n %i %y' "$f"; grep -ao 'fettle.dev/[a-z]*=[a-z0-9]*' "$f" | sort -u; }; done`
+	for _, node := range h.NodeNames() {
+		out, err := h.OnNode(ctx, node, "sh", "-c", script)
+		Expect(err).NotTo(HaveOccurred())
+		all += node + ":\n" + out
+	}
+	return all
 }
 
 // overtaken are pods whose claims one version prepared and another one serves.

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+)
+
+// SecretSize is the length of a node's secret in bytes.
+const SecretSize = 32
+
+// secretFile is the name of the file with the secret, in hexadecimal digits, in the plugin's state directory.
+const (
+	secretFile = "cdi-secret"
+	secretMode = 0o600
+)
+
+// hashLength is the length of a device name without its prefix, in hexadecimal digits: 128 bits.
+const hashLength = 32
+
+// A name begins with a letter, since one that begins with a digit needs version 0.5.0 of the specification. The letter tells the sorts of
+// names apart. Names that begin with x have no secret in them: the version before made them.
+const (
+	secretPrefix = "n"
+	shownPrefix  = "d"
+)
+
+// Names names CDI devices with a secret of the node. Some runtimes give a container every device that its environment spells, so a name
+// must be known to nobody but the plugin, kubelet and the runtime.
+type Names struct{ secret [SecretSize]byte }
+
+// NewNames returns the names of a node with this secret.
+func NewNames(secret [SecretSize]byte) *Names { return &Names{secret} }
+
+// OpenNames reads the node's secret from a directory, or makes one if there is none or its file is damaged. The caller makes sure that only
+// one process does so at a time. A new secret changes no name that a record has. The error of a damaged file comes with usable names.
+func OpenNames(fsys disk.FS, dir string) (*Names, error) {
+	path := filepath.Join(dir, secretFile)
+	secret, readErr := readSecret(fsys, path)
+	if readErr == nil {
+		return NewNames(secret), nil
+	}
+	if _, err := rand.Read(secret[:]); err != nil {
+		return nil, fmt.Errorf("make the node's secret for CDI names: %w", err)
+	}
+	content := []byte(hex.EncodeToString(secret[:]) + "\n")
+	if err := disk.ReplaceDurably(fsys, path, content, secretMode); err != nil {
+		return nil, fmt.Errorf("keep the node's secret for CDI names: %w", err)
+	}
+	if errors.Is(readErr, fs.ErrNotExist) {
+		readErr = nil
+	}
+	return NewNames(secret), readErr
+}
+
+// readSecret refuses a file that others can read, since they may have read it.
+func readSecret(fsys disk.FS, path string) (secret [SecretSize]byte, err error) {
+	info, err := fsys.Lstat(path)
+	if err != nil {
+		return secret, fmt.Errorf("read the node's secret for CDI names: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&^secretMode != 0 {
+		return secret, fmt.Errorf("%s has mode %s, expected a file with %#o: a new secret replaces it", path, info.Mode(), secretMode)
+	}
+	data, err := fsys.ReadFile(path)
+	if err != nil {
+		return secret, fmt.Errorf("read the node's secret for CDI names: %w", err)
+	}
+	raw, err := hex.DecodeString(strings.TrimSuffix(string(data), "\n"))
+	if err != nil || len(raw) != SecretSize {
+		return secret, fmt.Errorf("%s is damaged, expected %d hexadecimal digits: a new secret replaces it", path, 2*SecretSize)
+	}
+	return [SecretSize]byte(raw), nil
+}
+
+// RemoveSecret removes the secret from a directory.
+func RemoveSecret(fsys disk.FS, dir string) error {
+	return disk.RemoveIfThere(fsys, filepath.Join(dir, secretFile))
+}
+
+// name returns the unqualified name for the content of a spec. Names of different kinds, or of different claims, differ.
+func (n *Names) name(kind, uid string, content []byte) string {
+	mac := hmac.New(sha256.New, n.secret[:])
+	fmt.Fprintf(mac, "%s\n%s\n", kind, uid)
+	mac.Write(content)
+	return secretPrefix + hex.EncodeToString(mac.Sum(nil))[:hashLength]
+}
+
+// Shown returns the name of a device that gives a container nothing, in the same file as the given one. kubelet shows the first CDI device
+// of each allocated device in the pod's status, where tenants read it, so that must be one which is of no use to them. It returns "" for
+// a name that another version made: its file has no such device.
+func Shown(qualified string) string {
+	kind, name, _ := strings.Cut(qualified, "=")
+	if !strings.HasPrefix(name, secretPrefix) {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(qualified))
+	return kind + "=" + shownPrefix + hex.EncodeToString(sum[:])[:hashLength]
+}
