@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fettle-dev/fettle/controller/bitstreams"
+	"github.com/fettle-dev/fettle/controller/claims"
 	"github.com/fettle-dev/fettle/controller/crd"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/nodes"
@@ -191,6 +192,7 @@ func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
 func cacheOptions() (cache.Options, error) {
 	byObject := map[client.Object]cache.ByObject{}
 	webhook.Cached(byObject)
+	claims.Cached(byObject)
 	cachedNodes(byObject)
 	err := volumes.Cached(byObject)
 	return cache.Options{DefaultTransform: nodes.Trim, ByObject: byObject}, err

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"github.com/fettle-dev/fettle/controller/bitstreams"
+	"github.com/fettle-dev/fettle/controller/claims"
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/kernelcaches"
 	"github.com/fettle-dev/fettle/controller/nodes"
@@ -40,6 +41,7 @@ func Table(p Parts) []reconciler.Row {
 		webhook.New(s, p.Webhook, o.Webhook),
 		deviceclasses.New(s, o.Classes),
 		nodes.New(s),
+		claims.New(s),
 		trustpolicies.New(s, p.Policies),
 		bitstreams.New(s, bitstreams.Options{
 			Registry: p.Registry, Policies: p.Policies.All, Scratch: p.Scratch, Interval: o.BitstreamInterval,

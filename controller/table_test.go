@@ -57,7 +57,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	for _, name := range []string{ // dashboards have them as the label controller of controller-runtime's metrics
-		"acceleratornode", "clusterfpgabitstream", "clustergpukernelcache", "clustergpukernelcachevolumes", "deviceclass", "devicepreset",
+		"acceleratornode", "clusterfpgabitstream", "clustergpukernelcache", "clustergpukernelcachevolumes", "deletedclaim", "deviceclass", "devicepreset",
 		"fpgabitstream", "gpukernelcache", "gpukernelcachevolumes", "presetlack", "shippedpreset", "trustpolicy", "webhookconfiguration",
 	} {
 		if !queues[name] {

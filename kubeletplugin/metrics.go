@@ -88,6 +88,9 @@ func (o *observer) Incident(ctx context.Context, i prepare.Incident) {
 	o.node.IncidentEvent(i.Namespace, i.Name, i.UID, kind, i.Reason, i.Message)
 }
 
+// DeletedChanged has the scanner withhold or publish devices.
+func (o *observer) DeletedChanged() { o.review.Send() }
+
 // Released wakes the services after an Unprepare that undid steps, since the state of devices may have changed.
 func (o *observer) Released(r *record.Record) {
 	if len(r.Steps) > 0 {

@@ -63,7 +63,8 @@ type Plugin struct {
 	clients Clients
 	metrics *metrics
 	// review makes the scanner check again which devices are free, claimsChanged the reporter count again, and freed the publisher sweep.
-	review, claimsChanged, freed notify.Signal
+	// claimDeleted makes the engine look up the claims that hold devices.
+	review, claimsChanged, freed, claimDeleted notify.Signal
 
 	holder     *inventory.Holder
 	retirement *retirement.State
@@ -122,7 +123,7 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	}
 	p := &Plugin{
 		config: config, clients: clients, metrics: newMetrics(), holder: inventory.NewHolder(), retirement: retirement.New(),
-		review: notify.New(), claimsChanged: notify.New(), freed: notify.New(),
+		review: notify.New(), claimsChanged: notify.New(), freed: notify.New(), claimDeleted: notify.New(),
 		node:   &status.NodeEvents{Node: config.Node, Events: clients.Events},
 		mounts: hostmount.In(filepath.Join(config.StateDir, "mounts"), config.HostRoot),
 	}
@@ -275,7 +276,7 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 	p.scanner = inventory.NewScanner(inventory.Config{
 		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: c.nvmlQuery(), Holder: p.holder, Rescan: rescan, Review: p.review,
 		Reviewers: []inventory.Reviewer{f.hostDirs, f.fpgas}, Recovering: p.engine.Recovering,
-		Metrics: inventory.NewMetrics(p.metrics.registry, errs, callBuckets()),
+		HeldByDeleted: p.engine.HeldByDeleted, Metrics: inventory.NewMetrics(p.metrics.registry, errs, callBuckets()),
 	})
 	p.publisher = publish.New(publish.Config{
 		Node: c.Node, Holder: p.holder, Retirement: p.retirement, Records: p.records, Specs: p.specs, Names: p.names,
@@ -341,7 +342,7 @@ func findIn(s *inventory.Snapshot) prepare.Find {
 func isPermanent(err error) bool {
 	_, refused := errors.AsType[*claim.RefusedError](err)
 	exceeded, over := errors.AsType[*budget.ExceededError](err)
-	return refused || over && exceeded.Never ||
+	return refused || over && exceeded.Never || prepare.HeldByDeletedClaim(err) ||
 		kernelcaches.IsRefused(err) || errors.Is(err, devicehealth.ErrUnhealthy) || errors.Is(err, retirement.ErrRetired)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
@@ -76,7 +77,8 @@ func (p *Plugin) services(uevents <-chan struct{}, helper *kubeletplugin.Helper)
 		p.artifacts.Run,
 		p.reporter.Run,
 		p.features.kernelCaches.Run,
-		func(ctx context.Context) { p.retirement.Watch(ctx, p.clients.Dynamic, p.config.Node, p.health.Recover) },
+		p.watchRequests,
+		p.followDeleted,
 	}
 	if len(p.config.File.BindLate()) > 0 {
 		services = append(services, p.binder.Run)
@@ -112,6 +114,21 @@ func (p *Plugin) runEngine(ctx context.Context) {
 		return
 	}
 	p.engine.Run(ctx, p.config.File.ReconcileInterval.Duration, p.review.Send)
+}
+
+// watchRequests follows what the annotations of the node's AcceleratorNode ask for.
+func (p *Plugin) watchRequests(ctx context.Context) {
+	p.retirement.Watch(ctx, p.clients.Dynamic, p.config.Node, retirement.Requests{
+		Recover: p.health.Recover, ClaimDeleted: p.claimDeleted.Send,
+	})
+}
+
+// followDeleted finds deleted claims that hold devices. The first look comes after the first scan, which others wait for.
+func (p *Plugin) followDeleted(ctx context.Context) {
+	if _, err := p.holder.Await(ctx); err != nil {
+		return
+	}
+	p.engine.FollowDeleted(ctx, p.config.File.ReconcileInterval.Duration, p.claimDeleted)
 }
 
 // removeNodeFiles removes all files of the plugin on the node. It returns false if a claim was prepared meanwhile.

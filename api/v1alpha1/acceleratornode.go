@@ -36,6 +36,9 @@ const (
 	RetireAnnotation = GroupName + "/retire"
 	// RetireByUninstall is the value that an uninstall sets and a running controller takes back.
 	RetireByUninstall = "true"
+	// ClaimDeletedAnnotation on an AcceleratorNode is set by the controller to the time at which it saw that a claim on the node was deleted
+	// while it was allocated. That node's plugin then looks for deleted claims that hold devices.
+	ClaimDeletedAnnotation = GroupName + "/claim-deleted"
 	// RetireByAdmin is the value for an administrator's own use. Neither the controller nor an uninstall removes it.
 	RetireByAdmin = "admin"
 )

@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -76,7 +77,8 @@ func (b *board) look() *inventory.Snapshot {
 	registry, errs := prometheus.NewRegistry(), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"in"})
 	inventory.NewScanner(inventory.Config{
 		Node: nodefixture.Node, HostRoot: b.host, File: &b.file, Reviewers: []inventory.Reviewer{b.Feature, last(cancel)},
-		Recovering: func() map[[2]string]string { return nil }, Holder: b.Holder, Rescan: notify.New(), Review: notify.New(),
+		Recovering: func() map[[2]string]string { return nil }, HeldByDeleted: func() map[[2]string]*record.Record { return nil },
+		Holder: b.Holder, Rescan: notify.New(), Review: notify.New(),
 		Metrics: inventory.NewMetrics(registry, errs, prometheus.DefBuckets),
 	}).Run(ctx, nil)
 	v, _ := b.Holder.Get()

@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
@@ -39,7 +40,9 @@ type Config struct {
 	Reviewers []Reviewer
 	// Recovering returns the devices, by pool and name, whose claim an earlier process left unfinished, with that claim's UID.
 	Recovering func() map[[2]string]string
-	Holder     *Holder
+	// HeldByDeleted returns the devices, by pool and name, that a claim holds which was deleted, with that claim's record.
+	HeldByDeleted func() map[[2]string]*record.Record
+	Holder        *Holder
 	// Rescan signals that the hardware may have changed, Review that a claim was released, so that a device may be free.
 	Rescan, Review notify.Signal
 	Metrics        *Metrics
@@ -122,6 +125,7 @@ func (s *Scanner) review(ctx context.Context) {
 		r.Review(ctx, next)
 	}
 	s.withholdRecovering(next)
+	s.markDeleted(next)
 	if s.Holder.Set(next) {
 		klog.FromContext(ctx).Info("Hardware changed",
 			"devices", len(next.Devices), "withheld", len(next.Withheld), "problems", len(next.Problems))
@@ -186,6 +190,25 @@ func (s *Scanner) withholdRecovering(v *Snapshot) {
 		if uid, ok := held[[2]string{PoolName(s.Node, d.Kind), d.Name}]; ok {
 			v.Withheld[d.Name] = "is being recovered: a Prepare or Unprepare of claim " + uid + " was interrupted"
 		}
+	}
+}
+
+// markDeleted marks the devices that look free to the scheduler, because the claim that holds them was deleted.
+func (s *Scanner) markDeleted(v *Snapshot) {
+	held := s.HeldByDeleted()
+	for i := range v.Devices {
+		d := &v.Devices[i]
+		r := held[[2]string{PoolName(s.Node, d.Kind), d.Name}]
+		if r == nil {
+			continue
+		}
+		if v.HeldByDeleted == nil {
+			v.HeldByDeleted = map[string]bool{}
+		}
+		v.HeldByDeleted[d.Name] = true
+		v.Problems = append(v.Problems, discover.Problem{Subject: d.Name, Reason: ReasonClaimDeleted, Message: fmt.Sprintf(
+			"device %s is held by claim %s/%s (UID %s), which was deleted while its pod runs: no other claim gets the device until that pod ends",
+			d.Name, r.Namespace, r.Name, r.UID)})
 	}
 }
 

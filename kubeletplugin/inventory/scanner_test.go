@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/record"
 )
 
 func newScanner(t *testing.T, root string) *Scanner {
@@ -24,7 +27,8 @@ func newScanner(t *testing.T, root string) *Scanner {
 	errs := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"})
 	return NewScanner(Config{
 		Node: testNode, HostRoot: root, File: &file, Holder: NewHolder(), Rescan: notify.New(), Review: notify.New(),
-		Recovering: func() map[[2]string]string { return nil }, Metrics: NewMetrics(prometheus.NewRegistry(), errs, []float64{1}),
+		Recovering: func() map[[2]string]string { return nil }, HeldByDeleted: func() map[[2]string]*record.Record { return nil },
+		Metrics: NewMetrics(prometheus.NewRegistry(), errs, []float64{1}),
 	})
 }
 
@@ -126,5 +130,29 @@ func TestRecoveringIsWithheld(t *testing.T) {
 	s.Recovering = func() map[[2]string]string { return nil }
 	if got, want := len(s.mustSee(t).Published(first.Kind)), len(all.Published(first.Kind)); got != want {
 		t.Errorf("%d devices are published after the recovery, want %d", got, want)
+	}
+}
+
+// TestDeletedHolder: a device that looks free because its claim was deleted is marked, and the node's problems name the claim.
+func TestDeletedHolder(t *testing.T) {
+	s := newScanner(t, expand(t, "8xh100-sxm"))
+	s.Holder.SetHealth(Health{TaintsKept: true})
+	before := s.mustSee(t)
+	name := before.Devices[3].Name
+	held := map[[2]string]*record.Record{
+		{testNode + "/gpu", name}: {Namespace: "b", Name: "hold", UID: "u1"}, {testNode + "/host", name}: {}, {testNode + "/gpu", "left"}: {},
+	}
+	s.HeldByDeleted = func() map[[2]string]*record.Record { return held }
+	v := s.mustSee(t)
+	if len(v.HeldByDeleted) != 1 || !v.HeldByDeleted[name] || len(v.Withheld) > 0 {
+		t.Errorf("marked %v, withheld %v", v.HeldByDeleted, v.Withheld)
+	}
+	problem := v.Problems[len(v.Problems)-1]
+	if problem.Subject != name || problem.Reason != "ClaimDeleted" || !strings.Contains(problem.Message, "claim b/hold (UID u1)") {
+		t.Errorf("problem %+v", problem)
+	}
+	held = nil
+	if v := s.mustSee(t); !reflect.DeepEqual(v, before) {
+		t.Errorf("afterwards %+v, before %+v", v, before)
 	}
 }

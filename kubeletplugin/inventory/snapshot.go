@@ -34,6 +34,8 @@ type Snapshot struct {
 	Problems []discover.Problem
 	// Tenants maps the free regions of chips that claims hold to the namespace or claim that may join there.
 	Tenants map[string]string
+	// HeldByDeleted are the names of devices whose holder was deleted while its pod runs. The scheduler would take them for free.
+	HeldByDeleted map[string]bool
 	// BindLate lists the kinds of devices whose pods are bound only after the plugin has confirmed it.
 	BindLate []device.Kind
 	// Health is the devices' health, from the ledger and not from the scan.
@@ -58,13 +60,18 @@ type Health struct {
 func (s *Snapshot) With(h Health) *Snapshot {
 	out := *s
 	out.Health = h
-	if h.TaintsKept || len(h.Statuses)+len(s.Tenants) == 0 {
+	if h.TaintsKept || len(h.Statuses)+len(s.Tenants)+len(s.HeldByDeleted) == 0 {
 		return &out
 	}
 	out.Withheld = maps.Clone(s.Withheld)
 	for name, tenant := range s.Tenants {
 		if out.Withheld[name] == "" {
 			out.Withheld[name] = "its chip is held by " + tenant + ", and this API server drops the taint that would keep other claims away"
+		}
+	}
+	for name := range s.HeldByDeleted {
+		if out.Withheld[name] == "" {
+			out.Withheld[name] = "is held by a claim that was deleted, and this API server drops the taint that would keep other claims away"
 		}
 	}
 	for i := range s.Devices {
@@ -105,6 +112,12 @@ func (s *Snapshot) Published(kind device.Kind) []device.Device {
 	}
 	return out
 }
+
+// TaintHeld is the key of the taint on a device that a deleted claim holds, and ReasonClaimDeleted its value.
+const (
+	TaintHeld          = "fettle.dev/held"
+	ReasonClaimDeleted = "ClaimDeleted"
+)
 
 // TaintUnhealthy is the key of the taint on a device that is not healthy. Its value is the reason.
 const TaintUnhealthy = "fettle.dev/unhealthy"

@@ -55,19 +55,21 @@ func (e *Engine) goneFromAPI(ctx context.Context, uid string) bool {
 	if isNotExist(err) && e.Store.InDoubt(uid) {
 		return true // the name was in the record only, and kubelet does not have the claim
 	}
-	if err != nil {
-		return false
-	}
+	return err == nil && e.isGone(ctx, r)
+}
+
+// isGone reports whether the API server has no claim with the devices of a record. It returns false if it cannot be asked.
+func (e *Engine) isGone(ctx context.Context, r *record.Record) bool {
 	c, err := e.Claim(ctx, r.Namespace, r.Name)
 	if apierrors.IsNotFound(err) {
 		return true
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot look up a claim that kubelet does not have",
+		klog.FromContext(ctx).V(2).Info("Cannot look up a claim that holds devices",
 			"claim", klog.KRef(r.Namespace, r.Name), "reason", err)
 		return false
 	}
-	if string(c.UID) != uid || c.Status.Allocation == nil {
+	if string(c.UID) != r.UID || c.Status.Allocation == nil {
 		return true
 	}
 	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName})

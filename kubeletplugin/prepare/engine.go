@@ -68,6 +68,8 @@ type Observer interface {
 	Incident(ctx context.Context, i Incident)
 	// Released is called when all work on an unprepared claim is done, after kubelet has its answer.
 	Released(r *record.Record)
+	// DeletedChanged is called when HeldByDeleted returns something else than before.
+	DeletedChanged()
 }
 
 // Machine is the result of one scan of the node's devices.
@@ -92,6 +94,10 @@ type Engine struct {
 	operations map[string]*operation
 	// recovering are the devices of interrupted claims, each with the claim's UID. They are free only when the claim is undone.
 	recovering map[[2]string]string
+	// deleted are the records of claims that hold devices and are gone from the API server.
+	deleted map[string]*record.Record
+	// suspects are the UIDs of claims that hold what another claim was refused.
+	suspects chan string
 	// missed counts for each claim how many passes in a row found it gone, see collect.
 	missed   map[string]int
 	holdings holdings
@@ -105,6 +111,7 @@ func New(c Config) *Engine {
 	return &Engine{
 		Config: c, kinds: kindsOf(c), base: base, stop: stop, runFollowUp: func(followUp func()) { followUp() },
 		operations: map[string]*operation{}, recovering: map[[2]string]string{}, missed: map[string]int{},
+		deleted: map[string]*record.Record{}, suspects: make(chan string, maxSuspects),
 	}
 }
 

@@ -4,6 +4,7 @@ package prepare
 
 import (
 	"context"
+	"sync/atomic"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -125,7 +126,11 @@ func (h *fakeHealth) Clear(r *record.Record) {
 type fakeObserver struct {
 	incident func(ctx context.Context, i Incident)
 	released func(r *record.Record)
+	// deleted counts the calls of DeletedChanged.
+	deleted atomic.Int32
 }
+
+func (o *fakeObserver) DeletedChanged() { o.deleted.Add(1) }
 
 func (o *fakeObserver) Incident(ctx context.Context, i Incident) {
 	if o.incident != nil {

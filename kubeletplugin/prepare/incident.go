@@ -30,6 +30,7 @@ const (
 	ReasonDeviceMoved    = "DeviceMoved"
 	ReasonSpecRestored   = "SpecRestored"
 	ReasonEffectLost     = "EffectLost"
+	ReasonClaimDeleted   = "ClaimDeleted"
 )
 
 // report sends an incident to the observer. The record identifies the claim and may be nil.

@@ -142,7 +142,7 @@ func (e *Engine) checkUnchanged(ctx context.Context, c *resourceapi.ResourceClai
 func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	r := p.record
 	if err := e.createWithin(op.ctx, r); err != nil {
-		return nil, err
+		return nil, e.explainInUse(err)
 	}
 	e.unrecorded.Delete(r.UID)
 	if op.inDoubt {

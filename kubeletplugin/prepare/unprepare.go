@@ -157,6 +157,7 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, part
 	}
 	e.unrecorded.Delete(r.UID)
 	e.setRecovering(r, false)
+	e.forgetDeleted(r.UID)
 	return nil
 }
 

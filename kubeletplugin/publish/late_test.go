@@ -14,6 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -58,6 +59,28 @@ func TestTenantTaint(t *testing.T) {
 	}
 	if len(v.Withheld) != 1 {
 		t.Error("the snapshot that was seen was changed")
+	}
+}
+
+// TestHeldByDeleted: a device that a deleted claim holds has a taint without eviction, beside that of its health; and where taints are
+// dropped, it is not published.
+func TestHeldByDeleted(t *testing.T) {
+	v := nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0), nodefixture.GPU("gpu1", 1))
+	v.HeldByDeleted = map[string]bool{"gpu1": true}
+	devices := func(v *inventory.Snapshot) []resourceapi.Device {
+		return Resources(nodefixture.Node, v).Pools[nodefixture.Node+"/gpu"].Slices[0].Devices
+	}
+	held := resourceapi.DeviceTaint{Key: "fettle.dev/held", Value: "ClaimDeleted", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	kept := devices(v.With(inventory.Health{TaintsKept: true}))
+	if len(kept) != 2 || len(kept[0].Taints) != 0 || !slices.Equal(kept[1].Taints, []resourceapi.DeviceTaint{held}) {
+		t.Errorf("published %+v", kept)
+	}
+	bad := inventory.Health{TaintsKept: true, Statuses: map[string]health.Status{"gpu1": {State: health.Unhealthy, Reason: "Xid79"}}}
+	if got := devices(v.With(bad))[1].Taints; len(got) != 2 || got[1] != held {
+		t.Errorf("taints of a device that failed, too: %+v", got)
+	}
+	if dropped := devices(v.With(inventory.Health{})); len(dropped) != 1 || dropped[0].Name != "gpu0" {
+		t.Errorf("published where taints are dropped: %+v", dropped)
 	}
 }
 

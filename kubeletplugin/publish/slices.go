@@ -42,7 +42,7 @@ func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources
 // or the UID of a claim that shares with no other.
 const taintTenant = v1alpha1.GroupName + "/tenant"
 
-// taint adds taints to devices that are not healthy and to free regions of held chips. The API server sets the time, and the helper keeps
+// taint adds taints to devices that are not healthy, to free regions of held chips and to devices that deleted claims hold. The API server sets the time, and the helper keeps
 // it while the taint stays.
 func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	for i := range devices {
@@ -52,6 +52,12 @@ func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 		if tenant := v.Tenants[devices[i].Name]; tenant != "" {
 			devices[i].Taints = append(devices[i].Taints, resourceapi.DeviceTaint{
 				Key: taintTenant, Value: tenant, Effect: resourceapi.DeviceTaintEffectNoSchedule,
+			})
+		}
+		// Without eviction: the pod of the deleted claim would stay, and claims that share the device would lose theirs.
+		if v.HeldByDeleted[devices[i].Name] {
+			devices[i].Taints = append(devices[i].Taints, resourceapi.DeviceTaint{
+				Key: inventory.TaintHeld, Value: inventory.ReasonClaimDeleted, Effect: resourceapi.DeviceTaintEffectNoSchedule,
 			})
 		}
 	}

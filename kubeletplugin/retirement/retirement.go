@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retirement follows an administrator's requests in annotations of the node's AcceleratorNode: to retire the node, or to clear the
-// faults of devices.
+// Package retirement follows requests in annotations of the node's AcceleratorNode: an administrator's to retire the node or to clear the
+// faults of devices, and the controller's to look for deleted claims.
 package retirement
 
 import (
@@ -112,11 +112,28 @@ func (r *State) notify() {
 	r.changed = make(chan struct{})
 }
 
-// Watch watches the node's own AcceleratorNode until ctx ends, and calls recover with the value of RecoverAnnotation.
-func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string, recover func(context.Context, string)) {
+// Requests are called for annotations other than Annotation.
+type Requests struct {
+	// Recover is called with the value of RecoverAnnotation.
+	Recover func(context.Context, string)
+	// ClaimDeleted is called when v1alpha1.ClaimDeletedAnnotation has another value than before.
+	ClaimDeleted func()
+}
+
+// Watch watches the node's own AcceleratorNode until ctx ends.
+func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string, requests Requests) {
 	const retry = 5 * time.Second
+	var deleted string
+	read := func(annotations map[string]string) {
+		r.Set(annotations[Annotation] != "")
+		requests.Recover(ctx, annotations[RecoverAnnotation])
+		if now := annotations[v1alpha1.ClaimDeletedAnnotation]; now != deleted {
+			deleted = now
+			requests.ClaimDeleted()
+		}
+	}
 	for ctx.Err() == nil {
-		if err := r.follow(ctx, client, node, recover); err != nil {
+		if err := follow(ctx, client, node, read, r.setMissing); err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot watch the AcceleratorNode, will retry", "reason", err)
 		}
 		select {
@@ -126,12 +143,8 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 	}
 }
 
-// follow runs one watch.
-func (r *State) follow(ctx context.Context, client dynamic.Interface, node string, recover func(context.Context, string)) error {
-	read := func(annotations map[string]string) {
-		r.Set(annotations[Annotation] != "")
-		recover(ctx, annotations[RecoverAnnotation])
-	}
+// follow runs one watch. It calls read with the object's annotations, and missing when the object is gone.
+func follow(ctx context.Context, client dynamic.Interface, node string, read func(map[string]string), missing func()) error {
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
 	resource := client.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
 	list, err := resource.List(ctx, options)
@@ -150,7 +163,7 @@ func (r *State) follow(ctx context.Context, client dynamic.Interface, node strin
 	for event := range stream.ResultChan() {
 		object, ok := event.Object.(metav1.Object)
 		if ok && event.Type == watch.Deleted {
-			r.setMissing()
+			missing()
 		}
 		if ok && (event.Type == watch.Added || event.Type == watch.Modified) {
 			read(object.GetAnnotations())

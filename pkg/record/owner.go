@@ -24,6 +24,8 @@ type InUseError struct {
 	Differs bool
 	// Namespace is that of the claim that asked for the device.
 	Namespace string
+	// Deleted says that the holder was deleted while its pod runs, so that the scheduler took the device for free.
+	Deleted bool
 }
 
 // Holder names the claim that holds the device, for the node's log.
@@ -38,14 +40,18 @@ func (e *InUseError) Error() string {
 		how = "is shared with another configuration"
 	}
 	until := "until kubelet unprepares it"
-	if e.Owner.Phase == Releasing {
+	switch {
+	case e.Deleted:
+		until = "that was deleted while its pod runs, until that pod ends"
+	case e.Owner.Phase == Releasing:
 		until = "until what it did is undone, which is tried again in the background"
 	}
 	holder := "another claim"
 	if e.Owner.Namespace == e.Namespace {
 		holder = e.Holder()
 	}
-	return fmt.Sprintf("device %s/%s %s by %s %s: retried until then", e.Pool, e.Device, how, holder, until)
+	return fmt.Sprintf("device %s/%s %s by %s %s: retried until then; delete the pod to let the scheduler choose another device",
+		e.Pool, e.Device, how, holder, until)
 }
 
 // whole is the target of a link if the claim does not share the device.

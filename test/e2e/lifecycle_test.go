@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/test/harness"
 )
@@ -27,6 +28,8 @@ func followsClaims() {
 		eventuallyGone(ctx, pod)
 		eventuallyNothingLeft(ctx, gpuNode, claim)
 	})
+
+	It("keeps the device of a claim that was deleted under its pod from other claims", deletedUnderItsPod)
 
 	It("gives a device to the next pod after kubelet and plugin were restarted", ofNode, func(ctx SpecContext) {
 		pod, claim := holdOnGPUNode(ctx, "before")
@@ -43,6 +46,67 @@ func followsClaims() {
 		Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyNothingLeft(ctx, gpuNode, claim)
 	})
+}
+
+// deletedUnderItsPod has a tenant remove the finalizer of her claim and delete it while her pod runs.
+func deletedUnderItsPod(ctx SpecContext) {
+	pod, claim := holdOnGPUNode(ctx, "hold")
+	held := devicesOf(ctx, results(claim))[0]
+	noFinalizers := []byte(`{"metadata":{"finalizers":null}}`)
+	claims := h.Kube.ResourceV1().ResourceClaims(claim.Namespace)
+	_, err := claims.Patch(ctx, claim.Name, types.MergePatchType, noFinalizers, metav1.PatchOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(claims.Delete(ctx, claim.Name, metav1.DeleteOptions{})).To(Succeed())
+
+	say("the scheduler does not see it as free, and the administrator reads why")
+	const quick = 10 * time.Second
+	isHeld := func(ctx context.Context) (bool, error) { return taintedOrWithheld(ctx, held.Name) }
+	Eventually(ctx, isHeld).WithTimeout(quick).Should(BeTrue())
+	Eventually(ctx, func(g Gomega) {
+		accelerators, err := h.AcceleratorNode(ctx, gpuNode)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(accelerators.Status.Problems).To(ContainElement(And(HaveField("Reason", "ClaimDeleted"), HaveField("Message", And(
+			ContainSubstring(held.Name), ContainSubstring(claim.Namespace+"/"+claim.Name), ContainSubstring(string(claim.UID)),
+		)))))
+	}).Should(Succeed())
+
+	say("another tenant gets another device, or waits at the scheduler for this one")
+	ns := newNamespace(ctx, nil)
+	newTemplate(ctx, ns, "any", spec(request("gpu", gpuClass)))
+	newTemplate(ctx, ns, "this", spec(request("gpu", gpuClass, where(onDevice(held)))))
+	waits := newPod(ctx, ns, "waits", withTemplate("this"), onNode(gpuNode))
+	other := newPod(ctx, ns, "other", withTemplate("any"), onNode(gpuNode))
+	running(ctx, other)
+	Expect(results(onlyClaim(ctx, other))[0].Device).NotTo(Equal(held.Name))
+	eventuallyUnschedulable(ctx, waits, "cannot allocate all claims")
+	hasExactly(ctx, pod, main, held)
+
+	say("it is free when the pod has ended")
+	Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+	eventuallyGone(ctx, pod)
+	Eventually(ctx, isHeld).WithTimeout(quick).Should(BeFalse())
+	running(ctx, waits)
+	hasExactly(ctx, waits, main, held)
+}
+
+// taintedOrWithheld reports whether new claims cannot get a GPU of the GPU node. Where the API drops taints, it is not published.
+func taintedOrWithheld(ctx context.Context, name string) (bool, error) {
+	list, err := h.Kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + gpuNode,
+	})
+	if err != nil {
+		return false, err
+	}
+	for i := range list.Items {
+		for _, d := range list.Items[i].Spec.Devices {
+			if d.Name == name {
+				return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {
+					return t.Key == "fettle.dev/held" && t.Value == "ClaimDeleted"
+				}), nil
+			}
+		}
+	}
+	return true, nil
 }
 
 // namesAreSecret expects that a pod with a GPU reads the name of no CDI device that gives anything, and that the other node has other

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package claims tells nodes of claims that were deleted while they were allocated. Such a claim still holds devices while its pod runs,
+// but the scheduler takes them for free. Nodes do not watch claims, so that one watch serves the whole cluster.
+package claims
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/metrics"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+)
+
+// messenger writes an annotation to the AcceleratorNode of a node on which an allocated claim was deleted. The node itself looks which of
+// its claims are gone. So a message that is lost or comes twice does no harm: nodes also look by themselves, more slowly.
+type messenger struct {
+	reconciler.Services
+	told prometheus.Counter
+}
+
+// New returns the reconciler. Its queue has names of nodes.
+func New(s reconciler.Services) reconciler.Row {
+	m := &messenger{Services: s, told: metrics.Counter("deleted_claims_told_total",
+		"Times that a node was told that a claim with a device of it was deleted while it was allocated.")}
+	return reconciler.Row{
+		Name: "deleted ResourceClaims", Metrics: []prometheus.Collector{m.told},
+		Queues: []reconciler.Queue{{
+			Name: "deletedclaim", DuringUninstall: true, Reconciler: m,
+			Watches: []reconciler.Watch{{Object: &resourceapi.ResourceClaim{}, Handler: reconciler.OnChange(enqueueDeleted)}},
+		}},
+	}
+}
+
+// enqueueDeleted adds the nodes of an allocated claim that is gone. Kubernetes takes the allocation from a claim before it removes the
+// claim's finalizer, so a claim that ends in the usual way has none.
+func enqueueDeleted(_ context.Context, q reconciler.RequestQueue, before, now client.Object) {
+	claim, ok := before.(*resourceapi.ResourceClaim)
+	if !ok || now != nil {
+		return
+	}
+	for _, node := range nodesOf(claim) {
+		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
+	}
+}
+
+// nodesOf returns the nodes with Fettle's devices of a claim. A claim without an allocation has none.
+func nodesOf(c *resourceapi.ResourceClaim) (nodes []string) {
+	if c.Status.Allocation == nil {
+		return nil
+	}
+	seen := map[string]bool{}
+	for i := range c.Status.Allocation.Devices.Results {
+		r := &c.Status.Allocation.Devices.Results[i]
+		node, _, ok := strings.Cut(r.Pool, "/")
+		if r.Driver == v1alpha1.DriverName && ok && !seen[node] {
+			seen[node] = true
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// Reconcile tells one node.
+func (m *messenger) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	node := reconciler.Metadata(v1alpha1.GroupVersion.String(), "AcceleratorNode")
+	node.Name = req.Name
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		v1alpha1.ClaimDeletedAnnotation: m.Clock.Now().UTC().Format(time.RFC3339Nano),
+	}}})
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("encode an annotation: %w", err)
+	}
+	err = m.Client.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch))
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("tell node %s of a deleted claim: %w", req.Name, err)
+	}
+	if err == nil {
+		m.told.Inc()
+		klog.FromContext(ctx).Info("A claim with a device of a node was deleted while it was allocated", "node", req.Name)
+	}
+	return reconcile.Result{}, nil
+}
+
+// Cached keeps the claims in the manager's cache to what nodesOf reads.
+func Cached(byObject map[client.Object]cache.ByObject) {
+	byObject[&resourceapi.ResourceClaim{}] = cache.ByObject{Transform: trim}
+}
+
+func trim(object any) (any, error) {
+	c, ok := object.(*resourceapi.ResourceClaim)
+	if !ok {
+		return object, nil
+	}
+	kept := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: c.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion,
+	}}
+	if nodes := nodesOf(c); len(nodes) > 0 {
+		kept.Status.Allocation = &resourceapi.AllocationResult{}
+		for _, node := range nodes {
+			kept.Status.Allocation.Devices.Results = append(kept.Status.Allocation.Devices.Results,
+				resourceapi.DeviceRequestAllocationResult{Driver: v1alpha1.DriverName, Pool: node + "/"})
+		}
+	}
+	return kept, nil
+}
