@@ -8,6 +8,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,4 +115,65 @@ func (c cluster) testPrune(t *testing.T) {
 			t.Errorf("%s: read gives %v, want it kept: %v", name, err, want)
 		}
 	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testDeletedClaims: a node is told of a claim that was deleted while it was allocated, and not of one that ended in the usual way.
+func (c cluster) testDeletedClaims(t *testing.T) {
+	c.waitCRD(t)
+	for _, name := range []string{"first", "usual", "last"} {
+		c.accelerator(t, name, "", true)
+	}
+	told := func(name string) bool {
+		var a v1alpha1.AcceleratorNode
+		must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a))
+		return a.Annotations[v1alpha1.ClaimDeletedAnnotation] != ""
+	}
+	untilTold := func(name string) {
+		t.Helper()
+		apitest.Eventually(t, patience, func() string {
+			if !told(name) {
+				c.allocatedAndDeleted(t, name, false) // the controller may not have watched before
+				return "the node was not told"
+			}
+			return ""
+		})
+	}
+	untilTold("first")
+	c.allocatedAndDeleted(t, "usual", true)
+	untilTold("last")
+	if told("usual") {
+		t.Error("a node was told of a claim that ended in the usual way")
+	}
+}
+
+// allocatedAndDeleted makes a claim with a device of a node and deletes it. In the usual way, its allocation goes first.
+func (c cluster) allocatedAndDeleted(t *testing.T, node string, usual bool) {
+	t.Helper()
+	claim := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "on-" + node},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			},
+		}}}},
+	}
+	c.create(t, claim)
+	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{
+			{Request: "gpu", Driver: v1alpha1.DriverName, Pool: node + "/gpu", Device: "gpu0"},
+		},
+	}}
+	must(t, c.client.Status().Update(t.Context(), claim))
+	if usual {
+		claim.Status.Allocation = nil
+		must(t, c.client.Status().Update(t.Context(), claim))
+	}
+	must(t, c.client.Delete(t.Context(), claim))
 }

@@ -40,6 +40,7 @@ func TestAPI(t *testing.T) {
 	t.Run("prepare", c.testPrepare)
 	t.Run("refusals", c.testRefusals)
 	t.Run("adminAccess", c.testAdminAccess)
+	t.Run("deletedClaim", c.testDeletedClaim)
 	t.Run("wave", c.testWave)
 	t.Run("health", c.testHealth)
 	t.Run("unhealthy", c.testUnhealthy)

@@ -97,7 +97,8 @@ func (e *Engine) checkDeleted(ctx context.Context, uids []string) {
 		if r == nil || !e.setDeleted(r) {
 			continue
 		}
-		e.report(ctx, ReasonClaimDeleted, r, "it was deleted, or lost its devices, while its pod runs: no other claim gets them until the pod ends")
+		e.report(ctx, ReasonClaimDeleted, r,
+			"it was deleted, or lost its devices, while its pod runs: no other claim gets them until the pod ends")
 	}
 }
 

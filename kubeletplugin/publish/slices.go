@@ -42,8 +42,8 @@ func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources
 // or the UID of a claim that shares with no other.
 const taintTenant = v1alpha1.GroupName + "/tenant"
 
-// taint adds taints to devices that are not healthy, to free regions of held chips and to devices that deleted claims hold. The API server sets the time, and the helper keeps
-// it while the taint stays.
+// taint adds taints to devices that are not healthy, to free regions of held chips and to devices that deleted claims hold. The API server
+// sets the time, and the helper keeps it while the taint stays.
 func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	for i := range devices {
 		if s, bad := v.Health.Statuses[devices[i].Name]; bad {
