@@ -56,6 +56,7 @@ func plainRights() map[string]map[string]string {
 			"apiextensions.k8s.io/customresourcedefinitions": "create",
 			definitions:                                "get patch",
 			"resource.k8s.io/deviceclasses":            "get list watch create patch",
+			"resource.k8s.io/resourceclaims":           "list watch",
 			"fettle.dev/acceleratornodes":              "get list watch patch delete",
 			"fettle.dev/clusterfpgabitstreams":         "get list watch",
 			"fettle.dev/fpgabitstreams":                "get list watch",
