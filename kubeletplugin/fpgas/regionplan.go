@@ -62,15 +62,6 @@ func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, 
 	for i := range config.Policies {
 		w.requireBlank = w.requireBlank || config.Policies[i].Policy.RequireBlank
 	}
-	blank, err := f.bitstreams.blank(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if blank == nil && config.OnRelease == v1alpha1.FPGAReleaseBlank {
-		return nil, refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldFPGARelease), config.OnRelease, fmt.Sprintf(
-			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
-	}
-	w.blank = blank
 	content, err := f.contents.Read(dev.Name)
 	if err != nil {
 		return nil, err
@@ -79,17 +70,32 @@ func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, 
 		return nil, err
 	}
 	w.needsBlank = config.OnRelease == v1alpha1.FPGAReleaseBlank || content.ForeignTo(c.Namespace)
+	return w, f.planBlank(ctx, c, r, w)
+}
+
+// planBlank resolves the blank image of a region, and checks that it may be used.
+func (f *Feature) planBlank(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, w *regionPlan) error {
+	id := w.device.Region.InterfaceID
+	blank, err := f.bitstreams.blank(ctx, id)
+	if err != nil {
+		return err
+	}
+	if blank == nil && w.config.OnRelease == v1alpha1.FPGAReleaseBlank {
+		return refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldFPGARelease), w.config.OnRelease, fmt.Sprintf(
+			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
+	}
+	w.blank = blank
 	if blank == nil {
-		return w, nil
+		return nil
 	}
 	if err := f.judge.check(ctx, blank); err != nil {
 		if w.needsBlank {
-			return nil, fmt.Errorf("request %s, device %s: the blank image: %w", r.Request, r.Device, err)
+			return fmt.Errorf("request %s, device %s: the blank image: %w", r.Request, r.Device, err)
 		}
 		klog.FromContext(ctx).Info("A blank image may not be used", "device", r.Device, "bitstream", &blank.identity, "reason", err)
 		w.blank = nil
 	}
-	return w, nil
+	return nil
 }
 
 // authorize checks that a claim may load a bitstream: first by the lists of the classes, then by the TrustPolicies, and last by the classes
