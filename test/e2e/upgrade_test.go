@@ -30,8 +30,7 @@ const previousCommit = "92a7570de8d5fabbccba3a1a72f2bdde96ac55f8"
 // previousVersion is the name that the suite gives to its build.
 const previousVersion = "v0.0.0-previous"
 
-// previous is the version before this one. Its chart takes the values of the suite; a value that it does not know is for the specs of this
-// version alone.
+// previous is the version before this one. Its chart takes the values of the suite but for those that it does not know.
 type previous struct {
 	chart string
 }
@@ -50,7 +49,9 @@ func buildPrevious(ctx context.Context) previous {
 // install upgrades or downgrades to it.
 func (p previous) install(ctx context.Context, v harness.Values) {
 	GinkgoHelper()
-	Expect(h.InstallChart(ctx, p.chart, v.Merge(h.ValuesOf(previousVersion)))).To(Succeed())
+	known := v.Merge(h.ValuesOf(previousVersion))
+	delete(known, "budget")
+	Expect(h.InstallChart(ctx, p.chart, known)).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
 }
 
