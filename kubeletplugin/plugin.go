@@ -144,11 +144,16 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
 		Machine: p.machine, Health: p.health, Claim: p.claim, KubeletState: config.KubeletState, Uptime: uptime, Budget: callBudget,
-		Limits:   p.config.File.Budget.Limits(machineMemory(), p.config.File.Artifacts.MaxSize.Value()),
+		Limits:   p.limits(),
 		Observer: &observer{node: p.node, metrics: p.metrics, review: p.review, claims: p.claimsChanged},
 	})
 	p.newServices(rescan)
 	return p, nil
+}
+
+// limits returns what claims may hold on this machine.
+func (p *Plugin) limits() budget.Limits {
+	return p.config.File.Budget.Limits(machineMemory(), p.config.File.Artifacts.MaxSize.Value())
 }
 
 // machineMemory returns the machine's memory in bytes.
@@ -215,6 +220,7 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	}
 	limits := file.Artifacts.StoreConfig()
 	limits.InUse = mounter.InUse
+	limits.NamespaceBytes = p.limits()[budget.PinnedBytes].Namespace
 	p.artifacts = artifacts.New(artifacts.Config{
 		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube,
 	})

@@ -257,7 +257,7 @@ func (f *Feature) verifyAndUnpack(
 	if options.fits != nil && !options.fits(image) {
 		return artifact.Digest{}, nil
 	}
-	tree, err := f.unpack(ctx, src, image, options.opportunistic)
+	tree, err := f.unpack(ctx, src, image, o.GetNamespace(), options.opportunistic)
 	if err == nil {
 		err = f.prove(ctx, src, image, tree)
 	}
@@ -300,7 +300,9 @@ const (
 )
 
 // unpack unpacks the image into a tree, unless the store has it: another object may name the same image.
-func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artifact.Image, opportunistic bool) (*artifact.Tree, error) {
+func (f *Feature) unpack(
+	ctx context.Context, src *registry.Source, image *artifact.Image, namespace string, opportunistic bool,
+) (*artifact.Tree, error) {
 	store, err := f.Store()
 	if err != nil {
 		return nil, err
@@ -322,7 +324,7 @@ func (f *Feature) unpack(ctx context.Context, src *registry.Source, image *artif
 	}
 	return store.Unpack(ctx, artifact.TreeSpec{
 		Digest: image.Digest, Layers: image.Layers, Options: unpack.Options{Paths: kernelcache.ImagePaths()}, Room: room, Form: form,
-		Labels: image.Labels, Origin: src.Reference().Repository(), Opportunistic: opportunistic,
+		Labels: image.Labels, Origin: src.Reference().Repository(), Opportunistic: opportunistic, Namespace: namespace,
 	}, src.Layers(image.Layers))
 }
 

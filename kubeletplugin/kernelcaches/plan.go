@@ -126,7 +126,7 @@ func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 	src := f.source(u.Namespace, ref, keys)
 	image, err := artifact.ReadImage(ctx, src, artifact.Descriptor{Digest: u.Tree}, "linux/"+runtime.GOARCH)
 	if err == nil {
-		_, err = f.unpack(ctx, src, image, false)
+		_, err = f.unpack(ctx, src, image, u.Namespace, false)
 	}
 	if err != nil {
 		return fetchError(u, err)

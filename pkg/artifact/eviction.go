@@ -25,6 +25,42 @@ type spaceRequest struct {
 	partialAge time.Duration
 	// opportunistic: nothing may be evicted for it.
 	opportunistic bool
+	// namespace is that of the object which a tree is for, and share the most that trees of one namespace may take. Empty or 0: no limit.
+	namespace string
+	share     int64
+}
+
+// planShare chooses what to evict of a namespace's own trees, least recently used first, so that they stay within its share, and takes them
+// out of the inventory. So a namespace that fetches many images evicts its own, and of others' only what its share may displace.
+func (inv *inventory) planShare(r *spaceRequest) (victims []item, err error) {
+	if r.namespace == "" || r.share == 0 || r.size == 0 {
+		return nil, nil
+	}
+	over, pinned := r.size-r.share, int64(0)
+	for _, b := range inv.blobs {
+		if b.namespace == r.namespace {
+			over += b.size
+		}
+	}
+	inv.blobs = slices.DeleteFunc(inv.blobs, func(b item) bool {
+		switch {
+		case b.namespace != r.namespace || over <= 0 || r.opportunistic:
+			return false
+		case len(b.pins) > 0 || r.mounted(b.digest):
+			pinned += b.size
+			return false
+		}
+		victims = append(victims, b)
+		over -= b.size
+		inv.trash += b.size
+		return true
+	})
+	if over > 0 {
+		return nil, fmt.Errorf("the store has %w for %d bytes: images of namespace %s may take %d, which is %d short, and %d bytes of them are "+
+			"pinned or mounted: wait until some are released, or have the chart's budget.pinnedBytes raised",
+			ErrNoSpace, r.size, r.namespace, r.share, over, pinned)
+	}
+	return victims, nil
 }
 
 // plan chooses what to evict, least recently used first, so that the quota holds and the disk keeps its margin with all reservations. If
@@ -90,7 +126,7 @@ func (r *spaceRequest) shortage(overQuota, diskShort, pinned int64) error {
 
 // reserveBlob makes space for a blob and creates its partial file, whose name reserves the space. The caller holds the lock of the digest.
 func (s *Store) reserveBlob(ctx context.Context, d Descriptor, opportunistic bool) (p *partial, err error) {
-	err = s.reserve(ctx, d, opportunistic, 0, func() (err error) {
+	err = s.reserve(ctx, reservation{Descriptor: d, opportunistic: opportunistic}, func() (err error) {
 		p, err = s.partial(d)
 		return err
 	})
@@ -102,18 +138,28 @@ func (s *Store) aboveQuota(d Digest, size int64) error {
 	return fmt.Errorf("the blob %s is %w: %d bytes, and the store's quota is %d: raise it", d, ErrTooLarge, size, s.config.MaxBytes)
 }
 
-// reserve makes space and calls create, which makes the name that reserves it. arrived is how much of a tree that is being made is on the
-// disk already. The caller holds the lock of the digest.
-func (s *Store) reserve(ctx context.Context, d Descriptor, opportunistic bool, arrived int64, create func() error) error {
-	if s.config.MaxBytes > 0 && d.Size > s.config.MaxBytes {
-		return s.aboveQuota(d.Digest, d.Size)
+// reservation is space for a blob or tree. The zero value asks for none.
+type reservation struct {
+	Descriptor
+	// opportunistic: nothing is evicted for it.
+	opportunistic bool
+	// arrived is how much of a tree that is being made is on the disk already.
+	arrived int64
+	// namespace is that of the object which a tree is for, if it has one.
+	namespace string
+}
+
+// reserve makes space and calls create, which makes the name that reserves it. The caller holds the lock of the digest.
+func (s *Store) reserve(ctx context.Context, r reservation, create func() error) error {
+	if s.config.MaxBytes > 0 && r.Size > s.config.MaxBytes {
+		return s.aboveQuota(r.Digest, r.Size)
 	}
 	unlock, err := s.lockNames(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	deleteNow, err := s.makeSpace(d, opportunistic, arrived)
+	deleteNow, err := s.makeSpace(r)
 	if err == nil && deleteNow {
 		err = s.emptyTrash(func() error { return nil }) // without pauses
 	}
@@ -123,30 +169,34 @@ func (s *Store) reserve(ctx context.Context, d Descriptor, opportunistic bool, a
 	return create()
 }
 
-// makeSpace evicts what a blob needs, or, with an empty descriptor, what the limits need. arrived is how much of a tree is on the disk. The
-// caller holds the locks of the names and of the digest.
-func (s *Store) makeSpace(d Descriptor, opportunistic bool, arrived int64) (deleteNow bool, err error) {
+// makeSpace evicts what a reservation needs, or, if that is empty, what the limits need. The caller holds the locks of the names and of the
+// digest.
+func (s *Store) makeSpace(r reservation) (deleteNow bool, err error) {
 	inv, err := s.inventory()
 	if err != nil {
 		return false, err
 	}
 	request := spaceRequest{
-		size: d.Size, max: s.config.MaxBytes, margin: s.config.Margin,
+		size: r.Size, max: s.config.MaxBytes, margin: s.config.Margin,
 		inUse: s.inUse, mounted: func(d Digest) bool { return s.config.InUse(s, d) }, now: s.config.Clock.Now(), partialAge: s.config.PartialAge,
-		opportunistic: opportunistic,
+		opportunistic: r.opportunistic, namespace: r.namespace, share: s.config.NamespaceBytes,
 	}
 	if request.free, err = s.free(); err != nil {
 		return false, onDisk(err)
 	}
-	if request.written, err = s.takeOwnPartial(d, &inv); err != nil {
+	if request.written, err = s.takeOwnPartial(r.Descriptor, &inv); err != nil {
 		return false, err
 	}
-	request.written += arrived
+	request.written += r.arrived
+	own, err := inv.planShare(&request)
+	if err != nil {
+		return false, err
+	}
 	victims, deleteNow, err := inv.plan(&request)
 	if err != nil {
 		return false, err
 	}
-	for _, v := range victims {
+	for _, v := range append(own, victims...) {
 		if err := s.evict(v); err != nil {
 			return false, err
 		}
@@ -276,7 +326,7 @@ func (s *Store) shrink(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if _, err = s.makeSpace(Descriptor{}, false, 0); err != nil {
+	if _, err = s.makeSpace(reservation{}); err != nil {
 		return err
 	}
 	return s.dropPinDirs()

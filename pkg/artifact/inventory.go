@@ -23,6 +23,8 @@ type item struct {
 	tree          bool
 	name          string
 	pins          []string
+	// namespace is that of a tree's object.
+	namespace string
 }
 
 // inventory lists what the store holds, each list in the order of eviction. Partials are listed first: a blob that is completed meanwhile
@@ -85,7 +87,7 @@ func (s *Store) eachTree(do func(item)) error {
 			return
 		}
 		if t, err := s.readTree(it.name); err == nil {
-			it.size, it.written, it.used = t.Size, t.Size, info.ModTime()
+			it.size, it.written, it.used, it.namespace = t.Size, t.Size, info.ModTime(), t.Labels[namespaceLabel]
 		}
 		do(it)
 	})

@@ -34,6 +34,8 @@ type StoreConfig struct {
 	// MaxBytes is the quota of complete and reserved blobs and trees together. 0: none but the disk. The trash counts in addition until Sweep
 	// deletes it.
 	MaxBytes int64
+	// NamespaceBytes is the most that trees made for objects of one namespace may take. 0: no limit.
+	NamespaceBytes int64
 	// Margin is the space of the disk that stays free for other programs.
 	Margin int64
 	// GrowBy is how much space is reserved at once for a tree that is being made. 0: 64 MiB.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"time"
 
@@ -48,6 +49,25 @@ type TreeSpec struct {
 	Labels map[string]string
 	// Origin is the repository that the layers are read from.
 	Origin string
+	// Namespace is that of the object for which the tree is made. Its trees share a part of the store. Empty: the cluster's.
+	Namespace string
+}
+
+// namespaceLabel has the namespace in the metadata of a tree. It is a label since earlier versions refuse keys that they do not know.
+const namespaceLabel = "dev.fettle.namespace"
+
+// labels returns the labels to keep. What an image says for the namespace does not count.
+func (t *TreeSpec) labels() map[string]string {
+	out := maps.Clone(t.Labels)
+	delete(out, namespaceLabel)
+	if t.Namespace == "" {
+		return out
+	}
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[namespaceLabel] = t.Namespace
+	return out
 }
 
 func (t *TreeSpec) check() error {

@@ -84,13 +84,20 @@ func (p *growingTree) grow(ctx context.Context, n int64) error {
 	}
 	room := min(p.arrived+by, p.spec.Room)
 	to := partialTree(p.spec.Digest, room)
-	err := p.store.reserve(ctx, Descriptor{Digest: p.spec.Digest, Size: room}, p.spec.Opportunistic, p.arrived, func() error {
+	err := p.store.reserve(ctx, p.reservation(room), func() error {
 		return onDisk(p.store.fs.Rename(p.store.path(p.dir), p.store.path(to)))
 	})
 	if err == nil {
 		p.dir, p.room = to, room
 	}
 	return err
+}
+
+func (p *growingTree) reservation(room int64) reservation {
+	return reservation{
+		Descriptor: Descriptor{Digest: p.spec.Digest, Size: room}, opportunistic: p.spec.Opportunistic, arrived: p.arrived,
+		namespace: p.spec.Namespace,
+	}
 }
 
 // reserveTree makes space, and the directory whose name reserves it. The caller holds the lock of the digest.
@@ -112,7 +119,7 @@ func (s *Store) reserveTree(ctx context.Context, spec *TreeSpec) (p *growingTree
 	}
 	p = &growingTree{store: s, spec: spec, room: min(s.config.GrowBy, spec.Room)}
 	p.dir = partialTree(spec.Digest, p.room)
-	return p, s.reserve(ctx, Descriptor{Digest: spec.Digest, Size: p.room}, spec.Opportunistic, 0, func() error {
+	return p, s.reserve(ctx, p.reservation(p.room), func() error {
 		return onDisk(s.fs.Mkdir(s.path(p.dir), 0o700))
 	})
 }
@@ -133,7 +140,7 @@ func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, p *growingTree, op
 	m := TreeMetadata{
 		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
 		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, p.dir, made),
-		Labels: spec.Labels, Origin: spec.Origin, Created: s.config.Clock.Now().UTC(),
+		Labels: spec.labels(), Origin: spec.Origin, Created: s.config.Clock.Now().UTC(),
 	}
 	for _, l := range spec.Layers {
 		m.DiffIDs = append(m.DiffIDs, l.DiffID)

@@ -80,7 +80,7 @@ func (k *kernelCaches) attacked(ctx SpecContext) {
 	var quiet []float64
 	if long {
 		say("nobody attacks")
-		quiet = k.keepsStarting(ctx, victim, "quiet", attackFor()/2)
+		quiet = k.keepsStarting(ctx, victim, "quiet", attackFor()/4)
 	}
 
 	say("three tenants attack for %s", attackFor())

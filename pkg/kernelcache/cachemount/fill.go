@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/budget"
@@ -57,12 +60,14 @@ func (m *Mounter) measure(
 	if r := dir.Relocation; r != nil {
 		out = Fill{Entries: 2 * int64(len(r.Files)), Bytes: ownBytes(r)} // a file and a directory each
 	}
-	if u.Access != Seed || m.checkFill(u, out) != nil {
+	if u.Access != Seed || m.MaxEntries > 0 && out.Entries > m.MaxEntries { // which the caller refuses
 		return out, nil
 	}
-	err = store.ReadTree(tree, func(fsys fs.FS) error {
-		out, err = newSeed(found, dir, u.filesPlace(i)).measure(fsys, m.MaxEntries)
-		return err
+	err = atLowPriority(func() error {
+		return store.ReadTree(tree, func(fsys fs.FS) (err error) {
+			out, err = newSeed(found, dir, u.filesPlace(i)).measure(fsys, m.MaxEntries)
+			return err
+		})
 	})
 	return out, err
 }
@@ -107,6 +112,21 @@ func needs(raw json.RawMessage) ([]budget.Need, error) {
 		out = append(out, budget.Need{Resource: budget.Memory, Amount: hostmount.MemoryOf(u.Bytes)})
 	}
 	return out, nil
+}
+
+// lowPriority is the nice value of threads that look through caches and make seeds.
+const lowPriority = 10
+
+// atLowPriority runs do on a thread that yields the processors to the rest of the plugin: what one claim has made in memory must not delay
+// the claims that need none of it. The thread is not unlocked, so it ends with its goroutine, and its priority with it.
+func atLowPriority(do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, lowPriority) // of this thread; without it the work is only in the way of others
+		done <- do()
+	}()
+	return <-done
 }
 
 // turn waits for a turn of a namespace to look through a cache or to make a seed, which take time and memory of the plugin.

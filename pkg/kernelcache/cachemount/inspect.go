@@ -47,10 +47,11 @@ func (m *Mounter) Inspect(
 		return known, nil
 	}
 	var found kernelcache.Cache
-	err = store.ReadTree(tree, func(fsys fs.FS) error {
-		var err error
-		found, err = kernelcache.Inspect(fsys, kernelcache.Options{Type: as, Labels: tree.Labels})
-		return err
+	err = atLowPriority(func() error {
+		return store.ReadTree(tree, func(fsys fs.FS) (err error) {
+			found, err = kernelcache.Inspect(fsys, kernelcache.Options{Type: as, Labels: tree.Labels})
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", tree.Digest, err)

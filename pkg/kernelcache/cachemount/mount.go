@@ -102,7 +102,7 @@ func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) erro
 		if err != nil {
 			return err
 		}
-		err = m.fillSeeds(store, tree, found, u, &plan)
+		err = atLowPriority(func() error { return m.fillSeeds(store, tree, found, u, &plan) })
 		if done(); err != nil {
 			return err
 		}
