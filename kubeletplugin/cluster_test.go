@@ -30,6 +30,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -63,6 +64,9 @@ func newCluster(t *testing.T, flags map[string]string) *cluster {
 	labels := map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"}
 	_, err = c.clients.Kube.CoreV1().Namespaces().Create(t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = c.clients.Kube.ResourceV1().DeviceClasses().Create(t.Context(),
+		&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nodefixture.Class}}, metav1.CreateOptions{})
 	must(t, err)
 	return c
 }
@@ -223,18 +227,16 @@ func (n *node) claim(name string, change func(*resourceapi.ResourceClaim), resul
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
 	for i := range results {
 		results[i].Pool = n.name + results[i].Pool[len(testNode):]
-		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
-			Name: results[i].Request, Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1, AdminAccess: results[i].AdminAccess,
-			},
-		})
 	}
-	c, err := claims.Create(n.t.Context(), c, metav1.CreateOptions{})
-	must(n.t, err)
 	c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
 	if change != nil {
 		change(c)
 	}
+	claimspec.Set(c, nodefixture.Class)
+	status := c.Status
+	c, err := claims.Create(n.t.Context(), c, metav1.CreateOptions{})
+	must(n.t, err)
+	c.Status = status
 	c, err = claims.UpdateStatus(n.t.Context(), c, metav1.UpdateOptions{})
 	must(n.t, err)
 	return c

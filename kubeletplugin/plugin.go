@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/binding"
+	"github.com/fettle-dev/fettle/kubeletplugin/deviceclasses"
 	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
 	"github.com/fettle-dev/fettle/kubeletplugin/fpgas"
 	"github.com/fettle-dev/fettle/kubeletplugin/hostdirs"
@@ -74,6 +75,7 @@ type Plugin struct {
 	mounts     *hostmount.Dir
 	node       *status.NodeEvents
 	health     *devicehealth.Monitor
+	classes    *deviceclasses.Classes
 	artifacts  *artifacts.Node
 	policies   *trustpolicies.Reader
 	features   features
@@ -141,9 +143,14 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 	if err := p.newFeatures(bootID, rescan); err != nil {
 		return nil, err
 	}
+	var err error
+	if p.classes, err = deviceclasses.New(clients.Kube); err != nil {
+		return nil, err
+	}
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
-		Machine: p.machine, Health: p.health, Claim: p.claim, KubeletState: config.KubeletState, Uptime: uptime, Budget: callBudget,
+		Machine: p.machine, Health: p.health, Claim: p.claim, Classes: p.classes.Of, KubeletState: config.KubeletState,
+		Uptime: uptime, Budget: callBudget,
 		Limits:   p.limits(),
 		Observer: &observer{node: p.node, metrics: p.metrics, review: p.review, claims: p.claimsChanged},
 	})
@@ -299,7 +306,8 @@ func (p *Plugin) newServices(rescan notify.Signal) {
 		Registry: p.metrics.registry, Errors: errs,
 	})
 	p.binder = binding.New(binding.Config{
-		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Kinds: p.bindingKinds(), Reason: reason,
+		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Resolve: p.engine.Resolve, Kinds: p.bindingKinds(),
+		Reason:   reason,
 		Underway: kernelcaches.IsUnderway, Permanent: isPermanent,
 		Prepare: func(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 			return p.prepareClaim(ctx, claim, nil).Err

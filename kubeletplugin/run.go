@@ -44,6 +44,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 			klog.FromContext(ctx).Error(err, "Cannot remove unused builds of the hook")
 		}
 	}
+	defer p.classes.Run(ctx)()
 	defer p.features.presets.Watch(ctx)()
 	if p.config.File.KernelCaches.Enabled || p.config.File.FPGA.Programming {
 		defer p.policies.Watch(ctx)()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
@@ -53,7 +54,7 @@ func (d stuckDirs) Kinds() step.Kinds {
 // TestFailedUndoIsPublished: the engine's trouble with a directory reaches the scheduler, and is over when the claim was given back.
 func TestFailedUndoIsPublished(t *testing.T) {
 	root, dir := nodefixture.Expand(t, "4xlocalssd"), t.TempDir()
-	client := fake.NewClientset()
+	client := fake.NewClientset(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nodefixture.Class}})
 	p, err := New(Config{
 		Node: nodefixture.Node, Namespace: "fettle-system", HostRoot: root, PluginsDir: filepath.Join(dir, "p"),
 		RegistryDir: filepath.Join(dir, "r"),

@@ -42,6 +42,7 @@ func TestPackagesAreSmall(t *testing.T) {
 func partImports() map[string][]string {
 	parts := map[string][]string{
 		"notify": {}, "follow": {}, "prepare": {}, "retirement": {},
+		"deviceclasses": {"follow"},
 		"trustpolicies": {"follow"},
 		"inventory":    {"notify"},
 		"artifacts":    {"inventory", "notify", "retirement"},

@@ -70,6 +70,8 @@ type Config struct {
 	Client kubernetes.Interface
 	Claims Claims
 	Holder *inventory.Holder
+	// Resolve returns what a claim holds, as Prepare resolves it.
+	Resolve func(ctx context.Context, c *resourceapi.ResourceClaim) (claim.Allocation, error)
 	// Kinds are the device kinds whose pods wait on this node.
 	Kinds []Kind
 	// Prepare prepares a claim before kubelet asks for it. If the pod never comes, the claim is collected.
@@ -202,11 +204,14 @@ func (b *Binder) handle(ctx context.Context, key types.NamespacedName) error {
 // handleKind does the work for one device kind before the pod is bound.
 func (b *Binder) handleKind(ctx context.Context, key types.NamespacedName, c *resourceapi.ResourceClaim, k *Kind) error {
 	ready, failed := k.conditions()
-	after := b.bindAfter(c, k)
+	after, err := b.bindAfter(ctx, c, k)
+	if err != nil {
+		return err
+	}
 	if after == "" {
 		return b.setCondition(ctx, c, k, ready, reasonNotAsked, "the claim does not ask to bind the pod later")
 	}
-	err := b.ready(ctx, c, k, after)
+	err = b.ready(ctx, c, k, after)
 	if err == nil {
 		return b.setCondition(ctx, c, k, ready, string(after), k.Subject+" on node "+b.Node)
 	}
@@ -225,7 +230,7 @@ func (b *Binder) ready(ctx context.Context, c *resourceapi.ResourceClaim, k *Kin
 	if after == v1alpha1.BindAfterLoaded {
 		return b.Prepare(ctx, c)
 	}
-	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: b.Node})
+	allocation, err := b.Resolve(ctx, c)
 	if err == nil {
 		err = k.Ready(ctx, c, allocation, snapshot)
 	}
@@ -245,10 +250,13 @@ func (b *Binder) setCondition(ctx context.Context, c *resourceapi.ResourceClaim,
 
 // bindAfter returns what must be done before the pod is bound. For a claim that would be refused it returns "": every node would refuse it,
 // and once the pod is bound, Prepare leaves the refusal on the claim for people to read.
-func (b *Binder) bindAfter(c *resourceapi.ResourceClaim, k *Kind) v1alpha1.BindAfter {
-	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: b.Node})
-	if err != nil {
-		return ""
+func (b *Binder) bindAfter(ctx context.Context, c *resourceapi.ResourceClaim, k *Kind) (v1alpha1.BindAfter, error) {
+	allocation, err := b.Resolve(ctx, c)
+	if _, refused := errors.AsType[*claim.RefusedError](err); refused {
+		return "", nil
 	}
-	return k.BindAfter(allocation)
+	if err != nil {
+		return "", err
+	}
+	return k.BindAfter(allocation), nil
 }

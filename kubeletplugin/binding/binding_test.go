@@ -366,7 +366,7 @@ func newTestBinder(c *resourceapi.ResourceClaim, fails error) (*Binder, *fake.Cl
 	d := &done{fails: fails}
 	reason := func(err error) string { return stdcmp.Or(prepare.Reason(err), "PrepareFailed") }
 	b := New(Config{
-		Node: nodefixture.Node, Client: client, Holder: inventory.NewHolder(), Kinds: d.kinds(), Reason: reason,
+		Node: nodefixture.Node, Client: client, Holder: inventory.NewHolder(), Kinds: d.kinds(), Reason: reason, Resolve: resolve,
 		Claims: writer{status.NewClaimWriter(status.ClaimConfig{
 			Client: client, Events: events.NewFakeRecorder(100), Clock: clock.RealClock{}, Reason: reason, Overtaken: prepare.Overtaken,
 		}), d},
@@ -380,6 +380,10 @@ func newTestBinder(c *resourceapi.ResourceClaim, fails error) (*Binder, *fake.Cl
 	b.Holder.Set(nodefixture.SnapshotWith())
 	b.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemFastSlowRateLimiter[types.NamespacedName](0, 0, 1))
 	return b, client, d
+}
+
+func resolve(_ context.Context, c *resourceapi.ResourceClaim) (claim.Allocation, error) {
+	return claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
 }
 
 func keyOfClaim(c *resourceapi.ResourceClaim) types.NamespacedName {

@@ -5,17 +5,54 @@ package prepare
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
+
+// Resolve returns what a claim holds, under the policies that Prepare applies.
+func (e *Engine) Resolve(ctx context.Context, c *resourceapi.ResourceClaim) (claim.Allocation, error) {
+	allocation, _, err := e.resolve(ctx, c)
+	return allocation, err
+}
+
+// resolve resolves an allocation. Policies are read from the classes as they are now, unless the claim holds its devices since this boot:
+// that was decided, and an edit of a class must not stop the pod. recorded reports the latter.
+func (e *Engine) resolve(ctx context.Context, c *resourceapi.ResourceClaim) (a claim.Allocation, recorded bool, err error) {
+	in := claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: e.Node}
+	if old, err := e.Store.Load(string(c.UID)); err == nil {
+		a, err := claim.Resolve(in)
+		if err != nil || e.isHeld(old, a) {
+			return a, true, err
+		}
+		in.Prepared = wasPrepared(old, a)
+	}
+	if in.Classes, err = e.Classes(ctx, claim.ClassNames(in)); err != nil {
+		return claim.Allocation{}, false, fmt.Errorf("read the classes of claim %s/%s: %w", c.Namespace, c.Name, err)
+	}
+	a, err = claim.Resolve(in)
+	return a, false, err
+}
+
+// wasPrepared reports whether a claim was prepared with the devices of an allocation, in this boot or an earlier one.
+func wasPrepared(old *record.Record, a claim.Allocation) bool {
+	return (old.Phase == record.Prepared || old.Phase == record.Renewing) && matchesAllocation(old, a)
+}
+
+// isHeld reports whether a claim was prepared with the devices of an allocation in this boot. old may be nil.
+func (e *Engine) isHeld(old *record.Record, a claim.Allocation) bool {
+	return old != nil && old.BootID == e.BootID && wasPrepared(old, a)
+}
 
 // ensureSpecs writes missing shared specs. Its lock keeps SweepSpecs from removing any meanwhile.
 func (e *Engine) ensureSpecs(ctx context.Context, shared []cdi.Spec) error {

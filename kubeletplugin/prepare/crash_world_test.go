@@ -31,6 +31,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -118,7 +119,7 @@ func (w *world) start(boot string) error {
 			&fakeFeature{name: presetsName, plan: w.presets},
 		},
 		Health: &fakeHealth{}, Observer: &fakeObserver{},
-		Machine: func() Machine { return crashDevices() }, Claim: w.claim, KubeletState: w.path("kubelet_state"),
+		Machine: func() Machine { return crashDevices() }, Claim: w.claim, Classes: crashClasses, KubeletState: w.path("kubelet_state"),
 		Uptime: func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})
 	w.engine.runFollowUp = func(later func()) {
@@ -383,9 +384,18 @@ func crashClaims() map[string]*resourceapi.ResourceClaim {
 				}},
 			}}
 		}
+		claimspec.Set(c, plainClass)
 		claims[name] = c
 	}
 	return claims
+}
+
+func crashClasses(_ context.Context, names []string) (map[string]*resourceapi.DeviceClass, error) {
+	found := map[string]*resourceapi.DeviceClass{}
+	for _, name := range names {
+		found[name] = classNamed(name)
+	}
+	return found, nil
 }
 
 var errLoad = errors.New("the region cannot be loaded")

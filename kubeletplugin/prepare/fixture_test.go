@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -80,14 +81,18 @@ type place struct {
 	// files is the disk under the state and the CDI directory.
 	files *fault.Injector
 
-	mu        sync.Mutex
-	machine   Machine
-	names     *cdi.Names
-	claims    map[string]*resourceapi.ResourceClaim
-	apiErr    error
-	asked     int
-	incidents []Incident
-	decisions resolved
+	mu      sync.Mutex
+	machine Machine
+	names   *cdi.Names
+	claims  map[string]*resourceapi.ResourceClaim
+	apiErr  error
+	// classes are DeviceClasses that are not what their names say, classesAsked is how often they were read.
+	classes      map[string]*resourceapi.DeviceClass
+	classesErr   error
+	classesAsked int
+	asked        int
+	incidents    []Incident
+	decisions    resolved
 }
 
 // site is one engine at the place.
@@ -116,6 +121,7 @@ func newPlace(t *testing.T) *place {
 	p := &place{
 		t: t, dir: t.TempDir(), names: names(), clock: fault.NewClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), files: fault.New(),
 		machine: machine{gpu("gpu0", 0), gpu("gpu1", 1), ssd("ssd0"), ssd("ssd1")}, claims: map[string]*resourceapi.ResourceClaim{},
+		classes: map[string]*resourceapi.DeviceClass{},
 	}
 	for _, name := range []string{"ssd0", "ssd1"} {
 		must(t, os.MkdirAll(p.disk(name), 0o755))
@@ -138,8 +144,8 @@ func (p *place) newEngine() *site {
 		Features: []Feature{
 			lending(p.dir, hostdir.Kind(p.dir, hostdir.OpenRoot)), effects, &fakeFeature{name: presetsName, plan: p.resolve},
 		},
-		Machine: p.seen, Health: health, Claim: p.get, KubeletState: filepath.Join(p.dir, "dra_manager_state"), Uptime: p.clock.SinceBoot,
-		Budget: patience, Observer: &fakeObserver{incident: p.note},
+		Machine: p.seen, Health: health, Claim: p.get, Classes: p.live, KubeletState: filepath.Join(p.dir, "dra_manager_state"),
+		Uptime: p.clock.SinceBoot, Budget: patience, Observer: &fakeObserver{incident: p.note},
 	})
 	p.t.Cleanup(e.Stop)
 	return &site{Engine: e, place: p, effects: effects, health: health}
@@ -455,14 +461,60 @@ func share(r apiResult, id types.UID) apiResult {
 	return r
 }
 
-// allocated is the claim team-a/claim-UID with an allocation.
+// plainClass is the DeviceClass of claims without a configuration of a class. Any other class of these tests is named by its only
+// configuration.
+const plainClass = "any"
+
+// classNamed is the DeviceClass of a name.
+func classNamed(name string) *resourceapi.DeviceClass {
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if name != plainClass {
+		class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: opaque(name)}}
+	}
+	return class
+}
+
+// live returns the DeviceClasses as they are now: the tests' own, and else those of the names.
+func (p *place) live(_ context.Context, names []string) (map[string]*resourceapi.DeviceClass, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.classesAsked++
+	found := map[string]*resourceapi.DeviceClass{}
+	for _, name := range names {
+		class, known := p.classes[name]
+		if !known {
+			class = classNamed(name)
+		}
+		if class != nil {
+			found[name] = class
+		}
+	}
+	return found, p.classesErr
+}
+
+// setClass changes what a class is now. Nil: it is gone.
+func (p *place) setClass(name string, class *resourceapi.DeviceClass) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.classes[name] = class
+}
+
+// allocated is the claim team-a/claim-UID with an allocation, and a spec that asks for it.
 func allocated(uid string, results ...apiResult) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
+	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim-" + uid, UID: types.UID(uid)},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 			Devices: resourceapi.DeviceAllocationResult{Results: results},
 		}},
 	}
+	claimspec.Set(c, plainClass)
+	return c
+}
+
+func opaque(content string) resourceapi.DeviceConfiguration {
+	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+		Driver: v1alpha1.DriverName, Parameters: apiruntime.RawExtension{Raw: []byte(content)},
+	}}
 }
 
 // configured adds an opaque configuration, for some requests or all, to an allocated claim.
@@ -470,12 +522,15 @@ func configured(c *resourceapi.ResourceClaim, source resourceapi.AllocationConfi
 ) *resourceapi.ResourceClaim {
 	devices := &c.Status.Allocation.Devices
 	devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{
-		Source: source, Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
-			Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: v1alpha1.DriverName, Parameters: apiruntime.RawExtension{Raw: []byte(content)},
-			},
-		},
+		Source: source, Requests: requests, DeviceConfiguration: opaque(content),
 	})
+	class := plainClass
+	for _, config := range devices.Config {
+		if config.Source == resourceapi.AllocationConfigSourceClass {
+			class = string(config.Opaque.Parameters.Raw)
+		}
+	}
+	claimspec.Set(c, class)
 	return c
 }
 

@@ -12,7 +12,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -32,14 +31,14 @@ var ErrChanged = errors.New("changed while its Prepare waited: kubelet asks agai
 func (e *Engine) Prepare(
 	ctx context.Context, c *resourceapi.ResourceClaim, arrived record.Moment, siblings ...*resourceapi.ResourceClaim,
 ) (*record.Record, error) {
-	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: e.Node})
+	allocation, recorded, err := e.resolve(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	accept := func(op *operation) bool { return matchesAllocation(op.record, allocation) }
 	//nolint:contextcheck // the work has its operation's context, which outlives the call's
 	return e.do(ctx, string(c.UID), preparing, accept, func(op *operation) (*record.Record, error) {
-		return e.prepare(op, input{c, siblings, allocation}, arrived)
+		return e.prepare(op, input{c, siblings, allocation, recorded}, arrived)
 	})
 }
 
@@ -48,6 +47,8 @@ type input struct {
 	claim      *resourceapi.ResourceClaim
 	siblings   []*resourceapi.ResourceClaim
 	allocation claim.Allocation
+	// recorded says that the allocation was resolved with the policies in it alone, because the claim holds its devices.
+	recorded bool
 }
 
 func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*record.Record, error) {
@@ -60,10 +61,8 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 	if err := hold.CheckArrival(op.ctx, arrived); err != nil {
 		return nil, err
 	}
-	if hold.Waited || e.Uptime()-arrived.Since > freshFor {
-		if err := e.checkUnchanged(op.ctx, in.claim); err != nil {
-			return nil, err
-		}
+	if err := e.checkInput(op.ctx, in, old, hold.Waited || e.Uptime()-arrived.Since > freshFor); err != nil {
+		return nil, err
 	}
 	if err := op.detach(); err != nil {
 		return nil, err
@@ -123,6 +122,20 @@ func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, pl
 func (e *Engine) mustRelease(old *record.Record, a claim.Allocation) bool {
 	_, unrecorded := e.unrecorded.Load(old.UID)
 	return old.Phase == record.Releasing || unrecorded || !matchesAllocation(old, a)
+}
+
+// checkInput refuses input that is out of date: the claim changed while a lock was waited for, or the record that its allocation was resolved
+// by is gone.
+func (e *Engine) checkInput(ctx context.Context, in input, old *record.Record, late bool) error {
+	if late {
+		if err := e.checkUnchanged(ctx, in.claim); err != nil {
+			return err
+		}
+	}
+	if in.recorded && !e.isHeld(old, in.allocation) {
+		return fmt.Errorf("claim %s/%s %w", in.claim.Namespace, in.claim.Name, ErrChanged)
+	}
+	return nil
 }
 
 // checkUnchanged compares the claim with the one in the API server.

@@ -31,6 +31,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/elffile"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -141,11 +142,7 @@ func thePod(claims ...*resourceapi.ResourceClaim) *corev1.Pod {
 // claimOfClass is an allocated claim whose requests are of class gpu.
 func claimOfClass(uid string, results ...nodefixture.APIResult) *resourceapi.ResourceClaim {
 	c := nodefixture.Allocated(uid, results...)
-	for _, r := range results {
-		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
-			Name: r.Request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu"},
-		})
-	}
+	claimspec.Set(c, "gpu")
 	return c
 }
 

@@ -7,6 +7,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -20,6 +21,11 @@ type Input struct {
 	Driver string
 	// Node is the name of the node that prepares the claim. Empty: any, as the CLI needs it.
 	Node string
+	// Classes are the DeviceClasses as they are now, by their names. Resolve needs all that ClassNames returns. Nil: only the policies that
+	// the allocation recorded hold, as for a claim that is prepared already.
+	Classes map[string]*resourceapi.DeviceClass
+	// Prepared says that the claim was prepared before. Its recorded policies then hold alone if the class was deleted meanwhile.
+	Prepared bool
 }
 
 // Allocation is what a claim holds of this driver. Results are in the order of the allocation.
@@ -91,8 +97,10 @@ const (
 // Source says where the value of a field is from.
 type Source struct {
 	Origin Origin `json:"origin"`
-	// Index is the entry in status.allocation.devices.config. It is -1 for a built-in value.
+	// Index is the entry in status.allocation.devices.config, or in spec.config of Class. It is -1 for a built-in value.
 	Index int `json:"index"`
+	// Class is the DeviceClass whose present policy set the field. Empty: the allocation set it.
+	Class string `json:"class,omitempty"`
 }
 
 // String is for people: "class, status.allocation.devices.config[2]".
@@ -100,8 +108,19 @@ func (s Source) String() string {
 	if s.Origin == OriginBuiltIn {
 		return string(s.Origin)
 	}
-	return fmt.Sprintf("%s, status.allocation.devices.config[%d]", s.Origin, s.Index)
+	return fmt.Sprintf("%s, %s", s.Origin, s.entry())
 }
+
+// entry is the path of the configuration.
+func (s Source) entry() *field.Path {
+	if s.Class != "" {
+		return field.NewPath("DeviceClass").Key(s.Class).Child("spec", "config").Index(s.Index)
+	}
+	return configPath(s.Index)
+}
+
+// parameters is the path of the configuration's content.
+func (s Source) parameters() *field.Path { return s.entry().Child("opaque", "parameters") }
 
 // DeviceKey tells the entries of a claim's status.devices apart.
 type DeviceKey struct{ driver, pool, device, share string }

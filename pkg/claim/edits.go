@@ -55,7 +55,7 @@ func restrict(edits container.Edits) {
 func mountPathMisfit(result Result, mounts int) *RefusedError {
 	path := field.NewPath(FieldMountPath)
 	if source := result.Config.Sources[FieldMountPath]; source.Origin == OriginClass || source.Origin == OriginClaim {
-		path = parametersPath(source.Index).Child(FieldMountPath)
+		path = source.parameters().Child(FieldMountPath)
 	}
 	fault := field.Invalid(path, result.Config.Host.MountPath,
 		fmt.Sprintf("device %s of request %s has %d directories and needs exactly 1 for it: remove mountPath",

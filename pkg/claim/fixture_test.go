@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/test/claimspec"
 )
 
 const (
@@ -28,14 +30,16 @@ type (
 	apiConfig = resourceapi.DeviceAllocationConfiguration
 )
 
-// allocated is a claim team-a/work with the given allocation.
+// allocated is a claim team-a/work with the given allocation, and a spec that asks for it.
 func allocated(results []apiResult, configs ...apiConfig) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
+	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "work", UID: "uid-1"},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 			Devices: resourceapi.DeviceAllocationResult{Results: results, Config: configs},
 		}},
 	}
+	claimspec.Set(c, "any")
+	return c
 }
 
 func result(request, kind, device string) apiResult {

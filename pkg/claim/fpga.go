@@ -41,6 +41,8 @@ type FPGAEffective struct {
 	CoTenancy      v1alpha1.CoTenancy        `json:"coTenancy"`
 	// Policies are those of the classes. Each must allow what it speaks of, and one at least must allow a bitstream.
 	Policies []FPGARule `json:"policies,omitempty"`
+	// Live says that Policies also has those of the class as it is now, whose Source names it.
+	Live bool `json:"live,omitempty"`
 }
 
 // FPGARule is the policy of one class.
@@ -49,9 +51,15 @@ type FPGARule struct {
 	Source Source              `json:"source"`
 }
 
-// allows reports whether the policy of a class has a permission. One is enough, since only administrators write policies.
+// allows reports whether the policies have a permission. One of each side is enough: policies are the administrator's, but a policy that only
+// the allocation has may be anybody's.
 func (f *FPGAEffective) allows(has func(*v1alpha1.FPGAPolicy) bool) bool {
-	return slices.ContainsFunc(f.Policies, func(p FPGARule) bool { return has(&p.Policy) })
+	for _, side := range f.sides() {
+		if !slices.ContainsFunc(side, func(p FPGARule) bool { return has(&p.Policy) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // AllowsUnclearedMemory reports whether a class accepts memory with another tenant's data.
@@ -75,7 +83,7 @@ func (r *FPGARule) namesDigests() bool {
 
 // Path is that of a field of the policy in the class.
 func (r *FPGARule) Path(name ...string) *field.Path {
-	return parametersPath(r.Source.Index).Child("policy", name...)
+	return r.Source.parameters().Child("policy", name...)
 }
 
 // builtInFPGA is what holds where neither class nor claim says anything.
@@ -124,19 +132,60 @@ func (e *Effective) mergeFPGA(config *v1alpha1.FPGAConfig, source Source) field.
 	if config.Timeout != nil {
 		faults = append(faults, override(e, &f.Timeout, config.Timeout.Duration, FieldTimeout, source)...)
 	}
+	return faults
+}
+
+func (e *Effective) mergeFPGAPolicy(config *v1alpha1.FPGAConfig, source Source) {
 	if config.Policy != nil {
 		e.narrow(config.Policy.AllowedNamespaces, source)
 		e.mergeCoTenancy(config.Policy.CoTenancy, source)
-		f.Policies = append(f.Policies, FPGARule{Policy: *config.Policy, Source: source})
+		e.FPGA.Policies = append(e.FPGA.Policies, FPGARule{Policy: *config.Policy, Source: source})
 	}
-	return faults
+}
+
+// restrictFPGA takes the stricter co-tenancy, and keeps both lists of rules: each has to allow what the claim asks for.
+func (e *Effective) restrictFPGA(other *Effective) {
+	e.narrowTo(other)
+	if other.FPGA.CoTenancy.Rank() < e.FPGA.CoTenancy.Rank() {
+		e.FPGA.CoTenancy = other.FPGA.CoTenancy
+		e.Sources[FieldCoTenancy] = other.Sources[FieldCoTenancy]
+	}
+	e.FPGA.Policies = append(e.FPGA.Policies, other.FPGA.Policies...)
+	e.FPGA.Live = true
+}
+
+// sides returns the rules that the allocation recorded and, if they are known, those of the class as it is now. Each side must allow what
+// the claim asks for by itself, so that a rule that only the allocation has grants nothing.
+func (f *FPGAEffective) sides() [][]FPGARule {
+	var recorded, live []FPGARule
+	for _, rule := range f.Policies {
+		if rule.Source.Class == "" {
+			recorded = append(recorded, rule)
+		} else {
+			live = append(live, rule)
+		}
+	}
+	if f.Live {
+		return [][]FPGARule{recorded, live}
+	}
+	return [][]FPGARule{recorded}
+}
+
+// firstFaults returns the faults of the first side that has any: mostly both sides are the same rules.
+func (f *FPGAEffective) firstFaults(of func(rules []FPGARule) field.ErrorList) field.ErrorList {
+	for _, rules := range f.sides() {
+		if faults := of(rules); len(faults) > 0 {
+			return faults
+		}
+	}
+	return nil
 }
 
 // override sets a field, or says that another entry of the same origin set it otherwise.
 func override[T any](e *Effective, at *T, value T, name string, source Source) field.ErrorList {
 	before := e.Sources[name]
 	if before.Origin == source.Origin && !reflect.DeepEqual(*at, value) {
-		return field.ErrorList{field.Forbidden(parametersPath(source.Index).Child(name),
+		return field.ErrorList{field.Forbidden(source.parameters().Child(name),
 			fmt.Sprintf("%s says otherwise for the same request: keep one of the two", configPath(before.Index)))}
 	}
 	*at = value
@@ -163,8 +212,9 @@ func fpgaFaults(results []Result) field.ErrorList {
 		if r.Config.FPGA == nil || r.AdminAccess {
 			continue
 		}
-		faults = append(faults, r.paramFaults()...)
-		faults = append(faults, r.limitFaults()...)
+		faults = append(faults, r.Config.FPGA.firstFaults(r.paramFaults)...)
+		faults = append(faults, r.timeoutFaults()...)
+		faults = append(faults, r.keepFaults()...)
 	}
 	return faults
 }
@@ -172,18 +222,18 @@ func fpgaFaults(results []Result) field.ErrorList {
 // At is the path of a field of the configuration that set it.
 func (r *Result) At(name string) *field.Path {
 	if source := r.Config.Sources[name]; source.Index >= 0 {
-		return parametersPath(source.Index).Child(name)
+		return source.parameters().Child(name)
 	}
 	return allocationPath().Child("devices", "config").Key("built-in").Child(name)
 }
 
-func (r *Result) paramFaults() field.ErrorList {
+func (r *Result) paramFaults(rules []FPGARule) field.ErrorList {
 	var faults field.ErrorList
 	for _, param := range r.Config.FPGA.DriverParams {
 		path := r.At(FieldDriverParams).Child(param.Name)
 		spoken := false
-		for i := range r.Config.FPGA.Policies {
-			p := &r.Config.FPGA.Policies[i]
+		for i := range rules {
+			p := &rules[i]
 			if p.Policy.AllowedDriverParams == nil {
 				continue
 			}
@@ -205,7 +255,7 @@ func (r *Result) paramFaults() field.ErrorList {
 	return faults
 }
 
-func (r *Result) limitFaults() field.ErrorList {
+func (r *Result) timeoutFaults() field.ErrorList {
 	var faults field.ErrorList
 	f := r.Config.FPGA
 	for i := range f.Policies {
@@ -219,11 +269,16 @@ func (r *Result) limitFaults() field.ErrorList {
 				"must be at most %s, says %s of the class of request %s", limit.Duration, p.Path("maxTimeout"), r.Request)))
 		}
 	}
-	if f.OnRelease == v1alpha1.FPGAReleaseKeep && !f.allows(func(p *v1alpha1.FPGAPolicy) bool { return p.AllowKeep }) {
-		faults = append(faults, field.Forbidden(r.At(FieldFPGARelease),
-			fmt.Sprintf("no class of request %s has policy.allowKeep: use Reset or Blank", r.Request)))
-	}
 	return faults
+}
+
+func (r *Result) keepFaults() field.ErrorList {
+	f := r.Config.FPGA
+	if f.OnRelease != v1alpha1.FPGAReleaseKeep || f.allows(func(p *v1alpha1.FPGAPolicy) bool { return p.AllowKeep }) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(r.At(FieldFPGARelease),
+		fmt.Sprintf("no class of request %s has policy.allowKeep: use Reset or Blank", r.Request))}
 }
 
 // Bitstream is what is known of a bitstream when a claim asks to load it.
@@ -263,10 +318,15 @@ func (r *Result) Allows(namespace string, b *Bitstream) field.ErrorList {
 		return field.ErrorList{field.Forbidden(path.Child("name"), fmt.Sprintf(
 			"%s is not for namespace %s: ask an administrator to add it to spec.namespaces", b, namespace))}
 	}
+	return r.Config.FPGA.firstFaults(func(rules []FPGARule) field.ErrorList { return r.allowFaults(rules, b) })
+}
+
+func (r *Result) allowFaults(rules []FPGARule, b *Bitstream) field.ErrorList {
+	path := r.At(FieldBitstream)
 	var faults field.ErrorList
 	spoken := false
-	for i := range r.Config.FPGA.Policies {
-		p := &r.Config.FPGA.Policies[i]
+	for i := range rules {
+		p := &rules[i]
 		if p.Policy.AllowedBitstreams != nil || p.Policy.AllowedRegistries != nil {
 			spoken = true
 			if !p.lists(b) {

@@ -462,7 +462,7 @@ func TestAllows(t *testing.T) {
 			if len(faults) != len(tc.refused) {
 				t.Fatalf("faults %v, want %d", faults, len(tc.refused))
 			}
-			at := parametersPath(len(configs) - 1).Child("bitstream").String()
+			at := Source{Index: len(configs) - 1}.parameters().Child("bitstream").String()
 			for i, fault := range faults {
 				if !strings.HasPrefix(fault.Field, at) || !strings.Contains(fault.Error(), tc.refused[i]) {
 					t.Errorf("%v: want the field %s and %q", fault, at, tc.refused[i])

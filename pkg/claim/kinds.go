@@ -19,31 +19,53 @@ type kindRow struct {
 	is     func(v1alpha1.Config) bool
 	// builtIn sets what holds where neither class nor claim says anything.
 	builtIn func(e *Effective, source Source)
-	// merge lays a configuration of this kind over what is effective so far.
-	merge func(e *Effective, config v1alpha1.Config, source Source) field.ErrorList
+	// parameters lays the parameters of a configuration of this kind over those that are effective so far, policy does so with its policy.
+	parameters func(e *Effective, config v1alpha1.Config, source Source) field.ErrorList
+	policy     func(e *Effective, config v1alpha1.Config, source Source)
+	// restrict makes the policy the stricter one of its own and another's.
+	restrict func(e, other *Effective)
 }
 
 // kindRows is the table of the kinds of device and their configurations, see docs/design/adding.md.
 func kindRows() []kindRow {
 	return []kindRow{
-		newRow(device.KindGPU, v1alpha1.KindGPUConfig, builtInGPU, (*Effective).mergeGPU),
-		newRow(device.KindFPGA, v1alpha1.KindFPGAConfig, builtInFPGA, (*Effective).mergeFPGA),
-		newRow(device.KindHost, v1alpha1.KindHostConfig, builtInHost, (*Effective).mergeHost),
+		newRow(row[*v1alpha1.GPUConfig]{
+			device.KindGPU, v1alpha1.KindGPUConfig, builtInGPU, (*Effective).mergeGPU, (*Effective).mergeGPUPolicy, (*Effective).restrictGPU,
+		}),
+		newRow(row[*v1alpha1.FPGAConfig]{
+			device.KindFPGA, v1alpha1.KindFPGAConfig, builtInFPGA, (*Effective).mergeFPGA, (*Effective).mergeFPGAPolicy, (*Effective).restrictFPGA,
+		}),
+		newRow(row[*v1alpha1.HostConfig]{
+			device.KindHost, v1alpha1.KindHostConfig, builtInHost, (*Effective).mergeHost, (*Effective).mergeHostPolicy, (*Effective).restrictHost,
+		}),
 	}
 }
 
-// newRow makes a row of functions for the configuration's own type.
-func newRow[C v1alpha1.Config](
-	kind device.Kind, config string, builtIn func(*Effective, Source), merge func(*Effective, C, Source) field.ErrorList,
-) kindRow {
+// row is a kindRow whose functions have the configuration's own type.
+type row[C v1alpha1.Config] struct {
+	kind       device.Kind
+	config     string
+	builtIn    func(*Effective, Source)
+	parameters func(*Effective, C, Source) field.ErrorList
+	policy     func(*Effective, C, Source)
+	restrict   func(e, other *Effective)
+}
+
+// newRow makes a row of functions for any configuration, which do nothing with one of another type.
+func newRow[C v1alpha1.Config](r row[C]) kindRow {
 	return kindRow{
-		kind: kind, config: config, builtIn: builtIn,
+		kind: r.kind, config: r.config, builtIn: r.builtIn, restrict: r.restrict,
 		is: func(c v1alpha1.Config) bool { _, ok := c.(C); return ok },
-		merge: func(e *Effective, c v1alpha1.Config, source Source) field.ErrorList {
+		parameters: func(e *Effective, c v1alpha1.Config, source Source) field.ErrorList {
 			if own, ok := c.(C); ok {
-				return merge(e, own, source)
+				return r.parameters(e, own, source)
 			}
 			return nil
+		},
+		policy: func(e *Effective, c v1alpha1.Config, source Source) {
+			if own, ok := c.(C); ok {
+				r.policy(e, own, source)
+			}
 		},
 	}
 }

@@ -17,7 +17,6 @@ type layer struct {
 	config v1alpha1.Config
 	source Source
 	entry  resourceapi.DeviceAllocationConfiguration
-	path   *field.Path
 	// applies holds the index of each own result that the layer is for.
 	applies map[int]bool
 }
@@ -50,13 +49,19 @@ func decodeLayers(entries []resourceapi.DeviceAllocationConfiguration, driver st
 }
 
 func decodeLayer(entry resourceapi.DeviceAllocationConfiguration, source Source) (layer, field.ErrorList) {
-	l := layer{entry: entry, source: source, path: configPath(source.Index), applies: map[int]bool{}}
-	config, faults := v1alpha1.DecodeConfig(entry.Opaque.Parameters.Raw, parametersPath(source.Index))
-	if config == nil {
-		return l, faults
-	}
+	l := layer{entry: entry, source: source, applies: map[int]bool{}}
+	config, faults := decode(entry.Opaque, source)
 	l.config = config
-	return l, config.Validate(source.Origin == OriginClass, parametersPath(source.Index))
+	return l, faults
+}
+
+// decode decodes a configuration and validates it.
+func decode(opaque *resourceapi.OpaqueDeviceConfiguration, source Source) (v1alpha1.Config, field.ErrorList) {
+	config, faults := v1alpha1.DecodeConfig(opaque.Parameters.Raw, source.parameters())
+	if config == nil {
+		return nil, faults
+	}
+	return config, config.Validate(source.Origin == OriginClass, source.parameters())
 }
 
 // assign notes which results the layer is for and reports those it names and does not fit. A layer that names no request is
@@ -100,12 +105,8 @@ func (l *layer) misfit(kind string, r ownResult) *field.Error {
 		fmt.Sprintf("does not fit request %s, which got a device of kind %s: %s", r.Request, r.Kind, next))
 }
 
-func (l *layer) kindPath() *field.Path { return parametersPath(l.source.Index).Child("kind") }
+func (l *layer) kindPath() *field.Path { return l.source.parameters().Child("kind") }
 
 func configPath(index int) *field.Path {
 	return allocationPath().Child("devices", "config").Index(index)
-}
-
-func parametersPath(index int) *field.Path {
-	return configPath(index).Child("opaque", "parameters")
 }

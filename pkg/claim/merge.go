@@ -41,7 +41,8 @@ func merge(layers []layer, index int, kind device.Kind) (Effective, field.ErrorL
 			continue
 		}
 		if row, ok := rowOf(kind); ok {
-			faults = append(faults, row.merge(&effective, l.config, l.source)...)
+			faults = append(faults, row.parameters(&effective, l.config, l.source)...)
+			row.policy(&effective, l.config, l.source)
 		}
 	}
 	return effective, faults
@@ -56,11 +57,16 @@ func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) field.Er
 		e.GPU.addCache(cache)
 		e.Sources[FieldKernelCaches] = source
 	}
+	return nil
+}
+
+func (e *Effective) mergeGPUPolicy(config *v1alpha1.GPUConfig, source Source) {
 	if config.Policy != nil {
 		e.narrow(config.Policy.AllowedNamespaces, source)
 	}
-	return nil
 }
+
+func (e *Effective) restrictGPU(other *Effective) { e.narrowTo(other) }
 
 // addCache has a later layer's entry for an object take the place of an earlier one's.
 func (g *GPUEffective) addCache(cache v1alpha1.KernelCacheSource) {
@@ -78,11 +84,23 @@ func (e *Effective) mergeHost(config *v1alpha1.HostConfig, source Source) field.
 		e.Host.MountPath = config.MountPath
 		e.Sources[FieldMountPath] = source
 	}
+	return nil
+}
+
+func (e *Effective) mergeHostPolicy(config *v1alpha1.HostConfig, source Source) {
 	if config.Policy != nil {
 		e.narrow(config.Policy.AllowedNamespaces, source)
 		e.mergeOnRelease(config.Policy.OnRelease, source)
 	}
-	return nil
+}
+
+// restrictHost keeps data only if both policies do.
+func (e *Effective) restrictHost(other *Effective) {
+	e.narrowTo(other)
+	if other.Host.OnRelease == v1alpha1.OnReleaseEmpty && e.Host.OnRelease != v1alpha1.OnReleaseEmpty {
+		e.Host.OnRelease = v1alpha1.OnReleaseEmpty
+		e.Sources[FieldOnRelease] = other.Sources[FieldOnRelease]
+	}
 }
 
 // mergeOnRelease lets the first class choose and any later one only choose Empty: data is kept when every class that speaks
@@ -115,6 +133,11 @@ func (e *Effective) narrow(names []string, source Source) {
 	e.Sources[FieldAllowedNamespaces] = source
 }
 
+// narrowTo keeps the namespaces that another policy allows, too.
+func (e *Effective) narrowTo(other *Effective) {
+	e.narrow(other.AllowedNamespaces, other.Sources[FieldAllowedNamespaces])
+}
+
 // mountPathFaults refuses one path for several devices: the last mount would hide the others.
 func mountPathFaults(results []Result) field.ErrorList {
 	devices := map[string]int{}
@@ -128,7 +151,7 @@ func mountPathFaults(results []Result) field.ErrorList {
 		}
 		detail := fmt.Sprintf("request %s got %d devices and each needs a path of its own: "+
 			"split it into requests of one device with a mountPath each, or leave mountPath out", r.Request, devices[r.Request])
-		path := parametersPath(r.Config.Sources[FieldMountPath].Index).Child("mountPath")
+		path := r.Config.Sources[FieldMountPath].parameters().Child("mountPath")
 		faults = append(faults, field.Invalid(path, r.Config.Host.MountPath, detail))
 	}
 	return faults
@@ -148,7 +171,7 @@ func namespaceFaults(namespace string, results []Result) field.ErrorList {
 			list = strings.Join(allowed, ", ")
 		}
 		source := r.Config.Sources[FieldAllowedNamespaces]
-		path := parametersPath(source.Index).Child("policy", "allowedNamespaces")
+		path := source.parameters().Child("policy", "allowedNamespaces")
 		detail := fmt.Sprintf("the class of request %s does not allow namespace %s (it allows: %s): "+
 			"create the claim in an allowed namespace, use another class, or ask an administrator to add it", r.Request, namespace, list)
 		faults = append(faults, field.Forbidden(path, detail))

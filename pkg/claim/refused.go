@@ -27,6 +27,10 @@ const (
 	ReasonNamespaceNotAllowed Reason = "NamespaceNotAllowed"
 	// ReasonForbiddenByPolicy: a class of the claim does not allow what the claim asks of its device.
 	ReasonForbiddenByPolicy Reason = "ForbiddenByPolicy"
+	// ReasonClassNotFound: the class of a request was deleted after the claim was allocated, so its policy is unknown.
+	ReasonClassNotFound Reason = "ClassNotFound"
+	// ReasonNotRequested: the allocation has something that the claim's spec does not ask for, so no scheduler made it.
+	ReasonNotRequested Reason = "NotRequested"
 	// ReasonDeviceUnknown: the allocation names a pool or device that this node does not have.
 	ReasonDeviceUnknown Reason = "DeviceUnknown"
 	// ReasonDeviceRepeated: the allocation gives a whole device to two requests of the claim.

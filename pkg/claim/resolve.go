@@ -23,6 +23,7 @@ import (
 
 // Resolve says what the claim holds of this driver and how each device is to be given to the pod. An error is a *RefusedError
 // with every fault of the first stage that has any: the allocation itself, then the configurations, then the namespaces. A
+// policy is the stricter one of the class as the allocation recorded it and the class as it is now. A
 // claim with no result of this driver gives an Allocation without results and no error, whatever its configurations say. The
 // claim is not changed.
 func Resolve(in Input) (Allocation, error) {
@@ -38,9 +39,15 @@ func Resolve(in Input) (Allocation, error) {
 	if faults := repeated(results); len(faults) > 0 {
 		return Allocation{}, refuse(in.Claim, ReasonDeviceRepeated, faults)
 	}
+	if faults := unrequested(in, results); len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonNotRequested, faults)
+	}
 	allocation := Allocation{Namespace: in.Claim.Namespace, Name: in.Claim.Name, UID: in.Claim.UID}
 	if len(results) == 0 {
 		return allocation, nil
+	}
+	if faults := goneClasses(in, results); len(faults) > 0 {
+		return Allocation{}, refuse(in.Claim, ReasonClassNotFound, faults)
 	}
 	layers, faults := decodeLayers(allocated.Devices.Config, in.Driver)
 	for i := range layers {
@@ -51,6 +58,7 @@ func Resolve(in Input) (Allocation, error) {
 	}
 	for i, result := range results {
 		config, wrong := merge(layers, i, result.Kind)
+		wrong = append(wrong, applyLivePolicy(&config, in, result.Result)...)
 		result.Config, faults = config, append(faults, wrong...)
 		allocation.Results = append(allocation.Results, result.Result)
 	}

@@ -27,6 +27,11 @@ func (r *Result) Effect() string {
 		gpu.KernelCaches = nil
 		config.GPU = &gpu
 	}
+	if config.FPGA != nil { // nor does an edit of the class between two claims
+		fpga := *config.FPGA
+		fpga.Policies, fpga.Live = fpga.sides()[0], false
+		config.FPGA = &fpga
+	}
 	data, err := json.Marshal(config)
 	if err != nil {
 		return "unknown" // plain data always encodes

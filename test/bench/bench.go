@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,8 @@ type bench struct {
 	fast, disk string
 	// nodes and runtimes count what was started, for names.
 	nodes, runtimes int
+	// classes are the names of the DeviceClasses that exist.
+	classes sync.Map
 
 	progress io.Writer
 	begin    time.Time

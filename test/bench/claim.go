@@ -5,12 +5,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,16 +47,42 @@ type shape struct {
 func (s shape) request(i int) string { return fmt.Sprintf("device-%d", i) }
 
 // spec is what a user would have written: a request for each device.
-func (s shape) spec() *resourceapi.ResourceClaim {
+func (s shape) spec() (*resourceapi.ResourceClaim, error) {
+	configs, err := s.configurations()
+	if err != nil {
+		return nil, err
+	}
+	class := s.class(configs)
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: s.name}}
 	for i := range s.devices {
 		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
 			Name: s.request(i), Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: "bench", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+				DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
 			},
 		})
 	}
-	return c
+	for _, config := range configs {
+		if config.Source == resourceapi.AllocationConfigSourceClaim {
+			c.Spec.Devices.Config = append(c.Spec.Devices.Config, resourceapi.DeviceClaimConfiguration{
+				Requests: config.Requests, DeviceConfiguration: config.DeviceConfiguration,
+			})
+		}
+	}
+	return c, nil
+}
+
+// class is the DeviceClass of the configurations that an administrator has given. Its name says what is in it.
+func (s shape) class(configs []resourceapi.DeviceAllocationConfiguration) *resourceapi.DeviceClass {
+	class := &resourceapi.DeviceClass{}
+	sum := sha256.New()
+	for _, config := range configs {
+		if config.Source == resourceapi.AllocationConfigSourceClass {
+			class.Spec.Config = append(class.Spec.Config, resourceapi.DeviceClassConfiguration{DeviceConfiguration: config.DeviceConfiguration})
+			sum.Write(config.Opaque.Parameters.Raw)
+		}
+	}
+	class.Name = fmt.Sprintf("bench-%x", sum.Sum(nil)[:8])
+	return class
 }
 
 // status is what the scheduler writes: the devices, the configurations of class and claim, the node, and the pod.
@@ -150,10 +178,34 @@ func (b *bench) createClaims(ctx context.Context, shapes []shape) ([]claim, erro
 	return claims, group.Wait()
 }
 
+// createClass makes the class of a shape once.
+func (b *bench) createClass(ctx context.Context, s shape) error {
+	configs, err := s.configurations()
+	if err != nil {
+		return err
+	}
+	class := s.class(configs)
+	if _, known := b.classes.Load(class.Name); known {
+		return nil
+	}
+	_, err = b.cluster.kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create class %s: %w", class.Name, err)
+	}
+	b.classes.Store(class.Name, true)
+	return nil
+}
+
 func (b *bench) createClaim(ctx context.Context, s shape) (claim, error) {
 	client := b.cluster.kube.ResourceV1().ResourceClaims(namespace)
-	object, err := client.Create(ctx, s.spec(), metav1.CreateOptions{})
+	object, err := s.spec()
 	if err != nil {
+		return claim{}, err
+	}
+	if err := b.createClass(ctx, s); err != nil {
+		return claim{}, err
+	}
+	if object, err = client.Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return claim{}, fmt.Errorf("create claim %s: %w", s.name, err)
 	}
 	if object.Status, err = s.status(); err != nil {

@@ -26,6 +26,7 @@ const (
 	driver    = "fettle.dev"
 	nodeName  = "chaos"
 	namespace = "chaos"
+	className = "any"
 )
 
 // api is what the control plane does: it makes, allocates and deletes claims.
@@ -51,6 +52,11 @@ func newAPI(ctx context.Context, config *rest.Config, dir string) (*api, error) 
 	own.AcceptContentTypes = own.ContentType + ",application/json"
 	var err error
 	if a.kube, err = kubernetes.NewForConfig(own); err != nil {
+		return nil, err
+	}
+	_, err = a.kube.ResourceV1().DeviceClasses().Create(ctx,
+		&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: className}}, metav1.CreateOptions{})
+	if err != nil {
 		return nil, err
 	}
 	labels := map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"}
@@ -94,7 +100,7 @@ func (a *api) create(ctx context.Context, name string, w want) (uid string, err 
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	request := func(name string, count int) {
 		exactly := &resourceapi.ExactDeviceRequest{
-			DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
+			DeviceClassName: className, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
 		}
 		if w.look {
 			exactly.AdminAccess = ptr.To(true)
@@ -105,7 +111,13 @@ func (a *api) create(ctx context.Context, name string, w want) (uid string, err 
 		request("gpus", w.gpus)
 	}
 	for i := range w.dirs {
-		request(fmt.Sprintf("dir-%d", i), 1)
+		name := fmt.Sprintf("dir-%d", i)
+		request(name, 1)
+		if w.mountPath != "" {
+			c.Spec.Devices.Config = append(c.Spec.Devices.Config, resourceapi.DeviceClaimConfiguration{
+				Requests: []string{name}, DeviceConfiguration: mountAt(w.mountPath),
+			})
+		}
 	}
 	err = again(ctx, func() error {
 		made, err := claims.Create(ctx, c, metav1.CreateOptions{})
@@ -148,15 +160,18 @@ func allocation(grants []grant) *resourceapi.AllocationResult {
 		if g.mountPath == "" {
 			continue
 		}
-		parameters := fmt.Sprintf(`{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":%q}`, g.mountPath)
 		out.Config = append(out.Config, resourceapi.DeviceAllocationConfiguration{
-			Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{g.request},
-			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-			}},
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{g.request}, DeviceConfiguration: mountAt(g.mountPath),
 		})
 	}
 	return &resourceapi.AllocationResult{Devices: out}
+}
+
+func mountAt(path string) resourceapi.DeviceConfiguration {
+	parameters := fmt.Sprintf(`{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":%q}`, path)
+	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+		Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
+	}}
 }
 
 func (a *api) remove(ctx context.Context, name string) error {

@@ -34,6 +34,7 @@ func plainRights() map[string]map[string]string {
 	return map[string]map[string]string{
 		"ClusterRole fettle-kubeletplugin": {
 			"resource.k8s.io/resourceslices":                     "get list watch create update patch delete",
+			"resource.k8s.io/deviceclasses":                      "get list watch",
 			"resource.k8s.io/resourceclaims":                     "get",
 			"resource.k8s.io/resourceclaims/status":              "update patch",
 			"resource.k8s.io/resourceclaims/driver [fettle.dev]": "associated-node:update associated-node:patch",

@@ -117,9 +117,7 @@ func (s *scene) allocation(requests []request) *resourceapi.AllocationResult {
 func opaque(r request, driver string, parameters []byte) resourceapi.DeviceAllocationConfiguration {
 	return resourceapi.DeviceAllocationConfiguration{
 		Source: resourceapi.AllocationConfigSourceClass, Requests: []string{r.name},
-		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-			Driver: driver, Parameters: runtime.RawExtension{Raw: parameters},
-		}},
+		DeviceConfiguration: parametersOf(driver, parameters),
 	}
 }
 
@@ -144,4 +142,10 @@ func (s *scene) end(ctx context.Context) error {
 		errs = append(errs, unprepared, s.remove(ctx, c))
 	}
 	return errors.Join(errs...)
+}
+
+func parametersOf(driver string, parameters []byte) resourceapi.DeviceConfiguration {
+	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+		Driver: driver, Parameters: runtime.RawExtension{Raw: parameters},
+	}}
 }

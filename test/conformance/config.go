@@ -30,7 +30,7 @@ type Config struct {
 	// CDIDirs are the directories from which the container runtime reads CDI specs; a later one has precedence. None: what needs
 	// them is skipped.
 	CDIDirs []string
-	// Class is the DeviceClass that claims name. No such object is needed.
+	// Class is the DeviceClass that claims name. It is made for the run where there is none.
 	Class string
 	// Parameters are the driver's opaque configuration, put into every allocation as the class's. Empty: none.
 	Parameters json.RawMessage

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -22,6 +23,8 @@ type session struct {
 	// namespace is the run's own.
 	namespace string
 	plugin    *plugin
+	// madeClass says that the run made the class of its claims.
+	madeClass bool
 	// before are the files of the CDI directories when the run began.
 	before files
 }
@@ -51,15 +54,46 @@ func newSession(ctx context.Context, config *Config) (*session, error) {
 	if s.before, err = listFiles(config.CDIDirs); err != nil {
 		return nil, errors.Join(err, s.plugin.close())
 	}
+	if err := s.createClass(ctx); err != nil {
+		return nil, errors.Join(err, s.plugin.close())
+	}
 	_, err = s.config.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}},
 		metav1.CreateOptions{})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("create the run's namespace: %w", err), s.plugin.close())
+		return nil, errors.Join(fmt.Errorf("create the run's namespace: %w", err), s.deleteClass(ctx), s.plugin.close())
 	}
 	return s, nil
 }
 
-// close removes the namespace.
+// createClass makes the class that the claims name, unless the cluster has it. A driver may read what it allows.
+func (s *session) createClass(ctx context.Context) error {
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: s.config.Class}}
+	if len(s.config.Parameters) > 0 {
+		class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: parametersOf(s.config.Driver, s.config.Parameters)}}
+	}
+	_, err := s.config.Kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create DeviceClass %s: %w", class.Name, err)
+	}
+	s.madeClass = true
+	return nil
+}
+
+func (s *session) deleteClass(ctx context.Context) error {
+	if !s.madeClass {
+		return nil
+	}
+	err := s.config.Kube.ResourceV1().DeviceClasses().Delete(ctx, s.config.Class, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete DeviceClass %s, do it by hand: %w", s.config.Class, err)
+	}
+	return nil
+}
+
+// close removes the namespace and the class.
 func (s *session) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.CallTimeout)
 	defer cancel()
@@ -69,7 +103,7 @@ func (s *session) close(ctx context.Context) error {
 	} else {
 		err = nil
 	}
-	return errors.Join(err, s.plugin.close())
+	return errors.Join(err, s.deleteClass(ctx), s.plugin.close())
 }
 
 // connect waits until the plugin answers.

@@ -11,10 +11,15 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fettle-dev/fettle/test/harness"
 )
@@ -198,6 +203,7 @@ func allowedNamespaces(ctx SpecContext) {
 
 	say("and at Prepare, where the class was closed only after the claim was written")
 	newClaim(ctx, denied, "late", late)
+	newClaim(ctx, denied, "forged", late)
 	class, err := h.Kube.ResourceV1().DeviceClasses().Get(ctx, "open.example.com", metav1.GetOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: policy(allowed).DeviceConfiguration}}
@@ -205,6 +211,88 @@ func allowedNamespaces(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	refused := newPod(ctx, denied, "refused", withClaim("late"))
 	eventuallyRefused(ctx, refused, "NamespaceNotAllowed", denied)
+
+	say("and where the namespace's own administrator writes an allocation without the class's policy")
+	forges(ctx, denied, "forged", freeDevice(ctx, onlyClaim(ctx, pod), onlyClaim(ctx, refused)))
+	eventuallyRefused(ctx, newPod(ctx, denied, "forged", withClaim("forged")), "NamespaceNotAllowed", "DeviceClass[open.example.com]")
 	running(ctx, pod)
 	hasExactly(ctx, pod, main, devicesOf(ctx, results(onlyClaim(ctx, pod)))...)
+}
+
+// freeDevice is a device of a pool that none of the claims holds.
+func freeDevice(ctx context.Context, claims ...*resourceapi.ResourceClaim) resourceapi.DeviceRequestAllocationResult {
+	GinkgoHelper()
+	taken := map[string]bool{}
+	var free resourceapi.DeviceRequestAllocationResult
+	for _, c := range claims {
+		free = results(c)[0]
+		taken[free.Pool+"/"+free.Device] = true
+	}
+	slices, err := poolSlices(ctx, free.Pool)
+	Expect(err).NotTo(HaveOccurred())
+	for _, slice := range slices {
+		for _, d := range slice.Spec.Devices {
+			if !taken[free.Pool+"/"+d.Name] {
+				free.Device = d.Name
+				return free
+			}
+		}
+	}
+	Fail("pool " + free.Pool + " has no other device")
+	return free
+}
+
+// forges has a tenant allocate a claim, as it can with a Role in its own namespace where nothing stops it. Something does; so it gets the
+// right that schedulers have, and the allocation stands.
+func forges(ctx context.Context, ns, claim string, device resourceapi.DeviceRequestAllocationResult) {
+	GinkgoHelper()
+	rule := rbacv1.PolicyRule{
+		APIGroups: []string{resourceapi.GroupName}, Resources: []string{"resourceclaims", "resourceclaims/status"}, Verbs: []string{"*"},
+	}
+	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "mallory-" + ns}}
+	object := metav1.ObjectMeta{Name: "mallory-" + ns}
+	_, err := h.Kube.RbacV1().Roles(ns).Create(ctx, &rbacv1.Role{ObjectMeta: object, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	_, err = h.Kube.RbacV1().RoleBindings(ns).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: object, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: object.Name},
+	}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	settings, err := clientcmd.BuildConfigFromFlags("", h.Kubeconfig())
+	Expect(err).NotTo(HaveOccurred())
+	settings.Impersonate = rest.ImpersonationConfig{UserName: object.Name, Groups: []string{"system:authenticated"}}
+	mallory, err := kubernetes.NewForConfig(settings)
+	Expect(err).NotTo(HaveOccurred())
+	var c *resourceapi.ResourceClaim
+	Eventually(ctx, func() (err error) { // the Role takes a moment
+		c, err = mallory.ResourceV1().ResourceClaims(ns).Get(ctx, claim, metav1.GetOptions{})
+		return err
+	}).Should(Succeed())
+
+	node, _, _ := strings.Cut(device.Pool, "/")
+	c.Status.Allocation = &resourceapi.AllocationResult{
+		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{device}},
+		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+		}}},
+	}
+	write := func() error {
+		_, err := mallory.ResourceV1().ResourceClaims(ns).UpdateStatus(ctx, c, metav1.UpdateOptions{})
+		return err
+	}
+	err = write()
+	Expect(err).To(Or(Satisfy(apierrors.IsForbidden), Satisfy(apierrors.IsInvalid)), "the allocation was written")
+
+	rule.Resources = []string{"resourceclaims/binding"}
+	_, err = h.Kube.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: object, Rules: []rbacv1.PolicyRule{rule}},
+		metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(h.Kube.RbacV1().ClusterRoleBindings().Delete(ctx, object.Name, metav1.DeleteOptions{})).To(Succeed())
+		Expect(h.Kube.RbacV1().ClusterRoles().Delete(ctx, object.Name, metav1.DeleteOptions{})).To(Succeed())
+	})
+	_, err = h.Kube.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: object, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: object.Name},
+	}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Eventually(ctx, write).Should(Succeed())
 }

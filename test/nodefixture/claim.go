@@ -11,6 +11,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/claimspec"
 )
 
 // APIResult is an allocated device in a claim's status.
@@ -27,14 +28,19 @@ func Look(r APIResult) APIResult {
 	return r
 }
 
-// Allocated is the claim team-a/claim-UID with an allocation.
+// Class is the DeviceClass that all requests name.
+const Class = "any"
+
+// Allocated is the claim team-a/claim-UID with an allocation, and a spec that asks for it.
 func Allocated(uid string, results ...APIResult) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
+	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim-" + uid, UID: types.UID(uid)},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 			Devices: resourceapi.DeviceAllocationResult{Results: results},
 		}},
 	}
+	claimspec.Set(c, Class)
+	return c
 }
 
 // Configured adds an opaque configuration to an allocated claim.
@@ -45,5 +51,6 @@ func Configured(c *resourceapi.ResourceClaim, source resourceapi.AllocationConfi
 			Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
 		}},
 	})
+	claimspec.Set(c, Class)
 	return c
 }

@@ -7,10 +7,12 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 func fettleConfig(parameters string) resourcev1.DeviceConfiguration {
@@ -163,4 +165,104 @@ func testClaimStatus(t *testing.T, server *apiServer) {
 	if err := write(t.Context(), "node1", own); err != nil {
 		t.Errorf("own entry: %v", err)
 	}
+}
+
+// testAllocations checks that a tenant who may write the status of the claims in its namespace allocates none of Fettle's devices, and that schedulers and the controller manager do what they do.
+func testAllocations(t *testing.T, server *apiServer) {
+	server.createNamespace(t, "forged")
+	claims := server.clients.ResourceV1().ResourceClaims("forged")
+	claim, err := claims.Create(t.Context(), newClaim("forged", "any"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := rbacv1.PolicyRule{
+		APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims", "resourceclaims/status"}, Verbs: []string{"*"},
+	}
+	driverStatus := status
+	driverStatus.Resources, driverStatus.Verbs = []string{"resourceclaims/driver"}, []string{"*"}
+	binding := status
+	binding.Resources = []string{"resourceclaims/binding"}
+	server.grant(t, "mallory", "forged", status, binding, driverStatus)
+	server.grant(t, "binder", "", status, binding)
+	server.grant(t, "system:serviceaccount:kube-system:resource-claim-controller", "", status)
+	write := func(ctx context.Context, user string, change func(*resourcev1.ResourceClaim)) error {
+		current, err := claims.Get(ctx, claim.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		change(current)
+		_, err = server.user(t, user).ResourceV1().ResourceClaims("forged").UpdateStatus(ctx, current, metav1.UpdateOptions{})
+		return err
+	}
+	allocate := func(driver string) func(*resourcev1.ResourceClaim) {
+		return func(c *resourcev1.ResourceClaim) {
+			c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
+				Results: []resourcev1.DeviceRequestAllocationResult{{Request: "gpu", Driver: driver, Pool: "node1/gpu", Device: "gpu-0"}},
+			}}
+		}
+	}
+	clearing := func(c *resourcev1.ResourceClaim) { c.Status = resourcev1.ResourceClaimStatus{} }
+	eventually(t, func(ctx context.Context) error {
+		err := refused(write(ctx, "mallory", allocate("fettle.dev")), "")
+		if err != nil {
+			_ = write(ctx, "binder", clearing)
+		}
+		return err
+	})
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	must("a scheduler allocates", write(t.Context(), "system:kube-scheduler", allocate("fettle.dev")))
+	must("a tenant takes it back", refused(write(t.Context(), "mallory", clearing), ""))
+	must("a tenant replaces it", refused(write(t.Context(), "mallory", allocate("nic.example.com")), ""))
+	must("a tenant writes a condition", write(t.Context(), "mallory", func(c *resourcev1.ResourceClaim) {
+		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "fettle.dev", Pool: "node1/gpu", Device: "gpu-0"}}
+	}))
+	must("the controller manager takes it back",
+		write(t.Context(), "system:serviceaccount:kube-system:resource-claim-controller", clearing))
+	must("another scheduler allocates", write(t.Context(), "binder", allocate("fettle.dev")))
+	must("another scheduler takes it back", write(t.Context(), "binder", clearing))
+	must("another driver's devices are not Fettle's", write(t.Context(), "binder", allocate("nic.example.com")))
+}
+
+// grant gives a user rights in a namespace, or in the cluster if it is empty.
+func (s *apiServer) grant(t *testing.T, user, namespace string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	meta := metav1.ObjectMeta{GenerateName: "test-", Namespace: namespace}
+	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}
+	rights := s.clients.RbacV1()
+	var err error
+	if namespace == "" {
+		role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}
+		if role, err = rights.ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err == nil {
+			_, err = rights.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+				ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+			}, metav1.CreateOptions{})
+		}
+	} else {
+		role := &rbacv1.Role{ObjectMeta: meta, Rules: rules}
+		if role, err = rights.Roles(namespace).Create(t.Context(), role, metav1.CreateOptions{}); err == nil {
+			_, err = rights.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+				ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+			}, metav1.CreateOptions{})
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// user returns a client of a user.
+func (s *apiServer) user(t *testing.T, name string) kubernetes.Interface {
+	t.Helper()
+	config := rest.CopyConfig(s.config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients
 }

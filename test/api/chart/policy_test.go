@@ -46,6 +46,7 @@ func TestAPI(t *testing.T) {
 			t.Run("budget", func(t *testing.T) { testBudget(t, server) })
 			t.Run("ConfigMaps", func(t *testing.T) { testConfigMapRights(t, server) })
 			t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
+			t.Run("allocations", func(t *testing.T) { testAllocations(t, server) })
 			t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
 			t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })
 			t.Run("self-test template", func(t *testing.T) { testSelfTestTemplate(t, server) })
@@ -74,8 +75,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 9 {
-		t.Fatalf("%d policies, want 9", len(policies.Items))
+	if len(policies.Items) != 10 {
+		t.Fatalf("%d policies, want 10", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)

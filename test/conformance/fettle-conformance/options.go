@@ -78,7 +78,7 @@ func flagSet(o *options) *flag.FlagSet {
 			c.CDIDirs = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
 			return nil
 		})
-	flags.StringVar(&c.Class, "class", "conformance.example.com", "DeviceClass that the claims name; it need not exist")
+	flags.StringVar(&c.Class, "class", "conformance.example.com", "DeviceClass that the claims name; made for the run where there is none")
 	flags.StringVar(&o.parameters, "parameters", "", "YAML or JSON `file` with the opaque configuration that goes into every allocation")
 	flags.Func("devices", "regular `expression` for POOL/DEVICE of the devices to use; empty: all that are free", pattern(&c.Devices))
 	flags.StringVar(&o.restart, "restart-command", "", "program and arguments that restart the plugin, split at spaces, without a shell")
