@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -20,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -35,6 +33,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
 // Controller is one replica.
@@ -45,12 +44,11 @@ type Controller struct {
 	Options Options
 	// CRDs are the files to apply.
 	CRDs fs.FS
-	// Validate judges the objects that the webhook reviews.
-	Validate func(runtime.Object) field.ErrorList
 	// Table lists the reconcilers: it is [Table], unless a test adds its own.
 	Table func(Parts) []reconciler.Row
-	// Registry takes the metrics. The manager serves controller-runtime's registry.
+	// Registry takes the metrics, and Gatherer has all that are served. Those of queues and clients are in controller-runtime's registry.
 	Registry prometheus.Registerer
+	Gatherer prometheus.Gatherer
 	Clock    clock.WithTicker
 }
 
@@ -67,7 +65,7 @@ func (c Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a client of the API server: %w", err)
 	}
-	server := webhook.NewServer(live, c.Clock, c.Options.Namespace)
+	certificate := webhook.NewCertificate(live, c.Clock, c.Options.Namespace)
 	mgr, err := c.manager(scheme)
 	if err != nil {
 		return err
@@ -77,11 +75,11 @@ func (c Controller) Run(ctx context.Context) error {
 		return err
 	}
 	defer removeScratch()
-	parts, err := c.parts(mgr, live, server, scratch)
+	parts, err := c.parts(mgr, live, certificate, scratch)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(c.serve(mgr, server), c.reconcile(mgr, live, parts)); err != nil {
+	if err := errors.Join(c.serve(mgr, certificate), c.reconcile(mgr, live, parts)); err != nil {
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return mgr.Start(ctx)
@@ -100,7 +98,7 @@ func (c Controller) scratch() (dir string, remove func(), err error) {
 }
 
 // parts builds what the reconcilers are built from.
-func (c Controller) parts(mgr manager.Manager, live client.Client, server *webhook.Server, scratch string) (Parts, error) {
+func (c Controller) parts(mgr manager.Manager, live client.Client, certificate *webhook.Certificate, scratch string) (Parts, error) {
 	config := c.Options.Registries
 	config.UserAgent = names.Controller
 	config.Ranges, config.Report = clusterAddresses(mgr.GetClient()), logReason
@@ -115,20 +113,30 @@ func (c Controller) parts(mgr manager.Manager, live client.Client, server *webho
 		Pause: pauses.Remaining, Namespace: c.Options.Namespace,
 	}
 	return Parts{
-		Services: services, Options: c.Options, Registry: registry, Scratch: bitstreams.NewScratch(scratch), Webhook: server,
+		Services: services, Options: c.Options, Registry: registry, Scratch: bitstreams.NewScratch(scratch), Certificate: certificate,
 		Policies: trustpolicies.NewReader(services.Client, c.Options.PublicTrustRoot),
 		Volumes:  volumes.NewPlanner(services, c.Options.KernelCacheVolumes),
 	}, nil
 }
 
-// serve adds what every replica serves to the manager.
-func (c Controller) serve(mgr manager.Manager, server *webhook.Server) error {
-	err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping))
+// serve adds what every replica serves to the manager, and the keeper of the webhook's certificate, which the leader runs.
+func (c Controller) serve(mgr manager.Manager, certificate *webhook.Certificate) error {
+	probes := &httpserver.Server{Address: c.Options.ProbeAddress, Handler: httpserver.Health(func() error { return nil })}
+	err := errors.Join(mgr.Add(everyReplica(probes.Run)), mgr.Add(everyReplica(func(ctx context.Context) error {
+		return c.Options.Metrics.Run(ctx, c.Gatherer)
+	})))
 	if c.Options.Webhook {
-		err = errors.Join(err, server.Register(mgr, c.Options.WebhookPort, c.Validate))
+		err = errors.Join(err, certificate.Register(mgr))
 	}
 	return err
 }
+
+// everyReplica runs in every replica and not only in the leader.
+type everyReplica func(context.Context) error
+
+func (f everyReplica) Start(ctx context.Context) error { return f(ctx) }
+
+func (everyReplica) NeedLeaderElection() bool { return false }
 
 // reconcile adds what the leader does to the manager: the reconcilers of Kubernetes' own kinds, and the CRDs, after which all others
 // start.
@@ -170,11 +178,12 @@ func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
 		return nil, err
 	}
 	mgr, err := manager.New(c.Config, manager.Options{
-		Scheme:                        scheme,
-		Logger:                        klog.Background(),
-		Metrics:                       server.Options{BindAddress: c.Options.MetricsAddress},
+		Scheme: scheme,
+		Logger: klog.Background(),
+		// Both are served by httpserver, within its limits.
+		Metrics:                       server.Options{BindAddress: "0"},
+		HealthProbeBindAddress:        "0",
 		Cache:                         kept,
-		HealthProbeBindAddress:        c.Options.ProbeAddress,
 		LeaderElection:                true,
 		LeaderElectionID:              names.Controller,
 		LeaderElectionNamespace:       c.Options.Namespace,

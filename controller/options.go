@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -25,12 +26,12 @@ const minBitstreamInterval = time.Second
 type Options struct {
 	// Namespace is the controller's own: its Leases, Secret and Service.
 	Namespace string
-	// MetricsAddress and ProbeAddress are where HTTP is served, ":8080"; "0" serves nothing.
-	MetricsAddress, ProbeAddress string
-	// Webhook serves the admission webhook and keeps its certificate. Without it, the chart renders no configuration for one.
+	// Metrics says where and to whom metrics are served.
+	Metrics httpserver.Metrics
+	// ProbeAddress is where /healthz and /readyz are served, ":8081".
+	ProbeAddress string
+	// Webhook keeps the certificate and the configuration of the admission webhook. Without it, the chart renders none.
 	Webhook bool
-	// WebhookPort is where the webhook listens.
-	WebhookPort int
 	// ManageCRDs applies and upgrades the CRDs.
 	ManageCRDs bool
 	// BitstreamInterval is how often tags are resolved: those of bitstreams, and of kernel caches that do not set an interval.
@@ -57,9 +58,6 @@ func (o Options) Validate() error {
 	if len(validation.IsDNS1123Label(o.Namespace)) > 0 {
 		faults = append(faults, fmt.Errorf("--namespace is %q: expected the name of the controller's namespace;"+
 			" in a pod, set POD_NAMESPACE from metadata.namespace", o.Namespace))
-	}
-	if o.Webhook && (o.WebhookPort < 1 || o.WebhookPort > 65535) {
-		faults = append(faults, fmt.Errorf("--webhook-port is %d: expected 1 to 65535", o.WebhookPort))
 	}
 	if o.BitstreamInterval < minBitstreamInterval {
 		faults = append(faults, fmt.Errorf("--bitstream-interval is %s: expected %s or more", o.BitstreamInterval, minBitstreamInterval))

@@ -25,8 +25,8 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
-	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -49,9 +49,8 @@ type cluster struct {
 
 // replica is a running controller.
 type replica struct {
-	registry    *prometheus.Registry
-	probePort   int
-	webhookPort int
+	registry  *prometheus.Registry
+	probePort int
 }
 
 // TestAPI runs the controller against a real API server; its parts share one to save time, and each cleans up after itself.
@@ -88,6 +87,7 @@ func TestAPI(t *testing.T) {
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })
+	t.Run("metrics", c.testMetrics)
 	t.Run("webhook", func(t *testing.T) { c.testWebhook(t, r) })
 	t.Run("second replica", func(t *testing.T) { c.testSecondReplica(t) })
 	t.Run("uninstall refused", c.testUninstallRefused)
@@ -147,16 +147,15 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 // start runs a controller until the test ends.
 func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendors ...string) replica {
 	t.Helper()
-	r := replica{registry: prometheus.NewRegistry(), probePort: apitest.FreePort(t), webhookPort: apitest.FreePort(t)}
+	r := replica{registry: prometheus.NewRegistry(), probePort: apitest.FreePort(t)}
 	ctx, cancel := context.WithCancel(context.Background()) // ends in the cleanup, before the API server
 	done := make(chan error, 1)
 	go func() {
 		done <- controller.Controller{
-			Config: c.config, CRDs: crds.Files, Validate: admission.Validate, Registry: r.registry, Clock: clock.RealClock{},
-			Table: withCounter,
+			Config: c.config, CRDs: crds.Files, Registry: r.registry, Gatherer: r.registry, Clock: clock.RealClock{}, Table: withCounter,
 			Options: controller.Options{
-				Namespace: namespace, MetricsAddress: "0", ProbeAddress: ":" + strconv.Itoa(r.probePort),
-				Webhook: true, WebhookPort: r.webhookPort, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors,
+				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"}, ProbeAddress: ":" + strconv.Itoa(r.probePort),
+				Webhook: true, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
 				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},
@@ -187,7 +186,7 @@ func testHealth(t *testing.T, r replica) {
 	}
 }
 
-// testSecondReplica: one that is not elected is ready to serve the webhook.
+// testSecondReplica: one that is not elected is healthy.
 func (c cluster) testSecondReplica(t *testing.T) {
 	second := c.start(t, deviceclasses.Options{ExtendedResources: true})
 	testHealth(t, second)

@@ -29,8 +29,8 @@ type Parts struct {
 	Policies *trustpolicies.Reader
 	// Volumes plans the volumes of kernel caches.
 	Volumes *volumes.Planner
-	// Webhook has the certificate whose authorities the webhook's configuration names.
-	Webhook *webhook.Server
+	// Certificate is the webhook's.
+	Certificate *webhook.Certificate
 }
 
 // Table lists every reconciler. To add one, write its package and add its row here; docs/design/adding.md has the recipe. Building a row
@@ -38,7 +38,7 @@ type Parts struct {
 func Table(p Parts) []reconciler.Row {
 	s, o := p.Services, p.Options
 	return []reconciler.Row{
-		webhook.New(s, p.Webhook, o.Webhook),
+		webhook.New(s, p.Certificate, o.Webhook),
 		deviceclasses.New(s, o.Classes),
 		nodes.New(s),
 		claims.New(s),

@@ -32,6 +32,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/signed"
 )
@@ -68,7 +69,7 @@ func testVolumes(t *testing.T) {
 		done <- controller.Controller{
 			Config: c.config, CRDs: crds.Files, Registry: prometheus.NewRegistry(), Clock: clock.RealClock{},
 			Options: controller.Options{
-				Namespace: namespace, MetricsAddress: "0", ProbeAddress: "0", BitstreamInterval: time.Second,
+				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"}, ProbeAddress: "127.0.0.1:0", BitstreamInterval: time.Second,
 				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},
 			Table: func(p controller.Parts) []reconciler.Row { return []reconciler.Row{volumes.New(p.Services, p.Volumes)} },

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
@@ -40,9 +41,11 @@ type Config struct {
 	CDIRoot string
 	// StateDir holds the records of claims. It must survive the pod and a reboot.
 	StateDir string
-	// HTTPAddress serves /metrics, /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness".
+	// HTTPAddress serves /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness".
 	HTTPAddress string
-	HealthPort  int
+	// Metrics says where and to whom metrics are served. Without an address, HTTPAddress serves /metrics to all.
+	Metrics    httpserver.Metrics
+	HealthPort int
 	// KubeletState is the path of kubelet's dra_manager_state, or of the socket of fettle-claims, which is read before a claim is collected.
 	// If empty, no claim is collected.
 	KubeletState string

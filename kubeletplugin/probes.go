@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -24,19 +22,13 @@ import (
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
-// serveHTTP serves /metrics, /healthz and /readyz until ctx ends. ready returns why the plugin is not ready.
-func serveHTTP(ctx context.Context, address string, registry *prometheus.Registry, ready func() error) error {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	return (&httpserver.Server{Address: address, Handler: mux}).Run(ctx)
+// serveProbes serves /healthz and /readyz until ctx ends, and /metrics if these have no address of their own.
+func (p *Plugin) serveProbes(ctx context.Context) error {
+	mux := httpserver.Health(p.Ready)
+	if p.config.Metrics.Address == "" {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}))
+	}
+	return (&httpserver.Server{Address: p.config.HTTPAddress, Handler: mux}).Run(ctx)
 }
 
 // readiness holds the conditions under which the plugin is ready.

@@ -61,7 +61,10 @@ func (p *Plugin) Run(ctx context.Context) error {
 	for _, service := range p.services(uevents, helper) {
 		group.Go(func() error { service(ctx); return nil })
 	}
-	group.Go(func() error { return serveHTTP(ctx, p.config.HTTPAddress, p.metrics.registry, p.Ready) })
+	group.Go(func() error { return p.serveProbes(ctx) })
+	if p.config.Metrics.Address != "" {
+		group.Go(func() error { return p.config.Metrics.Run(ctx, p.metrics.registry) })
+	}
 	group.Go(func() error { return live.serve(ctx, p.config.HealthPort) })
 	err = group.Wait()
 	p.features.hostDirs.Wait()

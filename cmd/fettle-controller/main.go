@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fettle-controller runs the cluster side of Fettle, or removes Fettle from a cluster.
+// Command fettle-controller runs the cluster side of Fettle, or its webhook, or removes Fettle from a cluster.
 package main
 
 import (
@@ -31,6 +31,7 @@ const (
 )
 
 const usage = `usage: fettle-controller [run] [flags]      serve until stopped
+       fettle-controller webhook [flags]    answer the API server's reviews of configurations
        fettle-controller uninstall [flags]  remove Fettle from the cluster
 Add -h to see the flags.
 `
@@ -50,6 +51,7 @@ func run(ctx context.Context, args []string, env func(string) string, stderr io.
 	}
 	commands := map[string]func(context.Context, []string, func(string) string, io.Writer) error{
 		"run":       serve,
+		"webhook":   reviewAll,
 		"uninstall": uninstallAll,
 	}
 	command, known := commands[name]
@@ -74,7 +76,7 @@ func run(ctx context.Context, args []string, env func(string) string, stderr io.
 // usageError is a mistake in how the command was called.
 type usageError struct{ error }
 
-// common are the flags that both sub-commands have.
+// common are the flags that all sub-commands have.
 type common struct {
 	namespace, kubeconfig string
 	qps                   float64

@@ -24,7 +24,7 @@ func TestUsage(t *testing.T) {
 		{"help", []string{"uninstall", "-h"}, nil, exitDone, "-delete-crds"},
 		{"uninstall without namespace", []string{"uninstall"}, nil, exitUsage, "--namespace"},
 		{"bad timeout", []string{"uninstall", "--timeout=0", "--namespace=a"}, nil, exitUsage, "--timeout"},
-		{"bad port", []string{"--webhook-port=0"}, map[string]string{"POD_NAMESPACE": "a"}, exitUsage, "--webhook-port"},
+		{"bad namespace of the webhook", []string{"webhook", "--namespace=A"}, nil, exitUsage, "--namespace"},
 		{"no trusted root there", []string{"--trust-public-root=/nonexistent/x", "--namespace=a"}, nil, exitUsage, "--trust-public-root"},
 		{"no kubeconfig there", []string{"--kubeconfig=/nonexistent/x", "--namespace=a"}, nil, exitFailed, "--kubeconfig"},
 	}

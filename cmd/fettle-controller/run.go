@@ -17,7 +17,6 @@ import (
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/deployments/crds"
-	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/trust"
@@ -28,6 +27,7 @@ type serveFlags struct {
 	common
 
 	options controller.Options
+	metrics metricsFlags
 	// vendors, registries and trustedRoot are read after the flags are parsed.
 	vendors, registries, trustedRoot string
 }
@@ -50,19 +50,21 @@ func serve(ctx context.Context, args []string, env func(string) string, stderr i
 	if err != nil {
 		return err
 	}
+	if f.options.Metrics, err = f.metrics.server(config); err != nil {
+		return err
+	}
 	return controller.Controller{
-		Config: config, Options: f.options, CRDs: crds.Files, Validate: admission.Validate, Table: controller.Table,
-		Registry: metrics.Registry, Clock: clock.RealClock{},
+		Config: config, Options: f.options, CRDs: crds.Files, Table: controller.Table,
+		Registry: metrics.Registry, Gatherer: metrics.Registry, Clock: clock.RealClock{},
 	}.Run(ctx)
 }
 
 // addServers defines the flags about what is served.
 func (f *serveFlags) addServers(fs *flag.FlagSet) {
 	o := &f.options
-	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "where metrics are served by HTTP; 0 serves none")
-	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served by HTTP")
-	fs.BoolVar(&o.Webhook, "webhook", true, "serve the admission webhook and keep its certificate and configuration")
-	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "where the admission webhook is served by HTTPS")
+	f.metrics.add(fs)
+	addProbes(fs, &o.ProbeAddress)
+	fs.BoolVar(&o.Webhook, "webhook", true, "keep the certificate and the configuration of the admission webhook")
 }
 
 // addObjects defines the flags about the objects that the controller keeps in the cluster.

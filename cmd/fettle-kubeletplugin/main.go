@@ -95,6 +95,11 @@ func serve(ctx context.Context, o options, confined func(*nodeconfig.File) error
 	if err != nil {
 		return err
 	}
+	if o.config.Metrics.Address != "" {
+		if o.config.Metrics.Filter, err = metricsFilter(o); err != nil {
+			return err
+		}
+	}
 	bootID, err := readBootID(o.config.HostRoot)
 	if err != nil {
 		return err

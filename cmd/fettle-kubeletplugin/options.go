@@ -117,7 +117,11 @@ func flagSet(o *options) *flag.FlagSet {
 		"kubelet's own list of prepared claims, or the socket of fettle-claims, read before a claim that was lost is given back; empty: never")
 	flags.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "directory of CDI specs that the container runtime reads")
 	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
-	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress, "address of /metrics, /readyz and /healthz")
+	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress, "address of /readyz and /healthz, and of /metrics without --metrics-address")
+	flags.StringVar(&c.Metrics.Address, "metrics-address", "", "address of /metrics by HTTPS, for callers whose token may get that path; "+
+		"empty: at --http-address, by HTTP and for all")
+	flags.StringVar(&c.Metrics.CertificateDir, "metrics-certificate-dir", "",
+		"directory with tls.crt and tls.key of /metrics; empty makes a certificate that no authority signed")
 	flags.IntVar(&c.HealthPort, "health-port", defaultHealthPort, "port of the gRPC health service \"liveness\"")
 	flags.StringVar(&c.HookCommand, "hook-command", "", "fettle-hook, which is installed on the host for containers with libraries of "+
 		"presets; empty: presets with libraries are refused")

@@ -77,28 +77,28 @@ func TestDue(t *testing.T) {
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	first := certified(t, nil, start)
-	trusted(t, first.Bundle(), first.Serving(start), start)
-	trusted(t, first.Bundle(), first.Serving(start), start.Add(-30*time.Minute)) // a slow clock
+	trusted(t, first.Bundle(), first.Serving(start, names[0]), start)
+	trusted(t, first.Bundle(), first.Serving(start, names[0]), start.Add(-30*time.Minute)) // a slow clock
 
 	renewed := start.Add(lifetime * 2 / 3)
 	second := certified(t, first, renewed)
-	trusted(t, first.Bundle(), second.Serving(renewed), renewed)
-	trusted(t, second.Bundle(), second.Serving(renewed), renewed)
-	trusted(t, second.Bundle(), first.Serving(renewed), renewed) // a replica that has not looked yet
+	trusted(t, first.Bundle(), second.Serving(renewed, names[0]), renewed)
+	trusted(t, second.Bundle(), second.Serving(renewed, names[0]), renewed)
+	trusted(t, second.Bundle(), first.Serving(renewed, names[0]), renewed) // a replica that has not looked yet
 
 	settled := renewed.Add(settle)
-	if !second.Serving(settled).Leaf.Equal(second.current.Leaf) {
+	if !second.Serving(settled, names[0]).Leaf.Equal(second.current.Leaf) {
 		t.Error("the new certificate is not served after it settled")
 	}
-	trusted(t, second.Bundle(), second.Serving(settled), settled)
+	trusted(t, second.Bundle(), second.Serving(settled, names[0]), settled)
 
 	again := renewed.Add(lifetime * 2 / 3)
 	third := certified(t, second, again)
 	if got := strings.Count(string(third.Bundle()), "BEGIN CERTIFICATE"); got != 2 {
 		t.Errorf("bundle holds %d authorities, want the newest two", got)
 	}
-	trusted(t, second.Bundle(), third.Serving(again), again)
-	trusted(t, third.Bundle(), third.Serving(again.Add(settle)), again.Add(settle))
+	trusted(t, second.Bundle(), third.Serving(again, names[0]), again)
+	trusted(t, third.Bundle(), third.Serving(again.Add(settle), names[0]), again.Add(settle))
 }
 
 // TestServingAfterOutage: the certificate before is over, so the new one is served without settling.
@@ -106,7 +106,23 @@ func TestServingAfterOutage(t *testing.T) {
 	t.Parallel()
 	late := start.Add(2 * lifetime)
 	s := certified(t, certified(t, nil, start), late)
-	trusted(t, s.Bundle(), s.Serving(late), late)
+	trusted(t, s.Bundle(), s.Serving(late, names[0]), late)
+}
+
+// TestServingAnotherName: a certificate that is not for the name is never served, however new the one for it is.
+func TestServingAnotherName(t *testing.T) {
+	t.Parallel()
+	data, err := next(certified(t, nil, start), start, []string{"new.svc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Serving(start, "new.svc").Leaf.Equal(s.current.Leaf) || !s.Serving(start, names[0]).Leaf.Equal(s.previous.Leaf) {
+		t.Error("the certificate is not for the name that was asked for")
+	}
 }
 
 func TestParse(t *testing.T) {
@@ -141,7 +157,7 @@ func TestParse(t *testing.T) {
 			if (err != nil) != (tt.wantErr != "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Fatalf("error = %v, want %q", err, tt.wantErr)
 			}
-			if err == nil && s.Serving(start) == nil {
+			if err == nil && s.Serving(start, names[0]) == nil {
 				t.Error("nothing to serve")
 			}
 		})
@@ -157,7 +173,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("x"), []byte{}, []byte{}, []byte("y"))
 	f.Fuzz(func(t *testing.T, cert, key, ca, previous []byte) {
 		s, err := Parse(map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": ca, "previous.crt": previous, "previous.key": key})
-		if err == nil && s.Serving(start) == nil {
+		if err == nil && s.Serving(start, names[0]) == nil {
 			t.Error("nothing to serve")
 		}
 	})

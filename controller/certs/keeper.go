@@ -5,10 +5,7 @@ package certs
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -28,14 +25,14 @@ const (
 	attempts = 5                // against other replicas that write the Secret at the same time
 )
 
-// Keeper holds the newest certificate in memory and keeps its Secret. Every replica runs one: the first to write creates or renews, the
-// others lose the race on the Secret and read it again.
+// Keeper makes and renews the certificate in its Secret, and holds it in memory. The leader of the controllers runs one. If two run at the
+// same time, the first to write creates or renews, and the other loses the race on the Secret and reads it again.
 type Keeper struct {
 	// Client reads and writes the Secret; it must not read from a cache.
 	Client client.Client
 	// Secret is where the certificate is kept.
 	Secret client.ObjectKey
-	// Names are the DNS names of the webhook's Service.
+	// Names are the DNS names that the certificate is for.
 	Names []string
 	// Clock is the time.
 	Clock clock.WithTicker
@@ -44,9 +41,6 @@ type Keeper struct {
 
 	state atomic.Pointer[State]
 }
-
-// NeedLeaderElection returns false: every replica serves.
-func (k *Keeper) NeedLeaderElection() bool { return false }
 
 // Start keeps the certificate until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
@@ -121,25 +115,6 @@ func (k *Keeper) ensure(ctx context.Context) (*State, error) {
 
 // State returns the last state that was read, nil before the first success.
 func (k *Keeper) State() *State { return k.state.Load() }
-
-// GetCertificate implements the function of [tls.Config]: each handshake gets the certificate that is to be served at its time.
-func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	state := k.state.Load()
-	if state == nil {
-		return nil, errNoCertificate
-	}
-	return state.Serving(k.Clock.Now()), nil
-}
-
-// Ready is a readiness check: it fails until there is a certificate.
-func (k *Keeper) Ready(*http.Request) error {
-	if k.state.Load() == nil {
-		return errNoCertificate
-	}
-	return nil
-}
-
-var errNoCertificate = errors.New("no webhook certificate yet; see the log for why its Secret cannot be read or written")
 
 // Inject sets the caBundle and the path of every webhook that calls the Service, and returns whether anything changed. It leaves webhooks
 // that call another address as they are.

@@ -99,10 +99,11 @@ func (s *State) due(now time.Time, names []string) bool {
 	return false
 }
 
-// Serving returns the certificate to present: the previous one until the newest has settled.
-func (s *State) Serving(now time.Time) *tls.Certificate {
+// Serving returns the certificate to present to a caller who knows the server by this name: the previous one until the newest has settled,
+// unless that is not for the name.
+func (s *State) Serving(now time.Time, name string) *tls.Certificate {
 	settled := s.current.Leaf.NotBefore.Add(backdate + settle)
-	if s.previous != nil && now.Before(settled) && now.Before(s.previous.Leaf.NotAfter) {
+	if s.previous != nil && now.Before(settled) && now.Before(s.previous.Leaf.NotAfter) && s.previous.Leaf.VerifyHostname(name) == nil {
 		return s.previous
 	}
 	return s.current

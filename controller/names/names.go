@@ -4,8 +4,10 @@
 package names
 
 const (
-	// Controller is the field owner, the leader's Lease, the Service and the reporting controller of Events.
+	// Controller is the field owner, the leader's Lease, the Service of its metrics and the reporting controller of Events.
 	Controller = "fettle-controller"
+	// Webhook is the Deployment and the Service of the webhook, in the controller's own namespace.
+	Webhook = "fettle-webhook"
 	// WebhookConfiguration is the ValidatingWebhookConfiguration that the chart renders and the controller completes.
 	WebhookConfiguration = "fettle-config"
 	// TLSSecret holds the webhook's serving certificate, in the controller's own namespace.

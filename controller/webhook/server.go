@@ -5,163 +5,66 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
-	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/fettle-dev/fettle/controller/certs"
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/names"
-	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
-// Server serves the webhook with a certificate of its own. Every replica does; the leader also keeps the CA bundle of the configuration.
+// Server answers the API server's reviews. It runs in a process of its own, with an account of its own: what a flood of requests uses up,
+// or a fault in a decoder gives away, is not the controllers'.
 type Server struct {
-	keeper  *certs.Keeper
-	changed chan event.TypedGenericEvent[*Configuration]
-	expiry  prometheus.Gauge
-	reviews *prometheus.CounterVec
+	// Address is where reviews arrive, ProbeAddress where /healthz and /readyz are served.
+	Address, ProbeAddress string
+	// Validate returns every fault of the Fettle configurations in an object.
+	Validate func(runtime.Object) field.ErrorList
+
+	reader   client.Reader
+	follower *certs.Follower
+	reviews  *prometheus.CounterVec
 }
 
-// NewServer returns a server for the Service of the controller in a namespace. The client must not read from a cache.
-func NewServer(live client.Client, c clock.WithTicker, namespace string) *Server {
-	s := &Server{
-		changed: make(chan event.TypedGenericEvent[*Configuration], 1),
-		expiry:  metrics.Gauge("certificate_expiry_timestamp_seconds", "When the webhook's newest certificate ends."),
+// NewServer returns a server for a namespace. The reader must not read from a cache: it reads one Secret, and the bitstreams that claims
+// name.
+func NewServer(reader client.Reader, c clock.WithTicker, namespace string) *Server {
+	return &Server{
+		reader: reader,
+		follower: &certs.Follower{
+			Client: reader, Clock: c, Name: hosts(names.Webhook, namespace)[0],
+			Secret: client.ObjectKey{Namespace: namespace, Name: names.TLSSecret},
+		},
 		reviews: metrics.CounterBy("config_reviews_total",
 			"Admission reviews answered, by resource and verdict (allowed, denied, undecided).", "resource", "verdict"),
 	}
-	host := names.Controller + "." + namespace
-	s.keeper = &certs.Keeper{
-		Client: live, Clock: c, Changed: s.authoritiesChanged,
-		Secret: client.ObjectKey{Namespace: namespace, Name: names.TLSSecret},
-		Names:  []string{host + ".svc", host + ".svc.cluster.local"},
-	}
-	return s
 }
 
-// authoritiesChanged queues the configuration, without waiting for the reconciler: if a request is queued already, the reconciler will
-// read the newest state.
-func (s *Server) authoritiesChanged(state *certs.State) {
-	s.expiry.Set(float64(state.Expiry().Unix()))
-	select {
-	case s.changed <- event.TypedGenericEvent[*Configuration]{
-		Object: &Configuration{ObjectMeta: metav1.ObjectMeta{Name: names.WebhookConfiguration}},
-	}:
-	default:
-	}
-}
+// Metrics returns what the server counts.
+func (s *Server) Metrics() prometheus.Collector { return s.reviews }
 
-// Register adds what every replica does to the manager: it serves the webhook and keeps the certificate.
-func (s *Server) Register(mgr manager.Manager, port int, validate func(runtime.Object) field.ErrorList) error {
-	server := &httpserver.Server{
-		Address: fmt.Sprintf(":%d", port),
-		TLS:     &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.keeper.GetCertificate},
-		Handler: newGuard(s.keeper.State, &admission.Webhook{Handler: Handler{
-			Validate: validate,
-			Refer:    references{reader: mgr.GetClient()}.check,
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	reviews := &httpserver.Server{
+		Address: s.Address,
+		TLS:     &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.follower.GetCertificate},
+		Handler: newGuard(s.follower.State, &admission.Webhook{Handler: Handler{
+			Validate: s.Validate,
+			Refer:    references{reader: s.reader}.check,
 			Observe:  func(resource, verdict string) { s.reviews.WithLabelValues(resource, verdict).Inc() },
 		}}),
 	}
-	return errors.Join(mgr.AddReadyzCheck("certificate", s.keeper.Ready), mgr.Add(s.keeper), mgr.Add(everyReplica(server.Run)))
-}
-
-// everyReplica runs in every replica and not only in the leader.
-type everyReplica func(context.Context) error
-
-func (f everyReplica) Start(ctx context.Context) error { return f(ctx) }
-
-func (everyReplica) NeedLeaderElection() bool { return false }
-
-// New returns the reconciler of the webhook's configuration. It has no queue if the webhook is not served.
-func New(services reconciler.Services, s *Server, served bool) reconciler.Row {
-	row := reconciler.Row{
-		Name: "ValidatingWebhookConfiguration", BeforeCRDs: true, Metrics: []prometheus.Collector{s.expiry, s.reviews},
-	}
-	if !served {
-		return row
-	}
-	named := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetName() == names.WebhookConfiguration })
-	row.Queues = []reconciler.Queue{{
-		Name: "webhookconfiguration", DuringUninstall: true,
-		Watches:    []reconciler.Watch{{Object: &Configuration{}, Predicates: []predicate.Predicate{named}}},
-		Sources:    []source.Source{source.Channel(s.changed, &handler.TypedEnqueueRequestForObject[*Configuration]{})},
-		Reconciler: &bundler{client: services.Client, live: services.Live, namespace: services.Namespace, state: s.keeper.State},
-	}}
-	return row
-}
-
-// Configuration is the kind that the chart renders without a CA bundle.
-type Configuration = admissionregistrationv1.ValidatingWebhookConfiguration
-
-// bundler writes the authorities of the webhook's certificate, and its path, into the configuration that the chart renders without them.
-type bundler struct {
-	client    client.Client
-	live      client.Reader
-	namespace string
-	state     func() *certs.State
-}
-
-// Reconcile patches bundle and path if they differ. The patch names only these of our webhooks, so it does not undo a change that Helm
-// makes at the same time.
-func (b *bundler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	state := b.state()
-	if state == nil {
-		return reconcile.Result{RequeueAfter: time.Second}, nil
-	}
-	var config Configuration
-	if err := b.live.Get(ctx, req.NamespacedName, &config); err != nil { // the cache has no managedFields
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	before := config.DeepCopy()
-	if certs.Inject(&config, b.namespace, names.Controller, pathOf(state), state.Bundle()) {
-		if err := b.client.Patch(ctx, &config, client.StrategicMergeFrom(before), client.FieldOwner(names.Controller)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("patch caBundle and path of ValidatingWebhookConfiguration %s: %w", req.Name, err)
-		}
-		klog.FromContext(ctx).Info("Patched caBundle and path", "configuration", req.Name)
-	}
-	if err := b.disown(ctx, &config); err != nil {
-		return reconcile.Result{}, fmt.Errorf("patch managedFields of ValidatingWebhookConfiguration %s: %w", req.Name, err)
-	}
-	return reconcile.Result{}, nil
-}
-
-// disown takes the controller's name off what it wrote. The chart of an earlier version renders the path. Helm's server-side apply, in a
-// rollback to that version, refuses to change a field that has another owner.
-func (b *bundler) disown(ctx context.Context, config *Configuration) error {
-	before := config.DeepCopy()
-	ours := func(e metav1.ManagedFieldsEntry) bool { return e.Manager == names.Controller }
-	config.ManagedFields = slices.DeleteFunc(config.ManagedFields, ours)
-	if len(config.ManagedFields) == len(before.ManagedFields) {
-		return nil
-	}
-	if len(config.ManagedFields) == 0 {
-		config.ManagedFields = []metav1.ManagedFieldsEntry{{}} // an empty list would change nothing
-	}
-	return b.client.Patch(ctx, config, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-}
-
-// Cached keeps the manager's cache to the one configuration.
-func Cached(byObject map[client.Object]cache.ByObject) {
-	byObject[&Configuration{}] = cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", names.WebhookConfiguration)}
+	probes := &httpserver.Server{Address: s.ProbeAddress, Handler: httpserver.Health(s.follower.Ready)}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { s.follower.Run(ctx); return nil })
+	group.Go(func() error { return reviews.Run(ctx) })
+	group.Go(func() error { return probes.Run(ctx) })
+	return group.Wait()
 }

@@ -147,7 +147,7 @@ func TestEverySource(t *testing.T) {
 func TestFlags(t *testing.T) {
 	flagName := regexp.MustCompile(`^--([a-z0-9-]+)=`)
 	for _, test := range []struct{ kind, name string }{
-		{"DaemonSet", "fettle-kubeletplugin"}, {"Deployment", "fettle-controller"}, {"Job", "fettle-uninstall"},
+		{"DaemonSet", "fettle-kubeletplugin"}, {"Deployment", "fettle-controller"}, {"Deployment", "fettle-webhook"}, {"Job", "fettle-uninstall"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			container := podOf(t, find(t, renderObjects(t), test.kind, test.name)).Spec.Containers[0]

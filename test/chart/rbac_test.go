@@ -24,8 +24,10 @@ const (
 		"devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev trustpolicies.fettle.dev]"
 	shippedPresets = "fettle.dev/clusterdevicepresets " +
 		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
-	roles        = "rbac.authorization.k8s.io/roles"
-	roleBindings = "rbac.authorization.k8s.io/rolebindings"
+	tokenReviews  = "authentication.k8s.io/tokenreviews"
+	accessReviews = "authorization.k8s.io/subjectaccessreviews"
+	roles         = "rbac.authorization.k8s.io/roles"
+	roleBindings  = "rbac.authorization.k8s.io/rolebindings"
 )
 
 // plainRights is every right that the chart gives by default: role → "group/resource [names]" → verbs. A right that is not
@@ -52,6 +54,8 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/devicepresets":           "get list watch",
 			"/namespaces":                        "get",
 			"/pods":                              "get",
+			tokenReviews:                         "create",
+			accessReviews:                        "create",
 		},
 		"ClusterRole fettle-controller": {
 			"apiextensions.k8s.io/customresourcedefinitions": "create",
@@ -78,6 +82,8 @@ func plainRights() map[string]map[string]string {
 			"networking.k8s.io/servicecidrs":           "get list watch",
 			"/nodes":                                   "get list watch",
 			"events.k8s.io/events":                     "create patch update",
+			tokenReviews:                               "create",
+			accessReviews:                              "create",
 			"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]": "get list watch patch",
 		},
 		"Role fettle-controller": {
@@ -91,6 +97,14 @@ func plainRights() map[string]map[string]string {
 			roles:                              "get create update delete",
 			roleBindings:                       "get create update delete",
 		},
+		"ClusterRole fettle-webhook": {
+			"fettle.dev/clusterfpgabitstreams": "get",
+			"fettle.dev/fpgabitstreams":        "get",
+			tokenReviews:                       "create",
+			accessReviews:                      "create",
+		},
+		"Role fettle-webhook":               {"/secrets [fettle-controller-tls]": "get"},
+		"ClusterRole fettle-metrics-reader": {"/metrics": "get"},
 		"ClusterRole fettle-uninstall": {
 			"resource.k8s.io/resourceclaims":    "get list",
 			"/nodes":                            "get list",
@@ -222,6 +236,14 @@ func TestRights(t *testing.T) {
 	without := plainRights()
 	delete(without["ClusterRole fettle-controller"],
 		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")
+	delete(without, "ClusterRole fettle-webhook")
+	delete(without, "Role fettle-webhook")
+	open := plainRights()
+	delete(open, "ClusterRole fettle-metrics-reader")
+	for _, table := range open {
+		delete(table, tokenReviews)
+		delete(table, accessReviews)
+	}
 	binding := plainRights()
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
 	watching := plainRights()
@@ -246,6 +268,7 @@ func TestRights(t *testing.T) {
 		{"ConfigMaps of all namespaces", []string{"--set=presets.configMapNamespaces={a,*}"}, anywhere("/configmaps")},
 		{"both", []string{"--set=presets.configMapNamespaces={*},bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets", "/configmaps")},
 		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumesRights()},
+		{"metrics for all", []string{"--set=metrics.authentication=false"}, open},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {
@@ -292,8 +315,11 @@ func rights(t *testing.T, objects []unstructured.Unstructured) map[string]map[st
 
 func addRule(t *testing.T, table map[string]string, rule rbacv1.PolicyRule) {
 	t.Helper()
-	if len(rule.NonResourceURLs) > 0 || slices.Contains(rule.Verbs, "*") {
-		t.Errorf("rule %v: no wildcards and no URLs", rule)
+	if slices.Contains(rule.Verbs, "*") {
+		t.Errorf("rule %v: no wildcards", rule)
+	}
+	for _, url := range rule.NonResourceURLs {
+		table[url] = strings.Join(rule.Verbs, " ")
 	}
 	for _, group := range rule.APIGroups {
 		for _, resource := range rule.Resources {

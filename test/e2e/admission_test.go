@@ -27,7 +27,7 @@ import (
 func refusesWrongConfigs() {
 	It("refuses a wrong configuration in a claim, a template or a class, with the field's path", wrongConfigs)
 	It("refuses at Prepare, with an Event and a condition, what slipped past admission", slippedThrough)
-	It("lets claims of other drivers pass untouched, with the controller up and down", otherDrivers)
+	It("lets claims of other drivers pass untouched, with the webhook up and down", otherDrivers)
 	It("keeps a class to its allowed namespaces, at admission and at Prepare", allowedNamespaces)
 }
 
@@ -68,24 +68,24 @@ func wrongConfigs(ctx SpecContext) {
 	}
 }
 
-// withoutController runs something while no controller does.
-func withoutController(ctx context.Context, do func()) {
+// withoutWebhook runs something while no webhook does.
+func withoutWebhook(ctx context.Context, do func()) {
 	GinkgoHelper()
 	scale(ctx, 0)
-	defer scale(ctx, 1)
+	defer scale(ctx, 2)
 	do()
 }
 
-// scale sets how many controllers there are and waits until that is so and the Service knows.
+// scale sets how many webhooks there are and waits until that is so and the Service knows.
 func scale(ctx context.Context, replicas int32) {
 	GinkgoHelper()
 	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-	_, err := h.Kube.AppsV1().Deployments(harness.Namespace).Patch(ctx, "fettle-controller", types.MergePatchType, []byte(patch),
+	_, err := h.Kube.AppsV1().Deployments(harness.Namespace).Patch(ctx, "fettle-webhook", types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{}, "scale")
 	Expect(err).NotTo(HaveOccurred())
-	Expect(harness.Poll(ctx, fmt.Sprintf("%d controllers", replicas), soon, func(ctx context.Context) error {
-		controllers := metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"}
-		pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, controllers)
+	Expect(harness.Poll(ctx, fmt.Sprintf("%d webhooks", replicas), soon, func(ctx context.Context) error {
+		webhooks := metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=webhook"}
+		pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, webhooks)
 		if err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func scale(ctx context.Context, replicas int32) {
 // endpoints returns nil once the webhook's Service has so many ready addresses.
 func endpoints(ctx context.Context, want int) error {
 	list, err := h.Kube.DiscoveryV1().EndpointSlices(harness.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: "kubernetes.io/service-name=fettle-controller",
+		LabelSelector: "kubernetes.io/service-name=fettle-webhook",
 	})
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func slippedThrough(ctx SpecContext) {
 	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
 		opaque("fettle.dev", config("GPUConfig", `"sharing":{"strategie":"Exclusive"}`)),
 	}
-	withoutController(ctx, func() { newClaim(ctx, ns, "slipped", s) })
+	withoutWebhook(ctx, func() { newClaim(ctx, ns, "slipped", s) })
 	pod := newPod(ctx, ns, "refused", withClaim("slipped"))
 	eventuallyRefused(ctx, pod, "ConfigInvalid", "sharing.strategie")
 	Expect(h.PodDone(ctx, ns, pod.Name, corev1.PodPending)).To(Succeed(), "the pod waits, and says for what")
@@ -174,7 +174,7 @@ func otherDrivers(ctx SpecContext) {
 		Expect(readClaim(ctx, ns, name).Spec.Devices.Config).To(Equal(other.Devices.Config))
 	}
 	pass("up")
-	withoutController(ctx, func() { pass("down") })
+	withoutWebhook(ctx, func() { pass("down") })
 }
 
 func allowedNamespaces(ctx SpecContext) {

@@ -51,6 +51,7 @@ func (p previous) install(ctx context.Context, v harness.Values) {
 	GinkgoHelper()
 	known := v.Merge(h.ValuesOf(previousVersion))
 	delete(known, "budget")
+	delete(known, "metrics") // it serves them to all
 	Expect(h.InstallChart(ctx, p.chart, known)).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
 }

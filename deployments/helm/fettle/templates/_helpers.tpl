@@ -4,6 +4,8 @@ in the same cluster must collide, and Helm then says which release owns the obje
 */}}
 {{- define "fettle.pluginName" -}}fettle-kubeletplugin{{- end }}
 {{- define "fettle.controllerName" -}}fettle-controller{{- end }}
+{{- define "fettle.webhookName" -}}fettle-webhook{{- end }}
+{{- define "fettle.metricsReaderName" -}}fettle-metrics-reader{{- end }}
 {{- define "fettle.uninstallName" -}}fettle-uninstall{{- end }}
 {{- define "fettle.selfTestName" -}}fettle-selftest{{- end }}
 
