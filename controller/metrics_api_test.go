@@ -101,7 +101,7 @@ func (c cluster) startWebhook(t *testing.T, args ...string) webhookProcess {
 		"--metrics-bind-address=" + w.metrics, fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", apitest.FreePort(t)),
 	}, args...)
 	log := new(bytes.Buffer)
-	command := exec.CommandContext(context.Background(), binary, args...) //nolint:usetesting // it ends in the cleanup
+	command := exec.CommandContext(context.Background(), binary, args...) // it ends in the cleanup
 	command.Stderr = log
 	if err := command.Start(); err != nil {
 		t.Fatal(err)

@@ -117,7 +117,8 @@ func flagSet(o *options) *flag.FlagSet {
 		"kubelet's own list of prepared claims, or the socket of fettle-claims, read before a claim that was lost is given back; empty: never")
 	flags.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "directory of CDI specs that the container runtime reads")
 	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
-	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress, "address of /readyz and /healthz, and of /metrics without --metrics-address")
+	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress,
+		"address of /readyz and /healthz, and of /metrics without --metrics-address")
 	flags.StringVar(&c.Metrics.Address, "metrics-address", "", "address of /metrics by HTTPS, for callers whose token may get that path; "+
 		"empty: at --http-address, by HTTP and for all")
 	flags.StringVar(&c.Metrics.CertificateDir, "metrics-certificate-dir", "",

@@ -28,7 +28,7 @@ func (m Metrics) Run(ctx context.Context, gatherer prometheus.Gatherer) error {
 		return nil
 	}
 	server := &Server{Address: m.Address}
-	handler := http.Handler(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
+	handler := promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})
 	if m.Filter != nil {
 		var err error
 		if server.TLS, err = TLS(m.CertificateDir); err != nil {

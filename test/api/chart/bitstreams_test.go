@@ -236,7 +236,7 @@ func pullGrant(space, name, verb string) (*rbacv1.Role, *rbacv1.RoleBinding) {
 func grantFor(owner *unstructured.Unstructured, name, verb string, request grant.Request) (*rbacv1.Role, *rbacv1.RoleBinding) {
 	owner.SetName(name)
 	request.Owner = owner
-	w := grant.Writer{Namespace: namespace, Account: plugin}
+	w := grant.NewWriter(nil, nil, namespace)
 	role, binding := w.Role(request), w.Binding(request)
 	role.Rules[0].Verbs = []string{verb}
 	// The object is not in the API, so nothing may belong to it.

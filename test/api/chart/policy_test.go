@@ -48,10 +48,14 @@ func TestAPI(t *testing.T) {
 			t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
 			t.Run("allocations", func(t *testing.T) { testAllocations(t, server) })
 			t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
+			t.Run("fences of the controller", func(t *testing.T) { testFences(t, server) })
+			t.Run("Events", func(t *testing.T) { testEvents(t, server) })
+			t.Run("rights", func(t *testing.T) { testRights(t, server) })
 			t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })
 			t.Run("self-test template", func(t *testing.T) { testSelfTestTemplate(t, server) })
 			t.Run("upgrade keeps caBundle", func(t *testing.T) { testUpgrade(t, server) })
 			t.Run("claims of nodes", func(t *testing.T) { testNodeClaims(t, server, flags == nil) })
+			t.Run("fences of Jobs", func(t *testing.T) { testJobFences(t, server) })
 		})
 	}
 }
@@ -75,8 +79,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 10 {
-		t.Fatalf("%d policies, want 10", len(policies.Items))
+	if len(policies.Items) != 15 {
+		t.Fatalf("%d policies, want 15", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fettle-dev/fettle/controller/deviceclasses"
+)
+
+// testFences: with the controller's token, stolen, nothing can be changed that is not Fettle's, although RBAC gives the verbs.
+func testFences(t *testing.T, server *apiServer) {
+	clients, untyped := server.as(t, controllerAccount, "")
+	server.createNamespace(t, "fenced")
+	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=bitstreams.pullSecretNamespaces={*}")
+	t.Run("DeviceClasses", func(t *testing.T) { fencedClasses(t, server, clients) })
+	t.Run("CRDs", func(t *testing.T) {
+		resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+		foreign := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "xs.example.com"},
+			"spec": map[string]any{
+				"group": "example.com", "scope": "Cluster", "names": map[string]any{"plural": "xs", "kind": "X"},
+				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{
+					"openAPIV3Schema": map[string]any{"type": "object"},
+				}}},
+			},
+		}}
+		eventually(t, func(ctx context.Context) error {
+			_, err := untyped.Resource(resource).Create(ctx, foreign, metav1.CreateOptions{})
+			return refused(err, "writes only CustomResourceDefinitions of the group fettle.dev")
+		})
+	})
+	t.Run("Roles", func(t *testing.T) { fencedRoles(t, server, clients) })
+}
+
+func fencedClasses(t *testing.T, server *apiServer, clients kubernetes.Interface) {
+	const want = "writes only the DeviceClasses that it ships"
+	foreign := newClass("foreign", "")
+	if _, err := server.clients.ResourceV1().DeviceClasses().Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	patch := []byte(`{"metadata":{"labels":{"app.kubernetes.io/managed-by":"fettle-controller"}},"spec":{"selectors":[]}}`)
+	eventually(t, func(ctx context.Context) error {
+		_, err := clients.ResourceV1().DeviceClasses().Patch(ctx, foreign.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return refused(err, want)
+	})
+	_, err := clients.ResourceV1().DeviceClasses().Create(t.Context(), newClass("more", ""), metav1.CreateOptions{})
+	if err := refused(err, want); err != nil {
+		t.Errorf("a class of another name: %v", err)
+	}
+	uninstall, _ := server.as(t, "fettle-uninstall", "")
+	if err := uninstall.ResourceV1().DeviceClasses().Delete(t.Context(), foreign.Name, metav1.DeleteOptions{}); err == nil {
+		t.Error("an uninstall deleted a class that is not ours")
+	}
+	for _, class := range deviceclasses.Classes(deviceclasses.Options{}) {
+		if _, err := clients.ResourceV1().DeviceClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+			t.Errorf("%s: %v", class.Name, err)
+			continue
+		}
+		_, err := clients.ResourceV1().DeviceClasses().Patch(t.Context(), class.Name, types.MergePatchType,
+			[]byte(`{"spec":{"extendedResourceName":null}}`), metav1.PatchOptions{})
+		if err != nil {
+			t.Errorf("%s: %v", class.Name, err)
+		}
+		if err := server.clients.ResourceV1().DeviceClasses().Delete(t.Context(), class.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func fencedRoles(t *testing.T, server *apiServer, clients kubernetes.Interface) {
+	kube := server.clients.RbacV1()
+	role, binding := pullGrant("fenced", "fence", "get")
+	eventually(t, func(ctx context.Context) error { // the right to read any Secret, which the upgrade gave
+		_ = kube.Roles("fenced").Delete(ctx, role.Name, metav1.DeleteOptions{})
+		return makeGrant(t, clients, role, binding)
+	})
+	wrong := func(change func(*rbacv1.Role, *rbacv1.RoleBinding)) error {
+		role, binding := pullGrant("fenced", "wrong", "get")
+		change(role, binding)
+		return makeGrant(t, clients, role, binding)
+	}
+	for name, test := range map[string]struct {
+		want   string
+		change func(*rbacv1.Role, *rbacv1.RoleBinding)
+	}{
+		"another name": {"writes only Roles that it made", func(r *rbacv1.Role, _ *rbacv1.RoleBinding) { r.Name = "admin" }},
+		"no label":     {"writes only Roles that it made", func(r *rbacv1.Role, _ *rbacv1.RoleBinding) { r.Labels = nil }},
+		"kube-system": {"writes no roles in namespaces of Kubernetes' own", func(r *rbacv1.Role, b *rbacv1.RoleBinding) {
+			r.Namespace, b.Namespace = "kube-system", "kube-system"
+		}},
+		"all Secrets": {"each by its name", func(r *rbacv1.Role, _ *rbacv1.RoleBinding) { r.Rules[0].ResourceNames = nil }},
+		"another user": {"binds only its own Roles, and only to the kubelet plugin", func(r *rbacv1.Role, b *rbacv1.RoleBinding) {
+			r.Name = "fettle.dev:fpgabitstream:another"
+			b.Name, b.RoleRef.Name, b.Subjects[0].Name = r.Name, r.Name, "default"
+		}},
+		"another role": {"not currently held", func(r *rbacv1.Role, b *rbacv1.RoleBinding) {
+			r.Name, b.Name = "fettle.dev:fpgabitstream:clusterwide", "fettle.dev:fpgabitstream:clusterwide"
+			b.RoleRef = rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "fettle-kubeletplugin"}
+		}},
+	} {
+		if err := refusedGrant(wrong(test.change), test.want); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	others := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "others"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "x"},
+	}
+	if _, err := kube.RoleBindings("fenced").Create(t.Context(), others, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := clients.RbacV1().RoleBindings("fenced").Delete(t.Context(), "others", metav1.DeleteOptions{})
+	if err := refused(err, "writes only RoleBindings that it made"); err != nil {
+		t.Errorf("delete of another's RoleBinding: %v", err)
+	}
+	if err := clients.RbacV1().RoleBindings("fenced").Delete(t.Context(), binding.Name, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("delete of its own: %v", err)
+	}
+}
+
+// refusedGrant is refused for what makeGrant returns.
+func refusedGrant(err error, want string) error { return refused(errors.Unwrap(err), want) }
+
+// testEvents: a node's token, stolen, writes Events in the plugin's name only, and about no other node and no pod.
+func testEvents(t *testing.T, server *apiServer) {
+	node, _ := server.as(t, plugin, "node1")
+	event := func(change func(*eventsv1.Event)) func(context.Context) error {
+		e := &eventsv1.Event{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "e-", Namespace: "default"}, EventTime: metav1.NowMicro(), Type: "Normal", Reason: "R",
+			Action: "A", ReportingController: plugin, ReportingInstance: plugin + "-x",
+			Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node1"},
+		}
+		change(e)
+		return func(ctx context.Context) error {
+			_, err := node.EventsV1().Events("default").Create(ctx, e, metav1.CreateOptions{})
+			return err
+		}
+	}
+	otherNode := event(func(e *eventsv1.Event) { e.Regarding.Name = "node2" })
+	eventually(t, func(ctx context.Context) error { return refused(otherNode(ctx), "writes Events only about this node") })
+	for name, test := range map[string]struct {
+		change func(*eventsv1.Event)
+		want   string
+	}{
+		"its node": {func(*eventsv1.Event) {}, ""},
+		"a claim": {func(e *eventsv1.Event) {
+			e.Regarding = corev1.ObjectReference{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: "default", Name: "c"}
+		}, ""},
+		"a pod": {func(e *eventsv1.Event) {
+			e.Regarding = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "default", Name: "p"}
+		}, "writes Events only about"},
+		"in kubelet's name": {func(e *eventsv1.Event) { e.ReportingController = "kubelet" }, "only in its own name"},
+	} {
+		err := event(test.change)(t.Context())
+		if test.want != "" {
+			err = refused(err, test.want)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// testJobFences: where the controller may make Jobs, they are of its own image and have nothing of the node.
+func testJobFences(t *testing.T, server *apiServer) {
+	server.createNamespace(t, "jobs")
+	const image = "registry.example/fettle:v1"
+	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=kernelCaches.volumes.enabled=true",
+		"--set=kernelCaches.volumes.image.repository=registry.example/fettle,kernelCaches.volumes.image.tag=v1")
+	clients, _ := server.as(t, controllerAccount, "")
+	job := func(ctx context.Context, namespace string, change func(*batchv1.Job)) error {
+		j := &batchv1.Job{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "fill-", Labels: map[string]string{"fettle.dev/kernel-cache-uid": "u"}},
+			Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false),
+				Containers: []corev1.Container{{
+					Name: "c", Image: image, SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false)},
+				}},
+			}}},
+		}
+		change(j)
+		_, err := clients.BatchV1().Jobs(namespace).Create(ctx, j, metav1.CreateOptions{})
+		return err
+	}
+	const ownImage = "only Jobs of its own image"
+	eventually(t, func(ctx context.Context) error { return job(ctx, "jobs", func(*batchv1.Job) {}) })
+	pod := func(change func(*corev1.PodSpec)) func(*batchv1.Job) {
+		return func(j *batchv1.Job) { change(&j.Spec.Template.Spec) }
+	}
+	for name, test := range map[string]struct {
+		namespace, want string
+		change          func(*batchv1.Job)
+	}{
+		"kube-system": {"kube-system", "writes no jobs in namespaces of Kubernetes' own", func(*batchv1.Job) {}},
+		"no label":    {"jobs", "writes only Jobs of kernel caches", func(j *batchv1.Job) { j.Labels = nil }},
+		"a token":     {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.AutomountServiceAccountToken = nil })},
+		"an account":  {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.ServiceAccountName = "admin" })},
+		"a path of the node": {"jobs", ownImage, pod(func(p *corev1.PodSpec) {
+			p.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}}
+		})},
+		"the node's network": {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.HostNetwork = true })},
+		"another image":      {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.Containers[0].Image = "x" })},
+		"privileged": {"jobs", ownImage, pod(func(p *corev1.PodSpec) {
+			p.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+		})},
+	} {
+		if err := refused(job(t.Context(), test.namespace, test.change), test.want); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "others"}, Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
+	}}
+	if _, err := server.clients.CoreV1().PersistentVolumeClaims("jobs").Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := clients.CoreV1().PersistentVolumeClaims("jobs").Delete(t.Context(), "others", metav1.DeleteOptions{})
+	if err := refused(err, "writes only PersistentVolumeClaims of kernel caches"); err != nil {
+		t.Errorf("delete of another's claim: %v", err)
+	}
+}
