@@ -27,6 +27,7 @@ func testBudget(t *testing.T, server *apiServer) {
 	} {
 		for limit, fits := range map[string]bool{"16Gi": true, "16384Mi": true, "17Gi": false, "64Gi": false} {
 			o := cacheObject(kind.kind)
+			o.SetName("budgeted") // the other's name is taken
 			if err := unstructured.SetNestedField(o.Object, limit, "spec", "mount", "writableLimit"); err != nil {
 				t.Fatal(err)
 			}
@@ -44,6 +45,7 @@ func testBudget(t *testing.T, server *apiServer) {
 	} {
 		for limit, fits := range map[string]bool{"512Mi": true, "16Gi": true, "16384Mi": true, "17Gi": false, "900Ti": false, "1e20": false} {
 			o := newPreset(kind.kind)
+			o.SetName("budgeted")
 			mounts := []any{
 				map[string]any{"containerPath": "/a", "scratch": map[string]any{"sizeLimit": "1Mi"}},
 				map[string]any{"containerPath": "/b", "scratch": map[string]any{"sizeLimit": limit}},
