@@ -34,6 +34,7 @@ func TestAPI(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := startAPIServer(t, flags)
+			t.Run("rights", func(t *testing.T) { testRights(t, server) })
 			t.Run("types", func(t *testing.T) { testPolicyTypes(t, server) })
 			t.Run("slices", func(t *testing.T) { testSlices(t, server) })
 			t.Run("acceleratornodes", func(t *testing.T) { testAcceleratorNodes(t, server) })
@@ -50,7 +51,6 @@ func TestAPI(t *testing.T) {
 			t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
 			t.Run("fences of the controller", func(t *testing.T) { testFences(t, server) })
 			t.Run("Events", func(t *testing.T) { testEvents(t, server) })
-			t.Run("rights", func(t *testing.T) { testRights(t, server) })
 			t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })
 			t.Run("self-test template", func(t *testing.T) { testSelfTestTemplate(t, server) })
 			t.Run("upgrade keeps caBundle", func(t *testing.T) { testUpgrade(t, server) })

@@ -22,7 +22,6 @@ const rightsPage = repository + "/docs/design/rights.md"
 
 // testRights holds the table of docs/design/rights.md against what the API server says of each account, as `kubectl auth can-i --list` does.
 func testRights(t *testing.T, server *apiServer) {
-	server.runHelm(t, "upgrade", "fettle", chartDir, "--reset-values")
 	var table strings.Builder
 	for _, account := range []struct{ name, node, title string }{
 		{controllerAccount, "", "`fettle-controller`"},
