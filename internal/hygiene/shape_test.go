@@ -44,12 +44,12 @@ func partImports() map[string][]string {
 		"notify": {}, "follow": {}, "prepare": {}, "retirement": {},
 		"deviceclasses": {"follow"},
 		"trustpolicies": {"follow"},
-		"inventory":    {"notify"},
-		"artifacts":    {"inventory", "notify", "retirement"},
-		"publish":      {"inventory", "notify", "retirement"},
-		"devicehealth": {"inventory", "notify", "retirement"},
-		"status":       {"inventory", "notify", "retirement"},
-		"binding":      {"follow", "inventory", "publish"},
+		"inventory":     {"notify"},
+		"artifacts":     {"inventory", "notify", "retirement"},
+		"publish":       {"inventory", "notify", "retirement"},
+		"devicehealth":  {"inventory", "notify", "retirement"},
+		"status":        {"inventory", "notify", "retirement"},
+		"binding":       {"follow", "inventory", "publish"},
 	}
 	for _, feature := range features() {
 		parts[feature] = []string{"artifacts", "follow", "inventory", "notify", "prepare", "trustpolicies"}
