@@ -114,7 +114,7 @@ func (n *node) start(podUID string) {
 	must(n.t, broadcaster.StartRecordingToSinkWithContext(ctx))
 	clients := n.clients
 	clients.Events = broadcaster.NewRecorder(scheme.Scheme, "fettle-kubeletplugin")
-	plugin, err := New(n.config, clients, "boot-1")
+	plugin, err := New(n.t.Context(), n.config, clients, "boot-1")
 	must(n.t, err)
 	ended := make(chan error, 1)
 	go func() {

@@ -90,7 +90,7 @@ func TestClaimsHeldIsUnknown(t *testing.T) {
 func newPlugin(t *testing.T, state string) *Plugin {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := New(Config{
+	p, err := New(t.Context(), Config{
 		Node: testNode, Namespace: "fettle-system", HostRoot: nodefixture.Expand(t, "empty"), PluginsDir: filepath.Join(dir, "p"),
 		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: state, HTTPAddress: "127.0.0.1:0", HealthPort: 1,
 		File: nodeconfig.File{}.WithDefaults(),

@@ -119,7 +119,7 @@ func reason(err error) string {
 }
 
 // New checks the configuration, opens the plugin's directories and builds all services. bootID is the host's, see BootID.
-func New(config Config, clients Clients, bootID string) (*Plugin, error) {
+func New(ctx context.Context, config Config, clients Clients, bootID string) (*Plugin, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid configuration: %w", err)
 	}
@@ -130,7 +130,7 @@ func New(config Config, clients Clients, bootID string) (*Plugin, error) {
 		mounts: hostmount.In(filepath.Join(config.StateDir, "mounts"), config.HostRoot),
 	}
 	p.readiness = &readiness{holder: p.holder}
-	if err := p.open(); err != nil {
+	if err := p.open(ctx); err != nil {
 		return nil, err
 	}
 	p.health = devicehealth.New(devicehealth.Config{
@@ -177,7 +177,7 @@ func machineMemory() int64 {
 const callBudget = 30 * time.Second
 
 // open opens the plugin's directories.
-func (p *Plugin) open() (err error) {
+func (p *Plugin) open(ctx context.Context) (err error) {
 	if p.records, err = record.Open(disk.OS{}, p.config.StateDir); err != nil {
 		return err
 	}
@@ -187,13 +187,13 @@ func (p *Plugin) open() (err error) {
 	if err := os.MkdirAll(p.config.pluginDir(), 0o750); err != nil {
 		return fmt.Errorf("make the plugin's directory: %w", err)
 	}
-	return p.openNames()
+	return p.openNames(ctx)
 }
 
 // openNames opens the node's secret. The lock keeps the other plugin of a rolling update from making another one.
-func (p *Plugin) openNames() error {
+func (p *Plugin) openNames(ctx context.Context) error {
 	const patience = 10 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	hold, err := p.records.LockSpecs(ctx, true)
 	if err != nil {

@@ -55,7 +55,7 @@ func (d stuckDirs) Kinds() step.Kinds {
 func TestFailedUndoIsPublished(t *testing.T) {
 	root, dir := nodefixture.Expand(t, "4xlocalssd"), t.TempDir()
 	client := fake.NewClientset(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nodefixture.Class}})
-	p, err := New(Config{
+	p, err := New(t.Context(), Config{
 		Node: nodefixture.Node, Namespace: "fettle-system", HostRoot: root, PluginsDir: filepath.Join(dir, "p"),
 		RegistryDir: filepath.Join(dir, "r"),
 		CDIRoot:     filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), HTTPAddress: "127.0.0.1:0", HealthPort: 1,

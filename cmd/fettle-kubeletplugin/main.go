@@ -110,7 +110,7 @@ func serve(ctx context.Context, o options, confined func(*nodeconfig.File) error
 		return fmt.Errorf("start the recorder of Events: %w", err)
 	}
 	clients.Events = broadcaster.NewRecorder(scheme.Scheme, "fettle-kubeletplugin")
-	plugin, err := kubeletplugin.New(o.config, clients, bootID)
+	plugin, err := kubeletplugin.New(ctx, o.config, clients, bootID)
 	if err != nil {
 		return err
 	}

@@ -124,8 +124,8 @@ func (e *Engine) mustRelease(old *record.Record, a claim.Allocation) bool {
 	return old.Phase == record.Releasing || unrecorded || !matchesAllocation(old, a)
 }
 
-// checkInput refuses input that is out of date: the claim changed while a lock was waited for, or the record that its allocation was resolved
-// by is gone.
+// checkInput refuses input that is out of date: the claim changed while a lock was waited for, or the record that its allocation was
+// resolved by is gone.
 func (e *Engine) checkInput(ctx context.Context, in input, old *record.Record, late bool) error {
 	if late {
 		if err := e.checkUnchanged(ctx, in.claim); err != nil {

@@ -51,8 +51,8 @@ type FPGARule struct {
 	Source Source              `json:"source"`
 }
 
-// allows reports whether the policies have a permission. One of each side is enough: policies are the administrator's, but a policy that only
-// the allocation has may be anybody's.
+// allows reports whether the policies have a permission. One of each side is enough: policies are the administrator's, but a policy that
+// only the allocation has may be anybody's.
 func (f *FPGAEffective) allows(has func(*v1alpha1.FPGAPolicy) bool) bool {
 	for _, side := range f.sides() {
 		if !slices.ContainsFunc(side, func(p FPGARule) bool { return has(&p.Policy) }) {

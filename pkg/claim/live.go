@@ -46,8 +46,8 @@ func goneClasses(in Input, results []ownResult) field.ErrorList {
 }
 
 // applyLivePolicy makes a recorded policy the stricter one of itself and the policy of the class as it is now. So a policy that only the
-// allocation has can restrict and never grant: anybody who may write the claim's status could have invented it. Parameters stay as they were
-// recorded, because a class has none that a claim could not have set itself.
+// allocation has can restrict and never grant: anybody who may write the claim's status could have invented it. Parameters stay as they
+// were recorded, because a class has none that a claim could not have set itself.
 func applyLivePolicy(recorded *Effective, in Input, r Result) field.ErrorList {
 	asked, _ := requestOf(in.Claim, r.Request)
 	class := in.Classes[asked.class]

@@ -114,8 +114,8 @@ func (r *ownResult) unrequested(c *resourceapi.ResourceClaim, earlier []ownResul
 	return nil
 }
 
-// unrequestedConfig checks a configuration of the allocation. If its source is the claim, it must be in the spec for the same devices. If its
-// source is the class, it may differ from the class, which an administrator may have edited. It can only restrict, see applyLivePolicy.
+// unrequestedConfig checks a configuration of the allocation. If its source is the claim, it must be in the spec for the same devices. If
+// its source is the class, it may differ from the class, which an administrator may have edited. It can only restrict, see applyLivePolicy.
 func unrequestedConfig(
 	in Input, entry *resourceapi.DeviceAllocationConfiguration, path *field.Path, results []ownResult,
 ) field.ErrorList {

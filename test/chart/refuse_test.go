@@ -45,7 +45,8 @@ func TestRefusals(t *testing.T) {
 		{"mirror with a scheme", []string{"--set=bitstreams.registries.mirrors.a=https://b"}, "at '/bitstreams/registries/mirrors/a'"},
 		{"scheme of plain http", []string{"--set=bitstreams.registries.plainHTTP={http://a}"}, "at '/bitstreams/registries/plainHTTP/0'"},
 		{
-			"scheme of an allowed destination", []string{"--set=bitstreams.registries.allowedDestinations={https://a}"},
+			"scheme of an allowed destination",
+			[]string{"--set=bitstreams.registries.allowedDestinations={https://a}"},
 			"at '/bitstreams/registries/allowedDestinations/0'",
 		},
 		{"host for a range", []string{"--set=bitstreams.registries.clusterCIDRs={a}"}, "at '/bitstreams/registries/clusterCIDRs/0'"},

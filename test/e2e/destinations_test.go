@@ -73,7 +73,8 @@ func podRanges(ctx context.Context) harness.Values {
 	return harness.Values{"bitstreams": harness.Values{"registries": harness.Values{"clusterCIDRs": ranges}}}
 }
 
-// contacts has a tenant name what she does not reach: nobody is contacted. Of what may be contacted and is no registry she reads one reason.
+// contacts has a tenant name what she does not reach: nobody is contacted. Of what may be contacted and is no registry she reads
+// one reason.
 func (k *kernelCaches) contacts(ctx SpecContext) {
 	ns, others := newNamespace(ctx, nil), newNamespace(ctx, nil)
 	ofNode, ofPod := newTrap(ctx, others, "node", mixedNode, true), newTrap(ctx, others, "pod", gpuNode, false)

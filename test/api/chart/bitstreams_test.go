@@ -198,7 +198,7 @@ func testPullSecretRights(t *testing.T, server *apiServer) {
 			return err
 		})
 		role, binding := pullGrant(space, "pull", "get")
-		if err := makeGrant(t, clients, role, binding); err != nil {
+		if err := makeGrant(t.Context(), clients, role, binding); err != nil {
 			t.Fatalf("grant in %s: %v", space, err)
 		}
 		eventually(t, func(ctx context.Context) error {
@@ -220,7 +220,7 @@ func testPullSecretRights(t *testing.T, server *apiServer) {
 	}
 	for _, wrong := range []struct{ space, verb string }{{"unlisted", "get"}, {"listed", "list"}} {
 		role, binding := pullGrant(wrong.space, "more", wrong.verb)
-		if err := makeGrant(t, clients, role, binding); !apierrors.IsForbidden(err) {
+		if err := makeGrant(t.Context(), clients, role, binding); !apierrors.IsForbidden(err) {
 			t.Errorf("a grant of %s in %s: %v, want it refused", wrong.verb, wrong.space, err)
 		}
 	}
@@ -244,12 +244,11 @@ func grantFor(owner *unstructured.Unstructured, name, verb string, request grant
 	return role, binding
 }
 
-func makeGrant(t *testing.T, clients kubernetes.Interface, role *rbacv1.Role, binding *rbacv1.RoleBinding) error {
-	t.Helper()
-	if _, err := clients.RbacV1().Roles(role.Namespace).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+func makeGrant(ctx context.Context, clients kubernetes.Interface, role *rbacv1.Role, binding *rbacv1.RoleBinding) error {
+	if _, err := clients.RbacV1().Roles(role.Namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("role: %w", err)
 	}
-	if _, err := clients.RbacV1().RoleBindings(role.Namespace).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+	if _, err := clients.RbacV1().RoleBindings(role.Namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("binding: %w", err)
 	}
 	return nil

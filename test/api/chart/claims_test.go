@@ -167,7 +167,8 @@ func testClaimStatus(t *testing.T, server *apiServer) {
 	}
 }
 
-// testAllocations checks that a tenant who may write the status of the claims in its namespace allocates none of Fettle's devices, and that schedulers and the controller manager do what they do.
+// testAllocations checks that a tenant who may write the status of the claims in its namespace allocates none of Fettle's
+// devices, and that schedulers and the controller manager do what they do.
 func testAllocations(t *testing.T, server *apiServer) {
 	server.createNamespace(t, "forged")
 	claims := server.clients.ResourceV1().ResourceClaims("forged")

@@ -86,12 +86,12 @@ func fencedRoles(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 	role, binding := pullGrant("fenced", "fence", "get")
 	eventually(t, func(ctx context.Context) error { // the right to read any Secret, which the upgrade gave
 		_ = kube.Roles("fenced").Delete(ctx, role.Name, metav1.DeleteOptions{})
-		return makeGrant(t, clients, role, binding)
+		return makeGrant(ctx, clients, role, binding)
 	})
 	wrong := func(change func(*rbacv1.Role, *rbacv1.RoleBinding)) error {
 		role, binding := pullGrant("fenced", "wrong", "get")
 		change(role, binding)
-		return makeGrant(t, clients, role, binding)
+		return makeGrant(t.Context(), clients, role, binding)
 	}
 	for name, test := range map[string]struct {
 		want   string

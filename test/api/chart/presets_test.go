@@ -78,7 +78,7 @@ func testConfigMapRights(t *testing.T, server *apiServer) {
 		role, binding := grantFor(newPreset("DevicePreset"), resource, verb, grant.Request{
 			Kind: "DevicePreset", Resource: resource, Namespace: space, Names: []string{"m"},
 		})
-		return makeGrant(t, clients, role, binding)
+		return makeGrant(t.Context(), clients, role, binding)
 	}
 	reads := func(ctx context.Context, space, name string) error {
 		_, err := node.CoreV1().ConfigMaps(space).Get(ctx, name, metav1.GetOptions{})

@@ -20,7 +20,8 @@ var update = flag.Bool("update", false, "write the table of rights anew")
 
 const rightsPage = repository + "/docs/design/rights.md"
 
-// testRights holds the table of docs/design/rights.md against what the API server says of each account, as `kubectl auth can-i --list` does.
+// testRights holds the table of docs/design/rights.md against what the API server says of each account, as `kubectl auth can-i --list`
+// does.
 func testRights(t *testing.T, server *apiServer) {
 	var table strings.Builder
 	for _, account := range []struct{ name, node, title string }{
