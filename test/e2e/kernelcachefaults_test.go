@@ -90,8 +90,9 @@ func (k *kernelCaches) away(ctx SpecContext) {
 	}
 	mu.Unlock()
 
-	say("the other registry is away")
-	k.claimTold(ctx, waits, "KernelCacheNotReady", "GPUKernelCache "+ns+"/away is not ready", k.bare.Host, "not available now", "503")
+	say("the other registry is away; a tenant reads no more than that")
+	k.claimTold(ctx, waits, "KernelCacheNotReady", "GPUKernelCache "+ns+"/away is not ready", k.bare.Host, "not available now",
+		"could not be reached, or did not answer as a registry does")
 	k.bare.Down.Store(false)
 	running(ctx, waits)
 	Expect(inside(ctx, waits, main, found)).To(Equal("3 at " + kernelHome + "\n"))
