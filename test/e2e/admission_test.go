@@ -268,6 +268,9 @@ func forges(ctx context.Context, ns, claim string, device resourceapi.DeviceRequ
 		return err
 	}).Should(Succeed())
 
+	c.Finalizers = append(c.Finalizers, resourceapi.Finalizer) // the scheduler takes no allocated claim without it
+	c, err = mallory.ResourceV1().ResourceClaims(ns).Update(ctx, c, metav1.UpdateOptions{})
+	Expect(err).NotTo(HaveOccurred())
 	node, _, _ := strings.Cut(device.Pool, "/")
 	c.Status.Allocation = &resourceapi.AllocationResult{
 		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{device}},
