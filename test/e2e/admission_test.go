@@ -268,12 +268,14 @@ func forges(ctx context.Context, ns, claim string, device resourceapi.DeviceRequ
 		return err
 	}).Should(Succeed())
 
-	c.Finalizers = append(c.Finalizers, resourceapi.Finalizer) // the scheduler takes no allocated claim without it
+	// The scheduler reserves no claim for a pod that lacks what it writes itself.
+	c.Finalizers = append(c.Finalizers, resourceapi.Finalizer)
 	c, err = mallory.ResourceV1().ResourceClaims(ns).Update(ctx, c, metav1.UpdateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	node, _, _ := strings.Cut(device.Pool, "/")
 	c.Status.Allocation = &resourceapi.AllocationResult{
-		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{device}},
+		AllocationTimestamp: new(metav1.Now()),
+		Devices:             resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{device}},
 		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 		}}},
