@@ -74,6 +74,7 @@ func programsFPGAs() {
 	each("programs a region from a file of the node, as the vendor's plugin did", (*fpgas).convertedExample)
 	each("gives each of two containers a region with a bitstream of its own", (*fpgas).twoRegions, ofNode...)
 	each("programs what the controller found in a registry, once", (*fpgas).fromRegistry, ofNode...)
+	each("programs only what is signed, where policies and classes demand it", (*fpgas).signatures, ofNode...)
 	each("leaves a region alone that must not be programmed", (*fpgas).never, ofNode...)
 	each("refuses what policies, namespaces and ranges do not allow", (*fpgas).refusals)
 	each("keeps other namespaces off a chip that is held", (*fpgas).tenants)
