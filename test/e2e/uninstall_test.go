@@ -16,6 +16,7 @@ import (
 )
 
 func comesAndGoes() {
+	It("has only the rights and mounts that each feature needs", ofNode, hasFewRights, SpecTimeout(3*time.Minute))
 	It("passes its own helm test", func(ctx SpecContext) {
 		out, err := h.TestChart(ctx)
 		Expect(err).NotTo(HaveOccurred())
