@@ -150,9 +150,10 @@ func (f *fakePlugin) background(ctx context.Context) {
 	rewrite, replace := f.is("slices: written again and again"), f.is("slices: deleted and made again and again")
 	for (rewrite || replace) && sleep(ctx, blink/4) {
 		if replace {
-			f.unpublish(ctx)
+			f.replace(ctx)
+		} else {
+			f.publish(ctx)
 		}
-		f.publish(ctx)
 	}
 }
 
@@ -196,6 +197,17 @@ func (f *fakePlugin) unpublish(ctx context.Context) {
 	must(f.t, err)
 	for _, s := range list.Items {
 		must(f.t, f.kube.ResourceV1().ResourceSlices().Delete(ctx, s.Name, metav1.DeleteOptions{}))
+	}
+}
+
+// replace deletes the slices and makes them again, one after the other, so that a check that lists them always finds one.
+func (f *fakePlugin) replace(ctx context.Context) {
+	client := f.kube.ResourceV1().ResourceSlices()
+	for i := range 2 {
+		s := f.slice(i)
+		must(f.t, client.Delete(ctx, s.Name, metav1.DeleteOptions{}))
+		_, err := client.Create(ctx, s, metav1.CreateOptions{})
+		must(f.t, err)
 	}
 }
 
