@@ -84,15 +84,16 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// processesOf describes the containers of the first pod of a component.
+// processesOf describes the containers of a pod of a component, none that an earlier spec's chart had and that is about to end.
 func processesOf(ctx context.Context, component string) []string {
 	GinkgoHelper()
 	pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/component=" + component,
 	})
 	Expect(err).NotTo(HaveOccurred())
-	Expect(pods.Items).NotTo(BeEmpty())
-	pod := &pods.Items[0]
+	stays := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning })
+	Expect(stays).To(BeNumerically(">=", 0), "no pod of %s runs", component)
+	pod := &pods.Items[stays]
 	processes, err := h.Processes(ctx, pod.Spec.NodeName)
 	Expect(err).NotTo(HaveOccurred())
 	var out []string
