@@ -4,13 +4,10 @@ package main
 
 import (
 	"flag"
-	"fmt"
-	"net/http"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 
+	"github.com/fettle-dev/fettle/cmd/internal/metricsauth"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
@@ -29,29 +26,11 @@ func (m *metricsFlags) add(fs *flag.FlagSet) {
 		"`directory` with tls.crt and tls.key of /metrics; empty makes a certificate that no authority signed")
 }
 
-// Requests a second to the API server that clients of the metrics can cause, and at once.
-const (
-	reviewQPS   = 20
-	reviewBurst = 40
-)
-
 // server returns how metrics are served.
-func (m *metricsFlags) server(config *rest.Config) (httpserver.Metrics, error) {
-	served := httpserver.Metrics{Address: m.address, CertificateDir: m.certificateDir}
-	if !m.authentication {
-		return served, nil
+func (m *metricsFlags) server(config *rest.Config) (served httpserver.Metrics, err error) {
+	served = httpserver.Metrics{Address: m.address, CertificateDir: m.certificateDir}
+	if m.authentication {
+		served.Filter, err = metricsauth.Filter(config)
 	}
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = reviewQPS, reviewBurst
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return served, fmt.Errorf("make a client that asks who reads metrics: %w", err)
-	}
-	filter, err := filters.WithAuthenticationAndAuthorization(config, client)
-	if err != nil {
-		return served, fmt.Errorf("make a client that asks who reads metrics: %w", err)
-	}
-	// Any pod can send a wrong token, so there is no log of it.
-	served.Filter = func(next http.Handler) (http.Handler, error) { return filter(klog.Logger{}, next) }
-	return served, nil
+	return served, err
 }

@@ -6,33 +6,14 @@ import (
 	"fmt"
 	"net/http"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	"github.com/fettle-dev/fettle/cmd/internal/metricsauth"
 )
 
-// Requests a second to the API server that clients of the metrics can cause, and at once.
-const (
-	reviewQPS   = 20
-	reviewBurst = 40
-)
-
-// metricsFilter returns a filter that answers only callers whose bearer token a TokenReview knows, and whom a SubjectAccessReview lets get
-// the path.
+// metricsFilter returns the filter of callers who may not read the metrics.
 func metricsFilter(o options) (func(http.Handler) (http.Handler, error), error) {
 	config, err := restConfig(o.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w", err)
 	}
-	config.QPS, config.Burst = reviewQPS, reviewBurst
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("make a client that asks who reads metrics: %w", err)
-	}
-	filter, err := filters.WithAuthenticationAndAuthorization(config, client)
-	if err != nil {
-		return nil, fmt.Errorf("make a client that asks who reads metrics: %w", err)
-	}
-	// Any pod can send a wrong token, so there is no log of it.
-	return func(next http.Handler) (http.Handler, error) { return filter(klog.Logger{}, next) }, nil
+	return metricsauth.Filter(config)
 }
