@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/kubeletstate"
 )
 
 // TestCollect: only what neither kubelet nor the API server says to be anybody's is given back, and only when that was seen twice.
@@ -51,7 +52,7 @@ func TestCollect(t *testing.T) {
 		"kubelet's state is of a later version": {
 			func(s *site) {
 				s.drop(c)
-				must(s.t, os.WriteFile(s.KubeletState, kubeletState("checkpoint.dra.kubelet.k8s.io/v2"), 0o600))
+				must(s.t, os.WriteFile(s.KubeletState, kubeletstate.File(s.t, "checkpoint.dra.kubelet.k8s.io/v2"), 0o600))
 			}, false,
 		},
 		"kubelet's state is not to be read": {func(s *site) { s.drop(c); s.KubeletState = "" }, false},

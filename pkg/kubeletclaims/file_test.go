@@ -3,12 +3,12 @@
 package kubeletclaims
 
 import (
-	"encoding/json"
-	"hash/crc32"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/kubeletstate"
 )
 
 func must(t *testing.T, err error) {
@@ -18,31 +18,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// kubeletState is the file as kubelet writes it.
-func kubeletState(version string, uids ...string) []byte {
-	type claim struct{ ClaimUID, ClaimName, Namespace string }
-	list := []claim{}
-	for _, uid := range uids {
-		list = append(list, claim{uid, "claim-" + uid, "team-a"})
-	}
-	data, err := json.Marshal(map[string]any{"kind": "DRACheckpoint", "apiVersion": version, "ClaimInfoStateList": list})
-	if err != nil {
-		panic(err)
-	}
-	return checkpoint(string(data))
-}
-
-// checkpoint is the outer half of the file.
-func checkpoint(data string) []byte {
-	out, err := json.Marshal(map[string]any{"Data": data, "Checksum": crc32.ChecksumIEEE([]byte(data))})
-	if err != nil {
-		panic(err)
-	}
-	return out
-}
-
 func TestParse(t *testing.T) {
-	const version = "checkpoint.dra.kubelet.k8s.io/v1"
+	const version = kubeletstate.Version
 	tests := []struct {
 		name string
 		data []byte
@@ -50,11 +27,11 @@ func TestParse(t *testing.T) {
 		// wantErr is in the error; empty: no error.
 		wantErr string
 	}{
-		{name: "no claims", data: kubeletState(version), want: UIDs{}},
-		{name: "claims", data: kubeletState(version, "u1", "u2"), want: UIDs{"u1": true, "u2": true}},
+		{name: "no claims", data: kubeletstate.File(t, version), want: UIDs{}},
+		{name: "claims", data: kubeletstate.File(t, version, "u1", "u2"), want: UIDs{"u1": true, "u2": true}},
 		{
 			name: "null", want: UIDs{},
-			data: checkpoint(`{"kind":"DRACheckpoint","apiVersion":"` + version + `","ClaimInfoStateList":null}`),
+			data: kubeletstate.Checkpoint(t, `{"kind":"DRACheckpoint","apiVersion":"`+version+`","ClaimInfoStateList":null}`),
 		},
 		{
 			name: "as kubelet 1.37 writes it", want: UIDs{"7a0a": true},
@@ -67,12 +44,15 @@ func TestParse(t *testing.T) {
 		{name: "empty object", data: []byte("{}"), wantErr: "end of JSON"},
 		{name: "damaged", data: []byte(`{"Data":"{}","Checksum":1}`), wantErr: "checksum"},
 		{name: "without checksum", data: []byte(`{"Data":"{}"}`), wantErr: "checksum"},
-		{name: "inner part is not JSON", data: checkpoint("claims"), wantErr: "parse"},
-		{name: "inner part is null", data: checkpoint("null"), wantErr: "version"},
-		{name: "later version", data: kubeletState("checkpoint.dra.kubelet.k8s.io/v2", "u1"), wantErr: `v2`},
-		{name: "no version", data: kubeletState("", "u1"), wantErr: "version"},
-		{name: "a claim without a UID", data: kubeletState(version, "u1", ""), wantErr: "without a UID"},
-		{name: "list of another type", data: checkpoint(`{"apiVersion":"` + version + `","ClaimInfoStateList":{}}`), wantErr: "parse"},
+		{name: "inner part is not JSON", data: kubeletstate.Checkpoint(t, "claims"), wantErr: "parse"},
+		{name: "inner part is null", data: kubeletstate.Checkpoint(t, "null"), wantErr: "version"},
+		{name: "later version", data: kubeletstate.File(t, "checkpoint.dra.kubelet.k8s.io/v2", "u1"), wantErr: `v2`},
+		{name: "no version", data: kubeletstate.File(t, "", "u1"), wantErr: "version"},
+		{name: "a claim without a UID", data: kubeletstate.File(t, version, "u1", ""), wantErr: "without a UID"},
+		{
+			name: "list of another type", wantErr: "parse",
+			data: kubeletstate.Checkpoint(t, `{"apiVersion":"`+version+`","ClaimInfoStateList":{}}`),
+		},
 		{name: "the format of before 1.32", data: []byte(`{"version":"v1","entries":[{"ClaimUID":"u1"}],"checksum":1}`), wantErr: "checksum"},
 	}
 	for _, tt := range tests {
@@ -92,8 +72,8 @@ func TestParse(t *testing.T) {
 
 // FuzzParse: a claim that is in the file must never be missing from what was read of it.
 func FuzzParse(f *testing.F) {
-	const version = "checkpoint.dra.kubelet.k8s.io/v1"
-	f.Add(kubeletState(version, "u1", "u2"), "u3")
+	const version = kubeletstate.Version
+	f.Add(kubeletstate.File(f, version, "u1", "u2"), "u3")
 	f.Add([]byte(`{"Data":"{}","Checksum":1}`), "")
 	f.Add([]byte("{"), "u1")
 	f.Fuzz(func(t *testing.T, data []byte, uid string) {
@@ -103,7 +83,7 @@ func FuzzParse(f *testing.F) {
 		if uid == "" || strings.ToValidUTF8(uid, "") != uid {
 			return // no claim has it, or JSON cannot carry it
 		}
-		known, err := parse(kubeletState(version, uid, "another"))
+		known, err := parse(kubeletstate.File(t, version, uid, "another"))
 		if err != nil || !known[uid] || !known["another"] {
 			t.Errorf("claims %v, %v", known, err)
 		}

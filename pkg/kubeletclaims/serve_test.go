@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-const v1 = "checkpoint.dra.kubelet.k8s.io/v1"
+	"github.com/fettle-dev/fettle/test/kubeletstate"
+)
 
 // newServer serves a file that does not exist yet, and returns its path and the socket's.
 func newServer(t *testing.T) (file, socket string) {
@@ -45,7 +45,7 @@ func TestServe(t *testing.T) {
 	}
 	for _, uids := range [][]string{{}, {"u1"}, {"u1", "u2"}, {"u2"}} {
 		next := file + ".next"
-		must(t, os.WriteFile(next, kubeletState(v1, uids...), 0o600))
+		must(t, os.WriteFile(next, kubeletstate.File(t, kubeletstate.Version, uids...), 0o600))
 		must(t, os.Rename(next, file))
 		want := UIDs{}
 		for _, uid := range uids {
@@ -72,7 +72,7 @@ func TestManyClaims(t *testing.T) {
 	for i := range 5000 {
 		uids = append(uids, fmt.Sprintf("0b0d6d1c-5f0e-4b43-8a47-%012d", i))
 	}
-	must(t, os.WriteFile(file, kubeletState(v1, uids...), 0o600))
+	must(t, os.WriteFile(file, kubeletstate.File(t, kubeletstate.Version, uids...), 0o600))
 	known, err := Read(socket)
 	must(t, err)
 	if len(known) != len(uids) || !known[uids[4999]] {
