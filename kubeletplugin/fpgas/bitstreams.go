@@ -112,9 +112,9 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 			objects = append(objects, object)
 		}
 	}
-	plain := func(object v1alpha1.CommonFPGABitstream) bool { return clearTime(object) == 0 }
-	objects = append(slices.DeleteFunc(slices.Clone(objects), plain),
-		slices.DeleteFunc(objects, func(object v1alpha1.CommonFPGABitstream) bool { return !plain(object) })...)
+	slices.SortStableFunc(objects, func(a, b v1alpha1.CommonFPGABitstream) int {
+		return clearingFirst(a) - clearingFirst(b)
+	})
 	for i := range objects {
 		found, err := b.fromObject(objects[i], interfaceID)
 		if err == nil {
@@ -126,6 +126,14 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 		}
 	}
 	return nil, nil //nolint:nilnil // documented above
+}
+
+// clearingFirst returns 0 for an image that clears memory and 1 for any other, to sort by.
+func clearingFirst(object v1alpha1.CommonFPGABitstream) int {
+	if clearTime(object) == 0 {
+		return 1
+	}
+	return 0
 }
 
 // clearTime returns how long a blank image needs to clear a card's memory, 0 if it clears none.

@@ -100,8 +100,8 @@ func New(c Config) (*Feature, error) {
 	if f.pods, err = newPods(c.Kube, c.Node, c.WatchPods); err != nil {
 		return nil, err
 	}
-	c.Policies.OnChange(f.objects.changed)
-	f.objects.onChange(func() {
+	c.Policies.OnChange(f.objects.listeners.Call)
+	f.objects.listeners.Add(func() {
 		f.retention.Send()
 		f.Changed()
 	})
@@ -117,7 +117,7 @@ func (f *Feature) Watch(ctx context.Context) (stopped func()) {
 	podsStopped, objectsStopped := f.pods.watch(ctx), f.objects.watch(ctx)
 	f.running.Go(func() {
 		if f.objects.waitSynced(ctx) {
-			f.objects.changed()
+			f.objects.listeners.Call()
 		}
 	})
 	return func() {

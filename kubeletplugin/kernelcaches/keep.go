@@ -67,11 +67,12 @@ func limitRetained(all []retainable, limit int64) (stay, exceeding []retainable)
 		stay, exceeding = node.choose(a, stay, exceeding)
 	}
 	for _, a := range beyond {
-		if own := namespaces[a.GetNamespace()]; own.pins >= own.most {
+		own := namespaces[a.GetNamespace()]
+		if own.pins >= own.most {
 			exceeding = append(exceeding, *a)
 			continue
 		}
-		namespaces[a.GetNamespace()].add(a)
+		own.add(a)
 		stay, exceeding = node.choose(a, stay, exceeding)
 	}
 	return stay, exceeding

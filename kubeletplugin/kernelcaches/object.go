@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -84,36 +83,20 @@ type objects struct {
 	// informers are keyed by resource.
 	informers map[string]cache.SharedIndexInformer
 
-	mu        sync.Mutex
-	listeners []func()
+	// listeners are called after an object changed, and once all are known.
+	listeners follow.Listeners
 }
 
 func newObjects(client dynamic.Interface) (*objects, error) {
 	o := &objects{dynamic: client, informers: map[string]cache.SharedIndexInformer{}}
 	for _, resource := range []string{cacheResource, clusterCacheResource} {
-		informer, err := follow.Own(client, resource, decode, o.changed)
+		informer, err := follow.Own(client, resource, decode, o.listeners.Call)
 		if err != nil {
 			return nil, err
 		}
 		o.informers[resource] = informer
 	}
 	return o, nil
-}
-
-// onChange registers a function that is called after an object changed, and once all are known. It must not block.
-func (o *objects) onChange(listener func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.listeners = append(o.listeners, listener)
-}
-
-func (o *objects) changed() {
-	o.mu.Lock()
-	listeners := slices.Clone(o.listeners)
-	o.mu.Unlock()
-	for _, listener := range listeners {
-		listener()
-	}
 }
 
 // watch runs the informers until ctx ends. stopped waits for their end.

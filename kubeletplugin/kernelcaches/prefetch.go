@@ -28,7 +28,7 @@ func (f *Feature) Source() artifacts.Source {
 		What:   "kernel cache",
 		Needed: func(s *inventory.Snapshot) bool { return len(s.GPUs()) > 0 },
 		Watch: func(_ context.Context, wake func()) (stopped func(), err error) {
-			f.objects.onChange(wake)
+			f.objects.listeners.Add(wake)
 			return func() {}, nil
 		},
 		Jobs: func(s *inventory.Snapshot) []artifacts.Job { return f.prefetchJobs(s.GPUs()) },

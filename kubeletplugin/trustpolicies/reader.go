@@ -31,33 +31,19 @@ type Reader struct {
 	informer cache.SharedIndexInformer
 	compiled *trust.Cache
 
-	mu        sync.Mutex
-	listeners []func()
+	listeners follow.Listeners
 }
 
 // NewReader returns a reader. The public root is the trusted root, in JSON, of policies that have none of their own; nil: there is none.
 func NewReader(client dynamic.Interface, publicRoot []byte) (*Reader, error) {
 	r := &Reader{dynamic: client, compiled: trust.NewCache(publicRoot)}
 	var err error
-	r.informer, err = follow.Own(client, resource, decode, r.changed)
+	r.informer, err = follow.Own(client, resource, decode, r.listeners.Call)
 	return r, err
 }
 
 // OnChange registers a function that is called after a policy changed. It must not block.
-func (r *Reader) OnChange(listener func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.listeners = append(r.listeners, listener)
-}
-
-func (r *Reader) changed() {
-	r.mu.Lock()
-	listeners := slices.Clone(r.listeners)
-	r.mu.Unlock()
-	for _, listener := range listeners {
-		listener()
-	}
-}
+func (r *Reader) OnChange(listener func()) { r.listeners.Add(listener) }
 
 // Watch follows the policies until ctx ends, and tells the listeners once it knows all of them. stopped waits for its end.
 func (r *Reader) Watch(ctx context.Context) (stopped func()) {
@@ -65,7 +51,7 @@ func (r *Reader) Watch(ctx context.Context) (stopped func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		if cache.WaitForCacheSync(ctx.Done(), r.informer.HasSynced) {
-			r.changed()
+			r.listeners.Call()
 		}
 	})
 	return func() {
