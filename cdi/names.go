@@ -35,8 +35,8 @@ const (
 	shownPrefix  = "d"
 )
 
-// Names names CDI devices with a secret of the node. Some runtimes give a container every device that its environment spells, so a name
-// must be known to nobody but the plugin, kubelet and the runtime.
+// Names names CDI devices with a secret of the node. Some runtimes give a container every device that its environment names, so
+// only the plugin, kubelet and the runtime may know a name.
 type Names struct{ secret [SecretSize]byte }
 
 // NewNames returns the names of a node with this secret.

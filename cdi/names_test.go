@@ -44,7 +44,7 @@ func namesOf(t *testing.T, n *Names) (all []string) {
 	return all
 }
 
-// TestSecret: each node has a secret of its own, which its processes and boots share, and nobody but root can read it.
+// TestSecret: each node has a secret of its own, which its processes and boots share, and only root can read it.
 func TestSecret(t *testing.T) {
 	here, there := t.TempDir(), t.TempDir()
 	first := namesOf(t, openNames(t, here))

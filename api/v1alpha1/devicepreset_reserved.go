@@ -17,8 +17,8 @@ func ownVariables() []string {
 // gives a container devices, whatever was allocated to it.
 func adminVariables() []string { return []string{"GLIBC_TUNABLES", "LD_", "NVIDIA_"} }
 
-// reservedFaults refuses variables that no preset may set, and those that only a ClusterDevicePreset may set. LD_LIBRARY_PATH has rules of
-// its own.
+// reservedFaults refuses variables that no preset may set, and variables that only a ClusterDevicePreset may set. LD_LIBRARY_PATH has other
+// rules.
 func reservedFaults(name string, cluster bool, at *field.Path) field.ErrorList {
 	switch {
 	case hasPrefixOf(name, ownVariables()):

@@ -10,7 +10,7 @@ type ImageVerdict struct {
 	// Result is Verified, Skipped where all policies for the image look at nothing, Warned where one that only warns refuses it, or Refused.
 	// +kubebuilder:validation:Enum=Verified;Skipped;Warned;Refused
 	Result VerdictResult `json:"result"`
-	// Policies are those that were asked.
+	// Policies lists the TrustPolicies that were asked.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +optional

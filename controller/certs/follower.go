@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// followInterval is the time between two reads by a follower. If the Secret is made anew, the API server finds a certificate that it does
-// not trust for as long.
+// followInterval is the time between two reads by a follower. After a new Secret was made, the API server may get a certificate that it
+// does not trust, for at most this time.
 const followInterval = 30 * time.Second
 
 var errNoCertificate = errors.New("no webhook certificate yet: the controller makes it; see the log for why its Secret cannot be read")
