@@ -133,7 +133,27 @@ var _ = ReportAfterEach(func(report SpecReport) {
 	if report.State != types.SpecStateSkipped {
 		tell(report.State.String(), report.RunTime, report.FullText())
 	}
+	if report.Failed() {
+		fmt.Fprintf(os.Stdout, "FAILED: %s: %s\n", report.FullText(), whyFailed(report))
+	}
 })
+
+// whyFailed is in one line what a spec was doing when it failed, where and why: the report's own lines are far above the end of a long run.
+func whyFailed(report SpecReport) string {
+	step := ""
+	for _, event := range report.SpecEvents {
+		if event.SpecEventType == types.SpecEventByStart {
+			step = event.Message + ": "
+		}
+	}
+	const most = 1500
+	message := strings.Join(strings.Fields(report.FailureMessage()), " ")
+	if len(message) > most {
+		message = message[:most] + " …"
+	}
+	at := strings.Fields(report.Failure.Location.FullStackTrace)
+	return fmt.Sprintf("%s%s (%s; %s)", step, message, report.FailureLocation(), strings.Join(at[:min(len(at), 24)], " "))
+}
 
 // tell writes a line of the run's progress.
 func tell(state string, took time.Duration, what string) {

@@ -3,7 +3,7 @@
 // Command stages makes targets of the Makefile one after the other: go run ./tools/stages MAKE TARGET...
 //
 // It says when each target begins and how long it took, so that a run that is cut off shows where its time went, and lists at its end what
-// took longest: the targets, and the slowest tests among all that they ran.
+// took longest: the targets, and the slowest tests among all that they ran; and why tests failed, where only the end of a log is kept.
 package main
 
 import (
@@ -41,14 +41,21 @@ func run(program string, targets []string, out io.Writer) error {
 		fmt.Fprintf(out, "== %s %s\n", time.Now().UTC().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 	}
 	var stages, tests []took
-	defer func() { list(out, stages, tests) }()
+	var failed []string
+	defer func() {
+		list(out, stages, tests)
+		if len(failed) > 0 {
+			fmt.Fprintln(out, "== what failed:\n"+strings.Join(failed, "\n"))
+		}
+	}()
 	for _, target := range targets {
 		say("%s begins", target)
 		begin := time.Now()
-		found, err := makeTarget(program, target, out)
+		printed, err := makeTarget(program, target, out)
 		stages = append(stages, took{stage: target, time: time.Since(begin)})
-		tests = append(tests, found...)
+		tests = append(tests, printed.tests...)
 		if err != nil {
+			failed = printed.failed
 			say("%s failed after %.0f s", target, time.Since(begin).Seconds())
 			return fmt.Errorf("make %s: %w", target, err)
 		}
@@ -60,8 +67,8 @@ func run(program string, targets []string, out io.Writer) error {
 // jsonFlag is the variable of the Makefile that has "go test" print events, which tell how long each test took.
 const jsonFlag = "GOTEST_JSON=-json"
 
-// makeTarget makes a target, shows what it prints, and returns the tests that ran.
-func makeTarget(program, target string, out io.Writer) ([]took, error) {
+// makeTarget makes a target, shows what it prints, and returns the reader of it, which knows the tests that ran.
+func makeTarget(program, target string, out io.Writer) (*reader, error) {
 	printed := &reader{out: out, stage: target, output: map[string][]string{}}
 	command := exec.Command(program, target) //nolint:gosec // the Makefile names both
 	command.Env = append(os.Environ(), jsonFlag)
@@ -73,7 +80,7 @@ func makeTarget(program, target string, out io.Writer) ([]took, error) {
 		err = nil
 	}
 	printed.flush()
-	return printed.tests, err
+	return printed, err
 }
 
 // slowest is how many tests are listed.

@@ -32,7 +32,7 @@ func noTimes(text string) string {
 
 func TestRun(t *testing.T) {
 	program := script(t, `case $1 in
-	two) echo "wrong" >&2; exit 3;;
+	two) echo "FAILED: wrong" >&2; exit 3;;
 	three) echo "three is not to run";;
 	*) echo "made $1 with $GOTEST_JSON";;
 	esac`)
@@ -44,12 +44,13 @@ func TestRun(t *testing.T) {
 	lines := strings.Split(noTimes(out.String()), "\n")
 	want := []string{
 		"== TIME one begins", "made one with -json", "== TIME one took N s",
-		"== TIME two begins", "wrong", "== TIME two failed after N s", "== N s in all, by target:",
+		"== TIME two begins", "FAILED: wrong", "== TIME two failed after N s", "== N s in all, by target:",
 	}
 	if diff := cmp.Diff(want, lines[:len(want)]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if rest := strings.Join(lines[len(want):], ""); !strings.Contains(rest, "one") || !strings.Contains(rest, "two") {
+	rest := strings.Join(lines[len(want):], "\n")
+	if !strings.Contains(rest, "one") || !strings.Contains(rest, "two") || !strings.HasSuffix(rest, "\n== what failed:\nwrong\n") {
 		t.Errorf("the list of targets is %q", rest)
 	}
 }
@@ -96,6 +97,7 @@ func TestReader(t *testing.T) {
 		"--- PASS: TestCrashPoints (33.20s)",
 		"S04:26:10 passed    7.5 s  Fettle gives devices to pods",
 		"PASS 01-one-gpu (3.4 s)",
+		"  FAILED: Fettle gives devices: all claims are right: none (a_test.go:3)",
 		`{"Action":"output","Package":"` + pkg + `","Test":"TestCut","Output":"goroutine 1 [running]\n"}`,
 		"the end",
 	}, "\n")
@@ -118,11 +120,17 @@ FAIL	pkg/one	9.0s
 --- PASS: TestCrashPoints (33.20s)
 S04:26:10 passed    7.5 s  Fettle gives devices to pods
 PASS 01-one-gpu (3.4 s)
+  FAILED: Fettle gives devices: all claims are right: none (a_test.go:3)
 the end
 goroutine 1 [running]
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{
+		"    bad_test.go:7: is wrong", "        --- FAIL: TestBad/one/deep (2.00s)", "Fettle gives devices: all claims are right: none (a_test.go:3)",
+	}, r.failed); diff != "" {
+		t.Errorf("why tests failed (-want +got):\n%s", diff)
 	}
 	var tests []string
 	for _, one := range r.tests {

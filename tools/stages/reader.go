@@ -24,6 +24,8 @@ type reader struct {
 	out   io.Writer
 	stage string
 	tests []took
+	// failed are the lines that say why tests failed.
+	failed []string
 	// rest is a line whose end has not come yet.
 	rest []byte
 	// output is what a test that runs has printed, by package and test.
@@ -72,7 +74,7 @@ func (r *reader) line(line string) {
 			fmt.Fprint(r.out, e.Output)
 		}
 	case "fail":
-		r.show(key)
+		r.failed = append(r.failed, r.show(key)...)
 		r.add(e)
 	case "pass", "skip":
 		delete(r.output, key)
@@ -80,14 +82,18 @@ func (r *reader) line(line string) {
 	}
 }
 
-// show prints what a test printed.
-func (r *reader) show(key string) {
+// show prints what a test printed, and returns the last lines of it.
+func (r *reader) show(key string) []string {
+	var shown []string
 	for _, text := range r.output[key] {
 		if !strings.HasPrefix(text, "=== ") {
 			fmt.Fprint(r.out, text)
+			shown = append(shown, strings.TrimSuffix(text, "\n"))
 		}
 	}
 	delete(r.output, key)
+	const last = 20
+	return shown[max(0, len(shown)-last):]
 }
 
 // add keeps a test or a subtest. What is deeper counts as its parent's.
@@ -107,12 +113,17 @@ var (
 	verbose = regexp.MustCompile(`^\s*--- [A-Z]+: (\S+) \(([0-9.]+)s\)$`)
 	// spec is a line that the end-to-end suite prints for each of its specs.
 	spec = regexp.MustCompile(`^[^0-9]*[0-9:]{8} (?:passed|failed|timedout|panicked) +([0-9.]+) s  (.+)$`)
+	// why is a line that the end-to-end suite prints for a spec that failed.
+	why = regexp.MustCompile(`^\W*(?:S\W*)?FAILED: (.+)$`)
 	// scenario is a line that the demo prints for each of its scenarios.
 	scenario = regexp.MustCompile(`^(?:PASS|FAIL) (\S+) \(([0-9.]+) s\)$`)
 )
 
 // text keeps what a line says of a test that is not run with -json.
 func (r *reader) text(line string) {
+	if m := why.FindStringSubmatch(line); m != nil {
+		r.failed = append(r.failed, m[1])
+	}
 	name, seconds := "", ""
 	if m := verbose.FindStringSubmatch(line); m != nil {
 		name, seconds = m[1], m[2]
