@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -125,18 +127,28 @@ func (l *liveness) Check(ctx context.Context, req *healthpb.HealthCheckRequest) 
 	return serving, nil
 }
 
+// Limits of the port for liveness probes, which any pod may reach. A probe is one request of a few bytes.
+const (
+	maxProbes       = 4 // at once, of one connection
+	maxProbeSize    = 4 << 10
+	maxProbeHeaders = 8 << 10
+	probeTimeout    = 10 * time.Second
+	maxProbeIdle    = time.Minute
+)
+
 // serve answers on a TCP port until ctx ends.
 func (l *liveness) serve(ctx context.Context, port int) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return fmt.Errorf("listen for liveness probes: %w", err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.MaxConcurrentStreams(maxProbes), grpc.MaxRecvMsgSize(maxProbeSize), grpc.MaxHeaderListSize(maxProbeHeaders),
+		grpc.ConnectionTimeout(probeTimeout), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxProbeIdle}))
 	healthpb.RegisterHealthServer(server, l)
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
 	defer l.close()
-	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+	if err := server.Serve(httpserver.Bound(listener)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve liveness probes: %w", err)
 	}
 	return nil

@@ -50,6 +50,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 		defer p.policies.Watch(ctx)()
 	}
 	defer p.features.kernelCaches.Watch(ctx)()
+	// If a service fails while ctx goes on, the watches above end before their ends are waited for.
+	defer cancel()
 	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
 	if err != nil {
 		return fmt.Errorf("start serving kubelet: %w", err)

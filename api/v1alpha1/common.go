@@ -138,6 +138,14 @@ func (b CommonFPGABitstream) AllowsNamespace(namespace string) bool {
 	return allows(b.CommonObject, b.Spec.Namespaces, namespace)
 }
 
+// Refused returns the controller's verdict on the bitstream's digest if the TrustPolicies refuse it, else nil.
+func (b CommonFPGABitstream) Refused() *ImageVerdict {
+	if v := b.Status.Verification; v != nil && v.Digest == b.Status.Digest && v.Result == VerdictRefused {
+		return v
+	}
+	return nil
+}
+
 // DecodeFPGABitstream decodes a bitstream of either kind.
 func DecodeFPGABitstream(u *unstructured.Unstructured) (CommonFPGABitstream, error) {
 	return decodeCommon[CommonFPGABitstream](u, KindClusterFPGABitstream, &FPGABitstream{}, &ClusterFPGABitstream{})

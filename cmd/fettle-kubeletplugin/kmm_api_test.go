@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestAPI starts the plugin as the Kernel Module Management operator does for spec.dra: with these variables, this port, and nothing else
-// but the credentials that a pod finds by itself.
+// but the credentials that a pod finds by itself, and an address for the metrics.
 func TestAPI(t *testing.T) {
 	const port = 51515
 	if os.Geteuid() != 0 {
@@ -66,7 +66,8 @@ func TestAPI(t *testing.T) {
 	for _, name := range []string{"plugins", "plugins_registry", "varlib"} {
 		must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 	}
-	plugin := exec.CommandContext(t.Context(), os.Args[0], "--kubeconfig="+writeKubeconfig(t, config, dir))
+	metrics := fmt.Sprintf("127.0.0.1:%d", apitest.FreePort(t))
+	plugin := exec.CommandContext(t.Context(), os.Args[0], "--kubeconfig="+writeKubeconfig(t, config, dir), "--metrics-address="+metrics)
 	plugin.Env = []string{
 		"NODE_NAME=kmm", "POD_UID=0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11", "CDI_ROOT=" + dir + "/cdi",
 		"KUBELET_REGISTRAR_DIRECTORY_PATH=" + dir + "/plugins_registry", "KUBELET_PLUGINS_DIRECTORY_PATH=" + dir + "/plugins",
@@ -112,6 +113,7 @@ func TestAPI(t *testing.T) {
 		}
 		return ""
 	})
+	apitest.MetricsAskForTokens(t, config, metav1.NamespaceDefault, metrics)
 	must(t, plugin.Process.Signal(syscall.SIGTERM))
 	select {
 	case err := <-ended:

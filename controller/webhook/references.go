@@ -31,11 +31,13 @@ func (r references) check(ctx context.Context, namespace string, object runtime.
 			key.Namespace = ""
 		}
 		bitstream, err := pairs.Bitstream(ctx, r.reader, key)
-		if err == nil && !bitstream.AllowsNamespace(namespace) {
+		switch {
+		case err == nil && !bitstream.AllowsNamespace(namespace):
 			faults = append(faults, field.Forbidden(reference.Path, fmt.Sprintf("%s %s is not for namespace %s: name another, "+
 				"or ask an administrator to add the namespace to its spec.namespaces", reference.Kind, reference.Name, namespace)))
-		}
-		switch {
+		case err == nil && bitstream.Refused() != nil:
+			warnings = append(warnings, fmt.Sprintf("%s: %s %s is refused, so pods wait: %s", reference.Path, reference.Kind, reference.Name,
+				bitstream.Refused().Message))
 		case apierrors.IsNotFound(err):
 			warnings = append(warnings, fmt.Sprintf("%s: %s %s does not exist: pods wait until it does", reference.Path, reference.Kind,
 				reference.Name))

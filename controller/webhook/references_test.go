@@ -45,6 +45,10 @@ func TestReferences(t *testing.T) {
 		cluster("theirs", "team-b"), cluster("ours", "team-a"), cluster("everybodys", "*"),
 		&v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "mine"}},
 		&v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "private"}},
+		&v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "unsigned"}, Status: v1alpha1.FPGABitstreamStatus{
+			Digest:       "sha256:1",
+			Verification: &v1alpha1.ImageVerdict{Digest: "sha256:1", Result: v1alpha1.VerdictRefused, Message: "no signature by release"},
+		}},
 	).Build()
 	const at = "spec.devices.config[0].opaque.parameters.bitstream.name: "
 	for name, tt := range map[string]struct{ source, fault, warning string }{
@@ -53,6 +57,7 @@ func TestReferences(t *testing.T) {
 		"for all":              {`{"kind":"ClusterFPGABitstream","name":"everybodys"}`, "", ""},
 		"one's own":            {`{"name":"mine"}`, "", ""},
 		"not there":            {`{"kind":"ClusterFPGABitstream","name":"late"}`, "", at + "ClusterFPGABitstream late does not exist"},
+		"refused":              {`{"name":"unsigned"}`, "", at + "FPGABitstream unsigned is refused, so pods wait: no signature by release"},
 		"in another namespace": {`{"name":"private"}`, "", at + "FPGABitstream private does not exist"},
 		"by digest":            {`{"ref":"registry.example/x@sha256:` + strings.Repeat("1", 64) + `"}`, "", ""},
 	} {

@@ -193,7 +193,7 @@ func (b *bitstreams) fromStatus(object v1alpha1.CommonFPGABitstream, interfaceID
 		image: region.Image{
 			Digest: image.Layer, Size: image.Size, InterfaceID: image.InterfaceID, AFUID: image.AFUID, Config: config, Origin: of.String(),
 		},
-		signed: ref.WithDigest(top), manifest: image.Manifest, namespace: object.GetNamespace(), refused: refusedBy(status),
+		signed: ref.WithDigest(top), manifest: image.Manifest, namespace: object.GetNamespace(), refused: object.Refused(),
 	}
 	found.fetch = &pin.Params{
 		Reference: of.Repository + "@" + image.Manifest, Digest: image.Layer, Size: image.Size,
@@ -203,14 +203,6 @@ func (b *bitstreams) fromStatus(object v1alpha1.CommonFPGABitstream, interfaceID
 		found.fetch.Secrets = append(found.fetch.Secrets, s.Name)
 	}
 	return found, nil
-}
-
-// refusedBy returns the controller's verdict on a bitstream if the policies refuse it, else nil.
-func refusedBy(status *v1alpha1.FPGABitstreamStatus) *v1alpha1.ImageVerdict {
-	if v := status.Verification; v != nil && v.Digest == status.Digest && v.Result == v1alpha1.VerdictRefused {
-		return v
-	}
-	return nil
 }
 
 // digests returns the digests by which a policy may list an image. For a raw image these are not the file's, see claim.Bitstream.

@@ -199,6 +199,31 @@ func TestRefusalIsRemembered(t *testing.T) {
 	}
 }
 
+// TestReferenceIsRefusedUnasked: a reference that no signature would save sends no packet to the host that the tenant chose.
+func TestReferenceIsRefusedUnasked(t *testing.T) {
+	c := newCourt(t)
+	image := c.image("team/nlb3", shell, nlb3)
+	ref := `"ref":"` + c.Host + `/team/nlb3@` + image.Manifest + `"`
+	open, strict := c.both()
+	quiet := func(what, class string, words ...string) {
+		t.Helper()
+		before := c.Requests.Load()
+		c.forbids(what, c.programs(class, ref), words...)
+		if n := c.Requests.Load() - before; n != 0 {
+			t.Errorf("%s: %d requests", what, n)
+		}
+	}
+	quiet("a class that requires a signature where no policy is", strict, "requireSignature", noPolicy)
+	p := c.rule("broken", "team/*", 1, v1alpha1.VerificationEnforce)
+	p.Spec.Authorities = []v1alpha1.TrustAuthority{{Name: "release", Key: &v1alpha1.TrustKey{PEM: "none"}}}
+	c.put(p)
+	quiet("a policy that does not compile", open, "TrustPolicy broken")
+	p.Spec.Images = []string{c.Host + "/other/*"}
+	p.Generation++
+	c.put(p)
+	c.passes("a policy for others", c.programs(open, ref))
+}
+
 // TestVerdictIsOfARepository: what one repository has signatures of is not signed in another, although the node has the file.
 func TestVerdictIsOfARepository(t *testing.T) {
 	c, key := newCourt(t), signed.NewKey(t)

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
 // regionPlan is what a claim needs of one region.
@@ -46,8 +47,8 @@ func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, 
 	w := &regionPlan{claim: region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}, device: dev, config: config}
 	id := dev.Region.InterfaceID
 	if config.Bitstream != nil {
-		if faults := earlyFaults(c.Namespace, r); len(faults) > 0 {
-			return nil, refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+		if err := f.refuseUnasked(ctx, c, r); err != nil {
+			return nil, err
 		}
 		found, err := f.bitstreams.find(ctx, c.Namespace, config.Bitstream, id)
 		if err != nil {
@@ -134,17 +135,34 @@ func (f *Feature) checkFailures(w *regionPlan, content *region.Content) error {
 	return nil
 }
 
-// earlyFaults checks a reference against the policies before it asks any registry. If a policy names digests it returns none, since only
-// the registry knows all digests of the artifact.
-func earlyFaults(namespace string, r *claim.Result) field.ErrorList {
+// refuseUnasked refuses a reference that the classes or the TrustPolicies refuse whatever its registry says. It is called first, because a
+// tenant who makes a reference chooses the host. If a class names digests its lists are checked later, since only the registry knows all
+// digests of the artifact.
+func (f *Feature) refuseUnasked(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result) error {
 	config := r.Config.FPGA
 	ref, err := artifact.ParseReference(config.Bitstream.Ref)
-	if config.Bitstream.Ref == "" || err != nil || config.NamesDigests() {
+	if config.Bitstream.Ref == "" || err != nil {
+		return nil //nolint:nilerr // whoever resolves the reference says what is wrong with it
+	}
+	known := &claim.Bitstream{Repository: ref.Repository(), Digests: []string{ref.Digest().String()}, Vouched: true, VouchedDetail: noPolicy}
+	if faults := r.Allows(c.Namespace, known); len(faults) > 0 && !config.NamesDigests() {
+		return refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+	}
+	policies, _, err := f.judge.policies.For(ctx, ref, c.Namespace)
+	if err != nil {
+		return fmt.Errorf("request %s, device %s: %s %w: %w", r.Request, r.Device, ref, errNotVerified, err)
+	}
+	if len(policies) == 0 {
+		known.Vouched = false
+		if faults := r.Allows(c.Namespace, known); len(faults) > 0 && !config.NamesDigests() {
+			return refusal(c, claim.ReasonForbiddenByPolicy, faults...)
+		}
 		return nil
 	}
-	return r.Allows(namespace, &claim.Bitstream{
-		Repository: ref.Repository(), Digests: []string{ref.Digest().String()}, Vouched: true, // not known yet
-	})
+	if err := trust.RefuseUnasked(ref, c.Namespace, policies); err != nil {
+		return refusal(c, claim.ReasonForbiddenByPolicy, field.Forbidden(r.At(claim.FieldBitstream), err.Error()))
+	}
+	return nil
 }
 
 func refusal(c *resourceapi.ResourceClaim, reason claim.Reason, faults ...*field.Error) error {

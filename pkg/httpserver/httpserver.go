@@ -65,7 +65,7 @@ func (s *Server) Run(ctx context.Context) error {
 			_ = server.Close()
 		}
 	})
-	bounded := &boundedListener{Listener: listener, open: map[string]int{}}
+	bounded := Bound(listener)
 	if s.TLS != nil {
 		err = server.ServeTLS(bounded, "", "")
 	} else {
@@ -78,6 +78,11 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("serve HTTP on %s: %w", s.Address, err)
+}
+
+// Bound returns the listener with the limits of connections that a [Server] has, for servers of other protocols.
+func Bound(listener net.Listener) net.Listener {
+	return &boundedListener{Listener: listener, open: map[string]int{}}
 }
 
 // boundedListener closes connections above the limits as soon as they are accepted, so that a client that holds many open keeps no other

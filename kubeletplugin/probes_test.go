@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// TestLivenessIsBounded: whoever holds connections to the port for probes, or sends large requests, keeps kubelet's probes from no answer.
+func TestLivenessIsBounded(t *testing.T) {
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	port := listener.Addr().(*net.TCPAddr).Port
+	must(t, listener.Close())
+	live, err := newLiveness(&Config{PluginsDir: t.TempDir(), RegistryDir: t.TempDir()})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- live.serve(ctx, port) }()
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-ended)
+	})
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	from := func(source string) *net.Dialer { return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}} }
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) { return from("127.0.0.3").DialContext(ctx, "tcp", to) }))
+	must(t, err)
+	defer connection.Close() //nolint:errcheck // nothing is lost
+	check := func(service string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := healthpb.NewHealthClient(connection).Check(ctx, &healthpb.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
+		return err
+	}
+	must(t, check(livenessService))
+
+	const most = 200 // more than one source may have
+	closed := 0
+	for range most {
+		conn, err := from("127.0.0.2").DialContext(t.Context(), "tcp", address)
+		must(t, err)
+		defer conn.Close() //nolint:errcheck // nothing is lost
+		must(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		// A server of HTTP/2 speaks first.
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			closed++
+		}
+	}
+	if closed == 0 {
+		t.Errorf("%d connections of one source were served", most)
+	}
+	must(t, check(livenessService))
+	if err := check(strings.Repeat("x", maxProbeSize)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request of %d bytes: %v", maxProbeSize, err)
+	}
+}
