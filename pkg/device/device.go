@@ -39,8 +39,18 @@ type Device struct {
 	Capacity   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity  `json:"capacity,omitempty"`
 	// Edits are what a container that is given this device needs. They are never published.
 	Edits container.Edits `json:"edits"`
+	// Card names the counters that the device shares with others which are parts of the same physical device, or the whole of it. It is the
+	// name of the physical device. Empty: the device shares nothing. Consumes is what the device takes of them.
+	Card     string                         `json:"card,omitempty"`
+	Consumes map[string]resourceapi.Counter `json:"consumes,omitempty"`
 	// Region is how an FPGA's region is programmed. It is nil for every other device, never published and never given to a container.
 	Region *fpga.Region `json:"region,omitempty"`
+}
+
+// Card has the counters of a physical device whose parts can be allocated.
+type Card struct {
+	Name     string                         `json:"name"`
+	Counters map[string]resourceapi.Counter `json:"counters"`
 }
 
 // MaxPerSlice is the most devices that Fettle puts into one slice. The API allows 128, but only 64 once any of them has a taint,
@@ -49,7 +59,11 @@ const MaxPerSlice = 64
 
 // Resource is what is published of the device: all but its edits. The maps are the result's own.
 func (d Device) Resource() resourceapi.Device {
-	return resourceapi.Device{Name: d.Name, Attributes: maps.Clone(d.Attributes), Capacity: maps.Clone(d.Capacity)}
+	out := resourceapi.Device{Name: d.Name, Attributes: maps.Clone(d.Attributes), Capacity: maps.Clone(d.Capacity)}
+	if d.Card != "" {
+		out.ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: d.Card, Counters: maps.Clone(d.Consumes)}}
+	}
+	return out
 }
 
 // Compare orders devices by kind and then by name. The scheduler prefers the devices that come first.

@@ -50,6 +50,8 @@ type Device struct {
 	VBIOSVersion string `json:"vbiosVersion,omitempty"`
 	// MIGMode says whether the GPU is in partition mode now; absent where it has none.
 	MIGMode *bool `json:"migMode,omitempty"`
+	// MIG is absent where the GPU cannot be divided, or where nobody asked.
+	MIG *MIG `json:"mig,omitempty"`
 }
 
 // Fault is a question that the library could not answer.
@@ -104,6 +106,9 @@ func (r Report) Validate() error {
 		seen[address] = true
 		if dev.Minor != nil && (*dev.Minor < 0 || *dev.Minor >= 1<<20) {
 			faults = append(faults, fmt.Errorf("devices[%d].minor: %d, want 0 to %d", i, *dev.Minor, 1<<20-1))
+		}
+		if err := dev.MIG.validate(); err != nil {
+			faults = append(faults, fmt.Errorf("devices[%d].%w", i, err))
 		}
 		if dev.Multiprocessors < 0 {
 			faults = append(faults, fmt.Errorf("devices[%d].multiprocessors: %d is negative", i, dev.Multiprocessors))
