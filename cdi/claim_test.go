@@ -5,6 +5,7 @@ package cdi
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -134,7 +135,7 @@ func TestOfClaimRefuses(t *testing.T) {
 // TestLibraryReadsClaims lets the runtime's own library read the specs of claims beside those of devices, and edit containers.
 func TestLibraryReadsClaims(t *testing.T) {
 	d := open(t)
-	kinds := step.Kinds{StepKind: d.Kind()}
+	kinds := step.Kinds{StepKind: d.Kind(nil)}
 	byName := map[string]container.Edits{}
 	for _, edits := range cases() {
 		byName[ensure(t, d, edits).Device] = edits
@@ -168,7 +169,7 @@ func TestLibraryReadsClaims(t *testing.T) {
 
 func TestStep(t *testing.T) {
 	d := open(t)
-	kinds := step.Kinds{StepKind: d.Kind()}
+	kinds := step.Kinds{StepKind: d.Kind(nil)}
 	other := ensure(t, d, cases()["nvidia"])
 	spec, _ := ofClaim(t, "u1", owned()...)
 	s, err := Step(spec)
@@ -232,8 +233,8 @@ func TestStepRefuses(t *testing.T) {
 	}
 	for _, raw := range append(raws, "", "{", "[]", `{"file":1}`, "null") {
 		for what, do := range map[string]error{
-			"apply": d.Kind().Apply(t.Context(), json.RawMessage(raw)),
-			"undo":  d.Kind().Undo(t.Context(), json.RawMessage(raw)),
+			"apply": d.Kind(nil).Apply(t.Context(), json.RawMessage(raw)),
+			"undo":  d.Kind(nil).Undo(t.Context(), json.RawMessage(raw)),
 		} {
 			if do == nil || errors.Is(do, fs.ErrNotExist) {
 				t.Errorf("%s %s: %v, want a refusal", what, raw, do)
@@ -283,4 +284,57 @@ func FuzzStepParams(f *testing.F) {
 			t.Errorf("%s names %q", raw, spec.File)
 		}
 	})
+}
+
+// TestMade: what a step of the claim makes is asked for each time the file is written, and the names that kubelet has stay.
+func TestMade(t *testing.T) {
+	d := open(t)
+	whole := container.Edits{Nodes: []container.Node{{Path: "/dev/card0", Major: 195, Minor: 0, Permissions: "rw"}}}
+	part := whole
+	part.Made = []string{"card0-part-s4"}
+	minor := int64(7)
+	kinds := step.Kinds{StepKind: d.Kind(func(name string) (container.Edits, error) {
+		if name != "card0-part-s4" {
+			t.Errorf("asked for %s", name)
+		}
+		if minor == 0 {
+			return container.Edits{}, fs.ErrNotExist
+		}
+		return container.Edits{
+			Nodes: []container.Node{{Path: "/dev/caps/cap7", Major: 236, Minor: minor, Permissions: "rw"}}, Env: []string{"PART=MIG-1"},
+		}, nil
+	})}
+	spec, names := ofClaim(t, claimUID, whole, part)
+	if names[0] == names[1] {
+		t.Fatalf("the whole and a part of it have the name %s", names[0])
+	}
+	s, err := Step(spec)
+	must(t, err)
+	nodes := func(name string) (out []string) {
+		t.Helper()
+		cache, err := cdiapi.NewCache(cdiapi.WithSpecDirs(d.path), cdiapi.WithAutoRefresh(false))
+		must(t, err)
+		into := &oci.Spec{Process: &oci.Process{}, Linux: &oci.Linux{Resources: &oci.LinuxResources{}}}
+		_, err = cache.InjectDevices(into, name)
+		must(t, err)
+		for _, n := range into.Linux.Devices {
+			out = append(out, fmt.Sprintf("%s %d:%d", n.Path, n.Major, n.Minor))
+		}
+		return append(out, into.Process.Env...)
+	}
+	for _, minor = range []int64{7, 9} {
+		must(t, kinds.Apply(t.Context(), s))
+		must(t, kinds.Verify(t.Context(), s))
+		if diff := cmp.Diff([]string{"/dev/card0 195:0", fmt.Sprintf("/dev/caps/cap7 236:%d", minor), "PART=MIG-1"}, nodes(names[1])); diff != "" {
+			t.Errorf("the part (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"/dev/card0 195:0"}, nodes(names[0])[:1]); diff != "" {
+			t.Errorf("the whole (-want +got):\n%s", diff)
+		}
+	}
+	minor = 0
+	if err := kinds.Apply(t.Context(), s); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "card0-part-s4") {
+		t.Errorf("nothing was made: %v", err)
+	}
+	must(t, kinds.Undo(t.Context(), s))
 }

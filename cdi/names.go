@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
@@ -107,3 +109,6 @@ func Shown(qualified string) string {
 	sum := sha256.Sum256([]byte(qualified))
 	return kind + "=" + shownPrefix + hex.EncodeToString(sum[:])[:hashLength]
 }
+
+// isShown reports whether a device of a spec has a name of [Shown].
+func isShown(d specs.Device) bool { return strings.HasPrefix(d.Name, shownPrefix) }

@@ -153,7 +153,7 @@ func TestShown(t *testing.T) {
 	spec, own := ofClaim(t, claimUID, owned()...)
 	s, err := Step(spec)
 	must(t, err)
-	must(t, step.Kinds{StepKind: d.Kind()}.Apply(t.Context(), s))
+	must(t, step.Kinds{StepKind: d.Kind(nil)}.Apply(t.Context(), s))
 	cache, err := cdiapi.NewCache(cdiapi.WithSpecDirs(d.path), cdiapi.WithAutoRefresh(false))
 	must(t, err)
 	for _, name := range append(all, own...) {

@@ -38,6 +38,8 @@ type Spec struct {
 	File string
 	// Content is the JSON to write.
 	Content []byte
+	// Made are the names of parts that steps of the claim make, by the name of the device that needs them. They are not in Content yet.
+	Made map[string][]string
 }
 
 // Common makes the shared spec for a set of edits. On one node, equal edits give equal bytes and so the same name.

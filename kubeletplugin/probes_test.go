@@ -35,7 +35,9 @@ func TestLivenessIsBounded(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	from := func(source string) *net.Dialer { return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}} }
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) { return from("127.0.0.3").DialContext(ctx, "tcp", to) }))
+		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
+			return from("127.0.0.3").DialContext(ctx, "tcp", to)
+		}))
 	must(t, err)
 	defer connection.Close() //nolint:errcheck // nothing is lost
 	check := func(service string) error {

@@ -119,7 +119,7 @@ func New(c Config) *Engine {
 
 // kindsOf merges the step kinds that claims can use.
 func kindsOf(c Config) step.Kinds {
-	kinds := step.Kinds{cdi.StepKind: c.Specs.Kind()}
+	kinds := step.Kinds{cdi.StepKind: c.Specs.Kind(c.made)}
 	for _, f := range c.Features {
 		maps.Copy(kinds, f.Kinds())
 	}

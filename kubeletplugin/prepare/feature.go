@@ -5,6 +5,9 @@ package prepare
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 
 	"github.com/fettle-dev/fettle/pkg/record"
 
@@ -32,6 +35,28 @@ type Feature interface {
 // Adopter is a Feature that finds orphans.
 type Adopter interface {
 	Orphans() []Orphan
+}
+
+// Maker is a Feature whose steps make parts of devices.
+type Maker interface {
+	// Made returns what a container needs of a part, by the name that is in the device's edits. It returns fs.ErrNotExist for a part that no
+	// step of the feature made.
+	Made(name string) (container.Edits, error)
+}
+
+// made asks the features that make parts.
+func (c *Config) made(name string) (container.Edits, error) {
+	for _, f := range c.Features {
+		maker, ok := f.(Maker)
+		if !ok {
+			continue
+		}
+		edits, err := maker.Made(name)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return edits, err
+		}
+	}
+	return container.Edits{}, fmt.Errorf("part %s of a device: no step made it: %w", name, fs.ErrNotExist)
 }
 
 // Restorer is a Feature that can restore lost files which the steps of a claim's record need and cannot fetch.

@@ -90,7 +90,8 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 		return nil
 	}
 	recorded := e.recordedName(old, len(r.Devices), edits)
-	if isCommon := equality.Semantic.DeepEqual(edits, dev.Edits) && !isOwnDevice(recorded); isCommon {
+	isCommon := equality.Semantic.DeepEqual(edits, dev.Edits) && len(edits.Made) == 0 && !isOwnDevice(recorded)
+	if isCommon {
 		if d.CDIDevice, err = e.addCommonSpec(p, edits, recorded); err != nil {
 			return err
 		}

@@ -163,7 +163,7 @@ func (e *Engine) SweepSpecs(ctx context.Context) error {
 	}
 	standing := map[string]bool{}
 	for _, d := range machine.All() {
-		if spec, err := e.Names.Common(d.Edits); err == nil {
+		if spec, err := e.Names.Common(d.Edits); err == nil && len(d.Edits.Made) == 0 {
 			standing[spec.File] = true
 		}
 	}

@@ -83,6 +83,9 @@ func commonSpecs(names *cdi.Names, v *inventory.Snapshot) ([]cdi.Spec, error) {
 		errs  []error
 	)
 	for i := range v.Devices {
+		if len(v.Devices[i].Edits.Made) > 0 {
+			continue // each claim has a file of its own
+		}
 		spec, err := names.Common(v.Devices[i].Edits)
 		if _, held := v.Withheld[v.Devices[i].Name]; err != nil && held {
 			continue

@@ -21,10 +21,14 @@ type Edits struct {
 	Env []string `json:"env,omitempty"`
 	// Hooks run in this order, before the container's program.
 	Hooks []Hook `json:"hooks,omitempty"`
+	// Made names parts of devices that a step of the claim makes. What a container needs of them is known only after that step.
+	Made []string `json:"made,omitempty"`
 }
 
 // Empty reports whether there is nothing to edit.
-func (e *Edits) Empty() bool { return len(e.Nodes)+len(e.Mounts)+len(e.Env)+len(e.Hooks) == 0 }
+func (e *Edits) Empty() bool {
+	return len(e.Nodes)+len(e.Mounts)+len(e.Env)+len(e.Hooks)+len(e.Made) == 0
+}
 
 // Hook is a program of the host that the runtime runs in the container's namespaces, with the container's root already in place and the
 // host's still in reach (createContainer of the OCI runtime specification).
@@ -60,7 +64,7 @@ type Mount struct {
 func (e Edits) With(more Edits) Edits {
 	return Edits{
 		Nodes: slices.Concat(e.Nodes, more.Nodes), Mounts: slices.Concat(e.Mounts, more.Mounts),
-		Env: slices.Concat(e.Env, more.Env), Hooks: slices.Concat(e.Hooks, more.Hooks),
+		Env: slices.Concat(e.Env, more.Env), Hooks: slices.Concat(e.Hooks, more.Hooks), Made: slices.Concat(e.Made, more.Made),
 	}
 }
 
