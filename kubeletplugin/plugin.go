@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -223,7 +224,7 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	}
 	mounter := &cachemount.Mounter{
 		Mounts: p.mounts, Dir: filepath.Join(c.StateDir, "caches"), Context: c.containerContext(), MaxEntries: file.Budget.MaxSeedEntries,
-		Turns: budget.NewTurns(budget.Limit{Node: 2, Namespace: 1}),
+		Turns: budget.NewTurns(budget.Limit{Node: seedTurns(), Namespace: 1}),
 	}
 	limits := file.Artifacts.StoreConfig()
 	limits.InUse = mounter.InUse
@@ -260,6 +261,10 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	})
 	return p.newPresets()
 }
+
+// seedTurns returns how many caches are looked through and seeds made at once: two, but on no more than half of the processors, since claims
+// that need none of it wait for one, too.
+func seedTurns() int64 { return int64(max(1, min(2, runtime.NumCPU()/2))) }
 
 func (p *Plugin) newPresets() (err error) {
 	c, file := &p.config, &p.config.File.Presets

@@ -61,7 +61,7 @@ func warmsPods() {
 	each("has links into the cache for a pod in a user namespace, where it adds its own", (*kernelCaches).seeds, ofNode...)
 	It("keeps its memory when one pod asks for sixteen seeds of many files", ofNode, func(ctx SpecContext) {
 		kernels.attacked(ctx)
-	}, NodeTimeout(3*time.Minute+attackFor()+attackFor()/2))
+	}, NodeTimeout(3*time.Minute+3*attackFor()))
 	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode...)
 	each("waits for a registry that is away, and goes on where one broke off", (*kernelCaches).away, ofNode...)
 	each("says that the disk is full, and goes on when it is not", (*kernelCaches).full, ofNode...)
