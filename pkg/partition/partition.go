@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package partition decides what one physical device is published as: whole, in parts (MIG instances, AMD compute partitions, virtual
+// functions), for a virtual machine (VFIO), or several of these, of which a claim gets one. Whole, parts and VFIO of a device consume
+// counters of one card (KEP-4815), so that the scheduler gives each slice of it once.
+//
+// Everything here is a function from values to values. It knows neither PartitionPolicies (see the package policy) nor how a partition is
+// made.
+package partition
+
+import (
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+)
+
+// Settings are what a policy wants of one physical device. At most one of MIG, AMD and SRIOV is set. The zero value leaves the device as
+// it is.
+type Settings struct {
+	MIG   *MIG   `json:"mig,omitempty"`
+	AMD   *AMD   `json:"amd,omitempty"`
+	SRIOV *SRIOV `json:"sriov,omitempty"`
+	// Passthrough publishes the device for virtual machines too.
+	Passthrough bool `json:"passthrough,omitempty"`
+}
+
+// MIGMode is how the instances of a GPU come about.
+type MIGMode string
+
+// The modes.
+const (
+	// MIGDynamic makes an instance when a claim has it allocated, and destroys it afterwards.
+	MIGDynamic MIGMode = "Dynamic"
+	// MIGStatic makes the instances of a layout once, whether claims use them or not.
+	MIGStatic MIGMode = "Static"
+	// MIGDisabled switches MIG mode off.
+	MIGDisabled MIGMode = "Disabled"
+)
+
+// MIG is how an NVIDIA GPU is divided.
+type MIG struct {
+	Mode MIGMode `json:"mode"`
+	// Profiles are those that MIGDynamic may make; none: all that the GPU has.
+	Profiles []string `json:"profiles,omitempty"`
+	// Layout is what MIGStatic makes. An empty one is MIG mode without instances.
+	Layout []Instances `json:"layout,omitempty"`
+}
+
+// Instances are alike instances of a static layout.
+type Instances struct {
+	Profile string `json:"profile"`
+	Count   int    `json:"count"`
+	// Starts are the memory slices at which the instances begin, as many as Count, or none: Place finds some.
+	Starts []uint32 `json:"starts,omitempty"`
+}
+
+// AMD is how an AMD GPU is divided, in the kernel's words: CPX, NPS4. An empty one stays as it is.
+type AMD struct {
+	Compute string `json:"compute,omitempty"`
+	Memory  string `json:"memory,omitempty"`
+}
+
+// SRIOV is how many virtual functions a device has, and what each gets.
+type SRIOV struct {
+	VirtualFunctions int `json:"virtualFunctions"`
+	Xe               *Xe `json:"xe,omitempty"`
+}
+
+// Xe is what Intel's driver xe gives each virtual function (Documentation/ABI/testing/sysfs-driver-intel-xe-sriov). What is nil or zero
+// stays as the driver has it.
+type Xe struct {
+	ExecQuantumMS    *int32 `json:"execQuantumMS,omitempty"`
+	PreemptTimeoutUS *int32 `json:"preemptTimeoutUS,omitempty"`
+	SchedPriority    string `json:"schedPriority,omitempty"`
+	// VRAMQuota is in bytes.
+	VRAMQuota int64 `json:"vramQuota,omitempty"`
+}
+
+// Physical is a physical device as it is now.
+type Physical struct {
+	// Device is the whole device, as discovery describes one that is not divided.
+	Device device.Device
+	// MIG is what NVML says of the GPU; nil if it cannot be divided. While NVML does not answer, give its last answer.
+	MIG *nvml.MIG
+	// Foreign are the placements of instances that Fettle did not make.
+	Foreign []nvml.MIGPlacement
+	// AMD is what the kernel says of the GPU; nil if it cannot be divided.
+	AMD *AMDModes
+	// Functions are the device's virtual functions; nil without SR-IOV.
+	Functions *Functions
+	// IOMMU says that the device could be given to a virtual machine: an IOMMU isolates its group, and nothing else uses the group.
+	IOMMU bool
+	// Held are the names of the devices made from this one that claims have or are about to get. They stay published, under the same name and
+	// with the same counters, whatever the settings say: an allocated device that is not published frees its counters.
+	Held map[string]bool
+}
+
+// Division is what a physical device is published as.
+type Division struct {
+	// Card has the counters that Devices consume; nil if there is nothing to share.
+	Card *device.Card
+	// Devices are what is published, those first that leave the most room for others. A partition's Edits are empty.
+	Devices []device.Device
+	// Parts say by a device's name what part of the physical device it is. The whole device is not among them.
+	Parts map[string]Part
+	// Create are the instances of a static layout that do not exist, and may be made while nothing of the GPU is held. Destroy are instances
+	// that Fettle made, that nothing holds and that the settings do not want.
+	Create  []Slot
+	Destroy []nvml.MIGInstance
+	// Reasons say why something is not published, in a fixed order.
+	Reasons []Reason
+}
+
+// Part is a part of a physical device, or its VFIO form.
+type Part struct {
+	// Parent is the name of the whole device.
+	Parent string `json:"parent"`
+	// Type is device.TypeMIG, TypePartition, TypeVF or TypeVFIO.
+	Type string `json:"type"`
+	// Profile is the name of the MIG profile or "cpx-nps4", ProfileID NVIDIA's number of it on this GPU, Placement where the instance is.
+	Profile   string            `json:"profile,omitempty"`
+	ProfileID uint32            `json:"profileID,omitempty"`
+	Placement nvml.MIGPlacement `json:"placement,omitzero"`
+	Instance  *nvml.MIGInstance `json:"instance,omitempty"`
+	// Index is the number of the partition or virtual function, from 0.
+	Index int `json:"index,omitempty"`
+}
+
+// Reason is why devices are not published.
+type Reason struct {
+	// Reason is one of the Reason constants, Message says what was expected and what to do next.
+	Reason  string
+	Message string
+	// Devices is how many devices it keeps from being published.
+	Devices int
+}
+
+// The reasons.
+const (
+	// ReasonMIGMode: the GPU is in MIG mode, or not, and the settings want the other.
+	ReasonMIGMode = "MIGMode"
+	// ReasonForeignInstance: somebody else made an instance.
+	ReasonForeignInstance = "ForeignInstance"
+	// ReasonLayoutPending: instances of a static layout do not exist yet.
+	ReasonLayoutPending = "LayoutPending"
+	// ReasonLayoutImpossible: a static layout does not fit on the GPU.
+	ReasonLayoutImpossible = "LayoutImpossible"
+	// ReasonUnknownProfile: the GPU has no such profile.
+	ReasonUnknownProfile = "UnknownProfile"
+	// ReasonNotDivisible: the device cannot be divided in the way that the settings want.
+	ReasonNotDivisible = "NotDivisible"
+	// ReasonNoCounters: the API server keeps no counters, so nothing is published that shares a card with something else.
+	ReasonNoCounters = "NoCounters"
+	// ReasonModePending: the GPU is in another partition mode than the settings want.
+	ReasonModePending = "ModePending"
+	// ReasonFunctionsPending: the device has another number of virtual functions than the settings want.
+	ReasonFunctionsPending = "FunctionsPending"
+	// ReasonNoIOMMU: nothing isolates the device from the host's memory.
+	ReasonNoIOMMU = "NoIOMMU"
+)
