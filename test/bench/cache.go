@@ -93,7 +93,7 @@ func (b *bench) measureCache(ctx context.Context, image *cacheImage) (err error)
 		}
 	}
 	if err == nil && image.warm {
-		err = b.measureWarm(ctx, image, host)
+		err = errors.Join(b.measureWarm(ctx, image, host, podsWatched), b.measureWarm(ctx, image, host, podsAsked))
 	}
 	if err = errors.Join(err, stop()); err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,19 +41,26 @@ const (
 	warmHome = "/root/.triton/cache"
 )
 
-// warmConfiguration lets the plugin give caches.
+// warmConfiguration lets the plugin give caches. Its argument is whether the plugin watches the node's pods.
 const warmConfiguration = `apiVersion: config.fettle.dev/v1alpha1
 kind: KubeletPluginConfiguration
 discoveryInterval: 1h
 kernelCaches:
   enabled: true
-  watchPods: true
+  watchPods: %t
 `
 
+// The plugin watches the node's pods, or asks the API server for those of each claim, which is the default and one request more.
+const (
+	podsWatched = "watched"
+	podsAsked   = "asked"
+)
+
 // measureWarm prepares claims whose cache is on the node already, in turn with claims without any.
-func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host string) (err error) {
-	at := point{Machine: "caches", Devices: 1, Parallel: 1, Bytes: int(image.plain), Files: image.files}
-	n, err := b.newNode(ctx, "bench-caches-"+strconv.Itoa(image.files), unlimited()...)
+func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host, pods string) (err error) {
+	at := point{Machine: "caches", Devices: 1, Parallel: 1, Bytes: int(image.plain), Files: image.files, Pods: pods}
+	name := fmt.Sprintf("warm-%d-%s", image.files, pods) // of the objects, too
+	n, err := b.newNode(ctx, "bench-"+name, unlimited()...)
 	if err != nil {
 		return err
 	}
@@ -63,20 +69,20 @@ func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host string)
 		return b.report.nothing(warmAdded, &at, err)
 	}
 	defer func() { err = errors.Join(err, unmount()) }()
-	b.say("caches of kernels: claims of %d files that are on the node", image.files)
-	p, err := b.startWarmPlugin(ctx, &n, host)
+	b.say("caches of kernels: claims of %d files that are on the node, pods are %s", image.files, pods)
+	p, err := b.startWarmPlugin(ctx, &n, host, pods == podsWatched)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	if err := b.makeCache(ctx, image, host); err != nil {
+	if err := b.makeCache(ctx, image, host, name); err != nil {
 		return err
 	}
-	plain, err := b.warmClaims(ctx, p, casePlain, image)
+	plain, err := b.warmClaims(ctx, p, casePlain, name)
 	if err != nil {
 		return err
 	}
-	cached, err := b.warmClaims(ctx, p, caseCache, image)
+	cached, err := b.warmClaims(ctx, p, caseCache, name)
 	if err != nil {
 		return err
 	}
@@ -97,12 +103,12 @@ func shareMounts(dir string) (unmount func() error, err error) {
 	return func() error { return unix.Unmount(dir, unix.MNT_DETACH) }, nil
 }
 
-func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string) (*plugin, error) {
+func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string, watchPods bool) (*plugin, error) {
 	if err := expandFile(b.root, warmMachine, n.host); err != nil {
 		return nil, err
 	}
 	config, registries := filepath.Join(n.disk, "config.yaml"), filepath.Join(n.disk, "registries.yaml")
-	err := errors.Join(os.WriteFile(config, []byte(warmConfiguration), 0o600),
+	err := errors.Join(os.WriteFile(config, fmt.Appendf(nil, warmConfiguration, watchPods), 0o600),
 		os.WriteFile(registries, fmt.Appendf(nil, "plainHTTP: [%q]\n", host), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("write the plugin's configuration: %w", err)
@@ -121,15 +127,12 @@ func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string) (*plu
 	return p, nil
 }
 
-// warmName is that of the objects for an image.
-func warmName(image *cacheImage) string { return "warm-" + strconv.Itoa(image.files) }
-
 // makeCache makes the objects as the controller leaves them.
-func (b *bench) makeCache(ctx context.Context, image *cacheImage, host string) error {
+func (b *bench) makeCache(ctx context.Context, image *cacheImage, host, name string) error {
 	digest := artifact.DigestOf(image.manifest).String()
 	cache := &v1alpha1.GPUKernelCache{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUKernelCache},
-		ObjectMeta: metav1.ObjectMeta{Name: warmName(image), Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 		Spec:       v1alpha1.GPUKernelCacheSpec{Image: host + "/" + cacheRepository + ":v1"},
 		Status: v1alpha1.GPUKernelCacheStatus{
 			ObservedGeneration: 1, ResolvedDigest: digest,
@@ -138,7 +141,7 @@ func (b *bench) makeCache(ctx context.Context, image *cacheImage, host string) e
 	}
 	policy := &v1alpha1.TrustPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindTrustPolicy},
-		ObjectMeta: metav1.ObjectMeta{Name: warmName(image)},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       v1alpha1.TrustPolicySpec{Mode: v1alpha1.VerificationSkip, Images: []string{host + "/**"}},
 	}
 	return errors.Join(b.make(ctx, "trustpolicies", "", policy), b.make(ctx, "gpukernelcaches", namespace, cache))
@@ -167,18 +170,18 @@ func (b *bench) make(ctx context.Context, resource, in string, object any) error
 }
 
 // warmClaims are a claim for each GPU.
-func (b *bench) warmClaims(ctx context.Context, p *plugin, what string, image *cacheImage) ([]claim, error) {
+func (b *bench) warmClaims(ctx context.Context, p *plugin, what, cache string) ([]claim, error) {
 	found, _, err := b.published(ctx, p, warmGPUs)
 	if err != nil {
 		return nil, err
 	}
 	var shapes []shape
 	for i, name := range found.of("gpu") {
-		s := shape{name: fmt.Sprintf("%s-%d-%d", what, image.files, i), node: p.node.name, pool: "gpu", devices: []string{name}}
+		s := shape{name: fmt.Sprintf("%s-%s-%d", what, cache, i), node: p.node.name, pool: "gpu", devices: []string{name}}
 		if what == caseCache {
 			config, err := opaque(resourceapi.AllocationConfigSourceClaim, nil, v1alpha1.GPUConfig{
 				TypeMeta:     metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUConfig},
-				KernelCaches: []v1alpha1.KernelCacheSource{{Name: warmName(image)}},
+				KernelCaches: []v1alpha1.KernelCacheSource{{Name: cache}},
 			})
 			if err != nil {
 				return nil, err
@@ -248,7 +251,7 @@ func (b *bench) compareWarm(ctx context.Context, p *plugin, at point, plain, cac
 	}
 	at.Case = ""
 	added := measured[caseCache].median(warmPrepare) - measured[casePlain].median(warmPrepare)
-	return b.report.against(targetWarmAdded, true, warmAdded, &at, len(measured[caseCache].of(warmPrepare)), added)
+	return b.report.against(targetWarmAdded, at.Pods == podsWatched, warmAdded, &at, len(measured[caseCache].of(warmPrepare)), added)
 }
 
 func (s samples) warmCycle(ctx context.Context, p *plugin, c claim) error {

@@ -106,6 +106,8 @@ type point struct {
 	Bytes    int    `json:"bytes,omitempty"`
 	Files    int    `json:"files,omitempty"`
 	Form     string `json:"form,omitempty"`
+	// Pods is how the plugin finds the pods of a claim with a cache: podsWatched or podsAsked.
+	Pods string `json:"pods,omitempty"`
 }
 
 // quiet says that the point is one that the targets of single calls are about.
