@@ -103,9 +103,9 @@ func combined(cards []device.Card, devices map[string][]device.Device) ([]Slice,
 			consumed += len(d.Consumes)
 		}
 		if len(own) > device.MaxPerSlice || len(card.Counters) > maxCombinedCounters || consumed > maxCombinedConsumed {
-			err = errors.Join(err, fmt.Errorf("card %s: %d devices, %d counters, %d consumed together: Kubernetes 1.34 takes at most %d, %d "+
-				"and %d in the slice of a counter set: divide the device into fewer parts", card.Name, len(own), len(card.Counters), consumed, device.MaxPerSlice,
-				maxCombinedCounters, maxCombinedConsumed))
+			err = errors.Join(err, fmt.Errorf("card %s: %d devices, %d counters, %d consumed together: Kubernetes 1.34 takes at most "+
+				"%d, %d and %d in the slice of a counter set: divide the device into fewer parts", card.Name, len(own), len(card.Counters),
+				consumed, device.MaxPerSlice, maxCombinedCounters, maxCombinedConsumed))
 			continue
 		}
 		out = append(out, Slice{SharedCounters: []resourceapi.CounterSet{counterSet(card)}, Devices: slices.Clone(own)})
