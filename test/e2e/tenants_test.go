@@ -366,9 +366,11 @@ type arrivals struct {
 	stop              context.CancelFunc
 	done              chan struct{}
 	created           atomic.Int64
+	// wanted is how many must have come, although many wait: nobody's turn comes while kubelet is away.
+	wanted atomic.Int64
 }
 
-// arrive creates a pod every 800 ms until end, as long as not too many wait for their turn.
+// arrive creates a pod every 800 ms until end, unless many wait for their turn and more does not want another.
 func (t *tenants) arrive(ctx context.Context) *arrivals {
 	ctx, stop := context.WithCancel(ctx)
 	t.arrived++
@@ -382,7 +384,7 @@ func (t *tenants) arrive(ctx context.Context) *arrivals {
 		for {
 			// Detached, so that the last one is created or not, and the count right.
 			detached := context.WithoutCancel(ctx)
-			if len(a.unfinished(detached)) < most {
+			if a.created.Load() < a.wanted.Load() || len(a.unfinished(detached)) < most {
 				a.create(detached)
 			}
 			select {
@@ -427,6 +429,7 @@ func unfinished(ctx context.Context, namespace, labels string) []string {
 func (a *arrivals) more(ctx context.Context, n int64) {
 	GinkgoHelper()
 	want := a.created.Load() + n
+	a.wanted.Store(want)
 	Eventually(ctx, a.created.Load).Should(BeNumerically(">=", want))
 }
 
