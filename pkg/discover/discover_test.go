@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // oneH100 is the least that makes an NVIDIA GPU.
@@ -359,7 +360,7 @@ func FuzzParsers(f *testing.F) {
 	f.Add("Character devices:\n195 nvidia\n\nBlock devices:\n8 sd\n")
 	f.Add("simd_count 1216\nsimd_per_cu 4\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		for name, major := range parseMajors(text) {
+		for name, major := range sysfs.ParseCharMajors(text) {
 			if name == "" || major < 1 || major > 4095 {
 				t.Errorf("%q has major %d", name, major)
 			}

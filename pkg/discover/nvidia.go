@@ -74,7 +74,7 @@ func driverProblem(name, reason string, err error) Problem {
 // nvidiaNodes finds the majors in /proc/devices, where the older driver calls itself nvidia-frontend. CUDA does not start
 // without the memory manager, which is a module of its own.
 func nvidiaNodes(tree *sysfs.Tree) (nvidiaHost, error) {
-	majors, err := charMajors(tree)
+	majors, err := tree.CharMajors()
 	if err != nil {
 		return nvidiaHost{}, err
 	}

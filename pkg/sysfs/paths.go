@@ -43,6 +43,10 @@ const (
 	ProcDevices = "proc/devices"
 	// ProcDriverNVIDIA is what NVIDIA's kernel module tells about itself and its GPUs.
 	ProcDriverNVIDIA = "proc/driver/nvidia"
+	// ProcNVIDIACapabilities has a file for each right that the driver of NVIDIA gives by a device node, of which MIG instances have one each.
+	ProcNVIDIACapabilities = "proc/driver/nvidia/capabilities"
+	// ProcNVIDIAMIGMinors has the minors of the capabilities of all MIG instances that there could be.
+	ProcNVIDIAMIGMinors = "proc/driver/nvidia-caps/mig-minors"
 	// ProcOSRelease has the kernel's release, as uname -r prints it.
 	ProcOSRelease = "proc/sys/kernel/osrelease"
 	// Dev is the host's directory of device nodes.
