@@ -18,9 +18,6 @@ const CUDALibrary = "libcuda.so"
 // ErrNoDriver: there is no user-space driver of NVIDIA below the root.
 var ErrNoDriver = errors.New("NVIDIA's driver is not installed")
 
-// ExitNoDriver is the exit status with which the child says ErrNoDriver.
-const ExitNoDriver = 4
-
 // maxDriver bounds each list of a Driver: a driver has about 60 files.
 const maxDriver = 1024
 

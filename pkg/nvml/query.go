@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
@@ -23,9 +24,6 @@ var ErrNoLibrary = errors.New("no NVIDIA management library (libnvidia-ml.so.1) 
 
 // ErrStuck: an earlier child could not be killed, which happens when it waits inside the driver. No other is started beside it.
 var ErrStuck = errors.New("an earlier fettle-nvml still hangs in the driver")
-
-// ExitNoLibrary is the exit status with which the child says ErrNoLibrary.
-const ExitNoLibrary = 3
 
 const (
 	defaultTimeout = 10 * time.Second
@@ -63,6 +61,12 @@ func (c Command) Args() []string {
 type ask[T any] struct {
 	args   []string
 	decode func(io.Reader) (T, error)
+	// lock is a file that the child keeps open. Nil: none.
+	lock *os.File
+	// timeout bounds the run instead of the command's. Zero: the command's.
+	timeout time.Duration
+	// always says that an answer may come with a failure too.
+	always bool
 }
 
 // forReport asks for what the library says.
@@ -84,16 +88,21 @@ func Query(ctx context.Context, command Command) (Report, error) {
 	return report, err
 }
 
-// Prober asks again and again, as a plugin does, and never has two children at once. It is safe for concurrent use.
+// Prober asks again and again, as a plugin does, and never has two children at once: a question waits until the one before is answered, for
+// as long as its own time limit. It is safe for concurrent use.
 type Prober struct {
 	command Command
-	busy    atomic.Bool
+	// turn holds a value while there is a child. stuck says that it was killed and is still there.
+	turn  chan struct{}
+	stuck atomic.Bool
 }
 
 // NewProber is a prober for one command.
-func NewProber(command Command) *Prober { return &Prober{command: command} }
+func NewProber(command Command) *Prober {
+	return &Prober{command: command, turn: make(chan struct{}, 1)}
+}
 
-// Query is Query, but ErrStuck while an earlier child is still there.
+// Query is Query, but ErrStuck while an earlier child cannot be killed, or does not end in time.
 func (p *Prober) Query(ctx context.Context) (Report, error) { return probe(ctx, p, forReport()) }
 
 // Driver asks for the files of the driver below the command's root, as NVIDIA lists them, or says ErrNoDriver. Version is that of the
@@ -103,32 +112,61 @@ func (p *Prober) Driver(ctx context.Context, version string) (Driver, error) {
 }
 
 func probe[T any](ctx context.Context, p *Prober, a ask[T]) (T, error) {
-	if !p.busy.CompareAndSwap(false, true) {
+	ctx, cancel := context.WithTimeout(ctx, a.limit(p.command))
+	defer cancel()
+	if err := p.await(ctx); err != nil {
 		var none T
-		return none, ErrStuck
+		return none, err
 	}
 	answer, gone, err := query(ctx, p.command, a)
 	select {
 	case <-gone:
-		p.busy.Store(false)
+		<-p.turn
 	default:
+		p.stuck.Store(true)
 		go func() {
 			<-gone
-			p.busy.Store(false)
+			p.stuck.Store(false)
+			<-p.turn
 		}()
 	}
 	return answer, err
 }
 
+// await takes the turn to have a child.
+func (p *Prober) await(ctx context.Context) error {
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	if p.stuck.Load() {
+		return ErrStuck
+	}
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another question was not answered in time: %w", ErrStuck, ctx.Err())
+	}
+}
+
+// limit is how long the question may take, the wait for its turn included.
+func (a ask[T]) limit(command Command) time.Duration {
+	if a.timeout > 0 {
+		return a.timeout
+	}
+	if command.Timeout > 0 {
+		return command.Timeout
+	}
+	return defaultTimeout
+}
+
 // query also returns a channel that is closed once the child is gone.
 func query[T any](ctx context.Context, command Command, a ask[T]) (answer T, childGone <-chan struct{}, err error) {
-	timeout := command.Timeout
-	if timeout <= 0 {
-		timeout = defaultTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, a.limit(command))
 	defer cancel()
-	run, err := start(ctx, cancel, command, a.args)
+	run, err := start(ctx, cancel, command, a.args, a.lock)
 	if err != nil {
 		gone := make(chan struct{})
 		close(gone)
@@ -138,6 +176,11 @@ func query[T any](ctx context.Context, command Command, a ask[T]) (answer T, chi
 	if err == nil {
 		if answer, err = a.decode(&run.stdout.buffer); err == nil {
 			return answer, run.gone, nil
+		}
+	} else if a.always && ExitStatus(err) != exitFailed && run.stdout.buffer.Len() > 0 {
+		var bad error
+		if answer, bad = a.decode(&run.stdout.buffer); bad != nil {
+			err = errors.Join(err, bad)
 		}
 	}
 	return answer, run.gone, fmt.Errorf("run %s: %w", command.Path, err)
@@ -152,13 +195,16 @@ type child struct {
 }
 
 // start starts the child in a process group of its own, so that what it may have started dies with it.
-func start(ctx context.Context, cancel context.CancelFunc, command Command, args []string) (*child, error) {
+func start(ctx context.Context, cancel context.CancelFunc, command Command, args []string, lock *os.File) (*child, error) {
 	cmd := exec.CommandContext(ctx, command.Path, append(command.Args(), args...)...) //nolint:gosec // the path is the operator's
 	run := &child{
 		cmd: cmd, gone: make(chan struct{}),
 		stdout: &capture{limit: maxReport, overflow: cancel}, stderr: &capture{tail: maxStderr},
 	}
 	cmd.Stdout, cmd.Stderr = run.stdout, run.stderr
+	if lock != nil {
+		cmd.ExtraFiles = []*os.File{lock}
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = grace / 2
@@ -186,13 +232,15 @@ func (c *child) wait(ctx context.Context) error {
 			return fmt.Errorf("%w: killed, and still there after %s: %w", ErrStuck, grace, ctx.Err())
 		}
 	}
-	switch exit, exited := errors.AsType[*exec.ExitError](c.err); {
+	var said error
+	if exit, exited := errors.AsType[*exec.ExitError](c.err); exited {
+		said = exits()[exit.ExitCode()]
+	}
+	switch {
 	case c.err == nil:
 		return nil
-	case exited && exit.ExitCode() == ExitNoLibrary:
-		return fmt.Errorf("%w%s", ErrNoLibrary, c.complaint())
-	case exited && exit.ExitCode() == ExitNoDriver:
-		return fmt.Errorf("%w%s", ErrNoDriver, c.complaint())
+	case said != nil:
+		return fmt.Errorf("%w%s", said, c.complaint())
 	case c.stdout.overflowed:
 		return fmt.Errorf("printed more than %d bytes", maxReport)
 	case ctx.Err() != nil:

@@ -36,6 +36,9 @@ func playChild(mode string) int {
 	if strings.HasPrefix(mode, "watch") {
 		return playWatch(mode)
 	}
+	if strings.HasPrefix(mode, "mig") {
+		return playMIG(mode)
+	}
 	switch mode {
 	case "healthy":
 		_ = json.NewEncoder(os.Stdout).Encode(sample())

@@ -2,7 +2,7 @@
 
 //go:build cgo
 
-package main
+package child
 
 import (
 	"bytes"
@@ -68,7 +68,7 @@ func TestDriver(t *testing.T) {
 			root := t.TempDir()
 			driverTree(t, root, version)
 			var stdout, stderr bytes.Buffer
-			if code := run(append([]string{"-driver-root", root, "driver"}, args...), &stdout, &stderr); code != 0 {
+			if code := Run(append([]string{"-driver-root", root, "driver"}, args...), &stdout, &stderr, Load); code != 0 {
 				t.Fatalf("exit %d: %s", code, &stderr)
 			}
 			got, err := nvml.DecodeDriver(&stdout)
@@ -127,7 +127,7 @@ func TestNoDriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			if got := run(tc.args, &stdout, &stderr); got != tc.want || stdout.Len() > 0 || !strings.Contains(stderr.String(), tc.says) {
+			if got := Run(tc.args, &stdout, &stderr, Load); got != tc.want || stdout.Len() > 0 || !strings.Contains(stderr.String(), tc.says) {
 				t.Errorf("exit %d, want %d; printed %q and %q, want %q", got, tc.want, &stdout, &stderr, tc.says)
 			}
 		})

@@ -2,7 +2,7 @@
 
 //go:build cgo
 
-package main
+package child
 
 import (
 	"fmt"
@@ -79,10 +79,40 @@ func (q *questions) ask() {
 	if !q.has("nvmlDeviceGetMigMode") {
 		return
 	}
-	if current, _, ret := q.gpu.GetMigMode(); q.answered("migMode", ret) {
+	if current, pending, ret := q.gpu.GetMigMode(); q.answered("migMode", ret) {
 		on := current == gonvml.DEVICE_MIG_ENABLE
 		q.device.MIGMode = &on
+		q.mig(&nvml.MIG{Current: on, Pending: pending == gonvml.DEVICE_MIG_ENABLE})
 	}
+}
+
+// mig asks how a GPU with a MIG mode can be divided and is divided. A GPU without one is not asked, so it costs nothing there. What cannot
+// be read withholds all of it: an instance that is not known of could be given away twice.
+func (q *questions) mig(mig *nvml.MIG) {
+	if !q.has("nvmlDeviceGetMaxMigDeviceCount") {
+		return
+	}
+	profiles, err := profilesOf(q.gpu)
+	for _, p := range profiles {
+		if err != nil {
+			break
+		}
+		var described nvml.MIGProfile
+		var ok bool
+		if described, ok, err = p.describe(q.lib, q.gpu, q.device.MemoryBytes); ok {
+			mig.Profiles = append(mig.Profiles, described)
+		}
+	}
+	var instances []instance
+	if err == nil && mig.Current {
+		instances, err = instancesOf(q.gpu, profiles)
+	}
+	if err != nil {
+		q.faults = append(q.faults, nvml.Fault{Device: q.device.PCIBusID, Field: "mig", Message: err.Error()})
+		return
+	}
+	mig.Instances = plain(instances)
+	q.device.MIG = mig
 }
 
 func (q *questions) identity() {

@@ -2,7 +2,7 @@
 
 //go:build cgo
 
-package main
+package child
 
 import (
 	"cmp"

@@ -2,7 +2,7 @@
 
 //go:build cgo
 
-package main
+package child
 
 import (
 	"bytes"
@@ -62,6 +62,13 @@ func TestGather(t *testing.T) {
 	}
 	if err := got.Validate(); err != nil {
 		t.Error(err)
+	}
+	for i, profiles := range []int{7, 7, 0} { // without the size of its memory a GPU's profiles have no names
+		division := got.Devices[i].MIG
+		if division == nil || division.Current != (i == 1) || len(division.Profiles) != profiles || len(division.Instances) > 0 {
+			t.Errorf("device %d is divided %+v, want %d profiles", i, division, profiles)
+		}
+		got.Devices[i].MIG = nil // the mock's profiles have the wrong ids; the simulator's are compared
 	}
 	gpu := func(i int, mig bool) nvml.Device {
 		return nvml.Device{
@@ -169,7 +176,7 @@ func TestRun(t *testing.T) {
 		{[]string{"-driver-root", t.TempDir(), "watch", "-interval", "1s"}, nvml.ExitNoLibrary},
 	} {
 		var stdout, stderr bytes.Buffer
-		if got := run(tc.args, &stdout, &stderr); got != tc.want || stdout.Len() > 0 || stderr.Len() == 0 {
+		if got := Run(tc.args, &stdout, &stderr, Load); got != tc.want || stdout.Len() > 0 || stderr.Len() == 0 {
 			t.Errorf("run %q: exit %d, want %d; printed %q and %q", tc.args, got, tc.want, &stdout, &stderr)
 		}
 	}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmlsim
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Return is what a function of the library answers: nvmlReturn_t.
+type Return int32
+
+// The answers that the simulator gives, with the numbers of nvml.h.
+const (
+	Success               Return = 0
+	InvalidArgument       Return = 2
+	NotSupported          Return = 3
+	NotFound              Return = 6
+	GPUIsLost             Return = 15
+	ResetRequired         Return = 16
+	InUse                 Return = 19
+	InsufficientResources Return = 23
+	Unknown               Return = 999
+)
+
+// Card is one GPU.
+type Card struct {
+	Model string
+	BusID string
+	UUID  string
+	Minor int
+	// MIG is the mode now, Pending that after a reset.
+	MIG, Pending bool
+	// Clients is how many processes have the GPU open as a whole.
+	Clients int
+	// Passthrough: the GPU was given to a virtual machine, which cannot reset it.
+	Passthrough bool
+	// Absent: the driver does not have the GPU, as while vfio-pci has it. Lost: it fell off the bus.
+	Absent, Lost bool
+	// Life changes with each reset. Handles of an earlier life are invalid.
+	Life      int
+	Instances []*Instance
+	// Made counts what was ever made, for UUIDs and handles that are never used again.
+	Made int
+}
+
+// Instance is a GPU instance. Its ID is used again, its Serial is not.
+type Instance struct {
+	ID, Profile, Start, Size uint32
+	Serial                   int
+	Compute                  []*Compute
+}
+
+// Compute is a compute instance.
+type Compute struct {
+	ID, Slices uint32
+	UUID       string
+	Serial     int
+	// Processes is how many have it open.
+	Processes int
+}
+
+// Kind is the model of the card.
+func (c *Card) Kind() Model { return models()[c.Model] }
+
+// ProfileByNumber finds a profile by NVML_GPU_INSTANCE_PROFILE_*.
+func (c *Card) ProfileByNumber(number int) (Profile, Return) {
+	return c.profile(func(p Profile) bool { return p.Number == number })
+}
+
+// ProfileByID finds a profile by its id.
+func (c *Card) ProfileByID(id uint32) (Profile, Return) {
+	return c.profile(func(p Profile) bool { return p.ID == id })
+}
+
+func (c *Card) profile(is func(Profile) bool) (Profile, Return) {
+	at := slices.IndexFunc(c.Kind().Profiles, is)
+	if at < 0 {
+		return Profile{}, NotSupported
+	}
+	return c.Kind().Profiles[at], Success
+}
+
+// SetMIG is nvmlDeviceSetMigMode: its two results.
+func (c *Card) SetMIG(on bool) (activation, result Return) {
+	if len(c.Kind().Profiles) == 0 {
+		return Success, NotSupported
+	}
+	c.Pending = on
+	switch {
+	case c.MIG == on:
+		return Success, Success
+	case c.Clients > 0 || len(c.Instances) > 0:
+		return InUse, Success
+	case c.Kind().NeedsReset || c.Passthrough:
+		return ResetRequired, Success
+	}
+	c.MIG = on
+	c.Life++
+	return Success, Success
+}
+
+// Create is nvmlDeviceCreateGpuInstanceWithPlacement.
+func (c *Card) Create(profileID, start, size uint32) (*Instance, Return) {
+	if !c.MIG {
+		return nil, NotSupported
+	}
+	p, ret := c.ProfileByID(profileID)
+	if ret != Success || size != p.Size || !slices.Contains(p.Starts, start) {
+		return nil, InvalidArgument
+	}
+	same := 0
+	used := map[uint32]bool{}
+	for _, one := range c.Instances {
+		if start < one.Start+one.Size && one.Start < start+size {
+			return nil, InsufficientResources
+		}
+		if one.Profile == profileID {
+			same++
+		}
+		used[one.ID] = true
+	}
+	if same >= int(p.Most) {
+		return nil, InsufficientResources
+	}
+	c.Made++
+	made := &Instance{ID: 1, Profile: profileID, Start: start, Size: size, Serial: c.Made}
+	for used[made.ID] {
+		made.ID++
+	}
+	c.Instances = append(c.Instances, made)
+	return made, Success
+}
+
+// ByID finds an instance: nvmlDeviceGetGpuInstanceById.
+func (c *Card) ByID(id uint32) (*Instance, Return) {
+	if !c.MIG {
+		return nil, NotSupported
+	}
+	for _, one := range c.Instances {
+		if one.ID == id {
+			return one, Success
+		}
+	}
+	return nil, NotFound
+}
+
+// Destroy is nvmlGpuInstanceDestroy.
+func (c *Card) Destroy(one *Instance) Return {
+	if len(one.Compute) > 0 {
+		return InUse
+	}
+	c.Instances = slices.DeleteFunc(c.Instances, func(other *Instance) bool { return other == one })
+	return Success
+}
+
+// CreateCompute is nvmlGpuInstanceCreateComputeInstance for some slices of an instance.
+func (c *Card) CreateCompute(one *Instance, number uint32) (*Compute, Return) {
+	p, ret := c.ProfileByID(one.Profile)
+	if ret != Success {
+		return nil, ret
+	}
+	free := p.Slices
+	used := map[uint32]bool{}
+	for _, compute := range one.Compute {
+		free -= compute.Slices
+		used[compute.ID] = true
+	}
+	if number == 0 || number > free {
+		return nil, InsufficientResources
+	}
+	c.Made++
+	made := &Compute{Slices: number, Serial: c.Made, UUID: fmt.Sprintf("MIG-%08x-%04x-5000-8000-%012x", c.Made, c.Life, c.Minor)}
+	for used[made.ID] {
+		made.ID++
+	}
+	one.Compute = append(one.Compute, made)
+	return made, Success
+}
+
+// DestroyCompute is nvmlComputeInstanceDestroy.
+func (c *Card) DestroyCompute(one *Instance, compute *Compute) Return {
+	if compute.Processes > 0 {
+		return InUse
+	}
+	one.Compute = slices.DeleteFunc(one.Compute, func(other *Compute) bool { return other == compute })
+	return Success
+}
+
+// reset is a reset of the GPU: instances are gone, and the pending mode holds.
+func (c *Card) reset() {
+	c.Instances, c.MIG, c.Lost = nil, c.Pending, false
+	c.Life++
+}

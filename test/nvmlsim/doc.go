@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvmlsim simulates NVIDIA GPUs that can be divided into MIG instances, as far as fettle-nvml asks NVIDIA's library about them. It
+// knows the profiles and placements of several GPUs, which places are occupied, that an instance in use cannot be destroyed, both results
+// of a change of the MIG mode, resets and reboots. It keeps the capability files of the instances in a host tree.
+//
+// The state is one locked file, so that many short-lived processes see one machine. Package library below it puts go-nvml's interface in
+// front; the program fettle-nvml below it is the real one with that library linked in. A test makes the machine and changes what the
+// library cannot: it starts and ends processes, resets GPUs, makes instances as an administrator does, and scripts faults.
+//
+// Nothing of it was compared with a card. The tables follow NVIDIA's MIG user guide; memory sizes are near, not exact.
+package nvmlsim

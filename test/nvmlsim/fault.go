@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmlsim
+
+import (
+	"os"
+	"syscall"
+	"time"
+)
+
+// Action is what a fault does.
+type Action string
+
+// The actions.
+const (
+	// Fail answers with Fault.Return instead of doing anything, or after it was done.
+	Fail Action = "fail"
+	// Kill ends the process that calls.
+	Kill Action = "kill"
+	// Hang never returns.
+	Hang Action = "hang"
+	// Wait makes a file, Fault.File with ".waiting", and lets the call go on once Fault.File is there. It is for before a call only.
+	Wait Action = "wait"
+)
+
+// Fault is one thing that goes wrong.
+type Fault struct {
+	// Function is the name of a function of go-nvml's interface, such as "Device.CreateGpuInstanceWithPlacement". Empty: any.
+	Function string
+	// Nth counts the calls of the function since the script was set, from 1. Zero: each.
+	Nth int
+	// After says that the call was done.
+	After bool
+	Do    Action
+	// Return is what Fail answers.
+	Return Return
+	// File is what Wait waits for.
+	File string
+}
+
+// Call does one call of the library in the name of this process: it counts it, does what the script says before it, does it, and does what
+// the script says after it. A call that changes something names its argument.
+func (m Machine) Call(function, change string, do func(*State) Return) Return {
+	var before Fault
+	var result Return
+	err := m.Change(func(s *State) error {
+		if s.Calls == nil {
+			s.Calls = map[string]int{}
+		}
+		s.Total++
+		s.Calls[function]++
+		if change != "" {
+			s.Changes, s.LastChange = append(s.Changes, function+" "+change), s.Total
+		}
+		before = s.scripted(function, false)
+		return nil
+	})
+	if err != nil {
+		return Unknown
+	}
+	if before.Do == Fail {
+		return before.Return
+	}
+	before.happen()
+	var after Fault
+	err = m.Change(func(s *State) error {
+		result = do(s)
+		after = s.scripted(function, true)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return Unknown
+	case after.Do == Fail:
+		return after.Return
+	}
+	after.happen()
+	return result
+}
+
+// happen does what the fault does to the process.
+func (f Fault) happen() {
+	switch f.Do {
+	case Kill:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	case Hang:
+		hang()
+	case Wait:
+		_ = os.WriteFile(f.File+".waiting", nil, 0o600)
+		for {
+			if _, err := os.Stat(f.File); err == nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	case Fail:
+	}
+}
+
+// hang waits forever in the kernel, as a call into a driver that does not answer.
+func hang() {
+	for {
+		_ = syscall.Pause()
+	}
+}
+
+// scripted is the fault that the script has for the present call of a function, if any.
+func (s *State) scripted(function string, after bool) Fault {
+	for _, f := range s.Faults {
+		count := s.Total
+		if f.Function != "" {
+			count = s.Calls[function]
+		}
+		if (f.Function == "" || f.Function == function) && f.After == after && (f.Nth == 0 || f.Nth == count) {
+			return f
+		}
+	}
+	return Fault{}
+}
