@@ -71,6 +71,7 @@ type library interface {
 	ListMIG(ctx context.Context, lock *os.File, place nvml.MIGPlace) (nvml.MIGAnswer, error)
 	CreateMIG(ctx context.Context, lock *os.File, place nvml.MIGPlace, finish bool) (nvml.MIGAnswer, error)
 	DestroyMIG(ctx context.Context, lock *os.File, place nvml.MIGPlace, identity *nvml.MIGIdentity) (nvml.MIGAnswer, error)
+	SetMIGMode(ctx context.Context, lock *os.File, place nvml.MIGPlace, on, pending bool) (nvml.MIGAnswer, error)
 }
 
 // Config configures Instances.
@@ -90,9 +91,12 @@ type Instances struct{ config Config }
 // New makes Instances. It reads and changes nothing.
 func New(c Config) *Instances { return &Instances{config: c} }
 
-// Kinds returns the step kind.
+// Kinds returns the step kinds.
 func (i *Instances) Kinds() step.Kinds {
-	return step.Kinds{Kind: {Apply: step.Do(i.apply), Undo: step.Do(i.undo), Verify: step.Do(i.verify)}}
+	return step.Kinds{
+		Kind:     {Apply: step.Do(i.apply), Undo: step.Do(i.undo), Verify: step.Do(i.verify)},
+		ModeKind: {Apply: step.Do(i.setMode), Undo: keepMode},
+	}
 }
 
 // lockName is the file whose lock allows to change instances of this node.

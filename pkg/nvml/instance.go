@@ -88,14 +88,18 @@ func (p *Prober) DestroyMIG(ctx context.Context, lock *os.File, place MIGPlace, 
 	return p.mig(ctx, lock, "destroy", place, args...)
 }
 
-// SetMIGMode switches the MIG mode of the GPU that place names. It refuses to switch it off while there are instances. ErrInUse and
-// ErrNeedsReset come with an answer: the mode is pending then.
-func (p *Prober) SetMIGMode(ctx context.Context, lock *os.File, place MIGPlace, on bool) (MIGAnswer, error) {
-	flag := "-off"
+// SetMIGMode switches the MIG mode of the GPU that place names. It refuses to switch it off while there are instances. With pending, a
+// change that needs a reset of the GPU (Ampere), or cannot be activated because the GPU is in use, stays pending, which ErrNeedsReset and
+// ErrInUse say beside the answer. Without, nothing has changed after an error, and an Ampere GPU is not touched at all.
+func (p *Prober) SetMIGMode(ctx context.Context, lock *os.File, place MIGPlace, on, pending bool) (MIGAnswer, error) {
+	args := []string{"-off"}
 	if on {
-		flag = "-on"
+		args = []string{"-on"}
 	}
-	return p.mig(ctx, lock, "mode", place, flag)
+	if pending {
+		args = append(args, "-pending")
+	}
+	return p.mig(ctx, lock, "mode", place, args...)
 }
 
 func (m MIGPlace) flags() []string {

@@ -69,8 +69,12 @@ func TestProberMIG(t *testing.T) {
 		"mig destroy" + gpu + " -profile 19 -start 4 -id 7 -uuid MIG-7": func(ctx context.Context) (nvml.MIGAnswer, error) {
 			return p.DestroyMIG(ctx, nil, place(), &nvml.MIGIdentity{ID: 7, UUID: "MIG-7"})
 		},
-		"mig mode" + gpu + " -on":  func(ctx context.Context) (nvml.MIGAnswer, error) { return p.SetMIGMode(ctx, nil, place(), true) },
-		"mig mode" + gpu + " -off": func(ctx context.Context) (nvml.MIGAnswer, error) { return p.SetMIGMode(ctx, nil, place(), false) },
+		"mig mode" + gpu + " -on": func(ctx context.Context) (nvml.MIGAnswer, error) {
+			return p.SetMIGMode(ctx, nil, place(), true, false)
+		},
+		"mig mode" + gpu + " -off -pending": func(ctx context.Context) (nvml.MIGAnswer, error) {
+			return p.SetMIGMode(ctx, nil, place(), false, true)
+		},
 	} {
 		got, err := ask(t.Context())
 		if diff := cmp.Diff(sampleMIG(want), got); diff != "" || err != nil {

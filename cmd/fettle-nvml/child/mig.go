@@ -26,6 +26,7 @@ type migOptions struct {
 	id             int
 	uuid           string
 	on, off        bool
+	pending        bool
 }
 
 // migVerb does one thing to a GPU and fills in the answer.
@@ -44,7 +45,7 @@ func migVerbs() map[string]struct {
 		"list":    {do: (*card).list},
 		"create":  {do: (*card).create, options: []string{"profile", "start", "finish"}},
 		"destroy": {do: (*card).destroy, options: []string{"profile", "start", "id", "uuid"}},
-		"mode":    {do: (*card).setMode, options: []string{"on", "off"}},
+		"mode":    {do: (*card).setMode, options: []string{"on", "off", "pending"}},
 	}
 }
 
@@ -87,6 +88,7 @@ func parseMIG(args, options []string, stderr io.Writer) (*migOptions, error) {
 	flags.StringVar(&o.uuid, "uuid", "", "UUID that its compute instance must have, if it has one (default: any)")
 	flags.BoolVar(&o.on, "on", false, "switch MIG mode on")
 	flags.BoolVar(&o.off, "off", false, "switch MIG mode off")
+	flags.BoolVar(&o.pending, "pending", false, "let a change that cannot be activated now stay pending")
 	if err := flags.Parse(args[1:]); err != nil {
 		return nil, err
 	}
@@ -352,10 +354,6 @@ func destroyCompute(gi gonvml.GpuInstance, id uint32) error {
 
 // setMode switches MIG mode and judges both results: whether the mode was noted, and what became of activating it.
 func (c *card) setMode(o *migOptions) error {
-	mode, want := gonvml.DEVICE_MIG_DISABLE, "off"
-	if o.on {
-		mode, want = gonvml.DEVICE_MIG_ENABLE, "on"
-	}
 	if !o.on && c.answer.Current {
 		if err := c.list(o); err != nil {
 			return err
@@ -364,22 +362,54 @@ func (c *card) setMode(o *migOptions) error {
 			return fmt.Errorf("switch MIG mode off: %w: there are %d GPU instances", nvml.ErrInUse, n)
 		}
 	}
-	if c.answer.Current == o.on && c.answer.Pending == o.on {
+	before := c.answer
+	if before.Current == o.on && before.Pending == o.on {
 		return nil
+	}
+	if !o.pending && before.Current != o.on {
+		if err := c.activatesAtOnce(); err != nil {
+			return err
+		}
+	}
+	err := c.switchMode(o, o.on)
+	if err != nil && !o.pending && c.answer.Current == before.Current && c.answer.Pending != before.Pending {
+		activation := c.answer.Activation
+		err = errors.Join(err, c.switchMode(o, before.Pending))
+		c.answer.Activation = activation
+	}
+	return err
+}
+
+// activatesAtOnce refuses a GPU of which only a reset changes the mode (MIG user guide, "Enable MIG Mode").
+func (c *card) activatesAtOnce() error {
+	architecture, ret := c.gpu.GetArchitecture()
+	if ret != gonvml.SUCCESS {
+		return fmt.Errorf("read the architecture: %w", said(ret))
+	}
+	if architecture == gonvml.DEVICE_ARCH_AMPERE {
+		return fmt.Errorf("switch MIG mode: %w, as every Ampere GPU: nothing was changed", nvml.ErrNeedsReset)
+	}
+	return nil
+}
+
+// switchMode sets the mode and reads everything anew: the GPU may have been reset, and then handle and minor are others.
+func (c *card) switchMode(o *migOptions, on bool) error {
+	mode, want := gonvml.DEVICE_MIG_DISABLE, "off"
+	if on {
+		mode, want = gonvml.DEVICE_MIG_ENABLE, "on"
 	}
 	activation, ret := c.gpu.SetMigMode(mode)
 	if ret != gonvml.SUCCESS {
 		return fmt.Errorf("switch MIG mode %s: %w", want, said(ret))
 	}
 	c.answer.Activation = strings.TrimSpace(activation.Error())
-	// The GPU may have been reset: handle and minor are asked for again.
 	if err := c.open(o); err != nil {
 		return err
 	}
 	switch {
 	case activation != gonvml.SUCCESS:
 		return fmt.Errorf("activate MIG mode %s: %w", want, said(activation))
-	case c.answer.Current != o.on:
+	case c.answer.Current != on:
 		return fmt.Errorf("activate MIG mode %s: %w: it is pending", want, nvml.ErrNeedsReset)
 	}
 	return nil

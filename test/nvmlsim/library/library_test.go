@@ -201,26 +201,32 @@ func TestMode(t *testing.T) {
 	for name, tc := range map[string]struct {
 		model   string
 		change  func(*nvmlsim.Card)
-		flag    string
+		flags   string
 		want    int
 		current bool
 		pending bool
+		// untouched: the library was not asked to change anything.
+		untouched bool
 	}{
-		"Hopper":            {model: nvmlsim.H100, flag: "-on", current: true, pending: true},
-		"H200":              {model: nvmlsim.H200, flag: "-on", current: true, pending: true},
-		"again":             {model: nvmlsim.H100, change: on, flag: "-on", current: true, pending: true},
-		"off":               {model: nvmlsim.H100, change: on, flag: "-off"},
-		"Ampere":            {model: nvmlsim.A100x80, flag: "-on", want: reset, pending: true},
-		"A30":               {model: nvmlsim.A30, flag: "-on", want: reset, pending: true},
-		"Ampere off":        {model: nvmlsim.A100x40, change: on, flag: "-off", want: reset, current: true},
-		"Ampere takes back": {model: nvmlsim.A100x40, change: func(c *nvmlsim.Card) { c.Pending = true }, flag: "-off"},
-		"with a client":     {model: nvmlsim.H100, change: func(c *nvmlsim.Card) { c.Clients = 1 }, flag: "-on", want: inUse, pending: true},
-		"Ampere, client":    {model: nvmlsim.A100x80, change: func(c *nvmlsim.Card) { c.Clients = 1 }, flag: "-on", want: inUse, pending: true},
-		"in a machine":      {model: nvmlsim.H100, change: passthrough, flag: "-on", want: reset, pending: true},
-		"cannot be divided": {model: nvmlsim.Undivided, flag: "-on", want: off},
-		"fell off":          {model: nvmlsim.H100, change: func(c *nvmlsim.Card) { c.Lost = true }, flag: "-on", want: gone},
+		"Hopper":             {model: nvmlsim.H100, flags: "-on", current: true, pending: true},
+		"H200":               {model: nvmlsim.H200, flags: "-on", current: true, pending: true},
+		"again":              {model: nvmlsim.H100, change: on, flags: "-on", current: true, pending: true},
+		"off":                {model: nvmlsim.H100, change: on, flags: "-off"},
+		"Ampere":             {model: nvmlsim.A100x80, flags: "-on -pending", want: reset, pending: true},
+		"A30":                {model: nvmlsim.A30, flags: "-on -pending", want: reset, pending: true},
+		"Ampere off":         {model: nvmlsim.A100x40, change: on, flags: "-off -pending", want: reset, current: true},
+		"Ampere takes back":  {model: nvmlsim.A100x40, change: func(c *nvmlsim.Card) { c.Pending = true }, flags: "-off"},
+		"Ampere, at once":    {model: nvmlsim.A100x80, flags: "-on", want: reset, untouched: true},
+		"Ampere off at once": {model: nvmlsim.A30, change: on, flags: "-off", want: reset, current: true, pending: true, untouched: true},
+		"with a client":      {model: nvmlsim.H100, change: used, flags: "-on -pending", want: inUse, pending: true},
+		"client, at once":    {model: nvmlsim.H100, change: used, flags: "-on", want: inUse},
+		"Ampere, client":     {model: nvmlsim.A100x80, change: used, flags: "-on -pending", want: inUse, pending: true},
+		"in a machine":       {model: nvmlsim.H100, change: passthrough, flags: "-on -pending", want: reset, pending: true},
+		"machine, at once":   {model: nvmlsim.H100, change: passthrough, flags: "-on", want: reset},
+		"cannot be divided":  {model: nvmlsim.Undivided, flags: "-on", want: off},
+		"fell off":           {model: nvmlsim.H100, change: func(c *nvmlsim.Card) { c.Lost = true }, flags: "-on", want: gone},
 		"off with instances": {
-			model: nvmlsim.H100, flag: "-off", want: inUse, current: true, pending: true,
+			model: nvmlsim.H100, flags: "-off", want: inUse, current: true, pending: true,
 			change: func(c *nvmlsim.Card) {
 				on(c)
 				c.Create(19, 0, 1)
@@ -235,7 +241,7 @@ func TestMode(t *testing.T) {
 				}
 				return nil
 			}))
-			status, out, complaint := run(m, "mig", "mode", "-device", "0000:41:00.0", tc.flag)
+			status, out, complaint := run(m, append([]string{"mig", "mode", "-device", "0000:41:00.0"}, strings.Fields(tc.flags)...)...)
 			if status != tc.want {
 				t.Fatalf("exit %d, want %d: %s", status, tc.want, complaint)
 			}
@@ -246,9 +252,16 @@ func TestMode(t *testing.T) {
 			if err != nil || answer.Current != tc.current || answer.Pending != tc.pending {
 				t.Errorf("%s, %v", out, err)
 			}
+			s, err := m.Look()
+			must(t, err)
+			if c := s.Cards[0]; c.MIG != tc.current || c.Pending != tc.pending || tc.untouched && len(s.Changes) > 0 {
+				t.Errorf("the card is %+v after %v", c, s.Changes)
+			}
 		})
 	}
 }
+
+func used(c *nvmlsim.Card) { c.Clients = 1 }
 
 func on(c *nvmlsim.Card) { c.MIG, c.Pending = true, true }
 
