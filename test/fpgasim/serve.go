@@ -13,6 +13,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/fusetree"
 )
 
 // Command is one line of input.
@@ -41,7 +43,7 @@ func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
 		MountOptions: fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: "fpgasim", Name: "fpgasim"},
 		EntryTimeout: &none, AttrTimeout: &none,
 		OnAdd: func(ctx context.Context) {
-			s.tree = &tree{root: top, base: m.Base, dev: m.Dev}
+			s.tree = &tree{Tree: fusetree.New(top, m.Base), dev: m.Dev}
 			s.tree.grow(ctx, m, s)
 		},
 	})

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/fusetree"
 )
 
 // startVariable hands a machine to the process that serves it.
@@ -58,24 +60,7 @@ type Sim struct {
 }
 
 // Need skips the test where no FUSE file system can be mounted, or fails it where CI says that it must be possible.
-func Need(t testing.TB) {
-	t.Helper()
-	why := ""
-	if os.Geteuid() != 0 {
-		why = "mounting the simulated machine needs root"
-	} else if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
-		why = "mounting the simulated machine needs FUSE: " + err.Error()
-	} else {
-		f.Close()
-	}
-	if why == "" {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
+func Need(t testing.TB) { t.Helper(); fusetree.Need(t) }
 
 // Start serves a machine until the test ends. The test binary's TestMain must call Main.
 func Start(t testing.TB, m Machine) *Sim {

@@ -37,10 +37,10 @@ func (t *tree) appear(s *model, p *port) {
 }
 
 func (t *tree) vanish(p *port) {
-	t.remove(p.place.Attributes)
-	t.remove(p.place.Node)
-	t.remove("dev/char/" + p.deviceNumber())
-	t.remove("sys/bus/platform/devices/" + p.place.Name)
+	t.Remove(p.place.Attributes)
+	t.Remove(p.place.Node)
+	t.Remove("dev/char/" + p.deviceNumber())
+	t.Remove("sys/bus/platform/devices/" + p.place.Name)
 	if t.dev != "" {
 		_ = os.Remove(filepath.Join(t.dev, p.place.Name)) // There may be none.
 	}
@@ -49,7 +49,7 @@ func (t *tree) vanish(p *port) {
 // link makes a relative link of sys to a directory of sys.
 func (t *tree) link(ctx context.Context, name, directory string) {
 	up := strings.Repeat("../", strings.Count(name, "/")-1)
-	t.fixed(ctx, name, "-> "+up+strings.TrimPrefix(directory, "sys/"))
+	t.Fixed(ctx, name, "-> "+up+strings.TrimPrefix(directory, "sys/"))
 }
 
 // setNumVFs is sriov_numvfs (drivers/pci/pci-sysfs.c) of dfl-pci: there is a virtual function for each port that was released.
@@ -99,20 +99,20 @@ func (s *model) moveToVF(c *card, p *port, there bool) {
 	own := c.Function + "/virtfn" + strconv.Itoa(p.number)
 	if !there {
 		s.tree.vanish(p)
-		s.tree.remove(function)
-		s.tree.remove(own)
+		s.tree.Remove(function)
+		s.tree.Remove(own)
 		for name := range links {
-			s.tree.remove(name)
+			s.tree.Remove(name)
 		}
 		return
 	}
 	ctx := context.Background()
 	p.place = p.virtual
-	s.tree.fixed(ctx, own, "-> ../"+path.Base(function))
-	s.tree.fixed(ctx, function+"/physfn", "-> ../"+path.Base(c.Function))
-	s.tree.fixed(ctx, region+"/device", "-> ../../../"+path.Base(function))
+	s.tree.Fixed(ctx, own, "-> ../"+path.Base(function))
+	s.tree.Fixed(ctx, function+"/physfn", "-> ../"+path.Base(c.Function))
+	s.tree.Fixed(ctx, region+"/device", "-> ../../../"+path.Base(function))
 	for name, content := range s.virtualFiles(c) {
-		s.tree.fixed(ctx, function+"/"+name, content)
+		s.tree.Fixed(ctx, function+"/"+name, content)
 	}
 	for name, directory := range links {
 		s.tree.link(ctx, name, directory)
@@ -128,14 +128,14 @@ func (s *model) detach(c *card) error {
 	for name, content := range s.files {
 		target, link := strings.CutPrefix(content, "-> ")
 		if link && strings.HasPrefix(path.Join(path.Dir(name), target)+"/", c.Function+"/") {
-			s.tree.remove(name)
+			s.tree.Remove(name)
 		}
 	}
 	for _, p := range c.ports {
-		s.tree.remove(virtualFunction(c.Function, p.number) + "/physfn")
+		s.tree.Remove(virtualFunction(c.Function, p.number) + "/physfn")
 	}
-	s.tree.remove(c.Function)
-	s.tree.remove(c.node)
+	s.tree.Remove(c.Function)
+	s.tree.Remove(c.node)
 	if s.tree.dev != "" {
 		_ = os.Remove(filepath.Join(s.tree.dev, path.Base(c.node))) // There may be none.
 	}
