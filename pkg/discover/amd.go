@@ -54,9 +54,20 @@ func (h amdHost) describe(d *draft, f pci.Function) {
 		return
 	}
 	file := func(name string) string { return path.Join(f.Dir(), name) }
-	if mode := d.read(file("current_compute_partition")); mode != "" && mode != "SPX" {
+	mode, err := d.tree.ReadString(file("current_compute_partition"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // It cannot be divided.
+	case err != nil: // The driver refuses while it resets the GPU. A part of it must not be taken for the whole.
+		d.withhold(ReasonIdentityUnreadable, err)
+		return
+	case mode != "" && mode != "SPX":
 		d.withhold(ReasonPartitioned, fmt.Errorf("the GPU is in compute partition mode %q, "+
 			"where its render node is only a part of it: write SPX to %s", mode, sysfs.HostPath(file("current_compute_partition"))))
+		return
+	}
+	if n := h.partitions(f.Address); n > 1 {
+		d.withhold(ReasonPartitioned, fmt.Errorf("the compute driver has %d partitions of the GPU, and its mode is %q: "+
+			"write SPX to %s", n, mode, sysfs.HostPath(file("current_compute_partition"))))
 		return
 	}
 	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.kfd)
@@ -88,6 +99,17 @@ func (d *draft) uniqueID(text string) {
 		return
 	}
 	d.text(device.AttributeUUID, fmt.Sprintf("GPU-%016x", id))
+}
+
+// partitions counts the topology's nodes of a GPU.
+func (h amdHost) partitions(address pci.Address) int {
+	n := 0
+	for _, node := range h.topology {
+		if _, ok := partitionAt(node.properties, address); ok {
+			n++
+		}
+	}
+	return n
 }
 
 // find is the topology's node of a GPU. A partitioned GPU has several at one address, told apart by the number in the render

@@ -15,6 +15,8 @@ import (
 
 // kfdNode is one GPU in the topology of AMD's compute driver: its directory nodes/<number>.
 type kfdNode struct {
+	// gpuID is the file gpu_id; 0 if it is not there.
+	gpuID uint64
 	// properties is the file of that name, numbers by name.
 	properties map[string]uint64
 	// memory is the sum of mem_banks/*/properties of the GPU's own memory, in bytes.
@@ -50,7 +52,11 @@ func readKFDTopology(tree *sysfs.Tree) ([]kfdNode, []Problem) {
 		if err != nil {
 			problems = append(problems, driverProblem(path.Join(dir, "mem_banks"), ReasonAttributeUnreadable, err))
 		}
-		nodes = append(nodes, kfdNode{properties: properties, memory: memory})
+		id, err := tree.ReadInt(path.Join(dir, "gpu_id"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, driverProblem(path.Join(dir, "gpu_id"), ReasonAttributeUnreadable, err))
+		}
+		nodes = append(nodes, kfdNode{gpuID: uint64(id), properties: properties, memory: memory})
 	}
 	return nodes, problems
 }
