@@ -161,7 +161,7 @@ test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the
 
 .PHONY: test-crash
 test-crash: ## Kill the plugin, lose power and fail the disk at every operation of its life
-	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' ./kubeletplugin/prepare ./pkg/mig | grep -vE '^(=== |    ---)'
+	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' ./kubeletplugin/prepare $(addprefix ./pkg/,amdmode mig sriov vfio) | grep -vE '^(=== |    ---)'
 
 # One package after the other: the chaos test needs the machine to itself.
 .PHONY: test-api

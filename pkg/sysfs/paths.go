@@ -11,6 +11,10 @@ const (
 	PCIDevices = "sys/bus/pci/devices"
 	// PCI is the PCI bus: what its functions are found, removed and reset by.
 	PCI = "sys/bus/pci"
+	// PCIDrivers has one directory for each driver of PCI functions, with its files bind and unbind.
+	PCIDrivers = "sys/bus/pci/drivers"
+	// PlatformDevices has one link for each device without a bus that can be enumerated.
+	PlatformDevices = "sys/bus/platform/devices"
 	// Devices has the directories of all devices, to which the links of buses and classes lead.
 	Devices = "sys/devices"
 	// ClassDRM has one link for each DRM node: card0, renderD128.
@@ -19,6 +23,9 @@ const (
 	ClassKFD = "sys/class/kfd/kfd"
 	// KFDTopology has one numbered directory for each processor that AMD's compute driver knows.
 	KFDTopology = "sys/class/kfd/kfd/topology/nodes"
+	// ClassVFIO has one link for each IOMMU group of which a driver for virtual machines holds a device; its dev attribute has the numbers of
+	// /dev/vfio/GROUP.
+	ClassVFIO = "sys/class/vfio"
 	// ClassFPGARegion has one link for each region of an FPGA: region0.
 	ClassFPGARegion = "sys/class/fpga_region"
 	// ClassFPGAManager has one link for each chip or region that the kernel can program: fpga0.
@@ -39,6 +46,14 @@ const (
 	SELinuxEnforce = "sys/fs/selinux/enforce"
 	// Modules has one directory for each loaded kernel module.
 	Modules = "sys/module"
+	// ClassBlock has one link for each disk and partition.
+	ClassBlock = "sys/class/block"
+	// KernelModules has one directory for each kernel's modules, named by its release.
+	KernelModules = "lib/modules"
+	// Proc has one directory for each process, named by its id.
+	Proc = "proc"
+	// ProcSwaps lists the devices and files that memory is swapped to.
+	ProcSwaps = "proc/swaps"
 	// ProcDevices lists the majors of the loaded drivers.
 	ProcDevices = "proc/devices"
 	// ProcDriverNVIDIA is what NVIDIA's kernel module tells about itself and its GPUs.
@@ -55,6 +70,9 @@ const (
 
 // PCIDevice is the directory of the PCI function with this address.
 func PCIDevice(address string) string { return path.Join(PCIDevices, address) }
+
+// PCIDriver is the directory of a driver of PCI functions.
+func PCIDriver(name string) string { return path.Join(PCIDrivers, name) }
 
 // Module is the directory of a loaded kernel module.
 func Module(name string) string { return path.Join(Modules, name) }

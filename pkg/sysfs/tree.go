@@ -101,11 +101,20 @@ func (t *Tree) Rdev(name string) (major, minor int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
+	major, minor, ok := rdev(info)
 	if !ok || info.Mode()&fs.ModeCharDevice == 0 {
 		return 0, 0, fmt.Errorf("look at %s: %w: %s, want a character device", HostPath(name), ErrMalformed, info.Mode().Type())
 	}
-	return int64(unix.Major(stat.Rdev)), int64(unix.Minor(stat.Rdev)), nil
+	return major, minor, nil
+}
+
+// rdev is what the file system stores as the numbers of a node.
+func rdev(info fs.FileInfo) (major, minor int64, ok bool) {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0, false
+	}
+	return int64(unix.Major(stat.Rdev)), int64(unix.Minor(stat.Rdev)), true
 }
 
 // Capacity is the size in bytes of the file system that a directory is on (statfs: blocks times block size).

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package amdmode divides AMD's GPUs: it switches the compute partition mode of a GPU as a step, and says what a change of the memory
+// partition mode would need, which no claim can make. The driver lists the modes, and refuses a switch while a process computes: on older
+// kernels any process on the node, on newer ones those that may use this GPU (kgd2kfd_check_and_lock_kfd in
+// drivers/gpu/drm/amd/amdkfd/kfd_device.c).
+//
+// Not seen on a card: all of it.
+package amdmode
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/fettle-dev/fettle/pkg/deviceuse"
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/restorepoint"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+)
+
+// StepKind is the kind of the step that switches the compute partition mode.
+const StepKind = "gpu.partition"
+
+// Params are the parameters of the step.
+type Params struct {
+	// Function is the GPU. It is the step's target.
+	Function pci.Address `json:"function"`
+	// Claim is the UID of the claim, or what stands for it if the node itself wants the mode.
+	Claim string `json:"claim"`
+	// Mode is the compute partition mode to switch to, Before that of before.
+	Mode   string `json:"mode"`
+	Before string `json:"before"`
+}
+
+var (
+	// ErrNoModes refuses a GPU that cannot be divided.
+	ErrNoModes = errors.New("has no partition modes")
+	// ErrInvalid refuses a mode that the GPU does not have now.
+	ErrInvalid = errors.New("is no mode of it now")
+	// ErrInUse says that a process computes.
+	ErrInUse = errors.New("still in use")
+	// ErrReset says that the GPU is being reset.
+	ErrReset = errors.New("is being reset: retried")
+	// ErrChanged refuses a GPU of which somebody else switched the mode.
+	ErrChanged = errors.New("was switched by another program meanwhile")
+)
+
+// Config configures a Switcher.
+type Config struct {
+	Tree  *sysfs.Tree
+	Write sysfs.AttrWriter
+	// Points keeps what modes were before.
+	Points *restorepoint.Store
+	// Wait limits how long a step waits for users to go, and for the driver to answer one write. Default DefaultWait.
+	Wait time.Duration
+	// Clock defaults to the real clock.
+	Clock clock.Clock
+}
+
+// DefaultWait leaves a step the time to undo what it did within the 45 seconds that kubelet waits.
+const DefaultWait = 15 * time.Second
+
+// Switcher plans, applies and undoes the step. It is safe for concurrent use. The caller must hold the GPU of a step.
+type Switcher struct {
+	config Config
+	writer *sysfs.Bounded
+}
+
+// New makes a Switcher.
+func New(c Config) *Switcher {
+	c.Wait, c.Clock = cmp.Or(c.Wait, DefaultWait), cmp.Or[clock.Clock](c.Clock, clock.RealClock{})
+	return &Switcher{config: c, writer: sysfs.NewBounded(c.Write, c.Clock, c.Wait)}
+}
+
+// Kinds returns the step kind.
+func (s *Switcher) Kinds() step.Kinds {
+	return step.Kinds{StepKind: {Apply: step.Do(s.apply), Undo: step.Do(s.undo), Verify: step.Do(s.verify)}}
+}
+
+// Plan reads the present mode and returns the step. It changes nothing. It refuses a mode that the GPU does not have, or not with its
+// memory mode.
+func (s *Switcher) Plan(function pci.Address, claim, mode string) (step.Step, error) {
+	if err := s.config.Points.Check(claim, StepKind, function.String()); err != nil {
+		return step.Step{}, err
+	}
+	if p, mine, err := s.config.Points.Mine(claim, StepKind, function.String()); mine || err != nil {
+		return p.Step, err // The claim's record was lost; the mode is no longer what it was.
+	}
+	m, err := Read(s.config.Tree, function)
+	if err != nil {
+		return step.Step{}, err
+	}
+	if err := m.Check(mode); err != nil {
+		return step.Step{}, fmt.Errorf("GPU %s: %w", function, err)
+	}
+	return step.New(StepKind, function.String(), Params{Function: function, Claim: claim, Mode: mode, Before: m.Compute})
+}
+
+// apply switches the mode.
+func (s *Switcher) apply(ctx context.Context, p *Params) error {
+	m, err := Read(s.config.Tree, p.Function)
+	if err != nil {
+		return err
+	}
+	_, mine, err := s.config.Points.Mine(p.Claim, StepKind, p.Function.String())
+	switch {
+	case err != nil:
+		return err
+	case m.Compute == p.Mode && (mine || p.Before == p.Mode):
+		return nil
+	case m.Compute != p.Before:
+		return fmt.Errorf("GPU %s %w: it is in mode %s, and was in %s", p.Function, ErrChanged, m.Compute, p.Before)
+	}
+	if err := m.Check(p.Mode); err != nil {
+		return fmt.Errorf("GPU %s: %w", p.Function, err)
+	}
+	st, err := step.New(StepKind, p.Function.String(), p)
+	if err != nil {
+		return err
+	}
+	if _, err := s.config.Points.Begin(p.Claim, st); err != nil {
+		return err
+	}
+	return s.switchTo(ctx, p.Function, p.Mode)
+}
+
+func (s *Switcher) verify(_ context.Context, p *Params) error {
+	m, err := Read(s.config.Tree, p.Function)
+	if err == nil && m.Compute != p.Mode {
+		err = fmt.Errorf("GPU %s %w: it is in mode %s, want %s: delete the pod", p.Function, ErrChanged, m.Compute, p.Mode)
+	}
+	return err
+}
+
+// undo switches back, unless somebody else switched since. It fails with ErrInUse, and may be tried again, as long as a process computes.
+func (s *Switcher) undo(ctx context.Context, p *Params) error {
+	point, mine, err := s.config.Points.Mine(p.Claim, StepKind, p.Function.String())
+	if err != nil {
+		return err
+	}
+	if mine {
+		before, err := step.Decode[Params](point.Step.Params)
+		if err != nil {
+			return err
+		}
+		if err := s.restore(ctx, before); err != nil {
+			return err
+		}
+	}
+	return s.config.Points.End(p.Claim, StepKind, p.Function.String())
+}
+
+func (s *Switcher) restore(ctx context.Context, p *Params) error {
+	m, err := Read(s.config.Tree, p.Function)
+	if errors.Is(err, ErrNoModes) {
+		return nil // The GPU left its driver or the node, and comes back in the driver's default.
+	}
+	if err != nil || m.Compute != p.Mode {
+		return err
+	}
+	return s.switchTo(ctx, p.Function, p.Before)
+}
+
+// switchTo writes the mode, again as long as the driver says that a process computes: the driver forgets a process some time after it
+// ended.
+func (s *Switcher) switchTo(ctx context.Context, function pci.Address, mode string) error {
+	const pause = 500 * time.Millisecond
+	deadline := s.config.Clock.Now().Add(s.config.Wait)
+	for {
+		err := s.writer.Write(ctx, path.Join(sysfs.PCIDevice(function.String()), currentCompute), mode)
+		if !errors.Is(err, syscall.EBUSY) {
+			return s.explain(function, mode, err)
+		}
+		if !s.config.Clock.Now().Before(deadline) {
+			return fmt.Errorf("GPU %s is not switched to %s, after %s: %w: %w: %s", function, mode, s.config.Wait, ErrInUse, err, s.users(function))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("GPU %s is not switched to %s: %w: %w: %s", function, mode, context.Cause(ctx), ErrInUse, s.users(function))
+		case <-s.config.Clock.After(pause):
+		}
+	}
+}
+
+// explain judges the driver's answer, and checks that the mode is in effect.
+func (s *Switcher) explain(function pci.Address, mode string, err error) error {
+	m, again := Read(s.config.Tree, function)
+	switch {
+	case errors.Is(err, syscall.EPERM):
+		return fmt.Errorf("GPU %s %w: %w", function, ErrReset, err)
+	case errors.Is(err, syscall.EINVAL):
+		return fmt.Errorf("GPU %s: mode %s %w: %w: it has %s, and memory mode %s; %s",
+			function, mode, ErrInvalid, err, strings.Join(m.Computes, ", "), m.Memory, pairsText())
+	case err != nil:
+		return fmt.Errorf("switch GPU %s to %s: %w", function, mode, err)
+	case again != nil:
+		return again
+	case m.Compute != mode:
+		return fmt.Errorf("GPU %s is in mode %s after it was switched to %s: see the kernel's log", function, m.Compute, mode)
+	}
+	return nil
+}
+
+// users names the processes that compute on any GPU, since the driver does not say which one is in the way.
+func (s *Switcher) users(function pci.Address) string {
+	of := deviceuse.Function{Address: function}
+	major, minor, err := s.config.Tree.ReadDev(path.Join(sysfs.ClassKFD, "dev"))
+	if err == nil {
+		of.Nodes = append(of.Nodes, sysfs.Number{Major: major, Minor: minor})
+	}
+	users, err := deviceuse.Find(s.config.Tree, []deviceuse.Function{of})
+	if err != nil || len(users) == 0 {
+		return "no process that has /dev/kfd open is found, and one that ended is forgotten soon"
+	}
+	return users[0].String() + ": stop it"
+}
+
+// The attributes of a GPU (drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c, amdgpu_gmc.c).
+const (
+	currentCompute   = "current_compute_partition"
+	availableCompute = "available_compute_partition"
+	currentMemory    = "current_memory_partition"
+	availableMemory  = "available_memory_partition"
+)
+
+// Modes are the partition modes of a GPU.
+type Modes struct {
+	// Compute and Memory are the present modes: "SPX", "NPS1".
+	Compute, Memory string
+	// Computes and Memories are the modes that it can have.
+	Computes, Memories []string
+}
+
+// Read reads the modes of a GPU. One that cannot be divided is ErrNoModes. A GPU without memory modes is in NPS1.
+func Read(tree *sysfs.Tree, function pci.Address) (Modes, error) {
+	file := func(name string) (string, error) {
+		text, err := tree.ReadString(path.Join(sysfs.PCIDevice(function.String()), name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", nil
+		}
+		return text, err
+	}
+	var m Modes
+	var computes, memories string
+	var errs [4]error
+	m.Compute, errs[0] = file(currentCompute)
+	computes, errs[1] = file(availableCompute)
+	m.Memory, errs[2] = file(currentMemory)
+	memories, errs[3] = file(availableMemory)
+	if err := errors.Join(errs[:]...); err != nil {
+		if errors.Is(err, syscall.EPERM) {
+			return m, fmt.Errorf("GPU %s %w: %w", function, ErrReset, err)
+		}
+		return m, err
+	}
+	if m.Compute == "" || computes == "" {
+		return m, fmt.Errorf("GPU %s %w", function, ErrNoModes)
+	}
+	m.Computes, m.Memories = list(computes), list(memories)
+	m.Memory = cmp.Or(m.Memory, "NPS1")
+	return m, nil
+}
+
+// list reads "SPX, DPX, CPX".
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// Check refuses a compute mode that the GPU does not have, or not with the present memory mode.
+func (m *Modes) Check(mode string) error {
+	if !slices.Contains(m.Computes, mode) {
+		return fmt.Errorf("mode %q %w: want %s", mode, ErrInvalid, strings.Join(m.Computes, ", "))
+	}
+	if with := pairs()[mode]; with != nil && !slices.Contains(with, m.Memory) {
+		return fmt.Errorf("mode %s %w: memory mode %s does not go with it; %s", mode, ErrInvalid, m.Memory, pairsText())
+	}
+	return nil
+}
+
+// pairs are the memory modes that go with each compute mode (aqua_vanjaram.c, __aqua_vanjaram_is_valid_mode).
+func pairs() map[string][]string {
+	return map[string][]string{
+		"SPX": {"NPS1"}, "DPX": {"NPS1", "NPS2"}, "TPX": {"NPS1", "NPS4"}, "QPX": {"NPS1", "NPS4"}, "CPX": {"NPS1", "NPS4"},
+	}
+}
+
+func pairsText() string {
+	return "SPX goes with NPS1, DPX with NPS1 and NPS2, TPX, QPX and CPX with NPS1 and NPS4"
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package restorepoint keeps what a device was like before a claim changed it: a step of which the parameters hold the former values, in a
+// durable file of its own. A step writes it before its first change and removes it after its last restoration, so the file tells two things
+// that a claim's record may not: whether anything was changed, and by whom. It also tells what to restore when the record is lost.
+//
+// It is for effects that end with the boot, such as the driver of a device: a restore point of an earlier boot means nothing any more.
+package restorepoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// Point is one restore point.
+type Point struct {
+	// Version is the version of the file's format.
+	Version int `json:"version"`
+	// Claim is the UID of the claim that changes the device. BootID is the boot in which it does.
+	Claim  string `json:"claim"`
+	BootID string `json:"bootID"`
+	// Step is the step with its parameters. To undo it is to restore the device.
+	Step step.Step `json:"step"`
+}
+
+const version = 1
+
+// ErrHeld refuses a device that another claim changed and has not given back.
+var ErrHeld = errors.New("is changed by another claim that has not given it back")
+
+// Store is the directory of a node's restore points.
+type Store struct {
+	fs     disk.FS
+	dir    string
+	bootID string
+}
+
+// Open uses a directory, which Make creates, in the boot with this id.
+func Open(fsys disk.FS, dir, bootID string) *Store { return &Store{fs: fsys, dir: dir, bootID: bootID} }
+
+// BootID is the boot that the store is of.
+func (s *Store) BootID() string { return s.bootID }
+
+// Make creates the directory durably if it is missing. Callers call it before the first step.
+func (s *Store) Make() error {
+	err := disk.MkdirAll(s.fs, s.dir, 0o700)
+	if err == nil {
+		err = s.fs.SyncDir(filepath.Dir(s.dir))
+	}
+	if err != nil {
+		return fmt.Errorf("make the directory of restore points: %w", err)
+	}
+	return nil
+}
+
+// Begin writes the restore point of a step durably, unless the claim has one since this boot. It returns the one that holds: a step that is
+// applied again keeps the values that it found at first. It fails with ErrHeld if another claim has one since this boot.
+func (s *Store) Begin(claim string, st step.Step) (Point, error) {
+	found, ok, err := s.read(st.Kind, st.Target)
+	if err != nil {
+		return Point{}, err
+	}
+	if ok && found.BootID == s.bootID {
+		if found.Claim != claim {
+			return Point{}, held(&found)
+		}
+		return found, nil
+	}
+	p := Point{Version: version, Claim: claim, BootID: s.bootID, Step: st}
+	name, err := s.path(st.Kind, st.Target)
+	if err != nil {
+		return Point{}, err
+	}
+	data, err := json.Marshal(p)
+	if err == nil {
+		err = disk.ReplaceDurably(s.fs, name, append(data, '\n'), 0o600)
+	}
+	if err != nil {
+		return Point{}, fmt.Errorf("note what %s was before: %w", st.Target, err)
+	}
+	return p, nil
+}
+
+// Find returns the restore point of a device, whoever's it is, if it was written since this boot.
+func (s *Store) Find(kind, target string) (Point, bool, error) {
+	p, ok, err := s.read(kind, target)
+	return p, ok && p.BootID == s.bootID, err
+}
+
+// Check fails with ErrHeld if a claim other than this one has a restore point of the device since this boot.
+func (s *Store) Check(claim, kind, target string) error {
+	p, ok, err := s.Find(kind, target)
+	if err != nil || !ok || p.Claim == claim {
+		return err
+	}
+	return held(&p)
+}
+
+func held(p *Point) error {
+	return fmt.Errorf("%s %w (%s)", p.Step.Target, ErrHeld, p.Claim)
+}
+
+// Mine returns the restore point that a claim wrote since this boot. Without one the claim changed nothing, or has restored everything, or
+// the reboot has.
+func (s *Store) Mine(claim, kind, target string) (Point, bool, error) {
+	p, ok, err := s.Find(kind, target)
+	return p, ok && p.Claim == claim, err
+}
+
+// End removes the restore point of a claim durably. It leaves alone that of another claim.
+func (s *Store) End(claim, kind, target string) error {
+	p, ok, err := s.read(kind, target)
+	if err != nil || !ok || p.Claim != claim && p.BootID == s.bootID {
+		return err
+	}
+	name, err := s.path(kind, target)
+	if err == nil {
+		err = disk.RemoveIfThere(s.fs, name)
+	}
+	if err == nil {
+		err = s.fs.SyncDir(s.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("forget what %s was before: %w", target, err)
+	}
+	return nil
+}
+
+// List returns all restore points since this boot, sorted by their files' names. Those of earlier boots are left out.
+func (s *Store) List() ([]Point, error) {
+	entries, err := s.fs.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the restore points: %w", err)
+	}
+	var points []Point
+	var faults []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), disk.TemporaryPrefix) {
+			continue
+		}
+		p, err := s.readFile(filepath.Join(s.dir, e.Name()))
+		faults = append(faults, err)
+		if err == nil && p.BootID == s.bootID {
+			points = append(points, p)
+		}
+	}
+	return slices.Clip(points), errors.Join(faults...)
+}
+
+func (s *Store) read(kind, target string) (Point, bool, error) {
+	name, err := s.path(kind, target)
+	if err != nil {
+		return Point{}, false, err
+	}
+	p, err := s.readFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Point{}, false, nil
+	}
+	if err != nil {
+		return Point{}, false, err
+	}
+	return p, true, nil
+}
+
+func (s *Store) readFile(name string) (Point, error) {
+	var p Point
+	data, err := s.fs.ReadFile(name)
+	if err != nil {
+		return Point{}, fmt.Errorf("read a restore point: %w", err)
+	}
+	if err := json.Unmarshal(data, &p); err != nil || p.Version != version {
+		return Point{}, fmt.Errorf("restore point %s is of version %d, want %d (%w): set the device back by hand and remove the file",
+			name, p.Version, version, errors.Join(err, errMalformed))
+	}
+	return p, nil
+}
+
+var errMalformed = errors.New("it cannot be used")
+
+// nameParts keep file names plain. The kind comes first, since a device may have a restore point for each.
+//
+//nolint:gochecknoglobals // a constant that Go cannot express as one
+var nameParts = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.:-]*$`)
+
+func (s *Store) path(kind, target string) (string, error) {
+	if !nameParts.MatchString(kind) || !nameParts.MatchString(target) {
+		return "", fmt.Errorf("restore point of %q for %q: want letters, digits, dots, colons and dashes", target, kind)
+	}
+	return filepath.Join(s.dir, kind+"_"+target+".json"), nil
+}

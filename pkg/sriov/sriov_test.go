@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sriov_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/restorepoint"
+	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/pkg/sriov"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/pcisim"
+	"github.com/fettle-dev/fettle/test/stepcrash"
+)
+
+func TestMain(m *testing.M) {
+	pcisim.Main()
+	os.Exit(m.Run())
+}
+
+const (
+	ours, theirs = "7c6f2c1e-0000-4000-8000-000000000001", "7c6f2c1e-0000-4000-8000-000000000002"
+	thisBoot     = "8d0f0b56-0000-4000-8000-000000000001"
+	nextBoot     = "8d0f0b56-0000-4000-8000-000000000002"
+)
+
+// The functions of test/machines/2xb60-sriov.
+func free() pci.Address    { return address("0000:4b:00.0") }
+func foreign() pci.Address { return address("0000:99:00.0") } // with two virtual functions of somebody
+func address(text string) pci.Address {
+	a, err := pci.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wants(t testing.TB, err error, want error, parts ...string) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("error %v, want %v", err, want)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q, want it to say %q", err, part)
+		}
+	}
+}
+
+// node is a node with a machine that reacts, and the plugin's process on it.
+type node struct {
+	*pcisim.Sim
+	t       testing.TB
+	machine pcisim.Machine
+	dir     string
+	tree    *sysfs.Tree
+	points  *restorepoint.Store
+	kinds   step.Kinds
+	maker   *sriov.Maker
+}
+
+func start(t testing.TB) *node {
+	t.Helper()
+	text, err := os.ReadFile("../../test/machines/2xb60-sriov.txtar")
+	must(t, err)
+	host, err := sim.Parse(text)
+	must(t, err)
+	var m pcisim.Machine
+	s := pcisim.Start(t, host, func(made *pcisim.Machine) { m = *made })
+	return process(t, s, m, filepath.Join(t.TempDir(), "points"), thisBoot)
+}
+
+// process is a new process of the plugin on the same node.
+func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine, dir, boot string) *node {
+	t.Helper()
+	n := &node{Sim: s, t: t, machine: m, dir: dir}
+	tree, err := sysfs.Open(s.Root)
+	must(t, err)
+	writer, err := sysfs.OpenWriter(s.Root)
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
+	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
+	must(t, n.points.Make())
+	n.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: n.points, Wait: 100 * time.Millisecond})
+	n.kinds = n.maker.Kinds()
+	return n
+}
+
+// provisioned are two functions with all that can be set.
+func provisioned() sriov.Options {
+	return sriov.Options{
+		Autoprobe: new(false),
+		Provisioning: []sriov.Provisioning{
+			{VF: 0, ExecQuantum: new(uint32(32)), SchedPriority: "high"},
+			{VF: 1, ExecQuantum: new(uint32(16)), PreemptTimeout: new(uint32(64000)), SchedPriority: "normal", VRAMQuota: new(uint64(8 << 30))},
+			{VF: 2, VRAMQuota: new(uint64(4 << 30))},
+		},
+	}
+}
+
+func (n *node) plan(o sriov.Options) step.Step {
+	n.t.Helper()
+	s, err := n.maker.Plan(free(), ours, 2, o)
+	must(n.t, err)
+	return s
+}
+
+// state is all that the step may touch, and the machine's functions, as text.
+func (n *node) state() string {
+	n.t.Helper()
+	var lines []string
+	functions, err := n.tree.ReadDir(sysfs.PCIDevices)
+	must(n.t, err)
+	for _, name := range functions {
+		driver, _ := n.tree.LinkBase(filepath.Join(sysfs.PCIDevice(name), "driver")) // Absent where there is none.
+		lines = append(lines, name+" "+driver)
+		for _, attribute := range []string{"sriov_numvfs", "sriov_drivers_autoprobe"} {
+			value, err := n.tree.ReadString(filepath.Join(sysfs.PCIDevice(name), attribute))
+			if err == nil {
+				lines = append(lines, " "+attribute+" "+value)
+			}
+		}
+	}
+	settings, err := n.tree.Glob(filepath.Join(sysfs.PCIDevice(free().String()), "sriov_admin/*/profile/*"))
+	must(n.t, err)
+	for _, name := range settings {
+		value, err := n.tree.ReadString(name)
+		must(n.t, err)
+		lines = append(lines, strings.TrimPrefix(name, sysfs.PCIDevice(free().String())+"/")+" "+value)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (n *node) has(lines ...string) {
+	n.t.Helper()
+	for _, line := range lines {
+		if !slices.Contains(strings.Split(n.state(), "\n"), line) {
+			n.t.Errorf("the machine is\n%s\nwant %q", n.state(), line)
+		}
+	}
+}
+
+func (n *node) noPoints() {
+	n.t.Helper()
+	names, err := os.ReadDir(n.dir)
+	must(n.t, err)
+	if len(names) > 0 {
+		n.t.Errorf("left in the directory of restore points: %v", names)
+	}
+}
+
+// TestMake: virtual functions are provisioned, made and removed, and every attribute is then what it was.
+func TestMake(t *testing.T) {
+	n := start(t)
+	before := n.state()
+	s := n.plan(provisioned())
+	must(t, n.kinds.Apply(t.Context(), s))
+	n.has(" sriov_numvfs 2", "0000:4b:00.1 ", "0000:4b:00.2 ", "sriov_admin/pf/profile/sched_priority low normal [high]",
+		"sriov_admin/vf1/profile/exec_quantum_ms 16", "sriov_admin/vf1/profile/vram_quota 8589934592",
+		"sriov_admin/vf2/profile/vram_quota 4294967296")
+	found, err := sriov.VirtualFunctions(n.tree, free())
+	must(t, err)
+	if diff := cmp.Diff([]pci.Address{address("0000:4b:00.1"), address("0000:4b:00.2")}, found); diff != "" {
+		t.Errorf("virtual functions (-want +got):\n%s", diff)
+	}
+	must(t, n.kinds.Verify(t.Context(), s))
+	done := len(n.Trace())
+	must(t, n.kinds.Apply(t.Context(), s)) // twice
+	if len(n.Trace()) > done {
+		t.Errorf("the second Apply wrote %v", n.Trace()[done:])
+	}
+	must(t, n.kinds.Undo(t.Context(), s))
+	if diff := cmp.Diff(before, n.state()); diff != "" {
+		t.Errorf("after Undo (-before +after):\n%s", diff)
+	}
+	n.noPoints()
+	s = n.plan(sriov.Options{})
+	must(t, n.kinds.Apply(t.Context(), s))
+	n.has("0000:4b:00.1 xe") // the kernel binds them by default
+	must(t, n.kinds.Undo(t.Context(), s))
+}
+
+// TestRefusals: counts that cannot be, functions that have none, and virtual functions of somebody else, which stay.
+func TestRefusals(t *testing.T) {
+	n := start(t)
+	plan := func(function pci.Address, count int, o sriov.Options, want error, parts ...string) {
+		t.Helper()
+		_, err := n.maker.Plan(function, ours, count, o)
+		wants(t, err, want, parts...)
+	}
+	plan(free(), 25, sriov.Options{}, sriov.ErrTooMany, "25, want 1 to 24") // the kernel's ERANGE
+	plan(free(), 0, sriov.Options{}, sriov.ErrTooMany)
+	plan(address("0000:49:01.0"), 1, sriov.Options{}, sriov.ErrNoSRIOV) // the kernel's ENODEV
+	plan(foreign(), 2, sriov.Options{}, sriov.ErrForeign)
+	quota := sriov.Options{Provisioning: []sriov.Provisioning{{VF: 9, VRAMQuota: new(uint64(1))}}}
+	plan(free(), 2, quota, os.ErrNotExist, "sriov_admin/vf9/profile/vram_quota", "upgrade the kernel")
+
+	// Somebody makes some after the step was planned: the kernel's EBUSY.
+	s := n.plan(sriov.Options{})
+	n.Set(pcisim.Set{Function: free().String(), VFs: new(1)})
+	wants(t, n.kinds.Apply(t.Context(), s), sriov.ErrForeign)
+	must(t, n.kinds.Undo(t.Context(), s))
+	n.has("0000:4b:00.1 xe")
+	n.Set(pcisim.Set{Function: free().String(), VFs: new(0)})
+
+	must(t, n.kinds.Apply(t.Context(), s))
+	_, err := n.maker.Plan(free(), theirs, 2, sriov.Options{})
+	wants(t, err, restorepoint.ErrHeld, ours)
+	// Somebody replaces them: they are not the step's any more.
+	n.Set(pcisim.Set{Function: free().String(), VFs: new(4)})
+	must(t, n.kinds.Undo(t.Context(), s))
+	n.has(" sriov_numvfs 4")
+	n.noPoints()
+	for _, e := range n.Trace() {
+		if strings.Contains(e.Path, "0000:99") {
+			t.Errorf("written to the function of somebody else: %s", e)
+		}
+	}
+}
+
+// TestDriverRefuses: what the driver answers is passed on with what helps, and nothing stays.
+func TestDriverRefuses(t *testing.T) {
+	n := start(t)
+	before := n.state()
+	s := n.plan(provisioned())
+	for _, f := range []struct{ path, errno, say string }{
+		{"sriov_numvfs", "ENOMEM", "no address space"}, {"sriov_numvfs", "EBUSY", "meanwhile"}, {"vf1/profile/vram_quota", "EIO", "vram_quota"},
+	} {
+		n.Fault(pcisim.Fault{Path: f.path, Errno: f.errno})
+		err := n.kinds.Apply(t.Context(), s)
+		if err == nil || !strings.Contains(err.Error(), f.say) {
+			t.Errorf("%s of %s: %v, want it to say %q", f.errno, f.path, err, f.say)
+		}
+		must(t, n.kinds.Undo(t.Context(), s))
+		if diff := cmp.Diff(before, n.state()); diff != "" {
+			t.Errorf("after Undo (-before +after):\n%s", diff)
+		}
+		n.noPoints()
+	}
+}
+
+// TestInUse: virtual functions that a claim holds, or that a process has open, are not removed, and the restore point stays.
+func TestInUse(t *testing.T) {
+	n := start(t)
+	s := n.plan(sriov.Options{})
+	must(t, n.kinds.Apply(t.Context(), s))
+	vf := step.Step{Kind: "pci.bind", Target: "0000:4b:00.2"}
+	_, err := n.points.Begin(theirs, vf)
+	must(t, err)
+	wants(t, n.kinds.Undo(t.Context(), s), sriov.ErrInUse, "0000:4b:00.2", theirs)
+	must(t, n.points.End(theirs, vf.Kind, vf.Target))
+
+	n.Set(pcisim.Set{Function: "0000:4b:00.1", Driver: new("vfio-pci")})
+	dir := filepath.Join(n.Root, "proc/815")
+	must(t, os.MkdirAll(filepath.Join(dir, "fd"), 0o755))
+	at := filepath.Join(t.TempDir(), "node")
+	must(t, unix.Mknod(at, unix.S_IFCHR|0o600, int(unix.Mkdev(511, 1)))) // after that of the group
+	must(t, os.Symlink(at, filepath.Join(dir, "fd", "3")))
+	wants(t, n.kinds.Undo(t.Context(), s), sriov.ErrInUse, "process 815")
+	n.has(" sriov_numvfs 2")
+	must(t, os.RemoveAll(dir))
+	must(t, n.kinds.Undo(t.Context(), s))
+	n.noPoints()
+}
+
+// TestVanished: a card that left the node is nothing to restore.
+func TestVanished(t *testing.T) {
+	n := start(t)
+	s := n.plan(provisioned())
+	must(t, n.kinds.Apply(t.Context(), s))
+	n.Set(pcisim.Set{Function: free().String(), Gone: true})
+	must(t, n.kinds.Undo(t.Context(), s))
+	n.noPoints()
+}
+
+// TestReboot: after a reboot there is nothing to restore, and the step is planned anew.
+func TestReboot(t *testing.T) {
+	n := start(t)
+	s := n.plan(provisioned())
+	must(t, n.kinds.Apply(t.Context(), s))
+	must(t, n.tree.Close())
+	after := process(t, n.Reboot(n.machine), n.machine, n.dir, nextBoot)
+	must(t, after.kinds.Undo(t.Context(), s))
+	if trace := after.Trace(); len(trace) > 0 {
+		t.Errorf("the Undo of an earlier boot wrote %v", trace)
+	}
+	after.noPoints()
+	must(t, after.kinds.Apply(t.Context(), after.plan(provisioned())))
+	after.has(fmt.Sprintf("%s ", address("0000:4b:00.2")))
+}
+
+func kinds(tree *sysfs.Tree, w sysfs.AttrWriter, points *restorepoint.Store) step.Kinds {
+	return sriov.New(sriov.Config{Tree: tree, Write: w, Points: points, Wait: 10 * time.Second}).Kinds()
+}
+
+func TestChildMake(t *testing.T) { stepcrash.Child(t, kinds) }
+
+// TestCrashPoints kills the process before and after every write of the step and of its Undo, and at every operation on the restore
+// point.
+func TestCrashPoints(t *testing.T) {
+	n := start(t)
+	points, kills := stepcrash.Case{
+		Child: "TestChildMake", Kinds: kinds, Root: n.Root, Dir: n.dir, Boot: thisBoot,
+		Plan: func() step.Step { return n.plan(provisioned()) }, State: n.state,
+	}.Every(t)
+	t.Logf("%d points, %d kills", points, kills)
+	// 8 attributes and the count are written and restored, of which the driver restores two itself; the restore point takes 6 and 2.
+	if want := 9 + 7 + 6 + 2; points != want {
+		t.Errorf("%d points, want %d: say here what a change adds", points, want)
+	}
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// AttrWriter writes attributes, as Writer does.
+type AttrWriter interface {
+	WriteAttr(name, value string) error
+}
+
+// ErrNoAnswer says that a driver has not answered a write yet. What it asked for may still happen.
+var ErrNoAnswer = errors.New("the driver does not answer, see the kernel's log")
+
+// Bounded writes attributes of which the driver may take long, or for ever: unbinding, making virtual functions. A process cannot take back
+// such a write. So Write returns with ErrNoAnswer, and a later Write of the same value to the same attribute waits for the same answer.
+// It is safe for concurrent use.
+type Bounded struct {
+	writer AttrWriter
+	clock  clock.Clock
+	limit  time.Duration
+
+	mu      sync.Mutex
+	pending map[string]*pendingWrite
+}
+
+type pendingWrite struct {
+	done chan struct{}
+	err  error
+}
+
+// NewBounded limits how long each write is waited for.
+func NewBounded(w AttrWriter, c clock.Clock, limit time.Duration) *Bounded {
+	return &Bounded{writer: w, clock: c, limit: limit, pending: map[string]*pendingWrite{}}
+}
+
+// Write writes a value to an attribute.
+func (b *Bounded) Write(ctx context.Context, name, value string) error {
+	w := b.begin(name, value)
+	timer := b.clock.NewTimer(b.limit)
+	defer timer.Stop()
+	select {
+	case <-w.done:
+		return w.err
+	case <-timer.C():
+		return fmt.Errorf("write %s: %w (%s)", HostPath(name), ErrNoAnswer, b.limit)
+	case <-ctx.Done():
+		return fmt.Errorf("write %s: %w: %w", HostPath(name), ErrNoAnswer, context.Cause(ctx))
+	}
+}
+
+// begin starts a write, unless the same one is under way.
+func (b *Bounded) begin(name, value string) *pendingWrite {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := name + "\x00" + value
+	if w, ok := b.pending[key]; ok {
+		return w
+	}
+	w := &pendingWrite{done: make(chan struct{})}
+	b.pending[key] = w
+	go func() {
+		w.err = b.writer.WriteAttr(name, value)
+		b.mu.Lock()
+		delete(b.pending, key)
+		b.mu.Unlock()
+		close(w.done)
+	}()
+	return w
+}

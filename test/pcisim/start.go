@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pcisim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/test/fusetree"
+)
+
+// startVariable says where a process finds the machine that it is to serve.
+const startVariable = "FETTLE_PCISIM"
+
+// order is what the process is to serve, and where.
+type order struct {
+	Root    string  `json:"root"`
+	Machine Machine `json:"machine"`
+}
+
+// Main serves the machine and ends the process, if Start made it. TestMain begins with it.
+func Main() {
+	file, ok := os.LookupEnv(startVariable)
+	if !ok {
+		return
+	}
+	var o order
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &o)
+	}
+	if err == nil {
+		err = Serve(o.Root, o.Machine, os.Stdin, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Sim is a machine that another process serves. It is safe for concurrent use.
+type Sim struct {
+	// Root is the host tree.
+	Root string
+
+	t        testing.TB
+	mu       sync.Mutex
+	commands *json.Encoder
+	answers  *json.Decoder
+	end      func()
+}
+
+// Start expands a host tree and serves its sys until the test ends. The test binary's TestMain must call Main. change, unless it is nil,
+// changes the machine first.
+func Start(t testing.TB, host *sim.Machine, change func(*Machine)) *Sim {
+	t.Helper()
+	fusetree.Need(t)
+	root := filepath.Join(t.TempDir(), "host")
+	_, err := host.Expand(root, sim.Options{})
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Join(root, "proc"), 0o755))
+	m, err := FromTree(host)
+	must(t, err)
+	m.Dev = filepath.Join(root, "dev")
+	if change != nil {
+		change(&m)
+	}
+	return StartAt(t, m, root)
+}
+
+// StartAt serves a machine over the sys of a host tree that is there.
+func StartAt(t testing.TB, m Machine, root string) *Sim {
+	t.Helper()
+	text, err := json.Marshal(order{filepath.Join(root, "sys"), m})
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "machine.json")
+	must(t, os.WriteFile(file, text, 0o600))
+	exe, err := os.Executable()
+	must(t, err)
+	command := exec.Command(exe, "-test.run=^$")
+	// The race detector of a process that is about to end would wait a second for reports.
+	command.Env = append(os.Environ(), startVariable+"="+file, "GORACE=atexit_sleep_ms=0")
+	command.Stderr = os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // An interrupt ends the test, which then ends this in order.
+	in, err := command.StdinPipe()
+	must(t, err)
+	out, err := command.StdoutPipe()
+	must(t, err)
+	must(t, command.Start())
+	s := &Sim{Root: root, t: t, commands: json.NewEncoder(in), answers: json.NewDecoder(out)}
+	s.end = sync.OnceFunc(func() { stop(t, command, in, filepath.Join(root, "sys")) })
+	t.Cleanup(s.end)
+	var ready Answer
+	if err := s.answers.Decode(&ready); err != nil {
+		t.Fatalf("the simulated machine did not start: %v", err)
+	}
+	return s
+}
+
+// Reboot serves the machine anew, as it was at first. The node's other files stay.
+func (s *Sim) Reboot(m Machine) *Sim {
+	s.t.Helper()
+	s.end()
+	must(s.t, os.RemoveAll(filepath.Join(m.Dev, "vfio")))
+	return StartAt(s.t, m, s.Root)
+}
+
+// stop waits for the process, which unmounts. A mount that is still in use is detached, so that the test's directory can be removed.
+func stop(t testing.TB, command *exec.Cmd, in io.Closer, root string) {
+	t.Helper()
+	err := in.Close()
+	// SIGQUIT has the process print what it waits for.
+	timer := time.AfterFunc(30*time.Second, func() { _ = command.Process.Signal(syscall.SIGQUIT) })
+	defer timer.Stop()
+	if err := errors.Join(err, command.Wait()); err != nil {
+		t.Errorf("the simulated machine ended badly: %v", err)
+		_ = unix.Unmount(root, unix.MNT_DETACH)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// do gives one command and returns the answer.
+func (s *Sim) do(c Command) Answer {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var a Answer
+	if err := errors.Join(s.commands.Encode(c), s.answers.Decode(&a)); err != nil {
+		s.t.Fatalf("the simulated machine does not answer: %v", err)
+	}
+	if a.Error != "" {
+		s.t.Fatalf("the simulated machine refuses: %s", a.Error)
+	}
+	return a
+}
+
+// Fault adds a fault.
+func (s *Sim) Fault(f Fault) { s.t.Helper(); s.do(Command{Fault: &f}) }
+
+// Set changes a function.
+func (s *Sim) Set(change Set) { s.t.Helper(); s.do(Command{Set: &change}) }
+
+// Go ends all that is held.
+func (s *Sim) Go() { s.t.Helper(); s.do(Command{Go: true}) }
+
+// Trace is all that was written.
+func (s *Sim) Trace() []Event { s.t.Helper(); return s.do(Command{Trace: true}).Trace }

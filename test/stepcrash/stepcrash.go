@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stepcrash ends a process at every point of a step that changes a device of a simulated machine: before and after each write of an
+// attribute and each operation on the files of restore points. After each it does what the next process would do, and compares the machine
+// with what it was.
+package stepcrash
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/restorepoint"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/fault"
+)
+
+// Kinds makes the step kinds of a process.
+type Kinds func(tree *sysfs.Tree, w sysfs.AttrWriter, points *restorepoint.Store) step.Kinds
+
+// job is what a child does until it is killed.
+type job struct {
+	Root, Dir, Boot string
+	Acts            []act
+}
+
+// act is one step, applied or undone.
+type act struct {
+	Undo bool
+	Step step.Step
+}
+
+// writer counts the writes of attributes among the operations of an injector.
+type writer struct {
+	in    *fault.Injector
+	under *sysfs.Writer
+}
+
+func (w writer) WriteAttr(name, value string) error {
+	return w.in.Do("write "+name+" "+value, func() error { return w.under.WriteAttr(name, value) })
+}
+
+// Child plays the process that is killed. A test function of the caller's package, which Case names, has nothing else.
+func Child(t *testing.T, kinds Kinds) {
+	t.Helper()
+	plan, ok := fault.Planned()
+	if !ok {
+		t.Skip("only as a child process")
+	}
+	var j job
+	must(t, json.Unmarshal(plan.Data, &j))
+	in, err := plan.Injector()
+	must(t, err)
+	tree, err := sysfs.Open(j.Root)
+	must(t, err)
+	under, err := sysfs.OpenWriter(j.Root)
+	must(t, err)
+	k := kinds(tree, writer{in, under}, restorepoint.Open(in.FS(disk.OS{}), j.Dir, j.Boot))
+	for _, a := range j.Acts {
+		do := k.Apply
+		if a.Undo {
+			do = k.Undo
+		}
+		must(t, do(t.Context(), a.Step))
+	}
+}
+
+// Case is a step on a machine.
+type Case struct {
+	// Child is the name of the test function that calls Child.
+	Child string
+	Kinds Kinds
+	// Root is the host tree, Dir the directory of restore points, Boot the boot.
+	Root, Dir, Boot string
+	// Plan plans the step anew.
+	Plan func() step.Step
+	// State is the machine as text.
+	State func() string
+}
+
+// recoveries are what may happen next.
+func recoveries() map[string]func(t *testing.T, k step.Kinds, points *restorepoint.Store, s step.Step) {
+	return map[string]func(*testing.T, step.Kinds, *restorepoint.Store, step.Step){
+		"the record is undone": func(t *testing.T, k step.Kinds, _ *restorepoint.Store, s step.Step) {
+			t.Helper()
+			must(t, k.Undo(t.Context(), s))
+		},
+		"the record is lost": func(t *testing.T, k step.Kinds, points *restorepoint.Store, _ step.Step) {
+			t.Helper()
+			left, err := points.List()
+			must(t, err)
+			for i := range left {
+				must(t, k.Undo(t.Context(), left[i].Step))
+			}
+		},
+		"the step is tried again": func(t *testing.T, k step.Kinds, _ *restorepoint.Store, s step.Step) {
+			t.Helper()
+			must(t, k.Apply(t.Context(), s))
+			must(t, k.Verify(t.Context(), s))
+			must(t, k.Undo(t.Context(), s))
+		},
+	}
+}
+
+// Every kills a process at every point of the step's Apply and Undo, in the middle of each write to a file as well, and lets each recovery
+// follow. It returns how many points there are, and how many times a process was killed.
+func (c Case) Every(t *testing.T) (points, kills int) {
+	t.Helper()
+	before := c.State()
+	for name, recover := range recoveries() {
+		for n := 1; !t.Failed(); n++ {
+			killed := c.one(t, fault.Kill(n))
+			if killed == nil {
+				c.recovered(t, name+" after it finished", before, recover)
+				break
+			}
+			c.recovered(t, fmt.Sprintf("%s after a kill at %s", name, killed), before, recover)
+			points = max(points, n)
+			kills++
+			if killed.Kind == fault.Write {
+				c.one(t, fault.Tear(n))
+				c.recovered(t, fmt.Sprintf("%s after a kill in the middle of %s", name, killed), before, recover)
+				kills++
+			}
+		}
+	}
+	return points, kills
+}
+
+// one runs a process that applies and undoes the step, until the fault kills it. It returns where that was, nil if the process finished.
+func (c Case) one(t *testing.T, f fault.Fault) *fault.Op {
+	t.Helper()
+	s := c.Plan()
+	data, err := json.Marshal(job{Root: c.Root, Dir: c.Dir, Boot: c.Boot, Acts: []act{{Step: s}, {Undo: true, Step: s}}})
+	must(t, err)
+	result, err := fault.Child{Test: c.Child}.Run(t.Context(), fault.Plan{Faults: []fault.Fault{f}, Quick: true, Data: data})
+	must(t, err)
+	return result.Killed
+}
+
+// recovered lets the next process recover and compares.
+func (c Case) recovered(
+	t *testing.T, name, before string, recover func(*testing.T, step.Kinds, *restorepoint.Store, step.Step),
+) {
+	t.Helper()
+	tree, err := sysfs.Open(c.Root)
+	must(t, err)
+	under, err := sysfs.OpenWriter(c.Root)
+	must(t, err)
+	defer func() { must(t, errors.Join(tree.Close(), under.Close())) }()
+	points := restorepoint.Open(disk.OS{}, c.Dir, c.Boot)
+	k := c.Kinds(tree, under, points)
+	s := c.Plan()
+	recover(t, k, points, s)
+	must(t, k.Undo(t.Context(), s)) // twice
+	if diff := cmp.Diff(before, c.State()); diff != "" {
+		t.Errorf("%s (-before +after):\n%s", name, diff)
+	}
+	left, err := points.List()
+	must(t, err)
+	if len(left) > 0 {
+		t.Errorf("%s: restore points %+v are left", name, left)
+	}
+	entries, err := os.ReadDir(c.Dir)
+	must(t, err)
+	for _, e := range entries { // What a write that was cut off leaves.
+		must(t, os.Remove(c.Dir+"/"+e.Name()))
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
