@@ -325,7 +325,8 @@ func TestMade(t *testing.T) {
 	for _, minor = range []int64{7, 9} {
 		must(t, kinds.Apply(t.Context(), s))
 		must(t, kinds.Verify(t.Context(), s))
-		if diff := cmp.Diff([]string{"/dev/card0 195:0", fmt.Sprintf("/dev/caps/cap7 236:%d", minor), "PART=MIG-1"}, nodes(names[1])); diff != "" {
+		want := []string{"/dev/card0 195:0", fmt.Sprintf("/dev/caps/cap7 236:%d", minor), "PART=MIG-1"}
+		if diff := cmp.Diff(want, nodes(names[1])); diff != "" {
 			t.Errorf("the part (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"/dev/card0 195:0"}, nodes(names[0])[:1]); diff != "" {

@@ -262,8 +262,8 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 	return p.newPresets()
 }
 
-// seedTurns returns how many caches are looked through and seeds made at once: two, but on no more than half of the processors, since claims
-// that need none of it wait for one, too.
+// seedTurns returns how many caches are looked through and seeds made at once: two, but on no more than half of the processors, since
+// claims that need none of it wait for one, too.
 func seedTurns() int64 { return int64(max(1, min(2, runtime.NumCPU()/2))) }
 
 func (p *Plugin) newPresets() (err error) {

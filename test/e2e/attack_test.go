@@ -100,7 +100,8 @@ func (k *kernelCaches) attacked(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(after.Name).To(Equal(plugin.Name))
 	Expect(after.Status.ContainerStatuses[0].RestartCount).To(Equal(plugin.Status.ContainerStatuses[0].RestartCount), "restarts of the plugin")
-	tell("attack", attackFor(), fmt.Sprintf("%d attempts; others' Prepare: %s alone, %s beside plain pods, %s meanwhile; most memory of the plugin: %s",
+	tell("attack", attackFor(), fmt.Sprintf(
+		"%d attempts; others' Prepare: %s alone, %s beside plain pods, %s meanwhile; most memory of the plugin: %s",
 		attempts, times(quiet), times(busy), times(during), strings.TrimSpace(peakMemory(ctx, string(plugin.UID)))))
 	if long {
 		Expect(percentile(during, 99)).To(BeNumerically("<=", 2*percentile(busy, 99)), "p99 of the other tenant's Prepares in seconds")

@@ -128,7 +128,8 @@ goroutine 1 [running]
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{
-		"    bad_test.go:7: is wrong", "        --- FAIL: TestBad/one/deep (2.00s)", "Fettle gives devices: all claims are right: none (a_test.go:3)",
+		"    bad_test.go:7: is wrong", "        --- FAIL: TestBad/one/deep (2.00s)",
+		"Fettle gives devices: all claims are right: none (a_test.go:3)",
 	}, r.failed); diff != "" {
 		t.Errorf("why tests failed (-want +got):\n%s", diff)
 	}
