@@ -91,11 +91,8 @@ func (s *Switcher) Kinds() step.Kinds {
 // Plan reads the present mode and returns the step. It changes nothing. It refuses a mode that the GPU does not have, or not with its
 // memory mode.
 func (s *Switcher) Plan(function pci.Address, claim, mode string) (step.Step, error) {
-	if err := s.config.Points.Check(claim, StepKind, function.String()); err != nil {
-		return step.Step{}, err
-	}
-	if p, mine, err := s.config.Points.Mine(claim, StepKind, function.String()); mine || err != nil {
-		return p.Step, err // The claim's record was lost; the mode is no longer what it was.
+	if p, mine, err := s.config.Points.Own(claim, StepKind, function.String()); mine || err != nil {
+		return p.Step, err
 	}
 	m, err := Read(s.config.Tree, function)
 	if err != nil {
@@ -145,20 +142,9 @@ func (s *Switcher) verify(_ context.Context, p *Params) error {
 
 // undo switches back, unless somebody else switched since. It fails with ErrInUse, and may be tried again, as long as a process computes.
 func (s *Switcher) undo(ctx context.Context, p *Params) error {
-	point, mine, err := s.config.Points.Mine(p.Claim, StepKind, p.Function.String())
-	if err != nil {
-		return err
-	}
-	if mine {
-		before, err := step.Decode[Params](point.Step.Params)
-		if err != nil {
-			return err
-		}
-		if err := s.restore(ctx, before); err != nil {
-			return err
-		}
-	}
-	return s.config.Points.End(p.Claim, StepKind, p.Function.String())
+	return restorepoint.Undo(s.config.Points, p.Claim, StepKind, p.Function.String(), func(before *Params) error {
+		return s.restore(ctx, before)
+	})
 }
 
 func (s *Switcher) restore(ctx context.Context, p *Params) error {
@@ -176,21 +162,13 @@ func (s *Switcher) restore(ctx context.Context, p *Params) error {
 // ended.
 func (s *Switcher) switchTo(ctx context.Context, function pci.Address, mode string) error {
 	const pause = 500 * time.Millisecond
-	deadline := s.config.Clock.Now().Add(s.config.Wait)
-	for {
-		err := s.writer.Write(ctx, path.Join(sysfs.PCIDevice(function.String()), currentCompute), mode)
-		if !errors.Is(err, syscall.EBUSY) {
-			return s.explain(function, mode, err)
-		}
-		if !s.config.Clock.Now().Before(deadline) {
-			return fmt.Errorf("GPU %s is not switched to %s, after %s: %w: %w: %s", function, mode, s.config.Wait, ErrInUse, err, s.users(function))
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("GPU %s is not switched to %s: %w: %w: %s", function, mode, context.Cause(ctx), ErrInUse, s.users(function))
-		case <-s.config.Clock.After(pause):
-		}
+	err := s.writer.Retry(ctx, syscall.EBUSY, pause, func() error {
+		return s.writer.Write(ctx, path.Join(sysfs.PCIDevice(function.String()), currentCompute), mode)
+	})
+	if errors.Is(err, syscall.EBUSY) {
+		return fmt.Errorf("GPU %s is not switched to %s: %w: %w: %s", function, mode, err, ErrInUse, s.users(function))
 	}
+	return s.explain(function, mode, err)
 }
 
 // explain judges the driver's answer, and checks that the mode is in effect.

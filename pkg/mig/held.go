@@ -136,9 +136,9 @@ func (h *Held) identity() *nvml.MIGIdentity {
 	return &nvml.MIGIdentity{ID: h.Made.GPUInstance, UUID: h.Made.UUID}
 }
 
-// covers reports whether an instance is the device's: the one that was made, what is left of it, or one that may have been begun. One
-// without a compute instance under the same id is what is left: a step destroys that first. fettle-nvml decides in the same way what it
-// destroys.
+// covers reports whether an instance is the device's. It may be the one that was made, or one that a step had begun when it was cut off. It
+// may also be what is left of the one that was made: the same id without a compute instance, which a step destroys first. fettle-nvml
+// decides in the same way what it destroys.
 func (h *Held) covers(one nvml.MIGInstance) bool {
 	switch {
 	case !h.isAt(one):

@@ -102,8 +102,8 @@ func (i *Instances) Kinds() step.Kinds {
 // lockName is the file whose lock allows to change instances of this node.
 const lockName = ".lock"
 
-// Lock waits until nobody else changes an instance of this node. Whoever changes a MIG mode takes it too. The caller gives the file to
-// nvml.Prober and closes it afterwards; a child that outlives its plugin holds the lock to its own end.
+// Lock waits until nobody else changes an instance of this node, or the MIG mode of a GPU. The caller gives the file to nvml.Prober and
+// closes it afterwards. A child that outlives its plugin holds the lock to its own end.
 func (i *Instances) Lock(ctx context.Context) (*os.File, error) {
 	if err := i.makeDir(); err != nil {
 		return nil, err

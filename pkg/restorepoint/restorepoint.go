@@ -98,11 +98,37 @@ func (s *Store) Find(kind, target string) (Point, bool, error) {
 
 // Check fails with ErrHeld if a claim other than this one has a restore point of the device since this boot.
 func (s *Store) Check(claim, kind, target string) error {
+	_, _, err := s.Own(claim, kind, target)
+	return err
+}
+
+// Own returns what Mine does, and fails as Check does. Whoever plans a step calls it first: a restore point of the claim means that the
+// claim's record was lost, and that the device is no longer what it was.
+func (s *Store) Own(claim, kind, target string) (Point, bool, error) {
 	p, ok, err := s.Find(kind, target)
-	if err != nil || !ok || p.Claim == claim {
+	if ok && p.Claim != claim {
+		return Point{}, false, held(&p)
+	}
+	return p, ok, err
+}
+
+// Undo undoes a step: it has the values restored that the claim found, if the claim changed any since this boot, and forgets them. The
+// restore point tells them even where the record's step was planned later.
+func Undo[Params any](s *Store, claim, kind, target string, restore func(before *Params) error) error {
+	p, mine, err := s.Mine(claim, kind, target)
+	if err != nil {
 		return err
 	}
-	return held(&p)
+	if mine {
+		before, err := step.Decode[Params](p.Step.Params)
+		if err != nil {
+			return err
+		}
+		if err := restore(before); err != nil {
+			return err
+		}
+	}
+	return s.End(claim, kind, target)
 }
 
 func held(p *Point) error {

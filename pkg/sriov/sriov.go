@@ -115,11 +115,8 @@ type Options struct {
 // Plan reads what the step must restore and returns it. It changes nothing. It refuses a function that cannot have so many virtual
 // functions, or has some already.
 func (m *Maker) Plan(function pci.Address, claim string, count int, o Options) (step.Step, error) {
-	if err := m.config.Points.Check(claim, StepKind, function.String()); err != nil {
-		return step.Step{}, err
-	}
-	if p, mine, err := m.config.Points.Mine(claim, StepKind, function.String()); mine || err != nil {
-		return p.Step, err // The claim's record was lost; the function is no longer what it was.
+	if p, mine, err := m.config.Points.Own(claim, StepKind, function.String()); mine || err != nil {
+		return p.Step, err
 	}
 	p := Params{Function: function, Claim: claim, Count: count}
 	now, err := m.look(&p)
@@ -263,20 +260,9 @@ func (m *Maker) set(ctx context.Context, function pci.Address, s Setting) error 
 // undo removes the virtual functions that the step made, and then restores the attributes: a driver refuses some of them before. If there
 // are others than it made, somebody else made those; they stay, with the attributes.
 func (m *Maker) undo(ctx context.Context, p *Params) error {
-	point, mine, err := m.config.Points.Mine(p.Claim, StepKind, p.Function.String())
-	if err != nil {
-		return err
-	}
-	if mine {
-		before, err := step.Decode[Params](point.Step.Params)
-		if err != nil {
-			return err
-		}
-		if err := m.restore(ctx, before); err != nil {
-			return err
-		}
-	}
-	return m.config.Points.End(p.Claim, StepKind, p.Function.String())
+	return restorepoint.Undo(m.config.Points, p.Claim, StepKind, p.Function.String(), func(before *Params) error {
+		return m.restore(ctx, before)
+	})
 }
 
 func (m *Maker) restore(ctx context.Context, p *Params) error {
@@ -316,21 +302,7 @@ func (m *Maker) restore(ctx context.Context, p *Params) error {
 // awaitUnused waits until no virtual function has a user.
 func (m *Maker) awaitUnused(ctx context.Context, p *Params) error {
 	const pause = 250 * time.Millisecond
-	deadline := m.config.Clock.Now().Add(m.config.Wait)
-	for {
-		err := m.unused(p.Function)
-		if !errors.Is(err, ErrInUse) {
-			return err
-		}
-		if !m.config.Clock.Now().Before(deadline) {
-			return fmt.Errorf("after %s: %w", m.config.Wait, err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-m.config.Clock.After(pause):
-		}
-	}
+	return m.writer.Retry(ctx, ErrInUse, pause, func() error { return m.unused(p.Function) })
 }
 
 // unused fails with ErrInUse if a claim holds a virtual function or somebody uses one.

@@ -57,6 +57,26 @@ func (b *Bounded) Write(ctx context.Context, name, value string) error {
 	}
 }
 
+// Retry calls try again and again while its error is passes, such as that somebody uses the device. It does so no longer than Write waits,
+// and returns the last error with why it was the last.
+func (b *Bounded) Retry(ctx context.Context, passes error, pause time.Duration, try func() error) error {
+	deadline := b.clock.Now().Add(b.limit)
+	for {
+		err := try()
+		if !errors.Is(err, passes) {
+			return err
+		}
+		if !b.clock.Now().Before(deadline) {
+			return fmt.Errorf("after %s: %w", b.limit, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-b.clock.After(pause):
+		}
+	}
+}
+
 // begin starts a write, unless the same one is under way.
 func (b *Bounded) begin(name, value string) *pendingWrite {
 	b.mu.Lock()

@@ -86,14 +86,13 @@ const DefaultWait = 15 * time.Second
 // Binder plans, applies and undoes the step. It is safe for concurrent use. The caller must hold the device of a step.
 type Binder struct {
 	config Config
-	clock  clock.Clock
 	writer *sysfs.Bounded
 }
 
 // New makes a Binder.
 func New(c Config) *Binder {
 	c.Wait, c.Clock = cmp.Or(c.Wait, DefaultWait), cmp.Or[clock.Clock](c.Clock, clock.RealClock{})
-	return &Binder{config: c, clock: c.Clock, writer: sysfs.NewBounded(c.Write, c.Clock, c.Wait)}
+	return &Binder{config: c, writer: sysfs.NewBounded(c.Write, c.Clock, c.Wait)}
 }
 
 // Kinds returns the step kind.
@@ -104,11 +103,8 @@ func (b *Binder) Kinds() step.Kinds {
 // Plan reads what the step must restore and returns it. It changes nothing, except that it has the driver's module loaded if Config.Load is
 // set. It refuses a function without an IOMMU group, or whose group is not viable.
 func (b *Binder) Plan(ctx context.Context, function pci.Address, claim string, nodes []sysfs.Number) (step.Step, error) {
-	if err := b.config.Points.Check(claim, StepKind, function.String()); err != nil {
-		return step.Step{}, err
-	}
-	if p, mine, err := b.config.Points.Mine(claim, StepKind, function.String()); mine || err != nil {
-		return p.Step, err // The claim's record was lost; the function is no longer what it was.
+	if p, mine, err := b.config.Points.Own(claim, StepKind, function.String()); mine || err != nil {
+		return p.Step, err
 	}
 	g, err := b.group(function)
 	if err != nil {
@@ -253,20 +249,9 @@ func (b *Binder) verify(_ context.Context, p *Params) error {
 
 // undo gives the functions back, in the opposite order. A function that left the node took its override with it.
 func (b *Binder) undo(ctx context.Context, p *Params) error {
-	point, mine, err := b.config.Points.Mine(p.Claim, StepKind, p.Function.String())
-	if err != nil {
-		return err
-	}
-	if mine {
-		before, err := step.Decode[Params](point.Step.Params)
-		if err != nil {
-			return err
-		}
-		if err := b.restore(ctx, before); err != nil {
-			return err
-		}
-	}
-	return b.config.Points.End(p.Claim, StepKind, p.Function.String())
+	return restorepoint.Undo(b.config.Points, p.Claim, StepKind, p.Function.String(), func(before *Params) error {
+		return b.restore(ctx, before)
+	})
 }
 
 func (b *Binder) restore(ctx context.Context, p *Params) error {
@@ -284,22 +269,14 @@ func (b *Binder) restore(ctx context.Context, p *Params) error {
 
 // awaitUnused waits until no function, of those that a driver holds that look says, has a user.
 func (b *Binder) awaitUnused(ctx context.Context, p *Params, look func(driver string) bool) error {
-	deadline := b.clock.Now().Add(b.config.Wait)
-	for {
+	const pause = 250 * time.Millisecond
+	return b.writer.Retry(ctx, ErrInUse, pause, func() error {
 		users, err := b.users(p, look)
 		if err != nil || len(users) == 0 {
 			return err
 		}
-		const pause = 250 * time.Millisecond
-		if !b.clock.Now().Before(deadline) {
-			return fmt.Errorf("%s is not changed, after %s: %w: %s: stop it", p.Function, b.config.Wait, ErrInUse, join(users))
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not changed: %w: %w: %s: stop it", p.Function, context.Cause(ctx), ErrInUse, join(users))
-		case <-b.clock.After(pause):
-		}
-	}
+		return fmt.Errorf("%s is not changed: %w: %s: stop it", p.Function, ErrInUse, join(users))
+	})
 }
 
 func join(users []deviceuse.User) string {

@@ -392,7 +392,7 @@ func (c *card) activatesAtOnce() error {
 	return nil
 }
 
-// switchMode sets the mode and reads everything anew: the GPU may have been reset, and then handle and minor are others.
+// switchMode sets the mode and reads everything anew. The switch may have reset the GPU, which then has another handle and minor.
 func (c *card) switchMode(o *migOptions, on bool) error {
 	mode, want := gonvml.DEVICE_MIG_DISABLE, "off"
 	if on {
