@@ -18,13 +18,15 @@ FUZZTIME ?= 10s
 PUSH ?=
 OUT ?= dist/machine.txtar
 PROCS ?= 2
+RUN ?= 01-one-gpu
 
 CACHE := $(CURDIR)/.cache
 TOOLS := $(CACHE)/tools
 CLUSTER := $(CACHE)/bin/cluster
+VM := $(CACHE)/bin/vm
 LINT := $(TOOLS)/golangci-lint
 BIN := dist/linux_$(ARCH)
-STATIC := $(addprefix ./,$(filter-out cmd/fettle-nvml,$(patsubst %/,%,$(dir $(wildcard cmd/*/main.go)))))
+STATIC := $(addprefix ./,$(filter-out cmd/fettle-nvml,$(patsubst %/,%,$(dir $(wildcard cmd/*/main.go))))) ./test/conformance/fettle-conformance
 # The modules that are linted and tested; those below tools/ have no code.
 MODULES := . test/cluster
 
@@ -47,6 +49,22 @@ help: ## List the targets
 
 .PHONY: build
 build: build-$(ARCH) ## Build all binaries for this machine into dist/
+
+# One program with three names: the other two are for kubectl.
+PREFIX ?= /usr/local
+DATA = $(DESTDIR)$(PREFIX)/share
+
+.PHONY: install-cli
+install-cli: ## Build the command line alone and install it below PREFIX (/usr/local), also as kubectl fettle
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GOBUILD) -o $(BIN)/ ./cmd/fettle
+	install -D -m 755 $(BIN)/fettle $(DESTDIR)$(PREFIX)/bin/fettle
+	ln -sf fettle $(DESTDIR)$(PREFIX)/bin/kubectl-fettle
+	ln -sf fettle $(DESTDIR)$(PREFIX)/bin/kubectl_complete-fettle
+	@mkdir -p $(DATA)/bash-completion/completions $(DATA)/fish/vendor_completions.d $(DATA)/zsh/site-functions
+	$(BIN)/fettle completion bash > $(DATA)/bash-completion/completions/fettle
+	$(BIN)/fettle completion fish > $(DATA)/fish/vendor_completions.d/fettle.fish
+	$(BIN)/fettle completion zsh > $(DATA)/zsh/site-functions/_fettle
 
 .PHONY: build-cross
 build-cross: build-$(ARCH) build-$(OTHER) ## Build all binaries for amd64 and arm64
@@ -115,7 +133,7 @@ clean: ## Remove what was built; the tools and the cluster's binaries in .cache 
 
 # The parts of verify and of test. Each is made by itself, and what took longest is listed at the end.
 VERIFY := lint hygiene helm-lint build-cross
-TEST := test-unit test-crash test-api test-demo test-e2e test-e2e-older
+TEST := test-unit test-crash test-api test-vm test-demo test-e2e test-e2e-older
 STAGES := go run ./tools/stages $(MAKE)
 
 .PHONY: ci
@@ -142,7 +160,7 @@ helm-lint: $(TOOLS)/helm ## Lint the chart
 	$< lint --quiet --strict deployments/helm/fettle
 
 .PHONY: test
-test: ## Run all tests: unit, crashes, then real API server, then real nodes: the demo, the newest and the oldest API
+test: ## Run all tests: unit, crashes, then real API server, real kernel, then real nodes: the demo, the newest and the oldest API
 	@$(STAGES) $(TEST)
 
 # Tests against a real API server are called TestAPI or TestOlderAPI, wherever they are.
@@ -165,7 +183,9 @@ test-crash: ## Kill the plugin, lose power and fail the disk at every operation 
 
 # One package after the other: the chaos test needs the machine to itself.
 .PHONY: test-api
-test-api: cluster-build $(TOOLS)/helm ## Run the tests against a real API server
+test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run the tests against a real API server
+	@{ command -v fish && command -v zsh && [ -e /usr/share/bash-completion/bash_completion ]; } >/dev/null || \
+		tools/debian bash-completion fish zsh || [ "$${CI:-}" != true ]
 	go test $(GOTEST_JSON) -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' \
 		$$(grep -rlE '^func Test(Older)?API\(' --include='*_test.go' cmd controller kubeletplugin pkg test | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
@@ -188,10 +208,11 @@ test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as 
 	$(call on-nodes,test-e2e-here)
 
 .PHONY: test-e2e-here
-test-e2e-here: cluster-build image $(TOOLS)/helm
+test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
 	$(if $(EMULATE)$(FOCUS),,cd test/cluster && go test $(GOTEST_JSON) -count=1 .)
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
+	@command -v crun >/dev/null && command -v podman >/dev/null || tools/debian crun podman
 	go tool ginkgo --no-color --procs=$(PROCS) --timeout=55m $(if $(FOCUS),--focus='$(FOCUS)') $(if $(LABELS),--label-filter='$(LABELS)') ./test/e2e
 
 # The oldest Kubernetes that the chart accepts.
@@ -203,6 +224,12 @@ ATTACK ?= 5m
 attack: ## Have three tenants attack a node for ATTACK (5m), and compare how long others wait for their claims
 	@ATTACK=$(ATTACK) $(MAKE) test-e2e PROCS=1 FOCUS='keeps its memory when one pod asks'
 
+PODS ?= 500
+
+.PHONY: partitions
+partitions: ## Have PODS (500) random pods ask for parts of eight H100 and for whole ones; test-e2e has 80
+	@PODS=$(PODS) $(MAKE) test-e2e PROCS=1 FOCUS='never lets two claims have the same slices'
+
 # Kubelet, runtime and kernel are the same in both runs: specs that show no more than what these and the plugin do are called node.
 .PHONY: test-e2e-older
 test-e2e-older: ## Run the end-to-end tests that depend on the API again as on Kubernetes 1.34; all: make test-e2e EMULATE=1.34
@@ -211,6 +238,71 @@ test-e2e-older: ## Run the end-to-end tests that depend on the API again as on K
 .PHONY: test-demo
 test-demo: $(CLUSTER) ## Run every scenario of demo/, as make demo does
 	$(call on-nodes,demo)
+
+# Makes a target where a virtual machine can be booted, as on-nodes does.
+define in-vm
+	@if reason=$$($(VM) check 2>&1); then \
+		$(MAKE) $(1); \
+	else \
+		echo "$@: $${reason##*$$'\n'}"; \
+		[ "$${CI:-}" != true ]; \
+	fi
+endef
+
+# What runs in the virtual machine is built here: the machine has neither a network nor time for a compiler.
+VM_PROGRAMS := dist/vm
+# Programs that the demo and the suite build for themselves come out of Go's cache there, which the targets below fill.
+VM_CLUSTER = $(VM) run -cluster -memory 9000 -env PATH -env GOFLAGS -env FETTLE_CACHE -env FETTLE_IMAGES -env FETTLE_VERSION -env CI=true -env FETTLE_PATIENCE=10
+
+.PHONY: test-vm
+test-vm: vm-program ## Boot a real kernel in a virtual machine, and run the kernel tests there
+	$(call in-vm,test-vm-here)
+
+.PHONY: test-vm-here
+test-vm-here: vm-build cluster-build
+	$(VM) run -env FETTLE_CACHE -timeout 8m -- $(VM_PROGRAMS)/kernel.test -test.v
+
+# By hand: a cluster in the virtual machine takes minutes to start where nothing else runs, and far longer where something does.
+.PHONY: test-vm-demo
+test-vm-demo: vm-program ## Run a scenario of the demo there, on cgroup v2: RUN=01-one-gpu, or several: RUN='15|16' NODES=2
+	$(call in-vm,test-vm-demo-here)
+
+.PHONY: test-vm-demo-here
+test-vm-demo-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(VM_PROGRAMS)/demo ./demo
+	$(VM_CLUSTER) -timeout 60m -- $(VM_PROGRAMS)/demo -parallel 1 -nodes $(NODES) -run '$(RUN)'
+
+VM_FOCUS := gives devices to pods|lends directories|Fettle presets|warms pods with kernel caches
+
+.PHONY: test-vm-e2e
+test-vm-e2e: vm-program ## Run the end-to-end specs of isolation, presets and kernel caches there; FOCUS='regexp' for others
+	$(call in-vm,test-vm-e2e-here)
+
+.PHONY: test-vm-e2e-here
+test-vm-e2e-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
+	CGO_ENABLED=0 go test -c -trimpath -o $(VM_PROGRAMS)/e2e.test ./test/e2e
+	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
+	@command -v musl-gcc >/dev/null || tools/debian musl-tools
+	$(VM_CLUSTER) -timeout 120m -- sh -c 'cd test/e2e && $(CURDIR)/$(VM_PROGRAMS)/e2e.test -ginkgo.no-color -ginkgo.skip="keeps its memory" \
+		-ginkgo.focus="$(or $(FOCUS),$(VM_FOCUS))"'
+
+.PHONY: vm-simulators
+vm-simulators:
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./test/pcisim/cmd
+	$(NVML_ENV) go build -trimpath -buildvcs=false -o /dev/null ./test/nvmlsim/fettle-nvml
+	go build -trimpath -o /dev/null ./test/fpgasim/cmd
+	go build -trimpath -o /dev/null ./deployments/images
+
+.PHONY: vm-program
+vm-program:
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(VM) ./test/vm
+
+.PHONY: vm-build
+vm-build:
+	@tools/debian 'qemu-system-x86>=1:8.1' busybox-static cpio kmod
+	$(VM) fetch
+	@mkdir -p $(VM_PROGRAMS)
+	CGO_ENABLED=0 go test -c -trimpath -o $(VM_PROGRAMS)/kernel.test ./test/vm/kerneltest
 
 .PHONY: fuzz-short
 fuzz-short: ## Run every fuzz target for FUZZTIME (10s)
@@ -253,7 +345,9 @@ record-machine: build ## Write this machine's devices to OUT (dist/machine.txtar
 $(TOOLS)/controller-gen: tools/generate/go.mod
 $(LINT): tools/lint/go.mod
 $(TOOLS)/helm: tools/helm/go.mod
-$(TOOLS)/controller-gen $(LINT) $(TOOLS)/helm:
+$(TOOLS)/dra-example-kubeletplugin: tools/dra-example-driver/go.mod
+$(TOOLS)/local-path-provisioner: tools/local-path-provisioner/go.mod
+$(TOOLS)/controller-gen $(LINT) $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin $(TOOLS)/local-path-provisioner:
 	@mkdir -p $(TOOLS)
 	CGO_ENABLED=0 go build -C $(dir $<) -trimpath -buildvcs=false -ldflags "-s -w" -o $(TOOLS)/ tool
 	@touch $@

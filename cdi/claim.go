@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
@@ -142,7 +141,6 @@ func (p *stepParams) complete(spec Spec, made Made) (Spec, error) {
 	if err := json.Unmarshal(spec.Content, raw); err != nil {
 		return Spec{}, fmt.Errorf("decode the CDI spec %s of the step: %w", p.File, err)
 	}
-	raw.Devices = slices.DeleteFunc(raw.Devices, isShown)
 	for i := range raw.Devices {
 		device := &raw.Devices[i]
 		for _, name := range p.Made[device.Name] {

@@ -18,7 +18,6 @@ import (
 
 const (
 	filePrefix      = "fettle.dev-"
-	tmpPrefix       = disk.TemporaryPrefix + filePrefix
 	claimFilePrefix = "fettle.dev-claim-"
 	fileSuffix      = ".json"
 	specMode        = 0o600 // it has names of devices, see Names; runtimes that use it are root
@@ -117,8 +116,9 @@ func (d *Dir) Unwanted(keep func(file string) bool) ([]string, error) {
 	var unwanted []string
 	for _, e := range entries {
 		name := e.Name()
-		spec := strings.HasPrefix(name, filePrefix) && strings.HasSuffix(name, fileSuffix)
-		if strings.HasPrefix(name, tmpPrefix) || spec && (keep == nil || !keep(name)) {
+		whole, temporary := strings.CutPrefix(name, disk.TemporaryPrefix)
+		ours := strings.HasPrefix(whole, filePrefix) || strings.HasPrefix(whole, shownFilePrefix)
+		if ours && (temporary || strings.HasSuffix(name, fileSuffix) && (keep == nil || !keep(name))) {
 			unwanted = append(unwanted, name)
 		}
 	}

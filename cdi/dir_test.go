@@ -158,10 +158,10 @@ func TestUnwanted(t *testing.T) {
 	kept, gone := ensure(t, d, cases()["nvidia"]), ensure(t, d, cases()["mount"])
 	cutOff := ".tmp-" + kept.File + "-00000001"
 	put(t, d, foreign()...)
-	put(t, d, "fettle.dev-claim-u1.json", cutOff)
+	put(t, d, "fettle.dev-claim-u1.json", cutOff, "fettle-shown-gpu-x.json", ".tmp-fettle-shown-gpu-x.json-00000001")
 	got, err := d.Unwanted(func(file string) bool { return file == kept.File })
 	must(t, err)
-	want := []string{cutOff, "fettle.dev-claim-u1.json", gone.File}
+	want := []string{".tmp-fettle-shown-gpu-x.json-00000001", cutOff, "fettle-shown-gpu-x.json", "fettle.dev-claim-u1.json", gone.File}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("unwanted (-want +got):\n%s", diff)
 	}

@@ -13,8 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	specs "tags.cncf.io/container-device-interface/specs-go"
-
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
@@ -30,12 +28,9 @@ const (
 // hashLength is the length of a device name without its prefix, in hexadecimal digits: 128 bits.
 const hashLength = 32
 
-// A name begins with a letter, since one that begins with a digit needs version 0.5.0 of the specification. The letter tells the sorts of
-// names apart. Names that begin with x have no secret in them: the version before made them.
-const (
-	secretPrefix = "n"
-	shownPrefix  = "d"
-)
+// A name begins with a letter, since one that begins with a digit needs version 0.5.0 of the specification. Names that begin with x have no
+// secret in them: an earlier version made them.
+const secretPrefix = "n"
 
 // Names names CDI devices with a secret of the node. Some runtimes give a container every device that its environment names, so
 // only the plugin, kubelet and the runtime may know a name.
@@ -97,18 +92,3 @@ func (n *Names) name(kind, uid string, content []byte) string {
 	mac.Write(content)
 	return secretPrefix + hex.EncodeToString(mac.Sum(nil))[:hashLength]
 }
-
-// Shown returns the name of a device that gives a container nothing, in the same file as the given one. kubelet shows the first CDI device
-// of each allocated device in the pod's status, where tenants read it, so that must be one which is of no use to them. It returns "" for
-// a name that another version made: its file has no such device.
-func Shown(qualified string) string {
-	kind, name, _ := strings.Cut(qualified, "=")
-	if !strings.HasPrefix(name, secretPrefix) {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(qualified))
-	return kind + "=" + shownPrefix + hex.EncodeToString(sum[:])[:hashLength]
-}
-
-// isShown reports whether a device of a spec has a name of [Shown].
-func isShown(d specs.Device) bool { return strings.HasPrefix(d.Name, shownPrefix) }

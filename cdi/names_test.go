@@ -17,7 +17,6 @@ import (
 	cdiapi "tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
-	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -130,7 +129,7 @@ func TestNamesCannotBeComputed(t *testing.T) {
 			t.Errorf("%s: the name does not depend on the secret", name)
 		}
 		// As the version before named it.
-		start, end := strings.Index(string(spec.Content), `{"name"`), strings.Index(string(spec.Content), `,{"name":"`+shownPrefix)
+		start, end := strings.Index(string(spec.Content), `{"name"`), strings.Index(string(spec.Content), `],"containerEdits":{}}`)
 		edit := string(spec.Content)[start:end]
 		_, edit, _ = strings.Cut(edit, `"containerEdits":`)
 		sum := sha256.Sum256([]byte(strings.TrimSuffix(edit, "}")))
@@ -143,39 +142,35 @@ func TestNamesCannotBeComputed(t *testing.T) {
 	}
 }
 
-// TestShown: the name that tenants read is in the file of its device, tells nothing of that device's name, and gives a container nothing.
+// TestShown: the name that kubelet shows names the device, is in a file of its own, and gives a container nothing.
 func TestShown(t *testing.T) {
 	d := open(t)
-	var all []string
-	for _, edits := range cases() {
-		all = append(all, ensure(t, d, edits).Device)
+	for _, kind := range []string{"gpu", "host"} {
+		spec, err := Shown(kind, "nvidia-0000-17-00-0")
+		must(t, err)
+		must(t, d.Ensure(spec))
+		if spec.Device != "fettle.dev/"+kind+"=nvidia-0000-17-00-0" || spec.Device != ShownName(kind, "nvidia-0000-17-00-0") {
+			t.Errorf("the name is %s", spec.Device)
+		}
 	}
-	spec, own := ofClaim(t, claimUID, owned()...)
-	s, err := Step(spec)
-	must(t, err)
-	must(t, step.Kinds{StepKind: d.Kind(nil)}.Apply(t.Context(), s))
 	cache, err := cdiapi.NewCache(cdiapi.WithSpecDirs(d.path), cdiapi.WithAutoRefresh(false))
 	must(t, err)
-	for _, name := range append(all, own...) {
-		shown := Shown(name)
-		if _, hash, _ := strings.Cut(name, "="+secretPrefix); shown == "" || strings.Contains(shown, hash) {
-			t.Errorf("%s is shown as %q", name, shown)
-		}
+	for _, name := range []string{"fettle.dev/gpu=nvidia-0000-17-00-0", "fettle.dev/host=nvidia-0000-17-00-0"} {
 		container := &oci.Spec{Linux: &oci.Linux{Resources: &oci.LinuxResources{}}}
-		if missing, err := cache.InjectDevices(container, shown); err != nil {
-			t.Errorf("%s: %v, missing %v", shown, err, missing)
+		if missing, err := cache.InjectDevices(container, name); err != nil {
+			t.Errorf("%s: %v, missing %v", name, err, missing)
 			continue
 		}
 		if len(container.Linux.Devices)+len(container.Linux.Resources.Devices)+len(container.Mounts) > 0 || container.Hooks != nil {
-			t.Errorf("%s gives a container %+v", shown, container)
+			t.Errorf("%s gives a container %+v", name, container)
 		}
 		if !slices.Equal(container.Process.Env, []string{shownEdit}) {
-			t.Errorf("%s gives a container the variables %v", shown, container.Process.Env)
+			t.Errorf("%s gives a container the variables %v", name, container.Process.Env)
 		}
 	}
-	for _, old := range []string{"fettle.dev/common=x0123", "fettle.dev/claim=x0123", "", "x"} {
-		if got := Shown(old); got != "" {
-			t.Errorf("%q, whose file has no such device, is shown as %q", old, got)
+	for _, name := range []string{"", "/", "a b", "../x"} {
+		if spec, err := Shown("gpu", name); err == nil {
+			t.Errorf("%q: made %+v", name, spec)
 		}
 	}
 }
@@ -186,7 +181,7 @@ func TestRecordedNames(t *testing.T) {
 	const old, oldOwn = "fettle.dev/common=x0123", "fettle.dev/claim=x4567"
 	spec, err := CommonAs(old, edits)
 	must(t, err)
-	if spec.Device != old || spec.File != FileOf(old) || strings.Contains(string(spec.Content), shownEdit) {
+	if spec.Device != old || spec.File != FileOf(old) {
 		t.Errorf("spec %+v, content %s", spec, spec.Content)
 	}
 	now, err := testNames().Common(edits)

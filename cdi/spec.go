@@ -27,9 +27,6 @@ import (
 // CommonKind is the CDI kind of edits that any claim may share.
 const CommonKind = "fettle.dev/common"
 
-// shownEdit is the only edit of the devices that Shown names: the runtime refuses a device without edits.
-const shownEdit = "FETTLE_CLAIM=prepared"
-
 // Spec is one immutable spec file.
 type Spec struct {
 	// Device is the qualified name to hand to kubelet: fettle.dev/common=nHASH. A claim's own spec has several, see OfClaim.
@@ -91,16 +88,6 @@ func deviceOf(edits container.Edits) (specs.Device, error) {
 	return specs.Device{ContainerEdits: translate(edits)}, nil
 }
 
-// withShown adds the devices that Shown names.
-func withShown(raw *specs.Spec) {
-	for _, d := range raw.Devices {
-		_, name, ok := strings.Cut(Shown(raw.Kind+"="+d.Name), "=")
-		if ok {
-			raw.Devices = append(raw.Devices, specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{Env: []string{shownEdit}}})
-		}
-	}
-}
-
 // validate refuses what the runtime's library accepts while a spec is made and not when it is read, or understands otherwise: it
 // reads JSON as YAML, which has no control characters, and encoding/json replaces bytes that are not UTF-8.
 func validate(edits container.Edits) error {
@@ -137,7 +124,6 @@ func validate(edits container.Edits) error {
 // render validates a spec with the runtime's own library and writes it at the lowest version that its fields need, since an older
 // runtime refuses a newer version whatever the content.
 func render(raw *specs.Spec) (Spec, error) {
-	withShown(raw)
 	version, err := specs.MinimumRequiredVersion(raw)
 	if err != nil {
 		return Spec{}, fmt.Errorf("version of a CDI spec of kind %s: %w", raw.Kind, err)

@@ -272,7 +272,7 @@ func (c cluster) testBitstreams(t *testing.T, r replica) {
 		"Resolved": "True", "Verified": "Unknown", "Interface": shell, "AFU": nlb0, "Size": size,
 		"Image": both.Spec.Image, "Digest": index.Digest,
 	})
-	c.wantRow(t, "clusterfpgabitstreams/staged", map[string]string{"Resolved": "True", "Namespaces": `["*"]`, "Image": "<nil>"})
+	c.wantRow(t, "clusterfpgabitstreams/staged", map[string]string{"Resolved": "True", "Namespaces": "*", "Image": "<nil>"})
 	apitest.Eventually(t, patience, func() string { return c.missingEvent("torn", "NotABitstream") })
 	apitest.Eventually(t, patience, func() string { return c.missingEvent("pinned", "Resolved") })
 	apitest.Eventually(t, patience, func() string { return missingReasons(t, r, "Resolved", "HostFile", "NotABitstream", "NotFound") })

@@ -290,7 +290,7 @@ func (c cluster) testClusterCaches(t *testing.T) {
 	if !c.pluginMay(t, namespace, "get", "secrets", "pull-kernels") || c.pluginMay(t, namespace, "list", "secrets", "pull-kernels") {
 		t.Error("the kubelet plugin may not get the secret, or list secrets")
 	}
-	c.wantRow(t, "clustergpukernelcaches/all", map[string]string{"Status": "Pending", "Namespaces": `["comes"]`})
+	c.wantRow(t, "clustergpukernelcaches/all", map[string]string{"Status": "Pending", "Namespaces": "comes"})
 }
 
 // grantedCache makes an object for whose secret there is a Role, and gives the Role's key.

@@ -70,6 +70,12 @@ func (o Options) Validate() error {
 			faults = append(faults, fmt.Errorf("--allowed-host-path: %w", err))
 		}
 	}
+	for _, part := range o.Classes.Parts {
+		if !slices.Contains(deviceclasses.PartTypes(), part) {
+			faults = append(faults, fmt.Errorf("--gpu-part-classes names %q: expected any of %s", part,
+				strings.Join(deviceclasses.PartTypes(), ", ")))
+		}
+	}
 	for _, vendor := range o.PresetVendors {
 		if !slices.Contains(shippedpresets.Vendors(), vendor) {
 			faults = append(faults, fmt.Errorf("--preset-vendors names %q: expected any of %s", vendor,

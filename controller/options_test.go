@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 )
 
@@ -49,5 +50,18 @@ func TestPresetVendorOptions(t *testing.T) {
 	o.PresetVendors = []string{"NVIDIA"}
 	if err := o.Validate(); err == nil || errors.Unwrap(err) != nil {
 		t.Errorf("took %v: %v", o.PresetVendors, err)
+	}
+}
+
+func TestPartClassOptions(t *testing.T) {
+	t.Parallel()
+	o := Options{Namespace: "fettle-system", BitstreamInterval: time.Second}
+	if o.Classes.Parts = deviceclasses.PartTypes(); o.Validate() != nil {
+		t.Errorf("%v", o.Validate())
+	}
+	o.Classes.Parts = []string{"MIG"}
+	const want = `--gpu-part-classes names "MIG": expected any of mig, partition, vf, vfio`
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("took %v: %v", o.Classes.Parts, err)
 	}
 }

@@ -62,11 +62,12 @@ func TestAPI(t *testing.T) {
 	t.Run("certificate race", c.testCertificateRace)
 	t.Run("shipped presets", c.testShipped)
 	foreign := c.createForeignClass(t)
-	r := c.start(t, deviceclasses.Options{ExtendedResources: true})
+	r := c.start(t, allClasses())
 	t.Run("health", func(t *testing.T) { testHealth(t, r) })
 	t.Run("foreign class", func(t *testing.T) { c.testForeignClass(t, r, foreign) })
 	t.Run("a reconciler of one's own", func(t *testing.T) { c.testCounter(t, r) })
 	t.Run("classes", c.testClasses)
+	t.Run("classes of parts", c.testPartClasses)
 	t.Run("nodes", c.testNodes)
 	t.Run("prune", c.testPrune)
 	t.Run("deleted claims", c.testDeletedClaims)
@@ -84,6 +85,7 @@ func TestAPI(t *testing.T) {
 	t.Run("kernel caches on nodes", c.testCacheCounts)
 	t.Run("kernel caches of the cluster", c.testClusterCaches)
 	t.Run("status of volumes", c.testVolumesStatus)
+	t.Run("partition policies", c.testPartitionPolicies)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })
@@ -103,7 +105,10 @@ func TestOlderAPI(t *testing.T) {
 		return c.missingEvent("gpu.fettle.dev", "ExtendedResourceUnsupported")
 	})
 	apitest.Eventually(t, patience, func() string {
-		want := map[string]float64{"fpga.fettle.dev": 1, "gpu.fettle.dev": 1, "host.fettle.dev": 1}
+		want := map[string]float64{
+			"fpga.fettle.dev": 1, "gpu.fettle.dev": 1, "host.fettle.dev": 1, "amd.gpu.fettle.dev": 1, "intel.gpu.fettle.dev": 1,
+			"nvidia.gpu.fettle.dev": 1,
+		}
 		return cmp.Diff(want, gauges(t, r.registry, "fettle_controller_extended_resource_unsupported"))
 	})
 }
@@ -188,7 +193,7 @@ func testHealth(t *testing.T, r replica) {
 
 // testSecondReplica: one that is not elected is healthy.
 func (c cluster) testSecondReplica(t *testing.T) {
-	second := c.start(t, deviceclasses.Options{ExtendedResources: true})
+	second := c.start(t, allClasses())
 	testHealth(t, second)
 }
 

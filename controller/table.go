@@ -8,6 +8,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/kernelcaches"
 	"github.com/fettle-dev/fettle/controller/nodes"
+	"github.com/fettle-dev/fettle/controller/partitionpolicies"
 	"github.com/fettle-dev/fettle/controller/presets"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
@@ -50,6 +51,7 @@ func Table(p Parts) []reconciler.Row {
 			Registry: p.Registry, Policies: p.Policies.All, Volumes: p.Volumes, Interval: o.BitstreamInterval,
 		}),
 		volumes.New(s, p.Volumes),
+		partitionpolicies.New(s),
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),

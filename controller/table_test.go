@@ -58,8 +58,8 @@ func TestTable(t *testing.T) {
 	}
 	for _, name := range []string{ // dashboards have them as the label controller of controller-runtime's metrics
 		"acceleratornode", "clusterfpgabitstream", "clustergpukernelcache", "clustergpukernelcachevolumes", "deletedclaim", "deviceclass",
-		"devicepreset", "fpgabitstream", "gpukernelcache", "gpukernelcachevolumes", "presetlack", "shippedpreset", "trustpolicy",
-		"webhookconfiguration",
+		"devicepreset", "fpgabitstream", "gpukernelcache", "gpukernelcachevolumes", "partitionpolicy", "presetlack", "shippedpreset",
+		"trustpolicy", "webhookconfiguration",
 	} {
 		if !queues[name] {
 			t.Errorf("there is no queue %s any more", name)

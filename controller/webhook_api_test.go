@@ -31,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/certs"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/webhook"
@@ -105,11 +106,35 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 	if err := c.client.Create(t.Context(), good, client.DryRunAll); err != nil {
 		t.Errorf("a good config was refused: %v", err)
 	}
+	c.reviewPolicies(t)
 	c.forgeReviews(t, r, w)
 	foreign := claimWith(`{"whatever":1}`)
 	foreign.Spec.Devices.Config[0].Opaque.Driver = "x.dev"
 	if err := c.client.Create(t.Context(), foreign, client.DryRunAll); err != nil {
 		t.Errorf("another driver's config was refused: %v", err)
+	}
+}
+
+// reviewPolicies: what the rules of the CRD cannot read of a PartitionPolicy is refused when it is written.
+func (c cluster) reviewPolicies(t *testing.T) {
+	t.Helper()
+	policy := poolPolicy("reviewed", 1)
+	if err := c.client.Create(t.Context(), policy, client.DryRunAll); err != nil {
+		t.Errorf("a good PartitionPolicy was refused: %v", err)
+	}
+	policy.Spec.Devices.DeviceSelector = &v1alpha1.PartitionDeviceSelector{CEL: "device.nothing"}
+	err := c.client.Create(t.Context(), policy, client.DryRunAll)
+	if want := "spec.devices.deviceSelector.cel"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("CEL that does not compile was answered with %s, want an error with %s", errorText(err), want)
+	}
+	policy = poolPolicy("reviewed", 1)
+	policy.Spec.Devices.NVIDIA.MIG = v1alpha1.MIGPartition{
+		Mode: v1alpha1.MIGParted, MigParted: &v1alpha1.MigPartedConfig{Config: "a", Document: "version: v2"},
+	}
+	policy.Spec.Devices.Passthrough = nil
+	err = c.client.Create(t.Context(), policy, client.DryRunAll)
+	if want := "spec.devices.nvidia.mig.migParted.document"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a wrong file of mig-parted was answered with %s, want an error with %s", errorText(err), want)
 	}
 }
 
@@ -242,10 +267,9 @@ func (c cluster) routeWebhook(t *testing.T, webhookPort int) {
 
 // webhookConfiguration is what the chart renders, as far as this test needs it. Its policy is Fail, to show a call that fails.
 func webhookConfiguration() *admissionregistrationv1.ValidatingWebhookConfiguration {
-	return &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: names.WebhookConfiguration},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "config.fettle.dev", AdmissionReviewVersions: []string{"v1"},
+	of := func(name, group, version, resource string) admissionregistrationv1.ValidatingWebhook {
+		return admissionregistrationv1.ValidatingWebhook{
+			Name: name, AdmissionReviewVersions: []string{"v1"},
 			SideEffects:   ptr.To(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
@@ -254,10 +278,17 @@ func webhookConfiguration() *admissionregistrationv1.ValidatingWebhookConfigurat
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
 				Rule: admissionregistrationv1.Rule{
-					APIGroups: []string{"resource.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"resourceclaims"},
+					APIGroups: []string{group}, APIVersions: []string{version}, Resources: []string{resource},
 				},
 			}},
-		}},
+		}
+	}
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: names.WebhookConfiguration},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{
+			of("config.fettle.dev", "resource.k8s.io", "v1", "resourceclaims"),
+			of("partitionpolicies.fettle.dev", "fettle.dev", "v1alpha1", "partitionpolicies"),
+		},
 	}
 }
 

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
@@ -18,6 +21,9 @@ const documents = "../docs/user"
 
 // fence is a block of YAML in a Markdown file.
 var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+
+// object matches a block that has objects of the API, maybe below comments.
+var object = regexp.MustCompile(`(?m)^apiVersion:`)
 
 // TestDocuments checks the YAML that the user's documents and the README show: objects as the API server and admission would, selectors
 // by their type, configurations of the plugin, and values of the chart. Other texts are parts of these.
@@ -36,7 +42,8 @@ func TestDocuments(t *testing.T) {
 				}
 			case strings.HasPrefix(text, "# values of the chart\n"):
 				checkValues(t, path, text)
-			case strings.HasPrefix(text, "apiVersion:"):
+			case strings.Contains(text, "\nkind: Module\n"): // the TestAPI of cmd/fettle-kubeletplugin has KMM's definition for it
+			case object.MatchString(text):
 				if err := decode(text); err != nil {
 					t.Errorf("%s: %v", path, err)
 				}
@@ -99,9 +106,15 @@ func TestDocumentsComplete(t *testing.T) {
 		document, source string
 		name             *regexp.Regexp
 	}{
+		{"attributes.md", "../pkg/device/part.go", regexp.MustCompile(`QualifiedName = "(\w+)"`)},
 		{"attributes.md", "../pkg/device/names.go", regexp.MustCompile(`QualifiedName = "(\w+)"`)},
 		{"troubleshooting.md", "../pkg/discover/discover.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md", "../pkg/partition/partition.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md", "../pkg/partition/policy/policy.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"troubleshooting.md", "../pkg/claim/refused.go", regexp.MustCompile(`Reason = "(\w+)"`)},
+		{"troubleshooting.md", "../pkg/partition/partition.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md partitions.md", "../pkg/partition/policy/policy.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md", "../kubeletplugin/partitions/run.go", regexp.MustCompile(`EventType\w+, "(\w+)"`)},
 		{"troubleshooting.md kernel-caches.md health.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
 		{"troubleshooting.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
 		{"troubleshooting.md", "../kubeletplugin/*.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
@@ -135,4 +148,84 @@ func TestDocumentsComplete(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPorts: the ports that the documents name are those of the chart, and no port of the chart is left out.
+func TestPorts(t *testing.T) {
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(read(t, "../deployments/helm/fettle/values.yaml")), &values); err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for section, value := range values {
+		fields, _ := value.(map[string]any)
+		for field, value := range fields {
+			if number, ok := value.(float64); ok && (field == "port" || strings.HasSuffix(field, "Port")) {
+				want = append(want, fmt.Sprintf("%s.%s %d", section, field, int(number)))
+			}
+		}
+	}
+	row := regexp.MustCompile("(?m)^\\| [a-z ]*\\| (\\d+) \\| .* \\| `(\\w+\\.\\w+)` \\|$")
+	for _, match := range row.FindAllStringSubmatch(read(t, filepath.Join(documents, "install.md")), -1) {
+		got = append(got, match[2]+" "+match[1])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ports (-chart +install.md):\n%s", diff)
+	}
+}
+
+// TestNVIDIAAttributes: the table says of each attribute and capacity of an NVIDIA GPU whether it takes the library, as discovery has it
+// with and without.
+func TestNVIDIAAttributes(t *testing.T) {
+	const machine = "../pkg/discover/testdata/8xh100-sxm"
+	kernel, library := described(t, machine+".golden.json"), described(t, machine+"+nvml.golden.json")
+	section, _, found := strings.Cut(read(t, filepath.Join(documents, "attributes.md")), "| standard attribute |")
+	if !found {
+		t.Fatal("attributes.md has no table of standard attributes")
+	}
+	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|(?: (?:string|version|int|bool) \\|)? ([^|]*) \\|")
+	seen := map[string]bool{}
+	for _, match := range row.FindAllStringSubmatch(section, -1) {
+		name, cell := match[1], match[2]
+		seen[name] = true
+		switch marked := strings.HasPrefix(cell, "NVML"); {
+		case marked && (kernel[name] || !library[name]):
+			t.Errorf("attributes.md says that %s takes NVML: discovery has it without: %t, with: %t", name, kernel[name], library[name])
+		case !marked && library[name] && !kernel[name]:
+			t.Errorf("attributes.md does not say that %s takes NVML: %q", name, cell)
+		case cell == "–" && library[name]:
+			t.Errorf("attributes.md says that no NVIDIA GPU has %s", name)
+		}
+	}
+	for name := range library {
+		if !seen[name] && !strings.Contains(name, "/") {
+			t.Errorf("attributes.md has no row for %s", name)
+		}
+	}
+}
+
+// described are the attributes and capacities that devices of a golden file have.
+func described(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	var inventory struct {
+		Devices []struct{ Attributes, Capacity map[string]any }
+	}
+	if err := yaml.Unmarshal([]byte(read(t, file)), &inventory); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, d := range inventory.Devices {
+		for name := range d.Attributes {
+			names[name] = true
+		}
+		for name := range d.Capacity {
+			names[name] = true
+		}
+	}
+	if len(names) == 0 {
+		t.Fatalf("%s describes no device", file)
+	}
+	return names
 }

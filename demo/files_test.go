@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -24,8 +25,10 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/demo/internal/play"
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/pkg/convert"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/test/fpgasim"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
@@ -83,7 +86,14 @@ func TestScenarios(t *testing.T) {
 			}
 			applied := map[string]bool{}
 			var refused []string
+			readme := read(t, filepath.Join(s.Dir, "README.md"))
 			for _, step := range s.Script.Steps {
+				if step.Verb == "convert" { // a file of another API, whose own test looks at what becomes of it
+					read(t, filepath.Join(s.Dir, step.Args[0]))
+					if !strings.Contains(readme, "]("+step.Args[0]+")") {
+						t.Errorf("the README does not link to %s", step.Args[0])
+					}
+				}
 				if step.Verb != "apply" {
 					continue
 				}
@@ -94,7 +104,6 @@ func TestScenarios(t *testing.T) {
 					}
 				}
 			}
-			readme := read(t, filepath.Join(s.Dir, "README.md"))
 			paths, err := filepath.Glob(filepath.Join(s.Dir, "*.yaml"))
 			if err != nil {
 				t.Fatal(err)
@@ -120,6 +129,50 @@ func TestScenarios(t *testing.T) {
 				t.Errorf("a step applies %s, which is not there", name)
 			}
 		})
+	}
+}
+
+// TestProposal: the converter makes of the proposal's pod what the class of its scenario allows, and the node has the file.
+func TestProposal(t *testing.T) {
+	const dir = "23-fpga-from-a-pod/"
+	result, err := convert.IntelFPGA([]byte(read(t, dir+"proposal.txt")), "proposal.txt", convert.Options{Class: "demo-23-fpga"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := string(result.YAML)
+	const bitstream = "intel-" + arriaShell + "-" + compress
+	for _, want := range []string{"name: " + bitstream, "store: " + bitstreamStore, "deviceClassName: demo-23-fpga", "clockMHz: 400"} {
+		if !strings.Contains(made, want) {
+			t.Errorf("the converted pod has no %q:\n%s", want, made)
+		}
+	}
+	if !strings.Contains(read(t, dir+"class.yaml"), "["+bitstream+"]") {
+		t.Errorf("the class does not list %s", bitstream)
+	}
+	if !slices.Contains(stagedBitstreams()[arriaShell], compress) {
+		t.Errorf("the node has no file for %s", bitstream)
+	}
+}
+
+// TestFPGACards: the demo's changes of the machine leave five regions, of which both of the Arria 10 have the proposal's interface.
+func TestFPGACards(t *testing.T) {
+	machine, err := fpgaCards("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := fpgasim.FromTree(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range served.Cards {
+		for _, p := range c.Ports {
+			got = append(got, p.Interface)
+		}
+	}
+	want := []string{d5005Shell, arriaShell, arriaShell, d5005Shell, n6000Shell}
+	if !slices.Equal(got, want) {
+		t.Errorf("interfaces %v, want %v: the scenarios name cards by their number", got, want)
 	}
 }
 
@@ -195,6 +248,33 @@ func TestVendorFiles(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(h.MachineDir("node1"), name)); err != nil || info.Mode()&0o111 == 0 {
 			t.Errorf("%s of a node: %v, want a directory or a program", name, err)
 		}
+	}
+}
+
+// TestLayouts: the preset of two layouts finds its program at another place on each of the two nodes.
+func TestLayouts(t *testing.T) {
+	h := harness.New(harness.Config{Root: "..", State: t.TempDir()}, io.Discard)
+	var preset v1alpha1.ClusterDevicePreset
+	if err := sigsyaml.UnmarshalStrict([]byte(read(t, "26-preset-two-layouts/preset.yaml")), &preset); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string][]string{}
+	for _, node := range []string{"node1", "node2", "node3"} {
+		if err := vendorFiles(h, node); err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range preset.Spec.Tools {
+			for _, dir := range tool.Directories {
+				path := filepath.Join(dir, tool.Names[0])
+				if info, err := os.Stat(filepath.Join(h.MachineDir(node), path)); err == nil && info.Mode()&0o111 != 0 {
+					found[node] = append(found[node], strings.TrimPrefix(path, layoutDir))
+				}
+			}
+		}
+	}
+	want := map[string][]string{"node1": {"/bin/gpu-report"}, "node2": {"/sbin/gpu-report", "/sbin/gpu-extra"}}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("programs by node (-want +got):\n%s", diff)
 	}
 }
 

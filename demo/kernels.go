@@ -32,7 +32,7 @@ const (
 
 // signers say who pushes to which repository of the registry. Whom to believe is for the scenario's policy to say.
 func signers() map[string]string {
-	return map[string]string{"demo/add": "team", "demo/stranger": "stranger"}
+	return map[string]string{"demo/add": "team", "demo/shared": "team", "demo/stranger": "stranger"}
 }
 
 // signingKey is somebody's key. Everybody can make it, so it vouches for nothing but a demo.

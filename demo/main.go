@@ -43,6 +43,7 @@ type options struct {
 	keep     bool
 	emulate  string
 	parallel int
+	nodes    int
 	names    *regexp.Regexp
 }
 
@@ -52,14 +53,15 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.SetOutput(stderr)
 	flags.BoolVar(&o.keep, "keep", false, "leave the cluster running, and what a failed scenario made")
 	flags.StringVar(&o.emulate, "emulate", "", "Kubernetes minor version whose API the cluster serves, as 1.34")
+	flags.IntVar(&o.nodes, "nodes", len(machines()), "how many nodes the cluster has; some scenarios need all")
 	flags.IntVar(&o.parallel, "parallel", 4, "how many scenarios run at a time")
 	flags.Func("run", "run only scenarios whose names match this regular expression", func(value string) (err error) {
 		o.names, err = regexp.Compile(value)
 		return err
 	})
 	err := flags.Parse(args)
-	if err == nil && (flags.NArg() > 0 || o.parallel < 1) {
-		err = errors.New("want flags only, and at least one scenario at a time")
+	if err == nil && (flags.NArg() > 0 || o.parallel < 1 || o.nodes < 1 || o.nodes > len(machines())) {
+		err = fmt.Errorf("want flags only, at least one scenario at a time, and 1 to %d nodes", len(machines()))
 		fmt.Fprintln(stderr, "demo:", err)
 	}
 	return o, err
@@ -102,7 +104,7 @@ func demo(ctx context.Context, o options, environ []string, stdout io.Writer) (r
 		return nil, err
 	}
 	config := harness.ConfigFrom(root, environ)
-	config.Name, config.State, config.Nodes = "demo", filepath.Join(config.Cache, "demo"), 2
+	config.Name, config.State, config.Nodes = "demo", filepath.Join(config.Cache, "demo"), o.nodes
 	if o.emulate != "" {
 		config.Emulate = o.emulate
 	}
@@ -137,7 +139,7 @@ func leave(ctx context.Context, h *harness.Harness, keep bool, stdout io.Writer)
 		return nil
 	}
 	const limit = 2 * time.Minute
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.Patient(limit))
 	defer cancel()
 	return h.Down(ctx)
 }

@@ -20,7 +20,9 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/demo/internal/play"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/nvmlsim"
 )
 
 // machines says which machines of test/machines each node is made of.
@@ -28,7 +30,18 @@ func machines() map[string][]string {
 	return map[string][]string{
 		"node1": {"8xh100-sxm", "4xlocalssd"},
 		"node2": {"8xmi300x", "2xintel-gpu", "2xa100-2xn6000"},
+		"node3": {"8xh100-iommu"},
+		"node4": {"2xmi300x-divided", "2xb60-sriov"},
+		"node5": {fpgaMachine},
 	}
+}
+
+// reacts says of which nodes the PCI functions react to what is written. They have a label and a taint for the scenarios of partitions.
+func reacts(node string) bool { return node == "node3" || node == "node4" }
+
+// gpus are the models of NVIDIA's GPUs of nodes, as the simulated library knows them.
+func gpus() map[string]string {
+	return map[string]string{"node1": nvmlsim.H100, "node2": nvmlsim.A100x40, "node3": nvmlsim.H100}
 }
 
 // times is how long the parts took.
@@ -39,7 +52,7 @@ type times struct {
 // prepare starts the cluster and installs the chart.
 func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, error) {
 	const limit = 6 * time.Minute // some 12 seconds on an idle machine
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, h.Patient(limit))
 	defer cancel()
 	var t times
 	fmt.Fprintln(stdout, strings.TrimSpace("Starting Kubernetes "+h.Emulate))
@@ -48,17 +61,17 @@ func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, 
 		return t, err
 	}
 	t.up = time.Since(start)
+	simulators, err := h.Simulators(ctx, filepath.Join(h.State, "simulators"))
+	if err != nil {
+		return t, err
+	}
+	tag, err := simulators.NVMLImage(ctx)
+	if err != nil {
+		return t, err
+	}
 	for _, node := range h.NodeNames() {
-		names := machines()[node]
-		fmt.Fprintf(stdout, "%s is now %s\n", node, strings.Join(names, " + "))
-		machine, err := h.LoadMachine(names...)
-		if err != nil {
-			return t, err
-		}
-		if err := h.Place(ctx, node, machine); err != nil {
-			return t, err
-		}
-		if err := vendorFiles(h, node); err != nil {
+		fmt.Fprintf(stdout, "%s is now %s\n", node, strings.Join(machines()[node], " + "))
+		if err := place(ctx, h, simulators, node); err != nil {
 			return t, err
 		}
 	}
@@ -75,7 +88,7 @@ func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, 
 	}
 	fmt.Fprintln(stdout, "Installing the chart")
 	start = time.Now()
-	if err := h.Install(ctx, values); err != nil {
+	if err := h.Install(ctx, values.Merge(harness.NVMLValues(tag))); err != nil {
 		return t, err
 	}
 	if err := published(ctx, h); err != nil {
@@ -87,32 +100,63 @@ func prepare(ctx context.Context, h *harness.Harness, stdout io.Writer) (times, 
 	return t, err
 }
 
-// vendorDir is where each node has what the scenario of presets gives, vendorSource where that is in the repository.
-const (
-	vendorDir    = "/mnt/disks/vendor"
-	vendorSource = "demo/15-preset/node"
-)
-
-// vendorFiles gives a node files beside its devices, as the installation of a driver would. Placing a machine removes them.
-func vendorFiles(h *harness.Harness, node string) error {
-	if err := os.CopyFS(filepath.Join(h.MachineDir(node), vendorDir), os.DirFS(filepath.Join(h.Root, vendorSource))); err != nil {
-		return fmt.Errorf("give %s the files of presets: %w", node, err)
+// machineOf is what a node is made of.
+func machineOf(h *harness.Harness, node string) (*sim.Machine, error) {
+	if programs(node) {
+		return fpgaCards(h.Root)
 	}
-	return nil
+	return h.LoadMachine(machines()[node]...)
 }
 
-// published waits until every node says that its GPUs are.
+// place makes a node be its machine.
+func place(ctx context.Context, h *harness.Harness, simulators *harness.Simulators, node string) error {
+	machine, err := machineOf(h, node)
+	if err != nil {
+		return err
+	}
+	if err := h.Place(ctx, node, machine); err != nil {
+		return err
+	}
+	if err := ownSrv(ctx, h, node); err != nil {
+		return err
+	}
+	if err := vendorFiles(h, node); err != nil {
+		return err
+	}
+	if reacts(node) {
+		if err := simulators.StartPCI(ctx, node, machine); err != nil {
+			return err
+		}
+		for _, command := range [][]string{{"label", "node", node, "demo=partitions"}, {"taint", "node", node, "demo=partitions:NoSchedule"}} {
+			if _, err := h.Kubectl(ctx, command...); err != nil {
+				return err
+			}
+		}
+	}
+	if programs(node) {
+		if err := simulators.StartFPGA(ctx, node, machine); err != nil {
+			return err
+		}
+		return stageBitstreams(ctx, h, node)
+	}
+	if model, ok := gpus()[node]; ok {
+		_, err = simulators.StartNVML(ctx, node, model)
+	}
+	return err
+}
+
+// published waits until every node says that its GPUs or FPGAs are.
 func published(ctx context.Context, h *harness.Harness) error {
 	const limit = 30 * time.Second
-	return harness.Poll(ctx, "the nodes' devices", limit, func(ctx context.Context) error {
+	return h.Poll(ctx, "the nodes' devices", limit, func(ctx context.Context) error {
 		for _, name := range h.NodeNames() {
 			node, err := h.AcceleratorNode(ctx, name)
 			if err != nil {
 				return err
 			}
-			gpus := func(p v1alpha1.PoolStatus) bool { return p.Kind == string(device.KindGPU) && p.Devices > 0 }
-			if !slices.ContainsFunc(node.Status.Pools, gpus) {
-				return fmt.Errorf("%s publishes no GPU", name)
+			cards := func(p v1alpha1.PoolStatus) bool { return p.Kind != string(device.KindHost) && p.Devices > 0 }
+			if !slices.ContainsFunc(node.Status.Pools, cards) {
+				return fmt.Errorf("%s publishes neither a GPU nor an FPGA", name)
 			}
 		}
 		return nil
@@ -129,9 +173,12 @@ func chartValues(h *harness.Harness, registry string) (harness.Values, error) {
 	if err := yaml.UnmarshalStrict(data, &own); err != nil {
 		return nil, fmt.Errorf("demo/values.yaml: %w", err)
 	}
-	return h.BaseValues().Merge(own).Merge(harness.Values{"bitstreams": map[string]any{"registries": map[string]any{
-		"plainHTTP": []string{registry}, "mirrors": map[string]any{registryName: []string{registry}},
-	}}}), nil
+	return h.BaseValues().Merge(own).Merge(harness.Values{
+		"bitstreams": map[string]any{"registries": map[string]any{
+			"plainHTTP": []string{registry}, "mirrors": map[string]any{registryName: []string{registry}},
+		}},
+		"kernelCaches": map[string]any{"volumes": map[string]any{"image": map[string]any{"tag": h.Version, "pullPolicy": "Never"}}},
+	}), nil
 }
 
 // playAll runs the scenarios, some at a time, and says of each how it ended. The results are in the order of the scenarios.

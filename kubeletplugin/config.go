@@ -116,12 +116,16 @@ func sortedJoin(errs []error) error {
 
 // nvmlQuery returns a function that queries NVML in a child process, or nil if NVML is disabled.
 func (c *Config) nvmlQuery() func(context.Context) (nvml.Report, error) {
-	file := c.File.NVML
-	if file.Disabled || c.NVMLCommand == "" {
+	if c.File.NVML.Disabled || c.NVMLCommand == "" {
 		return nil
 	}
-	command := nvml.Command{Path: c.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration}
-	return nvml.NewProber(command).Query
+	return c.nvmlProber().Query
+}
+
+// nvmlProber asks NVIDIA's library in a child process.
+func (c *Config) nvmlProber() *nvml.Prober {
+	file := c.File.NVML
+	return nvml.NewProber(nvml.Command{Path: c.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration})
 }
 
 // containerContext returns the SELinux context of files that any container may read and write, or "" on a host without SELinux.

@@ -90,6 +90,7 @@ func (p *Plugin) prepareClaim(
 	if err := p.claims.ClearRefusal(ctx, c); err != nil {
 		logger.Error(err, "Cannot clear an earlier refusal in the claim's status")
 	}
+	p.claims.WarnIgnored(c)
 	if holdsRegion(r) {
 		p.review.Send() // now only this tenant may use its siblings
 	}
@@ -116,12 +117,12 @@ func (p *Plugin) kubeletDevices(r *record.Record) []kubeletplugin.Device {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		answer := kubeletplugin.Device{
-			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: answerNames(d.CDIDevices()),
+			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: answerNames(d),
 		}
 		if d.ShareID != "" {
 			answer.ShareID = new(types.UID(d.ShareID))
 		}
-		if p.config.File.DeviceMetadata {
+		if p.config.File.Metadata() {
 			snapshot, _ := p.holder.Get()
 			answer.Metadata = metadata(snapshot, d)
 		}
@@ -130,16 +131,14 @@ func (p *Plugin) kubeletDevices(r *record.Record) []kubeletplugin.Device {
 	return devices
 }
 
-// answerNames puts a name that is of no use to tenants before the names of a device's CDI devices, since kubelet shows the first one in the
-// pod's status.
-func answerNames(names []string) []string {
+// answerNames puts the name that shows a device before the names of its CDI devices, since kubelet shows the first one in the pod's status.
+// Without any, kubelet shows DRIVER/POOL/DEVICE.
+func answerNames(d *record.Device) []string {
+	names := d.CDIDevices()
 	if len(names) == 0 {
 		return names
 	}
-	if shown := cdi.Shown(names[0]); shown != "" {
-		return append([]string{shown}, names...)
-	}
-	return names
+	return append([]string{cdi.ShownName(string(d.Kind()), d.Name)}, names...)
 }
 
 func holdsRegion(r *record.Record) bool {
@@ -204,7 +203,8 @@ func (p *Plugin) namesOldSpec(r *record.Record) bool {
 	})
 }
 
-// HandleError handles background errors, all of which the helper retries. It counts them, writes an Event on the node, and makes the plugin
+// HandleError handles background errors, all of which the helper retries. It counts them, writes an Event on the node, and makes the
+// plugin
 // unready until the published slices are up to date.
 func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 	klog.FromContext(ctx).Error(err, msg)
@@ -215,6 +215,9 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 			p.metrics.droppedFeatures.WithLabelValues(feature).Set(1)
 		}
 		p.health.DroppedTaints(ctx, dropped)
+		if slices.Contains(dropped.DisabledFeatures(), "DRAPartitionableDevices") {
+			p.features.partitions.CountersDropped()
+		}
 		p.node.Event("Publish", corev1.EventTypeWarning, "FeatureMissing", err.Error())
 		return
 	}

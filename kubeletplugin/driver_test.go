@@ -15,7 +15,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
-	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
@@ -38,13 +37,13 @@ func TestAnswer(t *testing.T) {
 	}}
 	want := []kubeletplugin.Device{
 		{
-			Requests: []string{"a"}, PoolName: testNode + "/gpu", DeviceName: "same", CDIDeviceIDs: []string{"fettle.dev/common=x1"},
-			ShareID: new(types.UID("s1")),
+			Requests: []string{"a"}, PoolName: testNode + "/gpu", DeviceName: "same",
+			CDIDeviceIDs: []string{"fettle.dev/gpu=same", "fettle.dev/common=x1"}, // kubelet shows the first in the pod's status
+			ShareID:      new(types.UID("s1")),
 		},
 		{
 			Requests: []string{"b/sub"}, PoolName: testNode + "/gpu", DeviceName: "gone",
-			// Tenants read the first in their pod's status.
-			CDIDeviceIDs: []string{cdi.Shown("fettle.dev/claim=n2"), "fettle.dev/claim=n2"},
+			CDIDeviceIDs: []string{"fettle.dev/gpu=gone", "fettle.dev/claim=n2"},
 		},
 	}
 	p := &Plugin{holder: inventory.NewHolder()}

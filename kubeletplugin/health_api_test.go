@@ -18,9 +18,11 @@ import (
 	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -117,8 +119,11 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	n.baseline(gpu)
-	if kept, err := n.plugin.health.ProbeTaints(t.Context()); !kept || err != nil {
+	if kept, err := dryrun.KeepsTaints(t.Context(), c.clients.Kube, n.name); !kept || err != nil {
 		t.Errorf("the trial says that taints are kept: %v, %v", kept, err)
+	}
+	if form, err := dryrun.CounterForm(t.Context(), c.clients.Kube, n.name); form != partition.FormSeparate || err != nil {
+		t.Errorf("the trial says that counters are kept in form %q: %v", form, err)
 	}
 	stream, err := n.health.NodeWatchResources(t.Context(), &drahealth.NodeWatchResourcesRequest{})
 	must(t, err)
@@ -190,14 +195,19 @@ func awaitHealth(
 
 // TestOlderAPI: where the API server drops taints a device that fails is not published, and comes back by itself.
 func TestOlderAPI(t *testing.T) {
-	c := newCluster(t, map[string]string{"feature-gates": "DRADeviceTaints=false,DRADeviceTaintRules=false"})
+	c := newCluster(t, map[string]string{
+		"feature-gates": "DRADeviceTaints=false,DRADeviceTaintRules=false,DRAPartitionableDevices=false",
+	})
+	if form, err := dryrun.CounterForm(t.Context(), c.clients.Kube, "older"); form != "" || err != nil {
+		t.Errorf("the trial says that counters are kept in form %q: %v", form, err)
+	}
 	n := c.newAMDNode(t, "older")
 	const address = "0000:05:00.0"
 	n.uncorrectable(address, 2)
 	n.start("pod-1")
 	gpu := n.gpus()[0]
 	n.baseline(gpu)
-	if kept, err := n.plugin.health.ProbeTaints(t.Context()); kept || err != nil {
+	if kept, err := dryrun.KeepsTaints(t.Context(), c.clients.Kube, n.name); kept || err != nil {
 		t.Errorf("the trial says that taints are kept: %v, %v", kept, err)
 	}
 	n.uncorrectable(address, 3)

@@ -4,6 +4,7 @@ package kubeletplugin
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -91,9 +92,11 @@ func (o *observer) Incident(ctx context.Context, i prepare.Incident) {
 // DeletedChanged has the scanner withhold or publish devices.
 func (o *observer) DeletedChanged() { o.review.Send() }
 
-// Released wakes the services after an Unprepare that undid steps, since the state of devices may have changed.
+// Released wakes the services after an Unprepare that undid steps or gave back a part of a device, since the state of devices may have
+// changed.
 func (o *observer) Released(r *record.Record) {
-	if len(r.Steps) > 0 {
+	isPart := func(d record.Device) bool { return len(d.Edits.Made) > 0 }
+	if len(r.Steps) > 0 || slices.ContainsFunc(r.Devices, isPart) {
 		o.review.Send()
 		o.claims.Send()
 	}

@@ -28,11 +28,13 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/binding"
 	"github.com/fettle-dev/fettle/kubeletplugin/deviceclasses"
 	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
+	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
 	"github.com/fettle-dev/fettle/kubeletplugin/fpgas"
 	"github.com/fettle-dev/fettle/kubeletplugin/hostdirs"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/kernelcaches"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/partitions"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/kubeletplugin/presets"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
@@ -46,6 +48,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -96,15 +99,16 @@ type features struct {
 	hostDirs     *hostdirs.Feature
 	kernelCaches *kernelcaches.Feature
 	fpgas        *fpgas.Feature
+	partitions   *partitions.Feature
 	presets      *presets.Feature
 	// hook is nil if no hook is installed.
 	hook *presets.Hook
 }
 
-// list returns the features in the order of their steps. The leftovers of a lost record are undone in reverse: mounts, regions, pins of
-// caches, directories last.
+// list returns the features in the order of their steps. The leftovers of a lost record are undone in reverse: mounts, parts of
+// GPUs, regions, pins of caches, directories last.
 func (f *features) list() []prepare.Feature {
-	return []prepare.Feature{f.hostDirs, f.kernelCaches, f.fpgas, f.presets}
+	return []prepare.Feature{f.hostDirs, f.kernelCaches, f.fpgas, f.partitions, f.presets}
 }
 
 // reason returns the stable reason of a refused claim.
@@ -140,8 +144,8 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 		Event:    func(eventType, reason, note string) { p.node.Event("Watch", eventType, reason, note) },
 		Registry: p.metrics.registry, Errors: p.metrics.backgroundErrors,
 	})
-	rescan := notify.New()
-	if err := p.newFeatures(bootID, rescan); err != nil {
+	rescan, requery := notify.New(), notify.New()
+	if err := p.newFeatures(bootID, rescan, requery); err != nil {
 		return nil, err
 	}
 	var err error
@@ -155,7 +159,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 		Limits:   p.limits(),
 		Observer: &observer{node: p.node, metrics: p.metrics, review: p.review, claims: p.claimsChanged},
 	})
-	p.newServices(rescan)
+	p.newServices(rescan, requery)
 	return p, nil
 }
 
@@ -212,7 +216,7 @@ func (p *Plugin) openNames(ctx context.Context) error {
 	return nil
 }
 
-func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
+func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error {
 	c, file := &p.config, &p.config.File
 	addresses := &artifacts.Addresses{Kube: p.clients.Kube, Node: c.Node, Clock: clock.RealClock{}}
 	registries := c.Registries
@@ -259,6 +263,17 @@ func (p *Plugin) newFeatures(bootID string, rescan notify.Signal) error {
 			p.node.ObjectEvent(regarding, related, "Program", eventType, reason, note)
 		},
 	})
+	if f.partitions, err = partitions.New(partitions.Config{
+		Node: c.Node, HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, PCI: file.Partitions.PCI,
+		Interval: file.ReconcileInterval.Duration, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Records: p.records,
+		CounterForm: func(ctx context.Context) (partition.Form, error) {
+			return dryrun.CounterForm(ctx, p.clients.Kube, c.Node)
+		},
+		Library: c.nvmlProber(), Recheck: p.review, Requery: requery, Errors: p.metrics.backgroundErrors,
+		Event: func(eventType, reason, note string) { p.node.Event("Partition", eventType, reason, note) },
+	}); err != nil {
+		return err
+	}
 	return p.newPresets()
 }
 
@@ -283,17 +298,18 @@ func (p *Plugin) newPresets() (err error) {
 	}
 	p.features.presets, err = presets.New(presets.Config{
 		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Namespace: c.Namespace, Find: finder.Find, Mounts: p.mounts,
-		Event: p.node.ClaimEvent,
+		Event: p.node.ClaimEvent, PodEvent: p.node.PodEvent, ReportMissing: file.ReportMissing,
 	})
 	return err
 }
 
 // newServices builds the background services.
-func (p *Plugin) newServices(rescan notify.Signal) {
+func (p *Plugin) newServices(rescan, requery notify.Signal) {
 	c, f, errs := &p.config, &p.features, p.metrics.backgroundErrors
 	p.scanner = inventory.NewScanner(inventory.Config{
-		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: c.nvmlQuery(), Holder: p.holder, Rescan: rescan, Review: p.review,
-		Reviewers: []inventory.Reviewer{f.hostDirs, f.fpgas}, Recovering: p.engine.Recovering,
+		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: f.partitions.Query(c.nvmlQuery()), Holder: p.holder,
+		Rescan: rescan, Requery: requery, Review: p.review,
+		Reviewers: []inventory.Reviewer{f.hostDirs, f.fpgas, f.partitions}, Recovering: p.engine.Recovering,
 		HeldByDeleted: p.engine.HeldByDeleted, Metrics: inventory.NewMetrics(p.metrics.registry, errs, callBuckets()),
 	})
 	p.publisher = publish.New(publish.Config{

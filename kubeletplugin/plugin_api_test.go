@@ -23,7 +23,6 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -224,7 +223,7 @@ func (c *cluster) testPrepare(t *testing.T) {
 	}
 	got := first.Devices[0]
 	if !slices.Equal(got.RequestNames, []string{"a"}) || got.PoolName != n.name+"/gpu" || got.DeviceName != gpus[0] ||
-		len(got.CdiDeviceIds) != 2 || got.CdiDeviceIds[0] != cdi.Shown(got.CdiDeviceIds[1]) {
+		len(got.CdiDeviceIds) != 2 || got.CdiDeviceIds[0] != "fettle.dev/gpu="+gpus[0] {
 		t.Errorf("device %+v", got)
 	}
 	if !n.plugin.specs.Has(got.CdiDeviceIds[1]) {
@@ -237,8 +236,8 @@ func (c *cluster) testPrepare(t *testing.T) {
 	}
 	files, err := os.ReadDir(n.config.CDIRoot)
 	must(t, err)
-	if len(files) != 8 {
-		t.Errorf("%d spec files: a claim of plain devices writes none", len(files))
+	if len(files) != 2*8 {
+		t.Errorf("%d spec files: a claim of plain devices writes none, and each device has one and another for its name", len(files))
 	}
 	n.eventually(func() string {
 		if s := n.status(); s == nil || s.PreparedClaims != 1 {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -44,12 +45,16 @@ func (p *Plugin) Run(ctx context.Context) error {
 			klog.FromContext(ctx).Error(err, "Cannot remove unused builds of the hook")
 		}
 	}
+	if err := p.config.removeDeadSockets(time.Now()); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot remove the sockets of earlier instances")
+	}
 	defer p.classes.Run(ctx)()
 	defer p.features.presets.Watch(ctx)()
 	if p.config.File.KernelCaches.Enabled || p.config.File.FPGA.Programming {
 		defer p.policies.Watch(ctx)()
 	}
 	defer p.features.kernelCaches.Watch(ctx)()
+	defer p.features.partitions.Watch(ctx)()
 	// If a service fails while ctx goes on, the watches above end before their ends are waited for.
 	defer cancel()
 	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
@@ -83,6 +88,7 @@ func (p *Plugin) services(uevents <-chan struct{}, helper *kubeletplugin.Helper)
 		p.artifacts.Run,
 		p.reporter.Run,
 		p.features.kernelCaches.Run,
+		p.features.partitions.Run,
 		p.watchRequests,
 		p.followDeleted,
 	}
@@ -108,7 +114,7 @@ func (p *Plugin) options() []kubeletplugin.Option {
 		kubeletplugin.Serialize(false),
 		kubeletplugin.GRPCInterceptor(stampArrivals(p.engine.Now)),
 	}
-	if p.config.File.DeviceMetadata {
+	if p.config.File.Metadata() {
 		options = append(options, kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}))
 	}
 	return options
@@ -150,10 +156,11 @@ func (p *Plugin) removeNodeFiles(ctx context.Context) (bool, error) {
 	}
 	files, err := p.specs.Unwanted(nil)
 	err = errors.Join(err, p.specs.Sweep(files), p.health.Destroy(), p.features.kernelCaches.Destroy(), p.artifacts.Destroy(),
-		p.features.fpgas.Destroy())
+		p.features.fpgas.Destroy(), p.features.partitions.Destroy())
 	if p.features.hook != nil {
 		err = errors.Join(err, p.features.hook.Destroy())
 	}
+	err = errors.Join(err, p.config.removeDeadSockets(time.Now()), p.config.removeMetadata())
 	err = errors.Join(err, p.mounts.Destroy(), cdi.RemoveSecret(disk.OS{}, p.config.StateDir), p.records.Destroy())
 	return err == nil, err
 }

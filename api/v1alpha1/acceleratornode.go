@@ -49,16 +49,18 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,shortName=accnode,categories=fettle
+// +kubebuilder:resource:scope=Cluster,shortName={accnode,accnodes},categories=fettle
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
-// +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.pools[?(@.kind=="gpu")].devices`
-// +kubebuilder:printcolumn:name="FPGAs",type=integer,JSONPath=`.status.pools[?(@.kind=="fpga")].devices`
-// +kubebuilder:printcolumn:name="Host",type=integer,JSONPath=`.status.pools[?(@.kind=="host")].devices`
+// +kubebuilder:printcolumn:name="GPUs",type=string,JSONPath=`.status.summary.gpus`
+// +kubebuilder:printcolumn:name="FPGAs",type=string,JSONPath=`.status.summary.fpgas`
+// +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.status.summary.host`
 // +kubebuilder:printcolumn:name="Claims",type=integer,JSONPath=`.status.preparedClaims`
 // +kubebuilder:printcolumn:name="Problems",type=integer,JSONPath=`.status.problemCount`
-// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.vendors[*].driverVersion`
+// +kubebuilder:printcolumn:name="Drivers",type=string,JSONPath=`.status.summary.drivers`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Models",type=string,priority=1,JSONPath=`.status.summary.models`
+// +kubebuilder:printcolumn:name="Firmware",type=string,priority=1,JSONPath=`.status.summary.firmware`
 // +kubebuilder:printcolumn:name="Plugin",type=string,priority=1,JSONPath=`.status.pluginVersion`
 type AcceleratorNode struct {
 	metav1.TypeMeta `json:",inline"`
@@ -99,6 +101,9 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Pools []PoolStatus `json:"pools,omitempty"`
+	// Summary has texts for the columns of kubectl. Programs read vendors and pools.
+	// +optional
+	Summary *NodeSummary `json:"summary,omitempty"`
 	// Problems say why a device is missing, incomplete or not healthy: the first 32 in the order of their subjects.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -131,12 +136,95 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +optional
 	KernelCaches []NodeCache `json:"kernelCaches,omitempty"`
+	// PartitionPolicies are those that select the node, sorted by name: the first 32.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	PartitionPolicies []NodePartitionPolicy `json:"partitionPolicies,omitempty"`
 	// Conditions are Ready, Published, Healthy and Retired.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodeSummary has texts for the columns of kubectl, which print only the first of several values.
+type NodeSummary struct {
+	// GPUs, FPGAs and Host say how many devices of a kind are published, used and free: "8 (3 used, 5 free)", or "0".
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	GPUs string `json:"gpus,omitempty"`
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	FPGAs string `json:"fpgas,omitempty"`
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Host string `json:"host,omitempty"`
+	// Drivers are the vendors with the versions of their kernel drivers: "amd 6.12.12, nvidia 580.95.5".
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Drivers string `json:"drivers,omitempty"`
+	// Models are the first of the names of the devices' products, each once. Firmware are their firmware versions, and those of FPGAs'
+	// shells.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Models string `json:"models,omitempty"`
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Firmware string `json:"firmware,omitempty"`
+}
+
+// SetSummary keeps the texts, cut as those of problems are.
+func (s *AcceleratorNodeStatus) SetSummary(summary NodeSummary) {
+	summary.Drivers, summary.Models, summary.Firmware = cut(summary.Drivers, 512), cut(summary.Models, 512), cut(summary.Firmware, 512)
+	s.Summary = &summary
+}
+
+// NodePartitionPolicy is what became of a PartitionPolicy on a node.
+type NodePartitionPolicy struct {
+	// Name is the policy's.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// Generation is that of the policy that the node acted on.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+	// Devices is how many devices the policy holds for, Waiting how many of them are not yet as it wants them.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Devices int32 `json:"devices"`
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Waiting int32 `json:"waiting"`
+	// Overruled is how many devices it selects that another policy holds for; By is the policy of the first of them.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Overruled int32 `json:"overruled,omitempty"`
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	By string `json:"by,omitempty"`
+	// Reason is why the first device waits, or what is wrong with the policy on this node, in CamelCase. Message says what was expected and
+	// what to do next.
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// MaxNodePolicies is how many PartitionPolicies a status lists.
+const MaxNodePolicies = 32
+
+// SetPartitionPolicies keeps the first MaxNodePolicies of a list that is sorted by name, with texts cut as those of problems are.
+func (s *AcceleratorNodeStatus) SetPartitionPolicies(policies []NodePartitionPolicy) {
+	s.PartitionPolicies = nil
+	for _, p := range policies[:min(len(policies), MaxNodePolicies)] {
+		p.Reason, p.Message = cut(p.Reason, 128), cut(p.Message, 1024)
+		s.PartitionPolicies = append(s.PartitionPolicies, p)
+	}
 }
 
 // NodePreset is a preset that claims of a node have something from.
@@ -184,6 +272,15 @@ type PoolStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Devices int32 `json:"devices"`
+	// Used counts the devices that claims hold now. Admin access holds no device.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Used int32 `json:"used"`
+	// Free is how many published devices a claim could get now: no claim holds them, no taint keeps pods away, and their card has as much
+	// left as they take. Parts of one card are all free until one of them is used, so more may be free than can be had together.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Free int32 `json:"free"`
 	// Withheld is how many devices the node has and the pool does not publish for now, such as one that is being emptied.
 	// +kubebuilder:validation:Minimum=0
 	// +optional

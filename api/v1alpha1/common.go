@@ -181,6 +181,14 @@ func (c CommonGPUKernelCache) AllowsNamespace(namespace string) bool {
 	return allows(c.CommonObject, c.WorkloadNamespaces, namespace)
 }
 
+// Refused returns the controller's verdict on the cache's digest if the TrustPolicies refuse it, else nil.
+func (c CommonGPUKernelCache) Refused() *ImageVerdict {
+	if v := c.Status.Verification; v != nil && v.Digest == c.Status.ResolvedDigest && v.Result == VerdictRefused {
+		return v
+	}
+	return nil
+}
+
 // Prewarm returns which nodes fetch the cache before a claim asks for it.
 func (c CommonGPUKernelCache) Prewarm() CachePrewarm {
 	if d := c.Spec.Distribution; d != nil && d.Prewarm != "" {

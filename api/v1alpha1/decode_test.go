@@ -31,7 +31,7 @@ func TestDecodeConfig(t *testing.T) {
 		{
 			name: "every GPU field",
 			raw: gpuHead + `,"sharing":{"strategy":"MPS","timeSlicing":{"interval":"Long"},` +
-				`"mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"512Mi"}},"policy":{"allowedNamespaces":["a","b"]}}`,
+				`"mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"512Mi"}},"policy":{"allowedNamespaces":["a","b"],"allowPassthrough":true}}`,
 			want: &GPUConfig{
 				TypeMeta: gpuType(),
 				Sharing: &GPUSharing{
@@ -39,7 +39,7 @@ func TestDecodeConfig(t *testing.T) {
 					TimeSlicing: &TimeSlicing{Interval: IntervalLong},
 					MPS:         &MPS{ActiveThreadPercentage: new(int32(50)), PinnedMemoryLimit: &limit},
 				},
-				Policy: &Policy{AllowedNamespaces: []string{"a", "b"}},
+				Policy: &GPUPolicy{Policy: Policy{AllowedNamespaces: []string{"a", "b"}}, AllowPassthrough: true},
 			},
 		},
 		{

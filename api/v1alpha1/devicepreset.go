@@ -29,10 +29,10 @@ const ExcludePresetsAnnotation = GroupName + "/exclude-presets"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Namespaced,shortName=preset,categories=fettle
+// +kubebuilder:resource:scope=Namespaced,shortName={preset,presets},categories=fettle
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
 // +kubebuilder:printcolumn:name="Conflicting",type=string,JSONPath=`.status.conditions[?(@.type=="Conflicting")].status`
-// +kubebuilder:printcolumn:name="Classes",type=string,JSONPath=`.spec.deviceSelector.deviceClassNames`
+// +kubebuilder:printcolumn:name="Classes",type=string,JSONPath=`.status.summary.classes`
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Claims",type=integer,JSONPath=`.status.claims`
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
@@ -76,10 +76,10 @@ type DevicePresetSpec struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,shortName=clusterpreset,categories=fettle
+// +kubebuilder:resource:scope=Cluster,shortName={clusterpreset,clusterpresets},categories=fettle
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
 // +kubebuilder:printcolumn:name="Conflicting",type=string,JSONPath=`.status.conditions[?(@.type=="Conflicting")].status`
-// +kubebuilder:printcolumn:name="Classes",type=string,JSONPath=`.spec.deviceSelector.deviceClassNames`
+// +kubebuilder:printcolumn:name="Classes",type=string,JSONPath=`.status.summary.classes`
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Claims",type=integer,JSONPath=`.status.claims`
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
@@ -181,7 +181,8 @@ type PresetRules struct {
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClassNames) || has(self.cel) || has(self.absent)",message="set deviceClassNames, cel or absent"
 // +kubebuilder:validation:XValidation:rule="!has(self.minCount) || has(self.deviceClassNames) || has(self.cel)",message="minCount counts what deviceClassNames or cel selects: set one of them"
 type PresetDeviceSelector struct {
-	// DeviceClassNames are classes that the claim must ask for, every one of them. The preset is for the requests that do.
+	// DeviceClassNames are classes that the claims of the pod must ask for together, every one of them. The preset is for the requests
+	// of these classes. A claim that pods share counts alone.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
@@ -195,21 +196,30 @@ type PresetDeviceSelector struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	CEL string `json:"cel,omitempty"`
-	// MinCount is how many devices the claim must hold at least of those that deviceClassNames and cel select. Unset: 1.
+	// MinCount is the least number of devices that the claims of the pod must hold together. Only devices that deviceClassNames and cel
+	// select are counted. Unset: 1.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
 	// +optional
 	MinCount *int32 `json:"minCount,omitempty"`
-	// Absent is what the claim must not hold.
+	// Absent is what no claim of the pod may hold.
 	// +optional
 	Absent *PresetAbsent `json:"absent,omitempty"`
+}
+
+// PresetSummary has texts for the columns of kubectl, which print lists as JSON.
+type PresetSummary struct {
+	// Classes are the first of the classes that the preset selects.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Classes string `json:"classes,omitempty"`
 }
 
 // PresetAbsent are devices that keep a preset away: one that was asked for by any of the classes, or one for which the condition holds.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClassNames) || has(self.cel)",message="set deviceClassNames, cel or both"
 type PresetAbsent struct {
-	// DeviceClassNames are classes of which the claim asks for none.
+	// DeviceClassNames are classes of which the claims of the pod ask for none.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
@@ -217,7 +227,7 @@ type PresetAbsent struct {
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +optional
 	DeviceClassNames []string `json:"deviceClassNames,omitempty"`
-	// CEL is a condition that holds for no device of the claim.
+	// CEL is a condition that holds for no device of the claims of the pod.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
@@ -501,6 +511,9 @@ type DevicePresetStatus struct {
 	// ObservedGeneration is the generation of the spec that the status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Summary has texts for the columns of kubectl.
+	// +optional
+	Summary *PresetSummary `json:"summary,omitempty"`
 	// Claims is how many claims have what the preset gives, and Nodes on how many nodes they are.
 	// +kubebuilder:validation:Minimum=0
 	// +optional

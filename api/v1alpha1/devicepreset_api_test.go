@@ -26,8 +26,10 @@ func TestAPI(t *testing.T) { testAgreement(t, nil) }
 func TestOlderAPI(t *testing.T) { testAgreement(t, map[string]string{"emulated-version": "1.34"}) }
 
 func testAgreement(t *testing.T, flags map[string]string) {
-	c := server(t, flags, "devicepresets.fettle.dev", "clusterdevicepresets.fettle.dev", "trustpolicies.fettle.dev")
+	c := server(t, flags, "devicepresets.fettle.dev", "clusterdevicepresets.fettle.dev", "trustpolicies.fettle.dev",
+		"partitionpolicies.fettle.dev")
 	t.Run("trust", func(t *testing.T) { testTrustAgreement(t, c) })
+	t.Run("partition", func(t *testing.T) { testPartitionAgreement(t, c) })
 	for _, p := range presetCases() {
 		for kind := range p.kinds() {
 			t.Run(kind+"/"+p.name, func(t *testing.T) {

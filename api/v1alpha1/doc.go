@@ -32,6 +32,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&FPGABitstream{}, &FPGABitstreamList{}, &ClusterFPGABitstream{}, &ClusterFPGABitstreamList{},
 		&DevicePreset{}, &DevicePresetList{}, &ClusterDevicePreset{}, &ClusterDevicePresetList{},
 		&GPUKernelCache{}, &GPUKernelCacheList{}, &ClusterGPUKernelCache{}, &ClusterGPUKernelCacheList{},
+		&PartitionPolicy{}, &PartitionPolicyList{},
 		&TrustPolicy{}, &TrustPolicyList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

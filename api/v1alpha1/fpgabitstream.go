@@ -20,7 +20,7 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Namespaced,shortName=bitstream,categories=fettle
+// +kubebuilder:resource:scope=Namespaced,shortName={bitstream,bitstreams},categories=fettle
 // +kubebuilder:printcolumn:name="Resolved",type=string,JSONPath=`.status.conditions[?(@.type=="Resolved")].status`
 // +kubebuilder:printcolumn:name="Verified",type=string,JSONPath=`.status.conditions[?(@.type=="Verified")].status`
 // +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.status.images[*].interfaceID`
@@ -77,7 +77,7 @@ type FPGABitstreamSpec struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,shortName=clusterbitstream,categories=fettle
+// +kubebuilder:resource:scope=Cluster,shortName={clusterbitstream,clusterbitstreams},categories=fettle
 // +kubebuilder:printcolumn:name="Resolved",type=string,JSONPath=`.status.conditions[?(@.type=="Resolved")].status`
 // +kubebuilder:printcolumn:name="Verified",type=string,JSONPath=`.status.conditions[?(@.type=="Verified")].status`
 // +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.status.images[*].interfaceID`
@@ -87,7 +87,7 @@ type FPGABitstreamSpec struct {
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Digest",type=string,priority=1,JSONPath=`.status.digest`
-// +kubebuilder:printcolumn:name="Namespaces",type=string,priority=1,JSONPath=`.spec.namespaces`
+// +kubebuilder:printcolumn:name="Namespaces",type=string,priority=1,JSONPath=`.status.summary.namespaces`
 type ClusterFPGABitstream struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
@@ -185,6 +185,9 @@ type FPGABitstreamStatus struct {
 	// ObservedGeneration is the generation of the spec that the status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Summary has texts for the columns of kubectl.
+	// +optional
+	Summary *ObjectSummary `json:"summary,omitempty"`
 	// Digest is what the reference meant when it was last read.
 	// +kubebuilder:validation:MaxLength=71
 	// +optional

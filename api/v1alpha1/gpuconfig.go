@@ -23,7 +23,16 @@ type GPUConfig struct {
 	// one object the claim's counts.
 	KernelCaches []KernelCacheSource `json:"kernelCaches,omitempty"`
 	// Policy is the administrator's: only a DeviceClass may carry it.
-	Policy *Policy `json:"policy,omitempty"`
+	Policy *GPUPolicy `json:"policy,omitempty"`
+}
+
+// GPUPolicy is what an administrator decides for every claim of a DeviceClass of GPUs.
+type GPUPolicy struct {
+	Policy `json:",inline"`
+
+	// AllowPassthrough gives claims devices with the type vfio: a whole PCI function, with its memory and its firmware, for a virtual machine.
+	// Unset: such a device is refused. When several configurations of the class apply to one request, one that allows it is enough.
+	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
 }
 
 // SharingStrategy is how several users of one GPU take turns.

@@ -70,7 +70,7 @@ type GPUKernelCacheList struct {
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Digest",type=string,priority=1,JSONPath=`.status.resolvedDigest`
 // +kubebuilder:printcolumn:name="Verified",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Verified")].status`
-// +kubebuilder:printcolumn:name="Namespaces",type=string,priority=1,JSONPath=`.spec.workloadNamespaces`
+// +kubebuilder:printcolumn:name="Namespaces",type=string,priority=1,JSONPath=`.status.summary.namespaces`
 type ClusterGPUKernelCache struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional

@@ -49,6 +49,9 @@ type GPUKernelCacheStatus struct {
 	// ObservedGeneration is the generation of the spec that the status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Summary has texts for the columns of kubectl.
+	// +optional
+	Summary *ObjectSummary `json:"summary,omitempty"`
 	// Phase sums the conditions up for people.
 	// +optional
 	Phase CachePhase `json:"phase,omitempty"`

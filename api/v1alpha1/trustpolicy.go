@@ -15,8 +15,8 @@ const KindTrustPolicy = "TrustPolicy"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=trust,categories=fettle
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
-// +kubebuilder:printcolumn:name="Images",type=string,JSONPath=`.spec.images`
-// +kubebuilder:printcolumn:name="Namespaces",type=string,JSONPath=`.spec.namespaces`
+// +kubebuilder:printcolumn:name="Images",type=string,JSONPath=`.status.summary.images`
+// +kubebuilder:printcolumn:name="Namespaces",type=string,JSONPath=`.status.summary.namespaces`
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type TrustPolicy struct {
@@ -202,9 +202,23 @@ type TrustPolicyStatus struct {
 	// ObservedGeneration is the generation of the spec that the status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Summary has texts for the columns of kubectl.
+	// +optional
+	Summary *TrustSummary `json:"summary,omitempty"`
 	// Conditions are Valid: that every key, expression and trusted root can be used.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// TrustSummary has texts for the columns of kubectl, which print lists as JSON.
+type TrustSummary struct {
+	// Images are the first of the repositories that the policy is for, Namespaces the first of the namespaces; "all" if it names none.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	Images string `json:"images,omitempty"`
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Namespaces string `json:"namespaces,omitempty"`
 }

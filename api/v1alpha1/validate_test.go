@@ -33,9 +33,14 @@ func TestValidate(t *testing.T) {
 			name: "waits for what is no file", config: &GPUConfig{KernelCaches: []KernelCacheSource{{Name: "a", BindAfter: BindAfterLoaded}}},
 			want: []string{`parameters.kernelCaches[0].bindAfter: Unsupported value: "Loaded": supported values: "Fetched"`},
 		},
-		{name: "class policy", config: &GPUConfig{Policy: &Policy{AllowedNamespaces: []string{"a"}}}, fromClass: true},
+		{name: "class policy", config: &GPUConfig{Policy: &GPUPolicy{Policy: Policy{AllowedNamespaces: []string{"a"}}}}, fromClass: true},
 		{
-			name: "claim policy", config: &GPUConfig{Policy: &Policy{}},
+			name: "claim policy", config: &GPUConfig{Policy: &GPUPolicy{}},
+			want: []string{`parameters.policy: Forbidden: only a DeviceClass may set a policy: remove it from the claim`},
+		},
+		{name: "class passthrough", config: &GPUConfig{Policy: &GPUPolicy{AllowPassthrough: true}}, fromClass: true},
+		{
+			name: "claim passthrough", config: &GPUConfig{Policy: &GPUPolicy{AllowPassthrough: true}},
 			want: []string{`parameters.policy: Forbidden: only a DeviceClass may set a policy: remove it from the claim`},
 		},
 		{
@@ -68,7 +73,9 @@ func TestValidate(t *testing.T) {
 			},
 		},
 		{
-			name: "namespaces", config: &GPUConfig{Policy: &Policy{AllowedNamespaces: []string{"a", "A_b", "a", ""}}}, fromClass: true,
+			name:      "namespaces",
+			config:    &GPUConfig{Policy: &GPUPolicy{Policy: Policy{AllowedNamespaces: []string{"a", "A_b", "a", ""}}}},
+			fromClass: true,
 			want: []string{
 				`parameters.policy.allowedNamespaces[1]: Invalid value: "A_b": a lowercase RFC 1123 label`,
 				`parameters.policy.allowedNamespaces[2]: Duplicate value: "a": already at index 0`,
@@ -80,7 +87,7 @@ func TestValidate(t *testing.T) {
 			want: []string{`parameters.policy.allowedNamespaces: Required value: name at least one namespace`},
 		},
 		{
-			name: "too many", config: &GPUConfig{Policy: &Policy{AllowedNamespaces: many}}, fromClass: true,
+			name: "too many", config: &GPUConfig{Policy: &GPUPolicy{Policy: Policy{AllowedNamespaces: many}}}, fromClass: true,
 			want: []string{`parameters.policy.allowedNamespaces: Too many: 129: must have at most 128 items`},
 		},
 		{

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/fettle-dev/fettle/controller/uninstall"
 )
 
 // Exit codes of the command.
@@ -59,11 +61,19 @@ func run(ctx context.Context, args []string, env func(string) string, stderr io.
 		fmt.Fprintf(stderr, "unknown sub-command %q\n%s", name, usage)
 		return exitUsage
 	}
-	err := command(ctx, args, env, stderr)
+	return report(name, command(ctx, args, env, stderr), stderr)
+}
+
+// report prints the error of a sub-command and returns the exit code. Helm prints a refused uninstall, so that begins with the reason.
+func report(name string, err error, stderr io.Writer) int {
 	var wrong *usageError
+	var inUse *uninstall.InUseError
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitDone
+	case errors.As(err, &inUse):
+		fmt.Fprintf(stderr, "%v\n", err)
+		return exitFailed
 	case errors.As(err, &wrong):
 		fmt.Fprintf(stderr, "fettle-controller %s: %v\n", name, err)
 		return exitUsage

@@ -5,7 +5,22 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/fettle-dev/fettle/controller/uninstall"
 )
+
+// TestRefusal: what Helm prints of an uninstall that is refused begins with the reason and names the value that overrides it.
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	var stderr strings.Builder
+	if code := report("uninstall", &uninstall.InUseError{Nodes: []string{"node1"}}, &stderr); code != exitFailed {
+		t.Errorf("exit %d, want %d", code, exitFailed)
+	}
+	got := stderr.String()
+	if !strings.HasPrefix(got, "Fettle is not uninstalled, because devices are in use:") || !strings.Contains(got, "uninstall.force=true") {
+		t.Errorf("printed %q", got)
+	}
+}
 
 func TestUsage(t *testing.T) {
 	t.Parallel()

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/fettle-dev/fettle/controller"
+	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -28,8 +29,8 @@ type serveFlags struct {
 
 	options controller.Options
 	metrics metricsFlags
-	// vendors, registries and trustedRoot are read after the flags are parsed.
-	vendors, registries, trustedRoot string
+	// parts, vendors, registries and trustedRoot are read after the flags are parsed.
+	parts, vendors, registries, trustedRoot string
 }
 
 // serve is the sub-command run.
@@ -73,6 +74,8 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")
+	fs.StringVar(&f.parts, "gpu-part-classes", "", "types of parts of GPUs that have a DeviceClass TYPE.gpu.fettle.dev, between commas: "+
+		strings.Join(deviceclasses.PartTypes(), ",")+"; those of other types are deleted")
 	fs.Func("allowed-host-path",
 		"`directory` of the nodes below which DevicePresets may name files, with :rw after it also to write, and with :NAMESPACE,NAMESPACE "+
 			"after that only for these; may be repeated",
@@ -106,6 +109,9 @@ func (f *serveFlags) addArtifacts(fs *flag.FlagSet) {
 func (f *serveFlags) read() (err error) {
 	o := &f.options
 	o.Namespace = f.namespace
+	if f.parts != "" {
+		o.Classes.Parts = strings.Split(f.parts, ",")
+	}
 	if f.vendors != "" {
 		o.PresetVendors = strings.Split(f.vendors, ",")
 	}

@@ -32,6 +32,7 @@ func features(file *nodeconfig.File) []confine.Feature {
 		{confine.PresetMounts, file.Presets.Scratch || len(file.Presets.AllowedHostPaths) > 0},
 		{confine.KernelCaches, file.KernelCaches.Enabled},
 		{confine.NVIDIA, !file.NVML.Disabled},
+		{confine.PCI, file.Partitions.PCI},
 		{confine.XRT, file.FPGA.Programming && slices.Contains(file.FPGA.Backends, fpga.BackendXRT)},
 	} {
 		if f.on {

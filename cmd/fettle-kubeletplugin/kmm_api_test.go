@@ -48,10 +48,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestAPI starts the plugin as the Kernel Module Management operator does for spec.dra: with these variables, this port, and nothing else
-// but the credentials that a pod finds by itself, and an address for the metrics.
+// TestAPI starts the plugin as the Kernel Module Management operator does for the Module in docs/user/kmm.md: with the operator's variables
+// and port, the Module's variables and arguments, and nothing else but the credentials that a pod finds by itself.
 func TestAPI(t *testing.T) {
-	const port = 51515
+	const (
+		port    = 51515
+		metrics = "127.0.0.1:51517"
+	)
 	if os.Geteuid() != 0 {
 		missing(t, "not root: the plugin's /var/lib cannot be made a directory of the test's own")
 	}
@@ -60,18 +63,22 @@ func TestAPI(t *testing.T) {
 	must(t, err)
 	_, err = kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "kmm"}}, metav1.CreateOptions{})
 	must(t, err)
+	container := checkModules(t, config, kube)
 	dir, err := os.MkdirTemp("", "kmm") //nolint:usetesting // the test's own directory is too long for a socket
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	for _, name := range []string{"plugins", "plugins_registry", "varlib"} {
 		must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 	}
-	metrics := fmt.Sprintf("127.0.0.1:%d", apitest.FreePort(t))
-	plugin := exec.CommandContext(t.Context(), os.Args[0], "--kubeconfig="+writeKubeconfig(t, config, dir), "--metrics-address="+metrics)
+	args := append([]string{"--kubeconfig=" + writeKubeconfig(t, config, dir)}, container.Args...)
+	plugin := exec.CommandContext(t.Context(), os.Args[0], args...)
 	plugin.Env = []string{
 		"NODE_NAME=kmm", "POD_UID=0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11", "CDI_ROOT=" + dir + "/cdi",
 		"KUBELET_REGISTRAR_DIRECTORY_PATH=" + dir + "/plugins_registry", "KUBELET_PLUGINS_DIRECTORY_PATH=" + dir + "/plugins",
 		"HEALTHCHECK_PORT=" + strconv.Itoa(port), asPlugin + "=" + dir + "/varlib",
+	}
+	for _, v := range container.Env {
+		plugin.Env = append(plugin.Env, v.Name+"="+metav1.NamespaceDefault) // checkModules wants the pod's namespace there
 	}
 	var log bytes.Buffer
 	plugin.Stdout, plugin.Stderr = &log, &log

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +22,7 @@ func selftest(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("selftest", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	devices := flags.String("devices", "/dev", "directory that holds the device nodes")
+	mounts := flags.String("mounts", "/proc/self/mountinfo", "the container's mounts")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -43,7 +46,34 @@ func selftest(args []string, stdout, stderr io.Writer) int {
 		_ = f.Close()
 		fmt.Fprintln(stdout, "opened", path)
 	}
+	if note, err := missingPreset(*mounts, nodes); err != nil {
+		fmt.Fprintln(stderr, "selftest:", err)
+		code = 1
+	} else if note != "" {
+		fmt.Fprintln(stdout, note)
+	}
 	return code
+}
+
+// missingPreset says that no preset gave the container a file of the node, and what that means for its devices. It returns "" if one did.
+func missingPreset(mountinfoPath string, nodes []string) (string, error) {
+	data, err := os.ReadFile(mountinfoPath)
+	if err != nil {
+		return "", fmt.Errorf("look for what presets give: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		const mountPoint = 4 // proc_pid_mountinfo(5)
+		fields := strings.Fields(line)
+		if len(fields) > mountPoint && !ofEveryContainer(fields[mountPoint]) {
+			return "", nil
+		}
+	}
+	note := "PresetMissing: no preset gives this container files of the node: "
+	if slices.ContainsFunc(nodes, isNVIDIA) {
+		return note + "programs do not find the libraries of NVIDIA's driver, which no image can bring; set presets.vendors of the chart, " +
+			"or make a ClusterDevicePreset", nil
+	}
+	return note + "images must bring the libraries that programs need", nil
 }
 
 // givenNodes are the character devices that not every container has (OCI runtime spec, config-linux.md, Default Devices).
@@ -66,4 +96,19 @@ func givenNodes(dir string) ([]string, error) {
 		return nil
 	})
 	return nodes, err
+}
+
+// ofEveryContainer reports whether the runtime, kubelet or the claim mounts something there in a pod without volumes and presets.
+func ofEveryContainer(mountPoint string) bool {
+	top, _, _ := strings.Cut(strings.TrimPrefix(mountPoint, "/"), "/")
+	return slices.Contains([]string{"", "proc", "sys", "dev"}, top) || slices.ContainsFunc([]string{
+		"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/secrets", "/var/run/secrets", "/run/kubernetes.io", "/var/run/kubernetes.io",
+	}, func(dir string) bool { return mountPoint == dir || strings.HasPrefix(mountPoint, dir+"/") })
+}
+
+// isNVIDIA reports whether a device node is a GPU of NVIDIA: nvidia0.
+func isNVIDIA(path string) bool {
+	number, ok := strings.CutPrefix(filepath.Base(path), "nvidia")
+	_, err := strconv.ParseUint(number, 10, 32)
+	return ok && err == nil
 }

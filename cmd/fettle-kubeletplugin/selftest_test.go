@@ -37,7 +37,11 @@ func TestSelftest(t *testing.T) {
 	node("pts/0", 136, 99) // likewise
 	node("dri/renderD128", 1, 5)
 	stdout.Reset()
-	if code := selftest([]string{"--devices", dir}, &stdout, &stderr); code != 0 {
+	mounts := filepath.Join(t.TempDir(), "mountinfo")
+	if err := os.WriteFile(mounts, []byte(mountsOfAll+"1 1 0:1 / /usr/local/fettle/lib/libx.so ro - ext4 - rw\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := selftest([]string{"--devices", dir, "--mounts", mounts}, &stdout, &stderr); code != 0 {
 		t.Errorf("exit status %d: %s", code, stderr.String())
 	}
 	if want := "opened " + filepath.Join(dir, "dri/renderD128") + "\n"; stdout.String() != want {
@@ -46,5 +50,39 @@ func TestSelftest(t *testing.T) {
 	node("broken", 4095, 9999)
 	if code := selftest([]string{"--devices", dir}, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "broken") {
 		t.Errorf("exit status %d: %s", code, stderr.String())
+	}
+}
+
+const mountsOfAll = `1 1 0:1 / / rw - overlay overlay rw
+1 1 0:1 / /proc rw - proc proc rw
+1 1 0:1 / /dev/pts rw - devpts devpts rw
+1 1 0:1 / /etc/resolv.conf rw - ext4 - rw
+1 1 0:1 / /sys/fs/cgroup ro - cgroup2 cgroup rw
+`
+
+// TestMissingPreset: a container without a file of its node is told of, and NVIDIA's devices as what no image can help with.
+func TestMissingPreset(t *testing.T) {
+	for name, test := range map[string]struct {
+		mounts string
+		nodes  []string
+		want   string
+	}{
+		"given":            {mountsOfAll + "1 1 0:1 / /opt/site ro - ext4 - rw\n", []string{"/dev/nvidia0"}, ""},
+		"nvidia":           {mountsOfAll, []string{"/dev/nvidiactl", "/dev/nvidia0"}, "which no image can bring"},
+		"control node":     {mountsOfAll, []string{"/dev/nvidiactl"}, "images must bring"},
+		"another vendor":   {mountsOfAll, []string{"/dev/dri/renderD128"}, "images must bring"},
+		"a name like /dev": {mountsOfAll + "1 1 0:1 / /devices rw - ext4 - rw\n", nil, ""},
+	} {
+		path := filepath.Join(t.TempDir(), "mountinfo")
+		if err := os.WriteFile(path, []byte(test.mounts), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		note, err := missingPreset(path, test.nodes)
+		if err != nil || !strings.Contains(note, test.want) || (note == "") != (test.want == "") {
+			t.Errorf("%s: %q, %v; want %q", name, note, err, test.want)
+		}
+	}
+	if _, err := missingPreset("/nonexistent", nil); err == nil {
+		t.Error("read what is not there")
 	}
 }

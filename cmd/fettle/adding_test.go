@@ -18,18 +18,16 @@ import (
 // This file follows the recipe "A verb of the command line" of docs/design/adding.md: one row, and nothing else, makes a verb that can be
 // run, that help shows, and whose mistakes are those of every verb.
 
-func runNICList(_ context.Context, args []string, stdout, _ io.Writer) error {
-	flags := newArguments("nic ls", "\nLists network cards.")
+func nicList(flags *arguments) action {
 	format := flags.format()
-	if _, err := flags.parse(args, stdout); err != nil {
+	return func(_ context.Context, _ []string, stdout, _ io.Writer) error {
+		_, err := fmt.Fprintln(stdout, "eth0", *format)
 		return err
 	}
-	_, err := fmt.Fprintln(stdout, "eth0", *format)
-	return err
 }
 
 func TestVerbOfOnesOwn(t *testing.T) {
-	table := append(commands(), command{"nic ls", "list network cards", runNICList})
+	table := append(commands(), command{"nic ls", "list network cards", "\nLists network cards.", "fettle nic ls", nicList})
 	for _, tt := range []struct {
 		args []string
 		out  string // a part of what is printed
@@ -42,7 +40,8 @@ func TestVerbOfOnesOwn(t *testing.T) {
 		{[]string{"nic", "rm"}, "", `unknown command "nic rm"; see fettle help`},
 	} {
 		var out bytes.Buffer
-		err := table.dispatch(t.Context(), tt.args, &out, io.Discard)
+		ctx, screen := newScreen(t.Context(), &out, io.Discard)
+		err := program{"fettle", table, screen}.run(ctx, tt.args)
 		if got := fmt.Sprint(err); err != nil && got != tt.err || err == nil && tt.err != "" {
 			t.Errorf("%v: error %v, want %q", tt.args, err, tt.err)
 		}
@@ -67,11 +66,11 @@ func TestEveryVerbHasAScript(t *testing.T) {
 		scripts = append(scripts, text...)
 	}
 	for _, c := range commands() {
-		if !regexp.MustCompile(`(?m)^!? ?exec fettle ` + c.name + `( |$)`).Match(scripts) {
-			t.Errorf("no script in testdata/script runs %q: see docs/design/adding.md", c.name)
+		if !regexp.MustCompile(`(?m)^!? ?exec fettle ` + c.name() + `( |$)`).Match(scripts) {
+			t.Errorf("no script in testdata/script runs %q: see docs/design/adding.md", c.name())
 		}
 	}
-	if !slices.IsSortedFunc(commands(), func(a, b command) int { return strings.Compare(a.name, b.name) }) {
+	if !slices.IsSortedFunc(commands(), func(a, b command) int { return strings.Compare(a.name(), b.name()) }) {
 		t.Error("the table of commands is not sorted")
 	}
 }

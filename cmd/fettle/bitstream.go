@@ -17,19 +17,20 @@ const bitstreamInspectHelp = `
 Shows what an FPGA's bitstream says of itself: a GBS, an AOCX or an xclbin. A raw image (RBF, BIN) says nothing; its --sidecar does.
 It reads only, needs no FPGA, and checks no signature.`
 
-func runBitstreamInspect(_ context.Context, args []string, stdout, _ io.Writer) error {
-	flags := newArguments("bitstream inspect FILE", bitstreamInspectHelp)
+const bitstreamInspectExamples = `
+fettle bitstream inspect nlb0.gbs
+fettle bitstream inspect nlb0.rbf --sidecar nlb0.yaml -o json`
+
+func bitstreamInspect(flags *arguments) action {
 	format := flags.format()
 	sidecar := flags.String("sidecar", "", "`file` in JSON or YAML that describes a raw image")
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
+	return func(_ context.Context, operands []string, stdout, _ io.Writer) error {
+		b, err := inspectFile(operands[0], *sidecar)
+		if err != nil {
+			return fmt.Errorf("bitstream inspect: %w", err)
+		}
+		return show(*format, b, stdout, func(stdout io.Writer) error { return showBitstreamTable(b, stdout) })
 	}
-	b, err := inspectFile(operands[0], *sidecar)
-	if err != nil {
-		return fmt.Errorf("bitstream inspect: %w", err)
-	}
-	return show(*format, b, stdout, func(stdout io.Writer) error { return showBitstreamTable(b, stdout) })
 }
 
 // inspectFile reads a file, with its sidecar if it has one.

@@ -13,11 +13,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -27,59 +25,31 @@ const bitstreamListHelp = `
 Lists the FPGABitstreams of a namespace, or of all, and the ClusterFPGABitstreams of a cluster: a line for each bitstream that the
 controller found in one, and one line where it found none yet. The cluster is that of kubectl.`
 
-func runBitstreamList(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := newArguments("bitstream ls", bitstreamListHelp)
+const bitstreamListExamples = `
+fettle bitstream ls -n team-a
+fettle bitstream ls -A -o wide
+fettle bitstream ls -A --watch`
+
+func bitstreamList(flags *arguments) action {
 	cluster := flags.cluster()
-	format := flags.format()
-	if _, err := flags.parse(args, stdout); err != nil {
-		return err
-	}
-	objects, err := cluster.bitstreams(ctx, stderr)
-	if err != nil {
-		return fmt.Errorf("bitstream ls: %w", err)
-	}
-	if *format == "table" {
-		return showObjectTable(objects, stdout, stderr)
-	}
-	return showObjectList(objects, *format, stdout)
-}
-
-// cluster is how one is reached, from the flags.
-type cluster struct {
-	kubeconfig, context, namespace string
-	all                            bool
-}
-
-func (a *arguments) cluster() *cluster {
-	c := &cluster{}
-	a.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` that says where the cluster is; unset: as for kubectl")
-	a.StringVar(&c.context, "context", "", "`context` of the kubeconfig")
-	a.StringVar(&c.namespace, "n", "", "`namespace`; unset: that of the context")
-	a.BoolVar(&c.all, "A", false, "all namespaces")
-	return c
-}
-
-// client is one for any kind of object, and the namespace to look into: empty for all.
-func (c *cluster) client() (dynamic.Interface, string, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = c.kubeconfig
-	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
-	config, err := loaded.ClientConfig()
-	if err != nil {
-		return nil, "", fmt.Errorf("find the cluster: %w", err)
-	}
-	namespace := c.namespace
-	if namespace == "" && !c.all {
-		if namespace, _, err = loaded.Namespace(); err != nil {
-			return nil, "", fmt.Errorf("find the namespace: %w", err)
+	format := flags.formatOf("table", "wide", "json", "yaml", "name")
+	watching := flags.watch()
+	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) error {
+		err := cluster.follow(ctx, *watching, *format, stdout, stderr, func(stdout, stderr io.Writer) error {
+			objects, err := cluster.bitstreams(ctx, stderr)
+			if err != nil {
+				return err
+			}
+			if *format == "table" || *format == "wide" {
+				return showObjectTable(objects, *format == "wide", stdout, stderr)
+			}
+			return showObjectList(objects, *format, stdout)
+		})
+		if err != nil {
+			return fmt.Errorf("bitstream ls: %w", err)
 		}
+		return nil
 	}
-	if c.all {
-		namespace = metav1.NamespaceAll
-	}
-	config.UserAgent = "fettle"
-	client, err := dynamic.NewForConfig(config)
-	return client, namespace, err
 }
 
 // bitstreams are the objects of both kinds, each in the order of the API server. Who may not see the cluster's gets the others.
@@ -88,11 +58,11 @@ func (c *cluster) bitstreams(ctx context.Context, stderr io.Writer) ([]unstructu
 	if err != nil {
 		return nil, err
 	}
-	objects, err := listAll(ctx, client.Resource(v1alpha1.GroupVersion.WithResource("fpgabitstreams")).Namespace(namespace))
+	objects, err := client.list(ctx, v1alpha1.GroupVersion.WithResource("fpgabitstreams"), namespace)
 	if err != nil {
 		return nil, absent("FPGABitstreams", err)
 	}
-	shared, err := listAll(ctx, client.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")))
+	shared, err := client.list(ctx, v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams"), "")
 	if apierrors.IsForbidden(err) {
 		fmt.Fprintf(stderr, "without ClusterFPGABitstreams: %v\n", err)
 		return objects, nil
@@ -111,29 +81,15 @@ func absent(what string, err error) error {
 	return fmt.Errorf("list the %s: %w", what, err)
 }
 
-// pageSize bounds an answer of the API server.
-const pageSize = 500
-
-func listAll(ctx context.Context, from dynamic.ResourceInterface) ([]unstructured.Unstructured, error) {
-	var all []unstructured.Unstructured
-	for next := ""; ; {
-		page, err := from.List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
-		if err != nil {
-			return nil, err
-		}
-		for i := range page.Items {
-			page.Items[i].SetManagedFields(nil)
-		}
-		all = append(all, page.Items...)
-		if next = page.GetContinue(); next == "" {
-			return all, nil
-		}
-	}
-}
-
 // showObjectList shows the objects as kubectl does: as one List.
 func showObjectList(objects []unstructured.Unstructured, format string, stdout io.Writer) error {
 	all := unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}, Items: objects}
+	if format == "name" {
+		return (&printers.NamePrinter{ShortOutput: true}).PrintObj(&all, stdout)
+	}
+	if printer, err := templateOf(format); err == nil {
+		return printer.PrintObj(&all, stdout)
+	}
 	data, err := all.MarshalJSON()
 	if err == nil && format == "yaml" {
 		data, err = yaml.JSONToYAML(data)
@@ -145,15 +101,15 @@ func showObjectList(objects []unstructured.Unstructured, format string, stdout i
 	return err
 }
 
-func showObjectTable(objects []unstructured.Unstructured, stdout, stderr io.Writer) error {
+func showObjectTable(objects []unstructured.Unstructured, wide bool, stdout, stderr io.Writer) error {
 	if len(objects) == 0 {
 		_, err := fmt.Fprintln(stderr, "no bitstreams")
 		return err
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KIND\tNAMESPACE\tNAME\tRESOLVED\tVERIFIED\tINTERFACE\tAFU\tSIZE\tNODES\tDIGEST")
+	fmt.Fprintln(table, "KIND\tNAMESPACE\tNAME\tRESOLVED\tVERIFIED\tINTERFACE\tAFU\tSIZE\tNODES\tDIGEST"+ifWide(wide, "IMAGE"))
 	for i := range objects {
-		if err := objectRows(&objects[i], table); err != nil {
+		if err := objectRows(&objects[i], wide, table); err != nil {
 			return errors.Join(err, table.Flush())
 		}
 	}
@@ -161,8 +117,11 @@ func showObjectTable(objects []unstructured.Unstructured, stdout, stderr io.Writ
 }
 
 // objectRows are an object's lines: one for each bitstream in it.
-func objectRows(object *unstructured.Unstructured, table io.Writer) error {
+func objectRows(object *unstructured.Unstructured, wide bool, table io.Writer) error {
 	var shown struct {
+		Spec struct {
+			Image string `json:"image"`
+		} `json:"spec"`
 		Status v1alpha1.FPGABitstreamStatus `json:"status"`
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &shown); err != nil {
@@ -182,11 +141,19 @@ func objectRows(object *unstructured.Unstructured, table io.Writer) error {
 		if image.Size > 0 {
 			size = strconv.FormatInt(image.Size, 10)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", object.GetKind(), orDash(object.GetNamespace()), object.GetName(),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s%s\n", object.GetKind(), orDash(object.GetNamespace()), object.GetName(),
 			conditionText(status, v1alpha1.ConditionResolved), conditionText(status, v1alpha1.ConditionVerified),
-			orDash(image.InterfaceID), orDash(image.AFUID), size, nodes, orDash(status.Digest))
+			orDash(image.InterfaceID), orDash(image.AFUID), size, nodes, orDash(status.Digest), ifWide(wide, orDash(shown.Spec.Image)))
 	}
 	return nil
+}
+
+// ifWide returns one more cell, or nothing.
+func ifWide(wide bool, cell string) string {
+	if !wide {
+		return ""
+	}
+	return "\t" + cell
 }
 
 func conditionText(status *v1alpha1.FPGABitstreamStatus, name string) string {

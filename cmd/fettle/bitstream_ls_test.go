@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -51,13 +49,8 @@ func fakeCluster(t *testing.T, clusterStatus int) string {
 		}
 	}))
 	t.Cleanup(server.Close)
-	name := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: %q}}]\n"+
-		"contexts: [{name: c, context: {cluster: c, namespace: team-a}}, {name: other, context: {cluster: c, namespace: team-b}}]\n", server.URL)
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return name
+	return kubeconfig(t, server.URL,
+		"{name: c, context: {cluster: c, namespace: team-a}}, {name: other, context: {cluster: c, namespace: team-b}}")
 }
 
 func TestBitstreamList(t *testing.T) {
@@ -77,7 +70,7 @@ func TestBitstreamList(t *testing.T) {
 		{name: "namespace", status: 200, args: []string{"-n", "team-a", "--context", "other"}, want: head + namespaced + shared},
 		{name: "not the cluster's", status: 403, args: []string{"--context", "other"}, wantErr: "without ClusterFPGABitstreams: told so"},
 		{name: "no kind", status: 404, wantErr: "list the ClusterFPGABitstreams: told so: install Fettle's chart", code: 1},
-		{name: "format", status: 200, args: []string{"-o", "xml"}, wantErr: `output format "xml": want table, json or yaml`, code: 2},
+		{name: "format", status: 200, args: []string{"-o", "xml"}, wantErr: `output format "xml": want table, wide, json, yaml, name`, code: 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -98,8 +91,12 @@ func TestBitstreamList(t *testing.T) {
 func TestBitstreamListObjects(t *testing.T) {
 	kubeconfig := fakeCluster(t, http.StatusOK)
 	for format, want := range map[string][]string{
-		"json": {`"kind":"List"`, `"name":"nlb0"`, `"name":"blank"`},
-		"yaml": {"kind: List\n", "    name: nlb0\n", "    blank: true\n"},
+		"json":                               {`"kind":"List"`, `"name":"nlb0"`, `"name":"blank"`},
+		"yaml":                               {"kind: List\n", "    name: nlb0\n", "    blank: true\n"},
+		"name":                               {"fpgabitstream.fettle.dev/nlb0\n", "clusterfpgabitstream.fettle.dev/blank\n"},
+		"wide":                               {"  DIGEST     IMAGE\n", "  sha256:0a  "},
+		"jsonpath={.items[*].metadata.name}": {"nlb0 blank"},
+		"go-template={{range .items}}{{.metadata.name}}{{\"\\n\"}}{{end}}": {"nlb0\nblank\n"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := run(t.Context(), []string{"bitstream", "ls", "--kubeconfig", kubeconfig, "-o", format}, &stdout, &stderr); code != 0 {

@@ -44,31 +44,34 @@ type pushedImage struct {
 	fpga.Config
 }
 
-func runBitstreamPush(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := newArguments("bitstream push FILE... REF", bitstreamPushHelp)
+const bitstreamPushExamples = `
+fettle bitstream push nlb0.gbs registry.example/team-a/nlb0:v1
+fettle bitstream push nlb0.gbs oci:nlb0:v1`
+
+func bitstreamPush(flags *arguments) action {
 	p := packing{access: flags.bitstreamAccess()}
 	flags.Var(&p.sidecars, "sidecar", "`file` in JSON or YAML that describes a raw image; one for each FILE, in their order")
 	flags.StringVar(&p.about.Name, "name", "", "`name` of the image, where the file has none")
 	flags.StringVar(&p.about.Platform, "platform", "", "`platform` of the image, where the file has none")
 	flags.Var((*list)(&p.about.BlankFor), "blank-for", "`interface` id whose regions the image wipes; may be repeated")
 	format := flags.formatOf("text", "json")
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
+	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) error {
+		names, ref := operands[:len(operands)-1], operands[len(operands)-1]
+		place, err := p.check(ref, len(names))
+		if err != nil {
+			return flags.misused(err)
+		}
+		p.place = place
+		a, err := p.push(ctx, names, stderr)
+		if err != nil {
+			return fmt.Errorf("bitstream push: %w", err)
+		}
+		result := p.result(a)
+		return show(*format, result, stdout, func(stdout io.Writer) error {
+			_, err := fmt.Fprintln(stdout, result.Reference)
+			return err
+		})
 	}
-	names, ref := operands[:len(operands)-1], operands[len(operands)-1]
-	if p.place, err = p.check(ref, len(names)); err != nil {
-		return flags.misused(err)
-	}
-	a, err := p.push(ctx, names, stderr)
-	if err != nil {
-		return fmt.Errorf("bitstream push: %w", err)
-	}
-	result := p.result(a)
-	return show(*format, result, stdout, func(stdout io.Writer) error {
-		_, err := fmt.Fprintln(stdout, result.Reference)
-		return err
-	})
 }
 
 // check wants a tag to push to, and makes the ids canonical.

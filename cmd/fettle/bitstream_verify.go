@@ -48,25 +48,27 @@ type verified struct {
 	fpga.Bitstream
 }
 
-func runBitstreamVerify(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	flags := newArguments("bitstream verify REF|FILE", bitstreamVerifyHelp)
+const bitstreamVerifyExamples = `
+fettle bitstream verify nlb0.gbs
+fettle bitstream verify registry.example/team-a/nlb0:v1 --policy policy.yaml
+fettle bitstream verify oci:nlb0:v1 --policy policy.yaml --as registry.example/team-a/nlb0`
+
+func bitstreamVerify(flags *arguments) action {
 	v := verification{access: flags.bitstreamAccess(), policies: flags.policies()}
 	iface := flags.String("interface", "", "interface `id` that the bitstream must be for")
 	digest := flags.String("digest", "", "`digest` that it must have, sha256:HEX")
 	flags.StringVar(&v.sidecar, "sidecar", "", "`file` in JSON or YAML that describes a raw image")
 	format := flags.format()
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
+	return func(ctx context.Context, operands []string, stdout, _ io.Writer) error {
+		if err := v.set(*iface, *digest); err != nil {
+			return flags.misused(err)
+		}
+		all, err := v.run(ctx, operands[0])
+		if err != nil {
+			return fmt.Errorf("bitstream verify: %w", err)
+		}
+		return show(*format, all, stdout, func(stdout io.Writer) error { return showVerifiedTable(all, stdout) })
 	}
-	if err := v.set(*iface, *digest); err != nil {
-		return flags.misused(err)
-	}
-	all, err := v.run(ctx, operands[0])
-	if err != nil {
-		return fmt.Errorf("bitstream verify: %w", err)
-	}
-	return show(*format, all, stdout, func(stdout io.Writer) error { return showVerifiedTable(all, stdout) })
 }
 
 func (v *verification) set(iface, digest string) (err error) {
@@ -170,8 +172,8 @@ func (v *verification) remote(ctx context.Context, place artifactPlace) (all []v
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	return v.artifact(ctx, src, func(d artifact.Descriptor) (content, error) {
-		if err := store.Fetch(ctx, src, d); err != nil {
+	return v.artifact(ctx, countedSource{src}, func(d artifact.Descriptor) (content, error) {
+		if err := store.Fetch(ctx, countedPuller{src}, d); err != nil {
 			return content{}, err
 		}
 		b, err := store.Open(d.Digest)

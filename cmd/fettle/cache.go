@@ -102,9 +102,13 @@ type imageSource interface {
 // source opens a REF to read. Where as is given, it is the repository that the image is taken to be of.
 func (c *access) source(p artifactPlace, as artifact.Reference) (imageSource, error) {
 	if p.dir != "" {
-		return layout.At(p.dir).Source(p.tag, p.digest, as), nil
+		return countedSource{layout.At(p.dir).Source(p.tag, p.digest, as)}, nil
 	}
-	return c.remote(p)
+	source, err := c.remote(p)
+	if err != nil {
+		return nil, err
+	}
+	return countedSource{source}, nil
 }
 
 // remote opens the repository of a REF to read.
@@ -126,6 +130,14 @@ func (c *access) remote(p artifactPlace) (*registry.Source, error) {
 
 // target opens a REF to write.
 func (c *access) target(p artifactPlace) (push.Target, error) {
+	to, err := c.plainTarget(p)
+	if err != nil {
+		return nil, err
+	}
+	return countedTarget{to}, nil
+}
+
+func (c *access) plainTarget(p artifactPlace) (push.Target, error) {
 	if p.dir != "" {
 		return p.layoutTarget()
 	}

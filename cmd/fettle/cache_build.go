@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/fettle-dev/fettle/cmd/fettle/internal/terminal"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/image"
@@ -46,38 +47,40 @@ type built struct {
 	Notes     []string          `json:"notes,omitempty"`
 }
 
-func runCacheBuild(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := newArguments("cache build DIR", cacheBuildHelp)
+const cacheBuildExamples = `
+fettle cache build triton-cache -t registry.example/team/kernels:v1
+fettle cache build triton-cache -t oci:kernels:v1 --type triton --arch gfx942`
+
+func cacheBuild(flags *arguments) action {
 	b := building{access: flags.cacheAccess()}
-	flags.StringVar(&b.to, "t", "", "`REF` to write the image to")
+	flags.StringVarP(&b.to, "tag", "t", "", "`REF` to write the image to")
 	flags.StringVar(&b.kind, "type", string(kernelcache.Auto), fmt.Sprintf("`type` of the cache, one of %v", kernelcache.Types()))
 	flags.Var(&b.archs, "arch", "`architecture` that the cache is for where its files do not tell, such as sm_90 or gfx942; may be repeated")
 	flags.StringVar(&b.producerRoot, "producer-root", "", "`path` where the cache was when it was made, where its files do not tell")
 	flags.StringVar(&b.compression, "compression", string(image.Gzip), "gzip, zstd or none; MCV's tools read gzip alone")
 	flags.StringVar(&b.platform, "platform", "linux/amd64", "OS/ARCHITECTURE of the machines that are to use the cache")
+	flags.completeFlag("compression", string(image.Gzip), string(image.Zstd), string(image.None))
 	format := flags.format()
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
+	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) error {
+		if b.to == "" {
+			return flags.misused(errors.New("want -t REF"))
+		}
+		place, err := writable(b.to)
+		if err != nil {
+			return flags.misused(err)
+		}
+		result, err := b.build(ctx, operands[0], place)
+		if err != nil {
+			return fmt.Errorf("cache build: %w", err)
+		}
+		for _, note := range result.Notes {
+			fmt.Fprintf(stderr, "note: %s\n", note)
+		}
+		return show(*format, result, stdout, func(w io.Writer) error {
+			_, err := fmt.Fprintln(w, result.Reference)
+			return err
+		})
 	}
-	if b.to == "" {
-		return flags.misused(errors.New("want -t REF"))
-	}
-	place, err := writable(b.to)
-	if err != nil {
-		return flags.misused(err)
-	}
-	result, err := b.build(ctx, operands[0], place)
-	if err != nil {
-		return fmt.Errorf("cache build: %w", err)
-	}
-	for _, note := range result.Notes {
-		fmt.Fprintf(stderr, "note: %s\n", note)
-	}
-	return show(*format, result, stdout, func(w io.Writer) error {
-		_, err := fmt.Fprintln(w, result.Reference)
-		return err
-	})
 }
 
 func (b *building) build(ctx context.Context, dir string, place artifactPlace) (result *built, err error) {
@@ -95,7 +98,9 @@ func (b *building) build(ctx context.Context, dir string, place artifactPlace) (
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, layer.Close(), os.Remove(layer.Name())) }()
-	packed, err := image.Pack(root.FS(), &cache, described, layer,
+	progress := terminal.FromContext(ctx)
+	progress.Step("packing", 0)
+	packed, err := image.Pack(root.FS(), &cache, described, progress.Counter(layer),
 		image.Options{Compression: image.Compression(b.compression), Platform: b.platform})
 	if err != nil {
 		return nil, err

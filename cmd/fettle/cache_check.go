@@ -32,30 +32,31 @@ type cacheFit struct {
 	Reasons []kernelcache.Reason `json:"reasons,omitempty"`
 }
 
-func runCacheCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	flags := newArguments("cache check REF", cacheCheckHelp)
+const cacheCheckExamples = `
+fettle cache check registry.example/team/kernels:v1
+fettle cache check oci:kernels:v1 --root host`
+
+func cacheCheck(flags *arguments) action {
 	access := flags.cacheAccess()
 	machine := flags.machine()
 	format := flags.format()
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
-	}
-	place, err := parsePlace(operands[0])
-	if err != nil {
-		return flags.misused(err)
-	}
-	fits, err := checkCache(ctx, access, place, machine)
-	if err != nil {
-		return fmt.Errorf("cache check: %w", err)
-	}
-	err = show(*format, fits, stdout, func(w io.Writer) error { return fitTable(fits, w) })
-	for _, one := range fits {
-		if err != nil || one.Fits {
-			return err
+	return func(ctx context.Context, operands []string, stdout, _ io.Writer) error {
+		place, err := parsePlace(operands[0])
+		if err != nil {
+			return flags.misused(err)
 		}
+		fits, err := checkCache(ctx, access, place, machine)
+		if err != nil {
+			return fmt.Errorf("cache check: %w", err)
+		}
+		err = show(*format, fits, stdout, func(w io.Writer) error { return fitTable(fits, w) })
+		for _, one := range fits {
+			if err != nil || one.Fits {
+				return err
+			}
+		}
+		return fmt.Errorf("cache check: %w", errFitsNone)
 	}
-	return fmt.Errorf("cache check: %w", errFitsNone)
 }
 
 func checkCache(ctx context.Context, access *access, place artifactPlace, machine *machineFlags) ([]cacheFit, error) {

@@ -41,34 +41,35 @@ type extractedCache struct {
 	Rewritten int   `json:"rewritten,omitempty"`
 }
 
-func runCacheExtract(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := newArguments("cache extract REF DIR", cacheExtractHelp)
+const cacheExtractExamples = `
+fettle cache extract registry.example/team/kernels:v1 kernels --policy policy.yaml
+fettle cache extract oci:kernels:v1 kernels --insecure-skip-verify`
+
+func cacheExtract(flags *arguments) action {
 	x := extracting{access: flags.cacheAccess(), policies: flags.policies()}
 	digest := flags.String("digest", "", "`digest`, sha256:HEX, that was verified: of the image, or of the index that it is in")
 	flags.BoolVar(&x.skip, "insecure-skip-verify", false, "believe whoever may push to the repository; what is in the image runs in pods")
 	flags.BoolVar(&x.into, "into", false, "fill a directory that is there")
 	flags.StringVar(&x.mountPath, "mount-path", "", "`path` where programs will find the cache; files that name another are rewritten for it")
 	format := flags.format()
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
-	}
-	place, err := x.check(operands[0], *digest)
-	if err != nil {
-		return flags.misused(err)
-	}
-	result, err := x.run(ctx, place, operands[1], stderr)
-	if err != nil {
-		return fmt.Errorf("cache extract: %w", err)
-	}
-	return show(*format, result, stdout, func(w io.Writer) error {
-		text := fmt.Sprintf("%d files with %d bytes", result.Files, result.Bytes)
-		if result.Present {
-			text = "was there already"
+	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) error {
+		place, err := x.check(operands[0], *digest)
+		if err != nil {
+			return flags.misused(err)
 		}
-		_, err := fmt.Fprintf(w, "%s: %s %s\n", result.Dir, result.Digest, text)
-		return err
-	})
+		result, err := x.run(ctx, place, operands[1], stderr)
+		if err != nil {
+			return fmt.Errorf("cache extract: %w", err)
+		}
+		return show(*format, result, stdout, func(w io.Writer) error {
+			text := fmt.Sprintf("%d files with %d bytes", result.Files, result.Bytes)
+			if result.Present {
+				text = "was there already"
+			}
+			_, err := fmt.Fprintf(w, "%s: %s %s\n", result.Dir, result.Digest, text)
+			return err
+		})
+	}
 }
 
 // check wants one way to know whom to believe.

@@ -41,24 +41,25 @@ type cacheLayer struct {
 	Size      int64           `json:"size"`
 }
 
-func runCacheInspect(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	flags := newArguments("cache inspect REF", cacheInspectHelp)
+const cacheInspectExamples = `
+fettle cache inspect registry.example/team/kernels:v1 --files
+fettle cache inspect oci:kernels:v1 -o jsonpath='{.labels.type}'`
+
+func cacheInspect(flags *arguments) action {
 	access := flags.cacheAccess()
 	files := flags.Bool("files", false, "read the files too; the default for oci:DIR")
 	format := flags.format()
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
+	return func(ctx context.Context, operands []string, stdout, _ io.Writer) error {
+		place, err := parsePlace(operands[0])
+		if err != nil {
+			return flags.misused(err)
+		}
+		result, err := inspectCache(ctx, access, place, *files || place.dir != "" && !flags.given("files"))
+		if err != nil {
+			return fmt.Errorf("cache inspect: %w", err)
+		}
+		return show(*format, result, stdout, result.table)
 	}
-	place, err := parsePlace(operands[0])
-	if err != nil {
-		return flags.misused(err)
-	}
-	result, err := inspectCache(ctx, access, place, *files || place.dir != "" && !flags.given("files"))
-	if err != nil {
-		return fmt.Errorf("cache inspect: %w", err)
-	}
-	return show(*format, result, stdout, result.table)
 }
 
 func inspectCache(ctx context.Context, access *access, place artifactPlace, files bool) (*cacheInspected, error) {

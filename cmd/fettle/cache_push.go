@@ -23,42 +23,42 @@ type cachePushed struct {
 	push.Copied
 }
 
-func runCachePush(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	flags := newArguments("cache push REF DEST", cachePushHelp)
+const cachePushExamples = `
+fettle cache push oci:kernels:v1 registry.example/team/kernels:v1`
+
+func cachePush(flags *arguments) action {
 	access := flags.cacheAccess()
 	format := flags.format()
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
-	}
-	from, err := parsePlace(operands[0])
-	if err != nil {
-		return flags.misused(err)
-	}
-	to, err := writable(operands[1])
-	if err != nil {
-		return flags.misused(err)
-	}
-	source, err := access.source(from, artifact.Reference{})
-	if err != nil {
-		return fmt.Errorf("cache push: %w", err)
-	}
-	target, err := access.target(to)
-	if err != nil {
-		return fmt.Errorf("cache push: %w", err)
-	}
-	copied, err := push.Copy(ctx, source, target, tagOf(to))
-	if err != nil {
-		return fmt.Errorf("cache push: %w", err)
-	}
-	result := &cachePushed{to.named(copied.Digest), copied}
-	return show(*format, result, stdout, func(w io.Writer) error {
-		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		line := lineWriter(table)
-		line("REFERENCE", result.Reference)
-		for _, d := range result.Signatures {
-			line("SIGNATURE", d.String())
+	return func(ctx context.Context, operands []string, stdout, _ io.Writer) error {
+		from, err := parsePlace(operands[0])
+		if err != nil {
+			return flags.misused(err)
 		}
-		return table.Flush()
-	})
+		to, err := writable(operands[1])
+		if err != nil {
+			return flags.misused(err)
+		}
+		source, err := access.source(from, artifact.Reference{})
+		if err != nil {
+			return fmt.Errorf("cache push: %w", err)
+		}
+		target, err := access.target(to)
+		if err != nil {
+			return fmt.Errorf("cache push: %w", err)
+		}
+		copied, err := push.Copy(ctx, source, target, tagOf(to))
+		if err != nil {
+			return fmt.Errorf("cache push: %w", err)
+		}
+		result := &cachePushed{to.named(copied.Digest), copied}
+		return show(*format, result, stdout, func(w io.Writer) error {
+			table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+			line := lineWriter(table)
+			line("REFERENCE", result.Reference)
+			for _, d := range result.Signatures {
+				line("SIGNATURE", d.String())
+			}
+			return table.Flush()
+		})
+	}
 }

@@ -24,35 +24,36 @@ type cacheVerified struct {
 	Policies  []policyVerdict `json:"policies"`
 }
 
-func runCacheVerify(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	flags := newArguments("cache verify REF", cacheVerifyHelp)
+const cacheVerifyExamples = `
+fettle cache verify registry.example/team/kernels:v1 --policy policy.yaml
+fettle cache verify oci:kernels:v1 --policy policy.yaml --as registry.example/team/kernels`
+
+func cacheVerify(flags *arguments) action {
 	access, policies := flags.cacheAccess(), flags.policies()
 	format := flags.format()
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
+	return func(ctx context.Context, operands []string, stdout, _ io.Writer) error {
+		if len(policies.files) == 0 {
+			return flags.misused(errors.New("want --policy FILE"))
+		}
+		place, err := parsePlace(operands[0])
+		if err != nil {
+			return flags.misused(err)
+		}
+		as, err := policies.reference(place)
+		if err != nil {
+			return flags.misused(err)
+		}
+		source, err := access.source(place, as)
+		if err != nil {
+			return fmt.Errorf("cache verify: %w", err)
+		}
+		d, verdict, err := policies.judge(ctx, source)
+		if err != nil {
+			return fmt.Errorf("cache verify: %w", err)
+		}
+		result := &cacheVerified{place.named(d.Digest), d.Digest, verdicts(verdict)}
+		return show(*format, result, stdout, result.table)
 	}
-	if len(policies.files) == 0 {
-		return flags.misused(errors.New("want --policy FILE"))
-	}
-	place, err := parsePlace(operands[0])
-	if err != nil {
-		return flags.misused(err)
-	}
-	as, err := policies.reference(place)
-	if err != nil {
-		return flags.misused(err)
-	}
-	source, err := access.source(place, as)
-	if err != nil {
-		return fmt.Errorf("cache verify: %w", err)
-	}
-	d, verdict, err := policies.judge(ctx, source)
-	if err != nil {
-		return fmt.Errorf("cache verify: %w", err)
-	}
-	result := &cacheVerified{place.named(d.Digest), d.Digest, verdicts(verdict)}
-	return show(*format, result, stdout, result.table)
 }
 
 func (r *cacheVerified) table(w io.Writer) error {

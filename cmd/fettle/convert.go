@@ -15,23 +15,33 @@ import (
 )
 
 const convertHelp = `
-Makes claims of pods that use Intel's FPGA device plugin: resources fpga.intel.com/... and the variables FPGA_REGION_n,
-FPGA_BITSTREAM_ID_n or FPGA_AFU_n, and FPGA_DRIVER_PARAMS_n. PodPresets (settings.k8s.io/v1alpha1) become DevicePresets, or
+Makes claims for Fettle of claims for the drivers gpu.nvidia.com, gpu.amd.com and gpu.intel.com: classes, selectors, constraints and
+configurations. Makes claims of pods that ask for GPUs as resources (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 and the like), and of
+pods that use Intel's FPGA device plugin: resources fpga.intel.com/... and the variables FPGA_REGION_n, FPGA_BITSTREAM_ID_n or FPGA_AFU_n,
+and FPGA_DRIVER_PARAMS_n. PodPresets (settings.k8s.io/v1alpha1) become DevicePresets, or
 ClusterDevicePresets where they mount files of the host. Caches of GPU kernels (gkm.io/v1alpha1 GKMCache and ClusterGKMCache) become
 GPUKernelCaches and ClusterGPUKernelCaches, and pods that mount their volumes get a claim with the cache. Reads YAML or JSON and writes
 YAML: the bitstreams, the templates of the claims, the pods, the presets and the caches. Everything else comes out as it came in. What
-changed its meaning is said on stderr. Needs no cluster.`
+changed its meaning is said on stderr. Needs no cluster.
 
-func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := newArguments("convert", convertHelp)
+With --kind mig-parted, makes a PartitionPolicy of a configuration file of NVIDIA's mig-parted, or of a ConfigMap that has one as
+config.yaml.`
+
+const convertExamples = `
+fettle convert -f pods.yaml > converted.yaml
+fettle convert --kind mig-parted -f config.yaml --config all-1g.10gb > policy.yaml`
+
+func convertFiles(flags *arguments) action {
 	options := convert.Options{Functions: map[string]convert.Function{}, Classes: map[string]string{}}
 	var mapped list
-	name := flags.String("f", "", "`file` to read; - for standard input")
-	kind := flags.String("kind", "intel-fpga", "`kind` of plugin that the pods use: intel-fpga")
+	name := flags.StringP("filename", "f", "", "`file` to read; - for standard input")
+	kind := flags.String("kind", kindIntelFPGA, "`kind` of the input: "+kindIntelFPGA+", the plugin that the pods use, or "+kindMigParted)
+	flags.completeFlag("kind", kindIntelFPGA, kindMigParted)
+	parted := migPartedFlags(flags)
 	flags.StringVar(&options.Class, "class", convert.DefaultClass, "`DeviceClass` of the requests")
 	image := flags.String("image", "", "OCI artifact `REGISTRY/REPOSITORY:TAG` with the bitstreams; unset: files in "+convert.IntelStore)
-	flags.StringVar(&options.Namespace, "n", "default", "`namespace` of objects that name none")
-	flags.StringVar(&options.GPUClass, "gpu-class", convert.DefaultGPUClass, "`DeviceClass` of the GPUs that pods with caches of kernels get")
+	flags.StringVarP(&options.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
+	flags.StringVar(&options.GPUClass, "gpu-class", convert.DefaultGPUClass, "`DeviceClass` of the GPUs that pods get; unset: the vendor's")
 	flags.Func("kernel-caches", "`form` in which pods have caches of kernels: claims, or volumes as they were (default claims)",
 		func(text string) error {
 			if options.KernelCacheVolumes = text == "volumes"; !options.KernelCacheVolumes && text != "claims" {
@@ -40,39 +50,63 @@ func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) erro
 			return nil
 		})
 	flags.Var(&mapped, "map", "what a resource name of the administrator's means: `NAME=INTERFACE[/AFU]`, or the DeviceClass for a resource "+
-		"that a PodPreset selects: RESOURCE=CLASS; may be repeated")
+		"of a container or a PodPreset, or for another driver's class: RESOURCE=CLASS; may be repeated")
 	flags.BoolFunc("cluster-presets", "make ClusterDevicePresets of all PodPresets, or with =false of none (default: of those that mount "+
 		"files of the host)", func(text string) (err error) {
 		options.ClusterPresets = new(bool)
 		*options.ClusterPresets, err = strconv.ParseBool(text)
 		return err
 	})
-	if _, err := flags.parse(args, stdout); err != nil {
+	return func(_ context.Context, _ []string, stdout, stderr io.Writer) error {
+		if err := errors.Join(setImage(&options, *image), setMap(&options, mapped), checkKind(*kind), wantFile(*name)); err != nil {
+			return flags.misused(err)
+		}
+		data, title, err := readManifests(*name)
+		if err != nil {
+			return fmt.Errorf("convert: %w", err)
+		}
+		var result convert.Result
+		if *kind == kindMigParted {
+			result, err = convert.MigParted(data, title, *parted)
+		} else {
+			result, err = convert.IntelFPGA(data, title, options)
+		}
+		if err != nil {
+			return fmt.Errorf("convert: %w", err)
+		}
+		for _, note := range result.Notes {
+			fmt.Fprintln(stderr, note)
+		}
+		_, err = stdout.Write(result.YAML)
 		return err
 	}
-	if err := errors.Join(setImage(&options, *image), setMap(&options, mapped), checkKind(*kind), wantFile(*name)); err != nil {
-		return flags.misused(err)
-	}
-	data, title, err := readManifests(*name)
-	if err != nil {
-		return fmt.Errorf("convert: %w", err)
-	}
-	result, err := convert.IntelFPGA(data, title, options)
-	if err != nil {
-		return fmt.Errorf("convert: %w", err)
-	}
-	for _, note := range result.Notes {
-		fmt.Fprintln(stderr, note)
-	}
-	_, err = stdout.Write(result.YAML)
-	return err
 }
 
+// The kinds of input.
+const (
+	kindIntelFPGA = "intel-fpga"
+	kindMigParted = "mig-parted"
+)
+
 func checkKind(kind string) error {
-	if kind != "intel-fpga" {
-		return fmt.Errorf("kind %q: want intel-fpga", kind)
+	if kind != kindIntelFPGA && kind != kindMigParted {
+		return fmt.Errorf("kind %q: want %s or %s", kind, kindIntelFPGA, kindMigParted)
 	}
 	return nil
+}
+
+// migPartedFlags are those of --kind mig-parted.
+func migPartedFlags(flags *arguments) *convert.MigPartedOptions {
+	o := &convert.MigPartedOptions{}
+	flags.StringVar(&o.Config, "config", "", "`name` of the configuration of mig-parted that holds; unset: the only one")
+	flags.StringVar(&o.Name, "name", "", "`name` of the PartitionPolicy; unset: mig- and the configuration's")
+	flags.Var((*list)(&o.NodeSelector), "node-selector", "label `KEY=VALUE` of the nodes that the PartitionPolicy is for; may be repeated")
+	flags.Func("priority", "`priority` of the PartitionPolicy (default 0)", func(text string) error {
+		n, err := strconv.ParseInt(text, 10, 32)
+		o.Priority = int32(n)
+		return err
+	})
+	return o
 }
 
 func wantFile(name string) error {

@@ -30,3 +30,28 @@ func TestConvertDocument(t *testing.T) {
 		t.Errorf("converted (-page +got):\n%s", diff)
 	}
 }
+
+// TestFromOtherDriversDocument converts the page's first example, compares the result with the page's, and validates it and the class.
+func TestFromOtherDriversDocument(t *testing.T) {
+	page, err := os.ReadFile("../../docs/user/from-other-drivers.md")
+	must(t, err)
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 3 {
+		t.Fatalf("the page has %d examples, want claims, what becomes of them, and a class", len(blocks))
+	}
+	dir := t.TempDir()
+	for i, block := range blocks {
+		name := filepath.Join(dir, string(rune('a'+i))+".yaml")
+		must(t, os.WriteFile(name, []byte(block[1]), 0o600))
+		if status, _, stderr := call(t, "validate", name); status != 0 {
+			t.Error(stderr)
+		}
+	}
+	status, stdout, stderr := call(t, "convert", "-f", filepath.Join(dir, "a.yaml"))
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	if diff := cmp.Diff(blocks[1][1], stdout); diff != "" {
+		t.Errorf("converted (-page +got):\n%s", diff)
+	}
+}

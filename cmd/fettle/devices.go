@@ -11,26 +11,109 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/partition/usage"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 const devicesHelp = `
-Shows the devices that the driver would publish for a machine, and what is wrong with the others. It reads only. With json or yaml
-the document has the devices with everything that a pod would get, and the problems; the table has its problems on stderr.`
+Shows the devices of a machine, or those that nodes publish.
 
-// runDevices is the same discovery as the driver's, without a cluster.
-func runDevices(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := newArguments("devices", devicesHelp)
-	machine := flags.machine()
+Of this machine:  fettle devices
+Of a cluster:     fettle devices --cluster [--node NODE]
+Of files:         kubectl get resourceslices,resourceclaims -A -o yaml | fettle devices --slices -
+
+Of a machine it shows what the driver would find there before a PartitionPolicy divides it, and what is wrong with the others. It reads
+only. With json or yaml the document has the devices with everything that a pod would get, and the problems; the table has its problems on
+stderr.
+
+Of a cluster or files it shows what is published and which claims have it. Parts of a card stand below the card, with what each takes of
+it. STATE says of a device that nobody has what of it other claims hold; LEFT is what is left of the card.`
+
+const devicesExamples = `
+fettle devices
+fettle devices --cluster --node node-1
+fettle devices --cluster --watch
+kubectl get resourceslices,resourceclaims -A -o yaml | fettle devices --slices -`
+
+// devicesFlags are those of devices.
+type devicesFlags struct {
+	*cluster
+	machine        *machineFlags
+	ofCluster      bool
+	node           string
+	slices, claims list
+	watching       *bool
+}
+
+// runDevices is the same discovery as the driver's, without a cluster, or a look at what was published.
+func devices(flags *arguments) action {
+	f := devicesFlags{machine: flags.machine(), cluster: flags.connection()}
+	flags.BoolVar(&f.ofCluster, "cluster", false, "show what the nodes of a cluster publish, which is that of kubectl")
+	flags.StringVar(&f.node, "node", "", "`name` of the one node to show")
+	flags.Var(&f.slices, "slices", "`file` with ResourceSlices, and perhaps ResourceClaims; may be repeated")
+	flags.Var(&f.claims, "claims", "`file` with ResourceClaims; may be repeated")
 	format := flags.format()
-	if _, err := flags.parse(args, stdout); err != nil {
-		return err
+	f.watching = flags.watch()
+	flags.completeFlagBy("node", func(ctx context.Context) []string { return f.names(ctx, nodesOf) })
+	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) error {
+		if err := f.check(flags); err != nil {
+			return flags.misused(err)
+		}
+		if f.published() {
+			return f.follow(ctx, *f.watching, *format, stdout, stderr, func(stdout, stderr io.Writer) error {
+				report, err := f.report(ctx, stderr)
+				if err != nil {
+					return fmt.Errorf("devices: %w", err)
+				}
+				return show(*format, report, stdout, func(stdout io.Writer) error { return showUsage(report, stdout, stderr) })
+			})
+		}
+		inventory, err := f.machine.look(ctx)
+		if err != nil {
+			return err
+		}
+		return show(*format, inventory, stdout, func(stdout io.Writer) error { return showDevices(inventory, stdout, stderr) })
 	}
-	inventory, err := machine.look(ctx)
+}
+
+// published says whether the devices are those of slices.
+func (f *devicesFlags) published() bool { return f.ofCluster || len(f.slices) > 0 }
+
+// check wants a machine, a cluster or files.
+func (f *devicesFlags) check(flags *arguments) error {
+	ofMachine := flags.given("root") || flags.given("config") || flags.given("nvml")
+	switch {
+	case f.published() && ofMachine:
+		return errors.New("want a machine (--root, --config, --nvml), a cluster (--cluster) or files (--slices)")
+	case f.ofCluster && len(f.slices)+len(f.claims) > 0:
+		return errors.New("want a cluster (--cluster) or files (--slices, --claims)")
+	case len(f.claims) > 0 && len(f.slices) == 0:
+		return errors.New("--claims: want --slices FILE too, with the devices that the claims have")
+	case f.node != "" && !f.published():
+		return errors.New("--node: want --cluster or --slices FILE")
+	case *f.watching && !f.ofCluster:
+		return errors.New("--watch: want --cluster")
+	case flags.whichCluster() != "" && !f.ofCluster:
+		return fmt.Errorf("--%s: want --cluster", flags.whichCluster())
+	}
+	return nil
+}
+
+// report reads the slices and claims.
+func (f *devicesFlags) report(ctx context.Context, stderr io.Writer) (usage.Report, error) {
+	read := f.usageOfFiles
+	if f.ofCluster {
+		read = f.usageOfCluster
+	}
+	objects, unread, err := read(ctx)
+	if err == nil && unread != nil {
+		_, err = fmt.Fprintf(stderr, "without claims: %v\n", unread)
+	}
 	if err != nil {
-		return err
+		return usage.Report{}, err
 	}
-	return show(*format, inventory, stdout, func(stdout io.Writer) error { return showDevices(inventory, stdout, stderr) })
+	objects.Node, objects.ClaimsUnknown = f.node, unread != nil
+	return usage.Of(objects), nil
 }
 
 // machineFlags say which machine is looked at, and how.

@@ -7,38 +7,66 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"slices"
+	"path/filepath"
 	"strings"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
 	// The public authorities, where there are no files of them: the images have none.
 	_ "golang.org/x/crypto/x509roots/fallback"
-
-	"github.com/fettle-dev/fettle/pkg/message"
+	// The ways to log in that a kubeconfig may name.
+	_ "k8s.io/client-go/plugin/pkg/client/auth"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	name, args := called(os.Args)
+	status := runAs(ctx, name, args, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(status)
 }
 
-// command is one subcommand. Its name may have two words.
+// called tells by the program's file how it was called. As kubectl-fettle it is a plugin of kubectl, and as kubectl_complete-fettle kubectl
+// asks it for what may follow on the command line.
+func called(argv []string) (name string, args []string) {
+	switch base := strings.TrimSuffix(filepath.Base(argv[0]), ".exe"); {
+	case base == "kubectl_complete-fettle":
+		return "kubectl fettle", append([]string{cobra.ShellCompRequestCmd}, argv[1:]...)
+	case strings.HasPrefix(base, "kubectl-"):
+		return "kubectl fettle", argv[1:]
+	}
+	return "fettle", argv[1:]
+}
+
+// command is one verb of the command line.
 type command struct {
-	name    string
+	// usage has the verb's one or two words, and its operands in capitals.
+	usage   string
 	summary string
-	run     func(ctx context.Context, args []string, stdout, stderr io.Writer) error
+	help    string
+	// examples are lines that can be run, and lines of comment that begin with #.
+	examples string
+	// declare declares the flags, and returns what the verb does once they were read.
+	declare func(flags *arguments) action
+}
+
+// action does what a verb is for.
+type action func(ctx context.Context, operands []string, stdout, stderr io.Writer) error
+
+// name returns the words of the verb.
+func (c command) name() string {
+	words, _ := split(c.usage)
+	return strings.Join(words, " ")
 }
 
 // printsFiles are the commands whose output is a file: it is written byte by byte. All others print for people, who also see what others
 // wrote into objects and files.
-func printsFiles() []string { return []string{"convert", "machine record"} }
+func printsFiles() []string { return []string{"completion", "convert", "machine record"} }
 
 // commandTable is what the command line can do, in the order of the help.
 type commandTable []command
@@ -46,23 +74,33 @@ type commandTable []command
 // commands returns every command of fettle. Adding one is a file and a row: see docs/design/adding.md.
 func commands() commandTable {
 	return commandTable{
-		{"bitstream inspect", "show what an FPGA's bitstream file holds", runBitstreamInspect},
-		{"bitstream ls", "list the bitstreams of a cluster", runBitstreamList},
-		{"bitstream push", "push bitstream files to a registry as one artifact", runBitstreamPush},
-		{"bitstream verify", "check an artifact or a file against what it says of itself", runBitstreamVerify},
-		{"cache build", "make an image of a directory of compiled GPU kernels", runCacheBuild},
-		{"cache check", "say which GPUs of a machine a kernel cache fits", runCacheCheck},
-		{"cache extract", "verify a kernel cache and bring it to a directory or volume", runCacheExtract},
-		{"cache inspect", "show what a kernel cache is for", runCacheInspect},
-		{"cache push", "copy a kernel cache with its signatures", runCachePush},
-		{"cache verify", "check by TrustPolicies who signed a kernel cache", runCacheVerify},
-		{"convert", "make claims of pods that use Intel's FPGA plugin, and presets of PodPresets", runConvert},
-		{"devices", "show the devices that the driver finds on a machine", runDevices},
-		{"machine expand", "write a machine file as a host tree", runMachineExpand},
-		{"machine record", "record this machine as a machine file", runMachineRecord},
-		{"preset explain", "show what presets give to a claim, and why", runPresetExplain},
-		{"validate", "check claims, templates, classes and presets in a YAML file", runValidate},
-		{"version", "show the version of this binary", runVersion},
+		{"bitstream inspect FILE", "show what an FPGA's bitstream file holds", bitstreamInspectHelp, bitstreamInspectExamples, bitstreamInspect},
+		{"bitstream ls", "list the bitstreams of a cluster", bitstreamListHelp, bitstreamListExamples, bitstreamList},
+		{
+			"bitstream push FILE... REF", "push bitstream files to a registry as one artifact", bitstreamPushHelp, bitstreamPushExamples,
+			bitstreamPush,
+		},
+		{
+			"bitstream verify REF|FILE", "check an artifact or a file against what it says of itself", bitstreamVerifyHelp, bitstreamVerifyExamples,
+			bitstreamVerify,
+		},
+		{"cache build DIR", "make an image of a directory of compiled GPU kernels", cacheBuildHelp, cacheBuildExamples, cacheBuild},
+		{"cache check REF", "say which GPUs of a machine a kernel cache fits", cacheCheckHelp, cacheCheckExamples, cacheCheck},
+		{
+			"cache extract REF DIR", "verify a kernel cache and bring it to a directory or volume", cacheExtractHelp, cacheExtractExamples,
+			cacheExtract,
+		},
+		{"cache inspect REF", "show what a kernel cache is for", cacheInspectHelp, cacheInspectExamples, cacheInspect},
+		{"cache push REF DEST", "copy a kernel cache with its signatures", cachePushHelp, cachePushExamples, cachePush},
+		{"cache verify REF", "check by TrustPolicies who signed a kernel cache", cacheVerifyHelp, cacheVerifyExamples, cacheVerify},
+		{"completion SHELL", "print a script that completes commands in bash, fish or zsh", completionHelp, completionExamples, completion},
+		{"convert", "make claims of pods that use Intel's FPGA plugin, and presets of PodPresets", convertHelp, convertExamples, convertFiles},
+		{"devices", "show the devices that the driver finds on a machine", devicesHelp, devicesExamples, devices},
+		{"machine expand FILE DIR", "write a machine file as a host tree", machineExpandHelp, machineExpandExamples, machineExpand},
+		{"machine record", "record this machine as a machine file", machineRecordHelp, machineRecordExamples, machineRecord},
+		{"preset explain [NAME]", "show what presets give to a claim or pod, and why", presetExplainHelp, presetExplainExamples, presetExplain},
+		{"validate FILE...", "check claims, templates, classes and presets in YAML files", validateHelp, validateExamples, validate},
+		{"version", "show the version of this binary", versionHelp, versionExamples, showVersion},
 	}
 }
 
@@ -70,49 +108,20 @@ func commands() commandTable {
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	stderr = message.Printable(stderr)
-	err := commands().dispatch(ctx, args, stdout, stderr)
+	return runAs(ctx, "fettle", args, stdout, stderr)
+}
+
+// runAs returns the exit status: 0, 1 for a failure, 2 for wrong usage.
+func runAs(ctx context.Context, name string, args []string, stdout, stderr io.Writer) int {
+	ctx, screen := newScreen(ctx, stdout, stderr)
+	defer screen.end()
+	err := program{name, commands(), screen}.run(ctx, args)
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "fettle: %v\n", err)
+	fmt.Fprintf(screen.stderr, "fettle: %v\n", err)
 	if errors.As(err, new(usageError)) {
 		return 2
 	}
 	return 1
-}
-
-// dispatch runs the command whose words the arguments begin with.
-func (t commandTable) dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) == 0 {
-		return usageError{errors.New("want a command; see fettle help")}
-	}
-	switch args[0] {
-	case "help", "-h", "-help", "--help":
-		return t.help(stdout)
-	}
-	for _, c := range t {
-		words := strings.Fields(c.name)
-		if len(args) >= len(words) && strings.Join(args[:len(words)], " ") == c.name {
-			if !slices.Contains(printsFiles(), c.name) {
-				stdout = message.Printable(stdout)
-			}
-			err := c.run(ctx, args[len(words):], stdout, stderr)
-			if errors.Is(err, flag.ErrHelp) {
-				return nil
-			}
-			return err
-		}
-	}
-	return usageError{fmt.Errorf("unknown command %q; see fettle help", strings.Join(args[:min(2, len(args))], " "))}
-}
-
-func (t commandTable) help(w io.Writer) error {
-	text := "Fettle hands a pod its GPUs and FPGAs in working order.\n\nUsage: fettle COMMAND [FLAGS]\n\nCommands:\n"
-	for _, c := range t {
-		text += fmt.Sprintf("  %-17s %s\n", c.name, c.summary)
-	}
-	text += "\nfettle COMMAND --help tells a command's flags. As a plugin of kubectl: kubectl fettle COMMAND.\n"
-	_, err := io.WriteString(w, text)
-	return err
 }

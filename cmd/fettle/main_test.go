@@ -23,9 +23,17 @@ var update = flag.Bool("update", false, "rewrite the expected output in the scri
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"fettle":      func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) },
-		"authorities": func() { os.Exit(authorities(os.Args[1:])) },
+		"fettle":                  called1,
+		"kubectl-fettle":          called1,
+		"kubectl_complete-fettle": called1,
+		"authorities":             func() { os.Exit(authorities(os.Args[1:])) },
 	})
+}
+
+// called1 is main, whatever the name of the program.
+func called1() {
+	name, args := called(os.Args)
+	os.Exit(runAs(context.Background(), name, args, os.Stdout, os.Stderr))
 }
 
 // authorities says whom this process believes, of two choices: the authorities in the file, or others. It fails if it believes nobody.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -13,6 +14,10 @@ import (
 	"text/tabwriter"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"sigs.k8s.io/yaml"
 
@@ -20,9 +25,31 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 )
 
-// show writes a value to stdout: as JSON or YAML, or in the command's own format by the function.
+// errNoTemplate is about a format that is no template.
+var errNoTemplate = errors.New("is no template")
+
+// templateOf returns what prints by a template: jsonpath=TEMPLATE, go-template=TEMPLATE, or the others that kubectl has.
+func templateOf(format string) (printers.ResourcePrinter, error) {
+	printer, err := genericclioptions.NewKubeTemplatePrintFlags().ToPrinter(format)
+	if genericclioptions.IsNoCompatiblePrinterError(err) {
+		return nil, errNoTemplate
+	}
+	return printer, err
+}
+
+// document is a value in JSON that is no object of Kubernetes, for printers of such objects.
+type document struct{ json.RawMessage }
+
+// GetObjectKind says that it has no kind.
+func (d document) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject returns the same: nothing changes it.
+func (d document) DeepCopyObject() runtime.Object { return d }
+
+// show writes a value to stdout: as JSON or YAML, by a template, or in the command's own format by the function.
 func show(format string, value any, stdout io.Writer, table func(stdout io.Writer) error) error {
-	if format != "json" && format != "yaml" {
+	printer, noTemplate := templateOf(format)
+	if noTemplate != nil && format != "json" && format != "yaml" {
 		return table(stdout)
 	}
 	data, err := json.MarshalIndent(value, "", "  ")
@@ -31,6 +58,9 @@ func show(format string, value any, stdout io.Writer, table func(stdout io.Write
 	}
 	if err != nil {
 		return fmt.Errorf("encode the result: %w", err)
+	}
+	if noTemplate == nil {
+		return printer.PrintObj(document{data}, stdout)
 	}
 	_, err = fmt.Fprintf(stdout, "%s\n", bytes.TrimRight(data, "\n"))
 	return err

@@ -32,7 +32,7 @@ func (a *arguments) policies() *policyFlags {
 	p := &policyFlags{}
 	a.Var(&p.files, "policy", "`file` with a TrustPolicy, or several; may be repeated")
 	a.StringVar(&p.root, "trusted-root", "", "`file` with the trusted root of policies that have none of their own, in JSON")
-	a.StringVar(&p.namespace, "namespace", "", "`namespace` of the object that refers to the image; unset: an object of the cluster")
+	a.StringVarP(&p.namespace, "namespace", "n", "", "`namespace` of the object that refers to the image; unset: an object of the cluster")
 	a.StringVar(&p.as, "as", "", "`repository` that oci:DIR is taken to be of, REGISTRY/REPOSITORY, which decides which policies are for it")
 	return p
 }

@@ -21,11 +21,18 @@ const presetExplainHelp = `
 Shows what presets give to the containers that use a claim, request by request: each value with the preset that it is from and those that
 it overrode, what was refused and why, and what is missing. The claim must be allocated.
 
-Of a cluster:  fettle preset explain -n NAMESPACE claim/NAME
-Of files:      fettle preset explain --claim FILE --pod FILE --presets DIRECTORY --slices FILE
+NAME is a claim or a pod of a cluster, as claim/NAME or pod/NAME. Of a pod all claims are explained. A bare name is a claim's or, if there
+is none, a pod's. The answer is what presets give now. A claim keeps what it got when it was prepared, so the answer also says what a
+container that runs does not have.
 
-Files are YAML or JSON, and any of them may also hold the Namespaces and ConfigMaps that presets ask for. Without ResourceSlices, CEL sees
-no attributes of devices. With --root it also shows what a host makes of it: mounts, libraries and links, device nodes and hooks.`
+Without NAME, the claims are those of files. They are YAML or JSON, and any of them may also hold the Namespaces and ConfigMaps that presets
+ask for. Without ResourceSlices, CEL sees no attributes of devices. With --root it also shows what a host makes of it: mounts, libraries and
+links, device nodes and hooks.`
+
+const presetExplainExamples = `
+fettle preset explain -n team-a pod/train
+fettle preset explain -n team-a claim/train-gpu-x2v7k --watch
+fettle preset explain --claim claim.yaml --pod pod.yaml --presets presets/ --slices slices.yaml --root /`
 
 // explainFlags are those of preset explain.
 type explainFlags struct {
@@ -33,10 +40,10 @@ type explainFlags struct {
 	claims, pods, presets, slices list
 	root, driverNamespace         string
 	allowed                       list
+	watching                      *bool
 }
 
-func runPresetExplain(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	flags := newArguments("preset explain [CLAIM]", presetExplainHelp)
+func presetExplain(flags *arguments) action {
 	f := explainFlags{cluster: flags.cluster()}
 	flags.Var(&f.claims, "claim", "`file` with the allocated claims; may be repeated")
 	flags.Var(&f.pods, "pod", "`file` with the pod that owns them; may be repeated")
@@ -47,18 +54,24 @@ func runPresetExplain(ctx context.Context, args []string, stdout, _ io.Writer) e
 	flags.StringVar(&f.driverNamespace, "driver-namespace", "fettle-system",
 		"`namespace` of the driver, with the ConfigMaps of cluster-wide presets")
 	format := flags.formatOf("text", "json", "yaml")
-	operands, err := flags.parse(args, stdout)
-	if err != nil {
-		return err
+	f.watching = flags.watch()
+	flags.completeOperand(func(ctx context.Context, typed string) []string {
+		return f.names(ctx, func(ctx context.Context, r *reader, namespace string) []string {
+			return claimsAndPods(ctx, r, namespace, typed)
+		})
+	})
+	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) error {
+		if err := f.check(operands); err != nil {
+			return flags.misused(err)
+		}
+		return f.follow(ctx, *f.watching, *format, stdout, stderr, func(stdout, stderr io.Writer) error {
+			explanation, err := f.explain(ctx, operands, stderr)
+			if err != nil {
+				return fmt.Errorf("preset explain: %w", err)
+			}
+			return show(*format, &explanation, stdout, explanation.Text)
+		})
 	}
-	if err := f.check(operands); err != nil {
-		return flags.misused(err)
-	}
-	explanation, err := f.explain(ctx, operands)
-	if err != nil {
-		return fmt.Errorf("preset explain: %w", err)
-	}
-	return show(*format, &explanation, stdout, explanation.Text)
 }
 
 // check wants either files or a claim of a cluster.
@@ -66,22 +79,24 @@ func (f *explainFlags) check(operands []string) error {
 	files := len(f.claims)+len(f.pods)+len(f.presets)+len(f.slices) > 0
 	switch {
 	case files && len(operands) > 0:
-		return errors.New("want either files (--claim) or a claim of a cluster (claim/NAME)")
+		return errors.New("want either files (--claim) or a claim or pod of a cluster (claim/NAME, pod/NAME)")
 	case files && len(f.claims) == 0:
 		return errors.New("want --claim FILE, with the claims to explain")
 	case !files && len(operands) == 0:
-		return errors.New("want --claim FILE, or claim/NAME of a cluster")
+		return errors.New("want --claim FILE, or claim/NAME or pod/NAME of a cluster")
+	case files && *f.watching:
+		return errors.New("--watch: want a claim or pod of a cluster (claim/NAME, pod/NAME)")
 	case f.all:
-		return errors.New("-A: want the namespace of the claim (-n)")
+		return errors.New("-A: want the namespace of the claim or pod (-n)")
 	}
 	return nil
 }
 
-func (f *explainFlags) explain(ctx context.Context, operands []string) (explain.Explanation, error) {
+func (f *explainFlags) explain(ctx context.Context, operands []string, stderr io.Writer) (explain.Explanation, error) {
 	var s source
 	var err error
 	if len(operands) > 0 {
-		s, err = f.fromCluster(ctx, operands[0])
+		s, err = f.fromCluster(ctx, operands[0], stderr)
 	} else {
 		s, err = f.fromFiles()
 	}
@@ -109,15 +124,33 @@ type source struct {
 	unread func() error
 }
 
-// claimName reads claim/NAME, or only NAME.
-func claimName(operand string) (string, error) {
+// target is what is to be explained. Without a kind it is a claim or a pod.
+type target struct{ kind, name string }
+
+// The kinds of a target.
+const (
+	kindClaim = "claim"
+	kindPod   = "pod"
+)
+
+// parseTarget reads KIND/NAME, or only NAME. It takes the names and short names that kubectl takes for claims and pods.
+func parseTarget(operand string) (target, error) {
 	kind, name, ok := strings.Cut(operand, "/")
 	if !ok {
-		return operand, nil
+		kind, name = "", operand
 	}
-	switch strings.ToLower(kind) {
-	case "claim", "resourceclaim", "resourceclaims":
-		return name, nil
+	if name != "" && !strings.Contains(name, "/") {
+		kind, _, _ = strings.Cut(strings.ToLower(kind), ".")
+		switch kind {
+		case "":
+			if !ok {
+				return target{name: name}, nil
+			}
+		case "claim", "claims", "resourceclaim", "resourceclaims":
+			return target{kindClaim, name}, nil
+		case "po", "pod", "pods":
+			return target{kindPod, name}, nil
+		}
 	}
-	return "", usageError{fmt.Errorf("%q: want claim/NAME", cmp.Or(operand, "/"))}
+	return target{}, usageError{fmt.Errorf("%q: want claim/NAME, pod/NAME or NAME", cmp.Or(operand, "/"))}
 }

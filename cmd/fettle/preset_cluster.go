@@ -6,24 +6,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/explain"
 )
 
-// fromCluster reads one claim, and what its presets ask for.
-func (f *explainFlags) fromCluster(ctx context.Context, operand string) (source, error) {
-	name, err := claimName(operand)
+// fromCluster reads a claim, or a pod with its claims, and what the presets ask for.
+func (f *explainFlags) fromCluster(ctx context.Context, operand string, stderr io.Writer) (source, error) {
+	t, err := parseTarget(operand)
 	if err != nil {
 		return source{}, err
 	}
@@ -32,14 +32,14 @@ func (f *explainFlags) fromCluster(ctx context.Context, operand string) (source,
 		return source{}, err
 	}
 	r := &clusterReader{
-		ctx: ctx, client: client, namespace: namespace,
+		ctx: ctx, client: client, namespace: namespace, stderr: stderr,
 		Objects: explain.Objects{Driver: v1alpha1.DriverName, Namespaces: map[string]map[string]string{}},
 	}
 	r.ConfigMap = r.configMap
 	r.readPresets()
-	r.readClaim(name)
+	names := r.readTarget(t)
 	r.readSlices()
-	wanted := func(c *resourceapi.ResourceClaim) bool { return c.Name == name }
+	wanted := func(c *resourceapi.ResourceClaim) bool { return slices.Contains(names, c.Name) }
 	return source{r.Objects, wanted, r.unread}, r.unread()
 }
 
@@ -47,13 +47,19 @@ func (f *explainFlags) fromCluster(ctx context.Context, operand string) (source,
 type clusterReader struct {
 	explain.Objects
 	ctx       context.Context //nolint:containedctx // it is that of the one call
-	client    dynamic.Interface
+	client    *reader
 	namespace string
+	stderr    io.Writer
 	errs      []error
 }
 
 func (r *clusterReader) fail(format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf(format, args...))
+}
+
+// lack is a failure for what may still come.
+func (r *clusterReader) lack(format string, args ...any) {
+	r.errs = append(r.errs, notThereError{fmt.Errorf(format, args...)})
 }
 
 func (r *clusterReader) unread() error { return errors.Join(r.errs...) }
@@ -67,10 +73,7 @@ func (r *clusterReader) configMap(namespace, name string) (map[string]string, bo
 
 // get reads an object, and says whether it is there.
 func (r *clusterReader) get(kind string, resource schema.GroupVersionResource, namespace, name string, into any) bool {
-	object, err := r.client.Resource(resource).Namespace(namespace).Get(r.ctx, name, metav1.GetOptions{})
-	if err == nil {
-		err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into)
-	}
+	err := r.client.get(r.ctx, resource, namespace, name, into)
 	if err != nil && !apierrors.IsNotFound(err) {
 		r.fail("read %s %s: %w", kind, name, err)
 	}
@@ -78,14 +81,14 @@ func (r *clusterReader) get(kind string, resource schema.GroupVersionResource, n
 }
 
 func (r *clusterReader) readPresets() {
-	own, err := listAll(r.ctx, r.client.Resource(v1alpha1.GroupVersion.WithResource("devicepresets")).Namespace(r.namespace))
+	own, err := r.client.list(r.ctx, v1alpha1.GroupVersion.WithResource("devicepresets"), r.namespace)
 	if err != nil {
 		r.errs = append(r.errs, absent("DevicePresets", err))
 	}
 	for i := range own {
 		r.addPreset(&own[i])
 	}
-	ofCluster, err := listAll(r.ctx, r.client.Resource(v1alpha1.GroupVersion.WithResource("clusterdevicepresets")))
+	ofCluster, err := r.client.list(r.ctx, v1alpha1.GroupVersion.WithResource("clusterdevicepresets"), "")
 	if err != nil {
 		r.errs = append(r.errs, absent("ClusterDevicePresets", err))
 	}
@@ -93,10 +96,11 @@ func (r *clusterReader) readPresets() {
 		r.addPreset(&ofCluster[i])
 	}
 	// Who may not see its own namespace has the answer without its labels, and is told.
-	n, err := r.client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")).Get(r.ctx, r.namespace, metav1.GetOptions{})
+	var n corev1.Namespace
+	err = r.client.get(r.ctx, corev1.SchemeGroupVersion.WithResource("namespaces"), "", r.namespace, &n)
 	switch {
 	case err == nil:
-		r.Namespaces[r.namespace] = n.GetLabels()
+		r.Namespaces[r.namespace] = n.Labels
 	case !apierrors.IsForbidden(err):
 		r.fail("read namespace %s: %w", r.namespace, err)
 	}
@@ -111,35 +115,100 @@ func (r *clusterReader) addPreset(object *unstructured.Unstructured) {
 	r.Presets = append(r.Presets, preset.Of(p))
 }
 
-// readClaim reads the claim, the pod that owns it, and what else the pod has.
-func (r *clusterReader) readClaim(name string) {
+// readTarget reads what is to be explained and returns the names of the claims.
+func (r *clusterReader) readTarget(t target) []string {
+	before := len(r.errs)
+	switch t.kind {
+	case kindClaim:
+		return r.readClaim(t.name)
+	case kindPod:
+		return r.readPod(t.name)
+	}
+	if c, pod := r.oneClaim(t.name), r.onePod(t.name); c != nil {
+		if pod != nil && !slices.Contains(preset.ClaimsOf(pod), t.name) {
+			fmt.Fprintf(r.stderr, "note: this is claim %s; there is a pod %[1]s too, see pod/%[1]s\n", t.name)
+		}
+		r.Claims, r.Pods = nil, nil
+		return r.readClaim(t.name)
+	} else if pod != nil {
+		r.Pods = nil
+		return r.readPod(t.name)
+	}
+	if len(r.errs) == before {
+		r.lack("there is neither a claim nor a pod %s in namespace %s", t.name, r.namespace)
+	}
+	return nil
+}
+
+// readClaim reads a claim, the pod that owns it or the pods that share it, and what else the owner has.
+func (r *clusterReader) readClaim(name string) []string {
 	c := r.oneClaim(name)
 	if c == nil {
-		return
+		r.missing(kindClaim, name)
+		return nil
 	}
 	owner := metav1.GetControllerOf(c)
 	if owner == nil || owner.Kind != "Pod" {
-		return
+		for _, user := range c.Status.ReservedFor {
+			if user.APIGroup == "" && user.Resource == "pods" {
+				r.onePod(user.Name)
+			}
+		}
+		return []string{name}
 	}
-	pod := &corev1.Pod{}
-	if !r.get("pod", corev1.SchemeGroupVersion.WithResource("pods"), r.namespace, owner.Name, pod) {
-		return // Explain says what is missing
+	if pod := r.onePod(owner.Name); pod != nil { // Explain says what is missing
+		r.readSiblings(pod, name)
 	}
-	r.Pods = append(r.Pods, pod)
-	for _, sibling := range preset.ClaimsOf(pod) {
-		if sibling != name {
-			r.oneClaim(sibling)
+	return []string{name}
+}
+
+// readPod reads a pod and its claims, whose names it returns.
+func (r *clusterReader) readPod(name string) []string {
+	pod := r.onePod(name)
+	if pod == nil {
+		r.missing(kindPod, name)
+		return nil
+	}
+	names := preset.ClaimsOf(pod)
+	switch {
+	case len(names) > 0:
+		r.readSiblings(pod, "")
+	case len(pod.Spec.ResourceClaims) > 0:
+		r.lack("pod %s waits for its claims to be made: see kubectl describe pod %[1]s", name)
+	default:
+		r.fail("pod %s uses no claim, and presets are for what a claim holds: see spec.resourceClaims of a pod", name)
+	}
+	return names
+}
+
+// readSiblings reads the claims of a pod, but for one that was read.
+func (r *clusterReader) readSiblings(pod *corev1.Pod, read string) {
+	for _, name := range preset.ClaimsOf(pod) {
+		if name != read && r.oneClaim(name) == nil {
+			r.missing(kindClaim, name)
 		}
 	}
 }
 
+// missing tells that an object is not there, unless reading it failed.
+func (r *clusterReader) missing(kind, name string) {
+	if len(r.errs) == 0 {
+		r.lack("there is no %s %s in namespace %s", kind, name, r.namespace)
+	}
+}
+
+func (r *clusterReader) onePod(name string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	if !r.get(kindPod, corev1.SchemeGroupVersion.WithResource("pods"), r.namespace, name, pod) {
+		return nil
+	}
+	r.Pods = append(r.Pods, pod)
+	return pod
+}
+
 func (r *clusterReader) oneClaim(name string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{}
-	before := len(r.errs)
-	if !r.get("claim", resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), r.namespace, name, c) {
-		if len(r.errs) == before {
-			r.fail("there is no claim %s in namespace %s", name, r.namespace)
-		}
+	if !r.get(kindClaim, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), r.namespace, name, c) {
 		return nil
 	}
 	r.Claims = append(r.Claims, c)
@@ -147,17 +216,11 @@ func (r *clusterReader) oneClaim(name string) *resourceapi.ResourceClaim {
 }
 
 func (r *clusterReader) readSlices() {
-	resources := r.client.Resource(resourceapi.SchemeGroupVersion.WithResource("resourceslices"))
-	all, err := listAll(r.ctx, resources)
+	all, err := listOf[resourceapi.ResourceSlice](r.ctx, r.client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"), "")
 	if err != nil && !apierrors.IsForbidden(err) { // Explain says what CEL does not see
 		r.fail("list the ResourceSlices: %w", err)
 	}
-	for i := range all {
-		s := &resourceapi.ResourceSlice{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(all[i].Object, s); err != nil {
-			r.fail("read ResourceSlice %s: %w", all[i].GetName(), err)
-			continue
-		}
+	for _, s := range all {
 		if s.Spec.Driver == v1alpha1.DriverName {
 			r.Slices = append(r.Slices, s)
 		}

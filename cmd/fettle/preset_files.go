@@ -30,7 +30,7 @@ import (
 // fromFiles reads what the flags name. Every file may hold objects of every kind; only the claims of --claim are explained.
 func (f *explainFlags) fromFiles() (source, error) {
 	r := objectReader{
-		namespace: cmp.Or(f.namespace, metav1.NamespaceDefault), configMaps: map[string]map[string]string{}, seen: map[string]string{},
+		namespace: cmp.Or(*f.Namespace, metav1.NamespaceDefault), configMaps: map[string]map[string]string{}, seen: map[string]string{},
 		Objects: explain.Objects{Driver: v1alpha1.DriverName, Namespaces: map[string]map[string]string{}},
 	}
 	r.ConfigMap = func(namespace, name string) (map[string]string, bool) {

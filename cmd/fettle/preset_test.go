@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -18,14 +16,16 @@ func presetObjects() map[string]string {
 	const (
 		namespace = `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"team-a","labels":{"stage":"dev"}}}`
 		configMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"lists"},"data":{"a":"of a"}}`
-		claim     = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":%q,"namespace":"team-a","ownerReferences":[
+		claim     = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":%[1]q,"namespace":"team-a","ownerReferences":[
 {"apiVersion":"v1","kind":"Pod","name":"work","uid":"1","controller":true}]},"spec":{"devices":{"requests":[
 {"name":"gpu","exactly":{"deviceClassName":"gpu.fettle.dev"}}]}},"status":{"allocation":{"devices":{"results":[
-{"request":"gpu","driver":"fettle.dev","pool":"node/gpu","device":%q}]}}}}`
+{"request":"gpu","driver":"fettle.dev","pool":"node/gpu","device":%[2]q}]}},"devices":[{"driver":"fettle.dev","pool":"node/gpu",
+"device":%[2]q,"data":{"presets":[{"name":"all","generation":3}]}}]}}`
 		pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"work","namespace":"team-a","uid":"1"},"spec":{"containers":[
 {"name":"main","image":"i","resources":{"claims":[{"name":"a"},{"name":"b"}]}}],"resourceClaims":[
 {"name":"a","resourceClaimTemplateName":"t"},{"name":"b","resourceClaimTemplateName":"t"}]},"status":{"resourceClaimStatuses":[
-{"name":"a","resourceClaimName":"work-a"},{"name":"b","resourceClaimName":"work-b"}]}}`
+{"name":"a","resourceClaimName":"work-a"},{"name":"b","resourceClaimName":"work-b"}],
+"containerStatuses":[{"name":"main","state":{"running":{}}}]}}`
 		slices = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSliceList","metadata":{},"items":[{"apiVersion":"resource.k8s.io/v1",
 "kind":"ResourceSlice","metadata":{"name":"s"},"spec":{"driver":"fettle.dev","pool":{"name":"node/gpu"},"devices":[
 {"name":"gpu0","attributes":{"vendor":{"string":"nvidia"}}},{"name":"gpu1","attributes":{"vendor":{"string":"amd"}}}]}}]}`
@@ -37,7 +37,16 @@ func presetObjects() map[string]string {
 "cel":"device.attributes[\"fettle.dev\"].vendor == \"nvidia\""},"namespaceSelector":{"matchLabels":{"stage":"dev"}},"env":[
 {"name":"LIST","mode":"append","valueFrom":{"configMapKeyRef":{"name":"lists","key":"a"}}}]}}]}`
 	)
+	list := func(kind, apiVersion string, items ...string) string {
+		return fmt.Sprintf(`{"apiVersion":%q,"kind":"%sList","metadata":{},"items":[%s]}`, apiVersion, kind, strings.Join(items, ","))
+	}
+	const plain = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"plain","namespace":"team-a"},"spec":{"containers":[]}}`
 	return map[string]string{
+		"/api/v1/namespaces/team-a/pods/plain": plain,
+		"/api/v1/namespaces/team-a/pods":       list("Pod", "v1", pod, plain),
+		"/api/v1/namespaces":                   list("Namespace", "v1", namespace),
+		"/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims": list("ResourceClaim", "resource.k8s.io/v1",
+			fmt.Sprintf(claim, "work-a", "gpu0"), fmt.Sprintf(claim, "work-b", "gpu1")),
 		"/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims/work-a": fmt.Sprintf(claim, "work-a", "gpu0"),
 		"/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims/work-b": fmt.Sprintf(claim, "work-b", "gpu1"),
 		"/api/v1/namespaces/team-a/pods/work":                              pod,
@@ -69,13 +78,7 @@ func presetCluster(t *testing.T, statuses map[string]int) string {
 			map[int]string{http.StatusForbidden: "Forbidden", http.StatusNotFound: "NotFound"}[status])
 	}))
 	t.Cleanup(server.Close)
-	name := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: %q}}]\n"+
-		"contexts: [{name: c, context: {cluster: c, namespace: other}}]\n", server.URL)
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return name
+	return kubeconfig(t, server.URL, "{name: c, context: {cluster: c, namespace: other}}")
 }
 
 // TestPresetExplainCluster: the claim's value is the one that it shares with the pod's other claim, and what may not be read is told.
@@ -110,6 +113,17 @@ func TestPresetExplainCluster(t *testing.T) {
 			"  note: CEL sees no attributes of node/gpu/gpu0",
 		}},
 		{name: "ConfigMap not seen", args: []string{"claim/work-a"}, statuses: map[string]int{configMap: 403}, wantErr: "read ConfigMap lists: "},
+		{name: "pod", args: []string{"pod/work"}, want: []string{
+			"claim team-a/work-a, of pod work alone\n", "claim team-a/work-b, of pod work alone\n", "    env LIST=of a:of b\n",
+			"      not in running main, prepared with generation 3 of ClusterDevicePreset all, without DevicePreset team-a/own: delete the pod",
+		}},
+		{name: "kinds of kubectl", args: []string{"po/work"}, want: []string{"claim team-a/work-a", "claim team-a/work-b"}},
+		{name: "claim's whole kind", args: []string{"resourceclaims.resource.k8s.io/work-b"}, want: []string{"claim team-a/work-b"}},
+		{name: "pod without kind", args: []string{"work"}, want: []string{"claim team-a/work-a", "claim team-a/work-b"}},
+		{name: "no such pod", args: []string{"pod/none"}, wantErr: "there is no pod none in namespace team-a"},
+		{name: "neither", args: []string{"none"}, wantErr: "there is neither a claim nor a pod none in namespace team-a"},
+		{name: "without claims", args: []string{"pod/plain"}, wantErr: "pod plain uses no claim, and presets are for what a claim holds"},
+		{name: "pod not seen", args: []string{"pod/work"}, statuses: map[string]int{podOfClaim: 403}, wantErr: "read pod work: "},
 		{name: "no such claim", args: []string{"claim/none"}, wantErr: "there is no claim none in namespace team-a"},
 		{
 			name: "no kind", args: []string{"claim/work-a"}, statuses: map[string]int{kind: 404},
@@ -134,5 +148,34 @@ func TestPresetExplainCluster(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestCompleteNames: names come from the cluster, and a cluster that cannot be asked has none.
+func TestCompleteNames(t *testing.T) {
+	kubeconfig := presetCluster(t, nil)
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"preset", "explain", "-n", "team-a", ""}, "claim/work-a\nclaim/work-b\npod/work\n:4\n"},
+		{[]string{"preset", "explain", "--namespace=team-a", "wor"}, "work-a\nwork-b\nwork\n:4\n"},
+		{[]string{"preset", "explain", "-n", "team-a", "pod/work", ""}, ":4\n"},
+		{[]string{"preset", "explain", "-n", "other", ""}, ":4\n"},
+		{[]string{"preset", "explain", "-n", ""}, "team-a\n:4\n"},
+		{[]string{"devices", "--context", ""}, "c\n:4\n"},
+		{[]string{"devices", "--context", "wrong", "--node", ""}, ":4\n"},
+	} {
+		args := append([]string{"__complete"}, test.args[:len(test.args)-1]...)
+		args = append(args, "--kubeconfig", kubeconfig)
+		if last := test.args[len(test.args)-2]; strings.HasPrefix(last, "-") && !strings.Contains(last, "=") {
+			// The flag whose value is completed comes last.
+			args = append(append([]string{"__complete"}, test.args[:len(test.args)-2]...), "--kubeconfig", kubeconfig, last)
+		}
+		var stdout, stderr bytes.Buffer
+		run(t.Context(), append(args, test.args[len(test.args)-1]), &stdout, &stderr)
+		if !strings.HasSuffix("\n"+stdout.String(), "\n"+test.want) {
+			t.Errorf("%q: got\n%swant\n%s", test.args, &stdout, test.want)
+		}
 	}
 }

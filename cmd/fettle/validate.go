@@ -13,37 +13,57 @@ import (
 )
 
 const validateHelp = `
-Checks the ResourceClaims, ResourceClaimTemplates and DeviceClasses of a YAML file as the admission webhook does, the DevicePresets and
-ClusterDevicePresets as the API server does, with their CEL, and other fields more strictly than the API server. Needs no cluster. FILE
-may be - for standard input. Prints one line a fault.`
+Checks the ResourceClaims, ResourceClaimTemplates, DeviceClasses and PartitionPolicies of YAML files as the admission webhook does, the
+DevicePresets and ClusterDevicePresets as the API server does, and the rest of these objects more strictly than the API server: unknown
+fields, names of requests, and CEL, which is compiled against the attributes that Fettle publishes. Claims are judged by the classes in all
+files together. Needs no cluster. FILE may be a directory, for the *.yaml, *.yml and *.json in it and below, or - for standard input.
+Prints one line a fault or warning, and at the end what was checked. Warnings do not change the exit status.`
 
 // errFaults ends the command with status 1 after the faults were printed.
 var errFaults = errors.New("correct the fields above")
 
-func runValidate(_ context.Context, args []string, stdout, _ io.Writer) error {
-	operands, err := newArguments("validate FILE", validateHelp).parse(args, stdout)
-	if err != nil {
-		return err
-	}
-	in, name := os.Stdin, "stdin"
-	if operands[0] != "-" {
-		name = operands[0]
-		if in, err = os.Open(name); err != nil {
-			return fmt.Errorf("validate: %w", err)
-		}
-		defer in.Close()
-	}
-	findings, err := admission.ValidateYAML(in, name)
-	if err != nil {
-		return err
-	}
-	for _, f := range findings {
+const validateExamples = `
+fettle validate claim.yaml
+fettle validate classes.yaml manifests/
+kubectl get resourceclaimtemplate one-gpu -o yaml | fettle validate -`
+
+func validate(*arguments) action { return validateFiles }
+
+func validateFiles(_ context.Context, operands []string, stdout, _ io.Writer) error {
+	manifests, unread := manifestsIn(operands, os.Stdin)
+	report := admission.ValidateManifests(manifests)
+	for _, f := range report.Findings {
 		if _, err := fmt.Fprintln(stdout, f); err != nil {
 			return err
 		}
 	}
-	if len(findings) > 0 {
-		return fmt.Errorf("validate: %d faults: %w", len(findings), errFaults)
+	if unread != nil {
+		return fmt.Errorf("validate: %w", unread)
 	}
-	return nil
+	if faults := report.Faults(); faults > 0 {
+		return fmt.Errorf("validate: %s: %w", counted(faults, "fault"), errFaults)
+	}
+	_, err := fmt.Fprintln(stdout, summary(report, len(manifests)))
+	return err
+}
+
+// summary says in one line what was checked without faults.
+func summary(report admission.Report, files int) string {
+	if report.Objects == 0 {
+		return fmt.Sprintf("nothing to check in %s: no ResourceClaim, ResourceClaimTemplate, DeviceClass, preset or PartitionPolicy",
+			counted(files, "file"))
+	}
+	text := fmt.Sprintf("%s in %s: no faults", counted(report.Objects, "object"), counted(files, "file"))
+	if warnings := len(report.Findings); warnings > 0 {
+		text += ", " + counted(warnings, "warning")
+	}
+	return text
+}
+
+// counted is "1 file" or "2 files".
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -13,17 +13,30 @@ import (
 // version is set by the build of a release. Without it the module's own version is shown, as "go install" records it.
 var version string
 
-func runVersion(_ context.Context, args []string, stdout, _ io.Writer) error {
-	if _, err := newArguments("version", "Shows the version of this binary.").parse(args, stdout); err != nil {
+const versionHelp = `
+Shows the version of this binary, the commit that it was built from where the build recorded it, and the version of Go.`
+
+const versionExamples = `
+fettle version
+fettle --version`
+
+func showVersion(*arguments) action {
+	return func(_ context.Context, _ []string, stdout, _ io.Writer) error {
+		info := buildInfo()
+		_, err := fmt.Fprintf(stdout, "fettle %s\nrevision %s\n%s\n",
+			versionName(), cmp.Or(setting(info, "vcs.revision"), "(unknown)"), cmp.Or(info.GoVersion, "(unknown)"))
 		return err
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = &debug.BuildInfo{}
+}
+
+// versionName returns the version alone.
+func versionName() string { return cmp.Or(version, buildInfo().Main.Version, "(unknown)") }
+
+func buildInfo() *debug.BuildInfo {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info
 	}
-	_, err := fmt.Fprintf(stdout, "fettle %s\nrevision %s\n%s\n",
-		cmp.Or(version, info.Main.Version, "(unknown)"), cmp.Or(setting(info, "vcs.revision"), "(unknown)"), cmp.Or(info.GoVersion, "(unknown)"))
-	return err
+	return &debug.BuildInfo{}
 }
 
 // setting is one of the build's, by its key in runtime/debug.

@@ -127,7 +127,7 @@ func (o *object) Record(r artifacts.Result) {
 	case r.Digest != s.Digest || len(o.images) > 0:
 		s.Digest, s.Images = r.Digest, o.images
 	}
-	s.Verification, s.ObservedGeneration = r.Verdict, o.GetGeneration()
+	s.Verification, s.ObservedGeneration, s.Summary = r.Verdict, o.GetGeneration(), v1alpha1.SummaryOf(o.Spec.Namespaces)
 }
 
 // Observe implements [artifacts.Artifact]: it counts the nodes that hold a file of the status's images.

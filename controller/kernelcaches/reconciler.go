@@ -143,7 +143,7 @@ func (c *cache) Record(r artifacts.Result) {
 			s.Image = c.image
 		}
 	}
-	s.Verification, s.ObservedGeneration = r.Verdict, c.GetGeneration()
+	s.Verification, s.ObservedGeneration, s.Summary = r.Verdict, c.GetGeneration(), v1alpha1.SummaryOf(c.WorkloadNamespaces)
 }
 
 // Observe implements [artifacts.Artifact]. No watch tells of pods that have volumes, so a cache with volumes is observed again after a

@@ -141,6 +141,7 @@ func Trim(object any) (any, error) {
 	}
 	kept := &v1alpha1.AcceleratorNode{Status: v1alpha1.AcceleratorNodeStatus{
 		Vendors: node.Status.Vendors, Bitstreams: node.Status.Bitstreams, Presets: node.Status.Presets, KernelCaches: node.Status.KernelCaches,
+		PartitionPolicies: node.Status.PartitionPolicies,
 	}}
 	for i := range node.Status.Pools {
 		p := &node.Status.Pools[i]

@@ -21,12 +21,13 @@ func TestTrim(t *testing.T) {
 	node.Status.Vendors = []v1alpha1.VendorStatus{{Name: "nvidia", Devices: 1}}
 	node.Status.Presets = []v1alpha1.NodePreset{{Name: "p", Claims: 1}}
 	node.Status.KernelCaches = []v1alpha1.NodeCache{{Name: "c", Claims: 1}}
+	node.Status.PartitionPolicies = []v1alpha1.NodePartitionPolicy{{Name: "p", Devices: 1}}
 	node.Status.Pools = []v1alpha1.PoolStatus{{Name: "n1/gpu", Kind: "gpu", Devices: 2, Withheld: 1, Generation: 7, Published: &metav1.Time{}}}
 	want := &v1alpha1.AcceleratorNode{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.AcceleratorNodeStatus{Bitstreams: []string{"a"}},
 	}
 	want.Status.Vendors, want.Status.Presets = node.Status.Vendors, node.Status.Presets
-	want.Status.KernelCaches = node.Status.KernelCaches
+	want.Status.KernelCaches, want.Status.PartitionPolicies = node.Status.KernelCaches, node.Status.PartitionPolicies
 	want.Status.Pools = []v1alpha1.PoolStatus{{Name: "n1/gpu", Kind: "gpu", Devices: 2, Withheld: 1}}
 	want.ResourceVersion, want.UID = "7", "u"
 	got, err := Trim(node)

@@ -25,25 +25,22 @@ func Missing(
 	ctx context.Context, classes []resourceapi.DeviceClass, all []preset.Preset, vendors map[string]bool, c *preset.Conditions,
 ) map[string][]Need {
 	out := map[string][]Need{}
-	givers := slices.DeleteFunc(slices.Clone(all), func(p preset.Preset) bool { return !givesFiles(&p) || len(p.Faults(c)) > 0 })
+	givers := slices.DeleteFunc(slices.Clone(all), func(p preset.Preset) bool { return !p.GivesFiles() || len(p.Faults(c)) > 0 })
 	for _, m := range makers() {
-		if m.needs == "" || !vendors[m.vendor] {
+		what, needed := preset.NeedOf(m.device())
+		if !needed || !what.FromNode || !vendors[m.vendor] {
 			continue
 		}
 		for i := range classes {
 			class := &classes[i]
 			could := func(p preset.Preset) bool { return couldSelect(ctx, &p, class.Name, m, c) }
-			if gives(ctx, class, m, c) && !slices.ContainsFunc(givers, could) {
-				out[class.Name] = append(out[class.Name], Need{Vendor: m.vendor, Needs: m.needs})
+			need := Need{Vendor: m.vendor, Needs: what.What}
+			if gives(ctx, class, m, c) && !slices.ContainsFunc(givers, could) && !slices.Contains(out[class.Name], need) {
+				out[class.Name] = append(out[class.Name], need)
 			}
 		}
 	}
 	return out
-}
-
-// givesFiles says whether a preset gives files of the node, among which a driver's libraries could be.
-func givesFiles(p *preset.Preset) bool {
-	return len(p.Rules.Libraries) > 0 || len(p.Rules.Mounts) > 0 || p.Driver != nil
 }
 
 // gives says whether a class is for devices of this driver and may give those of a maker. A class whose selectors do not name the driver

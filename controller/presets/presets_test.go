@@ -499,6 +499,8 @@ func TestMissing(t *testing.T) {
 	classes := []resourceapi.DeviceClass{
 		class("gpu.fettle.dev", `device.driver == "fettle.dev" && "type" in `+attributes+` && `+attributes+`.type == "gpu"`),
 		class("fpga.fettle.dev", `device.driver == "fettle.dev"`, attributes+`.type == "fpga"`),
+		class("mig.gpu.fettle.dev", `device.driver == "fettle.dev" && "type" in `+attributes+` && `+attributes+`.type == "mig"`),
+		class("vfio.gpu.fettle.dev", `device.driver == "fettle.dev" && "type" in `+attributes+` && `+attributes+`.type == "vfio"`),
 		class("h100", attributes+`.vendor == "nvidia" && `+attributes+`.productName == "H100"`),
 		class("mi300", attributes+`.vendor == "amd"`),
 		class("all"),
@@ -506,24 +508,26 @@ func TestMissing(t *testing.T) {
 		class("foreign-attributes", `device.attributes["gpu.example"].type == "gpu"`),
 	}
 	const libraries = "\nlibraries: [{names: [libcuda.so.1]}]"
+	lacking := []string{"gpu.fettle.dev", "h100", "mig.gpu.fettle.dev"}
 	for _, test := range []struct {
 		name    string
 		vendors string
 		presets map[string]string
 		want    []string
 	}{
-		{"none", "nvidia", nil, []string{"gpu.fettle.dev", "h100"}},
+		{"none", "nvidia", nil, lacking},
 		{"no such vendor", "amd", nil, nil},
 		{"for all", "nvidia", map[string]string{"p": "deviceSelector: {cel: '" + attributes + `.vendor == "nvidia"'}` + libraries}, nil},
-		{"for others", "nvidia", map[string]string{"p": "deviceSelector: {cel: '" + attributes + `.vendor == "amd"'}` + libraries}, []string{
-			"gpu.fettle.dev", "h100",
+		{"for others", "nvidia", map[string]string{"p": "deviceSelector: {cel: '" + attributes + `.vendor == "amd"'}` + libraries}, lacking},
+		{"for a class", "nvidia", map[string]string{"p": anyGPU + libraries}, []string{"h100", "mig.gpu.fettle.dev"}},
+		{"for whole GPUs", "nvidia", map[string]string{"p": "deviceSelector: {cel: '" + attributes + `.type == "gpu"'}` + libraries}, []string{
+			"h100", "mig.gpu.fettle.dev", // which may give instances
 		}},
-		{"for a class", "nvidia", map[string]string{"p": anyGPU + libraries}, []string{"h100"}},
 		{"by mounts, in a namespace", "nvidia", map[string]string{
 			"team/p": "podSelector: {matchLabels: {a: b}}\nmounts: [{hostPath: /a, containerPath: /mnt}]",
 		}, nil},
-		{"without files", "nvidia", map[string]string{"p": anyGPU + "env: [{name: A, value: b}]"}, []string{"gpu.fettle.dev", "h100"}},
-		{"not valid", "nvidia", map[string]string{"p": "deviceSelector: {cel: 'x ='}" + libraries}, []string{"gpu.fettle.dev", "h100"}},
+		{"without files", "nvidia", map[string]string{"p": anyGPU + "env: [{name: A, value: b}]"}, lacking},
+		{"not valid", "nvidia", map[string]string{"p": "deviceSelector: {cel: 'x ='}" + libraries}, lacking},
 		{"kept away", "nvidia", map[string]string{
 			"p": "deviceSelector: {absent: {deviceClassNames: [h100], cel: '" + attributes + `.vendor == "amd"'}}` + libraries,
 		}, []string{"h100"}},

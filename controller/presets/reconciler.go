@@ -160,7 +160,9 @@ func (j *judge) report(ctx context.Context, o Object, refused error) error {
 	if err := j.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("count the claims that have something from it: %w", err)
 	}
-	found := Findings{Faults: j.index.Faults(o.Key()), NotGranted: refused, Conflicts: j.index.Conflicts(o.Key())}
+	found := Findings{
+		Faults: j.index.Faults(o.Key()), NotGranted: refused, Conflicts: j.index.Conflicts(o.Key()), Summary: summarize(&o.Spec.PresetRules),
+	}
 	if !o.OfCluster() {
 		p := preset.Of(o.CommonDevicePreset)
 		found.Outside = p.NotAllowed(j.allowed)

@@ -62,19 +62,29 @@ type Findings struct {
 	// NotGranted is why the nodes may not read its ConfigMaps.
 	NotGranted error
 	Conflicts  Conflicts
+	// Summary has the texts of columns. It is nil if there are none.
+	Summary *v1alpha1.PresetSummary
 	// Claims and Nodes are how many have something from it.
 	Claims, Nodes int32
 }
 
 // Record writes the findings to the status.
 func Record(status *v1alpha1.DevicePresetStatus, generation int64, f Findings, now time.Time) {
-	status.ObservedGeneration = generation
+	status.ObservedGeneration, status.Summary = generation, f.Summary
 	status.Claims, status.Nodes = ptr.To(f.Claims), ptr.To(f.Nodes)
 	for _, c := range []metav1.Condition{valid(f), conflicting(f)} {
 		c.ObservedGeneration, c.LastTransitionTime = generation, metav1.NewTime(now)
 		c.Message = message.Clip(c.Message, message.ReadableCondition)
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
+}
+
+// summarize returns the texts for the columns of kubectl, nil for a preset that names no classes.
+func summarize(rules *v1alpha1.PresetRules) *v1alpha1.PresetSummary {
+	if rules.DeviceSelector == nil || len(rules.DeviceSelector.DeviceClassNames) == 0 {
+		return nil
+	}
+	return &v1alpha1.PresetSummary{Classes: v1alpha1.Enumerate(rules.DeviceSelector.DeviceClassNames)}
 }
 
 func valid(f Findings) metav1.Condition {

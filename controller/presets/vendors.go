@@ -12,33 +12,34 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// maker is one kind of devices of one vendor, with what pods need from the node to use them.
-type maker struct {
-	vendor string
-	kind   device.Kind
-	// needs is required of the node. It is empty if an image can bring everything.
-	needs string
-}
+// maker is one type of devices of one vendor.
+type maker struct{ vendor, deviceType string }
 
-// makers returns the makers that the driver knows. NVIDIA's driver library must match the kernel module, so no image can bring it. The
-// user-space parts of AMD, Intel and XRT use stable kernel interfaces, and images usually bring them.
+// makers returns the makers that the driver knows.
 func makers() []maker {
+	const gpu, fpga = string(device.KindGPU), string(device.KindFPGA)
 	return []maker{
-		{vendor: "nvidia", kind: device.KindGPU, needs: "the libraries of the node's driver"},
-		{vendor: "amd", kind: device.KindGPU},
-		{vendor: "intel", kind: device.KindGPU},
-		{vendor: "amd", kind: device.KindFPGA},
-		{vendor: "intel", kind: device.KindFPGA},
-		{vendor: "host", kind: device.KindHost},
+		{vendor: "nvidia", deviceType: gpu},
+		{vendor: "nvidia", deviceType: device.TypeMIG},
+		{vendor: "nvidia", deviceType: device.TypeVFIO},
+		{vendor: "amd", deviceType: gpu},
+		{vendor: "amd", deviceType: device.TypePartition},
+		{vendor: "amd", deviceType: device.TypeVF},
+		{vendor: "amd", deviceType: device.TypeVFIO},
+		{vendor: "intel", deviceType: gpu},
+		{vendor: "intel", deviceType: device.TypeVF},
+		{vendor: "intel", deviceType: device.TypeVFIO},
+		{vendor: "amd", deviceType: fpga},
+		{vendor: "intel", deviceType: fpga},
+		{vendor: "host", deviceType: string(device.KindHost)},
 	}
 }
 
 // device returns a device of which only the maker is known.
 func (m maker) device() *preset.Device {
-	kind := string(m.kind)
 	return &preset.Device{Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 		device.AttributeVendor: {StringValue: &m.vendor},
-		"type":                 {StringValue: &kind},
+		"type":                 {StringValue: &m.deviceType},
 	}}
 }
 
@@ -64,7 +65,7 @@ func ask(ctx context.Context, c *preset.Conditions, expression string, m maker) 
 }
 
 // kinds is a set of makers, by their index in the table.
-type kinds uint8
+type kinds uint16
 
 // selected returns the makers for whose devices a condition may hold, and those for which it must. If it holds for no maker of the table
 // it may be about another one, so all count.

@@ -10,12 +10,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 // Annotation on a ClusterDevicePreset that the controller made has the hash of the shipped spec. If the spec has another hash, an
@@ -54,14 +56,14 @@ func Presets(vendors []string) []*v1alpha1.ClusterDevicePreset {
 // match the kernel module. Those of other vendors use stable kernel interfaces, and images bring the libraries that their programs are
 // linked with; the presets do not get in the way of these (docs/design/presets.md).
 func vendorSpecs() map[string]v1alpha1.ClusterDevicePresetSpec {
-	nvidia := selecting("vendor", "nvidia", "type", "gpu")
+	nvidia := selectingGPUs("nvidia", device.TypeMIG)
 	nvidia.Driver = &v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}
 
-	amd := selecting("vendor", "amd", "type", "gpu")
+	amd := selectingGPUs("amd", device.TypePartition, device.TypeVF)
 	amd.Libraries = optional([]string{"/opt/rocm/lib"}, "librocm_smi64.so.*", "libamd_smi.so.*")
 	amd.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/rocm", ContainerPath: "/usr/local/fettle/rocm", Optional: true}}
 
-	intel := selecting("vendor", "intel", "type", "gpu")
+	intel := selectingGPUs("intel", device.TypeVF)
 	intel.Libraries = optional(
 		[]string{"/usr/lib/x86_64-linux-gnu/intel-opencl", "/usr/lib64/intel-opencl"},
 		"libze_intel_gpu.so.*", "libigdrcl.so", "libigc.so.*", "libigdfcl.so.*", "libigdgmm.so.*")
@@ -78,13 +80,32 @@ func vendorSpecs() map[string]v1alpha1.ClusterDevicePresetSpec {
 	return map[string]v1alpha1.ClusterDevicePresetSpec{"nvidia": nvidia, "amd": amd, "intel": intel, "xrt": xrt, "opae": opae}
 }
 
-// selecting returns a selector of devices of this driver by attributes, given as name and value in turn. A device without an attribute is
-// not selected.
-func selecting(attributes ...string) (spec v1alpha1.ClusterDevicePresetSpec) {
+// selectingGPUs returns a selector of a vendor's GPUs and of their parts of these types. It does not select devices of the type vfio, since
+// a virtual machine has its own driver.
+func selectingGPUs(vendor string, parts ...string) v1alpha1.ClusterDevicePresetSpec {
+	types := make([]string, 0, len(parts)+1)
+	for _, name := range append([]string{string(device.KindGPU)}, parts...) {
+		types = append(types, strconv.Quote(name))
+	}
+	return where(fmt.Sprintf("%s == %q", attribute("vendor"), vendor),
+		fmt.Sprintf("%s in [%s]", attribute("type"), strings.Join(types, ", ")))
+}
+
+// selecting returns a selector of devices of this driver by attributes, given as name and value in turn.
+func selecting(attributes ...string) v1alpha1.ClusterDevicePresetSpec {
 	var conditions []string
 	for pair := range slices.Chunk(attributes, 2) {
-		conditions = append(conditions, fmt.Sprintf("device.attributes[%q].?%s.orValue(\"\") == %q", v1alpha1.DriverName, pair[0], pair[1]))
+		conditions = append(conditions, fmt.Sprintf("%s == %q", attribute(pair[0]), pair[1]))
 	}
+	return where(conditions...)
+}
+
+// attribute is a CEL expression for an attribute, empty if a device has none.
+func attribute(name string) string {
+	return fmt.Sprintf("device.attributes[%q].?%s.orValue(\"\")", v1alpha1.DriverName, name)
+}
+
+func where(conditions ...string) (spec v1alpha1.ClusterDevicePresetSpec) {
 	spec.DeviceSelector = &v1alpha1.PresetDeviceSelector{CEL: strings.Join(conditions, " && ")}
 	return spec
 }

@@ -5,6 +5,7 @@ package shippedpresets
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,9 @@ func TestShippedPresets(t *testing.T) {
 	for name, attributes := range map[string][]string{
 		"nvidia": {"vendor", "nvidia", "type", "gpu"}, "amd": {"vendor", "amd", "type", "gpu"}, "intel": {"vendor", "intel", "type", "gpu"},
 		"xrt": {"vendor", "amd", "type", "fpga", "backend", "xrt"}, "opae": {"vendor", "intel", "type", "fpga", "backend", "dfl"},
+		"nvidia mig": {"vendor", "nvidia", "type", "mig"}, "amd partition": {"vendor", "amd", "type", "partition"},
+		"amd vf": {"vendor", "amd", "type", "vf"}, "intel vf": {"vendor", "intel", "type", "vf"},
+		"vfio": {"vendor", "nvidia", "type", "vfio"}, "amd's vfio": {"vendor", "amd", "type", "vfio"},
 		"zynq": {"vendor", "amd", "type", "fpga", "backend", "fpga_manager"}, "host": {"type", "host"}, "gone": {},
 	} {
 		d := &preset.Device{Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
@@ -52,7 +56,8 @@ func TestShippedPresets(t *testing.T) {
 		}
 		for name, d := range devices {
 			got, err := conditions.Holds(t.Context(), p.Spec.DeviceSelector.CEL, v1alpha1.DriverName, d)
-			if want := p.Name == name+".fettle.dev"; err != nil || got != want {
+			maker, _, _ := strings.Cut(name, " ")
+			if want := p.Name == maker+".fettle.dev"; err != nil || got != want {
 				t.Errorf("%s is for %s: %v, %v", p.Name, name, got, err)
 			}
 		}

@@ -4,6 +4,7 @@
 package trustpolicies
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -57,7 +58,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	before := policy.DeepCopy()
 	now := valid(j.policies.cache.One(policy).Fault())
 	now.ObservedGeneration, now.LastTransitionTime = policy.Generation, metav1.NewTime(j.clock.Now())
-	policy.Status.ObservedGeneration = policy.Generation
+	policy.Status.ObservedGeneration, policy.Status.Summary = policy.Generation, summarize(&policy.Spec)
 	meta.SetStatusCondition(&policy.Status.Conditions, now)
 	written, err := j.status.Patch(ctx, before, policy)
 	if err != nil {
@@ -67,6 +68,13 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		j.announce(ctx, before, policy)
 	}
 	return reconcile.Result{}, nil
+}
+
+// summarize returns the texts for the columns of kubectl.
+func summarize(spec *v1alpha1.TrustPolicySpec) *v1alpha1.TrustSummary {
+	return &v1alpha1.TrustSummary{
+		Images: v1alpha1.Enumerate(spec.Images), Namespaces: cmp.Or(v1alpha1.Enumerate(spec.Namespaces), "all"),
+	}
 }
 
 // announce makes an Event if the policy became valid or invalid, or is invalid for another reason.

@@ -79,7 +79,7 @@ func preparing(nodes []v1alpha1.AcceleratorNode, skip map[string]string) []strin
 // Error lists each claim with its consumers, the nodes, and the next step.
 func (e *InUseError) Error() string {
 	var b strings.Builder
-	b.WriteString("devices are in use:")
+	b.WriteString("Fettle is not uninstalled, because devices are in use:")
 	for _, h := range e.Holds {
 		fmt.Fprintf(&b, "\n  claim %s", h.Claim)
 		for _, p := range h.Pods {
@@ -92,7 +92,8 @@ func (e *InUseError) Error() string {
 	for _, n := range e.Nodes {
 		fmt.Fprintf(&b, "\n  node %s still has prepared claims", n)
 	}
-	b.WriteString("\ndelete these pods and try again, or uninstall with --force to have them evicted")
+	b.WriteString("\nDelete these pods and try again. To have them evicted instead, set the chart's value uninstall.force=true " +
+		"(helm upgrade with --reuse-values) and uninstall again; the flag of fettle-controller uninstall is --force.")
 	return b.String()
 }
 

@@ -94,11 +94,12 @@ func TestInUseError(t *testing.T) {
 		},
 		Nodes: []string{"node1"},
 	}
-	want := `devices are in use:
+	want := `Fettle is not uninstalled, because devices are in use:
   claim ml/train pod ml/train-0 pod ml/train-1
   claim ml/gang podgroups/g
   node node1 still has prepared claims
-delete these pods and try again, or uninstall with --force to have them evicted`
+Delete these pods and try again. To have them evicted instead, set the chart's value uninstall.force=true ` +
+		`(helm upgrade with --reuse-values) and uninstall again; the flag of fettle-controller uninstall is --force.`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Errorf("message (-want +got):\n%s", diff)
 	}

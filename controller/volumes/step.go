@@ -49,6 +49,7 @@ func (s *step) decide() {
 		s.setPhase(v1alpha1.CacheVolumeFailed,
 			"PersistentVolumeClaim %s exists and does not belong to this cache: delete it, or rename the cache", claim.Name)
 	case claim.DeletionTimestamp != nil:
+		s.releaseClaim(job)
 		s.setPhase(v1alpha1.CacheVolumePending, "its claim is being deleted, which waits for the pods that use it%s", s.users())
 	case claim.Status.Phase == corev1.ClaimLost:
 		s.setPhase(v1alpha1.CacheVolumeFailed, "its PersistentVolume is gone: delete PersistentVolumeClaim %s, and it is made again", claim.Name)
@@ -63,6 +64,14 @@ func labelsOf(job *batchv1.Job) map[string]string {
 		return nil
 	}
 	return job.Labels
+}
+
+// releaseClaim plans the deletion of a Job whose claim is being deleted: Kubernetes keeps the claim as long as a pod of the Job exists,
+// even one that has ended.
+func (s *step) releaseClaim(job *batchv1.Job) {
+	if s.owns(labelsOf(job)) && job.DeletionTimestamp == nil {
+		s.plan.Delete = append(s.plan.Delete, job)
+	}
 }
 
 // recreateJob plans the deletion of a Job. The next one is made when the Job and its pods are gone.
@@ -162,7 +171,8 @@ func (s *step) reportProgress(claim *corev1.PersistentVolumeClaim, job *batchv1.
 	}
 	s.setPhase(v1alpha1.CacheVolumeFilling, "%s", problem)
 	if claim.Status.Phase != corev1.ClaimBound {
-		const unbound = "the claim is not bound: it needs a StorageClass with a provisioner, or a PersistentVolume with %s, %v and its class"
+		const unbound = "the claim is not bound: it needs a PersistentVolume with %s, %v and its class, from the class's provisioner, whose " +
+			"Events are at the claim, or from an administrator"
 		room := capacityOf(claim)
 		s.setPhase(v1alpha1.CacheVolumePending, unbound, room.String(), claim.Spec.AccessModes)
 		if problem != "" {

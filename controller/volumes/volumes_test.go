@@ -277,6 +277,22 @@ func TestStrangers(t *testing.T) {
 	want(t, Make(o, on(), w), "a/cache Pending : its claim is being deleted, which waits for the pods that use it: p1, p2, p3 and 1 more")
 }
 
+// TestDeletedClaim makes a claim again that an administrator deleted, as messages advise: the pods of its Job keep the claim, and go first.
+func TestDeletedClaim(t *testing.T) {
+	o := object(v1alpha1.CacheROXVolume, one, "a")
+	w := observed("a", "", Make(o, on(), observed("a", "")))
+	w.Claims[Key{"a", "cache"}].DeletionTimestamp = new(metav1.Now())
+	const waits = "a/cache Pending : its claim is being deleted, which waits for the pods that use it"
+	p := Make(o, on(), w)
+	want(t, p, "delete Job a/cache-111111111111", waits)
+	w.Jobs[Key{"a", "cache-111111111111"}].DeletionTimestamp = new(metav1.Now())
+	want(t, Make(o, on(), w), waits)
+	w = w.after(p)
+	delete(w.Claims, Key{"a", "cache"})
+	want(t, Make(o, on(), w), "create PersistentVolumeClaim a/cache", "create Job a/cache-111111111111",
+		"a/cache Pending : its claim and its Job are being made")
+}
+
 // TestTooSmall does not fill a claim with what it cannot hold.
 func TestTooSmall(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
@@ -312,8 +328,9 @@ func TestTrouble(t *testing.T) {
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
 				Message: "0/3 nodes:\n untolerated taint {gpu: true}.",
 			}}
-		}, want: "Pending : the claim is not bound: it needs a StorageClass with a provisioner, or a PersistentVolume with 66Mi, " +
-			"[ReadWriteOnce ReadOnlyMany] and its class; pod p: Unschedulable: 0/3 nodes: untolerated taint {gpu: true}."},
+		}, want: "Pending : the claim is not bound: it needs a PersistentVolume with 66Mi, [ReadWriteOnce ReadOnlyMany] " +
+			"and its class, from the class's provisioner, whose Events are at the claim, or from an administrator; " +
+			"pod p: Unschedulable: 0/3 nodes: untolerated taint {gpu: true}."},
 		"no image": {
 			pod:  state(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "not found"}}),
 			want: "Filling : pod p: ImagePullBackOff: not found",

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/admission"
 )
 
 func naming(source string) *resourceapi.ResourceClaim {
@@ -66,7 +68,7 @@ func TestReferences(t *testing.T) {
 			for _, object := range []runtime.Object{
 				claim, &resourceapi.ResourceClaimTemplate{Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claim.Spec}},
 			} {
-				faults, warnings := references{reader: objects}.check(t.Context(), "team-a", object)
+				faults, warnings := references{reader: objects, judge: &admission.Judge{}}.check(t.Context(), "team-a", object)
 				path := strings.NewReplacer("spec.devices", "spec.devices")
 				if _, template := object.(*resourceapi.ResourceClaimTemplate); template {
 					path = strings.NewReplacer("spec.devices", "spec.spec.devices")
@@ -86,11 +88,161 @@ func TestReferences(t *testing.T) {
 				return errors.New("away")
 			},
 		})
-		faults, warnings := references{reader: broken}.check(t.Context(), "team-a", naming(`{"name":"mine"}`))
+		faults, warnings := references{reader: broken, judge: &admission.Judge{}}.check(t.Context(), "team-a", naming(`{"name":"mine"}`))
 		if len(faults)+len(warnings) != 0 {
 			t.Errorf("faults %v, warnings %v", faults, warnings)
 		}
 	})
+}
+
+// using returns a claim of one device of a class, with a configuration.
+func using(class, driver, parameters string, expressions ...string) *resourceapi.ResourceClaim {
+	claim := naming(`{}`)
+	claim.Spec.Devices.Config[0].Opaque = &resourceapi.OpaqueDeviceConfiguration{
+		Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
+	}
+	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: class}
+	for _, e := range expressions {
+		exactly.Selectors = append(exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
+	}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "main", Exactly: exactly}}
+	return claim
+}
+
+func classOf(name, kind, parameters string) *resourceapi.DeviceClass {
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "` + kind + `"`,
+	}}}
+	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
+	}}}
+	return class
+}
+
+// TestJudgedByOthers: a claim is judged by its classes, and by the kernel caches that it names.
+func TestJudgedByOthers(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gpu, fpga = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig"`, `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig"`
+	refused := v1alpha1.GPUKernelCacheStatus{
+		ResolvedDigest: "sha256:1",
+		Verification:   &v1alpha1.ImageVerdict{Digest: "sha256:1", Result: v1alpha1.VerdictRefused, Message: "no signature by release"},
+	}
+	objects := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		classOf("gpu.nvidia.com", "gpu", gpu+`}`), classOf("fpga", "fpga", fpga+`}`),
+		classOf("cached", "gpu", gpu+`,"kernelCaches":[{"name":"stale"}]}`),
+		&v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "stale"}, Status: refused},
+		&v1alpha1.GPUKernelCache{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "good"}},
+		&v1alpha1.ClusterGPUKernelCache{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Spec: v1alpha1.ClusterGPUKernelCacheSpec{
+			WorkloadNamespaces: []string{"team-b"},
+		}},
+	).Build()
+	check := references{reader: objects, judge: &admission.Judge{}}.check
+	cache := func(text string) string { return gpu + `,"kernelCaches":[` + text + `]}` }
+	const names = "spec.devices.config[0].opaque.parameters.kernelCaches[0].name: "
+	for name, tt := range map[string]struct {
+		object         runtime.Object
+		fault, warning string
+	}{
+		"another driver's": {
+			using("gpu.nvidia.com", "gpu.nvidia.com", `{"kind":"GpuConfig","sharing":{"strategy":"MPS"}}`), "",
+			"spec.devices.config[0].opaque: the parameters for driver gpu.nvidia.com (GpuConfig: sharing.strategy) have no effect",
+		},
+		"misspelt": {
+			using("gpu.nvidia.com", v1alpha1.DriverName, gpu+`}`, `device.attributes["fettle.dev"].vender == "amd"`), "",
+			"spec.devices.requests[0].exactly.selectors[0].cel.expression: no device of fettle.dev has vender",
+		},
+		"forbidden": {using("fpga", v1alpha1.DriverName, fpga+`,"onRelease":"Keep"}`), "no class of request main has policy.allowKeep", ""},
+		"no class":  {using("absent", v1alpha1.DriverName, fpga+`,"onRelease":"Keep"}`), "", ""},
+		"refused cache": {
+			using("gpu.nvidia.com", v1alpha1.DriverName, cache(`{"name":"stale"}`)), "",
+			names + "GPUKernelCache stale is refused, so pods wait: no signature by release",
+		},
+		"refused, optional": {
+			using("gpu.nvidia.com", v1alpha1.DriverName, cache(`{"name":"stale","optional":true}`)), "",
+			names + "GPUKernelCache stale is refused, so pods start without it: no signature by release",
+		},
+		"absent cache": {
+			using("gpu.nvidia.com", v1alpha1.DriverName, cache(`{"name":"late"}`)), "", names + "GPUKernelCache late does not exist: pods wait",
+		},
+		"another namespace's cache": {
+			using("gpu.nvidia.com", v1alpha1.DriverName, cache(`{"name":"theirs","kind":"ClusterGPUKernelCache"}`)), "",
+			names + "ClusterGPUKernelCache theirs is not for namespace team-a, so pods wait",
+		},
+		"good cache": {using("gpu.nvidia.com", v1alpha1.DriverName, cache(`{"name":"good"}`)), "", ""},
+		"of the class": {
+			using("cached", v1alpha1.DriverName, gpu+`}`), "",
+			"DeviceClass[cached].spec.config[0].opaque.parameters.kernelCaches[0].name: GPUKernelCache stale is refused",
+		},
+		"of any namespace": {classOf("new", "gpu", cache(`{"name":"theirs","kind":"ClusterGPUKernelCache"}`)), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			faults, warnings := check(t.Context(), namespaceOf(tt.object), tt.object)
+			if got := text(faults.ToAggregate()); !strings.Contains(got, tt.fault) || (got == "") != (tt.fault == "") {
+				t.Errorf("faults %q, want %q", got, tt.fault)
+			}
+			if got := strings.Join(warnings, "\n"); !strings.HasPrefix(got, tt.warning) || (got == "") != (tt.warning == "") {
+				t.Errorf("warnings %q, want %q", got, tt.warning)
+			}
+		})
+	}
+}
+
+// TestPods: a pod is warned of what its claims and templates would be told now, and never refused. A claim in use is left alone.
+func TestPods(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const fpga = `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig"`
+	keeps := func(name string) *resourceapi.ResourceClaim {
+		claim := using("fpga", v1alpha1.DriverName, fpga+`,"onRelease":"Keep"}`)
+		claim.Namespace, claim.Name = "team-a", name
+		return claim
+	}
+	used := keeps("used")
+	used.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "first", UID: "1"}}
+	cached := using("fpga", v1alpha1.DriverName, fpga+`,"bitstream":{"name":"late"}}`)
+	objects := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		classOf("fpga", "fpga", fpga+`}`), keeps("new"), used,
+		&resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "late"}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: cached.Spec},
+		},
+	).Build()
+	pod := &corev1.Pod{Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
+		{Name: "a", ResourceClaimName: new("new")},
+		{Name: "b", ResourceClaimName: new("used")},
+		{Name: "c", ResourceClaimTemplateName: new("late")},
+		{Name: "d", ResourceClaimName: new("absent")},
+		{Name: "e"},
+	}}}
+	faults, warnings := references{reader: objects, judge: &admission.Judge{}}.check(t.Context(), "team-a", pod)
+	if len(faults) > 0 {
+		t.Errorf("faults %v", faults)
+	}
+	want := []string{
+		"spec.resourceClaims[0]: ResourceClaim new: pods wait: spec.devices.config[0].opaque.parameters.onRelease: Forbidden: no class",
+		"spec.resourceClaims[2]: ResourceClaimTemplate late: spec.spec.devices.config[0].opaque.parameters.bitstream.name: FPGABitstream late",
+	}
+	if len(warnings) != len(want) {
+		t.Fatalf("warnings %q, want %d", warnings, len(want))
+	}
+	for i := range want {
+		if !strings.HasPrefix(warnings[i], want[i]) {
+			t.Errorf("warning %q, want %q", warnings[i], want[i])
+		}
+	}
+}
+
+// namespaceOf is that of the review: none for a class.
+func namespaceOf(object runtime.Object) string {
+	if _, ok := object.(*resourceapi.DeviceClass); ok {
+		return ""
+	}
+	return "team-a"
 }
 
 func text(err error) string {

@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/fettle-dev/fettle/controller/certs"
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
@@ -33,8 +34,8 @@ type Server struct {
 	reviews  *prometheus.CounterVec
 }
 
-// NewServer returns a server for a namespace. The reader must not read from a cache: it reads one Secret, and the bitstreams that claims
-// name.
+// NewServer returns a server for a namespace. The reader must not read from a cache: it reads one Secret, and the classes,
+// bitstreams and kernel caches that claims name.
 func NewServer(reader client.Reader, c clock.WithTicker, namespace string) *Server {
 	return &Server{
 		reader: reader,
@@ -55,9 +56,9 @@ func (s *Server) Run(ctx context.Context) error {
 	reviews := &httpserver.Server{
 		Address: s.Address,
 		TLS:     &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.follower.GetCertificate},
-		Handler: newGuard(s.follower.State, &admission.Webhook{Handler: Handler{
+		Handler: newGuard(s.follower.State, &ctrladmission.Webhook{Handler: Handler{
 			Validate: s.Validate,
-			Refer:    references{reader: s.reader}.check,
+			Refer:    references{reader: s.reader, judge: &admission.Judge{}}.check,
 			Observe:  func(resource, verdict string) { s.reviews.WithLabelValues(resource, verdict).Inc() },
 		}}),
 	}

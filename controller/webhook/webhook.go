@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook answers the API server's reviews of the objects that may carry a Fettle configuration. Package admission decides what
-// is valid; this package decodes, asks and answers. If it cannot decide it admits the object, since Prepare on the node checks again.
+// Package webhook answers the API server's reviews of PartitionPolicies, of the objects that may carry a Fettle configuration, and of pods
+// that name claims. Package admission decides what is valid; this package decodes, asks and answers. If it cannot decide it admits the
+// object, since the node checks
+// again.
 package webhook
 
 import (
@@ -10,6 +12,7 @@ import (
 	"runtime/debug"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +24,8 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // PathPrefix is where the reviews arrive; a secret follows it.
@@ -33,9 +38,11 @@ const (
 	Undecided = "undecided"
 )
 
-// Handler answers reviews of resource.k8s.io/v1 ResourceClaims, ResourceClaimTemplates and DeviceClasses.
+// Handler answers reviews of resource.k8s.io/v1 ResourceClaims, ResourceClaimTemplates and DeviceClasses, of PartitionPolicies and of
+// Pods.
 type Handler struct {
-	// Validate returns every fault of the Fettle configurations in one of these objects, with the path of its field.
+	// Validate returns every fault of a PartitionPolicy, or of the Fettle configurations in another of these objects, with the path of its
+	// field.
 	Validate func(runtime.Object) field.ErrorList
 	// Refer checks the objects that a valid object of a namespace names. It may be nil.
 	Refer func(ctx context.Context, namespace string, object runtime.Object) (faults field.ErrorList, warnings []string)
@@ -62,7 +69,7 @@ func (h Handler) Handle(ctx context.Context, req admission.Request) (response ad
 // label returns the resource if it is one of those that the webhook is for: a metric has a series for each.
 func label(resource string) string {
 	switch resource {
-	case "resourceclaims", "resourceclaimtemplates", "deviceclasses":
+	case "resourceclaims", "resourceclaimtemplates", "deviceclasses", "partitionpolicies", "pods":
 		return resource
 	}
 	return "other"
@@ -97,7 +104,7 @@ func (h Handler) review(ctx context.Context, req admission.Request) (string, adm
 // undecided admits the object with a warning that its configuration was not checked.
 func undecided(why string) admission.Response {
 	return admission.Allowed("").WithWarnings(fmt.Sprintf(
-		"fettle.dev: the configuration was not checked (%s); a fault in it will only show when a pod starts", why))
+		"fettle.dev: the configuration was not checked (%s); a fault in it will only show later, when a pod starts or a node reads it", why))
 }
 
 // decode decodes the object of a review. With matchPolicy Equivalent the API server converts other versions to v1.
@@ -110,9 +117,13 @@ func decode(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
 		object = &resourceapi.ResourceClaimTemplate{}
 	case resourceapi.SchemeGroupVersion.WithKind("DeviceClass"):
 		object = &resourceapi.DeviceClass{}
+	case corev1.SchemeGroupVersion.WithKind("Pod"):
+		object = &corev1.Pod{}
+	case v1alpha1.GroupVersion.WithKind(v1alpha1.KindPartitionPolicy):
+		object = &v1alpha1.PartitionPolicy{}
 	default:
-		return nil, fmt.Errorf("%s/%s %s is not known here, expected a kind of %s",
-			kind.Group, kind.Version, kind.Kind, resourceapi.SchemeGroupVersion)
+		return nil, fmt.Errorf("%s/%s %s is not known here, expected a kind of %s, a %s or a Pod",
+			kind.Group, kind.Version, kind.Kind, resourceapi.SchemeGroupVersion, v1alpha1.KindPartitionPolicy)
 	}
 	if err := json.Unmarshal(raw, object); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", kind.Kind, err)
@@ -126,7 +137,7 @@ func sameSpec(req admission.Request, object client.Object) bool {
 	return err == nil && equality.Semantic.DeepEqual(spec(old), spec(object))
 }
 
-// spec returns the part of an object that holds configurations.
+// spec returns the part of an object that is validated.
 func spec(object client.Object) any {
 	switch o := object.(type) {
 	case *resourceapi.ResourceClaim:
@@ -134,6 +145,8 @@ func spec(object client.Object) any {
 	case *resourceapi.ResourceClaimTemplate:
 		return o.Spec
 	case *resourceapi.DeviceClass:
+		return o.Spec
+	case *v1alpha1.PartitionPolicy:
 		return o.Spec
 	}
 	return nil

@@ -24,6 +24,8 @@ const (
 	leaving   = `{"metadata":{"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z"},` + `"spec":{"devices":{"config":[`
 	foreign   = `{"metadata":{"name":"a"},"spec":{"devices":{"config":[{"opaque":{"driver":"x.dev","parameters":{"a":1}}}]}}}`
 	badClass  = `{"metadata":{"name":"c"},"spec":{"config":[{"opaque":{"driver":"fettle.dev","parameters":7}}]}}`
+	goodParts = `{"metadata":{"name":"p"},"spec":{"devices":{"passthrough":true}}}`
+	badParts  = `{"metadata":{"name":"p"},"spec":{"devices":{"passthrough":true,"deviceSelector":{"cel":"device.nothing"}}}}`
 	otherSpec = `{"metadata":{"name":"a"},"spec":{}}`
 )
 
@@ -38,6 +40,13 @@ func request(kind, version, object, old string) ctrladmission.Request {
 	if old != "" {
 		r.Operation, r.OldObject = admissionv1.Update, runtime.RawExtension{Raw: []byte(old)}
 	}
+	return r
+}
+
+// partition is a request about a PartitionPolicy.
+func partition(object, old string) ctrladmission.Request {
+	r := request("PartitionPolicy", "v1alpha1", object, old)
+	r.Kind.Group = "fettle.dev"
 	return r
 }
 
@@ -60,6 +69,10 @@ func TestHandle(t *testing.T) {
 		{"bad as before", request("ResourceClaim", "v1", badClaim, badClaim), Allowed, ""},
 		{"turned bad", request("ResourceClaim", "v1", badClaim, otherSpec), Denied, "colour"},
 		{"leaving", request("ResourceClaim", "v1", badLeaving, otherSpec), Allowed, ""},
+		{"good policy", partition(goodParts, ""), Allowed, ""},
+		{"CEL of a policy", partition(badParts, ""), Denied, "spec.devices.deviceSelector.cel"},
+		{"policy, bad as before", partition(badParts, badParts), Allowed, ""},
+		{"policy, turned bad", partition(badParts, goodParts), Denied, "undefined field 'nothing'"},
 		{"another version", request("ResourceClaim", "v1beta1", badClaim, ""), Undecided, "v1beta1"},
 		{"another kind", request("Gadget", "v1", `{}`, ""), Undecided, "Gadget"},
 		{"garbage", request("ResourceClaim", "v1", "\x00", ""), Undecided, "not checked"},

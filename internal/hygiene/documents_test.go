@@ -107,6 +107,28 @@ func TestLinksResolve(t *testing.T) {
 	}
 }
 
+// TestTableRows: a row of a table in the users' documents is short enough to read. What it says beyond that belongs below the table. The
+// targets of links do not count.
+func TestTableRows(t *testing.T) {
+	const longest = 300
+	target := regexp.MustCompile(`\]\([^)]*\)`)
+	for _, name := range files(t) {
+		if !strings.HasPrefix(name, "docs/user/") && name != "README.md" && name != "demo/README.md" {
+			continue
+		}
+		number, fenced := 0, false
+		for line := range strings.Lines(read(t, name)) {
+			number++
+			if strings.HasPrefix(line, "```") {
+				fenced = !fenced
+			}
+			if shown := len([]rune(target.ReplaceAllString(line, "]"))); !fenced && strings.HasPrefix(line, "|") && shown > longest {
+				t.Errorf("%s:%d: a row of %d characters, want at most %d: put what explains it below the table", name, number, shown, longest)
+			}
+		}
+	}
+}
+
 // TestShell checks the syntax of every shell script, which it finds by suffix or first line.
 func TestShell(t *testing.T) {
 	for _, name := range files(t) {
@@ -120,5 +142,30 @@ func TestShell(t *testing.T) {
 		if output, err := exec.Command("bash", "-n", filepath.Join(root, name)).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, output)
 		}
+	}
+}
+
+// crio matches the name of a runtime that no test here runs.
+var crio = regexp.MustCompile(`(?i)\bcri-?o\b`)
+
+// TestUntriedRuntimes wants every paragraph or row of a document that names CRI-O to say that it was not tried.
+func TestUntriedRuntimes(t *testing.T) {
+	named := 0
+	for _, name := range files(t) {
+		if path.Ext(name) != ".md" {
+			continue
+		}
+		for _, part := range regexp.MustCompile(`\n\s*\n|\n\s*[-*|] ?`).Split(read(t, name), -1) {
+			if !crio.MatchString(part) {
+				continue
+			}
+			named++
+			if !strings.Contains(strings.Join(strings.Fields(part), " "), "not tried") {
+				t.Errorf("%s names CRI-O and does not say that it was not tried: %q", name, part)
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no document names CRI-O: a reader who has it learns nothing")
 	}
 }

@@ -73,6 +73,13 @@ func importRules() []importRule {
 		},
 		{
 			From:    ".",
+			Never:   []string{"github.com/spf13/", "k8s.io/cli-runtime"},
+			Except:  []string{"cmd/fettle"},
+			Tests:   true,
+			Because: "only the command line has commands and the flags of kubectl; programs of nodes and of the controller stay small",
+		},
+		{
+			From:    ".",
 			Never:   []string{"github.com/hanwen/"},
 			Except:  []string{"test"},
 			Tests:   true,
@@ -167,6 +174,9 @@ func TestImportRulesBite(t *testing.T) {
 		{dir: "test/fpgasim", imported: "github.com/hanwen/go-fuse/v2/fs"},
 		{dir: "pkg/artifact/registry", imported: authorities, refused: true},
 		{dir: "cmd/fettle", imported: authorities},
+		{dir: "cmd/fettle", imported: "k8s.io/cli-runtime/pkg/genericclioptions"},
+		{dir: "cmd/fettle-controller", imported: "k8s.io/cli-runtime/pkg/genericclioptions", refused: true},
+		{dir: "kubeletplugin", imported: "github.com/spf13/cobra", refused: true},
 		{dir: "pkg/nvml", imported: "C", refused: true},
 		{dir: "pkg/nvml", imported: "github.com/stretchr/testify/assert", test: true, refused: true},
 	} {

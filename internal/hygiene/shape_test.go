@@ -47,7 +47,8 @@ func partImports() map[string][]string {
 		"inventory":     {"notify"},
 		"artifacts":     {"inventory", "notify", "retirement"},
 		"publish":       {"inventory", "notify", "retirement"},
-		"devicehealth":  {"inventory", "notify", "retirement"},
+		"devicehealth":  {"dryrun", "inventory", "notify", "retirement"},
+		"dryrun":        {"inventory"},
 		"status":        {"inventory", "notify", "retirement"},
 		"binding":       {"follow", "inventory", "publish"},
 	}
@@ -58,7 +59,9 @@ func partImports() map[string][]string {
 }
 
 // features are the packages whose types are a prepare.Feature.
-func features() []string { return []string{"fpgas", "hostdirs", "kernelcaches", "presets"} }
+func features() []string {
+	return []string{"fpgas", "hostdirs", "kernelcaches", "partitions", "presets"}
+}
 
 func TestPartsOfThePlugin(t *testing.T) {
 	const parent = "kubeletplugin/"
@@ -150,6 +153,19 @@ func TestCommandLineIsLight(t *testing.T) {
 		for _, program := range []string{"kubeletplugin", "controller"} {
 			if within(imported, modulePath+"/"+program) {
 				t.Errorf("cmd/fettle imports %s: what it needs of that belongs below pkg", imported)
+			}
+		}
+	}
+}
+
+// TestServersHaveNoCommandLine: the programs of the cluster do not carry what the command line alone needs, by whatever way.
+func TestServersHaveNoCommandLine(t *testing.T) {
+	for _, program := range []string{"fettle-claims", "fettle-controller", "fettle-hook", "fettle-kubeletplugin", "fettle-nvml"} {
+		for _, imported := range dependencies(t, "./cmd/"+program) {
+			for _, of := range []string{"k8s.io/cli-runtime", "sigs.k8s.io/kustomize", modulePath + "/cmd/fettle"} {
+				if within(imported, of) {
+					t.Errorf("cmd/%s imports %s, which is for cmd/fettle", program, imported)
+				}
 			}
 		}
 	}

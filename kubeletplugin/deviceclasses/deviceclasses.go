@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -21,7 +20,7 @@ import (
 // Classes follows the DeviceClasses of the cluster.
 type Classes struct {
 	client   kubernetes.Interface
-	informer cache.SharedIndexInformer
+	informer *follow.Informer
 }
 
 // New returns Classes that ask the API server for each class until they run.

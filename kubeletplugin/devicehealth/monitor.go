@@ -16,13 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
@@ -125,8 +123,8 @@ func (m *Monitor) maintain(ctx context.Context) {
 		v, changed := m.Holder.Get()
 		if v != nil && !m.Retirement.On() {
 			present := make(map[string]device.Kind, len(v.Devices))
-			for i := range v.Devices {
-				present[v.Devices[i].Name] = v.Devices[i].Kind
+			for _, d := range slices.Concat(v.Devices, v.Hardware()) {
+				present[d.Name] = d.Kind
 			}
 			m.logLedgerError(ctx, errors.Join(m.ledger.Present(present, m.isHeld), m.ledger.Expire()))
 		}
@@ -228,8 +226,7 @@ func (m *Monitor) targets(vendor string) []health.Target {
 		return nil
 	}
 	var targets []health.Target
-	for i := range v.Devices {
-		d := &v.Devices[i]
+	for _, d := range v.Hardware() {
 		address := device.StringOf(d.Attributes[device.AttributePCIAddress])
 		if address != "" && (vendor == "" || device.StringOf(d.Attributes[device.AttributeVendor]) == vendor) {
 			targets = append(targets, health.Target{Name: d.Name, Address: address})
@@ -260,7 +257,7 @@ func (m *Monitor) watchTaints(ctx context.Context) {
 		retry = 5 * time.Second
 	)
 	for {
-		kept, err := m.ProbeTaints(ctx)
+		kept, err := dryrun.KeepsTaints(ctx, m.Client, m.Node)
 		wait := time.After(again)
 		switch {
 		case err != nil && ctx.Err() == nil:
@@ -290,24 +287,4 @@ func (m *Monitor) watchTaints(ctx context.Context) {
 // SetTaintsKept records whether the API server keeps taints. If it does not, devices that are not healthy are withheld.
 func (m *Monitor) SetTaintsKept(ctx context.Context, kept bool) {
 	m.logLedgerError(ctx, m.ledger.SetTaintsKept(kept))
-}
-
-// ProbeTaints creates a slice with a taint as a dry run, and reports whether the API server keeps the taint.
-func (m *Monitor) ProbeTaints(ctx context.Context) (bool, error) {
-	node := m.Node
-	slice := &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "fettle-taint-probe-"},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: &node,
-			Pool: resourceapi.ResourcePool{Name: inventory.PoolName(node, device.KindHost), ResourceSliceCount: 1},
-			Devices: []resourceapi.Device{{Name: "probe", Taints: []resourceapi.DeviceTaint{{
-				Key: inventory.TaintUnhealthy, Value: "Probe", Effect: resourceapi.DeviceTaintEffectNoSchedule,
-			}}}},
-		},
-	}
-	made, err := m.Client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		return false, fmt.Errorf("try a ResourceSlice with a taint: %w", err)
-	}
-	return len(made.Spec.Devices) == 1 && len(made.Spec.Devices[0].Taints) == 1, nil
 }

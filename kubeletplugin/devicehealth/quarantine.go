@@ -57,6 +57,11 @@ func Reason(err error) string {
 // device for admin access. A claim that tolerates the taint may have a device that failed, to find out why, but never one in quarantine.
 func (m *Monitor) Check(c *resourceapi.ResourceClaim, r *claim.Result) error {
 	s, bad := m.ledger.Check(r.Device)
+	if v, _ := m.Holder.Get(); !bad && v != nil {
+		if d, ok := v.Find(r.Kind, r.Device); ok && d.Parent != "" {
+			s, bad = m.ledger.Check(d.Parent)
+		}
+	}
 	if !bad || s.State == health.Worn || r.AdminAccess {
 		return nil
 	}

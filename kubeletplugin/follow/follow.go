@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -39,21 +40,54 @@ type Options struct {
 	Handle cache.ResourceEventHandler
 }
 
+// Informer keeps copies of objects and knows whether they follow the API server.
+type Informer struct {
+	cache.SharedIndexInformer
+	// open counts watches.
+	open atomic.Int32
+}
+
+// Current reports whether all objects were read and a watch is open. Between two watches copies may be old: after the API server is
+// unreachable client-go waits for up to a minute, and for some seconds after a definition changed. Who must not decide by old objects asks
+// the API server then.
+func (i *Informer) Current() bool { return i.HasSynced() && i.open.Load() > 0 }
+
+// opened counts a watch until it is stopped. Reflectors stop every watch, those that ended included.
+func (i *Informer) opened(w watch.Interface) watch.Interface {
+	i.open.Add(1)
+	return &openWatch{Interface: w, closed: sync.OnceFunc(func() { i.open.Add(-1) })}
+}
+
+type openWatch struct {
+	watch.Interface
+	closed func()
+}
+
+func (w *openWatch) Stop() {
+	w.closed()
+	w.Interface.Stop()
+}
+
 // New returns an informer with an index by namespace. It does nothing before Run.
-func New[List runtime.Object](source Source[List], o Options) (cache.SharedIndexInformer, error) {
+func New[List runtime.Object](source Source[List], o Options) (*Informer, error) {
 	selected := func(options metav1.ListOptions) metav1.ListOptions {
 		options.FieldSelector = o.Field
 		return options
 	}
+	informer := &Informer{}
 	lists := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			return source.List(ctx, selected(options))
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return source.Watch(ctx, selected(options))
+			w, err := source.Watch(ctx, selected(options))
+			if err != nil {
+				return nil, err
+			}
+			return informer.opened(w), nil
 		},
 	}
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, o.Client), o.Object, 0,
+	informer.SharedIndexInformer = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, o.Client), o.Object, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	err := informer.SetTransform(o.Keep)
 	if err == nil && o.Handle != nil {
@@ -64,7 +98,7 @@ func New[List runtime.Object](source Source[List], o Options) (cache.SharedIndex
 
 // Own returns an informer for all objects of one of Fettle's own resources. Keep gets *unstructured.Unstructured. changed is called after
 // an object was added, updated or deleted; it may be nil.
-func Own(client dynamic.Interface, resource string, keep cache.TransformFunc, changed func()) (cache.SharedIndexInformer, error) {
+func Own(client dynamic.Interface, resource string, keep cache.TransformFunc, changed func()) (*Informer, error) {
 	o := Options{Client: client, Object: &unstructured.Unstructured{}, Keep: keep}
 	if changed != nil {
 		o.Handle = cache.ResourceEventHandlerFuncs{
@@ -79,7 +113,7 @@ func Own(client dynamic.Interface, resource string, keep cache.TransformFunc, ch
 }
 
 // Run runs informers until ctx ends. stopped waits for their end.
-func Run(ctx context.Context, informers ...cache.SharedIndexInformer) (stopped func()) {
+func Run(ctx context.Context, informers ...*Informer) (stopped func()) {
 	var running sync.WaitGroup
 	for _, informer := range informers {
 		running.Go(func() { informer.RunWithContext(ctx) })

@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -75,4 +78,45 @@ func TestFollow(t *testing.T) {
 	if !informer.IsStopped() {
 		t.Error("goes on after its context ended")
 	}
+}
+
+// TestCurrent: copies count as old between two watches, and after the end.
+func TestCurrent(t *testing.T) {
+	client := fake.NewClientset()
+	watches, reachable := make(chan *watch.FakeWatcher, 1), make(chan struct{}, 1)
+	client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
+		select {
+		case <-reachable:
+			w := watch.NewFake()
+			watches <- w
+			return true, w, nil
+		default:
+			return true, nil, unix.ECONNREFUSED
+		}
+	})
+	informer, err := New(client.CoreV1().Pods(metav1.NamespaceAll), Options{Client: client, Object: &corev1.Pod{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := Run(ctx, informer)
+	becomes := func(want bool, when string) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+			return informer.HasSynced() && informer.Current() == want, nil
+		})
+		if err != nil {
+			t.Errorf("%s: current is %v, want %v", when, !want, want)
+		}
+	}
+	becomes(false, "read, with no watch yet")
+	reachable <- struct{}{}
+	becomes(true, "watched")
+	(<-watches).Stop()
+	becomes(false, "the watch ended, and the next one is refused")
+	reachable <- struct{}{}
+	becomes(true, "watched again")
+	cancel()
+	stopped()
+	becomes(false, "stopped")
 }

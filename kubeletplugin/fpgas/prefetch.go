@@ -35,7 +35,7 @@ func (f *Feature) Source() artifacts.Source {
 
 // watch watches both kinds of objects until ctx ends. stopped waits for its end.
 func (p *prefetchSource) watch(ctx context.Context, changed func()) (stopped func(), err error) {
-	var informers []cache.SharedIndexInformer
+	var informers []*follow.Informer
 	for _, resource := range []string{"clusterfpgabitstreams", "fpgabitstreams"} {
 		informer, err := follow.Own(p.Dynamic, resource, trimBitstream, changed)
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -43,9 +44,10 @@ type Config struct {
 	// HeldByDeleted returns the devices, by pool and name, that a claim holds which was deleted, with that claim's record.
 	HeldByDeleted func() map[[2]string]*record.Record
 	Holder        *Holder
-	// Rescan signals that the hardware may have changed, Review that a claim was released, so that a device may be free.
-	Rescan, Review notify.Signal
-	Metrics        *Metrics
+	// Rescan signals that the hardware may have changed, Requery that NVML's last answer is out of date as well, and Review that a claim was
+	// released, so that a device may be free.
+	Rescan, Requery, Review notify.Signal
+	Metrics                 *Metrics
 }
 
 // Scanner makes snapshots of the host tree. Only its own goroutine uses it.
@@ -78,6 +80,9 @@ func (s *Scanner) Run(ctx context.Context, events <-chan struct{}) {
 		case <-events:
 			s.Scan(ctx)
 		case <-s.Rescan:
+			s.Scan(ctx)
+		case <-s.Requery:
+			s.report, s.queried = nil, nil
 			s.Scan(ctx)
 		case <-s.Review:
 			s.reviewSoon(ctx)
@@ -119,7 +124,7 @@ func (s *Scanner) review(ctx context.Context) {
 	}
 	next := &Snapshot{
 		Devices: slices.Clone(s.scanned.Devices), Problems: slices.Clone(s.scanned.Problems), Withheld: maps.Clone(s.scanned.Withheld),
-		BindLate: s.File.BindLate(),
+		Physical: s.scanned.Physical, BindLate: s.File.BindLate(),
 	}
 	for _, r := range s.Reviewers {
 		r.Review(ctx, next)
@@ -155,7 +160,9 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 			s.queried = kernel
 		}
 	}
-	v := &Snapshot{Devices: inventory.Devices, Problems: inventory.Problems, Withheld: map[string]string{}}
+	v := &Snapshot{
+		Devices: inventory.Devices, Physical: inventory.Physical, Problems: inventory.Problems, Withheld: map[string]string{},
+	}
 	withholdUnusable(v)
 	return v, nil
 }
@@ -189,8 +196,27 @@ func (s *Scanner) withholdRecovering(v *Snapshot) {
 		d := &v.Devices[i]
 		if uid, ok := held[[2]string{PoolName(s.Node, d.Kind), d.Name}]; ok {
 			v.Withheld[d.Name] = "is being recovered: a Prepare or Unprepare of claim " + uid + " was interrupted"
+			for _, other := range v.excluded(d) {
+				v.Withheld[other] = "is the same part of its card as device " + d.Name + ", which is being recovered"
+			}
 		}
 	}
+}
+
+// excluded lists the devices that are on the same card as a device and cannot be used beside it. The scheduler knows that only while a
+// claim has the device allocated.
+func (s *Snapshot) excluded(d *device.Device) []string {
+	i := slices.IndexFunc(s.Cards, func(c device.Card) bool { return c.Name == d.Card })
+	if d.Card == "" || i < 0 {
+		return nil
+	}
+	var names []string
+	for j := range s.Devices {
+		if other := &s.Devices[j]; other.Card == d.Card && other.Name != d.Name && partition.Excludes(s.Cards[i], *d, *other) {
+			names = append(names, other.Name)
+		}
+	}
+	return names
 }
 
 // markDeleted marks the devices that look free to the scheduler, because the claim that holds them was deleted.
@@ -206,6 +232,9 @@ func (s *Scanner) markDeleted(v *Snapshot) {
 			v.HeldByDeleted = map[string]bool{}
 		}
 		v.HeldByDeleted[d.Name] = true
+		for _, other := range v.excluded(d) {
+			v.HeldByDeleted[other] = true
+		}
 		v.Problems = append(v.Problems, discover.Problem{Subject: d.Name, Reason: ReasonClaimDeleted, Message: fmt.Sprintf(
 			"device %s is held by claim %s/%s (UID %s), which was deleted while its pod runs: no other claim gets the device until that pod ends",
 			d.Name, r.Namespace, r.Name, r.UID)})
@@ -227,10 +256,10 @@ func NewMetrics(registry prometheus.Registerer, errors *prometheus.CounterVec, b
 	m := &Metrics{
 		Errors: errors,
 		devices: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "fettle_devices", Help: "Devices found and whole, published or not, by kind.",
+			Name: "fettle_devices", Help: "Devices found, parts of divided ones included, published or not, by kind.",
 		}, []string{"kind"}),
 		withheld: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "fettle_devices_withheld", Help: "Whole devices that are not published now, by kind.",
+			Name: "fettle_devices_withheld", Help: "Devices that are found and not published now, by kind.",
 		}, []string{"kind"}),
 		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fettle_discovery_problems", Help: "Problems that discovery found on this machine, by reason.",

@@ -17,9 +17,11 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/pkg/partition"
 )
 
 // PoolName returns the pool of one kind of device on a node.
@@ -27,11 +29,18 @@ func PoolName(node string, kind device.Kind) string { return node + "/" + string
 
 // Snapshot is the result of one scan of the machine. It never changes after it was put into a Holder.
 type Snapshot struct {
-	// Devices has all whole devices, by name within their kind, in publishing order.
+	// Devices has all whole devices and the parts of divided ones. Those that no other is a part of are by name within their kind.
 	Devices []device.Device
 	// Withheld maps the names of whole devices that must not be published now to the reason.
 	Withheld map[string]string
 	Problems []discover.Problem
+	// Physical are the GPUs, divided or not, by name. Cards have the counters of those whose parts are among Devices.
+	Physical []discover.Physical
+	Cards    []device.Card
+	// Counters is the form of slices in which the API server keeps counters, empty if it keeps none. There are no cards then.
+	Counters partition.Form
+	// PartitionPolicies say what became of the policies that select the node, sorted by name.
+	PartitionPolicies []v1alpha1.NodePartitionPolicy
 	// Tenants maps the free regions of chips that claims hold to the namespace or claim that may join there.
 	Tenants map[string]string
 	// HeldByDeleted are the names of devices whose holder was deleted while its pod runs. The scheduler would take them for free.
@@ -59,6 +68,7 @@ type Health struct {
 // With returns the snapshot with another health. If the API server drops taints, devices that need one are withheld.
 func (s *Snapshot) With(h Health) *Snapshot {
 	out := *s
+	h.Statuses = s.withParts(h.Statuses)
 	out.Health = h
 	if h.TaintsKept || len(h.Statuses)+len(s.Tenants)+len(s.HeldByDeleted) == 0 {
 		return &out
@@ -81,6 +91,40 @@ func (s *Snapshot) With(h Health) *Snapshot {
 		}
 	}
 	return &out
+}
+
+// withParts adds to the devices that are not healthy the parts of them.
+func (s *Snapshot) withParts(statuses map[string]health.Status) map[string]health.Status {
+	own := true
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		parent, bad := statuses[d.Parent]
+		if _, known := statuses[d.Name]; d.Parent == "" || !bad || known {
+			continue
+		}
+		if own {
+			statuses, own = maps.Clone(statuses), false
+		}
+		statuses[d.Name] = parent
+	}
+	return statuses
+}
+
+// Hardware returns what the machine has: the whole devices, and those that are published in parts only.
+func (s *Snapshot) Hardware() []device.Device {
+	var out []device.Device
+	whole := map[string]bool{}
+	for i := range s.Devices {
+		if s.Devices[i].Parent == "" {
+			out, whole[s.Devices[i].Name] = append(out, s.Devices[i]), true
+		}
+	}
+	for i := range s.Physical {
+		if d := s.Physical[i].Device; !whole[d.Name] {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // Withhold keeps a device from the scheduler and adds a problem. Use it only while a snapshot is made.

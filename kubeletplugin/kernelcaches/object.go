@@ -81,14 +81,14 @@ func IsNotReady(err error) bool { return errors.Is(err, cachemount.ErrNotReady) 
 type objects struct {
 	dynamic dynamic.Interface
 	// informers are keyed by resource.
-	informers map[string]cache.SharedIndexInformer
+	informers map[string]*follow.Informer
 
 	// listeners are called after an object changed, and once all are known.
 	listeners follow.Listeners
 }
 
 func newObjects(client dynamic.Interface) (*objects, error) {
-	o := &objects{dynamic: client, informers: map[string]cache.SharedIndexInformer{}}
+	o := &objects{dynamic: client, informers: map[string]*follow.Informer{}}
 	for _, resource := range []string{cacheResource, clusterCacheResource} {
 		informer, err := follow.Own(client, resource, decode, o.listeners.Call)
 		if err != nil {
@@ -163,9 +163,9 @@ func (o *objects) get(ctx context.Context, kind, namespace, name string) (*objec
 	return nil, fmt.Errorf("%s %w: it does not exist: create it, or correct kernelCaches of the claim", of, cachemount.ErrRefused)
 }
 
-// find returns an object, nil if there is none. It asks the API server until the informer is synced.
+// find returns an object, nil if there is none. It asks the API server while the informer is not current.
 func (o *objects) find(ctx context.Context, resource, namespace, name string) (any, error) {
-	if informer := o.informers[resource]; informer.HasSynced() {
+	if informer := o.informers[resource]; informer.Current() {
 		found, _, err := informer.GetStore().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String())
 		return found, err
 	}

@@ -24,7 +24,7 @@ type pods struct {
 	kube kubernetes.Interface
 	node string
 	// informer watches the node's pods. Nil: they are not watched.
-	informer cache.SharedIndexInformer
+	informer *follow.Informer
 }
 
 func newPods(kube kubernetes.Interface, node string, follows bool) (*pods, error) {

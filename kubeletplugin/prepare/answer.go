@@ -112,7 +112,10 @@ func (e *Engine) restoreInputs(ctx context.Context, r *record.Record) error {
 
 // restoreSpecs writes the missing shared specs of a record again.
 func (e *Engine) restoreSpecs(ctx context.Context, r *record.Record) error {
-	var missing []cdi.Spec
+	missing, err := shownSpecs(r)
+	if err != nil {
+		return err
+	}
 	for _, d := range sharedDevices(r) {
 		spec, there, err := e.commonSpec(*d.edits, d.name)
 		if err != nil {

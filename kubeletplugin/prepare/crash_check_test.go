@@ -147,6 +147,13 @@ func (w *world) effective(r *record.Record) error {
 			errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, d.name))
 		}
 	}
+	files, err := w.engine.Specs.Files()
+	errs = append(errs, err)
+	for _, file := range specFiles(r) {
+		if !files[file] {
+			errs = append(errs, fmt.Errorf("claim %s has no file %s", r.UID, file))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -285,7 +292,7 @@ func (w *world) noLeftovers() error {
 		if err != nil {
 			return err
 		}
-		standing[spec.File] = true
+		standing[spec.File], standing[cdi.ShownFile(string(d.Kind), d.Name)] = true, true
 	}
 	var left []string
 	err := filepath.WalkDir(w.dir, func(path string, e fs.DirEntry, err error) error {

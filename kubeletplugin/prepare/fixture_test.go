@@ -305,6 +305,9 @@ func (s *site) isWhole(r *record.Record) {
 				s.t.Errorf("kubelet is told of %s, which is not there", name)
 			}
 		}
+		if file := cdi.ShownFile(string(r.Devices[i].Kind()), r.Devices[i].Name); !there(filepath.Join(s.cdiDir(), file)) {
+			s.t.Errorf("kubelet shows %s by a name whose file %q is not there", r.Devices[i].Name, file)
+		}
 	}
 }
 

@@ -240,7 +240,11 @@ func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) er
 		changes = []record.Change{{Step: i, State: step.Done}}
 	}
 	op.setActivity("writes its CDI specs")
-	if err := e.ensureSpecs(op.ctx, shared); err != nil {
+	shown, err := shownSpecs(r)
+	if err != nil {
+		return err
+	}
+	if err := e.ensureSpecs(op.ctx, slices.Concat(shared, shown)); err != nil {
 		return err
 	}
 	if r.Phase == record.Prepared {

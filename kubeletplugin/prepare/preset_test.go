@@ -216,8 +216,8 @@ func TestPresetOwn(t *testing.T) {
 		t.Errorf("asked again (-first +then):\n%s", diff)
 	}
 	l.did(t, "verify mount")
-	if files, err := s.Specs.Files(); err != nil || len(files) != 3 {
-		t.Errorf("specs %v, %v: want that of the device, of the preset and of the claim", files, err)
+	if files, err := s.Specs.Files(); err != nil || len(files) != 4 {
+		t.Errorf("specs %v, %v: want those of the device, of its name, of the preset and of the claim", files, err)
 	}
 	s.unprepare("u1")
 	l.did(t, "undo mount")

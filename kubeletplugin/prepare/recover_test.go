@@ -49,8 +49,8 @@ func TestFirstRound(t *testing.T) {
 			t.Errorf("steps (-want +got):\n%s", diff)
 		}
 		next.records("old", "whole")
-		if !next.Specs.Has(first.Devices[0].CDIDevice) || len(expected) != 1 {
-			t.Errorf("expects %v: the prepared claim's spec must be there and be watched", expected)
+		if !next.Specs.Has(first.Devices[0].CDIDevice) || len(expected) != 2 {
+			t.Errorf("expects %v: the prepared claim's spec and its device's name must be there and be watched", expected)
 		}
 		reasons := next.reasons()
 		slices.Sort(reasons)

@@ -55,6 +55,30 @@ func (e *Engine) checkPrepared(ctx context.Context, r *record.Record, there, exp
 
 // specFiles lists the CDI files that a record needs.
 func specFiles(r *record.Record) []string {
+	out := editFiles(r)
+	for i := range r.Devices {
+		if file := cdi.ShownFile(string(r.Devices[i].Kind()), r.Devices[i].Name); !slices.Contains(out, file) {
+			out = append(out, file)
+		}
+	}
+	return out
+}
+
+// shownSpecs returns the specs that name the devices of a record.
+func shownSpecs(r *record.Record) ([]cdi.Spec, error) {
+	out := make([]cdi.Spec, 0, len(r.Devices))
+	for i := range r.Devices {
+		spec, err := cdi.Shown(string(r.Devices[i].Kind()), r.Devices[i].Name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, spec)
+	}
+	return out, nil
+}
+
+// editFiles lists the CDI files with what a claim's containers get.
+func editFiles(r *record.Record) []string {
 	var out []string
 	for i := range r.Steps {
 		if r.Steps[i].Kind == cdi.StepKind {
@@ -77,17 +101,26 @@ func (e *Engine) moved(r *record.Record) bool {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		dev, ok := machine.Find(d.Kind(), d.Name)
-		if ok && !sameNumbers(d.Edits.Nodes, dev.Edits.Nodes) {
+		if ok && !sameNumbers(d.Edits, dev.Edits) {
 			return true
 		}
 	}
 	return false
 }
 
-func sameNumbers(a, b []container.Node) bool {
-	return slices.EqualFunc(a, b, func(a, b container.Node) bool {
-		return a.Path == b.Path && a.Major == b.Major && a.Minor == b.Minor
-	})
+// sameNumbers compares the nodes that a claim got with those that its device has now. Where a step makes what a container gets, a device
+// has only the nodes that are known before. It may have become such a device, or ceased to be one, since the claim got it.
+func sameNumbers(got, now container.Edits) bool {
+	same := func(a, b container.Node) bool { return a.Path == b.Path && a.Major == b.Major && a.Minor == b.Minor }
+	if len(got.Made)+len(now.Made) == 0 {
+		return slices.EqualFunc(got.Nodes, now.Nodes, same)
+	}
+	for _, a := range got.Nodes {
+		if slices.ContainsFunc(now.Nodes, func(b container.Node) bool { return a.Path == b.Path && !same(a, b) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // withdraw removes the specs of a claim whose devices moved, so that the restart of a container fails instead. They are restored when the
@@ -102,7 +135,7 @@ func (e *Engine) withdraw(ctx context.Context, uid string) error {
 	if err != nil || !e.moved(r) {
 		return err
 	}
-	stale := slices.DeleteFunc(specFiles(r), func(file string) bool { return !there[file] })
+	stale := slices.DeleteFunc(editFiles(r), func(file string) bool { return !there[file] })
 	if len(stale) == 0 {
 		return nil
 	}
@@ -119,7 +152,7 @@ func (e *Engine) withdraw(ctx context.Context, uid string) error {
 }
 
 // restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked. It reports whether
-// a spec was missing.
+// a spec with edits was missing.
 func (e *Engine) restoreEffects(ctx context.Context, uid string) (restored bool, err error) {
 	hold, r, err := e.tryLock(uid)
 	if err != nil || r == nil {
@@ -133,7 +166,8 @@ func (e *Engine) restoreEffects(ctx context.Context, uid string) (restored bool,
 	if err := e.verifySteps(ctx, r); err != nil {
 		return false, err
 	}
-	gone := slices.ContainsFunc(specFiles(r), func(file string) bool { return !there[file] })
+	// Claims of a version that showed kubelet's devices by other names lack those files, and no container needs them.
+	gone := slices.ContainsFunc(editFiles(r), func(file string) bool { return !there[file] })
 	return gone, e.restoreSpecs(ctx, r)
 }
 
@@ -166,6 +200,7 @@ func (e *Engine) SweepSpecs(ctx context.Context) error {
 		if spec, err := e.Names.Common(d.Edits); err == nil && len(d.Edits.Made) == 0 {
 			standing[spec.File] = true
 		}
+		standing[cdi.ShownFile(string(d.Kind), d.Name)] = true
 	}
 	candidates, err := e.Specs.Unwanted(func(file string) bool { return standing[file] })
 	var shared []string
@@ -226,8 +261,8 @@ func (e *Engine) sharedFilesInUse() (map[string]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, d := range sharedDevices(r) {
-			inUse[cdi.FileOf(d.name)] = true
+		for _, file := range specFiles(r) {
+			inUse[file] = true
 		}
 	}
 	return inUse, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -23,7 +24,15 @@ func (s *site) publish() {
 	s.t.Helper()
 	for _, d := range s.seen().All() {
 		must(s.t, s.Specs.Ensure(standing(s.t, d)))
+		must(s.t, s.Specs.Ensure(shown(s.t, d)))
 	}
+}
+
+func shown(t *testing.T, d device.Device) cdi.Spec {
+	t.Helper()
+	spec, err := cdi.Shown(string(d.Kind), d.Name)
+	must(t, err)
+	return spec
 }
 
 func standing(t *testing.T, d device.Device) cdi.Spec {
@@ -47,18 +56,21 @@ func TestSweep(t *testing.T) {
 	s := newSite(t)
 	s.publish()
 	gpu0, gpu1 := standing(t, gpu("gpu0", 0)).File, standing(t, gpu("gpu1", 1)).File
-	kept := []string{standing(t, ssd("ssd0")).File, standing(t, ssd("ssd1")).File}
+	shown0, shown1 := shown(t, gpu("gpu0", 0)).File, shown(t, gpu("gpu1", 1)).File
+	kept := []string{
+		standing(t, ssd("ssd0")).File, standing(t, ssd("ssd1")).File, shown(t, ssd("ssd0")).File, shown(t, ssd("ssd1")).File,
+	}
 
 	s.prepare(allocated("u1", aGPU("gpu0"), asAdmin(aGPU("gpu1"))))
 	strangers := []string{"vendor.example.com-gpu.json", ".tmp-vendor.example.com-gpu.json", "fettle.dev-notes.txt"}
-	for _, name := range append(strangers, "fettle.dev-common-xold.json", "fettle.dev-claim-gone.json") {
+	for _, name := range append(strangers, "fettle.dev-common-xold.json", "fettle.dev-claim-gone.json", "fettle-shown-gpu-gone.json") {
 		must(t, os.WriteFile(filepath.Join(s.cdiDir(), name), []byte("{}"), 0o600))
 	}
 	kept = append(kept, strangers...)
 	own := filepath.Base(s.ownSpecPath("u1"))
 
 	must(t, s.SweepSpecs(t.Context()))
-	s.specFiles(append(kept, gpu0, gpu1, own)...)
+	s.specFiles(append(kept, gpu0, gpu1, shown0, shown1, own)...)
 
 	// Somebody works on a claim that has no record yet, or no more.
 	const busy = "fettle.dev-claim-busy.json"
@@ -66,13 +78,13 @@ func TestSweep(t *testing.T) {
 	hold, err := s.Store.LockClaim(t.Context(), "busy")
 	must(t, err)
 	must(t, s.SweepSpecs(t.Context()))
-	s.specFiles(append(kept, gpu0, gpu1, own, busy)...)
+	s.specFiles(append(kept, gpu0, gpu1, shown0, shown1, own, busy)...)
 	hold.Release()
 
 	// Both GPUs leave. What the claim was promised stays until the end of the claim.
 	s.setMachine(machine{ssd("ssd0"), ssd("ssd1")})
 	must(t, s.SweepSpecs(t.Context()))
-	s.specFiles(append(kept, gpu0, own)...)
+	s.specFiles(append(kept, gpu0, shown0, shown1, own)...)
 	s.unprepare("u1")
 	must(t, s.SweepSpecs(t.Context()))
 	s.specFiles(kept...)
@@ -85,8 +97,8 @@ func TestSweepBeforeTheFirstLook(t *testing.T) {
 	s.setMachine(nil)
 	must(t, s.SweepSpecs(t.Context()))
 	s.tidy()
-	if got := len(s.entries(s.cdiDir())); got != 4 {
-		t.Errorf("%d files, want 4", got)
+	if got := len(s.entries(s.cdiDir())); got != 8 {
+		t.Errorf("%d files, want 8", got)
 	}
 }
 
@@ -280,6 +292,30 @@ func TestDeviceMovedBack(t *testing.T) {
 	s.tidy()
 	s.isWhole(r)
 	s.reported("SpecRestored u1")
+}
+
+// TestPolicyComesWhileHeld: a policy that divides a GPU, or ceases to, while a claim has the whole of it moves no node: the containers can
+// be restarted. A node that all GPUs share can still move.
+func TestPolicyComesWhileHeld(t *testing.T) {
+	s := newSite(t)
+	r := s.prepare(allocated("u1", aGPU("gpu0")))
+	plain := s.seen()
+	divided := gpu("gpu0", 0)
+	divided.Edits = container.Edits{Made: []string{"gpu0"}}
+	s.setMachine(machine{divided})
+	s.tidy()
+	s.reported()
+	s.isWhole(r)
+	s.setMachine(plain)
+	s.tidy()
+	s.reported()
+	s.isWhole(r)
+	moved := r.Devices[0].Edits.Nodes[0]
+	moved.Minor++
+	divided.Edits.Nodes = []container.Node{moved}
+	s.setMachine(machine{divided})
+	s.tidy()
+	s.reported("DeviceMoved u1")
 }
 
 // TestNothingIsRestoredTwice: a file that came between two looks was not gone, and what somebody else works on is not restored.

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
@@ -51,8 +50,11 @@ type Config struct {
 	Find func(claim string, r preset.Request) (hostfiles.Found, error)
 	// Mounts is the directory of mounts that belong to a single claim.
 	Mounts *hostmount.Dir
-	// Event makes an Event on a claim. It must not block.
-	Event func(c *resourceapi.ResourceClaim, eventType, reason, note string)
+	// Event makes an Event on a claim, PodEvent one on a pod that uses it. They must not block.
+	Event    func(c *resourceapi.ResourceClaim, eventType, reason, note string)
+	PodEvent func(pod *corev1.ObjectReference, c *resourceapi.ResourceClaim, eventType, reason, note string)
+	// ReportMissing says that pods are told of devices without the preset that they need.
+	ReportMissing bool
 }
 
 // Feature applies presets to claims.
@@ -60,7 +62,7 @@ type Feature struct {
 	Config
 	conditions preset.Conditions
 	// informers watch both kinds, by resource.
-	informers map[string]cache.SharedIndexInformer
+	informers map[string]*follow.Informer
 }
 
 var _ prepare.Feature = (*Feature)(nil)
@@ -73,7 +75,7 @@ const (
 
 // New makes the feature. It watches nothing before Watch.
 func New(c Config) (*Feature, error) {
-	f := &Feature{Config: c, informers: map[string]cache.SharedIndexInformer{}}
+	f := &Feature{Config: c, informers: map[string]*follow.Informer{}}
 	for _, resource := range []string{presetResource, clusterPresetResource} {
 		informer, err := follow.Own(c.Dynamic, resource, read, nil)
 		if err != nil {
@@ -151,10 +153,14 @@ func (f *Feature) decide(
 	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
 ) ([]preset.Request, error) {
 	all, err := f.presetsFor(ctx, c.Namespace)
-	if err != nil || len(all) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	in, shared, err := f.input(ctx, c, siblings, all)
+	if len(all) == 0 {
+		f.reportMissing(c, nil, nil)
+		return nil, nil
+	}
+	in, err := f.input(ctx, c, siblings, all)
 	if err != nil {
 		return nil, err
 	}
@@ -168,11 +174,12 @@ func (f *Feature) decide(
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range preset.Ambiguities(ctx, in, &resolution, shared, &f.conditions) {
+	for _, a := range preset.Ambiguities(ctx, in, &resolution, &f.conditions) {
 		if a.Claim == c.Name {
 			f.Event(c, corev1.EventTypeWarning, reasonAmbiguous, "request "+a.Request+": "+a.Message)
 		}
 	}
+	f.reportMissing(c, in.Pod, requests)
 	return requests, nil
 }
 
@@ -198,28 +205,28 @@ func (f *Feature) claimRequests(c *resourceapi.ResourceClaim, resolution *preset
 	return out, nil
 }
 
-// input reads only those objects of the cluster that the presets need. shared has the claims of the pod that it does not own.
+// input reads only those objects of the cluster that the presets need.
 func (f *Feature) input(
 	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim, all []preset.Preset,
-) (in preset.Input, shared []preset.Claim, err error) {
-	in = preset.Input{
+) (preset.Input, error) {
+	in := preset.Input{
 		Presets: all, Namespace: c.Namespace, Driver: v1alpha1.DriverName, DriverNamespace: f.Namespace,
 	}
 	if slices.ContainsFunc(all, func(p preset.Preset) bool { return p.NamespaceSelector != nil }) {
 		namespace, err := f.Kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
 		if err != nil {
-			return in, nil, fmt.Errorf("read the labels of namespace %s for presets: %w", c.Namespace, err)
+			return in, fmt.Errorf("read the labels of namespace %s for presets: %w", c.Namespace, err)
 		}
 		in.NamespaceLabels = namespace.Labels
 	}
 	pod, err := f.ownerPod(ctx, c)
 	if err != nil {
-		return in, nil, err
+		return in, err
 	}
 	in.Pod = pod
 	claims, err := f.podClaims(ctx, pod, c, siblings)
 	if err != nil {
-		return in, nil, err
+		return in, err
 	}
 	slices.SortFunc(claims, func(a, b *resourceapi.ResourceClaim) int { return strings.Compare(a.Name, b.Name) })
 	v, _ := f.Holder.Get()
@@ -227,11 +234,11 @@ func (f *Feature) input(
 		owned := pod != nil && metav1.IsControlledBy(claim, pod)
 		list := &in.Claims
 		if pod != nil && !owned {
-			list = &shared
+			list = &in.Shared
 		}
 		*list = append(*list, preset.OfClaim(claim, v1alpha1.DriverName, owned, publishedDevices(v)))
 	}
-	return in, shared, nil
+	return in, nil
 }
 
 // podClaims returns all claims of a pod, so that presets agree for all of them. It reads those that are not among the siblings.

@@ -391,6 +391,41 @@ func TestPresetOfPod(t *testing.T) {
 	}
 }
 
+// TestPresetOfSeveralClaims: the classes of a preset may be asked for by several claims of the pod, its own and one that it shares.
+func TestPresetOfSeveralClaims(t *testing.T) {
+	both := clusterPreset("both", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.DeviceSelector.DeviceClassNames = []string{"gpu", "other"}
+		s.Env = []v1alpha1.PresetEnv{{Name: "BOTH", Value: new("yes")}}
+	})
+	for name, test := range map[string]struct {
+		second, shared bool
+		want           []string
+	}{
+		"one claim":          {},
+		"two":                {second: true, want: []string{"BOTH=yes"}},
+		"one of them shared": {second: true, shared: true, want: []string{"BOTH=yes"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, second := claimOfClass("u1", ofGPU("main", "gpu0")), nodefixture.Allocated("u2", ofGPU("main", "gpu1"))
+			claimspec.Set(second, "other")
+			pod := thePod(first)
+			if test.second {
+				pod = thePod(first, second)
+			}
+			if test.shared {
+				second.OwnerReferences = nil
+			}
+			w := newPresetWorld(t, pod, first, second, both)
+			if diff := cmp.Diff(test.want, w.gives(first).Edits["main"].Shared.Env); diff != "" {
+				t.Errorf("given (-want +got):\n%s", diff)
+			}
+			if given := w.gives(second).Edits["main"].Shared.Env; test.shared && given != nil {
+				t.Errorf("the shared claim, which counts alone, is given %v", given)
+			}
+		})
+	}
+}
+
 // TestPresetOverridden: what a later preset, or any, takes from others is told of.
 func TestPresetOverridden(t *testing.T) {
 	first := claimOfClass("u1", ofGPU("main", "gpu0"))

@@ -50,8 +50,8 @@ func (f *Feature) presetsFor(ctx context.Context, namespace string) ([]preset.Pr
 	return append(ofCluster, ofNamespace...), err
 }
 
-// list returns the presets of a kind. It asks the API server until the informer is synced. A cluster without the kind, as one that is being
-// upgraded, has none.
+// list returns the presets of a kind. It asks the API server while the informer is not current. A cluster without the kind, as one that is
+// being upgraded, has none.
 func (f *Feature) list(ctx context.Context, resource, namespace string) ([]preset.Preset, error) {
 	objects, err := f.objects(ctx, resource, namespace)
 	if err != nil {
@@ -72,7 +72,7 @@ func (f *Feature) list(ctx context.Context, resource, namespace string) ([]prese
 }
 
 func (f *Feature) objects(ctx context.Context, resource, namespace string) ([]any, error) {
-	if informer := f.informers[resource]; informer.HasSynced() {
+	if informer := f.informers[resource]; informer.Current() {
 		return informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 	}
 	all, err := f.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).List(ctx, metav1.ListOptions{})

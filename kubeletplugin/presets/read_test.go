@@ -4,6 +4,7 @@ package presets
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -27,7 +32,7 @@ func (w *presetWorld) follow() {
 		cancel()
 		stopped()
 	})
-	if !cache.WaitForCacheSync(w.t.Context().Done(), w.informers[presetResource].HasSynced, w.informers[clusterPresetResource].HasSynced) {
+	if !cache.WaitForCacheSync(w.t.Context().Done(), w.informers[presetResource].Current, w.informers[clusterPresetResource].Current) {
 		w.t.Fatal("not read")
 	}
 }
@@ -58,6 +63,34 @@ func TestPresetsAreReadOnce(t *testing.T) {
 	if a, b := all(), all(); &a[0].Rules.Env[0] != &b[0].Rules.Env[0] {
 		t.Error("decoded anew")
 	}
+}
+
+// TestPresetWhileWatchIsBroken: a preset that came while nothing is watched counts for the next claim.
+func TestPresetWhileWatchIsBroken(t *testing.T) {
+	env := func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Env = []v1alpha1.PresetEnv{{Name: "LATE", Value: new("1")}}
+	}
+	w := newPresetWorld(t)
+	client, ok := w.Dynamic.(*dynamicfake.FakeDynamicClient)
+	if !ok {
+		t.Fatalf("a client of type %T", w.Dynamic)
+	}
+	client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, nil, errors.New("broken") })
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := w.Watch(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), w.informers[clusterPresetResource].HasSynced) {
+		t.Fatal("not read")
+	}
+	late, err := runtime.DefaultUnstructuredConverter.ToUnstructured(clusterPreset("late", env))
+	nodefixture.Must(t, err)
+	_, err = client.Resource(v1alpha1.GroupVersion.WithResource(clusterPresetResource)).
+		Create(t.Context(), &unstructured.Unstructured{Object: late}, metav1.CreateOptions{})
+	nodefixture.Must(t, err)
+	if diff := cmp.Diff([]string{"LATE=1"}, w.gives(claimOfClass("u1", ofGPU("gpu", "gpu0"))).Edits["gpu"].Shared.Env); diff != "" {
+		t.Errorf("given (-want +got):\n%s", diff)
+	}
+	cancel()
+	stopped()
 }
 
 // TestUnreadablePreset: claims are told of it in the same words, followed or not, and those of other namespaces are not hurt.

@@ -83,6 +83,7 @@ const (
 	reasonRefused    = "PresetRefused"
 	reasonOverridden = "PresetOverridden"
 	reasonAmbiguous  = "PresetAmbiguous"
+	reasonMissing    = "PresetMissing"
 )
 
 // Reason returns the stable reason of an error of this package, "" for any other.

@@ -110,7 +110,7 @@ func (p *Publisher) sweep(ctx context.Context) {
 }
 
 func (p *Publisher) writeSpecs(ctx context.Context, v *inventory.Snapshot) error {
-	specs, err := commonSpecs(p.Names, v)
+	specs, err := deviceSpecs(p.Names, v)
 	if err != nil {
 		return err
 	}

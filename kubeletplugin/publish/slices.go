@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/partition"
 )
 
 // MaxDevices is the number of devices in a full slice: 64, although 128 are allowed, because one taint on a device would make a longer
@@ -26,7 +27,7 @@ const MaxDevices = 64
 func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources {
 	pools := make(map[string]resourceslice.Pool)
 	for _, kind := range device.Kinds() {
-		slices, bindsLate := slicesOf(v.Published(kind)), slices.Contains(v.BindLate, kind)
+		slices, bindsLate := slicesOf(v.Cards, v.Published(kind), v.Counters), slices.Contains(v.BindLate, kind)
 		for i := range slices {
 			taint(slices[i].Devices, v)
 			if bindsLate {
@@ -63,26 +64,37 @@ func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	}
 }
 
-// slicesOf splits devices into slices. Without devices it returns one empty slice: an empty pool says that the driver runs.
-func slicesOf(devices []device.Device) []resourceslice.Slice {
-	chunks := device.Slices(devices, MaxDevices)
-	if len(chunks) == 0 {
-		return []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
+// slicesOf splits the devices of a pool into slices, with the counters of the cards that they are of. Without devices it returns one empty
+// slice: an empty pool says that the driver runs. A card that the form has no room for is left out; whoever divides cards withholds it.
+func slicesOf(cards []device.Card, devices []device.Device, form partition.Form) []resourceslice.Slice {
+	cut, _ := partition.Slices(cards, devices, form)
+	out := make([]resourceslice.Slice, len(cut))
+	for i := range cut {
+		out[i].SharedCounters = cut[i].SharedCounters
+		if cut[i].Devices == nil {
+			continue // the API wants none beside counters
+		}
+		out[i].Devices = make([]resourceapi.Device, len(cut[i].Devices))
+		for j := range cut[i].Devices {
+			out[i].Devices[j] = cut[i].Devices[j].Resource()
+		}
 	}
-	slices := make([]resourceslice.Slice, len(chunks))
-	for i, chunk := range chunks {
-		slices[i] = resourceslice.Slice{Devices: chunk}
-	}
-	return slices
+	return out
 }
 
-// commonSpecs returns the common CDI specs of all devices of a snapshot.
-func commonSpecs(names *cdi.Names, v *inventory.Snapshot) ([]cdi.Spec, error) {
+// deviceSpecs returns the CDI specs of all devices of a snapshot: of their edits, and of the names under which kubelet shows them.
+func deviceSpecs(names *cdi.Names, v *inventory.Snapshot) ([]cdi.Spec, error) {
 	var (
 		specs []cdi.Spec
 		errs  []error
 	)
 	for i := range v.Devices {
+		shown, err := cdi.Shown(string(v.Devices[i].Kind), v.Devices[i].Name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("device %s: %w", v.Devices[i].Name, err))
+			continue
+		}
+		specs = append(specs, shown)
 		if len(v.Devices[i].Edits.Made) > 0 {
 			continue // each claim has a file of its own
 		}
@@ -160,5 +172,6 @@ func sameDevice(there, want *resourceapi.Device) bool {
 			return false
 		}
 	}
-	return equality.Semantic.DeepEqual(there.Attributes, want.Attributes) && equality.Semantic.DeepEqual(there.Capacity, want.Capacity)
+	return equality.Semantic.DeepEqual(there.Attributes, want.Attributes) && equality.Semantic.DeepEqual(there.Capacity, want.Capacity) &&
+		equality.Semantic.DeepEqual(there.ConsumesCounters, want.ConsumesCounters)
 }

@@ -30,6 +30,8 @@ const (
 	fieldManager = "fettle.dev"
 
 	reasonPrepared = "Prepared"
+	// reasonIgnored: the claim has a configuration that no driver reads.
+	reasonIgnored = "ConfigIgnored"
 )
 
 // ClaimConfig has the services and functions that a ClaimWriter uses.
@@ -76,6 +78,15 @@ func (w *ClaimWriter) ClearRefusal(ctx context.Context, c *resourceapi.ResourceC
 		}
 	}
 	return nil
+}
+
+// WarnIgnored writes an Event for each configuration of a claim that no driver reads, because all devices that it is for are of others. The
+// pod runs without what it asks for.
+func (w *ClaimWriter) WarnIgnored(c *resourceapi.ResourceClaim) {
+	for _, ignored := range claim.IgnoredConfigs(c, v1alpha1.DriverName) {
+		w.Events.Eventf(c, nil, corev1.EventTypeWarning, reasonIgnored, "Prepare", "%s",
+			message.EventNote(ignored.Path.String()+": "+ignored.String()))
+	}
 }
 
 // setCondition sets the condition on Fettle's devices of a claim. It is an update, not an apply: an apply would encode opaque

@@ -4,13 +4,16 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
@@ -125,5 +128,34 @@ func TestPreparedWithoutARefusal(t *testing.T) {
 	}
 	if err := (&ClaimWriter{}).ClearRefusal(t.Context(), c); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWarnIgnored: a configuration that no driver reads is said in an Event, one that is read is not.
+func TestWarnIgnored(t *testing.T) {
+	recorder := events.NewFakeRecorder(10)
+	w := &ClaimWriter{ClaimConfig{Events: recorder}}
+	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
+	config := func(driver string) resourceapi.DeviceAllocationConfiguration {
+		return resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{"gpu"},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(`{"kind":"GpuConfig","sharing":{"strategy":"MPS"}}`)},
+			}},
+		}
+	}
+	c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{config(v1alpha1.DriverName)}
+	w.WarnIgnored(c)
+	if len(recorder.Events) > 0 {
+		t.Errorf("of a configuration that is read: %q", <-recorder.Events)
+	}
+	c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, config("gpu.nvidia.com"))
+	w.WarnIgnored(c)
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d Events, want 1", len(recorder.Events))
+	}
+	want := "Warning ConfigIgnored status.allocation.devices.config[1]: the parameters for driver gpu.nvidia.com (GpuConfig: sharing.strategy)"
+	if got := <-recorder.Events; !strings.HasPrefix(got, want) {
+		t.Errorf("Event %q, want %q", got, want)
 	}
 }

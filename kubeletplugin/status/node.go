@@ -45,6 +45,11 @@ func (e *NodeEvents) ClaimEvent(c *resourceapi.ResourceClaim, eventType, reason,
 	e.Events.Eventf(c, nil, eventType, reason, "Prepare", "%s", message.EventNote(note))
 }
 
+// PodEvent writes an Event on a pod that uses a claim.
+func (e *NodeEvents) PodEvent(pod *corev1.ObjectReference, c *resourceapi.ResourceClaim, eventType, reason, note string) {
+	e.Events.Eventf(pod, c, eventType, reason, "Prepare", "%s", message.EventNote(note))
+}
+
 // IncidentEvent writes an Event on the node about a claim, for an incident outside of kubelet's calls.
 func (e *NodeEvents) IncidentEvent(namespace, name, uid, eventType, reason, message string) {
 	// Events that differ only in their text are merged, and the first text is kept. The related claim keeps Events of two claims apart.

@@ -27,6 +27,8 @@ type statusInput struct {
 	snapshot      *inventory.Snapshot
 	slices        []resourceapi.ResourceSlice
 	prepared      int
+	// held are the devices that claims hold, as POOL/DEVICE. Nil: the records cannot be read, and the last counts stay.
+	held map[string]bool
 	// bitstreams are the digests of the files in the node's store, sorted.
 	bitstreams []string
 	// presets are the presets in use by claims, sorted.
@@ -50,12 +52,14 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 		Presets:    in.presets[:min(len(in.presets), v1alpha1.MaxNodePresets)],
 	}
 	status.SetKernelCaches(in.kernelCaches)
+	status.SetPartitionPolicies(in.snapshot.PartitionPolicies)
 	if in.before != nil {
 		status.Conditions = slices.Clone(in.before.Conditions)
 	}
 	for _, kind := range device.Kinds() {
 		status.Pools = append(status.Pools, poolStatus(in, kind))
 	}
+	status.SetSummary(summarize(&status, in.snapshot))
 	status.SetProblems(problemsOf(in))
 	setConditions(&status, in)
 	return status
@@ -82,6 +86,7 @@ func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {
 		pool.Devices += count(len(spec.Devices))
 		pool.Generation = max(pool.Generation, spec.Pool.Generation)
 	}
+	pool.Used, pool.Free = useOf(in, pool.Name)
 	for _, d := range in.snapshot.Devices {
 		if _, held := in.snapshot.Withheld[d.Name]; held && d.Kind == kind {
 			pool.Withheld++
@@ -102,6 +107,19 @@ func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {
 		pool.Published = &published
 	}
 	return pool
+}
+
+// useOf returns how many devices of a pool are used and free, as in the last status if the records cannot be read.
+func useOf(in statusInput, pool string) (used, free int32) {
+	if in.held != nil || in.before == nil {
+		return countUse(pool, in.slices, in.held)
+	}
+	for i := range in.before.Pools {
+		if old := &in.before.Pools[i]; old.Name == pool {
+			return old.Used, old.Free
+		}
+	}
+	return 0, 0
 }
 
 func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {

@@ -151,11 +151,11 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 		r.Published()
 	}
 	before := r.lastStatus(ctx)
-	presets, kernelCaches := r.usage(ctx, uids, before, v)
+	used := r.usage(ctx, uids, before, v)
 	status := nodeStatus(statusInput{
 		node: r.Node, version: r.Version, snapshot: v, slices: slices, prepared: len(uids),
 		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
-		bitstreams: r.bitstreams(ctx, before), presets: presets, kernelCaches: kernelCaches,
+		bitstreams: r.bitstreams(ctx, before), presets: used.presets, kernelCaches: used.kernelCaches, held: used.held,
 	})
 	if r.written != nil && reflect.DeepEqual(*r.written, status) {
 		return published, nil
@@ -197,16 +197,22 @@ func (r *Reporter) bitstreams(ctx context.Context, before *v1alpha1.AcceleratorN
 	return before.Bitstreams
 }
 
-// usage returns the presets that claims use and the node's caches, or those of the last status if the records cannot be read.
-func (r *Reporter) usage(
-	ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus, v *inventory.Snapshot,
-) ([]v1alpha1.NodePreset, []v1alpha1.NodeCache) {
+// claimed is what claims use of the node.
+type claimed struct {
+	presets      []v1alpha1.NodePreset
+	kernelCaches []v1alpha1.NodeCache
+	// held are the devices, as POOL/DEVICE. Nil: not known.
+	held map[string]bool
+}
+
+// usage returns what claims use, or what the last status has if the records cannot be read.
+func (r *Reporter) usage(ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus, v *inventory.Snapshot) claimed {
 	records, err := r.records(uids)
 	if err == nil {
-		return r.Presets(records), r.KernelCaches(v.GPUs(), records)
+		return claimed{presets: r.Presets(records), kernelCaches: r.KernelCaches(v.GPUs(), records), held: heldDevices(records)}
 	}
-	klog.FromContext(ctx).V(2).Info("Cannot count the presets and kernel caches of claims", "reason", err)
-	return before.Presets, before.KernelCaches
+	klog.FromContext(ctx).V(2).Info("Cannot count the devices, presets and kernel caches of claims", "reason", err)
+	return claimed{presets: before.Presets, kernelCaches: before.KernelCaches}
 }
 
 func (r *Reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {

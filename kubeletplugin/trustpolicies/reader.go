@@ -28,7 +28,7 @@ const resource = "trustpolicies"
 // Reader reads TrustPolicies. It follows them while it watches, and asks the API server otherwise.
 type Reader struct {
 	dynamic  dynamic.Interface
-	informer cache.SharedIndexInformer
+	informer *follow.Informer
 	compiled *trust.Cache
 
 	listeners follow.Listeners
@@ -97,7 +97,7 @@ func (r *Reader) For(ctx context.Context, ref artifact.Reference, namespace stri
 // list returns all policies, by name.
 func (r *Reader) list(ctx context.Context) ([]*v1alpha1.TrustPolicy, error) {
 	var items []any
-	if r.informer.HasSynced() {
+	if r.informer.Current() {
 		items = r.informer.GetStore().List()
 	} else {
 		list, err := r.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).List(ctx, metav1.ListOptions{})

@@ -6,15 +6,23 @@ package admission
 // keeps the chart's copies equal. Every optional field is guarded: an expression that fails is ignored (failurePolicy
 // Ignore).
 const (
-	// HasFettleConfig is the webhook's first match condition: only objects with an entry of this driver reach the controller.
-	HasFettleConfig = `(has(object.spec.config) ? object.spec.config
+	// MayBeOurs is the webhook's first match condition: only objects with a configuration for some driver, claims with selectors beside a
+	// class by a name of this driver, and DeviceClasses reach the webhook. Whose devices a configuration is for is said by the class alone,
+	// which the webhook reads.
+	MayBeOurs = `has(object.spec.selectors) || (has(object.spec.config) ? object.spec.config
 : has(object.spec.devices) && has(object.spec.devices.config) ? object.spec.devices.config
 : has(object.spec.spec) && has(object.spec.spec.devices) && has(object.spec.spec.devices.config)
-? object.spec.spec.devices.config : [])
-.exists(c, has(c.opaque) && c.opaque.driver == 'fettle.dev')`
+? object.spec.spec.devices.config : []).exists(c, has(c.opaque))
+|| (has(object.spec.devices) && has(object.spec.devices.requests) && object.spec.devices.requests != null
+? object.spec.devices.requests
+: has(object.spec.spec) && has(object.spec.spec.devices) && has(object.spec.spec.devices.requests)
+&& object.spec.spec.devices.requests != null
+? object.spec.spec.devices.requests : [])
+.exists(r, has(r.exactly) && has(r.exactly.selectors) && r.exactly.deviceClassName.endsWith('.fettle.dev')
+|| has(r.firstAvailable) && r.firstAvailable.exists(s, has(s.selectors) && s.deviceClassName.endsWith('.fettle.dev')))`
 
-	// SpecChanged is the webhook's second match condition: an object that was let in while the controller was away can still get its
-	// labels changed and its finalizers removed.
+	// SpecChanged is the webhook's second match condition, and the only one for PartitionPolicies: an object that was let in while the
+	// webhook was away can still get its labels changed and its finalizers removed.
 	SpecChanged = `request.operation == 'CREATE' || object.spec != oldObject.spec`
 
 	// ClassHasPolicy is the match condition of the namespace policy, whose params are a DeviceClass.

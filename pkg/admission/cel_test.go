@@ -222,6 +222,16 @@ func TestMatchConditions(t *testing.T) {
 	templateOf := func(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaimTemplate {
 		return &resourceapi.ResourceClaimTemplate{Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claim.Spec}}
 	}
+	every := []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true"}}}
+	selecting := classOf("c")
+	selecting.Spec.Selectors = every
+	selects := func(class string) resourceapi.DeviceRequest {
+		r := exactly("a", class)
+		r.Exactly.Selectors = every
+		return r
+	}
+	either := firstAvailable("a", "gpu.nvidia.com", "gpu.fettle.dev")
+	either.FirstAvailable[1].Selectors = every
 	labelled := classOf("c", ours)
 	labelled.Labels = map[string]string{"a": "b"}
 	for _, tc := range []struct {
@@ -230,15 +240,22 @@ func TestMatchConditions(t *testing.T) {
 		want        bool
 	}{
 		{name: "claim", object: withConfig(theirs, ours), want: true},
-		{name: "claim of another driver", object: withConfig(theirs)},
+		{name: "claim with another driver's configuration", object: withConfig(theirs), want: true},
+		{name: "claim on a class of ours", object: claimOf(exactly("a", "gpu.fettle.dev"))},
+		{name: "claim that selects of ours", object: claimOf(selects("gpu.fettle.dev")), want: true},
+		{name: "claim that selects of another", object: claimOf(selects("gpu.nvidia.com"))},
+		{name: "claim that selects of ours as an alternative", object: claimOf(either), want: true},
+		{name: "template that selects of ours", object: templateOf(claimOf(selects("nvidia.gpu.fettle.dev"))), want: true},
 		{name: "claim without config", object: withConfig()},
 		{name: "empty claim", object: &resourceapi.ResourceClaim{}},
 		{name: "config that is not opaque", object: withConfig(resourceapi.DeviceConfiguration{})},
 		{name: "template", object: templateOf(withConfig(ours)), want: true},
-		{name: "template of another driver", object: templateOf(withConfig(theirs))},
+		{name: "template with another driver's configuration", object: templateOf(withConfig(theirs)), want: true},
+		{name: "template without configuration", object: templateOf(withConfig())},
 		{name: "empty template", object: &resourceapi.ResourceClaimTemplate{}},
 		{name: "class", object: classOf("c", ours), want: true},
-		{name: "class of another driver", object: classOf("c", theirs)},
+		{name: "class with another driver's configuration", object: classOf("c", theirs), want: true},
+		{name: "class with a selector", object: selecting, want: true},
 		{name: "class without config", object: classOf("c")},
 		{name: "changed class", object: classOf("c", ours), old: classOf("c", theirs), want: true},
 		{name: "labelled class", object: labelled, old: classOf("c", ours)},
@@ -249,7 +266,7 @@ func TestMatchConditions(t *testing.T) {
 				request.Operation = admissionv1.Update
 			}
 			results, _ := evaluate(t, tc.object, tc.old, nil, request, nil,
-				expression{text: HasFettleConfig, returns: cel.BoolType}, expression{text: SpecChanged, returns: cel.BoolType})
+				expression{text: MayBeOurs, returns: cel.BoolType}, expression{text: SpecChanged, returns: cel.BoolType})
 			got := true
 			for _, result := range results {
 				if result.Error != nil {
@@ -266,7 +283,7 @@ func TestMatchConditions(t *testing.T) {
 
 // TestCopies keeps the CEL in the chart and in the design note equal to the constants.
 func TestCopies(t *testing.T) {
-	webhook := []string{HasFettleConfig, SpecChanged}
+	webhook := []string{MayBeOurs, SpecChanged}
 	policy := []string{ClassHasPolicy, NamespaceAllowed, NamespaceMessage}
 	for _, v := range NamespaceVariables() {
 		policy = append(policy, v.Expression)

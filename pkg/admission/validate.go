@@ -2,8 +2,8 @@
 
 // Package admission says what is wrong with this driver's configurations in the objects that carry them, before a pod waits
 // for one: ResourceClaims, ResourceClaimTemplates and DeviceClasses. The webhook and the CLI ask the same functions. Entries
-// of other drivers are never looked at, and nothing here is the last word: Prepare on the node decides. A preset is judged as
-// a whole.
+// of other drivers are never looked at, and nothing here is the last word: Prepare on the node decides. Presets and PartitionPolicies
+// are judged as a whole.
 package admission
 
 import (
@@ -15,12 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/partition/policy"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
 // Validate returns every fault of this driver's configurations in a resource.k8s.io/v1 ResourceClaim, ResourceClaimTemplate or
-// DeviceClass, and of a DevicePreset or ClusterDevicePreset, each with the path of its field in the object, in the order of the
-// object. Any other object has none.
+// DeviceClass, and of a DevicePreset, ClusterDevicePreset or PartitionPolicy, each with the path of its field in the object, in the
+// order of the object. Any other object has none.
 func Validate(object runtime.Object) field.ErrorList {
 	spec := field.NewPath("spec")
 	switch o := object.(type) {
@@ -30,6 +31,9 @@ func Validate(object runtime.Object) field.ErrorList {
 		return claimFaults(o.Spec.Spec.Devices, spec.Child("spec", "devices"))
 	case *resourceapi.DeviceClass:
 		return classFaults(o.Spec.Config, spec.Child("config"))
+	case *v1alpha1.PartitionPolicy:
+		var policies policy.Resolver
+		return policies.Check(&o.Spec, spec)
 	case interface {
 		Common() v1alpha1.CommonDevicePreset
 	}:

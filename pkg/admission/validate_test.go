@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
@@ -17,7 +18,7 @@ import (
 const (
 	good   = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"Exclusive"}}`
 	typing = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"strateggy":"Exclusive"}}`
-	policy = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","policy":{"allowedNamespaces":["a"]}}`
+	closed = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","policy":{"allowedNamespaces":["a"]}}`
 	atData = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"/data"}`
 	atProc = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"/proc"}`
 )
@@ -42,6 +43,13 @@ func TestValidate(t *testing.T) {
 	several.Exactly.Count = 2
 	either := firstAvailable("either", "host.fettle.dev", "host.fettle.dev")
 	either.FirstAvailable[1].Count = 3
+	parts := func(nvidia string) *v1alpha1.PartitionPolicy {
+		p := &v1alpha1.PartitionPolicy{}
+		if err := yaml.UnmarshalStrict([]byte("spec: {devices: {nvidia: "+nvidia+"}}"), p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
 	for _, tc := range []struct {
 		name   string
 		object runtime.Object
@@ -56,14 +64,14 @@ func TestValidate(t *testing.T) {
 			want: []string{"spec.devices.config[1].opaque.parameters.sharing.strateggy"},
 		},
 		{
-			name: "template, all faults", object: template(claim(nil, entry(ours(typing)), entry(ours(policy)), entry(ours(atProc)))),
+			name: "template, all faults", object: template(claim(nil, entry(ours(typing)), entry(ours(closed)), entry(ours(atProc)))),
 			want: []string{
 				"spec.spec.devices.config[0].opaque.parameters.sharing.strateggy",
 				"spec.spec.devices.config[1].opaque.parameters.policy",
 				"spec.spec.devices.config[2].opaque.parameters.mountPath",
 			},
 		},
-		{name: "class with a policy", object: classOf("c", ours(policy))},
+		{name: "class with a policy", object: classOf("c", ours(closed))},
 		{
 			name: "class", object: classOf("c", opaque("gpu.example.com", `[]`), ours(typing)),
 			want: []string{"spec.config[1].opaque.parameters.sharing.strateggy"},
@@ -72,6 +80,21 @@ func TestValidate(t *testing.T) {
 			name:   "11 KiB",
 			object: claim(nil, entry(ours(strings.Replace(good, "Exclusive", strings.Repeat("x", 11<<10), 1)))),
 			want:   []string{"spec.devices.config[0].opaque.parameters"},
+		},
+		{name: "policy for partitions", object: parts(`{mig: {mode: Dynamic}}`)},
+		{
+			name: "a file of mig-parted",
+			object: parts(`{mig: {mode: MigParted, migParted: {config: small, document: "version: v1\nmig-configs: {large: [{devices: all, ` +
+				`mig-enabled: false}]}"}}}`),
+			want: []string{"spec.devices.nvidia.mig.migParted.config"},
+		},
+		{
+			name:   "an unknown field of a file of mig-parted",
+			object: parts(`{mig: {mode: MigParted, migParted: {config: a, document: "version: v1\ncolour: red\nmig-configs: {a: []}"}}}`),
+			want:   []string{"spec.devices.nvidia.mig.migParted.document"},
+		},
+		{
+			name: "a rule of the CRD", object: parts(`{mig: {mode: Static}}`), want: []string{"spec.devices.nvidia.mig.layout"},
 		},
 		{
 			name: "one path for several devices",

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -20,9 +19,6 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/manifest"
 )
-
-// maxYAML is the longest input in bytes, far above what the API server takes in one object.
-const maxYAML = 16 << 20
 
 // Finding is one fault in a file of manifests.
 type Finding struct {
@@ -36,11 +32,17 @@ type Finding struct {
 	Field string `json:"field,omitempty"`
 	// Message says what was expected and what to do next.
 	Message string `json:"message"`
+	// Warning says that the object is right in itself, but that it will not do what it seems to say.
+	Warning bool `json:"warning,omitempty"`
 }
 
-// String is the finding in the form of a compiler's message, FILE:LINE: OBJECT: FIELD: MESSAGE.
+// String is the finding in the form of a compiler's message: FILE:LINE: OBJECT: FIELD: MESSAGE, or FILE:LINE: warning: OBJECT: FIELD:
+// MESSAGE.
 func (f Finding) String() string {
 	parts := []string{fmt.Sprintf("%s:%d", f.File, f.Line)}
+	if f.Warning {
+		parts = append(parts, "warning")
+	}
 	for _, part := range []string{f.Object, f.Field, f.Message} {
 		if part != "" {
 			parts = append(parts, part)
@@ -49,34 +51,36 @@ func (f Finding) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// ValidateYAML reads YAML or JSON documents and returns what is wrong with the ResourceClaims, ResourceClaimTemplates, DeviceClasses,
-// DevicePresets and ClusterDevicePresets in them, List items included, in the order of the file. It is stricter than the API server's
-// default: an unknown field or a duplicate key anywhere in such an object is a finding. Objects of other kinds are skipped. The error
-// is that of reading r.
-func ValidateYAML(r io.Reader, name string) ([]Finding, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxYAML+1))
-	if err != nil {
-		return nil, fmt.Errorf("read manifests from %s: %w", name, err)
-	}
-	if len(data) > maxYAML {
-		return nil, fmt.Errorf("read manifests from %s: more than %d MiB: split the file", name, maxYAML>>20)
-	}
-	var findings []Finding
-	for _, doc := range manifest.Split(data) {
-		for _, finding := range documentFindings(doc.Text) {
-			finding.File, finding.Line = name, doc.Line
-			findings = append(findings, finding)
-		}
-	}
-	return findings, nil
+// parsed is an object of a file of manifests, or what is wrong with a document that is none.
+type parsed struct {
+	file string
+	line int
+	head header
+	// object is nil for a kind that is not judged, and for a document with a finding.
+	object runtime.Object
+	// partly says that a value had a wrong type, so that the object lacks it.
+	partly   bool
+	findings []Finding
 }
 
-func documentFindings(text []byte) []Finding {
+// parse reads the objects of a manifest, in its order.
+func parse(m Manifest) []parsed {
+	var all []parsed
+	for _, doc := range manifest.Split(m.Text) {
+		for _, p := range parseDocument(doc.Text) {
+			p.file, p.line = m.Name, doc.Line
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func parseDocument(text []byte) []parsed {
 	raw, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
-		return []Finding{{Message: "must be YAML, each key once: " + oneLine(err)}}
+		return []parsed{{findings: []Finding{{Message: "must be YAML, each key once: " + oneLine(err)}}}}
 	}
-	return objectFindings(raw, false)
+	return parseObject(raw, false)
 }
 
 // header is the part of an object that says whether to look at the rest.
@@ -99,47 +103,50 @@ func (h header) title() string {
 	return strings.TrimSpace(h.Kind + " " + name)
 }
 
-// objectFindings looks at one object, or at each item of a list of objects. An item is not looked at as a list again.
-func objectFindings(raw []byte, isItem bool) []Finding {
+// parseObject looks at one object, or at each item of a list of objects. An item is not looked at as a list again.
+func parseObject(raw []byte, isItem bool) []parsed {
 	if string(bytes.TrimSpace(raw)) == "null" {
 		return nil // a document of comments only
 	}
 	var head header
-	if err := json.Unmarshal(raw, &head); err != nil {
-		return []Finding{{Message: "must be a Kubernetes object, with apiVersion, kind and metadata: " + typeDetail(err)}}
+	if err := json.Unmarshal(raw, &head); err != nil && (head.Kind == "" || head.APIVersion == "") {
+		return []parsed{{findings: []Finding{{
+			Message: "must be a Kubernetes object, with apiVersion, kind and metadata: " + typeDetail(err),
+		}}}}
 	}
 	if strings.HasSuffix(head.Kind, "List") && !isItem {
-		return listFindings(raw)
+		return parseList(raw)
 	}
 	object, finding := target(head)
 	if finding != nil {
-		return []Finding{*finding}
+		return []parsed{{head: head, findings: []Finding{*finding}}}
 	}
-	if object == nil {
-		return nil
+	p := parsed{head: head, object: object}
+	switch {
+	case head.APIVersion != v1alpha1.GroupVersion.String():
+	case head.Kind == v1alpha1.KindFPGABitstream:
+		p.object = bitstreamOf(raw, &v1alpha1.FPGABitstream{})
+	case head.Kind == v1alpha1.KindClusterFPGABitstream:
+		p.object = bitstreamOf(raw, &v1alpha1.ClusterFPGABitstream{})
 	}
-	findings := strictFindings(raw, object)
-	for _, fault := range Validate(object) {
-		findings = append(findings, Finding{Field: fault.Field, Message: fault.ErrorBody()})
+	if object != nil {
+		p.findings, p.partly = strictFindings(raw, object)
 	}
-	for i := range findings {
-		findings[i].Object = head.title()
-	}
-	return findings
+	return []parsed{p}
 }
 
-func listFindings(raw []byte) []Finding {
+func parseList(raw []byte) []parsed {
 	var list struct {
 		Items []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return []Finding{{Field: "items", Message: "must be a list of Kubernetes objects"}}
+		return []parsed{{findings: []Finding{{Field: "items", Message: "must be a list of Kubernetes objects"}}}}
 	}
-	var findings []Finding
+	var all []parsed
 	for _, item := range list.Items {
-		findings = append(findings, objectFindings(item, true)...)
+		all = append(all, parseObject(item, true)...)
 	}
-	return findings
+	return all
 }
 
 // target is an empty object of the kind that the header names, or nil for a kind that carries no configuration.
@@ -179,6 +186,8 @@ func own(head header) (runtime.Object, *Finding) {
 		object = &v1alpha1.DevicePreset{}
 	case v1alpha1.KindClusterDevicePreset:
 		object = &v1alpha1.ClusterDevicePreset{}
+	case v1alpha1.KindPartitionPolicy:
+		object = &v1alpha1.PartitionPolicy{}
 	default:
 		return nil, bareConfig(head)
 	}
@@ -201,31 +210,29 @@ func bareConfig(head header) *Finding {
 	return nil
 }
 
-// strictFindings decodes raw into object and reports what a lenient decoder would drop.
-func strictFindings(raw []byte, object runtime.Object) []Finding {
+// strictFindings decodes raw into object and reports what a lenient decoder would drop. If a value has a wrong type, all that follow are
+// looked at nevertheless.
+func strictFindings(raw []byte, object runtime.Object) (findings []Finding, partly bool) {
 	strict, err := strictjson.UnmarshalStrict(raw, object)
 	if err != nil {
-		return []Finding{{Field: typePath(err), Message: "Invalid value: does not fit the kind: " + typeDetail(err)}}
+		if findings = mismatches(raw, object); len(findings) == 0 {
+			findings = []Finding{misfit("", typeDetail(err))}
+		}
+		return findings, true
 	}
-	var findings []Finding
 	for _, err := range strict {
 		finding := Finding{Message: oneLine(err)}
 		var located strictjson.FieldError
 		if errors.As(err, &located) {
-			finding = Finding{Field: located.FieldPath(), Message: "Invalid value: unknown field"}
+			finding = unknownField(located.FieldPath())
 		}
 		findings = append(findings, finding)
 	}
-	return findings
+	return findings, false
 }
 
-// typePath is the field whose type is wrong, if that is what the error says.
-func typePath(err error) string {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		return wrong.Field
-	}
-	return ""
+func unknownField(path string) Finding {
+	return Finding{Field: path, Message: "Invalid value: unknown field"}
 }
 
 // typeDetail says which type of JSON was found where another belongs, without the names of Go's types.

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package amdmode divides AMD's GPUs: it switches the compute partition mode of a GPU as a step, and says what a change of the memory
-// partition mode would need, which no claim can make. The driver lists the modes, and refuses a switch while a process computes: on older
-// kernels any process on the node, on newer ones those that may use this GPU (kgd2kfd_check_and_lock_kfd in
-// drivers/gpu/drm/amd/amdkfd/kfd_device.c).
+// Package amdmode divides AMD's GPUs: it switches the compute partition mode of a GPU, for a claim as a step. The driver lists the modes,
+// and refuses a switch while a process computes: on older kernels any process on the node, on newer ones those that may use this GPU
+// (kgd2kfd_check_and_lock_kfd in drivers/gpu/drm/amd/amdkfd/kfd_device.c). The memory partition mode is read and never written.
 //
 // Not seen on a card: all of it.
 package amdmode
@@ -11,12 +10,14 @@ package amdmode
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,24 +25,23 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/deviceuse"
 	"github.com/fettle-dev/fettle/pkg/pci"
-	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// StepKind is the kind of the step that switches the compute partition mode.
+// StepKind is the kind of the step by which a claim has a GPU in a compute partition mode. Several claims have a partition of one GPU, so
+// none of them may switch back: Undo leaves the mode as it is, and the next claim's step sets what that claim needs.
 const StepKind = "gpu.partition"
 
-// Params are the parameters of the step.
+// Params are the parameters of the step. Its target is the address of the GPU.
 type Params struct {
-	// Function is the GPU. It is the step's target.
+	// Function is the GPU, Mode the compute partition mode: "SPX", "CPX".
 	Function pci.Address `json:"function"`
-	// Claim is the UID of the claim, or what stands for it if the node itself wants the mode.
-	Claim string `json:"claim"`
-	// Mode is the compute partition mode to switch to, Before that of before.
-	Mode   string `json:"mode"`
-	Before string `json:"before"`
+	Mode     string      `json:"mode"`
 }
+
+// Step makes the step.
+func (p *Params) Step() (step.Step, error) { return step.New(StepKind, p.Function.String(), p) }
 
 var (
 	// ErrNoModes refuses a GPU that cannot be divided.
@@ -52,7 +52,7 @@ var (
 	ErrInUse = errors.New("still in use")
 	// ErrReset says that the GPU is being reset.
 	ErrReset = errors.New("is being reset: retried")
-	// ErrChanged refuses a GPU of which somebody else switched the mode.
+	// ErrChanged says that somebody else switched the mode of a GPU.
 	ErrChanged = errors.New("was switched by another program meanwhile")
 )
 
@@ -60,76 +60,74 @@ var (
 type Config struct {
 	Tree  *sysfs.Tree
 	Write sysfs.AttrWriter
-	// Points keeps what modes were before.
-	Points *restorepoint.Store
-	// Wait limits how long a step waits for users to go, and for the driver to answer one write. Default DefaultWait.
+	// Wait limits how long a switch waits for users to go, and for the driver to answer one write. Default DefaultWait.
 	Wait time.Duration
 	// Clock defaults to the real clock.
 	Clock clock.Clock
 }
 
-// DefaultWait leaves a step the time to undo what it did within the 45 seconds that kubelet waits.
+// DefaultWait leaves a step the time to fail within the 45 seconds that kubelet waits.
 const DefaultWait = 15 * time.Second
 
-// Switcher plans, applies and undoes the step. It is safe for concurrent use. The caller must hold the GPU of a step.
+// Switcher switches modes. It is safe for concurrent use. The caller must keep claims that need different modes of a GPU from being
+// prepared at once.
 type Switcher struct {
 	config Config
 	writer *sysfs.Bounded
+
+	mu sync.Mutex
+	// turns has a place for the one who looks at the mode of a GPU and switches it.
+	turns map[pci.Address]chan struct{}
 }
 
 // New makes a Switcher.
 func New(c Config) *Switcher {
 	c.Wait, c.Clock = cmp.Or(c.Wait, DefaultWait), cmp.Or[clock.Clock](c.Clock, clock.RealClock{})
-	return &Switcher{config: c, writer: sysfs.NewBounded(c.Write, c.Clock, c.Wait)}
+	return &Switcher{config: c, writer: sysfs.NewBounded(c.Write, c.Clock, c.Wait), turns: map[pci.Address]chan struct{}{}}
 }
 
 // Kinds returns the step kind.
 func (s *Switcher) Kinds() step.Kinds {
-	return step.Kinds{StepKind: {Apply: step.Do(s.apply), Undo: step.Do(s.undo), Verify: step.Do(s.verify)}}
+	return step.Kinds{StepKind: {
+		Apply:  step.Do(func(ctx context.Context, p *Params) error { return s.Ensure(ctx, p.Function, p.Mode) }),
+		Undo:   func(context.Context, json.RawMessage) error { return nil },
+		Verify: step.Do(s.verify),
+	}}
 }
 
-// Plan reads the present mode and returns the step. It changes nothing. It refuses a mode that the GPU does not have, or not with its
-// memory mode.
-func (s *Switcher) Plan(function pci.Address, claim, mode string) (step.Step, error) {
-	if p, mine, err := s.config.Points.Own(claim, StepKind, function.String()); mine || err != nil {
-		return p.Step, err
-	}
-	m, err := Read(s.config.Tree, function)
+// Ensure switches the mode of a GPU unless it is as wanted. It refuses a mode that the GPU does not have, or not with its memory mode, with
+// ErrInvalid, and fails with ErrInUse if a process computes for as long as it waits. It may be tried again after any failure.
+func (s *Switcher) Ensure(ctx context.Context, function pci.Address, mode string) error {
+	done, err := s.turn(ctx, function)
 	if err != nil {
-		return step.Step{}, err
+		return err
+	}
+	defer done()
+	m, err := Read(s.config.Tree, function)
+	if err != nil || m.Compute == mode {
+		return err
 	}
 	if err := m.Check(mode); err != nil {
-		return step.Step{}, fmt.Errorf("GPU %s: %w", function, err)
+		return fmt.Errorf("GPU %s: %w", function, err)
 	}
-	return step.New(StepKind, function.String(), Params{Function: function, Claim: claim, Mode: mode, Before: m.Compute})
+	return s.switchTo(ctx, function, mode)
 }
 
-// apply switches the mode.
-func (s *Switcher) apply(ctx context.Context, p *Params) error {
-	m, err := Read(s.config.Tree, p.Function)
-	if err != nil {
-		return err
+// turn waits until nobody else switches the GPU: of two claims for the same mode one switches, and the other finds it done.
+func (s *Switcher) turn(ctx context.Context, function pci.Address) (done func(), err error) {
+	s.mu.Lock()
+	place, ok := s.turns[function]
+	if !ok {
+		place = make(chan struct{}, 1)
+		s.turns[function] = place
 	}
-	_, mine, err := s.config.Points.Mine(p.Claim, StepKind, p.Function.String())
-	switch {
-	case err != nil:
-		return err
-	case m.Compute == p.Mode && (mine || p.Before == p.Mode):
-		return nil
-	case m.Compute != p.Before:
-		return fmt.Errorf("GPU %s %w: it is in mode %s, and was in %s", p.Function, ErrChanged, m.Compute, p.Before)
+	s.mu.Unlock()
+	select {
+	case place <- struct{}{}:
+		return func() { <-place }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for another claim that switches GPU %s: %w", function, context.Cause(ctx))
 	}
-	if err := m.Check(p.Mode); err != nil {
-		return fmt.Errorf("GPU %s: %w", p.Function, err)
-	}
-	st, err := step.New(StepKind, p.Function.String(), p)
-	if err != nil {
-		return err
-	}
-	if _, err := s.config.Points.Begin(p.Claim, st); err != nil {
-		return err
-	}
-	return s.switchTo(ctx, p.Function, p.Mode)
 }
 
 func (s *Switcher) verify(_ context.Context, p *Params) error {
@@ -138,24 +136,6 @@ func (s *Switcher) verify(_ context.Context, p *Params) error {
 		err = fmt.Errorf("GPU %s %w: it is in mode %s, want %s: delete the pod", p.Function, ErrChanged, m.Compute, p.Mode)
 	}
 	return err
-}
-
-// undo switches back, unless somebody else switched since. It fails with ErrInUse, and may be tried again, as long as a process computes.
-func (s *Switcher) undo(ctx context.Context, p *Params) error {
-	return restorepoint.Undo(s.config.Points, p.Claim, StepKind, p.Function.String(), func(before *Params) error {
-		return s.restore(ctx, before)
-	})
-}
-
-func (s *Switcher) restore(ctx context.Context, p *Params) error {
-	m, err := Read(s.config.Tree, p.Function)
-	if errors.Is(err, ErrNoModes) {
-		return nil // The GPU left its driver or the node, and comes back in the driver's default.
-	}
-	if err != nil || m.Compute != p.Mode {
-		return err
-	}
-	return s.switchTo(ctx, p.Function, p.Before)
 }
 
 // switchTo writes the mode, again as long as the driver says that a process computes: the driver forgets a process some time after it

@@ -3,11 +3,14 @@
 package amdmode_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,12 +19,11 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/amdmode"
 	"github.com/fettle-dev/fettle/pkg/discover"
-	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/pci"
-	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/pcisim"
 	"github.com/fettle-dev/fettle/test/stepcrash"
 )
@@ -30,12 +32,6 @@ func TestMain(m *testing.M) {
 	pcisim.Main()
 	os.Exit(m.Run())
 }
-
-const (
-	ours, theirs = "7c6f2c1e-0000-4000-8000-000000000001", "7c6f2c1e-0000-4000-8000-000000000002"
-	thisBoot     = "8d0f0b56-0000-4000-8000-000000000001"
-	nextBoot     = "8d0f0b56-0000-4000-8000-000000000002"
-)
 
 // gpu is the first of test/machines/8xmi300x, in SPX.
 func gpu() pci.Address { return pci.Address{Bus: 5} }
@@ -65,9 +61,7 @@ type node struct {
 	*pcisim.Sim
 	t        testing.TB
 	machine  pcisim.Machine
-	dir      string
 	tree     *sysfs.Tree
-	points   *restorepoint.Store
 	kinds    step.Kinds
 	switcher *amdmode.Switcher
 }
@@ -85,28 +79,26 @@ func start(t testing.TB, machine string, change func(*pcisim.Machine)) *node {
 		}
 		m = *made
 	})
-	return process(t, s, m, filepath.Join(t.TempDir(), "points"), thisBoot)
+	return process(t, s, m)
 }
 
 // process is a new process of the plugin on the same node.
-func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine, dir, boot string) *node {
+func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine) *node {
 	t.Helper()
-	n := &node{Sim: s, t: t, machine: m, dir: dir}
+	n := &node{Sim: s, t: t, machine: m}
 	tree, err := sysfs.Open(s.Root)
 	must(t, err)
-	writer, err := sysfs.OpenWriter(s.Root)
-	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
-	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
-	must(t, n.points.Make())
-	n.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: writer, Points: n.points, Wait: 100 * time.Millisecond})
+	t.Cleanup(func() { must(t, tree.Close()) })
+	n.tree = tree
+	n.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: openWriter(t, s.Root), Wait: 100 * time.Millisecond})
 	n.kinds = n.switcher.Kinds()
 	return n
 }
 
-func (n *node) plan(mode string) step.Step {
+// stepTo is the step of a claim for a mode of the GPU.
+func (n *node) stepTo(mode string) step.Step {
 	n.t.Helper()
-	s, err := n.switcher.Plan(gpu(), ours, mode)
+	s, err := (&amdmode.Params{Function: gpu(), Mode: mode}).Step()
 	must(n.t, err)
 	return s
 }
@@ -137,16 +129,8 @@ func (n *node) partitions() []string {
 	return out
 }
 
-func (n *node) noPoints() {
-	n.t.Helper()
-	names, err := os.ReadDir(n.dir)
-	must(n.t, err)
-	if len(names) > 0 {
-		n.t.Errorf("left in the directory of restore points: %v", names)
-	}
-}
-
-// TestSwitch: a GPU is divided, each partition has a render node of its own, and it is whole again afterwards.
+// TestSwitch: a GPU is divided, each partition has a render node of its own, and it stays divided when the claim goes, since another claim
+// may have the next partition. The claim for the whole GPU makes it whole.
 func TestSwitch(t *testing.T) {
 	for name, bits := range map[string]bool{"top bits": false, "function bits": true} {
 		t.Run(name, func(t *testing.T) {
@@ -155,28 +139,65 @@ func TestSwitch(t *testing.T) {
 			if len(whole) != 8 {
 				t.Fatalf("8 GPUs have the partitions\n%s", strings.Join(whole, "\n"))
 			}
-			s := n.plan("QPX")
+			s := n.stepTo("QPX")
 			must(t, n.kinds.Apply(t.Context(), s))
 			must(t, n.kinds.Verify(t.Context(), s))
-			want := []string{
+			want := append([]string{
 				"0000:05:00.0 0 renderD128 47 GiB 76 units", "0000:05:00.0 1 renderD129 47 GiB 76 units",
 				"0000:05:00.0 2 renderD130 47 GiB 76 units", "0000:05:00.0 3 renderD131 47 GiB 76 units",
-			}
-			if diff := cmp.Diff(append(want, whole[1:]...), n.partitions()); diff != "" {
-				t.Errorf("partitions (-want +got):\n%s", diff)
-			}
+			}, whole[1:]...)
 			must(t, n.kinds.Apply(t.Context(), s)) // twice
 			must(t, n.kinds.Undo(t.Context(), s))
 			must(t, n.kinds.Undo(t.Context(), s))
+			if diff := cmp.Diff(want, n.partitions()); diff != "" {
+				t.Errorf("partitions (-want +got):\n%s", diff)
+			}
+			must(t, n.kinds.Apply(t.Context(), n.stepTo("SPX")))
 			if diff := cmp.Diff(whole, n.partitions()); diff != "" {
-				t.Errorf("after Undo (-want +got):\n%s", diff)
+				t.Errorf("whole again (-want +got):\n%s", diff)
 			}
 			if trace := n.Trace(); len(trace) != 2 {
-				t.Errorf("written: %v, want the mode and the former one", trace)
+				t.Errorf("written: %v, want the two modes once each", trace)
 			}
-			n.noPoints()
 		})
 	}
+}
+
+// TestTogether: of claims that get partitions of one GPU at the same time one switches, and the others find it done. A switch would take
+// the partition away that the first has.
+func TestTogether(t *testing.T) {
+	n := start(t, "8xmi300x", nil)
+	n.Fault(pcisim.Fault{Path: "current_compute_partition", Hang: 50 * time.Millisecond})
+	patient := amdmode.New(amdmode.Config{Tree: n.tree, Write: openWriter(t, n.Root), Wait: time.Minute})
+	var all sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		all.Go(func() { errs[i] = patient.Ensure(t.Context(), gpu(), "CPX") })
+	}
+	all.Wait()
+	must(t, errors.Join(errs...))
+	if trace := n.Trace(); len(trace) != 1 || n.mode() != "CPX" {
+		t.Errorf("written: %v, want one write; mode %s", trace, n.mode())
+	}
+}
+
+// TestTurn: a claim does not wait longer than its context for another that switches the GPU.
+func TestTurn(t *testing.T) {
+	n := start(t, "8xmi300x", nil)
+	n.Set(pcisim.Set{Function: gpu().String(), Users: new(1)})
+	patient := amdmode.New(amdmode.Config{Tree: n.tree, Write: openWriter(t, n.Root), Wait: time.Minute})
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() { first <- patient.Ensure(ctx, gpu(), "CPX") }()
+	for len(n.Trace()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	short, done := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer done()
+	err := patient.Ensure(short, gpu(), "CPX")
+	wants(t, err, context.DeadlineExceeded, "another claim")
+	cancel()
+	wants(t, <-first, amdmode.ErrInUse)
 }
 
 // TestEveryGPUInDPX: 8 GPUs in DPX have 16 partitions. Elsewhere 8 were found (rocm#20, rocm#21).
@@ -186,9 +207,7 @@ func TestEveryGPUInDPX(t *testing.T) {
 	must(t, err)
 	for _, f := range functions {
 		if f.Driver == "amdgpu" {
-			s, err := n.switcher.Plan(f.Address, ours, "DPX")
-			must(t, err)
-			must(t, n.kinds.Apply(t.Context(), s))
+			must(t, n.switcher.Ensure(t.Context(), f.Address, "DPX"))
 		}
 	}
 	got := n.partitions()
@@ -201,10 +220,10 @@ func TestEveryGPUInDPX(t *testing.T) {
 	}
 }
 
-// TestInUse: the driver's EBUSY is waited out, then told with the process; the record and the restore point stay until it works.
+// TestInUse: the driver's EBUSY is waited out, then told with the process. Undo never waits.
 func TestInUse(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
-	s := n.plan("CPX")
+	s := n.stepTo("CPX")
 	n.Set(pcisim.Set{Function: gpu().String(), Users: new(1)})
 	dir := filepath.Join(n.Root, "proc/4242")
 	must(t, os.MkdirAll(filepath.Join(dir, "fd"), 0o755))
@@ -219,18 +238,18 @@ func TestInUse(t *testing.T) {
 	must(t, n.kinds.Apply(t.Context(), s))
 
 	n.Set(pcisim.Set{Function: gpu().String(), Users: new(1)})
-	wants(t, n.kinds.Undo(t.Context(), s), amdmode.ErrInUse)
-	if points, err := n.points.List(); err != nil || len(points) != 1 || n.mode() != "CPX" {
-		t.Errorf("restore points %v, %v, mode %s", points, err, n.mode())
+	must(t, n.kinds.Apply(t.Context(), s)) // the mode is there: who computes is no obstacle
+	must(t, n.kinds.Undo(t.Context(), s))
+	if n.mode() != "CPX" {
+		t.Errorf("mode %s", n.mode())
 	}
 	n.Set(pcisim.Set{Function: gpu().String(), Users: new(0)})
 	n.Fault(pcisim.Fault{Path: "current_compute_partition", Errno: "EBUSY"}) // once: exit is cleaned up late
-	again := amdmode.New(amdmode.Config{Tree: n.tree, Write: openWriter(t, n.Root), Points: n.points})
-	must(t, again.Kinds().Undo(t.Context(), s))
+	again := amdmode.New(amdmode.Config{Tree: n.tree, Write: openWriter(t, n.Root)})
+	must(t, again.Ensure(t.Context(), gpu(), "SPX"))
 	if n.mode() != "SPX" {
 		t.Errorf("mode %s", n.mode())
 	}
-	n.noPoints()
 }
 
 func openWriter(t testing.TB, root string) *sysfs.Writer {
@@ -250,70 +269,63 @@ func TestRefusals(t *testing.T) {
 			}
 		}
 	})
-	_, err := n.switcher.Plan(gpu(), ours, "TPX")
-	wants(t, err, amdmode.ErrInvalid, "want SPX, DPX, QPX, CPX")
-	_, err = n.switcher.Plan(pci.Address{Bus: 0x26}, ours, "DPX")
-	wants(t, err, amdmode.ErrInvalid, "memory mode NPS4 does not go with it", "DPX with NPS1 and NPS2")
-	_, err = n.switcher.Plan(pci.Address{Bus: 2, Device: 1, Function: 1}, ours, "DPX")
-	wants(t, err, amdmode.ErrNoModes)
+	ensure := func(function pci.Address, mode string) error { return n.switcher.Ensure(t.Context(), function, mode) }
+	wants(t, ensure(gpu(), "TPX"), amdmode.ErrInvalid, "want SPX, DPX, QPX, CPX")
+	wants(t, ensure(pci.Address{Bus: 0x26}, "DPX"), amdmode.ErrInvalid, "memory mode NPS4 does not go with it", "DPX with NPS1 and NPS2")
+	wants(t, ensure(pci.Address{Bus: 2, Device: 1, Function: 1}, "DPX"), amdmode.ErrNoModes)
+	if trace := n.Trace(); len(trace) > 0 {
+		t.Errorf("written: %v", trace)
+	}
 
-	s := n.plan("DPX")
+	s := n.stepTo("DPX")
 	n.Fault(pcisim.Fault{Path: "current_compute_partition", Errno: "EINVAL"})
 	wants(t, n.kinds.Apply(t.Context(), s), amdmode.ErrInvalid, "CPX with NPS1 and NPS4", "memory mode NPS1")
 	n.Fault(pcisim.Fault{Path: "current_compute_partition", Errno: "EPERM"})
 	wants(t, n.kinds.Apply(t.Context(), s), amdmode.ErrReset)
 	must(t, n.kinds.Apply(t.Context(), s))
-	_, err = n.switcher.Plan(gpu(), theirs, "CPX")
-	wants(t, err, restorepoint.ErrHeld, ours)
-	must(t, n.kinds.Undo(t.Context(), s))
-	n.noPoints()
+	must(t, n.kinds.Verify(t.Context(), s))
 }
 
-// TestForeignSwitch: a mode that somebody else set since stays, before and after the step.
+// TestForeignSwitch: Verify tells a mode that somebody else set since, and Undo leaves it.
 func TestForeignSwitch(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
-	s := n.plan("DPX")
-	w := openWriter(t, n.Root)
-	file := filepath.Join(sysfs.PCIDevice(gpu().String()), "current_compute_partition")
-	must(t, w.WriteAttr(file, "QPX"))
-	wants(t, n.kinds.Apply(t.Context(), s), amdmode.ErrChanged, "mode QPX")
-	must(t, n.kinds.Undo(t.Context(), s))
-	must(t, w.WriteAttr(file, "SPX"))
+	s := n.stepTo("DPX")
 	must(t, n.kinds.Apply(t.Context(), s))
-	must(t, w.WriteAttr(file, "CPX"))
-	wants(t, n.kinds.Verify(t.Context(), s), amdmode.ErrChanged)
+	file := filepath.Join(sysfs.PCIDevice(gpu().String()), "current_compute_partition")
+	must(t, openWriter(t, n.Root).WriteAttr(file, "CPX"))
+	wants(t, n.kinds.Verify(t.Context(), s), amdmode.ErrChanged, "mode CPX, want DPX")
 	must(t, n.kinds.Undo(t.Context(), s))
 	if n.mode() != "CPX" {
 		t.Errorf("mode %s", n.mode())
 	}
-	n.noPoints()
-	same := n.plan("CPX")
-	must(t, n.kinds.Apply(t.Context(), same))
-	n.noPoints() // nothing to restore
+	must(t, n.kinds.Apply(t.Context(), s))
+	must(t, n.kinds.Verify(t.Context(), s))
 }
 
-// TestVanished: a GPU that left is nothing to restore.
+// TestVanished: a GPU that left cannot be switched, and there is nothing to undo.
 func TestVanished(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
-	s := n.plan("DPX")
+	s := n.stepTo("DPX")
 	must(t, n.kinds.Apply(t.Context(), s))
 	n.Set(pcisim.Set{Function: gpu().String(), Gone: true})
+	wants(t, n.kinds.Verify(t.Context(), s), amdmode.ErrNoModes)
+	wants(t, n.kinds.Apply(t.Context(), s), amdmode.ErrNoModes)
 	must(t, n.kinds.Undo(t.Context(), s))
-	n.noPoints()
 }
 
-// TestReboot: after a reboot there is nothing to restore.
+// TestReboot: the mode ends with the boot. The step of an earlier boot sets it again, and its Undo writes nothing.
 func TestReboot(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
-	s := n.plan("DPX")
+	s := n.stepTo("DPX")
 	must(t, n.kinds.Apply(t.Context(), s))
 	must(t, n.tree.Close())
-	after := process(t, n.Reboot(n.machine), n.machine, n.dir, nextBoot)
+	after := process(t, n.Reboot(n.machine), n.machine)
 	must(t, after.kinds.Undo(t.Context(), s))
-	if trace := after.Trace(); len(trace) > 0 {
-		t.Errorf("the Undo of an earlier boot wrote %v", trace)
+	if trace := after.Trace(); len(trace) > 0 || after.mode() != "SPX" {
+		t.Errorf("the Undo of an earlier boot wrote %v; mode %s", trace, after.mode())
 	}
-	after.noPoints()
+	must(t, after.kinds.Apply(t.Context(), s))
+	must(t, after.kinds.Verify(t.Context(), s))
 }
 
 // TestDivided: the partitions of GPUs that are found divided.
@@ -326,49 +338,74 @@ func TestDivided(t *testing.T) {
 	if len(got) != 10 || got[0] != want[0] || got[7] != want[1] || got[9] != want[2] {
 		t.Errorf("partitions\n%s\nwant 10, with %q", strings.Join(got, "\n"), want)
 	}
-	s := n.plan("SPX")
+	s := n.stepTo("SPX")
 	must(t, n.kinds.Apply(t.Context(), s))
 	if got := n.partitions(); got[0] != "0000:05:00.0 0 renderD128 191 GiB 304 units" {
 		t.Errorf("in SPX:\n%s", strings.Join(got, "\n"))
 	}
-	must(t, n.kinds.Undo(t.Context(), s))
+	must(t, n.kinds.Apply(t.Context(), n.stepTo("CPX")))
 	if diff := cmp.Diff(got, n.partitions()); diff != "" {
-		t.Errorf("after Undo (-before +after):\n%s", diff)
+		t.Errorf("in CPX again (-before +after):\n%s", diff)
 	}
 }
 
-// TestMemory: what a change of the memory mode takes.
-func TestMemory(t *testing.T) {
-	m := amdmode.Modes{Compute: "SPX", Memory: "NPS1", Computes: []string{"SPX", "DPX", "QPX", "CPX"}, Memories: []string{"NPS1", "NPS4"}}
-	change, err := amdmode.PlanMemory(m, []pci.Address{{Bus: 0x26}, {Bus: 5}}, "NPS4")
+// recorded is a step, and the machine, for a child process.
+type recorded struct {
+	Root string
+	Step step.Step
+}
+
+// TestChild plays the process that is killed.
+func TestChild(t *testing.T) {
+	plan, ok := fault.Planned()
+	if !ok {
+		t.Skip("only as a child process")
+	}
+	var r recorded
+	must(t, json.Unmarshal(plan.Data, &r))
+	in, err := plan.Injector()
 	must(t, err)
-	if change.From != "NPS1" || change.To != "NPS4" || change.Compute != "QPX" || len(change.Needs) != 4 ||
-		!cmp.Equal(change.Functions, []pci.Address{{Bus: 5}, {Bus: 0x26}}) {
-		t.Errorf("%+v", change)
+	tree, err := sysfs.Open(r.Root)
+	must(t, err)
+	write := stepcrash.Writer{Injector: in, Under: openWriter(t, r.Root)}
+	kinds := amdmode.New(amdmode.Config{Tree: tree, Write: write, Wait: 10 * time.Second}).Kinds()
+	do := func(what string, act func(context.Context, step.Step) error) {
+		must(t, act(t.Context(), r.Step))
+		must(t, in.Do(what, func() error { return nil }))
 	}
-	if change, err := amdmode.PlanMemory(m, nil, "NPS1"); change != nil || err != nil {
-		t.Errorf("no change: %+v, %v", change, err)
-	}
-	_, err = amdmode.PlanMemory(m, nil, "NPS8")
-	wants(t, err, amdmode.ErrInvalid, "want NPS1, NPS4")
+	do("applied", kinds.Apply)
+	do("undone", kinds.Undo)
 }
 
-func kinds(tree *sysfs.Tree, w sysfs.AttrWriter, points *restorepoint.Store) step.Kinds {
-	return amdmode.New(amdmode.Config{Tree: tree, Write: w, Points: points, Wait: 10 * time.Second}).Kinds()
-}
-
-func TestChildSwitch(t *testing.T) { stepcrash.Child(t, kinds) }
-
-// TestCrashPoints kills the process before and after each write of the mode, and at every operation on the restore point.
+// TestCrashPoints kills the process before and after its write and after each act. The next process finishes what the step began, whether
+// the claim is still wanted or another claim comes.
 func TestCrashPoints(t *testing.T) {
 	n := start(t, "2xmi300x-divided", nil)
-	points, kills := stepcrash.Case{
-		Child: "TestChildSwitch", Kinds: kinds, Root: n.Root, Dir: n.dir, Boot: thisBoot,
-		Plan: func() step.Step { return n.plan("QPX") }, State: func() string { return strings.Join(n.partitions(), "\n") },
-	}.Every(t)
-	t.Logf("%d points, %d kills", points, kills)
-	// The mode is written and restored; the restore point takes 6 operations and 2.
-	if want := 2 + 6 + 2; points != want {
-		t.Errorf("%d points, want %d: say here what a change adds", points, want)
+	before := n.partitions()
+	s := n.stepTo("QPX")
+	data, err := json.Marshal(recorded{Root: n.Root, Step: s})
+	must(t, err)
+	at := []string{"CPX", "QPX", "QPX"} // the mode after each kill: before the write, after it, after Undo
+	kills := 0
+	for ; ; kills++ {
+		result, err := fault.Child{}.Run(t.Context(), fault.Plan{Faults: []fault.Fault{fault.Kill(kills + 1)}, Quick: true, Data: data})
+		must(t, err)
+		if result.Killed == nil {
+			break
+		}
+		if kills < len(at) && n.mode() != at[kills] {
+			t.Errorf("killed at %s: mode %s, want %s", result.Killed, n.mode(), at[kills])
+		}
+		must(t, n.kinds.Apply(t.Context(), s))
+		must(t, n.kinds.Verify(t.Context(), s))
+		must(t, n.kinds.Undo(t.Context(), s))
+		must(t, n.kinds.Apply(t.Context(), n.stepTo("CPX"))) // the next claim
+		if diff := cmp.Diff(before, n.partitions()); diff != "" {
+			t.Errorf("killed at %s, after the next claim (-before +after):\n%s", result.Killed, diff)
+		}
+	}
+	t.Logf("%d kills", kills)
+	if kills != len(at) {
+		t.Errorf("%d points, want %d: say here what a change adds", kills, len(at))
 	}
 }

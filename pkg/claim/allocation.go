@@ -74,6 +74,8 @@ type GPUEffective struct {
 	Strategy v1alpha1.SharingStrategy `json:"strategy"`
 	// KernelCaches are those that the pod finds in its containers, each object once, those of classes first.
 	KernelCaches []v1alpha1.KernelCacheSource `json:"kernelCaches,omitempty"`
+	// AllowPassthrough says that the class, as it was recorded and as it is now, gives claims VFIO devices. See [Result.CheckPassthrough].
+	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
 }
 
 // HostEffective is the effective configuration of a host device.

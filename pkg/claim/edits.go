@@ -26,6 +26,10 @@ func Edits(result Result, dev device.Device) (container.Edits, error) {
 	edits := container.Edits{
 		Nodes:  append([]container.Node(nil), dev.Edits.Nodes...),
 		Mounts: append([]container.Mount(nil), dev.Edits.Mounts...),
+		Env:    append([]string(nil), dev.Edits.Env...),
+	}
+	if !result.AdminAccess { // nothing is made for a look, and what another claim had made is not shown
+		edits.Made = append([]string(nil), dev.Edits.Made...)
 	}
 	if host := result.Config.Host; host != nil && host.MountPath != "" {
 		if len(edits.Mounts) != 1 {

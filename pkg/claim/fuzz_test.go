@@ -11,7 +11,7 @@ import (
 // FuzzResolve checks, for any bytes in a class's and a claim's configuration, that Resolve either refuses with paths into the
 // claim or gives every result, and that a claim can never undo what a class's policy says.
 func FuzzResolve(f *testing.F) {
-	for _, seed := range []string{exclusive, onlyA, onlyB, mps, atData, keep, empty, `{`, `null`} {
+	for _, seed := range []string{exclusive, onlyA, onlyB, mps, passes, atData, keep, empty, `{`, `null`} {
 		f.Add([]byte(seed), []byte(exclusive), "main")
 		f.Add([]byte(onlyA), []byte(seed), "disk")
 		f.Add([]byte(keep), []byte(seed), "")
@@ -40,6 +40,9 @@ func FuzzResolve(f *testing.F) {
 			a, b := alone.Results[i].Config, both.Results[i].Config
 			if !slices.Equal(a.AllowedNamespaces, b.AllowedNamespaces) || (a.AllowedNamespaces == nil) != (b.AllowedNamespaces == nil) {
 				t.Errorf("the claim changed the allowed namespaces from %v to %v", a.AllowedNamespaces, b.AllowedNamespaces)
+			}
+			if a.GPU != nil && a.GPU.AllowPassthrough != b.GPU.AllowPassthrough {
+				t.Errorf("the claim changed passthrough to %t", b.GPU.AllowPassthrough)
 			}
 			if a.Host != nil && a.Host.OnRelease != b.Host.OnRelease {
 				t.Errorf("the claim changed onRelease from %s to %s", a.Host.OnRelease, b.Host.OnRelease)

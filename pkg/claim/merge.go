@@ -63,10 +63,15 @@ func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) field.Er
 func (e *Effective) mergeGPUPolicy(config *v1alpha1.GPUConfig, source Source) {
 	if config.Policy != nil {
 		e.narrow(config.Policy.AllowedNamespaces, source)
+		e.GPU.AllowPassthrough = e.GPU.AllowPassthrough || config.Policy.AllowPassthrough
 	}
 }
 
-func (e *Effective) restrictGPU(other *Effective) { e.narrowTo(other) }
+// restrictGPU allows passthrough only if both policies do.
+func (e *Effective) restrictGPU(other *Effective) {
+	e.narrowTo(other)
+	e.GPU.AllowPassthrough = e.GPU.AllowPassthrough && other.GPU.AllowPassthrough
+}
 
 // addCache has a later layer's entry for an object take the place of an earlier one's.
 func (g *GPUEffective) addCache(cache v1alpha1.KernelCacheSource) {

@@ -115,7 +115,8 @@ func (r *ownResult) unrequested(c *resourceapi.ResourceClaim, earlier []ownResul
 }
 
 // unrequestedConfig checks a configuration of the allocation. If its source is the claim, it must be in the spec for the same devices. If
-// its source is the class, it may differ from the class, which an administrator may have edited. It can only restrict, see applyLivePolicy.
+// its source is the class, it may differ from the class, which an administrator may have edited. It can only restrict, see
+// applyLivePolicy.
 func unrequestedConfig(
 	in Input, entry *resourceapi.DeviceAllocationConfiguration, path *field.Path, results []ownResult,
 ) field.ErrorList {
@@ -130,17 +131,12 @@ func unrequestedConfig(
 	}
 	known := slices.ContainsFunc(in.Claim.Spec.Devices.Config, func(c resourceapi.DeviceClaimConfiguration) bool {
 		return c.Opaque != nil && c.Opaque.Driver == in.Driver && sameJSON(c.Opaque.Parameters.Raw, entry.Opaque.Parameters.Raw) &&
-			!slices.ContainsFunc(results, func(r ownResult) bool { return isFor(entry.Requests, &r) && !isFor(c.Requests, &r) })
+			!slices.ContainsFunc(results, func(r ownResult) bool { return Named(entry.Requests, r.Request) && !Named(c.Requests, r.Request) })
 	})
 	if !known {
 		faults = append(faults, field.Forbidden(path, "spec.devices.config of the claim has no such entry for these requests: "+reallocate))
 	}
 	return faults
-}
-
-// isFor reports whether a configuration for these requests is for a result.
-func isFor(requests []string, r *ownResult) bool {
-	return len(requests) == 0 || slices.Contains(requests, r.Request) || slices.Contains(requests, r.BaseRequest)
 }
 
 // sameJSON compares two configurations. A scheduler copies the bytes; one that formats them in another way changes nothing.

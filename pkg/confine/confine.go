@@ -57,7 +57,7 @@ func capabilityNames() map[int]string {
 	return map[int]string{
 		unix.CAP_CHOWN: "CHOWN", unix.CAP_DAC_OVERRIDE: "DAC_OVERRIDE", unix.CAP_DAC_READ_SEARCH: "DAC_READ_SEARCH",
 		unix.CAP_FOWNER: "FOWNER", unix.CAP_FSETID: "FSETID", unix.CAP_MKNOD: "MKNOD", unix.CAP_SETPCAP: "SETPCAP",
-		unix.CAP_SYS_ADMIN: "SYS_ADMIN", unix.CAP_SYS_CHROOT: "SYS_CHROOT",
+		unix.CAP_SYS_ADMIN: "SYS_ADMIN", unix.CAP_SYS_CHROOT: "SYS_CHROOT", unix.CAP_SYS_PTRACE: "SYS_PTRACE",
 	}
 }
 
@@ -74,6 +74,8 @@ const (
 	KernelCaches Feature = "kernelCaches"
 	// NVIDIA runs NVIDIA's library in a child.
 	NVIDIA Feature = "nvidia"
+	// PCI binds GPUs to VFIO drivers, makes virtual functions and switches modes.
+	PCI Feature = "pci"
 	// XRT runs XRT's program with the host's root as its root directory.
 	XRT Feature = "xrt"
 )
@@ -100,6 +102,8 @@ func table() map[Feature]Needs {
 		},
 		// If the driver is loaded after the plugin's container started, the library makes the device nodes in the container's /dev.
 		NVIDIA: {Capabilities: nvmlKeeps},
+		// Before a driver loses a GPU, the open files of all processes tell whether one of them uses it.
+		PCI: {Capabilities: Set(unix.CAP_SYS_PTRACE, unix.CAP_DAC_READ_SEARCH)},
 		// SETPCAP takes SYS_CHROOT from the program that was started with it.
 		XRT: {Capabilities: Set(unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP), SystemCalls: []string{"chroot"}},
 	}

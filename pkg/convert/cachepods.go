@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -135,21 +136,26 @@ func (c *conversion) strayClaim(w *workload, namespace, claim string) {
 	c.notef("%s: claimName %s is no cache's of the input in namespace %s, and left as it is: %s", w.title, clip(claim), namespace, hint)
 }
 
-// keepVolumes leaves a pod as it is, but for names that Kubernetes would not take.
+// keepVolumes leaves a pod as it is, but for names that Kubernetes would not take, and for containers that take the volume from the Job
+// that fills it: files that belong to another user keep the Job from writing.
 func (c *conversion) keepVolumes(w *workload, volumes map[string]*oldCache) bool {
 	changed := c.rename(w)
+	changed = c.dropPermissions(w, volumes) || changed
 	for _, v := range child(w.spec, "volumes").Content {
 		cache := volumes[value(v, "name")]
-		if cache == nil || cache.name == cache.was {
+		if cache == nil {
+			continue
+		}
+		if cache.perNode && (value(w.object, "kind") != "DaemonSet" || value(child(w.meta, "labels"), mutationLabel) != "true") {
+			c.notef("%s: cache %s has a volume for each node, and only pods of DaemonSets with the label %s: \"true\" get that of their node "+
+				"by the name of the cache: write claimName %s-NODE, give the cache accessModes with ReadOnlyMany, or convert to claims",
+				w.title, cache.name, mutationLabel, cache.name)
+		}
+		if cache.name == cache.was {
 			continue
 		}
 		child(child(v, "persistentVolumeClaim"), "claimName").Value = cache.name
 		changed = true
-	}
-	for _, n := range items(child(w.spec, "initContainers")) {
-		if onlyPermissions(n, mountedAt(n, volumes)) {
-			c.notef("%s: container %s is not needed: the cache's files may be read by anybody", w.title, clip(value(n, "name")))
-		}
 	}
 	return changed
 }
@@ -243,4 +249,75 @@ func (c *conversion) takeMounts(u *cacheUser, volumes map[string]*oldCache) erro
 // accessText names what a claim has of its own.
 func accessText() map[v1alpha1.CacheAccess]string {
 	return map[v1alpha1.CacheAccess]string{v1alpha1.CacheAccessOverlay: "an overlay", v1alpha1.CacheAccessSeed: "a seed"}
+}
+
+// permissionLine is a command that changes owner or mode of files, and nothing else.
+var permissionLine = regexp.MustCompile(`^(?:chown|chmod)(?: -[A-Za-z]+)* [0-9A-Za-z:+=,-]+((?: /[A-Za-z0-9._/-]+)+)$`)
+
+// dropPermissions removes the init containers that only make a volume readable: files of a cache are readable by anybody. It says whether
+// there were any.
+func (c *conversion) dropPermissions(w *workload, volumes map[string]*oldCache) bool {
+	list := child(w.spec, "initContainers")
+	var kept []*node
+	for _, n := range items(list) {
+		if !onlyPermissions(n, mountedAt(n, volumes)) {
+			kept = append(kept, n)
+			continue
+		}
+		c.notef("%s: init container %s is left out: it only set owner and mode of the cache's files, which anybody may read", w.title,
+			clip(value(n, "name")))
+	}
+	if len(kept) == len(items(list)) {
+		return false
+	}
+	if list.Content = kept; len(kept) == 0 {
+		removeKey(w.spec, "initContainers")
+	}
+	return true
+}
+
+// mountedAt are the paths at which a container has caches.
+func mountedAt(n *node, volumes map[string]*oldCache) []string {
+	var paths []string
+	for _, m := range items(child(n, "volumeMounts")) {
+		if volumes[value(m, "name")] != nil {
+			paths = append(paths, path.Clean(value(m, "mountPath")))
+		}
+	}
+	return paths
+}
+
+// onlyPermissions says that all that a container does is to change owner and mode of files below paths.
+func onlyPermissions(n *node, below []string) bool {
+	var words []string
+	for _, key := range []string{"command", "args"} {
+		for _, word := range items(child(n, key)) {
+			words = append(words, word.Value)
+		}
+	}
+	lines := []string{strings.Join(words, " ")}
+	if len(words) == 3 && slices.Contains([]string{"sh", "/bin/sh", "bash", "/bin/bash"}, words[0]) && words[1] == "-c" {
+		lines = strings.FieldsFunc(strings.ReplaceAll(words[2], "&&", "\n"), func(r rune) bool { return r == '\n' || r == ';' })
+	}
+	found := false
+	for _, line := range lines {
+		line = strings.Join(strings.Fields(line), " ")
+		if line == "" || line == "set -e" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		m := permissionLine.FindStringSubmatch(line)
+		if m == nil || !allBelow(strings.Fields(m[1]), below) {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// allBelow says that each path is one of the directories or in it.
+func allBelow(paths, directories []string) bool {
+	return !slices.ContainsFunc(paths, func(p string) bool {
+		p = path.Clean(p)
+		return !slices.ContainsFunc(directories, func(d string) bool { return p == d || strings.HasPrefix(p, strings.TrimSuffix(d, "/")+"/") })
+	})
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package convert rewrites manifests for Intel's FPGA device plugin into ones for Fettle: pods that name their regions in resources and
-// their bitstreams in the environment get a claim instead. PodPresets become presets for devices, and caches of kernels that pods mount as
-// volumes caches for claims. It is a function from text to text; no cluster and no file is asked.
+// Package convert rewrites manifests for other drivers and device plugins into ones for Fettle. Pods that name FPGA regions or GPUs in
+// resources get a claim instead, and claims for other drivers' GPUs get Fettle's classes, selectors and configurations. PodPresets become
+// presets for devices, and caches of kernels that pods mount as volumes caches for claims. It is a function from text to text; no cluster
+// and no file is asked.
 package convert
 
 import (
@@ -41,11 +42,11 @@ type Options struct {
 	Namespace string
 	// Functions are what mapped resource names mean, the part after the slash.
 	Functions map[string]Function
-	// Classes are the DeviceClasses that stand for resources by which PodPresets select.
+	// Classes are the DeviceClasses that stand for resources of containers and PodPresets, and for other drivers' classes.
 	Classes map[string]string
 	// ClusterPresets says whether PodPresets become ClusterDevicePresets. Unset: those that mount files of the host do.
 	ClusterPresets *bool
-	// GPUClass is the DeviceClass of requests for GPUs; empty: DefaultGPUClass.
+	// GPUClass is the DeviceClass of requests for GPUs; empty: DefaultGPUClass, and the vendor's class where a resource says the vendor.
 	GPUClass string
 	// KernelCacheVolumes has caches of kernels keep their volumes and pods stay as they are; else pods get claims.
 	KernelCacheVolumes bool
@@ -83,7 +84,7 @@ type Result struct {
 	Notes []string
 }
 
-// IntelFPGA converts a stream of YAML or JSON documents. Documents that do not use Intel's plugin come back byte for byte, the others with
+// IntelFPGA converts a stream of YAML or JSON documents. Documents that name nothing known come back byte for byte, the others with
 // the claim's template before them, and before all the bitstreams that they name. A PodPreset's or an older cache's place has the
 // object that it became. The name of the input is for errors; all faults are reported at once, a line each.
 func IntelFPGA(in []byte, name string, o Options) (Result, error) {
@@ -105,6 +106,9 @@ func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 		for _, fault := range unjoin(err) {
 			c.faults = append(c.faults, fmt.Errorf("%s:%d: %w", name, d.line, fault))
 		}
+		if len(d.before) > 0 && len(converted) > 0 {
+			converted[0] = slices.Concat(d.before, converted[0])
+		}
 		out = append(out, converted...)
 	}
 	for _, unused := range slices.Sorted(maps.Keys(c.options.Functions)) {
@@ -114,7 +118,7 @@ func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 	}
 	for _, unused := range slices.Sorted(maps.Keys(c.options.Classes)) {
 		if !c.used[unused] {
-			c.notef("no PodPreset selects the mapped resource %s", unused)
+			c.notef("nothing in the input names %s, which --map gives a class", unused)
 		}
 	}
 	bitstreams, err := c.bitstreamObjects()
@@ -122,6 +126,9 @@ func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 		return Result{}, err
 	}
 	c.closingNotes()
+	if !c.converted {
+		c.notef("%s: nothing to convert", name)
+	}
 	return Result{YAML: bytes.Join(append(bitstreams, out...), []byte("---\n")), Notes: c.notes}, nil
 }
 
@@ -161,6 +168,10 @@ type conversion struct {
 	claims map[string]bool
 	// mounts are where containers of the input have claims.
 	mounts []claimMount
+	// offered are the extended resources of the input's DeviceClasses.
+	offered map[string]bool
+	// converted says that a document changed.
+	converted bool
 }
 
 func newConversion(o Options) (*conversion, error) {
@@ -177,6 +188,7 @@ func newConversion(o Options) (*conversion, error) {
 	return &conversion{
 		options: o, used: map[string]bool{}, taken: map[string]bool{}, bitstreams: map[string]*bitstream{}, params: map[string]bool{},
 		clusterPresets: map[string]bool{}, caches: map[string]*oldCache{}, claims: map[string]bool{},
+		offered: map[string]bool{},
 	}, nil
 }
 

@@ -38,6 +38,7 @@ func cases() map[string]Options {
 		"kep":        {},
 		"deployment": {Class: "team-fpga.example.com"},
 		"function":   {},
+		"gpus":       {Classes: map[string]string{"example.com/tesla": "tesla.example.com"}},
 		"anchors":    {Image: "registry.example/team/nlb0:v1"},
 		"podpreset":  {Classes: map[string]string{"example.com/nic": "nic.example.com", "unused": "unused.example.com"}},
 		"mapped": {Namespace: "team-c", Functions: map[string]Function{
@@ -82,13 +83,13 @@ func TestConvert(t *testing.T) {
 			if diff := cmp.Diff(string(section(t, archive, "notes")), notes); diff != "" {
 				t.Errorf("notes (-want +got):\n%s", diff)
 			}
-			checkOutput(t, result.YAML)
+			checkOutput(t, result.YAML, Options{})
 		})
 	}
 }
 
 // checkOutput wants what the admission webhook and the API would take, and what is left as it is when it is converted again.
-func checkOutput(t *testing.T, out []byte) {
+func checkOutput(t *testing.T, out []byte, options Options) {
 	t.Helper()
 	findings, err := admission.ValidateYAML(bytes.NewReader(out), "out")
 	if err != nil {
@@ -114,7 +115,7 @@ func checkOutput(t *testing.T, out []byte) {
 			t.Errorf("got %+v, want a namespace and either a file or an image", b.Spec)
 		}
 	}
-	again, err := IntelFPGA(out, "out", Options{})
+	again, err := IntelFPGA(out, "out", options)
 	if err != nil {
 		t.Fatal(err)
 	}

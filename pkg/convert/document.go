@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/convert/drivers"
 	"github.com/fettle-dev/fettle/pkg/manifest"
 	"github.com/fettle-dev/fettle/pkg/message"
 )
@@ -26,12 +27,14 @@ type document struct {
 	// line is where its content begins, counted from 1.
 	line int
 	text []byte
+	// before are the comments of documents without content that stand before it.
+	before []byte
 }
 
 func split(data []byte) []document {
 	var documents []document
 	for _, d := range manifest.Split(data) {
-		documents = append(documents, document{d.Line, d.Text[d.Blank:]})
+		documents = append(documents, document{d.Line, d.Text[d.Blank:], d.Before})
 	}
 	return documents
 }
@@ -59,6 +62,10 @@ func (c *conversion) reserve(d document) {
 			c.clusterPresets[name] = true
 		case "PersistentVolumeClaim":
 			c.claims[c.namespaceOf(object)+"/"+name] = true
+		case "DeviceClass":
+			if resource := value(child(object, "spec"), "extendedResourceName"); resource != "" {
+				c.offered[resource] = true
+			}
 		case oldCacheKind, oldClusterCacheKind:
 			c.reserveCache(object)
 		}
@@ -76,9 +83,16 @@ func objectsOf(n *node) []*node {
 
 // usesOld says whether a document may have something to convert.
 func (c *conversion) usesOld(raw []byte) bool {
-	words := []string{resourcePrefix, envPrefix, oldCachePrefix, `"kind":"` + podPresetKind + `"`}
+	words := append([]string{resourcePrefix, envPrefix, oldCachePrefix, `"kind":"` + podPresetKind + `"`}, gpuWords()...)
+	words = append(words, `"`+resourceGroup+"v1beta", `"`+resourceGroup+"v1alpha")
+	for name := range c.options.Classes {
+		words = append(words, `"`+name+`"`)
+	}
 	if len(c.caches) > 0 {
 		words = append(words, `"persistentVolumeClaim":`)
+	}
+	if drivers.Mentioned(string(raw)) {
+		return true
 	}
 	return slices.ContainsFunc(words, func(word string) bool { return bytes.Contains(raw, []byte(word)) })
 }
@@ -86,10 +100,14 @@ func (c *conversion) usesOld(raw []byte) bool {
 // document converts one. What has nothing older in it is left as it is.
 func (c *conversion) document(d document) ([][]byte, error) {
 	raw, err := yaml.YAMLToJSONStrict(d.text)
+	if _, invalid := yaml.YAMLToJSON(d.text); invalid != nil {
+		return nil, fmt.Errorf("invalid YAML: %s", oneLine(invalid))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("expected YAML with each key once: %s", oneLine(err))
 	}
 	if !c.usesOld(raw) {
+		c.strayKind(d)
 		return [][]byte{d.verbatim()}, nil
 	}
 	root, err := parse(d.text)
@@ -98,7 +116,7 @@ func (c *conversion) document(d document) ([][]byte, error) {
 		root, err = expanded(root)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("expected YAML: %s", oneLine(err))
+		return nil, fmt.Errorf("invalid YAML: %s", oneLine(err))
 	}
 	var out [][]byte
 	var faults []error
@@ -112,10 +130,20 @@ func (c *conversion) document(d document) ([][]byte, error) {
 	if !changed {
 		return [][]byte{d.verbatim()}, errors.Join(faults...)
 	}
+	c.converted = true
 	return out, errors.Join(faults...)
 }
 
-// object converts one object, if it is a PodPreset or an older cache, or has pods that use Intel's plugin or such a cache.
+// strayKind says that a document without an apiVersion is none of Kubernetes: a field may be misspelt.
+func (c *conversion) strayKind(d document) {
+	n, err := parse(d.text)
+	if err == nil && value(n, "kind") != "" && child(n, "apiVersion") == nil {
+		c.notef("line %d: %s has no field apiVersion, so Kubernetes does not take it", d.line, titleOf(n))
+	}
+}
+
+// object converts one object, if it is a PodPreset or an older cache, a claim for devices of another driver, or has pods that use a device
+// plugin or such a cache.
 func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 	preset, presetErr := isPodPreset(n)
 	cache, cacheErr := isOldCache(n)
@@ -130,13 +158,17 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 		text, err := become(n)
 		return [][]byte{text}, true, err
 	}
+	if isResource(n) {
+		text, changed, err := c.resourceObject(n)
+		return [][]byte{text}, changed, err
+	}
 	w, err := c.workloadOf(n)
 	if err != nil {
 		return nil, false, err
 	}
 	if w == nil {
 		text, err := render(n)
-		for _, prefix := range []string{resourcePrefix, oldCachePrefix} {
+		for _, prefix := range []string{resourcePrefix, oldCachePrefix, nvidiaResource, amdResource} {
 			if err == nil && bytes.Contains(text, []byte(prefix)) {
 				c.notef("%s names %s... and is left as it is: only pods and what has a template for them are converted", titleOf(n), prefix)
 			}
@@ -153,7 +185,11 @@ func (c *conversion) pods(n *node, w *workload) (texts [][]byte, changed bool, e
 	if err := errors.Join(err, cacheErr); err != nil {
 		return nil, false, err
 	}
-	changed = changed || template != nil
+	ofGPUs, err := c.gpuPods(w)
+	if err != nil {
+		return nil, false, err
+	}
+	changed = changed || template != nil || ofGPUs != nil
 	text, err := render(n)
 	if err == nil && changed {
 		err = w.check(text)
@@ -164,7 +200,7 @@ func (c *conversion) pods(n *node, w *workload) (texts [][]byte, changed bool, e
 	if template != nil && bytes.Contains(text, []byte(resourcePrefix)) {
 		c.notef("%s: it still names %s... outside of the containers' resources", w.title, resourcePrefix)
 	}
-	for _, one := range [][]byte{template, ofCaches} {
+	for _, one := range [][]byte{template, ofCaches, ofGPUs} {
 		if one != nil {
 			texts = append(texts, one)
 		}

@@ -31,6 +31,8 @@ const (
 type oldCache struct {
 	// kind and name are those of the object that it becomes, was is the name that it had.
 	kind, name, was string
+	// perNode says that it has a volume for each node, where it has volumes.
+	perNode bool
 	// namespaces are those whose pods may have it.
 	namespaces []string
 	// paths are where containers of the input mount it, sorted.
@@ -72,6 +74,9 @@ func (c *conversion) reserveCache(n *node) {
 	}
 	was := value(child(n, "metadata"), "name")
 	cache := &oldCache{kind: v1alpha1.KindGPUKernelCache, was: was, name: legalName(was), namespaces: []string{c.namespaceOf(n)}}
+	cache.perNode = !slices.ContainsFunc(items(child(child(n, "spec"), "accessModes")), func(mode *node) bool {
+		return mode.Value == string(corev1.ReadOnlyMany)
+	})
 	key := cache.namespaces[0] + "/" + was
 	if value(n, "kind") == oldClusterCacheKind {
 		cache.kind, cache.namespaces, key = v1alpha1.KindClusterGPUKernelCache, nil, "/"+was

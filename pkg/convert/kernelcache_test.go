@@ -40,15 +40,8 @@ func TestKernelCaches(t *testing.T) {
 				}
 				got = append(got, txtar.File{Name: form + ".yaml", Data: result.YAML},
 					txtar.File{Name: form + ".notes", Data: []byte(strings.Join(result.Notes, "\n") + "\n")})
-				checkOutput(t, result.YAML)
+				checkOutput(t, result.YAML, options)
 				checkCaches(t, result.YAML)
-				again, err := IntelFPGA(result.YAML, "out", options)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if diff := cmp.Diff(string(result.YAML), string(again.YAML)); diff != "" {
-					t.Errorf("%s, converted again (-want +got):\n%s", form, diff)
-				}
 			}
 			if *update {
 				if err := os.WriteFile(path, txtar.Format(&txtar.Archive{Comment: archive.Comment, Files: got}), 0o600); err != nil {

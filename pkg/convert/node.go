@@ -4,7 +4,6 @@ package convert
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,8 +26,17 @@ func parse(text []byte) (*node, error) {
 		return nil, errors.New("a document without content")
 	}
 	content := d.Content[0]
-	content.HeadComment = cmp.Or(content.HeadComment, d.HeadComment)
+	content.HeadComment = joined(d.HeadComment, content.HeadComment)
+	content.FootComment = joined(content.FootComment, d.FootComment)
 	return content, nil
+}
+
+// joined puts two comments one after the other, with an empty line between.
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "\n\n" + b
 }
 
 // isPlain says that editing one part changes no other, and that every key is where it seems to be.

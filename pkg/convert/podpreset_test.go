@@ -17,6 +17,30 @@ func mountOf(volume, mount string) string {
 	return "selector: {}, volumes: [{name: v, " + volume + "}], volumeMounts: [{name: v, mountPath: /data" + mount + "}]"
 }
 
+// TestMIGResources: the profile in the name of a resource is that of the instances.
+func TestMIGResources(t *testing.T) {
+	for name, want := range map[string]string{
+		"nvidia.com/mig-1g.10gb": "1g.10gb", "nvidia.com/mig-1g.10gb.me": "1g.10gb+me", "nvidia.com/mig-1g.24gb.me.all": "1g.24gb+me.all",
+		"nvidia.com/mig-7g.141gb": "7g.141gb",
+	} {
+		r := known(name)
+		if r == nil || r.class() != "mig.gpu.fettle.dev" || r.attribute != "profile" || r.value != want {
+			t.Errorf("%s is %+v, want profile %s", name, r, want)
+		}
+	}
+	if r := known("nvidia.com/mig-small"); r == nil || r.class() != "mig.gpu.fettle.dev" || r.attribute != "vendor" {
+		t.Errorf("a renamed resource is %+v", r)
+	}
+	if r := known("nvidia.com/gpu"); r.class() != DefaultGPUClass || r.value != "nvidia" {
+		t.Errorf("a whole GPU is %+v", r)
+	}
+	got, err := IntelFPGA(ofSpec("resourceSelector: [nvidia.com/mig-1g.10gb], env: [{name: A, value: x}]"), "in.yaml", Options{})
+	if err != nil || !strings.Contains(string(got.YAML), "- mig.gpu.fettle.dev") ||
+		!strings.Contains(string(got.YAML), `.?profile.orValue("") == "1g.10gb"`) {
+		t.Errorf("%v\n%s", err, got.YAML)
+	}
+}
+
 // TestPodPresetFaults: what a preset cannot do is an error that says where it is and what to do.
 func TestPodPresetFaults(t *testing.T) {
 	for name, test := range map[string]struct{ spec, want string }{
@@ -25,6 +49,7 @@ func TestPodPresetFaults(t *testing.T) {
 		"wrong type":        {"selector: {}, env: 1", "a field has a value of the wrong type"},
 		"unknown resource":  {"resourceSelector: [example.com/nic]", `resource "example.com/nic": no DeviceClass is known for it`},
 		"two of one class":  {"resourceSelector: [nvidia.com/gpu, amd.com/gpu]", "nvidia.com/gpu and amd.com/gpu are of one class: make two"},
+		"two profiles":      {"resourceSelector: [nvidia.com/mig-1g.10gb, nvidia.com/mig-2g.20gb]", "are of one class: make two"},
 		"secret":            {"selector: {}, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]", `"A" is from a Secret`},
 		"field":             {"selector: {}, env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]", `"A" is from a field`},
 		"reference":         {"selector: {}, env: [{name: A, value: x$(B)}]", `"A" refers to other variables, which a preset's value does not`},
@@ -92,7 +117,7 @@ func TestPodPresetKind(t *testing.T) {
 			if !strings.Contains(string(result.YAML), test.want) {
 				t.Errorf("got\n%s\nwant %q", result.YAML, test.want)
 			}
-			checkOutput(t, result.YAML)
+			checkOutput(t, result.YAML, Options{})
 		})
 	}
 }

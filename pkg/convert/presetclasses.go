@@ -3,7 +3,9 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,26 +19,67 @@ import (
 type resourceClass struct {
 	// name is the resource's; one that ends in / or - stands for all that begin so.
 	name string
-	// kind is that of the devices, of which the class of Fettle's chart has the name.
+	// kind is that of the devices. With part, which is a type of parts, it names the class of Fettle's chart.
 	kind      device.Kind
+	part      string
 	attribute string
 	value     string
 }
+
+// class is the name of the shipped class.
+func (r *resourceClass) class() string {
+	class := string(r.kind) + "." + v1alpha1.DriverName
+	if r.part != "" {
+		class = r.part + "." + class
+	}
+	return class
+}
+
+// vendorClass says that the resource is a whole GPU of one vendor.
+func (r *resourceClass) vendorClass() bool {
+	return r.kind == device.KindGPU && r.part == "" && r.attribute == string(device.AttributeVendor)
+}
+
+// deviceType is the type of the class's devices.
+func (r *resourceClass) deviceType() string { return cmp.Or(r.part, string(r.kind)) }
 
 // resourceClasses are the resources whose meaning is known.
 func resourceClasses() []resourceClass {
 	const vendor = string(device.AttributeVendor)
 	return []resourceClass{
-		{"alpha.kubernetes.io/nvidia-gpu", device.KindGPU, vendor, "nvidia"},
-		{"nvidia.com/gpu", device.KindGPU, vendor, "nvidia"},
-		{"nvidia.com/mig-", device.KindGPU, vendor, "nvidia"},
-		{"amd.com/gpu", device.KindGPU, vendor, "amd"},
-		{"gpu.intel.com/", device.KindGPU, vendor, "intel"},
-		{"fpga.intel.com/", device.KindFPGA, "", ""},
-		{"xilinx.com/fpga-", device.KindFPGA, "", ""},
-		{"localssd", device.KindHost, string(device.AttributeProductName), "localssd"},
-		{"pod.alpha.kubernetes.io/opaque-int-resource-localssd", device.KindHost, string(device.AttributeProductName), "localssd"},
+		{"alpha.kubernetes.io/nvidia-gpu", device.KindGPU, "", vendor, "nvidia"},
+		{"nvidia.com/gpu", device.KindGPU, "", vendor, "nvidia"},
+		{migResource, device.KindGPU, device.TypeMIG, vendor, "nvidia"},
+		{"amd.com/gpu", device.KindGPU, "", vendor, "amd"},
+		{"intel.com/gpu", device.KindGPU, "", vendor, "intel"},
+		{"gpu.intel.com/", device.KindGPU, "", vendor, "intel"},
+		{"fpga.intel.com/", device.KindFPGA, "", "", ""},
+		{"xilinx.com/fpga-", device.KindFPGA, "", "", ""},
+		{"localssd", device.KindHost, "", string(device.AttributeProductName), "localssd"},
+		{"pod.alpha.kubernetes.io/opaque-int-resource-localssd", device.KindHost, "", string(device.AttributeProductName), "localssd"},
 	}
+}
+
+// migResource begins the names of NVIDIA's device plugin for instances (strategy mixed).
+const migResource = "nvidia.com/mig-"
+
+// migProfiles match the profile in such a name, which has a dot for each plus of the profile: mig-1g.10gb.me is 1g.10gb+me.
+//
+//nolint:gochecknoglobals // a constant that Go cannot express as one
+var migProfiles = regexp.MustCompile(`^([0-9]+g\.[0-9]+gb)(?:\.([a-z][a-z.]*))?$`)
+
+// known returns what is known of a resource. Nil: nothing.
+func known(name string) *resourceClass {
+	for _, r := range resourceClasses() {
+		if !r.matches(name) {
+			continue
+		}
+		if found := migProfiles.FindStringSubmatch(strings.TrimPrefix(name, migResource)); r.part == device.TypeMIG && found != nil {
+			r.attribute, r.value = string(device.AttributeProfile), strings.TrimSuffix(found[1]+"+"+found[2], "+")
+		}
+		return &r
+	}
+	return nil
 }
 
 func (r *resourceClass) matches(name string) bool {
@@ -59,7 +102,7 @@ func (p *presetConversion) selectors() {
 		return
 	}
 	s := &v1alpha1.PresetDeviceSelector{}
-	var known []*resourceClass
+	var selected []*resourceClass
 	for i, name := range p.from.Spec.ResourceSelector {
 		class, r, err := p.classOf(name)
 		if err != nil {
@@ -70,14 +113,17 @@ func (p *presetConversion) selectors() {
 			s.DeviceClassNames = append(s.DeviceClassNames, class)
 		}
 		if r != nil && r.attribute != "" {
-			known = append(known, r)
+			selected = append(selected, r)
 		}
 	}
-	s.CEL = p.condition(known, len(s.DeviceClassNames) == 1)
-	p.rules.DeviceSelector = s
-	if len(s.DeviceClassNames) > 1 {
-		p.note("one claim must ask for all of %s", strings.Join(s.DeviceClassNames, ", "))
+	s.CEL = p.condition(selected, len(s.DeviceClassNames) == 1)
+	if len(s.DeviceClassNames) == 1 && len(selected) > 0 && selected[0].vendorClass() {
+		// A claim may ask for the vendor's class or for the class of all GPUs.
+		s.DeviceClassNames = nil
+		s.CEL = fmt.Sprintf("device.attributes[%q].?%s.orValue(\"\") == %q && %s", v1alpha1.DriverName, device.AttributeType,
+			selected[0].deviceType(), s.CEL)
 	}
+	p.rules.DeviceSelector = s
 }
 
 // classOf is the class that stands for a resource, and what is known of it.
@@ -86,28 +132,26 @@ func (p *presetConversion) classOf(name string) (string, *resourceClass, error) 
 		p.used[name] = true
 		return class, nil, nil
 	}
-	for _, r := range resourceClasses() {
-		if r.matches(name) {
-			return string(r.kind) + "." + v1alpha1.DriverName, &r, nil
-		}
+	if r := known(name); r != nil {
+		return r.class(), r, nil
 	}
 	return "", nil, fmt.Errorf("resource %.80q: no DeviceClass is known for it: say which with --map %[1]s=CLASS", clip(name))
 }
 
 // condition narrows the classes to the devices that the resources were. Devices of another kind have none of it.
-func (p *presetConversion) condition(known []*resourceClass, one bool) string {
+func (p *presetConversion) condition(selected []*resourceClass, one bool) string {
 	var parts []string
-	of := map[device.Kind]*resourceClass{}
-	for _, r := range known {
-		switch before := of[r.kind]; {
+	of := map[string]*resourceClass{}
+	for _, r := range selected {
+		switch before := of[r.deviceType()]; {
 		case before == nil:
 			attributes := fmt.Sprintf("device.attributes[%q].?", v1alpha1.DriverName)
 			part := fmt.Sprintf("%s%s.orValue(\"\") == %q", attributes, r.attribute, r.value)
 			if !one {
-				part = fmt.Sprintf("(%s%s.orValue(\"\") != %q || %s)", attributes, device.AttributeType, r.kind, part)
+				part = fmt.Sprintf("(%s%s.orValue(\"\") != %q || %s)", attributes, device.AttributeType, r.deviceType(), part)
 			}
 			parts = append(parts, part)
-			of[r.kind] = r
+			of[r.deviceType()] = r
 		case before.value != r.value:
 			p.faultf("spec.resourceSelector: %s and %s are of one class: make two PodPresets of it", before.name, r.name)
 		}

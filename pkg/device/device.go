@@ -43,6 +43,8 @@ type Device struct {
 	// name of the physical device. Empty: the device shares nothing. Consumes is what the device takes of them.
 	Card     string                         `json:"card,omitempty"`
 	Consumes map[string]resourceapi.Counter `json:"consumes,omitempty"`
+	// Parent is the name of the physical device that this one is a part of, or its form for virtual machines. Empty: it is whole.
+	Parent string `json:"parent,omitempty"`
 	// Region is how an FPGA's region is programmed. It is nil for every other device, never published and never given to a container.
 	Region *fpga.Region `json:"region,omitempty"`
 }

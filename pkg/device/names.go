@@ -29,6 +29,10 @@ const (
 	AttributePCIAddress resourceapi.QualifiedName = "pciAddress"
 	// AttributeFirmwareVersion is free text.
 	AttributeFirmwareVersion resourceapi.QualifiedName = "firmwareVersion"
+	// AttributeBrand is NVIDIA's name of a family of products: "Nvidia", "Tesla", "GeForceRTX".
+	AttributeBrand resourceapi.QualifiedName = "brand"
+	// AttributeCUDADriverVersion is the newest CUDA that NVIDIA's driver serves, as a version: 13.0.0.
+	AttributeCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
 	// AttributePCIVendorID and AttributePCIDeviceID are four hexadecimal digits each.
 	AttributePCIVendorID resourceapi.QualifiedName = "pciVendorID"
 	AttributePCIDeviceID resourceapi.QualifiedName = "pciDeviceID"

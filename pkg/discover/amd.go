@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -54,21 +55,22 @@ func (h amdHost) describe(d *draft, f pci.Function) {
 		return
 	}
 	file := func(name string) string { return path.Join(f.Dir(), name) }
-	mode, err := d.tree.ReadString(file("current_compute_partition"))
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // It cannot be divided.
-	case err != nil: // The driver refuses while it resets the GPU. A part of it must not be taken for the whole.
+	mode, err := d.tree.ReadString(file(amdComputeMode))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // The driver refuses while it resets the GPU.
 		d.withhold(ReasonIdentityUnreadable, err)
 		return
-	case mode != "" && mode != "SPX":
-		d.withhold(ReasonPartitioned, fmt.Errorf("the GPU is in compute partition mode %q, "+
-			"where its render node is only a part of it: write SPX to %s", mode, sysfs.HostPath(file("current_compute_partition"))))
-		return
 	}
-	if n := h.partitions(f.Address); n > 1 {
-		d.withhold(ReasonPartitioned, fmt.Errorf("the compute driver has %d partitions of the GPU, and its mode is %q: "+
-			"write SPX to %s", n, mode, sysfs.HostPath(file("current_compute_partition"))))
-		return
+	parts := h.partitions(f.Address)
+	switch {
+	case mode != "" && mode != amdWhole:
+		d.divide(ReasonPartitioned, fmt.Errorf("the GPU is in compute partition mode %q, "+
+			"where its render node is only a part of it: write SPX to %s", mode, sysfs.HostPath(file(amdComputeMode))))
+	case len(parts) > 1:
+		d.divide(ReasonPartitioned, fmt.Errorf("the compute driver has %d partitions of the GPU, and its mode is %q: "+
+			"write SPX to %s", len(parts), mode, sysfs.HostPath(file(amdComputeMode))))
+	}
+	if mode != "" {
+		d.physical.AMD = d.amdModes(f, mode, parts)
 	}
 	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.kfd)
 	d.text(device.AttributeProductName, d.read(file("product_name")))
@@ -78,10 +80,11 @@ func (h amdHost) describe(d *draft, f pci.Function) {
 	vram := d.readBytes(file("mem_info_vram_total"))
 	unique := d.read(file("unique_id"))
 	if node, ok := h.find(f.Address, render.name); ok {
-		vram = cmp.Or(vram, node.memory)
+		memory, units := shares(parts)
+		vram = cmp.Or(vram, memory)
 		unique = cmp.Or(unique, hexText(node.properties["unique_id"]))
 		d.text(device.AttributeArchitecture, gfxName(node.properties["gfx_target_version"]))
-		d.count(device.CapacityComputeUnits, computeUnits(node.properties))
+		d.count(device.CapacityComputeUnits, units)
 	}
 	d.bytes(device.CapacityMemory, vram)
 	d.uniqueID(unique)
@@ -101,15 +104,44 @@ func (d *draft) uniqueID(text string) {
 	d.text(device.AttributeUUID, fmt.Sprintf("GPU-%016x", id))
 }
 
-// partitions counts the topology's nodes of a GPU.
-func (h amdHost) partitions(address pci.Address) int {
-	n := 0
+// The attribute of a GPU with its compute partition mode, and the mode in which it is whole (amdgpu_gfx.c).
+const (
+	amdComputeMode = "current_compute_partition"
+	amdWhole       = "SPX"
+)
+
+// amdModes reads how the GPU is divided and how it could be.
+func (d *draft) amdModes(f pci.Function, compute string, parts []kfdNode) *partition.AMDModes {
+	list := func(name string) []string {
+		return strings.FieldsFunc(d.read(path.Join(f.Dir(), name)), func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	m := &partition.AMDModes{
+		Compute: compute, AvailableCompute: list("available_compute_partition"),
+		Memory: d.read(path.Join(f.Dir(), "current_memory_partition")), AvailableMemory: list("available_memory_partition"),
+	}
+	for _, node := range parts {
+		m.XCCs += int(min(node.properties["num_xcc"], 64))
+	}
+	return m
+}
+
+// shares adds up what the parts of a GPU have.
+func shares(parts []kfdNode) (memory, units uint64) {
+	for _, node := range parts {
+		memory, units = memory+node.memory, units+computeUnits(node.properties)
+	}
+	return memory, units
+}
+
+// partitions returns the topology's nodes of a GPU.
+func (h amdHost) partitions(address pci.Address) []kfdNode {
+	var found []kfdNode
 	for _, node := range h.topology {
 		if _, ok := partitionAt(node.properties, address); ok {
-			n++
+			found = append(found, node)
 		}
 	}
-	return n
+	return found
 }
 
 // find is the topology's node of a GPU. A partitioned GPU has several at one address, told apart by the number in the render

@@ -56,7 +56,7 @@ func AMDPartitions(tree *sysfs.Tree, f pci.Function) ([]AMDPartition, error) {
 		if !ok {
 			continue
 		}
-		p, err := partition(tree, node, kfd)
+		p, err := amdPartition(tree, node, kfd)
 		if err != nil {
 			return nil, fmt.Errorf("partition %d of %s: %w", index, f.Address, err)
 		}
@@ -85,7 +85,7 @@ func partitionAt(properties map[string]uint64, address pci.Address) (index int, 
 	return int(location&functionBits) - int(whole&functionBits), location&functionBits >= whole&functionBits
 }
 
-func partition(tree *sysfs.Tree, node kfdNode, kfd container.Node) (AMDPartition, error) {
+func amdPartition(tree *sysfs.Tree, node kfdNode, kfd container.Node) (AMDPartition, error) {
 	p := node.properties
 	render := drmRender + strconv.FormatUint(p["drm_render_minor"], 10)
 	major, minor, err := tree.ReadDev(path.Join(sysfs.ClassDRM, render, "dev"))

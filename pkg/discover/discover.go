@@ -35,6 +35,8 @@ type Options struct {
 type Inventory struct {
 	// Devices are in the order of their kinds and names, and each is valid.
 	Devices []device.Device `json:"devices"`
+	// Physical are the GPUs that can be divided, or are, by name.
+	Physical []Physical `json:"physical,omitempty"`
 	// Problems are in the order of their subjects, reasons and messages.
 	Problems []Problem `json:"problems,omitempty"`
 }
@@ -64,6 +66,7 @@ func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 
 func (inv *Inventory) add(more Inventory) {
 	inv.Devices = append(inv.Devices, more.Devices...)
+	inv.Physical = append(inv.Physical, more.Physical...)
 	inv.Problems = append(inv.Problems, more.Problems...)
 }
 
@@ -71,14 +74,14 @@ func (inv *Inventory) add(more Inventory) {
 func (inv *Inventory) checked() Inventory {
 	names := map[string]int{}
 	numbers := map[[2]int64]int{}
-	for _, d := range inv.Devices {
+	for _, d := range inv.wholes() {
 		names[d.Name]++
 		for _, node := range ownNodes(d) {
 			numbers[[2]int64{node.Major, node.Minor}]++
 		}
 	}
 	out := Inventory{Devices: []device.Device{}, Problems: slices.Clone(inv.Problems)}
-	for _, d := range inv.Devices {
+	for _, d := range inv.wholes() {
 		err := d.Validate()
 		switch {
 		case err != nil:
@@ -96,9 +99,10 @@ func (inv *Inventory) checked() Inventory {
 				Message: "another device has the same device numbers as " + d.Name + ": see what the kernel says of both",
 			})
 		default:
-			out.Devices = append(out.Devices, d)
+			out.keep(d, inv.Physical)
 		}
 	}
+	slices.SortFunc(out.Physical, comparePhysical)
 	slices.SortFunc(out.Devices, device.Compare)
 	slices.SortFunc(out.Problems, Problem.compare)
 	out.Problems = slices.Compact(out.Problems)

@@ -32,6 +32,8 @@ type draft struct {
 	device   device.Device
 	problems []Problem
 	withheld bool
+	// physical is set for a GPU.
+	physical *Physical
 }
 
 func newDraft(tree *sysfs.Tree, subject string, kind device.Kind, name string) *draft {
@@ -45,8 +47,14 @@ func newDraft(tree *sysfs.Tree, subject string, kind device.Kind, name string) *
 // newGPU starts the description of a GPU.
 func newGPU(tree *sysfs.Tree, vendor string, f pci.Function) *draft {
 	d := newPCI(tree, device.KindGPU, vendor, f, vendor+"-"+f.Address.Label())
+	d.text(device.AttributePCIDeviceID, fmt.Sprintf("%04x", f.Device))
+	d.physical = &Physical{
+		Address: f.Address, Model: uint32(f.Device)<<16 | uint32(f.Vendor),
+		Subsystem: uint32(f.SubsystemDevice)<<16 | uint32(f.SubsystemVendor),
+	}
 	if f.VFs != nil {
 		d.count(device.CapacityVirtualFunctions, uint64(f.VFs.Total))
+		d.physical.VirtualFunctions = f.VFs.Total
 	}
 	return d
 }
@@ -82,7 +90,15 @@ func (d *draft) finish() Inventory {
 		return Inventory{Problems: d.problems}
 	}
 	slices.SortFunc(d.device.Edits.Nodes, func(a, b container.Node) int { return cmp.Compare(a.Path, b.Path) })
-	return Inventory{Devices: []device.Device{d.device}, Problems: d.problems}
+	found := Inventory{Problems: d.problems}
+	if d.physical != nil {
+		d.physical.Device = d.device
+		found.Physical = []Physical{*d.physical}
+	}
+	if d.physical == nil || d.physical.Divided == "" {
+		found.Devices = []device.Device{d.device}
+	}
+	return found
 }
 
 // note records a problem that does not keep the device from being used.

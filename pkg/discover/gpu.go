@@ -3,12 +3,16 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -165,3 +169,51 @@ func faults(err error) []error {
 	}
 	return []error{err}
 }
+
+// Physical is a GPU, which may be divided into parts.
+type Physical struct {
+	// Device is the whole GPU. It is among the devices of the inventory too, unless Divided says why programs cannot use it whole now.
+	Device  device.Device `json:"device"`
+	Divided string        `json:"divided,omitempty"`
+	Address pci.Address   `json:"address"`
+	// Model is the PCI device id in the upper and the vendor id in the lower 16 bits, as NVIDIA's mig-parted writes it: 0x233010de.
+	Model uint32 `json:"model"`
+	// Subsystem is the same of the board.
+	Subsystem uint32 `json:"subsystem,omitempty"`
+	// MIG is what NVIDIA's library says. It is nil for a GPU that it cannot divide, and for those of other vendors.
+	MIG *nvml.MIG `json:"mig,omitempty"`
+	// AMD are the partition modes of an AMD GPU, nil if it has none.
+	AMD *partition.AMDModes `json:"amd,omitempty"`
+	// VirtualFunctions is how many the GPU can have (sriov_totalvfs).
+	VirtualFunctions int `json:"virtualFunctions,omitempty"`
+}
+
+// divide records that a GPU is divided, so that programs cannot use it whole.
+func (d *draft) divide(reason string, err error) {
+	d.note(reason, err)
+	d.physical.Divided = err.Error()
+}
+
+// wholes returns the devices of an inventory and those that are whole no more, which have names and numbers as well.
+func (inv *Inventory) wholes() []device.Device {
+	out := slices.Clone(inv.Devices)
+	for i := range inv.Physical {
+		if inv.Physical[i].Divided != "" {
+			out = append(out, inv.Physical[i].Device)
+		}
+	}
+	return out
+}
+
+// keep takes a valid device over from an inventory: as a device, or as a physical one that is divided.
+func (inv *Inventory) keep(d device.Device, from []Physical) {
+	i := slices.IndexFunc(from, func(p Physical) bool { return p.Device.Kind == d.Kind && p.Device.Name == d.Name })
+	if i >= 0 {
+		inv.Physical = append(inv.Physical, from[i])
+	}
+	if i < 0 || from[i].Divided == "" {
+		inv.Devices = append(inv.Devices, d)
+	}
+}
+
+func comparePhysical(a, b Physical) int { return cmp.Compare(a.Device.Name, b.Device.Name) }

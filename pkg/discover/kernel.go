@@ -100,3 +100,20 @@ func moduleVersion(tree *sysfs.Tree, module string) (string, error) {
 	}
 	return release, nil
 }
+
+// GraphicsNodes returns the nodes of a function that a DRM driver holds: its render node and, if there is one, its card node.
+func GraphicsNodes(tree *sysfs.Tree, address pci.Address) ([]container.Node, error) {
+	f := pci.Function{Address: address}
+	render, err := readDRM(tree, f, drmRender)
+	if err != nil {
+		return nil, fmt.Errorf("find the render node of %s: %w", address, err)
+	}
+	card, err := readDRM(tree, f, drmCard)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return []container.Node{render.node}, nil
+	case err != nil:
+		return nil, fmt.Errorf("find the card node of %s: %w", address, err)
+	}
+	return []container.Node{card.node, render.node}, nil
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,6 +107,7 @@ func TestMachines(t *testing.T) {
 func abridged(inventory Inventory) Inventory {
 	if n := len(inventory.Devices); n > 16 {
 		inventory.Devices = []device.Device{inventory.Devices[0], inventory.Devices[n-1]}
+		inventory.Physical = []Physical{inventory.Physical[0], inventory.Physical[len(inventory.Physical)-1]}
 		inventory.Problems = append(inventory.Problems,
 			Problem{Subject: "test", Reason: "Abridged", Message: fmt.Sprintf("%d devices", n)})
 	}
@@ -131,6 +133,12 @@ func TestMachinesWithNVML(t *testing.T) {
 
 func encode(t testing.TB, inventory Inventory) string {
 	t.Helper()
+	inventory.Physical = slices.Clone(inventory.Physical)
+	for i := range inventory.Physical {
+		if p := &inventory.Physical[i]; p.Divided == "" { // the device is above
+			p.Device = device.Device{Kind: p.Device.Kind, Name: p.Device.Name}
+		}
+	}
 	text, err := json.MarshalIndent(inventory, "", "  ")
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,8 @@ const (
 // nvidiaHost is what NVIDIA's GPUs of a machine have in common.
 type nvidiaHost struct {
 	driverVersion string
+	// cudaVersion is the newest CUDA that the driver serves. Empty: NVML did not answer.
+	cudaVersion string
 	// major is that of /dev/nvidia<minor>.
 	major int64
 	// shared are the nodes that every GPU needs.
@@ -63,7 +65,7 @@ func openNVIDIA(ctx context.Context, tree *sysfs.Tree, opts Options, held []pci.
 		}
 	}
 	version, faults := nvidiaDriverVersion(tree, report)
-	host.driverVersion = version
+	host.driverVersion, host.cudaVersion = version, report.CUDADriverVersion
 	return host.describe, append(problems, faults...)
 }
 
@@ -163,6 +165,9 @@ func nvidiaDriverVersion(tree *sysfs.Tree, report nvml.Report) (string, []Proble
 // compiler's follows in another line.
 var nvidiaVersion = regexp.MustCompile(`(?m)(?:^|\s)[0-9]{3,}\.[0-9]+(?:\.[0-9]+)?\b`)
 
+// inMIGMode is why a GPU is not published whole.
+const inMIGMode = "the GPU is in MIG mode, where programs can use its partitions only: switch MIG mode off"
+
 // describe merges what NVML and the kernel say of one GPU.
 func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	info := readNVIDIAInformation(d, f)
@@ -172,13 +177,16 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 		d.withhold(ReasonNotResponding, errors.New(
 			"NVIDIA's library sees other GPUs but not this one: it fell off the bus or needs a reset"))
 		return
-	case said.MIGMode != nil && *said.MIGMode:
-		d.withhold(ReasonPartitioned, errors.New(
-			"the GPU is in MIG mode, where programs can use its partitions only: switch MIG mode off"))
+	case said.MIG == nil && said.MIGMode != nil && *said.MIGMode:
+		d.withhold(ReasonPartitioned, errors.New(inMIGMode))
 		return
 	case strings.EqualFold(info["GPU Excluded"], "yes"):
 		d.withhold(ReasonExcluded, errors.New("the driver was loaded with this GPU excluded (NVreg_ExcludedGpus)"))
 		return
+	}
+	d.physical.MIG = said.MIG
+	if said.MIG != nil && said.MIG.Current {
+		d.divide(ReasonPartitioned, errors.New(inMIGMode))
 	}
 	minor, err := nvidiaMinor(info, said)
 	if err != nil {
@@ -191,9 +199,11 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	d.text(device.AttributeUUID, cmp.Or(said.UUID, info["GPU UUID"]))
 	d.text(device.AttributeSerial, said.Serial)
 	d.text(device.AttributeArchitecture, said.Architecture)
+	d.text(device.AttributeBrand, said.Brand)
 	d.text(device.AttributeFirmwareVersion, cmp.Or(said.VBIOSVersion, info["Video BIOS"]))
 	d.version(device.AttributeComputeCapability, said.ComputeCapability)
 	d.version(device.AttributeDriverVersion, h.driverVersion)
+	d.version(device.AttributeCUDADriverVersion, h.cudaVersion)
 	d.bytes(device.CapacityMemory, said.MemoryBytes)
 	d.count(device.CapacityMultiprocessors, uint64(max(said.Multiprocessors, 0)))
 }
@@ -201,8 +211,12 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 // readNVIDIAInformation reads /proc/driver/nvidia/gpus/<address>/information: a key, a colon and a value a line. The driver
 // prints question marks for what it does not know before the GPU's first use; these are left out.
 func readNVIDIAInformation(d *draft, f pci.Function) map[string]string {
+	return nvidiaInformation(d.read(path.Join(sysfs.ProcDriverNVIDIA, "gpus", f.Address.String(), "information")))
+}
+
+func nvidiaInformation(text string) map[string]string {
 	info := map[string]string{}
-	for line := range strings.Lines(d.read(path.Join(sysfs.ProcDriverNVIDIA, "gpus", f.Address.String(), "information"))) {
+	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(line, ":")
 		value = strings.TrimSpace(value)
 		if ok && value != "" && !strings.Contains(value, "??") {
@@ -229,4 +243,27 @@ func nvidiaMinor(info map[string]string, said nvml.Device) (int64, error) {
 		return int64(*said.Minor), nil
 	}
 	return 0, errors.New("neither the kernel's information file nor NVIDIA's library tells the minor of the GPU's device node")
+}
+
+// NVIDIANode returns the node of an NVIDIA GPU as the kernel numbers it now. A change of the MIG mode or a new binding of the driver may
+// change the minor.
+func NVIDIANode(tree *sysfs.Tree, address pci.Address) (container.Node, error) {
+	host, err := nvidiaNodes(tree)
+	if err != nil {
+		return container.Node{}, err
+	}
+	text, err := tree.ReadString(path.Join(sysfs.ProcDriverNVIDIA, "gpus", address.String(), "information"))
+	if err != nil {
+		return container.Node{}, err
+	}
+	minor, err := nvidiaMinor(nvidiaInformation(text), nvml.Device{})
+	if err != nil {
+		return container.Node{}, fmt.Errorf("GPU %s: %w", address, err)
+	}
+	return newNode("nvidia"+strconv.FormatInt(minor, 10), host.major, minor), nil
+}
+
+// SharedNVIDIANode says whether a node is one that all NVIDIA GPUs of a machine have in common.
+func SharedNVIDIANode(n container.Node) bool {
+	return !isNumbered(strings.TrimPrefix(n.Path, "/dev/"), "nvidia")
 }

@@ -3,8 +3,10 @@
 package fpga
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"io"
 	"regexp"
 	"strings"
@@ -48,9 +50,44 @@ func inspectAOCX(w window, maxUnpacked int64) (Bitstream, error) {
 	return b, err
 }
 
+// errMoreMembers says that a gzip holds more than one compressed file.
+var errMoreMembers = errors.New("want one gzip member, but bytes follow the first")
+
+// oneMember unpacks the first member of a gzip. A reader that goes on behind it would take the next member for a part of the image, and
+// another tool would not: RFC 1952, section 2.2, allows any number of members.
+type oneMember struct {
+	packed *bufio.Reader
+	member *gzip.Reader
+}
+
+// openGzip reads the header of a gzip. The reader fails at the end of the first member if bytes follow it.
+func openGzip(r io.Reader) (*oneMember, error) {
+	// A decompressor reads no further than its member only from a reader that gives it single bytes.
+	packed := bufio.NewReader(r)
+	member, err := gzip.NewReader(packed)
+	if err != nil {
+		return nil, err
+	}
+	member.Multistream(false)
+	return &oneMember{packed, member}, nil
+}
+
+func (o *oneMember) Read(p []byte) (int, error) {
+	n, err := o.member.Read(p)
+	if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	if _, more := o.packed.Peek(1); more == nil {
+		return n, errMoreMembers
+	} else if !errors.Is(more, io.EOF) {
+		return n, more
+	}
+	return n, io.EOF
+}
+
 // inspectPacked reads a GBS in a gzip. It keeps only the head of the unpacked bytes.
 func inspectPacked(packed window, maxUnpacked int64) (Bitstream, error) {
-	unpacked, err := gzip.NewReader(io.NewSectionReader(packed.r, packed.base, packed.size))
+	unpacked, err := openGzip(io.NewSectionReader(packed.r, packed.base, packed.size))
 	if err != nil {
 		return Bitstream{}, packed.errorf(0, "%s: want a gzip: %w", sectionGBS, err)
 	}

@@ -5,6 +5,7 @@ package fpga
 import (
 	"bytes"
 	"compress/gzip"
+	"io"
 	"strings"
 	"testing"
 )
@@ -68,6 +69,9 @@ func TestInspectAOCXRefuses(t *testing.T) {
 		{"gzip cut short", buildAOCX(64, packed[:len(packed)-9]), at(packed), "unpacked 0x"},
 		{"gzip with a wrong checksum", bytes.Replace(good, rbf(2), []byte("xx"), 1), at(packed), "invalid checksum"},
 		{"garbage after the gzip", buildAOCX(64, concat(packed, rbf(20))), at(packed), "unpacked 0x"},
+		{"second gzip member", buildAOCX(64, concat(packed, pack(t, rbf(20)))), at(packed), "want one gzip member, but bytes follow the first"},
+		{"second gzip member of nothing", buildAOCX(64, concat(packed, pack(t, nil))), at(packed), "want one gzip member"},
+		{"the GBS in a second gzip member", buildAOCX(64, concat(pack(t, nil), packed)), at(packed), "want one gzip member"},
 		{"gzip of nothing", buildAOCX(64, pack(t, nil)), 0, "aocx: 0x0 of the unpacked .acl.gbs.gz: the magic"},
 		{"gzip of something else", buildAOCX(64, pack(t, rbf(100))), 0, "of the unpacked .acl.gbs.gz: magic"},
 		{
@@ -101,6 +105,26 @@ func TestAOCXSigned(t *testing.T) {
 	}
 	if want := int64(len(signedGBS(t)) - 1124); got.Signature == nil || *got.Signature != (Signature{want, blocks, true}) {
 		t.Errorf("got the signature %+v, want it at 0x%x of what was unpacked", got.Signature, want)
+	}
+}
+
+// TestOpenRefusesMoreMembers changes a file between Inspect and Open: programming must not load what nobody inspected.
+func TestOpenRefusesMoreMembers(t *testing.T) {
+	packed := pack(t, vectorGBS(t))
+	file := buildAOCX(64, packed)
+	b, err := inspectBytes(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := b.Payload.Gzip.Offset
+	b.Payload.Gzip.Length += int64(len(packed))
+	b.Payload.Length += int64(len(vectorGBS(t)))
+	r, err := b.Payload.Open(bytes.NewReader(concat(file[:at], packed, packed)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if image, err := io.ReadAll(r); err == nil || !strings.Contains(err.Error(), "want one gzip member") {
+		t.Errorf("read %d bytes, %v, want a refusal of the second member", len(image), err)
 	}
 }
 

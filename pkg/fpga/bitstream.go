@@ -5,10 +5,10 @@
 package fpga
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -122,6 +122,20 @@ const (
 // maxUnpacked limits the size of an unpacked image, and so the time that a small file can keep its reader busy.
 const maxUnpacked = 512 << 20
 
+// maxPayload is the longest image that a kernel takes: each interface counts its bytes in 32 bits. Sources: buffer_size of struct
+// dfl_fpga_fme_port_pr (include/uapi/linux/fpga-dfl.h); the size that zynqmp_pm_fpga_load gives to the firmware
+// (drivers/firmware/xilinx/zynqmp.c); BitstreamLength of XRT's struct XHwIcap_Bit_Header.
+const maxPayload = math.MaxUint32
+
+// checkPayload refuses an image that no kernel interface takes.
+func (b *Bitstream) checkPayload(w window) error {
+	if p := b.Payload; p != nil && p.Length > maxPayload {
+		return w.errorf(p.Offset-w.base, "an image of 0x%x bytes, want at most 0x%x: the kernel counts its bytes in 32 bits", p.Length,
+			int64(maxPayload))
+	}
+	return nil
+}
+
 // Inspect reads a GBS, an AOCX or an xclbin of the given size. If the file is wrong, the error is an *Error.
 func Inspect(r io.ReaderAt, size int64) (Bitstream, error) {
 	return inspect(r, size, maxUnpacked)
@@ -153,6 +167,9 @@ func inspect(r io.ReaderAt, size, maxUnpacked int64) (Bitstream, error) {
 		return Bitstream{}, w.errorf(0, "want a GBS, an AOCX or an xclbin; a raw image needs a sidecar that says what it is")
 	}
 	if err != nil {
+		return Bitstream{}, err
+	}
+	if err := b.checkPayload(w); err != nil {
 		return Bitstream{}, err
 	}
 	b.Format, b.Size = format, size
@@ -201,7 +218,7 @@ func (p Payload) Open(file io.ReaderAt) (io.Reader, error) {
 	if p.Gzip == nil {
 		return &exactly{io.NewSectionReader(file, p.Offset, p.Length), p.Length}, nil
 	}
-	unpacked, err := gzip.NewReader(io.NewSectionReader(file, p.Gzip.Offset, p.Gzip.Length))
+	unpacked, err := openGzip(io.NewSectionReader(file, p.Gzip.Offset, p.Gzip.Length))
 	if err != nil {
 		return nil, fmt.Errorf("unpack the image at 0x%x: %w", p.Gzip.Offset, err)
 	}

@@ -332,3 +332,62 @@ func TestClockJSON(t *testing.T) {
 		}
 	}
 }
+
+// sparse is a long file: some bytes and then zeros.
+type sparse struct {
+	head []byte
+	size int64
+}
+
+func (s sparse) ReadAt(p []byte, at int64) (int, error) {
+	if at >= s.size {
+		return 0, io.EOF
+	}
+	n := int(min(int64(len(p)), s.size-at))
+	clear(p[:n])
+	if at < int64(len(s.head)) {
+		copy(p[:n], s.head[at:])
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// TestImagesOf32Bits wants the longest image that a kernel counts in 32 bits, and refuses one that is a byte longer.
+func TestImagesOf32Bits(t *testing.T) {
+	const most = 1<<32 - 1
+	gbs := buildGBS(nlb0Metadata, nil)
+	sections := buildXclbin(t, buildSection{name: "image", data: rbf(1)})
+	begin := int64(len(sections)) - 1
+	xclbin := func(size int64) []byte {
+		stated := withUint64(sections, xclbinLength, uint64(size))
+		return withUint64(stated, xclbinHeader+32, uint64(size-begin))
+	}
+	raw := strings.Replace(rawSidecar, "size: 100\n", "", 1)
+	for _, test := range []struct {
+		name    string
+		head    []byte
+		offset  int64 // where the image begins
+		size    int64 // of the file with the longest image
+		inspect func(sparse) (Bitstream, error)
+	}{
+		{"gbs", gbs, int64(len(gbs)), int64(len(gbs)) + most, nil},
+		{"xclbin", nil, 0, most, func(s sparse) (Bitstream, error) { return Inspect(sparse{xclbin(s.size), s.size}, s.size) }},
+		{"rbf", rbf(1), 0, most, func(s sparse) (Bitstream, error) { return InspectRaw(s, s.size, []byte(raw)) }},
+		{"bin", rbf(1), 0, most, func(s sparse) (Bitstream, error) {
+			return InspectRaw(s, s.size, []byte(strings.Replace(raw, "rbf", "bin", 1)))
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.inspect == nil {
+				test.inspect = func(s sparse) (Bitstream, error) { return Inspect(s, s.size) }
+			}
+			if b, err := test.inspect(sparse{test.head, test.size}); err != nil || b.Payload.Length != most {
+				t.Errorf("the longest image: %+v, %v", b.Payload, err)
+			}
+			_, err := test.inspect(sparse{test.head, test.size + 1})
+			wantError(t, err, test.offset, "an image of 0x100000000 bytes, want at most 0xffffffff: the kernel counts its bytes in 32 bits")
+		})
+	}
+}

@@ -114,6 +114,8 @@ func FuzzAOCX(f *testing.F) {
 		f.Add(good[:len(good)-1])
 	}
 	f.Add(buildAOCX(64, pack(f, signedGBS(f))))
+	f.Add(buildAOCX(64, concat(pack(f, vectorGBS(f)), pack(f, rbf(20)))))
+	f.Add(buildAOCX(64, concat(pack(f, vectorGBS(f)), []byte{0})))
 	f.Fuzz(func(t *testing.T, data []byte) { checkInspect(t, data) })
 }
 
@@ -121,6 +123,10 @@ func FuzzXclbin(f *testing.F) {
 	f.Add(helloXclbin(f))
 	f.Add(signedXclbin(f))
 	f.Add(withUint32(helloXclbin(f), xclbinCount, 0xffffffff))
+	f.Add(withUint32(helloXclbin(f), xclbinHeader, uint32(SectionBuildMetadata)))
+	f.Add(withUint64(helloXclbin(f), xclbinHeader+32, 0))
+	f.Add(withUint32(helloXclbin(f), xclbinHeader+xclbinEntry, uint32(SectionBitstream)))
+	f.Add(withUint64(helloXclbin(f), xclbinLength, 1<<32))
 	f.Fuzz(func(t *testing.T, data []byte) { checkInspect(t, data) })
 }
 

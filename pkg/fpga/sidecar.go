@@ -57,6 +57,9 @@ func InspectRaw(r io.ReaderAt, size int64, sidecar []byte) (Bitstream, error) {
 		return Bitstream{}, err
 	}
 	b.Size, b.Payload = size, &Payload{Length: size}
+	if err := b.checkPayload(w); err != nil {
+		return Bitstream{}, err
+	}
 	return b, b.findBlocks(w, false)
 }
 

@@ -95,8 +95,34 @@ func inspectXclbin(w window) (Bitstream, error) {
 	if err := checkText(b.Platform); err != nil {
 		return Bitstream{}, w.errorf(xclbinPlatform, "platformVBNV: %w", err)
 	}
-	b.Sections, err = xclbinSections(file, int64(binary.LittleEndian.Uint32(header[xclbinCount:])))
-	return b, err
+	if b.Sections, err = xclbinSections(file, int64(binary.LittleEndian.Uint32(header[xclbinCount:]))); err != nil {
+		return Bitstream{}, err
+	}
+	return b, checkImages(file, b.Sections)
+}
+
+// checkImages wants an image to load, and no doubt about which. An image is a section BITSTREAM or, on Versal, PDI or PARTIAL_PDI. XRT
+// takes the first section of a kind (xrt_xclbin_section_info), and another tool may take another.
+func checkImages(file window, sections []Section) error {
+	first := map[SectionKind]int{}
+	for i, s := range sections {
+		if s.Kind != SectionBitstream && s.Kind != SectionPDI && s.Kind != SectionPartialPDI {
+			continue
+		}
+		at := xclbinHeader + int64(i)*xclbinEntry
+		if before, twice := first[s.Kind]; twice {
+			return file.errorf(at, "sections %d and %d are both %s, want one", before, i, s.Kind)
+		}
+		if s.Length == 0 {
+			return file.errorf(at+32, "section %d, %s, is empty", i, s.Kind)
+		}
+		first[s.Kind] = i
+	}
+	if len(first) == 0 {
+		return file.errorf(xclbinCount, "none of %d sections is an image, want one %s, %s or %s", len(sections), SectionBitstream,
+			SectionPDI, SectionPartialPDI)
+	}
+	return nil
 }
 
 // xclbinEnd compares the length in the header with the file's, and returns the file without a signature at its end.

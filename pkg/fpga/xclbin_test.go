@@ -9,7 +9,10 @@ import (
 
 func TestInspectXclbinRefuses(t *testing.T) {
 	good := helloXclbin(t)
-	const first, second = xclbinHeader, xclbinHeader + xclbinEntry
+	const first, second, third = xclbinHeader, xclbinHeader + xclbinEntry, xclbinHeader + 2*xclbinEntry
+	image := func(kind SectionKind) buildSection {
+		return buildSection{name: "image", kind: uint32(kind), data: rbf(8)}
+	}
 	for _, test := range []struct {
 		name   string
 		file   []byte
@@ -43,6 +46,13 @@ func TestInspectXclbinRefuses(t *testing.T) {
 		{"section in the table", withUint64(good, first+24, 575), first + 24, "section 0 begins at 0x23f, within the section table"},
 		{"section in another", withUint64(good, second+24, 655), second + 24, "section 1 overlaps section 0"},
 		{"section over another", withUint64(withUint64(good, second+24, 576), second+32, 82), second + 24, "section 1 overlaps section 0"},
+		{"no sections", buildXclbin(t), xclbinCount, "none of 0 sections is an image, want one BITSTREAM, PDI or PARTIAL_PDI"},
+		{"no image", withUint32(good, first, uint32(SectionClearingBitstream)), xclbinCount, "none of 3 sections is an image"},
+		{"empty image", withUint64(good, first+32, 0), first + 32, "section 0, BITSTREAM, is empty"},
+		{"two images", withUint32(good, second, 0), second, "sections 0 and 1 are both BITSTREAM, want one"},
+		{"an empty image beside another", withUint32(good, third, 0), third, "sections 0 and 2 are both BITSTREAM, want one"},
+		{"two images for Versal", buildXclbin(t, image(SectionPDI), image(SectionPDI)), second, "sections 0 and 1 are both PDI, want one"},
+		{"an empty image for Versal", withUint32(good, third, uint32(SectionPartialPDI)), third + 32, "section 2, PARTIAL_PDI, is empty"},
 		{"section in the signature", withUint64(signedXclbin(t), second+32, 3), second + 24, "section 1 has 0x3 bytes"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -59,6 +69,17 @@ func TestSectionKind(t *testing.T) {
 	} {
 		if got, err := kind.MarshalText(); err != nil || string(got) != want {
 			t.Errorf("%d is %s, %v, want %s", uint32(kind), got, err, want)
+		}
+	}
+}
+
+// TestInspectXclbinVersal takes the two kinds of images that cards with a Versal chip load.
+func TestInspectXclbinVersal(t *testing.T) {
+	for _, kind := range []SectionKind{SectionPDI, SectionPartialPDI} {
+		file := buildXclbin(t, buildSection{name: "image", kind: uint32(kind), data: rbf(8)})
+		b, err := inspectBytes(file)
+		if err != nil || len(b.Sections) != 1 || b.Sections[0].Kind != kind {
+			t.Errorf("%s: got %+v, %v", kind, b.Sections, err)
 		}
 	}
 }

@@ -12,6 +12,8 @@ type Document struct {
 	Text []byte
 	// Blank is how many bytes of white space stand at the start of Text behind the document's marker.
 	Blank int
+	// Before has the lines with comments of documents without content that stand before it.
+	Before []byte
 }
 
 // Split cuts a YAML stream at its document markers, "---" and "..." at the start of a line (YAML 1.2, section 9.1), and
@@ -19,9 +21,13 @@ type Document struct {
 func Split(data []byte) []Document {
 	var documents []Document
 	current := Document{}
+	var before []byte
 	flush := func() {
 		if current.Line > 0 {
+			current.Before, before = before, nil
 			documents = append(documents, current)
+		} else {
+			before = append(before, commentLines(current.Text)...)
 		}
 		current = Document{}
 	}
@@ -40,6 +46,17 @@ func Split(data []byte) []Document {
 	}
 	flush()
 	return documents
+}
+
+// commentLines returns the lines of a text that are comments, each with an end.
+func commentLines(text []byte) []byte {
+	var out []byte
+	for line := range bytes.Lines(text) {
+		if trimmed := bytes.TrimSpace(line); len(trimmed) > 0 && trimmed[0] == '#' {
+			out = append(append(out, trimmed...), '\n')
+		}
+	}
+	return out
 }
 
 // cutMarker returns what follows a document marker.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
@@ -28,6 +29,19 @@ func (i *Instances) Edits(device string) (container.Edits, error) {
 		return container.Edits{}, fmt.Errorf("device %s has no MIG instance in this boot, its step %s was not applied: %w",
 			device, Kind, fs.ErrNotExist)
 	}
+	return i.edits(device, h.Made)
+}
+
+// EditsOf returns what a container needs of an instance in a place that somebody else made, on the GPU whose node has this minor.
+func (i *Instances) EditsOf(w *Partition, minor int, one nvml.MIGInstance) (container.Edits, error) {
+	made, err := i.made(w, nvml.MIGAnswer{Instance: &one, Minor: &minor})
+	if err != nil {
+		return container.Edits{}, err
+	}
+	return i.edits(w.Device, made)
+}
+
+func (i *Instances) edits(device string, made *Made) (container.Edits, error) {
 	tree, err := sysfs.Open(i.config.HostRoot)
 	if err != nil {
 		return container.Edits{}, err
@@ -53,10 +67,10 @@ func (i *Instances) Edits(device string) (container.Edits, error) {
 	}
 	return container.Edits{
 		Nodes: []container.Node{
-			node("/dev/nvidia"+strconv.Itoa(h.Made.Minor), gpu, int64(h.Made.Minor)),
-			capability(h.Made.GPUCapability), capability(h.Made.ComputeCapability),
+			node("/dev/nvidia"+strconv.Itoa(made.Minor), gpu, int64(made.Minor)),
+			capability(made.GPUCapability), capability(made.ComputeCapability),
 		},
-		Env: []string{"NVIDIA_VISIBLE_DEVICES=void", Variable(device) + "=" + h.Made.UUID},
+		Env: []string{"NVIDIA_VISIBLE_DEVICES=void", Variable(device) + "=" + made.UUID},
 	}, nil
 }
 

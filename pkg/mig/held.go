@@ -39,6 +39,11 @@ type Made struct {
 	ComputeCapability int64 `json:"computeCapability"`
 }
 
+// complete reports whether a container can be given the instance. The driver has no instance's capability at minor 0.
+func (m *Made) complete() bool {
+	return m.UUID != "" && m.GPUCapability > 0 && m.ComputeCapability > 0
+}
+
 const (
 	heldVersion = 1
 	suffix      = ".json"
@@ -57,7 +62,8 @@ func (i *Instances) makeDir() error {
 	return nil
 }
 
-// read returns nil where there is no file. A file that cannot be understood is an error: the instance in its place is left to a person.
+// read returns nil where there is no file. If a file lacks a part of what was made, its instance counts as begun: the next Apply finishes
+// it and completes the file. A file that cannot be understood is an error: the instance in its place is left to a person.
 func (i *Instances) read(device string) (*Held, error) {
 	if !deviceName.MatchString(device) {
 		return nil, fmt.Errorf("device name %q: want lower-case letters, digits and dashes", device)
@@ -77,6 +83,9 @@ func (i *Instances) read(device string) (*Held, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read which MIG instance device %s has: %s: %w: "+
 			"destroy its instance by hand, if there is one, and remove the file", device, path, err)
+	}
+	if h.Made != nil && !h.Made.complete() {
+		h.Made = nil
 	}
 	return h, nil
 }

@@ -7,8 +7,10 @@ package mig_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -317,6 +319,38 @@ func TestFiles(t *testing.T) {
 	must(t, os.WriteFile(file, []byte(strings.Replace(string(good), `{`, `{"later":1,`, 1)), 0o600))
 	must(t, n.undo(w))
 	must(t, n.undo(other))
+	n.has([]string{})
+}
+
+// TestFileLacksFields: a file that another version of Fettle wrote without a field gives no container the wrong node. The instance stays
+// the claim's: Apply keeps it and completes the file, and Undo destroys it. Elsewhere an upgrade met checkpoints without a field (nv#1080).
+func TestFileLacksFields(t *testing.T) {
+	n := start(t, nvmlsim.H100)
+	w := small()
+	must(t, n.apply(w))
+	file := filepath.Join(n.state, w.Device+".json")
+	good, err := os.ReadFile(file)
+	must(t, err)
+	want, err := n.process().Edits(w.Device)
+	must(t, err)
+	for _, field := range []string{"uuid", "gpuCapability", "computeCapability"} {
+		cut := regexp.MustCompile(`,?"`+field+`":("[^"]*"|\d+)`).ReplaceAllString(string(good), "")
+		if cut == string(good) {
+			t.Fatalf("the file has no field %s: %s", field, good)
+		}
+		must(t, os.WriteFile(file, []byte(cut), 0o600))
+		if edits, err := n.process().Edits(w.Device); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("without %s a container gets %v, %v", field, edits.Nodes, err)
+		}
+		must(t, n.apply(w))
+		got, err := n.process().Edits(w.Device)
+		must(t, err)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("without %s (-before +after Apply):\n%s", field, diff)
+		}
+	}
+	must(t, os.WriteFile(file, []byte(strings.Replace(string(good), `"uuid"`, `"formerly"`, 1)), 0o600))
+	must(t, n.undo(w))
 	n.has([]string{})
 }
 

@@ -52,6 +52,8 @@ type File struct {
 	Artifacts Artifacts `json:"artifacts,omitempty"`
 	// FPGA is how FPGAs are programmed.
 	FPGA FPGA `json:"fpga,omitempty"`
+	// Partitions is how GPUs may be divided.
+	Partitions Partitions `json:"partitions,omitempty"`
 	// Presets is what presets may give of this node.
 	Presets Presets `json:"presets,omitempty"`
 	// KernelCaches is whether claims get caches of compiled kernels.
@@ -205,6 +207,8 @@ type Presets struct {
 	AllowedHostPaths []preset.AllowedHostPath `json:"allowedHostPaths,omitempty"`
 	// Scratch lets presets give claims directories in memory. StateDir must be mounted with Bidirectional propagation.
 	Scratch bool `json:"scratch,omitempty"`
+	// ReportMissing says that pods get an Event if they have a device without the preset that it needs.
+	ReportMissing bool `json:"reportMissing,omitempty"`
 }
 
 func (c Presets) validate() (errs []error) {

@@ -58,12 +58,12 @@ func (a MIGAnswer) Validate() error {
 // DecodeMIGAnswer reads one answer of at most 1 MiB: strict JSON with nothing after it.
 func DecodeMIGAnswer(r io.Reader) (MIGAnswer, error) { return decode[MIGAnswer](r, "answer about MIG") }
 
-// ListMIG lists the instances of the GPU. Of place only the GPU counts.
+// ListMIG lists the instances of the GPU, with the compute instances of those only that take slices of the place.
 //
 // All questions about MIG take a file that the caller has locked (flock), or nil. The child keeps it open as long as it lives, so that the
 // lock outlives a caller that is killed: nobody else acts while an orphaned child still does.
 func (p *Prober) ListMIG(ctx context.Context, lock *os.File, place MIGPlace) (MIGAnswer, error) {
-	return p.mig(ctx, lock, "list", place)
+	return p.mig(ctx, lock, "list", place, place.flags()...)
 }
 
 // CreateMIG makes a GPU instance in the place, and the compute instance that takes all of it. With finish, a GPU instance of the profile

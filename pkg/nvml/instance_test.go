@@ -57,7 +57,7 @@ func TestProberMIG(t *testing.T) {
 	p := nvml.NewProber(command(t, "mig", time.Minute))
 	const gpu = " -device 0000:41:00.0 -parent GPU-1"
 	for want, ask := range map[string]func(context.Context) (nvml.MIGAnswer, error){
-		"mig list" + gpu: func(ctx context.Context) (nvml.MIGAnswer, error) { return p.ListMIG(ctx, nil, place()) },
+		"mig list" + gpu + " -profile 19 -start 4": func(ctx context.Context) (nvml.MIGAnswer, error) { return p.ListMIG(ctx, nil, place()) },
 		"mig create" + gpu + " -profile 19 -start 4": func(ctx context.Context) (nvml.MIGAnswer, error) {
 			return p.CreateMIG(ctx, nil, place(), false)
 		},

@@ -4,6 +4,7 @@ package partition_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -45,8 +46,11 @@ func newScheduler(t testing.TB, divisions ...partition.Division) *scheduler {
 			s.parts[name] = part
 		}
 	}
-	for _, d := range devices {
+	for i, d := range devices {
 		s.devices[d.Name] = d
+		// So that a test can ask for one of them.
+		devices[i].Attributes = maps.Clone(d.Attributes)
+		devices[i].Attributes["testName"] = text(t, d.Name)
 	}
 	s.slices = resourceSlices(t, cards, devices, partition.FormSeparate)
 	return s
@@ -63,27 +67,40 @@ func (noClasses) Get(name string) (*resourceapi.DeviceClass, error) {
 // allocate gives the name of the device that a claim gets, empty if there is none.
 func (s *scheduler) allocate(t testing.TB, selector string) string {
 	t.Helper()
-	claim := &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "claim", Namespace: "default"},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
-			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-				Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}},
-			},
-		}}}},
+	got := s.allocatePod(t, selector)
+	if len(got) == 0 {
+		return ""
+	}
+	return got[0]
+}
+
+// allocatePod gives the names of the devices that the claims of one pod get, each for one device: all of them or none.
+func (s *scheduler) allocatePod(t testing.TB, selectors ...string) []string {
+	t.Helper()
+	var claims []*resourceapi.ResourceClaim
+	for i, selector := range selectors {
+		claims = append(claims, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("claim-%d", i), Namespace: "default"},
+			Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+				Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+					DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+					Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}},
+				},
+			}}}},
+		})
 	}
 	allocator, err := structured.NewAllocator(t.Context(), structured.Features{PartitionableDevices: true},
 		structured.AllocatedState{AllocatedDevices: s.allocated}, noClasses{}, s.slices, s.cache)
 	must(t, err)
-	results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}},
-		[]*resourceapi.ResourceClaim{claim})
+	results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}}, claims)
 	must(t, err)
-	if len(results) == 0 {
-		return ""
+	var got []string
+	for _, result := range results {
+		r := result.Devices.Results[0]
+		s.allocated.Insert(structured.MakeDeviceID(r.Driver, r.Pool, r.Device))
+		got = append(got, r.Device)
 	}
-	r := results[0].Devices.Results[0]
-	s.allocated.Insert(structured.MakeDeviceID(r.Driver, r.Pool, r.Device))
-	return r.Device
+	return got
 }
 
 func (s *scheduler) free(name string) {
@@ -94,15 +111,19 @@ func typed(kind string) string {
 	return fmt.Sprintf(`device.attributes["fettle.dev"].type == %q`, kind)
 }
 
+func exactly(name string) string {
+	return fmt.Sprintf(`device.attributes["fettle.dev"].testName == %q`, name)
+}
+
 func profiled(slices string) string {
 	return fmt.Sprintf(`device.attributes["fettle.dev"].?profile.orValue("").startsWith(%q)`, slices+"g.")
 }
 
-// share is what a device has of its card: memory slices, all of them for the whole, or a number of virtual functions.
+// share is what a device has of its card: memory slices, all of them for the whole, or one of several virtual functions or partitions.
 type share struct {
-	all   bool
-	slice map[uint32]bool
-	vf    bool
+	all      bool
+	slice    map[uint32]bool
+	numbered bool
 }
 
 func (s *scheduler) share(name string) (card string, of share) {
@@ -113,8 +134,8 @@ func (s *scheduler) share(name string) (card string, of share) {
 	switch part.Type {
 	case device.TypeVFIO:
 		return part.Parent, share{all: true}
-	case device.TypeVF:
-		return part.Parent, share{vf: true}
+	case device.TypeVF, device.TypePartition:
+		return part.Parent, share{numbered: true}
 	}
 	taken := map[uint32]bool{}
 	for i := part.Placement.Start; i < part.Placement.Start+part.Placement.Size; i++ {
@@ -127,21 +148,26 @@ func (s *scheduler) share(name string) (card string, of share) {
 func (s *scheduler) check(t *testing.T, held []string) {
 	t.Helper()
 	for i, a := range held {
-		cardA, shareA := s.share(a)
 		for _, b := range held[:i] {
-			cardB, shareB := s.share(b)
-			if cardA != cardB {
-				continue
-			}
-			overlap := a == b || shareA.all || shareB.all
-			for slice := range shareA.slice {
-				overlap = overlap || shareB.slice[slice]
-			}
-			if overlap {
+			if s.overlap(a, b) {
 				t.Fatalf("%s and %s are both allocated", a, b)
 			}
 		}
 	}
+}
+
+// overlap says whether two devices have the same part of a card.
+func (s *scheduler) overlap(a, b string) bool {
+	cardA, shareA := s.share(a)
+	cardB, shareB := s.share(b)
+	if cardA != cardB {
+		return false
+	}
+	overlap := a == b || shareA.all || shareB.all
+	for slice := range shareA.slice {
+		overlap = overlap || shareB.slice[slice]
+	}
+	return overlap
 }
 
 // TestRandomClaims: whatever claims come and go, no two have the same memory slice. What is refused would indeed have overlapped: there is
@@ -273,6 +299,72 @@ func TestOneWinner(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEveryPair: of any two devices of a card, in either order and also as two claims of one pod, both are given exactly if they have
+// nothing in common: neither a memory slice nor, of NVIDIA's +me profiles, the one set of media engines. Whichever came first is left
+// alone, and the other is given once the first is gone.
+func TestEveryPair(t *testing.T) {
+	through := withPassthrough(dynamic())
+	functions := withPassthrough(sriov(3))
+	for name, d := range map[string]partition.Division{
+		"A30":  partition.Divide(partition.Physical{Device: a30().whole(t, 0), MIG: a30().mig(true), IOMMU: true}, through, true),
+		"H100": partition.Divide(partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false), IOMMU: true}, through, true),
+		"functions": partition.Divide(partition.Physical{Device: other(t, "intel"), Functions: vfs(t, 7, 3), IOMMU: true},
+			functions, true),
+		"partitions": partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS1"), IOMMU: true},
+			withPassthrough(amd("CPX", "NPS1")), true),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScheduler(t, d)
+			both := 0
+			for _, first := range d.Devices {
+				for _, second := range d.Devices {
+					if first.Name == second.Name {
+						continue
+					}
+					want := !s.conflict(first.Name, second.Name)
+					if want {
+						both++
+					}
+					s.pair(t, first.Name, second.Name, want)
+				}
+			}
+			if all := len(d.Devices) * (len(d.Devices) - 1); both == 0 || both == all {
+				t.Errorf("%d of %d pairs go together: want some, and not all", both, all)
+			}
+		})
+	}
+}
+
+// pair gives two devices one after the other, and to one pod.
+func (s *scheduler) pair(t *testing.T, first, second string, want bool) {
+	t.Helper()
+	if got := s.allocate(t, exactly(first)); got != first {
+		t.Fatalf("an empty card does not give %s", first)
+	}
+	if got := s.allocate(t, exactly(second)); (got == second) != want {
+		t.Errorf("%s after %s: given %q, want it to be given: %t", second, first, got, want)
+	}
+	s.free(first)
+	if got := s.allocate(t, exactly(second)); !want && got != second {
+		t.Errorf("%s waits although %s is gone", second, first)
+	}
+	s.free(second)
+	if got := s.allocatePod(t, exactly(first), exactly(second)); (len(got) == 2) != want {
+		t.Errorf("%s and %s for one pod: given %v, want both: %t", first, second, got, want)
+	}
+	s.free(first)
+	s.free(second)
+}
+
+// conflict says whether two devices of one card have something in common, as their places and names say.
+func (s *scheduler) conflict(a, b string) bool {
+	if s.overlap(a, b) {
+		return true
+	}
+	media := func(name string) bool { return strings.HasSuffix(s.parts[name].Profile, "+me") }
+	return media(a) && media(b)
 }
 
 func permutations(of []string) [][]string {

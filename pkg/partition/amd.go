@@ -97,17 +97,25 @@ func (d *division) amd() {
 
 // heldMode is the mode of the partitions that claims have.
 func (d *division) heldMode(m *AMDModes) (amdMode, bool) {
-	for _, compute := range []string{"DPX", "TPX", "QPX", "CPX"} {
-		for _, memory := range append(memoryModes(compute), "") {
-			mode := amdMode{compute, memory}
-			for i := range m.partitions(compute) {
-				if d.held(AMDName(d.physical.Device.Name, mode.String(), i)) {
-					return mode, true
-				}
+	for _, mode := range partitionedModes() {
+		for i := range m.partitions(mode.compute) {
+			if d.held(AMDName(d.physical.Device.Name, mode.String(), i)) {
+				return mode, true
 			}
 		}
 	}
 	return amdMode{}, false
+}
+
+// partitionedModes are the modes in which a GPU has parts.
+func partitionedModes() []amdMode {
+	var modes []amdMode
+	for _, compute := range []string{"DPX", "TPX", "QPX", "CPX"} {
+		for _, memory := range append(memoryModes(compute), "") {
+			modes = append(modes, amdMode{compute, memory})
+		}
+	}
+	return modes
 }
 
 // check says whether the GPU has a mode.
@@ -144,7 +152,7 @@ func (d *division) offered(m *AMDModes, mode amdMode, chosen bool) int {
 		}
 		return 0
 	case mode.memory != m.Memory:
-		d.reason(ReasonModePending, n, "the memory mode is %s, not %s: the node changes it while nothing on it uses a GPU", m.Memory, mode.memory)
+		d.reason(ReasonModePending, n, "%s", memoryChange(m.Memory, mode.memory))
 		return 0
 	case d.counters:
 		return n
@@ -156,6 +164,14 @@ func (d *division) offered(m *AMDModes, mode amdMode, chosen bool) int {
 		return 0
 	}
 	return n
+}
+
+// memoryChange says what a change of the memory mode takes. It is an administrator's work: the driver keeps a request for all GPUs of a
+// hive, and obeys when it is loaded the next time (amdgpu_gmc.c, current_memory_partition).
+func memoryChange(from, to string) string {
+	return fmt.Sprintf("the memory mode is %s, not %s, and Fettle does not change it. Taint the node with NoExecute, so that no pod uses any "+
+		"of its GPUs. Write %s to current_memory_partition of one GPU of each hive. Unload amdgpu and load it again, or restart the node: it "+
+		"takes minutes. Then GPUs and their nodes are numbered anew, and Fettle finds them", from, to, to)
 }
 
 // partitions adds the first partitions of a mode, and those that claims have.

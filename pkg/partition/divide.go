@@ -102,6 +102,7 @@ func (d *division) passthrough() {
 	out.Attributes = maps.Clone(whole.Attributes)
 	delete(out.Attributes, device.AttributeDriver)
 	delete(out.Attributes, device.AttributeDriverVersion)
+	delete(out.Attributes, device.AttributeCUDADriverVersion)
 	setText(out.Attributes, device.AttributeType, device.TypeVFIO)
 	out.Capacity = maps.Clone(whole.Capacity)
 	delete(out.Capacity, device.CapacityVirtualFunctions)
@@ -111,6 +112,9 @@ func (d *division) passthrough() {
 // finish puts the devices and their counters together. The whole device and its VFIO form take everything.
 func (d *division) finish() Division {
 	whole := d.physical.Device
+	if !d.counters {
+		d.separate()
+	}
 	d.whole = d.whole || d.held(whole.Name)
 	shared := len(d.parts) > 0 && d.counters
 	if shared && len(d.total) == 0 {
@@ -136,6 +140,25 @@ func (d *division) finish() Division {
 		d.out.Card = &device.Card{Name: whole.Name, Counters: d.total.counters()}
 	}
 	return d.out
+}
+
+// separate keeps the whole device and its parts from being published together where no counters keep them apart: a policy that changed, or
+// one that is gone, leaves what claims have.
+func (d *division) separate() {
+	wholeHeld := d.held(d.physical.Device.Name)
+	partHeld := slices.ContainsFunc(d.parts, func(p part) bool { return d.held(p.device.Name) })
+	if partHeld && (d.whole || d.vfio) {
+		d.withholdWhole(ReasonNoCounters, "claims have parts of the device, and the API server drops counters (DRAPartitionableDevices), so "+
+			"that it is not given whole too")
+	}
+	free := func(p part) bool { return !d.held(p.device.Name) }
+	if vfioHeld := d.held(VFIOName(d.physical.Device.Name)); wholeHeld || vfioHeld {
+		before := len(d.parts)
+		if d.parts = slices.DeleteFunc(d.parts, free); len(d.parts) < before {
+			d.reason(ReasonNoCounters, before-len(d.parts), "a claim has the whole device, and the API server drops counters "+
+				"(DRAPartitionableDevices), so that its parts are not given too")
+		}
+	}
 }
 
 func (d *division) add(one device.Device, takes amounts, shared bool) {
@@ -169,14 +192,15 @@ func (d *division) orderParts() {
 func inherited() []resourceapi.QualifiedName {
 	return []resourceapi.QualifiedName{
 		device.AttributeVendor, device.AttributeProductName, device.AttributeArchitecture, device.AttributeComputeCapability,
-		device.AttributeDriver, device.AttributeDriverVersion, device.AttributePCIAddress, standardPCIBusID, standardPCIeRoot, standardNUMANode,
+		device.AttributeBrand, device.AttributeDriver, device.AttributeDriverVersion, device.AttributeCUDADriverVersion,
+		device.AttributePCIDeviceID, device.AttributePCIAddress, standardPCIBusID, standardPCIeRoot, standardNUMANode,
 	}
 }
 
 // derived starts the device for a part of a whole one.
 func derived(whole device.Device, name, kind string) device.Device {
 	out := device.Device{
-		Kind: whole.Kind, Name: name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
+		Kind: whole.Kind, Name: name, Parent: whole.Name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
 		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
 	}
 	for _, attribute := range inherited() {

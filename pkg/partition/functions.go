@@ -63,6 +63,7 @@ func (d *division) function(index int, f *Functions) {
 	whole := d.physical.Device
 	out := derived(whole, VFName(whole.Name, index), device.TypeVF)
 	delete(out.Attributes, device.AttributePCIAddress)
+	delete(out.Attributes, device.AttributePCIDeviceID) // a function has an id of its own
 	delete(out.Attributes, standardPCIBusID)
 	if index < len(f.Enabled) {
 		address := f.Enabled[index].String()

@@ -28,9 +28,7 @@ const needsReset = "Ampere"
 func (d *division) mig() {
 	m, want := d.physical.MIG, d.settings.MIG
 	if m == nil {
-		if want != nil && want.Mode != MIGDisabled {
-			d.reason(ReasonNotDivisible, 0, "NVIDIA's library does not say how the GPU could be divided: it has no MIG, or the driver is not ready")
-		}
+		d.withoutMIG(want)
 		return
 	}
 	switch {
@@ -49,6 +47,18 @@ func (d *division) mig() {
 	d.keepHeld(m)
 	if len(d.parts) > 0 && d.counters {
 		d.total.raise(cardAmounts(d.physical.Device, m))
+	}
+}
+
+// withoutMIG says why nothing is made of a GPU that could not be divided. One that the library says nothing of may be in MIG mode.
+func (d *division) withoutMIG(want *MIG) {
+	switch {
+	case want == nil || want.Mode == MIGDisabled:
+	case architecture(d.physical.Device) == "":
+		d.withholdWhole(ReasonMIGMode, "NVIDIA's library says nothing of the GPU, so that nobody knows whether it is in MIG mode: see that "+
+			"nvidia.enabled is set in the chart's values, and that nvidia-smi works on the node")
+	default:
+		d.reason(ReasonNotDivisible, 0, "the GPU has no MIG")
 	}
 }
 
@@ -76,7 +86,7 @@ func (d *division) dynamicMIG(m *nvml.MIG, want *MIG) {
 	for _, p := range profiles {
 		count += len(p.Placements)
 	}
-	reset := architecture(d.physical.Device) == needsReset
+	reset := MIGNeedsReset(d.physical.Device)
 	switch {
 	case !d.counters:
 		d.noCounters(count, "dynamic MIG")
@@ -210,6 +220,9 @@ func (d *division) instance(p *nvml.MIGProfile, at nvml.MIGPlacement) *part {
 	})
 	return &d.parts[len(d.parts)-1]
 }
+
+// MIGNeedsReset says whether only a reset of a GPU, which nothing may use then, changes its MIG mode.
+func MIGNeedsReset(d device.Device) bool { return architecture(d) == needsReset }
 
 // architecture is the name of a device's generation.
 func architecture(d device.Device) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 )
 
@@ -45,4 +46,43 @@ func span(at nvml.MIGPlacement) string {
 		return fmt.Sprint(at.Start)
 	}
 	return fmt.Sprintf("%d-%d", at.Start, at.Start+at.Size-1)
+}
+
+// Names lists the devices that could be made from a physical one, whatever the settings: of every placement, mode, virtual function, its
+// form for virtual machines and itself.
+func Names(p Physical) []string {
+	whole := p.Device.Name
+	names := []string{whole, VFIOName(whole)}
+	if p.MIG != nil {
+		for _, profile := range p.MIG.Profiles {
+			for _, at := range profile.Placements {
+				names = append(names, MIGName(whole, profile.Name, at.Start))
+			}
+		}
+	}
+	if p.AMD != nil {
+		for _, mode := range partitionedModes() {
+			for i := range p.AMD.partitions(mode.compute) {
+				names = append(names, AMDName(whole, mode.String(), i))
+			}
+		}
+	}
+	if p.Functions != nil {
+		for i := range p.Functions.Total {
+			names = append(names, VFName(whole, i))
+		}
+	}
+	return names
+}
+
+// Excludes reports whether two devices of a card cannot be used at once, because the card has too little of a counter for both.
+func Excludes(card device.Card, a, b device.Device) bool {
+	for name, total := range card.Counters {
+		sum := a.Consumes[name].Value.DeepCopy()
+		sum.Add(b.Consumes[name].Value)
+		if sum.Cmp(total.Value) > 0 {
+			return true
+		}
+	}
+	return false
 }

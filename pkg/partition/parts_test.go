@@ -4,6 +4,7 @@ package partition_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,6 +110,25 @@ func TestAMD(t *testing.T) {
 			}
 			checkCard(t, got, tc.plain)
 		})
+	}
+}
+
+// TestMemoryMode: the reason says what a change of the memory mode takes, since Fettle does not do it.
+func TestMemoryMode(t *testing.T) {
+	got := partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS1")}, amd("CPX", "NPS4"), true)
+	if len(got.Reasons) != 1 {
+		t.Fatalf("reasons %v", got.Reasons)
+	}
+	message := got.Reasons[0].Message
+	for _, part := range []string{
+		"is NPS1, not NPS4", "NoExecute", "Write NPS4 to current_memory_partition", "load it again, or restart the node", "numbered anew",
+	} {
+		if !strings.Contains(message, part) {
+			t.Errorf("the reason %q does not say %q", message, part)
+		}
+	}
+	if len(message) > 800 {
+		t.Errorf("the reason has %d characters, and in an AcceleratorNode it has room for 1024, with the names of the device", len(message))
 	}
 }
 
@@ -262,5 +282,44 @@ func TestDivideChangesNothing(t *testing.T) {
 	}
 	if second := partition.Divide(p, s, true); len(second.Devices) != len(first.Devices) {
 		t.Errorf("%d devices, then %d", len(first.Devices), len(second.Devices))
+	}
+}
+
+// TestHeldWithoutCounters: whatever a claim has and whatever the settings are by now, without counters the whole device and a part of it
+// are never both there for another claim.
+func TestHeldWithoutCounters(t *testing.T) {
+	type situation struct {
+		physical partition.Physical
+		held     []string
+	}
+	situations := []situation{
+		{partition.Physical{Device: other(t, "amd"), AMD: modes("CPX", "NPS1")}, under("cpx-nps1-p3", "-")},
+		{partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS1")}, under("cpx-nps1-p3", "-", "vfio")},
+		{partition.Physical{Device: other(t, "intel"), Functions: vfs(t, 7, 2)}, under("vf1", "-", "vfio")},
+		{partition.Physical{Device: other(t, "intel"), Functions: vfs(t, 7, 0)}, under("vf1", "-", "vfio")},
+		{partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(true)}, under("mig-1g-10gb-s0", "vfio")},
+		{partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false)}, under("mig-1g-10gb-s0", "-", "vfio")},
+	}
+	through := sriov(2)
+	through.Passthrough = true
+	for _, s := range situations {
+		for _, held := range s.held {
+			for i, settings := range []partition.Settings{
+				{}, amd("CPX", "NPS1"), amd("DPX", "NPS1"), amd("SPX", ""), sriov(0), sriov(2), through, dynamic(),
+			} {
+				s.physical.Held = map[string]bool{held: true}
+				s.physical.IOMMU = true
+				got := partition.Divide(s.physical, settings, false)
+				valid(t, got)
+				published := names(got.Devices)
+				if !slices.Contains(published, held) {
+					t.Errorf("%s is held and not published with settings %d: %v", held, i, published)
+				}
+				wholes := slices.DeleteFunc(slices.Clone(published), func(name string) bool { return name != gpu0 && name != gpu0+"-vfio" })
+				if len(wholes) > 0 && len(published) > 1 || got.Card != nil {
+					t.Errorf("%s is held, settings %d: %v are published, card %v", held, i, published, got.Card)
+				}
+			}
+		}
 	}
 }

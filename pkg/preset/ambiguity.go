@@ -20,17 +20,17 @@ type Ambiguity struct {
 
 // Ambiguities compares what a resolution gives to the pod's own claims with what the presets, as they are now, give to the pod's shared
 // claims. Only the node that prepared a shared claim knows what it was given then.
-func Ambiguities(ctx context.Context, in Input, own *Resolution, shared []Claim, conditions *Conditions) []Ambiguity {
+func Ambiguities(ctx context.Context, in Input, own *Resolution, conditions *Conditions) []Ambiguity {
 	if in.Pod == nil {
 		return nil
 	}
 	var out []Ambiguity
-	for i := range shared {
+	for i := range in.Shared {
 		alone := in
-		alone.Pod, alone.Claims = nil, shared[i:i+1:i+1]
+		alone.Pod, alone.Claims, alone.Shared = nil, in.Shared[i:i+1:i+1], nil
 		other := Resolve(ctx, alone, conditions)
 		for j := range own.Requests {
-			out = append(out, ambiguous(in, &own.Requests[j], &shared[i], other.Requests)...)
+			out = append(out, ambiguous(in, &own.Requests[j], &in.Shared[i], other.Requests)...)
 		}
 	}
 	return out

@@ -49,10 +49,10 @@ func TestAmbiguities(t *testing.T) {
 				p.Spec.Containers[1].Resources.Claims = p.Spec.Containers[1].Resources.Claims[:1]
 			}
 			in := input(p, tc.presets, claim("a", device("gpu", gpu)))
+			in.Shared = []preset.Claim{shared(claim("b", device("fpga", fpga)))}
 			resolution := resolve(t, in)
 			var got []string
-			for _, a := range preset.Ambiguities(t.Context(), in, &resolution, []preset.Claim{shared(claim("b", device("fpga", fpga)))},
-				&preset.Conditions{}) {
+			for _, a := range preset.Ambiguities(t.Context(), in, &resolution, &preset.Conditions{}) {
 				got = append(got, a.Claim+"/"+a.Request+": "+a.Message)
 			}
 			wantLines(t, "told", got, tc.want...)

@@ -80,59 +80,107 @@ func matches(selector *metav1.LabelSelector, set map[string]string) (bool, error
 	return s.Matches(labels.Set(set)), nil
 }
 
+// together returns the claims that count for a preset which is asked about one claim: all that the pod has. A claim that pods share is
+// prepared once for all of them, so it counts alone.
+func (r *resolver) together(c *Claim) []*Claim {
+	if !c.Owned || r.Pod == nil {
+		return []*Claim{c}
+	}
+	out := make([]*Claim, 0, len(r.Claims)+len(r.Shared))
+	for _, list := range [][]Claim{r.Claims, r.Shared} {
+		for i := range list {
+			out = append(out, &list[i])
+		}
+	}
+	return out
+}
+
 // matchingRequests returns the requests of a claim that a device selector selects, sorted.
 func (r *resolver) matchingRequests(ctx context.Context, s *v1alpha1.PresetDeviceSelector, c *Claim) ([]string, error) {
 	if s == nil {
 		s = &v1alpha1.PresetDeviceSelector{}
 	}
-	if there, err := r.holdsAny(ctx, s.Absent, c); err != nil || there {
-		return nil, err
-	}
+	all := r.together(c)
 	for _, class := range s.DeviceClassNames {
-		if !slices.Contains(c.Classes, class) {
+		if !asksFor(all, class) {
 			return nil, nil
 		}
 	}
 	var requests []string
-	count := 0
 	for i := range c.Devices {
-		d := &c.Devices[i]
-		if len(s.DeviceClassNames) > 0 && !slices.Contains(s.DeviceClassNames, d.Class) {
-			continue
+		selected, err := r.selectsDevice(ctx, s, &c.Devices[i])
+		if err != nil {
+			return nil, err
 		}
-		if s.CEL != "" {
-			if ok, err := r.conditions.Holds(ctx, s.CEL, r.Driver, d); err != nil {
-				return nil, err
-			} else if !ok {
-				continue
-			}
+		if selected {
+			requests = append(requests, c.Devices[i].Request)
 		}
-		count++
-		requests = append(requests, d.Request)
 	}
-	if s.MinCount != nil && count < int(*s.MinCount) {
+	if len(requests) == 0 {
 		return nil, nil
+	}
+	if there, err := r.holdsAny(ctx, s.Absent, all); err != nil || there {
+		return nil, err
+	}
+	if enough, err := r.holdsEnough(ctx, s, all); err != nil || !enough {
+		return nil, err
 	}
 	slices.Sort(requests)
 	return slices.Compact(requests), nil
 }
 
-// holdsAny reports whether a claim holds a device that excludes the preset.
-func (r *resolver) holdsAny(ctx context.Context, a *v1alpha1.PresetAbsent, c *Claim) (bool, error) {
+// asksFor reports whether one of the claims has a device of a class, of any driver.
+func asksFor(claims []*Claim, class string) bool {
+	return slices.ContainsFunc(claims, func(c *Claim) bool { return slices.Contains(c.Classes, class) })
+}
+
+// selectsDevice reports whether deviceClassNames and cel select a device.
+func (r *resolver) selectsDevice(ctx context.Context, s *v1alpha1.PresetDeviceSelector, d *Device) (bool, error) {
+	if len(s.DeviceClassNames) > 0 && !slices.Contains(s.DeviceClassNames, d.Class) {
+		return false, nil
+	}
+	if s.CEL == "" {
+		return true, nil
+	}
+	return r.conditions.Holds(ctx, s.CEL, r.Driver, d)
+}
+
+// holdsEnough reports whether the claims hold minCount of the devices that a preset selects.
+func (r *resolver) holdsEnough(ctx context.Context, s *v1alpha1.PresetDeviceSelector, claims []*Claim) (bool, error) {
+	if s.MinCount == nil {
+		return true, nil
+	}
+	count := 0
+	for _, c := range claims {
+		for i := range c.Devices {
+			selected, err := r.selectsDevice(ctx, s, &c.Devices[i])
+			if err != nil {
+				return false, err
+			}
+			if selected {
+				count++
+			}
+		}
+	}
+	return count >= int(*s.MinCount), nil
+}
+
+// holdsAny reports whether the claims ask for a class, or hold a device, that keeps the preset away.
+func (r *resolver) holdsAny(ctx context.Context, a *v1alpha1.PresetAbsent, claims []*Claim) (bool, error) {
 	if a == nil {
 		return false, nil
 	}
-	for _, class := range a.DeviceClassNames {
-		if slices.Contains(c.Classes, class) {
-			return true, nil
-		}
+	if slices.ContainsFunc(a.DeviceClassNames, func(class string) bool { return asksFor(claims, class) }) {
+		return true, nil
 	}
 	if a.CEL == "" {
 		return false, nil
 	}
-	for i := range c.Devices {
-		if there, err := r.conditions.Holds(ctx, a.CEL, r.Driver, &c.Devices[i]); err != nil || there {
-			return there, err
+	for _, c := range claims {
+		for i := range c.Devices {
+			if there, err := r.conditions.Holds(ctx, a.CEL, r.Driver, &c.Devices[i]); err != nil || there {
+				return there, err
+			}
 		}
 	}
 	return false, nil

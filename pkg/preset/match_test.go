@@ -170,6 +170,66 @@ func TestPodAndNamespaceSelector(t *testing.T) {
 	}
 }
 
+// TestPodAsAWhole: classes, minCount and absent count over all claims of a pod, also those that it shares. A claim that pods share counts
+// alone, and so does each claim if no pod is known.
+func TestPodAsAWhole(t *testing.T) {
+	const both = "{deviceClassNames: [fpga.fettle.dev, gpu.fettle.dev]}"
+	a, b := claim("a", device("gpu", gpu, "vendor=nvidia")), claim("b", device("gpu", gpu, "vendor=amd"), device("card", fpga))
+	others := claim("c")
+	others.Classes = []string{"rdma.example.com"}
+	for _, test := range []struct {
+		name, selector string
+		claims, shared []preset.Claim
+		nobodys        bool
+		want, refused  []string
+	}{
+		{name: "classes", selector: both, claims: []preset.Claim{a, b}, want: []string{"a/gpu: p", "b/card: p", "b/gpu: p"}},
+		{name: "one claim alone", selector: both, claims: []preset.Claim{a}},
+		{name: "a shared claim counts", selector: both, claims: []preset.Claim{a}, shared: []preset.Claim{shared(b)}, want: []string{"a/gpu: p"}},
+		{name: "as shared claim alone", selector: both, claims: []preset.Claim{shared(a)}, shared: []preset.Claim{b}, nobodys: true},
+		{
+			name: "another driver's claim", selector: "{deviceClassNames: [gpu.fettle.dev, rdma.example.com]}",
+			claims: []preset.Claim{a, others}, want: []string{"a/gpu: p"},
+		},
+		{
+			name: "enough together", selector: "{deviceClassNames: [gpu.fettle.dev], minCount: 2}", claims: []preset.Claim{a, b},
+			want: []string{"a/gpu: p", "b/gpu: p"},
+		},
+		{name: "not enough together", selector: "{deviceClassNames: [gpu.fettle.dev], minCount: 3}", claims: []preset.Claim{a, b}},
+		{
+			name: "enough with a shared one", selector: "{deviceClassNames: [gpu.fettle.dev], minCount: 2}",
+			claims: []preset.Claim{a}, shared: []preset.Claim{shared(b)}, want: []string{"a/gpu: p"},
+		},
+		{name: "not absent in another claim", selector: "{absent: {deviceClassNames: [fpga.fettle.dev]}}", claims: []preset.Claim{a, b}},
+		{
+			name: "not absent in a shared claim", selector: "{absent: {deviceClassNames: [fpga.fettle.dev]}}",
+			claims: []preset.Claim{a}, shared: []preset.Claim{shared(b)},
+		},
+		{name: "another driver's is not absent", selector: "{absent: {deviceClassNames: [rdma.example.com]}}", claims: []preset.Claim{a, others}},
+		{
+			name:     "not absent by condition",
+			selector: `{absent: {cel: 'device.attributes["fettle.dev"].?vendor.orValue("") == "amd"'}}`, claims: []preset.Claim{a, b},
+		},
+		{
+			name:     "a condition that fails on another claim's device",
+			selector: `{deviceClassNames: [gpu.fettle.dev], absent: {cel: 'device.attributes["fettle.dev"].vendor == "x"'}}`,
+			claims:   []preset.Claim{a, b}, refused: []string{"p a spec.deviceSelector: CEL ", "p b spec.deviceSelector: CEL "},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			owner := pod(container("main", "a", "b", "c"))
+			if test.nobodys {
+				owner = nil
+			}
+			in := input(owner, []preset.Preset{own(t, "p", "deviceSelector: "+test.selector)}, test.claims...)
+			in.Shared = test.shared
+			got := resolve(t, in)
+			wantLines(t, "requests", names(got), test.want...)
+			wantLines(t, "refusals", told(got.Refusals), test.refused...)
+		})
+	}
+}
+
 func share(in *preset.Input) { in.Claims[0].Owned, in.Pod = false, nil }
 
 func exclude(value string) func(*preset.Input) {

@@ -23,6 +23,8 @@ type Input struct {
 	NamespaceLabels map[string]string
 	// Claims are the claims of one pod that this driver prepares together.
 	Claims []Claim
+	// Shared are the claims that the pod uses beside them and does not own. They count for what a preset selects, and get nothing here.
+	Shared []Claim
 	// Pod owns the claims. It is nil for a shared claim, which comes alone.
 	Pod *corev1.Pod
 	// ConfigMap reads the data of a ConfigMap, and reports whether it exists.

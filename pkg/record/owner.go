@@ -90,6 +90,25 @@ func (s *Store) Held(pool, name string) bool {
 	return err != nil || len(holders) > 0
 }
 
+// HeldOf returns those of a pool's devices that claims hold. One that cannot be read counts as held.
+func (s *Store) HeldOf(pool string, names []string) (map[string]bool, error) {
+	entries, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir))
+	if ignoreMissing(err) != nil {
+		return nil, fmt.Errorf("list the devices that claims hold: %w", err)
+	}
+	linked := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		linked[e.Name()] = true
+	}
+	held := map[string]bool{}
+	for _, name := range names {
+		if linked[deviceDir(pool, name)] && s.Held(pool, name) {
+			held[name] = true
+		}
+	}
+	return held, nil
+}
+
 // holder returns the record behind a link, which may be released. It returns nil for a leftover link: its record is gone, or belongs to a
 // later life of the claim.
 func (s *Store) holder(pool, name, uid string) (*Record, error) {

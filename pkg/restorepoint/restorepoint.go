@@ -71,7 +71,7 @@ func (s *Store) Begin(claim string, st step.Step) (Point, error) {
 	}
 	if ok && found.BootID == s.bootID {
 		if found.Claim != claim {
-			return Point{}, held(&found)
+			return Point{}, held(st.Target)
 		}
 		return found, nil
 	}
@@ -107,7 +107,7 @@ func (s *Store) Check(claim, kind, target string) error {
 func (s *Store) Own(claim, kind, target string) (Point, bool, error) {
 	p, ok, err := s.Find(kind, target)
 	if ok && p.Claim != claim {
-		return Point{}, false, held(&p)
+		return Point{}, false, held(target)
 	}
 	return p, ok, err
 }
@@ -131,9 +131,8 @@ func Undo[Params any](s *Store, claim, kind, target string, restore func(before 
 	return s.End(claim, kind, target)
 }
 
-func held(p *Point) error {
-	return fmt.Errorf("%s %w (%s)", p.Step.Target, ErrHeld, p.Claim)
-}
+// held does not say which claim it is: whoever reads an error of one claim may not know the other. The file in the directory says it.
+func held(target string) error { return fmt.Errorf("%s %w", target, ErrHeld) }
 
 // Mine returns the restore point that a claim wrote since this boot. Without one the claim changed nothing, or has restored everything, or
 // the reboot has.

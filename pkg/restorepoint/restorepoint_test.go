@@ -44,37 +44,38 @@ func open(t testing.TB, dir, boot string) *restorepoint.Store {
 
 // TestLife: the first values that a claim found are kept until it ends, and no other claim gets the device meanwhile.
 func TestLife(t *testing.T) {
+	const owner, other = "uid-1", "uid-2"
 	dir := filepath.Join(t.TempDir(), "state", "points")
 	s := open(t, dir, "boot1")
-	first, err := s.Begin("a", stepOf(t, target, "nvidia"))
+	first, err := s.Begin(owner, stepOf(t, target, "nvidia"))
 	must(t, err)
-	again, err := s.Begin("a", stepOf(t, target, "vfio-pci"))
+	again, err := s.Begin(owner, stepOf(t, target, "vfio-pci"))
 	must(t, err)
 	if diff := cmp.Diff(first, again); diff != "" {
 		t.Errorf("the second Begin (-first +second):\n%s", diff)
 	}
-	if _, err := s.Begin("b", stepOf(t, target, "x")); !errors.Is(err, restorepoint.ErrHeld) || !strings.Contains(err.Error(), "(a)") {
+	if _, err := s.Begin(other, stepOf(t, target, "x")); !errors.Is(err, restorepoint.ErrHeld) || strings.Contains(err.Error(), owner) {
 		t.Errorf("another claim: %v", err)
 	}
-	if err := s.Check("b", kind, target); !errors.Is(err, restorepoint.ErrHeld) {
+	if err := s.Check(other, kind, target); !errors.Is(err, restorepoint.ErrHeld) {
 		t.Errorf("check for another claim: %v", err)
 	}
-	must(t, s.Check("a", kind, target))
-	must(t, s.Check("b", kind, "0000:16:00.1"))
-	must(t, s.End("b", kind, target)) // leaves it
-	if _, mine, err := s.Mine("b", kind, target); mine || err != nil {
+	must(t, s.Check(owner, kind, target))
+	must(t, s.Check(other, kind, "0000:16:00.1"))
+	must(t, s.End(other, kind, target)) // leaves it
+	if _, mine, err := s.Mine(other, kind, target); mine || err != nil {
 		t.Errorf("another claim's: %v, %v", mine, err)
 	}
 	// The next process reads the same.
 	s = open(t, dir, "boot1")
-	if p, mine, err := s.Mine("a", kind, target); !mine || err != nil || !cmp.Equal(p, first) {
+	if p, mine, err := s.Mine(owner, kind, target); !mine || err != nil || !cmp.Equal(p, first) {
 		t.Errorf("%+v, %v, %v", p, mine, err)
 	}
 	if points, err := s.List(); err != nil || len(points) != 1 {
 		t.Errorf("listed %v, %v", points, err)
 	}
-	must(t, s.End("a", kind, target))
-	must(t, s.End("a", kind, target))
+	must(t, s.End(owner, kind, target))
+	must(t, s.End(owner, kind, target))
 	if points, err := s.List(); err != nil || len(points) != 0 {
 		t.Errorf("listed %v, %v", points, err)
 	}

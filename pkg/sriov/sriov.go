@@ -319,7 +319,7 @@ func (m *Maker) unused(function pci.Address) error {
 	for _, vf := range found {
 		for i := range points {
 			if points[i].Step.Target == vf.String() {
-				return fmt.Errorf("virtual function %s is %w by claim %s", vf, ErrInUse, points[i].Claim)
+				return fmt.Errorf("virtual function %s is %w by another claim", vf, ErrInUse)
 			}
 		}
 		functions = append(functions, deviceuse.Function{Address: vf})

@@ -66,6 +66,9 @@ func wants(t testing.TB, err error, want error, parts ...string) {
 			t.Errorf("error %q, want it to say %q", err, part)
 		}
 	}
+	if strings.Contains(err.Error(), ours) || strings.Contains(err.Error(), theirs) {
+		t.Errorf("error %q names a claim, which may be that of another namespace", err)
+	}
 }
 
 // node is a node with a machine that reacts, and the plugin's process on it.
@@ -226,7 +229,7 @@ func TestRefusals(t *testing.T) {
 
 	must(t, n.kinds.Apply(t.Context(), s))
 	_, err := n.maker.Plan(free(), theirs, 2, sriov.Options{})
-	wants(t, err, restorepoint.ErrHeld, ours)
+	wants(t, err, restorepoint.ErrHeld, "another claim")
 	// Somebody replaces them: they are not the step's any more.
 	n.Set(pcisim.Set{Function: free().String(), VFs: new(4)})
 	must(t, n.kinds.Undo(t.Context(), s))
@@ -268,7 +271,7 @@ func TestInUse(t *testing.T) {
 	vf := step.Step{Kind: "pci.bind", Target: "0000:4b:00.2"}
 	_, err := n.points.Begin(theirs, vf)
 	must(t, err)
-	wants(t, n.kinds.Undo(t.Context(), s), sriov.ErrInUse, "0000:4b:00.2", theirs)
+	wants(t, n.kinds.Undo(t.Context(), s), sriov.ErrInUse, "0000:4b:00.2", "another claim")
 	must(t, n.points.End(theirs, vf.Kind, vf.Target))
 
 	n.Set(pcisim.Set{Function: "0000:4b:00.1", Driver: new("vfio-pci")})

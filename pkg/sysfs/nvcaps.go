@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -34,6 +35,30 @@ func (t *Tree) MIGCapability(gpu int, gi uint32, ci int) (int64, error) {
 		}
 	}
 	return 0, malformed(name, text, "a line with DeviceFileMinor")
+}
+
+// MIGInstances lists the ids of the GPU instances that the driver shows of the GPU with a minor, sorted. Where it shows none, or is not
+// there, the list is empty.
+func (t *Tree) MIGInstances(gpu int) ([]uint32, error) {
+	names, err := t.ReadDir(path.Join(ProcNVIDIACapabilities, fmt.Sprintf("gpu%d/mig", gpu)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ids []uint32
+	for _, name := range names {
+		if text, ok := strings.CutPrefix(name, "gi"); ok {
+			id, err := strconv.ParseUint(text, 10, 32)
+			if err != nil {
+				return nil, malformed(path.Join(ProcNVIDIACapabilities, fmt.Sprintf("gpu%d/mig", gpu)), name, "gi and a number")
+			}
+			ids = append(ids, uint32(id))
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
 }
 
 // migMinor finds the line of one instance in the driver's table. With 32 GPUs that has 110 KiB.

@@ -5,6 +5,7 @@ package sysfs_test
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,7 +42,17 @@ func TestMIGCapability(t *testing.T) {
 			t.Errorf("GPU instance %d, compute instance %d: %d, %v; want %d, %v", tc.gi, tc.ci, got, err, tc.want, tc.err)
 		}
 	}
+	if ids, err := tree.MIGInstances(1); !slices.Equal(ids, []uint32{2, 3, 4}) || err != nil {
+		t.Errorf("GPU instances %v, %v", ids, err)
+	}
+	odd, _ := newTree(t, map[string]string{caps + "giant/access": ""})
+	if _, err := odd.MIGInstances(1); !errors.Is(err, sysfs.ErrMalformed) {
+		t.Errorf("an instance without a number: %v", err)
+	}
 	none, _ := newTree(t, map[string]string{"proc/x": ""})
+	if ids, err := none.MIGInstances(0); len(ids) > 0 || err != nil {
+		t.Errorf("without a driver: %v, %v", ids, err)
+	}
 	if _, err := none.MIGCapability(0, 0, -1); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a driver: %v", err)
 	}

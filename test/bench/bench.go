@@ -103,8 +103,11 @@ func (b *bench) close() error {
 
 // measure goes from the start of a plugin to claims on the two machines, and to FPGAs. While plugins idle, claims are made.
 func (b *bench) measure(ctx context.Context) error {
-	if b.caches {
+	switch {
+	case b.caches:
 		return b.measureCaches(ctx)
+	case b.partitions:
+		return b.measurePartitions(ctx)
 	}
 	if err := b.binary(); err != nil {
 		return err
@@ -134,6 +137,9 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	if err := b.measurePresets(ctx); err != nil {
+		return err
+	}
+	if err := b.measurePartitions(ctx); err != nil {
 		return err
 	}
 	return b.measureCaches(ctx)

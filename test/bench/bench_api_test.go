@@ -51,6 +51,7 @@ func TestAPI(t *testing.T) {
 		form: form{
 			levels: []int{0, 6}, watched: []int{6}, parallel: []int{1, 2}, passes: 1, rounds: 1, limit: time.Minute, starts: 1,
 			images: []int{1 << 20, 2 << 20}, loads: 2, caches: []cacheSize{{bytes: 2e6, files: 64, pulls: 1}},
+			publications: 1, allocation: allocationForm{nodes: 2, claims: 20},
 		},
 	}, &out, &progress)
 	if err != nil {
@@ -61,6 +62,7 @@ func TestAPI(t *testing.T) {
 	checkCounts(t, all)
 	checkPoints(t, all)
 	checkFPGAs(t, all)
+	checkPartitions(t, all)
 	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}

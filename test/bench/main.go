@@ -14,18 +14,21 @@
 // An object has these fields, of which only name, unit and value are always there:
 //
 //	name      what was measured; README.md lists the names
-//	machine   the simulated machine: gpus, disks, empty, 200-devices, 4xfpga; presets or caches where none is part of it
+//	machine   the simulated machine: gpus, disks, empty, 200-devices, 4xfpga, 8xh100, 8xh100-mig; presets or caches where none is part
+//	          of it
 //	held      claims that were prepared already
 //	devices   devices of a claim
 //	parallel  calls at once, one claim each
 //	case      what a Prepare has to do: plain, own or effect; always, clocked or loaded for a region of an FPGA;
-//	          gzip or zstd for a cache of kernels
+//	          gzip or zstd for a cache of kernels; device, withheld or card for a change of slices; whole or mixed for
+//	          allocations
 //	watched   whether a containerd watched the CDI directory
 //	bytes     size of the image that is for a region, or of the tar of a cache of kernels
 //	files     how many files that cache has
 //	form      how it lies on the node: Image or Directory
+//	nodes     how many such machines there are
 //	samples   how many calls or rounds the value is from
-//	unit      ms, MiB, MB/s, ratio or count
+//	unit      ms, MiB, MB/s, B, 1/s, ratio or count
 //	value     null where it could not be measured; reason then says why
 //	target    the most that value should be
 //	met       whether it is
@@ -53,8 +56,10 @@ type options struct {
 	plugin string
 	state  string
 	check  bool
-	caches bool
-	form   form
+	// caches and partitions are the parts that can be measured alone.
+	caches, partitions bool
+
+	form form
 }
 
 func main() {
@@ -89,6 +94,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.state, "state-dir", ".cache", "directory on the disk that the plugin's records shall be on")
 	flags.BoolVar(&o.check, "check", false, "exit with 1 where a target is missed")
 	flags.BoolVar(&o.caches, "caches", false, "measure caches of kernels and nothing else")
+	flags.BoolVar(&o.partitions, "partitions", false, "measure divided GPUs, their slices and their allocation, and nothing else")
 	brief := flags.Bool("short", false, "fewer claims and samples, in about a minute")
 	if err := flags.Parse(args); err != nil {
 		return o, err

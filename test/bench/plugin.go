@@ -25,9 +25,14 @@ import (
 
 // build makes the binary of a package as an image has it.
 func build(ctx context.Context, root, binary, from string) error {
+	return buildWith(ctx, root, binary, from, "CGO_ENABLED=0")
+}
+
+// buildWith is build with a variable of the environment.
+func buildWith(ctx context.Context, root, binary, from, variable string) error {
 	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, from)
 	command.Dir = root
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	command.Env = append(os.Environ(), variable)
 	command.Stderr = os.Stderr
 	if err := command.Run(); err != nil {
 		return fmt.Errorf("build %s: %w", from, err)

@@ -49,6 +49,7 @@ const (
 	unitCount = "count"
 	unitSpeed = "MB/s"
 	unitBytes = "B"
+	unitRate  = "1/s"
 )
 
 // The targets.
@@ -76,8 +77,12 @@ func units() map[string]string {
 		"prepare.own_over_floor": unitRatio, "unprepare.over_floor": unitRatio, "prepare.burst64": unitRatio,
 		"floor.burst64": unitRatio, "prepare.burst64_over_floor": unitRatio,
 		"preset.spec.shared": unitBytes, "preset.spec.claim": unitBytes, "preset.rescan.inline_over_shared": unitRatio,
+		slicesPublishWrites: unitCount, slicesBytes: unitBytes, slicesChangeWrites: unitCount,
+		allocateRate: unitRate, allocateGiven: unitCount, allocateCost: unitRatio,
 	}
-	for unit, names := range map[string][]string{unitSpeed: fpgaThroughputs(), unitRatio: fpgaRatios(), unitCount: fpgaCounts()} {
+	for unit, names := range map[string][]string{
+		unitSpeed: fpgaThroughputs(), unitRatio: append(fpgaRatios(), migRatios()...), unitCount: fpgaCounts(),
+	} {
 		for _, name := range names {
 			all[name] = unit
 		}
@@ -86,8 +91,8 @@ func units() map[string]string {
 	for _, s := range append([]string{
 		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
 		floorWall, presetResolve, presetRescan,
-		warmPrepare, warmUnprepare,
-	}, fpgaSeries()...) {
+		warmPrepare, warmUnprepare, slicesPublish, slicesChange, allocate,
+	}, slices.Concat(fpgaSeries(), migSeries())...) {
 		for _, suffix := range []string{".p50", ".p99", ".max"} {
 			all[s+suffix] = unitMS
 		}
@@ -108,6 +113,8 @@ type point struct {
 	Form     string `json:"form,omitempty"`
 	// Pods is how the plugin finds the pods of a claim with a cache: podsWatched or podsAsked.
 	Pods string `json:"pods,omitempty"`
+	// Nodes is how many machines there are, where that is not one.
+	Nodes int `json:"nodes,omitempty"`
 }
 
 // quiet says that the point is one that the targets of single calls are about.

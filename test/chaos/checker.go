@@ -284,8 +284,8 @@ func checkVacant(dir string, want, got directory) []violation {
 	return found
 }
 
-// orphan says why a file of the CDI directory should not be there. A device's plain edits may stand ready for whoever comes; all
-// others must be named by a claim, or be of a device of which kubelet does not know who has it.
+// orphan says why a file of the CDI directory should not be there. A device's plain edits may stand ready for whoever comes, and so may the
+// name that kubelet shows; all others must be named by a claim, or be of a device of which kubelet does not know who has it.
 func orphan(o observation, file specFile, named, unsure map[string]bool) string {
 	if file.fault != "" {
 		return file.fault
@@ -295,12 +295,18 @@ func orphan(o observation, file specFile, named, unsure map[string]bool) string 
 			return ""
 		}
 		for _, hw := range o.hardware {
-			if e.reaches(hw) && (unsure[hw.key] || plain(e)) {
+			if e.reaches(hw) && (unsure[hw.key] || plain(e)) || shows(id, e, hw) {
 				return ""
 			}
 		}
 	}
 	return fmt.Sprintf("no claim names it: %v", file.devices)
+}
+
+// shows says whether a device of CDI is but the name of a device that is here: it gives nothing to reach it by.
+func shows(id string, e edits, hw hardware) bool {
+	name := strings.NewReplacer(":", "-", ".", "-").Replace(hw.key)
+	return len(e.nodes) == 0 && len(e.mounts) == 0 && strings.HasPrefix(id, "fettle.dev/") && strings.HasSuffix(id, "-"+name)
 }
 
 // plain says whether edits are what any claim gets that asks for nothing special.

@@ -46,7 +46,8 @@ func sound() observation {
 			}},
 		},
 		specs: specDir{
-			"gpu0.json": file(gpuSpec, of(gpu, "rw")), "gpu1.json": file(otherSpec, of(other, "rw")), "look.json": file(lookSpec, lookOf),
+			"shown.json": {devices: map[string]edits{"fettle.dev/gpu=nvidia-gpu0": {}}},
+			"gpu0.json":  file(gpuSpec, of(gpu, "rw")), "gpu1.json": file(otherSpec, of(other, "rw")), "look.json": file(lookSpec, lookOf),
 			"disk0.json":      file(dirSpec, edits{mounts: []mount{{hostPath: disk.dir, containerPath: "/mnt/lent/disk0"}}}),
 			"disk0-look.json": file(otherLook, edits{mounts: []mount{{hostPath: disk.dir, containerPath: "/mnt/lent/disk0", readOnly: true}}}),
 		},
@@ -198,6 +199,9 @@ func unsettled() []badState {
 		{"spec with a mount path that no claim names", func(o *observation) {
 			o.specs["own.json"] = specFile{devices: map[string]edits{mountSpec: {mounts: []mount{{hostPath: spare, containerPath: "/data"}}}}}
 		}, []violation{{leaked, "own.json", "no claim names it"}}},
+		{"name of a device that is not here", func(o *observation) {
+			o.specs["gone.json"] = specFile{devices: map[string]edits{"fettle.dev/gpu=nvidia-gpu9": {}}}
+		}, []violation{{leaked, "gone.json", "no claim names it"}}},
 		{"spec of nothing that is here", func(o *observation) {
 			o.specs["odd.json"] = specFile{devices: map[string]edits{"v/c=odd": {nodes: []node{{path: "/dev/odd", kind: "c", permissions: "rw"}}}}}
 		}, []violation{{leaked, "odd.json", "no claim names it"}}},

@@ -21,9 +21,11 @@ import (
 const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
 		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev clustergpukernelcaches.fettle.dev " +
-		"devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev trustpolicies.fettle.dev]"
+		"devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev partitionpolicies.fettle.dev trustpolicies.fettle.dev]"
 	shippedPresets = "fettle.dev/clusterdevicepresets " +
 		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
+	partClasses = "resource.k8s.io/deviceclasses " +
+		"[mig.gpu.fettle.dev partition.gpu.fettle.dev vf.gpu.fettle.dev vfio.gpu.fettle.dev]"
 	tokenReviews  = "authentication.k8s.io/tokenreviews"
 	accessReviews = "authorization.k8s.io/subjectaccessreviews"
 	roles         = "rbac.authorization.k8s.io/roles"
@@ -49,6 +51,7 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/clustergpukernelcaches":  "get list watch",
 			"fettle.dev/gpukernelcaches":         "get list watch",
 			"fettle.dev/trustpolicies":           "get list watch",
+			"fettle.dev/partitionpolicies":       "get list watch",
 			"networking.k8s.io/servicecidrs":     "list",
 			"fettle.dev/clusterdevicepresets":    "get list watch",
 			"fettle.dev/devicepresets":           "get list watch",
@@ -61,6 +64,7 @@ func plainRights() map[string]map[string]string {
 			"apiextensions.k8s.io/customresourcedefinitions": "create",
 			definitions:                                "get patch",
 			"resource.k8s.io/deviceclasses":            "get list watch create patch",
+			partClasses:                                "delete",
 			"resource.k8s.io/resourceclaims":           "list watch",
 			"fettle.dev/acceleratornodes":              "get list watch patch delete",
 			"fettle.dev/clusterfpgabitstreams":         "get list watch",
@@ -79,6 +83,8 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/clustergpukernelcaches/status": "patch",
 			"fettle.dev/gpukernelcaches/status":        "patch",
 			"fettle.dev/trustpolicies/status":          "patch",
+			"fettle.dev/partitionpolicies":             "get list watch",
+			"fettle.dev/partitionpolicies/status":      "patch",
 			"networking.k8s.io/servicecidrs":           "get list watch",
 			"/nodes":                                   "get list watch",
 			"events.k8s.io/events":                     "create patch update",
@@ -98,10 +104,15 @@ func plainRights() map[string]map[string]string {
 			roleBindings:                       "get create update delete",
 		},
 		"ClusterRole fettle-webhook": {
-			"fettle.dev/clusterfpgabitstreams": "get",
-			"fettle.dev/fpgabitstreams":        "get",
-			tokenReviews:                       "create",
-			accessReviews:                      "create",
+			"fettle.dev/clusterfpgabitstreams":       "get",
+			"fettle.dev/clustergpukernelcaches":      "get",
+			"fettle.dev/fpgabitstreams":              "get",
+			"fettle.dev/gpukernelcaches":             "get",
+			"resource.k8s.io/deviceclasses":          "get",
+			"resource.k8s.io/resourceclaims":         "get",
+			"resource.k8s.io/resourceclaimtemplates": "get",
+			tokenReviews:                             "create",
+			accessReviews:                            "create",
 		},
 		"Role fettle-webhook":               {"/secrets [fettle-controller-tls]": "get"},
 		"ClusterRole fettle-metrics-reader": {"/metrics": "get"},
@@ -136,6 +147,7 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/gpukernelcaches":        "get list watch",
 			"fettle.dev/clusterdevicepresets":   "get list watch",
 			"fettle.dev/devicepresets":          "get list watch",
+			"fettle.dev/partitionpolicies":      "get list watch",
 		},
 		"ClusterRole fettle-edit": {
 			"fettle.dev/fpgabitstreams":  "create update patch delete deletecollection",

@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -67,6 +68,14 @@ func TestRefusals(t *testing.T) {
 		{"host device without globs", []string{"--set=hostDevices[0].name=ssd"}, "at '/hostDevices/0'"},
 		{"bad host device name", []string{"--set=hostDevices[0].name=S D,hostDevices[0].directories[0]=/a/b"}, "hostDevices/0/name"},
 		{"char device outside dev", []string{"--set=hostDevices[0].name=x,hostDevices[0].charDevices[0]=/etc/x"}, "charDevices/0"},
+		{"limit of nothing", []string{"--set-json=claimLimits=[{\"name\":\"a\",\"namespaceSelector\":{}}]"}, "at '/claimLimits/0'"},
+		{
+			"limit without a selector",
+			[]string{"--set=claimLimits[0].name=a,claimLimits[0].maxDevices=1"},
+			"at '/claimLimits/0': missing property 'namespaceSelector'",
+		},
+		{"limit that no claim reaches", []string{limits(33, "a")}, "at '/claimLimits/0/maxDevices'"},
+		{"limit twice", []string{limits(1, "a", "a")}, `claimLimits[1].name: "a" appears twice`},
 		{"unknown kind of FPGA", []string{"--set=fpga.backends={f2}"}, "at '/fpga/backends/0': value must be one of"},
 		{"no kind of FPGA", []string{"--set-json=fpga.backends=[]"}, "at '/fpga/backends'"},
 		{"firmware everywhere", []string{"--set=fpga.firmwareDir=/"}, "at '/fpga/firmwareDir'"},
@@ -128,4 +137,13 @@ func TestAccepts(t *testing.T) {
 			render(t, arg)
 		})
 	}
+}
+
+// limits sets claimLimits of these names.
+func limits(most int, names ...string) string {
+	entries := make([]string, 0, len(names))
+	for _, name := range names {
+		entries = append(entries, fmt.Sprintf(`{"name":%q,"namespaceSelector":{},"maxDevices":%d}`, name, most))
+	}
+	return "--set-json=claimLimits=[" + strings.Join(entries, ",") + "]"
 }

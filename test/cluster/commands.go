@@ -24,7 +24,7 @@ func commands() []command {
 	return []command{
 		{"check", "", "say whether this machine can run a cluster; exit 3 with the reason if not", runCheck},
 		{"build", "[--bin DIR]", "compile the binaries", runBuild},
-		{"up", "[--nodes N] [--emulate 1.34] [--registry]", "start a cluster; an earlier one here is removed", runUp},
+		{"up", "[--nodes N] [--emulate 1.34] [--registry] [--patience N]", "start a cluster; an earlier one here is removed", runUp},
 		{"down", "", "remove the cluster", runDown},
 		{"verify-clean", "", "exit 1 with a list if anything of the cluster is left", runVerifyClean},
 		{"load", "--image FILE.tar [--node NAME]", "import an image archive into the nodes", runLoad},

@@ -168,6 +168,7 @@ func (r rig) checkDirectories() {
 	for inNode, onHost := range map[string]string{
 		"/opt/machine/probe": d.Machine, "/mnt/disks/probe": d.Disks, "/etc/cdi/probe": d.EtcCDI,
 		"/var/run/cdi/probe": d.RunCDI, "/var/lib/fettle/probe": d.Fettle,
+		"/var/local-path-provisioner/probe": d.LocalPath,
 	} {
 		if err := os.WriteFile(filepath.Join(onHost, "probe"), []byte("x"), 0o644); err != nil {
 			r.t.Fatal(err)

@@ -21,6 +21,7 @@ type options struct {
 	nodes                                int
 	emulate, featureGates, runtimeConfig string
 	registry                             bool
+	patience                             int
 	image, node, component               string
 	kill                                 bool
 	lines                                int
@@ -38,6 +39,7 @@ func (o *options) flags(command string, stderr io.Writer) *flag.FlagSet {
 	f.StringVar(&o.featureGates, "feature-gates", "", "feature gates of the control plane")
 	f.StringVar(&o.runtimeConfig, "runtime-config", "", "API groups to switch, as the API server's flag")
 	f.BoolVar(&o.registry, "registry", false, "also start a registry")
+	f.IntVar(&o.patience, "patience", 1, "how many times longer than usual to wait for what must come; for slow machines")
 	f.StringVar(&o.image, "image", "", "image archive")
 	f.StringVar(&o.node, "node", "", "node, as node1")
 	f.StringVar(&o.component, "component", "", "kubelet or containerd; without --node etcd, kube-apiserver, ...")
@@ -120,7 +122,7 @@ func (o *options) source() (string, error) {
 func (o *options) plan() plan.Options {
 	return plan.Options{
 		Name: o.name, State: o.state, Bin: o.bin, Nodes: o.nodes,
-		Emulate: o.emulate, FeatureGates: o.featureGates, RuntimeConfig: o.runtimeConfig,
+		Emulate: o.emulate, FeatureGates: o.featureGates, RuntimeConfig: o.runtimeConfig, Patience: o.patience,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	"k8s.io/utils/ptr"
 )
 
 // answer is what the plugin says about one prepared claim.
@@ -26,7 +27,7 @@ func (s *session) callPrepare(ctx context.Context, claims ...*resourceapi.Resour
 	defer cancel()
 	response, err := s.plugin.dra.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: wire(claims)})
 	if err != nil {
-		return nil, fmt.Errorf("NodePrepareResources: %w", err)
+		return nil, failedCall("NodePrepareResources", err)
 	}
 	answers := map[types.UID]answer{}
 	for uid, a := range response.GetClaims() {
@@ -35,13 +36,22 @@ func (s *session) callPrepare(ctx context.Context, claims ...*resourceapi.Resour
 	return answers, complete("NodePrepareResources", claims, slices.Collect(maps.Keys(answers)))
 }
 
+// failedCall makes the error of a call as a whole.
+func failedCall(call string, err error) error {
+	failed := fmt.Errorf("%s: %w", call, err)
+	if silent(err) {
+		return caused(CauseSilent, failed)
+	}
+	return failed
+}
+
 // unprepare wants every claim answered without an error.
 func (s *session) unprepare(ctx context.Context, claims ...*resourceapi.ResourceClaim) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.CallTimeout)
 	defer cancel()
 	response, err := s.plugin.dra.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: wire(claims)})
 	if err != nil {
-		return fmt.Errorf("NodeUnprepareResources: %w", err)
+		return failedCall("NodeUnprepareResources", err)
 	}
 	var uids []types.UID
 	var errs []error
@@ -72,7 +82,7 @@ func complete(call string, claims []*resourceapi.ResourceClaim, answered []types
 			errs = append(errs, fmt.Errorf("%w: %s answered for claim %q, which was not in the call", errIncomplete, call, uid))
 		}
 	}
-	return errors.Join(errs...)
+	return caused(CauseIncomplete, errors.Join(errs...))
 }
 
 // prepare wants a claim prepared as it was allocated.
@@ -97,6 +107,18 @@ func (s *session) prepareSoon(ctx context.Context, c *resourceapi.ResourceClaim)
 	return a, err
 }
 
+// errAccepted is the preparation of a claim that has to be refused.
+var errAccepted = errors.New("was accepted")
+
+// refusedAsHeld wants a claim refused for a device that another claim holds.
+func (s *session) refusedAsHeld(ctx context.Context, c *resourceapi.ResourceClaim, because string) error {
+	err := s.refused(ctx, c, because)
+	if errors.Is(err, errAccepted) {
+		return caused(CauseHeldGiven, err)
+	}
+	return err
+}
+
 // refused wants an error for a claim, its own or the call's, and returns what went wrong otherwise.
 func (s *session) refused(ctx context.Context, c *resourceapi.ResourceClaim, because string) error {
 	answers, err := s.callPrepare(ctx, c)
@@ -106,7 +128,7 @@ func (s *session) refused(ctx context.Context, c *resourceapi.ResourceClaim, bec
 	case err != nil || answers[c.UID].GetError() != "":
 		return nil //nolint:nilerr // an error is what was wanted
 	}
-	return fmt.Errorf("prepare %s was accepted, want an error: %s", c.Name, because)
+	return fmt.Errorf("prepare %s %w, want an error: %s", c.Name, errAccepted, because)
 }
 
 // silent says whether a call ended without the plugin having answered it.
@@ -124,7 +146,7 @@ func (s *session) asAllocated(c *resourceapi.ResourceClaim, a answer) error {
 		if result.Driver == s.config.Driver {
 			main, _, _ := strings.Cut(result.Request, "/")
 			requests[main] = true
-			want = append(want, triple(main, result.Pool, result.Device))
+			want = append(want, entry(main, device{result.Pool, result.Device}, string(ptr.Deref(result.ShareID, ""))))
 		}
 	}
 	var got []string
@@ -137,7 +159,7 @@ func (s *session) asAllocated(c *resourceapi.ResourceClaim, a answer) error {
 			names = slices.Sorted(maps.Keys(requests))
 		}
 		for _, name := range names {
-			got = append(got, triple(name, d.GetPoolName(), d.GetDeviceName()))
+			got = append(got, entry(name, device{d.GetPoolName(), d.GetDeviceName()}, d.GetShareId()))
 		}
 	}
 	for _, t := range want {
@@ -153,11 +175,16 @@ func (s *session) asAllocated(c *resourceapi.ResourceClaim, a answer) error {
 			errs = append(errs, fmt.Errorf("claim %s: the answer has %s twice", c.Name, t))
 		}
 	}
-	return errors.Join(errs...)
+	return caused(CauseWrongDevices, errors.Join(errs...))
 }
 
-func triple(request, pool, name string) string {
-	return fmt.Sprintf("device %s for request %q", device{pool, name}, request)
+// entry is a device of an allocation or an answer as text. share is empty for a device that a claim holds alone.
+func entry(request string, d device, share string) string {
+	text := fmt.Sprintf("device %s for request %q", d, request)
+	if share != "" {
+		text += ", share " + share
+	}
+	return text
 }
 
 func list(texts []string) string {
@@ -174,7 +201,8 @@ func same(c *resourceapi.ResourceClaim, first, second answer) error {
 	if slices.Equal(a, b) {
 		return nil
 	}
-	return fmt.Errorf("claim %s: the answer was %s and is now %s: a claim that is prepared keeps its answer", c.Name, list(a), list(b))
+	return caused(CauseAnswerChanges, fmt.Errorf("claim %s: the answer was %s and is now %s: a claim that is prepared keeps its answer",
+		c.Name, list(a), list(b)))
 }
 
 // lines are an answer's devices as sorted text.

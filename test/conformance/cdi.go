@@ -78,7 +78,8 @@ func (s *session) meanings(a answer) (map[string]string, error) {
 		}
 		found := cache.GetDevice(id)
 		if found == nil {
-			errs = append(errs, fmt.Errorf("CDI id %s does not resolve in %s%s", id, list(s.config.CDIDirs), reasons(cache)))
+			unresolved := fmt.Errorf("CDI id %s does not resolve in %s%s", id, list(s.config.CDIDirs), reasons(cache))
+			errs = append(errs, caused(CauseUnresolved, unresolved))
 			continue
 		}
 		out[id], err = digest(found)
@@ -115,7 +116,7 @@ func sameMeanings(first, second map[string]string, since string) error {
 				"and runtimes cache what it means", id, since))
 		}
 	}
-	return errors.Join(errs...)
+	return caused(CauseMeaningChanges, errors.Join(errs...))
 }
 
 // specPaths are the files that define the ids of an answer.

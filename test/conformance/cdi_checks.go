@@ -129,6 +129,11 @@ func checkInject(ctx context.Context, s *scene) error {
 	return errors.Join(errs...)
 }
 
+// repeatedIDs says what an id that comes twice does. Sources: Cache.InjectDevices of CDI's library 1.1, which appends the edits of each id
+// that it is given; WithCDI in internal/cri/opts/spec_linux.go of containerd 2.4.2, which leaves repeated ids out before it calls it.
+const repeatedIDs = "a runtime that gives the ids to CDI's library as they come applies the edits twice, so that mounts and hooks come " +
+	"twice. containerd leaves repeated ids out (2.4.2); other runtimes were not tried"
+
 func checkUnique(ctx context.Context, s *scene) error {
 	_, a, _, err := s.withIDs(ctx, s.devices[:2]...)
 	if err != nil {
@@ -138,7 +143,7 @@ func checkUnique(ctx context.Context, s *scene) error {
 	all := ids(a)
 	for i, id := range all {
 		if slices.Contains(all[:i], id) {
-			errs = append(errs, fmt.Errorf("id %s comes twice: the runtime would apply its edits twice", id))
+			errs = append(errs, fmt.Errorf("id %s comes twice: %s", id, repeatedIDs))
 		}
 	}
 	sets := map[string]device{}

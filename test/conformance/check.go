@@ -28,8 +28,9 @@ func (c Check) Group() string {
 
 // needs are what a check cannot do without. Where something lacks, the check is skipped and says so.
 type needs struct {
-	// devices is the number of free devices.
+	// devices is the number of free devices. exclusive leaves out those that allow several allocations, shared all others.
 	devices                            int
+	exclusive, shared                  bool
 	registration, cdi, restart, reboot bool
 }
 
@@ -50,7 +51,7 @@ func (n needs) lacks(c *Config) string {
 
 // Checks are all checks in the order in which they run.
 func Checks() []Check {
-	return slices.Concat(registrationChecks(), slicesChecks(), prepareChecks(), useChecks(), unprepareChecks(), cdiChecks(),
+	return slices.Concat(registrationChecks(), slicesChecks(), prepareChecks(), useChecks(), sharedChecks(), unprepareChecks(), cdiChecks(),
 		concurrencyChecks(), healthChecks(), restartChecks(), cleanupChecks())
 }
 

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/utils/ptr"
 )
 
@@ -97,6 +98,8 @@ func (s *scene) allocation(requests []request) *resourceapi.AllocationResult {
 			}
 			if r.admin {
 				result.AdminAccess = ptr.To(true)
+			} else if share, ok := s.shares[d]; ok && r.driver == "" {
+				result.ShareID, result.ConsumedCapacity = ptr.To(uuid.NewUUID()), share
 			}
 			a.Devices.Results = append(a.Devices.Results, result)
 		}

@@ -27,12 +27,12 @@ func concurrencyChecks() []Check {
 		{
 			Name:    "concurrency/one-device",
 			Summary: "of several claims that are prepared for one device side by side, exactly one gets it",
-			needs:   needs{devices: 1}, run: checkParallelDevice,
+			needs:   needs{devices: 1, exclusive: true}, run: checkParallelDevice,
 		},
 		{
 			Name:    "concurrency/prepare-unprepare",
 			Summary: "prepares and unprepares of one claim side by side leave it wholly prepared or not at all, and nothing lost",
-			needs:   needs{devices: 1}, run: checkPrepareUnprepare,
+			needs:   needs{devices: 1, exclusive: true}, run: checkPrepareUnprepare,
 		},
 		{
 			Name:    "concurrency/abandoned-prepare",
@@ -85,7 +85,7 @@ func checkParallelClaims(ctx context.Context, s *scene) error {
 	}
 	for i, c := range claims {
 		if _, err := s.prepareSoon(ctx, c); err != nil {
-			return fmt.Errorf("device %s is not free after calls side by side: %w", s.devices[i], err)
+			return caused(CauseNotFreed, fmt.Errorf("device %s is not free after calls side by side: %w", s.devices[i], err))
 		}
 	}
 	return nil
@@ -146,8 +146,12 @@ func checkParallelDevice(ctx context.Context, s *scene) error {
 	if len(winners) == 1 {
 		return nil
 	}
-	return errors.Join(fmt.Errorf("device %s was given to %d of %d claims (%s), want exactly one", s.devices[0], len(winners), len(claims),
-		list(winners)), refusals[0])
+	given := fmt.Errorf("device %s was given to %d of %d claims (%s), want exactly one", s.devices[0], len(winners), len(claims),
+		list(winners))
+	if len(winners) > 1 {
+		given = caused(CauseHeldGiven, given)
+	}
+	return errors.Join(given, refusals[0])
 }
 
 // rounds is how often a race is run. One round hits a bad moment rarely.
@@ -177,7 +181,7 @@ func checkPrepareUnprepare(ctx context.Context, s *scene) error {
 		if _, err := s.meanings(a); err != nil {
 			return fmt.Errorf("after prepares and unprepares side by side: %w", err)
 		}
-		if err := s.refused(ctx, other, heldByOther); err != nil {
+		if err := s.refusedAsHeld(ctx, other, heldByOther); err != nil {
 			return err
 		}
 		if err := s.handedOver(ctx, c, other); err != nil {
@@ -208,7 +212,7 @@ func (s *scene) handedOver(ctx context.Context, first, second *resourceapi.Resou
 		return err
 	}
 	if _, err := s.prepareSoon(ctx, second); err != nil {
-		return fmt.Errorf("claim %s was unprepared, its device is not free: %w", first.Name, err)
+		return caused(CauseNotFreed, fmt.Errorf("claim %s was unprepared, its device is not free: %w", first.Name, err))
 	}
 	return s.unprepare(ctx, second)
 }

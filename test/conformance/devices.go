@@ -147,20 +147,21 @@ func (s *session) here(slice *resourceapi.ResourceSliceSpec, d *resourceapi.Devi
 	return !ptr.Deref(slice.PerDeviceNodeSelection, false) || ptr.Deref(d.NodeName, "") == s.node || ptr.Deref(d.AllNodes, false)
 }
 
-// freeDevices are devices that no claim holds and that can all be held at once, in the order of their slices.
-func (s *session) freeDevices(ctx context.Context) ([]device, error) {
+// freeDevices are devices that no claim holds and that can all be held at once, in the order of their slices: those that one claim holds
+// alone, and those that allow several allocations.
+func (s *session) freeDevices(ctx context.Context) (exclusive, shared []device, err error) {
 	taken, err := s.takenDevices(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	pools, err := s.pools(ctx)
 	if errors.Is(err, errNotPublished) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var free []device
+	s.shares = map[device]consumed{}
 	for _, p := range pools {
 		budget := newCounters(p)
 		var candidates []*resourceapi.Device
@@ -176,21 +177,63 @@ func (s *session) freeDevices(ctx context.Context) ([]device, error) {
 			}
 		}
 		for _, d := range candidates {
-			if budget.consume(d) {
-				free = append(free, device{p.name, d.Name})
+			id := device{p.name, d.Name}
+			switch share, ok := shareOf(d); {
+			case !ok || !budget.consume(d):
+			case share != nil:
+				s.shares[id], shared = share, append(shared, id)
+			default:
+				exclusive = append(exclusive, id)
 			}
 		}
 	}
-	return free, nil
+	return exclusive, shared, nil
 }
 
-// usable says whether an allocation can be written for the device without being a scheduler: one that is shared wants share ids and
-// capacities, one with binding conditions somebody to set them, and one with taints tolerations.
+// consumed is how much of a device's capacities one allocation consumes.
+type consumed map[resourceapi.QualifiedName]resource.Quantity
+
+// shareOf is what one of several claims consumes of a device, nil where the device allows one only. It is false where two do not fit.
+func shareOf(d *resourceapi.Device) (consumed, bool) {
+	if !ptr.Deref(d.AllowMultipleAllocations, false) {
+		return nil, true
+	}
+	share := consumed{}
+	for name, capacity := range d.Capacity {
+		amount := leastOf(capacity)
+		twice := amount.DeepCopy()
+		twice.Add(amount)
+		if twice.Cmp(capacity.Value) > 0 {
+			return nil, false
+		}
+		share[name] = amount
+	}
+	return share, true
+}
+
+// leastOf is the least that the policy of a capacity lets a claim consume. Without a policy it is half.
+func leastOf(c resourceapi.DeviceCapacity) resource.Quantity {
+	policy := c.RequestPolicy
+	switch {
+	case policy == nil:
+		return *resource.NewQuantity(c.Value.Value()/2, c.Value.Format)
+	case len(policy.ValidValues) > 0:
+		return policy.ValidValues[0].DeepCopy()
+	case policy.ValidRange != nil && policy.ValidRange.Min != nil:
+		return policy.ValidRange.Min.DeepCopy()
+	case policy.Default != nil:
+		return policy.Default.DeepCopy()
+	}
+	return c.Value.DeepCopy()
+}
+
+// usable says whether an allocation can be written for the device without being a scheduler: one with binding conditions wants somebody to
+// set them, and one with taints tolerations.
 func (s *session) usable(pool string, d *resourceapi.Device) bool {
 	tainted := slices.ContainsFunc(d.Taints, func(taint resourceapi.DeviceTaint) bool {
 		return taint.Effect == resourceapi.DeviceTaintEffectNoSchedule || taint.Effect == resourceapi.DeviceTaintEffectNoExecute
 	})
-	return !tainted && len(d.BindingConditions) == 0 && !ptr.Deref(d.AllowMultipleAllocations, false) &&
+	return !tainted && len(d.BindingConditions) == 0 &&
 		(s.config.Devices == nil || s.config.Devices.MatchString(device{pool, d.Name}.String()))
 }
 

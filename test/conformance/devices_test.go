@@ -41,6 +41,33 @@ func held(driver, pool, name string) resourceapi.DeviceRequestAllocationResult {
 	return resourceapi.DeviceRequestAllocationResult{Driver: driver, Pool: pool, Device: name}
 }
 
+// sharedDevice allows several allocations of at least some memory.
+func sharedDevice(name, memory, least string) resourceapi.Device {
+	d := resourceapi.Device{Name: name}
+	shareable(&d)
+	c := d.Capacity["memory"]
+	c.Value, c.RequestPolicy.ValidRange.Min = resource.MustParse(memory), ptr.To(resource.MustParse(least))
+	d.Capacity["memory"] = c
+	return d
+}
+
+func TestLeastOf(t *testing.T) {
+	t.Parallel()
+	one, two := ptr.To(resource.MustParse("1")), ptr.To(resource.MustParse("2"))
+	for want, policy := range map[string]*resourceapi.CapacityRequestPolicy{
+		"4": nil,
+		"1": {ValidValues: []resource.Quantity{*one, *two}, Default: two},
+		"2": {Default: two},
+		"8": {},
+		"0": {ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: ptr.To(resource.MustParse("0"))}, Default: two},
+	} {
+		got := leastOf(resourceapi.DeviceCapacity{Value: resource.MustParse("8"), RequestPolicy: policy})
+		if got.String() != want {
+			t.Errorf("%+v: %s, want %s", policy, got.String(), want)
+		}
+	}
+}
+
 func TestFreeDevices(t *testing.T) {
 	t.Parallel()
 	counters := slice("p-counters", "parts", 1, 2)
@@ -61,7 +88,7 @@ func TestFreeDevices(t *testing.T) {
 			resourceapi.Device{Name: "free"}, resourceapi.Device{Name: "taken"}, resourceapi.Device{Name: "looked-at"},
 			resourceapi.Device{Name: "tainted", Taints: []resourceapi.DeviceTaint{{Key: "a", Effect: resourceapi.DeviceTaintEffectNoSchedule}}},
 			resourceapi.Device{Name: "noted", Taints: []resourceapi.DeviceTaint{{Key: "a", Effect: resourceapi.DeviceTaintEffectNone}}},
-			resourceapi.Device{Name: "shared", AllowMultipleAllocations: ptr.To(true)},
+			sharedDevice("shared", "4Gi", "1Gi"), sharedDevice("narrow", "4Gi", "3Gi"),
 			resourceapi.Device{Name: "bound", BindingConditions: []string{"ready"}},
 			resourceapi.Device{Name: "unwanted"}),
 		counters, slice("p-devices", "parts", 1, 2, part("used", "3"), part("half", "4"), part("small", "1"), resourceapi.Device{Name: "plain"}),
@@ -74,8 +101,14 @@ func TestFreeDevices(t *testing.T) {
 		&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pending"}},
 	}...)
 	s := &session{node: fakeNode, config: &Config{Kube: kube, Driver: fakeDriver, Devices: regexp.MustCompile("/[^u]")}}
-	free, err := s.freeDevices(t.Context())
+	free, shared, err := s.freeDevices(t.Context())
 	must(t, err)
+	if diff := cmp.Diff([]device{{"whole", "shared"}}, shared, cmp.AllowUnexported(device{})); diff != "" {
+		t.Errorf("devices for several claims (-want +got):\n%s", diff)
+	}
+	if amount := s.shares[device{"whole", "shared"}]["memory"]; amount.String() != "1Gi" {
+		t.Errorf("a share has %s of the memory, want the least, 1Gi", amount.String())
+	}
 	var got []string
 	for _, d := range free {
 		got = append(got, d.String())

@@ -18,6 +18,7 @@ import (
 
 	"google.golang.org/grpc"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -247,10 +248,32 @@ func (f *fakePlugin) slice(i int) *resourceapi.ResourceSlice {
 	if f.starts > 0 && f.is("restart: publishes anew") || f.is("slices: deleted and made again and again") {
 		s.UID = types.UID(fmt.Sprint("slice-", i, "-", serial))
 	}
+	if i == 1 && f.shares() {
+		for j := range s.Spec.Devices {
+			shareable(&s.Spec.Devices[j])
+		}
+	}
 	if f.is("slices: a device twice") {
 		s.Spec.Devices[0].Name = "dev-0"
 	}
 	return s
+}
+
+// shares says whether the second slice's devices allow several allocations.
+func (f *fakePlugin) shares() bool {
+	return f.is("mode: shared devices") || strings.HasPrefix(f.fault, "shares: ")
+}
+
+// shareable lets a device be allocated up to four times.
+func shareable(d *resourceapi.Device) {
+	d.AllowMultipleAllocations = ptr.To(true)
+	d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {
+		Value: resource.MustParse("4Gi"),
+		RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Default:    ptr.To(resource.MustParse("2Gi")),
+			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: ptr.To(resource.MustParse("1Gi"))},
+		},
+	}}
 }
 
 func (f *fakePlugin) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {

@@ -183,7 +183,10 @@ func (f *fakePlugin) lookLocked(c *resourceapi.ResourceClaim) error {
 			return errors.New("no such device")
 		}
 		owner, held := f.owners[device{result.Pool, result.Device}]
-		if held && owner != c.UID && !f.shares(admin) {
+		if result.ShareID != nil && owner != keptShare && !f.is("shares: gives a device once") {
+			continue
+		}
+		if held && owner != c.UID && !f.givesHeld(admin) {
 			return errors.New("the device is held")
 		}
 		if f.is("use: keeps a part of what was refused") {
@@ -193,8 +196,11 @@ func (f *fakePlugin) lookLocked(c *resourceapi.ResourceClaim) error {
 	return nil
 }
 
-// shares says whether a device that is held is given all the same.
-func (f *fakePlugin) shares(admin bool) bool {
+// keptShare owns a device of which a share was lost.
+const keptShare = "a share that ended"
+
+// givesHeld says whether a device that is held is given all the same.
+func (f *fakePlugin) givesHeld(admin bool) bool {
 	return admin || f.is("use: gives what is held")
 }
 
@@ -212,6 +218,9 @@ func (f *fakePlugin) take(ctx context.Context, c *resourceapi.ResourceClaim) (*f
 	}
 	for _, result := range c.Status.Allocation.Devices.Results {
 		d := device{result.Pool, result.Device}
+		if result.ShareID != nil && !f.is("shares: gives a device once") {
+			continue
+		}
 		if admin := ptr.Deref(result.AdminAccess, false); !admin || f.is("use: adminAccess holds") {
 			f.owners[d] = c.UID
 		}
@@ -240,6 +249,12 @@ func (f *fakePlugin) result(c *resourceapi.ResourceClaim) []*drav1.Device {
 			RequestNames: []string{name}, PoolName: result.Pool, DeviceName: result.Device,
 			CdiDeviceIds: f.ids(c.UID, result.Device),
 		}
+		if result.ShareID != nil && !f.is("shares: answers without the share") {
+			d.ShareId = ptr.To(string(*result.ShareID))
+		}
+		if len(out) > 0 && f.is("shares: one of a claim") {
+			continue
+		}
 		out = append(out, d)
 	}
 	return out
@@ -252,7 +267,9 @@ func (f *fakePlugin) changed(r *fakeRecord) []*drav1.Device {
 	out := slices.Clone(r.devices)
 	edit := func(change func(*drav1.Device)) {
 		for i, d := range out {
-			out[i] = &drav1.Device{RequestNames: d.RequestNames, PoolName: d.PoolName, DeviceName: d.DeviceName, CdiDeviceIds: d.CdiDeviceIds}
+			out[i] = &drav1.Device{
+				RequestNames: d.RequestNames, PoolName: d.PoolName, DeviceName: d.DeviceName, CdiDeviceIds: d.CdiDeviceIds, ShareId: d.ShareId,
+			}
 			change(out[i])
 		}
 	}
@@ -339,6 +356,12 @@ func (f *fakePlugin) unprepareOne(ctx context.Context, c *drav1.Claim, busy bool
 	}
 	if f.is("unprepare: leaves its files") {
 		return true, nil
+	}
+	switch {
+	case f.is("shares: the end of one ends all"):
+		f.wipe()
+	case f.is("shares: keeps a share that ended"):
+		f.owners[device{r.devices[0].PoolName, r.devices[0].DeviceName}] = keptShare
 	}
 	for _, d := range r.devices {
 		for _, id := range d.CdiDeviceIds {

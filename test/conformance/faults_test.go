@@ -71,6 +71,12 @@ func faultCases() []faultCase {
 		{check: "use/same-name-new-uid", fault: "use: knows claims by name", want: "was accepted"},
 		{check: "use/same-name-new-uid", fault: "use: gives what is held", want: "the claim that had its name is still prepared"},
 
+		{check: "shared/together", fault: "shares: gives a device once", want: "the device is held"},
+		{check: "shared/together", fault: "shares: answers without the share", want: `lacks device node-1/dev-2 for request "main", share `},
+		{check: "shared/apart", fault: "shares: the end of one ends all", want: "after another share of the device was unprepared"},
+		{check: "shared/apart", fault: "shares: keeps a share that ended", want: "is not free for a share"},
+		{check: "shared/one-claim", fault: "shares: one of a claim", want: `lacks device node-1/dev-2 for request "right"`},
+
 		{check: "unprepare/unknown", fault: "unprepare: refuses what it does not know", want: "not prepared"},
 		{check: "unprepare/unknown", fault: "unprepare: passes over claims that it does not know", want: "answered nothing"},
 		{check: "unprepare/twice", fault: "unprepare: refuses the second time", want: "the second time"},
@@ -175,7 +181,8 @@ func TestGoodPlugin(t *testing.T) {
 		checks string
 		skips  int
 	}{
-		"all":                                 {change: func(*Config) {}, checks: ".*"},
+		"all":                                 {mode: "mode: shared devices", change: func(*Config) {}, checks: ".*"},
+		"devices for one claim each":          {change: func(*Config) {}, checks: ".*", skips: len(sharedChecks())},
 		"older services":                      {mode: "mode: older services", change: func(*Config) {}},
 		"endpoint from the registration only": {change: func(c *Config) { c.Endpoint = "" }},
 		"node from the slices":                {change: func(c *Config) { c.Node = "" }},
@@ -242,6 +249,11 @@ func TestSkips(t *testing.T) {
 		"no commands": {change: func(c *Config) { c.Restart, c.Reboot = nil, nil }, want: map[string]string{
 			"restart/unprepare": "restarts the plugin", "reboot/prepare": "a reboot does",
 		}},
+		"no shared devices": {want: map[string]string{"shared/apart": "needs 1 free devices that allow several allocations of driver"}},
+		"only shared devices": {
+			fault: "mode: shared devices", change: func(c *Config) { c.Devices = regexp.MustCompile(`/dev-[23]$`) },
+			want: map[string]string{"use/double": "needs 1 free devices that allow one allocation of driver"},
+		},
 		"few devices": {change: func(c *Config) { c.Devices = regexp.MustCompile(`/dev-[03]$`) }, want: map[string]string{
 			"prepare/several-requests": "needs 3 free devices of driver dra.example.com on node \"node-1\", there are 2",
 		}},

@@ -36,7 +36,9 @@ type (
 	}
 	junitMessage struct {
 		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
+		// Type is the first cause of a failure.
+		Type string `xml:"type,attr,omitempty"`
+		Text string `xml:",chardata"`
 	}
 )
 
@@ -52,6 +54,9 @@ func WriteJUnit(out io.Writer, driver string, begin time.Time, results []Result,
 		case Failed:
 			suite.Failures++
 			c.Failure = &junitMessage{Message: first, Text: r.Message}
+			if len(r.Causes) > 0 {
+				c.Failure.Type = string(r.Causes[0])
+			}
 		case Skipped:
 			suite.Skipped++
 			c.Skipped = &junitMessage{Message: first, Text: r.Message}

@@ -12,23 +12,23 @@ import (
 
 // Text writes results as the lines of an aligned table, each as soon as it is there.
 type Text struct {
-	out   io.Writer
-	width int
-	count map[Status]int
+	out     io.Writer
+	width   int
+	results []Result
 }
 
 // NewText aligns the table for a list of checks.
 func NewText(out io.Writer, checks []Check) *Text {
-	t := &Text{out: out, count: map[Status]int{}}
+	t := &Text{out: out}
 	for _, c := range checks {
 		t.width = max(t.width, len(c.Name))
 	}
 	return t
 }
 
-// Add writes one result. The lines of a message stand below each other.
-func (t *Text) Add(r Result) {
-	t.count[r.Status]++
+// Add writes one result. The lines of a message stand below each other. The error is that of the writer.
+func (t *Text) Add(r Result) error {
+	t.results = append(t.results, r)
 	// STATUS, name, seconds as in " 123.4s", message.
 	const gaps, seconds = 2, 7
 	line := fmt.Sprintf("%s%*s%-*s%*s%*.1fs", r.Status, gaps, "", t.width, r.Check.Name, gaps, "", seconds-1, r.Duration.Seconds())
@@ -36,16 +36,27 @@ func (t *Text) Add(r Result) {
 	if r.Message != "" {
 		line += strings.Repeat(" ", gaps) + strings.ReplaceAll(r.Message, "\n", "\n"+indent)
 	}
-	fmt.Fprintln(t.out, line)
+	_, err := fmt.Fprintln(t.out, line)
+	return err
 }
 
-// Failed is the number of checks that failed.
-func (t *Text) Failed() int { return t.count[Failed] }
-
-// Summary writes the last line.
-func (t *Text) Summary(took time.Duration) {
-	fmt.Fprintf(t.out, "\n%d passed, %d failed, %d skipped in %s\n", t.count[Passed], t.count[Failed], t.count[Skipped],
+// Summary writes what the failures have in common, and the last line.
+func (t *Text) Summary(took time.Duration) error {
+	var text strings.Builder
+	if findings := Findings(t.results); len(findings) > 0 {
+		text.WriteString("\nFindings, by cause:\n")
+		for _, f := range findings {
+			fmt.Fprintf(&text, "* %s\n", f)
+		}
+	}
+	count := map[Status]int{}
+	for _, r := range t.results {
+		count[r.Status]++
+	}
+	fmt.Fprintf(&text, "\n%d passed, %d failed, %d skipped in %s\n", count[Passed], count[Failed], count[Skipped],
 		took.Round(100*time.Millisecond))
+	_, err := io.WriteString(t.out, text.String())
+	return err
 }
 
 // List writes the checks and what each expects.

@@ -26,7 +26,7 @@ func restartChecks() []Check {
 		{
 			Name:    "restart/prepare",
 			Summary: "after a restart of the plugin a prepared claim's ids still mean the same, it gets its answer again and holds its device",
-			needs:   needs{devices: 1, restart: true}, run: checkRestartPrepare,
+			needs:   needs{devices: 1, exclusive: true, restart: true}, run: checkRestartPrepare,
 		},
 		{
 			Name:    "restart/unprepare",
@@ -36,7 +36,7 @@ func restartChecks() []Check {
 		{
 			Name:    "reboot/prepare",
 			Summary: "after a reboot of the node a prepared claim is prepared again with ids that resolve, and holds its device",
-			needs:   needs{devices: 1, reboot: true}, run: checkRebootPrepare,
+			needs:   needs{devices: 1, exclusive: true, reboot: true}, run: checkRebootPrepare,
 		},
 		{
 			Name:    "reboot/unprepare",
@@ -118,7 +118,7 @@ func checkRestartPrepare(ctx context.Context, s *scene) error {
 		return err
 	}
 	// The index of who holds what must be there before anybody is prepared again.
-	if err := s.refused(ctx, other, heldByOther+", since before the plugin was restarted"); err != nil {
+	if err := s.refusedAsHeld(ctx, other, heldByOther+", since before the plugin was restarted"); err != nil {
 		return err
 	}
 	if err := s.stillHeld(ctx, holder, a, meant, "after the plugin was restarted"); err != nil {
@@ -167,7 +167,7 @@ func checkRebootPrepare(ctx context.Context, s *scene) error {
 	if err != nil {
 		return fmt.Errorf("after a reboot: %w", err)
 	}
-	if err := s.refused(ctx, other, heldByOther+", since before the reboot"); err != nil {
+	if err := s.refusedAsHeld(ctx, other, heldByOther+", since before the reboot"); err != nil {
 		return err
 	}
 	if err := s.stillHeld(ctx, holder, a, meant, "since it was prepared after the reboot"); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -24,7 +25,9 @@ type Result struct {
 	Check  Check
 	Status Status
 	// Message says why a check failed or was skipped. It may have several lines.
-	Message  string
+	Message string
+	// Causes are what the failure has in common with those of other checks, where that is known.
+	Causes   []Cause
 	Duration time.Duration
 }
 
@@ -57,20 +60,25 @@ func (s *session) run(ctx context.Context, c Check) Result {
 	result := func(status Status, message string) Result {
 		return Result{Check: c, Status: status, Message: message, Duration: time.Since(begin)}
 	}
+	failed := func(err error) Result {
+		r := result(Failed, err.Error())
+		r.Causes = causesOf(err)
+		return r
+	}
 	if reason := c.needs.lacks(s.config); reason != "" {
 		return result(Skipped, reason)
 	}
 	scene := &scene{session: s, check: c}
 	err := scene.perform(ctx)
 	if cleanup := scene.end(context.WithoutCancel(ctx)); cleanup != nil {
-		return result(Failed, errors.Join(err, fmt.Errorf("clean up after the check: %w", cleanup)).Error())
+		return failed(errors.Join(err, fmt.Errorf("clean up after the check: %w", cleanup)))
 	}
 	var skipped skipError
 	switch {
 	case errors.As(err, &skipped):
 		return result(Skipped, skipped.reason)
 	case err != nil:
-		return result(Failed, err.Error())
+		return failed(err)
 	}
 	return result(Passed, "")
 }
@@ -78,14 +86,22 @@ func (s *session) run(ctx context.Context, c Check) Result {
 // perform finds the devices that the check needs and runs it.
 func (s *scene) perform(ctx context.Context) error {
 	if want := s.check.needs.devices; want > 0 {
-		devices, err := s.freeDevices(ctx)
+		exclusive, shared, err := s.freeDevices(ctx)
 		if err != nil {
 			return err
 		}
-		if len(devices) < want {
-			return skip("needs %d free devices of driver %s on node %q, there are %d", want, s.config.Driver, s.node, len(devices))
+		kind := ""
+		switch {
+		case s.check.needs.shared:
+			s.devices, kind = shared, " that allow several allocations"
+		case s.check.needs.exclusive:
+			s.devices, kind = exclusive, " that allow one allocation"
+		default:
+			s.devices = slices.Concat(exclusive, shared)
 		}
-		s.devices = devices
+		if have := len(s.devices); have < want {
+			return skip("needs %d free devices%s of driver %s on node %q, there are %d", want, kind, s.config.Driver, s.node, have)
+		}
 	}
 	return s.check.run(ctx, s)
 }

@@ -25,6 +25,8 @@ type session struct {
 	plugin    *plugin
 	// madeClass says that the run made the class of its claims.
 	madeClass bool
+	// shares is what one claim consumes of each free device that allows several allocations.
+	shares map[device]consumed
 	// before are the files of the CDI directories when the run began.
 	before files
 }

@@ -32,10 +32,14 @@ func slicesChecks() []Check {
 }
 
 func checkSlicesPresent(ctx context.Context, s *scene) error {
-	return s.eventually(ctx, func(ctx context.Context) error {
+	err := s.eventually(ctx, func(ctx context.Context) error {
 		_, err := s.pools(ctx)
 		return err
 	})
+	if errors.Is(err, errNotPublished) {
+		return caused(CauseNotPublished, err)
+	}
+	return err
 }
 
 func checkSlicesValid(ctx context.Context, s *scene) error {

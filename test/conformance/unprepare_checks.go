@@ -53,7 +53,7 @@ func (s *scene) freed(ctx context.Context, d device, since string) error {
 		return err
 	}
 	if _, err := s.prepareSoon(ctx, next); err != nil {
-		return fmt.Errorf("device %s is not free %s: %w", d, since, err)
+		return caused(CauseNotFreed, fmt.Errorf("device %s is not free %s: %w", d, since, err))
 	}
 	return nil
 }

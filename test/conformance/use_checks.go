@@ -17,17 +17,17 @@ func useChecks() []Check {
 		{
 			Name:    "use/double",
 			Summary: "a device that a claim holds is refused to an unrelated claim, without harm to the holder, and given once it is free",
-			needs:   needs{devices: 1}, run: checkDoubleUse,
+			needs:   needs{devices: 1, exclusive: true}, run: checkDoubleUse,
 		},
 		{
 			Name:    "use/partly-held",
 			Summary: "a claim for a free and a held device is refused and keeps nothing: the free one can be given to others at once",
-			needs:   needs{devices: 2}, run: checkPartlyHeld,
+			needs:   needs{devices: 2, exclusive: true}, run: checkPartlyHeld,
 		},
 		{
 			Name:    "use/admin-access",
 			Summary: "a claim with adminAccess is prepared beside the holder, neither takes the device nor frees it",
-			needs:   needs{devices: 1}, run: checkAdminAccess,
+			needs:   needs{devices: 1, exclusive: true}, run: checkAdminAccess,
 		},
 		{
 			Name:    "use/same-claim-again",
@@ -37,7 +37,7 @@ func useChecks() []Check {
 		{
 			Name:    "use/same-name-new-uid",
 			Summary: "a new claim of a deleted claim's name is another claim: refused while the old one holds, untouched by its unprepare",
-			needs:   needs{devices: 1}, run: checkSameNameNewUID,
+			needs:   needs{devices: 1, exclusive: true}, run: checkSameNameNewUID,
 		},
 	}
 }
@@ -82,7 +82,7 @@ func checkDoubleUse(ctx context.Context, s *scene) error {
 		return err
 	}
 	for range 2 {
-		if err := s.refused(ctx, other, heldByOther); err != nil {
+		if err := s.refusedAsHeld(ctx, other, heldByOther); err != nil {
 			return err
 		}
 	}
@@ -93,14 +93,14 @@ func checkDoubleUse(ctx context.Context, s *scene) error {
 	if err := s.unprepare(ctx, other); err != nil {
 		return err
 	}
-	if err := s.refused(ctx, other, heldByOther+", and the end of a refused claim frees nothing"); err != nil {
+	if err := s.refusedAsHeld(ctx, other, heldByOther+", and the end of a refused claim frees nothing"); err != nil {
 		return err
 	}
 	if err := s.unprepare(ctx, holder); err != nil {
 		return err
 	}
 	if _, err := s.prepareSoon(ctx, other); err != nil {
-		return fmt.Errorf("after the holder was unprepared: %w", err)
+		return caused(CauseNotFreed, fmt.Errorf("after the holder was unprepared: %w", err))
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func checkPartlyHeld(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	if err := s.refused(ctx, both, "another claim holds one of its devices"); err != nil {
+	if err := s.refusedAsHeld(ctx, both, "another claim holds one of its devices"); err != nil {
 		return err
 	}
 	free, err := s.claim(ctx, s.devices[0])
@@ -165,7 +165,7 @@ func checkAdminAccess(ctx context.Context, s *scene) error {
 		return err
 	}
 	return errors.Join(
-		s.refused(ctx, other, heldByOther+", and the end of a claim with adminAccess frees nothing"),
+		s.refusedAsHeld(ctx, other, heldByOther+", and the end of a claim with adminAccess frees nothing"),
 		s.stillHeld(ctx, holder, a, meant, "after claims with adminAccess came and went"),
 	)
 }
@@ -221,7 +221,7 @@ func checkSameNameNewUID(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	if err := s.refused(ctx, c, "the claim that had its name is still prepared and holds the device"); err != nil {
+	if err := s.refusedAsHeld(ctx, c, "the claim that had its name is still prepared and holds the device"); err != nil {
 		return err
 	}
 	if err := s.unprepare(ctx, old); err != nil {
@@ -246,5 +246,5 @@ func checkSameNameNewUID(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	return s.refused(ctx, other, heldByOther)
+	return s.refusedAsHeld(ctx, other, heldByOther)
 }

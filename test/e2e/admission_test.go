@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/test/harness"
 )
@@ -28,6 +29,7 @@ func refusesWrongConfigs() {
 	It("refuses a wrong configuration in a claim, a template or a class, with the field's path", wrongConfigs)
 	It("refuses at Prepare, with an Event and a condition, what slipped past admission", slippedThrough)
 	It("lets claims of other drivers pass untouched, with the webhook up and down", otherDrivers)
+	It("warns of a configuration for another driver when it is applied, and in an Event at Prepare", ignoredConfig)
 	It("keeps a class to its allowed namespaces, at admission and at Prepare", allowedNamespaces)
 }
 
@@ -68,6 +70,59 @@ func wrongConfigs(ctx SpecContext) {
 	}
 }
 
+// ignoredConfig: a class has the name of another driver's and gives our devices. What a claim asks of that driver happens nowhere.
+func ignoredConfig(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	newClass(ctx, "e2e.nvidia.com", gpuClass)
+	const claim = `apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: shared}
+spec:
+  devices:
+    requests: [{name: gpu, exactly: {deviceClassName: e2e.nvidia.com}}]
+    config:
+    - requests: [gpu]
+      opaque:
+        driver: gpu.nvidia.com
+        parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig, sharing: {strategy: MPS}}
+`
+	const says = "the parameters for driver gpu.nvidia.com (GpuConfig: sharing.strategy) have no effect, because the devices of request gpu " +
+		"are of driver fettle.dev"
+	warned, err := warnedOf(ctx, ns, claim)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(warned).To(ContainElement(ContainSubstring("spec.devices.config[0].opaque: " + says)))
+	say("a misspelt attribute")
+	misspelt := strings.NewReplacer("name: shared", "name: misspelt", "e2e.nvidia.com", `e2e.nvidia.com, selectors: [{cel: {expression: `+
+		`'device.attributes["fettle.dev"].vender == "nvidia"'}}]`).Replace(claim)
+	warned, err = warnedOf(ctx, ns, misspelt)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(warned).To(ContainElement(ContainSubstring("no device of fettle.dev has vender")))
+	say("at Prepare")
+	running(ctx, newPod(ctx, ns, "user", withClaim("shared")))
+	eventuallyEvent(ctx, ns, "ResourceClaim", "shared", "ConfigIgnored", "status.allocation.devices.config[0]: "+says)
+}
+
+// warnedOf creates a claim and returns the warnings of the API server, which kubectl prints.
+func warnedOf(ctx context.Context, namespace, manifest string) ([]string, error) {
+	GinkgoHelper()
+	claim := &resourceapi.ResourceClaim{}
+	Expect(yaml.UnmarshalStrict([]byte(manifest), claim)).To(Succeed())
+	var warned warnings
+	settings, err := clientcmd.BuildConfigFromFlags("", h.Kubeconfig())
+	Expect(err).NotTo(HaveOccurred())
+	settings.WarningHandler = &warned
+	client, err := kubernetes.NewForConfig(settings)
+	Expect(err).NotTo(HaveOccurred())
+	_, err = client.ResourceV1().ResourceClaims(namespace).Create(ctx, claim, metav1.CreateOptions{})
+	return warned, err
+}
+
+// warnings keeps the warnings of one client.
+type warnings []string
+
+// HandleWarningHeader is called for each warning.
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
+
 // withoutWebhook runs something while no webhook does.
 func withoutWebhook(ctx context.Context, do func()) {
 	GinkgoHelper()
@@ -83,7 +138,7 @@ func scale(ctx context.Context, replicas int32) {
 	_, err := h.Kube.AppsV1().Deployments(harness.Namespace).Patch(ctx, "fettle-webhook", types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{}, "scale")
 	Expect(err).NotTo(HaveOccurred())
-	Expect(harness.Poll(ctx, fmt.Sprintf("%d webhooks", replicas), soon, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, fmt.Sprintf("%d webhooks", replicas), soon, func(ctx context.Context) error {
 		webhooks := metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=webhook"}
 		pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, webhooks)
 		if err != nil {
@@ -191,7 +246,7 @@ func allowedNamespaces(ctx SpecContext) {
 
 	say("a claim in another namespace is refused when it is written")
 	// The API server's policies follow a new class within moments.
-	Expect(harness.Poll(ctx, "the class's policy", soon, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the class's policy", soon, func(ctx context.Context) error {
 		object := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{GenerateName: "denied-"}, Spec: team}
 		_, err := h.Kube.ResourceV1().ResourceClaims(denied).Create(ctx, object, metav1.CreateOptions{})
 		if err == nil {
@@ -216,7 +271,7 @@ func allowedNamespaces(ctx SpecContext) {
 	forges(ctx, denied, "forged", freeDevice(ctx, onlyClaim(ctx, pod), onlyClaim(ctx, refused)))
 	eventuallyRefused(ctx, newPod(ctx, denied, "forged", withClaim("forged")), "NamespaceNotAllowed", "DeviceClass[open.example.com]")
 	running(ctx, pod)
-	hasExactly(ctx, pod, main, devicesOf(ctx, results(onlyClaim(ctx, pod)))...)
+	hasExactly(ctx, pod, main, devicesOf(results(onlyClaim(ctx, pod)))...)
 }
 
 // freeDevice is a device of a pool that none of the claims holds.

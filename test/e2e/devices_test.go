@@ -13,9 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/test/harness"
 )
 
 func givesDevices() {
@@ -26,7 +23,7 @@ func givesDevices() {
 		running(ctx, pod)
 		got := results(onlyClaim(ctx, pod))
 		Expect(got).To(HaveLen(1))
-		hasExactly(ctx, pod, main, devicesOf(ctx, got)...)
+		hasExactly(ctx, pod, main, devicesOf(got)...)
 	})
 
 	It("gives two GPUs of one PCIe root with matchAttribute", func(ctx SpecContext) {
@@ -37,10 +34,10 @@ func givesDevices() {
 		newTemplate(ctx, ns, "pair", pair)
 		pod := newPod(ctx, ns, "two", withTemplate("pair"))
 		running(ctx, pod)
-		devices := devicesOf(ctx, results(onlyClaim(ctx, pod)))
+		devices := devicesOf(results(onlyClaim(ctx, pod)))
 		Expect(devices).To(HaveLen(2))
 		Expect(devices[0].Name).NotTo(Equal(devices[1].Name))
-		Expect(devices[0].Attributes[pcieRoot]).To(Equal(devices[1].Attributes[pcieRoot]))
+		Expect(devices[0].Root).To(Equal(devices[1].Root))
 		hasExactly(ctx, pod, main, devices...)
 	})
 
@@ -49,7 +46,7 @@ func givesDevices() {
 		newClaim(ctx, ns, "shared", spec(request("gpu", gpuClass)))
 		first, second := newPod(ctx, ns, "first", withClaim("shared")), newPod(ctx, ns, "second", withClaim("shared"))
 		running(ctx, first, second)
-		devices := devicesOf(ctx, results(readClaim(ctx, ns, "shared")))
+		devices := devicesOf(results(readClaim(ctx, ns, "shared")))
 		Expect(devices).To(HaveLen(1))
 		hasExactly(ctx, first, main, devices...)
 		hasExactly(ctx, second, main, devices...)
@@ -70,7 +67,7 @@ func givesDevices() {
 		})
 		running(ctx, pod)
 		claim := onlyClaim(ctx, pod)
-		left, right := devicesOf(ctx, results(claim, "left")), devicesOf(ctx, results(claim, "right"))
+		left, right := devicesOf(results(claim, "left")), devicesOf(results(claim, "right"))
 		Expect(left[0].Name).NotTo(Equal(right[0].Name))
 		hasExactly(ctx, pod, "left", left...)
 		hasExactly(ctx, pod, "right", right...)
@@ -101,7 +98,7 @@ func givesDevices() {
 		running(ctx, gpu, disk)
 		got := results(onlyClaim(ctx, gpu), "gpu/amd")
 		Expect(got).To(HaveLen(1))
-		hasExactly(ctx, gpu, main, devicesOf(ctx, got)...)
+		hasExactly(ctx, gpu, main, devicesOf(got)...)
 		Expect(results(onlyClaim(ctx, disk), "disk/ssd")).To(HaveLen(1))
 		Expect(inside(ctx, disk, main, `grep -c " /data/fast " /proc/self/mountinfo; grep -c " /mnt/" /proc/self/mountinfo || true`)).
 			To(Equal("1\n0\n"), "the mount must be where the configuration of the main request says")
@@ -115,8 +112,8 @@ func givesDevices() {
 		newTemplate(ctx, ns, "none", spec(request("gpu", gpuClass, where(onVendor("amd"), fmt.Sprintf(newer, "7.0.0")))))
 		amd, none := newPod(ctx, ns, "amd", withTemplate("amd")), newPod(ctx, ns, "none", withTemplate("none"))
 		running(ctx, amd)
-		devices := devicesOf(ctx, results(onlyClaim(ctx, amd)))
-		Expect(*devices[0].Attributes["vendor"].StringValue).To(Equal("amd"))
+		devices := devicesOf(results(onlyClaim(ctx, amd)))
+		Expect(devices[0].Vendor).To(Equal("amd"))
 		hasExactly(ctx, amd, main, devices...)
 		eventuallyUnschedulable(ctx, none, "cannot allocate")
 	})
@@ -129,15 +126,19 @@ func givesDevices() {
 		running(ctx, pod)
 		claim := onlyClaim(ctx, pod)
 		for _, vendor := range []string{"nvidia", "amd", "intel"} {
-			d := devicesOf(ctx, results(claim, vendor))
+			d := devicesOf(results(claim, vendor))
 			Expect(d).To(HaveLen(1))
-			Expect(*d[0].Attributes["vendor"].StringValue).To(Equal(vendor))
+			Expect(d[0].Vendor).To(Equal(vendor))
 		}
-		hasExactly(ctx, pod, main, devicesOf(ctx, results(claim))...)
+		hasExactly(ctx, pod, main, devicesOf(results(claim))...)
 	})
 
 	It("lets an admin look at a device that somebody holds, and not write to it", adminAccess)
-	It("gives a GPU as extended resource fettle.dev/gpu", extendedResource)
+	if older {
+		It("has a pod wait that asks for fettle.dev/gpu where the API has no extended resources of DRA, and says so", noExtendedResource)
+	} else {
+		It("gives a GPU as extended resource fettle.dev/gpu", extendedResource)
+	}
 	It("keeps other GPUs out of the container's reach", ofNode, deniesOthers)
 	It("serves pods as they come: as a user, with a read-only root, in a user namespace", ofNode, podsAsTheyCome)
 }
@@ -154,8 +155,8 @@ func onProduct(name string) string {
 }
 
 // onDevice selects one GPU by its address.
-func onDevice(d device.Device) string {
-	return fmt.Sprintf(`device.attributes["fettle.dev"].pciAddress == %q`, *d.Attributes["pciAddress"].StringValue)
+func onDevice(d owned) string {
+	return fmt.Sprintf(`device.attributes["fettle.dev"].pciAddress == %q`, d.Address)
 }
 
 func adminAccess(ctx SpecContext) {
@@ -163,7 +164,7 @@ func adminAccess(ctx SpecContext) {
 	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
 	holder := newPod(ctx, ns, "holder", withTemplate("gpu"))
 	running(ctx, holder)
-	held := devicesOf(ctx, results(onlyClaim(ctx, holder)))[0]
+	held := devicesOf(results(onlyClaim(ctx, holder)))[0]
 	node := claimNode(onlyClaim(ctx, holder))
 
 	labelled := newNamespace(ctx, map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"})
@@ -172,8 +173,8 @@ func adminAccess(ctx SpecContext) {
 	admin := newPod(ctx, labelled, "admin", withTemplate("look"), onNode(node))
 	running(ctx, admin)
 	Expect(results(onlyClaim(ctx, admin))[0].Device).To(Equal(held.Name))
-	own := held.Edits.Nodes[0].Path
-	Expect(lines(inside(ctx, admin, main, listNodes))).To(HaveLen(len(held.Edits.Nodes)))
+	own := held.nodes[0].Path
+	Expect(lines(inside(ctx, admin, main, listNodes))).To(HaveLen(len(held.nodes)))
 	attempts := fmt.Sprintf(`( exec 3<%[1]s ) && echo read; ( exec 3>%[1]s ) 2>&1; ( exec 3<>%[1]s ) 2>&1; true`, own)
 	Expect(inside(ctx, admin, main, attempts)).
 		To(And(ContainSubstring("read"), MatchRegexp(`(?s)not permitted.*not permitted`)), "read-only edits let nobody write")
@@ -204,31 +205,44 @@ func claimNode(c *resourceapi.ResourceClaim) string {
 	return ""
 }
 
+// asExtended has a pod ask for a GPU without any claim.
+func asExtended(p *corev1.Pod) {
+	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"fettle.dev/gpu": resource.MustParse("1")}
+}
+
+func noExtendedResource(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	pod := newPod(ctx, ns, "extended", asExtended)
+	eventuallyUnschedulable(ctx, pod, "Insufficient fettle.dev/gpu")
+	eventuallyEvent(ctx, metav1.NamespaceDefault, "DeviceClass", gpuClass, "ExtendedResourceUnsupported", "")
+	claims, err := h.Kube.ResourceV1().ResourceClaims(ns).List(ctx, metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(claims.Items).To(BeEmpty(), "a claim that nobody asked for")
+	staysPending(ctx, pod)
+}
+
 func extendedResource(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
-	pod := newPod(ctx, ns, "extended", func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"fettle.dev/gpu": resource.MustParse("1")}
-	})
-	if older {
-		say("this API has no extended resources of DRA: the controller says so, the pod waits, and says for what")
-		eventuallyUnschedulable(ctx, pod, "Insufficient fettle.dev/gpu")
-		eventuallyEvent(ctx, metav1.NamespaceDefault, "DeviceClass", gpuClass, "ExtendedResourceUnsupported", "")
-		return
-	}
+	pod := newPod(ctx, ns, "extended", asExtended)
 	running(ctx, pod)
 	got := results(onlyClaim(ctx, pod))
 	Expect(got).To(HaveLen(1))
-	hasExactly(ctx, pod, main, devicesOf(ctx, got)...)
+	hasExactly(ctx, pod, main, devicesOf(got)...)
 }
 
-func deniesOthers(ctx SpecContext) {
+func deniesOthers(ctx SpecContext) { denyOthers(ctx) }
+
+// denyOthers has two pods on the GPU node, changed alike, and expects that the first has its own GPU and cannot reach the second's.
+func denyOthers(ctx context.Context, modify ...func(*corev1.Pod)) {
+	GinkgoHelper()
 	ns := newNamespace(ctx, nil)
 	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass, where(onVendor("nvidia")))))
-	first := newPod(ctx, ns, "first", withTemplate("gpu"), onNode(gpuNode))
-	second := newPod(ctx, ns, "second", withTemplate("gpu"), onNode(gpuNode))
+	modify = append(modify, withTemplate("gpu"), onNode(gpuNode))
+	first, second := newPod(ctx, ns, "first", modify...), newPod(ctx, ns, "second", modify...)
 	running(ctx, first, second)
-	mine := devicesOf(ctx, results(onlyClaim(ctx, first)))[0]
-	other := devicesOf(ctx, results(onlyClaim(ctx, second)))[0]
+	mine := devicesOf(results(onlyClaim(ctx, first)))[0]
+	other := devicesOf(results(onlyClaim(ctx, second)))[0]
+	hasExactly(ctx, first, main, mine)
 	own, foreign := ownNode(mine, other), ownNode(other, mine)
 	Expect(inside(ctx, first, main, "ls -l "+own.Path)).To(MatchRegexp(`^c.* %d, +%d .*%s\n$`, own.Major, own.Minor, own.Path))
 	Expect(inside(ctx, first, main, fmt.Sprintf("ls %s 2>&1 || true", foreign.Path))).To(ContainSubstring("No such file"))
@@ -258,7 +272,7 @@ func podsAsTheyCome(ctx SpecContext) {
 	running(ctx, pods...)
 	for _, pod := range pods {
 		say("pod %s", pod.Name)
-		hasExactly(ctx, pod, main, devicesOf(ctx, results(onlyClaim(ctx, pod)))...)
+		hasExactly(ctx, pod, main, devicesOf(results(onlyClaim(ctx, pod)))...)
 	}
 	Expect(inside(ctx, pods[0], main, "id -u; grep CapEff /proc/self/status")).To(MatchRegexp(`^1000\nCapEff:\s+0{16}\n`))
 	Expect(inside(ctx, pods[1], main, "touch /x 2>&1 || true")).To(ContainSubstring("Read-only"))
@@ -279,7 +293,7 @@ func userNamespace(p *corev1.Pod) { p.Spec.HostUsers = new(false) }
 func eventuallyGone(ctx context.Context, pods ...*corev1.Pod) {
 	GinkgoHelper()
 	for _, p := range pods {
-		Expect(harness.Poll(ctx, "pod "+p.Name+" to go", soon, func(ctx context.Context) error {
+		Expect(h.Poll(ctx, "pod "+p.Name+" to go", soon, func(ctx context.Context) error {
 			pod, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) || err == nil && pod.UID != p.UID {
 				return nil

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
@@ -34,16 +33,17 @@ func survivesFaults() {
 				func(_ *tenants, a *arrivals) { killWhilePodsCome(ctx, a, "containerd") },
 				func(*tenants, *arrivals) { killPlugin(ctx, gpuNode) },
 				func(t *tenants, _ *arrivals) { wipeSpecs(ctx, t) })
-		}, SpecTimeout(2*faultLimit))
+		}, SpecTimeout(h.Patient(2*faultLimit)))
 
 	It("keeps all claims right when the node is rebooted", func(ctx SpecContext) {
 		showBootID(ctx)
 		survive(ctx, func(t *tenants, _ *arrivals) { reboot(ctx, t) })
-	}, SpecTimeout(faultLimit))
+	}, SpecTimeout(h.Patient(faultLimit)))
 
-	It("gives the device of a pod that was deleted by force to the next only when its container is gone", forced, SpecTimeout(faultLimit))
-	It("gives back what neither kubelet nor the API server knows of any more", forgotten, SpecTimeout(faultLimit))
-	It("lets a damaged record hurt nobody", damaged, SpecTimeout(faultLimit))
+	It("gives the device of a pod that was deleted by force to the next only when its container is gone", forced,
+		SpecTimeout(h.Patient(faultLimit)))
+	It("gives back what neither kubelet nor the API server knows of any more", forgotten, SpecTimeout(h.Patient(faultLimit)))
+	It("lets a damaged record hurt nobody", damaged, SpecTimeout(h.Patient(faultLimit)))
 }
 
 // survive lets one thing after the other happen to the GPU node while pods run and start there, and expects each time that nobody can tell
@@ -131,7 +131,7 @@ func showBootID(ctx context.Context) {
 		"containers":[{"name":"plugin","volumeMounts":[{"mountPath":"/host/` + bootIDFile + `",%s}]}]}}}}`
 	DeferCleanup(func(ctx SpecContext) {
 		patchPlugin(ctx, fmt.Sprintf(patch, `"$patch":"delete"`, `"$patch":"delete"`))
-	}, NodeTimeout(2*time.Minute))
+	}, NodeTimeout(h.Patient(2*time.Minute)))
 	patchPlugin(ctx, fmt.Sprintf(patch, `"hostPath":{"type":"File","path":"`+harness.MachineRoot+`/`+bootIDFile+`"}`, `"name":"boot-id"`))
 }
 
@@ -188,7 +188,7 @@ func forced(ctx SpecContext) {
 
 	say("kubelet comes back")
 	Expect(h.StartComponent(ctx, gpuNode, "kubelet")).To(Succeed())
-	Expect(harness.Poll(ctx, "the next pod to run", reconciled, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the next pod to run", reconciled, func(ctx context.Context) error {
 		return h.PodDone(ctx, t.namespace, next.pod.Name, corev1.PodRunning)
 	})).To(Succeed())
 	next.settle(ctx)
@@ -200,9 +200,9 @@ func forced(ctx SpecContext) {
 	t.leave(ctx)
 }
 
-func gpuOf(t *tenant) device.Device {
+func gpuOf(t *tenant) owned {
 	GinkgoHelper()
-	i := slices.IndexFunc(t.devices, func(d device.Device) bool { return d.Kind == device.KindGPU })
+	i := slices.IndexFunc(t.devices, func(d owned) bool { return d.Kind == "gpu" })
 	Expect(i).To(BeNumerically(">=", 0))
 	return t.devices[i]
 }
@@ -224,7 +224,7 @@ func (t *tenants) deleteByForce(ctx context.Context, one *tenant) {
 // eventuallyForgotten waits until the node holds nothing for a claim.
 func eventuallyForgotten(ctx context.Context, claim *resourceapi.ResourceClaim) {
 	GinkgoHelper()
-	Expect(harness.Poll(ctx, "the end of claim "+claim.Name, reconciled, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the end of claim "+claim.Name, reconciled, func(ctx context.Context) error {
 		files, err := filesOf(ctx, gpuNode, claim)
 		if err == nil && len(files) > 0 {
 			err = fmt.Errorf("left: %v", files)

@@ -18,6 +18,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -66,10 +67,10 @@ func programsFPGAs() {
 
 	BeforeAll(func(ctx SpecContext) {
 		f = startFPGAs(ctx)
-	}, NodeTimeout(5*time.Minute))
+	}, NodeTimeout(h.Patient(5*time.Minute)))
 
 	each := func(text string, do func(*fpgas, SpecContext), labels ...string) {
-		It(text, Label(labels...), func(ctx SpecContext) { do(&f, ctx) }, NodeTimeout(3*time.Minute))
+		It(text, Label(labels...), func(ctx SpecContext) { do(&f, ctx) }, NodeTimeout(h.Patient(3*time.Minute)))
 	}
 	each("programs a region from a file of the node, as the vendor's plugin did", (*fpgas).convertedExample)
 	each("gives each of two containers a region with a bitstream of its own", (*fpgas).twoRegions, ofNode...)
@@ -78,7 +79,11 @@ func programsFPGAs() {
 	each("leaves a region alone that must not be programmed", (*fpgas).never, ofNode...)
 	each("refuses what policies, namespaces and ranges do not allow", (*fpgas).refusals)
 	each("keeps other namespaces off a chip that is held", (*fpgas).tenants)
-	each("binds a pod only after its bitstream is loaded, where the class asks for it", (*fpgas).bindLate)
+	if older {
+		each("binds a pod at once where the API server knows no binding conditions, and says so", (*fpgas).bindAtOnce)
+	} else {
+		each("binds a pod only after its bitstream is loaded, where the class asks for it", (*fpgas).bindLate)
+	}
 	each("blanks a region before another namespace gets it", (*fpgas).between, ofNode...)
 	each("takes a region out of use when it cannot be programmed, until it is proven to work", (*fpgas).broken)
 	each("never publishes a region as good whose programming was cut off", (*fpgas).cutOff, ofNode...)
@@ -87,7 +92,7 @@ func programsFPGAs() {
 // startFPGAs has the node be a machine with FPGAs, and lets the plugin program them.
 func startFPGAs(ctx context.Context) fpgas {
 	GinkgoHelper()
-	DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
+	DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(h.Patient(3*time.Minute)))
 	f := simulateFPGAs(ctx)
 	Expect(h.Install(ctx, values().Merge(f.values()))).To(Succeed())
 	pluginReady(ctx, fpgaNode)
@@ -131,8 +136,8 @@ func simulateFPGAs(ctx context.Context) fpgas {
 	out, err := build.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 
-	Expect(h.Place(ctx, fpgaNode, machine)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(time.Minute))
+	placeChanged(ctx, fpgaNode, machine, "4xfpga")
+	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(h.Patient(time.Minute)))
 	// The node shares the root of this machine, and is to have a store of its own.
 	_, err = h.OnNode(ctx, fpgaNode, "mount", "-t", "tmpfs", "bitstreams", "/srv")
 	Expect(err).NotTo(HaveOccurred())
@@ -232,6 +237,17 @@ func newFPGAClass(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) 
 func newStrictFPGAClass(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) {
 	GinkgoHelper()
 	newClass(ctx, name, fpgaClass, opaque(v1alpha1.DriverName, fpgaConfig(v1alpha1.FPGAConfig{Policy: &policy})))
+}
+
+// setFPGAPolicy gives a class another policy.
+func setFPGAPolicy(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) {
+	GinkgoHelper()
+	class, err := h.Kube.ResourceV1().DeviceClasses().Get(ctx, name, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	config := opaque(v1alpha1.DriverName, fpgaConfig(v1alpha1.FPGAConfig{Policy: &policy}))
+	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: config.DeviceConfiguration}}
+	_, err = h.Kube.ResourceV1().DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
+	Expect(err).NotTo(HaveOccurred())
 }
 
 func onInterface(id string) string {
@@ -412,7 +428,7 @@ func (f *fpgas) convertedExample(ctx SpecContext) {
 	pod = converted(ctx, namespace, "400")
 	running(ctx, pod)
 	claim := onlyClaim(ctx, pod)
-	got := devicesOf(ctx, results(claim))
+	got := devicesOf(results(claim))
 	hasExactly(ctx, pod, pod.Spec.Containers[0].Name, got...)
 	port := slices.IndexFunc([]int{0, 1}, func(port int) bool { return f.device(port) == got[0].Name })
 	Expect(port).To(BeNumerically(">=", 0))
@@ -462,11 +478,11 @@ func (f *fpgas) twoRegions(ctx SpecContext) {
 	})
 	running(ctx, pod)
 	claim := onlyClaim(ctx, pod)
-	hasExactly(ctx, pod, main, devicesOf(ctx, results(claim, "a"))...)
-	hasExactly(ctx, pod, "second", devicesOf(ctx, results(claim, "b"))...)
+	hasExactly(ctx, pod, main, devicesOf(results(claim, "a"))...)
+	hasExactly(ctx, pod, "second", devicesOf(results(claim, "b"))...)
 	want := map[string]string{}
 	for request, afu := range map[string]string{"a": openCL, "b": nlb3} {
-		want[devicesOf(ctx, results(claim, request))[0].Name] = afu
+		want[devicesOf(results(claim, request))[0].Name] = afu
 	}
 	got := map[string]string{}
 	for port := range 2 {
@@ -521,9 +537,6 @@ func (f *fpgas) refusals(ctx SpecContext) {
 	ranged.AllowedDriverParams = []v1alpha1.FPGAParamRule{{Name: v1alpha1.ParamClock, Min: new(int32(100)), Max: new(int32(300))}}
 	newFPGAClass(ctx, "fpga-open", open("theirs", "once-ours", "everybodys"))
 	newFPGAClass(ctx, "fpga-signed", signed)
-	newFPGAClass(ctx, "fpga-ranged", ranged)
-	registries := v1alpha1.FPGAPolicy{AllowedRegistries: []string{"registry.invalid/good"}}
-	newFPGAClass(ctx, "fpga-registries", registries)
 	clocked := named("everybodys")
 	clocked.DriverParams = &v1alpha1.FPGADriverParams{ClockMHz: new(int32(400))}
 	digest := "@sha256:" + strings.Repeat("1", 64)
@@ -538,14 +551,7 @@ func (f *fpgas) refusals(ctx SpecContext) {
 			"BitstreamUnusable",
 			mine + "/private: does not exist",
 		},
-		"closed":   {fpgaClass, named("everybodys"), "ForbiddenByPolicy", "allows any bitstream"},
 		"unsigned": {"fpga-signed", named("everybodys"), "ForbiddenByPolicy", "requireSignature"},
-		"range":    {"fpga-ranged", clocked, "ForbiddenByPolicy", "driverParams.clockMHz: Invalid value: 400: must be 100 to 300"},
-		"other-registry": {
-			"fpga-registries",
-			v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Ref: "registry.invalid/bad/x" + digest}},
-			"ForbiddenByPolicy", "allowedRegistries",
-		},
 	} {
 		say("%s", name)
 		before := len(f.ioctls())
@@ -555,6 +561,45 @@ func (f *fpgas) refusals(ctx SpecContext) {
 		Expect(f.ioctls()[before:]).To(BeEmpty())
 		Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyGone(ctx, pod)
+	}
+	for name, c := range map[string]struct {
+		narrowed v1alpha1.FPGAPolicy
+		config   v1alpha1.FPGAConfig
+		text     string
+	}{
+		"closed": {v1alpha1.FPGAPolicy{}, named("everybodys"), "allows any bitstream"},
+		"range":  {ranged, clocked, "driverParams.clockMHz: Invalid value: 400: must be 100 to 300"},
+		"other-registry": {
+			v1alpha1.FPGAPolicy{AllowedRegistries: []string{"registry.invalid/good"}},
+			v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Ref: "registry.invalid/bad/x" + digest}},
+			"allowedRegistries",
+		},
+	} {
+		say("%s, after the template was made", name)
+		class := "fpga-" + name
+		newFPGAClass(ctx, class, v1alpha1.FPGAPolicy{
+			AllowedBitstreams: []string{"everybodys"}, AllowedRegistries: []string{"registry.invalid"},
+			AllowedDriverParams: []v1alpha1.FPGAParamRule{{Name: v1alpha1.ParamClock}},
+		})
+		newTemplate(ctx, mine, name, claimRegion(class, 1, c.config))
+		newClaim(ctx, mine, name, claimRegion(class, 1, c.config))
+		setFPGAPolicy(ctx, class, c.narrowed)
+		before := len(f.ioctls())
+		pod := newPod(ctx, mine, name, withClaim(name))
+		eventuallyRefused(ctx, pod, "ForbiddenByPolicy", c.text)
+		Expect(f.ioctls()[before:]).To(BeEmpty())
+		Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyGone(ctx, pod)
+		say("%s, when a claim is made", name)
+		_, err := h.Kube.ResourceV1().ResourceClaims(mine).Create(ctx, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name + "-late"}, Spec: claimRegion(class, 1, c.config),
+		}, metav1.CreateOptions{})
+		Expect(err).To(MatchError(And(ContainSubstring(c.text), ContainSubstring("spec.devices.config[0].opaque.parameters"))))
+		say("%s, when a claim is made from the template", name)
+		waiting := newPod(ctx, mine, name+"-late", withTemplate(name))
+		eventuallyEvent(ctx, mine, "Pod", waiting.Name, "FailedResourceClaimCreation", c.text)
+		Expect(h.Kube.CoreV1().Pods(mine).Delete(ctx, waiting.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyGone(ctx, waiting)
 	}
 	say("a card whose IOMMU does not translate")
 	newTemplate(ctx, mine, "identity", claimOn(n6000Interface, "fpga-open", named("everybodys")))
@@ -667,13 +712,6 @@ func (f *fpgas) bindLate(ctx SpecContext) {
 		c.Program = v1alpha1.ProgramAlways
 		newTemplate(ctx, namespace, name, claimRegion("fpga-bind", 0, c))
 	}
-	if older {
-		say("this API server knows no binding conditions: pods are bound at once")
-		pod := newPod(ctx, namespace, "logic", withTemplate("logic"))
-		running(ctx, pod)
-		f.end(ctx, pod)
-		return
-	}
 	f.Fault(fpgasim.Fault{Card: f.card, Port: 0, On: fpgasim.OnPR, Hold: true})
 	before := f.programmings()
 	pod := newPod(ctx, namespace, "logic", withTemplate("logic"))
@@ -695,6 +733,32 @@ func (f *fpgas) bindLate(ctx SpecContext) {
 	Expect(now.Spec.NodeName).To(BeEmpty())
 	staged(ctx, "late", openCL, false, "*")
 	running(ctx, pod)
+	f.end(ctx, pod)
+}
+
+// bindAtOnce: an API server that drops binding conditions has the pod wait on its node, which its administrator can see.
+func (f *fpgas) bindAtOnce(ctx SpecContext) {
+	namespace := newNamespace(ctx, nil)
+	stage(ctx, arriaInterface, openCL, "auto")
+	staged(ctx, "logic", openCL, false, "*")
+	policy := open("logic")
+	policy.BindAfter = v1alpha1.BindAfterLoaded
+	newFPGAClass(ctx, "fpga-bind", policy)
+	c := named("logic")
+	c.Program = v1alpha1.ProgramAlways
+	newTemplate(ctx, namespace, "logic", claimRegion("fpga-bind", 0, c))
+	f.Fault(fpgasim.Fault{Card: f.card, Port: 0, On: fpgasim.OnPR, Hold: true})
+	before := f.programmings()
+	pod := newPod(ctx, namespace, "logic", withTemplate("logic"))
+	Eventually(ctx, f.programmings).Should(Equal(before + 1))
+	now, err := h.Kube.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(now.Spec.NodeName).To(Equal(fpgaNode))
+	staysPending(ctx, pod)
+	eventuallyDropped(ctx, fpgaNode, bindingConditions)
+	f.Go()
+	running(ctx, pod)
+	Expect(f.attribute(0, "afu_id")).To(Equal(openCL))
 	f.end(ctx, pod)
 }
 
@@ -727,6 +791,8 @@ func (f *fpgas) between(ctx SpecContext) {
 	f.end(ctx, second)
 }
 
+// broken: a region that cannot be programmed leaves the slices. The pod that wanted it is deleted by force, so that nothing but the slices
+// keeps the next one from it.
 func (f *fpgas) broken(ctx SpecContext) {
 	namespace := newNamespace(ctx, nil)
 	stage(ctx, arriaInterface, openCL, "auto")
@@ -738,35 +804,93 @@ func (f *fpgas) broken(ctx SpecContext) {
 	f.Fault(fpgasim.Fault{Card: f.card, Port: 1, On: fpgasim.OnPR, Errno: "EIO", Status: "reconfig CRC error", Times: 2})
 	pod := newPod(ctx, namespace, "broken", withTemplate("logic"))
 	refusedAtPrepare(ctx, pod, "ProgramFailed", "reconfig CRC error")
+	staysPending(ctx, pod)
+	before := f.programmings()
+
+	say("the region is in no slice, and the node says why")
+	eventuallyPublishedRegion(ctx, f.device(1), BeNil())
 	Eventually(ctx, func(g Gomega) {
 		node, err := h.AcceleratorNode(ctx, fpgaNode)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(fmt.Sprint(node.Status.Problems)).To(ContainSubstring(f.device(1)))
+		var told []string
+		for _, p := range node.Status.Problems {
+			told = append(told, p.Subject+" "+p.Reason)
+		}
+		g.Expect(told).To(ConsistOf(f.device(1)+" RegionUnknown", "0000:3d:00.0 UndoFailed"))
 	}).Should(Succeed())
+
+	say("the next pod does not get it, although no claim is allocated it any more")
+	claim := onlyClaim(ctx, pod)
+	Expect(h.Kube.CoreV1().Pods(namespace).Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0))).To(Succeed())
+	eventuallyGone(ctx, pod)
+	Eventually(ctx, func() bool {
+		_, err := h.Kube.ResourceV1().ResourceClaims(namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}).Should(BeTrue(), "claim %s goes with its pod", claim.Name)
+	second := newPod(ctx, namespace, "second", withTemplate("logic"))
+	eventuallyUnschedulable(ctx, second, "cannot allocate all claims")
+	Expect(f.programmings()).To(Equal(before), "a region in an unknown state was programmed again")
+
 	say("bind the card anew")
 	f.Set(fpgasim.Set{Card: f.card, Port: 1, Rebind: true})
-	f.end(ctx, pod)
 	eventuallyFree(ctx, f.device(1))
+	running(ctx, second)
+	Expect(f.attribute(1, "afu_id")).To(Equal(openCL))
+	f.end(ctx, second)
+}
+
+// publishedRegion is a region as the node's slices have it, nil if they do not.
+func publishedRegion(ctx context.Context, name string) (*resourceapi.Device, error) {
+	slices, err := poolSlices(ctx, fpgaNode+"/fpga")
+	if err != nil {
+		return nil, err
+	}
+	for i := range slices {
+		for j := range slices[i].Spec.Devices {
+			if d := &slices[i].Spec.Devices[j]; d.Name == name {
+				return d, nil
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // documented above
+}
+
+// eventuallyPublishedRegion waits until a region is published as wanted.
+func eventuallyPublishedRegion(ctx context.Context, name string, want gomegatypes.GomegaMatcher) {
+	GinkgoHelper()
+	Eventually(ctx, func() (*resourceapi.Device, error) { return publishedRegion(ctx, name) }).Should(want)
+}
+
+// holding is a region that is published with the digest of what it holds. This is how the plugin says that it saw the programming's end.
+func holding() gomegatypes.GomegaMatcher {
+	return And(Not(BeNil()), HaveField("Attributes", HaveKey(resourceapi.QualifiedName("bitstreamDigest"))))
+}
+
+// staysPending expects that a pod which was refused has not started all the same.
+func staysPending(ctx context.Context, pods ...*corev1.Pod) {
+	GinkgoHelper()
+	for _, p := range pods {
+		now, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(now.Status.Phase).To(Equal(corev1.PodPending), "pod %s/%s", p.Namespace, p.Name)
+		for i := range now.Status.ContainerStatuses {
+			status := &now.Status.ContainerStatuses[i]
+			Expect(status.ContainerID).To(BeEmpty(), "container %s of pod %s/%s was started", status.Name, p.Namespace, p.Name)
+		}
+	}
 }
 
 // eventuallyFree waits until a device is published without a taint.
 func eventuallyFree(ctx context.Context, name string) {
 	GinkgoHelper()
-	Eventually(ctx, func(g Gomega) {
-		slices, err := poolSlices(ctx, fpgaNode+"/fpga")
-		g.Expect(err).NotTo(HaveOccurred())
-		free := false
-		for _, s := range slices {
-			for _, d := range s.Spec.Devices {
-				free = free || d.Name == name && len(d.Taints) == 0
-			}
-		}
-		g.Expect(free).To(BeTrue())
-	}, 2*time.Minute).Should(Succeed())
+	Eventually(ctx, func() (*resourceapi.Device, error) { return publishedRegion(ctx, name) }, 2*time.Minute).Should(
+		And(Not(BeNil()), HaveField("Taints", BeEmpty())))
 }
 
+// cutOff has a programming end without the plugin, and one without its pod. As long as nobody saw how it ended, no slice says what the
+// region holds, and the next namespace gets the blank image.
 func (f *fpgas) cutOff(ctx SpecContext) {
-	namespace := newNamespace(ctx, nil)
+	namespace, others := newNamespace(ctx, nil), newNamespace(ctx, nil)
 	stage(ctx, arriaInterface, openCL, "auto")
 	stage(ctx, arriaInterface, blankAFU, "auto")
 	staged(ctx, "logic", openCL, false, "*")
@@ -782,7 +906,9 @@ func (f *fpgas) cutOff(ctx SpecContext) {
 	say("kill the plugin while the card is being programmed: its process ends when the driver lets it")
 	plugin, err := h.PluginPod(ctx, fpgaNode)
 	Expect(err).NotTo(HaveOccurred())
+	eventuallyPublishedRegion(ctx, f.device(1), Not(holding()))
 	Expect(h.KillContainer(ctx, fpgaNode, harness.PluginContainer(plugin).ContainerID)).To(Succeed())
+	staysPending(ctx, pod)
 	f.Go()
 	say("the card ends what it was at, and the claim is prepared")
 	pluginRestarted(ctx, fpgaNode, harness.PluginContainer(plugin).RestartCount)
@@ -790,7 +916,25 @@ func (f *fpgas) cutOff(ctx SpecContext) {
 	running(ctx, pod)
 	Expect(f.attribute(1, "afu_id")).To(Equal(openCL))
 	eventuallyEvent(ctx, namespace, "ResourceClaim", claim.Name, "Programmed", "ClusterFPGABitstream blank, AFU id "+blankAFU)
+	eventuallyPublishedRegion(ctx, f.device(1), holding())
 	f.end(ctx, pod)
+	eventuallyFree(ctx, f.device(1))
+
+	say("a pod that goes while its region is programmed leaves it to nobody before it is wiped")
+	f.Fault(fpgasim.Fault{Card: f.card, Port: 1, On: fpgasim.OnPR, Hold: true})
+	before = f.programmings()
+	gone := newPod(ctx, namespace, "gone", withTemplate("logic"))
+	Eventually(ctx, f.programmings).Should(BeNumerically(">", before))
+	eventuallyPublishedRegion(ctx, f.device(1), Not(holding()))
+	Expect(h.Kube.CoreV1().Pods(namespace).Delete(ctx, gone.Name, *metav1.NewDeleteOptions(0))).To(Succeed())
+	eventuallyGone(ctx, gone)
+	newTemplate(ctx, others, "plain", claimRegion(fpgaClass, 1, v1alpha1.FPGAConfig{}))
+	next := newPod(ctx, others, "next", withTemplate("plain"))
+	Consistently(ctx, func() error { return h.PodDone(ctx, others, next.Name, corev1.PodPending) }, 2*time.Second).Should(Succeed())
+	f.Go()
+	running(ctx, next)
+	Expect(f.attribute(1, "afu_id")).To(Equal(blankAFU), "another namespace got the logic")
+	f.end(ctx, next)
 	eventuallyFree(ctx, f.device(1))
 }
 

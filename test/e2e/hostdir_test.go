@@ -15,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/fettle-dev/fettle/test/harness"
 )
 
 func lendsDirectories() {
@@ -129,7 +127,7 @@ func eventuallyWithheld(ctx context.Context, want int32) {
 // eventuallyPublished waits until a pool holds exactly some devices.
 func eventuallyPublished(ctx context.Context, pool string, devices ...string) {
 	GinkgoHelper()
-	Expect(harness.Poll(ctx, "the slices of pool "+pool, soon, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the slices of pool "+pool, soon, func(ctx context.Context) error {
 		slices, err := poolSlices(ctx, pool)
 		if err != nil {
 			return err

@@ -5,7 +5,10 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,12 +46,12 @@ func warmsPods() {
 			"bindingConditions": true,
 			"volumes":           harness.Values{"enabled": true, "image": harness.Values{"tag": h.Version, "pullPolicy": "Never"}},
 		}}))).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
+		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(h.Patient(3*time.Minute)))
 		pluginReady(ctx, mixedNode)
-	}, NodeTimeout(3*time.Minute))
+	}, NodeTimeout(h.Patient(3*time.Minute)))
 
 	each := func(text string, do func(*kernelCaches, SpecContext), labels ...string) {
-		It(text, Label(labels...), func(ctx SpecContext) { do(&kernels, ctx) }, NodeTimeout(3*time.Minute))
+		It(text, Label(labels...), func(ctx SpecContext) { do(&kernels, ctx) }, NodeTimeout(h.Patient(3*time.Minute)))
 	}
 	each("has a program find its kernels where it had them, and elsewhere, and add its own", (*kernelCaches).hits)
 	each("gives a cache that is here to another namespace only if that could read it, for no bytes", (*kernelCaches).shared, ofNode...)
@@ -57,11 +60,15 @@ func warmsPods() {
 	each("contacts nobody whom a tenant may not name", (*kernelCaches).contacts)
 	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode...)
 	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode...)
-	each("has a pod bound after its cache is on the node", (*kernelCaches).late)
+	if older {
+		each("has a pod wait on its node where the API server knows no binding conditions, and says so", (*kernelCaches).lateOnNode)
+	} else {
+		each("has a pod bound after its cache is on the node", (*kernelCaches).late)
+	}
 	each("has links into the cache for a pod in a user namespace, where it adds its own", (*kernelCaches).seeds, ofNode...)
 	It("keeps its memory when one pod asks for sixteen seeds of many files", ofNode, func(ctx SpecContext) {
 		kernels.attacked(ctx)
-	}, NodeTimeout(3*time.Minute+3*attackFor()))
+	}, NodeTimeout(h.Patient(3*time.Minute+3*attackFor())))
 	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode...)
 	each("waits for a registry that is away, and goes on where one broke off", (*kernelCaches).away, ofNode...)
 	each("says that the disk is full, and goes on when it is not", (*kernelCaches).full, ofNode...)
@@ -274,15 +281,17 @@ func (k *kernelCaches) shared(ctx SpecContext) {
 	running(ctx, newPod(ctx, first, "pod", withTemplate("add")))
 
 	say("without credentials")
+	reads := k.LayerReads()
 	k.cache(ctx, second, "add", k.Host+"/private/add:v1")
 	refusedPod := newPod(ctx, second, "refused", withTemplate("add"))
 	k.status(ctx, second, "add", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
 		g.Expect(meta.IsStatusConditionFalse(s.Conditions, v1alpha1.ConditionResolved)).To(BeTrue(), "%+v", s.Conditions)
 	})
+	k.claimTold(ctx, refusedPod, "KernelCacheNotReady", "GPUKernelCache "+second+"/add is not ready", "its image is not resolved")
+	staysPending(ctx, refusedPod)
 	remove(ctx, refusedPod)
 
 	say("with them it costs nothing")
-	reads := k.LayerReads()
 	client := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gpukernelcaches")).Namespace(second)
 	_, err := client.Patch(ctx, "add", types.MergePatchType, []byte(`{"spec":{"imagePullSecrets":[{"name":"pull"}]}}`), metav1.PatchOptions{})
 	Expect(err).NotTo(HaveOccurred())
@@ -313,6 +322,7 @@ func (k *kernelCaches) refused(ctx SpecContext) {
 	for name, want := range reasons {
 		k.claimTold(ctx, pods[name], "KernelCacheRefused", "GPUKernelCache "+ns+"/"+name, want)
 	}
+	staysPending(ctx, slices.Collect(maps.Values(pods))...)
 	k.status(ctx, ns, "unsigned", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
 		g.Expect(s.Phase).To(Equal(v1alpha1.CacheError))
 		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified)
@@ -329,12 +339,13 @@ func (k *kernelCaches) refused(ctx SpecContext) {
 		},
 	})
 	k.claim(ctx, ns, "others", v1alpha1.KernelCacheSource{Kind: v1alpha1.KindClusterGPUKernelCache, Name: "e2e-others"})
-	newPod(ctx, ns, "others", withTemplate("others"))
+	others := newPod(ctx, ns, "others", withTemplate("others"))
 	Eventually(ctx, func(g Gomega) {
 		events, err := h.Kube.EventsV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=KernelCacheRefused"})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(events.Items).To(ContainElement(HaveField("Note", ContainSubstring("spec.workloadNamespaces"))))
 	}).Should(Succeed())
+	staysPending(ctx, others)
 }
 
 func (k *kernelCaches) moved(ctx SpecContext) {
@@ -389,23 +400,48 @@ func (k *kernelCaches) late(ctx SpecContext) {
 	k.push(k.Registry, "team/late", "v1", mi300("late"))
 	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add", BindAfter: v1alpha1.BindAfterFetched})
 	pod := newPod(ctx, ns, "pod", withTemplate("add"))
-	if older {
-		say("this API server knows no binding conditions: the pod is bound at once, and waits on its node")
-	} else {
-		refusedAtPrepare(ctx, pod, "KernelCacheRefused", "GPUKernelCache "+ns+"/add")
-		now, err := h.Kube.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(now.Spec.NodeName).To(BeEmpty(), "bound although its cache is not there")
-	}
+	refusedAtPrepare(ctx, pod, "KernelCacheRefused", "GPUKernelCache "+ns+"/add")
+	now, err := h.Kube.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(now.Spec.NodeName).To(BeEmpty(), "bound although its cache is not there")
 	k.cache(ctx, ns, "add", k.Host+"/team/late:v1")
 	running(ctx, pod)
 	Expect(inside(ctx, pod, main, found)).To(Equal("3 at " + kernelHome + "\n"))
-	if older {
-		return
-	}
 	c := onlyClaim(ctx, pod)
 	Expect(c.Status.Devices).To(ContainElement(HaveField("Conditions", ContainElement(And(
 		HaveField("Type", "fettle.dev/KernelCachesReady"), HaveField("Reason", "Fetched"))))))
+}
+
+// lateOnNode is late with an API server that drops binding conditions.
+func (k *kernelCaches) lateOnNode(ctx SpecContext) {
+	ns := newNamespace(ctx, nil)
+	k.push(k.Registry, "team/late", "v1", mi300("late"))
+	k.claim(ctx, ns, "add", v1alpha1.KernelCacheSource{Name: "add", BindAfter: v1alpha1.BindAfterFetched})
+	pod := newPod(ctx, ns, "pod", withTemplate("add"))
+	k.claimTold(ctx, pod, "KernelCacheRefused", "GPUKernelCache "+ns+"/add", "does not exist")
+	now, err := h.Kube.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(now.Spec.NodeName).To(Equal(mixedNode))
+	staysPending(ctx, pod)
+	eventuallyDropped(ctx, mixedNode, bindingConditions)
+	k.cache(ctx, ns, "add", k.Host+"/team/late:v1")
+	running(ctx, pod)
+	Expect(inside(ctx, pod, main, found)).To(Equal("3 at " + kernelHome + "\n"))
+}
+
+// bindingConditions is the feature of the API that has pods bound after their data is there.
+const bindingConditions = "DRADeviceBindingConditions"
+
+// eventuallyDropped waits until a node's metrics say that the API server drops a feature from the slices.
+func eventuallyDropped(ctx context.Context, node, feature string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		plugin, err := h.PluginPod(ctx, node)
+		g.Expect(err).NotTo(HaveOccurred())
+		metrics, err := h.Metrics(ctx, plugin.Name)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(metrics).To(HaveKeyWithValue(fmt.Sprintf("fettle_dropped_features{feature=%q}", feature), "1"))
+	}).Should(Succeed())
 }
 
 func (k *kernelCaches) lasts(ctx SpecContext) {

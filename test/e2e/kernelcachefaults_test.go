@@ -172,7 +172,7 @@ func smallStore(ctx context.Context, size string) {
 		_, err := h.OnNode(ctx, mixedNode, "sh", "-c", script)
 		Expect(err).NotTo(HaveOccurred())
 		killPlugin(ctx, mixedNode)
-	}, NodeTimeout(2*time.Minute))
+	}, NodeTimeout(h.Patient(2*time.Minute)))
 	killPlugin(ctx, mixedNode) // it has the directory of before open
 }
 
@@ -218,7 +218,7 @@ func (k *kernelCaches) killed(ctx SpecContext) {
 	pluginReady(ctx, mixedNode)
 	say("%d kills in %s, which left %d images begun; every claim is served", kills, time.Since(start), begun)
 	Expect(begun).To(BeNumerically(">", 0), "no kill met a fetch")
-	Expect(harness.Poll(ctx, "the pods to end", 90*time.Second, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the pods to end", 90*time.Second, func(ctx context.Context) error {
 		if left := unfinished(ctx, ns, ""); len(left) > 0 {
 			return fmt.Errorf("not yet: %v", left)
 		}

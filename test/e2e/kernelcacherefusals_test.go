@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -57,6 +58,7 @@ func (k *kernelCaches) refusedSigners(ctx SpecContext) {
 	for _, r := range all {
 		k.expectRefused(ctx, ns, pods[r.name], r)
 	}
+	staysPending(ctx, slices.Collect(maps.Values(pods))...)
 
 	say("who is right passes, and who is only warned of")
 	running(ctx, good, warned, revoked)
@@ -71,7 +73,9 @@ func (k *kernelCaches) refusedSigners(ctx SpecContext) {
 		condition: v1alpha1.ConditionDegraded, status: metav1.ConditionTrue, vendor: "amd",
 		words: []string{"the node has the image, but not from this repository", "404"}, told: []string{"Refused"},
 	}
-	k.expectRefused(ctx, ns, k.ask(ctx, ns, stolen), stolen)
+	thief := k.ask(ctx, ns, stolen)
+	k.expectRefused(ctx, ns, thief, stolen)
+	staysPending(ctx, thief)
 
 	say("a policy that believes somebody else from now on")
 	patch := fmt.Sprintf(`{"spec":{"authorities":[{"name":"next","key":{"pem":%q}}]}}`, signed.NewKey(GinkgoTB()).PEM(GinkgoTB()))
@@ -83,6 +87,7 @@ func (k *kernelCaches) refusedSigners(ctx SpecContext) {
 		name: "revoked", condition: v1alpha1.ConditionVerified, status: metav1.ConditionFalse,
 		words: []string{"TrustPolicy e2e-revoked (generation 2)", "authority next (key sha256:", "), key: failed to verify signature"},
 	})
+	staysPending(ctx, late)
 	Expect(inside(ctx, revoked, main, found)).To(Equal("3 at "+kernelHome+"\n"), "who has it keeps it")
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,12 +40,20 @@ const (
 // cachesInVolumes are specs of caches in volumes: those that the pods of the older API have, which say nothing of Fettle.
 func cachesInVolumes(k *kernelCaches) {
 	each := func(text string, do func(*kernelCaches, SpecContext), decorators ...any) {
-		It(text, append(decorators, func(ctx SpecContext) { do(k, ctx) }, NodeTimeout(4*time.Minute))...)
+		It(text, append(decorators, func(ctx SpecContext) { do(k, ctx) }, NodeTimeout(h.Patient(4*time.Minute)))...)
 	}
 	each("fills a volume for all nodes, which pods mount as they are, and not under them", (*kernelCaches).volumeForAll, ofNode)
 	each("fills a volume for each node, which pods of DaemonSets get as they are", (*kernelCaches).volumeOfNode)
 	each("says what keeps a volume from being filled, and goes on", (*kernelCaches).volumeKept, ofNode)
 	each("gives claims to pods of all four ways of the older API", (*kernelCaches).fourWays, ofNode)
+	each("gives claims to pods whose init containers change owners, as on KIND", (*kernelCaches).claimsOfKIND, ofNode)
+	Describe("in volumes of a provisioner", ofNode, Ordered, func() {
+		BeforeAll(provisions, NodeTimeout(h.Patient(2*time.Minute)))
+		each("has those of KIND on each node's own disk, and says what an init container did to one", (*kernelCaches).volumesOfKIND)
+		each("says who knows why a class without ReadOnlyMany makes none", (*kernelCaches).noReadOnlyMany)
+		each("fills those of a tainted node by the template of the object", (*kernelCaches).tainted)
+		each("follows the list of namespaces while pods run", (*kernelCaches).namespacesEdited)
+	})
 }
 
 // seed is one of the older API's ways, with the image of a cache and a container that is here, in namespaces of this spec's.
@@ -212,6 +221,16 @@ func withVolume(claim string) func(*corev1.Pod) {
 	}
 }
 
+// besides has a pod run on another node than one that runs.
+func besides(ctx context.Context, p *corev1.Pod) func(*corev1.Pod) {
+	GinkgoHelper()
+	pod, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	i := slices.IndexFunc(h.NodeNames(), func(node string) bool { return node != pod.Spec.NodeName })
+	Expect(i).To(BeNumerically(">=", 0))
+	return onNode(h.NodeNames()[i])
+}
+
 // nobody is a user that no file is of.
 func nobody(p *corev1.Pod) {
 	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
@@ -231,9 +250,10 @@ func (k *kernelCaches) volumeForAll(ctx SpecContext) {
 	hitsIn(ctx, "test", aPod(own, "mypod1"), aPod(first, "mypod1"), aPod(second, "mypod1"))
 	cacheStatus(ctx, clusterCaches, "", "e2e-rox", filled(2, nodesOf(ctx, aPod(first, "mypod1"), aPod(second, "mypod1")), 2))
 
-	say("a user that owns nothing reads all of it, and nobody writes what others run")
-	user := newPod(ctx, own, "user", withVolume("cachens"), nobody)
+	say("on the other node, too: a user that owns nothing reads all of it, and nobody writes what others run")
+	user := newPod(ctx, own, "user", withVolume("cachens"), nobody, besides(ctx, aPod(own, "mypod1")))
 	hitsIn(ctx, main, user)
+	Expect(nodesOf(ctx, aPod(own, "mypod1"), user)).To(Equal(len(h.NodeNames())))
 	Expect(inside(ctx, user, main, "cat /cache/TEXT/text; touch /cache/TEXT/text 2>/dev/null || echo kept")).To(Equal("before" + "kept\n"))
 
 	say("a tag that moved")

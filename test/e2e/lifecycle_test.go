@@ -40,8 +40,8 @@ func followsClaims() {
 		eventuallyGone(ctx, plugin)
 		pluginReady(ctx, gpuNode)
 		after, _ := holdOnGPUNode(ctx, "after")
-		hasExactly(ctx, pod, main, devicesOf(ctx, results(claim))...)
-		hasExactly(ctx, after, main, devicesOf(ctx, results(onlyClaim(ctx, after)))...)
+		hasExactly(ctx, pod, main, devicesOf(results(claim))...)
+		hasExactly(ctx, after, main, devicesOf(results(onlyClaim(ctx, after)))...)
 		namesAreSecret(ctx, after)
 		Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyNothingLeft(ctx, gpuNode, claim)
@@ -51,7 +51,7 @@ func followsClaims() {
 // deletedUnderItsPod has a tenant remove the finalizer of her claim and delete it while her pod runs.
 func deletedUnderItsPod(ctx SpecContext) {
 	pod, claim := holdOnGPUNode(ctx, "hold")
-	held := devicesOf(ctx, results(claim))[0]
+	held := devicesOf(results(claim))[0]
 	noFinalizers := []byte(`{"metadata":{"finalizers":null}}`)
 	claims := h.Kube.ResourceV1().ResourceClaims(claim.Namespace)
 	_, err := claims.Patch(ctx, claim.Name, types.MergePatchType, noFinalizers, metav1.PatchOptions{})
@@ -133,12 +133,14 @@ func namesAreSecret(ctx context.Context, pod *corev1.Pod) {
 		seen += objects
 	}
 	Expect(secret.FindAllString(seen, -1)).To(BeEmpty())
+	held := onlyClaim(ctx, pod).Status.Allocation.Devices.Results[0].Device
 	Eventually(ctx, func(g Gomega) {
 		p, err := h.Kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
 		shown := p.Status.ContainerStatuses[0].AllocatedResourcesStatus
 		g.Expect(shown).To(HaveLen(1))
-		g.Expect(string(shown[0].Resources[0].ResourceID)).To(HavePrefix("fettle.dev/common=d"), "what is of no use to any pod")
+		g.Expect(shown[0].Resources).To(HaveLen(1))
+		g.Expect(string(shown[0].Resources[0].ResourceID)).To(Equal("fettle.dev/gpu="+held), "it names the device, and is of no use to any pod")
 	}).Should(Succeed())
 }
 
@@ -173,10 +175,20 @@ func filesOf(ctx context.Context, node string, claim *resourceapi.ResourceClaim)
 // reconciled is for what kubelet does at its next look at claims whose pods it never saw: once a minute.
 const reconciled = 100 * time.Second
 
-// eventuallyNothingLeft waits until a node knows nothing of a claim, and its count is that of its records.
+// eventuallyNothingLeft waits until a node knows nothing of a claim, where no claim needs a spec of its own.
 func eventuallyNothingLeft(ctx context.Context, node string, claim *resourceapi.ResourceClaim) {
 	GinkgoHelper()
-	Expect(harness.Poll(ctx, "the end of claim "+claim.Name, reconciled, func(ctx context.Context) error {
+	eventuallyNoRecord(ctx, node, claim)
+	specs, err := h.Files(ctx, node, "/var/run/cdi")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(slices.ContainsFunc(specs, func(path string) bool { return strings.Contains(path, "fettle.dev-claim") })).To(BeFalse(),
+		"no claim of this suite needs a spec of its own: %v", specs)
+}
+
+// eventuallyNoRecord waits until a node knows nothing of a claim, and its count is that of its records.
+func eventuallyNoRecord(ctx context.Context, node string, claim *resourceapi.ResourceClaim) {
+	GinkgoHelper()
+	Expect(h.Poll(ctx, "the end of claim "+claim.Name, reconciled, func(ctx context.Context) error {
 		files, err := filesOf(ctx, node, claim)
 		if err != nil {
 			return err
@@ -197,16 +209,12 @@ func eventuallyNothingLeft(ctx context.Context, node string, claim *resourceapi.
 		}
 		return nil
 	})).To(Succeed())
-	specs, err := h.Files(ctx, node, "/var/run/cdi")
-	Expect(err).NotTo(HaveOccurred())
-	Expect(slices.ContainsFunc(specs, func(path string) bool { return strings.Contains(path, "fettle.dev-claim") })).To(BeFalse(),
-		"no claim of this suite needs a spec of its own: %v", specs)
 }
 
 // pluginReady waits until a node has exactly one plugin pod, and that is ready.
 func pluginReady(ctx context.Context, node string) {
 	GinkgoHelper()
-	Expect(harness.Poll(ctx, "the plugin on "+node, soon, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the plugin on "+node, soon, func(ctx context.Context) error {
 		pod, err := h.PluginPod(ctx, node)
 		if err != nil {
 			return err

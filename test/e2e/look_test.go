@@ -15,16 +15,14 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fettle-dev/fettle/pkg/container"
-	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/hardware"
 )
 
 // running waits until pods run and are ready.
 func running(ctx context.Context, pods ...*corev1.Pod) {
 	GinkgoHelper()
 	for _, p := range pods {
-		Expect(harness.Poll(ctx, "pod "+p.Name+" to run", soon, func(ctx context.Context) error {
+		Expect(h.Poll(ctx, "pod "+p.Name+" to run", soon, func(ctx context.Context) error {
 			return h.PodDone(ctx, p.Namespace, p.Name, corev1.PodRunning)
 		})).To(Succeed())
 	}
@@ -95,19 +93,39 @@ func results(c *resourceapi.ResourceClaim, requests ...string) []resourceapi.Dev
 	return out
 }
 
-// devicesOf are the devices of results as discovery sees them on the node's machine.
-func devicesOf(ctx context.Context, results []resourceapi.DeviceRequestAllocationResult) []device.Device {
+// owned is a device with its device nodes.
+type owned struct {
+	hardware.Device
+	nodes []hardware.Node
+}
+
+// devicesOf are the devices of results, as they are written down of the node's machine: what discovery makes of it is not asked.
+func devicesOf(results []resourceapi.DeviceRequestAllocationResult) []owned {
 	GinkgoHelper()
-	var out []device.Device
+	var out []owned
 	for _, r := range results {
 		node, kind, _ := strings.Cut(r.Pool, "/")
-		inventory, err := h.Inventory(ctx, node, hostDevices())
-		Expect(err).NotTo(HaveOccurred())
-		i := slices.IndexFunc(inventory.Devices, func(d device.Device) bool { return string(d.Kind) == kind && d.Name == r.Device })
+		devices := hardwareOf(node).Devices
+		i := slices.IndexFunc(devices, func(d hardware.Device) bool { return d.Kind == kind && d.Name == r.Device })
 		Expect(i).To(BeNumerically(">=", 0), "%s/%s was allocated and is not on the machine", r.Pool, r.Device)
-		out = append(out, inventory.Devices[i])
+		nodes, err := devices[i].Nodes(h.MachineDir(node))
+		Expect(err).NotTo(HaveOccurred())
+		out = append(out, owned{devices[i], nodes})
 	}
 	return out
+}
+
+// hardwareOf is what a node's machine has, with the disks that the values of the suite make devices of.
+func hardwareOf(node string) hardware.Machine {
+	GinkgoHelper()
+	m, err := hardware.Of(placed[node]...)
+	Expect(err).NotTo(HaveOccurred())
+	if slices.Contains(placed[node], "4xlocalssd") {
+		for _, name := range []string{"ssd-ssd0", "ssd-ssd1", "solo-ssd2", "kept-ssd3"} {
+			m.Devices = append(m.Devices, hardware.Device{Kind: "host", Name: name})
+		}
+	}
+	return m
 }
 
 // standard are the device nodes of every container (OCI runtime specification, config-linux.md, Default Devices).
@@ -123,12 +141,12 @@ const openNodes = `find /dev -type c | grep -vE '^/dev/(` + standard + `|pts/.*)
 	( exec 3<>"$n" ) 2>&1 || echo "cannot open $n"; done`
 
 // hasExactly expects that a container's device nodes are those of the devices and no other, with their numbers, and that each opens.
-func hasExactly(ctx context.Context, p *corev1.Pod, container string, devices ...device.Device) {
+func hasExactly(ctx context.Context, p *corev1.Pod, container string, devices ...owned) {
 	GinkgoHelper()
 	want := map[string]bool{}
 	for _, d := range devices {
-		for _, n := range d.Edits.Nodes {
-			want[fmt.Sprintf("%s %d:%d", n.Path, n.Major, n.Minor)] = true
+		for _, n := range d.nodes {
+			want[n.String()] = true
 		}
 	}
 	Expect(want).NotTo(BeEmpty())
@@ -141,13 +159,13 @@ func lines(text string) []string {
 }
 
 // ownNode is the first node of a that b does not have: what tells two devices of a vendor apart.
-func ownNode(a, b device.Device) container.Node {
+func ownNode(a, b owned) hardware.Node {
 	GinkgoHelper()
-	for _, n := range a.Edits.Nodes {
-		if !slices.Contains(b.Edits.Nodes, n) {
+	for _, n := range a.nodes {
+		if !slices.Contains(b.nodes, n) {
 			return n
 		}
 	}
 	Fail(fmt.Sprintf("%s has no node of its own beside %s", a.Name, b.Name))
-	return container.Node{}
+	return hardware.Node{}
 }

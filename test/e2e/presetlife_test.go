@@ -35,21 +35,24 @@ func traces(ctx context.Context) []string {
 	})
 }
 
-// settled waits until the GPU node has no claim, and no file for containers but one for each device, and gives the files that it has then.
+// settled waits until the GPU node has no claim, and no files for containers but two for each device, the one of its secret name and the
+// one that kubelet shows, and gives the files that it has then.
 func settled(ctx context.Context) (files []string) {
 	GinkgoHelper()
-	inventory, err := h.Inventory(ctx, gpuNode, hostDevices())
-	Expect(err).NotTo(HaveOccurred())
+	devices := len(hardwareOf(gpuNode).Devices)
 	Eventually(ctx, func(g Gomega) {
 		files = traces(ctx)
-		specs := 0
+		specs, shown := 0, 0
 		for _, file := range files {
 			g.Expect(file).NotTo(HavePrefix("/var/lib/fettle/claims/"))
-			if strings.HasPrefix(file, "/var/run/cdi/") {
+			switch {
+			case strings.HasPrefix(file, "/var/run/cdi/fettle-shown-"):
+				shown++
+			case strings.HasPrefix(file, "/var/run/cdi/"):
 				specs++
 			}
 		}
-		g.Expect(specs).To(Equal(len(inventory.Devices)), "%v", files)
+		g.Expect([]int{specs, shown}).To(Equal([]int{devices, devices}), "%v", files)
 	}).Should(Succeed())
 	return files
 }

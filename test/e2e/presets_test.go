@@ -28,6 +28,7 @@ func presetsForPods() {
 	presetVariables()
 	presetsOfHostileImages()
 	presetsOfProposal()
+	presetsOfPods()
 	presetsInTime()
 }
 

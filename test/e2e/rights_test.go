@@ -35,6 +35,7 @@ func features() map[string]harness.Values {
 		}},
 		"kernelCaches": {"kernelCaches": harness.Values{"enabled": true}},
 		"nvidia":       {"nvidia": harness.Values{"enabled": true}},
+		"partitions":   {"partitions": harness.Values{"pci": true}},
 	}
 	all := harness.Values{}
 	for _, v := range out {
@@ -178,7 +179,7 @@ func startRights(ctx context.Context, name string, v harness.Values) *corev1.Pod
 	DeferCleanup(func(ctx SpecContext) {
 		Expect(h.Kube.CoreV1().Pods(harness.Namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})).To(Succeed())
 		Expect(h.Kube.CoreV1().ConfigMaps(harness.Namespace).Delete(ctx, name, metav1.DeleteOptions{})).To(Succeed())
-	}, NodeTimeout(time.Minute))
+	}, NodeTimeout(h.Patient(time.Minute)))
 	pod, err = h.Kube.CoreV1().Pods(harness.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	return pod
@@ -187,7 +188,7 @@ func startRights(ctx context.Context, name string, v harness.Values) *corev1.Pod
 // rightsOf waits for the end of such a pod and returns what it printed, and the mounts that the chart gives it.
 func rightsOf(ctx context.Context, pod *corev1.Pod) string {
 	GinkgoHelper()
-	Expect(harness.Poll(ctx, "the end of "+pod.Name, soon, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the end of "+pod.Name, soon, func(ctx context.Context) error {
 		return h.PodDone(ctx, pod.Namespace, pod.Name, corev1.PodSucceeded)
 	})).To(Succeed())
 	text, err := h.Logs(ctx, pod.Namespace, pod.Name, pod.Spec.Containers[0].Name)

@@ -30,6 +30,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
@@ -73,7 +74,7 @@ func TestE2E(t *testing.T) {
 		t.Fatal(err)
 	}
 	RegisterFailHandler(Fail)
-	suite.Timeout = 55 * time.Minute
+	suite.Timeout = h.Patient(55 * time.Minute)
 	RunSpecs(t, "Fettle on a real cluster", suite, reporter)
 }
 
@@ -87,9 +88,9 @@ var _ = SynchronizedBeforeSuite(func(ctx SpecContext) {
 	}
 }, func(ctx SpecContext) {
 	begin := time.Now()
-	SetDefaultEventuallyTimeout(soon)
+	SetDefaultEventuallyTimeout(h.Patient(soon))
 	EnforceDefaultTimeoutsWhenUsingContexts()
-	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
+	SetDefaultEventuallyPollingInterval(h.Patient(100 * time.Millisecond))
 	if os.Getenv("E2E_REUSE") == "1" {
 		Expect(h.Connect()).To(Succeed())
 		kernels.start(ctx)
@@ -98,7 +99,7 @@ var _ = SynchronizedBeforeSuite(func(ctx SpecContext) {
 		return
 	}
 	if os.Getenv("E2E_KEEP") != "1" {
-		DeferCleanup(func(ctx SpecContext) { Expect(h.Down(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
+		DeferCleanup(func(ctx SpecContext) { Expect(h.Down(ctx)).To(Succeed()) }, NodeTimeout(h.Patient(time.Minute)))
 	}
 	Expect(h.Up(ctx)).To(Succeed())
 	version, err := h.Kube.Discovery().ServerVersion()
@@ -166,28 +167,52 @@ var _ = Describe("Fettle", func() {
 	Describe("is upgraded", ofNode, Ordered, ContinueOnFailure, upgrades)
 	Describe("warms pods with kernel caches", Ordered, ContinueOnFailure, warmsPods)
 	Describe("survives faults of its node", ofNode, survivesFaults)
+	Describe("divides GPUs", Ordered, ContinueOnFailure, dividesGPUs)
+	Describe("divides other devices", ofNode, Ordered, ContinueOnFailure, dividesOthers)
 	Describe("programs FPGAs", Ordered, ContinueOnFailure, programsFPGAs)
+	Describe("programs other FPGAs", ofNode, Ordered, ContinueOnFailure, programsOthers)
 	Describe("comes and goes", comesAndGoes)
 	Describe("presets", presetsForPods)
 	Describe("refuses what is wrong", refusesWrongConfigs)
 	Describe("copes with machines of all kinds", copesWithMachines)
+	Describe("watches the health of devices", tellsOfFailures)
 	Describe("lends directories of the host", lendsDirectories)
 	Describe("follows claims to their end", followsClaims)
+	Describe("is understood by other runtimes", ofNode, otherRuntimes)
 	Describe("gives devices to pods", givesDevices)
+	Describe("takes over from other drivers", takesOverFromOthers)
 })
+
+// usual are the machines of most specs, by node.
+func usual() map[string][]string {
+	return map[string][]string{gpuNode: {"8xh100-sxm", "4xlocalssd"}, mixedNode: {"8xmi300x", "2xintel-gpu", "2xa100-2xn6000"}}
+}
+
+// placed are the machines that each node is made of now.
+var placed = usual()
 
 // placeAll puts the machines of most specs on the nodes.
 func placeAll(ctx context.Context) {
 	GinkgoHelper()
-	place(ctx, gpuNode, "8xh100-sxm", "4xlocalssd")
-	place(ctx, mixedNode, "8xmi300x", "2xintel-gpu", "2xa100-2xn6000")
+	for _, node := range h.NodeNames() {
+		place(ctx, node, usual()[node]...)
+	}
 }
 
-func place(ctx context.Context, node string, machines ...string) {
+// place makes a node be some machines, and returns what they are together.
+func place(ctx context.Context, node string, machines ...string) *sim.Machine {
 	GinkgoHelper()
 	m, err := h.LoadMachine(machines...)
 	Expect(err).NotTo(HaveOccurred())
+	placeChanged(ctx, node, m, machines...)
+	return m
+}
+
+// placeChanged makes a node be a machine that has the devices of those that are named.
+func placeChanged(ctx context.Context, node string, m *sim.Machine, machines ...string) {
+	GinkgoHelper()
 	Expect(h.Place(ctx, node, m)).To(Succeed())
+	placed[node] = machines
 }
 
 // hostDevices is what the chart is told of the disks: two alike, and two that a claim can name.
@@ -202,7 +227,7 @@ func hostDevices() []discover.HostDevice {
 // values are the chart's values of this suite.
 func values() harness.Values {
 	return h.BaseValues().Merge(harness.Values{
-		"hostDevices": hostDevices(), "reconcileInterval": "2s",
+		"hostDevices": hostDevices(), "reconcileInterval": "2s", "health": harness.Values{"interval": "2s"},
 		"kernelCaches": harness.Values{"enabled": true},
 		"artifacts":    harness.Values{"keepFree": "16Mi"},
 		// The simulated machines are larger than this one.

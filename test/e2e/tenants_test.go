@@ -23,8 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/test/harness"
 )
 
 // tenants are pods of the GPU node that hold something of every sort, and must not notice what happens around them.
@@ -44,7 +42,7 @@ type tenant struct {
 	container string
 	// claims are as they were when the pod started, by their names in the pod.
 	claims  map[string]*resourceapi.ResourceClaim
-	devices []device.Device
+	devices []owned
 	// dir is where the pod sees the directory that was lent to it. Empty: none.
 	dir string
 	// kernels says that the pod has a kernel cache.
@@ -104,12 +102,12 @@ func newTenants(ctx context.Context) *tenants {
 	GinkgoHelper()
 	eventuallyIdle(ctx)
 	t := &tenants{namespace: newNamespace(ctx, nil), incidents: incidents(ctx)}
+	presetForTenants(ctx, t.namespace)
 	newTemplate(ctx, t.namespace, "gpu", spec(request("gpu", gpuClass)))
 	newTemplate(ctx, t.namespace, "pair", withKernels(spec(request("pair", gpuClass, count(2)))))
 	newTemplate(ctx, t.namespace, "solo", spec(request("disk", hostClass, where(onProduct("solo")))))
 	newTemplate(ctx, t.namespace, "placed", placedDisk())
 	newClaim(ctx, t.namespace, "shared", withKernels(spec(request("gpu", gpuClass))))
-	presetForTenants(ctx, t.namespace)
 	kernelsForTenants(ctx, t.namespace)
 	t.add(ctx, "", "pair", withTemplate("pair")).kernels = true
 	t.add(ctx, "", "first", withClaim("shared")).kernels = true
@@ -196,7 +194,7 @@ func (t *tenant) settle(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	t.container, t.claims = pod.Status.ContainerStatuses[0].ContainerID, claimsOf(ctx, t.pod)
 	for _, name := range slices.Sorted(maps.Keys(t.claims)) {
-		t.devices = append(t.devices, devicesOf(ctx, results(t.claims[name]))...)
+		t.devices = append(t.devices, devicesOf(results(t.claims[name]))...)
 	}
 	if t.dir != "" {
 		Expect(inside(ctx, t.pod, main, "ls -A "+t.dir+"; echo "+t.pod.Name+" > "+t.dir+"/name")).To(BeEmpty(), "nobody left anything")
@@ -217,7 +215,7 @@ func (t *tenant) hasFile(path string) bool {
 // eventually waits until a container can be entered and has exactly some files of those that tell how it fares.
 func (t *tenant) eventually(ctx context.Context, files string) {
 	GinkgoHelper()
-	Expect(harness.Poll(ctx, "the container of pod "+t.pod.Name, soon, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the container of pod "+t.pod.Name, soon, func(ctx context.Context) error {
 		out, err := h.Exec(ctx, t.pod.Namespace, t.pod.Name, main, "cd /tmp; ls -d before marked wrong 2>/dev/null; cat wrong 2>/dev/null; true")
 		if err != nil {
 			return err
@@ -262,7 +260,7 @@ func (t *tenant) right(ctx context.Context) {
 			Expect(meta.IsStatusConditionFalse(d.Conditions, "Prepared")).To(BeFalse(), "claim %s: %v", now.Name, d.Conditions)
 		}
 	}
-	if slices.ContainsFunc(t.devices, func(d device.Device) bool { return d.Kind == device.KindGPU }) {
+	if slices.ContainsFunc(t.devices, func(d owned) bool { return d.Kind == "gpu" }) {
 		hasExactly(ctx, t.pod, main, t.devices...)
 		Expect(inside(ctx, t.pod, main, `echo "$OF_PRESET"; cat /opt/team/file; echo > /opt/memory/file; stat -f -c %T /opt/memory`)).
 			To(Equal("given\nof the team\ntmpfs\n"))
@@ -341,7 +339,7 @@ func eventuallyIdle(ctx context.Context) {
 	const script = `cd /var/lib/fettle && find claims owners damaged ! -type d
 		[ ! -d mounts ] || find mounts -mindepth 1 ! -path 'mounts/trees*'; ` + idleAside + `grep -o ' /var/lib/fettle/mounts/[^ ]*'
 		find /var/run/cdi -name '*fettle.dev-claim*'; find /mnt/disks/ssd[012] -mindepth 1`
-	Expect(harness.Poll(ctx, "the end of all claims on "+gpuNode, reconciled, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the end of all claims on "+gpuNode, reconciled, func(ctx context.Context) error {
 		out, err := h.OnNode(ctx, gpuNode, "sh", "-c", script)
 		if err != nil {
 			return err
@@ -438,7 +436,7 @@ func (a *arrivals) end(ctx context.Context) {
 	GinkgoHelper()
 	a.stop()
 	<-a.done
-	Expect(harness.Poll(ctx, "the end of all pods that came", 3*time.Minute, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the end of all pods that came", 3*time.Minute, func(ctx context.Context) error {
 		if left := a.unfinished(ctx); len(left) > 0 {
 			return errors.New(strings.Join(left, ", "))
 		}

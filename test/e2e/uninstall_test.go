@@ -10,13 +10,17 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
 func comesAndGoes() {
-	It("has only the rights and mounts that each feature needs", ofNode, hasFewRights, SpecTimeout(3*time.Minute))
+	It("has only the rights and mounts that each feature needs", ofNode, hasFewRights, SpecTimeout(h.Patient(3*time.Minute)))
+	It("says in columns how many devices are used, of which vendors and models", ofNode, columnsSay)
+	It("tells pods, and Helm's test, of presets that are missing, whatever the vendor", ofNode, tellsOfMissingPresets,
+		SpecTimeout(h.Patient(6*time.Minute)))
 	It("passes its own helm test", func(ctx SpecContext) {
 		out, err := h.TestChart(ctx)
 		Expect(err).NotTo(HaveOccurred())
@@ -26,15 +30,19 @@ func comesAndGoes() {
 	It("refuses to be uninstalled while claims are prepared, and goes on serving", func(ctx SpecContext) {
 		pod, claim := holdOnGPUNode(ctx, "holder")
 		_, err := h.Uninstall(ctx)
-		Expect(err).To(MatchError(And(ContainSubstring(claim.Name), ContainSubstring(pod.Name))), "the refusal says who holds what")
+		Expect(err).To(MatchError(And(ContainSubstring(claim.Name), ContainSubstring(pod.Name), ContainSubstring("uninstall.force=true"))),
+			"the refusal says who holds what, and what overrides it")
+		say("Helm shows the log of the Job as one quoted text, in which a line ends with a written \\n")
+		Expect(err).To(MatchError(MatchRegexp(`msg="Fettle is not uninstalled, because devices are in use:\\n`)))
+		Expect(err).NotTo(MatchError(MatchRegexp(`(msg="|\\n)[IWE][0-9]{4} `)), "the log of the Job has nothing else")
 		say("Helm calls the release uninstalling from now on; a rollback to where it was makes it whole")
 		revision, err := h.Revision(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(h.Rollback(ctx, revision)).To(Succeed())
-		hasExactly(ctx, pod, main, devicesOf(ctx, results(claim))...)
+		hasExactly(ctx, pod, main, devicesOf(results(claim))...)
 		next, nextClaim := holdOnGPUNode(ctx, "next")
-		hasExactly(ctx, next, main, devicesOf(ctx, results(nextClaim))...)
-	}, SpecTimeout(5*time.Minute))
+		hasExactly(ctx, next, main, devicesOf(results(nextClaim))...)
+	}, SpecTimeout(h.Patient(5*time.Minute)))
 
 	It("drains when it is forced, leaves nothing on the nodes, and can be installed again", func(ctx SpecContext) {
 		pod, _ := holdOnGPUNode(ctx, "holder")
@@ -57,14 +65,25 @@ func comesAndGoes() {
 		say("and back again")
 		Expect(h.Install(ctx, values())).To(Succeed())
 		again, claim := holdOnGPUNode(ctx, "again")
-		hasExactly(ctx, again, main, devicesOf(ctx, results(claim))...)
-	}, SpecTimeout(6*time.Minute))
+		hasExactly(ctx, again, main, devicesOf(results(claim))...)
+
+		say("the API server's policy on namespaces knows only the classes of before, until it starts anew (kubernetes/kubernetes#130887)")
+		Expect(h.RestartComponent(ctx, "", "kube-apiserver", true)).To(Succeed())
+		newClass(ctx, "reinstalled.example.com", gpuClass, opaque("fettle.dev", config("GPUConfig", `"policy":{"allowedNamespaces":["other"]}`)))
+		ns := newNamespace(ctx, nil)
+		Eventually(ctx, func() error {
+			_, err := h.Kube.ResourceV1().ResourceClaims(ns).Create(ctx, &resourceapi.ResourceClaim{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "denied-"}, Spec: spec(request("gpu", "reinstalled.example.com")),
+			}, metav1.CreateOptions{})
+			return err
+		}).Should(MatchError(ContainSubstring("DeviceClass reinstalled.example.com does not allow namespace " + ns)))
+	}, SpecTimeout(h.Patient(6*time.Minute)))
 }
 
 // nothingOn expects that the driver has left a node: no file, socket, spec or mount, no taint.
 func nothingOn(ctx context.Context, node string) {
 	GinkgoHelper()
-	Expect(harness.Poll(ctx, "the driver to leave "+node, soon, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "the driver to leave "+node, soon, func(ctx context.Context) error {
 		out, err := h.OnNode(ctx, node, "sh", "-c", `
 			find /var/lib/fettle /var/lib/kubelet/plugins/fettle.dev -mindepth 1
 			find /var/lib/kubelet/plugins_registry /var/run/cdi /etc/cdi -name '*fettle*'

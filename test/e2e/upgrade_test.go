@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,6 +55,32 @@ func (p previous) install(ctx context.Context, v harness.Values) {
 	delete(known, "metrics") // it serves them to all
 	Expect(h.InstallChart(ctx, p.chart, known)).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
+	followsPresets(ctx)
+}
+
+// followsPresets waits until pods are given what a new preset says. The version before decides by its copies of presets even while it has
+// no watch, which is so for up to a minute after its controller has put its own definition in place of a newer one. This version asks the
+// API server then.
+func followsPresets(ctx context.Context) {
+	GinkgoHelper()
+	ns := newNamespace(ctx, nil)
+	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
+	preset := presetOfPods(ns, "early")
+	preset.Spec.PodSelector = nil
+	preset.Spec.Env = []v1alpha1.PresetEnv{{Name: "OF_PRESET", Value: new("given")}}
+	create(ctx, "devicepresets", ns, preset)
+	eventuallyValid(ctx, devicePresets, ns, "early", metav1.ConditionTrue, "") // the controller has put all definitions in place
+	Expect(h.Poll(ctx, "a pod to be given its preset", 2*soon, func(ctx context.Context) error {
+		pod := newPod(ctx, ns, "probe", withTemplate("gpu"), onNode(gpuNode))
+		running(ctx, pod)
+		given := inside(ctx, pod, main, `echo "$OF_PRESET"`)
+		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyGone(ctx, pod)
+		if given != "given\n" {
+			return fmt.Errorf("OF_PRESET is %q", given)
+		}
+		return nil
+	})).To(Succeed())
 }
 
 // upgrades begins with the previous version on nodes on which this one has left nothing.
@@ -65,17 +92,17 @@ func upgrades() {
 		eventuallyUnused(ctx)
 		_, err := h.Uninstall(ctx)
 		Expect(err).NotTo(HaveOccurred())
-		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
+		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(h.Patient(3*time.Minute)))
 		for _, node := range h.NodeNames() {
 			nothingOn(ctx, node)
 		}
 		p.install(ctx, values())
-	}, NodeTimeout(15*time.Minute))
+	}, NodeTimeout(h.Patient(15*time.Minute)))
 
-	It("serves a pod every 200 ms while the chart is upgraded and rolled back", underLoad)
+	It("serves pods that come more than one a second, until 60 wait, while the chart is upgraded and rolled back, without a pause", underLoad)
 
 	It("serves what the version before prepared and stored, and the other way round", func(ctx SpecContext) { bothWays(ctx, p) },
-		SpecTimeout(15*time.Minute))
+		SpecTimeout(h.Patient(15*time.Minute)))
 }
 
 // eventuallyUnused waits until no node has a prepared claim.
@@ -234,7 +261,7 @@ func (r *regions) hold(ctx context.Context, name string, port int) *region {
 // right expects that the pod has its region, with what was programmed.
 func (r *region) right(ctx context.Context) {
 	GinkgoHelper()
-	hasExactly(ctx, r.pod, main, devicesOf(ctx, results(onlyClaim(ctx, r.pod)))...)
+	hasExactly(ctx, r.pod, main, devicesOf(results(onlyClaim(ctx, r.pod)))...)
 	Expect(r.attribute(r.port, "afu_id")).To(Equal(openCL))
 }
 
@@ -279,23 +306,31 @@ func underLoad(ctx SpecContext) {
 	logs := followPlugins(ctx)
 	stop := make(chan struct{})
 	done := make(chan int)
+	begin := time.Now()
+	var asked int
 	go func() {
 		defer GinkgoRecover()
-		done <- load(ctx, ns, stop)
+		created, full := load(ctx, ns, stop)
+		asked = created + full
+		done <- created
 	}()
 	Expect(h.Install(ctx, values())).To(Succeed())
 	eventuallyVersion(ctx, h.Version)
 	Expect(h.Rollback(ctx, 0)).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
 	close(stop)
-	created := <-done
-	say("%d pods were created", created)
+	created, took := <-done, time.Since(begin)
+	tell("load", took, fmt.Sprintf("%d pods were created, and %d times 60 waited", created, asked-created))
+	Expect(asked).To(BeNumerically(">=", int(took.Seconds())), "less than one pod a second")
 	Expect(created).To(BeNumerically(">=", 25))
 
 	say("every pod ran to its end")
-	Expect(harness.Poll(ctx, "all pods to succeed", 6*time.Minute, func(ctx context.Context) error {
+	Expect(h.Poll(ctx, "all pods to succeed", 6*time.Minute, func(ctx context.Context) error {
 		return allSucceeded(ctx, ns, created)
 	})).To(Succeed())
+	longest := longestPause(ctx, ns)
+	tell("load", longest, "the longest pause between two containers' starts")
+	Expect(longest).To(BeNumerically("<", h.Patient(noPause)))
 	say("no Prepare failed")
 	events, err := h.Kube.CoreV1().Events(ns).List(ctx, metav1.ListOptions{})
 	Expect(err).NotTo(HaveOccurred())
@@ -326,23 +361,50 @@ func beforeUs(message string) bool {
 	return strings.Contains(message, "no relationship found between node")
 }
 
-// load creates a pod every 200 ms until stop, as long as not too many wait for their turn, and returns how many.
-func load(ctx context.Context, namespace string, stop <-chan struct{}) int {
+// noPause is shorter than kubelet waits for a plugin that is away, and longer than this machine takes for a pod.
+const noPause = 30 * time.Second
+
+// longestPause is the longest time between the starts of two containers of a namespace in which none started.
+func longestPause(ctx context.Context, namespace string) time.Duration {
+	GinkgoHelper()
+	pods, err := h.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	var starts []time.Time
+	for i := range pods.Items {
+		for j := range pods.Items[i].Status.ContainerStatuses {
+			if ended := pods.Items[i].Status.ContainerStatuses[j].State.Terminated; ended != nil {
+				starts = append(starts, ended.StartedAt.Time)
+			}
+		}
+	}
+	slices.SortFunc(starts, time.Time.Compare)
+	var longest time.Duration
+	for i := 1; i < len(starts); i++ {
+		longest = max(longest, starts[i].Sub(starts[i-1]))
+	}
+	return longest
+}
+
+// load creates a pod every 200 ms until stop, as long as not too many wait for their turn. It returns how many it created, and how many
+// times it did not since too many waited.
+func load(ctx context.Context, namespace string, stop <-chan struct{}) (created, full int) {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	const most = 60
-	for n := 0; ; {
+	for {
 		if len(unfinished(ctx, namespace, "")) < most {
-			newPod(ctx, namespace, fmt.Sprintf("load-%d", n), withTemplate("gpu"), script("exit 0"), func(p *corev1.Pod) {
+			newPod(ctx, namespace, fmt.Sprintf("load-%d", created), withTemplate("gpu"), script("exit 0"), func(p *corev1.Pod) {
 				p.Spec.RestartPolicy = corev1.RestartPolicyNever
 			})
-			n++
+			created++
+		} else {
+			full++
 		}
 		select {
 		case <-stop:
-			return n
+			return created, full
 		case <-ctx.Done():
-			return n
+			return created, full
 		case <-ticker.C:
 		}
 	}

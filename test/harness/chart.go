@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -80,13 +81,13 @@ func (h *Harness) InstallChart(ctx context.Context, chart string, values Values)
 		return fmt.Errorf("encode the chart's values: %w", err)
 	}
 	_, err = h.run(ctx, bytes.NewReader(data), h.helm(), "upgrade", "--install", Release, chart,
-		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", "3m", "--values", "-")
+		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", h.helmLimit(), "--values", "-")
 	return err
 }
 
 // Rollback goes back to a revision, 0 for the one before, and waits.
 func (h *Harness) Rollback(ctx context.Context, revision int) error {
-	_, err := h.helmCommand(ctx, "rollback", Release, strconv.Itoa(revision), "--wait", "--timeout", "3m")
+	_, err := h.helmCommand(ctx, "rollback", Release, strconv.Itoa(revision), "--wait", "--timeout", h.helmLimit())
 	return err
 }
 
@@ -107,13 +108,20 @@ func (h *Harness) Revision(ctx context.Context) (int, error) {
 
 // Uninstall removes the release; the error holds what the chart's hook said where it refused.
 func (h *Harness) Uninstall(ctx context.Context) (string, error) {
-	return h.helmCommand(ctx, "uninstall", Release, "--wait", "--timeout", "3m")
+	return h.helmCommand(ctx, "uninstall", Release, "--wait", "--timeout", h.helmLimit())
 }
 
 // TestChart runs the chart's own test and returns what Helm and the test printed.
 func (h *Harness) TestChart(ctx context.Context) (string, error) {
-	stdout, stderr, err := h.runBoth(ctx, nil, h.helm(), "--namespace", Namespace, "test", Release, "--timeout", "2m")
+	const testLimit = 2 * time.Minute
+	stdout, stderr, err := h.runBoth(ctx, nil, h.helm(), "--namespace", Namespace, "test", Release, "--timeout", h.Patient(testLimit).String())
 	return stdout + stderr, err
+}
+
+// helmLimit is how long Helm waits.
+func (h *Harness) helmLimit() string {
+	const limit = 3 * time.Minute
+	return h.Patient(limit).String()
 }
 
 func (h *Harness) helmCommand(ctx context.Context, args ...string) (string, error) {

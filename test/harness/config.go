@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // Config says where things are and what the cluster is like.
@@ -25,6 +27,8 @@ type Config struct {
 	// Nodes is how many nodes the cluster has. Emulate is the Kubernetes minor whose API it has, "" for the newest.
 	Nodes   int
 	Emulate string
+	// Patience is how many times longer than usual to wait for what must come; 0 is 1.
+	Patience int
 }
 
 // ConfigFrom fills a Config for the repository at root from the variables that the Makefile exports. What is not set is where make
@@ -39,6 +43,8 @@ func ConfigFrom(root string, environ []string) Config {
 		Root: root, Cache: env["FETTLE_CACHE"], Images: env["FETTLE_IMAGES"], Version: env["FETTLE_VERSION"], Emulate: env["EMULATE"],
 		Nodes: 1, Name: "fettle",
 	}
+	// What is no number is 0.
+	c.Patience, _ = strconv.Atoi(env["FETTLE_PATIENCE"])
 	c.Built = c.Images != "" && c.Version != ""
 	if c.Cache == "" {
 		c.Cache = filepath.Join(root, ".cache")
@@ -65,9 +71,16 @@ func Repository() (string, error) {
 	return "", errors.New("find the repository: no go.mod of Fettle here or above; run this inside a checkout")
 }
 
+// Patient is how long to wait on this machine for what takes at most limit on a usual one.
+func (c Config) Patient(limit time.Duration) time.Duration {
+	return limit * time.Duration(max(1, c.Patience))
+}
+
 func (c Config) binary(name string) string { return filepath.Join(c.Cache, "bin", name) }
 
-func (c Config) helm() string { return filepath.Join(c.Cache, "tools", "helm") }
+func (c Config) tool(name string) string { return filepath.Join(c.Cache, "tools", name) }
+
+func (c Config) helm() string { return c.tool("helm") }
 
 // Kubeconfig is the file with the cluster administrator's credentials.
 func (c Config) Kubeconfig() string { return filepath.Join(c.State, "kubeconfig") }

@@ -67,7 +67,7 @@ func (h *Harness) Check(ctx context.Context) error {
 
 // Up starts the cluster, an earlier one in the same state directory is removed first, and gives its nodes the project's images.
 func (h *Harness) Up(ctx context.Context) error {
-	args := []string{"--nodes", strconv.Itoa(h.Nodes)}
+	args := []string{"--nodes", strconv.Itoa(h.Nodes), "--patience", strconv.Itoa(max(1, h.Patience))}
 	if h.Emulate != "" {
 		args = append(args, "--emulate", h.Emulate)
 	}

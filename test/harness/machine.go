@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/sim"
-	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // MachineRoot is the chart's hostRoot for simulated machines.
@@ -75,16 +73,6 @@ func (h *Harness) mirror(ctx context.Context, node string) error {
 		`{ [ ` + MachineRoot + `/mnt/disks -ef /mnt/disks ] || mount --bind ` + MachineRoot + `/mnt/disks /mnt/disks; }`
 	_, err := h.OnNode(ctx, node, "sh", "-c", script)
 	return err
-}
-
-// Inventory is what discovery finds on a node's machine, without NVIDIA's library.
-func (h *Harness) Inventory(ctx context.Context, node string, hostDevices []discover.HostDevice) (discover.Inventory, error) {
-	tree, err := sysfs.Open(h.MachineDir(node))
-	if err != nil {
-		return discover.Inventory{}, fmt.Errorf("open the machine of %s: %w", node, err)
-	}
-	defer tree.Close()
-	return discover.Discover(ctx, tree, discover.Options{HostDevices: hostDevices}), nil
 }
 
 // mounted are the directories of a host tree that the chart mounts into the plugin, and those above them: they must stay the same

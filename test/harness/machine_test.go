@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // load is LoadMachine in this repository.
@@ -44,8 +46,12 @@ func TestMergedMachines(t *testing.T) {
 		if _, err := m.Expand(h.MachineDir("node1"), sim.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		inventory, err := h.Inventory(t.Context(), "node1", nil)
+		tree, err := sysfs.Open(h.MachineDir("node1"))
 		if err != nil {
+			t.Fatal(err)
+		}
+		inventory := discover.Discover(t.Context(), tree, discover.Options{})
+		if err := tree.Close(); err != nil {
 			t.Fatal(err)
 		}
 		got := map[string]int{}

@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// pollInterval is the pause between two looks at something that is about to happen.
+// pollInterval is the pause between two looks at something that is about to happen, on a usual machine.
 const pollInterval = 100 * time.Millisecond
 
-// Poll looks until look returns nil, and fails with its last error once the limit has passed. What is waited for is named in the
-// error.
-func Poll(ctx context.Context, what string, limit time.Duration, look func(context.Context) error) error {
+// Poll looks until look returns nil, and fails with its last error once the limit has passed, which is that of a usual machine. What is
+// waited for is named in the error.
+func (h *Harness) Poll(ctx context.Context, what string, limit time.Duration, look func(context.Context) error) error {
+	limit = h.Patient(limit)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	ticker := time.NewTicker(pollInterval)
+	ticker := time.NewTicker(h.Patient(pollInterval)) // looking keeps a slow machine from getting on
 	defer ticker.Stop()
 	var last error
 	for {

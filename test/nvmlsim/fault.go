@@ -3,7 +3,9 @@
 package nvmlsim
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -41,18 +43,31 @@ type Fault struct {
 // Call does one call of the library in the name of this process: it counts it, does what the script says before it, does it, and does what
 // the script says after it. A call that changes something names its argument.
 func (m Machine) Call(function, change string, do func(*State) Return) Return {
-	var before Fault
+	var before, after Fault
 	var result Return
+	done := false
+	finish := func(s *State) {
+		result, done = do(s), true
+		if change != "" && result != Success {
+			s.Refused = append(s.Refused, fmt.Sprintf("%s %s: %d", function, change, result))
+		}
+		after = s.scripted(function, true)
+	}
 	err := m.Change(func(s *State) error {
 		if s.Calls == nil {
 			s.Calls = map[string]int{}
 		}
 		s.Total++
 		s.Calls[function]++
+		if strings.HasPrefix(function, "DeviceGetHandleByPci") || function == "DeviceGetCount" {
+			s.followDrivers() // a process begins with one of these, and reading links through FUSE takes milliseconds
+		}
 		if change != "" {
 			s.Changes, s.LastChange = append(s.Changes, function+" "+change), s.Total
 		}
-		before = s.scripted(function, false)
+		if before = s.scripted(function, false); before.Do == "" {
+			finish(s)
+		}
 		return nil
 	})
 	if err != nil {
@@ -62,12 +77,12 @@ func (m Machine) Call(function, change string, do func(*State) Return) Return {
 		return before.Return
 	}
 	before.happen()
-	var after Fault
-	err = m.Change(func(s *State) error {
-		result = do(s)
-		after = s.scripted(function, true)
-		return nil
-	})
+	if !done {
+		err = m.Change(func(s *State) error {
+			finish(s)
+			return nil
+		})
+	}
 	switch {
 	case err != nil:
 		return Unknown

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/filelock"
@@ -16,9 +15,15 @@ import (
 
 // State is everything that the machine's GPUs and library remember.
 type State struct {
-	// Tree is the host tree in which the capability files are kept. Empty: nowhere.
+	// Tree is the host tree in which the capability files are kept. A relative one begins at the directory of the state's file, so that
+	// processes that have the tree at different places agree. Empty: nowhere.
 	Tree  string
 	Cards []*Card
+	// Minors are those that capabilities get, the smallest free one first. Empty: they are numbered as the driver does. Containers of a
+	// simulated node can open few character devices.
+	Minors []int
+	// Numbered are the minors of the capabilities that there are, by the directories of their access files.
+	Numbered map[string]int
 	// Faults are the script, Calls the number of calls since it was set, by function; Total are all.
 	Faults []Fault
 	Calls  map[string]int
@@ -26,6 +31,11 @@ type State struct {
 	// Changes lists what the library was asked to change since then, as "Function argument". LastChange is the number of the last such call.
 	Changes    []string
 	LastChange int
+	// Refused lists those that were not done, as "Function argument: return".
+	Refused []string
+
+	// root is Tree for this process.
+	root string
 }
 
 // Machine is a simulated machine, by the file of its state.
@@ -44,10 +54,13 @@ func New(file, tree string, names ...string) (Machine, error) {
 			Model: name, BusID: fmt.Sprintf("00000000:%02X:00.0", 0x41+i), UUID: fmt.Sprintf("GPU-%08x-0000-4000-8000-000000000000", i+1), Minor: i,
 		})
 	}
-	if err := errors.Join(s.writeTree(), s.writeMinors()); err != nil {
-		return m, err
-	}
-	return m, m.save(s)
+	return m, m.begin(s)
+}
+
+// begin writes the driver's files and the state.
+func (m Machine) begin(s *State) error {
+	s.root = m.rootOf(s)
+	return errors.Join(s.writeTree(nil), s.writeControls(), s.writeMinors(), m.save(s))
 }
 
 // Change gives the state to a function, while no other process has it, and keeps what the function made of it and of the host tree.
@@ -68,10 +81,9 @@ func (m Machine) Change(do func(*State) error) (err error) {
 	if err := do(s); err != nil {
 		return err
 	}
-	if !slices.Equal(before, s.capabilities()) {
-		if err := s.writeTree(); err != nil {
-			return err
-		}
+	s.number()
+	if err := s.writeTree(before); err != nil {
+		return err
 	}
 	return m.save(s)
 }
@@ -80,6 +92,7 @@ func (m Machine) Change(do func(*State) error) (err error) {
 func (m Machine) Look() (*State, error) {
 	var out *State
 	err := m.Change(func(s *State) error {
+		s.followDrivers()
 		out = s
 		return nil
 	})
@@ -95,7 +108,16 @@ func (m Machine) load() (*State, error) {
 	if err := json.Unmarshal(data, s); err != nil {
 		return nil, fmt.Errorf("read the simulated machine %s: %w", m.File, err)
 	}
+	s.root = m.rootOf(s)
 	return s, nil
+}
+
+// rootOf is where this process has the host tree.
+func (m Machine) rootOf(s *State) string {
+	if s.Tree == "" || filepath.IsAbs(s.Tree) {
+		return s.Tree
+	}
+	return filepath.Join(filepath.Dir(m.File), s.Tree)
 }
 
 func (m Machine) save(s *State) error {
@@ -167,6 +189,14 @@ func (m Machine) Hold(uuid string, processes int) error {
 	})
 }
 
+// Use starts a process on a whole card, a negative number ends processes.
+func (m Machine) Use(card, processes int) error {
+	return m.Change(func(s *State) error {
+		s.Cards[card].Clients += processes
+		return nil
+	})
+}
+
 // Foreign makes an instance as an administrator does by hand, with compute instances of so many slices each. It returns its id.
 func (m Machine) Foreign(card int, profileID, start uint32, compute ...uint32) (id uint32, err error) {
 	err = m.Change(func(s *State) error {
@@ -193,10 +223,14 @@ func (m Machine) Foreign(card int, profileID, start uint32, compute ...uint32) (
 // Script replaces the faults, and counts calls from now on.
 func (m Machine) Script(faults ...Fault) error {
 	return m.Change(func(s *State) error {
-		s.Faults, s.Calls, s.Total, s.Changes, s.LastChange = faults, map[string]int{}, 0, nil, 0
+		s.Faults, s.Calls, s.Total, s.Changes, s.LastChange, s.Refused = faults, map[string]int{}, 0, nil, 0, nil
 		return nil
 	})
 }
 
 // DefaultFile is the file of a machine's state below a directory.
 func DefaultFile(dir string) string { return filepath.Join(dir, "nvmlsim.json") }
+
+// WritableDir is the directory of the state's file below a host tree that containers have without the right to write. It is a mount of its
+// own, which they may write to.
+const WritableDir = "nvmlsim"

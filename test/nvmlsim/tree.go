@@ -5,8 +5,10 @@ package nvmlsim
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/pci"
@@ -25,9 +27,9 @@ func CapabilityMinor(gpu int, instance uint32) int {
 	return firstMinor + gpu*perGPU + int(instance)*perInstance
 }
 
-// capabilities lists the access files, with their minors.
-func (s *State) capabilities() []string {
-	var out []string
+// capabilities maps the directories of the access files to their minors.
+func (s *State) capabilities() map[string]int {
+	out := map[string]int{}
 	for _, c := range s.Cards {
 		if c.Absent {
 			continue
@@ -35,33 +37,99 @@ func (s *State) capabilities() []string {
 		for _, one := range c.Instances {
 			dir := fmt.Sprintf("gpu%d/mig/gi%d", c.Minor, one.ID)
 			minor := CapabilityMinor(c.Minor, one.ID)
-			out = append(out, fmt.Sprintf("%s/access %d", dir, minor))
+			out[dir] = minor
 			for _, compute := range one.Compute {
-				out = append(out, fmt.Sprintf("%s/ci%d/access %d", dir, compute.ID, minor+1+int(compute.ID)))
+				out[fmt.Sprintf("%s/ci%d", dir, compute.ID)] = minor + 1 + int(compute.ID)
 			}
+		}
+	}
+	if len(s.Minors) > 0 {
+		for dir := range out {
+			out[dir] = s.Numbered[dir]
 		}
 	}
 	return out
 }
 
-// writeTree writes the access files of all instances anew.
-func (s *State) writeTree() error {
-	if s.Tree == "" {
+// number gives numbers of Minors to new capabilities, and takes those of old ones back. Where there are none left, numbers above them are
+// given.
+func (s *State) number() {
+	if len(s.Minors) == 0 {
+		return
+	}
+	have := s.capabilities()
+	maps.DeleteFunc(s.Numbered, func(dir string, _ int) bool {
+		_, there := have[dir]
+		return !there
+	})
+	used := map[int]bool{}
+	for _, minor := range s.Numbered {
+		used[minor] = true
+	}
+	for _, dir := range slices.Sorted(maps.Keys(have)) {
+		if s.Numbered[dir] != 0 {
+			continue
+		}
+		at := slices.IndexFunc(s.Minors, func(minor int) bool { return !used[minor] })
+		minor := slices.Max(s.Minors) + 1
+		for at < 0 && used[minor] {
+			minor++
+		}
+		if at >= 0 {
+			minor = s.Minors[at]
+		}
+		if s.Numbered == nil {
+			s.Numbered = map[string]int{}
+		}
+		s.Numbered[dir], used[minor] = minor, true
+	}
+}
+
+func (s *State) caps() string { return filepath.Join(s.root, "proc/driver/nvidia/capabilities") }
+
+// writeTree makes the access files those of all instances there are. Before are those of which there are files. A file that stays is not
+// touched, for others may be reading it.
+func (s *State) writeTree(before map[string]int) error {
+	if s.root == "" {
 		return nil
 	}
-	caps := filepath.Join(s.Tree, "proc/driver/nvidia/capabilities")
-	err := os.RemoveAll(caps)
-	for _, line := range append(s.capabilities(), "mig/config 1", "mig/monitor 2") {
-		name, minor, _ := strings.Cut(line, " ")
-		text := fmt.Sprintf("DeviceFileMinor: %s\nDeviceFileMode: 256\nDeviceFileModify: 1\n", minor)
-		err = errors.Join(err, write(filepath.Join(caps, name), text))
+	now := s.capabilities()
+	var err error
+	for dir := range before {
+		if _, stays := now[dir]; !stays {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(s.caps(), dir)))
+		}
+	}
+	for dir, minor := range now {
+		if have, there := before[dir]; !there || have != minor {
+			err = errors.Join(err, s.writeAccess(filepath.Join(dir, "access"), minor))
+		}
 	}
 	return err
 }
 
-// writeMinors writes the table of all instances that could be, which never changes.
+func (s *State) writeAccess(name string, minor int) error {
+	text := fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: 256\nDeviceFileModify: 1\n", minor)
+	return write(filepath.Join(s.caps(), name), text)
+}
+
+// writeControls writes the access files of what is there without an instance, unless the tree has them.
+func (s *State) writeControls() error {
+	if s.root == "" {
+		return nil
+	}
+	var errs []error
+	for i, name := range []string{"mig/config", "mig/monitor"} {
+		if _, err := os.Stat(filepath.Join(s.caps(), name)); errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, s.writeAccess(name, i+1))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeMinors writes the table of all instances that could be, which never changes. With numbers of its own a machine has none.
 func (s *State) writeMinors() error {
-	if s.Tree == "" {
+	if s.root == "" || len(s.Minors) > 0 {
 		return nil
 	}
 	var minors strings.Builder
@@ -74,7 +142,7 @@ func (s *State) writeMinors() error {
 			}
 		}
 	}
-	return write(filepath.Join(s.Tree, "proc/driver/nvidia-caps/mig-minors"), minors.String())
+	return write(filepath.Join(s.root, "proc/driver/nvidia-caps/mig-minors"), minors.String())
 }
 
 func write(name, content string) error {

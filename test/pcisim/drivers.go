@@ -187,6 +187,9 @@ func (s *model) removeNode(name string) {
 // vanish takes a function out of the machine.
 func (s *model) vanish(f *function) {
 	s.detach(f)
+	for _, name := range f.nodes {
+		s.removeNode(name)
+	}
 	s.tree.Remove(devicesDir + f.address)
 	s.tree.Remove(groupsDir + f.group + "/devices/" + f.address)
 	if f.physfn != "" {

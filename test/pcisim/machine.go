@@ -19,6 +19,10 @@ type Machine struct {
 	// VFIOMajor is the major of VFIO's nodes, 511 where it is 0. VFIOMinor is the first minor.
 	VFIOMajor uint32 `json:"vfioMajor,omitempty"`
 	VFIOMinor uint32 `json:"vfioMinor,omitempty"`
+	// DRMMajor is the major of the graphics nodes of new virtual functions, and DRMMinor the first minor. Where it is 0, they have those that
+	// the kernel would give.
+	DRMMajor uint32 `json:"drmMajor,omitempty"`
+	DRMMinor uint32 `json:"drmMinor,omitempty"`
 	// FunctionBits says that the topology of AMD's compute driver has the number of a partition in the bits of the PCI function, as on older
 	// kernels.
 	FunctionBits bool `json:"functionBits,omitempty"`

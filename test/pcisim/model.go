@@ -50,6 +50,8 @@ type function struct {
 	users     int
 	// own are the files that its driver makes, with the links of classes to them.
 	own map[string]string
+	// nodes are the device nodes of a virtual function that was made here.
+	nodes []string
 }
 
 const (

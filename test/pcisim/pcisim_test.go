@@ -154,7 +154,23 @@ func TestVirtualFunctions(t *testing.T) {
 	if group, err := h.tree.ReadIOMMUGroup("sys/bus/pci/devices/0000:4b:00.1"); group.Number != 34 || err != nil {
 		t.Errorf("IOMMU group %+v, %v, want the next free", group, err)
 	}
+	for _, name := range []string{"drm/card4/dev", "drm/renderD132/subsystem"} { // two cards and two functions have the numbers before
+		if !h.tree.Exists("sys/bus/pci/devices/0000:4b:00.1/" + name) {
+			t.Errorf("%s of the first virtual function is missing", name)
+		}
+	}
+	major, minor, err := h.tree.Rdev("dev/dri/renderD132")
+	if major != 226 || minor != 132 || err != nil || !h.tree.Exists("sys/class/drm/renderD132/dev") {
+		t.Errorf("/dev/dri/renderD132 is %d:%d, %v", major, minor, err)
+	}
+	h.write("drivers/xe/unbind", "0000:4b:00.1", nil)
+	if h.tree.Exists("sys/class/drm/renderD132") {
+		t.Error("a virtual function without a driver has a render node")
+	}
 	h.write(pf+"sriov_numvfs", "0", nil)
+	if h.tree.Exists("dev/dri/renderD132") {
+		t.Error("the node of a virtual function is left")
+	}
 	if h.tree.Exists("sys/bus/pci/devices/0000:4b:00.1") || h.tree.Exists("sys/kernel/iommu_groups/34") {
 		t.Error("a virtual function is left")
 	}

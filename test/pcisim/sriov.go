@@ -84,9 +84,66 @@ func (s *model) makeVF(f *function, number int) {
 	}
 	s.functions[vf.address] = vf
 	f.vfs = append(f.vfs, vf)
+	s.addGraphics(f, vf)
 	s.reactTo(ctx, vf)
 	if f.autoprobe {
 		s.autobind(vf)
+	}
+}
+
+// addGraphics gives a virtual function of a GPU what the driver makes for it: a card and a render node, with the first numbers that no
+// other function has. Its driver shows them.
+func (s *model) addGraphics(physical, vf *function) {
+	graphics := false
+	for name := range physical.own {
+		graphics = graphics || strings.HasPrefix(name, physical.dir+"/drm/")
+	}
+	if !graphics {
+		return
+	}
+	taken := map[string]bool{}
+	for _, f := range s.functions {
+		for name := range f.own {
+			taken[path.Base(name)], taken[path.Base(path.Dir(name))] = true, true
+		}
+	}
+	for _, kind := range []struct {
+		prefix string
+		first  int
+	}{{"card", 0}, {"renderD", 128}} {
+		n := kind.first
+		for taken[kind.prefix+strconv.Itoa(n)] {
+			n++
+		}
+		name := kind.prefix + strconv.Itoa(n)
+		major, minor := uint32(226), uint32(n)
+		if s.machine.DRMMajor != 0 {
+			major, minor = s.machine.DRMMajor, s.freeMinor()
+		}
+		at := vf.dir + "/drm/" + name
+		vf.own[at+"/dev"] = fmt.Sprintf("%d:%d\n", major, minor)
+		up := strings.Repeat("../", strings.Count(at, "/"))
+		vf.own[at+"/subsystem"] = "-> " + up + "class/drm"
+		vf.own["sys/class/drm/"+name] = "-> ../../" + strings.TrimPrefix(at, "sys/")
+		vf.nodes = append(vf.nodes, "dri/"+name)
+		s.makeNode("dri/"+name, major, minor)
+	}
+}
+
+// freeMinor is the first minor that no graphics node of a virtual function has.
+func (s *model) freeMinor() uint32 {
+	minor := s.machine.DRMMinor
+	for {
+		number, used := fmt.Sprintf("%d:%d\n", s.machine.DRMMajor, minor), false
+		for _, f := range s.functions {
+			for _, content := range f.own {
+				used = used || content == number
+			}
+		}
+		if !used {
+			return minor
+		}
+		minor++
 	}
 }
 

@@ -36,14 +36,15 @@ type act struct {
 	Step step.Step
 }
 
-// writer counts the writes of attributes among the operations of an injector.
-type writer struct {
-	in    *fault.Injector
-	under *sysfs.Writer
+// Writer counts the writes of attributes among the operations of an injector.
+type Writer struct {
+	Injector *fault.Injector
+	Under    *sysfs.Writer
 }
 
-func (w writer) WriteAttr(name, value string) error {
-	return w.in.Do("write "+name+" "+value, func() error { return w.under.WriteAttr(name, value) })
+// WriteAttr writes an attribute.
+func (w Writer) WriteAttr(name, value string) error {
+	return w.Injector.Do("write "+name+" "+value, func() error { return w.Under.WriteAttr(name, value) })
 }
 
 // Child plays the process that is killed. A test function of the caller's package, which Case names, has nothing else.
@@ -61,7 +62,7 @@ func Child(t *testing.T, kinds Kinds) {
 	must(t, err)
 	under, err := sysfs.OpenWriter(j.Root)
 	must(t, err)
-	k := kinds(tree, writer{in, under}, restorepoint.Open(in.FS(disk.OS{}), j.Dir, j.Boot))
+	k := kinds(tree, Writer{in, under}, restorepoint.Open(in.FS(disk.OS{}), j.Dir, j.Boot))
 	for _, a := range j.Acts {
 		do := k.Apply
 		if a.Undo {

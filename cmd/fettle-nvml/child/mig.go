@@ -22,11 +22,13 @@ import (
 type migOptions struct {
 	device, parent string
 	profile, start uint
-	finish         bool
-	id             int
-	uuid           string
-	on, off        bool
-	pending        bool
+	// placed says that profile and start are given.
+	placed  bool
+	finish  bool
+	id      int
+	uuid    string
+	on, off bool
+	pending bool
 }
 
 // migVerb does one thing to a GPU and fills in the answer.
@@ -42,7 +44,7 @@ func migVerbs() map[string]struct {
 		options []string
 	}
 	return map[string]verb{
-		"list":    {do: (*card).list},
+		"list":    {do: (*card).list, options: []string{"profile", "start"}},
 		"create":  {do: (*card).create, options: []string{"profile", "start", "finish"}},
 		"destroy": {do: (*card).destroy, options: []string{"profile", "start", "id", "uuid"}},
 		"mode":    {do: (*card).setMode, options: []string{"on", "off", "pending"}},
@@ -104,11 +106,12 @@ func parseMIG(args, options []string, stderr io.Writer) (*migOptions, error) {
 		return nil, fmt.Errorf("mig %s: unexpected argument %q", args[0], flags.Arg(0))
 	case o.device == "":
 		return nil, fmt.Errorf("mig %s: want -device with the PCI bus id of a GPU", args[0])
-	case slices.Contains(options, "profile") && (!given["profile"] || !given["start"]):
+	case given["profile"] != given["start"] || args[0] != "list" && slices.Contains(options, "profile") && !given["profile"]:
 		return nil, fmt.Errorf("mig %s: want -profile and -start", args[0])
 	case slices.Contains(options, "on") && o.on == o.off:
 		return nil, fmt.Errorf("mig %s: want -on or -off", args[0])
 	}
+	o.placed = given["profile"]
 	return o, nil
 }
 
@@ -169,14 +172,37 @@ func (c *card) divided() (err error) {
 	return err
 }
 
-// list tells all instances.
-func (c *card) list(*migOptions) error {
+// list tells all instances. With a place it tells the compute instances of those only that take slices of the place.
+func (c *card) list(o *migOptions) error {
 	if err := c.divided(); err != nil {
 		return err
 	}
-	instances, err := instancesOf(c.gpu, c.profiles)
-	c.answer.Instances = plain(instances)
-	return err
+	all, err := bareInstances(c.gpu, c.profiles)
+	if err != nil {
+		return err
+	}
+	there := all
+	if o.placed {
+		_, placement, err := c.place(o)
+		if err != nil {
+			return err
+		}
+		there = taking(all, placement)
+	}
+	if err := addCompute(c.gpu, there); err != nil {
+		return err
+	}
+	for _, one := range there {
+		at := slices.IndexFunc(all, func(other instance) bool { return other.ID == one.ID })
+		all[at] = one
+	}
+	c.answer.Instances = plain(all)
+	return nil
+}
+
+// taking returns the instances that take slices of a place.
+func taking(all []instance, placement nvml.MIGPlacement) []instance {
+	return slices.DeleteFunc(slices.Clone(all), func(one instance) bool { return !one.Placement.Overlaps(placement) })
 }
 
 // create makes the instance in one place, or completes the one there.
@@ -188,15 +214,13 @@ func (c *card) create(o *migOptions) error {
 	if err != nil {
 		return err
 	}
-	instances, err := instancesOf(c.gpu, c.profiles)
+	instances, err := c.overlapping(placement)
 	if err != nil {
 		return err
 	}
-	for i, one := range instances {
-		if !one.Placement.Overlaps(placement) {
-			continue
-		}
-		c.answer.Instance = &instances[i].MIGInstance
+	if len(instances) > 0 {
+		one := instances[0]
+		c.answer.Instance = &one.MIGInstance
 		if !o.finish || !one.isAt(p.info.Id, placement) || !one.couldBeOurs() {
 			c.answer.Other = true
 			return fmt.Errorf("%w: GPU instance %d of profile %d has the memory slices from %d, %d of them",
@@ -215,6 +239,16 @@ func (c *card) create(o *migOptions) error {
 		return fmt.Errorf("create a GPU instance of profile %d at %d: %w", o.profile, o.start, said(ret))
 	}
 	return c.complete(instance{gi: gi, slices: p.info.SliceCount}, true)
+}
+
+// overlapping finds the GPU instances that take slices of a place.
+func (c *card) overlapping(placement nvml.MIGPlacement) ([]instance, error) {
+	all, err := bareInstances(c.gpu, c.profiles)
+	if err != nil {
+		return nil, err
+	}
+	there := taking(all, placement)
+	return there, addCompute(c.gpu, there)
 }
 
 // place finds the profile by its id, and the size of an instance that starts there.
@@ -252,15 +286,14 @@ func (c *card) complete(one instance, created bool) error {
 	if ret != gonvml.SUCCESS {
 		return fmt.Errorf("read the GPU instance: %w", said(ret))
 	}
-	instances, err := instancesOf(c.gpu, c.profiles)
-	if err != nil {
+	whole := []instance{newInstance(one.gi, &info, one.slices)}
+	if err := addCompute(c.gpu, whole); err != nil {
 		return err
 	}
-	at := slices.IndexFunc(instances, func(i instance) bool { return i.ID == info.Id })
-	if at < 0 || len(instances[at].Compute) != 1 || instances[at].Compute[0].UUID == "" {
+	if len(whole[0].Compute) != 1 || whole[0].Compute[0].UUID == "" {
 		return fmt.Errorf("read the GPU instance %d back: it has no compute instance with a UUID", info.Id)
 	}
-	c.answer.Instance = &instances[at].MIGInstance
+	c.answer.Instance = &whole[0].MIGInstance
 	return nil
 }
 
@@ -310,17 +343,17 @@ func (c *card) destroy(o *migOptions) error {
 	if err := c.divided(); err != nil {
 		return err
 	}
-	instances, err := instancesOf(c.gpu, c.profiles)
+	instances, err := bareInstances(c.gpu, c.profiles)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(instances, func(one instance) bool {
-		return uint(one.ProfileID) == o.profile && uint(one.Placement.Start) == o.start
+	instances = slices.DeleteFunc(instances, func(one instance) bool {
+		return uint(one.ProfileID) != o.profile || uint(one.Placement.Start) != o.start
 	})
-	if at < 0 {
-		return nil
+	if err := addCompute(c.gpu, instances); err != nil || len(instances) == 0 {
+		return err
 	}
-	one := instances[at]
+	one := instances[0]
 	c.answer.Instance = &one.MIGInstance
 	if !one.is(o) {
 		c.answer.Other = true
@@ -355,10 +388,14 @@ func destroyCompute(gi gonvml.GpuInstance, id uint32) error {
 // setMode switches MIG mode and judges both results: whether the mode was noted, and what became of activating it.
 func (c *card) setMode(o *migOptions) error {
 	if !o.on && c.answer.Current {
-		if err := c.list(o); err != nil {
+		if err := c.divided(); err != nil {
 			return err
 		}
-		if n := len(c.answer.Instances); n > 0 {
+		instances, err := bareInstances(c.gpu, c.profiles)
+		if err != nil {
+			return err
+		}
+		if n := len(instances); n > 0 {
 			return fmt.Errorf("switch MIG mode off: %w: there are %d GPU instances", nvml.ErrInUse, n)
 		}
 	}

@@ -90,10 +90,18 @@ type instance struct {
 	slices uint32
 }
 
-// instancesOf finds all GPU instances, whoever made them. It asks profile by profile, because the list of MIG devices hides a GPU instance
-// without a compute instance. The compute instances and their UUIDs come from that list: the device that a compute instance names
-// (nvmlComputeInstanceInfo_t) is the whole GPU.
+// instancesOf finds all GPU instances, whoever made them, with their compute instances.
 func instancesOf(gpu gonvml.Device, profiles []profile) ([]instance, error) {
+	out, err := bareInstances(gpu, profiles)
+	if err == nil {
+		err = addCompute(gpu, out)
+	}
+	return out, err
+}
+
+// bareInstances finds all GPU instances without their compute instances. It asks profile by profile, because the list of MIG devices hides
+// a GPU instance without a compute instance.
+func bareInstances(gpu gonvml.Device, profiles []profile) ([]instance, error) {
 	var out []instance
 	for _, p := range profiles {
 		list, ret := gpu.GetGpuInstances(&p.info)
@@ -111,20 +119,26 @@ func instancesOf(gpu gonvml.Device, profiles []profile) ([]instance, error) {
 			if ret != gonvml.SUCCESS {
 				return nil, fmt.Errorf("read a GPU instance of profile %d: %w", p.info.Id, said(ret))
 			}
-			out = append(out, instance{gi: gi, slices: p.info.SliceCount, MIGInstance: nvml.MIGInstance{
-				ID: info.Id, ProfileID: info.ProfileId, Placement: nvml.MIGPlacement{Start: info.Placement.Start, Size: info.Placement.Size},
-			}})
+			out = append(out, newInstance(gi, &info, p.info.SliceCount))
 		}
 	}
-	if len(out) == 0 {
-		return nil, nil
-	}
 	slices.SortFunc(out, func(a, b instance) int { return int(a.ID) - int(b.ID) })
-	return out, addCompute(gpu, out)
+	return out, nil
 }
 
-// addCompute adds the compute instances, each of which is one MIG device.
+func newInstance(gi gonvml.GpuInstance, info *gonvml.GpuInstanceInfo, slices uint32) instance {
+	return instance{gi: gi, slices: slices, MIGInstance: nvml.MIGInstance{
+		ID: info.Id, ProfileID: info.ProfileId, Placement: nvml.MIGPlacement{Start: info.Placement.Start, Size: info.Placement.Size},
+	}}
+}
+
+// addCompute adds the compute instances of some GPU instances. Each is one MIG device, and its UUID comes from there: the device that a
+// compute instance names (nvmlComputeInstanceInfo_t) is the whole GPU. Of the MIG devices of other GPU instances it asks no more than which
+// one they are in.
 func addCompute(gpu gonvml.Device, instances []instance) error {
+	if len(instances) == 0 {
+		return nil
+	}
 	most, ret := gpu.GetMaxMigDeviceCount()
 	if ret != gonvml.SUCCESS {
 		return fmt.Errorf("count MIG devices: %w", said(ret))
@@ -137,32 +151,34 @@ func addCompute(gpu gonvml.Device, instances []instance) error {
 		if ret != gonvml.SUCCESS {
 			return fmt.Errorf("find MIG device %d: %w", i, said(ret))
 		}
-		id, compute, err := identify(mig)
+		id, ret := mig.GetGpuInstanceId()
+		if ret != gonvml.SUCCESS {
+			return fmt.Errorf("read the GPU instance of MIG device %d: %w", i, said(ret))
+		}
+		at := slices.IndexFunc(instances, func(one instance) bool { return one.ID == uint32(id) })
+		if at < 0 {
+			continue
+		}
+		compute, err := identify(mig)
 		if err != nil {
 			return fmt.Errorf("read MIG device %d: %w", i, err)
 		}
-		if at := slices.IndexFunc(instances, func(one instance) bool { return one.ID == id }); at >= 0 {
-			instances[at].Compute = append(instances[at].Compute, compute)
-		}
+		instances[at].Compute = append(instances[at].Compute, compute)
 	}
 	return nil
 }
 
-// identify tells the GPU instance that a MIG device is in, and the device itself.
-func identify(mig gonvml.Device) (uint32, nvml.MIGCompute, error) {
-	id, ret := mig.GetGpuInstanceId()
-	if ret != gonvml.SUCCESS {
-		return 0, nvml.MIGCompute{}, said(ret)
-	}
+// identify tells which compute instance a MIG device is.
+func identify(mig gonvml.Device) (nvml.MIGCompute, error) {
 	compute, ret := mig.GetComputeInstanceId()
 	if ret != gonvml.SUCCESS {
-		return 0, nvml.MIGCompute{}, said(ret)
+		return nvml.MIGCompute{}, said(ret)
 	}
 	uuid, ret := mig.GetUUID()
 	if ret != gonvml.SUCCESS {
-		return 0, nvml.MIGCompute{}, said(ret)
+		return nvml.MIGCompute{}, said(ret)
 	}
-	return uint32(id), nvml.MIGCompute{ID: uint32(compute), UUID: uuid}, nil
+	return nvml.MIGCompute{ID: uint32(compute), UUID: uuid}, nil
 }
 
 // plain drops the handles.

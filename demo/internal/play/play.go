@@ -41,8 +41,8 @@ type stage struct {
 	look string
 	// vars are what expected lines have set so far.
 	vars map[string]string
-	// applied are the files to take away afterwards.
-	applied []string
+	// applied are the files to take away afterwards, and converted the manifests.
+	applied, converted []string
 }
 
 // Contexts adds a context to a kubeconfig for each scenario: its name is that of the scenario's namespace, which it makes the default.
@@ -115,8 +115,13 @@ func (st *stage) step(ctx context.Context, step script.Step) error {
 			return st.refused(ctx, step)
 		}
 		return st.apply(ctx, step.Args)
+	case "convert":
+		return st.convert(ctx, step.Args)
 	case "delete":
 		return st.delete(ctx, step.Args)
+	case "node":
+		out, err := st.h.OnNode(ctx, step.Args[0], "sh", "-c", step.Text)
+		return st.see(step, out, err)
 	case "running":
 		return st.running(ctx, step.Args)
 	case "gone":
@@ -130,6 +135,8 @@ func (st *stage) step(ctx context.Context, step script.Step) error {
 		return st.exec(ctx, step)
 	case "get":
 		return st.get(ctx, step)
+	case "fettle":
+		return st.fettle(ctx, step)
 	case "helm-test":
 		out, err := st.h.TestChart(ctx)
 		return st.see(step, out, err)
@@ -173,6 +180,11 @@ func (st *stage) clear(ctx context.Context) error {
 	var errs []error
 	for _, file := range slices.Backward(st.applied) {
 		_, err := st.kubectl(ctx, "delete", "--ignore-not-found", "--wait=false", "--grace-period=1", "--filename", file)
+		errs = append(errs, err)
+	}
+	for _, manifests := range st.converted {
+		_, err := st.h.KubectlWith(ctx, manifests, "--context", st.Namespace(), "delete", "--ignore-not-found", "--wait=false",
+			"--grace-period=1", "--filename", "-")
 		errs = append(errs, err)
 	}
 	_, err := st.h.Kubectl(ctx, "delete", "namespace", st.Namespace(), "--wait=false")

@@ -25,6 +25,17 @@ func (st *stage) apply(ctx context.Context, names []string) error {
 	return nil
 }
 
+// convert applies what the command line makes of a file of another API. The words after the file are further flags.
+func (st *stage) convert(ctx context.Context, words []string) error {
+	made, err := st.h.Fettle(ctx, append([]string{"convert", "-f", st.file(words[0]), "-n", st.Namespace()}, words[1:]...)...)
+	if err != nil {
+		return err
+	}
+	st.converted = append(st.converted, made)
+	_, err = st.h.KubectlWith(ctx, made, "--context", st.Namespace(), "apply", "--filename", "-")
+	return err
+}
+
 // refused expects that the API server refuses a file and says why. It tries without effect first, for admission learns of a new
 // class, and of its webhook, within moments.
 func (st *stage) refused(ctx context.Context, step script.Step) error {
@@ -32,7 +43,7 @@ func (st *stage) refused(ctx context.Context, step script.Step) error {
 	for _, name := range step.Args {
 		args = append(args, "--filename", st.file(name))
 	}
-	err := harness.Poll(ctx, "the refusal", patience, func(ctx context.Context) error {
+	err := st.h.Poll(ctx, "the refusal", patience, func(ctx context.Context) error {
 		return st.refusal(ctx, step, append(args, "--dry-run=server"))
 	})
 	if err != nil {
@@ -66,7 +77,7 @@ func (st *stage) delete(ctx context.Context, pods []string) error {
 func (st *stage) running(ctx context.Context, pods []string) error {
 	for _, word := range pods {
 		namespace, name := st.pod(word)
-		err := harness.Poll(ctx, "pod "+word+" to run", patience, func(ctx context.Context) error {
+		err := st.h.Poll(ctx, "pod "+word+" to run", patience, func(ctx context.Context) error {
 			return st.h.PodDone(ctx, namespace, name, corev1.PodRunning)
 		})
 		if err != nil {
@@ -79,7 +90,7 @@ func (st *stage) running(ctx context.Context, pods []string) error {
 func (st *stage) gone(ctx context.Context, pods []string) error {
 	for _, word := range pods {
 		namespace, name := st.pod(word)
-		err := harness.Poll(ctx, "pod "+word+" to go", patience, func(ctx context.Context) error {
+		err := st.h.Poll(ctx, "pod "+word+" to go", patience, func(ctx context.Context) error {
 			_, err := st.h.Kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
@@ -99,7 +110,7 @@ func (st *stage) gone(ctx context.Context, pods []string) error {
 // pending expects what the scheduler says of a pod that it finds no node for.
 func (st *stage) pending(ctx context.Context, step script.Step) error {
 	namespace, name := st.pod(step.Args[0])
-	return harness.Poll(ctx, "pod "+step.Args[0]+" to be pending", patience, func(ctx context.Context) error {
+	return st.h.Poll(ctx, "pod "+step.Args[0]+" to be pending", patience, func(ctx context.Context) error {
 		pod, err := st.h.Kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -122,8 +133,16 @@ func (st *stage) exec(ctx context.Context, step script.Step) error {
 
 // get reads objects with a JSONPath template until they are as expected.
 func (st *stage) get(ctx context.Context, step script.Step) error {
-	return harness.Poll(ctx, step.Args[0], patience, func(ctx context.Context) error {
+	return st.h.Poll(ctx, step.Args[0], patience, func(ctx context.Context) error {
 		out, err := st.kubectl(ctx, "get", step.Args[0], "--output", "jsonpath="+step.Text)
+		return st.see(step, out, err)
+	})
+}
+
+// fettle runs the command line until its output is as expected.
+func (st *stage) fettle(ctx context.Context, step script.Step) error {
+	return st.h.Poll(ctx, "fettle "+step.Args[0], patience, func(ctx context.Context) error {
+		out, err := st.h.Fettle(ctx, step.Args...)
 		return st.see(step, out, err)
 	})
 }

@@ -68,6 +68,8 @@ const many = 100
 func verbs() map[string]form {
 	return map[string]form{
 		"apply":     {min: 1, max: many, mayFail: true},
+		"convert":   {min: 1, max: many},
+		"node":      {min: 1, max: 1, text: true},
 		"delete":    {min: 1, max: many},
 		"running":   {min: 1, max: many},
 		"gone":      {min: 1, max: many},
@@ -75,6 +77,7 @@ func verbs() map[string]form {
 		"look":      {min: 2, max: 2, mustSee: true},
 		"exec":      {min: 2, max: 2, text: true},
 		"get":       {min: 1, max: 1, text: true, mustSee: true},
+		"fettle":    {min: 1, max: many, mustSee: true},
 		"helm-test": {mustSee: true},
 	}
 }

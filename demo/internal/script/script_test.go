@@ -45,6 +45,8 @@ func TestParseRefuses(t *testing.T) {
 		"dance":                             `there is no step "dance"`,
 		"apply":                             "apply has 0 words, want 1 to 100",
 		"exec pod main":                     "exec needs 2 words",
+		"node node1":                        "node needs 1 words",
+		"convert":                           "convert has 0 words, want 1 to 100",
 		"! running pod":                     "running cannot be expected to fail",
 		"look pod main":                     "line 1: look pod main: say what must be seen",
 		"! apply a.yaml":                    "say what must be seen",

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -541,5 +542,29 @@ func TestHostile(t *testing.T) {
 				t.Errorf("left behind: %q", left)
 			}
 		})
+	}
+}
+
+// TestNotWritable wants an error to tell whose the directory is: a pod's init container may have given a volume away.
+func TestNotWritable(t *testing.T) {
+	dir := t.TempDir()
+	if os.Geteuid() == 0 {
+		must(t, os.Chown(dir, 1000, 1001))
+	}
+	must(t, os.Chmod(dir, 0o575))
+	root, err := os.OpenRoot(dir)
+	must(t, err)
+	defer root.Close()
+	info, err := root.Stat(".")
+	must(t, err)
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		t.Fatal("no owner")
+	}
+	got := notWritable(root, fmt.Errorf("make a file: %w", fs.ErrPermission))
+	want := fmt.Sprintf("make a file: permission denied: this is user %d, and %s belongs to %d:%d with mode 0575: let this user write there; "+
+		"if it is a volume, delete its PersistentVolumeClaim, and have no pod change the owner", os.Geteuid(), dir, owner.Uid, owner.Gid)
+	if got.Error() != want || !errors.Is(got, fs.ErrPermission) {
+		t.Errorf("got  %v\nwant %s", got, want)
 	}
 }

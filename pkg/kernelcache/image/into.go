@@ -59,6 +59,29 @@ func (e *Extraction) Into(ctx context.Context, dir string, digest artifact.Diges
 	if has, err := readOwn(root, Marker); err != nil || string(has) == mark {
 		return &Extracted{Present: true}, err
 	}
+	done, err := e.refill(ctx, root, mark)
+	if errors.Is(err, fs.ErrPermission) {
+		err = notWritable(root, err)
+	}
+	return done, err
+}
+
+// notWritable says whose the directory is that this process may not write to, and the next step.
+func notWritable(root *os.Root, err error) error {
+	info, fault := root.Stat(".")
+	if fault != nil {
+		return errors.Join(err, fault)
+	}
+	owner, known := info.Sys().(*syscall.Stat_t)
+	if !known {
+		return err
+	}
+	return fmt.Errorf("%w: this is user %d, and %s belongs to %d:%d with mode %04o: let this user write there; if it is a volume, delete its "+
+		"PersistentVolumeClaim, and have no pod change the owner", err, os.Geteuid(), root.Name(), owner.Uid, owner.Gid, info.Mode().Perm())
+}
+
+// refill does the work of Into in a directory without the wanted cache, which is locked.
+func (e *Extraction) refill(ctx context.Context, root *os.Root, mark string) (*Extracted, error) {
 	if err := sweep(root); err != nil {
 		return nil, err
 	}

@@ -66,6 +66,8 @@ type Request struct {
 	Devices []string `json:"devices,omitempty"`
 	// Containers lists the containers that use the request. They are unknown if pods may share the claim.
 	Containers []string `json:"containers,omitempty"`
+	// Running says what containers that run do not have of this. It is nil if none is known to run.
+	Running *Running `json:"running,omitempty"`
 	// Host is what the request gets on the node.
 	Host *Host `json:"host,omitempty"`
 }
@@ -76,6 +78,10 @@ type Host struct {
 	// Faults lists what the node lacks. The claim waits for it.
 	Faults []string `json:"faults,omitempty"`
 }
+
+// ErrNotAllocated is about a claim that holds no device yet.
+var ErrNotAllocated = errors.New("is not allocated: presets look at the devices that a claim holds. Start a pod that uses it, and take " +
+	"the claim as it is then: kubectl get resourceclaim NAME -o yaml")
 
 // Explain answers for the wanted claims, sorted by name.
 func Explain(ctx context.Context, o Objects, wanted func(*resourceapi.ResourceClaim) bool) (Explanation, error) {
@@ -103,8 +109,7 @@ func Explain(ctx context.Context, o Objects, wanted func(*resourceapi.ResourceCl
 // claim resolves presets as the plugin does: the claims that a pod owns together, and a shared claim alone.
 func (o *Objects) claim(ctx context.Context, c *resourceapi.ResourceClaim, conditions *preset.Conditions) (Claim, error) {
 	if c.Status.Allocation == nil {
-		return Claim{}, errors.New("is not allocated: presets look at the devices that a claim holds. Start a pod that uses it, and take the " +
-			"claim as it is then: kubectl get resourceclaim NAME -o yaml")
+		return Claim{}, ErrNotAllocated
 	}
 	pod, err := o.ownerOf(c)
 	if err != nil {
@@ -114,13 +119,12 @@ func (o *Objects) claim(ctx context.Context, c *resourceapi.ResourceClaim, condi
 		Presets: o.Presets, Namespace: c.Namespace, NamespaceLabels: o.labels(c.Namespace), Pod: pod,
 		ConfigMap: o.ConfigMap, DriverNamespace: o.DriverNamespace, Driver: o.Driver,
 	}
-	var shared []preset.Claim
 	for _, s := range o.Claims {
 		switch {
 		case s == c || pod != nil && owns(pod, s):
 			in.Claims = append(in.Claims, preset.OfClaim(s, o.Driver, pod != nil, o.published))
 		case pod != nil && s.Namespace == c.Namespace && slices.Contains(preset.ClaimsOf(pod), s.Name):
-			shared = append(shared, preset.OfClaim(s, o.Driver, false, o.published))
+			in.Shared = append(in.Shared, preset.OfClaim(s, o.Driver, false, o.published))
 		}
 	}
 	out := Claim{Namespace: c.Namespace, Name: c.Name, Requests: []Request{}}
@@ -137,7 +141,7 @@ func (o *Objects) claim(ctx context.Context, c *resourceapi.ResourceClaim, condi
 	}
 	out.Others = o.others(&out)
 	out.Remarks = o.remarks(c, pod)
-	for _, a := range preset.Ambiguities(ctx, in, &resolution, shared, conditions) {
+	for _, a := range preset.Ambiguities(ctx, in, &resolution, conditions) {
 		if a.Claim == c.Name {
 			out.Remarks = append(out.Remarks, "request "+a.Request+": "+a.Message)
 		}
@@ -161,6 +165,7 @@ func (o *Objects) request(c *resourceapi.ResourceClaim, pod *corev1.Pod, r *pres
 		i := slices.IndexFunc(in.Claims, func(s preset.Claim) bool { return s.Name == c.Name })
 		out.Containers = preset.Containers(pod, &in.Claims[i], r.Request)
 	}
+	out.Running = o.running(c, &out)
 	if o.Edits != nil {
 		edits, err := o.Edits(*r)
 		out.Host = &Host{Edits: edits}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
@@ -237,4 +238,70 @@ func TestDriverOfVendor(t *testing.T) {
 	if !strings.Contains(got, want) {
 		t.Errorf("got\n%s\nwant in it\n%s", got, want)
 	}
+}
+
+// TestRunning: what a container that runs was not given is marked, by the presets that its claim was prepared with.
+func TestRunning(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*explain.Objects)
+		want   []string // parts of the text
+		not    string
+	}{
+		"prepared as it is now": {func(o *explain.Objects) { prepare(o, `{"presets":[{"name":"of-a","generation":1}]}`) }, nil, "running"},
+		"another generation": {
+			func(o *explain.Objects) { prepare(o, `{"presets":[{"name":"of-a","generation":7}]}`) },
+			[]string{"    env LIST=a\n      from ClusterDevicePreset of-a (generation 1)\n      not in running work, prepared with generation 7 " +
+				"of ClusterDevicePreset of-a: delete the pod to have it\n"},
+			"still have",
+		},
+		"another preset": {
+			func(o *explain.Objects) { prepare(o, `{"presets":[{"name":"gone","generation":2}]}`) },
+			[]string{
+				"      not in running work, prepared without ClusterDevicePreset of-a: delete the pod to have it\n",
+				"    running work still have what was given by ClusterDevicePreset gone (generation 2)\n",
+			},
+			"",
+		},
+		"no preset":    {func(o *explain.Objects) { prepare(o, "") }, []string{"prepared without ClusterDevicePreset of-a"}, "still have"},
+		"does not run": {func(o *explain.Objects) { o.Pods[0].Status.ContainerStatuses = nil }, nil, "running"},
+		"of another file": {func(o *explain.Objects) {
+			o.Presets[0].Generation = 0
+			prepare(o, `{"presets":[{"name":"of-a","generation":7}]}`)
+		}, nil, "running"},
+		"shared": {
+			func(o *explain.Objects) {
+				o.Claims[0].OwnerReferences = nil
+				o.Pods[0].Spec.ResourceClaims[0].ResourceClaimName = new("a")
+			},
+			[]string{"not in running pod/work, prepared without ClusterDevicePreset of-a"},
+			"",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := cluster(t, claim("a", "1"))
+			o.Pods = []*corev1.Pod{podWith("a")}
+			o.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{
+				{Name: "work", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+			}
+			test.change(&o)
+			got := text(t, o, all)
+			for _, want := range test.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("want %q in\n%s", want, got)
+				}
+			}
+			if test.not != "" && strings.Contains(got, test.not) {
+				t.Errorf("did not want %q in\n%s", test.not, got)
+			}
+		})
+	}
+}
+
+// prepare writes what the plugin says of a claim's device.
+func prepare(o *explain.Objects, data string) {
+	entry := resourceapi.AllocatedDeviceStatus{Driver: driver, Pool: "node/gpu", Device: "gpu-of-a"}
+	if data != "" {
+		entry.Data = &runtime.RawExtension{Raw: []byte(data)}
+	}
+	o.Claims[0].Status.Devices = []resourceapi.AllocatedDeviceStatus{entry}
 }

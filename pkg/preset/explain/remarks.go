@@ -93,12 +93,9 @@ func (o *Objects) podRemarks(c *resourceapi.ResourceClaim, pod *corev1.Pod) []st
 	}
 	for _, name := range names {
 		there := slices.ContainsFunc(o.Claims, func(s *resourceapi.ResourceClaim) bool { return s.Namespace == c.Namespace && s.Name == name })
-		shared := slices.ContainsFunc(pod.Spec.ResourceClaims, func(e corev1.PodResourceClaim) bool {
-			return e.ResourceClaimName != nil && *e.ResourceClaimName == name
-		})
-		if !there && !shared {
-			out = append(out, fmt.Sprintf("claim %s, which pod %s has too, is not known: what presets give for it may change this one's "+
-				"values; give it too", name, pod.Name))
+		if !there {
+			out = append(out, fmt.Sprintf("claim %s, which pod %s has too, is not known: its classes and devices count for what presets select, "+
+				"and what presets give for it may change this one's values; give it too", name, pod.Name))
 		}
 	}
 	return out

@@ -25,7 +25,11 @@ func (e *Explanation) Text(w io.Writer) error {
 }
 
 // text is the text written so far.
-type text struct{ strings.Builder }
+type text struct {
+	strings.Builder
+	// running is that of the request that is being written.
+	running *Running
+}
 
 // linef writes a line at a depth.
 func (t *text) linef(depth int, format string, args ...any) {
@@ -91,6 +95,7 @@ func (t *text) request(r *Request) {
 	}
 	t.linef(1, "%s", line)
 	t.linef(2, "presets, the later wins: %s", origins(r.Presets))
+	t.running = r.Running
 	for i := range r.Env {
 		t.variable(&r.Env[i])
 	}
@@ -124,7 +129,22 @@ func (t *text) request(r *Request) {
 		t.linef(2, "hook %s", hooked(&r.Hooks[i].PresetHook))
 		t.from(r.Hooks[i].From, nil)
 	}
+	t.kept(r.Running)
 	t.host(r.Host)
+}
+
+// kept writes what the containers that run still have of presets that do not select the request now.
+func (t *text) kept(r *Running) {
+	if r != nil && len(r.Kept) > 0 {
+		t.linef(2, "running %s still have what was given by %s", strings.Join(r.Containers, ", "), origins(r.Kept))
+	}
+}
+
+// lacking writes what of the last line the containers that run do not have.
+func (t *text) lacking(from []preset.Origin) {
+	if why := t.running.lack(from); why != "" {
+		t.linef(3, "not in running %s, prepared %s: delete the pod to have it", strings.Join(t.running.Containers, ", "), why)
+	}
 }
 
 func when(is bool, words string) string {
@@ -136,12 +156,14 @@ func when(is bool, words string) string {
 
 func (t *text) from(from preset.Origin, overrode []preset.Origin) {
 	t.linef(3, "from %s%s", origin(from), when(len(overrode) > 0, "; overrode "+origins(overrode)))
+	t.lacking([]preset.Origin{from})
 }
 
 func (t *text) variable(v *preset.Variable) {
 	t.linef(2, "env %s=%s", v.Name, quoted(v.Value))
 	t.linef(3, "from %s%s%s%s", when(v.FromPod, "the pod, "), origins(v.From),
 		when(len(v.Overrode) > 0, "; overrode "+origins(v.Overrode)), when(v.OverrodePod, "; hides what the pod sets"))
+	t.lacking(v.From)
 }
 
 // quoted quotes a value that would break a line or a terminal.

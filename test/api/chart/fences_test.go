@@ -5,6 +5,8 @@ package chart
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -65,7 +67,7 @@ func fencedClasses(t *testing.T, server *apiServer, clients kubernetes.Interface
 	if err := uninstall.ResourceV1().DeviceClasses().Delete(t.Context(), foreign.Name, metav1.DeleteOptions{}); err == nil {
 		t.Error("an uninstall deleted a class that is not ours")
 	}
-	for _, class := range deviceclasses.Classes(deviceclasses.Options{}) {
+	for _, class := range deviceclasses.Classes(deviceclasses.Options{Parts: deviceclasses.PartTypes()}) {
 		if _, err := clients.ResourceV1().DeviceClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
 			t.Errorf("%s: %v", class.Name, err)
 			continue
@@ -75,8 +77,14 @@ func fencedClasses(t *testing.T, server *apiServer, clients kubernetes.Interface
 		if err != nil {
 			t.Errorf("%s: %v", class.Name, err)
 		}
-		if err := server.clients.ResourceV1().DeviceClasses().Delete(t.Context(), class.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
+		deleter := server.clients // of a kind of devices or a vendor, a class cannot be switched off
+		if slices.Contains(deviceclasses.PartTypes(), strings.TrimSuffix(class.Name, ".gpu.fettle.dev")) {
+			deleter = clients
+		} else if err := clients.ResourceV1().DeviceClasses().Delete(t.Context(), class.Name, metav1.DeleteOptions{}); err == nil {
+			t.Errorf("the controller deleted %s", class.Name)
+		}
+		if err := deleter.ResourceV1().DeviceClasses().Delete(t.Context(), class.Name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("%s: %v", class.Name, err)
 		}
 	}
 }
@@ -134,7 +142,8 @@ func fencedRoles(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 // refusedGrant is refused for what makeGrant returns.
 func refusedGrant(err error, want string) error { return refused(errors.Unwrap(err), want) }
 
-// testEvents: a node's token, stolen, writes Events in the plugin's name only, and about no other node and no pod.
+// testEvents: a node's token, stolen, writes Events in the plugin's name only, about no other node, and about pods
+// only that a preset is missing.
 func testEvents(t *testing.T, server *apiServer) {
 	node, _ := server.as(t, plugin, "node1")
 	event := func(change func(*eventsv1.Event)) func(context.Context) error {
@@ -162,6 +171,10 @@ func testEvents(t *testing.T, server *apiServer) {
 		"a pod": {func(e *eventsv1.Event) {
 			e.Regarding = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "default", Name: "p"}
 		}, "writes Events only about"},
+		"a pod without a preset": {func(e *eventsv1.Event) {
+			e.Regarding = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "default", Name: "p"}
+			e.Reason = "PresetMissing"
+		}, ""},
 		"in kubelet's name": {func(e *eventsv1.Event) { e.ReportingController = "kubelet" }, "only in its own name"},
 	} {
 		err := event(test.change)(t.Context())

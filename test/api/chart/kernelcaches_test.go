@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// cacheObject is a kernel cache or a TrustPolicy.
+// cacheObject is a kernel cache, a TrustPolicy or a PartitionPolicy.
 func cacheObject(kind string) *unstructured.Unstructured {
 	spec := map[string]any{"image": "registry.example/kernels:v1"}
 	switch kind {
@@ -21,6 +21,8 @@ func cacheObject(kind string) *unstructured.Unstructured {
 		spec["workloadNamespaces"] = []any{"*"}
 	case "TrustPolicy":
 		spec = map[string]any{"images": []any{"registry.example/**"}, "mode": "Skip"}
+	case "PartitionPolicy":
+		spec = map[string]any{"devices": map[string]any{"passthrough": true}}
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "fettle.dev/v1alpha1", "kind": kind, "metadata": map[string]any{"name": "kernels"}, "spec": spec,
@@ -28,8 +30,8 @@ func cacheObject(kind string) *unstructured.Unstructured {
 	}}
 }
 
-// testKernelCacheStatus: nobody but the controller says what an image is, who vouches for it and which policies can be used, not even an
-// administrator.
+// testKernelCacheStatus: nobody but the controller says what an image is, who vouches for it, which policies can be used and what became of
+// them, not even an administrator.
 func testKernelCacheStatus(t *testing.T, server *apiServer) {
 	server.createNamespace(t, "kernels")
 	_, controller := server.as(t, controllerAccount, "")
@@ -42,6 +44,7 @@ func testKernelCacheStatus(t *testing.T, server *apiServer) {
 		{"GPUKernelCache", "gpukernelcaches", "kernels", `{"spec":{"image":"registry.example/kernels:v2"}}`},
 		{"ClusterGPUKernelCache", "clustergpukernelcaches", "", `{"spec":{"image":"registry.example/kernels:v2"}}`},
 		{"TrustPolicy", "trustpolicies", "", `{"spec":{"images":["**"]}}`},
+		{"PartitionPolicy", "partitionpolicies", "", `{"spec":{"priority":7}}`},
 	} {
 		t.Run(test.kind, func(t *testing.T) {
 			in := func(client dynamic.Interface) dynamic.ResourceInterface {
@@ -61,7 +64,7 @@ func testKernelCacheStatus(t *testing.T, server *apiServer) {
 			const forged = `{"status":{"observedGeneration":8}}`
 			eventually(t, func(ctx context.Context) error {
 				return refused(patch(ctx, admin, forged, "status"),
-					"only the controller of Fettle writes the status of a kernel cache or TrustPolicy, not admin")
+					"only the controller of Fettle writes the status of a kernel cache, TrustPolicy or PartitionPolicy, not admin")
 			})
 			if err := refused(patch(t.Context(), node, forged, "status"), "cannot patch resource"); err != nil {
 				t.Errorf("by the kubelet plugin: %v", err)
@@ -109,6 +112,8 @@ func testKernelCacheRights(t *testing.T, server *apiServer) {
 		{"fettle-edit", "get", "trustpolicies", false},
 		{"fettle-admin", "get", "trustpolicies", true},
 		{"fettle-admin", "update", "trustpolicies", false},
+		{"fettle-edit", "create", "partitionpolicies", false},
+		{"fettle-admin", "update", "partitionpolicies", false},
 	} {
 		// The API server hears of a new binding a moment later.
 		deadline := time.Now().Add(30 * time.Second)

@@ -49,6 +49,7 @@ func TestAPI(t *testing.T) {
 			t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
 			t.Run("allocations", func(t *testing.T) { testAllocations(t, server) })
 			t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
+			t.Run("limits of claims", func(t *testing.T) { testClaimLimits(t, server) })
 			t.Run("fences of the controller", func(t *testing.T) { testFences(t, server) })
 			t.Run("Events", func(t *testing.T) { testEvents(t, server) })
 			t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })

@@ -24,7 +24,12 @@ func TestExitStatus(t *testing.T) {
 	}{
 		"list":           {args: "--list", stdout: "prepare/idempotent "},
 		"list some":      {args: "--list --focus ^cdi/ --skip wiped", stdout: "cdi/resolve "},
-		"help":           {args: "--help", stderr: "-restart-command"},
+		"list none":      {args: "--list --focus ^no-such/", want: 3, stderr: "inconclusive: no check matches --focus and --skip, see"},
+		"no check":       {args: "--driver a --endpoint a.sock --skip .", want: 3, stderr: "inconclusive: no check matches"},
+		"help":           {args: "--help", stdout: "--restart-command PROGRAM"},
+		"short help":     {args: "-h", stdout: "Usage:"},
+		"version":        {args: "--version", stdout: "devel"},
+		"unknown flag":   {args: "--drivre a", want: 2, stderr: "not defined: -drivre\nusage: fettle-conformance --driver NAME"},
 		"no driver":      {args: "--endpoint a.sock", want: 2, stderr: "--driver is missing"},
 		"no socket":      {args: "--driver a", want: 2, stderr: "--registration or --endpoint is missing"},
 		"argument":       {args: "--driver a dra.sock", want: 2, stderr: `unexpected argument "dra.sock"`},
@@ -92,4 +97,60 @@ func TestReadmeNamesFlags(t *testing.T) {
 			t.Errorf("README.md has no line for --%s", f.Name)
 		}
 	})
+}
+
+// TestHelp wants what a stranger has to know before the list of flags: what must be given, an example that is a right command line, and
+// what a run does to the node.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	var stdout bytes.Buffer
+	must(t, help(&stdout))
+	before, flags, found := strings.Cut(stdout.String(), "\nFlags:\n")
+	if !found {
+		t.Fatalf("no list of flags:\n%s", &stdout)
+	}
+	for _, want := range []string{
+		"--driver NAME --registration SOCKET|--endpoint SOCKET", "restarts the plugin", "deletes CDI spec files", "3  inconclusive",
+	} {
+		if !strings.Contains(before, want) {
+			t.Errorf("no %q in\n%s", want, before)
+		}
+	}
+	_, example, _ := strings.Cut(before, "\nExample:\n  fettle-conformance ")
+	example, _, _ = strings.Cut(example, "\n\n")
+	o, err := parse(shellWords(strings.ReplaceAll(example, "\\\n", " ")))
+	if err != nil || o.config.Driver == "" || o.config.Registration == "" || o.restart != "systemctl restart example-plugin" {
+		t.Errorf("the example %q is read as %+v, %v", example, o, err)
+	}
+	flagSet(&options{}).VisitAll(func(f *flag.Flag) {
+		if !strings.Contains(flags, "  --"+f.Name) {
+			t.Errorf("--%s is not in the list", f.Name)
+		}
+	})
+	const widest = 140
+	for line := range strings.Lines(stdout.String()) {
+		if len(line) > widest {
+			t.Errorf("a line has %d characters: %s", len(line), line)
+		}
+	}
+}
+
+// shellWords splits a line as a shell does, as far as the example needs it: blanks, and quotes that keep them.
+func shellWords(line string) []string {
+	var words []string
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			words = append(words, part)
+			continue
+		}
+		words = append(words, strings.Fields(part)...)
+	}
+	return words
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -28,21 +28,23 @@ type options struct {
 	restart, reboot        string
 	commandTimeout         time.Duration
 	focus, skip            *regexp.Regexp
-	list                   bool
+	list, version          bool
 	junit                  string
 }
 
-func parse(args []string, stderr io.Writer) (options, error) {
+// parse reads the command line. It prints nothing.
+func parse(args []string) (options, error) {
 	var o options
 	flags := flagSet(&o)
-	flags.SetOutput(stderr)
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q: what is given is given by flags, see --help", flags.Arg(0))
 	}
-	if o.list {
+	if o.list || o.version {
 		return o, nil
 	}
 	if o.config.Driver == "" {
@@ -68,30 +70,31 @@ func flagSet(o *options) *flag.FlagSet {
 	c := &o.config
 	c.CDIDirs = []string{"/etc/cdi", "/var/run/cdi"}
 	flags := flag.NewFlagSet("fettle-conformance", flag.ContinueOnError)
-	flags.StringVar(&c.Driver, "driver", "", "name of the driver, as in its ResourceSlices")
-	flags.StringVar(&c.Registration, "registration", "", "registration socket, or a quoted pattern of which the newest match is taken")
-	flags.StringVar(&c.Endpoint, "endpoint", "", "socket of the DRA service; empty: as the registration tells, which may change at a restart")
-	flags.StringVar(&c.Node, "node", "", "Node that the plugin serves; empty: the only one that the driver's slices name")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials; empty: $KUBECONFIG, ~/.kube/config or the pod's own")
-	flags.Func("cdi-dir", "directory of CDI specs, or several with commas, the last of which wins (default /etc/cdi,/var/run/cdi)",
+	flags.StringVar(&c.Driver, "driver", "", "`name` of the driver, as in its ResourceSlices")
+	flags.StringVar(&c.Registration, "registration", "", "registration `socket`, or a quoted pattern of which the newest match is taken")
+	flags.StringVar(&c.Endpoint, "endpoint", "", "`socket` of the DRA service; empty: as the registration tells, after each restart anew")
+	flags.StringVar(&c.Node, "node", "", "`name` of the Node that the plugin serves; empty: the only one that the driver's slices name")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with credentials; empty: $KUBECONFIG, ~/.kube/config or the pod's own")
+	flags.Func("cdi-dir", "`directory` of CDI specs, or several with commas, the last of which wins (default /etc/cdi,/var/run/cdi)",
 		func(value string) error {
 			c.CDIDirs = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
 			return nil
 		})
-	flags.StringVar(&c.Class, "class", "conformance.example.com", "DeviceClass that the claims name; made for the run where there is none")
+	flags.StringVar(&c.Class, "class", "conformance.example.com", "`name` of the claims' DeviceClass, made for the run where there is none")
 	flags.StringVar(&o.parameters, "parameters", "", "YAML or JSON `file` with the opaque configuration that goes into every allocation")
 	flags.Func("devices", "regular `expression` for POOL/DEVICE of the devices to use; empty: all that are free", pattern(&c.Devices))
-	flags.StringVar(&o.restart, "restart-command", "", "program and arguments that restart the plugin, split at spaces, without a shell")
-	flags.StringVar(&o.reboot, "reboot-command", "", "program and arguments that do to the plugin what a reboot of the node does")
+	flags.StringVar(&o.restart, "restart-command", "", "`program` and arguments that restart the plugin, split at spaces, without a shell")
+	flags.StringVar(&o.reboot, "reboot-command", "", "`program` and arguments that do to the plugin what a reboot of the node does")
 	flags.DurationVar(&o.commandTimeout, "command-timeout", commandTimeout, "how long one of these commands may take")
 	flags.DurationVar(&c.CallTimeout, "call-timeout", callTimeout, "how long one call may take; the default is kubelet's")
-	flags.DurationVar(&c.Patience, "patience", patience, "how long the plugin may take to start, to publish, to free a device, to sweep files")
+	flags.DurationVar(&c.Patience, "patience", patience, "how long the plugin may take to start, publish, free a device, delete files")
 	flags.DurationVar(&c.StableFor, "stable-for", stableFor, "how long ResourceSlices are watched for needless writes")
 	flags.IntVar(&c.Parallel, "parallel", parallel, "calls side by side in the checks of concurrency")
 	flags.Func("focus", "regular `expression`: run only checks whose names match", pattern(&o.focus))
 	flags.Func("skip", "regular `expression`: leave out checks whose names match", pattern(&o.skip))
 	flags.BoolVar(&o.list, "list", false, "print the checks and what each expects, and run none")
 	flags.StringVar(&o.junit, "junit", "", "`file` for the report as JUnit XML")
+	flags.BoolVar(&o.version, "version", false, "print the version")
 	return flags
 }
 

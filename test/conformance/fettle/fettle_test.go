@@ -4,9 +4,7 @@
 package fettle
 
 import (
-	"bytes"
-	"encoding/xml"
-	"errors"
+	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,26 +12,18 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/conformance/plugintest"
 )
 
-const (
-	repository = "../../.."
-	nodeName   = "conformance"
-)
+const nodeName = "conformance"
 
-// TestMain lets the test's own binary be the command that restarts and reboots: the tool runs "BINARY hook SOCKET VERB".
+// TestMain lets the test's own binary be the command that restarts and reboots.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[1] == "hook" {
-		os.Exit(askHook(os.Args[2], os.Args[3]))
+	if status, ok := plugintest.Command(os.Args); ok {
+		os.Exit(status)
 	}
 	os.Exit(m.Run())
 }
@@ -43,115 +33,80 @@ func TestAPI(t *testing.T) {
 	dir, err := os.MkdirTemp("", "fcf") //nolint:usetesting // the test's own directory is too long for a socket
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	plugin, tool := build(t, dir, "cmd/fettle-kubeletplugin"), build(t, dir, "test/conformance/fettle-conformance")
-	kubeconfig := startCluster(t, dir)
-	m := newMachine(t, dir, plugin, kubeconfig)
-	m.start()
-	t.Cleanup(m.stop)
-	control := m.serveHooks()
-	self, err := os.Executable()
+	plugin := plugintest.Build(t, dir, "cmd/fettle-kubeletplugin")
+	tool := plugintest.Build(t, dir, "test/conformance/fettle-conformance")
+	config := apitest.Start(t, nil)
+	crds := filepath.Join(plugintest.Repository, "deployments", "crds")
+	_, err = envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{crds}, ErrorIfPathMissing: true})
 	must(t, err)
+	kube, kubeconfig := plugintest.Cluster(t, dir, nodeName, config)
+	m := newMachine(t, dir, plugin, kubeconfig)
+	p := plugintest.Start(t, plugintest.Program{Log: filepath.Join(dir, "log"), Command: m.command, Reboot: m.boot})
 
 	report := filepath.Join(dir, "junit.xml")
-	command := exec.CommandContext(t.Context(), tool, "--kubeconfig="+kubeconfig, "--driver=fettle.dev",
-		"--registration="+filepath.Join(m.registry, "*-reg.sock"), "--cdi-dir="+m.cdi, "--junit="+report, "--stable-for=5s",
-		"--restart-command="+strings.Join([]string{self, "hook", control, "restart"}, " "),
-		"--reboot-command="+strings.Join([]string{self, "hook", control, "reboot"}, " "))
-	var stdout, stderr bytes.Buffer
-	command.Stdout, command.Stderr = &stdout, &stderr
+	registration := "--registration=" + filepath.Join(m.registry, "*-reg.sock")
+	args := []string{"--kubeconfig=" + kubeconfig, "--driver=fettle.dev", registration, "--cdi-dir=" + m.cdi, "--stable-for=5s"}
+	got := plugintest.RunTool(t, tool, append(append(args, "--junit="+report), p.Listen(filepath.Join(dir, "control.sock"))...)...)
+	if got.Status != 0 {
+		t.Errorf("the tool's exit status is %d, want 0", got.Status)
+	}
+	checkReport(t, plugintest.ReadReport(t, report))
+
+	// Another driver at Fettle's sockets must be seen in the exit status too.
+	got = plugintest.RunTool(t, tool, "--kubeconfig="+kubeconfig, "--driver=other.example.com", registration, "--focus=^registration/info$",
+		"--patience=1s")
+	if got.Status != 1 || !strings.Contains(got.Stdout, `name is "fettle.dev"`) {
+		t.Errorf("exit status %d, want 1 and the name that is wrong", got.Status)
+	}
+	// Where most is skipped, nothing is said about the driver.
+	got = plugintest.RunTool(t, tool, append(args, "--focus=^(shared|reboot)/|^registration/info$")...)
+	if got.Status != 3 || !strings.Contains(got.Stderr, "inconclusive: 5 of 6 checks of driver fettle.dev were skipped") {
+		t.Errorf("exit status %d, want 3 for an inconclusive run", got.Status)
+	}
+	closedPipe(t, tool, args)
+	plugintest.WantCleanedUp(t.Context(), t, kube)
+}
+
+// closedPipe reads one line of the tool's output and goes away, as head -1 does, while the tool watches the slices.
+func closedPipe(t *testing.T, tool string, args []string) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), tool, append(args, "--focus=^(slices|prepare)/")...)
+	var stderr strings.Builder
+	command.Stderr = &stderr
+	stdout, err := command.StdoutPipe()
+	must(t, err)
+	must(t, command.Start())
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "PASS") {
+		t.Errorf("the first line is %q, %v", line, err)
+	}
+	must(t, stdout.Close())
 	begin := time.Now()
-	err = command.Run()
-	t.Logf("%s\n%s%s", time.Since(begin).Round(time.Second), stdout.String(), stderr.String())
-	if err != nil {
-		t.Errorf("the tool: %v", err)
-	}
-	checkReport(t, report)
-	wantFailure(t, tool, kubeconfig, m)
-}
-
-// wantFailure asks for another driver at Fettle's sockets, which must be seen in the exit status too.
-func wantFailure(t *testing.T, tool, kubeconfig string, m *machine) {
-	t.Helper()
-	command := exec.CommandContext(t.Context(), tool, "--kubeconfig="+kubeconfig, "--driver=other.example.com",
-		"--registration="+filepath.Join(m.registry, "*-reg.sock"), "--focus=^registration/info$", "--patience=1s")
-	output, err := command.CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(output), `name is "fettle.dev"`) {
-		t.Errorf("error %v, want exit status 1 and the name that is wrong\n%s", err, output)
+	err = command.Wait()
+	if code := command.ProcessState.ExitCode(); code != 1 || !strings.Contains(stderr.String(), "broken pipe") {
+		t.Errorf("%s after its reader went away the tool ended with %v, want status 1 and the reason\n%s", time.Since(begin), err, &stderr)
 	}
 }
 
-// checkReport wants all checks in the report, and every one passed: whatever a check can need, it was given.
-func checkReport(t *testing.T, name string) {
+// checkReport wants all checks in the report, and every one passed: whatever a check can need, it was given. Fettle has no device that
+// allows several allocations.
+func checkReport(t *testing.T, cases []plugintest.Case) {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	must(t, err)
-	var report struct {
-		Suites []struct {
-			Cases []struct {
-				Name    string `xml:"name,attr"`
-				Failure *struct {
-					Text string `xml:",chardata"`
-				} `xml:"failure"`
-				Skipped *struct {
-					Text string `xml:",chardata"`
-				} `xml:"skipped"`
-			} `xml:"testcase"`
-		} `xml:"testsuite"`
-	}
-	must(t, xml.Unmarshal(text, &report))
 	const least = 40
-	if len(report.Suites) != 1 || len(report.Suites[0].Cases) < least {
-		t.Fatalf("the report has %d suites, want one of at least %d checks:\n%s", len(report.Suites), least, text)
+	if len(cases) < least {
+		t.Fatalf("the report has %d checks, want at least %d", len(cases), least)
 	}
-	for _, c := range report.Suites[0].Cases {
-		if c.Failure != nil {
+	for _, c := range cases {
+		shared := strings.HasPrefix(c.Name, "shared/")
+		switch {
+		case c.Failure != nil:
 			t.Errorf("%s failed: %s", c.Name, c.Failure.Text)
-		}
-		if c.Skipped != nil {
+		case c.Skipped != nil && !shared:
 			t.Errorf("%s was skipped: %s", c.Name, c.Skipped.Text)
+		case shared && (c.Skipped == nil || !strings.Contains(c.Skipped.Text, "needs 1 free devices that allow several allocations")):
+			t.Errorf("%s ended with %+v, want it skipped for want of a device", c.Name, c.Skipped)
 		}
 	}
-}
-
-// build makes a program of the repository.
-func build(t *testing.T, dir, path string) string {
-	t.Helper()
-	binary := filepath.Join(dir, filepath.Base(path))
-	command := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", binary, "./"+path)
-	command.Dir = repository
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if output, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", path, err, output)
-	}
-	return binary
-}
-
-// startCluster starts an API server with Fettle's kinds and a Node, and returns the path of its credentials.
-func startCluster(t *testing.T, dir string) string {
-	t.Helper()
-	config := apitest.Start(t, nil)
-	crds := filepath.Join(repository, "deployments", "crds")
-	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{crds}, ErrorIfPathMissing: true})
-	must(t, err)
-	kube, err := kubernetes.NewForConfig(config)
-	must(t, err)
-	_, err = kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, metav1.CreateOptions{})
-	must(t, err)
-	return writeKubeconfig(t, dir, config)
-}
-
-func writeKubeconfig(t *testing.T, dir string, config *rest.Config) string {
-	t.Helper()
-	const name = "test"
-	file := clientcmdapi.NewConfig()
-	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	file.CurrentContext = name
-	path := filepath.Join(dir, "kubeconfig")
-	must(t, clientcmd.WriteToFile(*file, path))
-	return path
 }
 
 func must(t *testing.T, err error) {

@@ -8,20 +8,31 @@ package library
 
 import (
 	"cmp"
+	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 )
 
 // Open is child.Open: the library's file is that of the machine's state, or the default one below the driver's root.
 func Open(driverRoot, library string) (gonvml.Interface, string, error) {
-	file := cmp.Or(library, nvmlsim.DefaultFile(cmp.Or(driverRoot, "/")))
-	if _, err := os.Stat(file); err != nil {
+	root := cmp.Or(driverRoot, "/")
+	file := cmp.Or(library, nvmlsim.DefaultFile(root))
+	_, err := os.Stat(file)
+	if err != nil && library == "" {
+		file = nvmlsim.DefaultFile(filepath.Join(root, nvmlsim.WritableDir))
+		if _, err = os.Stat(file); err != nil {
+			return nil, "", fmt.Errorf("%w: %w", err, nvml.ErrNoLibrary)
+		}
+	}
+	if err != nil {
 		return nil, "", err
 	}
 	return New(nvmlsim.Machine{File: file}), file, nil

@@ -5,6 +5,7 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- include "fettle.checkCluster" . -}}
 {{- include "fettle.checkHostDevices" . -}}
 {{- include "fettle.checkFPGARegions" . -}}
+{{- include "fettle.checkClaimLimits" . -}}
 {{- include "fettle.checkPaths" . -}}
 {{- include "fettle.checkImages" . -}}
 {{- include "fettle.checkCombinations" . -}}
@@ -38,6 +39,16 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- fail (printf "\n\nhostDevices[%d].directories[%d]: %q lies directly under /, so the chart would have to mount the whole host read-write.\nPut these directories one level down, such as /mnt%s.\n" $i $j $glob $glob) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fettle.checkClaimLimits" -}}
+{{- $names := dict -}}
+{{- range $i, $limit := .Values.claimLimits -}}
+{{- if hasKey $names $limit.name -}}
+{{- fail (printf "\n\nclaimLimits[%d].name: %q appears twice. Give each entry its own name.\n" $i $limit.name) -}}
+{{- end -}}
+{{- $_ := set $names $limit.name true -}}
 {{- end -}}
 {{- end }}
 

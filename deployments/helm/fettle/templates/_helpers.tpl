@@ -18,6 +18,7 @@ in the same cluster must collide, and Helm then says which release owns the obje
 - devicepresets.fettle.dev
 - fpgabitstreams.fettle.dev
 - gpukernelcaches.fettle.dev
+- partitionpolicies.fettle.dev
 - trustpolicies.fettle.dev
 {{- end }}
 
@@ -62,6 +63,39 @@ caches, ConfigMaps of presets. Nobody can grant what they do not have. */}}
 {{- $vendors = ternary (list "nvidia" "amd" "intel" "xrt" "opae") list (eq .Values.hostRoot "/") -}}
 {{- end -}}
 {{- join "," $vendors -}}
+{{- end }}
+
+{{/* "true" if pods are told of a device without the preset that it needs: on real machines, and where presets.vendors is set. */}}
+{{- define "fettle.presetsExpected" -}}
+{{- if or (eq .Values.hostRoot "/") (not (kindIs "invalid" .Values.presets.vendors)) -}}true{{- end -}}
+{{- end }}
+
+{{/* The vendors whose preset is neither shipped nor in the cluster, between commas. An older API server, or helm template, tells of none in
+the cluster. */}}
+{{- define "fettle.presetsMissing" -}}
+{{- if include "fettle.presetsExpected" . -}}
+{{- $shipped := splitList "," (include "fettle.presetVendors" .) -}}
+{{- $missing := list -}}
+{{- range $vendor := list "nvidia" "amd" "intel" "xrt" "opae" -}}
+{{- $there := false -}}
+{{- if $.Capabilities.APIVersions.Has "fettle.dev/v1alpha1/ClusterDevicePreset" -}}
+{{- $there = lookup "fettle.dev/v1alpha1" "ClusterDevicePreset" "" (printf "%s.fettle.dev" $vendor) -}}
+{{- end -}}
+{{- if not (or (has $vendor $shipped) $there) -}}{{- $missing = append $missing $vendor -}}{{- end -}}
+{{- end -}}
+{{- join "," $missing -}}
+{{- end -}}
+{{- end }}
+
+{{/* Types of parts of GPUs that have a DeviceClass, between commas. */}}
+{{- define "fettle.partClasses" -}}
+{{- $parts := list -}}
+{{- range list "mig" "partition" "vf" "vfio" -}}
+{{- if get $.Values.deviceClasses . -}}
+{{- $parts = append $parts . -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $parts -}}
 {{- end }}
 
 {{/* The namespaces of a list, as JSON; none where "*" makes it all. */}}

@@ -37,10 +37,13 @@ adds its line here and nothing else. The reason is printed into the DaemonSet as
 {{- end -}}
 {{- end }}
 
-{{/* Capabilities that an unprivileged plugin gets back, as a YAML list: only those that emptying host directories needs. */}}
+{{/* Capabilities that an unprivileged plugin gets back, as a YAML list: those that emptying host directories and binding GPUs need. */}}
 {{- define "fettle.addedCapabilities" -}}
-{{- if include "fettle.hostDirectories" . -}}
-[CHOWN, DAC_OVERRIDE, FOWNER, FSETID]
+{{- $add := list -}}
+{{- if include "fettle.hostDirectories" . -}}{{- $add = concat $add (list "CHOWN" "DAC_OVERRIDE" "FOWNER" "FSETID") -}}{{- end -}}
+{{- if .Values.partitions.pci -}}{{- $add = concat $add (list "DAC_READ_SEARCH" "SYS_PTRACE") -}}{{- end -}}
+{{- with $add -}}
+[{{ join ", " . }}]
 {{- end -}}
 {{- end }}
 

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// poll is the pause between two looks at something that is about to happen.
+	// poll is the pause between two looks at something that is about to happen, on a usual machine.
 	poll = 50 * time.Millisecond
 	// killLimit is for processes that got SIGKILL.
 	killLimit = 20 * time.Second
@@ -117,8 +117,9 @@ func (c *Cluster) spawn(scope, component string, s proc.Spec) (*proc.Daemon, err
 	return d, nil
 }
 
-// await polls until ready returns nil, the watched daemon ends, or the limit passes; the last answer explains that.
-func await(ctx context.Context, what string, limit time.Duration, d *proc.Daemon, ready func(context.Context) error) error {
+// await polls until ready returns nil, the watched daemon ends, or the limit passes, on a usual machine; the last answer explains that.
+func (c *Cluster) await(ctx context.Context, what string, limit time.Duration, d *proc.Daemon, ready func(context.Context) error) error {
+	limit = c.Patient(limit)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
@@ -134,7 +135,7 @@ func await(ctx context.Context, what string, limit time.Duration, d *proc.Daemon
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: not within %s: %w", what, limit, err)
-		case <-time.After(poll):
+		case <-time.After(c.Patient(poll)):
 		}
 	}
 }

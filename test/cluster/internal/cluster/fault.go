@@ -58,7 +58,7 @@ func (c *Cluster) startAndWait(ctx context.Context, nodeName, component string) 
 		if err != nil {
 			return err
 		}
-		return await(ctx, component, time.Minute, d, api.Ready)
+		return c.await(ctx, component, time.Minute, d, api.Ready)
 	}
 	n, err := c.Node(nodeName)
 	if err != nil {

@@ -78,7 +78,7 @@ func (c *Cluster) RegistryUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return await(ctx, "registry", 10*time.Second, d, func(ctx context.Context) error {
+	return c.await(ctx, "registry", 10*time.Second, d, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.Registry)
 		return errors.Join(err, closeConn(conn))
 	})

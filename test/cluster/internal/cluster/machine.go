@@ -46,7 +46,7 @@ func (c *Cluster) hold(ctx context.Context, scope string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	err = await(ctx, "namespaces", 20*time.Second, d, func(context.Context) error {
+	err = c.await(ctx, "namespaces", 20*time.Second, d, func(context.Context) error {
 		_, err := os.Stat(ready)
 		return err
 	})
@@ -103,7 +103,7 @@ func (c *Cluster) startContainerd(ctx context.Context, n plan.Node) error {
 	if err != nil {
 		return err
 	}
-	return await(ctx, "containerd", 30*time.Second, d, func(ctx context.Context) error {
+	return c.await(ctx, "containerd", 30*time.Second, d, func(ctx context.Context) error {
 		return servesCRI(ctx, filepath.Join(n.Dirs.Run, "containerd", "containerd.sock"))
 	})
 }
@@ -138,7 +138,7 @@ func (c *Cluster) startKubelet(ctx context.Context, n plan.Node) error {
 	if err != nil {
 		return err
 	}
-	return await(ctx, "node Ready", 2*time.Minute, d, func(ctx context.Context) error {
+	return c.await(ctx, "node Ready", 2*time.Minute, d, func(ctx context.Context) error {
 		ready, heartbeat, err := api.NodeReady(ctx, n.Name)
 		if err != nil {
 			return err

@@ -164,7 +164,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := await(ctx, "API server", time.Minute, server, api.Ready); err != nil {
+	if err := c.await(ctx, "API server", time.Minute, server, api.Ready); err != nil {
 		return err
 	}
 	for _, component := range []string{controlplane.ControllerManager, controlplane.Scheduler} {
@@ -183,7 +183,7 @@ func (c *Cluster) startKubelets(ctx context.Context) error {
 	}
 	return inParallel(
 		func() error {
-			return await(ctx, "default service account", time.Minute, nil, api.DefaultServiceAccount)
+			return c.await(ctx, "default service account", time.Minute, nil, api.DefaultServiceAccount)
 		},
 		func() error {
 			return c.eachNode(func(n plan.Node) error { return c.startKubelet(ctx, n) })

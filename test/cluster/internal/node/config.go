@@ -65,8 +65,23 @@ func WriteFiles(c plan.Cluster, n plan.Node) error {
 			return fmt.Errorf("write node configuration: %w", err)
 		}
 	}
+	if err := os.WriteFile(crunPath(n), []byte(crunScript), 0o755); err != nil {
+		return fmt.Errorf("write node configuration: %w", err)
+	}
 	return nil
 }
+
+// crunScript runs Debian's crun. The one of Debian 12 refuses an OCI configuration of a version after 1.0, although it reads what is in it:
+// the configuration says 1.0 then. And it refuses a machine that has cgroups of both versions: it does not see the second version's.
+const crunScript = `#!/bin/sh
+before=; for word; do
+	[ "$before" != --bundle ] || sed -i 's/"ociVersion":"[^"]*"/"ociVersion":"1.0.2"/' "$word/config.json"
+	before=$word
+done
+exec unshare --mount --propagation slave sh -c 'umount /sys/fs/cgroup/unified 2>/dev/null; exec crun "$@"' crun "$@"
+`
+
+func crunPath(n plan.Node) string { return filepath.Join(n.Dirs.Config, "crun") }
 
 // ContainerdConfig is containerd's configuration, version 3. CDI and NRI are on by default in containerd 2.
 func ContainerdConfig(c plan.Cluster, n plan.Node) string {
@@ -105,7 +120,15 @@ runtime_type = "io.containerd.runc.v2"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 BinaryName = %q
 SystemdCgroup = false
-`, Socket, image.Pause, filepath.Join(n.Dirs.Config, "certs.d"), filepath.Join(c.Bin, "runc"))
+
+# Another reader of the OCI configuration, where Debian's is installed. Pods name it by a RuntimeClass.
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun.options]
+BinaryName = %q
+SystemdCgroup = false
+`, Socket, image.Pause, filepath.Join(n.Dirs.Config, "certs.d"), filepath.Join(c.Bin, "runc"), crunPath(n))
 }
 
 // KubeletConfig is the kubelet's configuration.

@@ -45,6 +45,7 @@ func TestContainerdConfig(t *testing.T) {
 		"sandbox = \"fettle.dev/test/pause:1\"\n",
 		"config_path = \"/state/nodes/node1/config/certs.d\"\n",
 		"BinaryName = \"/bins/runc\"\n",
+		"BinaryName = \"/state/nodes/node1/config/crun\"\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in:\n%s", want, got)

@@ -19,6 +19,7 @@ type Dirs struct {
 	Containers string `json:"containers"` // /var/log/containers
 	Machine    string `json:"machine"`    // /opt/machine, the simulated hardware's host tree
 	Disks      string `json:"disks"`      // /mnt/disks
+	LocalPath  string `json:"localPath"`  // /var/local-path-provisioner, for volumes of a provisioner, as on nodes of KIND
 	Config     string `json:"config"`     // not mounted: files of kubelet and containerd
 }
 
@@ -28,7 +29,7 @@ func nodeDirs(root string) Dirs {
 		Root: root, Run: in("run"), Kubelet: in("kubelet"), Containerd: in("containerd"), Fettle: in("fettle"),
 		EtcCDI: in("etc-cdi"), RunCDI: in("run/cdi"), CNIConfig: in("cni-config"), CNIState: in("cni-state"),
 		PodLogs: in("pod-logs"), Containers: in("container-logs"), Machine: in("machine"), Disks: in("disks"),
-		Config: in("config"),
+		LocalPath: in("local-path"), Config: in("config"),
 	}
 }
 
@@ -53,6 +54,7 @@ func (d Dirs) Binds() []Bind {
 		{From: d.Containers, To: "/var/log/containers"},
 		{From: d.Machine, To: "/opt/machine", FromHost: true},
 		{From: d.Disks, To: "/mnt/disks", FromHost: true},
+		{From: d.LocalPath, To: "/var/local-path-provisioner"},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"time"
 )
 
 // MaxNodes is how many pod subnets fit beside the machine subnet in one block.
@@ -35,6 +36,8 @@ type Options struct {
 	Emulate       string `json:"emulate,omitempty"`
 	FeatureGates  string `json:"featureGates,omitempty"`
 	RuntimeConfig string `json:"runtimeConfig,omitempty"`
+	// Patience is how many times longer than usual to wait for what must come; 0 is 1.
+	Patience int `json:"patience,omitempty"`
 }
 
 // Cluster is one planned cluster; it is what STATE/cluster.json holds.
@@ -110,6 +113,11 @@ func ID(name, state string) string {
 
 func identity(name, state string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(name + "\x00" + state))
+}
+
+// Patient is how long to wait on this machine for what takes at most limit on a usual one.
+func (c Cluster) Patient(limit time.Duration) time.Duration {
+	return limit * time.Duration(max(1, c.Patience))
 }
 
 // Node finds a node by name.

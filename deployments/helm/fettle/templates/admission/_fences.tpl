@@ -7,7 +7,7 @@ The kinds of which the controller may write only some objects: own says which, o
 {{- $cached := "OBJECT.metadata.?labels[?'fettle.dev/kernel-cache-uid'].orValue('') != ''" -}}
 - group: resource.k8s.io
   resource: deviceclasses
-  own: {{ printf "%s && OBJECT.metadata.name in ['fpga.fettle.dev', 'gpu.fettle.dev', 'host.fettle.dev']" $managed | quote }}
+  own: {{ printf "%s && OBJECT.metadata.name in ['fpga.fettle.dev', 'gpu.fettle.dev', 'host.fettle.dev', 'amd.gpu.fettle.dev', 'intel.gpu.fettle.dev', 'nvidia.gpu.fettle.dev', 'mig.gpu.fettle.dev', 'partition.gpu.fettle.dev', 'vf.gpu.fettle.dev', 'vfio.gpu.fettle.dev']" $managed | quote }}
   says: the DeviceClasses that it ships, while they have its label
 - group: apiextensions.k8s.io
   resource: customresourcedefinitions

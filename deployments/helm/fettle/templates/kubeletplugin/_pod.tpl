@@ -34,6 +34,10 @@ fpga:
   simulatedNodes: {{ . }}
   {{- end }}
 {{- end }}
+{{- if .Values.partitions.pci }}
+partitions:
+  pci: true
+{{- end }}
 {{- with .Values.fpgaRegions }}
 fpgaRegions:
   {{- toYaml . | nindent 2 }}
@@ -51,6 +55,9 @@ presets:
   {{- end }}
   {{- if .Values.presets.scratch }}
   scratch: true
+  {{- end }}
+  {{- if include "fettle.presetsExpected" . }}
+  reportMissing: true
   {{- end }}
 {{- if .Values.kernelCaches.enabled }}
 kernelCaches:
@@ -148,16 +155,26 @@ nodeAffinity:
 {{- end }}
 - name: host-sys
   mountPath: /host/sys
-  readOnly: {{ not (or (include "fettle.programs" (dict "root" $ "kind" "dfl")) (include "fettle.programs" (dict "root" $ "kind" "fpga_manager"))) }}
+  readOnly: {{ not (or .Values.partitions.pci (include "fettle.programs" (dict "root" $ "kind" "dfl")) (include "fettle.programs" (dict "root" $ "kind" "fpga_manager"))) }}
 - name: host-dev
   mountPath: /host/dev
   readOnly: true
+{{- if .Values.partitions.pci }}
+# Who uses a GPU, and which drivers there are.
+- name: host-proc
+  mountPath: /host/proc
+  readOnly: true
+- name: host-modules
+  mountPath: /host/lib/modules
+  readOnly: true
+{{- else }}
 - name: host-proc-driver
   mountPath: /host/proc/driver
   readOnly: true
 - name: host-proc-devices
   mountPath: /host/proc/devices
   readOnly: true
+{{- end }}
 {{- if .Values.nvidia.enabled }}
 - name: driver-root
   mountPath: /driver-root
@@ -291,6 +308,16 @@ proc, which are then made.
   hostPath:
     path: {{ include "fettle.hostPath" (dict "root" $ "path" "/dev") }}
     type: Directory
+{{- if .Values.partitions.pci }}
+- name: host-proc
+  hostPath:
+    path: {{ include "fettle.hostPath" (dict "root" $ "path" "/proc") }}
+    type: {{ ternary "DirectoryOrCreate" "Directory" $simulated }}
+- name: host-modules
+  hostPath:
+    path: {{ include "fettle.hostPath" (dict "root" $ "path" "/lib/modules") }}
+    type: {{ ternary "DirectoryOrCreate" "Directory" $simulated }}
+{{- else }}
 - name: host-proc-driver
   hostPath:
     path: {{ include "fettle.hostPath" (dict "root" $ "path" "/proc/driver") }}
@@ -299,6 +326,7 @@ proc, which are then made.
   hostPath:
     path: {{ include "fettle.hostPath" (dict "root" $ "path" "/proc/devices") }}
     type: {{ ternary "FileOrCreate" "File" $simulated }}
+{{- end }}
 {{- if .Values.nvidia.enabled }}
 - name: driver-root
   hostPath:

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/partition/usage"
+	"github.com/fettle-dev/fettle/pkg/preset/explain"
+)
+
+// errNoClaims says that no file has a claim: whether there are any is not known.
+var errNoClaims = errors.New("no file has a ResourceClaim, so that it is not known who has the devices: see --claims")
+
+// usageOfFiles reads the files. Any of them may have slices and claims. The second error says why there are no claims.
+func (f *devicesFlags) usageOfFiles(context.Context) (out usage.Objects, unread, err error) {
+	r := objectReader{
+		namespace: "default", configMaps: map[string]map[string]string{}, seen: map[string]string{},
+		Objects: explain.Objects{Namespaces: map[string]map[string]string{}},
+	}
+	for _, name := range slices.Concat(f.slices, f.claims) {
+		err = errors.Join(err, r.files(name))
+	}
+	if err == nil && len(r.Slices) == 0 {
+		err = fmt.Errorf("%s: want ResourceSlices", f.slices.String())
+	}
+	if len(r.Claims) == 0 && len(f.claims) == 0 {
+		unread = errNoClaims
+	}
+	return usage.Objects{Driver: v1alpha1.DriverName, Slices: r.Slices, Claims: r.Claims}, unread, err
+}
+
+// usageOfCluster reads the cluster. The second error says why it gives no claims.
+func (f *devicesFlags) usageOfCluster(ctx context.Context) (out usage.Objects, unread, err error) {
+	client, _, err := f.client()
+	if err != nil {
+		return out, nil, err
+	}
+	out.Driver = v1alpha1.DriverName
+	out.Slices, err = listOf[resourceapi.ResourceSlice](ctx, client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"), "")
+	if err != nil {
+		return out, nil, fmt.Errorf("list the ResourceSlices: %w", err)
+	}
+	out.Claims, err = listOf[resourceapi.ResourceClaim](ctx, client, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "")
+	switch {
+	case apierrors.IsForbidden(err):
+		return out, err, nil
+	case err != nil:
+		return out, nil, fmt.Errorf("list the ResourceClaims: %w", err)
+	}
+	return out, nil, nil
+}
+
+// showUsage writes a table for each node, with the parts of a card below it.
+func showUsage(report usage.Report, stdout, stderr io.Writer) error {
+	for _, p := range report.Problems {
+		if _, err := fmt.Fprintf(stderr, "%s: %s: %s\n", p.Subject, p.Reason, p.Message); err != nil {
+			return err
+		}
+	}
+	if len(report.Devices) == 0 {
+		_, err := fmt.Fprintln(stderr, "no devices")
+		return err
+	}
+	cards := map[[2]string]*usage.Card{}
+	for i := range report.Cards {
+		cards[[2]string{report.Cards[i].Pool, report.Cards[i].Name}] = &report.Cards[i]
+	}
+	several := report.Devices[0].Node != report.Devices[len(report.Devices)-1].Node
+	for rest := report.Devices; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(d usage.Device) bool { return d.Node != rest[0].Node })
+		if n < 0 {
+			n = len(rest)
+		}
+		if several {
+			fmt.Fprintf(stdout, "node %s\n", orDash(rest[0].Node))
+		}
+		if err := showNode(rest[:n], cards, stdout); err != nil {
+			return err
+		}
+		if rest = rest[n:]; len(rest) > 0 {
+			fmt.Fprintln(stdout)
+		}
+	}
+	return nil
+}
+
+// showNode writes the table of one node.
+func showNode(devices []usage.Device, cards map[[2]string]*usage.Card, stdout io.Writer) error {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tPRODUCT\tSIZE\tNUMA\tPCIE ROOT\tDRIVER\tCONSUMES\tLEFT\tSTATE") // a tabwriter's errors come at Flush
+	for i := range devices {
+		d := &devices[i]
+		card := cards[[2]string{d.Pool, d.Card}]
+		first := i == 0 || devices[i-1].Pool != d.Pool || devices[i-1].Group != d.Group
+		if first && d.Part && d.Group != d.Name {
+			fmt.Fprintln(table, strings.Join(headRow(d, card), "\t"))
+		}
+		fmt.Fprintln(table, strings.Join(usageRow(d, card), "\t"))
+	}
+	return table.Flush()
+}
+
+// headRow is the line of a physical device that is not published whole, above its parts.
+func headRow(part *usage.Device, card *usage.Card) []string {
+	cells := row(device.Device{Name: part.Group, Attributes: part.Attributes})
+	cells[2] = "-" // the size of the part
+	return append(cells, "-", leftText(card), "not published whole")
+}
+
+// usageRow is the line of a published device. What parts have as their card has it is left out.
+func usageRow(d *usage.Device, card *usage.Card) []string {
+	cells := row(device.Device{Name: d.Name, Attributes: d.Attributes, Capacity: d.Capacity})
+	left := leftText(card)
+	if d.Part && d.Group != d.Name {
+		profile := device.StringOf(d.Attributes[device.AttributeProfile])
+		if profile == "" {
+			profile = device.StringOf(d.Attributes[device.AttributeType])
+		}
+		cells, left = []string{"  " + d.Name, profile, cells[2], "", "", ""}, ""
+	}
+	consumes := "-"
+	if card != nil {
+		consumes = partition.Short(d.Consumes, card.Counters)
+	}
+	return append(cells, consumes, left, stateText(d, card))
+}
+
+func leftText(card *usage.Card) string {
+	if card == nil || card.Left == nil {
+		return "-"
+	}
+	return partition.Short(card.Left, card.Counters)
+}
+
+// stateText says who has a device, or what of it others have.
+func stateText(d *usage.Device, card *usage.Card) string {
+	var text string
+	var holders, admins []string
+	for _, c := range d.Claims {
+		if c.AdminAccess {
+			admins = append(admins, c.Namespace+"/"+c.Name)
+		} else {
+			holders = append(holders, c.Namespace+"/"+c.Name)
+		}
+	}
+	switch {
+	case d.State == usage.StateUnknown:
+		text = "-"
+	case d.State == usage.StateHeld:
+		text = "held by " + strings.Join(holders, ", ")
+	case d.State == usage.StateTaken && card != nil:
+		text = "taken: " + partition.Short(d.Lacks, card.Counters)
+	default:
+		text = "free"
+	}
+	if len(admins) > 0 {
+		text += ", admin access: " + strings.Join(admins, ", ")
+	}
+	for _, t := range d.Taints {
+		text += fmt.Sprintf(", taint %s=%s:%s", t.Key, t.Value, t.Effect)
+	}
+	return text
+}

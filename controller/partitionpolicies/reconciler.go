@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package partitionpolicies writes to the status of PartitionPolicies whether they can be used and what became of them on nodes, as the
+// nodes report it. Which policy holds for a device is decided on its node, by package policy.
+package partitionpolicies
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/pkg/partition/policy"
+)
+
+// judge writes the status of PartitionPolicies. One call runs at a time, since a Resolver serves no more.
+type judge struct {
+	reconciler.Services
+
+	status   status.Writer
+	resolver policy.Resolver
+}
+
+// New returns the reconciler. It follows changes of policies, of what nodes report of them, and of the labels by which nodes are selected.
+func New(s reconciler.Services) reconciler.Row {
+	j := &judge{Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}}
+	return reconciler.Row{
+		Name: "PartitionPolicies",
+		Queues: []reconciler.Queue{{
+			Name: "partitionpolicy", Reconciler: j,
+			Watches: []reconciler.Watch{
+				{Object: &v1alpha1.PartitionPolicy{}, Predicates: reconciler.GenerationChanged()},
+				{Object: &v1alpha1.AcceleratorNode{}, Handler: onReports(s.Client)},
+				{
+					Object: reconciler.Metadata("v1", "Node"), Handler: onLabels(s.Client),
+					Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
+				},
+			},
+		}},
+	}
+}
+
+// Reconcile judges one policy.
+func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var p v1alpha1.PartitionPolicy
+	if err := j.Client.Get(ctx, req.NamespacedName, &p); err != nil || p.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	reports, err := j.reports(ctx, &p)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("PartitionPolicy %s: %w", req.Name, err)
+	}
+	before := p.DeepCopy()
+	record(&p, j.resolver.Check(&p.Spec, field.NewPath("spec")), reports, j.Clock.Now())
+	written, err := j.status.Patch(ctx, before, &p)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("write the status of PartitionPolicy %s: %w", req.Name, err)
+	}
+	if written {
+		j.announce(ctx, before, &p)
+	}
+	return reconcile.Result{}, nil
+}
+
+// announce makes an Event if the policy became valid or invalid, or is invalid for another reason.
+func (j *judge) announce(ctx context.Context, before, now *v1alpha1.PartitionPolicy) {
+	was := status.Condition(before.Status.Conditions, v1alpha1.ConditionValid)
+	is := status.Condition(now.Status.Conditions, v1alpha1.ConditionValid)
+	j.status.Announce(ctx, status.Change{
+		Object: now, Kind: v1alpha1.KindPartitionPolicy, Action: "JudgePartitionPolicy",
+		Before: before.Status.Conditions, Now: now.Status.Conditions,
+	}, status.Rule{
+		Type: v1alpha1.ConditionValid, Well: metav1.ConditionTrue, News: is.Status != metav1.ConditionTrue && was.Message != is.Message,
+	})
+}
+
+// reports returns what the nodes report of a policy, of the nodes that it selects and of those that report it anyway.
+func (j *judge) reports(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]report, error) {
+	var accelerators v1alpha1.AcceleratorNodeList
+	if err := j.Client.List(ctx, &accelerators, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list AcceleratorNodes: %w", err)
+	}
+	var nodes metav1.PartialObjectMetadataList
+	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	if err := j.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	return reportsOf(p, accelerators.Items, nodes.Items), nil
+}
+
+// onReports queues the policies of which a node reports something else, some time later, since the nodes follow a policy together. If the
+// node comes or goes, it queues all policies: one that selects the node waits for its report.
+func onReports(c client.Reader) handler.EventHandler {
+	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
+		if before == nil || now == nil {
+			queueAll(ctx, c, q)
+			return
+		}
+		queued := map[string]bool{}
+		for _, p := range reconciler.Difference(
+			reconciler.NodeStatus(before).PartitionPolicies, reconciler.NodeStatus(now).PartitionPolicies,
+		) {
+			if !queued[p.Name] {
+				queued[p.Name] = true
+				q.AddAfter(request(p.Name), reconciler.Gathering)
+			}
+		}
+	})
+}
+
+// onLabels queues all policies, any of which may select the node or no longer select it.
+func onLabels(c client.Reader) handler.EventHandler {
+	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, _, _ client.Object) { queueAll(ctx, c, q) })
+}
+
+func queueAll(ctx context.Context, c client.Reader, q reconciler.RequestQueue) {
+	var list v1alpha1.PartitionPolicyList
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "List the PartitionPolicies that a change of a node concerns")
+	}
+	for i := range list.Items {
+		q.AddAfter(request(list.Items[i].Name), reconciler.Gathering)
+	}
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/vfio"
+)
+
+// decision is what a Review decided. It never changes.
+type decision struct {
+	// cards has the GPUs that are divided, or are to be, by name.
+	cards map[string]*card
+	// parts has what can be allocated of them beside the whole, by name.
+	parts map[string]partition.Part
+}
+
+// card is a GPU and what it is divided into.
+type card struct {
+	discover.Physical
+	settings partition.Settings
+	division partition.Division
+	// held are the names of the devices of the card that claims hold.
+	held map[string]bool
+	// functions is how many virtual functions the GPU has.
+	functions int
+	// left is what policies had made of a GPU for which none holds any more.
+	left left
+	// absent says that the machine does not show the GPU now.
+	absent bool
+}
+
+// busy says whether a claim holds anything of the card.
+func (c *card) busy() bool { return len(c.held) > 0 }
+
+// cards returns the machine's GPUs by name. What a claim holds of a GPU stays, with the answers of then, while the machine or the library
+// does not show it.
+func (f *Feature) cards(s *inventory.Snapshot) []*card {
+	var cards []*card
+	for i := range s.Physical {
+		c := &card{Physical: s.Physical[i]}
+		if was, ok := f.memory.Cards[c.Device.Name]; ok && (c.MIG == nil && was.Physical.MIG != nil || c.AMD == nil && was.Physical.AMD != nil) {
+			if held := f.heldOf(&was.Physical); len(held) > 0 {
+				was.Physical.Device.Edits = c.Device.Edits
+				c.Physical = was.Physical
+			}
+		}
+		cards = append(cards, c)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.memory.Cards)) {
+		known := slices.ContainsFunc(cards, func(c *card) bool { return c.Device.Name == name })
+		if was := f.memory.Cards[name]; !known && len(f.heldOf(&was.Physical)) > 0 {
+			cards = append(cards, &card{Physical: was.Physical, absent: true})
+		}
+	}
+	for _, c := range cards {
+		c.held = f.heldOf(&c.Physical)
+	}
+	slices.SortFunc(cards, func(a, b *card) int { return cmp.Compare(a.Device.Name, b.Device.Name) })
+	return cards
+}
+
+// heldOf returns the devices of a GPU that claims hold. If that cannot be read, all of them count as held.
+func (f *Feature) heldOf(p *discover.Physical) map[string]bool {
+	names := partition.Names(partition.Physical{
+		Device: p.Device, MIG: p.MIG, AMD: p.AMD, Functions: &partition.Functions{Total: p.VirtualFunctions},
+	})
+	held, err := f.Records.HeldOf(inventory.PoolName(f.Node, p.Device.Kind), names)
+	if err != nil {
+		f.Errors.WithLabelValues("partitions").Inc()
+		held = map[string]bool{}
+		for _, name := range names {
+			held[name] = true
+		}
+	}
+	// A binding of which the claim's record is lost is the claim's all the same.
+	if point, ok, err := f.points.Find(vfio.StepKind, p.Address.String()); err != nil || ok && point.Claim != "" {
+		held[partition.VFIOName(p.Device.Name)] = true
+	}
+	return held
+}
+
+// switchesMIG says whether claims switch the GPU's MIG mode: off for the whole GPU, on for an instance.
+func (c *card) switchesMIG() bool {
+	want := c.settings.MIG
+	return c.MIG != nil && want != nil && want.Mode == partition.MIGDynamic && !partition.MIGNeedsReset(c.Device)
+}

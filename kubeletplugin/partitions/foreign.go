@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/mig"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+)
+
+// foreign lists the places of instances that neither a claim nor a layout of ours has. Those that were ours when the library was asked, and
+// are destroyed since, do not count.
+func (f *Feature) foreign(c *card, held []mig.Held) []nvml.MIGPlacement {
+	f.mu.Lock()
+	held = slices.Concat(held, f.owned)
+	f.mu.Unlock()
+	report := nvml.Report{Devices: []nvml.Device{{
+		PCIBusID: c.Address.String(), UUID: device.StringOf(c.Device.Attributes[device.AttributeUUID]), MIG: c.MIG,
+	}}}
+	var places []nvml.MIGPlacement
+	for _, one := range mig.Foreign(report, held) {
+		places = append(places, one.Instance.Placement)
+	}
+	return places
+}
+
+// askAgain has NVIDIA's library asked again where the kernel shows an instance that the library did not list and that is not ours, or shows
+// one no more that somebody else had made. Each such picture has it asked once. It costs no question where only ours come and go.
+func (f *Feature) askAgain(c *card, held []mig.Held) {
+	node, err := discover.NVIDIANode(f.tree, c.Address)
+	if err != nil {
+		return // a virtual machine has the GPU
+	}
+	shown, err := f.tree.MIGInstances(int(node.Minor))
+	if err != nil {
+		return // Review says what it cannot read
+	}
+	stale := f.outdated(c, shown, held)
+	if stale { // an instance may have been made since held was read
+		now, err := f.mig.Held()
+		stale = err == nil && f.outdated(c, shown, now)
+	}
+	picture := fmt.Sprint(shown)
+	if stale && f.pictures[c.Device.Name] != picture {
+		f.Requery.Send()
+	}
+	f.pictures[c.Device.Name] = picture
+}
+
+// outdated says whether the library's last answer cannot have what the kernel shows of a GPU. Nothing is known while an instance is made.
+func (f *Feature) outdated(c *card, shown []uint32, held []mig.Held) bool {
+	foreign := f.foreign(c, held)
+	listed := map[uint32]bool{}
+	outdated := false
+	for _, one := range c.MIG.Instances {
+		listed[one.ID] = true
+		outdated = outdated || slices.Contains(foreign, one.Placement) && !slices.Contains(shown, one.ID)
+	}
+	for _, h := range held {
+		switch {
+		case h.PCIAddress != c.Address:
+		case h.Made == nil:
+			return false
+		default:
+			listed[h.Made.GPUInstance] = true
+		}
+	}
+	return outdated || slices.ContainsFunc(shown, func(id uint32) bool { return !listed[id] })
+}
+
+// Query wraps the question to NVIDIA's library: it notes which instances are Fettle's at that time.
+func (f *Feature) Query(ask func(context.Context) (nvml.Report, error)) func(context.Context) (nvml.Report, error) {
+	if ask == nil {
+		return nil
+	}
+	return func(ctx context.Context) (nvml.Report, error) {
+		before, _ := f.mig.Held() // Review reports what it cannot read
+		report, err := ask(ctx)
+		after, _ := f.mig.Held()
+		if err == nil {
+			f.mu.Lock()
+			f.owned = slices.Concat(before, after)
+			f.mu.Unlock()
+		}
+		return report, err
+	}
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/mig"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/vfio"
+)
+
+// Leftovers returns the steps to undo for a device of a claim whose record is lost.
+func (f *Feature) Leftovers(_ context.Context, uid string, dev device.Device) ([]step.Step, error) {
+	if dev.Kind != device.KindGPU {
+		return nil, nil
+	}
+	var steps []step.Step
+	held, err := f.mig.Held()
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(held, func(h mig.Held) bool { return h.Device == dev.Name }); i >= 0 && !f.isStatic(dev.Name) {
+		s, err := held[i].Step()
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, s)
+	}
+	points, err := f.points.List()
+	for _, p := range points {
+		if p.Claim == uid && p.Step.Kind == vfio.StepKind {
+			steps = append(steps, p.Step)
+		}
+	}
+	return steps, err
+}
+
+// isStatic says whether a device is an instance of a static layout, which outlives its claims.
+func (f *Feature) isStatic(name string) bool {
+	d := f.decided.Load()
+	if d == nil {
+		return false
+	}
+	part, ok := d.parts[name]
+	return ok && part.Instance != nil
+}
+
+// Orphans returns the GPUs that are bound for virtual machines of claims which have no record any more.
+func (f *Feature) Orphans() []prepare.Orphan {
+	points, err := f.points.List()
+	d := f.decided.Load()
+	if err != nil || d == nil {
+		return nil // the next Review reports what cannot be read
+	}
+	var out []prepare.Orphan
+	for _, p := range points {
+		if p.Step.Kind != vfio.StepKind {
+			continue
+		}
+		for name, part := range d.parts {
+			if c := d.cards[part.Parent]; part.Type == device.TypeVFIO && c.Address.String() == p.Step.Target {
+				out = append(out, prepare.Orphan{UID: p.Claim, Device: device.Device{Kind: device.KindGPU, Name: name}})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b prepare.Orphan) int { return strings.Compare(a.UID, b.UID) })
+	return out
+}

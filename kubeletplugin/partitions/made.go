@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/sriov"
+	"github.com/fettle-dev/fettle/pkg/vfio"
+)
+
+// Made returns what a container needs of a part, or of a GPU whose node may be another after a step.
+func (f *Feature) Made(name string) (container.Edits, error) {
+	d := f.decided.Load()
+	if d == nil {
+		return container.Edits{}, errNotDecided
+	}
+	if c := d.cards[name]; c != nil {
+		node, err := discover.NVIDIANode(f.tree, c.Address)
+		return container.Edits{Nodes: []container.Node{node}}, err
+	}
+	part, ok := d.parts[name]
+	c := d.cards[part.Parent]
+	if !ok || c == nil {
+		return container.Edits{}, fmt.Errorf("device %s is no part of a GPU of this node: %w", name, fs.ErrNotExist)
+	}
+	switch part.Type {
+	case device.TypeMIG:
+		return f.madeInstance(c, name, &part)
+	case device.TypePartition:
+		return f.madePartition(c, &part)
+	case device.TypeVF:
+		return f.madeFunction(c, &part)
+	}
+	nodes, err := f.vfioNodes(c.Address)
+	return container.Edits{Nodes: nodes}, err
+}
+
+// madeInstance looks an instance up. One that fits a layout and that somebody else made is used as it is.
+func (f *Feature) madeInstance(c *card, name string, part *partition.Part) (container.Edits, error) {
+	edits, err := f.mig.Edits(name)
+	if part.Instance == nil || !errors.Is(err, fs.ErrNotExist) {
+		return edits, err
+	}
+	node, err := discover.NVIDIANode(f.tree, c.Address)
+	if err != nil {
+		return container.Edits{}, err
+	}
+	return f.mig.EditsOf(c.place(name, part.Profile, part.ProfileID, part.Placement), int(node.Minor), *part.Instance)
+}
+
+// madePartition looks up the nodes of a partition of an AMD GPU.
+func (f *Feature) madePartition(c *card, part *partition.Part) (container.Edits, error) {
+	found, err := discover.AMDPartitions(f.tree, pci.Function{Address: c.Address})
+	if err != nil {
+		return container.Edits{}, err
+	}
+	if part.Index >= len(found) {
+		return container.Edits{}, fmt.Errorf("GPU %s has %d partitions, and number %d is wanted: retried", c.Address, len(found), part.Index)
+	}
+	return container.Edits{Nodes: found[part.Index].Nodes}, nil
+}
+
+// madeFunction looks up the nodes of a virtual function.
+func (f *Feature) madeFunction(c *card, part *partition.Part) (container.Edits, error) {
+	enabled, err := sriov.VirtualFunctions(f.tree, c.Address)
+	if err != nil {
+		return container.Edits{}, err
+	}
+	if part.Index >= len(enabled) {
+		return container.Edits{}, fmt.Errorf("GPU %s has %d virtual functions, and number %d is wanted: somebody removed it",
+			c.Address, len(enabled), part.Index)
+	}
+	nodes, err := discover.GraphicsNodes(f.tree, enabled[part.Index])
+	return container.Edits{Nodes: nodes}, err
+}
+
+// vfioNodes returns the nodes of all interfaces that the kernel offers: the virtual machine's monitor takes the one that it knows.
+func (f *Feature) vfioNodes(address pci.Address) ([]container.Node, error) {
+	var nodes []container.Node
+	var missing error
+	for _, by := range []vfio.Interface{vfio.InterfaceGroup, vfio.InterfaceIOMMUFD} {
+		found, err := vfio.Nodes(f.tree, address, by)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = errors.Join(missing, err)
+		case err != nil:
+			return nil, err
+		}
+		nodes = append(nodes, found...)
+	}
+	if len(nodes) == 0 {
+		return nil, fmt.Errorf("PCI function %s is bound to no VFIO driver: %w", address, missing)
+	}
+	return nodes, nil
+}

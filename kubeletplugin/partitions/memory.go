@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"encoding/json"
+	"os"
+	"reflect"
+
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/partition"
+)
+
+// memoryFile is the file, below the state directory, of what Review last knew.
+const memoryFile = "cards.json"
+
+// memory is what the last Review knew of the divided GPUs. A GPU that a virtual machine has is hidden from its driver, and the library may
+// not answer: what a claim holds of the GPU must stay published all the same. It outlives the process.
+type memory struct {
+	path string
+	remembered
+}
+
+type remembered struct {
+	Version int `json:"version"`
+	// Counters is the form of slices in which the API server kept counters.
+	Counters partition.Form            `json:"counters,omitempty"`
+	Cards    map[string]rememberedCard `json:"cards,omitempty"`
+}
+
+type rememberedCard struct {
+	Physical discover.Physical  `json:"physical"`
+	Settings partition.Settings `json:"settings"`
+}
+
+const memoryVersion = 1
+
+// openMemory reads the file. One that cannot be used is as none: it only tells what the API server and the machine tell as well, later.
+func openMemory(path string) *memory {
+	m := &memory{path: path}
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &m.remembered)
+	}
+	if err != nil || m.Version != memoryVersion {
+		m.remembered = remembered{Version: memoryVersion}
+	}
+	return m
+}
+
+// keep writes what is known now, if it differs.
+func (m *memory) keep(now remembered) error {
+	now.Version = memoryVersion
+	if reflect.DeepEqual(now, m.remembered) {
+		return nil
+	}
+	data, err := json.Marshal(now)
+	if err == nil {
+		err = disk.ReplaceDurably(disk.OS{}, m.path, append(data, '\n'), 0o600)
+	}
+	if err == nil {
+		m.remembered = now
+	}
+	return err
+}

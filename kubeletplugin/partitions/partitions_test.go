@@ -1,0 +1,590 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package partitions_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cmd/fettle-nvml/child"
+	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/partitions"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/nvmlsim"
+	"github.com/fettle-dev/fettle/test/nvmlsim/library"
+	"github.com/fettle-dev/fettle/test/pcisim"
+)
+
+// TestMain makes this test binary play fettle-nvml on a simulated machine, whose file is the library's, and serve a machine of pcisim.
+func TestMain(m *testing.M) {
+	pcisim.Main()
+	if len(os.Args) > 1 && os.Args[1] == "-library" {
+		syscall.Exit(child.Run(os.Args[1:], os.Stdout, os.Stderr, library.Open))
+	}
+	os.Exit(m.Run())
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	nodefixture.Must(t, err)
+}
+
+// node is a node with simulated GPUs and the plugin's files.
+type node struct {
+	t testing.TB
+	// machine is NVIDIA's, the zero value where there is no library. pci is what reacts to writes to sysfs, nil for plain files.
+	machine     nvmlsim.Machine
+	pci         *pcisim.Sim
+	readOnly    bool
+	root, state string
+	boot        string
+	kube        *fake.Clientset
+	policies    *dynamicfake.FakeDynamicClient
+	records     *record.Store
+}
+
+const gpu = "nvidia-0000-18-00-0"
+
+var policyResource = schema.GroupVersionResource{Group: v1alpha1.GroupName, Version: "v1alpha1", Resource: "partitionpolicies"}
+
+// start makes a node with eight H100 whose API server keeps counters or not.
+func start(t testing.TB, counters bool) *node {
+	t.Helper()
+	root := t.TempDir()
+	nodefixture.ExpandInto(t, "8xh100-iommu", root)
+	machine, err := nvmlsim.Adopt(filepath.Join(t.TempDir(), "machine.json"), root, nvmlsim.H100)
+	must(t, err)
+	n := startAt(t, root, counters)
+	n.machine = machine
+	return n
+}
+
+// startAt makes a node with a host tree.
+func startAt(t testing.TB, root string, counters bool) *node {
+	t.Helper()
+	n := &node{t: t, root: root, state: filepath.Join(t.TempDir(), "state"), boot: "boot-1"}
+	n.kube = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodefixture.Node}})
+	n.kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		slice := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
+		if !counters {
+			slice.Spec.SharedCounters = nil
+			for i := range slice.Spec.Devices {
+				slice.Spec.Devices[i].ConsumesCounters = nil
+			}
+		}
+		return true, slice, nil
+	})
+	n.policies = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{policyResource: "PartitionPolicyList"})
+	records, err := record.Open(disk.OS{}, n.state)
+	must(t, err)
+	n.records = records
+	return n
+}
+
+// policy makes or replaces a policy.
+func (n *node) policy(name, spec string) {
+	n.t.Helper()
+	u := &unstructured.Unstructured{}
+	text := "apiVersion: " + v1alpha1.GroupVersion.String() + "\nkind: PartitionPolicy\nmetadata: {name: " + name + "}\nspec:\n" + spec
+	must(n.t, yaml.Unmarshal([]byte(text), &u.Object))
+	client := n.policies.Resource(policyResource)
+	_ = client.Delete(n.t.Context(), name, metav1.DeleteOptions{})
+	_, err := client.Create(n.t.Context(), u, metav1.CreateOptions{})
+	must(n.t, err)
+}
+
+// process is a process of the plugin: the feature and the scanner whose snapshots it reviews.
+type process struct {
+	*partitions.Feature
+	node    *node
+	holder  *inventory.Holder
+	requery notify.Signal
+	rescan  notify.Signal
+	review  notify.Signal
+	// end ends the process and waits for it.
+	end func()
+	// events are the Events that nothing waited for yet.
+	events chan string
+}
+
+// event keeps an Event. Like the plugin's, it never blocks.
+func (p *process) event(_, reason, note string) {
+	select {
+	case p.events <- reason + ": " + note:
+	default:
+	}
+}
+
+// says waits for an Event with a text.
+func (p *process) says(text string) {
+	p.node.t.Helper()
+	ctx, cancel := context.WithTimeout(p.node.t.Context(), 30*time.Second)
+	defer cancel()
+	var said []string
+	for {
+		select {
+		case e := <-p.events:
+			if strings.Contains(e, text) {
+				return
+			}
+			said = append(said, e)
+		case <-ctx.Done():
+			p.node.t.Fatalf("there was no Event with %q, but %q", text, said)
+		}
+	}
+}
+
+func (n *node) process() *process {
+	n.t.Helper()
+	self, err := os.Executable()
+	must(n.t, err)
+	p := &process{node: n, holder: inventory.NewHolder(), requery: notify.New(), rescan: notify.New(), review: notify.New()}
+	p.events = make(chan string, 100)
+	prober := nvml.NewProber(nvml.Command{Path: self, LibraryPath: n.machine.File, Timeout: time.Minute})
+	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"})
+	p.Feature, err = partitions.New(partitions.Config{
+		Node: nodefixture.Node, HostRoot: n.root, StateDir: n.state, BootID: n.boot, PCI: !n.readOnly, Interval: time.Minute, Kube: n.kube,
+		CounterForm: func(ctx context.Context) (partition.Form, error) {
+			return dryrun.CounterForm(ctx, n.kube, nodefixture.Node)
+		},
+		Dynamic: n.policies, Records: n.records, Library: prober, Recheck: p.review, Requery: p.requery, Errors: failures,
+		Event: p.event,
+	})
+	must(n.t, err)
+	var query func(context.Context) (nvml.Report, error)
+	if n.machine.File != "" {
+		query = p.Query(prober.Query)
+	}
+	file := nodeconfig.File{}.WithDefaults()
+	scanner := inventory.NewScanner(inventory.Config{
+		Node: nodefixture.Node, HostRoot: n.root, File: &file, Query: query, Holder: p.holder, Rescan: p.rescan,
+		Requery: p.requery, Review: p.review, Reviewers: []inventory.Reviewer{p.Feature},
+		Recovering:    func() map[[2]string]string { return nil },
+		HeldByDeleted: func() map[[2]string]*record.Record { return nil },
+		Metrics:       inventory.NewMetrics(prometheus.NewRegistry(), failures, prometheus.DefBuckets),
+	})
+	ctx, cancel := context.WithCancel(n.t.Context())
+	stopped := p.Watch(ctx)
+	done := make(chan struct{}, 2)
+	go func() { p.Run(ctx); done <- struct{}{} }()
+	go func() { scanner.Run(ctx, nil); done <- struct{}{} }()
+	p.end = sync.OnceFunc(func() { cancel(); <-done; <-done; stopped() })
+	n.t.Cleanup(p.end)
+	return p
+}
+
+// until waits for a snapshot.
+func (p *process) until(what string, is func(*inventory.Snapshot) bool) *inventory.Snapshot {
+	p.node.t.Helper()
+	// With the race detector each of a hundred questions to the library takes a third of a second.
+	ctx, cancel := context.WithTimeout(p.node.t.Context(), 2*time.Minute)
+	defer cancel()
+	for {
+		s, changed := p.holder.Get()
+		if s != nil && is(s) {
+			return s
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			p.node.t.Fatalf("there was no snapshot with %s; the last has %v, problems %v", what, names(s, ""), s.Problems)
+		}
+	}
+}
+
+// names lists the devices of a GPU, without its own name.
+func names(s *inventory.Snapshot, gpu string) []string {
+	out := []string{}
+	if s == nil {
+		return out
+	}
+	for _, d := range s.Devices {
+		if rest, ok := strings.CutPrefix(d.Name, gpu); ok {
+			out = append(out, strings.TrimPrefix(rest, "-"))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func has(name string) func(*inventory.Snapshot) bool {
+	return func(s *inventory.Snapshot) bool { _, ok := s.Find(device.KindGPU, name); return ok }
+}
+
+// steps plans a claim for devices.
+func (p *process) steps(uid string, devices ...string) []step.Step {
+	p.node.t.Helper()
+	s, _ := p.holder.Get()
+	r := prepare.Request{
+		Claim: nodefixture.Allocated(uid),
+		Find:  func(r *claim.Result) (device.Device, bool) { return s.Find(r.Kind, r.Device) },
+	}
+	for _, name := range devices {
+		r.Allocation.Results = append(r.Allocation.Results, claim.Result{
+			Request: "r", Kind: device.KindGPU, Device: name, Config: claim.Effective{GPU: &claim.GPUEffective{AllowPassthrough: true}},
+		})
+	}
+	c, err := p.Plan(p.node.t.Context(), r)
+	must(p.node.t, err)
+	return c.Steps
+}
+
+// hold records that a claim has a device, and applies its steps.
+func (p *process) hold(uid, name string) *record.Record {
+	p.node.t.Helper()
+	steps := p.steps(uid, name)
+	r := &record.Record{
+		UID: uid, Namespace: "team-a", Name: uid, BootID: p.node.boot, Phase: record.Intended,
+		Devices: []record.Device{{Request: "r", Pool: inventory.PoolName(nodefixture.Node, device.KindGPU), Name: name}},
+	}
+	if len(steps) == 0 {
+		r.Phase = record.Prepared
+	}
+	for _, s := range steps {
+		r.Steps = append(r.Steps, record.Step{Step: s, State: step.Intended})
+	}
+	must(p.node.t, p.node.records.Create(r))
+	must(p.node.t, p.node.records.Acquire(r))
+	var changes []record.Change
+	for i, s := range steps {
+		must(p.node.t, p.Kinds().Apply(p.node.t.Context(), s))
+		changes = append(changes, record.Change{Step: i, State: step.Done})
+	}
+	if len(steps) > 0 {
+		must(p.node.t, p.node.records.Advance(r, append(changes, record.Change{Phase: record.Prepared})...))
+	}
+	p.review.Send()
+	return r
+}
+
+// release undoes what hold did.
+func (p *process) release(r *record.Record) {
+	p.node.t.Helper()
+	changes := []record.Change{{Phase: record.Releasing}}
+	for i, s := range slices.Backward(r.Steps) {
+		must(p.node.t, p.Kinds().Undo(p.node.t.Context(), s.Step))
+		changes = append(changes, record.Change{Step: i, State: step.Undone})
+	}
+	must(p.node.t, p.node.records.Advance(r, changes...))
+	must(p.node.t, p.node.records.Release(r, record.Change{}))
+	must(p.node.t, p.node.records.Remove(r))
+	p.review.Send()
+}
+
+// occupied are the instances of the first card as the simulator has them, by profile id: "19@0".
+func (n *node) occupied() []string {
+	n.t.Helper()
+	s, err := n.machine.Look()
+	must(n.t, err)
+	out := []string{}
+	for _, one := range s.Cards[0].Instances {
+		out = append(out, fmt.Sprintf("%d@%d", one.Profile, one.Start))
+	}
+	return out
+}
+
+// mode is the MIG mode of the first card.
+func (n *node) mode() bool {
+	n.t.Helper()
+	s, err := n.machine.Look()
+	must(n.t, err)
+	return s.Cards[0].MIG
+}
+
+const dynamic = "  devices: {nvidia: {mig: {mode: Dynamic, profiles: [1g.10gb, 3g.40gb]}}}"
+
+func TestDynamic(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	p := n.process()
+	small, large := gpu+"-mig-1g-10gb-s0", gpu+"-mig-3g-40gb-s4"
+	s := p.until("instances", has(small))
+	want := []string{
+		"", "mig-1g-10gb-s0", "mig-1g-10gb-s1", "mig-1g-10gb-s2", "mig-1g-10gb-s3", "mig-1g-10gb-s4", "mig-1g-10gb-s5", "mig-1g-10gb-s6",
+		"mig-3g-40gb-s0", "mig-3g-40gb-s4",
+	}
+	if diff := cmp.Diff(want, names(s, gpu)); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+	if len(s.Cards) != 8 || s.Counters == "" {
+		t.Errorf("%d cards with counters in form %q", len(s.Cards), s.Counters)
+	}
+	if p := s.PartitionPolicies; len(p) != 1 || p[0].Devices != 8 || p[0].Waiting != 0 {
+		t.Errorf("policies %+v", p)
+	}
+	r := p.hold("uid-1", small)
+	edits, err := p.Made(small)
+	must(t, err)
+	if len(edits.Nodes) != 3 || !slices.Contains(edits.Env, "NVIDIA_VISIBLE_DEVICES=void") {
+		t.Errorf("a container gets %+v", edits)
+	}
+	if diff := cmp.Diff([]string{"19@0"}, n.occupied()); diff != "" {
+		t.Errorf("instances (-want +got):\n%s", diff)
+	}
+	q := p.hold("uid-2", large)
+	// The policy goes: what is held stays published.
+	must(t, n.policies.Resource(policyResource).Delete(t.Context(), "mig", metav1.DeleteOptions{}))
+	s = p.until("held devices only", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 2 })
+	if diff := cmp.Diff([]string{"mig-1g-10gb-s0", "mig-3g-40gb-s4"}, names(s, gpu)); diff != "" {
+		t.Errorf("devices without a policy (-want +got):\n%s", diff)
+	}
+	p.release(r)
+	p.release(q)
+	// Then the GPU is what it was before there was a policy.
+	s = p.until("the whole GPU", func(s *inventory.Snapshot) bool {
+		return cmp.Equal([]string{""}, names(s, gpu)) && len(s.Problems) == 0
+	})
+	if len(s.Cards) != 0 {
+		t.Errorf("there are counters without a policy: %v", s.Cards)
+	}
+	if got := n.occupied(); len(got) != 0 {
+		t.Errorf("left behind: %v", got)
+	}
+	if n.mode() {
+		t.Error("the GPU stays in MIG mode")
+	}
+}
+
+// TestStatic: the node makes the layout once nothing of the GPU is held, a claim gets an instance as it is, and another layout follows when
+// the claims are gone.
+func TestStatic(t *testing.T) {
+	n := start(t, false)
+	n.policy("layout", "  devices: {nvidia: {mig: {mode: Static, layout: [{profile: 3g.40gb, count: 1}, {profile: 1g.10gb, count: 2}]}}}")
+	p := n.process()
+	s := p.until("the layout", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 3 })
+	if diff := cmp.Diff([]string{"mig-1g-10gb-s4", "mig-1g-10gb-s5", "mig-3g-40gb-s0"}, names(s, gpu)); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+	if len(s.Cards) != 0 {
+		t.Errorf("there are counters although the API server drops them: %v", s.Cards)
+	}
+	d, _ := s.Find(device.KindGPU, gpu+"-mig-3g-40gb-s0")
+	if device.StringOf(d.Attributes[device.AttributeUUID]) == "" {
+		t.Error("a static instance has no uuid")
+	}
+	if steps := p.steps("uid-1", d.Name); len(steps) > 0 {
+		t.Errorf("a claim for a static instance has steps %v", steps)
+	}
+	edits, err := p.Made(d.Name)
+	must(t, err)
+	if len(edits.Nodes) != 3 {
+		t.Errorf("a container gets %+v", edits)
+	}
+	r := p.hold("uid-1", d.Name)
+	n.policy("layout", "  devices: {nvidia: {mig: {mode: Static, layout: [{profile: 7g.80gb, count: 1}]}}}")
+	p.until("nothing but what is held", func(s *inventory.Snapshot) bool {
+		return cmp.Equal([]string{"mig-3g-40gb-s0"}, names(s, gpu)) && len(s.PartitionPolicies) == 1 && s.PartitionPolicies[0].Waiting > 0
+	})
+	if diff := cmp.Diff([]string{"9@0", "19@4", "19@5"}, n.occupied()); diff != "" {
+		t.Errorf("instances while one is held (-want +got):\n%s", diff)
+	}
+	p.release(r)
+	p.until("the other layout", has(gpu+"-mig-7g-80gb-s0"))
+	if diff := cmp.Diff([]string{"0@0"}, n.occupied()); diff != "" {
+		t.Errorf("instances (-want +got):\n%s", diff)
+	}
+	must(t, n.policies.Resource(policyResource).Delete(t.Context(), "layout", metav1.DeleteOptions{}))
+	p.until("the whole GPU", func(s *inventory.Snapshot) bool {
+		return cmp.Equal([]string{""}, names(s, gpu)) && len(s.Problems) == 0
+	})
+	if got := n.occupied(); len(got) != 0 || n.mode() {
+		t.Errorf("without a policy: instances %v, MIG mode %t", got, n.mode())
+	}
+}
+
+// TestCountersDropped: without counters nothing is published that shares a GPU, and the node says why.
+func TestCountersDropped(t *testing.T) {
+	n := start(t, false)
+	n.policy("mig", dynamic)
+	s := n.process().until("a decision", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 1 })
+	if diff := cmp.Diff([]string{""}, names(s, gpu)); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+	if !slices.ContainsFunc(s.Problems, func(p discover.Problem) bool { return p.Reason == partition.ReasonNoCounters }) {
+		t.Errorf("problems %v", s.Problems)
+	}
+	if p := s.PartitionPolicies[0]; p.Waiting != 8 || p.Reason != partition.ReasonNoCounters {
+		t.Errorf("policy %+v", p)
+	}
+}
+
+// TestForeign: an instance that somebody else made withholds what it overlaps, is named, and is never destroyed.
+func TestForeign(t *testing.T) {
+	n := start(t, true)
+	must(t, n.machine.SwitchOn())
+	_, err := n.machine.Foreign(0, 9, 0)
+	must(t, err)
+	p := n.process()
+	p.until("nothing of the GPU", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 0 })
+	n.policy("mig", dynamic)
+	s := p.until("instances", has(gpu+"-mig-3g-40gb-s4"))
+	want := []string{"mig-1g-10gb-s4", "mig-1g-10gb-s5", "mig-1g-10gb-s6", "mig-3g-40gb-s4"}
+	if diff := cmp.Diff(want, names(s, gpu)); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+	if !slices.ContainsFunc(s.Problems, func(p discover.Problem) bool { return p.Reason == partition.ReasonForeignInstance }) {
+		t.Errorf("problems %v", s.Problems)
+	}
+	r := p.hold("uid-1", gpu+"-mig-3g-40gb-s4")
+	p.requery.Send()
+	p.release(r)
+	p.requery.Send()
+	n.policy("mig", "  devices: {nvidia: {mig: {mode: Disabled}}}")
+	p.until("the other policy", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 0 && len(s.PartitionPolicies) == 1 })
+	if diff := cmp.Diff([]string{"9@0"}, n.occupied()); diff != "" {
+		t.Errorf("instances (-want +got):\n%s", diff)
+	}
+}
+
+// TestForeignAppears: an instance that somebody makes or destroys while the plugin runs is noticed, by what the kernel shows. A claim's own
+// coming and going has the library asked no further time.
+func TestForeignAppears(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	p := n.process()
+	p.until("instances", has(gpu+"-mig-3g-40gb-s4"))
+	must(t, n.machine.SwitchOn())
+	_, err := n.machine.Foreign(0, 9, 4)
+	must(t, err)
+	p.review.Send()
+	p.until("the place withheld", func(s *inventory.Snapshot) bool {
+		return !has(gpu+"-mig-3g-40gb-s4")(s) && has(gpu+"-mig-3g-40gb-s0")(s) && !has(gpu)(s)
+	})
+	must(t, n.machine.Change(func(s *nvmlsim.State) error {
+		s.Cards[0].Instances = nil
+		return nil
+	}))
+	p.review.Send()
+	p.until("the place again", has(gpu+"-mig-3g-40gb-s4"))
+	must(t, n.machine.Script())
+	r := p.hold("uid-1", gpu+"-mig-3g-40gb-s4")
+	p.review.Send()
+	p.release(r)
+	s, err := n.machine.Look()
+	must(t, err)
+	if asked := s.Calls["DeviceGetCount"]; asked > 0 {
+		t.Errorf("the library was asked for all GPUs %d times", asked)
+	}
+}
+
+// TestOwnInstanceIsNotForeign: what the library listed while a claim had it, and what is destroyed since, is nobody's.
+func TestOwnInstanceIsNotForeign(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	p := n.process()
+	small := gpu + "-mig-1g-10gb-s0"
+	p.until("instances", has(small))
+	r := p.hold("uid-1", small)
+	p.requery.Send()
+	p.until("instances", func(s *inventory.Snapshot) bool {
+		i := slices.IndexFunc(s.Physical, func(p discover.Physical) bool { return p.Device.Name == gpu })
+		return i >= 0 && len(s.Physical[i].MIG.Instances) == 1
+	})
+	p.release(r)
+	p.until("all places", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 10 && len(s.Problems) == 0 })
+}
+
+// TestRestart: what a claim holds stays published, with its counters, while neither the API server nor NVIDIA's library answers the next
+// process.
+func TestRestart(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	small := gpu + "-mig-1g-10gb-s0"
+	first := n.process()
+	first.until("instances", has(small))
+	r := first.hold("uid-1", small)
+	before := first.until("instances", has(small))
+	must(t, n.machine.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
+	second := n.process()
+	s := second.until("what is held", has(small))
+	was, _ := before.Find(device.KindGPU, small)
+	is, _ := s.Find(device.KindGPU, small)
+	if diff := cmp.Diff(was, is); diff != "" {
+		t.Errorf("the held device (-before +after):\n%s", diff)
+	}
+	must(t, n.machine.Script())
+	second.requery.Send()
+	second.release(r)
+	if got := n.occupied(); len(got) != 0 {
+		t.Errorf("left behind: %v", got)
+	}
+}
+
+// TestNodesNotSeenBack: after a virtual machine had the GPU, neither it nor an instance of it is given before the machine was looked at
+// again: what the last look found has none of the driver's common nodes.
+func TestNodesNotSeenBack(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	p := n.process()
+	small := gpu + "-mig-1g-10gb-s0"
+	s := p.until("instances", has(small))
+	for _, name := range []string{small, gpu} {
+		_, err := p.Plan(t.Context(), prepare.Request{
+			Claim: nodefixture.Allocated("uid-1", nodefixture.Result("r", device.KindGPU, name)),
+			Find: func(r *claim.Result) (device.Device, bool) {
+				d, found := s.Find(r.Kind, r.Device)
+				d.Edits.Nodes = nil
+				return d, found
+			},
+			Allocation: claim.Allocation{Results: []claim.Result{{Request: "r", Kind: device.KindGPU, Device: name}}},
+		})
+		if err == nil || !strings.Contains(err.Error(), "GPU "+name+" has no device nodes") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestPassthroughNeedsPolicy: a class must allow it.
+func TestPassthroughNeedsPolicy(t *testing.T) {
+	n := start(t, true)
+	n.policy("vm", "  devices: {nvidia: {mig: {mode: Dynamic, profiles: [1g.10gb]}}, passthrough: true}")
+	p := n.process()
+	name := gpu + "-vfio"
+	s := p.until("the form for virtual machines", has(name))
+	_, err := p.Plan(t.Context(), prepare.Request{
+		Claim:      nodefixture.Allocated("uid-1", nodefixture.Result("r", device.KindGPU, name)),
+		Find:       func(r *claim.Result) (device.Device, bool) { return s.Find(r.Kind, r.Device) },
+		Allocation: claim.Allocation{Results: []claim.Result{{Request: "r", Kind: device.KindGPU, Device: name}}},
+	})
+	if refused, ok := errors.AsType[*claim.RefusedError](err); !ok || refused.Reason != claim.ReasonForbiddenByPolicy {
+		t.Errorf("a claim whose class does not allow passthrough: %v", err)
+	}
+}

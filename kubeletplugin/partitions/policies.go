@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/partition"
+)
+
+// decodePolicy keeps what decides of a PartitionPolicy.
+func decodePolicy(object any) (any, error) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil
+	}
+	p := &v1alpha1.PartitionPolicy{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, p); err != nil {
+		return nil, fmt.Errorf("PartitionPolicy %s: %w", u.GetName(), err)
+	}
+	p.ManagedFields, p.Status = nil, v1alpha1.PartitionPolicyStatus{}
+	return p, nil
+}
+
+// surroundings are what Review decides by beside the machine and the policies.
+type surroundings struct {
+	labels map[string]string
+	// counters is the form of slices in which the API server keeps counters, empty if it keeps none.
+	counters partition.Form
+	// version is the API server's when counters was found out.
+	version string
+	// read says that both were read.
+	read bool
+}
+
+// policiesNow returns the policies, and false if they are not known yet.
+func (f *Feature) policiesNow() ([]v1alpha1.PartitionPolicy, bool) {
+	if !f.policies.HasSynced() {
+		return nil, false
+	}
+	var out []v1alpha1.PartitionPolicy
+	for _, object := range f.policies.GetStore().List() {
+		if p, ok := object.(*v1alpha1.PartitionPolicy); ok {
+			out = append(out, *p)
+		}
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.PartitionPolicy) int { return strings.Compare(a.Name, b.Name) })
+	return out, true
+}
+
+const (
+	// patience is how long the first Review waits for the API server. Then it decides as the last one before the restart did.
+	patience = 30 * time.Second
+	retry    = 2 * time.Second
+)
+
+// observe keeps the surroundings current.
+func (f *Feature) observe(ctx context.Context) {
+	giveUp := time.AfterFunc(patience, f.setKnown)
+	defer giveUp.Stop()
+	for {
+		wait := f.Interval
+		if err := f.look(ctx); err != nil {
+			if ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Cannot find out how GPUs are to be divided; tried again", "after", retry)
+				f.Errors.WithLabelValues("partitions").Inc()
+			}
+			wait = retry
+		} else if f.policies.HasSynced() {
+			f.setKnown()
+		} else {
+			wait = 100 * time.Millisecond
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (f *Feature) setKnown() { f.closeOnce.Do(func() { close(f.known) }) }
+
+// look reads the node's labels, and tries what the API server keeps if it is another than before or kept nothing.
+func (f *Feature) look(ctx context.Context) error {
+	node, err := f.Kube.CoreV1().Nodes().Get(ctx, f.Node, metav1.GetOptions{ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("read the labels of node %s: %w", f.Node, err)
+	}
+	server, err := f.Kube.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("read the version of the API server: %w", err)
+	}
+	f.mu.Lock()
+	next := f.surroundings
+	f.mu.Unlock()
+	if !next.read || next.version != server.String() || next.counters == "" {
+		if next.counters, err = f.CounterForm(ctx); err != nil {
+			return err
+		}
+	}
+	changed := !next.read || !sameLabels(next.labels, node.Labels)
+	next.labels, next.version, next.read = node.Labels, server.String(), true
+	f.mu.Lock()
+	changed = changed || f.surroundings.counters != next.counters
+	f.surroundings = next
+	f.mu.Unlock()
+	if changed {
+		f.Recheck.Send()
+	}
+	return nil
+}
+
+// CountersDropped has the API server tried again: it dropped counters of slices.
+func (f *Feature) CountersDropped() {
+	f.mu.Lock()
+	f.surroundings.counters = ""
+	f.mu.Unlock()
+	f.Recheck.Send()
+}
+
+func sameLabels(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, value := range a {
+		if other, ok := b[name]; !ok || other != value {
+			return false
+		}
+	}
+	return true
+}
+
+func removeAll(name string) error {
+	if err := os.RemoveAll(name); err != nil {
+		return fmt.Errorf("remove the files of partitions: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/mig"
+	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/partition/migparted"
+	"github.com/fettle-dev/fettle/pkg/partition/policy"
+	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/sriov"
+	"github.com/fettle-dev/fettle/pkg/vfio"
+)
+
+// setting is what a Review decides by.
+type setting struct {
+	counters partition.Form
+	result   policy.Result
+	// known says that counters and policies are the API server's. Otherwise they are what the last Review knew.
+	known bool
+}
+
+// Review replaces the GPUs that are divided by what is published of them.
+func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
+	if len(s.Physical)+len(f.memory.Cards) == 0 {
+		f.decided.Store(&decision{})
+		return
+	}
+	select {
+	case <-f.known:
+	case <-ctx.Done():
+		return
+	}
+	cards := f.cards(s)
+	now := f.setting(ctx, cards)
+	s.Counters, s.PartitionPolicies = now.counters, nil
+	held, heldErr := f.mig.Held()
+	remains := f.left(held)
+	next := &decision{cards: map[string]*card{}, parts: map[string]partition.Part{}}
+	reasons := map[string][]partition.Reason{}
+	for _, c := range cards {
+		c.settings = now.result.Settings[c.Device.Name]
+		_, governed := now.result.Settings[c.Device.Name]
+		if !governed && !c.busy() {
+			if c.left = remains.of(c.Address); c.left.empty() {
+				continue // it stays as discovery described it
+			}
+		}
+		if !governed && len(c.held) == 1 && c.held[c.Device.Name] && !c.absent && c.Divided == "" {
+			continue
+		}
+		if c.MIG != nil {
+			f.note(s, c, heldErr)
+		}
+		f.divide(c, now.counters, s, held)
+		reasons[c.Device.Name] = c.division.Reasons
+		next.cards[c.Device.Name] = c
+		maps.Copy(next.parts, c.division.Parts)
+		replace(s, c)
+		report(s, c, governed)
+	}
+	s.PartitionPolicies = outcomes(now.result.Policies, reasons)
+	f.decided.Store(next)
+	f.remember(ctx, now, next)
+	f.wanted.Send()
+}
+
+// setting finds out what the policies want of the GPUs.
+func (f *Feature) setting(ctx context.Context, cards []*card) setting {
+	policies, synced := f.policiesNow()
+	f.mu.Lock()
+	around := f.surroundings
+	f.mu.Unlock()
+	if !synced || !around.read {
+		was := setting{counters: f.memory.Counters, result: policy.Result{Settings: map[string]partition.Settings{}}}
+		for name, c := range f.memory.Cards {
+			was.result.Settings[name] = c.Settings
+		}
+		return was
+	}
+	node := policy.Node{Labels: around.labels}
+	for _, c := range cards {
+		node.Devices = append(node.Devices, policy.Device{Device: c.Device, Model: migparted.Model{Device: c.Model, Subsystem: c.Subsystem}})
+	}
+	return setting{counters: around.counters, result: f.resolver.Resolve(ctx, node, policies), known: true}
+}
+
+// divide decides what a GPU is published as.
+func (f *Feature) divide(c *card, form partition.Form, s *inventory.Snapshot, held []mig.Held) {
+	if forbidden := needsPCI(c.settings); !f.PCI && len(forbidden) > 0 {
+		c.settings = partition.Settings{MIG: c.settings.MIG}
+		defer c.forbid(forbidden)
+	}
+	p := partition.Physical{Device: c.Device, MIG: c.MIG, AMD: c.AMD, Held: c.held}
+	if c.MIG != nil {
+		p.Foreign = f.foreign(c, held)
+		f.askAgain(c, held)
+	}
+	if c.VirtualFunctions > 0 {
+		enabled, err := sriov.VirtualFunctions(f.tree, c.Address)
+		f.note(s, c, err)
+		p.Functions, c.functions = &partition.Functions{Total: c.VirtualFunctions, Enabled: enabled}, len(enabled)
+	}
+	if c.settings.Passthrough {
+		candidates, err := vfio.Candidates(f.tree, []pci.Function{{Address: c.Address}})
+		f.note(s, c, err)
+		p.IOMMU = len(candidates) == 1 && len(candidates[0].Obstacles) == 0
+	}
+	c.division = partition.Divide(p, c.settings, form != "")
+	if c.division.Card == nil {
+		return
+	}
+	// A card that no slice has room for would take the whole pool along.
+	if _, err := partition.Slices([]device.Card{*c.division.Card}, c.division.Devices, form); err != nil {
+		c.division = partition.Divide(p, partition.Settings{}, form != "")
+		c.division.Reasons = append(c.division.Reasons, partition.Reason{Reason: partition.ReasonNotDivisible, Message: err.Error()})
+	}
+}
+
+// remember keeps what the next process must know before the API server and the machine tell it.
+func (f *Feature) remember(ctx context.Context, now setting, d *decision) {
+	if !now.known {
+		return
+	}
+	next := remembered{Counters: now.counters}
+	for name, c := range d.cards {
+		if next.Cards == nil {
+			next.Cards = map[string]rememberedCard{}
+		}
+		physical := c.Physical
+		physical.Device.Edits = container.Edits{}
+		next.Cards[name] = rememberedCard{Physical: physical, Settings: c.settings}
+	}
+	if err := f.memory.keep(next); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot note how GPUs are divided, which the plugin needs after a restart")
+		f.Errors.WithLabelValues("partitions").Inc()
+	}
+}
+
+var errNotDecided = errors.New("how GPUs are divided is not known yet: kubelet tries again")

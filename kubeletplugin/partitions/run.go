@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// nodeClaim stands for the node in locks and restore points: what policies had made outlives every claim.
+const nodeClaim = "node"
+
+// lockPatience is how long a change waits for claims that are being prepared. Later it is tried again.
+const lockPatience = 5 * time.Second
+
+// Run makes what policies want beside claims, after each Review and again at the interval while something failed. It ends with ctx.
+func (f *Feature) Run(ctx context.Context) {
+	observed := make(chan struct{})
+	go func() { defer close(observed); f.observe(ctx) }()
+	defer func() { <-observed }()
+	said := map[string]string{}
+	for {
+		again := f.apply(ctx, said)
+		var timer <-chan time.Time
+		if again {
+			timer = time.After(f.Interval)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wanted:
+		case <-timer:
+		}
+	}
+}
+
+// apply makes what the policies want of the GPUs that no claim has anything of. It reports whether something is left to do. said has what
+// was reported of each GPU.
+func (f *Feature) apply(ctx context.Context, said map[string]string) (again bool) {
+	d := f.decided.Load()
+	if d == nil {
+		return false
+	}
+	changed := false
+	for _, c := range d.sorted() {
+		jobs := f.jobs(c)
+		if len(jobs) == 0 || c.busy() || c.absent {
+			continue
+		}
+		done, err := f.exclusively(ctx, c, jobs)
+		changed = changed || done
+		if err == nil {
+			delete(said, c.Device.Name)
+			continue
+		}
+		again = true
+		if ctx.Err() == nil && said[c.Device.Name] != err.Error() {
+			said[c.Device.Name] = err.Error()
+			klog.FromContext(ctx).Error(err, "Cannot divide a GPU as its policy wants", "device", c.Device.Name)
+			f.Errors.WithLabelValues("partitions").Inc()
+			f.Event(corev1.EventTypeWarning, "PartitionFailed", fmt.Sprintf("GPU %s: %v", c.Device.Name, err))
+		}
+	}
+	if changed {
+		f.Requery.Send()
+	}
+	return again
+}
+
+func (d *decision) sorted() []*card {
+	var cards []*card
+	for _, c := range d.cards {
+		cards = append(cards, c)
+	}
+	slices.SortFunc(cards, func(a, b *card) int { return device.Compare(a.Device, b.Device) })
+	return cards
+}
+
+// exclusively does jobs in turn while no claim can get anything of the card. It reports whether any was done.
+func (f *Feature) exclusively(ctx context.Context, c *card, jobs []job) (done bool, err error) {
+	locking, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	hold, err := f.Records.LockClaim(locking, nodeClaim+"-"+c.Device.Name)
+	if errors.Is(err, record.ErrBusy) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer hold.Release()
+	pool := inventory.PoolName(f.Node, c.Device.Kind)
+	var names []string
+	for _, d := range c.division.Devices {
+		names = append(names, pool+"/"+d.Name)
+	}
+	if err := hold.Devices(locking, append(names, pool+"/"+c.Device.Name)); err != nil {
+		return false, err
+	}
+	if held := f.heldOf(&c.Physical); len(held) > 0 {
+		return false, nil // a claim came first: the next Review decides
+	}
+	for _, do := range jobs {
+		if err := do(ctx); err != nil {
+			return done, err
+		}
+		done = true
+	}
+	return done, nil
+}

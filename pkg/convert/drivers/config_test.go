@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestConvertConfig(t *testing.T) {
+	const nv = `"apiVersion":"resource.nvidia.com/v1beta1",`
+	for _, tc := range []struct{ driver, raw, note, fault string }{
+		{NVIDIA, `{` + nv + `"kind":"GpuConfig"}`, "the empty GpuConfig is left out", ""},
+		{NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"TimeSlicing"}}`, "it is what a GPU does", ""},
+		{
+			NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}`, "",
+			"sharing.strategy TimeSlicing: it waits for sharing",
+		},
+		{NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":{"multiUser":true}}}`, "", "multiUser"},
+		{
+			NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":` +
+				`{"defaultPerDevicePinnedMemoryLimit":{"0":"1Gi","1":"2Gi"}}}}`,
+			"", "one limit for all devices",
+		},
+		{NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":0}}}`, "", "sharing"},
+		{NVIDIA, `{` + nv + `"kind":"VfioDeviceConfig","iommu":{"backendPolicy":"LegacyOnly","enableAPIDevice":true}}`, "iommu is left out", ""},
+		{NVIDIA, `{` + nv + `"kind":"VfioDeviceConfig","iommu":{"backendPolicy":"PreferIommuFD"}}`, "", "never iommufd"},
+		{NVIDIA, `{` + nv + `"kind":"ComputeDomainChannelConfig"}`, "", `kind "ComputeDomainChannelConfig": Fettle has nothing for it`},
+		{NVIDIA, `{` + nv + `"kind":"GpuConfig","shraing":{}}`, "", `unknown field "shraing"`},
+		{AMD, `{"apiVersion":"gpu.resource.amd.com/v1alpha1","kind":"GpuConfig"}`, "left out", ""},
+		{Intel, `{"kind":"GpuConfig"}`, "", "Fettle has nothing for it"},
+		{
+			Example, `{"kind":"GpuConfig","sharing":{"strategy":"SpacePartitioning","spacePartitioningConfig":{"partitionCount":2}}}`, "",
+			`sharing.strategy "SpacePartitioning"`,
+		},
+	} {
+		got, err := ConvertConfig(tc.driver, []byte(tc.raw))
+		if tc.fault != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.fault) {
+				t.Errorf("%s: got %v, want %q", tc.raw, err, tc.fault)
+			}
+			continue
+		}
+		if err != nil || got.Parameters != nil || !strings.Contains(strings.Join(got.Notes, "\n"), tc.note) {
+			t.Errorf("%s: got %+v, %v, want nothing left and the note %q", tc.raw, got, err, tc.note)
+		}
+	}
+}
+
+func TestConvertConstraint(t *testing.T) {
+	for in, want := range map[string]string{
+		"gpu.nvidia.com/parentUUID":        "fettle.dev/parentUUID",
+		"gpu.amd.com/deviceID":             "resource.kubernetes.io/pciBusID",
+		"gpu.amd.com/numaNode":             "resource.kubernetes.io/numaNode",
+		"dra.net/numaNode":                 "resource.kubernetes.io/numaNode",
+		"dra.net/rdma":                     "dra.net/rdma",
+		"gpu.intel.com/pciRoot":            "resource.kubernetes.io/pcieRoot",
+		"resource.kubernetes.io/pcieRoot":  "resource.kubernetes.io/pcieRoot",
+		"gpu.nvidia.com/partition2":        "",
+		"gpu.nvidia.com/nothing":           "",
+		"gpu.intel.com/model":              "",
+		"gpu.nvidia.com/productName":       "fettle.dev/productName",
+		"gpu.example.com/driverVersion":    "fettle.dev/driverVersion",
+		"other.example.com/productName":    "other.example.com/productName",
+		"gpu.nvidia.com/cudaDriverVersion": "fettle.dev/cudaDriverVersion",
+	} {
+		got, err := ConvertConstraint(in)
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%s: got %q, %v, want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestConvertLabel(t *testing.T) {
+	for label, want := range map[string]string{
+		"nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3": `.productName.replace(" ", "-") == "NVIDIA-H100-80GB-HBM3"`,
+		"nvidia.com/gpu.product=NVIDIA-A100-SHARED":    "error",
+		"nvidia.com/gpu.family=ada-lovelace":           `.architecture.lowerAscii().replace(" ", "-") == "ada-lovelace"`,
+		"nvidia.com/gpu.memory=81559":                  `compareTo(quantity("81560Mi")) < 0`,
+		"nvidia.com/gpu.compute.major=9":               `.computeCapability.major() == 9`,
+		"amd.com/gpu.vram=64G":                         `compareTo(quantity("65024Mi")) >= 0`,
+		"amd.com/gpu.device-id=74a1":                   `.pciDeviceID == "74a1"`,
+		"gpu.intel.com/product=Max_1550":               `.productName.endsWith(" Max 1550")`,
+		"nvidia.com/gpu.memory=much":                   "error",
+		"nvidia.com/mig.strategy=single":               "",
+	} {
+		key, value, _ := strings.Cut(label, "=")
+		got, ok, err := ConvertLabel(key, value)
+		if ok != (want != "") || (err != nil) != (want == "error") || want != "error" && !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, %t, %v, want %q", label, got, ok, err, want)
+		}
+	}
+}
