@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+// Report is the result of a plan. Fields are only ever added.
+type Report struct {
+	// Pods are by NAMESPACE/NAME.
+	Pods map[string]PodResult `json:"pods"`
+	// Free are the devices that no claim holds at the end, as DRIVER/POOL/DEVICE, sorted.
+	Free []string `json:"free,omitempty"`
+	// Problems are objects that were left out or changed before the plan was made, and why, sorted.
+	Problems []Problem `json:"problems,omitempty"`
+}
+
+// PodResult is what a pod gets.
+type PodResult struct {
+	// Node is nil if the pod has none.
+	Node *string `json:"node"`
+	// Fits are all nodes that would do, sorted.
+	Fits []string `json:"fits"`
+	// Devices are by the pod's own name of the claim, "extended-resources" for extended resources, in the order of allocation, as
+	// DRIVER/POOL/DEVICE.
+	Devices map[string][]string `json:"devices"`
+	// Reason says why the pod has no node: the scheduler's words, then ours.
+	Reason string `json:"reason"`
+	// Scores are those of the nodes in Fits, as far as devices decide.
+	Scores map[string]int64 `json:"scores,omitempty"`
+}
+
+// Problem is about an object.
+type Problem struct {
+	// Object is KIND NAMESPACE/NAME, or KIND NAME.
+	Object  string `json:"object"`
+	Message string `json:"message"`
+}
