@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quota
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+)
+
+func podKey(namespace, name, uid string) string { return namespace + "/" + name + "/" + uid }
+
+func podsByUID(pods []*corev1.Pod) map[string]*corev1.Pod {
+	out := map[string]*corev1.Pod{}
+	for _, pod := range pods {
+		out[podKey(pod.Namespace, pod.Name, string(pod.UID))] = pod
+	}
+	return out
+}
+
+// pod returns what a pod is charged for extended resources that are devices. A pod that has ended is charged nothing.
+func (r rules) pod(pod *corev1.Pod) charges {
+	out := charges{}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return out
+	}
+	for name, n := range r.extended(&pod.Spec) {
+		out[requests(name)] = n
+	}
+	return out
+}
+
+// extended returns what a pod requests of extended resources that are devices: the sum of the containers that run together, or more if an
+// init container needs more.
+func (r rules) extended(spec *corev1.PodSpec) charges {
+	running, starting := charges{}, charges{}
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		own := r.ofContainer(c)
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			running.add(own) // a sidecar keeps running
+			own = charges{}
+		}
+		for name := range r.classOf {
+			starting[name] = max(starting[name], running[name]+own[name])
+		}
+	}
+	for i := range spec.Containers {
+		running.add(r.ofContainer(&spec.Containers[i]))
+	}
+	out := charges{}
+	for name := range r.classOf {
+		if n := max(running[name], starting[name]); n > 0 {
+			out[name] = n
+		}
+	}
+	return out
+}
+
+// ofContainer returns the extended resources of one container that are devices. What has a limit and no request is requested as far.
+func (r rules) ofContainer(c *corev1.Container) charges {
+	out := charges{}
+	for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
+		for name, q := range list {
+			if r.classOf[name] != "" {
+				out[name] = q.Value()
+			}
+		}
+	}
+	return out
+}
+
+// item is an object that was asked about: what the API server would charge, one object after the other.
+type item struct {
+	namespace, object string
+	steps             []step
+}
+
+// step is an object that the API server charges: the one that was asked about, or a claim that it brings along.
+type step struct {
+	object string
+	charges
+}
+
+// itemsOf returns what was asked about: claims, then pods with the claims that are made for them, then templates that no pod names.
+func itemsOf(asked, snapshot *plan.Snapshot, r rules) []item {
+	if asked == nil {
+		return nil
+	}
+	var out []item
+	for _, claim := range asked.Claims {
+		object := "ResourceClaim " + claim.Namespace + "/" + claim.Name
+		out = append(out, item{claim.Namespace, object, []step{{object, r.claim(&claim.Spec, nil)}}})
+	}
+	templates := map[[2]string]*resourceapi.ResourceClaimTemplate{}
+	for _, list := range [][]*resourceapi.ResourceClaimTemplate{snapshot.Templates, asked.Templates} {
+		for _, t := range list {
+			templates[[2]string{t.Namespace, t.Name}] = t
+		}
+	}
+	named := map[[2]string]bool{}
+	for _, pod := range asked.Pods {
+		out = append(out, r.podItem(pod, templates, named))
+	}
+	for _, t := range asked.Templates {
+		if !named[[2]string{t.Namespace, t.Name}] {
+			object := "ResourceClaimTemplate " + t.Namespace + "/" + t.Name
+			out = append(out, item{t.Namespace, object, []step{{"a claim of " + object, r.claim(&t.Spec.Spec, nil)}}})
+		}
+	}
+	return out
+}
+
+// podItem returns what a pod would be charged, with the claims that are made of its templates and for its extended resources. It marks the
+// templates that it names.
+func (r rules) podItem(pod *corev1.Pod, templates map[[2]string]*resourceapi.ResourceClaimTemplate, named map[[2]string]bool) item {
+	out := item{namespace: pod.Namespace, object: "Pod " + pod.Namespace + "/" + pod.Name}
+	own := r.pod(pod)
+	out.steps = append(out.steps, step{out.object, own})
+	for _, reference := range pod.Spec.ResourceClaims {
+		if reference.ResourceClaimTemplateName == nil {
+			continue
+		}
+		key := [2]string{pod.Namespace, *reference.ResourceClaimTemplateName}
+		named[key] = true
+		if t := templates[key]; t != nil {
+			out.steps = append(out.steps, step{"claim " + reference.Name + " of " + out.object, r.claim(&t.Spec.Spec, nil)})
+		}
+	}
+	if extended := r.extended(&pod.Spec); len(extended) > 0 {
+		spec := resourceapi.ResourceClaimSpec{}
+		for name, n := range extended {
+			spec.Devices.Requests = append(spec.Devices.Requests, resourceapi.DeviceRequest{
+				Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: r.classOf[name], Count: n},
+			})
+		}
+		out.steps = append(out.steps, step{"the claim for extended resources of " + out.object, r.claim(&spec, own)})
+	}
+	return out
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package quota counts devices by namespace and class, as the API server charges them to ResourceQuotas and as the scheduler gave them. It
+// reports sums and enforces none: only a ResourceQuota is a limit.
+package quota
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+)
+
+// Report is what was counted. The same objects give the same report.
+type Report struct {
+	// Namespaces are those with claims, with quotas about devices, or with something that was asked about, sorted.
+	Namespaces []Namespace `json:"namespaces"`
+	// Asked are the objects that were asked about, in the order in which they are charged.
+	Asked []Asked `json:"asked,omitempty"`
+	// Problems are objects that were not counted, and why, sorted.
+	Problems []plan.Problem `json:"problems,omitempty"`
+}
+
+// Namespace is what one namespace has.
+type Namespace struct {
+	Name string `json:"name"`
+	// Claims is the number of its ResourceClaims.
+	Claims int64 `json:"claims"`
+	// Classes are those that its claims name, sorted.
+	Classes []Class `json:"classes,omitempty"`
+	// Limits are those of its ResourceQuotas that are about claims and devices, by quota and resource.
+	Limits []Limit `json:"limits,omitempty"`
+}
+
+// Class is what the claims of one namespace ask of a class, and have of it.
+type Class struct {
+	Name string `json:"name"`
+	// Charged is what claims ask for, as a ResourceQuota counts it.
+	Charged int64 `json:"charged"`
+	// Devices are allocated for one claim alone, Shares are parts of devices that several claims have, and AdminAccess counts devices that
+	// are looked at and not held.
+	Devices     int64 `json:"devices"`
+	Shares      int64 `json:"shares,omitempty"`
+	AdminAccess int64 `json:"adminAccess,omitempty"`
+	// Memory is the sum of the memory of those devices and shares, for reports. No object limits it.
+	Memory resource.Quantity `json:"memory"`
+	// MemoryUnknown counts devices that no ResourceSlice has, or that publish no memory.
+	MemoryUnknown int64 `json:"memoryUnknown,omitempty"`
+}
+
+// Limit is one resource of a ResourceQuota.
+type Limit struct {
+	Quota    string              `json:"quota"`
+	Resource corev1.ResourceName `json:"resource"`
+	Hard     resource.Quantity   `json:"hard"`
+	// Used is what the quota's status says. It is missing if the status says nothing.
+	Used *resource.Quantity `json:"used,omitempty"`
+	// Counted is the same figure, counted from the snapshot.
+	Counted resource.Quantity `json:"counted"`
+	// After is what would be in use with all that was asked about and not refused.
+	After *resource.Quantity `json:"after,omitempty"`
+	// Ignored says why the API server does not enforce it.
+	Ignored string `json:"ignored,omitempty"`
+}
+
+// Asked is what an object would be charged.
+type Asked struct {
+	// Object is KIND NAMESPACE/NAME.
+	Object  string   `json:"object"`
+	Charges []Amount `json:"charges"`
+	// Refused has the reasons for which the API server would refuse it, one for each ResourceQuota.
+	Refused []string `json:"refused,omitempty"`
+}
+
+// Amount is so much of a resource.
+type Amount struct {
+	Resource corev1.ResourceName `json:"resource"`
+	Quantity resource.Quantity   `json:"quantity"`
+}
+
+// Of counts what the namespaces of a snapshot have, and what the objects of the second snapshot would be charged if they were made now. An
+// empty namespace means all.
+func Of(snapshot, asked *plan.Snapshot, namespace string) Report {
+	c := counter{
+		snapshot: snapshot, rules: newRules(snapshot.Classes), pods: podsByUID(snapshot.Pods), memory: memoryOf(snapshot.Slices),
+		namespaces: map[string]*Namespace{}, classes: map[[2]string]*Class{}, charged: map[string]charges{}, limits: map[string][]*limit{},
+	}
+	of := func(name string) bool { return namespace == "" || namespace == name }
+	for _, claim := range snapshot.Claims {
+		if of(claim.Namespace) {
+			c.claim(claim)
+		}
+	}
+	for _, pod := range snapshot.Pods {
+		if of(pod.Namespace) {
+			c.charge(pod.Namespace, c.rules.pod(pod))
+		}
+	}
+	for _, q := range sorted(snapshot.Quotas) {
+		if of(q.Namespace) {
+			c.quota(q)
+		}
+	}
+	for _, item := range itemsOf(asked, snapshot, c.rules) {
+		if of(item.namespace) {
+			c.ask(item)
+		}
+	}
+	return c.report()
+}
+
+// counter adds up.
+type counter struct {
+	snapshot *plan.Snapshot
+	rules    rules
+	pods     map[string]*corev1.Pod
+	memory   map[deviceID]*resource.Quantity
+
+	namespaces map[string]*Namespace
+	classes    map[[2]string]*Class // by namespace and name
+	charged    map[string]charges   // by namespace
+	limits     map[string][]*limit  // by namespace
+	asked      []Asked
+	problems   []plan.Problem
+}
+
+func (c *counter) namespace(name string) *Namespace {
+	if c.namespaces[name] == nil {
+		c.namespaces[name] = &Namespace{Name: name}
+	}
+	return c.namespaces[name]
+}
+
+func (c *counter) class(namespace, name string) *Class {
+	key := [2]string{namespace, name}
+	if c.classes[key] == nil {
+		c.classes[key] = &Class{Name: name, Memory: *resource.NewQuantity(0, resource.BinarySI)}
+	}
+	return c.classes[key]
+}
+
+// charge adds to what is charged in a namespace.
+func (c *counter) charge(namespace string, more charges) {
+	if c.charged[namespace] == nil {
+		c.charged[namespace] = charges{}
+	}
+	c.charged[namespace].add(more)
+}
+
+// claim counts a claim and the devices that it has.
+func (c *counter) claim(claim *resourceapi.ResourceClaim) {
+	c.namespace(claim.Namespace).Claims++
+	c.charge(claim.Namespace, c.rules.existing(claim, c.pods))
+	for name, n := range devicesByClass(&claim.Spec) {
+		c.class(claim.Namespace, name).Charged += n
+	}
+	if claim.Status.Allocation == nil {
+		return
+	}
+	classes := classByRequest(&claim.Spec)
+	for i := range claim.Status.Allocation.Devices.Results {
+		result := &claim.Status.Allocation.Devices.Results[i]
+		name, known := classes[result.Request]
+		if !known {
+			c.problems = append(c.problems, plan.Problem{
+				Object:  "ResourceClaim " + claim.Namespace + "/" + claim.Name,
+				Message: "status.allocation.devices.results: the claim has no request " + result.Request + "; its device is not counted",
+			})
+			continue
+		}
+		c.allocated(c.class(claim.Namespace, name), result)
+	}
+}
+
+// allocated counts one device of a claim.
+func (c *counter) allocated(class *Class, result *resourceapi.DeviceRequestAllocationResult) {
+	var memory *resource.Quantity
+	switch {
+	case result.AdminAccess != nil && *result.AdminAccess:
+		class.AdminAccess++
+		return
+	case result.ShareID != nil:
+		class.Shares++
+		memory = memoryIn(result.Driver, result.ConsumedCapacity)
+	default:
+		class.Devices++
+		memory = c.memory[deviceID{result.Driver, result.Pool, result.Device}]
+	}
+	if memory == nil {
+		class.MemoryUnknown++
+		return
+	}
+	class.Memory.Add(*memory)
+}
+
+// report puts together what was counted.
+func (c *counter) report() Report {
+	for _, key := range slices.SortedFunc(maps.Keys(c.classes), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		n := c.namespace(key[0])
+		n.Classes = append(n.Classes, *c.classes[key])
+	}
+	report := Report{Namespaces: []Namespace{}, Asked: c.asked, Problems: c.problems}
+	for _, name := range slices.Sorted(maps.Keys(c.namespaces)) {
+		n := c.namespaces[name]
+		for _, l := range c.limits[name] {
+			n.Limits = append(n.Limits, l.Limit)
+		}
+		report.Namespaces = append(report.Namespaces, *n)
+	}
+	slices.SortFunc(report.Problems, func(a, b plan.Problem) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Message, b.Message))
+	})
+	return report
+}
