@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduler
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestAPI(t *testing.T) { testScenarios(t, "") }
+
+func TestOlderAPI(t *testing.T) { testScenarios(t, "1.34") }
+
+// testScenarios plays every scenario on the real scheduler.
+func testScenarios(t *testing.T, version string) {
+	c := startCluster(t, version)
+	c.write(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: syncName}})
+	c.sync(t)
+	for _, s := range scenarios() {
+		t.Run(s.name, func(t *testing.T) { c.play(t, s.placed()) })
+	}
+}

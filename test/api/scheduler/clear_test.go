@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduler
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/test/apitest"
+)
+
+// clear removes all objects of a scenario, so that the next one has the cluster to itself.
+func (c *cluster) clear(t *testing.T, s scenario) {
+	t.Helper()
+	namespaced := []client.Object{&corev1.Pod{}, &resourceapi.ResourceClaimTemplate{}, &corev1.ResourceQuota{}}
+	for _, namespace := range []string{s.namespace(), syncName} {
+		for _, kind := range namespaced {
+			c.removed(t, c.client.DeleteAllOf(t.Context(), kind, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
+		}
+		c.clearClaims(t, namespace)
+	}
+	kinds := []client.Object{&corev1.Node{}, &resourceapi.ResourceSlice{}, &resourceapi.DeviceClass{}}
+	if c.version == "" {
+		kinds = append(kinds, &resourceapi.DeviceTaintRule{})
+	}
+	for _, kind := range kinds {
+		c.removed(t, c.client.DeleteAllOf(t.Context(), kind, client.HasLabels{scenarioLabel}))
+	}
+}
+
+// clearClaims removes the claims of a namespace without waiting for the controller to see that their pods are gone.
+func (c *cluster) clearClaims(t *testing.T, namespace string) {
+	t.Helper()
+	c.eventually(t, func() string {
+		list := &resourceapi.ResourceClaimList{}
+		if err := c.client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range list.Items {
+			claim := &list.Items[i]
+			if len(claim.Finalizers) > 0 {
+				c.removed(t, c.client.Patch(t.Context(), claim, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
+			}
+			c.removed(t, c.client.Delete(t.Context(), claim, client.GracePeriodSeconds(0)))
+		}
+		if len(list.Items) > 0 {
+			return fmt.Sprintf("%d claims are left", len(list.Items))
+		}
+		return ""
+	})
+}
+
+// removed fails if an object could not be removed for another reason than that it is gone.
+func (c *cluster) removed(t *testing.T, err error) {
+	t.Helper()
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits for a check to return an empty text.
+func (c *cluster) eventually(t *testing.T, check func() string) {
+	t.Helper()
+	apitest.Eventually(t, patience, check)
+}
