@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
+)
+
+// scoreOf is the scheduler's score of a node by its devices: of each request with alternatives, the earlier the chosen one the more.
+func scoreOf(claims []*resourceapi.ResourceClaim, results []resourceapi.AllocationResult) int64 {
+	score := int64(0)
+	for i, claim := range claims {
+		for _, request := range claim.Spec.Devices.Requests {
+			for j, sub := range request.FirstAvailable {
+				chosen := resourceclaim.CreateSubRequestRef(request.Name, sub.Name)
+				if slices.ContainsFunc(results[i].Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+					return r.Request == chosen
+				}) {
+					score += int64(resourceapi.FirstAvailableDeviceRequestMaxSize - j)
+				}
+			}
+		}
+	}
+	return score
+}
+
+// bind gives the pod a node: allocates its claims there, reserves them for it, and counts what it asks for.
+func (r *run) bind(i int) (map[string][]string, error) {
+	for _, p := range r.claims {
+		if err := r.reservable(p.Claim); err != nil {
+			return nil, err
+		}
+	}
+	claims := slices.Clone(r.claims)
+	if claim := r.ExtendedClaim(r.pod, r.Nodes[i]); claim != nil {
+		if err := r.admit(claim, claims); err != nil {
+			return nil, refusal("running PreBind plugin \"DynamicResources\"", "%s", err.Error())
+		}
+		claims = append(claims, PodClaim{Name: ExtendedResources, Claim: claim, New: true})
+	}
+	if err := r.allocateClaims(i, claims); err != nil {
+		return nil, err
+	}
+	devices := map[string][]string{}
+	for _, p := range claims {
+		r.reserve(p)
+		devices[p.Name] = deviceNames(p.Claim)
+	}
+	r.pod.Spec.NodeName = r.Nodes[i].Name
+	r.occupy(r.pod)
+	return devices, nil
+}
+
+// allocateClaims gives devices of a node that fits to the claims that have none.
+func (r *run) allocateClaims(i int, claims []PodClaim) error {
+	var pending []*resourceapi.ResourceClaim
+	for _, p := range claims {
+		if p.Claim.Status.Allocation == nil {
+			pending = append(pending, p.Claim)
+		}
+	}
+	if len(pending) == 0 {
+		return nil
+	}
+	results, err := r.tryNode(i, pending)
+	if err != nil {
+		return err
+	}
+	if len(results) != len(pending) {
+		return fmt.Errorf("node %s fitted and then did not: the allocator decides differently for the same state", r.Nodes[i].Name)
+	}
+	for j, claim := range pending {
+		claim.Status.Allocation = &results[j]
+		r.nameShares(claim)
+		if r.Gates.On(gates.DeviceBindingConditions) {
+			claim.Status.Allocation.AllocationTimestamp = &metav1.Time{Time: time.Unix(0, 0).UTC()}
+		}
+		if r.Claims[keyOf(claim)] == claim {
+			r.hold(claim)
+		}
+	}
+	return nil
+}
+
+// nameShares gives shares of devices names that are the same in every run, where the allocator gives random ones.
+func (r *run) nameShares(claim *resourceapi.ResourceClaim) {
+	for i := range claim.Status.Allocation.Devices.Results {
+		if result := &claim.Status.Allocation.Devices.Results[i]; result.ShareID != nil {
+			r.shares++
+			result.ShareID = ptr.To(types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", r.shares)))
+		}
+	}
+}
+
+// reservable says whether one more pod may use a claim.
+func (r *run) reservable(claim *resourceapi.ResourceClaim) error {
+	if len(claim.Status.ReservedFor) < resourceapi.ResourceClaimReservedForMaxSize || resourceclaim.IsReservedForPod(r.pod, claim, false) {
+		return nil
+	}
+	return refusal("resourceclaim in use", "ResourceClaim %s is reserved for %d pods, and no more can use it: give the pod another claim",
+		claim.Name, len(claim.Status.ReservedFor))
+}
+
+// reserve notes that the pod uses a claim, and adds that of extended resources to the cluster.
+func (r *run) reserve(p PodClaim) {
+	if !resourceclaim.IsReservedForPod(r.pod, p.Claim, false) {
+		p.Claim.Status.ReservedFor = append(p.Claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{
+			Resource: "pods", Name: r.pod.Name, UID: r.pod.UID,
+		})
+	}
+	if p.Name == ExtendedResources {
+		r.addClaim(p.Claim)
+		r.pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: p.Claim.Name}
+	}
+}
+
+// createClaims adds the claims that are made of templates for the pod to the cluster. They exist also if the pod finds no node.
+func (r *run) createClaims() {
+	for i := range r.claims {
+		p := &r.claims[i]
+		if !p.New {
+			continue
+		}
+		p.New = false
+		r.addClaim(p.Claim)
+		r.pod.Status.ResourceClaimStatuses = append(r.pod.Status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{
+			Name: p.Name, ResourceClaimName: &p.Claim.Name,
+		})
+	}
+}
+
+// deviceNames are the devices of a claim as DRIVER/POOL/DEVICE, in the order of allocation.
+func deviceNames(claim *resourceapi.ResourceClaim) []string {
+	out := []string{}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		out = append(out, r.Driver+"/"+r.Pool+"/"+r.Device)
+	}
+	return out
+}
+
+// Free returns the devices that no claim has, as DRIVER/POOL/DEVICE, sorted. A device whose counters are used up by others counts as free.
+func (c *Cluster) Free() []string {
+	out := []string{}
+	for id, p := range c.pools {
+		for _, name := range p.free() {
+			out = append(out, id.driver+"/"+id.name+"/"+name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// free returns the names of devices of the newest generation that no claim has.
+func (p *pool) free() []string {
+	newest := int64(0)
+	for _, slice := range p.slices {
+		newest = max(newest, slice.Spec.Pool.Generation)
+	}
+	held := map[string]bool{}
+	for id := range p.holders {
+		held[id.Device.String()] = true
+	}
+	var out []string
+	for _, slice := range p.slices {
+		if slice.Spec.Pool.Generation < newest {
+			continue
+		}
+		for i := range slice.Spec.Devices {
+			if name := slice.Spec.Devices[i].Name; !held[name] {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// unconsidered says what of a pod decides about its node and is not looked at.
+func unconsidered(pod *corev1.Pod) []Problem {
+	var out []Problem
+	note := func(set bool, field string) {
+		if set {
+			out = append(out, Problem{
+				Object:  titleOf("Pod", pod.Namespace, pod.Name),
+				Message: field + " is not looked at: the scheduler may choose another node or none",
+			})
+		}
+	}
+	affinity := pod.Spec.Affinity
+	note(affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil), "affinity to pods")
+	note(len(pod.Spec.TopologySpreadConstraints) > 0, "spec.topologySpreadConstraints")
+	note(slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+	}), "the node of persistent volumes")
+	return out
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// SetDefaults sets what the API server sets in objects that do not say it, as far as it decides about devices. Objects without a UID get one
+// that follows from their name, since owners and consumers are known by it.
+func SetDefaults(s *Snapshot) {
+	for _, c := range s.Claims {
+		defaultSpec(&c.Spec)
+		defaultUID("claim", c)
+	}
+	for _, t := range s.Templates {
+		defaultSpec(&t.Spec.Spec)
+	}
+	for _, slice := range s.Slices {
+		for i := range slice.Spec.Devices {
+			for j := range slice.Spec.Devices[i].Taints {
+				defaultTaint(&slice.Spec.Devices[i].Taints[j])
+			}
+		}
+	}
+	for _, rule := range s.TaintRules {
+		defaultTaint(&rule.Spec.Taint)
+	}
+	for _, pod := range s.Pods {
+		defaultPod(pod)
+		defaultUID("pod", pod)
+	}
+	for _, node := range s.Nodes {
+		if node.Status.Allocatable == nil {
+			node.Status.Allocatable = node.Status.Capacity.DeepCopy()
+		}
+	}
+}
+
+// defaultUID gives an object without a UID one.
+func defaultUID(kind string, object metav1.Object) {
+	if object.GetUID() == "" {
+		object.SetUID(types.UID(kind + ":" + object.GetNamespace() + "/" + object.GetName()))
+	}
+}
+
+// defaultSpec sets the mode and the number of devices of requests, and the operators of tolerations.
+func defaultSpec(spec *resourceapi.ResourceClaimSpec) {
+	for i := range spec.Devices.Requests {
+		request := &spec.Devices.Requests[i]
+		if e := request.Exactly; e != nil {
+			defaultCount(&e.AllocationMode, &e.Count)
+			defaultTolerations(e.Tolerations)
+		}
+		for j := range request.FirstAvailable {
+			sub := &request.FirstAvailable[j]
+			defaultCount(&sub.AllocationMode, &sub.Count)
+			defaultTolerations(sub.Tolerations)
+		}
+	}
+}
+
+func defaultCount(mode *resourceapi.DeviceAllocationMode, count *int64) {
+	if *mode == "" {
+		*mode = resourceapi.DeviceAllocationModeExactCount
+	}
+	if *mode == resourceapi.DeviceAllocationModeExactCount && *count == 0 {
+		*count = 1
+	}
+}
+
+func defaultTolerations(tolerations []resourceapi.DeviceToleration) {
+	for i := range tolerations {
+		if tolerations[i].Operator == "" {
+			tolerations[i].Operator = resourceapi.DeviceTolerationOpEqual
+		}
+	}
+}
+
+// defaultTaint sets the time of a taint. When it was added decides only about evictions; the time is the same in every run.
+func defaultTaint(taint *resourceapi.DeviceTaint) {
+	if taint.TimeAdded == nil {
+		taint.TimeAdded = &metav1.Time{Time: time.Unix(0, 0).UTC()}
+	}
+}
+
+// defaultPod makes requests of limits, as the API server does.
+func defaultPod(pod *corev1.Pod) {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			resources := &containers[i].Resources
+			for name, quantity := range resources.Limits {
+				if _, set := resources.Requests[name]; set {
+					continue
+				}
+				if resources.Requests == nil {
+					resources.Requests = corev1.ResourceList{}
+				}
+				resources.Requests[name] = quantity.DeepCopy()
+			}
+		}
+	}
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	corev1helper "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+)
+
+// Reasons of the scheduler against a node, in the order in which it looks.
+const (
+	unschedulable  = "node(s) were unschedulable"
+	otherNode      = "node(s) didn't match the requested node name"
+	untolerated    = "node(s) had untolerated taint(s)"
+	affinity       = "node(s) didn't match Pod's node affinity/selector"
+	tooManyPods    = "Too many pods"
+	notAllocatable = "cannot allocate all claims"
+	notAvailable   = "resourceclaim not available on the node"
+)
+
+// wanted is what a pod wants of a node beside devices.
+type wanted struct {
+	pod      *corev1.Pod
+	affinity nodeaffinity.RequiredNodeAffinity
+	// selects is set if there is an affinity to look at.
+	selects   bool
+	resources corev1.ResourceList
+}
+
+func wantedOf(pod *corev1.Pod) wanted {
+	hasAffinity := pod.Spec.Affinity != nil && pod.Spec.Affinity.NodeAffinity != nil
+	return wanted{
+		pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), selects: len(pod.Spec.NodeSelector) > 0 || hasAffinity,
+		resources: requested(pod),
+	}
+}
+
+// occupy counts a pod that has a node.
+func (c *Cluster) occupy(pod *corev1.Pod) {
+	if pod.Spec.NodeName == "" || finished(pod) {
+		return
+	}
+	i, found := slices.BinarySearchFunc(c.Nodes, pod.Spec.NodeName, compareName)
+	if found {
+		c.views[i].pods++
+		add(c.views[i].requested, requested(pod))
+	}
+}
+
+func compareName(node *corev1.Node, name string) int { return strings.Compare(node.Name, name) }
+
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// refusals says why the scheduler would not take a node, devices aside.
+func (c *Cluster) refusals(w wanted, i int) ([]string, error) {
+	node := c.Nodes[i]
+	if node.Spec.Unschedulable && !toleratesUnschedulable(w.pod) {
+		return []string{unschedulable}, nil
+	}
+	if _, found := corev1helper.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, w.pod.Spec.Tolerations, repels, true); found {
+		return []string{untolerated}, nil
+	}
+	if w.selects {
+		match, err := w.affinity.Match(node)
+		if err != nil {
+			return nil, fmt.Errorf("node affinity of pod %s/%s: %w", w.pod.Namespace, w.pod.Name, err)
+		}
+		if !match {
+			return []string{affinity}, nil
+		}
+	}
+	return c.insufficient(w, i), nil
+}
+
+// repels says whether a taint keeps pods from a node.
+func repels(taint *corev1.Taint) bool {
+	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
+}
+
+func toleratesUnschedulable(pod *corev1.Pod) bool {
+	return corev1helper.TolerationsTolerateTaint(klog.Background(), pod.Spec.Tolerations,
+		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}, true)
+}
+
+// insufficient says of which resources a node has too little. A node that does not say how much it has of CPU, memory or pods is not asked
+// for them.
+func (c *Cluster) insufficient(w wanted, i int) []string {
+	node, v := c.Nodes[i], c.views[i]
+	var reasons []string
+	if limit, stated := node.Status.Allocatable[corev1.ResourcePods]; stated && v.pods+1 > limit.Value() {
+		reasons = append(reasons, tooManyPods)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.resources)) {
+		allocatable, stated := node.Status.Allocatable[name]
+		needed := w.resources[name]
+		if needed.IsZero() || !stated && mayBeUnstated(name) || c.byDevices(name, node) {
+			continue
+		}
+		sum := v.requested[name]
+		sum = sum.DeepCopy()
+		sum.Add(needed)
+		if sum.Cmp(allocatable) > 0 {
+			reasons = append(reasons, fmt.Sprintf("Insufficient %s", name))
+		}
+	}
+	return reasons
+}
+
+// mayBeUnstated says whether a node without a quantity of a resource is not asked for it, where other resources are missing by that.
+func mayBeUnstated(name corev1.ResourceName) bool {
+	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/dynamic-resource-allocation/structured"
+)
+
+// Options are about how a plan is made.
+type Options struct {
+	// Timeout bounds the search on one node, as the scheduler does. DefaultTimeout holds where it is 0.
+	Timeout time.Duration
+	// Explain adds to the reason of a pod without a node, if it is set. It is called with the cluster as the pod found it.
+	Explain func(Attempt) string
+}
+
+// DefaultTimeout is the scheduler's.
+const DefaultTimeout = 10 * time.Second
+
+// Attempt is a pod that found no node.
+type Attempt struct {
+	Cluster *Cluster
+	Pod     *corev1.Pod
+	// Claims are those of the pod, nil if they are not all there.
+	Claims []PodClaim
+	// Refused are the reasons of the scheduler by node.
+	Refused map[string][]string
+	// Words are what the scheduler says of the pod.
+	Words string
+}
+
+// Run gives nodes and devices to pods, one after the other, each with what those before it left. Pods that have a node already, have ended,
+// or are being deleted are left out. The cluster is changed: it has the allocations and the pods of the plan. When the context ends, the
+// pods that are left have no node, and its cause is their reason. The error is that of a cluster that no plan can be made for.
+func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (Report, error) {
+	report := Report{Pods: map[string]PodResult{}, Problems: slices.Clone(c.problems)}
+	if options.Timeout == 0 {
+		options.Timeout = DefaultTimeout
+	}
+	for _, pod := range pods {
+		if pod.Spec.NodeName != "" || finished(pod) || pod.DeletionTimestamp != nil {
+			continue
+		}
+		r := run{Cluster: c, ctx: ctx, options: options, pod: pod, wanted: wantedOf(pod), refused: map[string][]string{}}
+		report.Pods[pod.Namespace+"/"+pod.Name] = r.result()
+		report.Problems = append(report.Problems, unconsidered(pod)...)
+	}
+	report.Free = c.Free()
+	sortProblems(report.Problems)
+	return report, nil
+}
+
+// Pending returns the pods of a cluster that wait for a node.
+func (c *Cluster) Pending() []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(c.Pods), func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName != "" || finished(pod) || pod.DeletionTimestamp != nil
+	})
+}
+
+// run is the scheduling of one pod.
+type run struct {
+	*Cluster
+	ctx     context.Context
+	options Options
+	pod     *corev1.Pod
+	wanted  wanted
+	claims  []PodClaim
+	refused map[string][]string
+}
+
+// result gives the pod a node, or says why it has none.
+func (r *run) result() PodResult {
+	fits, scores, err := r.filter()
+	if err != nil || len(fits) == 0 {
+		return PodResult{Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err)}
+	}
+	best := r.best(fits, scores)
+	devices, err := r.bind(best)
+	if err != nil {
+		return PodResult{Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err)}
+	}
+	result := PodResult{Node: &r.Nodes[best].Name, Fits: make([]string, len(fits)), Devices: devices}
+	for i, node := range fits {
+		result.Fits[i] = r.Nodes[node].Name
+		if score := scores[i]; score > 0 {
+			if result.Scores == nil {
+				result.Scores = map[string]int64{}
+			}
+			result.Scores[r.Nodes[node].Name] = score
+		}
+	}
+	return result
+}
+
+// filter returns the nodes that fit, by their index, and their scores. The error is what keeps the pod from every node.
+func (r *run) filter() (fits []int, scores []int64, err error) {
+	if len(r.pod.Spec.SchedulingGates) > 0 {
+		return nil, nil, refusal("Scheduling is blocked due to non-empty scheduling gates", "gate %s is to be removed first",
+			r.pod.Spec.SchedulingGates[0].Name)
+	}
+	r.claims, err = r.PodClaims(r.pod)
+	r.createClaims()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := r.checkClasses(); err != nil {
+		return nil, nil, err
+	}
+	for i, node := range r.Nodes {
+		reasons, err := r.refusals(r.wanted, i)
+		score := int64(0)
+		if err == nil && len(reasons) == 0 {
+			reasons, score, err = r.tryDevices(i)
+		}
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case len(reasons) > 0:
+			r.refused[node.Name] = reasons
+		default:
+			fits, scores = append(fits, i), append(scores, score)
+		}
+	}
+	return fits, scores, nil
+}
+
+// best returns the node with the highest score, the first by name of those with the same. The scheduler adds the scores of other plugins.
+func (r *run) best(fits []int, scores []int64) int {
+	best := 0
+	for i := range fits {
+		if scores[i] > scores[best] {
+			best = i
+		}
+	}
+	return fits[best]
+}
+
+// checkClasses looks for the classes of claims that are to be allocated. One that is missing keeps the pod from every node, even where it is
+// the last of several alternatives.
+func (r *run) checkClasses() error {
+	for _, claim := range r.unallocated() {
+		for _, request := range claim.Spec.Devices.Requests {
+			for name, class := range classesOf(request) {
+				if r.Classes[class] == nil {
+					return refusal(fmt.Sprintf("request %s: device class %s does not exist", name, class),
+						"the pod waits until DeviceClass %s is created", class)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// classesOf yields the classes of a request by the name of the request, or of each alternative.
+func classesOf(request resourceapi.DeviceRequest) func(yield func(name, class string) bool) {
+	return func(yield func(name, class string) bool) {
+		if request.Exactly != nil {
+			yield(request.Name, request.Exactly.DeviceClassName)
+			return
+		}
+		for _, sub := range request.FirstAvailable {
+			if !yield(resourceclaim.CreateSubRequestRef(request.Name, sub.Name), sub.DeviceClassName) {
+				return
+			}
+		}
+	}
+}
+
+// unallocated returns the claims of the pod that the allocator is asked for.
+func (r *run) unallocated() []*resourceapi.ResourceClaim {
+	var out []*resourceapi.ResourceClaim
+	for _, p := range r.claims {
+		if p.Claim.Status.Allocation == nil {
+			out = append(out, p.Claim)
+		}
+	}
+	return out
+}
+
+// tryDevices says whether a node has the devices.
+func (r *run) tryDevices(i int) (reasons []string, score int64, err error) {
+	for _, p := range r.claims {
+		available, err := availableOn(p.Claim, r.Nodes[i])
+		if err != nil {
+			return nil, 0, err
+		}
+		if !available {
+			return []string{notAvailable}, 0, nil
+		}
+	}
+	claims := r.toAllocate(i)
+	if len(claims) == 0 {
+		return nil, 0, nil
+	}
+	known, err := r.verdicts.of(claims, len(r.Nodes))
+	if err != nil {
+		return nil, 0, err
+	}
+	if v := known[i]; v.version == r.views[i].stateVersion() {
+		return notAllocatableIf(!v.fits), v.score, nil
+	}
+	results, err := r.tryNode(i, claims)
+	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
+		return []string{err.Error()}, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	v := verdict{version: r.views[i].stateVersion(), fits: len(results) == len(claims)}
+	if v.fits {
+		v.score = scoreOf(claims, results)
+	}
+	known[i] = v
+	return notAllocatableIf(!v.fits), v.score, nil
+}
+
+func notAllocatableIf(refused bool) []string {
+	if refused {
+		return []string{notAllocatable}
+	}
+	return nil
+}
+
+// toAllocate returns the claims that have no devices yet, with that of extended resources as the node needs it.
+func (r *run) toAllocate(i int) []*resourceapi.ResourceClaim {
+	claims := r.unallocated()
+	if claim := r.ExtendedClaim(r.pod, r.Nodes[i]); claim != nil {
+		claims = append(claims, claim)
+	}
+	return claims
+}
+
+// tryNode asks the allocator, for as long as the scheduler would.
+func (r *run) tryNode(i int, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, r.options.Timeout)
+	defer cancel()
+	results, err := r.allocate(ctx, i, claims)
+	switch {
+	case r.ctx.Err() != nil:
+		return nil, refusal(fmt.Sprintf("asked by caller to stop allocating devices: %v", context.Cause(r.ctx)),
+			"the plan was stopped on node %s", r.Nodes[i].Name)
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, refusal(fmt.Sprintf("node %s: timed out trying to allocate devices", r.Nodes[i].Name), "%s", slowSearch(r.options.Timeout, claims))
+	}
+	return results, err
+}
+
+// slowSearch says what makes a search long.
+func slowSearch(timeout time.Duration, claims []*resourceapi.ResourceClaim) string {
+	requests := 0
+	for _, claim := range claims {
+		requests += len(claim.Spec.Devices.Requests)
+	}
+	return fmt.Sprintf("the scheduler stops the search after %s and tries the pod again later; it tries the devices of %d requests in every "+
+		"order, so ask for equal devices in one request with a count", timeout, requests)
+}
+
+// availableOn says whether a claim that has devices can be used on a node.
+func availableOn(claim *resourceapi.ResourceClaim, node *corev1.Node) (bool, error) {
+	if claim.Status.Allocation == nil || claim.Status.Allocation.NodeSelector == nil {
+		return true, nil
+	}
+	selector, err := nodeaffinity.NewNodeSelector(claim.Status.Allocation.NodeSelector)
+	if err != nil {
+		return false, fmt.Errorf("claim %s/%s: status.allocation.nodeSelector: %w", claim.Namespace, claim.Name, err)
+	}
+	return selector.Match(node), nil
+}
+
+// reason puts together what the scheduler says and what it means.
+func (r *run) reason(err error) string {
+	words, meaning := r.words(err)
+	if r.options.Explain != nil {
+		if more := r.options.Explain(Attempt{Cluster: r.Cluster, Pod: r.pod, Claims: r.claims, Refused: r.refused, Words: words}); more != "" {
+			meaning = strings.TrimPrefix(meaning+"; "+more, "; ")
+		}
+	}
+	if meaning == "" {
+		return words
+	}
+	return words + " " + strings.ToUpper(meaning[:1]) + meaning[1:] + "."
+}
+
+// words says what the scheduler says, in its form, and what that means where no node was tried.
+func (r *run) words(err error) (words, meaning string) {
+	if refused := (*Refusal)(nil); errors.As(err, &refused) {
+		return strings.TrimSuffix(refused.Words, ".") + ".", refused.Meaning
+	}
+	if err != nil {
+		return strings.TrimSuffix(err.Error(), ".") + ".", ""
+	}
+	counts := map[string]int{}
+	for _, reasons := range r.refused {
+		for _, reason := range reasons {
+			counts[reason]++
+		}
+	}
+	var parts []string
+	for reason, n := range counts {
+		parts = append(parts, fmt.Sprintf("%d %s", n, reason))
+	}
+	slices.Sort(parts)
+	return strings.TrimSuffix(fmt.Sprintf("0/%d nodes are available: %s", len(r.Nodes), strings.Join(parts, ", ")), ": ") + ".", ""
+}

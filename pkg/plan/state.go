@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
+)
+
+// poolID names a pool of devices.
+type poolID struct{ driver, name string }
+
+// pool has the slices of a pool, and what is allocated of it.
+type pool struct {
+	slices  []*resourceapi.ResourceSlice
+	state   structured.AllocatedState
+	holders map[structured.DeviceID][]judge.Holder
+	// version counts the changes of the state.
+	version uint64
+}
+
+func newState() structured.AllocatedState {
+	return structured.AllocatedState{
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+}
+
+// pool returns a pool by name. One without slices exists as long as a claim has a device of it.
+func (c *Cluster) pool(id poolID) *pool {
+	p := c.pools[id]
+	if p == nil {
+		p = &pool{state: newState(), holders: map[structured.DeviceID][]judge.Holder{}}
+		c.pools[id] = p
+	}
+	return p
+}
+
+// addClaim adds a claim that exists from now on.
+func (c *Cluster) addClaim(claim *resourceapi.ResourceClaim) {
+	key := keyOf(claim)
+	c.Claims[key] = claim
+	if owner := metav1.GetControllerOfNoCopy(claim); owner != nil {
+		c.owned[owner.UID] = append(c.owned[owner.UID], key)
+	}
+	if c.charged[claim.Namespace] == nil {
+		c.charged[claim.Namespace] = corev1.ResourceList{}
+	}
+	add(c.charged[claim.Namespace], c.Charge(claim))
+	c.hold(claim)
+}
+
+// hold counts the devices of a claim as allocated. Devices with admin access do not count.
+func (c *Cluster) hold(claim *resourceapi.ResourceClaim) {
+	c.eachResult(claim, func(p *pool, id structured.DeviceID, share *types.UID, consumed structured.DeviceConsumedCapacity) {
+		if share == nil {
+			p.state.AllocatedDevices.Insert(id)
+		} else {
+			p.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, share))
+			if len(consumed.ConsumedCapacity) > 0 {
+				p.state.AggregatedCapacity.Insert(consumed)
+			}
+		}
+		p.holders[id] = append(p.holders[id], judge.Holder{
+			Namespace: claim.Namespace, Name: claim.Name, Consumed: consumed.ConsumedCapacity,
+		})
+		p.version++
+	})
+}
+
+// eachResult calls a function for each device that a claim keeps from others. Without the gate for shares, a shared device is a whole one.
+func (c *Cluster) eachResult(
+	claim *resourceapi.ResourceClaim, each func(*pool, structured.DeviceID, *types.UID, structured.DeviceConsumedCapacity),
+) {
+	if claim.Status.Allocation == nil {
+		return
+	}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		if ptr.Deref(r.AdminAccess, false) {
+			continue
+		}
+		id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
+		share := r.ShareID
+		if !c.Gates.On(gates.ConsumableCapacity) {
+			share = nil
+		}
+		var consumed structured.DeviceConsumedCapacity
+		if share != nil {
+			consumed = structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity)
+		}
+		each(c.pool(poolID{r.Driver, r.Pool}), id, share, consumed)
+	}
+}
+
+// State returns what is allocated in the cluster as it is now. It is a copy.
+func (c *Cluster) State() structured.AllocatedState {
+	state := newState()
+	for _, p := range c.pools {
+		p.addTo(&state)
+	}
+	return state
+}
+
+func (p *pool) addTo(state *structured.AllocatedState) {
+	for id := range p.state.AllocatedDevices {
+		state.AllocatedDevices.Insert(id)
+	}
+	for id := range p.state.AllocatedSharedDeviceIDs {
+		state.AllocatedSharedDeviceIDs.Insert(id)
+	}
+	for id, consumed := range p.state.AggregatedCapacity {
+		state.AggregatedCapacity.Insert(structured.DeviceConsumedCapacity{DeviceID: id, ConsumedCapacity: consumed})
+	}
+}
+
+// Holders returns which claims have a device. A device with admin access has no holder by that.
+func (c *Cluster) Holders() map[structured.DeviceID][]judge.Holder {
+	out := map[structured.DeviceID][]judge.Holder{}
+	for _, p := range c.pools {
+		maps.Copy(out, p.holders)
+	}
+	return out
+}
+
+// JudgeInput returns what the scheduler looks at when it tries a node for claims that have no allocation.
+func (c *Cluster) JudgeInput(node *corev1.Node, claims []*resourceapi.ResourceClaim) judge.Input {
+	return judge.Input{
+		Features: c.Gates.Features(), Slices: c.Slices, Classes: c.Classes, State: c.State(), Holders: c.Holders(), Node: node, Claims: claims,
+	}
+}
