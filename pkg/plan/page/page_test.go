@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/plan/page"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// render is the page as HTML.
+func render(t testing.TB, in page.Input) string {
+	t.Helper()
+	var out bytes.Buffer
+	must(t, page.Write(&out, page.Of(in)))
+	return out.String()
+}
+
+// TestGolden: the pages are as they were looked at in a browser.
+func TestGolden(t *testing.T) {
+	for name, in := range map[string]page.Input{"mixed": mixed(t), "pending": pending(t)} {
+		t.Run(name, func(t *testing.T) {
+			got := render(t, in)
+			file := filepath.Join("testdata", name+".html")
+			if *update {
+				must(t, os.WriteFile(file, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(file)
+			must(t, err)
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("%s (-want +got); if it is meant, go test ./pkg/plan/page -run TestGolden -update:\n%s", file, diff)
+			}
+		})
+	}
+}
