@@ -124,7 +124,8 @@ func (r rules) claim(spec *resourceapi.ResourceClaimSpec, ofPod charges) charges
 		if name == "" {
 			continue // requests.deviceclass... counts claims of those classes alone that have another name, too
 		}
-		for _, extended := range []corev1.ResourceName{requests(name), requests(corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix + class))} {
+		implicit := corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix + class)
+		for _, extended := range []corev1.ResourceName{requests(name), requests(implicit)} {
 			if rest := n - ofPod[extended]; rest > 0 {
 				out[extended] += rest
 			}

@@ -151,7 +151,9 @@ func TestExtended(t *testing.T) {
 		want charges
 	}{
 		{"none", corev1.PodSpec{Containers: []corev1.Container{{}}}, charges{}},
-		{"two containers", corev1.PodSpec{Containers: []corev1.Container{container("1", nil), container("22", nil)}}, charges{"example.com/gpu": 3}},
+		{"two containers", corev1.PodSpec{
+			Containers: []corev1.Container{container("1", nil), container("22", nil)},
+		}, charges{"example.com/gpu": 3}},
 		{"a large init container", corev1.PodSpec{
 			InitContainers: []corev1.Container{container("55555", nil), container("22", nil)}, Containers: []corev1.Container{container("1", nil)},
 		}, charges{"example.com/gpu": 5}},
@@ -159,7 +161,8 @@ func TestExtended(t *testing.T) {
 			InitContainers: []corev1.Container{container("22", &always), container("333", nil)}, Containers: []corev1.Container{container("1", nil)},
 		}, charges{"example.com/gpu": 5}},
 		{"sidecars run on", corev1.PodSpec{
-			InitContainers: []corev1.Container{container("333", nil), container("22", &always)}, Containers: []corev1.Container{container("22", nil)},
+			InitContainers: []corev1.Container{container("333", nil), container("22", &always)},
+			Containers:     []corev1.Container{container("22", nil)},
 		}, charges{"example.com/gpu": 4}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
