@@ -98,6 +98,7 @@ func commands() commandTable {
 		{"devices", "show the devices that the driver finds on a machine", devicesHelp, devicesExamples, devices},
 		{"machine expand FILE DIR", "write a machine file as a host tree", machineExpandHelp, machineExpandExamples, machineExpand},
 		{"machine record", "record this machine as a machine file", machineRecordHelp, machineRecordExamples, machineRecord},
+		{"plan", "say which nodes and devices pods will get", planHelp, planExamples, planPods},
 		{"preset explain [NAME]", "show what presets give to a claim or pod, and why", presetExplainHelp, presetExplainExamples, presetExplain},
 		{"validate FILE...", "check claims, templates, classes and presets in YAML files", validateHelp, validateExamples, validate},
 		{"version", "show the version of this binary", versionHelp, versionExamples, showVersion},
@@ -106,6 +107,12 @@ func commands() commandTable {
 
 // usageError is a mistake in the command line.
 type usageError struct{ error }
+
+// statusError ends the program with a status that a verb has for it.
+type statusError struct {
+	error
+	status int
+}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return runAs(ctx, "fettle", args, stdout, stderr)
@@ -122,6 +129,9 @@ func runAs(ctx context.Context, name string, args []string, stdout, stderr io.Wr
 	fmt.Fprintf(screen.stderr, "fettle: %v\n", err)
 	if errors.As(err, new(usageError)) {
 		return 2
+	}
+	if ended := (statusError{}); errors.As(err, &ended) {
+		return ended.status
 	}
 	return 1
 }

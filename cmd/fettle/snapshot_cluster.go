@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/discovery"
+
+	"github.com/fettle-dev/fettle/cmd/fettle/internal/terminal"
+	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
+)
+
+func genericConfig() *genericclioptions.ConfigFlags { return genericclioptions.NewConfigFlags(true) }
+
+// snapshotReader reads the objects of a cluster that decide who gets which device. What may not be read is a problem, not a failure.
+type snapshotReader struct {
+	plan.Snapshot
+	ctx       context.Context //nolint:containedctx // it is that of the one call
+	client    *reader
+	namespace string
+	problems  []plan.Problem
+}
+
+// ofCluster reads a cluster: all namespaces as far as they may be read, and otherwise the one of kubectl.
+func (f *snapshotFlags) ofCluster(ctx context.Context) (plan.Snapshot, []plan.Problem, error) {
+	client, namespace, err := f.client()
+	if err != nil {
+		return plan.Snapshot{}, nil, err
+	}
+	r := &snapshotReader{ctx: ctx, client: client, namespace: namespace}
+	if err := r.versionAndGates(f.cluster); err != nil {
+		return plan.Snapshot{}, nil, err
+	}
+	if err := r.objects(); err != nil {
+		return plan.Snapshot{}, nil, err
+	}
+	inSchedulersOrder(r.Pods)
+	return r.Snapshot, r.problems, nil
+}
+
+// versionAndGates asks the API server for its version, and for its gates, which are among its metrics.
+func (r *snapshotReader) versionAndGates(c *cluster) error {
+	config, err := c.ToRESTConfig()
+	if err != nil {
+		return fmt.Errorf("find the cluster: %w", err)
+	}
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("find the cluster: %w", err)
+	}
+	version, err := client.ServerVersion()
+	if err != nil {
+		return fmt.Errorf("ask the API server for its version: %w", err)
+	}
+	r.Version = version.Major + "." + version.Minor
+	metrics, err := client.RESTClient().Get().AbsPath("/metrics").DoRaw(r.ctx)
+	if err != nil {
+		r.problem("Snapshot kubernetes", "feature gates are taken for the defaults of %s, since the metrics of the API server cannot be read: %v",
+			r.Version, err)
+		return nil
+	}
+	set, _, err := gates.For(r.Version, gates.FromMetrics(metrics))
+	if err != nil {
+		return err
+	}
+	r.Gates = set.Changed()
+	return nil
+}
+
+// objects reads each kind.
+func (r *snapshotReader) objects() (err error) {
+	core := func(resource string) []schema.GroupVersionResource {
+		return []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource(resource)}
+	}
+	devices := func(resource string, versions ...string) (out []schema.GroupVersionResource) {
+		for _, version := range append([]string{"v1"}, versions...) {
+			out = append(out, schema.GroupVersionResource{Group: resourceapi.GroupName, Version: version, Resource: resource})
+		}
+		return out
+	}
+	for _, read := range []func() error{
+		func() error { r.Nodes, err = listInto[corev1.Node](r, core("nodes"), false); return err },
+		func() error { r.Namespaces, err = listInto[corev1.Namespace](r, core("namespaces"), false); return err },
+		func() error { r.Pods, err = listInto[corev1.Pod](r, core("pods"), true); return err },
+		func() error { r.Quotas, err = listInto[corev1.ResourceQuota](r, core("resourcequotas"), true); return err },
+		func() error {
+			r.Slices, err = listInto[resourceapi.ResourceSlice](r, devices("resourceslices"), false)
+			return err
+		},
+		func() error {
+			r.Classes, err = listInto[resourceapi.DeviceClass](r, devices("deviceclasses"), false)
+			return err
+		},
+		func() error {
+			r.Claims, err = listInto[resourceapi.ResourceClaim](r, devices("resourceclaims"), true)
+			return err
+		},
+		func() error {
+			r.Templates, err = listInto[resourceapi.ResourceClaimTemplate](r, devices("resourceclaimtemplates"), true)
+			return err
+		},
+		func() error {
+			r.TaintRules, err = listInto[resourceapi.DeviceTaintRule](r, devices("devicetaintrules", "v1beta2", "v1alpha3"), false)
+			return err
+		},
+	} {
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *snapshotReader) problem(object, format string, args ...any) {
+	r.problems = append(r.problems, plan.Problem{Object: object, Message: fmt.Sprintf(format, args...)})
+}
+
+// listInto lists a resource in the first of its versions that is served. Where all namespaces may not be read, it is the one of kubectl.
+func listInto[T any](r *snapshotReader, versions []schema.GroupVersionResource, namespaced bool) ([]*T, error) {
+	resource := versions[0].Resource
+	terminal.FromContext(r.ctx).Step("reading "+resource, 0)
+	var objects []*T
+	var err error
+	for _, version := range versions {
+		if objects, err = listOf[T](r.ctx, r.client, version, ""); !apierrors.IsNotFound(err) {
+			break
+		}
+		resource = version.Resource
+	}
+	if apierrors.IsForbidden(err) && namespaced && r.namespace != "" {
+		r.problem("Snapshot "+resource, "only those of namespace %s were read: %v", r.namespace, err)
+		objects, err = listOf[T](r.ctx, r.client, versions[0], r.namespace)
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		r.problem("Snapshot "+resource, "none were read, and the plan is made as if there were none: %v", err)
+		return nil, nil
+	case apierrors.IsNotFound(err) && len(versions) > 1:
+		return nil, nil // the cluster does not have this kind
+	case err != nil:
+		return nil, fmt.Errorf("list the %s: %w", resource, err)
+	}
+	return objects, nil
+}
+
+// inSchedulersOrder sorts pods as the scheduler takes them: by priority, and then the oldest first.
+func inSchedulersOrder(pods []*corev1.Pod) {
+	priority := func(pod *corev1.Pod) int32 {
+		if pod.Spec.Priority == nil {
+			return 0
+		}
+		return *pod.Spec.Priority
+	}
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(priority(b), priority(a)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
