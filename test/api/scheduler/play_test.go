@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,8 +61,10 @@ func (c *cluster) put(ctx context.Context, object client.Object) error {
 func (c *cluster) arrange(t *testing.T, s scenario) {
 	t.Helper()
 	c.write(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace(), Labels: s.labels}})
-	others, _ := s.split()
-	for _, o := range others {
+	for _, o := range s.objects {
+		if _, ok := o.(*corev1.Pod); ok {
+			continue
+		}
 		c.checkRefusal(t, s, o)
 		if q, ok := o.(*corev1.ResourceQuota); ok {
 			c.waitForQuota(t, q)
@@ -189,17 +192,35 @@ func (c *cluster) devices(t *testing.T, p *corev1.Pod) map[string][]string {
 // play makes the plan of a scenario, then has the scheduler do the same, and compares both with what the scenario wants.
 func (c *cluster) play(t *testing.T, s scenario) {
 	t.Helper()
+	planned := s.plan(t, c.version)
 	defer c.clear(t, s)
 	c.arrange(t, s)
-	_, pods := s.split()
 	want := s.lines(c.version)
-	for _, p := range pods {
-		if c.checkRefusal(t, s, p) {
-			continue
-		}
-		got := c.settle(t, p, expected(want, p.Name))
+	for _, p := range s.pods() {
+		c.write(t, p)
+		got := c.settle(t, p, planned[p.Name])
 		if line := got.line(p.Name, s.loose); !slices.Contains(want, line) {
 			t.Errorf("the scheduler: %s\nwant:\n%s\n%s", line, strings.Join(want, "\n"), got.text)
+		}
+		compare(t, p.Name, planned[p.Name], got)
+	}
+}
+
+// compare holds the scheduler against the plan.
+func compare(t *testing.T, pod string, planned, got outcome) {
+	t.Helper()
+	switch {
+	case got.node == "" || planned.node == "":
+		if got.node != planned.node || got.reason != planned.reason {
+			t.Errorf("pod %s: the plan says %q, %s\nthe scheduler says %q, %s", pod, planned.node, planned.text, got.node, got.text)
+		}
+	case got.node != planned.node:
+		if !slices.Contains(planned.fits, got.node) {
+			t.Errorf("pod %s is on node %s, and by the plan only %q fit", pod, got.node, planned.fits)
+		}
+	default:
+		if diff := cmp.Diff(planned.devices, got.devices); diff != "" {
+			t.Errorf("pod %s: devices of the plan (-) and of the scheduler (+):\n%s", pod, diff)
 		}
 	}
 }

@@ -13,9 +13,11 @@ var reasons = []struct {
 	class string
 	text  *regexp.Regexp
 }{
-	{"claim-missing", regexp.MustCompile(`ResourceClaim not created yet|resourceclaim\S* "[^"]*" not found`)},
+	{"claim-missing", regexp.MustCompile(`ResourceClaim not created yet|could not find ResourceClaim`)},
 	{"class-missing", regexp.MustCompile(`device class \S+ does not exist`)},
-	{"claim-in-use", regexp.MustCompile(`resourceclaim in use`)},
+	{"claim-in-use", regexp.MustCompile(`resourceclaim in use|status\.reservedFor: Too many`)},
+	{"claim-twice", regexp.MustCompile(`status\.reservedFor\[\d+\]: Duplicate value`)},
+	{"claim-undated", regexp.MustCompile(`status\.allocation: Invalid value: \S+ field cannot be modified once set`)},
 	{"claim-in-flight", regexp.MustCompile(`is in the process of being allocated`)},
 	{"claim-elsewhere", regexp.MustCompile(`resourceclaim not available on the node`)},
 	{"no-devices", regexp.MustCompile(`cannot allocate all claims`)},
@@ -24,6 +26,7 @@ var reasons = []struct {
 	{"cel-runtime", regexp.MustCompile(`CEL runtime error`)},
 	{"invalid-pool", regexp.MustCompile(`invalid resource pools were encountered|resource pool \S+ is currently invalid`)},
 	{"incomplete-pool", regexp.MustCompile(`resource pool \S+ is currently being updated`)},
+	{"all-constraint", regexp.MustCompile(`because a claim constraint would not be satisfied`)},
 	{"too-many", regexp.MustCompile(`exceeds the claim limit of 32`)},
 	{"feature-off", regexp.MustCompile(`but the (feature|DRA\w+ feature) is disabled`)},
 	{"no-resource", regexp.MustCompile(`cannot fit resource|Insufficient \S+/\S+`)},

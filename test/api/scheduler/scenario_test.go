@@ -33,6 +33,15 @@ type scenario struct {
 	loose bool
 }
 
+// scenarios are all, by what they are about.
+func scenarios() []scenario {
+	return slices.Concat(
+		requestScenarios(), allScenarios(), alternativeScenarios(), constraintScenarios(), poolScenarios(), counterScenarios(),
+		capacityScenarios(), taintScenarios(), nodeScenarios(), placeScenarios(), sharingScenarios(), adminScenarios(), extendedScenarios(),
+		errorScenarios(), quotaScenarios(),
+	)
+}
+
 // lines are what has to be seen in a version.
 func (s scenario) lines(version string) []string {
 	text := s.want
@@ -59,7 +68,9 @@ func (s scenario) refused(version, object string) string {
 }
 
 // namespace is where the pods and claims of the scenario are.
-func (s scenario) namespace() string { return strings.ReplaceAll(s.name, " ", "-") }
+func (s scenario) namespace() string {
+	return strings.ToLower(strings.NewReplacer(" ", "-", ",", "", "'", "").Replace(s.name))
+}
 
 // kindAndName names an object as scenarios do.
 func kindAndName(o client.Object) string { return reflect.TypeOf(o).Elem().Name() + "/" + o.GetName() }
@@ -89,16 +100,15 @@ func (s scenario) placed() scenario {
 	return s
 }
 
-// split separates pods from all other objects.
-func (s scenario) split() (others []client.Object, pods []*corev1.Pod) {
+// pods come in this order.
+func (s scenario) pods() []*corev1.Pod {
+	var out []*corev1.Pod
 	for _, o := range s.objects {
 		if p, ok := o.(*corev1.Pod); ok {
-			pods = append(pods, p)
-		} else {
-			others = append(others, o)
+			out = append(out, p)
 		}
 	}
-	return others, pods
+	return out
 }
 
 // outcome is what became of a pod, in a plan or in the cluster.
@@ -106,6 +116,8 @@ type outcome struct {
 	node string
 	// devices are DRIVER/POOL/DEVICE by the pod's own name of the claim, in the order of allocation.
 	devices map[string][]string
+	// fits are the nodes that would do, in a plan.
+	fits []string
 	// reason is the class of what keeps the pod from a node, text what was said.
 	reason, text string
 }

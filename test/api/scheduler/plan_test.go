@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduler
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+)
+
+// TestPlans makes the plan of every scenario, which needs no cluster.
+func TestPlans(t *testing.T) {
+	for _, version := range []string{"", "1.34"} {
+		for _, s := range scenarios() {
+			t.Run(s.name+"/"+version, func(t *testing.T) {
+				t.Parallel()
+				s := s.placed()
+				planned := s.plan(t, version)
+				for _, p := range s.pods() {
+					o := planned[p.Name]
+					if line := o.line(p.Name, s.loose); !slices.Contains(s.lines(version), line) {
+						t.Errorf("the plan: %s\nwant:\n%s\n%s", line, strings.Join(s.lines(version), "\n"), o.text)
+					}
+				}
+			})
+		}
+	}
+}
+
+// plan says what becomes of the pods of a scenario, by their names.
+func (s scenario) plan(t *testing.T, version string) map[string]outcome {
+	t.Helper()
+	out := map[string]outcome{}
+	for name, result := range s.report(t, version).Pods {
+		o := outcome{devices: result.Devices, fits: result.Fits, text: result.Reason}
+		if result.Node != nil {
+			o.node = *result.Node
+		} else {
+			o.reason = classOf(result.Reason)
+		}
+		out[strings.TrimPrefix(name, s.namespace()+"/")] = o
+	}
+	return out
+}
+
+// report is the plan of what the API server accepts of a scenario.
+func (s scenario) report(t *testing.T, version string) plan.Report {
+	t.Helper()
+	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace(), Labels: s.labels}}}
+	timeout := plan.DefaultTimeout
+	for _, o := range s.objects {
+		if s.refused(version, kindAndName(o)) == "" {
+			objects = append(objects, o)
+		}
+		if p, ok := o.(*corev1.Pod); ok && p.Spec.SchedulerName == impatient {
+			timeout = time.Second
+		}
+	}
+	snapshot, problems, err := plan.Read([]plan.File{{Name: "scenario.yaml", Data: manifests(t, objects)}}, "")
+	if err != nil || len(problems) > 0 {
+		t.Fatalf("read the scenario: %v, %v", err, problems)
+	}
+	snapshot.Version = version
+	cluster, _, err := plan.NewCluster(snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := plan.Run(t.Context(), cluster, cluster.Pending(), plan.Options{Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// manifests writes objects as a user would: without what the API server adds.
+func manifests(t *testing.T, objects []client.Object) []byte {
+	t.Helper()
+	var out []string
+	for _, o := range objects {
+		o, ok := o.DeepCopyObject().(client.Object)
+		if !ok {
+			t.Fatalf("%s is no object after it was copied", reflect.TypeOf(o))
+		}
+		kinds, _, err := scheme.Scheme.ObjectKinds(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.GetObjectKind().SetGroupVersionKind(kinds[0])
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, string(text))
+	}
+	return []byte(strings.Join(out, "---\n"))
+}
