@@ -92,7 +92,10 @@ func (r *snapshotReader) objects() (err error) {
 		func() error { r.Nodes, err = listInto[corev1.Node](r, core("nodes"), false); return err },
 		func() error { r.Namespaces, err = listInto[corev1.Namespace](r, core("namespaces"), false); return err },
 		func() error { r.Pods, err = listInto[corev1.Pod](r, core("pods"), true); return err },
-		func() error { r.Quotas, err = listInto[corev1.ResourceQuota](r, core("resourcequotas"), true); return err },
+		func() error {
+			r.Quotas, err = listInto[corev1.ResourceQuota](r, core("resourcequotas"), true)
+			return err
+		},
 		func() error {
 			r.Slices, err = listInto[resourceapi.ResourceSlice](r, devices("resourceslices"), false)
 			return err

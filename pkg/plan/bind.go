@@ -42,14 +42,18 @@ func (r *run) bind(i int) (map[string][]string, error) {
 			return nil, err
 		}
 	}
+	asked, err := r.ask(i)
+	if err != nil {
+		return nil, err
+	}
 	claims := slices.Clone(r.claims)
-	if claim := r.ExtendedClaim(r.pod, r.Nodes[i]); claim != nil {
-		if err := r.admit(claim, claims); err != nil {
+	if asked.extended != nil {
+		if err := r.admit(asked.extended, nil); err != nil {
 			return nil, refusal("running PreBind plugin \"DynamicResources\"", "%s", err.Error())
 		}
-		claims = append(claims, PodClaim{Name: ExtendedResources, Claim: claim, New: true})
+		claims = append(claims, PodClaim{Name: ExtendedResources, Claim: asked.extended, New: true})
 	}
-	if err := r.allocateClaims(i, claims); err != nil {
+	if err := r.allocateClaims(i, asked.claims); err != nil {
 		return nil, err
 	}
 	devices := map[string][]string{}
@@ -63,13 +67,7 @@ func (r *run) bind(i int) (map[string][]string, error) {
 }
 
 // allocateClaims gives devices of a node that fits to the claims that have none.
-func (r *run) allocateClaims(i int, claims []PodClaim) error {
-	var pending []*resourceapi.ResourceClaim
-	for _, p := range claims {
-		if p.Claim.Status.Allocation == nil {
-			pending = append(pending, p.Claim)
-		}
-	}
+func (r *run) allocateClaims(i int, pending []*resourceapi.ResourceClaim) error {
 	if len(pending) == 0 {
 		return nil
 	}
@@ -81,6 +79,9 @@ func (r *run) allocateClaims(i int, claims []PodClaim) error {
 		return fmt.Errorf("node %s fitted and then did not: the allocator decides differently for the same state", r.Nodes[i].Name)
 	}
 	for j, claim := range pending {
+		if claim.Status.Allocation != nil {
+			continue // the pod names it twice
+		}
 		claim.Status.Allocation = &results[j]
 		r.nameShares(claim)
 		if r.Gates.On(gates.DeviceBindingConditions) {
@@ -103,13 +104,43 @@ func (r *run) nameShares(claim *resourceapi.ResourceClaim) {
 	}
 }
 
-// reservable says whether one more pod may use a claim.
+// reservable says whether the API server lets one more pod use a claim.
 func (r *run) reservable(claim *resourceapi.ResourceClaim) error {
-	if len(claim.Status.ReservedFor) < resourceapi.ResourceClaimReservedForMaxSize || resourceclaim.IsReservedForPod(r.pod, claim, false) {
+	if resourceclaim.IsReservedForPod(r.pod, claim, false) {
 		return nil
 	}
-	return refusal("resourceclaim in use", "ResourceClaim %s is reserved for %d pods, and no more can use it: give the pod another claim",
-		claim.Name, len(claim.Status.ReservedFor))
+	if len(claim.Status.ReservedFor) >= resourceapi.ResourceClaimReservedForMaxSize {
+		const most = resourceapi.ResourceClaimReservedForMaxSize
+		return notReserved(claim, fmt.Sprintf("status.reservedFor: Too many: %d: must have at most %d items", most+1, most),
+			"ResourceClaim %s is reserved for %d pods, and no more can use it: give the pod another claim",
+			claim.Name, len(claim.Status.ReservedFor))
+	}
+	dated := r.Gates.On(gates.DeviceBindingConditions) && r.Gates.On(gates.ResourceClaimDeviceStatus)
+	if a := claim.Status.Allocation; dated && a != nil && a.AllocationTimestamp == nil {
+		return notReserved(claim, "status.allocation: Invalid value: null: field cannot be modified once set",
+			"ResourceClaim %s was allocated without allocationTimestamp, which the scheduler would add and the API server does not let it: "+
+				"make the claim again", claim.Name)
+	}
+	return nil
+}
+
+// notReserved is the refusal of a claim's status, as the scheduler passes it on. The format is of the meaning.
+func notReserved(claim *resourceapi.ResourceClaim, cause, format string, args ...any) *Refusal {
+	return refusal(fmt.Sprintf("running PreBind plugin %q: add reservation to claim %s/%s: ResourceClaim.resource.k8s.io %q is invalid: %s",
+		"DynamicResources", claim.Namespace, claim.Name, claim.Name, cause), format, args...)
+}
+
+// once refuses a pod two of whose claims are the same object. The scheduler has allocated it by then and cannot reserve it twice.
+func (r *run) once(claims []PodClaim) error {
+	for i, p := range claims {
+		before := slices.IndexFunc(claims[:i], func(q PodClaim) bool { return q.Claim == p.Claim })
+		if before < 0 || resourceclaim.IsReservedForPod(r.pod, p.Claim, false) {
+			continue
+		}
+		return notReserved(p.Claim, fmt.Sprintf("status.reservedFor[%d]: Duplicate value", len(p.Claim.Status.ReservedFor)+1),
+			"claims %s and %s of the pod are both ResourceClaim %s: name it once", claims[before].Name, p.Name, p.Claim.Name)
+	}
+	return nil
 }
 
 // reserve notes that the pod uses a claim, and adds that of extended resources to the cluster.

@@ -54,11 +54,6 @@ func (c *Cluster) PodClaims(pod *corev1.Pod) ([]PodClaim, error) {
 		if claim == nil {
 			continue // the controller decided that the pod needs none
 		}
-		if before := slices.IndexFunc(out, func(p PodClaim) bool { return p.Claim == claim }); before >= 0 && claim.Status.Allocation == nil {
-			return out, refusal(notAllocatable,
-				"claims %s and %s of the pod are both ResourceClaim %s: the scheduler allocates it twice and cannot store that; name it once",
-				out[before].Name, named.Name, claim.Name)
-		}
 		out = append(out, PodClaim{Name: named.Name, Claim: claim, New: isNew})
 	}
 	return out, nil

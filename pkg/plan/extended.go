@@ -50,16 +50,37 @@ func requested(pod *corev1.Pod) corev1.ResourceList {
 // ExtendedClaim returns the claim that the scheduler makes for a pod's extended resources on a node, or nil if there is none to make: only
 // where a class stands for a resource, and the node has none of it in its allocatable.
 func (c *Cluster) ExtendedClaim(pod *corev1.Pod, node *corev1.Node) *resourceapi.ResourceClaim {
+	return c.extendedClaim(pod, c.delegated(c.extendedNames(requested(pod)), node))
+}
+
+// extendedNames returns the resources of a list that devices may stand for, sorted.
+func (c *Cluster) extendedNames(resources corev1.ResourceList) []corev1.ResourceName {
 	var names []corev1.ResourceName
-	for name, quantity := range requested(pod) {
-		if c.byDevices(name, node) && !quantity.IsZero() {
+	for name, quantity := range resources {
+		if c.extended[name] != nil && !quantity.IsZero() {
 			names = append(names, name)
 		}
 	}
+	slices.Sort(names)
+	return names
+}
+
+// delegated returns those of the resources that devices stand for on a node.
+func (c *Cluster) delegated(names []corev1.ResourceName, node *corev1.Node) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for _, name := range names {
+		if c.byDevices(name, node) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// extendedClaim makes the claim for some resources of a pod.
+func (c *Cluster) extendedClaim(pod *corev1.Pod, names []corev1.ResourceName) *resourceapi.ResourceClaim {
 	if len(names) == 0 {
 		return nil
 	}
-	slices.Sort(names)
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: c.freeName(pod.Namespace, pod.Name+"-extended-resources"),

@@ -30,15 +30,18 @@ type wanted struct {
 	pod      *corev1.Pod
 	affinity nodeaffinity.RequiredNodeAffinity
 	// selects is set if there is an affinity to look at.
-	selects   bool
+	selects bool
 	resources corev1.ResourceList
+	// names are those of the resources, extended those that devices may stand for, sorted.
+	names, extended []corev1.ResourceName
 }
 
-func wantedOf(pod *corev1.Pod) wanted {
+func (c *Cluster) wantedOf(pod *corev1.Pod) wanted {
 	hasAffinity := pod.Spec.Affinity != nil && pod.Spec.Affinity.NodeAffinity != nil
+	resources := requested(pod)
 	return wanted{
 		pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), selects: len(pod.Spec.NodeSelector) > 0 || hasAffinity,
-		resources: requested(pod),
+		resources: resources, names: slices.Sorted(maps.Keys(resources)), extended: c.extendedNames(resources),
 	}
 }
 
@@ -66,8 +69,11 @@ func (c *Cluster) refusals(w wanted, i int) ([]string, error) {
 	if node.Spec.Unschedulable && !toleratesUnschedulable(w.pod) {
 		return []string{unschedulable}, nil
 	}
-	if _, found := corev1helper.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, w.pod.Spec.Tolerations, repels, true); found {
-		return []string{untolerated}, nil
+	if len(node.Spec.Taints) > 0 {
+		taints, tolerations := node.Spec.Taints, w.pod.Spec.Tolerations
+		if _, found := corev1helper.FindMatchingUntoleratedTaint(klog.Background(), taints, tolerations, repels, true); found {
+			return []string{untolerated}, nil
+		}
 	}
 	if w.selects {
 		match, err := w.affinity.Match(node)
@@ -99,7 +105,7 @@ func (c *Cluster) insufficient(w wanted, i int) []string {
 	if limit, stated := node.Status.Allocatable[corev1.ResourcePods]; stated && v.pods+1 > limit.Value() {
 		reasons = append(reasons, tooManyPods)
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.resources)) {
+	for _, name := range w.names {
 		allocatable, stated := node.Status.Allocatable[name]
 		needed := w.resources[name]
 		if needed.IsZero() || !stated && mayBeUnstated(name) || c.byDevices(name, node) {

@@ -52,7 +52,10 @@ func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (
 		if pod.Spec.NodeName != "" || finished(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
-		r := run{Cluster: c, ctx: ctx, options: options, pod: pod, wanted: wantedOf(pod), refused: map[string][]string{}}
+		r := run{
+			Cluster: c, ctx: ctx, options: options, pod: pod, wanted: c.wantedOf(pod),
+			requests: map[string]request{}, refused: map[string][]string{},
+		}
 		report.Pods[pod.Namespace+"/"+pod.Name] = r.result()
 		report.Problems = append(report.Problems, unconsidered(pod)...)
 	}
@@ -76,7 +79,9 @@ type run struct {
 	pod     *corev1.Pod
 	wanted  wanted
 	claims  []PodClaim
-	refused map[string][]string
+	// requests are by the extended resources that devices stand for on a node.
+	requests map[string]request
+	refused  map[string][]string
 }
 
 // result gives the pod a node, or says why it has none.
@@ -199,14 +204,11 @@ func (r *run) tryDevices(i int) (reasons []string, score int64, err error) {
 			return []string{notAvailable}, 0, nil
 		}
 	}
-	claims := r.toAllocate(i)
-	if len(claims) == 0 {
-		return nil, 0, nil
-	}
-	known, err := r.verdicts.of(claims, len(r.Nodes))
-	if err != nil {
+	asked, err := r.ask(i)
+	if err != nil || len(asked.claims) == 0 {
 		return nil, 0, err
 	}
+	known, claims := asked.known, asked.claims
 	if v := known[i]; v.version == r.views[i].stateVersion() {
 		return notAllocatableIf(!v.fits), v.score, nil
 	}
@@ -232,13 +234,35 @@ func notAllocatableIf(refused bool) []string {
 	return nil
 }
 
-// toAllocate returns the claims that have no devices yet, with that of extended resources as the node needs it.
-func (r *run) toAllocate(i int) []*resourceapi.ResourceClaim {
-	claims := r.unallocated()
-	if claim := r.ExtendedClaim(r.pod, r.Nodes[i]); claim != nil {
-		claims = append(claims, claim)
+// request is what the allocator is asked for on some nodes.
+type request struct {
+	// claims have no devices yet. That of extended resources is the last.
+	claims []*resourceapi.ResourceClaim
+	// extended is set if there is one.
+	extended *resourceapi.ResourceClaim
+	// known is what the allocator said before, by the index of the node.
+	known []verdict
+}
+
+// ask returns what to ask for on a node: the same on all nodes, but for extended resources, which a device plugin may have there.
+func (r *run) ask(i int) (request, error) {
+	names := r.delegated(r.wanted.extended, r.Nodes[i])
+	key := fmt.Sprint(names)
+	if known, found := r.requests[key]; found {
+		return known, nil
 	}
-	return claims
+	out := request{claims: r.unallocated(), extended: r.extendedClaim(r.pod, names)}
+	if out.extended != nil {
+		out.claims = append(out.claims, out.extended)
+	}
+	if len(out.claims) > 0 {
+		var err error
+		if out.known, err = r.verdicts.of(out.claims, len(r.Nodes)); err != nil {
+			return request{}, err
+		}
+	}
+	r.requests[key] = out
+	return out, nil
 }
 
 // tryNode asks the allocator, for as long as the scheduler would.

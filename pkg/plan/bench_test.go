@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+)
+
+// fleet is a cluster of nodes with 8 GPUs each, and of pods that ask for one GPU of a template each.
+func fleet(nodes, pods int) plan.Snapshot {
+	const driver = "gpu.example.com"
+	s := plan.Snapshot{
+		Classes: []*resourceapi.DeviceClass{{
+			ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+			Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
+				{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.example.com"`}},
+			}},
+		}},
+		Templates: []*resourceapi.ResourceClaimTemplate{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"},
+			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+				Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+					DeviceClassName: "gpu",
+					Selectors: []resourceapi.DeviceSelector{
+						{CEL: &resourceapi.CELDeviceSelector{Expression: `device.attributes["gpu.example.com"].model == "h100"`}},
+					},
+				}}},
+			}}},
+		}},
+	}
+	for n := range nodes {
+		name := fmt.Sprintf("node-%04d", n)
+		s.Nodes = append(s.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}}})
+		slice := &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: name + "-gpus"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: driver, NodeName: &name, Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
+			},
+		}
+		for d := range 8 {
+			slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{
+				Name: fmt.Sprintf("gpu-%d", d),
+				Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+					"model": {StringValue: ptr.To("h100")},
+					"index": {IntValue: ptr.To(int64(d))},
+					"uuid":  {StringValue: ptr.To(fmt.Sprintf("GPU-%s-%d", name, d))},
+				},
+			})
+		}
+		s.Slices = append(s.Slices, slice)
+	}
+	for p := range pods {
+		s.Pods = append(s.Pods, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprintf("pod-%04d", p)},
+			Spec: corev1.PodSpec{
+				ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("one")}},
+				Containers: []corev1.Container{{
+					Name: "c", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
+				}},
+			},
+		})
+	}
+	return s
+}
+
+// BenchmarkPlan plans 5,000 claims on 500 nodes with 8 devices each. Of the pods 1,000 find no device.
+func BenchmarkPlan(b *testing.B) {
+	const claims = 5000
+	s := fleet(500, claims)
+	for b.Loop() {
+		cluster, _, err := plan.NewCluster(s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		report, err := plan.Run(b.Context(), cluster, cluster.Pending(), plan.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		without := 0
+		for _, pod := range report.Pods {
+			if pod.Node == nil {
+				without++
+			}
+		}
+		if without != claims-500*8 || len(report.Free) != 0 {
+			b.Fatalf("%d pods have no node and %d devices are free, want %d and 0", without, len(report.Free), claims-500*8)
+		}
+	}
+	b.ReportMetric(float64(claims*b.N)/b.Elapsed().Seconds(), "claims/s")
+}
+
+// TestSearchEnds plans a claim whose search has no useful end: eight requests of one device each with seven devices.
+func TestSearchEnds(t *testing.T) {
+	t.Parallel()
+	s := fleet(1, 1)
+	requests := &s.Templates[0].Spec.Spec.Devices.Requests
+	one := (*requests)[0]
+	*requests = nil
+	for i := range 10 {
+		request := *one.DeepCopy()
+		request.Name = fmt.Sprintf("gpu-%d", i)
+		*requests = append(*requests, request)
+	}
+	_ = strings.Repeat
+	cluster, _, err := plan.NewCluster(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := plan.Run(t.Context(), cluster, cluster.Pending(), plan.Options{})
+	t.Log(report.Pods, err)
+}
