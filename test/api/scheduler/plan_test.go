@@ -3,6 +3,7 @@
 package scheduler
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ func TestPlans(t *testing.T) {
 			t.Run(s.name+"/"+version, func(t *testing.T) {
 				t.Parallel()
 				s := s.placed()
-				planned := s.plan(t, version)
+				planned := s.plan(t, version, nil)
 				for _, p := range s.pods() {
 					o := planned[p.Name]
 					if line := o.line(p.Name, s.loose); !slices.Contains(s.lines(version), line) {
@@ -37,11 +38,11 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// plan says what becomes of the pods of a scenario, by their names.
-func (s scenario) plan(t *testing.T, version string) map[string]outcome {
+// plan says what becomes of the pods of a scenario, by their names, if those that nodes names are on these nodes.
+func (s scenario) plan(t *testing.T, version string, nodes map[string]string) map[string]outcome {
 	t.Helper()
 	out := map[string]outcome{}
-	for name, result := range s.report(t, version).Pods {
+	for name, result := range s.report(t, version, nodes).Pods {
 		o := outcome{devices: result.Devices, fits: result.Fits, text: result.Reason}
 		if result.Node != nil {
 			o.node = *result.Node
@@ -54,16 +55,19 @@ func (s scenario) plan(t *testing.T, version string) map[string]outcome {
 }
 
 // report is the plan of what the API server accepts of a scenario.
-func (s scenario) report(t *testing.T, version string) plan.Report {
+func (s scenario) report(t *testing.T, version string, nodes map[string]string) plan.Report {
 	t.Helper()
 	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace(), Labels: s.labels}}}
 	timeout := plan.DefaultTimeout
 	for _, o := range s.objects {
+		if p, ok := o.(*corev1.Pod); ok {
+			o = onNode(p, nodes[p.Name])
+			if p.Spec.SchedulerName == impatient {
+				timeout = time.Second
+			}
+		}
 		if s.refused(version, kindAndName(o)) == "" {
 			objects = append(objects, o)
-		}
-		if p, ok := o.(*corev1.Pod); ok && p.Spec.SchedulerName == impatient {
-			timeout = time.Second
 		}
 	}
 	snapshot, problems, err := plan.Read([]plan.File{{Name: "scenario.yaml", Data: manifests(t, objects)}}, "")
@@ -80,6 +84,20 @@ func (s scenario) report(t *testing.T, version string) plan.Report {
 		t.Fatal(err)
 	}
 	return report
+}
+
+// onNode is the pod, allowed only a node; an empty name allows all.
+func onNode(p *corev1.Pod, node string) *corev1.Pod {
+	if node == "" {
+		return p
+	}
+	p = p.DeepCopy()
+	p.Spec.NodeSelector = maps.Clone(p.Spec.NodeSelector)
+	if p.Spec.NodeSelector == nil {
+		p.Spec.NodeSelector = map[string]string{}
+	}
+	p.Spec.NodeSelector[corev1.LabelHostname] = node
+	return p
 }
 
 // manifests writes objects as a user would: without what the API server adds.
