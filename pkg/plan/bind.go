@@ -56,6 +56,9 @@ func (r *run) bind(i int) (map[string][]string, error) {
 	if err := r.allocateClaims(i, asked.claims); err != nil {
 		return nil, err
 	}
+	if err := r.once(claims); err != nil {
+		return nil, err
+	}
 	devices := map[string][]string{}
 	for _, p := range claims {
 		r.reserve(p)
