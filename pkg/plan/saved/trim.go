@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package saved writes snapshots of clusters as files that plans are made of, with what decides about devices and nothing else, and with
+// other names where it may not be known whose cluster it is.
+package saved
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+)
+
+// Trim returns a snapshot of new objects that have only the fields that decide which pod gets which node and devices. Pods that have ended
+// are left out.
+func Trim(s plan.Snapshot) plan.Snapshot {
+	out := plan.Snapshot{Version: s.Version, Gates: maps.Clone(s.Gates)}
+	for _, o := range s.Nodes {
+		out.Nodes = append(out.Nodes, trimNode(o))
+	}
+	for _, o := range s.Namespaces {
+		out.Namespaces = append(out.Namespaces, &corev1.Namespace{ObjectMeta: trimMeta(o, labels)})
+	}
+	for _, o := range s.Pods {
+		if o.Status.Phase != corev1.PodSucceeded && o.Status.Phase != corev1.PodFailed {
+			out.Pods = append(out.Pods, trimPod(o))
+		}
+	}
+	for _, o := range s.Quotas {
+		out.Quotas = append(out.Quotas, &corev1.ResourceQuota{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy(), Status: *o.Status.DeepCopy()})
+	}
+	for _, o := range s.Slices {
+		out.Slices = append(out.Slices, &resourceapi.ResourceSlice{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy()})
+	}
+	for _, o := range s.Classes {
+		out.Classes = append(out.Classes, &resourceapi.DeviceClass{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy()})
+	}
+	for _, o := range s.Claims {
+		out.Claims = append(out.Claims, trimClaim(o))
+	}
+	for _, o := range s.Templates {
+		spec := resourceapi.ResourceClaimTemplateSpec{Spec: *o.Spec.Spec.DeepCopy()}
+		out.Templates = append(out.Templates, &resourceapi.ResourceClaimTemplate{ObjectMeta: trimMeta(o, 0), Spec: spec})
+	}
+	for _, o := range s.TaintRules {
+		out.TaintRules = append(out.TaintRules, &resourceapi.DeviceTaintRule{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy()})
+	}
+	return out
+}
+
+// kept says what is kept of an object's metadata beside its name, UID, owners and times.
+type kept int
+
+const (
+	labels kept = 1 << iota
+	owners
+	annotations
+)
+
+// trimMeta keeps what tells objects apart, their owners, and when they were made and marked for deletion.
+func trimMeta(o metav1.Object, keep kept) metav1.ObjectMeta {
+	m := metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+		CreationTimestamp: o.GetCreationTimestamp(), DeletionTimestamp: o.GetDeletionTimestamp(),
+	}
+	if keep&labels != 0 {
+		m.Labels = maps.Clone(o.GetLabels())
+	}
+	if keep&owners != 0 {
+		if owner := metav1.GetControllerOf(o); owner != nil {
+			m.OwnerReferences = []metav1.OwnerReference{{
+				APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Controller: owner.Controller,
+			}}
+		}
+	}
+	if keep&annotations == 0 {
+		return m
+	}
+	for _, name := range []string{
+		resourceapi.PodResourceClaimAnnotation, resourceapi.ExtendedResourceClaimAnnotation, corev1.MirrorPodAnnotationKey,
+	} {
+		if value, set := o.GetAnnotations()[name]; set {
+			if m.Annotations == nil {
+				m.Annotations = map[string]string{}
+			}
+			m.Annotations[name] = value
+		}
+	}
+	return m
+}
+
+func trimNode(o *corev1.Node) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: trimMeta(o, labels),
+		Spec:       corev1.NodeSpec{Taints: o.Spec.DeepCopy().Taints, Unschedulable: o.Spec.Unschedulable},
+		Status: corev1.NodeStatus{
+			Allocatable: o.Status.Allocatable.DeepCopy(), Capacity: o.Status.Capacity.DeepCopy(), DeclaredFeatures: o.Status.DeclaredFeatures,
+		},
+	}
+}
+
+// trimPod keeps of containers their names and what they ask for: no image, command, environment or volume.
+func trimPod(o *corev1.Pod) *corev1.Pod {
+	o = o.DeepCopy()
+	pod := &corev1.Pod{
+		ObjectMeta: trimMeta(o, owners|annotations),
+		Spec: corev1.PodSpec{
+			NodeName: o.Spec.NodeName, NodeSelector: o.Spec.NodeSelector, Affinity: trimAffinity(o.Spec.Affinity),
+			Tolerations: o.Spec.Tolerations, SchedulerName: o.Spec.SchedulerName, SchedulingGates: o.Spec.SchedulingGates,
+			Priority: o.Spec.Priority, Overhead: o.Spec.Overhead, Resources: o.Spec.Resources, ResourceClaims: o.Spec.ResourceClaims,
+			InitContainers: trimContainers(o.Spec.InitContainers), Containers: trimContainers(o.Spec.Containers),
+		},
+		Status: corev1.PodStatus{
+			Phase: o.Status.Phase, ResourceClaimStatuses: o.Status.ResourceClaimStatuses,
+			ExtendedResourceClaimStatus: o.Status.ExtendedResourceClaimStatus,
+		},
+	}
+	for _, condition := range o.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status != corev1.ConditionTrue {
+			pod.Status.Conditions = append(pod.Status.Conditions, condition)
+		}
+	}
+	return pod
+}
+
+func trimContainers(containers []corev1.Container) []corev1.Container {
+	var out []corev1.Container
+	for i := range containers {
+		c := &containers[i]
+		out = append(out, corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy})
+	}
+	return out
+}
+
+// trimAffinity keeps what a pod wants of nodes. That it wants something of other pods is kept too, since a plan says that it ignores it.
+func trimAffinity(a *corev1.Affinity) *corev1.Affinity {
+	if a == nil {
+		return nil
+	}
+	out := &corev1.Affinity{NodeAffinity: a.NodeAffinity}
+	if a.PodAffinity != nil {
+		out.PodAffinity = &corev1.PodAffinity{}
+	}
+	if a.PodAntiAffinity != nil {
+		out.PodAntiAffinity = &corev1.PodAntiAffinity{}
+	}
+	return out
+}
+
+// trimClaim keeps of the devices' own status their conditions, which binding waits for.
+func trimClaim(o *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: trimMeta(o, owners|annotations), Spec: *o.Spec.DeepCopy(), Status: *o.Status.DeepCopy()}
+	for i := range claim.Status.Devices {
+		claim.Status.Devices[i].Data, claim.Status.Devices[i].NetworkData = nil, nil
+	}
+	return claim
+}
