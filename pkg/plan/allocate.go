@@ -122,13 +122,23 @@ func (v *view) state() structured.AllocatedState {
 func (c *Cluster) allocate(ctx context.Context, node int, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
 	v := c.views[node]
 	if version := v.stateVersion(); v.allocator == nil || v.version != version {
-		allocator, err := structured.NewAllocator(ctx, c.Gates.Features(), v.state(), classLister{c}, v.slices, c.cel)
+		allocator, err := structured.NewAllocator(ctx, sorted(c.Gates.Features()), v.state(), classLister{c}, v.slices, c.cel)
 		if err != nil {
 			return nil, err
 		}
 		v.allocator, v.version = allocator, version
 	}
 	return v.allocator.Allocate(ctx, c.Nodes[node], claims)
+}
+
+// sorted has the allocator take pools and slices by their names. The variant for the features of Kubernetes 1.34 and 1.35 takes them in random
+// order, so a plan would differ from run to run; the next one decides the same otherwise. It is chosen by a feature that does nothing
+// without consumable capacity.
+func sorted(features structured.Features) structured.Features {
+	if !features.ConsumableCapacity {
+		features.FractionalCapacityRange = true
+	}
+	return features
 }
 
 // classLister gives the classes to the allocator.
