@@ -66,7 +66,7 @@ func (c command) name() string {
 
 // printsFiles are the commands whose output is a file: it is written byte by byte. All others print for people, who also see what others
 // wrote into objects and files.
-func printsFiles() []string { return []string{"completion", "convert", "machine record"} }
+func printsFiles() []string { return []string{"completion", "convert", "machine record", "snapshot"} }
 
 // commandTable is what the command line can do, in the order of the help.
 type commandTable []command
@@ -100,6 +100,8 @@ func commands() commandTable {
 		{"machine record", "record this machine as a machine file", machineRecordHelp, machineRecordExamples, machineRecord},
 		{"plan", "say which nodes and devices pods will get", planHelp, planExamples, planPods},
 		{"preset explain [NAME]", "show what presets give to a claim or pod, and why", presetExplainHelp, presetExplainExamples, presetExplain},
+		{"quota", "show devices by namespace and class against ResourceQuotas", quotaHelp, quotaExamples, quotas},
+		{"snapshot", "save what decides about devices as one file", snapshotHelp, snapshotExamples, saveSnapshot},
 		{"validate FILE...", "check claims, templates, classes and presets in YAML files", validateHelp, validateExamples, validate},
 		{"version", "show the version of this binary", versionHelp, versionExamples, showVersion},
 	}

@@ -21,4 +21,8 @@ func testScenarios(t *testing.T, version string) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) { c.play(t, s.placed()) })
 	}
+	if version == "" {
+		t.Run("use cases", c.playUseCases)
+		t.Run("usage of a quota", c.playUsage)
+	}
 }

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/quota"
+)
+
+const quotaHelp = `
+Shows which devices each namespace has, by class, and what its ResourceQuotas say about them.
+
+Of a cluster:  fettle quota [-n NAMESPACE | -A]
+Of files:      fettle quota -f FILE|DIR [-f ...] [-n NAMESPACE]
+
+CHARGED is what the claims ask for, as a ResourceQuota counts it when they are made: 32 for all devices, for alternatives the largest number
+of each class, 1 for a share. DEVICES and SHARES are what is allocated, ADMIN what is looked at with admin access. MEMORY is the sum of the
+memory of DEVICES and SHARES. These are reports: only the rows of quotas are limits.
+
+--claim says what claims, templates or pods would be charged, and whether the API server would refuse them. They are charged one after the
+other. With a pod come the claims of its templates and of its extended resources.
+
+The exit status is 3 if something that --claim names would be refused.`
+
+const quotaExamples = `
+fettle quota
+fettle quota -A
+fettle quota -n research --claim claim.yaml
+fettle quota -f quotas.yaml -f claims.yaml -o json`
+
+// quotaFlags are those of quota.
+type quotaFlags struct {
+	*cluster
+	files, claims list
+}
+
+func quotas(flags *arguments) action {
+	f := quotaFlags{cluster: flags.cluster()}
+	flags.VarP(&f.files, "filename", "f", "`file` or directory with manifests or a snapshot, - for standard input; may be repeated")
+	flags.Var(&f.claims, "claim", "`file` with claims, templates or pods that do not exist yet; may be repeated")
+	format := flags.format()
+	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) error {
+		if given := flags.whichCluster(); len(f.files) > 0 && given != "" && given != "namespace" {
+			return flags.misused(fmt.Errorf("--%s: want a cluster or --filename", given))
+		}
+		if f.all && flags.given("namespace") {
+			return flags.misused(errors.New("want --namespace or --all-namespaces"))
+		}
+		report, err := f.count(ctx)
+		if err != nil {
+			return fmt.Errorf("quota: %w", err)
+		}
+		err = show(*format, report, stdout, func(stdout io.Writer) error { return showQuota(report, stdout, stderr) })
+		return errors.Join(err, refusedByQuota(report))
+	}
+}
+
+// count reads the objects and counts. Of files all namespaces count if none is named.
+func (f *quotaFlags) count(ctx context.Context) (quota.Report, error) {
+	read := f.ofCluster
+	if len(f.files) > 0 {
+		read = f.ofFiles
+	}
+	snapshot, namespace, problems, err := read(ctx)
+	if err != nil {
+		return quota.Report{}, err
+	}
+	var asked *plan.Snapshot
+	if len(f.claims) > 0 {
+		read, more, err := readSnapshot(f.claims, cmp.Or(namespace, metav1.NamespaceDefault))
+		if err != nil {
+			return quota.Report{}, fmt.Errorf("--claim: %w", err)
+		}
+		if len(read.Claims)+len(read.Templates)+len(read.Pods) == 0 {
+			return quota.Report{}, fmt.Errorf("--claim %s: want claims, templates or pods", f.claims.String())
+		}
+		asked, problems = &read, append(problems, more...)
+	}
+	report := quota.Of(&snapshot, asked, namespace)
+	report.Problems = append(problems, report.Problems...)
+	return report, nil
+}
+
+// ofFiles reads files.
+func (f *quotaFlags) ofFiles(context.Context) (plan.Snapshot, string, []plan.Problem, error) {
+	namespace := ""
+	if !f.all {
+		namespace = *f.Namespace
+	}
+	snapshot, problems, err := readSnapshot(f.files, cmp.Or(namespace, metav1.NamespaceDefault))
+	return snapshot, namespace, problems, err
+}
+
+// ofCluster reads a cluster, and of the objects in namespaces those of the one that is asked about. Without the right to read classes,
+// extended resources are not known; without that to read slices, memory is not.
+func (f *quotaFlags) ofCluster(ctx context.Context) (s plan.Snapshot, namespace string, problems []plan.Problem, err error) {
+	client, namespace, err := f.client()
+	if err != nil {
+		return s, "", nil, err
+	}
+	core, devices := corev1.SchemeGroupVersion.WithResource, resourceapi.SchemeGroupVersion.WithResource
+	for _, kind := range []struct {
+		resource string
+		without  string
+		list     func() error
+	}{
+		{"resourcequotas", "", func() (err error) {
+			s.Quotas, err = listOf[corev1.ResourceQuota](ctx, client, core("resourcequotas"), namespace)
+			return err
+		}},
+		{"resourceclaims", "", func() (err error) {
+			s.Claims, err = listOf[resourceapi.ResourceClaim](ctx, client, devices("resourceclaims"), namespace)
+			return err
+		}},
+		{"pods", "extended resources of pods are not counted", func() (err error) {
+			s.Pods, err = listOf[corev1.Pod](ctx, client, core("pods"), namespace)
+			return err
+		}},
+		{"resourceclaimtemplates", "claims of pods that --claim names are not counted", func() (err error) {
+			s.Templates, err = listOf[resourceapi.ResourceClaimTemplate](ctx, client, devices("resourceclaimtemplates"), namespace)
+			return err
+		}},
+		{"deviceclasses", "extended resources are not counted", func() (err error) {
+			s.Classes, err = listOf[resourceapi.DeviceClass](ctx, client, devices("deviceclasses"), "")
+			return err
+		}},
+		{"resourceslices", "memory is not known", func() (err error) {
+			s.Slices, err = listOf[resourceapi.ResourceSlice](ctx, client, devices("resourceslices"), "")
+			return err
+		}},
+	} {
+		switch err := kind.list(); {
+		case apierrors.IsForbidden(err) && kind.without != "":
+			problems = append(problems, plan.Problem{Object: "Snapshot " + kind.resource, Message: fmt.Sprintf("%s: %v", kind.without, err)})
+		case err != nil:
+			return s, "", nil, fmt.Errorf("list the %s: %w", kind.resource, err)
+		}
+	}
+	return s, namespace, problems, nil
+}
+
+// showQuota writes the devices by namespace and class, the limits, and what was asked about. Problems go to stderr.
+func showQuota(report quota.Report, stdout, stderr io.Writer) error {
+	for _, p := range report.Problems {
+		if _, err := fmt.Fprintf(stderr, "%s: %s\n", p.Object, p.Message); err != nil {
+			return err
+		}
+	}
+	for _, n := range report.Namespaces {
+		for _, l := range n.Limits {
+			if l.Ignored == "" {
+				continue
+			}
+			if _, err := fmt.Fprintf(stderr, "ResourceQuota %s/%s: %s: %s\n", n.Name, l.Quota, l.Resource, l.Ignored); err != nil {
+				return err
+			}
+		}
+	}
+	if len(report.Namespaces) == 0 {
+		_, err := fmt.Fprintln(stderr, "no claims, and no quotas about devices")
+		return err
+	}
+	var parts []func(io.Writer) error
+	if slices.ContainsFunc(report.Namespaces, func(n quota.Namespace) bool { return len(n.Classes) > 0 }) {
+		parts = append(parts, func(w io.Writer) error { return showClasses(report, w) })
+	}
+	if slices.ContainsFunc(report.Namespaces, func(n quota.Namespace) bool { return len(n.Limits) > 0 }) {
+		parts = append(parts, func(w io.Writer) error { return showLimits(report, w) })
+	}
+	if len(report.Asked) > 0 {
+		parts = append(parts, func(w io.Writer) error { return showAsked(report, w) })
+	}
+	for i, part := range parts {
+		if i > 0 {
+			fmt.Fprintln(stdout)
+		}
+		if err := part(stdout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func showClasses(report quota.Report, stdout io.Writer) error {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAMESPACE\tCLASS\tCHARGED\tDEVICES\tSHARES\tADMIN\tMEMORY") // a tabwriter's errors come at Flush
+	for _, n := range report.Namespaces {
+		for _, c := range n.Classes {
+			memory := c.Memory.String()
+			if c.MemoryUnknown > 0 {
+				memory = fmt.Sprintf("%s, unknown of %d", memory, c.MemoryUnknown)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, c.Name, c.Charged, c.Devices, c.Shares, c.AdminAccess, memory)
+		}
+	}
+	return table.Flush()
+}
+
+func showLimits(report quota.Report, stdout io.Writer) error {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	head := "NAMESPACE\tQUOTA\tRESOURCE\tUSED\tHARD"
+	if len(report.Asked) > 0 {
+		head += "\tAFTER"
+	}
+	fmt.Fprintln(table, head) // a tabwriter's errors come at Flush
+	for _, n := range report.Namespaces {
+		for _, l := range n.Limits {
+			used := l.Counted.String()
+			if l.Used != nil {
+				used = l.Used.String()
+			}
+			if l.Ignored != "" {
+				used = "-"
+			}
+			row := []string{n.Name, l.Quota, string(l.Resource), used, l.Hard.String()}
+			switch {
+			case len(report.Asked) > 0 && l.After != nil:
+				row = append(row, l.After.String())
+			case len(report.Asked) > 0:
+				row = append(row, "-")
+			}
+			fmt.Fprintln(table, strings.Join(row, "\t"))
+		}
+	}
+	return table.Flush()
+}
+
+func showAsked(report quota.Report, stdout io.Writer) error {
+	for _, a := range report.Asked {
+		var charges []string
+		for _, c := range a.Charges {
+			charges = append(charges, string(c.Resource)+"="+c.Quantity.String())
+		}
+		if _, err := fmt.Fprintf(stdout, "%s: %s\n", a.Object, strings.Join(charges, ", ")); err != nil {
+			return err
+		}
+		for _, reason := range a.Refused {
+			if _, err := fmt.Fprintf(stdout, "  refused: %s\n", reason); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// statusRefused is the exit status if the API server would refuse something.
+const statusRefused = 3
+
+// refusedByQuota says that something would be refused.
+func refusedByQuota(report quota.Report) error {
+	n := 0
+	for _, a := range report.Asked {
+		if len(a.Refused) > 0 {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return statusError{errors.New("quota: " + strconv.Itoa(n) + " of " + counted(len(report.Asked), "object") + " would be refused"), statusRefused}
+}
