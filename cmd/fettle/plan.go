@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/change"
 )
 
 const planHelp = `
@@ -116,17 +117,17 @@ func (f *planFlags) change(snapshot plan.Snapshot) (plan.Snapshot, []plan.Proble
 		if err != nil {
 			return snapshot, nil, fmt.Errorf("--add: %w", err)
 		}
-		snapshot, problems = snapshot.Add(added), append(problems, more...)
+		snapshot, problems = change.Add(snapshot, added), append(problems, more...)
 	}
 	for _, object := range f.removed {
-		changed, more, err := snapshot.Remove(object, f.defaultNamespace())
+		changed, more, err := change.Remove(snapshot, object, f.defaultNamespace())
 		if err != nil {
 			return snapshot, nil, fmt.Errorf("--remove: %w", err)
 		}
 		snapshot, problems = changed, append(problems, more...)
 	}
 	for _, node := range f.drained {
-		changed, more, err := snapshot.Drain(node)
+		changed, more, err := change.Drain(snapshot, node)
 		if err != nil {
 			return snapshot, nil, fmt.Errorf("--drain: %w", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/change"
 )
 
 // snapshotFlags say which objects a plan is made of: those of files, or those of a cluster.
@@ -70,10 +72,7 @@ func (f *snapshotFlags) defaultNamespace() string {
 }
 
 // read reads the cluster, the files, or both, where the objects of the files take the place of those of the cluster.
-func (f *snapshotFlags) read(ctx context.Context) (plan.Snapshot, []plan.Problem, error) {
-	var snapshot plan.Snapshot
-	var problems []plan.Problem
-	var err error
+func (f *snapshotFlags) read(ctx context.Context) (snapshot plan.Snapshot, problems []plan.Problem, err error) {
 	if f.fromCluster {
 		if snapshot, problems, err = f.ofCluster(ctx); err != nil {
 			return plan.Snapshot{}, nil, err
@@ -84,28 +83,23 @@ func (f *snapshotFlags) read(ctx context.Context) (plan.Snapshot, []plan.Problem
 		if err != nil {
 			return plan.Snapshot{}, nil, err
 		}
-		ofFiles.Version, ofFiles.Gates = cmp.Or(snapshot.Version, ofFiles.Version), mergedGates(ofFiles.Gates, snapshot.Gates)
-		version, gates := ofFiles.Version, ofFiles.Gates
-		snapshot, problems = snapshot.Add(ofFiles), append(problems, more...)
-		snapshot.Version, snapshot.Gates = version, gates
+		snapshot, problems = change.Add(snapshot, ofFiles), append(problems, more...)
 	}
 	given, err := f.givenGates()
 	if err != nil {
 		return plan.Snapshot{}, nil, err
 	}
-	snapshot.Version = cmp.Or(f.version, snapshot.Version)
-	snapshot.Gates = mergedGates(snapshot.Gates, given)
+	snapshot.Version, snapshot.Gates = cmp.Or(f.version, snapshot.Version), mergedGates(snapshot.Gates, given)
 	return snapshot, problems, nil
 }
 
 // mergedGates returns the gates of both. The second ones win.
 func mergedGates(gates, over map[string]bool) map[string]bool {
-	out := map[string]bool{}
-	for _, from := range []map[string]bool{gates, over} {
-		for name, on := range from {
-			out[name] = on
-		}
+	out := maps.Clone(gates)
+	if out == nil {
+		out = map[string]bool{}
 	}
+	maps.Copy(out, over)
 	return out
 }
 

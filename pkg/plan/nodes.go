@@ -30,7 +30,7 @@ type wanted struct {
 	pod      *corev1.Pod
 	affinity nodeaffinity.RequiredNodeAffinity
 	// selects is set if there is an affinity to look at.
-	selects bool
+	selects   bool
 	resources corev1.ResourceList
 	// names are those of the resources, extended those that devices may stand for, sorted.
 	names, extended []corev1.ResourceName

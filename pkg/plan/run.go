@@ -12,9 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/dynamic-resource-allocation/structured"
 )
 
 // Options are about how a plan is made.
@@ -156,6 +154,10 @@ func (r *run) best(fits []int, scores []int64) int {
 func (r *run) checkClasses() error {
 	for _, claim := range r.unallocated() {
 		for _, request := range claim.Spec.Devices.Requests {
+			if request.Exactly == nil && len(request.FirstAvailable) == 0 {
+				return refusal(fmt.Sprintf("resource claim %s/%s, request %s: unknown request type", claim.Namespace, claim.Name, request.Name),
+					"want exactly or firstAvailable in the request; the API server refuses a claim without")
+			}
 			for name, class := range classesOf(request) {
 				if r.Classes[class] == nil {
 					return refusal(fmt.Sprintf("request %s: device class %s does not exist", name, class),
@@ -191,115 +193,6 @@ func (r *run) unallocated() []*resourceapi.ResourceClaim {
 		}
 	}
 	return out
-}
-
-// tryDevices says whether a node has the devices.
-func (r *run) tryDevices(i int) (reasons []string, score int64, err error) {
-	for _, p := range r.claims {
-		available, err := availableOn(p.Claim, r.Nodes[i])
-		if err != nil {
-			return nil, 0, err
-		}
-		if !available {
-			return []string{notAvailable}, 0, nil
-		}
-	}
-	asked, err := r.ask(i)
-	if err != nil || len(asked.claims) == 0 {
-		return nil, 0, err
-	}
-	known, claims := asked.known, asked.claims
-	if v := known[i]; v.version == r.views[i].stateVersion() {
-		return notAllocatableIf(!v.fits), v.score, nil
-	}
-	results, err := r.tryNode(i, claims)
-	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
-		return []string{err.Error()}, 0, nil
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	v := verdict{version: r.views[i].stateVersion(), fits: len(results) == len(claims)}
-	if v.fits {
-		v.score = scoreOf(claims, results)
-	}
-	known[i] = v
-	return notAllocatableIf(!v.fits), v.score, nil
-}
-
-func notAllocatableIf(refused bool) []string {
-	if refused {
-		return []string{notAllocatable}
-	}
-	return nil
-}
-
-// request is what the allocator is asked for on some nodes.
-type request struct {
-	// claims have no devices yet. That of extended resources is the last.
-	claims []*resourceapi.ResourceClaim
-	// extended is set if there is one.
-	extended *resourceapi.ResourceClaim
-	// known is what the allocator said before, by the index of the node.
-	known []verdict
-}
-
-// ask returns what to ask for on a node: the same on all nodes, but for extended resources, which a device plugin may have there.
-func (r *run) ask(i int) (request, error) {
-	names := r.delegated(r.wanted.extended, r.Nodes[i])
-	key := fmt.Sprint(names)
-	if known, found := r.requests[key]; found {
-		return known, nil
-	}
-	out := request{claims: r.unallocated(), extended: r.extendedClaim(r.pod, names)}
-	if out.extended != nil {
-		out.claims = append(out.claims, out.extended)
-	}
-	if len(out.claims) > 0 {
-		var err error
-		if out.known, err = r.verdicts.of(out.claims, len(r.Nodes)); err != nil {
-			return request{}, err
-		}
-	}
-	r.requests[key] = out
-	return out, nil
-}
-
-// tryNode asks the allocator, for as long as the scheduler would.
-func (r *run) tryNode(i int, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	ctx, cancel := context.WithTimeout(r.ctx, r.options.Timeout)
-	defer cancel()
-	results, err := r.allocate(ctx, i, claims)
-	switch {
-	case r.ctx.Err() != nil:
-		return nil, refusal(fmt.Sprintf("asked by caller to stop allocating devices: %v", context.Cause(r.ctx)),
-			"the plan was stopped on node %s", r.Nodes[i].Name)
-	case errors.Is(err, context.DeadlineExceeded):
-		return nil, refusal(fmt.Sprintf("node %s: timed out trying to allocate devices", r.Nodes[i].Name), "%s", slowSearch(r.options.Timeout, claims))
-	}
-	return results, err
-}
-
-// slowSearch says what makes a search long.
-func slowSearch(timeout time.Duration, claims []*resourceapi.ResourceClaim) string {
-	requests := 0
-	for _, claim := range claims {
-		requests += len(claim.Spec.Devices.Requests)
-	}
-	return fmt.Sprintf("the scheduler stops the search after %s and tries the pod again later; it tries the devices of %d requests in every "+
-		"order, so ask for equal devices in one request with a count", timeout, requests)
-}
-
-// availableOn says whether a claim that has devices can be used on a node.
-func availableOn(claim *resourceapi.ResourceClaim, node *corev1.Node) (bool, error) {
-	if claim.Status.Allocation == nil || claim.Status.Allocation.NodeSelector == nil {
-		return true, nil
-	}
-	selector, err := nodeaffinity.NewNodeSelector(claim.Status.Allocation.NodeSelector)
-	if err != nil {
-		return false, fmt.Errorf("claim %s/%s: status.allocation.nodeSelector: %w", claim.Namespace, claim.Name, err)
-	}
-	return selector.Match(node), nil
 }
 
 // reason puts together what the scheduler says and what it means.

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+)
+
+// tryDevices says whether a node has the devices. What is missing is said before what is allocated elsewhere, as the scheduler does.
+func (r *run) tryDevices(i int) (reasons []string, score int64, err error) {
+	elsewhere := false
+	for _, p := range r.claims {
+		available, err := r.availableOn(p.Claim, r.Nodes[i])
+		if err != nil {
+			return nil, 0, err
+		}
+		elsewhere = elsewhere || !available
+	}
+	asked, err := r.ask(i)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(asked.claims) > 0 {
+		if reasons, score, err = r.judged(i, asked); err != nil || len(reasons) > 0 {
+			return reasons, 0, err
+		}
+	}
+	if elsewhere {
+		return []string{notAvailable}, 0, nil
+	}
+	return nil, score, nil
+}
+
+// judged asks the allocator, unless it is known what it says.
+func (r *run) judged(i int, asked request) (reasons []string, score int64, err error) {
+	if v := asked.known[i]; v.version == r.views[i].stateVersion() {
+		return notAllocatableIf(!v.fits), v.score, nil
+	}
+	results, err := r.tryNode(i, asked.claims)
+	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
+		return []string{err.Error()}, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	v := verdict{version: r.views[i].stateVersion(), fits: len(results) == len(asked.claims)}
+	if v.fits {
+		v.score = scoreOf(asked.claims, results)
+	}
+	asked.known[i] = v
+	return notAllocatableIf(!v.fits), v.score, nil
+}
+
+func notAllocatableIf(refused bool) []string {
+	if refused {
+		return []string{notAllocatable}
+	}
+	return nil
+}
+
+// request is what the allocator is asked for on some nodes.
+type request struct {
+	// claims have no devices yet. That of extended resources is the last.
+	claims []*resourceapi.ResourceClaim
+	// extended is set if there is one.
+	extended *resourceapi.ResourceClaim
+	// known is what the allocator said before, by the index of the node.
+	known []verdict
+}
+
+// ask returns what to ask for on a node: the same on all nodes, but for extended resources, which a device plugin may have there.
+func (r *run) ask(i int) (request, error) {
+	names := r.delegated(r.wanted.extended, r.Nodes[i])
+	key := fmt.Sprint(names)
+	if known, found := r.requests[key]; found {
+		return known, nil
+	}
+	out := request{claims: r.unallocated(), extended: r.extendedClaim(r.pod, names)}
+	if out.extended != nil {
+		out.claims = append(out.claims, out.extended)
+	}
+	if len(out.claims) > 0 {
+		var err error
+		if out.known, err = r.verdicts.of(out.claims, len(r.Nodes)); err != nil {
+			return request{}, err
+		}
+	}
+	r.requests[key] = out
+	return out, nil
+}
+
+// tryNode asks the allocator, for as long as the scheduler would.
+func (r *run) tryNode(i int, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, r.options.Timeout)
+	defer cancel()
+	results, err := r.allocate(ctx, i, claims)
+	switch {
+	case r.ctx.Err() != nil:
+		return nil, refusal(fmt.Sprintf("asked by caller to stop allocating devices: %v", context.Cause(r.ctx)),
+			"the plan was stopped on node %s", r.Nodes[i].Name)
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, refusal(fmt.Sprintf("node %s: timed out trying to allocate devices", r.Nodes[i].Name), "%s", slowSearch(r.options.Timeout, claims))
+	}
+	return results, err
+}
+
+// slowSearch says what makes a search long.
+func slowSearch(timeout time.Duration, claims []*resourceapi.ResourceClaim) string {
+	requests := 0
+	for _, claim := range claims {
+		requests += len(claim.Spec.Devices.Requests)
+	}
+	return fmt.Sprintf("the scheduler stops the search after %s and tries the pod again later; it tries the devices of %d requests in every "+
+		"order, so ask for equal devices in one request with a count", timeout, requests)
+}
+
+// availableOn says whether a claim that has devices can be used on a node: its devices can be reached there, and none failed to be bound.
+func (c *Cluster) availableOn(claim *resourceapi.ResourceClaim, node *corev1.Node) (bool, error) {
+	if claim.Status.Allocation == nil {
+		return true, nil
+	}
+	if c.Gates.Features().DeviceBindingAndStatus && bindingFailed(claim) {
+		return false, nil
+	}
+	if claim.Status.Allocation.NodeSelector == nil {
+		return true, nil
+	}
+	selector, err := nodeaffinity.NewNodeSelector(claim.Status.Allocation.NodeSelector)
+	if err != nil {
+		return false, fmt.Errorf("claim %s/%s: status.allocation.nodeSelector: %w", claim.Namespace, claim.Name, err)
+	}
+	return selector.Match(node), nil
+}
+
+// bindingFailed says whether a device has one of the conditions by which its driver says that it cannot be bound.
+func bindingFailed(claim *resourceapi.ResourceClaim) bool {
+	return slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+		return slices.ContainsFunc(claim.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
+			same := d.Driver == r.Driver && d.Pool == r.Pool && d.Device == r.Device && ptr.Deref(d.ShareID, "") == string(ptr.Deref(r.ShareID, ""))
+			return same && slices.ContainsFunc(r.BindingFailureConditions, func(name string) bool {
+				return apimeta.IsStatusConditionTrue(d.Conditions, name)
+			})
+		})
+	})
+}
