@@ -6,6 +6,9 @@
 package judge
 
 import (
+	"context"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
@@ -23,11 +26,75 @@ type Input struct {
 	Node    *corev1.Node
 	// Claims have no allocation yet.
 	Claims []*resourceapi.ResourceClaim
+	// Expressions keeps compiled selectors from one node to the next. Nil means that Judge compiles its own.
+	Expressions *Expressions
+	// Timeout bounds the allocator's search. Zero means the scheduler's own limit.
+	Timeout time.Duration
 }
 
-// Holder is a claim that has a device.
+// Holder is a claim that has a device. One without a name may not be named to the reader.
 type Holder struct {
-	Namespace, Name string
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
 	// Consumed is what it has of a device that several claims share.
-	Consumed structured.ConsumedCapacity
+	Consumed structured.ConsumedCapacity `json:"-"`
+}
+
+// Judge checks every device of the node for every request, then lets the scheduler's allocator decide.
+func Judge(ctx context.Context, in Input) Verdict {
+	j := newJudgement(in)
+	v := Verdict{Node: in.Node.Name}
+	pools, err := j.gather()
+	if err != nil {
+		v.Outcome, v.Error = Fatal, err.Error()
+		v.Problems = []Check{{Kind: KindPool, Fatal: true, Message: err.Error()}}
+		return v
+	}
+	j.pools = pools
+	v.Pools = describePools(pools)
+	needs := make([][]need, len(in.Claims))
+	for i, claim := range in.Claims {
+		verdict, claimNeeds := j.judgeClaim(ctx, claim)
+		v.Claims = append(v.Claims, verdict)
+		needs[i] = claimNeeds
+	}
+	if !v.fatal() {
+		j.prove(ctx, &v, needs)
+	}
+	j.allocate(ctx, &v)
+	return v
+}
+
+// judgement is the work on one input.
+type judgement struct {
+	Input
+	variant variant
+	pools   []*pool
+}
+
+func newJudgement(in Input) *judgement {
+	if in.Expressions == nil {
+		in.Expressions = NewExpressions(in.Features)
+	}
+	return &judgement{Input: in, variant: variantOf(in.Features)}
+}
+
+// variant is one of the scheduler's three allocators.
+type variant int
+
+const (
+	stable variant = iota
+	incubating
+	experimental
+)
+
+// variantOf picks the allocator as the scheduler does: the first that knows all features.
+func variantOf(f structured.Features) variant {
+	switch {
+	case f.CompatibilityGroups, f.DerivedAttributes, f.ListTypeAttributes, f.OptionalNodeOperations:
+		return experimental
+	case f.ConsumableCapacity, f.DeviceBindingAndStatus, f.FractionalCapacityRange:
+		return incubating
+	}
+	return stable
 }

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package judge
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+)
+
+// cacheSize is how many compiled selectors the allocator keeps.
+const cacheSize = 1000
+
+// Expressions compiles selectors, each once. Several goroutines may use it.
+type Expressions struct {
+	features dracel.Features
+	// cache is the allocator's.
+	cache *dracel.Cache
+
+	mutex    sync.Mutex
+	compiled map[string]*expression
+	// env compiles selectors so that their parts can be shown.
+	env *cel.Env
+}
+
+// NewExpressions returns an empty one for the features of a scheduler.
+func NewExpressions(f structured.Features) *Expressions {
+	features := dracel.Features{EnableConsumableCapacity: f.ConsumableCapacity, EnableListTypeAttributes: f.ListTypeAttributes}
+	return &Expressions{features: features, cache: dracel.NewCache(cacheSize, features), compiled: map[string]*expression{}}
+}
+
+// expression is a selector, and a second program for it that evaluates every part.
+type expression struct {
+	compiled   dracel.CompilationResult
+	tree       *ast.AST
+	exhaustive cel.Program
+}
+
+// get returns a compiled selector.
+func (e *Expressions) get(text string) (*expression, error) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	x, found := e.compiled[text]
+	if !found {
+		x = e.compile(text)
+		e.compiled[text] = x
+	}
+	if x.compiled.Error != nil {
+		return nil, fmt.Errorf("CEL compile error: %w", x.compiled.Error)
+	}
+	return x, nil
+}
+
+func (e *Expressions) compile(text string) *expression {
+	x := &expression{compiled: e.cache.GetOrCompile(text)}
+	if x.compiled.Error != nil {
+		return x
+	}
+	if e.env == nil {
+		env, err := x.compiled.Environment.Extend(cel.EnableMacroCallTracking())
+		if err != nil {
+			return x
+		}
+		e.env = env
+	}
+	checked, issues := e.env.Compile(text)
+	if issues.Err() != nil {
+		return x
+	}
+	if program, err := e.env.Program(checked, cel.EvalOptions(cel.OptExhaustiveEval)); err == nil {
+		x.tree, x.exhaustive = checked.NativeRep(), program
+	}
+	return x
+}
+
+// matches evaluates a selector as the scheduler does.
+func (x *expression) matches(ctx context.Context, device dracel.Device) (bool, error) {
+	match, _, err := x.compiled.DeviceMatches(ctx, device)
+	if err != nil {
+		return false, fmt.Errorf("CEL runtime error: %w", dracel.EnhanceRuntimeError(err))
+	}
+	return match, nil
+}
+
+// explain returns the parts that make a selector false for a device, or an error.
+func (x *expression) explain(ctx context.Context, device dracel.Device) []Part {
+	if x.exhaustive == nil {
+		return nil
+	}
+	again := x.compiled
+	again.Program = x.exhaustive
+	_, details, _ := again.DeviceMatches(ctx, device) // an error is among the values
+	if details == nil || details.State() == nil {
+		return nil
+	}
+	r := reading{tree: x.tree, state: details.State()}
+	r.collect(x.tree.Expr(), true)
+	return r.parts
+}
