@@ -21,6 +21,7 @@ func testScenarios(t *testing.T, version string) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) { c.play(t, s.placed()) })
 	}
+	t.Run("a claim in flight", c.playInFlight)
 	if version == "" {
 		t.Run("use cases", c.playUseCases)
 		t.Run("usage of a quota", c.playUsage)

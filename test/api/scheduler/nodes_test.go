@@ -84,6 +84,8 @@ func reachScenarios() []scenario {
 			name:    "devices of a node and of all nodes",
 			objects: cat(on("a", gpu("g0")), node("b"), anywhere("pool", gpu("e0")), class("gpu"), asks("p", exactly("r", 2))),
 			want:    "p a gpu=g0,e0",
+
+			older: "p any gpu=2", olderLoose: true,
 		},
 	}
 }

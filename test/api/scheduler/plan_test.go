@@ -29,7 +29,7 @@ func TestPlans(t *testing.T) {
 				planned := s.plan(t, version, nil)
 				for _, p := range s.pods() {
 					o := planned[p.Name]
-					if line := o.line(p.Name, s.loose); !slices.Contains(s.lines(version), line) {
+					if line := o.line(p.Name, s.isLoose(version)); !slices.Contains(s.lines(version), line) {
 						t.Errorf("the plan: %s\nwant:\n%s\n%s", line, strings.Join(s.lines(version), "\n"), o.text)
 					}
 				}

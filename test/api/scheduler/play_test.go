@@ -201,12 +201,15 @@ func (c *cluster) play(t *testing.T, s scenario) {
 	for _, p := range s.pods() {
 		c.write(t, p)
 		got := c.settle(t, p, planned[p.Name])
-		if line := got.line(p.Name, s.loose); !slices.Contains(want, line) {
+		if line := got.line(p.Name, s.isLoose(c.version)); !slices.Contains(want, line) {
 			t.Errorf("the scheduler: %s\nwant:\n%s\n%s", line, strings.Join(want, "\n"), got.text)
 		}
 		chosen[p.Name] = got.node
 		if got.node != planned[p.Name].node && slices.Contains(planned[p.Name].fits, got.node) {
 			planned = s.plan(t, c.version, chosen)
+		}
+		if s.olderLoose && c.version != "" {
+			continue // the scenario's line counted the devices
 		}
 		compare(t, p.Name, planned[p.Name], got)
 	}

@@ -23,6 +23,8 @@ func poolScenarios() []scenario {
 			name:    "a pool of two slices, in the order of their names",
 			objects: cat(node("a"), part("a-1", "a", 2, gpu("g0")), part("a-0", "a", 2, gpu("g1")), class("gpu"), asks("p", exactly("r", 1))),
 			want:    "p a gpu=g1",
+
+			older: "p any gpu=1", olderLoose: true,
 		},
 		{
 			name:    "an old generation is left out",
@@ -50,6 +52,8 @@ func poolScenarios() []scenario {
 			name:    "drivers in the order of their names",
 			objects: cat(on("a", gpu("g0")), early, everything, asks("p", exactly("r", 1))),
 			want:    "p a gpu=e0",
+
+			older: "p any gpu=1", olderLoose: true,
 		},
 		{
 			name:    "no slice at all",

@@ -31,6 +31,8 @@ type scenario struct {
 	older string
 	// loose compares only whether a pod has a node and how many devices it has: several choices are as good.
 	loose bool
+	// olderLoose is loose for Kubernetes 1.34, whose scheduler takes pools and slices in random order.
+	olderLoose bool
 }
 
 // scenarios are all, by what they are about.
@@ -56,6 +58,9 @@ func (s scenario) lines(version string) []string {
 	}
 	return out
 }
+
+// isLoose says whether a version may choose.
+func (s scenario) isLoose(version string) bool { return s.loose || s.olderLoose && version != "" }
 
 // refused is the text with which the API server refuses an object, or empty.
 func (s scenario) refused(version, object string) string {
