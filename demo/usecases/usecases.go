@@ -36,6 +36,8 @@ type Expect struct {
 	Prototype string `json:"prototype,omitempty"`
 	// Cannot says that the API has no form for what the file of the prototype asks for: what is shown is the nearest.
 	Cannot bool `json:"cannot,omitempty"`
+	// Since is the version of Kubernetes whose default gates have what is shown, "1.36". It is empty for all that serve resource.k8s.io/v1.
+	Since string `json:"since,omitempty"`
 	// Pods are by NAMESPACE/NAME.
 	Pods map[string]Pod `json:"pods"`
 	// Problems are parts of what a plan says about objects, in its order.

@@ -3,6 +3,7 @@
 package usecases
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -30,7 +31,7 @@ func cases(t *testing.T) []Case {
 func TestPlan(t *testing.T) {
 	for _, c := range cases(t) {
 		t.Run(c.Name, func(t *testing.T) {
-			report := planOf(t, c)
+			report := planOf(t, c, "")
 			got := map[string]Pod{}
 			for name, pod := range report.Pods {
 				got[name] = shown(pod, c.Expect.Pods[name].Waits)
@@ -43,10 +44,11 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// planOf makes the plan of a use case.
-func planOf(t *testing.T, c Case) plan.Report {
+// planOf makes the plan of a use case for a version of Kubernetes, the newest if it is empty.
+func planOf(t *testing.T, c Case, version string) plan.Report {
 	t.Helper()
 	snapshot, problems := snapshotOf(t, c)
+	snapshot.Version = version
 	cluster, _, err := plan.NewCluster(snapshot)
 	if err != nil {
 		t.Fatal(err)
@@ -98,38 +100,80 @@ func compareProblems(t *testing.T, want []string, got []plan.Problem) {
 	}
 }
 
-// TestTable: the table has every use case, and says of those of the prototype whether they work.
+// TestTable: the tables have every use case, those of the prototype in the first, and say whether and since when they work.
 func TestTable(t *testing.T) {
 	text, err := os.ReadFile("../../docs/user/use-cases.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile(`(?m)^\| \[([\w-]+)\]\(../../demo/usecases/([\w-]+)/README.md\) \| [^|]+ \| ([^|]+) \|(.*)$`)
-	prototype, names := 0, []string{}
-	found := row.FindAllStringSubmatch(string(text), -1)
-	for _, c := range cases(t) {
-		i := slices.IndexFunc(found, func(match []string) bool { return match[1] == c.Name && match[2] == c.Name })
-		if i < 0 {
-			t.Errorf("the table has no row for %s", c.Name)
-			continue
+	first, second, _ := strings.Cut(string(text), "\n## What the prototype lacks\n")
+	row := regexp.MustCompile(`(?m)^\| \[([\w-]+)\]\(../../demo/usecases/([\w-]+)/README.md\) \| [^|]+ \| ([^|]+) \| [^\n]+ \|$`)
+	type entry struct {
+		Prototype bool
+		Works     string
+	}
+	want, got, prototype := map[string]entry{}, map[string]entry{}, 0
+	for i, part := range []string{first, second} {
+		for _, match := range row.FindAllStringSubmatch(part, -1) {
+			if match[1] != match[2] {
+				t.Errorf("the row of %s links to %s", match[1], match[2])
+			}
+			got[match[1]] = entry{i == 0, match[3]}
 		}
-		names = append(names, c.Name)
-		switch verdict, last := found[i][3], found[i][4] == ""; {
-		case last != (c.Expect.Prototype == ""):
-			t.Errorf("%s is in the wrong table: expect names the prototype's file %q", c.Name, c.Expect.Prototype)
-		case !last && (verdict == "no") != c.Expect.Cannot:
-			t.Errorf("%s works: %s; expect says cannot: %t", c.Name, verdict, c.Expect.Cannot)
+	}
+	for _, c := range cases(t) {
+		works := "yes"
+		switch {
+		case c.Expect.Cannot:
+			works = "no"
+		case c.Expect.Since != "":
+			works = "since " + c.Expect.Since
 		}
 		if c.Expect.Prototype != "" {
 			prototype++
 		}
+		want[c.Name] = entry{c.Expect.Prototype != "", works}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("use cases (-directories +tables):\n%s", diff)
 	}
 	if prototype != 31 {
 		t.Errorf("%d use cases are of the prototype, want 31", prototype)
 	}
-	if len(found) != len(names) {
-		t.Errorf("the table has %d rows for %d use cases", len(found), len(names))
+}
+
+// TestSince: a use case works in the versions that it says, and not in the one before.
+func TestSince(t *testing.T) {
+	const oldest = 34
+	for _, c := range cases(t) {
+		t.Run(c.Name, func(t *testing.T) {
+			minor := oldest
+			if c.Expect.Since != "" {
+				if _, err := fmt.Sscanf(c.Expect.Since, "1.%d", &minor); err != nil || minor == oldest {
+					t.Fatalf("since %q: want a version above 1.%d", c.Expect.Since, oldest)
+				}
+				if placed(planOf(t, c, fmt.Sprintf("1.%d", minor-1))) == placed(planOf(t, c, "")) {
+					t.Errorf("the plan for 1.%d is that for the newest version, want it to be another", minor-1)
+				}
+			}
+			want, got := planOf(t, c, "").Pods, planOf(t, c, fmt.Sprintf("1.%d", minor)).Pods
+			for name, pod := range want {
+				if (pod.Node == nil) != (got[name].Node == nil) {
+					t.Errorf("pod %s: 1.%d says %q, the newest version %q", name, minor, got[name].Reason, pod.Reason)
+				}
+			}
+		})
 	}
+}
+
+// placed says which pod has which devices.
+func placed(r plan.Report) string {
+	var lines []string
+	for name, pod := range r.Pods {
+		lines = append(lines, fmt.Sprint(name, " ", pod.Devices))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
 }
 
 // TestSelectors compiles every selector of the use cases.
