@@ -11,7 +11,9 @@ import (
 // capacityScenarios are about devices that several claims share. Kubernetes 1.34 knows no shares: the first claim has the device.
 func capacityScenarios() []scenario {
 	amount := func(text string) *resource.Quantity { return ptr.To(resource.MustParse(text)) }
-	byDefault := &resourceapi.CapacityRequestPolicy{Default: amount("4Gi"), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: amount("1Gi")}}
+	byDefault := &resourceapi.CapacityRequestPolicy{
+		Default: amount("4Gi"), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: amount("1Gi")},
+	}
 	steps := &resourceapi.CapacityRequestPolicy{
 		Default: amount("4Gi"), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: amount("4Gi"), Max: amount("12Gi"), Step: amount("4Gi")},
 	}
@@ -40,15 +42,17 @@ func capacityScenarios() []scenario {
 			want: "p a gpu=g0\nq a gpu=g1",
 		},
 		{
-			name:    "no amount takes all",
-			objects: cat(on("a", shared(gpu("g0"), "20Gi", nil)), class("gpu"), asks("p", exactly("r", 1)), asks("q", needing("memory", "1Gi", exactly("r", 1)))),
-			want:    onlyP,
+			name: "no amount takes all",
+			objects: cat(on("a", shared(gpu("g0"), "20Gi", nil)), class("gpu"), asks("p", exactly("r", 1)),
+				asks("q", needing("memory", "1Gi", exactly("r", 1)))),
+			want: onlyP,
 		},
 		{
-			name:    "no amount takes the default",
-			objects: cat(on("a", shared(gpu("g0"), "8Gi", byDefault)), class("gpu"), asks("p", exactly("r", 1)), asks("q", exactly("r", 1)), asks("z", exactly("r", 1))),
-			want:    "p a gpu=g0\nq a gpu=g0\nz waits no-devices",
-			older:   onlyP + "\nz waits no-devices",
+			name: "no amount takes the default",
+			objects: cat(on("a", shared(gpu("g0"), "8Gi", byDefault)), class("gpu"), asks("p", exactly("r", 1)),
+				asks("q", exactly("r", 1)), asks("z", exactly("r", 1))),
+			want:  "p a gpu=g0\nq a gpu=g0\nz waits no-devices",
+			older: onlyP + "\nz waits no-devices",
 		},
 		{
 			name: "an amount is rounded up to a step",
@@ -83,10 +87,11 @@ func capacityScenarios() []scenario {
 			older: "p a gpu=g0",
 		},
 		{
-			name:    "two requests share a device",
-			objects: cat(on("a", shared(gpu("g0"), "16Gi", nil)), class("gpu"), asks("p", needing("memory", "4Gi", exactly("r", 1)), needing("memory", "4Gi", exactly("s", 1)))),
-			want:    "p a gpu=g0,g0",
-			older:   "p waits no-devices",
+			name: "two requests share a device",
+			objects: cat(on("a", shared(gpu("g0"), "16Gi", nil)), class("gpu"),
+				asks("p", needing("memory", "4Gi", exactly("r", 1)), needing("memory", "4Gi", exactly("s", 1)))),
+			want:  "p a gpu=g0,g0",
+			older: "p waits no-devices",
 		},
 		{
 			name:    "count two gives no two shares of a device",

@@ -57,7 +57,8 @@ func admin(r request) request {
 
 // tolerating tolerates a taint, whatever its value and effect.
 func tolerating(key string, r request) request {
-	r.Exactly.Tolerations = append(r.Exactly.Tolerations, resourceapi.DeviceToleration{Key: key, Operator: resourceapi.DeviceTolerationOpExists})
+	toleration := resourceapi.DeviceToleration{Key: key, Operator: resourceapi.DeviceTolerationOpExists}
+	r.Exactly.Tolerations = append(r.Exactly.Tolerations, toleration)
 	return r
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/test/apitest"
@@ -44,7 +45,8 @@ func (c *cluster) clearClaims(t *testing.T, namespace string) {
 		for i := range list.Items {
 			claim := &list.Items[i]
 			if len(claim.Finalizers) > 0 {
-				c.removed(t, c.client.Patch(t.Context(), claim, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
+				none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+				c.removed(t, c.client.Patch(t.Context(), claim, none))
 			}
 			c.removed(t, c.client.Delete(t.Context(), claim, client.GracePeriodSeconds(0)))
 		}

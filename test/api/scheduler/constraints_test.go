@@ -44,13 +44,15 @@ func constraintScenarios() []scenario {
 		},
 		{
 			name: "a match across drivers",
-			objects: cat(on("a", gpu("g0", "resource.kubernetes.io/pcieRoot", "pci0000:00"), gpu("g1", "resource.kubernetes.io/pcieRoot", "pci0000:40")),
+			objects: cat(on("a", gpu("g0", "resource.kubernetes.io/pcieRoot", "pci0000:00"),
+				gpu("g1", "resource.kubernetes.io/pcieRoot", "pci0000:40")),
 				other, class("gpu"), class("nic", `device.driver == "nic.example.com"`), with(shared)),
 			want: "p a gpu=g1,n0",
 		},
 		{
 			name: "a match takes what another pod left",
-			objects: cat(on("a", gpu("g0", "root", "x"), gpu("g1", "root", "x"), gpu("g2", "root", "y"), gpu("g3", "root", "y")), class("gpu"),
+			objects: cat(on("a", gpu("g0", "root", "x"), gpu("g1", "root", "x"), gpu("g2", "root", "y"), gpu("g3", "root", "y")),
+				class("gpu"),
 				asks("p", exactly("r", 1)), with(matching(claim("q", exactly("r", 2)), "root"))),
 			want: "p a gpu=g0\nq a gpu=g2,g3",
 		},
@@ -70,7 +72,8 @@ func constraintScenarios() []scenario {
 		},
 		{
 			name: "a match and a difference",
-			objects: cat(on("a", gpu("g0", "root", "x", "card", 1), gpu("g1", "root", "y", "card", 2), gpu("g2", "root", "y", "card", 2), gpu("g3", "root", "y", "card", 3)), class("gpu"),
+			objects: cat(on("a", gpu("g0", "root", "x", "card", 1), gpu("g1", "root", "y", "card", 2),
+				gpu("g2", "root", "y", "card", 2), gpu("g3", "root", "y", "card", 3)), class("gpu"),
 				with(distinct(matching(claim("p", exactly("r", 2)), "root"), "card"))),
 			want:  "p a gpu=g1,g3",
 			older: "ResourceClaim/p refused spec.devices.constraints[1]\np waits claim-missing",

@@ -54,9 +54,10 @@ func errorScenarios() []scenario {
 			want:    "p waits cel-runtime",
 		},
 		{
-			name:    "an attribute that is asked for first",
-			objects: cat(on("a", gpu("g0"), gpu("g1", "model", "large")), class("gpu"), asks("p", exactly("r", 1, `"model" in device.attributes["gpu.example.com"] && `+model("large")))),
-			want:    "p a gpu=g1",
+			name: "an attribute that is asked for first",
+			objects: cat(on("a", gpu("g0"), gpu("g1", "model", "large")), class("gpu"),
+				asks("p", exactly("r", 1, `"model" in device.attributes["gpu.example.com"] && `+model("large")))),
+			want: "p a gpu=g1",
 		},
 		{
 			name:    "a device without the attribute that is not reached",
@@ -76,9 +77,10 @@ func errorScenarios() []scenario {
 			want: "p waits cel-runtime",
 		},
 		{
-			name:    "an attribute of another driver",
-			objects: cat(on("a", gpus(1)...), class("gpu"), asks("p", exactly("r", 1, `device.attributes["other.example.com"].model == "x"`))),
-			want:    "p waits cel-runtime",
+			name: "an attribute of another driver",
+			objects: cat(on("a", gpus(1)...), class("gpu"),
+				asks("p", exactly("r", 1, `device.attributes["other.example.com"].model == "x"`))),
+			want: "p waits cel-runtime",
 		},
 		{
 			name:    "an attribute of another type",
@@ -86,9 +88,10 @@ func errorScenarios() []scenario {
 			want:    "p waits no-devices",
 		},
 		{
-			name:    "eight requests, one device short",
-			objects: cat(on("a", gpus(12, "model", "x")...), class("gpu"), claim("c", append(eight(), exactly("last", 1, model("y")))...), long),
-			want:    "p waits timeout",
+			name: "eight requests, one device short",
+			objects: cat(on("a", gpus(12, "model", "x")...), class("gpu"),
+				claim("c", append(eight(), exactly("last", 1, model("y")))...), long),
+			want: "p waits timeout",
 		},
 	}
 }

@@ -139,9 +139,10 @@ func placeScenarios() []scenario {
 			want:    "p waits node",
 		},
 		{
-			name:    "node affinity",
-			objects: cat(on("a", gpu("g0")), node("b", "zone", "x"), slice("b", gpu("g0")), class("gpu"), withPod(asks("p", exactly("r", 1)), affine)),
-			want:    "p b gpu=g0",
+			name: "node affinity",
+			objects: cat(on("a", gpu("g0")), node("b", "zone", "x"), slice("b", gpu("g0")), class("gpu"),
+				withPod(asks("p", exactly("r", 1)), affine)),
+			want: "p b gpu=g0",
 		},
 		{
 			name:    "node affinity that no node meets",

@@ -190,8 +190,8 @@ func (c *cluster) devices(t *testing.T, p *corev1.Pod) map[string][]string {
 	return out
 }
 
-// play makes the plan of a scenario, then has the scheduler do the same, and compares both with what the scenario wants. Where several nodes
-// are as good, the scheduler may choose another than the plan: the plan is made again with its choice.
+// play makes the plan of a scenario, then has the scheduler do the same, and compares both with what the scenario wants. Where several
+// nodes are as good, the scheduler may choose another than the plan: the plan is made again with its choice.
 func (c *cluster) play(t *testing.T, s scenario) {
 	t.Helper()
 	planned := s.plan(t, c.version, nil)

@@ -20,9 +20,10 @@ func poolScenarios() []scenario {
 			want:    "p waits no-devices",
 		},
 		{
-			name:    "a pool of two slices, in the order of their names",
-			objects: cat(node("a"), part("a-1", "a", 2, gpu("g0")), part("a-0", "a", 2, gpu("g1")), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p a gpu=g1",
+			name: "a pool of two slices, in the order of their names",
+			objects: cat(node("a"), part("a-1", "a", 2, gpu("g0")), part("a-0", "a", 2, gpu("g1")), class("gpu"),
+				asks("p", exactly("r", 1))),
+			want: "p a gpu=g1",
 
 			older: "p any gpu=1", olderLoose: true,
 		},
@@ -32,9 +33,10 @@ func poolScenarios() []scenario {
 			want:    "p a gpu=g1",
 		},
 		{
-			name:    "two devices of one name",
-			objects: cat(node("a"), part("a-0", "a", 2, gpu("g0")), part("a-1", "a", 2, gpu("g0"), gpu("g1")), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits invalid-pool",
+			name: "two devices of one name",
+			objects: cat(node("a"), part("a-0", "a", 2, gpu("g0")), part("a-1", "a", 2, gpu("g0"), gpu("g1")), class("gpu"),
+				asks("p", exactly("r", 1))),
+			want: "p waits invalid-pool",
 		},
 		{
 			name: "an invalid pool beside a good one",
@@ -118,10 +120,11 @@ func counterScenarios() []scenario {
 			older:   "p a gpu=h0,h1,h2",
 		},
 		{
-			name:    "pods share a card",
-			objects: cat(append(card(half("h0"), half("h1"), half("h2")), asks("p", exactly("r", 1)), asks("q", exactly("r", 1)), asks("z", exactly("r", 1)))...),
-			want:    "p a gpu=h0\nq a gpu=h1\nz waits no-devices",
-			older:   "p a gpu=h0\nq a gpu=h1\nz a gpu=h2",
+			name: "pods share a card",
+			objects: cat(append(card(half("h0"), half("h1"), half("h2")), asks("p", exactly("r", 1)), asks("q", exactly("r", 1)),
+				asks("z", exactly("r", 1)))...),
+			want:  "p a gpu=h0\nq a gpu=h1\nz waits no-devices",
+			older: "p a gpu=h0\nq a gpu=h1\nz a gpu=h2",
 		},
 		{
 			name:    "an unknown set of counters",

@@ -148,18 +148,3 @@ func (o outcome) line(pod string, loose bool) string {
 	}
 	return strings.Join(words, " ")
 }
-
-// expected is what the lines of a scenario say of a pod, as far as it says when the scheduler is done with it.
-func expected(lines []string, pod string) outcome {
-	for _, line := range lines {
-		words := strings.Fields(line)
-		if len(words) < 2 || words[0] != pod {
-			continue
-		}
-		if words[1] == "waits" && len(words) == 3 {
-			return outcome{reason: words[2]}
-		}
-		return outcome{node: words[1]}
-	}
-	return outcome{}
-}

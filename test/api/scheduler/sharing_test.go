@@ -18,7 +18,8 @@ func sharingScenarios() []scenario {
 	return []scenario{
 		{
 			name: "two pods share a claim",
-			objects: cat(on("a", gpus(2)...), class("gpu"), claim("c", exactly("r", 1)), pod("p", named("gpu", "c")), pod("q", named("gpu", "c")),
+			objects: cat(on("a", gpus(2)...), class("gpu"), claim("c", exactly("r", 1)), pod("p", named("gpu", "c")),
+				pod("q", named("gpu", "c")),
 				asks("z", exactly("r", 1))),
 			want: "p a gpu=g0\nq a gpu=g0\nz a gpu=g1",
 		},

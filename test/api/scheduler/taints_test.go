@@ -81,10 +81,11 @@ func taintScenarios() []scenario {
 			older:   noRule + "p a gpu=g0",
 		},
 		{
-			name:    "a rule's taint is tolerated",
-			objects: cat(on("a", gpus(2)...), class("gpu"), rule("repair", "a", "g0"), asks("p", tolerating("example.com/repair", exactly("r", 1)))),
-			want:    "p a gpu=g0",
-			older:   noRule + "p a gpu=g0",
+			name: "a rule's taint is tolerated",
+			objects: cat(on("a", gpus(2)...), class("gpu"), rule("repair", "a", "g0"),
+				asks("p", tolerating("example.com/repair", exactly("r", 1)))),
+			want:  "p a gpu=g0",
+			older: noRule + "p a gpu=g0",
 		},
 		{
 			name:    "a rule for another pool",
