@@ -65,12 +65,15 @@ func (d *drawing) whole(one *usage.Device) bool {
 
 // sizeOf writes a device's memory, or its storage. Short writes "all" for all that there is, so it is told that there is more.
 func sizeOf(d *usage.Device) string {
+	const counter = "memory"
 	for _, name := range []resourceapi.QualifiedName{device.CapacityMemory, device.CapacityStorage} {
-		if c, ok := d.Capacity[name]; ok {
-			more := c.Value.DeepCopy()
-			more.Add(c.Value)
-			return partition.Short(map[string]resourceapi.Counter{"memory": {Value: c.Value}}, map[string]resourceapi.Counter{"memory": {Value: more}})
+		c, ok := d.Capacity[name]
+		if !ok {
+			continue
 		}
+		more := c.Value.DeepCopy()
+		more.Add(c.Value)
+		return partition.Short(map[string]resourceapi.Counter{counter: {Value: c.Value}}, map[string]resourceapi.Counter{counter: {Value: more}})
 	}
 	return ""
 }

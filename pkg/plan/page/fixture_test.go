@@ -4,10 +4,10 @@ package page_test
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
 	"github.com/fettle-dev/fettle/pkg/plan/page"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
@@ -46,7 +47,7 @@ func machine(t testing.TB, name string) []device.Device {
 	must(t, err)
 	tree, err := sysfs.Open(dir)
 	must(t, err)
-	defer tree.Close() //nolint:errcheck // it was only read
+	defer tree.Close()
 	found := discover.Discover(t.Context(), tree, discover.Options{}).Devices
 	if len(found) != 8 {
 		t.Fatalf("%d devices on %s, want 8", len(found), name)
@@ -136,6 +137,30 @@ func claim(node, name string, pods []string, devices ...string) *resourceapi.Res
 	return c
 }
 
+// wants is a pod with a claim for a count of devices of a class, which a selector chooses.
+func wants(name, class, selector string, count int64, sameRoot bool) (*corev1.Pod, *resourceapi.ResourceClaim) {
+	request := resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
+	if selector != "" {
+		request.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}}
+	}
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: name + "-gpu"}}
+	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &request}}
+	if sameRoot {
+		c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{
+			MatchAttribute: new(resourceapi.FullyQualifiedName("resource.kubernetes.io/pcieRoot")),
+		}}
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: name}}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &c.Name}}
+	return pod, c
+}
+
+func class(name, expression string) *resourceapi.DeviceClass {
+	c := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	c.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+	return c
+}
+
 func nodes(names ...string) []*corev1.Node {
 	var out []*corev1.Node
 	for _, name := range names {
@@ -144,20 +169,20 @@ func nodes(names ...string) []*corev1.Node {
 	return out
 }
 
-// mixed is a node of eight H100: the first is published whole and held, others have instances of several sizes, one is unhealthy, and a plan
-// gives two more pods something.
-func mixed(t testing.TB) page.Input {
+// snapshot has a node of eight H100: the first is published whole and held, others have instances of several sizes, and one is unhealthy.
+func snapshot(t testing.TB) plan.Snapshot {
 	t.Helper()
 	gpus := machine(t, "8xh100-sxm")
-	published := publish(t, "node-1", gpus, 0)
 	part := func(i int, suffix string) string { return gpus[i].Name + "-mig-" + suffix }
-	taint(published, gpus[6].Name)
-	in := page.Input{
-		Title: "Plan for 2 pods", Lead: "All pods have a node.",
-		Nodes: append(nodes("node-1"), nodes("control-plane")...), Slices: published,
+	s := plan.Snapshot{
+		Nodes: nodes("node-1", "control-plane"), Slices: publish(t, "node-1", gpus, 0),
+		Classes: []*resourceapi.DeviceClass{
+			class("gpu.fettle.dev", `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "gpu"`),
+			class("mig.gpu.fettle.dev", `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "mig"`),
+		},
 		Claims: []*resourceapi.ResourceClaim{
 			claim("node-1", "pretrain-gpu-x7k2p", []string{"pretrain"}, gpus[0].Name),
-			claim("node-1", "half-gpu-5c9dd", []string{"finetune-0"}, part(1, "3g-40gb-s4")),
+			claim("node-1", "half-gpu-5c9dd", []string{"finetune"}, part(1, "3g-40gb-s4")),
 			claim("node-1", "small-gpu-8zt4w", []string{"notebook-anna"}, part(1, "1g-10gb-s0")),
 			claim("node-1", "small-gpu-q2b6v", []string{"notebook-ben"}, part(1, "1g-10gb-s1")),
 			claim("node-1", "shared-embedder", []string{"embed-0", "embed-1", "embed-2", "embed-3"}, part(2, "2g-20gb-s0")),
@@ -165,74 +190,57 @@ func mixed(t testing.TB) page.Input {
 			claim("node-1", "serve-gpu-1", []string{"serve-1"}, part(5, "4g-40gb-s0")),
 			claim("node-1", "serve-gpu-2", []string{"serve-2"}, part(5, "1g-20gb-s4")),
 			claim("node-1", "serve-gpu-3", []string{"serve-3"}, part(5, "1g-20gb-s6")),
-			claim("node-1", "quarter-gpu-new", []string{"finetune-1"}, part(2, "2g-20gb-s4")),
-			claim("node-1", "half-gpu-new", []string{"finetune-2"}, part(3, "3g-40gb-s4")),
-		},
-		New: map[string]bool{"team-a/quarter-gpu-new": true, "team-a/half-gpu-new": true},
-		Pods: map[string]plan.PodResult{
-			"team-a/finetune-1": {
-				Node: new("node-1"), Fits: []string{"node-1"},
-				Devices: map[string][]string{"gpu": {"fettle.dev/node-1/gpu/" + part(2, "2g-20gb-s4")}},
-			},
-			"team-a/finetune-2": {
-				Node: new("node-1"), Fits: []string{"node-1"},
-				Devices: map[string][]string{"gpu": {"fettle.dev/node-1/gpu/" + part(3, "3g-40gb-s4")}},
-			},
 		},
 	}
+	taint(s.Slices, gpus[6].Name)
+	return s
+}
+
+func cluster(t testing.TB, s plan.Snapshot) *plan.Cluster {
+	t.Helper()
+	c, problems, err := plan.NewCluster(s)
+	must(t, err)
+	if len(problems) > 0 {
+		t.Fatalf("%v", problems)
+	}
+	return c
+}
+
+// mixed is a plan that gives parts to two more pods.
+func mixed(t testing.TB) page.Input {
+	t.Helper()
+	s := snapshot(t)
+	for name, profile := range map[string]string{"quarter": "2g.20gb", "half": "3g.40gb"} {
+		pod, c := wants(name, "mig.gpu.fettle.dev", fmt.Sprintf("device.attributes[\"fettle.dev\"].profile == %q", profile), 1, false)
+		s.Pods, s.Claims = append(s.Pods, pod), append(s.Claims, c)
+	}
+	slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	c := cluster(t, s)
+	before := page.Allocated(c)
+	report, err := plan.Run(t.Context(), c, c.Pending(), plan.Options{})
+	must(t, err)
+	in := page.OfCluster(c)
+	in.Title, in.Lead = "Plan for 2 pods", "All pods have a node."
+	in.AddReport(report, before)
 	return in
 }
 
-// pending is the same node as it was before the plan, and a pod that wants two whole GPUs on one PCIe root.
+// pending is a pod that wants two whole GPUs on one PCIe root.
 func pending(t testing.TB) page.Input {
 	t.Helper()
-	in := mixed(t)
+	s := snapshot(t)
+	pod, wanted := wants("pair", "gpu.fettle.dev", "", 2, true)
+	s.Pods, s.Claims = append(s.Pods, pod), append(s.Claims, wanted)
+	c := cluster(t, s)
+	in := page.OfCluster(c)
 	in.Title = "Why pod team-b/pair waits"
-	in.Lead = "Two GPUs are free, but on different PCIe roots: a pod that needs two on one root would have a node if one of the claims " +
-		"half-gpu-5c9dd and shared-embedder were gone."
-	in.Pods, in.New = nil, nil
-	in.Claims = slices.DeleteFunc(in.Claims, func(c *resourceapi.ResourceClaim) bool {
-		return c.Name == "quarter-gpu-new" || c.Name == "half-gpu-new"
-	})
-	in.Why = &page.Why{
-		Nodes:   map[string]string{"node-1": "2 devices would do, 2 are needed together", "control-plane": "has no devices of class gpu.fettle.dev"},
-		Devices: map[string]page.Judged{},
+	in.Lead = "Two GPUs are free, but on different PCIe roots."
+	claims, err := c.PodClaims(c.Pending()[0])
+	must(t, err)
+	var verdicts []judge.Verdict
+	for _, node := range c.Nodes {
+		verdicts = append(verdicts, judge.Judge(t.Context(), c.JudgeInput(node, []*resourceapi.ResourceClaim{claims[0].Claim})))
 	}
-	held := map[string]string{}
-	for _, c := range in.Claims {
-		for _, r := range c.Status.Allocation.Devices.Results {
-			held[r.Device] = c.Namespace + "/" + c.Name
-		}
-	}
-	for _, s := range in.Slices {
-		for _, d := range s.Spec.Devices {
-			in.Why.Devices[driver+"/"+s.Spec.Pool.Name+"/"+d.Name] = page.Judged{
-				Matches: device.StringOf(d.Attributes[device.AttributeType]) == "gpu", Failed: checksOf(d, held),
-			}
-		}
-	}
+	in.Why = page.WhyOf(verdicts, nil)
 	return in
-}
-
-// checksOf is what a judge would say of a device, in short.
-func checksOf(d resourceapi.Device, held map[string]string) []page.Check {
-	var checks []page.Check
-	if by := held[d.Name]; by != "" {
-		checks = append(checks, page.Check{Name: "in use", Message: "claim " + by + " has it"})
-	}
-	if device.StringOf(d.Attributes[device.AttributeType]) != "gpu" {
-		checks = append(checks, page.Check{
-			Name: "class selector", Message: `class gpu.fettle.dev: device.attributes["fettle.dev"].type == "gpu" is false: type is "mig"`,
-		})
-	}
-	if len(d.Taints) > 0 {
-		checks = append(checks, page.Check{Name: "taint", Message: "fettle.dev/unhealthy=xid-79:NoSchedule is not tolerated"})
-	}
-	for _, name := range slices.Sorted(maps.Keys(held)) {
-		if len(d.ConsumesCounters) > 0 && d.Name == d.ConsumesCounters[0].CounterSet && len(name) > len(d.Name) && name[:len(d.Name)] == d.Name {
-			checks = append(checks, page.Check{Name: "counters", Message: "claim " + held[name] + " has a part of it"})
-			break
-		}
-	}
-	return checks
 }

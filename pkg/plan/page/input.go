@@ -58,12 +58,18 @@ type Check struct {
 // fewNodes are so many that all are drawn unfolded.
 const fewNodes = 4
 
+// manyNodes are so many that the sorts of each card would make the page large.
+const manyNodes = 50
+
 // Of makes the page. The same input gives the same page.
 func Of(in Input) Page {
 	p := Page{Title: in.Title, Lead: in.Lead}
 	cards := cardsOf(in, &p)
 	p.Nodes, p.Without = nodesOf(in, cards)
 	p.Open = len(p.Nodes) <= fewNodes
+	if p.Brief = len(p.Nodes) > manyNodes; p.Brief {
+		p.eachCard(func(c *Card) { c.Sorts = nil })
+	}
 	anchors := map[string]string{}
 	for _, n := range p.Nodes {
 		for _, name := range n.Names {
@@ -76,7 +82,7 @@ func Of(in Input) Page {
 		p.Problems = append(p.Problems, Problem{problem.Object, problem.Message})
 	}
 	p.Facts = facts(in.Nodes, cards)
-	p.Marks = marksOf(p.Nodes)
+	p.eachCard(p.Marks.add)
 	return p
 }
 
@@ -180,19 +186,17 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// marksOf looks which marks the nodes have.
-func marksOf(nodes []Node) Marks {
-	var m Marks
-	for _, n := range nodes {
+// eachCard calls a function for each card.
+func (p *Page) eachCard(each func(*Card)) {
+	for _, n := range p.Nodes {
 		for _, d := range n.Domains {
 			for _, r := range d.Roots {
 				for i := range r.Cards {
-					m.add(&r.Cards[i])
+					each(&r.Cards[i])
 				}
 			}
 		}
 	}
-	return m
 }
 
 func (m *Marks) add(c *Card) {

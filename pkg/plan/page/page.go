@@ -23,6 +23,8 @@ type Page struct {
 	Problems []Problem
 	// Open says that the nodes are few enough to be drawn unfolded.
 	Open bool
+	// Brief says that there are so many nodes that the devices of a card are only counted.
+	Brief bool
 	// Marks are the kinds of blocks that the page has.
 	Marks Marks
 }

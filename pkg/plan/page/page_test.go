@@ -19,8 +19,13 @@ var update = flag.Bool("update", false, "write the golden files")
 // render is the page as HTML.
 func render(t testing.TB, in page.Input) string {
 	t.Helper()
+	return written(t, page.Of(in))
+}
+
+func written(t testing.TB, p page.Page) string {
+	t.Helper()
 	var out bytes.Buffer
-	must(t, page.Write(&out, page.Of(in)))
+	must(t, page.Write(&out, p))
 	return out.String()
 }
 
