@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -272,5 +271,5 @@ func refusedByQuota(report quota.Report) error {
 	if n == 0 {
 		return nil
 	}
-	return statusError{errors.New("quota: " + strconv.Itoa(n) + " of " + counted(len(report.Asked), "object") + " would be refused"), statusRefused}
+	return statusError{fmt.Errorf("quota: %d of %s would be refused", n, counted(len(report.Asked), "object")), statusRefused}
 }
