@@ -5,14 +5,13 @@ package scheduler
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 // clear removes all objects of a scenario, so that the next one has the cluster to itself.
@@ -65,8 +64,28 @@ func (c *cluster) removed(t *testing.T, err error) {
 	}
 }
 
-// eventually waits for a check to return an empty text.
+// poll waits for a check to return an empty text. It asks often: there are hundreds of waits, and most are over in milliseconds.
+func poll(t *testing.T, within time.Duration, check func() string) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		text := check()
+		if text == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %s", within, text)
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// eventually waits for a check to return an empty text, as long as the scheduler may take.
 func (c *cluster) eventually(t *testing.T, check func() string) {
 	t.Helper()
-	apitest.Eventually(t, patience, check)
+	poll(t, patience, check)
 }

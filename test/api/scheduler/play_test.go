@@ -108,18 +108,16 @@ func (c *cluster) waitForQuota(t *testing.T, quota *corev1.ResourceQuota) {
 // settle waits until a pod has a node if it is to have one, and else until the scheduler says that it waits for the reason.
 func (c *cluster) settle(t *testing.T, p *corev1.Pod, want outcome) outcome {
 	t.Helper()
+	var got outcome
 	deadline := time.Now().Add(patience)
-	for {
-		got := c.outcome(t, p)
+	poll(t, 2*patience, func() string {
+		got = c.outcome(t, p)
 		if want.node != "" && got.node != "" || want.node == "" && got.reason == want.reason || time.Now().After(deadline) {
-			return got
+			return ""
 		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+		return "the pod has not settled"
+	})
+	return got
 }
 
 // outcome reads what became of a pod until now.

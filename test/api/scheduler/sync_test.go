@@ -13,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 // syncName is the name of everything that sync keeps.
@@ -40,7 +38,7 @@ func (c *cluster) sync(t *testing.T) {
 	pod.Spec.NodeSelector = map[string]string{"round": round}
 	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	c.write(t, pod)
-	apitest.Eventually(t, 2*time.Minute, func() string {
+	poll(t, 2*time.Minute, func() string {
 		got := &corev1.Pod{}
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(pod), got); err != nil {
 			return err.Error()
