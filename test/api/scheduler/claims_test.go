@@ -129,6 +129,13 @@ func reserved(c *resourceapi.ResourceClaim, n int) *resourceapi.ResourceClaim {
 	return c
 }
 
+// deleted is a claim that somebody keeps from being gone.
+func deleted(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	now := metav1.Now()
+	c.DeletionTimestamp, c.Finalizers = &now, []string{"example.com/keep"}
+	return c
+}
+
 // pod has one container and claims.
 func pod(name string, claims ...corev1.PodResourceClaim) *corev1.Pod {
 	container := corev1.Container{Name: "main", Image: "example.com/image"}

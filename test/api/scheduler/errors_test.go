@@ -113,7 +113,8 @@ func quotaScenarios() []scenario {
 			name: "a template beyond the quota",
 			objects: cat(quota("gpu", "1"), on("a", gpus(3)...), class("gpu"), template(claim("t", exactly("r", 1))),
 				pod("p", templated("gpu", "t")), pod("q", templated("gpu", "t"))),
-			want: "p a gpu=g0\nq waits claim-missing",
+			want:   "p a gpu=g0\nq waits claim-missing",
+			events: map[string]string{"q": "exceeded quota"},
 		},
 		{
 			name:    "all devices count as 32",

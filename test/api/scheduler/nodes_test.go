@@ -110,6 +110,10 @@ func placeScenarios() []scenario {
 	tolerant := func(p *corev1.Pod) {
 		p.Spec.Tolerations = []corev1.Toleration{{Key: "example.com/batch", Operator: corev1.TolerationOpExists}}
 	}
+	gated := func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/later"}} }
+	narrow := node("a")
+	narrow.Status.Allocatable = narrow.Status.Allocatable.DeepCopy()
+	narrow.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1")
 	cpu := func(amount string) func(p *corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}
@@ -132,6 +136,16 @@ func placeScenarios() []scenario {
 			name:    "a pod for a node without devices",
 			objects: cat(on("a", gpu("g0")), node("b"), class("gpu"), pinned("b", asks("p", exactly("r", 1)))),
 			want:    "p waits no-devices",
+		},
+		{
+			name:    "a pod that is held back",
+			objects: cat(on("a", gpu("g0")), class("gpu"), withPod(asks("p", exactly("r", 1)), gated)),
+			want:    "p waits gated",
+		},
+		{
+			name:    "pods take the places of a node",
+			objects: cat(narrow, slice("a", gpus(2)...), class("gpu"), asks("p", exactly("r", 1)), asks("q", exactly("r", 1))),
+			want:    "p a gpu=g0\nq waits node",
 		},
 		{
 			name:    "a pod for a node that is not there",

@@ -4,6 +4,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -54,6 +55,9 @@ func (c *cluster) put(ctx context.Context, object client.Object) error {
 		withStatus := claim.DeepCopy()
 		withStatus.ResourceVersion = stored.GetResourceVersion()
 		err = c.client.Status().Update(ctx, withStatus)
+	}
+	if err == nil && object.GetDeletionTimestamp() != nil {
+		err = c.client.Delete(ctx, stored)
 	}
 	return err
 }
@@ -118,6 +122,24 @@ func (c *cluster) settle(t *testing.T, p *corev1.Pod, want outcome) outcome {
 		return "the pod has not settled"
 	})
 	return got
+}
+
+// waitForEvent waits for the Event that says why a claim of a pod was not made.
+func (c *cluster) waitForEvent(t *testing.T, p *corev1.Pod, text string) {
+	t.Helper()
+	c.eventually(t, func() string {
+		list := &corev1.EventList{}
+		if err := c.client.List(t.Context(), list, client.InNamespace(p.Namespace)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range list.Items {
+			e := &list.Items[i]
+			if e.InvolvedObject.Name == p.Name && e.Reason == "FailedResourceClaimCreation" && strings.Contains(e.Message, text) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("pod %s has no Event on a claim that says %q", p.Name, text)
+	})
 }
 
 // outcome reads what became of a pod until now.
@@ -201,6 +223,9 @@ func (c *cluster) play(t *testing.T, s scenario) {
 		got := c.settle(t, p, planned[p.Name])
 		if line := got.line(p.Name, s.isLoose(c.version)); !slices.Contains(want, line) {
 			t.Errorf("the scheduler: %s\nwant:\n%s\n%s", line, strings.Join(want, "\n"), got.text)
+		}
+		if text := s.events[p.Name]; text != "" {
+			c.waitForEvent(t, p, text)
 		}
 		chosen[p.Name] = got.node
 		if got.node != planned[p.Name].node && slices.Contains(planned[p.Name].fits, got.node) {

@@ -11,6 +11,8 @@ func poolScenarios() []scenario {
 	early := slice("a", gpu("e0"))
 	early.Name, early.Spec.Driver = "early", "early.example.com"
 	everything := class("gpu", `device.driver.endsWith(".example.com")`)
+	bound := gpu("g0")
+	bound.BindingConditions, bound.BindingFailureConditions = []string{"example.com/attached"}, []string{"example.com/failed"}
 	newer := part("a-new", "a", 1, gpu("g1"))
 	newer.Spec.Pool.Generation = 2
 	return []scenario{
@@ -54,6 +56,13 @@ func poolScenarios() []scenario {
 			name:    "drivers in the order of their names",
 			objects: cat(on("a", gpu("g0")), early, everything, asks("p", exactly("r", 1))),
 			want:    "p a gpu=e0",
+
+			older: "p any gpu=1", olderLoose: true,
+		},
+		{
+			name:    "devices with binding conditions come last",
+			objects: cat(node("a"), slice("a", bound), anywhere("net", gpu("n0")), class("gpu"), asks("p", exactly("r", 1))),
+			want:    "p a gpu=n0",
 
 			older: "p any gpu=1", olderLoose: true,
 		},

@@ -16,6 +16,8 @@ var reasons = []struct {
 	{"claim-missing", regexp.MustCompile(`ResourceClaim not created yet|could not find ResourceClaim`)},
 	{"class-missing", regexp.MustCompile(`device class \S+ does not exist`)},
 	{"claim-in-use", regexp.MustCompile(`resourceclaim in use|status\.reservedFor: Too many`)},
+	{"claim-deleted", regexp.MustCompile(`resourceclaim \S+ is being deleted`)},
+	{"gated", regexp.MustCompile(`non-empty scheduling gates`)},
 	{"claim-twice", regexp.MustCompile(`status\.reservedFor\[\d+\]: Duplicate value`)},
 	{"claim-undated", regexp.MustCompile(`status\.allocation: Invalid value: \S+ field cannot be modified once set`)},
 	{"claim-in-flight", regexp.MustCompile(`is in the process of being allocated`)},

@@ -29,6 +29,8 @@ type scenario struct {
 	want string
 	// older is what Kubernetes 1.34 does, if that differs.
 	older string
+	// events are texts of the Events of pods whose claims cannot be made: the scheduler says nothing of the cause.
+	events map[string]string
 	// loose compares only whether a pod has a node and how many devices it has: several choices are as good.
 	loose bool
 	// olderLoose is loose for Kubernetes 1.34, whose scheduler takes pools and slices in random order.

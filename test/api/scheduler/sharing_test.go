@@ -82,6 +82,12 @@ func sharingScenarios() []scenario {
 			name:    "a template that is missing",
 			objects: cat(on("a", gpus(1)...), class("gpu"), pod("p", templated("gpu", "t"))),
 			want:    "p waits claim-missing",
+			events:  map[string]string{"p": "not found"},
+		},
+		{
+			name:    "a claim that is being deleted",
+			objects: cat(on("a", gpus(1)...), class("gpu"), deleted(claim("c", exactly("r", 1))), pod("p", named("gpu", "c"))),
+			want:    "p waits claim-deleted",
 		},
 		{
 			name:    "a claim that is named twice",
