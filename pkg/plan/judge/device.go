@@ -232,15 +232,18 @@ func heldBy(holders []Holder) string {
 	return "held by " + strings.Join(named[:len(named)-1], ", ") + " and " + named[len(named)-1]
 }
 
-// uniqueHolders sorts holders and leaves out repetitions. Holders without a name are told apart by nothing, so all are kept.
+// uniqueHolders sorts holders and leaves out repetitions.
 func uniqueHolders(in []Holder) []Holder {
 	var out []Holder
 	for _, h := range in {
-		if h.Name != "" && slices.ContainsFunc(out, func(o Holder) bool { return o.Namespace == h.Namespace && o.Name == h.Name }) {
-			continue
+		if !slices.ContainsFunc(out, func(o Holder) bool { return compareHolders(o, h) == 0 }) {
+			out = append(out, Holder{Namespace: h.Namespace, Name: h.Name, Unnamed: h.Unnamed})
 		}
-		out = append(out, Holder{Namespace: h.Namespace, Name: h.Name})
 	}
-	slices.SortStableFunc(out, func(a, b Holder) int { return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
+	slices.SortFunc(out, compareHolders)
 	return out
+}
+
+func compareHolders(a, b Holder) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Unnamed, b.Unnamed))
 }

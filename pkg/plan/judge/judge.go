@@ -32,10 +32,12 @@ type Input struct {
 	Timeout time.Duration
 }
 
-// Holder is a claim that has a device. One without a name may not be named to the reader.
+// Holder is a claim that has a device.
 type Holder struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
+	// Unnamed stands for a claim that may not be named to the reader: a number that differs from claim to claim. Then there is no name.
+	Unnamed int `json:"unnamed,omitempty"`
 	// Consumed is what it has of a device that several claims share.
 	Consumed structured.ConsumedCapacity `json:"-"`
 }

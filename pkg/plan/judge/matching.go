@@ -20,12 +20,7 @@ func match(demands []demand, capacity []int) (short []int) {
 			if m.give(i) {
 				continue
 			}
-			for k, seen := range m.seenDemands {
-				if seen {
-					short = append(short, k)
-				}
-			}
-			return short
+			return m.short()
 		}
 	}
 	return nil
@@ -38,6 +33,26 @@ type matching struct {
 	taken    [][]int
 	// seenBins and seenDemands are what the search for one more bin has come to.
 	seenBins, seenDemands []bool
+}
+
+// short lists the demands that the search has come to, and others that want nothing but what those want.
+func (m *matching) short() []int {
+	var out, more []int
+	for i, seen := range m.seenDemands {
+		if seen {
+			out = append(out, i)
+		} else if m.demands[i].count > 0 {
+			more = append(more, i)
+		}
+	}
+	for _, i := range more {
+		need, total := have(m.demands, m.capacity, out)
+		if withIt, totalWithIt := have(m.demands, m.capacity, append(slices.Clone(out), i)); withIt-totalWithIt > need-total {
+			out = append(out, i)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // give finds one more bin for a demand, and moves others to other bins if that helps.

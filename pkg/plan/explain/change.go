@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
+)
+
+const (
+	// triedNodes is on how many nodes changes are tried: those with the least missing.
+	triedNodes = 4
+	// triedTimeout bounds the search with a change.
+	triedTimeout = 100 * time.Millisecond
+)
+
+// trial is a change that may help, and what to say if it does.
+type trial struct {
+	reason Reason
+	change func(in *judge.Input)
+	say    func(n *nodeWork) string
+}
+
+// first finds the one change that would help most. Changes are tried in the order of how little they ask of the reader.
+func (w *work) first() (Reason, string) {
+	if len(w.cluster.Nodes) == 0 {
+		return NoDevices, "no node is known: a pod needs one"
+	}
+	if len(w.nodes) == 0 {
+		return Other, "no node was judged: the explanation was stopped"
+	}
+	if reason, text := w.fatal(); text != "" {
+		return reason, text
+	}
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		switch {
+		case n.verdict.Outcome == judge.Fits && len(n.refused) == 0:
+			return Fits, fmt.Sprintf("the devices are free on %s: the scheduler has not come to it yet", w.fitting(false))
+		case n.verdict.Outcome == judge.Fits:
+			return NodeRefuses, fmt.Sprintf("the devices are free on %s, which the scheduler does not take for the pod: %s", w.fitting(true),
+				strings.Join(n.refused, ", "))
+		}
+	}
+	if text := w.nothingThere(); text != "" {
+		return NoDevices, text
+	}
+	for _, t := range w.trials() {
+		for i := range w.nodes[:min(triedNodes, len(w.nodes))] {
+			if n := &w.nodes[i]; len(n.refused) == 0 && n.helps(w, t) {
+				return t.reason, t.say(n)
+			}
+		}
+	}
+	return w.closest()
+}
+
+// fitting lists the nodes whose devices fit.
+func (w *work) fitting(refused bool) string {
+	var names []string
+	for i := range w.nodes {
+		if n := &w.nodes[i]; n.verdict.Outcome == judge.Fits && (len(n.refused) > 0) == refused {
+			names = append(names, n.input.Node.Name)
+		}
+	}
+	return listed(names, 3)
+}
+
+func (n *nodeWork) requests() []*judge.RequestVerdict {
+	var out []*judge.RequestVerdict
+	for i := range n.verdict.Claims {
+		for k := range n.verdict.Claims[i].Requests {
+			out = append(out, &n.verdict.Claims[i].Requests[k])
+		}
+	}
+	return out
+}
+
+// helps tries a change on a node.
+func (n *nodeWork) helps(w *work, t trial) bool {
+	in := n.input
+	in.Timeout = triedTimeout
+	in.Claims = nil
+	for _, claim := range n.input.Claims {
+		in.Claims = append(in.Claims, claim.DeepCopy())
+	}
+	t.change(&in)
+	v := judge.Judge(w.ctx, in)
+	return v.Outcome == judge.Fits
+}
+
+// trials are the changes in the order in which they are tried.
+func (w *work) trials() []trial {
+	out := []trial{}
+	for _, taint := range w.taints() {
+		out = append(out, tolerate(taint))
+	}
+	for i, claim := range w.nodes[0].input.Claims {
+		for k := range claim.Spec.Devices.Constraints {
+			out = append(out, withoutConstraint(i, k))
+		}
+	}
+	out = append(out, completePools(), trial{reason: Held, say: w.held, change: func(in *judge.Input) { in.State = nothingAllocated() }})
+	for i, claim := range w.nodes[0].input.Claims {
+		for k := range claim.Spec.Devices.Requests {
+			out = append(out, withoutSelectors(i, k)...)
+			out = append(out, fewer(i, k))
+		}
+	}
+	return out
+}
+
+// completePools takes the slices that are there for the whole of an incomplete pool.
+func completePools() trial {
+	return trial{
+		reason: PoolBroken,
+		change: func(in *judge.Input) {
+			type generation struct {
+				driver, pool string
+				number       int64
+			}
+			of := func(s *resourceapi.ResourceSlice) generation {
+				return generation{s.Spec.Driver, s.Spec.Pool.Name, s.Spec.Pool.Generation}
+			}
+			counts := map[generation]int64{}
+			for _, slice := range in.Slices {
+				counts[of(slice)]++
+			}
+			slices := make([]*resourceapi.ResourceSlice, len(in.Slices))
+			for i, slice := range in.Slices {
+				slices[i] = slice
+				if count := counts[of(slice)]; count != slice.Spec.Pool.ResourceSliceCount {
+					slices[i] = slice.DeepCopy()
+					slices[i].Spec.Pool.ResourceSliceCount = count
+				}
+			}
+			in.Slices = slices
+		},
+		say: func(n *nodeWork) string {
+			for _, p := range n.verdict.Pools {
+				if p.Incomplete != "" {
+					return fmt.Sprintf("%s has devices that would do, but their pool %s/%s is incomplete: %s", n.input.Node.Name, p.Driver, p.Pool,
+						p.Incomplete)
+				}
+			}
+			return fmt.Sprintf("%s has devices that would do, but their pools are incomplete", n.input.Node.Name)
+		},
+	}
+}
+
+// nothingAllocated is the state of a cluster in which no claim has a device.
+func nothingAllocated() structured.AllocatedState {
+	return structured.AllocatedState{
+		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+}
+
+// taints lists the taints that devices are refused for, once each.
+func (w *work) taints() []judge.Taint {
+	var out []judge.Taint
+	for i := range w.nodes[:min(triedNodes, len(w.nodes))] {
+		for _, r := range w.nodes[i].requests() {
+			for k := range r.Devices {
+				for _, check := range r.Devices[k].Failed {
+					if check.Taint != nil && !slices.Contains(out, *check.Taint) {
+						out = append(out, *check.Taint)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// tolerate adds a toleration to all requests.
+func tolerate(taint judge.Taint) trial {
+	toleration := resourceapi.DeviceToleration{
+		Key: taint.Key, Operator: resourceapi.DeviceTolerationOpEqual, Value: taint.Value, Effect: resourceapi.DeviceTaintEffect(taint.Effect),
+	}
+	return trial{
+		reason: Tainted,
+		change: func(in *judge.Input) {
+			eachRequest(in, func(r *resourceapi.ExactDeviceRequest) { r.Tolerations = append(r.Tolerations, toleration) },
+				func(r *resourceapi.DeviceSubRequest) { r.Tolerations = append(r.Tolerations, toleration) })
+		},
+		say: func(n *nodeWork) string {
+			tainted, class := 0, ""
+			for _, r := range n.requests() {
+				for k := range r.Devices {
+					if d := &r.Devices[k]; len(d.Failed) > 0 && !slices.ContainsFunc(d.Failed, func(c judge.Check) bool { return c.Taint == nil }) {
+						tainted, class = tainted+1, r.Class
+					}
+				}
+			}
+			return fmt.Sprintf("%s on %s %s free but tainted %s: mend what the taint is about, or add the toleration %s to the request",
+				counted(tainted, class), n.input.Node.Name, are(tainted), taintName(taint), taint.Toleration)
+		},
+	}
+}
+
+func taintName(t judge.Taint) string {
+	if t.Value == "" {
+		return t.Key + ":" + t.Effect
+	}
+	return t.Key + "=" + t.Value + ":" + t.Effect
+}
+
+func eachRequest(in *judge.Input, exactly func(*resourceapi.ExactDeviceRequest), sub func(*resourceapi.DeviceSubRequest)) {
+	for _, claim := range in.Claims {
+		for i := range claim.Spec.Devices.Requests {
+			r := &claim.Spec.Devices.Requests[i]
+			if r.Exactly != nil {
+				exactly(r.Exactly)
+			}
+			for k := range r.FirstAvailable {
+				sub(&r.FirstAvailable[k])
+			}
+		}
+	}
+}
+
+// withoutConstraint removes a constraint of a claim.
+func withoutConstraint(claim, index int) trial {
+	return trial{
+		reason: Constraint,
+		change: func(in *judge.Input) {
+			devices := &in.Claims[claim].Spec.Devices
+			devices.Constraints = slices.Delete(devices.Constraints, index, index+1)
+		},
+		say: func(n *nodeWork) string {
+			c := n.input.Claims[claim]
+			constraint := c.Spec.Devices.Constraints[index]
+			attribute, distinct := constraint.MatchAttribute, false
+			if attribute == nil {
+				attribute, distinct = constraint.DistinctAttribute, true
+			}
+			need, class, selectors := 0, "", []resourceapi.DeviceSelector(nil)
+			for _, r := range c.Spec.Devices.Requests {
+				if r.Exactly == nil || len(constraint.Requests) > 0 && !slices.Contains(constraint.Requests, r.Name) {
+					continue
+				}
+				need, class, selectors = need+int(r.Exactly.Count), r.Exactly.DeviceClassName, r.Exactly.Selectors
+			}
+			what := "enough devices" + with(selectors)
+			if need > 0 {
+				what = counted(need, class) + with(selectors)
+			}
+			return fmt.Sprintf("%s %s free on %s, but %s%s", what, are(max(need, 2)), n.input.Node.Name, differing(string(*attribute), distinct),
+				n.table(claim, string(*attribute), distinct))
+		},
+	}
+}
+
+// table writes what the free devices have of an attribute: the value, and how many have it of how many are needed.
+func (n *nodeWork) table(claim int, attribute string, distinct bool) string {
+	for _, c := range n.verdict.Claims[claim].Constraints {
+		if c.Attribute != attribute || c.Distinct != distinct || len(c.Rows) == 0 {
+			continue
+		}
+		var rows []string
+		for _, row := range c.Rows {
+			free, need := slices.Max(row.Free), 0
+			for _, of := range c.Need {
+				need += of
+			}
+			if distinct {
+				rows = append(rows, fmt.Sprintf("%s: %d", row.Value, free))
+				continue
+			}
+			rows = append(rows, fmt.Sprintf("%s: %d of %d", row.Value, free, need))
+		}
+		if len(rows) > 6 {
+			rows = append(rows[:6], fmt.Sprintf("and %d more", len(rows)-6))
+		}
+		return " (" + strings.Join(rows, ", ") + ")"
+	}
+	return ""
+}
+
+// withoutSelectors removes one selector of a request, or of one of its alternatives.
+func withoutSelectors(claim, request int) []trial {
+	var out []trial
+	const most = 8 // selectors of a request that are tried
+	for index := range most {
+		out = append(out, trial{
+			reason: Selector,
+			change: func(in *judge.Input) {
+				r := in.Claims[claim].Spec.Devices.Requests[request].Exactly
+				if r != nil && index < len(r.Selectors) {
+					r.Selectors = slices.Delete(r.Selectors, index, index+1)
+				}
+			},
+			say: func(n *nodeWork) string {
+				r := n.input.Claims[claim].Spec.Devices.Requests[request]
+				free := 0
+				for k := range n.verdict.Claims[claim].Requests {
+					if v := &n.verdict.Claims[claim].Requests[k]; v.Name == r.Name {
+						free = onlyFailing(v, judge.KindSelector)
+					}
+				}
+				return fmt.Sprintf("%s on %s %s free, but a selector of request %s wants %s: %s", counted(free, r.Exactly.DeviceClassName),
+					n.input.Node.Name, are(free), r.Name, plain(r.Exactly.Selectors[index].CEL.Expression), n.parts(claim, r.Name))
+			},
+		})
+	}
+	return out
+}
+
+func onlyFailing(r *judge.RequestVerdict, kind judge.Kind) int {
+	n := 0
+	for i := range r.Devices {
+		if d := &r.Devices[i]; len(d.Failed) > 0 && !slices.ContainsFunc(d.Failed, func(c judge.Check) bool { return c.Kind != kind }) {
+			n++
+		}
+	}
+	return n
+}
+
+// parts says what devices have that a selector does not accept.
+func (n *nodeWork) parts(claim int, request string) string {
+	var out []string
+	for _, r := range n.verdict.Claims[claim].Requests {
+		if r.Name != request {
+			continue
+		}
+		for _, d := range r.Devices {
+			for _, check := range d.Failed {
+				if check.Kind != judge.KindSelector {
+					continue
+				}
+				for _, part := range check.Parts {
+					if text := partText(part); !slices.Contains(out, text) {
+						out = append(out, text)
+					}
+				}
+			}
+		}
+	}
+	if len(out) > 3 {
+		out = append(out[:3], fmt.Sprintf("and %d more", len(out)-3))
+	}
+	return strings.Join(out, ", ")
+}
+
+func partText(part judge.Part) string {
+	var values []string
+	for _, v := range part.Values {
+		values = append(values, plain(v.Expression)+" is "+v.Value)
+	}
+	if len(values) == 0 {
+		return plain(part.Expression) + " is " + part.Result
+	}
+	return strings.Join(values, " and ")
+}
+
+// fewer asks for one device in place of several.
+func fewer(claim, request int) trial {
+	return trial{
+		reason: TooFew,
+		change: func(in *judge.Input) {
+			if r := in.Claims[claim].Spec.Devices.Requests[request].Exactly; r != nil && r.Count > 1 {
+				r.Count = 1
+			}
+		},
+		say: func(n *nodeWork) string {
+			for _, check := range n.verdict.Claims[claim].Problems {
+				if check.Shortage != nil && len(check.Shortage.Requests) > 1 {
+					return fmt.Sprintf("%s on node %s, which comes closest", check.Message, n.input.Node.Name)
+				}
+			}
+			r := n.input.Claims[claim].Spec.Devices.Requests[request]
+			most := 0
+			for _, v := range n.verdict.Claims[claim].Requests {
+				if v.Name == r.Name {
+					most = v.Usable()
+				}
+			}
+			return fmt.Sprintf("request %s wants %s on one node, and %s, which comes closest, has %d that it can have", r.Name,
+				counted(int(r.Exactly.Count), r.Exactly.DeviceClassName), n.input.Node.Name, most)
+		},
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// TestExplain explains the pod train, or a claim, of testdata/NAME.yaml, which is added to base.yaml. Lines "# option: ..." say how.
+func TestExplain(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := read(t, "testdata/base.yaml")
+	for _, file := range files {
+		if file == base.Name {
+			continue
+		}
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			e := explained(t, base, read(t, file))
+			var got bytes.Buffer
+			got.WriteString("(" + string(e.Reason) + ") ")
+			if err := e.WriteText(&got); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Contains(Reasons(), e.Reason) {
+				t.Errorf("reason %q is not in the list", e.Reason)
+			}
+			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", got.Bytes())
+		})
+	}
+}
+
+func read(t *testing.T, name string) plan.File {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.File{Name: name, Data: data}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(name, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(string(read(t, name).Data), string(got)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+// explained makes a cluster of files, and explains what their options say.
+func explained(t *testing.T, files ...plan.File) Explanation {
+	t.Helper()
+	snapshot, problems, err := plan.Read(files, "default")
+	if err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	c, problems, err := plan.NewCluster(snapshot)
+	if err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	var o Options
+	claim := ""
+	for line := range strings.Lines(string(files[len(files)-1].Data)) {
+		name, value, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "# option: "), " ")
+		switch {
+		case !strings.HasPrefix(line, "# option: "):
+		case name == "sees":
+			o.Sees = func(namespace string) bool { return namespace == value }
+		case name == "unread":
+			o.Unread = append(o.Unread, value)
+		case name == "devices":
+			o.Devices = true
+		case name == "claim":
+			claim = value
+		default:
+			t.Fatalf("unknown option %s", name)
+		}
+	}
+	if claim != "" {
+		return Claim(t.Context(), c, c.Claims[types.NamespacedName{Namespace: "default", Name: claim}], o)
+	}
+	return Pod(t.Context(), c, c.Pods[0], o)
+}
+
+// TestHidden looks for names of other namespaces in what a tenant reads.
+func TestHidden(t *testing.T) {
+	for _, name := range []string{"held-hidden", "held-devices"} {
+		text, err := os.ReadFile("testdata/" + name + ".txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "another namespace") && !strings.Contains(string(text), "other namespaces") {
+			t.Errorf("%s does not count what it may not name:\n%s", name, text)
+		}
+		if strings.Contains(string(text), "team-a") {
+			t.Errorf("%s names an object of another namespace:\n%s", name, text)
+		}
+	}
+}
