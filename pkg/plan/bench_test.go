@@ -4,7 +4,6 @@ package plan_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -96,25 +95,4 @@ func BenchmarkPlan(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(claims*b.N)/b.Elapsed().Seconds(), "claims/s")
-}
-
-// TestSearchEnds plans a claim whose search has no useful end: eight requests of one device each with seven devices.
-func TestSearchEnds(t *testing.T) {
-	t.Parallel()
-	s := fleet(1, 1)
-	requests := &s.Templates[0].Spec.Spec.Devices.Requests
-	one := (*requests)[0]
-	*requests = nil
-	for i := range 10 {
-		request := *one.DeepCopy()
-		request.Name = fmt.Sprintf("gpu-%d", i)
-		*requests = append(*requests, request)
-	}
-	_ = strings.Repeat
-	cluster, _, err := plan.NewCluster(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := plan.Run(t.Context(), cluster, cluster.Pending(), plan.Options{})
-	t.Log(report.Pods, err)
 }
