@@ -122,8 +122,8 @@ func TestDevicesByClass(t *testing.T) {
 			exactly(resourceapi.ExactDeviceRequest{DeviceClassName: "a", AllocationMode: "Some", Count: 4}),
 		}, map[string]int64{"a": 0}},
 		{"alternatives", []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
-			{Name: "one", DeviceClassName: "a", Count: 1},
 			{Name: "two", DeviceClassName: "a", Count: 2},
+			{Name: "one", DeviceClassName: "a", Count: 1},
 			{Name: "four", DeviceClassName: "b", Count: 4},
 		}}, exactly(resourceapi.ExactDeviceRequest{DeviceClassName: "a", Count: 1})}, map[string]int64{"a": 3, "b": 4}},
 	} {

@@ -39,7 +39,7 @@ func usage() scenario {
 			whole, parts, on("a", gpus(4)...),
 			claim("two", exactly("r", 2)), claim("all", all("r")), claim("look", admin),
 			claim("choice", first("r", sub("four", 4), sub("one", 1)), of("part", exactly("part", 2))),
-			extendedPod("extended", 1),
+			starting(extendedPod("extended", 1), 2),
 		),
 	}.placed()
 }
@@ -48,6 +48,15 @@ func usage() scenario {
 func extendedPod(name string, n int64) *corev1.Pod {
 	p := pod(name)
 	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/gpu": *resource.NewQuantity(n, resource.DecimalSI)}
+	return p
+}
+
+// starting adds an init container that asks for more of the extended resource.
+func starting(p *corev1.Pod, n int64) *corev1.Pod {
+	first := *p.Spec.Containers[0].DeepCopy()
+	first.Name = "first"
+	first.Resources.Limits = corev1.ResourceList{"example.com/gpu": *resource.NewQuantity(n, resource.DecimalSI)}
+	p.Spec.InitContainers = append(p.Spec.InitContainers, first)
 	return p
 }
 
@@ -72,7 +81,8 @@ func (c *cluster) playUsage(t *testing.T) {
 	})
 	for _, o := range cat(
 		claim("more", exactly("r", 3)), claim("too-many", exactly("r", 8), of("part", exactly("part", 2))),
-		extendedPod("pod-more", 2), extendedPod("pod-too-many", 9), claim("last", exactly("r", 1)),
+		claim("last-part", of("part", exactly("part", 1))), claim("part-too-many", of("part", exactly("part", 1))),
+		extendedPod("pod-more", 2), starting(extendedPod("pod-too-many", 1), 9), claim("last", exactly("r", 1)),
 	) {
 		o.SetNamespace(s.namespace())
 		c.charge(t, s, o)
