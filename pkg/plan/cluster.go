@@ -81,7 +81,7 @@ func NewCluster(s Snapshot) (*Cluster, []Problem, error) {
 		return cmp.Or(cmp.Compare(a.Spec.Driver, b.Spec.Driver), cmp.Compare(a.Spec.Pool.Name, b.Spec.Pool.Name), cmp.Compare(a.Name, b.Name))
 	})
 	c.dropDisabled(s)
-	c.extended = extendedClasses(set, s.Classes)
+	c.extended = ExtendedClasses(set, s.Classes)
 	c.addPools()
 	for _, claim := range s.Claims {
 		c.addClaim(claim)

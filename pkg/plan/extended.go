@@ -20,9 +20,9 @@ import (
 // ExtendedResources is how a report calls the claim of a pod's extended resources.
 const ExtendedResources = "extended-resources"
 
-// extendedClasses returns the classes that stand for extended resources: by spec.extendedResourceName, and by the name that every class has.
+// ExtendedClasses returns the classes that stand for extended resources: by spec.extendedResourceName, and by the name that every class has.
 // Of classes with the same name the newest counts, then the first by name.
-func extendedClasses(set gates.Set, classes []*resourceapi.DeviceClass) map[corev1.ResourceName]*resourceapi.DeviceClass {
+func ExtendedClasses(set gates.Set, classes []*resourceapi.DeviceClass) map[corev1.ResourceName]*resourceapi.DeviceClass {
 	out := map[corev1.ResourceName]*resourceapi.DeviceClass{}
 	if !set.On(gates.ExtendedResource) {
 		return out
