@@ -629,6 +629,7 @@ func TestWatched(t *testing.T) {
 	n.Changed = changed.Send
 	policiesStopped, stopped := n.Policies.Watch(ctx), n.Watch(ctx)
 	eventually(t, "all that is there is known", func() bool { return n.objects.synced() && n.Policies.Synced() && len(n.objects.list()) == 1 })
+	eventually(t, "caches of both kinds and policies are watched", func() bool { return n.watches() == 3 })
 	select {
 	case <-changed:
 	case <-time.After(30 * time.Second):

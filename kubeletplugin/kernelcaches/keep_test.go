@@ -99,6 +99,7 @@ func (n *node) follow() (stop func()) {
 	n.Helper()
 	ctx, cancel := context.WithCancel(n.Context())
 	done := make(chan struct{})
+	before := n.watches()
 	stopped := n.Watch(ctx)
 	feature := n.Feature
 	go func() {
@@ -115,11 +116,24 @@ func (n *node) follow() (stop func()) {
 		}
 	}()
 	eventually(n.T, "all that is there is known", n.objects.synced)
+	eventually(n.T, "both kinds of caches are watched", func() bool { return n.watches() >= before+2 })
 	return func() {
 		cancel()
 		<-done
 		stopped()
 	}
+}
+
+// watches counts the watches that were begun. The fake API server sends a watch only what changes after it began, so what a test
+// changes between an informer's list and its watch is lost.
+func (n *node) watches() int {
+	count := 0
+	for _, action := range n.client.Actions() {
+		if action.GetVerb() == "watch" {
+			count++
+		}
+	}
+	return count
 }
 
 // pinned waits until a tree is kept for these alone.
