@@ -112,6 +112,7 @@ func trimPod(o *corev1.Pod) *corev1.Pod {
 			Tolerations: o.Spec.Tolerations, SchedulerName: o.Spec.SchedulerName, SchedulingGates: o.Spec.SchedulingGates,
 			Priority: o.Spec.Priority, Overhead: o.Spec.Overhead, Resources: o.Spec.Resources, ResourceClaims: o.Spec.ResourceClaims,
 			InitContainers: trimContainers(o.Spec.InitContainers), Containers: trimContainers(o.Spec.Containers),
+			TopologySpreadConstraints: trimSpread(o.Spec.TopologySpreadConstraints), Volumes: trimVolumes(o.Spec.Volumes),
 		},
 		Status: corev1.PodStatus{
 			Phase: o.Status.Phase, ResourceClaimStatuses: o.Status.ResourceClaimStatuses,
@@ -148,6 +149,28 @@ func trimAffinity(a *corev1.Affinity) *corev1.Affinity {
 		out.PodAntiAffinity = &corev1.PodAntiAffinity{}
 	}
 	return out
+}
+
+// trimSpread keeps that pods are to be spread, since a plan says that it ignores it.
+func trimSpread(constraints []corev1.TopologySpreadConstraint) []corev1.TopologySpreadConstraint {
+	var out []corev1.TopologySpreadConstraint
+	for _, c := range constraints {
+		out = append(out, corev1.TopologySpreadConstraint{
+			MaxSkew: c.MaxSkew, TopologyKey: c.TopologyKey, WhenUnsatisfiable: c.WhenUnsatisfiable,
+		})
+	}
+	return out
+}
+
+// trimVolumes keeps that there are persistent volumes, for the same reason.
+func trimVolumes(volumes []corev1.Volume) []corev1.Volume {
+	for i := range volumes {
+		if volumes[i].PersistentVolumeClaim != nil || volumes[i].Ephemeral != nil {
+			persistent := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "persistent"}
+			return []corev1.Volume{{Name: "persistent", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: persistent}}}
+		}
+	}
+	return nil
 }
 
 // trimClaim keeps of the devices' own status their conditions, which binding waits for.

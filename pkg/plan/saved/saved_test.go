@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package saved_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/saved"
+)
+
+// snapshots are those of the plans' tests.
+func snapshots(t *testing.T) map[string]plan.Snapshot {
+	t.Helper()
+	files, err := filepath.Glob("../testdata/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	out := map[string]plan.Snapshot{}
+	for _, file := range append(files, "testdata/secrets.yaml") {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[filepath.Base(file)] = read(t, data)
+	}
+	return out
+}
+
+func read(t *testing.T, data []byte) plan.Snapshot {
+	t.Helper()
+	s, _, err := plan.Read([]plan.File{{Name: "f", Data: data}}, "")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, data)
+	}
+	return s
+}
+
+func write(t *testing.T, s plan.Snapshot) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := saved.Write(&out, s, nil); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func report(t *testing.T, s plan.Snapshot) plan.Report {
+	t.Helper()
+	c, _, err := plan.NewCluster(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := plan.Run(t.Context(), c, c.Pending(), plan.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestSavedPlansTheSame: a plan of a saved snapshot is that of the snapshot.
+func TestSavedPlansTheSame(t *testing.T) {
+	for name, s := range snapshots(t) {
+		text := write(t, saved.Trim(s))
+		if diff := cmp.Diff(report(t, s), report(t, read(t, text))); diff != "" {
+			t.Errorf("%s: the plan of the saved snapshot differs (-original +saved):\n%s", name, diff)
+		}
+		if again := write(t, read(t, text)); !bytes.Equal(text, again) {
+			t.Errorf("%s: saved twice it differs:\n%s", name, cmp.Diff(string(text), string(again)))
+		}
+	}
+}
+
+// TestRedactedPlansTheSame: a plan of a redacted snapshot differs only in names. Pods are compared in their order.
+func TestRedactedPlansTheSame(t *testing.T) {
+	for name, s := range snapshots(t) {
+		redacted := saved.Trim(s)
+		saved.Redact(redacted)
+		redacted = read(t, write(t, redacted))
+		want, got := shape(report(t, s), s), shape(report(t, redacted), redacted)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: the plan of the redacted snapshot differs (-original +redacted):\n%s", name, diff)
+		}
+	}
+}
+
+// shape is a plan without names: which nodes of all fit, which one it is, and which devices by their own names.
+func shape(r plan.Report, s plan.Snapshot) (out []string) {
+	var nodes []string
+	for _, n := range s.Nodes {
+		nodes = append(nodes, n.Name)
+	}
+	slices.Sort(nodes)
+	place := func(node string) string { return string(rune('0' + slices.Index(nodes, node))) }
+	for _, pod := range s.Pods {
+		result, planned := r.Pods[pod.Namespace+"/"+pod.Name]
+		if !planned {
+			continue
+		}
+		text := "pod"
+		for _, node := range result.Fits {
+			text += " " + place(node)
+		}
+		if result.Node != nil {
+			text += " on " + place(*result.Node)
+		}
+		for _, claim := range pod.Spec.ResourceClaims {
+			for _, device := range result.Devices[claim.Name] {
+				text += " " + device[strings.LastIndex(device, "/")+1:]
+			}
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// TestRedactHides: nothing of whose cluster it is remains, and what is the same stays the same.
+func TestRedactHides(t *testing.T) {
+	s := saved.Trim(snapshots(t)["secrets.yaml"])
+	before := string(write(t, s))
+	saved.Redact(s)
+	after := string(write(t, s))
+	secret := regexp.MustCompile(`(?i)[a-z0-9.-]*acme[a-z0-9.-]*`)
+	if found := secret.FindAllString(before, -1); len(found) < 30 {
+		t.Fatalf("only %d secrets before: %v", len(found), found)
+	}
+	if found := secret.FindAllString(after, -1); len(found) > 0 {
+		t.Errorf("still there: %v\n%s", found, after)
+	}
+	for _, want := range []string{`== "id-1"`, "string: id-1", "operator: Gt", `memory: "40"`, "gpu.example.com", "name: gpu-0"} {
+		if !strings.Contains(after, want) {
+			t.Errorf("want %q to be there", want)
+		}
+	}
+}
+
+func TestRedactProblems(t *testing.T) {
+	got := saved.RedactProblems([]plan.Problem{
+		{Object: "Snapshot pods", Message: "user acme may not"}, {Object: "Pod acme/trainer", Message: "acme"},
+	})
+	want := []plan.Problem{
+		{Object: "Snapshot pods", Message: "the message was removed"}, {Object: "Pod", Message: "the message was removed"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("wrong problems (-want +got):\n%s", diff)
+	}
+}
