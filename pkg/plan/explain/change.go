@@ -40,6 +40,9 @@ func (w *work) first() (Reason, string) {
 	if reason, text := w.fatal(); text != "" {
 		return reason, text
 	}
+	if text := w.elsewhere(); text != "" {
+		return ClaimMissing, text
+	}
 	for i := range w.nodes {
 		n := &w.nodes[i]
 		switch {
@@ -61,6 +64,34 @@ func (w *work) first() (Reason, string) {
 		}
 	}
 	return w.closest()
+}
+
+// notAvailable is what the scheduler says of a node where a claim that has devices cannot be used.
+const notAvailable = "resourceclaim not available on the node"
+
+// elsewhere says that a claim has devices of a node that does not do for the pod.
+func (w *work) elsewhere() string {
+	var claims, nodes, reasons []string
+	for _, claim := range w.allocated {
+		if claim.Status.Allocation.NodeSelector != nil {
+			claims = append(claims, claim.Name)
+		}
+	}
+	for i := range w.nodes {
+		if n := &w.nodes[i]; !slices.Contains(n.refused, notAvailable) {
+			nodes = append(nodes, n.input.Node.Name)
+			reasons = append(reasons, n.lines()...)
+		}
+	}
+	switch {
+	case len(claims) == 0 || len(nodes) == len(w.nodes):
+		return ""
+	case len(nodes) == 0:
+		return fmt.Sprintf("what the pod's claim %s has is on none of the nodes", strings.Join(claims, " and "))
+	}
+	slices.Sort(reasons)
+	return fmt.Sprintf("claim %s has devices already, which ties the pod to %s: %s", strings.Join(claims, " and "), listed(nodes, 3),
+		strings.Join(slices.Compact(reasons), ", "))
 }
 
 // fitting lists the nodes whose devices fit.

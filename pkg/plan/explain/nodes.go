@@ -28,7 +28,9 @@ type work struct {
 	options Options
 	// claims have no devices yet.
 	claims []*resourceapi.ResourceClaim
-	nodes  []nodeWork
+	// allocated have devices, perhaps of some nodes only.
+	allocated []*resourceapi.ResourceClaim
+	nodes     []nodeWork
 	// left counts nodes that were not judged.
 	left int
 }
@@ -53,6 +55,8 @@ func (w *work) judgeNodes(pod *corev1.Pod, attempt *plan.Attempt) {
 	for _, p := range attempt.Claims {
 		if p.Claim.Status.Allocation == nil {
 			w.claims = append(w.claims, p.Claim)
+		} else {
+			w.allocated = append(w.allocated, p.Claim)
 		}
 	}
 	w.judgeFor(pod, attempt.Refused)
