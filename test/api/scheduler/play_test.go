@@ -227,6 +227,9 @@ func (c *cluster) play(t *testing.T, s scenario) {
 		if text := s.events[p.Name]; text != "" {
 			c.waitForEvent(t, p, text)
 		}
+		if got.node == "" {
+			c.checkExplanation(t, p, got.reason)
+		}
 		chosen[p.Name] = got.node
 		if got.node != planned[p.Name].node && slices.Contains(planned[p.Name].fits, got.node) {
 			planned = s.plan(t, c.version, chosen)
