@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestPlanDocument plans the cluster and the pods that the page about planning begins with, and compares the plan with the page's.
+func TestPlanDocument(t *testing.T) {
+	page, err := os.ReadFile("../../docs/user/planning.md")
+	must(t, err)
+	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	printed := regexp.MustCompile("(?s)```\n\\$ fettle plan -f cluster.yaml -f pods.yaml\n(.*?)```").FindStringSubmatch(string(page))
+	if len(examples) != 2 || printed == nil {
+		t.Fatalf("the page has %d examples and the plan %q, want a cluster, pods and the plan", len(examples), printed)
+	}
+	dir := t.TempDir()
+	cluster, pods := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "pods.yaml")
+	must(t, os.WriteFile(cluster, []byte(examples[0][1]), 0o600))
+	must(t, os.WriteFile(pods, []byte(examples[1][1]), 0o600))
+	status, stdout, stderr := call(t, "plan", "-f", cluster, "-f", pods)
+	if status != 0 || stderr != "" {
+		t.Errorf("exit status %d, stderr %s", status, stderr)
+	}
+	if diff := cmp.Diff(printed[1], stdout); diff != "" {
+		t.Errorf("planned (-page +got):\n%s", diff)
+	}
+	for line := range strings.Lines(string(page)) {
+		command, _, _ := strings.Cut(strings.TrimSpace(line), "#")
+		if !strings.HasPrefix(command, "fettle plan -f cluster.yaml -f pods.yaml --") {
+			continue
+		}
+		args := strings.Fields(strings.NewReplacer("cluster.yaml", cluster, "pods.yaml", pods).Replace(command))
+		if status, _, stderr := call(t, args[1:]...); status != 0 {
+			t.Errorf("%s: exit status %d, %s", command, status, stderr)
+		}
+	}
+}
