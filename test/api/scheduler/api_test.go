@@ -23,6 +23,7 @@ func testScenarios(t *testing.T, version string) {
 	}
 	t.Run("a claim in flight", c.playInFlight)
 	if version == "" {
+		t.Run("readers", c.playReaders)
 		t.Run("use cases", c.playUseCases)
 		t.Run("usage of a quota", c.playUsage)
 	}

@@ -42,6 +42,7 @@ func (c *cluster) playInFlight(t *testing.T) {
 	if got := c.settle(t, q, outcome{reason: "claim-in-flight"}); got.reason != "claim-in-flight" {
 		t.Errorf("the scheduler says of a claim in flight: %q %s", got.node, got.text)
 	}
+	c.checkExplanation(t, q, "claim-in-flight")
 	close(h.done)
 	for _, pod := range s.pods() {
 		if got := c.settle(t, pod, outcome{node: "a"}); got.node != "a" {
