@@ -108,6 +108,8 @@ func (b *bench) measure(ctx context.Context) error {
 		return b.measureCaches(ctx)
 	case b.partitions:
 		return b.measurePartitions(ctx)
+	case b.plans:
+		return b.measurePlan(ctx)
 	}
 	if err := b.binary(); err != nil {
 		return err
@@ -140,6 +142,9 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	if err := b.measurePartitions(ctx); err != nil {
+		return err
+	}
+	if err := b.measurePlan(ctx); err != nil {
 		return err
 	}
 	return b.measureCaches(ctx)

@@ -30,6 +30,7 @@ type form struct {
 	// publications is how many nodes with divided GPUs are published, allocation how many claims are allocated on how many of them.
 	publications int
 	allocation   allocationForm
+	plan         planForm
 }
 
 // leastSamples is what a cell measures however long it takes.
@@ -45,7 +46,7 @@ func full() form {
 		caches: []cacheSize{
 			{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 3}, {bytes: 1e9, files: 20_000, pulls: 3},
 		},
-		publications: 20, allocation: allocationForm{nodes: 100, claims: 500},
+		publications: 20, allocation: allocationForm{nodes: 100, claims: 500}, plan: planForm{nodes: 500, claims: 5000},
 	}
 }
 
@@ -54,7 +55,7 @@ func short() form {
 		levels: []int{0, 1000}, watched: []int{1000}, parallel: []int{1, 64}, passes: 1, rounds: 3, limit: time.Second / 2,
 		starts: 1, images: []int{1 << 20, 16 << 20}, loads: 8,
 		caches:       []cacheSize{{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 2}},
-		publications: 3, allocation: allocationForm{nodes: 100, claims: 50},
+		publications: 3, allocation: allocationForm{nodes: 100, claims: 50}, plan: planForm{nodes: 100, claims: 1000},
 	}
 }
 

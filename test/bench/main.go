@@ -21,7 +21,7 @@
 //	parallel  calls at once, one claim each
 //	case      what a Prepare has to do: plain, own or effect; always, clocked or loaded for a region of an FPGA;
 //	          gzip or zstd for a cache of kernels; device, withheld or card for a change of slices; whole or mixed for
-//	          allocations
+//	          allocations; short for a search for one device more than there is
 //	watched   whether a containerd watched the CDI directory
 //	bytes     size of the image that is for a region, or of the tar of a cache of kernels
 //	files     how many files that cache has
@@ -56,8 +56,8 @@ type options struct {
 	plugin string
 	state  string
 	check  bool
-	// caches and partitions are the parts that can be measured alone.
-	caches, partitions bool
+	// caches, partitions and plans are the parts that can be measured alone.
+	caches, partitions, plans bool
 
 	form form
 }
@@ -95,6 +95,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.BoolVar(&o.check, "check", false, "exit with 1 where a target is missed")
 	flags.BoolVar(&o.caches, "caches", false, "measure caches of kernels and nothing else")
 	flags.BoolVar(&o.partitions, "partitions", false, "measure divided GPUs, their slices and their allocation, and nothing else")
+	flags.BoolVar(&o.plans, "plans", false, "measure fettle plan and nothing else, which needs no cluster")
 	brief := flags.Bool("short", false, "fewer claims and samples, in about a minute")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -110,7 +111,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 
 // run measures everything. A missed target is an error only where it was asked for.
 func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
-	b, err := newBench(ctx, o, newReport(out), progress)
+	begin := newBench
+	if o.plans {
+		begin = newPlanBench
+	}
+	b, err := begin(ctx, o, newReport(out), progress)
 	if err != nil {
 		return err
 	}

@@ -79,6 +79,7 @@ func units() map[string]string {
 		"preset.spec.shared": unitBytes, "preset.spec.claim": unitBytes, "preset.rescan.inline_over_shared": unitRatio,
 		slicesPublishWrites: unitCount, slicesBytes: unitBytes, slicesChangeWrites: unitCount,
 		allocateRate: unitRate, allocateGiven: unitCount, allocateCost: unitRatio,
+		planRate: unitRate, planClaim: unitMS, planMemory: unitMiB, planSearch: unitMS,
 	}
 	for unit, names := range map[string][]string{
 		unitSpeed: fpgaThroughputs(), unitRatio: append(fpgaRatios(), migRatios()...), unitCount: fpgaCounts(),
