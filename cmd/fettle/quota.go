@@ -90,7 +90,10 @@ func (f *quotaFlags) count(ctx context.Context) (quota.Report, error) {
 		}
 		asked, problems = &read, append(problems, more...)
 	}
-	report := quota.Of(&snapshot, asked, namespace)
+	report, err := quota.Of(&snapshot, asked, namespace)
+	if err != nil {
+		return quota.Report{}, err
+	}
 	report.Problems = append(problems, report.Problems...)
 	return report, nil
 }
@@ -112,6 +115,11 @@ func (f *quotaFlags) ofCluster(ctx context.Context) (s plan.Snapshot, namespace 
 	if err != nil {
 		return s, "", nil, err
 	}
+	about := &snapshotReader{ctx: ctx, client: client} // its problem is only that a user may not see which gates are not the default ones
+	if err := about.versionAndGates(f.cluster); err != nil {
+		return s, "", nil, err
+	}
+	s.Version, s.Gates = about.Version, about.Gates
 	core, devices := corev1.SchemeGroupVersion.WithResource, resourceapi.SchemeGroupVersion.WithResource
 	for _, kind := range []struct {
 		resource string

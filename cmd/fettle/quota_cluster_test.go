@@ -29,7 +29,11 @@ func quotaCluster(t *testing.T, forbidden string, asked *[]string) string {
 		*asked = append(*asked, r.URL.Path)
 		resource := path.Base(r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
-		if strings.Contains(forbidden, resource) {
+		if resource == "version" {
+			_, _ = fmt.Fprint(w, `{"major":"1","minor":"37"}`)
+			return
+		}
+		if resource == "metrics" || strings.Contains(forbidden, resource) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"told so","code":403,"reason":"Forbidden"}`)
 			return

@@ -3,17 +3,17 @@
 package quota
 
 import (
-	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// claimCount is the resource that counts the claims themselves.
-const claimCount corev1.ResourceName = "count/resourceclaims.resource.k8s.io"
+	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
+)
 
 // charges are whole numbers of resources: devices, claims and extended resources have no parts.
 type charges map[corev1.ResourceName]int64
@@ -33,36 +33,15 @@ func (c charges) amounts() []Amount {
 	return out
 }
 
-// devicesByClass returns how many devices a claim asks for of each class, as core quota counts them when the claim is made: all devices
-// of a node count as the most that a claim can have, of alternatives the largest number of each class counts, and requests with admin
-// access and for shares count like any other.
+// devicesByClass returns how many devices a claim is charged for of each class.
 func devicesByClass(spec *resourceapi.ResourceClaimSpec) map[string]int64 {
 	out := map[string]int64{}
-	for _, r := range spec.Devices.Requests {
-		if r.Exactly != nil {
-			out[r.Exactly.DeviceClassName] += devicesOf(r.Exactly.AllocationMode, r.Exactly.Count)
-			continue
-		}
-		largest := map[string]int64{}
-		for _, sub := range r.FirstAvailable {
-			largest[sub.DeviceClassName] = max(largest[sub.DeviceClassName], devicesOf(sub.AllocationMode, sub.Count))
-		}
-		for class, n := range largest {
-			out[class] += n
+	for name, n := range plan.Charge(spec) {
+		if class, ok := strings.CutSuffix(string(name), corev1.ResourceClaimsPerClass); ok {
+			out[class] = n.Value()
 		}
 	}
 	return out
-}
-
-// devicesOf counts what one request asks for. The mode and the count of an object from a file may be missing; the API server sets them.
-func devicesOf(mode resourceapi.DeviceAllocationMode, count int64) int64 {
-	switch mode {
-	case resourceapi.DeviceAllocationModeAll:
-		return resourceapi.AllocationResultsMaxSize
-	case resourceapi.DeviceAllocationModeExactCount, "":
-		return cmp.Or(count, 1)
-	}
-	return 0 // core charges nothing for a mode that it does not know
 }
 
 // classByRequest returns the class of each request, under the name by which results of an allocation have it.
@@ -83,23 +62,15 @@ func classByRequest(spec *resourceapi.ResourceClaimSpec) map[string]string {
 type rules struct {
 	// resourceOf has the name that a class gives itself, classOf the class of any name.
 	resourceOf map[string]corev1.ResourceName
-	classOf    map[corev1.ResourceName]string
+	classOf    map[corev1.ResourceName]*resourceapi.DeviceClass
 }
 
-// newRules reads the classes. Of two classes with one name for an extended resource the newer one has it, then the first by name.
-func newRules(classes []*resourceapi.DeviceClass) rules {
-	r := rules{resourceOf: map[string]corev1.ResourceName{}, classOf: map[corev1.ResourceName]string{}}
-	for _, class := range slices.SortedFunc(slices.Values(classes), func(a, b *resourceapi.DeviceClass) int {
-		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	}) {
-		r.classOf[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+class.Name)] = class.Name
-		if class.Spec.ExtendedResourceName == nil {
-			continue
-		}
-		name := corev1.ResourceName(*class.Spec.ExtendedResourceName)
-		r.resourceOf[class.Name] = name
-		if _, taken := r.classOf[name]; !taken {
-			r.classOf[name] = class.Name
+// newRules reads the classes. Without the gate of extended resources no name stands for a class.
+func newRules(set gates.Set, classes []*resourceapi.DeviceClass) rules {
+	r := rules{resourceOf: map[string]corev1.ResourceName{}, classOf: plan.ExtendedClasses(set, classes)}
+	for _, class := range classes {
+		if name := class.Spec.ExtendedResourceName; name != nil && set.On(gates.ExtendedResource) {
+			r.resourceOf[class.Name] = corev1.ResourceName(*name)
 		}
 	}
 	return r
@@ -107,19 +78,21 @@ func newRules(classes []*resourceapi.DeviceClass) rules {
 
 // concerns says whether a resource of a quota is about claims or devices.
 func (r rules) concerns(name corev1.ResourceName) bool {
-	if name == claimCount || isClassResource(name) {
+	if name == plan.ClaimCount || strings.HasSuffix(string(name), corev1.ResourceClaimsPerClass) {
 		return true
 	}
 	requested, ok := cutRequests(name)
-	return ok && r.classOf[requested] != ""
+	return ok && r.classOf[requested] != nil
 }
 
 // claim returns what a claim is charged. Devices that are charged to the claim's pod already, as an extended resource, are not charged to
 // the extended resource again.
 func (r rules) claim(spec *resourceapi.ResourceClaimSpec, ofPod charges) charges {
-	out := charges{claimCount: 1}
+	out := charges{}
+	for name, n := range plan.Charge(spec) {
+		out[name] = n.Value()
+	}
 	for class, n := range devicesByClass(spec) {
-		out[classResource(class)] += n
 		name := r.resourceOf[class]
 		if name == "" {
 			continue // requests.deviceclass... counts claims of those classes alone that have another name, too

@@ -15,15 +15,6 @@ import (
 
 func quantity(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }
 
-// classResource is the name under which a quota counts the devices of a class.
-func classResource(class string) corev1.ResourceName {
-	return corev1.ResourceName(class + corev1.ResourceClaimsPerClass)
-}
-
-func isClassResource(name corev1.ResourceName) bool {
-	return strings.HasSuffix(string(name), corev1.ResourceClaimsPerClass)
-}
-
 // requests is the name under which a quota counts what pods request of a resource.
 func requests(name corev1.ResourceName) corev1.ResourceName {
 	return corev1.DefaultResourceRequestsPrefix + name

@@ -5,6 +5,7 @@ package quota
 import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
@@ -25,47 +26,18 @@ func (r rules) pod(pod *corev1.Pod) charges {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return out
 	}
-	for name, n := range r.extended(&pod.Spec) {
+	for name, n := range r.extended(pod) {
 		out[requests(name)] = n
 	}
 	return out
 }
 
-// extended returns what a pod requests of extended resources that are devices: the sum of the containers that run together, or more if an
-// init container needs more.
-func (r rules) extended(spec *corev1.PodSpec) charges {
-	running, starting := charges{}, charges{}
-	for i := range spec.InitContainers {
-		c := &spec.InitContainers[i]
-		own := r.ofContainer(c)
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			running.add(own) // a sidecar keeps running
-			own = charges{}
-		}
-		for name := range r.classOf {
-			starting[name] = max(starting[name], running[name]+own[name])
-		}
-	}
-	for i := range spec.Containers {
-		running.add(r.ofContainer(&spec.Containers[i]))
-	}
+// extended returns what a pod requests of extended resources that are devices.
+func (r rules) extended(pod *corev1.Pod) charges {
 	out := charges{}
-	for name := range r.classOf {
-		if n := max(running[name], starting[name]); n > 0 {
-			out[name] = n
-		}
-	}
-	return out
-}
-
-// ofContainer returns the extended resources of one container that are devices. What has a limit and no request is requested as far.
-func (r rules) ofContainer(c *corev1.Container) charges {
-	out := charges{}
-	for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
-		for name, q := range list {
-			if r.classOf[name] != "" {
-				out[name] = q.Value()
-			}
+	for name, q := range resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}) {
+		if r.classOf[name] != nil && !q.IsZero() {
+			out[name] = q.Value()
 		}
 	}
 	return out
@@ -85,9 +57,6 @@ type step struct {
 
 // itemsOf returns what was asked about: claims, then pods with the claims that are made for them, then templates that no pod names.
 func itemsOf(asked, snapshot *plan.Snapshot, r rules) []item {
-	if asked == nil {
-		return nil
-	}
 	var out []item
 	for _, claim := range asked.Claims {
 		object := "ResourceClaim " + claim.Namespace + "/" + claim.Name
@@ -128,11 +97,11 @@ func (r rules) podItem(pod *corev1.Pod, templates map[[2]string]*resourceapi.Res
 			out.steps = append(out.steps, step{"claim " + reference.Name + " of " + out.object, r.claim(&t.Spec.Spec, nil)})
 		}
 	}
-	if extended := r.extended(&pod.Spec); len(extended) > 0 {
+	if extended := r.extended(pod); len(extended) > 0 {
 		spec := resourceapi.ResourceClaimSpec{}
 		for name, n := range extended {
 			spec.Devices.Requests = append(spec.Devices.Requests, resourceapi.DeviceRequest{
-				Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: r.classOf[name], Count: n},
+				Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: r.classOf[name].Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: n},
 			})
 		}
 		out.steps = append(out.steps, step{"the claim for extended resources of " + out.object, r.claim(&spec, own)})

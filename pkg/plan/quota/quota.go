@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
 )
 
 // Report is what was counted. The same objects give the same report.
@@ -84,10 +85,15 @@ type Amount struct {
 }
 
 // Of counts what the namespaces of a snapshot have, and what the objects of the second snapshot would be charged if they were made now. An
-// empty namespace means all.
-func Of(snapshot, asked *plan.Snapshot, namespace string) Report {
+// empty namespace means all. The error is about a version or gates that are not known.
+func Of(snapshot, asked *plan.Snapshot, namespace string) (Report, error) {
+	set, _, err := gates.For(snapshot.Version, snapshot.Gates)
+	if err != nil {
+		return Report{}, err
+	}
+	snapshot, asked = defaulted(snapshot), defaulted(asked)
 	c := counter{
-		snapshot: snapshot, rules: newRules(snapshot.Classes), pods: podsByUID(snapshot.Pods), memory: memoryOf(snapshot.Slices),
+		rules: newRules(set, snapshot.Classes), pods: podsByUID(snapshot.Pods), memory: memoryOf(snapshot.Slices),
 		namespaces: map[string]*Namespace{}, classes: map[[2]string]*Class{}, charged: map[string]charges{}, limits: map[string][]*limit{},
 	}
 	of := func(name string) bool { return namespace == "" || namespace == name }
@@ -111,15 +117,34 @@ func Of(snapshot, asked *plan.Snapshot, namespace string) Report {
 			c.ask(item)
 		}
 	}
-	return c.report()
+	return c.report(), nil
+}
+
+// defaulted returns a snapshot whose claims, templates and pods have what the API server sets. Those of the argument stay as they are.
+func defaulted(s *plan.Snapshot) *plan.Snapshot {
+	if s == nil {
+		return &plan.Snapshot{}
+	}
+	changed := plan.Snapshot{Claims: copies(s.Claims), Templates: copies(s.Templates), Pods: copies(s.Pods)}
+	plan.SetDefaults(&changed)
+	out := *s
+	out.Claims, out.Templates, out.Pods = changed.Claims, changed.Templates, changed.Pods
+	return &out
+}
+
+func copies[T interface{ DeepCopy() T }](objects []T) []T {
+	out := make([]T, len(objects))
+	for i, o := range objects {
+		out[i] = o.DeepCopy()
+	}
+	return out
 }
 
 // counter adds up.
 type counter struct {
-	snapshot *plan.Snapshot
-	rules    rules
-	pods     map[string]*corev1.Pod
-	memory   map[deviceID]*resource.Quantity
+	rules  rules
+	pods   map[string]*corev1.Pod
+	memory map[deviceID]*resource.Quantity
 
 	namespaces map[string]*Namespace
 	classes    map[[2]string]*Class // by namespace and name

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/manifest"
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -37,7 +38,11 @@ func TestOf(t *testing.T) {
 			if _, err := os.Stat(name + ".ask.yaml"); err == nil {
 				asked = read(t, name+".ask.yaml")
 			}
-			got, err := json.MarshalIndent(Of(read(t, path), asked, ""), "", "  ")
+			report, err := Of(read(t, path), asked, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := json.MarshalIndent(report, "", "  ")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,8 +133,10 @@ func TestDevicesByClass(t *testing.T) {
 		}}, exactly(resourceapi.ExactDeviceRequest{DeviceClassName: "a", Count: 1})}, map[string]int64{"a": 3, "b": 4}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: tc.requests}}
-			if diff := cmp.Diff(tc.want, devicesByClass(&spec)); diff != "" {
+			claim := &resourceapi.ResourceClaim{}
+			claim.Spec.Devices.Requests = tc.requests
+			s := defaulted(&plan.Snapshot{Claims: []*resourceapi.ResourceClaim{claim}})
+			if diff := cmp.Diff(tc.want, devicesByClass(&s.Claims[0].Spec)); diff != "" {
 				t.Errorf("wrong devices (-want +got):\n%s", diff)
 			}
 		})
@@ -138,7 +145,11 @@ func TestDevicesByClass(t *testing.T) {
 
 // TestExtended: containers that run together add up, and an init container counts if it needs more.
 func TestExtended(t *testing.T) {
-	rules := newRules([]*resourceapi.DeviceClass{class("gpus", "example.com/gpu")})
+	set, _, err := gates.For("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := newRules(set, []*resourceapi.DeviceClass{class("gpus", "example.com/gpu")})
 	always := corev1.ContainerRestartPolicyAlways
 	container := func(n string, policy *corev1.ContainerRestartPolicy) corev1.Container {
 		c := corev1.Container{RestartPolicy: policy}
@@ -166,7 +177,8 @@ func TestExtended(t *testing.T) {
 		}, charges{"example.com/gpu": 4}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, rules.extended(&tc.spec)); diff != "" {
+			pod := defaulted(&plan.Snapshot{Pods: []*corev1.Pod{{Spec: tc.spec}}}).Pods[0]
+			if diff := cmp.Diff(tc.want, rules.extended(pod)); diff != "" {
 				t.Errorf("wrong resources (-want +got):\n%s", diff)
 			}
 		})

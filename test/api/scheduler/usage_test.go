@@ -72,7 +72,7 @@ func (c *cluster) playUsage(t *testing.T) {
 	}
 	c.eventually(t, func() string {
 		var wrong []string
-		for _, l := range planquota.Of(c.snapshot(t, s), nil, s.namespace()).Namespaces[0].Limits {
+		for _, l := range c.usage(t, s, nil).Namespaces[0].Limits {
 			if l.Used == nil || l.Used.Cmp(l.Counted) != 0 {
 				wrong = append(wrong, fmt.Sprintf("%s: the status says %v, the claims have %s", l.Resource, l.Used, l.Counted.String()))
 			}
@@ -99,7 +99,7 @@ func (c *cluster) charge(t *testing.T, s scenario, o client.Object) {
 	case *resourceapi.ResourceClaim:
 		asked.Claims = []*resourceapi.ResourceClaim{o}
 	}
-	said := planquota.Of(c.snapshot(t, s), asked, s.namespace()).Asked[0].Refused
+	said := c.usage(t, s, asked).Asked[0].Refused
 	err := c.put(t.Context(), o)
 	switch {
 	case (err != nil) != (len(said) > 0):
@@ -110,6 +110,16 @@ func (c *cluster) charge(t *testing.T, s scenario, o client.Object) {
 			t.Errorf("%s: fettle says %q, the API server %v", kindAndName(o), said[0], err)
 		}
 	}
+}
+
+// usage is what fettle quota reports.
+func (c *cluster) usage(t *testing.T, s scenario, asked *plan.Snapshot) planquota.Report {
+	t.Helper()
+	report, err := planquota.Of(c.snapshot(t, s), asked, s.namespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
 }
 
 // snapshot reads what fettle quota reads of one namespace.
