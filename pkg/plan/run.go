@@ -34,8 +34,8 @@ type Attempt struct {
 	Claims []PodClaim
 	// Refused are the reasons of the scheduler by node.
 	Refused map[string][]string
-	// Words are what the scheduler says of the pod.
-	Words string
+	// Words are what the scheduler says of the pod, Meaning what is known of that without a look at devices, often nothing.
+	Words, Meaning string
 }
 
 // Run gives nodes and devices to pods, one after the other, each with what those before it left. Pods that have a node already, have ended,
@@ -199,7 +199,8 @@ func (r *run) unallocated() []*resourceapi.ResourceClaim {
 func (r *run) reason(err error) string {
 	words, meaning := r.words(err)
 	if r.options.Explain != nil {
-		if more := r.options.Explain(Attempt{Cluster: r.Cluster, Pod: r.pod, Claims: r.claims, Refused: r.refused, Words: words}); more != "" {
+		attempt := Attempt{Cluster: r.Cluster, Pod: r.pod, Claims: r.claims, Refused: r.refused, Words: words, Meaning: meaning}
+		if more := r.options.Explain(attempt); more != "" {
 			meaning = strings.TrimPrefix(meaning+"; "+more, "; ")
 		}
 	}
