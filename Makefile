@@ -184,8 +184,8 @@ test-crash: ## Kill the plugin, lose power and fail the disk at every operation 
 # One package after the other: the chaos test needs the machine to itself.
 .PHONY: test-api
 test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run the tests against a real API server
-	@{ command -v fish && command -v zsh && [ -e /usr/share/bash-completion/bash_completion ]; } >/dev/null || \
-		tools/debian bash-completion fish zsh || [ "$${CI:-}" != true ]
+	@{ command -v chromium && command -v fish && command -v zsh && [ -e /usr/share/bash-completion/bash_completion ]; } >/dev/null || \
+		tools/debian bash-completion chromium fish zsh || [ "$${CI:-}" != true ]
 	go test $(GOTEST_JSON) -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' \
 		$$(grep -rlE '^func Test(Older)?API\(' --include='*_test.go' cmd controller kubeletplugin pkg test | xargs -n1 dirname | sort -u | sed 's|^|./|')
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/change"
+	"github.com/fettle-dev/fettle/pkg/plan/page"
 )
 
 const planHelp = `
@@ -33,6 +34,8 @@ all versions, without the faults of older ones.
 A pod fits the nodes of FITS. Of these it gets the one with the highest score of its devices, then the first by name; the scheduler adds the
 scores of other plugins, so that it may choose another of them.
 
+With -o html the plan is a page for a browser, in one file: it draws nodes, PCIe roots and GPUs with their parts, and who has them.
+
 --add, --remove and --drain say what would happen if objects were applied, deleted, or a node was drained. An object is KIND/NAME,
 KIND/NAMESPACE/NAME or, of a pod, NAMESPACE/NAME.
 
@@ -42,6 +45,7 @@ const planExamples = `
 fettle plan -f pods.yaml -f slices.yaml
 fettle plan --from-cluster --add pod.yaml
 fettle plan --from-cluster --drain node-1
+fettle plan -f snapshot.yaml -o html > plan.html
 fettle plan -f snapshot.yaml --remove team-a/trainer --kubernetes-version 1.36 -o json
 kubectl get nodes,resourceslices,deviceclasses -o yaml | fettle plan -f - -f pod.yaml`
 
@@ -61,7 +65,7 @@ func planPods(flags *arguments) action {
 	flags.Var(&f.removed, "remove", "`object` as if it was deleted: KIND/NAME or NAMESPACE/NAME; may be repeated")
 	flags.Var(&f.drained, "drain", "`node` as if it was drained; may be repeated")
 	flags.DurationVar(&f.timeout, "search-timeout", plan.DefaultTimeout, "`time` of the search for devices on one node, which is the scheduler's")
-	format := flags.format()
+	format := flags.formatOf("table", "json", "yaml", formatPage)
 	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) error {
 		if err := f.check(flags); err != nil {
 			return flags.misused(err)
@@ -70,7 +74,12 @@ func planPods(flags *arguments) action {
 		if err != nil {
 			return fmt.Errorf("plan: %w", err)
 		}
-		err = show(*format, made.report, stdout, func(stdout io.Writer) error { return made.table(stdout, stderr) })
+		err = show(*format, made.report, stdout, func(stdout io.Writer) error {
+			if *format == formatPage {
+				return page.Write(stdout, planPage(made.cluster, made.before, made.report))
+			}
+			return made.table(stdout, stderr)
+		})
 		return errors.Join(err, made.failure())
 	}
 }
@@ -79,6 +88,9 @@ func planPods(flags *arguments) action {
 type madePlan struct {
 	report plan.Report
 	order  []string
+	// cluster is as the plan leaves it. Before are the claims that had devices already.
+	cluster *plan.Cluster
+	before  map[string]bool
 }
 
 // make reads the snapshot, changes it and plans.
@@ -95,10 +107,10 @@ func (f *planFlags) make(ctx context.Context) (madePlan, error) {
 	if err != nil {
 		return madePlan{}, err
 	}
-	pending := cluster.Pending()
-	report, err := plan.Run(ctx, cluster, pending, plan.Options{Timeout: f.timeout})
+	pending, before := cluster.Pending(), page.Allocated(cluster)
+	report, err := plan.Run(ctx, cluster, pending, plan.Options{Timeout: f.timeout, Explain: whatWouldHelp(ctx, cluster)})
 	report.Problems = slices.Concat(problems, more, report.Problems)
-	return madePlan{report, podNames(pending)}, err
+	return madePlan{report, podNames(pending), cluster, before}, err
 }
 
 func podNames(pods []*corev1.Pod) []string {

@@ -18,29 +18,29 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// page is the document about the command line. What stands between the two marks is made from the commands.
+// manual is the document about the command line. What stands between the two marks is made from the commands.
 const (
-	page  = "../../docs/user/cli.md"
-	begin = "<!-- Made by: go test ./cmd/fettle -run TestReference -update -->\n"
-	end   = "<!-- The end of what is made. -->\n"
+	manual = "../../docs/user/cli.md"
+	begin  = "<!-- Made by: go test ./cmd/fettle -run TestReference -update -->\n"
+	end    = "<!-- The end of what is made. -->\n"
 )
 
 // TestReference: the page has every verb as it is, with its flags and examples. -update writes it anew.
 func TestReference(t *testing.T) {
-	text, err := os.ReadFile(page)
+	text, err := os.ReadFile(manual)
 	must(t, err)
 	before, rest, ok := strings.Cut(string(text), begin)
 	old, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
-		t.Fatalf("%s: want the marks %q and %q", page, begin, end)
+		t.Fatalf("%s: want the marks %q and %q", manual, begin, end)
 	}
 	made := reference(testTree(t))
 	if *update {
-		must(t, os.WriteFile(page, []byte(before+begin+made+end+after), 0o600))
+		must(t, os.WriteFile(manual, []byte(before+begin+made+end+after), 0o600))
 		return
 	}
 	if diff := cmp.Diff(made, old); diff != "" {
-		t.Errorf("%s is stale: run go test ./cmd/fettle -run TestReference -update (-commands +page):\n%s", page, diff)
+		t.Errorf("%s is stale: run go test ./cmd/fettle -run TestReference -update (-commands +page):\n%s", manual, diff)
 	}
 }
 

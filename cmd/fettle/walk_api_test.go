@@ -168,11 +168,11 @@ func (l *locked) String() string {
 // walkScript is the blocks of shell of the document.
 func walkScript(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(page)
+	text, err := os.ReadFile(manual)
 	must(t, err)
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1)
 	if len(blocks) != 4 {
-		t.Fatalf("%s has %d blocks of shell, want install, use, and completion of two commands", page, len(blocks))
+		t.Fatalf("%s has %d blocks of shell, want install, use, and completion of two commands", manual, len(blocks))
 	}
 	var script strings.Builder
 	for _, block := range blocks {

@@ -19,7 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/plan"
-	"github.com/fettle-dev/fettle/pkg/plan/judge"
+	"github.com/fettle-dev/fettle/pkg/plan/explain"
 	"github.com/fettle-dev/fettle/pkg/plan/page"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
@@ -233,14 +233,12 @@ func pending(t testing.TB) page.Input {
 	s.Pods, s.Claims = append(s.Pods, pod), append(s.Claims, wanted)
 	c := cluster(t, s)
 	in := page.OfCluster(c)
-	in.Title = "Why pod team-b/pair waits"
-	in.Lead = "Two GPUs are free, but on different PCIe roots."
-	claims, err := c.PodClaims(c.Pending()[0])
-	must(t, err)
-	var verdicts []judge.Verdict
-	for _, node := range c.Nodes {
-		verdicts = append(verdicts, judge.Judge(t.Context(), c.JudgeInput(node, []*resourceapi.ResourceClaim{claims[0].Claim})))
-	}
-	in.Why = page.WhyOf(verdicts, nil)
+	in.AddExplanation(explain.Pod(t.Context(), c, c.Pending()[0], explain.Options{Devices: true}))
 	return in
+}
+
+// inputs are those of all pages that are looked at.
+func inputs(t testing.TB) map[string]page.Input {
+	t.Helper()
+	return map[string]page.Input{"mixed": mixed(t), "pending": pending(t), "odd": odd(t)}
 }

@@ -28,14 +28,16 @@ type Input struct {
 	// Pods are the results of a plan, by NAMESPACE/NAME.
 	Pods     map[string]plan.PodResult
 	Problems []plan.Problem
+	// Said is what Kubernetes said of the pod that is explained.
+	Said []Saying
 	// Why says why a pod has no node; nil if no pod is explained.
 	Why *Why
 }
 
 // Why is about one pod.
 type Why struct {
-	// Nodes are answers by the name of the node.
-	Nodes map[string]string
+	// Nodes are answers by the name of the node, one thing a line.
+	Nodes map[string][]string
 	// Devices are by DRIVER/POOL/DEVICE. One that is not there was not judged.
 	Devices map[string]Judged
 }
@@ -63,7 +65,7 @@ const manyNodes = 50
 
 // Of makes the page. The same input gives the same page.
 func Of(in Input) Page {
-	p := Page{Title: in.Title, Lead: in.Lead}
+	p := Page{Title: in.Title, Lead: in.Lead, Said: in.Said}
 	cards := cardsOf(in, &p)
 	p.Nodes, p.Without = nodesOf(in, cards)
 	p.Open = len(p.Nodes) <= fewNodes
@@ -98,7 +100,7 @@ func (p *Page) addPods(results map[string]plan.PodResult, anchors map[string]str
 			p.Waiting = append(p.Waiting, pod)
 			continue
 		}
-		pod.Node, pod.Anchor = *result.Node, anchors[*result.Node]
+		pod.Reference = Reference{*result.Node, anchors[*result.Node]}
 		p.Placed = append(p.Placed, pod)
 	}
 }
@@ -112,12 +114,19 @@ func shortNames(devices []string) []string {
 	return short
 }
 
+// addAnswers puts nodes together that have the same answer.
 func (p *Page) addAnswers(why *Why, anchors map[string]string) {
 	if why == nil {
 		return
 	}
 	for _, node := range slices.Sorted(maps.Keys(why.Nodes)) {
-		p.Answers = append(p.Answers, Answer{node, anchors[node], why.Nodes[node]})
+		lines := why.Nodes[node]
+		at := slices.IndexFunc(p.Answers, func(a Answer) bool { return slices.Equal(a.Lines, lines) })
+		if at < 0 {
+			at = len(p.Answers)
+			p.Answers = append(p.Answers, Answer{Lines: lines})
+		}
+		p.Answers[at].Nodes = append(p.Answers[at].Nodes, Reference{node, anchors[node]})
 	}
 }
 

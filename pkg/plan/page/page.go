@@ -13,7 +13,9 @@ type Page struct {
 	Facts []string
 	// Waiting are the pods without a node, Placed those with one.
 	Waiting, Placed []Pod
-	// Answers say of each node why the pod that waits is not there.
+	// Said is what Kubernetes said of the pod, and what that means.
+	Said []Saying
+	// Answers say of nodes why the pod that waits is not there.
 	Answers []Answer
 	// Reasons are those that several cards have. Cards refer to them by their number.
 	Reasons []Reason
@@ -34,9 +36,9 @@ type Marks struct{ Held, New, Unusable bool }
 
 // Pod is what a pod gets, or why it gets nothing.
 type Pod struct {
-	Name, Node string
-	// Anchor is the id of the node on the page; empty if the page does not have it.
-	Anchor string
+	Name string
+	// Reference is the node. Its anchor is empty if the page does not have it.
+	Reference
 	Claims []PodClaim
 	Reason string
 	// Fits are the nodes that would do.
@@ -49,11 +51,20 @@ type PodClaim struct {
 	Devices []string
 }
 
-// Answer is what a node has for a pod.
-type Answer struct {
-	Node, Anchor string
-	Text         string
+// Saying is a message of Kubernetes.
+type Saying struct {
+	From, Words string
+	Meanings    []string
 }
+
+// Answer is what nodes have for a pod, the same for all of them.
+type Answer struct {
+	Nodes []Reference
+	Lines []string
+}
+
+// Reference is a node and where it is on the page.
+type Reference struct{ Node, Anchor string }
 
 // Reason is why devices do not do.
 type Reason struct {

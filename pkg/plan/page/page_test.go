@@ -31,7 +31,7 @@ func written(t testing.TB, p page.Page) string {
 
 // TestGolden: the pages are as they were looked at in a browser.
 func TestGolden(t *testing.T) {
-	for name, in := range map[string]page.Input{"mixed": mixed(t), "pending": pending(t)} {
+	for name, in := range inputs(t) {
 		t.Run(name, func(t *testing.T) {
 			got := render(t, in)
 			file := filepath.Join("testdata", name+".html")

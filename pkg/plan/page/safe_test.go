@@ -49,7 +49,7 @@ func outlineOf(t *testing.T, text string) outline {
 
 // TestSelfContained: the pages load nothing, run nothing, and say so in a policy that the browser enforces.
 func TestSelfContained(t *testing.T) {
-	for name, in := range map[string]page.Input{"mixed": mixed(t), "pending": pending(t)} {
+	for name, in := range inputs(t) {
 		t.Run(name, func(t *testing.T) {
 			text := render(t, in)
 			out := outlineOf(t, text)
@@ -114,6 +114,7 @@ func TestHostileNames(t *testing.T) {
 func fields() []string {
 	return []string{
 		"node", "gpu", "product", "root", "namespace", "claim", "pod", "key", "value", "reason", "message", "check", "lead", "title", "empty",
+		"from", "words", "meaning", "waits", "placed", "object",
 	}
 }
 
@@ -145,8 +146,9 @@ func named(t *testing.T, text func(field string) string) page.Input {
 			text("placed"): {Node: new(text("node")), Fits: []string{text("node")}, Devices: map[string][]string{text("claim"): {d.Name}}},
 		},
 		Problems: []plan.Problem{{Object: text("object"), Message: text("message")}},
+		Said:     []page.Saying{{From: text("from"), Words: text("words"), Meanings: []string{text("meaning")}}},
 		Why: &page.Why{
-			Nodes: map[string]string{text("node"): text("message")},
+			Nodes: map[string][]string{text("node"): {text("message")}},
 			Devices: map[string]page.Judged{
 				fmt.Sprintf("%s/pool/%s", driver, d.Name): {Matches: true, Failed: []page.Check{{Name: text("check"), Message: text("message")}}},
 			},

@@ -12,49 +12,38 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/explain"
 	"github.com/fettle-dev/fettle/pkg/plan/judge"
 )
 
-// WhyOf returns why a pod has no node, by what the judge says of each node, and by what else the scheduler has against nodes.
-func WhyOf(verdicts []judge.Verdict, refused map[string][]string) *Why {
-	why := &Why{Nodes: map[string]string{}, Devices: map[string]Judged{}}
-	for node, reasons := range refused {
-		why.Nodes[node] = strings.Join(reasons, "; ")
+// AddExplanation adds why a pod or claim has no devices. The devices are explained if the explanation has the verdicts of nodes.
+func (in *Input) AddExplanation(e explain.Explanation) {
+	in.Title, in.Lead = "Why "+e.Object+" waits", sentence(e.First)
+	if e.Reason == explain.Fits || e.Reason == explain.Placed || e.Reason == explain.NoDevicesAsked {
+		in.Title = e.Object
 	}
-	for i := range verdicts {
-		v := &verdicts[i]
-		if len(refused[v.Node]) == 0 {
-			why.Nodes[v.Node] = answerOf(v)
+	for _, s := range e.Said {
+		in.Said = append(in.Said, Saying(s))
+	}
+	for _, note := range e.Notes {
+		in.Problems = append(in.Problems, plan.Problem{Object: "Note", Message: note})
+	}
+	in.Why = &Why{Nodes: map[string][]string{}, Devices: map[string]Judged{}}
+	for _, node := range e.Nodes {
+		in.Why.Nodes[node.Name] = append([]string{node.Outcome}, node.Lines...)
+		if node.Verdict != nil {
+			in.Why.addDevices(node.Verdict)
 		}
-		why.addDevices(v)
 	}
-	return why
 }
 
-// answerOf puts together what is against a node.
-func answerOf(v *judge.Verdict) string {
-	var messages []string
-	add := func(checks []judge.Check) {
-		for _, c := range checks {
-			if !slices.Contains(messages, c.Message) {
-				messages = append(messages, c.Message)
-			}
-		}
+// sentence begins with a capital letter and ends with a point.
+func sentence(text string) string {
+	if text == "" {
+		return ""
 	}
-	add(v.Problems)
-	for _, claim := range v.Claims {
-		add(claim.Problems)
-		for _, request := range claim.Requests {
-			add(request.Problems)
-		}
-	}
-	if v.Error != "" && !slices.Contains(messages, v.Error) {
-		messages = append(messages, v.Error)
-	}
-	if len(messages) == 0 {
-		return string(v.Outcome)
-	}
-	return string(v.Outcome) + ": " + strings.Join(messages, "; ")
+	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
 }
 
 // addDevices adds what the requests of a pod say of the devices of a node. A device that several nodes can use is taken from the node that

@@ -28,7 +28,7 @@ type view struct {
 
 // Write writes the page as HTML. Names and messages of objects are escaped: they cannot become elements or styles.
 func Write(out io.Writer, p Page) error {
-	t, err := template.New("page").Funcs(template.FuncMap{"join": strings.Join, "more": more}).Parse(document)
+	t, err := template.New("page").Funcs(template.FuncMap{"join": strings.Join, "more": more, "moreNodes": moreNodes}).Parse(document)
 	if err != nil {
 		return fmt.Errorf("read the template of the page: %w", err)
 	}
@@ -49,3 +49,5 @@ const manyNames = 4
 
 // more says how many names there are beyond those that are always shown.
 func more(names []string) int { return max(len(names)-manyNames, 0) }
+
+func moreNodes(nodes []Reference) int { return max(len(nodes)-manyNames, 0) }
