@@ -96,6 +96,8 @@ func commands() commandTable {
 		{"completion SHELL", "print a script that completes commands in bash, fish or zsh", completionHelp, completionExamples, completion},
 		{"convert", "make claims of pods that use Intel's FPGA plugin, and presets of PodPresets", convertHelp, convertExamples, convertFiles},
 		{"devices", "show the devices that the driver finds on a machine", devicesHelp, devicesExamples, devices},
+		{"explain claim NAME", "say who has a claim, or why it has no devices", explainClaimHelp, explainClaimExamples, explainClaim},
+		{"explain pod NAME", "say why a pod has no devices, and what would help", explainPodHelp, explainPodExamples, explainPod},
 		{"machine expand FILE DIR", "write a machine file as a host tree", machineExpandHelp, machineExpandExamples, machineExpand},
 		{"machine record", "record this machine as a machine file", machineRecordHelp, machineRecordExamples, machineRecord},
 		{"plan", "say which nodes and devices pods will get", planHelp, planExamples, planPods},

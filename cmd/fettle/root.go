@@ -18,6 +18,7 @@ func groupSummaries() map[string]string {
 	return map[string]string{
 		"bitstream": "inspect, push, verify and list the bitstreams of FPGAs",
 		"cache":     "build, inspect, verify, copy and extract images of compiled GPU kernels",
+		"explain":   "say why pods and claims have no devices",
 		"machine":   "record machines as files, and write such files as host trees",
 		"preset":    "explain what presets give to containers",
 	}

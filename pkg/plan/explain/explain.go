@@ -105,6 +105,10 @@ func Pod(ctx context.Context, c *plan.Cluster, pod *corev1.Pod, o Options) (e Ex
 		e.Reason, e.First = NoDevicesAsked, "the pod asks for no devices: "+otherReason(e.Said)
 		return e
 	}
+	if resource := lacking(o.Unread); resource != "" {
+		e.unexplained(resource)
+		return e
+	}
 	var attempt *plan.Attempt
 	report, err := plan.Run(ctx, c, []*corev1.Pod{pod}, plan.Options{Timeout: planTimeout, Explain: func(a plan.Attempt) string {
 		attempt = &a
@@ -186,6 +190,8 @@ func (e *Explanation) note(o Options) {
 			e.Notes = append(e.Notes, "claims of other namespaces may not be read: devices that they hold look free here")
 		case "pods":
 			e.Notes = append(e.Notes, "pods of other namespaces may not be read: what they use of CPU and memory looks free here")
+		case "nodes":
+			e.Notes = append(e.Notes, "nodes may not be read: they are taken from ResourceSlices, and labels, taints, CPU and memory do not count")
 		default:
 			e.Notes = append(e.Notes, fmt.Sprintf("not all %s may be read", resource))
 		}
@@ -193,28 +199,30 @@ func (e *Explanation) note(o Options) {
 }
 
 // Claim explains a claim of the cluster: who has it, or why the first pod that waits for it has no devices.
-func Claim(ctx context.Context, c *plan.Cluster, claim *resourceapi.ResourceClaim, o Options) Explanation {
+func Claim(ctx context.Context, c *plan.Cluster, claim *resourceapi.ResourceClaim, o Options) (e Explanation) {
 	object := "ResourceClaim " + claim.Namespace + "/" + claim.Name
 	if claim.Status.Allocation != nil {
-		e := Explanation{Object: object, Reason: Placed, First: allocatedText(claim)}
-		e.note(o)
-		return e
+		return Explanation{Object: object, Reason: Placed, First: allocatedText(claim)}
 	}
 	for _, pod := range c.Pending() {
 		if pod.Namespace == claim.Namespace && uses(pod, claim) {
-			e := Pod(ctx, c, pod, o)
+			e = Pod(ctx, c, pod, o)
 			e.Object = object
 			e.Notes = append([]string{fmt.Sprintf("it is explained for pod %s, which waits for the claim", pod.Name)}, e.Notes...)
 			return e
 		}
 	}
-	e := Explanation{Object: object}
+	e = Explanation{Object: object}
+	defer e.note(o)
+	if resource := lacking(o.Unread); resource != "" {
+		e.First, e.Reason = fmt.Sprintf("no pod waits for the claim, and devices cannot be explained, since you may not list %s", resource), Other
+		return e
+	}
 	w := newWork(ctx, c, o)
 	w.claims = []*resourceapi.ResourceClaim{claim}
 	w.judgeFor(nil, nil)
 	w.explain(&e)
 	e.First = "no pod waits for the claim, and the scheduler gives devices only for a pod. For one that may be on any node: " + e.First
-	e.note(o)
 	return e
 }
 

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/explain"
+)
+
+const explainPodHelp = `
+Says why a pod has no devices: first the one change that would help most, then what the scheduler said and what that means, then what is
+missing on each node. With -v every device is listed with every check that fails, also those that the scheduler does not come to.
+
+Of a cluster:  fettle explain pod NAME [-n NAMESPACE]
+Of files:      fettle explain pod NAME -f FILE|DIR [-f ...]
+
+Changes are tried with the scheduler's own allocator: without a taint, a constraint, what other claims hold, or a selector. What you may not
+read is not named: claims of other namespaces are counted, and a note says what is missing.`
+
+const explainPodExamples = `
+fettle explain pod train
+fettle explain pod train -n research -v
+fettle explain pod train -f snapshot.yaml -o json`
+
+const explainClaimHelp = `
+Says who has a ResourceClaim, or why the first pod that waits for it has no devices. A claim that no pod waits for is explained as if a pod
+that may be on any node did.
+
+Of a cluster:  fettle explain claim NAME [-n NAMESPACE]
+Of files:      fettle explain claim NAME -f FILE|DIR [-f ...]
+
+With -v every device is listed with every check that fails.`
+
+const explainClaimExamples = `
+fettle explain claim train-gpu
+fettle explain claim train-gpu -n research -v
+fettle explain claim train-gpu -f snapshot.yaml -o yaml`
+
+// explainTimeout bounds an explanation. What was found until then is shown.
+const explainTimeout = time.Minute
+
+// objectFlags are those of explain pod and explain claim.
+type objectFlags struct {
+	*snapshotFlags
+	verbose *bool
+}
+
+func explainPod(flags *arguments) action {
+	return explainObject(flags, corev1.SchemeGroupVersion.WithResource("pods"),
+		func(ctx context.Context, c *plan.Cluster, key types.NamespacedName, o explain.Options) (explain.Explanation, bool) {
+			at := slices.IndexFunc(c.Pods, func(p *corev1.Pod) bool { return p.Namespace == key.Namespace && p.Name == key.Name })
+			if at < 0 {
+				return explain.Explanation{}, false
+			}
+			return explain.Pod(ctx, c, c.Pods[at], o), true
+		})
+}
+
+func explainClaim(flags *arguments) action {
+	return explainObject(flags, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"),
+		func(ctx context.Context, c *plan.Cluster, key types.NamespacedName, o explain.Options) (explain.Explanation, bool) {
+			claim := c.Claims[key]
+			if claim == nil {
+				return explain.Explanation{}, false
+			}
+			return explain.Claim(ctx, c, claim, o), true
+		})
+}
+
+// explainer explains an object of a cluster, if it is there.
+type explainer func(context.Context, *plan.Cluster, types.NamespacedName, explain.Options) (explain.Explanation, bool)
+
+func explainObject(flags *arguments, resource schema.GroupVersionResource, explained explainer) action {
+	f := objectFlags{snapshotFlags: flags.snapshot()}
+	f.verbose = flags.BoolP("verbose", "v", false, "list every device with every check that fails")
+	format := flags.format()
+	flags.completeOperand(func(ctx context.Context, _ string) []string {
+		return f.names(ctx, func(ctx context.Context, r *reader, namespace string) []string {
+			all, _ := r.list(ctx, resource, namespace)
+			var names []string
+			for i := range all {
+				names = append(names, all[i].GetName())
+			}
+			return names
+		})
+	})
+	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) error {
+		f.fromCluster = f.fromCluster || len(f.files) == 0
+		if err := f.check(flags); err != nil {
+			return flags.misused(err)
+		}
+		ctx, cancel := context.WithTimeout(ctx, explainTimeout)
+		defer cancel()
+		e, err := f.explain(ctx, resource, operands[0], explained, stderr)
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", flags.name, operands[0], err)
+		}
+		return show(*format, e, stdout, e.WriteText)
+	}
+}
+
+// explain reads the cluster or the files, and explains the object.
+func (f *objectFlags) explain(
+	ctx context.Context, resource schema.GroupVersionResource, name string, explained explainer, stderr io.Writer,
+) (explain.Explanation, error) {
+	key := types.NamespacedName{Namespace: f.defaultNamespace(), Name: name}
+	if f.fromCluster {
+		_, namespace, err := f.client()
+		if err != nil {
+			return explain.Explanation{}, err
+		}
+		key.Namespace = namespace
+	}
+	snapshot, problems, err := f.read(ctx)
+	if err != nil {
+		return explain.Explanation{}, err
+	}
+	o := explain.Options{Devices: *f.verbose}
+	o.Unread, problems = explain.Unread(problems)
+	if slices.Contains(o.Unread, "nodes") {
+		explain.AddNodes(&snapshot)
+	}
+	if slices.Contains(o.Unread, "namespaces") {
+		f.ownNamespace(ctx, &snapshot, key.Namespace)
+	}
+	if f.fromCluster && resource.Resource == "pods" {
+		o.Events = f.events(ctx, key)
+	}
+	c, more, err := plan.NewCluster(snapshot)
+	if err != nil {
+		return explain.Explanation{}, err
+	}
+	for _, p := range append(problems, more...) {
+		if _, err := fmt.Fprintf(stderr, "%s: %s\n", p.Object, p.Message); err != nil {
+			return explain.Explanation{}, err
+		}
+	}
+	e, found := explained(ctx, c, key, o)
+	if !found {
+		return explain.Explanation{}, f.notThere(key, resource.Resource)
+	}
+	return e, nil
+}
+
+// notThere says that there is no such object, and what to look at.
+func (f *objectFlags) notThere(key types.NamespacedName, resource string) error {
+	if !f.fromCluster {
+		return fmt.Errorf("namespace %s of the files has no such object: want --namespace, or a file that has it", key.Namespace)
+	}
+	hint := "look with kubectl get " + resource + " -A"
+	if resource == "resourceclaims" {
+		hint += "; claims of templates have names of their own, so fettle explain pod may be what you want"
+	}
+	return fmt.Errorf("namespace %s has no such object: %s", key.Namespace, hint)
+}
+
+// ownNamespace reads the one namespace that a tenant may read. Without it, admin access looks refused.
+func (f *objectFlags) ownNamespace(ctx context.Context, s *plan.Snapshot, name string) {
+	client, _, err := f.client()
+	if err != nil {
+		return
+	}
+	namespace := &corev1.Namespace{}
+	if client.get(ctx, corev1.SchemeGroupVersion.WithResource("namespaces"), "", name, namespace) == nil {
+		s.Namespaces = append(s.Namespaces, namespace)
+	}
+}
+
+// events reads what was said of a pod. Without the right to, the pod's condition is all there is.
+func (f *objectFlags) events(ctx context.Context, key types.NamespacedName) []*corev1.Event {
+	client, _, err := f.client()
+	if err != nil {
+		return nil
+	}
+	at := client.at(location{resource: corev1.SchemeGroupVersion.WithResource("events"), namespace: key.Namespace})
+	selector := fields.SelectorFromSet(fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": key.Name})
+	page, err := at.List(ctx, metav1.ListOptions{FieldSelector: selector.String(), Limit: pageSize})
+	if err != nil {
+		return nil
+	}
+	var out []*corev1.Event
+	for i := range page.Items {
+		event := &corev1.Event{}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(page.Items[i].Object, event) == nil {
+			out = append(out, event)
+		}
+	}
+	return out
+}
