@@ -19,11 +19,13 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/explain"
+	"github.com/fettle-dev/fettle/pkg/plan/page"
 )
 
 const explainPodHelp = `
 Says why a pod has no devices: first the one change that would help most, then what the scheduler said and what that means, then what is
-missing on each node. With -v every device is listed with every check that fails, also those that the scheduler does not come to.
+missing on each node. With -v every device is listed with every check that fails, also those that the scheduler does not come to. With -o html
+it is a page for a browser, in one file, that draws the devices with what is against each.
 
 Of a cluster:  fettle explain pod NAME [-n NAMESPACE]
 Of files:      fettle explain pod NAME -f FILE|DIR [-f ...]
@@ -34,7 +36,8 @@ read is not named: claims of other namespaces are counted, and a note says what 
 const explainPodExamples = `
 fettle explain pod train
 fettle explain pod train -n research -v
-fettle explain pod train -f snapshot.yaml -o json`
+fettle explain pod train -f snapshot.yaml -o json
+fettle explain pod train -o html > why.html`
 
 const explainClaimHelp = `
 Says who has a ResourceClaim, or why the first pod that waits for it has no devices. A claim that no pod waits for is explained as if a pod
@@ -43,7 +46,7 @@ that may be on any node did.
 Of a cluster:  fettle explain claim NAME [-n NAMESPACE]
 Of files:      fettle explain claim NAME -f FILE|DIR [-f ...]
 
-With -v every device is listed with every check that fails.`
+With -v every device is listed with every check that fails. With -o html it is a page for a browser that draws them.`
 
 const explainClaimExamples = `
 fettle explain claim train-gpu
@@ -57,6 +60,8 @@ const explainTimeout = time.Minute
 type objectFlags struct {
 	*snapshotFlags
 	verbose *bool
+	// draw is set if a page is made, for which every device is judged.
+	draw bool
 }
 
 func explainPod(flags *arguments) action {
@@ -87,7 +92,7 @@ type explainer func(context.Context, *plan.Cluster, types.NamespacedName, explai
 func explainObject(flags *arguments, resource schema.GroupVersionResource, explained explainer) action {
 	f := objectFlags{snapshotFlags: flags.snapshot()}
 	f.verbose = flags.BoolP("verbose", "v", false, "list every device with every check that fails")
-	format := flags.format()
+	format := flags.formatOf("table", "json", "yaml", formatPage)
 	flags.completeOperand(func(ctx context.Context, _ string) []string {
 		return f.names(ctx, func(ctx context.Context, r *reader, namespace string) []string {
 			all, _ := r.list(ctx, resource, namespace)
@@ -105,31 +110,37 @@ func explainObject(flags *arguments, resource schema.GroupVersionResource, expla
 		}
 		ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 		defer cancel()
+		f.draw = *format == formatPage
 		e, err := f.explain(ctx, resource, operands[0], explained, stderr)
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", flags.name, operands[0], err)
 		}
-		return show(*format, e, stdout, e.WriteText)
+		return show(*format, e.Explanation, stdout, func(stdout io.Writer) error {
+			if f.draw {
+				return page.Write(stdout, e.page())
+			}
+			return e.WriteText(stdout)
+		})
 	}
 }
 
 // explain reads the cluster or the files, and explains the object.
 func (f *objectFlags) explain(
 	ctx context.Context, resource schema.GroupVersionResource, name string, explained explainer, stderr io.Writer,
-) (explain.Explanation, error) {
+) (explanation, error) {
 	key := types.NamespacedName{Namespace: f.defaultNamespace(), Name: name}
 	if f.fromCluster {
 		_, namespace, err := f.client()
 		if err != nil {
-			return explain.Explanation{}, err
+			return explanation{}, err
 		}
 		key.Namespace = namespace
 	}
 	snapshot, problems, err := f.read(ctx)
 	if err != nil {
-		return explain.Explanation{}, err
+		return explanation{}, err
 	}
-	o := explain.Options{Devices: *f.verbose}
+	o := explain.Options{Devices: *f.verbose || f.draw}
 	o.Unread, problems = explain.Unread(problems)
 	if slices.Contains(o.Unread, "nodes") {
 		explain.AddNodes(&snapshot)
@@ -142,18 +153,19 @@ func (f *objectFlags) explain(
 	}
 	c, more, err := plan.NewCluster(snapshot)
 	if err != nil {
-		return explain.Explanation{}, err
+		return explanation{}, err
 	}
 	for _, p := range append(problems, more...) {
 		if _, err := fmt.Fprintf(stderr, "%s: %s\n", p.Object, p.Message); err != nil {
-			return explain.Explanation{}, err
+			return explanation{}, err
 		}
 	}
+	before := page.Allocated(c)
 	e, found := explained(ctx, c, key, o)
 	if !found {
-		return explain.Explanation{}, f.notThere(key, resource.Resource)
+		return explanation{}, f.notThere(key, resource.Resource)
 	}
-	return e, nil
+	return explanation{e, c, before}, nil
 }
 
 // notThere says that there is no such object, and what to look at.

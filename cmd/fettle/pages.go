@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/explain"
 	"github.com/fettle-dev/fettle/pkg/plan/page"
 )
 
@@ -31,5 +32,20 @@ func planPage(c *plan.Cluster, before map[string]bool, report plan.Report) page.
 	default:
 		in.Lead = fmt.Sprintf("%d of %s have no node.", without, counted(len(report.Pods), "pod"))
 	}
+	return page.Of(in)
+}
+
+// explanation is one with the cluster that it is about. Before are the claims that had devices until the explanation tried the pod.
+type explanation struct {
+	explain.Explanation
+	cluster *plan.Cluster
+	before  map[string]bool
+}
+
+// page draws the cluster with what is against each device.
+func (e *explanation) page() page.Page {
+	in := page.OfCluster(e.cluster)
+	in.AddReport(plan.Report{}, e.before)
+	in.AddExplanation(e.Explanation)
 	return page.Of(in)
 }

@@ -192,7 +192,8 @@ func checkCard(t *testing.T, want page.Card, root, domain string, got seenCard) 
 		column := got.Bar.W / float64(want.Bar.Columns)
 		left, width := got.Bar.X+column*float64(at), column*float64(block.Span)
 		if b.Text != block.Text || b.Mark != string(block.Mark) || math.Abs(b.Box.X-left) > 3 || math.Abs(b.Box.W-width) > 3 {
-			t.Errorf("card %s: block %q %q at %v, want %q %q from %.0f, %.0f wide", got.Name, b.Text, b.Mark, b.Box, block.Text, block.Mark, left, width)
+			t.Errorf("card %s: block %q %q at %v, want %q %q from %.0f, %.0f wide", got.Name, b.Text, b.Mark, b.Box, block.Text, block.Mark,
+				left, width)
 		}
 		at += block.Span
 	}

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// browser is a headless Chromium. It is told what to do over a pair of pipes, in messages of its DevTools protocol that end with a zero byte.
+// browser is a headless Chromium. It is told what to do over a pair of pipes, in messages of its DevTools protocol that end with a zero
+// byte.
 type browser struct {
 	t       *testing.T
 	out     *os.File

@@ -17,7 +17,8 @@ import (
 
 // units are so many devices that each take one of a card's only counter.
 func units(card, counter string, total, published int) (resourceapi.CounterSet, []resourceapi.Device) {
-	set := resourceapi.CounterSet{Name: card, Counters: map[string]resourceapi.Counter{counter: {Value: *resource.NewQuantity(int64(total), "")}}}
+	all := resourceapi.Counter{Value: *resource.NewQuantity(int64(total), "")}
+	set := resourceapi.CounterSet{Name: card, Counters: map[string]resourceapi.Counter{counter: all}}
 	var devices []resourceapi.Device
 	for i := range published {
 		devices = append(devices, resourceapi.Device{
@@ -85,7 +86,7 @@ func odd(t testing.TB) page.Input {
 			"a": {"not tried"}, "b": {"not tried"}, "c": {"not tried"}, "d": {"not tried"}, "e": {"not tried"},
 		},
 		Devices: map[string]page.Judged{
-			"other.example/" + long + "/card-a-3": {Matches: true, Failed: []page.Check{{Name: "taint", Message: long + long + " is not tolerated"}}},
+			"other.example/" + long + "/card-a-3": {Matches: true, Failed: []page.Check{{Name: "taint", Message: long + long}}},
 			"fabric.example/fabric/switch":        {Matches: true, Failed: []page.Check{{Name: "capacity", Message: "needs 10, 0 is left"}}},
 		},
 	}
