@@ -113,7 +113,7 @@ func TestTableRows(t *testing.T) {
 	const longest = 300
 	target := regexp.MustCompile(`\]\([^)]*\)`)
 	for _, name := range files(t) {
-		if !strings.HasPrefix(name, "docs/user/") && name != "README.md" && name != "demo/README.md" {
+		if path.Ext(name) != ".md" || !strings.HasPrefix(name, "docs/user/") && name != "README.md" && name != "demo/README.md" {
 			continue
 		}
 		number, fenced := 0, false
