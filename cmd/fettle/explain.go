@@ -24,8 +24,8 @@ import (
 
 const explainPodHelp = `
 Says why a pod has no devices: first the one change that would help most, then what the scheduler said and what that means, then what is
-missing on each node. With -v every device is listed with every check that fails, also those that the scheduler does not come to. With -o html
-it is a page for a browser, in one file, that draws the devices with what is against each.
+missing on each node. With -v every device is listed with every check that fails, also those that the scheduler does not come to.
+With -o html it is a page for a browser, in one file, that draws the devices with what is against each.
 
 Of a cluster:  fettle explain pod NAME [-n NAMESPACE]
 Of files:      fettle explain pod NAME -f FILE|DIR [-f ...]
