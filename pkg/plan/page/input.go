@@ -70,7 +70,7 @@ func Of(in Input) Page {
 	p.Nodes, p.Without = nodesOf(in, cards)
 	p.Open = len(p.Nodes) <= fewNodes
 	if p.Brief = len(p.Nodes) > manyNodes; p.Brief {
-		p.eachCard(func(c *Card) { c.Sorts = nil })
+		p.eachCard((*Card).shorten)
 	}
 	anchors := map[string]string{}
 	for _, n := range p.Nodes {
@@ -193,6 +193,14 @@ func plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// shorten leaves out what the block of a card and the name of a sort tell too.
+func (c *Card) shorten() {
+	c.Sorts = nil
+	for i := range c.Holders {
+		c.Holders[i].Takes = ""
+	}
 }
 
 // eachCard calls a function for each card.
