@@ -101,7 +101,9 @@ func (r rules) podItem(pod *corev1.Pod, templates map[[2]string]*resourceapi.Res
 		spec := resourceapi.ResourceClaimSpec{}
 		for name, n := range extended {
 			spec.Devices.Requests = append(spec.Devices.Requests, resourceapi.DeviceRequest{
-				Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: r.classOf[name].Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: n},
+				Exactly: &resourceapi.ExactDeviceRequest{
+					DeviceClassName: r.classOf[name].Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: n,
+				},
 			})
 		}
 		out.steps = append(out.steps, step{"the claim for extended resources of " + out.object, r.claim(&spec, own)})
