@@ -16,10 +16,10 @@ const snapshotHelp = `
 Saves as one file what decides which pod gets which devices: the version of Kubernetes and its feature gates, nodes, ResourceSlices,
 DeviceClasses, claims, templates, DeviceTaintRules, pods, quotas and namespaces. fettle plan -f reads it, also where there is no cluster.
 
-Of the objects it has only the fields that decide: no images, commands, environment, volumes, Secrets or managed fields. With --redact it can
-be sent to others: names of namespaces, nodes, pools, pods, claims, templates, quotas and owners, values of labels and taints, and serial
-numbers and UUIDs of devices are replaced, the same by the same, and opaque configurations and annotations are removed. A plan of it is the
-same but for the names.
+Of the objects it has only the fields that decide: no images, commands, environment, volumes, Secrets or managed fields. With --redact it
+can be sent to others: names of namespaces, nodes, pools, pods, claims, templates, quotas and owners, values of labels and taints, and
+serial numbers and UUIDs of devices are replaced, the same by the same, and opaque configurations and annotations are removed. A plan of
+it is the same but for the names.
 
 What may not be read is named on stderr and in the file.`
 

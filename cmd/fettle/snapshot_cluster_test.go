@@ -26,10 +26,12 @@ func planObjects() map[string]string {
 "resourceClaims":[{"name":"gpu","resourceClaimTemplateName":"one"}]}}`,
 		"/api/v1/resourcequotas": ``,
 		"/apis/resource.k8s.io/v1/resourceslices": `{"metadata":{"name":"n1"},"spec":{"driver":"d.io","nodeName":"n1",
-"pool":{"name":"n1","generation":1,"resourceSliceCount":1},"devices":[{"name":"gpu-0"},{"name":"gpu-1","taints":[{"key":"k","effect":"NoSchedule"}]}]}}`,
-		"/apis/resource.k8s.io/v1/deviceclasses":          `{"metadata":{"name":"gpu"}}`,
-		"/apis/resource.k8s.io/v1/resourceclaims":         ``,
-		"/apis/resource.k8s.io/v1/resourceclaimtemplates": `{"metadata":{"name":"one","namespace":"team"},"spec":{"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu","allocationMode":"ExactCount","count":1}}]}}}}`,
+"pool":{"name":"n1","generation":1,"resourceSliceCount":1},
+"devices":[{"name":"gpu-0"},{"name":"gpu-1","taints":[{"key":"k","effect":"NoSchedule"}]}]}}`,
+		"/apis/resource.k8s.io/v1/deviceclasses":  `{"metadata":{"name":"gpu"}}`,
+		"/apis/resource.k8s.io/v1/resourceclaims": ``,
+		"/apis/resource.k8s.io/v1/resourceclaimtemplates": `{"metadata":{"name":"one","namespace":"team"},"spec":{"spec":
+{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu","allocationMode":"ExactCount","count":1}}]}}}}`,
 		"/apis/resource.k8s.io/v1alpha3/devicetaintrules": ``,
 		"/metrics": "kubernetes_feature_enabled{name=\"DRADeviceTaints\",stage=\"BETA\"} 0\n",
 	}
@@ -64,7 +66,8 @@ func planCluster(t *testing.T, forbidden ...string) string {
 	return kubeconfig(t, server.URL, "{name: c, context: {cluster: c, namespace: team}}")
 }
 
-// TestPlanOfCluster: pods are planned by priority and age, with the version and the gates of the API server, and what may not be read is said.
+// TestPlanOfCluster: pods are planned by priority and age, with the version and the gates of the API server, and what may not be read is
+// said.
 func TestPlanOfCluster(t *testing.T) {
 	const urgent = "team/urgent  n1    n1    gpu=d.io/n1/gpu-0\nteam/early   n1    n1    gpu=d.io/n1/gpu-1\nteam/late    -     -     -\n"
 	for _, test := range []struct {
@@ -134,7 +137,8 @@ func TestPlanOfNoCluster(t *testing.T) {
 	t.Cleanup(server.Close)
 	var stdout, stderr bytes.Buffer
 	args := []string{"plan", "--from-cluster", "--kubeconfig", kubeconfig(t, server.URL, "{name: c, context: {cluster: c}}")}
-	if code := run(t.Context(), args, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "ask the API server for its version") {
+	code := run(t.Context(), args, &stdout, &stderr)
+	if code != 1 || !strings.Contains(stderr.String(), "ask the API server for its version") {
 		t.Errorf("exit status %d, stderr %s", code, stderr.String())
 	}
 }

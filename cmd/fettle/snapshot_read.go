@@ -33,8 +33,8 @@ func (a *arguments) snapshot() *snapshotFlags {
 	f := &snapshotFlags{cluster: a.connect(genericConfig())}
 	a.VarP(&f.files, "filename", "f", "`file` or directory with manifests or a snapshot, - for standard input; may be repeated")
 	a.BoolVar(&f.fromCluster, "from-cluster", false, "read the cluster of kubectl")
-	a.StringVar(&f.version, "kubernetes-version", "", "`version` of Kubernetes, like 1.36 (default: that of the snapshot, or the newest known)")
-	a.Var(&f.gates, "feature-gates", "feature gates of the API server and the scheduler, `NAME=true|false`, separated by commas; may be repeated")
+	a.StringVar(&f.version, "kubernetes-version", "", "`version` of Kubernetes, like 1.36 (default: that of the snapshot, or the newest)")
+	a.Var(&f.gates, "feature-gates", "feature gates of API server and scheduler, `NAME=true|false`, separated by commas; may be repeated")
 	return f
 }
 

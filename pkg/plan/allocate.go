@@ -131,9 +131,9 @@ func (c *Cluster) allocate(ctx context.Context, node int, claims []*resourceapi.
 	return v.allocator.Allocate(ctx, c.Nodes[node], claims)
 }
 
-// sorted has the allocator take pools and slices by their names. The variant for the features of Kubernetes 1.34 and 1.35 takes them in random
-// order, so a plan would differ from run to run; the next one decides the same otherwise. It is chosen by a feature that does nothing
-// without consumable capacity.
+// sorted has the allocator take pools and slices by their names. The variant for the features of Kubernetes 1.34 and 1.35 takes them in
+// random order, so a plan would differ from run to run; the next one decides the same otherwise. It is chosen by a feature that does
+// nothing without consumable capacity.
 func sorted(features structured.Features) structured.Features {
 	if !features.ConsumableCapacity {
 		features.FractionalCapacityRange = true

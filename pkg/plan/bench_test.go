@@ -38,7 +38,8 @@ func fleet(nodes, pods int) plan.Snapshot {
 	}
 	for n := range nodes {
 		name := fmt.Sprintf("node-%04d", n)
-		s.Nodes = append(s.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}}})
+		labels := map[string]string{corev1.LabelHostname: name}
+		s.Nodes = append(s.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
 		slice := &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: name + "-gpus"},
 			Spec: resourceapi.ResourceSliceSpec{

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -36,7 +37,7 @@ func scoreOf(claims []*resourceapi.ResourceClaim, results []resourceapi.Allocati
 }
 
 // bind gives the pod a node: allocates its claims there, reserves them for it, and counts what it asks for.
-func (r *run) bind(i int) (map[string][]string, error) {
+func (r *run) bind(ctx context.Context, i int) (map[string][]string, error) {
 	for _, p := range r.claims {
 		if err := r.reservable(p.Claim); err != nil {
 			return nil, err
@@ -53,7 +54,7 @@ func (r *run) bind(i int) (map[string][]string, error) {
 		}
 		claims = append(claims, PodClaim{Name: ExtendedResources, Claim: asked.extended, New: true})
 	}
-	if err := r.allocateClaims(i, asked.claims); err != nil {
+	if err := r.allocateClaims(ctx, i, asked.claims); err != nil {
 		return nil, err
 	}
 	if err := r.once(claims); err != nil {
@@ -70,11 +71,11 @@ func (r *run) bind(i int) (map[string][]string, error) {
 }
 
 // allocateClaims gives devices of a node that fits to the claims that have none.
-func (r *run) allocateClaims(i int, pending []*resourceapi.ResourceClaim) error {
+func (r *run) allocateClaims(ctx context.Context, i int, pending []*resourceapi.ResourceClaim) error {
 	if len(pending) == 0 {
 		return nil
 	}
-	results, err := r.tryNode(i, pending)
+	results, err := r.tryNode(ctx, i, pending)
 	if err != nil {
 		return err
 	}
@@ -183,7 +184,8 @@ func deviceNames(claim *resourceapi.ResourceClaim) []string {
 	return out
 }
 
-// Free returns the devices that no claim has, as DRIVER/POOL/DEVICE, sorted. A device whose counters are used up by others counts as free.
+// Free returns the devices that no claim has, as DRIVER/POOL/DEVICE, sorted. A device whose counters are used up by others counts as
+// free.
 func (c *Cluster) Free() []string {
 	out := []string{}
 	for id, p := range c.pools {

@@ -40,9 +40,9 @@ func refusal(words, format string, args ...any) *Refusal {
 	return &Refusal{Words: words, Meaning: fmt.Sprintf(format, args...)}
 }
 
-// PodClaims returns the claims of a pod in the order of spec.resourceClaims, without that of extended resources. A claim of a template that
-// does not exist yet is made as the controller would, and not added to the cluster; Run does that. The error is a *Refusal; the claims before
-// the one that it is about are returned with it.
+// PodClaims returns the claims of a pod in the order of spec.resourceClaims, without that of extended resources. A claim of a template
+// that does not exist yet is made as the controller would, and not added to the cluster; Run does that. The error is a *Refusal; the
+// claims before the one that it is about are returned with it.
 func (c *Cluster) PodClaims(pod *corev1.Pod) ([]PodClaim, error) {
 	var out []PodClaim
 	for i := range pod.Spec.ResourceClaims {

@@ -16,9 +16,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
 )
 
-// Cluster is a snapshot as the scheduler sees it: with the API server's defaults, without the fields of gates that are off, with the taints
-// of DeviceTaintRules, and with what is allocated. Run changes it: what a pod gets is allocated for those after it. Its objects are its
-// own, so a snapshot can be used for several clusters. It is not safe for concurrent use.
+// Cluster is a snapshot as the scheduler sees it: with the API server's defaults, without the fields of gates that are off, with the
+// taints of DeviceTaintRules, and with what is allocated. Run changes it: what a pod gets is allocated for those after it. Its objects
+// are its own, so a snapshot can be used for several clusters. It is not safe for concurrent use.
 type Cluster struct {
 	Gates gates.Set
 	// Nodes are sorted by name.

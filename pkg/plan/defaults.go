@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SetDefaults sets what the API server sets in objects that do not say it, as far as it decides about devices. Objects without a UID get one
-// that follows from their name, since owners and consumers are known by it.
+// SetDefaults sets what the API server sets in objects that do not say it, as far as it decides about devices. Objects without a UID get
+// one that follows from their name, since owners and consumers are known by it.
 func SetDefaults(s *Snapshot) {
 	for _, c := range s.Claims {
 		defaultSpec(&c.Spec)

@@ -20,8 +20,8 @@ import (
 // ExtendedResources is how a report calls the claim of a pod's extended resources.
 const ExtendedResources = "extended-resources"
 
-// ExtendedClasses returns the classes that stand for extended resources: by spec.extendedResourceName, and by the name that every class has.
-// Of classes with the same name the newest counts, then the first by name.
+// ExtendedClasses returns the classes that stand for extended resources: by spec.extendedResourceName, and by the name that every class
+// has. Of classes with the same name the newest counts, then the first by name.
 func ExtendedClasses(set gates.Set, classes []*resourceapi.DeviceClass) map[corev1.ResourceName]*resourceapi.DeviceClass {
 	out := map[corev1.ResourceName]*resourceapi.DeviceClass{}
 	if !set.On(gates.ExtendedResource) {
@@ -47,8 +47,8 @@ func requested(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }
 
-// ExtendedClaim returns the claim that the scheduler makes for a pod's extended resources on a node, or nil if there is none to make: only
-// where a class stands for a resource, and the node has none of it in its allocatable.
+// ExtendedClaim returns the claim that the scheduler makes for a pod's extended resources on a node, or nil if there is none to make:
+// only where a class stands for a resource, and the node has none of it in its allocatable.
 func (c *Cluster) ExtendedClaim(pod *corev1.Pod, node *corev1.Node) *resourceapi.ResourceClaim {
 	return c.extendedClaim(pod, c.delegated(c.extendedNames(requested(pod)), node))
 }
@@ -107,9 +107,9 @@ func (c *Cluster) byDevices(name corev1.ResourceName, node *corev1.Node) bool {
 	return allocatable.IsZero()
 }
 
-// extendedRequests makes the requests for one resource. Containers that live as long as the pod, sidecars included, each have their own. An
-// init container uses the devices of those that start after it; what it needs beyond them is one request for all init containers, as large
-// as the largest.
+// extendedRequests makes the requests for one resource. Containers that live as long as the pod, sidecars included, each have their own.
+// An init container uses the devices of those that start after it; what it needs beyond them is one request for all init containers, as
+// large as the largest.
 func extendedRequests(pod *corev1.Pod, name corev1.ResourceName, class string) []resourceapi.DeviceRequest {
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	initContainers := len(pod.Spec.InitContainers)

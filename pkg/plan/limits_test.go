@@ -67,8 +67,8 @@ func TestTimeout(t *testing.T) {
 		s.Slices[0].Spec.Devices = append(s.Slices[0].Spec.Devices, device)
 	}
 	report := planOf(t, t.Context(), s, plan.Options{Timeout: 100 * time.Millisecond})
-	want := "node node-0000: timed out trying to allocate devices. The scheduler stops the search after 100ms and tries the pod again later; " +
-		"it tries the devices of 16 requests in every order, so ask for equal devices in one request with a count."
+	want := "node node-0000: timed out trying to allocate devices. The scheduler stops the search after 100ms and tries the pod again " +
+		"later; it tries the devices of 16 requests in every order, so ask for equal devices in one request with a count."
 	if pod := report.Pods["team/pod-0000"]; pod.Reason != want {
 		t.Errorf("reason %q, want %q", pod.Reason, want)
 	}

@@ -94,8 +94,8 @@ func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
 	return nil, fmt.Errorf("no class %s", name)
 }
 
-// randomCluster has pools of nodes, pools that several nodes or all share, pools of several slices of which some are missing, shared counters
-// and devices for several claims, and more pods than it can hold.
+// randomCluster has pools of nodes, pools that several nodes or all share, pools of several slices of which some are missing, shared
+// counters and devices for several claims, and more pods than it can hold.
 func randomCluster(random *rand.Rand) plan.Snapshot {
 	s := plan.Snapshot{Classes: []*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: "any"}}}}
 	for n := range 2 + random.IntN(3) {
@@ -104,7 +104,9 @@ func randomCluster(random *rand.Rand) plan.Snapshot {
 		s.Nodes = append(s.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
 		s.Slices = append(s.Slices, randomPool(random, name, func(spec *resourceapi.ResourceSliceSpec) { spec.NodeName = &name })...)
 	}
-	s.Slices = append(s.Slices, randomPool(random, "everywhere", func(spec *resourceapi.ResourceSliceSpec) { spec.AllNodes = ptr.To(true) })...)
+	s.Slices = append(s.Slices, randomPool(random, "everywhere", func(spec *resourceapi.ResourceSliceSpec) {
+		spec.AllNodes = ptr.To(true)
+	})...)
 	s.Slices = append(s.Slices, randomPool(random, "zone-a", func(spec *resourceapi.ResourceSliceSpec) {
 		spec.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},

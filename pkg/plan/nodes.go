@@ -97,8 +97,8 @@ func toleratesUnschedulable(pod *corev1.Pod) bool {
 		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}, true)
 }
 
-// insufficient says of which resources a node has too little. A node that does not say how much it has of CPU, memory or pods is not asked
-// for them.
+// insufficient says of which resources a node has too little. A node that does not say how much it has of CPU, memory or pods is not
+// asked for them.
 func (c *Cluster) insufficient(w wanted, i int) []string {
 	node, v := c.Nodes[i], c.views[i]
 	var reasons []string

@@ -18,8 +18,8 @@ import (
 // ClaimCount is the resource of a ResourceQuota that counts ResourceClaims.
 const ClaimCount corev1.ResourceName = "count/resourceclaims.resource.k8s.io"
 
-// Charge returns what a claim counts in ResourceQuotas, as the API server counts it when the claim is created: one claim, and for each class
-// the devices that its requests could get at most. Administrators' access counts like any other, a share like a device.
+// Charge returns what a claim counts in ResourceQuotas, as the API server counts it when the claim is created: one claim, and for each
+// class the devices that its requests could get at most. Administrators' access counts like any other, a share like a device.
 func Charge(spec *resourceapi.ResourceClaimSpec) corev1.ResourceList {
 	counts := map[corev1.ResourceName]int64{ClaimCount: 1}
 	for _, request := range spec.Devices.Requests {
@@ -59,8 +59,8 @@ func devices(mode resourceapi.DeviceAllocationMode, count int64) int64 {
 	return 0
 }
 
-// Charge returns what a claim counts in the ResourceQuotas of its namespace: as the function of this name, and the devices of a class as its
-// extended resource too, unless the pod is charged for that already.
+// Charge returns what a claim counts in the ResourceQuotas of its namespace: as the function of this name, and the devices of a class as
+// its extended resource too, unless the pod is charged for that already.
 func (c *Cluster) Charge(claim *resourceapi.ResourceClaim) corev1.ResourceList {
 	charge := Charge(&claim.Spec)
 	if !c.Gates.On(gates.ExtendedResource) || claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true" {
@@ -78,8 +78,8 @@ func (c *Cluster) Charge(claim *resourceapi.ResourceClaim) corev1.ResourceList {
 	return charge
 }
 
-// withinQuota says which ResourceQuota a new claim would exceed. What is used is counted from the claims of the namespace, since the status of
-// a quota is older than a plan.
+// withinQuota says which ResourceQuota a new claim would exceed. What is used is counted from the claims of the namespace, since the
+// status of a quota is older than a plan.
 func (c *Cluster) withinQuota(claim *resourceapi.ResourceClaim, before []PodClaim) error {
 	for _, quota := range c.Quotas {
 		if quota.Namespace != claim.Namespace || len(quota.Spec.Scopes) > 0 || quota.Spec.ScopeSelector != nil {
@@ -122,15 +122,6 @@ func add(list, more corev1.ResourceList) {
 	for name, quantity := range more {
 		sum := list[name]
 		sum.Add(quantity)
-		list[name] = sum
-	}
-}
-
-// subtract takes quantities from a list.
-func subtract(list, less corev1.ResourceList) {
-	for name, quantity := range less {
-		sum := list[name]
-		sum.Sub(quantity)
 		list[name] = sum
 	}
 }

@@ -202,10 +202,10 @@ func (r *reader) header(raw []byte) error {
 
 // skipped says what a user might expect of a kind that is left out.
 func (r *reader) skipped(h head, group string) {
-	switch {
-	case group == "apps" || group == "batch":
+	switch group {
+	case "apps", "batch":
 		r.problem(h.title(), "only Pods are planned: add the pods that this %s makes", h.Kind)
-	case group == resourceapi.GroupName:
+	case resourceapi.GroupName:
 		r.problem(h.title(), "kind %s is not needed for a plan: left out", h.Kind)
 	}
 }

@@ -134,7 +134,8 @@ func objectsOf(s plan.Snapshot) (out []string) {
 // FuzzRead: no input makes reading, defaulting and planning panic.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {resourceClaims: [{name: c, resourceClaimTemplateName: t}]}}"))
-	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: t}, spec: {spec: {devices: {requests: [{}]}}}}"))
+	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: t}, " +
+		"spec: {spec: {devices: {requests: [{}]}}}}"))
 	f.Add([]byte("{apiVersion: v1, kind: List, items: [null, {}]}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, _, err := plan.Read([]plan.File{{Name: "f", Data: data}}, "")

@@ -38,9 +38,9 @@ type Attempt struct {
 	Words, Meaning string
 }
 
-// Run gives nodes and devices to pods, one after the other, each with what those before it left. Pods that have a node already, have ended,
-// or are being deleted are left out. The cluster is changed: it has the allocations and the pods of the plan. When the context ends, the
-// pods that are left have no node, and its cause is their reason. The error is that of a cluster that no plan can be made for.
+// Run gives nodes and devices to pods, one after the other, each with what those before it left. Pods that have a node already, have
+// ended, or are being deleted are left out. The cluster is changed: it has the allocations and the pods of the plan. When the context
+// ends, the pods that are left have no node, and its cause is their reason. The error is that of a cluster that no plan can be made for.
 func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (Report, error) {
 	report := Report{Pods: map[string]PodResult{}, Problems: slices.Clone(c.problems)}
 	if options.Timeout == 0 {
@@ -51,10 +51,10 @@ func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (
 			continue
 		}
 		r := run{
-			Cluster: c, ctx: ctx, options: options, pod: pod, wanted: c.wantedOf(pod),
+			Cluster: c, options: options, pod: pod, wanted: c.wantedOf(pod),
 			requests: map[string]request{}, refused: map[string][]string{},
 		}
-		report.Pods[pod.Namespace+"/"+pod.Name] = r.result()
+		report.Pods[pod.Namespace+"/"+pod.Name] = r.result(ctx)
 		report.Problems = append(report.Problems, unconsidered(pod)...)
 	}
 	report.Free = c.Free()
@@ -72,7 +72,6 @@ func (c *Cluster) Pending() []*corev1.Pod {
 // run is the scheduling of one pod.
 type run struct {
 	*Cluster
-	ctx     context.Context
 	options Options
 	pod     *corev1.Pod
 	wanted  wanted
@@ -83,13 +82,13 @@ type run struct {
 }
 
 // result gives the pod a node, or says why it has none.
-func (r *run) result() PodResult {
-	fits, scores, err := r.filter()
+func (r *run) result(ctx context.Context) PodResult {
+	fits, scores, err := r.filter(ctx)
 	if err != nil || len(fits) == 0 {
 		return PodResult{Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err)}
 	}
 	best := r.best(fits, scores)
-	devices, err := r.bind(best)
+	devices, err := r.bind(ctx, best)
 	if err != nil {
 		return PodResult{Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err)}
 	}
@@ -107,7 +106,7 @@ func (r *run) result() PodResult {
 }
 
 // filter returns the nodes that fit, by their index, and their scores. The error is what keeps the pod from every node.
-func (r *run) filter() (fits []int, scores []int64, err error) {
+func (r *run) filter(ctx context.Context) (fits []int, scores []int64, err error) {
 	if len(r.pod.Spec.SchedulingGates) > 0 {
 		return nil, nil, refusal("Scheduling is blocked due to non-empty scheduling gates", "gate %s is to be removed first",
 			r.pod.Spec.SchedulingGates[0].Name)
@@ -124,7 +123,7 @@ func (r *run) filter() (fits []int, scores []int64, err error) {
 		reasons, err := r.refusals(r.wanted, i)
 		score := int64(0)
 		if err == nil && len(reasons) == 0 {
-			reasons, score, err = r.tryDevices(i)
+			reasons, score, err = r.tryDevices(ctx, i)
 		}
 		switch {
 		case err != nil:
@@ -149,8 +148,8 @@ func (r *run) best(fits []int, scores []int64) int {
 	return fits[best]
 }
 
-// checkClasses looks for the classes of claims that are to be allocated. One that is missing keeps the pod from every node, even where it is
-// the last of several alternatives.
+// checkClasses looks for the classes of claims that are to be allocated. One that is missing keeps the pod from every node, even where it
+// is the last of several alternatives.
 func (r *run) checkClasses() error {
 	for _, claim := range r.unallocated() {
 		for _, request := range claim.Spec.Devices.Requests {

@@ -79,7 +79,8 @@ func (c *Cluster) hold(claim *resourceapi.ResourceClaim) {
 	})
 }
 
-// eachResult calls a function for each device that a claim keeps from others. Without the gate for shares, a shared device is a whole one.
+// eachResult calls a function for each device that a claim keeps from others. Without the gate for shares, a shared device is a whole
+// one.
 func (c *Cluster) eachResult(
 	claim *resourceapi.ResourceClaim, each func(*pool, structured.DeviceID, *types.UID, structured.DeviceConsumedCapacity),
 ) {

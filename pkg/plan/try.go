@@ -18,7 +18,7 @@ import (
 )
 
 // tryDevices says whether a node has the devices. What is missing is said before what is allocated elsewhere, as the scheduler does.
-func (r *run) tryDevices(i int) (reasons []string, score int64, err error) {
+func (r *run) tryDevices(ctx context.Context, i int) (reasons []string, score int64, err error) {
 	elsewhere := false
 	for _, p := range r.claims {
 		available, err := r.availableOn(p.Claim, r.Nodes[i])
@@ -32,7 +32,7 @@ func (r *run) tryDevices(i int) (reasons []string, score int64, err error) {
 		return nil, 0, err
 	}
 	if len(asked.claims) > 0 {
-		if reasons, score, err = r.judged(i, asked); err != nil || len(reasons) > 0 {
+		if reasons, score, err = r.judged(ctx, i, asked); err != nil || len(reasons) > 0 {
 			return reasons, 0, err
 		}
 	}
@@ -43,11 +43,11 @@ func (r *run) tryDevices(i int) (reasons []string, score int64, err error) {
 }
 
 // judged asks the allocator, unless it is known what it says.
-func (r *run) judged(i int, asked request) (reasons []string, score int64, err error) {
+func (r *run) judged(ctx context.Context, i int, asked request) (reasons []string, score int64, err error) {
 	if v := asked.known[i]; v.version == r.views[i].stateVersion() {
 		return notAllocatableIf(!v.fits), v.score, nil
 	}
-	results, err := r.tryNode(i, asked.claims)
+	results, err := r.tryNode(ctx, i, asked.claims)
 	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
 		return []string{err.Error()}, 0, nil
 	}
@@ -101,16 +101,17 @@ func (r *run) ask(i int) (request, error) {
 }
 
 // tryNode asks the allocator, for as long as the scheduler would.
-func (r *run) tryNode(i int, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	ctx, cancel := context.WithTimeout(r.ctx, r.options.Timeout)
+func (r *run) tryNode(caller context.Context, i int, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+	ctx, cancel := context.WithTimeout(caller, r.options.Timeout)
 	defer cancel()
 	results, err := r.allocate(ctx, i, claims)
 	switch {
-	case r.ctx.Err() != nil:
-		return nil, refusal(fmt.Sprintf("asked by caller to stop allocating devices: %v", context.Cause(r.ctx)),
+	case caller.Err() != nil:
+		return nil, refusal(fmt.Sprintf("asked by caller to stop allocating devices: %v", context.Cause(caller)),
 			"the plan was stopped on node %s", r.Nodes[i].Name)
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, refusal(fmt.Sprintf("node %s: timed out trying to allocate devices", r.Nodes[i].Name), "%s", slowSearch(r.options.Timeout, claims))
+		words := fmt.Sprintf("node %s: timed out trying to allocate devices", r.Nodes[i].Name)
+		return nil, refusal(words, "%s", slowSearch(r.options.Timeout, claims))
 	}
 	return results, err
 }

@@ -141,7 +141,8 @@ spec:
   devices:
 `, n)
 		for d := range gpus {
-			fmt.Fprintf(&out, "  - {name: gpu-%[2]d, attributes: {model: {string: h100}, index: {int: %[2]d}, uuid: {string: GPU-%[1]d-%[2]d}}}\n", n, d)
+			const device = "  - {name: gpu-%[2]d, attributes: {model: {string: h100}, index: {int: %[2]d}, uuid: {string: GPU-%[1]d-%[2]d}}}\n"
+			fmt.Fprintf(&out, device, n, d)
 		}
 	}
 	for p := range pods {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package change says what a snapshot of a cluster would be if objects were applied or deleted, or a node was drained. What it returns shares
-// objects with what it got, and neither is changed.
+// Package change says what a snapshot of a cluster would be if objects were applied or deleted, or a node was drained. What it returns
+// shares objects with what it got, and neither is changed.
 package change
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
 
-// Add returns a snapshot with the objects of another. One of the same kind and name takes the place of the one that was there and, as when
-// a manifest is applied, keeps its status, its UID and the node of a pod unless it says another. The version and the gates are those
+// Add returns a snapshot with the objects of another. One of the same kind and name takes the place of the one that was there and, as
+// when a manifest is applied, keeps its status, its UID and the node of a pod unless it says another. The version and the gates are those
 // of the first, if it has any.
 func Add(s, more plan.Snapshot) plan.Snapshot {
 	if s.Version == "" {

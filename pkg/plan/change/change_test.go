@@ -45,7 +45,9 @@ items:
 - apiVersion: resource.k8s.io/v1
   kind: ResourceClaim
   metadata: {name: runs-own, ownerReferences: [{apiVersion: v1, kind: Pod, name: runs, uid: u1, controller: true}]}
-  status: {allocation: {devices: {results: [{request: r, driver: d.io, pool: n1, device: a}]}}, reservedFor: [{resource: pods, name: runs, uid: u1}]}
+  status:
+    allocation: {devices: {results: [{request: r, driver: d.io, pool: n1, device: a}]}}
+    reservedFor: [{resource: pods, name: runs, uid: u1}]
 - apiVersion: resource.k8s.io/v1
   kind: ResourceClaim
   metadata: {name: shared}
@@ -121,7 +123,8 @@ claim shared of  has nothing`
 		},
 		{
 			name: "remove a pod that shares a claim", change: removed("Pod/bare"),
-			want: "pod waits on\npod runs on n1 Running\npod agent on n1\npod ended on n1 Failed\nclaim runs-own of runs\nclaim shared of runs\nslice s1",
+			want: "pod waits on\npod runs on n1 Running\npod agent on n1\npod ended on n1 Failed\nclaim runs-own of runs\n" +
+				"claim shared of runs\nslice s1",
 		},
 		{
 			name: "remove a claim and a slice", change: removed("resourceclaims/default/shared", "slice/s1"),

@@ -14,9 +14,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
 
-// Drain returns a snapshot in which a node takes no pods and those that ran there wait for another node, after the pods that wait already.
-// Their generated claims are gone, and named claims that they alone used have no devices, so that they can be allocated elsewhere. Pods of
-// DaemonSets and of the node itself stay. Problems are about pods that a drain would delete for good.
+// Drain returns a snapshot in which a node takes no pods and those that ran there wait for another node, after the pods that wait
+// already. Their generated claims are gone, and named claims that they alone used have no devices, so that they can be allocated
+// elsewhere. Pods of DaemonSets and of the node itself stay. Problems are about pods that a drain would delete for good.
 func Drain(s plan.Snapshot, name string) (plan.Snapshot, []plan.Problem, error) {
 	i := slices.IndexFunc(s.Nodes, func(n *corev1.Node) bool { return n.Name == name })
 	if i < 0 {
@@ -49,7 +49,7 @@ func evict(s plan.Snapshot, node string) (plan.Snapshot, []plan.Problem) {
 		pod.Spec.NodeName, pod.Status, pod.DeletionTimestamp = "", corev1.PodStatus{}, nil
 		moved = append(moved, pod)
 	}
-	s.Pods = append(stay, moved...)
+	s.Pods = slices.Concat(stay, moved)
 	return s, problems
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
 
-// Remove returns a snapshot without an object: KIND/NAME, KIND/NAMESPACE/NAME, or NAMESPACE/NAME for a pod. Objects of KIND/NAME are those of
-// the given namespace. A pod gives its claims back. A node takes its slices with it, and its pods wait for another.
+// Remove returns a snapshot without an object: KIND/NAME, KIND/NAMESPACE/NAME, or NAMESPACE/NAME for a pod. Objects of KIND/NAME are
+// those of the given namespace. A pod gives its claims back. A node takes its slices with it, and its pods wait for another.
 func Remove(s plan.Snapshot, target, namespace string) (plan.Snapshot, []plan.Problem, error) {
 	parts := strings.Split(target, "/")
 	kind, known := removable()[strings.ToLower(parts[0])]

@@ -41,8 +41,8 @@ func clearList[T any](d *dropper, gate, name string, field *[]T) {
 	}
 }
 
-// DropSlice clears the fields of a slice whose gates are off, as the API server does when it stores a new one, and returns a sentence about
-// each.
+// DropSlice clears the fields of a slice whose gates are off, as the API server does when it stores a new one, and returns a sentence
+// about each.
 func (s Set) DropSlice(slice *resourceapi.ResourceSlice) []string {
 	d := &dropper{set: s}
 	spec := &slice.Spec

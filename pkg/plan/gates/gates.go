@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gates knows the feature gates of Kubernetes that decide about devices: their defaults by version, what the scheduler's allocator
-// may do with them, and which fields of objects the API server drops without them.
+// Package gates knows the feature gates of Kubernetes that decide about devices: their defaults by version, what the scheduler's
+// allocator may do with them, and which fields of objects the API server drops without them.
 package gates
 
 import (
@@ -47,8 +47,8 @@ func (s Set) Changed() map[string]bool {
 	return changed
 }
 
-// For returns the gates of a version with those that were given. Notes are about gates and versions that are not known here: a gate is left
-// out, and a version that is too new is taken for the newest that is known.
+// For returns the gates of a version with those that were given. Notes are about gates and versions that are not known here: a gate is
+// left out, and a version that is too new is taken for the newest that is known.
 func For(version string, given map[string]bool) (set Set, notes []string, err error) {
 	minor, err := parse(cmp.Or(version, Newest))
 	if err != nil {
@@ -109,7 +109,8 @@ func (s Set) give(name string, on bool) (note string, err error) {
 // check refuses what the API server and the scheduler would not start with.
 func (s Set) check() error {
 	if !s.on[DynamicResourceAllocation] {
-		return fmt.Errorf("feature gate %s is off: the scheduler would not look at claims, so there is nothing to plan", DynamicResourceAllocation)
+		return fmt.Errorf("feature gate %s is off: the scheduler would not look at claims, so there is nothing to plan",
+			DynamicResourceAllocation)
 	}
 	for _, g := range table() {
 		for _, needed := range g.needs {

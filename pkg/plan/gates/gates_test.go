@@ -4,6 +4,7 @@ package gates
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -142,7 +143,7 @@ func TestDrop(t *testing.T) {
 	if len(dropped) != 26 {
 		t.Errorf("dropped %d fields, want 26:\n%s", len(dropped), strings.Join(dropped, "\n"))
 	}
-	if want := "spec.devices[].taints is dropped: DRADeviceTaints is off in Kubernetes 1.34"; !strings.Contains(strings.Join(dropped, "\n"), want) {
+	if want := "spec.devices[].taints is dropped: DRADeviceTaints is off in Kubernetes 1.34"; !slices.Contains(dropped, want) {
 		t.Errorf("want %q", want)
 	}
 	plainSlice := &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{{

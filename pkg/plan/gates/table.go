@@ -59,8 +59,8 @@ func (g gate) at(minor int) (s stage, known bool) {
 	return s, known
 }
 
-// table has the gates, from pkg/features/kube_features.go of Kubernetes 1.37. DRAFractionalCapacityRange is off in 1.37: it is on from the
-// minimal compatibility version 1.37 on, and that of a program of 1.37 is 1.36.
+// table has the gates, from pkg/features/kube_features.go of Kubernetes 1.37. DRAFractionalCapacityRange is off in 1.37: it is on from
+// the minimal compatibility version 1.37 on, and that of a program of 1.37 is 1.36.
 func table() []gate {
 	return []gate{
 		{AdminAccess, []stage{{34, true, beta, false}, {36, true, general, true}}, nil},
@@ -83,7 +83,8 @@ func table() []gate {
 		{PartitionableDevicesType, []stage{{37, false, alpha, false}}, []string{PartitionableDevices, ResourcePoolStatus}},
 		{
 			PrioritizedList,
-			[]stage{{33, false, alpha, false}, {34, true, beta, false}, {36, true, general, false}, {37, true, general, true}}, nil,
+			[]stage{{33, false, alpha, false}, {34, true, beta, false}, {36, true, general, false}, {37, true, general, true}},
+			nil,
 		},
 		{ResourceClaimDeviceStatus, []stage{{33, true, beta, false}, {37, true, general, true}}, nil},
 		{ResourcePoolStatus, []stage{{36, false, alpha, false}}, nil},

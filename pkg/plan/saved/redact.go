@@ -16,9 +16,9 @@ import (
 )
 
 // Redact changes the objects of a trimmed snapshot so that they do not tell whose cluster it is, and a plan of it is the same but for the
-// names. Namespaces, nodes, pools, pods, claims, templates, quotas, owners, values of labels and taints, and attributes that name one device
-// of the world get other names, the same ones everywhere, in the same order. Opaque configurations, annotations and conditions go. Names of
-// classes, drivers, devices, requests, labels and attributes stay, since they say what the devices are.
+// names. Namespaces, nodes, pools, pods, claims, templates, quotas, owners, values of labels and taints, and attributes that name one
+// device of the world get other names, the same ones everywhere, in the same order. Opaque configurations, annotations and conditions go.
+// Names of classes, drivers, devices, requests, labels and attributes stay, since they say what the devices are.
 func Redact(s plan.Snapshot) {
 	found := map[category]map[string]bool{}
 	walk(s, func(c category, text string) string {
@@ -137,8 +137,8 @@ func onlyAdmin(labels map[string]string) map[string]string {
 	return nil
 }
 
-// categoryOf is that of the value of a label, "" if the value stays. The hostname is that of the node, and what a machine is made of tells
-// nothing.
+// categoryOf is that of the value of a label, "" if the value stays. The hostname is that of the node, and what a machine is made of
+// tells nothing.
 func categoryOf(key, value string) category {
 	switch {
 	case key == corev1.LabelHostname:

@@ -14,8 +14,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
 
-// Trim returns a snapshot of new objects that have only the fields that decide which pod gets which node and devices. Pods that have ended
-// are left out.
+// Trim returns a snapshot of new objects that have only the fields that decide which pod gets which node and devices. Pods that have
+// ended are left out.
 func Trim(s plan.Snapshot) plan.Snapshot {
 	out := plan.Snapshot{Version: s.Version, Gates: maps.Clone(s.Gates)}
 	for _, o := range s.Nodes {

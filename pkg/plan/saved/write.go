@@ -18,8 +18,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
 
-// Write writes a snapshot as YAML: first the version and the gates, with the kinds that could not be read, then the objects. Objects of one
-// kind are in the order of the snapshot.
+// Write writes a snapshot as YAML: first the version and the gates, with the kinds that could not be read, then the objects. Objects of
+// one kind are in the order of the snapshot.
 func Write(w io.Writer, s plan.Snapshot, missing []plan.Problem) error {
 	header := plan.Header{
 		TypeMeta:          metav1.TypeMeta{APIVersion: plan.HeaderAPIVersion, Kind: plan.HeaderKind},
