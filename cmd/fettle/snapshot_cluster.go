@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/discovery"
 
@@ -58,11 +59,11 @@ func (r *snapshotReader) versionAndGates(c *cluster) error {
 	if err != nil {
 		return fmt.Errorf("find the cluster: %w", err)
 	}
-	version, err := client.ServerVersion()
+	info, err := client.ServerVersion()
 	if err != nil {
 		return fmt.Errorf("ask the API server for its version: %w", err)
 	}
-	r.Version = version.Major + "." + version.Minor
+	r.Version = versionOf(info)
 	metrics, err := client.RESTClient().Get().AbsPath("/metrics").DoRaw(r.ctx)
 	if err != nil {
 		r.problem("Snapshot kubernetes", "feature gates are taken for the defaults of %s, since the metrics of the API server cannot be read: %v",
@@ -75,6 +76,14 @@ func (r *snapshotReader) versionAndGates(c *cluster) error {
 	}
 	r.Gates = set.Changed()
 	return nil
+}
+
+// versionOf is the version whose gates an API server has: a newer one may emulate it.
+func versionOf(info *apiversion.Info) string {
+	if info.EmulationMajor != "" && info.EmulationMinor != "" {
+		return info.EmulationMajor + "." + info.EmulationMinor
+	}
+	return info.Major + "." + info.Minor
 }
 
 // objects reads each kind.
