@@ -22,6 +22,7 @@ func testScenarios(t *testing.T, version string) {
 		t.Run(s.name, func(t *testing.T) { c.play(t, s.placed()) })
 	}
 	t.Run("a claim in flight", c.playInFlight)
+	t.Run("command", c.playCommand)
 	if version == "" {
 		t.Run("readers", c.playReaders)
 		t.Run("use cases", c.playUseCases)

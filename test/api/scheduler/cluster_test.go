@@ -30,6 +30,8 @@ type cluster struct {
 	client client.Client
 	// version is that of all programs, "1.34", or empty for the newest.
 	version string
+	// dir is for files that are kept until the test ends.
+	dir string
 	// log is the file of the scheduler's log.
 	log string
 	// round counts how often sync was called.
@@ -55,7 +57,7 @@ func startCluster(t *testing.T, version string) *cluster {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	c.log = filepath.Join(dir, "kube-scheduler.log")
+	c.dir, c.log = dir, filepath.Join(dir, "kube-scheduler.log")
 	start(t, c.log, "kube-scheduler", append(emulated,
 		"--config="+schedulerConfig(t, dir, kubeconfig(t, dir, c.config, "system:kube-scheduler")),
 		"--secure-port=0", "--vmodule=scheduling_queue=4")...)

@@ -43,15 +43,19 @@ func (s scenario) plan(t *testing.T, version string, nodes map[string]string) ma
 	t.Helper()
 	out := map[string]outcome{}
 	for name, result := range s.report(t, version, nodes).Pods {
-		o := outcome{devices: result.Devices, fits: result.Fits, text: result.Reason}
-		if result.Node != nil {
-			o.node = *result.Node
-		} else {
-			o.reason = classOf(result.Reason)
-		}
-		out[strings.TrimPrefix(name, s.namespace()+"/")] = o
+		out[strings.TrimPrefix(name, s.namespace()+"/")] = outcomeOf(result)
 	}
 	return out
+}
+
+func outcomeOf(result plan.PodResult) outcome {
+	o := outcome{devices: result.Devices, fits: result.Fits, text: result.Reason}
+	if result.Node != nil {
+		o.node = *result.Node
+	} else {
+		o.reason = classOf(result.Reason)
+	}
+	return o
 }
 
 // report is the plan of what the API server accepts of a scenario.

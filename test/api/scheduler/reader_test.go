@@ -4,6 +4,7 @@ package scheduler
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -43,7 +44,7 @@ func (c *cluster) playReaders(t *testing.T) {
 		c.write(t, p)
 		c.settle(t, p, outcome{reason: "no-devices"})
 	}
-	fettle := buildFettle(t)
+	fettle := c.fettle(t)
 	for _, user := range c.readers(t, s.namespace()) {
 		t.Run(user.name, func(t *testing.T) { user.explain(t, fettle, s) })
 	}
@@ -125,10 +126,13 @@ func (c *cluster) readers(t *testing.T, namespace string) []reader {
 	}
 }
 
-// buildFettle builds the command line.
-func buildFettle(t *testing.T) string {
+// fettle is the command line, which is built when it is asked for first.
+func (c *cluster) fettle(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "fettle")
+	path := filepath.Join(c.dir, "fettle")
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
 	command := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd/fettle")
 	command.Dir = repository
 	if output, err := command.CombinedOutput(); err != nil {
