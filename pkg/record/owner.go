@@ -182,6 +182,12 @@ func (s *Store) checkFree(d *Device, r *Record) error {
 		if e.Name() == r.UID {
 			continue
 		}
+		if d.ShareID != "" { // a share with the same setting excludes no other, so its record is not read
+			how, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, e.Name()))
+			if err == nil && how == d.target() {
+				continue
+			}
+		}
 		other, err := s.holder(d.Pool, d.Name, e.Name())
 		if err == nil && other != nil && other.Released() {
 			other, err = s.takeOver(d, other)
