@@ -218,6 +218,9 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 		if slices.Contains(dropped.DisabledFeatures(), "DRAPartitionableDevices") {
 			p.features.partitions.CountersDropped()
 		}
+		if slices.Contains(dropped.DisabledFeatures(), "DRAConsumableCapacity") {
+			p.features.partitions.SharesDropped()
+		}
 		p.node.Event("Publish", corev1.EventTypeWarning, "FeatureMissing", err.Error())
 		return
 	}

@@ -122,6 +122,9 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	if kept, err := dryrun.KeepsTaints(t.Context(), c.clients.Kube, n.name); !kept || err != nil {
 		t.Errorf("the trial says that taints are kept: %v, %v", kept, err)
 	}
+	if kept, err := dryrun.KeepsShares(t.Context(), c.clients.Kube, n.name); !kept || err != nil {
+		t.Errorf("the trial says that shares are dropped: %v", err)
+	}
 	if form, err := dryrun.CounterForm(t.Context(), c.clients.Kube, n.name); form != partition.FormSeparate || err != nil {
 		t.Errorf("the trial says that counters are kept in form %q: %v", form, err)
 	}
@@ -196,10 +199,13 @@ func awaitHealth(
 // TestOlderAPI: where the API server drops taints a device that fails is not published, and comes back by itself.
 func TestOlderAPI(t *testing.T) {
 	c := newCluster(t, map[string]string{
-		"feature-gates": "DRADeviceTaints=false,DRADeviceTaintRules=false,DRAPartitionableDevices=false",
+		"feature-gates": "DRADeviceTaints=false,DRADeviceTaintRules=false,DRAPartitionableDevices=false,DRAConsumableCapacity=false",
 	})
 	if form, err := dryrun.CounterForm(t.Context(), c.clients.Kube, "older"); form != "" || err != nil {
 		t.Errorf("the trial says that counters are kept in form %q: %v", form, err)
+	}
+	if kept, err := dryrun.KeepsShares(t.Context(), c.clients.Kube, "older"); kept || err != nil {
+		t.Errorf("the trial says that shares are kept: %t, %v", kept, err)
 	}
 	n := c.newAMDNode(t, "older")
 	const address = "0000:05:00.0"

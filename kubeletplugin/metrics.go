@@ -71,6 +71,8 @@ func (m *metrics) observeCall(operation, result string, start time.Time) {
 type observer struct {
 	node    *status.NodeEvents
 	metrics *metrics
+	// settling says whether a GPU changes its form once claims give it back.
+	settling func(name string) bool
 	// review and claims are sent after a claim was released.
 	review, claims notify.Signal
 }
@@ -92,11 +94,11 @@ func (o *observer) Incident(ctx context.Context, i prepare.Incident) {
 // DeletedChanged has the scanner withhold or publish devices.
 func (o *observer) DeletedChanged() { o.review.Send() }
 
-// Released wakes the services after an Unprepare that undid steps or gave back a part of a device, since the state of devices may have
-// changed.
+// Released wakes the services after an Unprepare that undid steps, or gave back a part of a device or one that is to change its form, since
+// the state of devices may have changed.
 func (o *observer) Released(r *record.Record) {
-	isPart := func(d record.Device) bool { return len(d.Edits.Made) > 0 }
-	if len(r.Steps) > 0 || slices.ContainsFunc(r.Devices, isPart) {
+	changes := func(d record.Device) bool { return len(d.Edits.Made) > 0 || o.settling(d.Name) }
+	if len(r.Steps) > 0 || slices.ContainsFunc(r.Devices, changes) {
 		o.review.Send()
 		o.claims.Send()
 	}

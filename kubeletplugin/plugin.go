@@ -156,8 +156,10 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
 		Machine: p.machine, Health: p.health, Claim: p.claim, Classes: p.classes.Of, KubeletState: config.KubeletState,
 		Uptime: uptime, Budget: callBudget,
-		Limits:   p.limits(),
-		Observer: &observer{node: p.node, metrics: p.metrics, review: p.review, claims: p.claimsChanged},
+		Limits: p.limits(),
+		Observer: &observer{
+			node: p.node, metrics: p.metrics, settling: p.features.partitions.Settling, review: p.review, claims: p.claimsChanged,
+		},
 	})
 	p.newServices(rescan, requery)
 	return p, nil
@@ -269,7 +271,9 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		CounterForm: func(ctx context.Context) (partition.Form, error) {
 			return dryrun.CounterForm(ctx, p.clients.Kube, c.Node)
 		},
-		Library: c.nvmlProber(), Recheck: p.review, Requery: requery, Errors: p.metrics.backgroundErrors,
+		KeepsShares: func(ctx context.Context) (bool, error) { return dryrun.KeepsShares(ctx, p.clients.Kube, c.Node) },
+		Registry:    p.metrics.registry,
+		Library:     c.nvmlProber(), Recheck: p.review, Requery: requery, Errors: p.metrics.backgroundErrors,
 		Event: func(eventType, reason, note string) { p.node.Event("Partition", eventType, reason, note) },
 	}); err != nil {
 		return err

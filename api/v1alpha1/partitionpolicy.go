@@ -30,6 +30,7 @@ const (
 // +kubebuilder:printcolumn:name="AMD",type=string,JSONPath=`.spec.devices.amd.compute`
 // +kubebuilder:printcolumn:name="VFs",type=integer,JSONPath=`.spec.devices.sriov.virtualFunctions`
 // +kubebuilder:printcolumn:name="VFIO",type=boolean,JSONPath=`.spec.devices.passthrough`
+// +kubebuilder:printcolumn:name="Claims",type=integer,JSONPath=`.spec.devices.sharing.maxClaims`
 // +kubebuilder:printcolumn:name="Devices",type=integer,JSONPath=`.status.devices`
 // +kubebuilder:printcolumn:name="Waiting",type=integer,JSONPath=`.status.waitingNodes`
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
@@ -74,7 +75,7 @@ type PartitionPolicySpec struct {
 
 // PartitionDevices are how devices are divided. A device is divided in one way, so that at most one of nvidia, amd and sriov is set.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.nvidia) || has(self.amd) || has(self.sriov) || has(self.passthrough)",message="say what becomes of the devices: set nvidia, amd, sriov or passthrough"
+// +kubebuilder:validation:XValidation:rule="has(self.nvidia) || has(self.amd) || has(self.sriov) || has(self.passthrough) || has(self.sharing)",message="say what becomes of the devices: set nvidia, amd, sriov, passthrough or sharing"
 // +kubebuilder:validation:XValidation:rule="(has(self.nvidia) ? 1 : 0) + (has(self.amd) ? 1 : 0) + (has(self.sriov) ? 1 : 0) <= 1",message="a device is divided in one way: set at most one of nvidia, amd and sriov, and write a policy for each"
 // +kubebuilder:validation:XValidation:rule="!has(self.passthrough) || !self.passthrough || !has(self.nvidia) || self.nvidia.mig.mode in ['Dynamic', 'Disabled']",message="passthrough needs the GPU whole, which a static layout does not leave: use mode Dynamic or Disabled"
 type PartitionDevices struct {
@@ -94,6 +95,70 @@ type PartitionDevices struct {
 	// false.
 	// +optional
 	Passthrough *bool `json:"passthrough,omitempty"`
+	// Sharing lets several claims have one device at once: a whole GPU, or an instance of a static layout. Unset: one claim has it. It needs
+	// an API server that keeps consumable capacity: Kubernetes 1.36 or later, or the feature gate DRAConsumableCapacity. Before Kubernetes
+	// 1.37 a GPU of which claims may have parts too, or which is for virtual machines too, is not shared.
+	// +optional
+	Sharing *DeviceSharing `json:"sharing,omitempty"`
+}
+
+// DeviceSharing is by how many claims a device is shared, and in which amounts of memory. Nothing but the number of claims and the sum of
+// their memory is kept: no container is kept from using more of a GPU than its claim was granted.
+type DeviceSharing struct {
+	// MaxClaims is how many shares of a device there are.
+	// +kubebuilder:validation:Minimum=2
+	// +kubebuilder:validation:Maximum=256
+	MaxClaims int32 `json:"maxClaims"`
+	// Memory is how much of the device's memory a share has. Unset: shares are counted and memory is not, and a claim that asks for an amount
+	// of memory does not get the device.
+	// +optional
+	Memory *SharedMemory `json:"memory,omitempty"`
+}
+
+// SharedMemory is how much memory a share may have. The sum over all shares of a device is at most what the device has.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.range) || !has(self.values)",message="set range or values"
+// +kubebuilder:validation:XValidation:rule="!has(self.values) || self.values.exists(v, quantity(v).compareTo(quantity(self.default)) == 0)",message="default must be one of values"
+// +kubebuilder:validation:XValidation:rule="!has(self.range) || quantity(self.default).compareTo(quantity(self.range.min)) >= 0",message="default must be at least range.min"
+// +kubebuilder:validation:XValidation:rule="!has(self.range) || !has(self.range.max) || quantity(self.default).compareTo(quantity(self.range.max)) <= 0",message="default must be at most range.max"
+// +kubebuilder:validation:XValidation:rule="!has(self.range) || !has(self.range.step) || quantity(self.default).sub(quantity(self.range.min)).asInteger() % quantity(self.range.step).asInteger() == 0",message="default must be range.min and a multiple of range.step"
+type SharedMemory struct {
+	// Default is what a claim is granted that asks for no amount: 10Gi.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([1-9][0-9]{0,14}|[1-9][0-9]{0,8}(Ki|Mi|Gi)|[1-9][0-9]{0,5}Ti)$`
+	Default string `json:"default"`
+	// Range are the amounts that a claim may ask for. Neither range nor values: the default only.
+	// +optional
+	Range *MemoryRange `json:"range,omitempty"`
+	// Values are the amounts that a claim may ask for, in rising order. An amount in between is rounded up.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=16
+	// +kubebuilder:validation:items:Pattern=`^([1-9][0-9]{0,14}|[1-9][0-9]{0,8}(Ki|Mi|Gi)|[1-9][0-9]{0,5}Ti)$`
+	// +optional
+	Values []string `json:"values,omitempty"`
+}
+
+// MemoryRange are amounts of memory from a least one on.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.max) || quantity(self.min).compareTo(quantity(self.max)) <= 0",message="min must be at most max"
+// +kubebuilder:validation:XValidation:rule="!has(self.max) || !has(self.step) || quantity(self.max).sub(quantity(self.min)).asInteger() % quantity(self.step).asInteger() == 0",message="max must be min and a multiple of step"
+type MemoryRange struct {
+	// Min is the least. A claim that asks for less is granted this.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([1-9][0-9]{0,14}|[1-9][0-9]{0,8}(Ki|Mi|Gi)|[1-9][0-9]{0,5}Ti)$`
+	Min string `json:"min"`
+	// Max is the most. Unset: what the device has.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([1-9][0-9]{0,14}|[1-9][0-9]{0,8}(Ki|Mi|Gi)|[1-9][0-9]{0,5}Ti)$`
+	// +optional
+	Max string `json:"max,omitempty"`
+	// Step has amounts rounded up to min and a multiple of step. Max and the default must be such amounts. Unset: any amount.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([1-9][0-9]{0,14}|[1-9][0-9]{0,8}(Ki|Mi|Gi)|[1-9][0-9]{0,5}Ti)$`
+	// +optional
+	Step string `json:"step,omitempty"`
 }
 
 // PartitionDeviceSelector selects devices.

@@ -4,6 +4,7 @@ package v1alpha1_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 
 // partitionCases are specs of PartitionPolicies, as trustCases are of TrustPolicies.
 func partitionCases() []trustCase {
-	return append(append(partitionScopeCases(), partitionMIGCases()...), partitionOtherCases()...)
+	return slices.Concat(partitionScopeCases(), partitionMIGCases(), partitionOtherCases(), sharingCases())
 }
 
 // ofMIG is a policy for NVIDIA's GPUs, ofDevices one for others.
@@ -272,5 +273,58 @@ func TestWaitingNodes(t *testing.T) {
 	}
 	if s.SetWaiting(nil); s.Waiting != nil || s.WaitingNodes != 0 {
 		t.Errorf("%d of %d nodes", len(s.Waiting), s.WaitingNodes)
+	}
+}
+
+// sharingCases are policies that share devices.
+func sharingCases() []trustCase {
+	share := func(memory string) string { return ofDevices("sharing: {maxClaims: 4, memory: {" + memory + "}}") }
+	const at = "spec.devices.sharing."
+	const order = "CEL has no order of a list's quantities"
+	return []trustCase{
+		{name: "shares", spec: ofDevices("sharing: {maxClaims: 2}")},
+		{name: "shares of a layout", spec: ofDevices(
+			"sharing: {maxClaims: 256}, nvidia: {mig: {mode: Static, layout: [{profile: 1g.5gb, count: 1}]}}")},
+		{name: "shares by default", spec: share("default: 10Gi")},
+		{name: "shares by range", spec: share("default: 10Gi, range: {min: 2Gi, max: 80Gi, step: 2Gi}")},
+		{name: "shares from a least", spec: share("default: 10Gi, range: {min: '1'}")},
+		{name: "shares by values", spec: share("default: 10Gi, values: [5Gi, 10240Mi, 20Gi]")},
+		{name: "one share", spec: ofDevices("sharing: {maxClaims: 1}"), want: []string{at + "maxClaims: Invalid value: 1: must be 2 to 256"}},
+		{name: "many shares", spec: ofDevices("sharing: {maxClaims: 257}"), want: []string{at + "maxClaims: Invalid value: 257"}},
+		{name: "no amount", spec: share("default: '0'"), want: []string{at + "memory.default: Invalid value"}},
+		{name: "a fraction", spec: share("default: 1.5Gi"), want: []string{at + "memory.default: Invalid value"}},
+		{name: "more than a number holds", spec: share("default: 9999999Ti"), want: []string{at + "memory.default: Invalid value"}},
+		{name: "the most", spec: share("default: 999999Ti")},
+		{
+			name: "range and values", spec: share("default: 1Gi, range: {min: 1Gi}, values: [1Gi]"),
+			want: []string{at + "memory.values: Forbidden: set range or values"},
+		},
+		{name: "not a value", spec: share("default: 3Gi, values: [2Gi, 4Gi]"), want: []string{at + "memory.default: Invalid value: \"3Gi\""}},
+		{name: "no values", spec: share("default: 3Gi, values: []"), want: []string{at + "memory.values: Required value"}},
+		{
+			name: "values out of order", spec: share("default: 2Gi, values: [4Gi, 2Gi]"), want: []string{at + "memory.values[1]: Invalid value"},
+			lenient: order,
+		},
+		{
+			name: "a value twice", spec: share("default: 1Gi, values: [1Gi, 1024Mi]"), want: []string{at + "memory.values[1]: Invalid value"},
+			lenient: order,
+		},
+		{
+			name: "eleven values", spec: share("default: '1', values: ['1', '2', '3', '4', '5', '6', '7', '8', '9', '10', '11']"),
+			want: []string{at + "memory.values: Too many"},
+		},
+		{name: "below the range", spec: share("default: 1Gi, range: {min: 2Gi}"), want: []string{at + "memory.default: Invalid value"}},
+		{name: "above the range", spec: share("default: 9Gi, range: {min: 2Gi, max: 8Gi}"), want: []string{at + "memory.default: Invalid value"}},
+		{name: "range upside down", spec: share("default: 4Gi, range: {min: 4Gi, max: 2Gi}"), want: []string{
+			at + "memory.range.min: Invalid value", at + "memory.default: Invalid value",
+		}},
+		{name: "between steps", spec: share("default: 4Gi, range: {min: 1Gi, step: 2Gi}"), want: []string{at + "memory.default: Invalid value"}},
+		{
+			name: "an end between steps", spec: share("default: 3Gi, range: {min: 1Gi, max: 8Gi, step: 2Gi}"),
+			want: []string{at + "memory.range.max: Invalid value"},
+		},
+		{name: "a step of nothing", spec: share("default: 3Gi, range: {min: 1Gi, step: '0'}"), want: []string{
+			at + "memory.range.step: Invalid value",
+		}},
 	}
 }

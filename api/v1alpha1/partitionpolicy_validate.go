@@ -42,8 +42,8 @@ func (s *PartitionPolicySpec) Validate(path *field.Path) field.ErrorList {
 	return append(faults, s.Devices.validate(path.Child("devices"))...)
 }
 
-func (d *PartitionDevices) validate(path *field.Path) field.ErrorList {
-	var faults field.ErrorList
+// validateWays wants a policy that says something, and not two ways to divide a device.
+func (d *PartitionDevices) validateWays(path *field.Path) field.ErrorList {
 	ways := 0
 	for _, set := range []bool{d.NVIDIA != nil, d.AMD != nil, d.SRIOV != nil} {
 		if set {
@@ -51,12 +51,17 @@ func (d *PartitionDevices) validate(path *field.Path) field.ErrorList {
 		}
 	}
 	switch {
-	case ways == 0 && d.Passthrough == nil:
-		faults = append(faults, field.Required(path, "say what becomes of the devices: set nvidia, amd, sriov or passthrough"))
+	case ways == 0 && d.Passthrough == nil && d.Sharing == nil:
+		return field.ErrorList{field.Required(path, "say what becomes of the devices: set nvidia, amd, sriov, passthrough or sharing")}
 	case ways > 1:
-		faults = append(faults, field.Forbidden(path,
-			"a device is divided in one way: set at most one of nvidia, amd and sriov, and write a policy for each"))
+		return field.ErrorList{field.Forbidden(path,
+			"a device is divided in one way: set at most one of nvidia, amd and sriov, and write a policy for each")}
 	}
+	return nil
+}
+
+func (d *PartitionDevices) validate(path *field.Path) field.ErrorList {
+	faults := d.validateWays(path)
 	if d.DeviceSelector != nil {
 		at := path.Child("deviceSelector", "cel")
 		if d.DeviceSelector.CEL == "" {
@@ -77,6 +82,9 @@ func (d *PartitionDevices) validate(path *field.Path) field.ErrorList {
 	}
 	if d.SRIOV != nil {
 		faults = append(faults, d.SRIOV.validate(path.Child("sriov"))...)
+	}
+	if d.Sharing != nil {
+		faults = append(faults, d.Sharing.validate(path.Child("sharing"))...)
 	}
 	return faults
 }

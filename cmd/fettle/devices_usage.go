@@ -135,6 +135,9 @@ func usageRow(d *usage.Device, card *usage.Card) []string {
 	if card != nil {
 		consumes = partition.Short(d.Consumes, card.Counters)
 	}
+	if d.Shares != nil {
+		left = sharesText(d.Shares)
+	}
 	return append(cells, consumes, left, stateText(d, card))
 }
 
@@ -145,6 +148,27 @@ func leftText(card *usage.Card) string {
 	return partition.Short(card.Left, card.Counters)
 }
 
+// holderText is a claim and what it was granted of a device's memory: "ml/notebook (10Gi)".
+func holderText(c *usage.Claim) string {
+	text := c.Namespace + "/" + c.Name
+	if granted := c.Granted[device.CapacityMemory]; granted.Sign() > 0 {
+		text += " (" + granted.String() + ")"
+	}
+	return text
+}
+
+// sharesText is what is left of a device's shares and their memory: "2 of 4 shares, 61Gi".
+func sharesText(s *usage.Shares) string {
+	if s.LeftOf == nil {
+		return "-"
+	}
+	text := fmt.Sprintf("%d of %d shares", s.Left, s.Total)
+	if memory, ok := s.LeftOf[device.CapacityMemory]; ok {
+		text += ", " + memory.String()
+	}
+	return text
+}
+
 // stateText says who has a device, or what of it others have.
 func stateText(d *usage.Device, card *usage.Card) string {
 	var text string
@@ -153,12 +177,17 @@ func stateText(d *usage.Device, card *usage.Card) string {
 		if c.AdminAccess {
 			admins = append(admins, c.Namespace+"/"+c.Name)
 		} else {
-			holders = append(holders, c.Namespace+"/"+c.Name)
+			holders = append(holders, holderText(&c))
 		}
 	}
 	switch {
 	case d.State == usage.StateUnknown:
 		text = "-"
+	case d.Shares != nil && len(holders) > 0:
+		text = "shared by " + strings.Join(holders, ", ")
+		if d.State == usage.StateHeld {
+			text = "all " + text
+		}
 	case d.State == usage.StateHeld:
 		text = "held by " + strings.Join(holders, ", ")
 	case d.State == usage.StateTaken && card != nil:

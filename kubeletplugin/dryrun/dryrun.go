@@ -54,6 +54,25 @@ func CounterForm(ctx context.Context, client kubernetes.Interface, node string) 
 	return "", nil
 }
 
+// KeepsShares reports whether the API server keeps devices that several claims may have, with what each takes of their capacity (KEP-5075).
+// One whose fields were dropped would be one claim's alone.
+func KeepsShares(ctx context.Context, client kubernetes.Interface, node string) (bool, error) {
+	one := *resource.NewQuantity(1, resource.DecimalSI)
+	made, err := create(ctx, client, node, resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{{
+		Name: probe, AllowMultipleAllocations: new(true), Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{probe: {
+			Value: one, RequestPolicy: &resourceapi.CapacityRequestPolicy{Default: &one, ValidValues: []resource.Quantity{one}},
+		}},
+	}}})
+	if err != nil {
+		return false, fmt.Errorf("try a ResourceSlice with shares: %w", err)
+	}
+	if len(made.Spec.Devices) != 1 {
+		return false, nil
+	}
+	kept := made.Spec.Devices[0]
+	return kept.AllowMultipleAllocations != nil && *kept.AllowMultipleAllocations && kept.Capacity[probe].RequestPolicy != nil, nil
+}
+
 func counters(form partition.Form) resourceapi.ResourceSliceSpec {
 	one := map[string]resourceapi.Counter{probe: {Value: *resource.NewQuantity(1, resource.DecimalSI)}}
 	spec := resourceapi.ResourceSliceSpec{SharedCounters: []resourceapi.CounterSet{{Name: probe, Counters: one}}}

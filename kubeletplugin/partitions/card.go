@@ -19,6 +19,23 @@ type decision struct {
 	cards map[string]*card
 	// parts has what can be allocated of them beside the whole, by name.
 	parts map[string]partition.Part
+	// settling has the devices that are shared, or not, because claims have them so.
+	settling map[string]bool
+}
+
+// add adds a card that is divided.
+func (d *decision) add(c *card) {
+	d.cards[c.Device.Name] = c
+	maps.Copy(d.parts, c.division.Parts)
+	for _, name := range c.division.Settling {
+		d.settling[name] = true
+	}
+}
+
+// Settling says whether a GPU, or an instance of one, is to be shared, or not, once the claims end that have it.
+func (f *Feature) Settling(name string) bool {
+	d := f.decided.Load()
+	return d != nil && d.settling[name]
 }
 
 // card is a GPU and what it is divided into.
@@ -28,6 +45,8 @@ type card struct {
 	division partition.Division
 	// held are the names of the devices of the card that claims hold.
 	held map[string]bool
+	// shares are those of held of which claims have shares.
+	shares map[string]bool
 	// functions is how many virtual functions the GPU has.
 	functions int
 	// left is what policies had made of a GPU for which none holds any more.
@@ -38,6 +57,11 @@ type card struct {
 
 // busy says whether a claim holds anything of the card.
 func (c *card) busy() bool { return len(c.held) > 0 }
+
+// ofOneClaim says whether one claim has the GPU whole and for itself.
+func (c *card) ofOneClaim() bool {
+	return len(c.held) == 1 && c.held[c.Device.Name] && len(c.shares) == 0 && !c.absent && c.Divided == ""
+}
 
 // cards returns the machine's GPUs by name. What a claim holds of a GPU stays, with the answers of then, while the machine or the library
 // does not show it.
@@ -61,6 +85,7 @@ func (f *Feature) cards(s *inventory.Snapshot) []*card {
 	}
 	for _, c := range cards {
 		c.held = f.heldOf(&c.Physical)
+		c.shares = f.sharesOf(c)
 	}
 	slices.SortFunc(cards, func(a, b *card) int { return cmp.Compare(a.Device.Name, b.Device.Name) })
 	return cards
@@ -84,6 +109,24 @@ func (f *Feature) heldOf(p *discover.Physical) map[string]bool {
 		held[partition.VFIOName(p.Device.Name)] = true
 	}
 	return held
+}
+
+// sharesOf returns the devices of a GPU of which claims have shares. If that cannot be read, these are the devices that are shared now.
+func (f *Feature) sharesOf(c *card) map[string]bool {
+	shares, err := f.Records.SharedOf(inventory.PoolName(f.Node, c.Device.Kind), slices.Collect(maps.Keys(c.held)))
+	if err == nil {
+		return shares
+	}
+	f.Errors.WithLabelValues("partitions").Inc()
+	shares = map[string]bool{}
+	if was := f.decided.Load(); was != nil && was.cards[c.Device.Name] != nil {
+		for _, d := range was.cards[c.Device.Name].division.Devices {
+			if d.Shared && c.held[d.Name] {
+				shares[d.Name] = true
+			}
+		}
+	}
+	return shares
 }
 
 // switchesMIG says whether claims switch the GPU's MIG mode: off for the whole GPU, on for an instance.

@@ -25,8 +25,10 @@ type memory struct {
 type remembered struct {
 	Version int `json:"version"`
 	// Counters is the form of slices in which the API server kept counters.
-	Counters partition.Form            `json:"counters,omitempty"`
-	Cards    map[string]rememberedCard `json:"cards,omitempty"`
+	Counters partition.Form `json:"counters,omitempty"`
+	// Kept is what the API server kept then.
+	Kept  partition.Kept            `json:"kept,omitzero"`
+	Cards map[string]rememberedCard `json:"cards,omitempty"`
 }
 
 type rememberedCard struct {

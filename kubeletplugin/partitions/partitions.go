@@ -56,7 +56,10 @@ type Config struct {
 	Dynamic  dynamic.Interface
 	// CounterForm finds out in which form of slices the API server keeps counters; empty: in none.
 	CounterForm func(context.Context) (partition.Form, error)
+	// KeepsShares finds out whether the API server keeps devices that several claims have.
+	KeepsShares func(context.Context) (bool, error)
 	Records     *record.Store
+	Registry    prometheus.Registerer
 	// Library asks NVIDIA's library.
 	Library *nvml.Prober
 	// Recheck is sent after something changed that Review decides by. Requery is sent after instances changed in a way that the last answer
@@ -131,8 +134,10 @@ func New(c Config) (*Feature, error) {
 	f.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: f.points})
 	f.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: writer})
 	f.memory = openMemory(filepath.Join(c.StateDir, memoryFile))
-	f.policies, err = follow.Own(c.Dynamic, "partitionpolicies", decodePolicy, c.Recheck.Send)
-	return f, err
+	if f.policies, err = follow.Own(c.Dynamic, "partitionpolicies", decodePolicy, c.Recheck.Send); err != nil {
+		return nil, err
+	}
+	return f, c.Registry.Register(newShareMetrics(f))
 }
 
 // Name returns the feature's name in records. The feature records no decision: a later boot makes the same part again.

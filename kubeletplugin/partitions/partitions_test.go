@@ -140,7 +140,8 @@ type process struct {
 	rescan  notify.Signal
 	review  notify.Signal
 	// end ends the process and waits for it.
-	end func()
+	end      func()
+	registry *prometheus.Registry
 	// events are the Events that nothing waited for yet.
 	events chan string
 }
@@ -177,7 +178,7 @@ func (n *node) process() *process {
 	self, err := os.Executable()
 	must(n.t, err)
 	p := &process{node: n, holder: inventory.NewHolder(), requery: notify.New(), rescan: notify.New(), review: notify.New()}
-	p.events = make(chan string, 100)
+	p.events, p.registry = make(chan string, 100), prometheus.NewRegistry()
 	prober := nvml.NewProber(nvml.Command{Path: self, LibraryPath: n.machine.File, Timeout: time.Minute})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"})
 	p.Feature, err = partitions.New(partitions.Config{
@@ -185,7 +186,9 @@ func (n *node) process() *process {
 		CounterForm: func(ctx context.Context) (partition.Form, error) {
 			return dryrun.CounterForm(ctx, n.kube, nodefixture.Node)
 		},
-		Dynamic: n.policies, Records: n.records, Library: prober, Recheck: p.review, Requery: p.requery, Errors: failures,
+		KeepsShares: func(ctx context.Context) (bool, error) { return dryrun.KeepsShares(ctx, n.kube, nodefixture.Node) },
+		Registry:    p.registry,
+		Dynamic:     n.policies, Records: n.records, Library: prober, Recheck: p.review, Requery: p.requery, Errors: failures,
 		Event: p.event,
 	})
 	must(n.t, err)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -38,8 +39,11 @@ type surroundings struct {
 	labels map[string]string
 	// counters is the form of slices in which the API server keeps counters, empty if it keeps none.
 	counters partition.Form
-	// version is the API server's when counters was found out.
+	// shares says that the API server keeps devices that several claims have.
+	shares bool
+	// version is the API server's when counters and shares were found out, minor its number within Kubernetes 1, 0 if it is not known.
 	version string
+	minor   uint64
 	// read says that both were read.
 	read bool
 }
@@ -105,15 +109,22 @@ func (f *Feature) look(ctx context.Context) error {
 	f.mu.Lock()
 	next := f.surroundings
 	f.mu.Unlock()
-	if !next.read || next.version != server.String() || next.counters == "" {
+	if !next.read || next.version != server.String() || next.counters == "" || !next.shares {
 		if next.counters, err = f.CounterForm(ctx); err != nil {
+			return err
+		}
+		if next.shares, err = f.KeepsShares(ctx); err != nil {
 			return err
 		}
 	}
 	changed := !next.read || !sameLabels(next.labels, node.Labels)
 	next.labels, next.version, next.read = node.Labels, server.String(), true
+	next.minor = 0
+	if v, err := version.ParseGeneric(server.String()); err == nil && v.Major() == 1 {
+		next.minor = uint64(v.Minor())
+	}
 	f.mu.Lock()
-	changed = changed || f.surroundings.counters != next.counters
+	changed = changed || f.surroundings.kept() != next.kept() || f.surroundings.counters != next.counters
 	f.surroundings = next
 	f.mu.Unlock()
 	if changed {
@@ -128,6 +139,21 @@ func (f *Feature) CountersDropped() {
 	f.surroundings.counters = ""
 	f.mu.Unlock()
 	f.Recheck.Send()
+}
+
+// SharesDropped has the API server tried again: it dropped what makes a device one of several claims.
+func (f *Feature) SharesDropped() {
+	f.mu.Lock()
+	f.surroundings.shares = false
+	f.mu.Unlock()
+	f.Recheck.Send()
+}
+
+// kept returns what the API server keeps. Schedulers heed counters of shared devices from Kubernetes 1.37 on (kubernetes/kubernetes#139040,
+// #140431, #140437, #140518); a scheduler is at most as new as its API server, and as old as the minor version before.
+func (s *surroundings) kept() partition.Kept {
+	const both = 37
+	return partition.Kept{Counters: s.counters != "", Shares: s.shares, Both: s.minor >= both}
 }
 
 func sameLabels(a, b map[string]string) bool {

@@ -5,7 +5,6 @@ package partitions
 import (
 	"context"
 	"errors"
-	"maps"
 
 	"k8s.io/klog/v2"
 
@@ -24,6 +23,7 @@ import (
 // setting is what a Review decides by.
 type setting struct {
 	counters partition.Form
+	kept     partition.Kept
 	result   policy.Result
 	// known says that counters and policies are the API server's. Otherwise they are what the last Review knew.
 	known bool
@@ -45,7 +45,7 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	s.Counters, s.PartitionPolicies = now.counters, nil
 	held, heldErr := f.mig.Held()
 	remains := f.left(held)
-	next := &decision{cards: map[string]*card{}, parts: map[string]partition.Part{}}
+	next := &decision{cards: map[string]*card{}, parts: map[string]partition.Part{}, settling: map[string]bool{}}
 	reasons := map[string][]partition.Reason{}
 	for _, c := range cards {
 		c.settings = now.result.Settings[c.Device.Name]
@@ -55,16 +55,15 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 				continue // it stays as discovery described it
 			}
 		}
-		if !governed && len(c.held) == 1 && c.held[c.Device.Name] && !c.absent && c.Divided == "" {
+		if !governed && c.ofOneClaim() {
 			continue
 		}
 		if c.MIG != nil {
 			f.note(s, c, heldErr)
 		}
-		f.divide(c, now.counters, s, held)
+		f.divide(c, now, s, held)
 		reasons[c.Device.Name] = c.division.Reasons
-		next.cards[c.Device.Name] = c
-		maps.Copy(next.parts, c.division.Parts)
+		next.add(c)
 		replace(s, c)
 		report(s, c, governed)
 	}
@@ -81,7 +80,8 @@ func (f *Feature) setting(ctx context.Context, cards []*card) setting {
 	around := f.surroundings
 	f.mu.Unlock()
 	if !synced || !around.read {
-		was := setting{counters: f.memory.Counters, result: policy.Result{Settings: map[string]partition.Settings{}}}
+		was := setting{counters: f.memory.Counters, kept: f.memory.Kept, result: policy.Result{Settings: map[string]partition.Settings{}}}
+		was.kept.Counters = was.counters != ""
 		for name, c := range f.memory.Cards {
 			was.result.Settings[name] = c.Settings
 		}
@@ -91,16 +91,16 @@ func (f *Feature) setting(ctx context.Context, cards []*card) setting {
 	for _, c := range cards {
 		node.Devices = append(node.Devices, policy.Device{Device: c.Device, Model: migparted.Model{Device: c.Model, Subsystem: c.Subsystem}})
 	}
-	return setting{counters: around.counters, result: f.resolver.Resolve(ctx, node, policies), known: true}
+	return setting{counters: around.counters, kept: around.kept(), result: f.resolver.Resolve(ctx, node, policies), known: true}
 }
 
 // divide decides what a GPU is published as.
-func (f *Feature) divide(c *card, form partition.Form, s *inventory.Snapshot, held []mig.Held) {
+func (f *Feature) divide(c *card, now setting, s *inventory.Snapshot, held []mig.Held) {
 	if forbidden := needsPCI(c.settings); !f.PCI && len(forbidden) > 0 {
-		c.settings = partition.Settings{MIG: c.settings.MIG}
+		c.settings = partition.Settings{MIG: c.settings.MIG, Sharing: c.settings.Sharing}
 		defer c.forbid(forbidden)
 	}
-	p := partition.Physical{Device: c.Device, MIG: c.MIG, AMD: c.AMD, Held: c.held}
+	p := partition.Physical{Device: c.Device, MIG: c.MIG, AMD: c.AMD, Held: c.held, Shares: c.shares}
 	if c.MIG != nil {
 		p.Foreign = f.foreign(c, held)
 		f.askAgain(c, held)
@@ -115,13 +115,13 @@ func (f *Feature) divide(c *card, form partition.Form, s *inventory.Snapshot, he
 		f.note(s, c, err)
 		p.IOMMU = len(candidates) == 1 && len(candidates[0].Obstacles) == 0
 	}
-	c.division = partition.Divide(p, c.settings, form != "")
+	c.division = partition.Divide(p, c.settings, now.kept)
 	if c.division.Card == nil {
 		return
 	}
 	// A card that no slice has room for would take the whole pool along.
-	if _, err := partition.Slices([]device.Card{*c.division.Card}, c.division.Devices, form); err != nil {
-		c.division = partition.Divide(p, partition.Settings{}, form != "")
+	if _, err := partition.Slices([]device.Card{*c.division.Card}, c.division.Devices, now.counters); err != nil {
+		c.division = partition.Divide(p, partition.Settings{}, now.kept)
 		c.division.Reasons = append(c.division.Reasons, partition.Reason{Reason: partition.ReasonNotDivisible, Message: err.Error()})
 	}
 }
@@ -131,7 +131,7 @@ func (f *Feature) remember(ctx context.Context, now setting, d *decision) {
 	if !now.known {
 		return
 	}
-	next := remembered{Counters: now.counters}
+	next := remembered{Counters: now.counters, Kept: now.kept}
 	for name, c := range d.cards {
 		if next.Cards == nil {
 			next.Cards = map[string]rememberedCard{}

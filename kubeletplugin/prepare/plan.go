@@ -116,7 +116,7 @@ func (e *Engine) recordedName(old *record.Record, i int, edits container.Edits) 
 func deviceRecord(result *claim.Result, edits container.Edits) record.Device {
 	d := record.Device{
 		Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
-		Effect: result.Effect(), Edits: edits,
+		Effect: result.Effect(), Setting: result.Setting(), Memory: result.Memory(), Edits: edits,
 	}
 	if result.Config.FPGA != nil {
 		d.CoTenancy = string(result.Config.FPGA.CoTenancy)

@@ -172,6 +172,7 @@ func sameDevice(there, want *resourceapi.Device) bool {
 			return false
 		}
 	}
-	return equality.Semantic.DeepEqual(there.Attributes, want.Attributes) && equality.Semantic.DeepEqual(there.Capacity, want.Capacity) &&
+	return equality.Semantic.DeepEqual(there.AllowMultipleAllocations, want.AllowMultipleAllocations) &&
+		equality.Semantic.DeepEqual(there.Attributes, want.Attributes) && equality.Semantic.DeepEqual(there.Capacity, want.Capacity) &&
 		equality.Semantic.DeepEqual(there.ConsumesCounters, want.ConsumesCounters)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -47,6 +48,8 @@ type Result struct {
 	Device string `json:"device"`
 	// ShareID tells apart the shares of one device. Nil: the whole device.
 	ShareID *types.UID `json:"shareID,omitempty"`
+	// Consumed is how much of the device's capacities the share takes; empty for the whole device.
+	Consumed map[resourceapi.QualifiedName]resource.Quantity `json:"consumed,omitempty"`
 	// AdminAccess marks a look, not a hold: read-only edits, no step with an effect, nothing at release.
 	AdminAccess bool `json:"adminAccess,omitempty"`
 	// Kind is the kind of device, from the pool's name.

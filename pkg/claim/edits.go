@@ -28,6 +28,7 @@ func Edits(result Result, dev device.Device) (container.Edits, error) {
 		Mounts: append([]container.Mount(nil), dev.Edits.Mounts...),
 		Env:    append([]string(nil), dev.Edits.Env...),
 	}
+	edits.Env = append(edits.Env, result.memoryEnv()...)
 	if !result.AdminAccess { // nothing is made for a look, and what another claim had made is not shown
 		edits.Made = append([]string(nil), dev.Edits.Made...)
 	}

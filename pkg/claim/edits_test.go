@@ -7,10 +7,20 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
+
+// shareOf is a share with an amount of the device's memory.
+func shareOf(r Result, memory string) Result {
+	r.ShareID = new(types.UID("share-1"))
+	r.Consumed = map[resourceapi.QualifiedName]resource.Quantity{device.CapacityMemory: resource.MustParse(memory)}
+	return r
+}
 
 func TestEdits(t *testing.T) {
 	disk := device.Device{Kind: device.KindHost, Name: "h0", Edits: container.Edits{
@@ -45,6 +55,12 @@ func TestEdits(t *testing.T) {
 		reason Reason
 	}{
 		{name: "as they are", result: gpuResult("main", "main", "g0", plainGPU), dev: gpu, want: gpu.Edits},
+		{
+			name: "a share with memory", result: shareOf(gpuResult("main", "main", "gpu-0", plainGPU), "10Gi"),
+			dev:  device.Device{Kind: device.KindGPU, Name: "gpu-0", Edits: container.Edits{Env: []string{"A=b"}}},
+			want: container.Edits{Env: []string{"A=b", "FETTLE_MEMORY_GPU_0=10737418240"}},
+		},
+		{name: "a share without memory", result: shareOf(gpuResult("main", "main", "g0", plainGPU), "0"), dev: gpu, want: gpu.Edits},
 		{name: "built-in path", result: at(""), dev: disk, want: disk.Edits},
 		{name: "an FPGA as it is programmed", result: Result{Device: "f0", Kind: device.KindFPGA}, dev: port, want: port.Edits},
 		{

@@ -107,6 +107,7 @@ func ownResults(in Input, all []resourceapi.DeviceRequestAllocationResult) ([]ow
 			Pool:        r.Pool,
 			Device:      r.Device,
 			ShareID:     r.ShareID,
+			Consumed:    r.ConsumedCapacity,
 			AdminAccess: r.AdminAccess != nil && *r.AdminAccess,
 			Kind:        kind,
 		}})

@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 // Effect identifies the configuration that all holders of a shared device must agree on, wherever each has it from. It is empty for a
@@ -24,7 +26,7 @@ func (r *Result) Effect() string {
 	config.Sources, config.AllowedNamespaces = nil, nil
 	if config.GPU != nil { // what a claim finds in its containers changes nothing for other holders
 		gpu := *config.GPU
-		gpu.KernelCaches = nil
+		gpu.KernelCaches, gpu.AllowPassthrough = nil, false
 		config.GPU = &gpu
 	}
 	if config.FPGA != nil { // nor does an edit of the class between two claims
@@ -38,6 +40,37 @@ func (r *Result) Effect() string {
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:16])
+}
+
+// Setting says in words what [Result.Effect] identifies of a GPU. It is empty for other devices and for a device that the claim has for
+// itself.
+func (r *Result) Setting() string {
+	if r.ShareID == nil || r.Config.GPU == nil {
+		return ""
+	}
+	return "strategy " + string(r.Config.GPU.Strategy)
+}
+
+// Memory is how many bytes of the device's memory the share was granted, 0 if memory is not counted or the claim has the whole device.
+func (r *Result) Memory() int64 {
+	if r.ShareID == nil || r.AdminAccess {
+		return 0
+	}
+	granted := r.Consumed[device.CapacityMemory]
+	return granted.Value()
+}
+
+// memoryVariable begins the name of the variable that tells a container how many bytes of a device's memory its claim was granted. The
+// device's name follows.
+const memoryVariable = "FETTLE_MEMORY_"
+
+// memoryEnv returns the variable of a share, none if memory is not counted.
+func (r *Result) memoryEnv() []string {
+	if r.Memory() <= 0 {
+		return nil
+	}
+	name := strings.ToUpper(strings.ReplaceAll(r.Device, "-", "_"))
+	return []string{fmt.Sprintf("%s%s=%d", memoryVariable, name, r.Memory())}
 }
 
 // shareFaults refuses shares that would spoil each other: two of one device with different configurations, and a share of a directory

@@ -37,6 +37,8 @@ type Device struct {
 	// Attributes are published as they are. A name without a domain belongs to the driver's own.
 	Attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute `json:"attributes,omitempty"`
 	Capacity   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity  `json:"capacity,omitempty"`
+	// Shared says that several claims may have the device at once, each a part of its capacity (KEP-5075).
+	Shared bool `json:"shared,omitempty"`
 	// Edits are what a container that is given this device needs. They are never published.
 	Edits container.Edits `json:"edits"`
 	// Card names the counters that the device shares with others which are parts of the same physical device, or the whole of it. It is the
@@ -62,6 +64,9 @@ const MaxPerSlice = 64
 // Resource is what is published of the device: all but its edits. The maps are the result's own.
 func (d Device) Resource() resourceapi.Device {
 	out := resourceapi.Device{Name: d.Name, Attributes: maps.Clone(d.Attributes), Capacity: maps.Clone(d.Capacity)}
+	if d.Shared {
+		out.AllowMultipleAllocations = new(true)
+	}
 	if d.Card != "" {
 		out.ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: d.Card, Counters: maps.Clone(d.Consumes)}}
 	}

@@ -77,6 +77,8 @@ const (
 	CapacityComputeUnits resourceapi.QualifiedName = "computeUnits"
 	// CapacityVirtualFunctions is how many SR-IOV functions the device can have.
 	CapacityVirtualFunctions resourceapi.QualifiedName = "virtualFunctions"
+	// CapacityShares is by how many claims the device can be shared. Each takes one. A device without it is one claim's alone.
+	CapacityShares resourceapi.QualifiedName = "shares"
 	// CapacityStorage is the size in bytes of the file system that a host directory is on.
 	CapacityStorage resourceapi.QualifiedName = "storage"
 )

@@ -185,14 +185,14 @@ func TestRandomClaims(t *testing.T) {
 		t.Run(fmt.Sprintf("%d cards", cards), func(t *testing.T) {
 			var divisions []partition.Division
 			for i := range cards {
-				divisions = append(divisions, partition.Divide(partition.Physical{Device: h100().whole(t, i), MIG: h100().mig(true), IOMMU: true},
-					through, true))
+				p := partition.Physical{Device: h100().whole(t, i), MIG: h100().mig(true), IOMMU: true}
+				divisions = append(divisions, partition.Divide(p, through, gateOn()))
 			}
 			intel := other(t, "intel")
 			intel.Name = "intel-0000-f0-00-0"
 			both := sriov(3)
 			both.Passthrough = true
-			divisions = append(divisions, partition.Divide(partition.Physical{Device: intel, Functions: vfs(t, 7, 3), IOMMU: true}, both, true))
+			divisions = append(divisions, partition.Divide(partition.Physical{Device: intel, Functions: vfs(t, 7, 3), IOMMU: true}, both, gateOn()))
 			s := newScheduler(t, divisions...)
 			var held []string
 			for range 150 {
@@ -262,16 +262,17 @@ func TestOneWinner(t *testing.T) {
 		forms    map[string]string
 	}{
 		"instances": {
-			partition.Divide(partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false), IOMMU: true}, through, true),
+			partition.Divide(partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false), IOMMU: true}, through, gateOn()),
 			map[string]string{"whole": typed("gpu"), "mig": typed("mig"), "vfio": typed("vfio")},
 		},
 		"functions": {
-			partition.Divide(partition.Physical{Device: other(t, "intel"), Functions: vfs(t, 7, 2), IOMMU: true}, functions, true),
+			partition.Divide(partition.Physical{Device: other(t, "intel"), Functions: vfs(t, 7, 2), IOMMU: true}, functions, gateOn()),
 			map[string]string{"whole": typed("gpu"), "vf": typed("vf"), "vfio": typed("vfio")},
 		},
 		"partitions": {
 			partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS1"), IOMMU: true},
-				partition.Settings{AMD: &partition.AMD{Compute: "DPX"}, Passthrough: true}, true),
+				partition.Settings{AMD: &partition.AMD{Compute: "DPX"}, Passthrough: true}, gateOn()),
+
 			map[string]string{"whole": typed("gpu"), "partition": typed("partition"), "vfio": typed("vfio")},
 		},
 	} {
@@ -308,12 +309,12 @@ func TestEveryPair(t *testing.T) {
 	through := withPassthrough(dynamic())
 	functions := withPassthrough(sriov(3))
 	for name, d := range map[string]partition.Division{
-		"A30":  partition.Divide(partition.Physical{Device: a30().whole(t, 0), MIG: a30().mig(true), IOMMU: true}, through, true),
-		"H100": partition.Divide(partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false), IOMMU: true}, through, true),
-		"functions": partition.Divide(partition.Physical{Device: other(t, "intel"), Functions: vfs(t, 7, 3), IOMMU: true},
-			functions, true),
+		"A30":       partition.Divide(partition.Physical{Device: a30().whole(t, 0), MIG: a30().mig(true), IOMMU: true}, through, gateOn()),
+		"H100":      partition.Divide(partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false), IOMMU: true}, through, gateOn()),
+		"functions": partition.Divide(partition.Physical{Device: other(t, "intel"), Functions: vfs(t, 7, 3), IOMMU: true}, functions, gateOn()),
+
 		"partitions": partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS1"), IOMMU: true},
-			withPassthrough(amd("CPX", "NPS1")), true),
+			withPassthrough(amd("CPX", "NPS1")), gateOn()),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScheduler(t, d)
@@ -386,7 +387,7 @@ func TestHeldOfWithdrawnPolicy(t *testing.T) {
 	p := partition.Physical{
 		Device: h100().whole(t, 0), MIG: h100().mig(false), Held: map[string]bool{gpu0 + "-mig-3g-40gb-s4": true}, IOMMU: true,
 	}
-	s := newScheduler(t, partition.Divide(p, dynamic("1g.10gb"), true))
+	s := newScheduler(t, partition.Divide(p, dynamic("1g.10gb"), gateOn()))
 	s.allocated.Insert(structured.MakeDeviceID(testDriver, testPool, gpu0+"-mig-3g-40gb-s4"))
 	if got := s.allocate(t, typed("gpu")); got != "" {
 		t.Errorf("%s is given beside an instance of it", got)

@@ -157,8 +157,8 @@ func (d *division) offered(m *AMDModes, mode amdMode, chosen bool) int {
 	case d.counters:
 		return n
 	}
-	d.withholdWhole(ReasonNoCounters, "compute mode %s divides the GPU, and the API server drops counters (DRAPartitionableDevices), so "+
-		"that it is not given whole too", mode.compute)
+	d.withholdWhole(ReasonNoCounters, "compute mode %s divides the GPU, and nothing keeps its partitions and the whole apart but "+
+		"counters; %s", mode.compute, d.countersLack())
 	if m.Compute != mode.compute {
 		d.reason(ReasonModePending, n, "the compute mode is %s, not %s: the node changes it while nothing uses the GPU", m.Compute, mode.compute)
 		return 0

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -21,15 +23,15 @@ func TestAPI(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		flags map[string]string
-		// forms say whether the server takes and keeps the slices.
-		separate, combined string
+		// forms say whether the server takes and keeps the slices, shares whether it keeps those with shares.
+		separate, combined, shares string
 	}{
-		{name: "newest", separate: kept, combined: "only one of `sharedCounters` or `devices` is allowed"},
+		{name: "newest", separate: kept, combined: "only one of `sharedCounters` or `devices` is allowed", shares: kept},
 		{
-			name: "as 1.34 with the gate", separate: kept, combined: "only one of `sharedCounters` or `devices` is allowed",
-			flags: map[string]string{"emulated-version": "1.34", "feature-gates": "DRAPartitionableDevices=true"},
+			name: "as 1.34 with the gates", separate: kept, combined: "only one of `sharedCounters` or `devices` is allowed", shares: kept,
+			flags: map[string]string{"emulated-version": "1.34", "feature-gates": "DRAPartitionableDevices=true,DRAConsumableCapacity=true"},
 		},
-		{name: "as 1.34", separate: dropped, combined: dropped, flags: map[string]string{"emulated-version": "1.34"}},
+		{name: "as 1.34", separate: dropped, combined: dropped, shares: dropped, flags: map[string]string{"emulated-version": "1.34"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			kube, err := kubernetes.NewForConfig(apitest.Start(t, tc.flags))
@@ -39,6 +41,9 @@ func TestAPI(t *testing.T) {
 				if got := publish(t, kube, resourceSlices(t, cards, devices, form)); !strings.Contains(got, want) {
 					t.Errorf("%s: got %q, want %q", form, got, want)
 				}
+			}
+			if got := publishShares(t, kube); got != tc.shares {
+				t.Errorf("shares: got %q, want %q", got, tc.shares)
 			}
 		})
 	}
@@ -53,9 +58,10 @@ const (
 func everything(t *testing.T) ([]device.Card, []device.Device) {
 	cards, devices := node(t, h100(), 8)
 	for _, p := range []partition.Division{
-		partition.Divide(partition.Physical{Device: named(t, "intel"), Functions: vfs(t, 62, 62), IOMMU: true}, withPassthrough(sriov(62)), true),
+		partition.Divide(partition.Physical{Device: named(t, "intel"), Functions: vfs(t, 62, 62), IOMMU: true},
+			withPassthrough(sriov(62)), gateOn()),
 		partition.Divide(partition.Physical{Device: named(t, "amd"), AMD: modes("SPX", "NPS1"), IOMMU: true},
-			withPassthrough(amd("CPX", "NPS1")), true),
+			withPassthrough(amd("CPX", "NPS1")), gateOn()),
 	} {
 		cards, devices = append(cards, *p.Card), append(devices, p.Devices...)
 	}
@@ -112,4 +118,52 @@ func counters(s *resourceapi.ResourceSlice) int {
 		}
 	}
 	return n
+}
+
+// publishShares publishes devices with every form of shares, says whether the server keeps all of these, and has it take a claim for one.
+func publishShares(t *testing.T, kube kubernetes.Interface) string {
+	t.Helper()
+	var devices []device.Device
+	held := map[string]bool{gpu0: true}
+	for i, s := range []partition.Settings{
+		sharing(4),
+		{Sharing: &partition.Sharing{MaxClaims: 256}},
+		{Sharing: &partition.Sharing{MaxClaims: 2, Memory: &partition.SharedMemory{Default: 20 * gib, Values: []int64{10 * gib, 20 * gib}}}},
+		{Sharing: &partition.Sharing{MaxClaims: 2, Memory: &partition.SharedMemory{Default: 79 * gib, Min: 79 * gib, Step: 2 * gib}}},
+		{Sharing: &partition.Sharing{MaxClaims: 2, Memory: &partition.SharedMemory{Default: 2 * gib, Min: gib, Max: 100 * gib}}},
+	} {
+		devices = append(devices, partition.Divide(partition.Physical{Device: h100().whole(t, i+1)}, s, shares(true)).Devices...)
+	}
+	closing := partition.Divide(partition.Physical{Device: h100().whole(t, 0), Held: held, Shares: held}, partition.Settings{}, shares(true))
+	devices = append(devices, closing.Devices...)
+	defer func() {
+		must(t, kube.ResourceV1().ResourceSlices().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	}()
+	found := map[bool]int{}
+	for _, s := range resourceSlices(t, nil, devices, partition.FormSeparate) {
+		stored, err := kube.ResourceV1().ResourceSlices().Create(t.Context(), s, metav1.CreateOptions{})
+		must(t, err)
+		for i, d := range stored.Spec.Devices {
+			found[equality.Semantic.DeepEqual(d, s.Spec.Devices[i])]++
+			if d.AllowMultipleAllocations == nil && d.Capacity[device.CapacityShares].RequestPolicy != nil {
+				t.Errorf("of %s a part is dropped", d.Name)
+			}
+		}
+	}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "share", Namespace: metav1.NamespaceDefault}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "any", Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			device.CapacityMemory: resource.MustParse("20Gi"),
+		}},
+	}}}
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	_, err := kube.ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, dry)
+	must(t, err)
+	switch {
+	case found[false] == 0 && found[true] == len(devices):
+		return kept
+	case found[true] == 0:
+		return dropped
+	}
+	return "some are dropped"
 }

@@ -14,10 +14,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
-// Divide decides what a physical device is published as. Counters says that the API server keeps counters; without, nothing is published
-// that shares the device with something else.
-func Divide(p Physical, s Settings, counters bool) Division {
-	d := &division{physical: p, settings: s, counters: counters, total: amounts{}, whole: true, vfio: s.Passthrough}
+// Divide decides what a physical device is published as. Where the API server keeps no counters, nothing is published that has the device
+// together with something else; where it keeps no shares, one claim has a device.
+func Divide(p Physical, s Settings, kept Kept) Division {
+	d := &division{physical: p, settings: s, kept: kept, total: amounts{}, whole: true, vfio: s.Passthrough}
+	d.counters = kept.Counters && (kept.Both || !d.needsShares())
 	d.mig()
 	d.amd()
 	d.functions()
@@ -29,6 +30,8 @@ func Divide(p Physical, s Settings, counters bool) Division {
 type division struct {
 	physical Physical
 	settings Settings
+	kept     Kept
+	// counters says that parts consume counters.
 	counters bool
 	// total are the counters of the card. They are empty while nothing has to be shared.
 	total amounts
@@ -77,8 +80,17 @@ func (d *division) withholdWhole(reason, format string, args ...any) {
 
 // noCounters says that devices are not published because there are no counters for them.
 func (d *division) noCounters(devices int, what string) {
-	d.reason(ReasonNoCounters, devices, "%s needs counters (DRAPartitionableDevices), which the API server drops: without them two claims "+
-		"could get the same part of the GPU; enable the feature gate, on by default since Kubernetes 1.36", what)
+	d.reason(ReasonNoCounters, devices, "%s needs counters: without them two claims could get the same part of the GPU, and %s", what,
+		d.countersLack())
+}
+
+// countersLack says why there are no counters, and what to do next.
+func (d *division) countersLack() string {
+	if d.kept.Counters {
+		return "schedulers before Kubernetes 1.37 do not heed them on a device that claims share: wait until these claims end, and leave " +
+			"sharing out of the policy"
+	}
+	return "the API server drops them (DRAPartitionableDevices): enable the feature gate, on by default since Kubernetes 1.36"
 }
 
 // passthrough adds the whole device for virtual machines.
@@ -136,6 +148,7 @@ func (d *division) finish() Division {
 	if d.whole {
 		d.add(whole, d.total, shared)
 	}
+	d.share(shared)
 	if shared {
 		d.out.Card = &device.Card{Name: whole.Name, Counters: d.total.counters()}
 	}
@@ -148,15 +161,15 @@ func (d *division) separate() {
 	wholeHeld := d.held(d.physical.Device.Name)
 	partHeld := slices.ContainsFunc(d.parts, func(p part) bool { return d.held(p.device.Name) })
 	if partHeld && (d.whole || d.vfio) {
-		d.withholdWhole(ReasonNoCounters, "claims have parts of the device, and the API server drops counters (DRAPartitionableDevices), so "+
-			"that it is not given whole too")
+		d.withholdWhole(ReasonNoCounters, "claims have parts of the device, and nothing keeps these and the whole apart but counters; %s",
+			d.countersLack())
 	}
 	free := func(p part) bool { return !d.held(p.device.Name) }
 	if vfioHeld := d.held(VFIOName(d.physical.Device.Name)); wholeHeld || vfioHeld {
 		before := len(d.parts)
 		if d.parts = slices.DeleteFunc(d.parts, free); len(d.parts) < before {
-			d.reason(ReasonNoCounters, before-len(d.parts), "a claim has the whole device, and the API server drops counters "+
-				"(DRAPartitionableDevices), so that its parts are not given too")
+			d.reason(ReasonNoCounters, before-len(d.parts), "a claim has the whole device, and nothing keeps it and its parts apart but "+
+				"counters; %s", d.countersLack())
 		}
 	}
 }

@@ -176,3 +176,6 @@ func valid(t *testing.T, d partition.Division) {
 		t.Error(err)
 	}
 }
+
+// gateOn is an API server that keeps counters, and no shares.
+func gateOn() partition.Kept { return partition.Kept{Counters: true} }

@@ -35,8 +35,8 @@ func (d *division) functions() {
 		}
 	}
 	if ready && len(f.Enabled) > 0 && !d.counters {
-		d.withholdWhole(ReasonNoCounters, "the device has virtual functions, and the API server drops counters (DRAPartitionableDevices), so "+
-			"that it is not given whole too")
+		d.withholdWhole(ReasonNoCounters, "the device has virtual functions, and nothing keeps these and the whole apart but counters; %s",
+			d.countersLack())
 	}
 }
 

@@ -179,7 +179,7 @@ func TestMIG(t *testing.T) {
 			for _, name := range tc.held {
 				p.Held[name] = true
 			}
-			got := partition.Divide(p, tc.settings, !tc.noCounters)
+			got := partition.Divide(p, tc.settings, partition.Kept{Counters: !tc.noCounters})
 			valid(t, got)
 			if diff := cmp.Diff(tc.want, names(got.Devices)) + cmp.Diff(tc.reasons, reasons(got)); diff != "" {
 				t.Errorf("-want +got:\n%s\n%v", diff, got.Reasons)
@@ -233,7 +233,7 @@ func TestMIGDevice(t *testing.T) {
 	for _, s := range []partition.Settings{
 		dynamic("1g.10gb+me"), static(partition.Instances{Profile: "1g.10gb+me", Count: 1, Starts: []uint32{5}}),
 	} {
-		got := partition.Divide(p, s, true)
+		got := partition.Divide(p, s, gateOn())
 		at := slices.IndexFunc(got.Devices, func(d device.Device) bool { return d.Name == gpu0+"-mig-1g-10gb-me-s5" })
 		if at < 0 {
 			t.Fatalf("got %v", names(got.Devices))
@@ -278,7 +278,7 @@ func TestMIGDevice(t *testing.T) {
 func TestCountersAllowEveryLayout(t *testing.T) {
 	for _, m := range models() {
 		t.Run(m.name, func(t *testing.T) {
-			got := partition.Divide(partition.Physical{Device: m.whole(t, 0), MIG: m.mig(true)}, dynamic(), true)
+			got := partition.Divide(partition.Physical{Device: m.whole(t, 0), MIG: m.mig(true)}, dynamic(), gateOn())
 			layouts := 0
 			var place func(from int, chosen []int)
 			parts := got.Devices
@@ -346,7 +346,7 @@ func TestNamesDiffer(t *testing.T) {
 // TestSmallestConflictFirst: a place that no larger instance can have comes before one that it can.
 func TestSmallestConflictFirst(t *testing.T) {
 	p := partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false)}
-	got := partition.Divide(p, dynamic("1g.10gb", "3g.40gb", "4g.40gb"), true)
+	got := partition.Divide(p, dynamic("1g.10gb", "3g.40gb", "4g.40gb"), gateOn())
 	var order []string
 	for _, d := range got.Devices {
 		order = append(order, strings.TrimPrefix(d.Name, gpu0+"-mig-"))

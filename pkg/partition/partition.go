@@ -21,6 +21,36 @@ type Settings struct {
 	SRIOV *SRIOV `json:"sriov,omitempty"`
 	// Passthrough publishes the device for virtual machines too.
 	Passthrough bool `json:"passthrough,omitempty"`
+	// Sharing lets several claims have the device, or an instance of a static layout of it.
+	Sharing *Sharing `json:"sharing,omitempty"`
+}
+
+// Sharing is by how many claims a device is shared, and how much of its memory each may have.
+type Sharing struct {
+	MaxClaims int `json:"maxClaims"`
+	// Memory is nil if memory is not counted.
+	Memory *SharedMemory `json:"memory,omitempty"`
+}
+
+// SharedMemory is how much memory a share may have, in bytes. Without Values, Min is the least, Max the most (0: all of the device), and
+// Step what lies between two amounts (0: any).
+type SharedMemory struct {
+	Default int64   `json:"default"`
+	Values  []int64 `json:"values,omitempty"`
+	Min     int64   `json:"min,omitempty"`
+	Max     int64   `json:"max,omitempty"`
+	Step    int64   `json:"step,omitempty"`
+}
+
+// Kept is what the API server keeps of slices, and what the scheduler can do with it.
+type Kept struct {
+	// Counters of cards (KEP-4815).
+	Counters bool
+	// Shares are devices that several claims have (KEP-5075).
+	Shares bool
+	// Both says that one device may consume counters and be shared. Schedulers before Kubernetes 1.37 give such a device away beside what
+	// excludes it.
+	Both bool
 }
 
 // MIGMode is how the instances of a GPU come about.
@@ -92,6 +122,8 @@ type Physical struct {
 	// Held are the names of the devices made from this one that claims have or are about to get. They stay published, under the same name and
 	// with the same counters, whatever the settings say: an allocated device that is not published frees its counters.
 	Held map[string]bool
+	// Shares are those of Held of which claims have shares.
+	Shares map[string]bool
 }
 
 // Division is what a physical device is published as.
@@ -106,6 +138,8 @@ type Division struct {
 	// that Fettle made, that nothing holds and that the settings do not want.
 	Create  []Slot
 	Destroy []nvml.MIGInstance
+	// Settling are the devices that are shared, or not, because claims have them so. They change once these claims end.
+	Settling []string
 	// Reasons say why something is not published, in a fixed order.
 	Reasons []Reason
 }
@@ -154,6 +188,12 @@ const (
 	ReasonModePending = "ModePending"
 	// ReasonFunctionsPending: the device has another number of virtual functions than the settings want.
 	ReasonFunctionsPending = "FunctionsPending"
+	// ReasonNoShares: the API server keeps no shares, or not together with counters, so that one claim has the device.
+	ReasonNoShares = "NoShares"
+	// ReasonSharingPending: a claim has the device for itself, so that it is not shared yet.
+	ReasonSharingPending = "SharingPending"
+	// ReasonSharingImpossible: the memory of a share is more than the device has.
+	ReasonSharingImpossible = "SharingImpossible"
 	// ReasonNoIOMMU: nothing isolates the device from the host's memory.
 	ReasonNoIOMMU = "NoIOMMU"
 )

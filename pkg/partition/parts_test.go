@@ -103,7 +103,7 @@ func TestAMD(t *testing.T) {
 			for _, name := range tc.held {
 				p.Held[name] = true
 			}
-			got := partition.Divide(p, tc.settings, !tc.noCounters)
+			got := partition.Divide(p, tc.settings, partition.Kept{Counters: !tc.noCounters})
 			valid(t, got)
 			if diff := cmp.Diff(tc.want, names(got.Devices)) + cmp.Diff(tc.reasons, reasons(got)); diff != "" {
 				t.Errorf("-want +got:\n%s\n%v", diff, got.Reasons)
@@ -115,7 +115,7 @@ func TestAMD(t *testing.T) {
 
 // TestMemoryMode: the reason says what a change of the memory mode takes, since Fettle does not do it.
 func TestMemoryMode(t *testing.T) {
-	got := partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS1")}, amd("CPX", "NPS4"), true)
+	got := partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS1")}, amd("CPX", "NPS4"), gateOn())
 	if len(got.Reasons) != 1 {
 		t.Fatalf("reasons %v", got.Reasons)
 	}
@@ -134,7 +134,7 @@ func TestMemoryMode(t *testing.T) {
 
 // TestAMDPartition is one of eight: its share of the GPU, and one of as many as there are.
 func TestAMDPartition(t *testing.T) {
-	got := partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS4")}, amd("CPX", "NPS4"), true)
+	got := partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: modes("SPX", "NPS4")}, amd("CPX", "NPS4"), gateOn())
 	d := got.Devices[3]
 	if d.Name != gpu0+"-cpx-nps4-p3" || device.StringOf(d.Attributes[device.AttributeProfile]) != "cpx-nps4" {
 		t.Errorf("got %s, %v", d.Name, d.Attributes)
@@ -152,7 +152,7 @@ func TestAMDPartition(t *testing.T) {
 	}
 	for n, available := range map[int][]string{8: {"SPX", "DPX", "QPX", "CPX"}, 6: {"SPX", "TPX", "CPX"}, 4: {"SPX", "DPX", "CPX"}} {
 		m := &partition.AMDModes{Compute: "CPX", Memory: "NPS1", AvailableCompute: available}
-		if got := partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: m}, amd("CPX", ""), true); len(got.Devices) != n+1 {
+		if got := partition.Divide(partition.Physical{Device: other(t, "amd"), AMD: m}, amd("CPX", ""), gateOn()); len(got.Devices) != n+1 {
 			t.Errorf("%v: %v, want %d partitions", available, names(got.Devices), n)
 		}
 	}
@@ -225,7 +225,7 @@ func TestFunctionsAndPassthrough(t *testing.T) {
 			for _, name := range tc.held {
 				p.Held[name] = true
 			}
-			got := partition.Divide(p, tc.settings, !tc.noCounters)
+			got := partition.Divide(p, tc.settings, partition.Kept{Counters: !tc.noCounters})
 			valid(t, got)
 			if diff := cmp.Diff(tc.want, names(got.Devices)) + cmp.Diff(tc.reasons, reasons(got)); diff != "" {
 				t.Errorf("-want +got:\n%s\n%v", diff, got.Reasons)
@@ -260,7 +260,7 @@ func TestOneWay(t *testing.T) {
 	s := dynamic("4g.40gb")
 	s.SRIOV = &partition.SRIOV{VirtualFunctions: 1}
 	p := partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false), Functions: vfs(t, 7, 1)}
-	got := partition.Divide(p, s, true)
+	got := partition.Divide(p, s, gateOn())
 	if diff := cmp.Diff(under("-", "mig-4g-40gb-s0"), names(got.Devices)) + cmp.Diff([]string{"NotDivisible 0"}, reasons(got)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -271,7 +271,7 @@ func TestDivideChangesNothing(t *testing.T) {
 	p := partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false), IOMMU: true}
 	s := dynamic()
 	s.Passthrough = true
-	first := partition.Divide(p, s, true)
+	first := partition.Divide(p, s, gateOn())
 	for _, d := range first.Devices {
 		if d.Name != gpu0 {
 			d.Attributes["spoilt"], d.Capacity["spoilt"] = resourceapi.DeviceAttribute{}, resourceapi.DeviceCapacity{}
@@ -280,7 +280,7 @@ func TestDivideChangesNothing(t *testing.T) {
 	if diff := cmp.Diff(h100().whole(t, 0), p.Device); diff != "" {
 		t.Errorf("the device changed:\n%s", diff)
 	}
-	if second := partition.Divide(p, s, true); len(second.Devices) != len(first.Devices) {
+	if second := partition.Divide(p, s, gateOn()); len(second.Devices) != len(first.Devices) {
 		t.Errorf("%d devices, then %d", len(first.Devices), len(second.Devices))
 	}
 }
@@ -309,7 +309,7 @@ func TestHeldWithoutCounters(t *testing.T) {
 			} {
 				s.physical.Held = map[string]bool{held: true}
 				s.physical.IOMMU = true
-				got := partition.Divide(s.physical, settings, false)
+				got := partition.Divide(s.physical, settings, partition.Kept{})
 				valid(t, got)
 				published := names(got.Devices)
 				if !slices.Contains(published, held) {

@@ -59,7 +59,7 @@ func TestShort(t *testing.T) {
 // TestShortOfEveryProfile: what each instance takes is told apart by its place, and only what takes a whole card is "all".
 func TestShortOfEveryProfile(t *testing.T) {
 	for _, m := range models() {
-		d := partition.Divide(partition.Physical{Device: m.whole(t, 0), MIG: m.mig(false), IOMMU: true}, withPassthrough(dynamic()), true)
+		d := partition.Divide(partition.Physical{Device: m.whole(t, 0), MIG: m.mig(false), IOMMU: true}, withPassthrough(dynamic()), gateOn())
 		for _, one := range d.Devices {
 			got := partition.Short(one.Consumes, d.Card.Counters)
 			if part, ok := d.Parts[one.Name]; (got == "all") != (!ok || part.Type == "vfio") || got == "nothing" {

@@ -22,7 +22,7 @@ func node(t testing.TB, m model, gpus int) (cards []device.Card, devices []devic
 	s := dynamic()
 	s.Passthrough = true
 	for i := range gpus {
-		d := partition.Divide(partition.Physical{Device: m.whole(t, i), MIG: m.mig(true), IOMMU: true}, s, true)
+		d := partition.Divide(partition.Physical{Device: m.whole(t, i), MIG: m.mig(true), IOMMU: true}, s, gateOn())
 		if d.Card == nil || len(d.Reasons) > 0 {
 			t.Fatalf("got %v", d.Reasons)
 		}
@@ -158,7 +158,7 @@ func TestSlicesOfOthers(t *testing.T) {
 		t.Errorf("a card without devices: %s", got)
 	}
 	p := partition.Physical{Device: other(t, "intel"), Functions: vfs(t, 64, 64)}
-	many := partition.Divide(p, sriov(64), true)
+	many := partition.Divide(p, sriov(64), gateOn())
 	cards = []device.Card{*many.Card}
 	if cut, err := partition.Slices(cards, many.Devices, partition.FormSeparate); err != nil || shape(cut) != "1+0 0+64 0+1" {
 		t.Errorf("65 devices of one card: %s, %v", shape(cut), err)

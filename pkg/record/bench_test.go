@@ -86,3 +86,20 @@ func BenchmarkTombstone(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkAcquireShare takes a share of a device of which so many claims have one.
+func BenchmarkAcquireShare(b *testing.B) {
+	for _, n := range []int{1, 10, 100} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := open(b)
+			for i := range n {
+				put(b, s, sharing("a", fmt.Sprintf("held-%d", i), "gpu-0"))
+			}
+			r := sharing("a", "next", "gpu-0")
+			must(b, s.Create(r))
+			for b.Loop() {
+				must(b, s.Acquire(r))
+			}
+		})
+	}
+}

@@ -22,6 +22,8 @@ type InUseError struct {
 	Owner *Record
 	// Differs says that the device may be shared, but the holder has another configuration.
 	Differs bool
+	// Have is the setting of the holder, Want that of the claim that asked for the device. They are empty if they are not known.
+	Have, Want string
 	// Namespace is that of the claim that asked for the device.
 	Namespace string
 	// Deleted says that the holder was deleted while its pod runs, so that the scheduler took the device for free.
@@ -38,6 +40,9 @@ func (e *InUseError) Error() string {
 	how := "is held"
 	if e.Differs {
 		how = "is shared with another configuration"
+		if e.Have != "" && e.Want != "" {
+			how += fmt.Sprintf(" (%s, not %s)", e.Have, e.Want)
+		}
 	}
 	until := "until kubelet unprepares it"
 	switch {
@@ -109,6 +114,27 @@ func (s *Store) HeldOf(pool string, names []string) (map[string]bool, error) {
 	return held, nil
 }
 
+// SharedOf returns those of a pool's devices of which claims hold shares.
+func (s *Store) SharedOf(pool string, names []string) (map[string]bool, error) {
+	shared := map[string]bool{}
+	for _, name := range names {
+		holders, err := s.Holders(pool, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, uid := range holders {
+			how, err := s.fs.Readlink(s.ownerPath(pool, name, uid))
+			if ignoreMissing(err) != nil {
+				return nil, fmt.Errorf("look up how claim %s holds device %s/%s: %w", uid, pool, name, err)
+			}
+			if err == nil && how != whole {
+				shared[name] = true
+			}
+		}
+	}
+	return shared, nil
+}
+
 // holder returns the record behind a link, which may be released. It returns nil for a leftover link: its record is gone, or belongs to a
 // later life of the claim.
 func (s *Store) holder(pool, name, uid string) (*Record, error) {
@@ -156,6 +182,12 @@ func (s *Store) checkFree(d *Device, r *Record) error {
 		if e.Name() == r.UID {
 			continue
 		}
+		if d.ShareID != "" { // a share with the same setting excludes no other, so its record is not read
+			how, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, e.Name()))
+			if err == nil && how == d.target() {
+				continue
+			}
+		}
 		other, err := s.holder(d.Pool, d.Name, e.Name())
 		if err == nil && other != nil && other.Released() {
 			other, err = s.takeOver(d, other)
@@ -172,10 +204,24 @@ func (s *Store) checkFree(d *Device, r *Record) error {
 		}
 		shareable := d.ShareID != "" && how != whole
 		if !shareable || how != d.target() {
-			return &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Differs: shareable, Namespace: r.Namespace}
+			fault := &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Differs: shareable, Namespace: r.Namespace}
+			if shareable {
+				fault.Have, fault.Want = other.settingOf(d.Pool, d.Name), d.Setting
+			}
+			return fault
 		}
 	}
 	return nil
+}
+
+// settingOf returns the setting of the record's share of a device, empty if it has none.
+func (r *Record) settingOf(pool, name string) string {
+	for i := range r.Devices {
+		if d := &r.Devices[i]; d.Pool == pool && d.Name == name && !d.AdminAccess {
+			return d.Setting
+		}
+	}
+	return ""
 }
 
 // takeOver removes a released record that names a device, or returns the record that holds the device now. A process left the released

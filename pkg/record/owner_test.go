@@ -369,3 +369,33 @@ func TestOddTargets(t *testing.T) {
 		must(t, s.Acquire(taker))
 	}
 }
+
+// TestSettings: a share that is refused because of another setting says both. The other claim is named in its own namespace only.
+func TestSettings(t *testing.T) {
+	s := open(t)
+	first := sharing("a", "u1", "gpu-0")
+	first.Devices[0].Setting = "strategy TimeSlicing, interval Long"
+	put(t, s, first)
+	second := sharing("b", "u2", "gpu-0")
+	second.Devices[0].Setting = "strategy Exclusive"
+	for namespace, named := range map[string]bool{first.Namespace: true, "elsewhere": false} {
+		second.Namespace = namespace
+		err := s.Acquire(second)
+		if err == nil || !strings.Contains(err.Error(), "(strategy TimeSlicing, interval Long, not strategy Exclusive)") {
+			t.Fatalf("the refusal says no settings: %v", err)
+		}
+		if strings.Contains(err.Error(), first.Namespace+"/"+first.Name) != named {
+			t.Errorf("to namespace %s: %v", namespace, err)
+		}
+	}
+	shared, err := s.SharedOf(first.Devices[0].Pool, []string{"gpu-0", "gpu-1"})
+	must(t, err)
+	if diff := cmp.Diff(map[string]bool{"gpu-0": true}, shared); diff != "" {
+		t.Errorf("shared devices (-want +got):\n%s", diff)
+	}
+	s = open(t)
+	put(t, s, holding("u1", "gpu-0"))
+	if shared, err := s.SharedOf(first.Devices[0].Pool, []string{"gpu-0"}); err != nil || len(shared) > 0 {
+		t.Errorf("a device that one claim has: shared %v, %v", shared, err)
+	}
+}

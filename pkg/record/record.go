@@ -62,6 +62,9 @@ type Device struct {
 	AdminAccess bool `json:"adminAccess,omitempty"`
 	// Effect identifies the effective configuration of a share. Shares of one device must have equal effects.
 	Effect string `json:"effect,omitempty"`
+	// Setting is what Effect stands for in words, and Memory how many bytes of the device's memory the share was granted.
+	Setting string `json:"setting,omitempty"`
+	Memory  int64  `json:"memory,omitempty"`
 	// CoTenancy says which claims may hold other regions of the same chip meanwhile. It is empty for a device that is not a region.
 	CoTenancy string `json:"coTenancy,omitempty"`
 	// CDIDevice is the qualified CDI device name that kubelet got. Its meaning must not change while the record exists.

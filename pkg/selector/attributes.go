@@ -73,6 +73,7 @@ func capacities() map[resourceapi.QualifiedName]valueType {
 		device.CapacityComputeUnits:     typeQuantity,
 		device.CapacityMemory:           typeQuantity,
 		device.CapacityMultiprocessors:  typeQuantity,
+		device.CapacityShares:           typeQuantity,
 		device.CapacityStorage:          typeQuantity,
 		device.CapacityVirtualFunctions: typeQuantity,
 	}

@@ -44,7 +44,7 @@ func newDividedNode(number int, divided bool) (dividedNode, error) {
 		if err != nil {
 			return n, err
 		}
-		d := partition.Divide(partition.Physical{Device: whole, MIG: migOf(nvmlsim.H100)}, settings, true)
+		d := partition.Divide(partition.Physical{Device: whole, MIG: migOf(nvmlsim.H100)}, settings, partition.Kept{Counters: true})
 		if err := d.Validate(); err != nil || len(d.Reasons) > 0 {
 			return n, errors.Join(err, fmt.Errorf("a simulated GPU is not divided: %v", d.Reasons))
 		}

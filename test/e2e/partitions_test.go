@@ -56,6 +56,8 @@ func dividesGPUs() {
 	each("gives seven small instances of one GPU, each with its own nodes, and the eighth claim waits", (*dividedGPUs).seven, ofNode...)
 	each("gives instances of several sizes, and the whole GPU when they are gone", (*dividedGPUs).mixed, ofNode...)
 	each("gives a GPU whole, in parts or to a virtual machine, whatever came first", (*dividedGPUs).oneWinner, ofNode...)
+	each("shares a GPU among claims by memory, and tells each what it was granted", (*dividedGPUs).shares, ofNode...)
+	each("gives a GPU to one claim at a time, where the API keeps no shares", (*dividedGPUs).noShares)
 	each("keeps an instance that a process uses until the process ends", (*dividedGPUs).inUse, ofNode...)
 	each("finishes or undoes what it was killed in the middle of", (*dividedGPUs).killed, ofNode...)
 	each("leaves an instance alone that somebody else made, and says where it is", (*dividedGPUs).foreign, ofNode...)

@@ -48,6 +48,7 @@ func (r *Resolver) settings(c *candidate, d *Device, index int) (partition.Setti
 	}
 	want := &c.spec.Devices
 	out := partition.Settings{Passthrough: want.Passthrough != nil && *want.Passthrough}
+	out.Sharing = sharing(want.Sharing)
 	switch {
 	case want.NVIDIA != nil:
 		mig, err := r.mig(&want.NVIDIA.MIG, migparted.GPU{Index: index, Model: d.Model})
@@ -107,6 +108,34 @@ func (r *Resolver) migParted(m *v1alpha1.MigPartedConfig, gpu migparted.GPU) (*p
 		out.Layout = append(out.Layout, partition.Instances{Profile: profile, Count: entry.Profiles[profile]})
 	}
 	return out, nil
+}
+
+// sharing reads the amounts of a policy that is valid.
+func sharing(s *v1alpha1.DeviceSharing) *partition.Sharing {
+	if s == nil {
+		return nil
+	}
+	out := &partition.Sharing{MaxClaims: int(s.MaxClaims)}
+	if s.Memory == nil {
+		return out
+	}
+	out.Memory = &partition.SharedMemory{Default: amount(s.Memory.Default)}
+	for _, v := range s.Memory.Values {
+		out.Memory.Values = append(out.Memory.Values, amount(v))
+	}
+	if r := s.Memory.Range; r != nil {
+		out.Memory.Min, out.Memory.Max, out.Memory.Step = amount(r.Min), amount(r.Max), amount(r.Step)
+	}
+	return out
+}
+
+// amount is 0 for an amount that is not given.
+func amount(text string) int64 {
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0
+	}
+	return quantity.Value()
 }
 
 func xe(x *v1alpha1.XeProvisioning) *partition.Xe {

@@ -6,6 +6,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // holders are the claims that have a device, by its pool and name.
@@ -23,10 +26,9 @@ func holdersOf(o Objects) holders {
 			if r.Driver != o.Driver {
 				continue
 			}
-			one := Claim{Namespace: c.Namespace, Name: c.Name, AdminAccess: r.AdminAccess != nil && *r.AdminAccess}
-			if key := [2]string{r.Pool, r.Device}; !slices.Contains(found[key], one) {
-				found[key] = append(found[key], one)
-			}
+			found.add([2]string{r.Pool, r.Device}, Claim{
+				Namespace: c.Namespace, Name: c.Name, AdminAccess: r.AdminAccess != nil && *r.AdminAccess,
+			}, r)
 		}
 	}
 	for _, claims := range found {
@@ -35,6 +37,29 @@ func holdersOf(o Objects) holders {
 		})
 	}
 	return found
+}
+
+// add adds a result of a claim.
+func (h holders) add(key [2]string, claim Claim, r *resourceapi.DeviceRequestAllocationResult) {
+	i := slices.IndexFunc(h[key], func(c Claim) bool {
+		return c.Namespace == claim.Namespace && c.Name == claim.Name && c.AdminAccess == claim.AdminAccess
+	})
+	if i < 0 {
+		i, h[key] = len(h[key]), append(h[key], claim)
+	}
+	if claim.AdminAccess || r.ShareID == nil {
+		return
+	}
+	one := &h[key][i]
+	one.Shares++
+	for name, amount := range r.ConsumedCapacity {
+		if one.Granted == nil {
+			one.Granted = map[resourceapi.QualifiedName]resource.Quantity{}
+		}
+		sum := one.Granted[name].DeepCopy()
+		sum.Add(amount)
+		one.Granted[name] = sum
+	}
 }
 
 // hold says whether a claim has a device for itself or with others. Admin access takes nothing.

@@ -116,7 +116,13 @@ func (p *pool) addDevices(left Counters, holders holders, out *Report) {
 			d.Card, d.Consumes = published.ConsumesCounters[0].CounterSet, published.ConsumesCounters[0].Counters
 			d.Group = d.Card
 		}
+		d.shares(published, left != nil)
 		d.judge(left, holders.hold(p.name, d.Name), p.missing != 0)
+		if d.overcommitted() {
+			out.Problems = append(out.Problems, Problem{
+				p.name + " " + d.Name, ReasonOvercommitted, "claims were granted more of the device than it has: delete one of their pods",
+			})
+		}
 		own = append(own, d)
 	}
 	slices.SortStableFunc(own, func(a, b Device) int {
@@ -138,6 +144,8 @@ func compareBool(a, b bool) int {
 // judge says whether a claim could get the device.
 func (d *Device) judge(left Counters, held, incomplete bool) {
 	switch {
+	case held && d.Shares.open() && left != nil && !incomplete:
+		d.State = StateShared
 	case held:
 		d.State = StateHeld
 	case left == nil || incomplete:

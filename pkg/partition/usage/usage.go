@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 )
@@ -41,6 +42,9 @@ type Device struct {
 	Part  bool   `json:"part,omitempty"`
 	Group string `json:"group"`
 
+	// Shares says what several claims may have of the device; nil for one that a claim has for itself.
+	Shares *Shares `json:"shares,omitempty"`
+
 	State State `json:"state"`
 	// Claims have the device, in the order of namespaces and names.
 	Claims []Claim `json:"claims,omitempty"`
@@ -57,8 +61,10 @@ type State string
 const (
 	// StateFree: no claim has it, and its card has enough left.
 	StateFree State = "Free"
-	// StateHeld: a claim has it.
+	// StateHeld: a claim has it, or claims have all shares of it or all of its memory.
 	StateHeld State = "Held"
+	// StateShared: claims have shares of it, and a further one could get one.
+	StateShared State = "Shared"
 	// StateTaken: no claim has it, but claims for other devices of the card hold what it needs.
 	StateTaken State = "Taken"
 	// StateUnknown: the claims are not known, or slices of the pool are missing.
@@ -71,6 +77,20 @@ type Claim struct {
 	Name      string `json:"name"`
 	// AdminAccess is access beside the one who holds the device. It takes nothing.
 	AdminAccess bool `json:"adminAccess,omitempty"`
+	// Shares is how many shares of the device the claim has, Granted what it was granted of the device's capacities in all of them.
+	Shares  int                                             `json:"shares,omitempty"`
+	Granted map[resourceapi.QualifiedName]resource.Quantity `json:"granted,omitempty"`
+}
+
+// Shares is what several claims may have of a device.
+type Shares struct {
+	// Total is how many shares there are, Left how many no claim has.
+	Total int64 `json:"total"`
+	Left  int64 `json:"left"`
+	// LeftOf is what no claim was granted of the capacities that are counted. It is nil while the claims are not known.
+	LeftOf map[resourceapi.QualifiedName]resource.Quantity `json:"leftOf,omitempty"`
+	// full says that not even the smallest share is left.
+	full bool
 }
 
 // Card is a counter set.
@@ -97,7 +117,7 @@ const (
 	ReasonIncompletePool = "IncompletePool"
 	// ReasonNotPublished: a claim has a device that is in no slice, so that its counters count as free.
 	ReasonNotPublished = "NotPublished"
-	// ReasonOvercommitted: claims have more of a card than there is.
+	// ReasonOvercommitted: claims have more of a card, or of a shared device, than there is.
 	ReasonOvercommitted = "Overcommitted"
 )
 

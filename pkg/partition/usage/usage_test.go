@@ -75,7 +75,8 @@ func instances() *nvml.MIG {
 func divided(t testing.TB, name string) partition.Division {
 	t.Helper()
 	d := partition.Divide(partition.Physical{Device: whole(t, name), MIG: instances(), IOMMU: true},
-		partition.Settings{MIG: &partition.MIG{Mode: partition.MIGDynamic}, Passthrough: true}, true)
+		partition.Settings{MIG: &partition.MIG{Mode: partition.MIGDynamic}, Passthrough: true}, partition.Kept{Counters: true})
+
 	if len(d.Devices) != 9 {
 		t.Fatalf("%d devices: %v", len(d.Devices), d.Reasons)
 	}

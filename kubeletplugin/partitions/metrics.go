@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/device"
+)
+
+// shareMetrics says of each shared device how many shares it has, how many claims have, and how much memory these were granted. It reads
+// the records of claims when the metrics are read.
+type shareMetrics struct {
+	feature                *Feature
+	shares, taken, granted *prometheus.Desc
+}
+
+func newShareMetrics(f *Feature) *shareMetrics {
+	labels := []string{"device"}
+	return &shareMetrics{
+		feature: f,
+		shares:  prometheus.NewDesc("fettle_device_shares", "Shares of a device that several claims may have.", labels, nil),
+		taken:   prometheus.NewDesc("fettle_device_shares_held", "Shares of a device that claims have.", labels, nil),
+		granted: prometheus.NewDesc("fettle_device_granted_memory_bytes", "Memory of a device that was granted to claims.", labels, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *shareMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.shares, m.taken, m.granted} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *shareMetrics) Collect(out chan<- prometheus.Metric) {
+	d := m.feature.decided.Load()
+	if d == nil {
+		return
+	}
+	for _, c := range d.sorted() {
+		for i := range c.division.Devices {
+			if one := &c.division.Devices[i]; one.Shared {
+				m.collect(one, out)
+			}
+		}
+	}
+}
+
+func (m *shareMetrics) collect(d *device.Device, out chan<- prometheus.Metric) {
+	shares := d.Capacity[device.CapacityShares].Value
+	taken, granted, err := m.feature.granted(d)
+	if err != nil {
+		m.feature.Errors.WithLabelValues("partitions").Inc()
+		return
+	}
+	for desc, n := range map[*prometheus.Desc]int64{m.shares: shares.Value(), m.taken: taken, m.granted: granted} {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), d.Name)
+	}
+}
+
+// granted counts the shares of a device that claims have, and their memory.
+func (f *Feature) granted(d *device.Device) (shares, memory int64, err error) {
+	pool := inventory.PoolName(f.Node, d.Kind)
+	holders, err := f.Records.Holders(pool, d.Name)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, uid := range holders {
+		r, err := f.Records.Load(uid)
+		if err != nil {
+			continue // it was released meanwhile, or its record is damaged, which is reported elsewhere
+		}
+		for i := range r.Devices {
+			if one := &r.Devices[i]; one.Pool == pool && one.Name == d.Name && one.ShareID != "" && !one.AdminAccess {
+				shares, memory = shares+1, memory+one.Memory
+			}
+		}
+	}
+	return shares, memory, nil
+}
