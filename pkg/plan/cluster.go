@@ -75,11 +75,14 @@ func NewCluster(s Snapshot) (*Cluster, []Problem, error) {
 	for _, note := range notes {
 		c.problem("Snapshot kubernetes", "%s", note)
 	}
-	sortObjects(c.Nodes)
 	sortObjects(c.Quotas)
 	slices.SortFunc(c.Slices, func(a, b *resourceapi.ResourceSlice) int {
 		return cmp.Or(cmp.Compare(a.Spec.Driver, b.Spec.Driver), cmp.Compare(a.Spec.Pool.Name, b.Spec.Pool.Name), cmp.Compare(a.Name, b.Name))
 	})
+	if len(c.Nodes) == 0 {
+		c.assumeNodes()
+	}
+	sortObjects(c.Nodes)
 	c.dropDisabled(s)
 	c.extended = ExtendedClasses(set, s.Classes)
 	c.addPools()

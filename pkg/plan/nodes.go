@@ -9,9 +9,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1helper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 )
 
 // Reasons of the scheduler against a node, in the order in which it looks.
@@ -124,4 +126,19 @@ func (c *Cluster) insufficient(w wanted, i int) []string {
 // mayBeUnstated says whether a node without a quantity of a resource is not asked for it, where other resources are missing by that.
 func mayBeUnstated(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage
+}
+
+// assumeNodes adds the nodes that slices name, for snapshots without any Node: a plan of slices alone would say that nothing fits.
+func (c *Cluster) assumeNodes() {
+	known := map[string]bool{}
+	for _, slice := range c.Slices {
+		name := ptr.Deref(slice.Spec.NodeName, "")
+		if name == "" || known[name] {
+			continue
+		}
+		known[name] = true
+		c.Nodes = append(c.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		c.problem(titleOf("Node", "", name), "not in the input, which has no Node at all: taken as a node without labels, taints and limits, "+
+			"since ResourceSlice %s names it", slice.Name)
+	}
 }
