@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -116,7 +118,21 @@ func (c Controller) parts(mgr manager.Manager, live client.Client, certificate *
 		Services: services, Options: c.Options, Registry: registry, Scratch: bitstreams.NewScratch(scratch), Certificate: certificate,
 		Policies: trustpolicies.NewReader(services.Client, c.Options.PublicTrustRoot),
 		Volumes:  volumes.NewPlanner(services, c.Options.KernelCacheVolumes),
+		Version:  c.version,
 	}, nil
+}
+
+// version asks the API server for its version, "1.37".
+func (c Controller) version() (string, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(c.Config)
+	if err != nil {
+		return "", err
+	}
+	version, err := client.ServerVersion()
+	if err != nil {
+		return "", err
+	}
+	return version.Major + "." + strings.TrimSuffix(version.Minor, "+"), nil
 }
 
 // serve adds what every replica serves to the manager, and the keeper of the webhook's certificate, which the leader runs.

@@ -48,6 +48,8 @@ type Options struct {
 	Classes deviceclasses.Options
 	// PresetVendors are the vendors whose ClusterDevicePresets are shipped.
 	PresetVendors []string
+	// ExplainWaitingPods has Events posted to pods that wait for devices, which say why.
+	ExplainWaitingPods bool
 	// KernelCacheVolumes says whether and how caches are put into volumes.
 	KernelCacheVolumes volumes.Options
 }

@@ -63,6 +63,7 @@ func TestAPI(t *testing.T) {
 	t.Run("shipped presets", c.testShipped)
 	foreign := c.createForeignClass(t)
 	r := c.start(t, allClasses())
+	waits := c.waitingPod(t)
 	t.Run("health", func(t *testing.T) { testHealth(t, r) })
 	t.Run("foreign class", func(t *testing.T) { c.testForeignClass(t, r, foreign) })
 	t.Run("a reconciler of one's own", func(t *testing.T) { c.testCounter(t, r) })
@@ -89,6 +90,7 @@ func TestAPI(t *testing.T) {
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })
+	t.Run("waiting pods", func(t *testing.T) { c.testWaiting(t, waits) })
 	t.Run("metrics", c.testMetrics)
 	t.Run("webhook", func(t *testing.T) { c.testWebhook(t, r) })
 	t.Run("second replica", func(t *testing.T) { c.testSecondReplica(t) })
@@ -160,7 +162,7 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 			Config: c.config, CRDs: crds.Files, Registry: r.registry, Gatherer: r.registry, Clock: clock.RealClock{}, Table: withCounter,
 			Options: controller.Options{
 				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"}, ProbeAddress: ":" + strconv.Itoa(r.probePort),
-				Webhook: true, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors,
+				Webhook: true, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
 				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},

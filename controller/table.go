@@ -14,6 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
+	"github.com/fettle-dev/fettle/controller/waiting"
 	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
@@ -32,6 +33,8 @@ type Parts struct {
 	Volumes *volumes.Planner
 	// Certificate is the webhook's.
 	Certificate *webhook.Certificate
+	// Version asks the API server for its version.
+	Version func() (string, error)
 }
 
 // Table lists every reconciler. To add one, write its package and add its row here; docs/design/adding.md has the recipe. Building a row
@@ -55,5 +58,6 @@ func Table(p Parts) []reconciler.Row {
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),
+		waiting.New(s, waiting.Options{Enabled: o.ExplainWaitingPods, Version: p.Version}),
 	}
 }

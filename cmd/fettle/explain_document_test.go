@@ -16,7 +16,8 @@ func TestExplainDocument(t *testing.T) {
 	page, err := os.ReadFile("../../docs/user/explain.md")
 	must(t, err)
 	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	printed := regexp.MustCompile("(?s)```\n\\$ fettle explain pod train -f cluster.yaml -f pod.yaml -v\n(.*?)```").FindStringSubmatch(string(page))
+	const command = "fettle explain pod train -f cluster.yaml -f pod.yaml -v"
+	printed := regexp.MustCompile("(?s)```\n\\$ " + command + "\n(.*?)```").FindStringSubmatch(string(page))
 	if len(examples) != 2 || printed == nil {
 		t.Fatalf("the page has %d examples and prints %q, want a cluster, a pod and its explanation", len(examples), printed)
 	}

@@ -66,6 +66,11 @@ func plainRights() map[string]map[string]string {
 			"resource.k8s.io/deviceclasses":            "get list watch create patch",
 			partClasses:                                "delete",
 			"resource.k8s.io/resourceclaims":           "list watch",
+			"resource.k8s.io/resourceslices":           "list",
+			"resource.k8s.io/resourceclaimtemplates":   "list",
+			"resource.k8s.io/devicetaintrules":         "list",
+			"/pods":                                    "list",
+			"/resourcequotas":                          "list",
 			"fettle.dev/acceleratornodes":              "get list watch patch delete",
 			"fettle.dev/clusterfpgabitstreams":         "get list watch",
 			"fettle.dev/fpgabitstreams":                "get list watch",
@@ -258,6 +263,12 @@ func TestRights(t *testing.T) {
 	}
 	binding := plainRights()
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
+	silent := plainRights()
+	for _, resource := range []string{
+		"resource.k8s.io/resourceslices", "resource.k8s.io/resourceclaimtemplates", "resource.k8s.io/devicetaintrules", "/pods", "/resourcequotas",
+	} {
+		delete(silent["ClusterRole fettle-controller"], resource)
+	}
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
@@ -281,6 +292,7 @@ func TestRights(t *testing.T) {
 		{"both", []string{"--set=presets.configMapNamespaces={*},bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets", "/configmaps")},
 		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumesRights()},
 		{"metrics for all", []string{"--set=metrics.authentication=false"}, open},
+		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, silent},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/controller/reconciler"
+)
+
+// world is a cluster of a fake client, the reconciler and its clock.
+type world struct {
+	*explainer
+	client   client.WithWatch
+	clock    *clocktesting.FakePassiveClock
+	recorder *events.FakeRecorder
+	// lists counts the lists of ResourceSlices.
+	lists int
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	scheme, err := reconciler.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)), recorder: events.NewFakeRecorder(1000)}
+	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
+			pod, ok := o.(*corev1.Pod)
+			if !ok {
+				return nil
+			}
+			return []string{pod.Spec.NodeName}
+		}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				if _, slices := list.(*resourceapi.ResourceSliceList); slices {
+					w.lists++
+				}
+				return c.List(ctx, list, options...)
+			},
+		}).Build()
+	row := New(reconciler.Services{Live: w.client, Client: w.client, Recorder: w.recorder, Clock: w.clock}, Options{
+		Enabled: true, Version: func() (string, error) { return "1.37", nil },
+	})
+	w.explainer, _ = row.Queues[0].Reconciler.(*explainer)
+	return w
+}
+
+// pass lets time go by in rounds, and returns the Events of it.
+func (w *world) pass(t *testing.T, d time.Duration) (said []string) {
+	t.Helper()
+	for end := w.clock.Now().Add(d); ; w.clock.SetTime(w.clock.Now().Add(interval)) {
+		result, err := w.Reconcile(t.Context(), reconcile.Request{})
+		if err != nil || result.RequeueAfter != interval {
+			t.Fatal(result, err)
+		}
+		if !w.clock.Now().Before(end) {
+			break
+		}
+	}
+	for {
+		select {
+		case event := <-w.recorder.Events:
+			said = append(said, event)
+		default:
+			return said
+		}
+	}
+}
+
+func (w *world) pod(name, class string) []client.Object {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "research", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0)),
+		},
+		Spec: corev1.PodSpec{
+			Containers:     []corev1.Container{{Name: "c"}},
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(name)}},
+		},
+	}
+	return []client.Object{pod, claim("research", name, class)}
+}
+
+func claim(namespace, name, class string) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}}}
+	return c
+}
+
+// oneGPU is a node with a GPU, which a claim of another namespace has, and two classes.
+func oneGPU() []client.Object {
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1-gpu"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: "fettle.dev", NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: "n1/gpu", Generation: 1, ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{{Name: "gpu-0"}},
+	}}
+	holder := claim("secret-team", "secret-claim", "gpu.fettle.dev")
+	holder.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "fettle.dev", Pool: "n1/gpu", Device: "gpu-0"}},
+	}}
+	out := []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, slice, holder}
+	for name, driver := range map[string]string{"gpu.fettle.dev": "fettle.dev", "other": "other.example"} {
+		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: fmt.Sprintf("device.driver == %q", driver),
+		}}}
+		out = append(out, class)
+	}
+	return out
+}
+
+// TestEvents follows a pod from its first minute to the change of its reason.
+func TestEvents(t *testing.T) {
+	w := newWorld(t, oneGPU()...)
+	for _, o := range append(w.pod("train", "gpu.fettle.dev"), w.pod("foreign", "other")...) {
+		if err := w.client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if said := w.pass(t, 20*time.Second); len(said) > 0 || w.lists > 0 {
+		t.Errorf("said %q after 20 seconds, and read slices %d times", said, w.lists)
+	}
+	said := w.pass(t, 20*time.Second)
+	want := []string{"Warning WaitingForDevices the only GPU that would do is on node n1, and is held: by a claim of another namespace. " +
+		"Wait until that ends, or delete what is not needed"}
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Errorf("after 40 seconds (-want +got):\n%s", diff)
+	}
+	for reason, want := range map[string]float64{"held": 1, "taint": 0, unexplained: 0} {
+		if got := testutil.ToFloat64(w.waiting.WithLabelValues(reason)); got != want {
+			t.Errorf("%v pods wait for the reason %s, want %v", got, reason, want)
+		}
+	}
+	if said := w.pass(t, 3*time.Minute); len(said) > 0 {
+		t.Errorf("the same reason again: %q", said)
+	}
+	if w.lists > 5 {
+		t.Errorf("slices were read %d times in 4 minutes", w.lists)
+	}
+	var class resourceapi.DeviceClass
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "gpu.fettle.dev"}, &class); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.Delete(t.Context(), &class); err != nil {
+		t.Fatal(err)
+	}
+	if said := w.pass(t, time.Minute); len(said) > 0 {
+		t.Errorf("%q within %s of the last Event", said, podPause)
+	}
+	if said = w.pass(t, 2*time.Minute); len(said) != 1 || !strings.Contains(said[0], "DeviceClass gpu.fettle.dev is created") {
+		t.Errorf("said %q after the class was deleted", said)
+	}
+	pod := w.pod("train", "gpu.fettle.dev")[0]
+	if err := w.client.Delete(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(t, 0)
+	if got := testutil.ToFloat64(w.waiting.WithLabelValues("class")); got != 0 {
+		t.Errorf("%v pods wait after the pod is gone", got)
+	}
+}
+
+// TestMany: a round explains few pods and the cluster gets few Events a minute, until all pods have one.
+func TestMany(t *testing.T) {
+	w := newWorld(t, oneGPU()...)
+	const pods = 100
+	for i := range pods {
+		for _, o := range w.pod(fmt.Sprintf("train-%03d", i), "gpu.fettle.dev") {
+			if err := w.client.Create(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.clock.SetTime(w.clock.Now().Add(time.Minute))
+	if said := w.pass(t, 0); len(said) != podsPerRound {
+		t.Errorf("%d Events in a round, want %d", len(said), podsPerRound)
+	}
+	if got := testutil.ToFloat64(w.waiting.WithLabelValues(unexplained)); got != pods-podsPerRound {
+		t.Errorf("%v pods are unexplained, want %d", got, pods-podsPerRound)
+	}
+	if said := w.pass(t, 10*time.Minute); len(said) != pods-podsPerRound {
+		t.Errorf("%d Events in 10 minutes, want one for each of %d further pods", len(said), pods-podsPerRound)
+	}
+}
+
+// TestBudget: Events of the cluster are limited whatever the pods.
+func TestBudget(t *testing.T) {
+	var l ledger
+	now := time.Unix(1e9, 0)
+	posted := 0
+	for i := range 100 {
+		if l.mayPost(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i))}}, "held", now) {
+			posted++
+		}
+	}
+	if posted != clusterBudget {
+		t.Errorf("%d Events at once, want %d", posted, clusterBudget)
+	}
+	last := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "99"}}
+	if !l.mayPost(last, "held", now.Add(budgetPeriod)) || l.mayPost(last, "held", now.Add(time.Hour)) {
+		t.Error("want one Event after a while, and none of the same reason")
+	}
+}
+
+// TestOff has no queue, and so no rights are used.
+func TestOff(t *testing.T) {
+	if row := New(reconciler.Services{}, Options{}); len(row.Queues) > 0 || len(row.Metrics) == 0 {
+		t.Errorf("%+v", row)
+	}
+}
+
+// TestExtended finds pods that ask for devices by extended resources.
+func TestExtended(t *testing.T) {
+	objects := oneGPU()
+	w := newWorld(t, objects...)
+	for name, want := range map[corev1.ResourceName]bool{
+		"deviceclass.resource.kubernetes.io/gpu.fettle.dev": true, "deviceclass.resource.kubernetes.io/other": false,
+		"example.com/gpu": false, "cpu": false,
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{name: {}},
+		}}}}}
+		if _, err := w.snapshot.read(t.Context(), w.explainer, w.clock.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.snapshot.ours(pod); got != want {
+			t.Errorf("%s: ours is %t, want %t", name, got, want)
+		}
+	}
+}

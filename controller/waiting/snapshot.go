@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
+)
+
+const (
+	// maxObjects bounds a snapshot: of each kind so many are read, and a cluster with more is not explained.
+	maxObjects = 10000
+	pageSize   = 500
+)
+
+// errTooMany ends the reading of a snapshot.
+var errTooMany = errors.New("too many objects")
+
+// pending lists the pods without a node that may wait for devices. The API server has an index of pods by spec.nodeName.
+func (e *explainer) pending(ctx context.Context) ([]*corev1.Pod, error) {
+	var list corev1.PodList
+	selector := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("spec.nodeName", "")}
+	pods, err := pages[*corev1.Pod](ctx, e.Live, &list, selector)
+	if err != nil && !errors.Is(err, errTooMany) {
+		return nil, fmt.Errorf("list pods without a node: %w", err)
+	}
+	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 ||
+			pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" || len(pod.Spec.ResourceClaims) == 0 && len(extended(pod)) == 0
+	}), nil
+}
+
+// extended lists the extended resources of a pod, which may stand for devices.
+func extended(pod *corev1.Pod) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for name := range c.Resources.Requests {
+			if strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/") ||
+				strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// cached is a snapshot that serves several rounds.
+type cached struct {
+	taken    time.Time
+	snapshot *plan.Snapshot
+	// expressions are for the features of version.
+	expressions *judge.Expressions
+	version     string
+	// classes and resources are those of our devices.
+	classes   map[string]bool
+	resources map[corev1.ResourceName]bool
+}
+
+// read returns a snapshot that is not too old, and nil for a cluster that is too large.
+func (c *cached) read(ctx context.Context, e *explainer, now time.Time) (*plan.Snapshot, error) {
+	if c.snapshot != nil && now.Sub(c.taken) < snapshotAge {
+		return c.snapshot, nil
+	}
+	version, err := e.Version()
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server for its version: %w", err)
+	}
+	s, err := readSnapshot(ctx, e.Live)
+	if errors.Is(err, errTooMany) {
+		return nil, nil //nolint:nilnil // a cluster that is too large has no snapshot, which is no error
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.Version = version
+	if c.expressions == nil || c.version != version {
+		set, _, err := gates.For(version, nil)
+		if err != nil {
+			return nil, err
+		}
+		c.expressions, c.version = judge.NewExpressions(set.Features()), version
+	}
+	c.taken, c.snapshot = now, s
+	c.find()
+	return s, nil
+}
+
+// expire forgets a snapshot that is too old.
+func (c *cached) expire(now time.Time) {
+	if now.Sub(c.taken) >= snapshotAge {
+		c.snapshot = nil
+	}
+}
+
+// find notes the classes of our devices, and their extended resources.
+func (c *cached) find() {
+	c.classes, c.resources = map[string]bool{}, map[corev1.ResourceName]bool{}
+	for _, class := range c.snapshot.Classes {
+		if !isOurs(class) {
+			continue
+		}
+		c.classes[class.Name] = true
+		c.resources[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+class.Name)] = true
+		if class.Spec.ExtendedResourceName != nil {
+			c.resources[corev1.ResourceName(*class.Spec.ExtendedResourceName)] = true
+		}
+	}
+}
+
+// isOurs says whether a class is one of Fettle's, or selects its driver.
+func isOurs(class *resourceapi.DeviceClass) bool {
+	return named(class.Name) || slices.ContainsFunc(class.Spec.Selectors, func(s resourceapi.DeviceSelector) bool {
+		return s.CEL != nil && strings.Contains(s.CEL.Expression, `"`+v1alpha1.DriverName+`"`)
+	})
+}
+
+// named says whether a class has a name of Fettle's, also if it does not exist.
+func named(class string) bool { return strings.HasSuffix(class, "."+v1alpha1.DriverName) }
+
+// ours says whether a pod waits for our devices.
+func (c *cached) ours(pod *corev1.Pod) bool {
+	if slices.ContainsFunc(extended(pod), func(name corev1.ResourceName) bool { return c.resources[name] }) {
+		return true
+	}
+	for i := range pod.Spec.ResourceClaims {
+		for _, class := range c.classesOf(pod, &pod.Spec.ResourceClaims[i]) {
+			if c.classes[class] || named(class) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// classesOf lists the classes of a claim of a pod, or of its template.
+func (c *cached) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []string {
+	var out []string
+	add := func(spec *resourceapi.ResourceClaimSpec) {
+		for _, r := range spec.Devices.Requests {
+			if r.Exactly != nil {
+				out = append(out, r.Exactly.DeviceClassName)
+			}
+			for _, sub := range r.FirstAvailable {
+				out = append(out, sub.DeviceClassName)
+			}
+		}
+	}
+	name, _, err := resourceclaim.Name(pod, of)
+	for _, claim := range c.snapshot.Claims {
+		if err == nil && name != nil && claim.Namespace == pod.Namespace && claim.Name == *name {
+			add(&claim.Spec)
+		}
+	}
+	for _, template := range c.snapshot.Templates {
+		if of.ResourceClaimTemplateName != nil && template.Namespace == pod.Namespace && template.Name == *of.ResourceClaimTemplateName {
+			add(&template.Spec.Spec)
+		}
+	}
+	return out
+}
+
+// readSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged.
+func readSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, error) {
+	s := &plan.Snapshot{}
+	var errs [8]error
+	s.Nodes, errs[0] = pages[*corev1.Node](ctx, live, &corev1.NodeList{})
+	s.Namespaces, errs[1] = pages[*corev1.Namespace](ctx, live, &corev1.NamespaceList{})
+	s.Quotas, errs[2] = pages[*corev1.ResourceQuota](ctx, live, &corev1.ResourceQuotaList{})
+	s.Slices, errs[3] = pages[*resourceapi.ResourceSlice](ctx, live, &resourceapi.ResourceSliceList{})
+	s.Classes, errs[4] = pages[*resourceapi.DeviceClass](ctx, live, &resourceapi.DeviceClassList{})
+	s.Claims, errs[5] = pages[*resourceapi.ResourceClaim](ctx, live, &resourceapi.ResourceClaimList{})
+	s.Templates, errs[6] = pages[*resourceapi.ResourceClaimTemplate](ctx, live, &resourceapi.ResourceClaimTemplateList{})
+	s.TaintRules, errs[7] = pages[*resourceapi.DeviceTaintRule](ctx, live, &resourceapi.DeviceTaintRuleList{})
+	if apimeta.IsNoMatchError(errs[7]) || apierrors.IsNotFound(errs[7]) {
+		errs[7] = nil // an older cluster
+	}
+	return s, errors.Join(errs[:]...)
+}
+
+// pages lists objects page by page, up to maxObjects.
+func pages[T client.Object](ctx context.Context, live client.Reader, list client.ObjectList, options ...client.ListOption) ([]T, error) {
+	var out []T
+	for next := ""; ; {
+		page, ok := list.DeepCopyObject().(client.ObjectList) // the objects stay in the page
+		if !ok {
+			return nil, fmt.Errorf("%T is no list", list)
+		}
+		if err := live.List(ctx, page, append(options, client.Limit(pageSize), client.Continue(next))...); err != nil {
+			return nil, err
+		}
+		err := apimeta.EachListItem(page, func(o runtime.Object) error {
+			object, ok := o.(T)
+			if !ok {
+				return fmt.Errorf("list has a %T", o)
+			}
+			object.SetManagedFields(nil)
+			out = append(out, object)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if next = page.GetContinue(); next == "" {
+			return out, nil
+		}
+		if len(out) >= maxObjects {
+			return out, errTooMany
+		}
+	}
+}
