@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	resourceapi "k8s.io/api/resource/v1"
-
 	"github.com/fettle-dev/fettle/pkg/partition/usage"
 )
 
@@ -27,13 +25,32 @@ type lanes struct {
 	count        int
 }
 
-// lanesOf finds the lanes of a card.
-func lanesOf(card *usage.Card) lanes {
+// shares is the unit of a device that several claims have.
+const shares = "shares"
+
+// lanesOf finds the lanes of a card. A device without counters that several claims share has one for each share.
+func lanesOf(card *usage.Card, devices []usage.Device) lanes {
 	if card == nil {
+		if s := devices[0].Shares; len(devices) == 1 && s != nil && s.Total > 1 && s.Total <= maxColumns {
+			return lanes{unit: shares, count: int(s.Total)}
+		}
 		return lanes{count: 1}
 	}
-	runs := map[string][]int{}
+	if numbered := numberedLanes(card.Counters); numbered.count > 1 {
+		return numbered
+	}
 	for name, c := range card.Counters {
+		if n := c.Value.Value(); len(card.Counters) == 1 && n > 1 && n <= maxColumns {
+			return lanes{unit: name, count: int(n)}
+		}
+	}
+	return lanes{count: 1}
+}
+
+// numberedLanes are the most counters that differ in their number alone.
+func numberedLanes(counters map[string]resourceapi.Counter) lanes {
+	runs := map[string][]int{}
+	for name, c := range counters {
 		at := strings.LastIndexByte(name, '-')
 		if number, err := strconv.Atoi(name[at+1:]); at > 0 && err == nil && c.Value.Value() == 1 {
 			runs[name[:at+1]] = append(runs[name[:at+1]], number)
@@ -44,14 +61,6 @@ func lanesOf(card *usage.Card) lanes {
 		if n := len(runs[prefix]); n > longest.count && n <= maxColumns {
 			slices.Sort(runs[prefix])
 			longest = lanes{prefix: prefix, numbers: runs[prefix], count: n}
-		}
-	}
-	if len(card.Counters) != 1 || longest.count > 1 {
-		return longest
-	}
-	for name, c := range card.Counters {
-		if n := c.Value.Value(); n > 1 && n <= maxColumns {
-			return lanes{unit: name, count: int(n)}
 		}
 	}
 	return longest
@@ -67,9 +76,9 @@ func (l lanes) caption() string {
 }
 
 // takes returns the lanes that a device takes. Units have no place: they are the first that are free.
-func (l lanes) takes(consumes map[string]resourceapi.Counter, owner []int) []int {
+func (l lanes) takes(o occupant, owner []int) []int {
 	var out []int
-	units := int64(1)
+	consumes, units := o.device.Consumes, int64(max(o.shares, 1))
 	if c, ok := consumes[l.unit]; ok && l.unit != "" {
 		units = c.Value.Value()
 	}
@@ -110,7 +119,7 @@ func (d *drawing) bar(l lanes, held []occupant) Bar {
 		owner[i] = -1
 	}
 	for i, o := range held {
-		for _, lane := range l.takes(o.device.Consumes, owner) {
+		for _, lane := range l.takes(o, owner) {
 			owner[lane] = i
 		}
 	}
@@ -138,7 +147,7 @@ func (d *drawing) bar(l lanes, held []occupant) Bar {
 // rest is the block of what no claim has.
 func (d *drawing) rest() Block {
 	for i := range d.devices {
-		if d.devices[i].State == usage.StateFree && !keepsOff(d.devices[i].Taints) {
+		if open(&d.devices[i]) && !keepsOff(d.devices[i].Taints) {
 			return Block{Text: "free"}
 		}
 	}

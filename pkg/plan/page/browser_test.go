@@ -51,7 +51,7 @@ func newBrowser(t *testing.T) *browser {
 		t.Skip("no browser: ", err)
 	}
 	// The test's own context ends before its cleanups, which let the browser end by itself.
-	ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Minute)
 	toBrowser, ours, err := os.Pipe()
 	must(t, err)
 	theirs, fromBrowser, err := os.Pipe()

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
@@ -31,7 +32,7 @@ func (d *drawing) draw(footnotes *footnotes) located {
 	out := located{node: first.Node, kind: string(first.Kind)}
 	out.numa, out.root = place(d.driver, d.devices)
 	out.Name, out.About = first.Group, d.about()
-	lanes := lanesOf(d.card)
+	lanes := lanesOf(d.card, d.devices)
 	held := d.addHolders(&out.Card, lanes)
 	out.Bar = d.bar(lanes, held)
 	out.use = d.use(held)
@@ -63,19 +64,22 @@ func (d *drawing) whole(one *usage.Device) bool {
 	return !one.Part && (one.Name == one.Group || d.card == nil)
 }
 
-// sizeOf writes a device's memory, or its storage. Short writes "all" for all that there is, so it is told that there is more.
+// sizeOf writes a device's memory, or its storage.
 func sizeOf(d *usage.Device) string {
-	const counter = "memory"
 	for _, name := range []resourceapi.QualifiedName{device.CapacityMemory, device.CapacityStorage} {
-		c, ok := d.Capacity[name]
-		if !ok {
-			continue
+		if c, ok := d.Capacity[name]; ok {
+			return bytesText(c.Value)
 		}
-		more := c.Value.DeepCopy()
-		more.Add(c.Value)
-		return partition.Short(map[string]resourceapi.Counter{counter: {Value: c.Value}}, map[string]resourceapi.Counter{counter: {Value: more}})
 	}
 	return ""
+}
+
+// bytesText writes a size. Short writes "all" for all that there is, so it is told that there is more.
+func bytesText(size resource.Quantity) string {
+	const counter = "memory"
+	more := size.DeepCopy()
+	more.Add(size)
+	return partition.Short(map[string]resourceapi.Counter{counter: {Value: size}}, map[string]resourceapi.Counter{counter: {Value: more}})
 }
 
 // sortOf names what kind of part a device is.
@@ -94,10 +98,11 @@ func (d *drawing) sortOf(one *usage.Device) string {
 	return one.Name
 }
 
-// occupant is a device that claims hold, and the keys of its holders.
+// occupant is a device that claims hold, and the keys of its holders. Of a device whose shares are drawn there is one for each claim.
 type occupant struct {
 	device *usage.Device
 	keys   []string
+	shares int
 	// isNew says that only the plan gives it.
 	isNew bool
 }
@@ -112,10 +117,16 @@ func (d *drawing) addHolders(c *Card, l lanes) []occupant {
 			h := d.holder(one, claim)
 			if !claim.AdminAccess {
 				h.Key = key(keys(c.Holders))
+			}
+			c.Holders = append(c.Holders, h)
+			switch {
+			case claim.AdminAccess:
+			case l.unit == shares:
+				held = append(held, occupant{one, []string{h.Key}, claim.Shares, h.New})
+			default:
 				o.keys = append(o.keys, h.Key)
 				o.isNew = o.isNew && h.New
 			}
-			c.Holders = append(c.Holders, h)
 		}
 		if len(o.keys) > 0 {
 			held = append(held, o)
@@ -128,7 +139,7 @@ func (d *drawing) holder(one *usage.Device, claim usage.Claim) Holder {
 	name := claim.Namespace + "/" + claim.Name
 	known := d.claims[name]
 	return Holder{
-		What: d.sortOf(one), Takes: d.takes(one), Who: known.pods, Claim: name, New: known.isNew, Admin: claim.AdminAccess,
+		What: d.sortOf(one), Takes: d.takes(one, claim), Who: known.pods, Claim: name, New: known.isNew, Admin: claim.AdminAccess,
 	}
 }
 
@@ -152,8 +163,11 @@ func key(i int) string {
 	return fmt.Sprintf("%s%d", letter, i/26+1)
 }
 
-// takes says what a device takes of the card.
-func (d *drawing) takes(one *usage.Device) string {
+// takes says what a claim has of a device that it shares, or what the device takes of the card.
+func (d *drawing) takes(one *usage.Device, claim usage.Claim) string {
+	if memory, ok := claim.Granted[device.CapacityMemory]; ok && claim.Shares > 0 {
+		return bytesText(memory)
+	}
 	if d.card == nil {
 		return ""
 	}
@@ -165,17 +179,20 @@ func (d *drawing) takes(one *usage.Device) string {
 
 // use says how much of the card is held.
 func (d *drawing) use(held []occupant) use {
-	free := slices.ContainsFunc(d.devices, func(one usage.Device) bool { return one.State == usage.StateFree && !keepsOff(one.Taints) })
+	free := slices.ContainsFunc(d.devices, func(one usage.Device) bool { return open(&one) && !keepsOff(one.Taints) })
 	switch {
 	case len(held) == 0 && free:
 		return useNone
 	case len(held) == 0:
 		return useOff
-	case slices.ContainsFunc(d.devices, func(one usage.Device) bool { return one.State == usage.StateFree }):
+	case slices.ContainsFunc(d.devices, func(one usage.Device) bool { return open(&one) }):
 		return usePart
 	}
 	return useFull
 }
+
+// open says whether a claim could get a device, or a share of it.
+func open(d *usage.Device) bool { return d.State == usage.StateFree || d.State == usage.StateShared }
 
 // state says in a few words how much is held.
 func (d *drawing) state(held []occupant, use use, bar *Bar) string {

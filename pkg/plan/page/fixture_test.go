@@ -87,7 +87,7 @@ func publish(t testing.TB, node string, gpus []device.Device, whole ...int) []*r
 		if slices.Contains(whole, i) {
 			settings = partition.Settings{}
 		}
-		d := partition.Divide(partition.Physical{Device: gpu, MIG: instances()}, settings, true)
+		d := partition.Divide(partition.Physical{Device: gpu, MIG: instances()}, settings, partition.Kept{Counters: true})
 		if d.Card != nil {
 			cards = append(cards, *d.Card)
 		}

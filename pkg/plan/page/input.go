@@ -57,7 +57,7 @@ type Check struct {
 	Message string
 }
 
-// fewNodes are so many that all are drawn unfolded.
+// fewNodes are so many that they are drawn unfolded.
 const fewNodes = 4
 
 // manyNodes are so many that the sorts of each card would make the page large.
@@ -68,7 +68,7 @@ func Of(in Input) Page {
 	p := Page{Title: in.Title, Lead: in.Lead, Said: in.Said}
 	cards := cardsOf(in, &p)
 	p.Nodes, p.Without = nodesOf(in, cards)
-	p.Open = len(p.Nodes) <= fewNodes
+	p.unfold()
 	if p.Brief = len(p.Nodes) > manyNodes; p.Brief {
 		p.eachCard((*Card).shorten)
 	}
@@ -195,6 +195,30 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// unfold opens all nodes if they are few, else those on which a plan gives something, if these are few.
+func (p *Page) unfold() {
+	var given []*Node
+	for i := range p.Nodes {
+		if n := &p.Nodes[i]; n.marks().New {
+			given = append(given, n)
+		}
+	}
+	for i := range p.Nodes {
+		p.Nodes[i].Open = len(p.Nodes) <= fewNodes
+	}
+	if len(given) <= fewNodes {
+		for _, n := range given {
+			n.Open = true
+		}
+	}
+}
+
+// marks looks which marks a node has.
+func (n *Node) marks() (m Marks) {
+	n.eachCard(m.add)
+	return m
+}
+
 // shorten leaves out what the block of a card and the name of a sort tell too.
 func (c *Card) shorten() {
 	c.Sorts = nil
@@ -205,12 +229,16 @@ func (c *Card) shorten() {
 
 // eachCard calls a function for each card.
 func (p *Page) eachCard(each func(*Card)) {
-	for _, n := range p.Nodes {
-		for _, d := range n.Domains {
-			for _, r := range d.Roots {
-				for i := range r.Cards {
-					each(&r.Cards[i])
-				}
+	for i := range p.Nodes {
+		p.Nodes[i].eachCard(each)
+	}
+}
+
+func (n *Node) eachCard(each func(*Card)) {
+	for _, d := range n.Domains {
+		for _, r := range d.Roots {
+			for i := range r.Cards {
+				each(&r.Cards[i])
 			}
 		}
 	}

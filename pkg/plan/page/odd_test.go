@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/page"
@@ -62,6 +63,20 @@ func odd(t testing.TB) page.Input {
 	add(pool("other.example", long, &long, 0, append(fewParts, manyParts...), few, many))
 	add(pool("fabric.example", "fabric", nil, 0, []resourceapi.Device{{Name: "switch"}}))
 	add(pool("fabric.example", "half", new("node-1"), 3, []resourceapi.Device{{Name: long}}))
+	one := resourceapi.DeviceCapacity{
+		Value: resource.MustParse("4"), RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Default: new(resource.MustParse("1")), ValidValues: []resource.Quantity{resource.MustParse("1")},
+		},
+	}
+	memory := resourceapi.DeviceCapacity{
+		Value: resource.MustParse("80Gi"), RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Default: new(resource.MustParse("20Gi")), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: new(resource.MustParse("1Gi"))},
+		},
+	}
+	add(pool("shared.example", "shared", new("node-1"), 0, []resourceapi.Device{{
+		Name: "shared-gpu", AllowMultipleAllocations: new(true),
+		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"shares": one, "memory": memory},
+	}}))
 	has := func(driver, pool, name string, pods []string, devices ...string) *resourceapi.ResourceClaim {
 		c := claim("", name, pods, devices...)
 		for i := range c.Status.Allocation.Devices.Results {
@@ -71,6 +86,15 @@ func odd(t testing.TB) page.Input {
 	}
 	for i := range 30 {
 		in.Claims = append(in.Claims, has("fabric.example", "fabric", fmt.Sprintf("share-%02d", i), nil, "switch"))
+	}
+	for i, size := range []string{"20Gi", "10Gi"} {
+		c := has("shared.example", "shared", fmt.Sprintf("share-of-memory-%d", i), []string{fmt.Sprintf("uses-%d", i)}, "shared-gpu")
+		result := &c.Status.Allocation.Devices.Results[0]
+		result.ShareID = new(types.UID(fmt.Sprint(i)))
+		result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{
+			"shares": resource.MustParse("1"), "memory": resource.MustParse(size),
+		}
+		in.Claims = append(in.Claims, c)
 	}
 	looks := has("other.example", long, "looks", []string{"admin"}, "card-a-1")
 	looks.Status.Allocation.Devices.Results[0].AdminAccess = new(true)

@@ -23,8 +23,6 @@ type Page struct {
 	// Without are nodes that have no devices.
 	Without  []string
 	Problems []Problem
-	// Open says that the nodes are few enough to be drawn unfolded.
-	Open bool
 	// Brief says that there are so many nodes that the devices of a card are only counted.
 	Brief bool
 	// Marks are the kinds of blocks that the page has.
@@ -87,6 +85,8 @@ type Node struct {
 	Notes   []string
 	Summary string
 	Domains []Domain
+	// Open says that it is drawn unfolded.
+	Open bool
 }
 
 // Domain is a NUMA node.

@@ -44,13 +44,35 @@ func TestManyNodes(t *testing.T) {
 	const count, mostPerNode = 100, 10 << 10
 	in := many(t, count)
 	p := page.Of(in)
-	if len(p.Nodes) != count || p.Open || !p.Brief {
-		t.Errorf("%d nodes, unfolded %v, in brief %v, want %d that are folded and in brief", len(p.Nodes), p.Open, p.Brief, count)
+	if len(p.Nodes) != count || p.Nodes[0].Open || !p.Brief {
+		t.Errorf("%d nodes, unfolded %v, in brief %v, want %d that are folded and in brief", len(p.Nodes), p.Nodes[0].Open, p.Brief, count)
 	}
 	text := written(t, p)
 	t.Logf("%d claims, %d bytes", len(in.Claims), len(text))
 	if len(text) > count*mostPerNode {
 		t.Errorf("%d bytes, want at most %d", len(text), count*mostPerNode)
+	}
+}
+
+// TestUnfolded: of many nodes those are unfolded on which a plan gives something, unless these are many.
+func TestUnfolded(t *testing.T) {
+	for given, want := range map[int]int{0: 0, 3: 3, 9: 0} {
+		in := many(t, 10)
+		in.New = map[string]bool{}
+		for _, c := range in.Claims {
+			if node := c.Status.Allocation.Devices.Results[0].Pool; node < fmt.Sprintf("node-%03d/", given) {
+				in.New[c.Namespace+"/"+c.Name] = true
+			}
+		}
+		open := 0
+		for _, n := range page.Of(in).Nodes {
+			if n.Open {
+				open++
+			}
+		}
+		if open != want {
+			t.Errorf("a plan gives something on %d of 10 nodes, and %d are unfolded, want %d", given, open, want)
+		}
 	}
 }
 

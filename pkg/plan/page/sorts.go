@@ -31,7 +31,7 @@ func (d *drawing) sorts() []Sort {
 func (s *Sort) add(d *usage.Device) {
 	s.Total++
 	switch {
-	case d.State == usage.StateHeld:
+	case d.State == usage.StateHeld || d.State == usage.StateShared:
 		s.Held++
 	case d.State == usage.StateTaken:
 		s.Taken++
