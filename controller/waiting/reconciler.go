@@ -111,7 +111,7 @@ func (e *explainer) round(ctx context.Context, due []*corev1.Pod, now time.Time)
 		return fmt.Errorf("read a snapshot of the cluster: %w", err)
 	}
 	if snapshot == nil {
-		klog.FromContext(ctx).Info("Waiting pods are not explained: the cluster has too many objects", "limit", maxObjects)
+		klog.FromContext(ctx).Info("Waiting pods are not explained: the objects that decide are too large", "limitBytes", snapshotBytes)
 		return nil
 	}
 	var cluster *plan.Cluster

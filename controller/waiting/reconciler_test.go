@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -220,6 +221,26 @@ func TestBudget(t *testing.T) {
 	last := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "99"}}
 	if !l.mayPost(last, "held", now.Add(budgetPeriod)) || l.mayPost(last, "held", now.Add(time.Hour)) {
 		t.Error("want one Event after a while, and none of the same reason")
+	}
+}
+
+// TestLargeObjects: what tenants make large is not kept, and nothing is explained until it is gone.
+func TestLargeObjects(t *testing.T) {
+	large := claim("research", "large", "other")
+	large.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: "other.example", Parameters: runtime.RawExtension{Raw: []byte(`"` + strings.Repeat("x", snapshotBytes) + `"`)},
+		},
+	}}}
+	w := newWorld(t, append(oneGPU(), append((*world)(nil).pod("train", "gpu.fettle.dev"), large)...)...)
+	if said := w.pass(t, 2*time.Minute); len(said) > 0 {
+		t.Errorf("explained by a part of the objects: %q", said)
+	}
+	if err := w.client.Delete(t.Context(), large); err != nil {
+		t.Fatal(err)
+	}
+	if said := w.pass(t, 2*time.Minute); len(said) != 1 {
+		t.Errorf("after the large object is gone: %q", said)
 	}
 }
 

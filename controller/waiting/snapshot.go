@@ -26,20 +26,23 @@ import (
 )
 
 const (
-	// maxObjects bounds a snapshot: of each kind so many are read, and a cluster with more is not explained.
-	maxObjects = 10000
-	pageSize   = 500
+	// snapshotBytes bounds a snapshot, and podsBytes the pods of a round, both in the API's binary form: tenants make objects as large as the
+	// API server takes them, and an object takes some four times as much in memory. A cluster with a larger snapshot is not explained; of too
+	// many pods the first are.
+	snapshotBytes = 12 << 20
+	podsBytes     = 8 << 20
+	pageSize      = 100
 )
 
-// errTooMany ends the reading of a snapshot.
-var errTooMany = errors.New("too many objects")
+// errTooMuch ends the reading of objects.
+var errTooMuch = errors.New("the objects are larger than the controller keeps")
 
 // pending lists the pods without a node that may wait for devices. The API server has an index of pods by spec.nodeName.
 func (e *explainer) pending(ctx context.Context) ([]*corev1.Pod, error) {
 	var list corev1.PodList
 	selector := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("spec.nodeName", "")}
-	pods, err := pages[*corev1.Pod](ctx, e.Live, &list, selector)
-	if err != nil && !errors.Is(err, errTooMany) {
+	pods, err := pages[*corev1.Pod](ctx, &pageReader{Reader: e.Live, left: podsBytes}, &list, selector)
+	if err != nil && !errors.Is(err, errTooMuch) {
 		return nil, fmt.Errorf("list pods without a node: %w", err)
 	}
 	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
@@ -84,7 +87,7 @@ func (c *cached) read(ctx context.Context, e *explainer, now time.Time) (*plan.S
 		return nil, fmt.Errorf("ask the API server for its version: %w", err)
 	}
 	s, err := readSnapshot(ctx, e.Live)
-	if errors.Is(err, errTooMany) {
+	if errors.Is(err, errTooMuch) {
 		return nil, nil //nolint:nilnil // a cluster that is too large has no snapshot, which is no error
 	}
 	if err != nil {
@@ -180,30 +183,49 @@ func (c *cached) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []strin
 // readSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged.
 func readSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, error) {
 	s := &plan.Snapshot{}
+	r := &pageReader{Reader: live, left: snapshotBytes}
 	var errs [8]error
-	s.Nodes, errs[0] = pages[*corev1.Node](ctx, live, &corev1.NodeList{})
-	s.Namespaces, errs[1] = pages[*corev1.Namespace](ctx, live, &corev1.NamespaceList{})
-	s.Quotas, errs[2] = pages[*corev1.ResourceQuota](ctx, live, &corev1.ResourceQuotaList{})
-	s.Slices, errs[3] = pages[*resourceapi.ResourceSlice](ctx, live, &resourceapi.ResourceSliceList{})
-	s.Classes, errs[4] = pages[*resourceapi.DeviceClass](ctx, live, &resourceapi.DeviceClassList{})
-	s.Claims, errs[5] = pages[*resourceapi.ResourceClaim](ctx, live, &resourceapi.ResourceClaimList{})
-	s.Templates, errs[6] = pages[*resourceapi.ResourceClaimTemplate](ctx, live, &resourceapi.ResourceClaimTemplateList{})
-	s.TaintRules, errs[7] = pages[*resourceapi.DeviceTaintRule](ctx, live, &resourceapi.DeviceTaintRuleList{})
+	s.Nodes, errs[0] = pages[*corev1.Node](ctx, r, &corev1.NodeList{})
+	s.Namespaces, errs[1] = pages[*corev1.Namespace](ctx, r, &corev1.NamespaceList{})
+	s.Quotas, errs[2] = pages[*corev1.ResourceQuota](ctx, r, &corev1.ResourceQuotaList{})
+	s.Slices, errs[3] = pages[*resourceapi.ResourceSlice](ctx, r, &resourceapi.ResourceSliceList{})
+	s.Classes, errs[4] = pages[*resourceapi.DeviceClass](ctx, r, &resourceapi.DeviceClassList{})
+	s.Claims, errs[5] = pages[*resourceapi.ResourceClaim](ctx, r, &resourceapi.ResourceClaimList{})
+	s.Templates, errs[6] = pages[*resourceapi.ResourceClaimTemplate](ctx, r, &resourceapi.ResourceClaimTemplateList{})
+	s.TaintRules, errs[7] = pages[*resourceapi.DeviceTaintRule](ctx, r, &resourceapi.DeviceTaintRuleList{})
 	if apimeta.IsNoMatchError(errs[7]) || apierrors.IsNotFound(errs[7]) {
 		errs[7] = nil // an older cluster
 	}
 	return s, errors.Join(errs[:]...)
 }
 
-// pages lists objects page by page, up to maxObjects.
-func pages[T client.Object](ctx context.Context, live client.Reader, list client.ObjectList, options ...client.ListOption) ([]T, error) {
+// pageReader lists objects until they are too many bytes.
+type pageReader struct {
+	client.Reader
+	left int
+}
+
+// keep drops the managed fields of an object, and counts the rest.
+func (r *pageReader) keep(object client.Object) error {
+	object.SetManagedFields(nil)
+	if sized, ok := object.(interface{ Size() int }); ok {
+		r.left -= sized.Size()
+	}
+	if r.left < 0 {
+		return errTooMuch
+	}
+	return nil
+}
+
+// pages lists objects page by page. With errTooMuch it returns those that it kept.
+func pages[T client.Object](ctx context.Context, r *pageReader, list client.ObjectList, options ...client.ListOption) ([]T, error) {
 	var out []T
 	for next := ""; ; {
 		page, ok := list.DeepCopyObject().(client.ObjectList) // the objects stay in the page
 		if !ok {
 			return nil, fmt.Errorf("%T is no list", list)
 		}
-		if err := live.List(ctx, page, append(options, client.Limit(pageSize), client.Continue(next))...); err != nil {
+		if err := r.List(ctx, page, append(options, client.Limit(pageSize), client.Continue(next))...); err != nil {
 			return nil, err
 		}
 		err := apimeta.EachListItem(page, func(o runtime.Object) error {
@@ -211,18 +233,14 @@ func pages[T client.Object](ctx context.Context, live client.Reader, list client
 			if !ok {
 				return fmt.Errorf("list has a %T", o)
 			}
-			object.SetManagedFields(nil)
+			if err := r.keep(object); err != nil {
+				return err
+			}
 			out = append(out, object)
 			return nil
 		})
-		if err != nil {
-			return nil, err
-		}
-		if next = page.GetContinue(); next == "" {
-			return out, nil
-		}
-		if len(out) >= maxObjects {
-			return out, errTooMany
+		if next = page.GetContinue(); next == "" || err != nil {
+			return out, err
 		}
 	}
 }
