@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"github.com/fettle-dev/fettle/pkg/partition/usage"
 )
 
