@@ -182,11 +182,15 @@ func (s *Store) checkFree(d *Device, r *Record) error {
 		if e.Name() == r.UID {
 			continue
 		}
-		if d.ShareID != "" { // a share with the same setting excludes no other, so its record is not read
-			how, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, e.Name()))
-			if err == nil && how == d.target() {
-				continue
-			}
+		how, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return fmt.Errorf("look up how claim %s holds device %s/%s: %w", e.Name(), d.Pool, d.Name, err)
+		}
+		if d.ShareID != "" && how == d.target() {
+			continue // a share with the same setting excludes no other, so its record is not read
 		}
 		other, err := s.holder(d.Pool, d.Name, e.Name())
 		if err == nil && other != nil && other.Released() {
@@ -198,18 +202,11 @@ func (s *Store) checkFree(d *Device, r *Record) error {
 		if other == nil {
 			continue
 		}
-		how, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, e.Name()))
-		if err != nil {
-			return fmt.Errorf("look up how claim %s holds device %s/%s: %w", e.Name(), d.Pool, d.Name, err)
+		fault := &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Namespace: r.Namespace}
+		if d.ShareID != "" && how != whole {
+			fault.Differs, fault.Have, fault.Want = true, other.settingOf(d.Pool, d.Name), d.Setting
 		}
-		shareable := d.ShareID != "" && how != whole
-		if !shareable || how != d.target() {
-			fault := &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Differs: shareable, Namespace: r.Namespace}
-			if shareable {
-				fault.Have, fault.Want = other.settingOf(d.Pool, d.Name), d.Setting
-			}
-			return fault
-		}
+		return fault
 	}
 	return nil
 }
