@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,19 +26,22 @@ YAML: the bitstreams, the templates of the claims, the pods, the presets and the
 changed its meaning is said on stderr. Needs no cluster.
 
 With --kind mig-parted, makes a PartitionPolicy of a configuration file of NVIDIA's mig-parted, or of a ConfigMap that has one as
-config.yaml.`
+config.yaml. With --kind device-plugin, makes one of the time slices in a configuration of NVIDIA's device plugin, or of a ConfigMap that
+has one.`
 
 const convertExamples = `
 fettle convert -f pods.yaml > converted.yaml
-fettle convert --kind mig-parted -f config.yaml --config all-1g.10gb > policy.yaml`
+fettle convert --kind mig-parted -f config.yaml --config all-1g.10gb > policy.yaml
+fettle convert --kind device-plugin -f time-slicing-config.yaml --config any > policy.yaml`
 
 func convertFiles(flags *arguments) action {
 	options := convert.Options{Functions: map[string]convert.Function{}, Classes: map[string]string{}}
 	var mapped list
 	name := flags.StringP("filename", "f", "", "`file` to read; - for standard input")
-	kind := flags.String("kind", kindIntelFPGA, "`kind` of the input: "+kindIntelFPGA+", the plugin that the pods use, or "+kindMigParted)
-	flags.completeFlag("kind", kindIntelFPGA, kindMigParted)
-	parted := migPartedFlags(flags)
+	kind := flags.String("kind", kindIntelFPGA, "`kind` of the input: "+kindIntelFPGA+", the plugin that the pods use, "+kindMigParted+
+		" or "+kindDevicePlugin)
+	flags.completeFlag("kind", kindIntelFPGA, kindMigParted, kindDevicePlugin)
+	policy := partitionFlags(flags)
 	flags.StringVar(&options.Class, "class", convert.DefaultClass, "`DeviceClass` of the requests")
 	image := flags.String("image", "", "OCI artifact `REGISTRY/REPOSITORY:TAG` with the bitstreams; unset: files in "+convert.IntelStore)
 	flags.StringVarP(&options.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
@@ -66,9 +70,12 @@ func convertFiles(flags *arguments) action {
 			return fmt.Errorf("convert: %w", err)
 		}
 		var result convert.Result
-		if *kind == kindMigParted {
-			result, err = convert.MigParted(data, title, *parted)
-		} else {
+		switch *kind {
+		case kindMigParted:
+			result, err = convert.MigParted(data, title, *policy)
+		case kindDevicePlugin:
+			result, err = convert.DevicePlugin(data, title, *policy)
+		default:
 			result, err = convert.IntelFPGA(data, title, options)
 		}
 		if err != nil {
@@ -86,20 +93,22 @@ func convertFiles(flags *arguments) action {
 const (
 	kindIntelFPGA = "intel-fpga"
 	kindMigParted = "mig-parted"
+	// kindDevicePlugin is the configuration of NVIDIA's device plugin, whose time slices become shares.
+	kindDevicePlugin = "device-plugin"
 )
 
 func checkKind(kind string) error {
-	if kind != kindIntelFPGA && kind != kindMigParted {
-		return fmt.Errorf("kind %q: want %s or %s", kind, kindIntelFPGA, kindMigParted)
+	if !slices.Contains([]string{kindIntelFPGA, kindMigParted, kindDevicePlugin}, kind) {
+		return fmt.Errorf("kind %q: want %s, %s or %s", kind, kindIntelFPGA, kindMigParted, kindDevicePlugin)
 	}
 	return nil
 }
 
-// migPartedFlags are those of --kind mig-parted.
-func migPartedFlags(flags *arguments) *convert.MigPartedOptions {
-	o := &convert.MigPartedOptions{}
-	flags.StringVar(&o.Config, "config", "", "`name` of the configuration of mig-parted that holds; unset: the only one")
-	flags.StringVar(&o.Name, "name", "", "`name` of the PartitionPolicy; unset: mig- and the configuration's")
+// partitionFlags are those of the kinds that become PartitionPolicies.
+func partitionFlags(flags *arguments) *convert.PolicyOptions {
+	o := &convert.PolicyOptions{}
+	flags.StringVar(&o.Config, "config", "", "`name` of the configuration that holds, of mig-parted or in a ConfigMap of the device plugin; unset: the only one")
+	flags.StringVar(&o.Name, "name", "", "`name` of the PartitionPolicy; unset: mig- or shares- and the configuration's")
 	flags.Var((*list)(&o.NodeSelector), "node-selector", "label `KEY=VALUE` of the nodes that the PartitionPolicy is for; may be repeated")
 	flags.Func("priority", "`priority` of the PartitionPolicy (default 0)", func(text string) error {
 		n, err := strconv.ParseInt(text, 10, 32)

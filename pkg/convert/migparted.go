@@ -18,11 +18,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition/policy"
 )
 
-// MigPartedOptions are what a file of mig-parted does not say.
-type MigPartedOptions struct {
+// PolicyOptions are what files of mig-parted and of NVIDIA's device plugin do not say.
+type PolicyOptions struct {
 	// Config is the configuration that holds; empty: the only one.
 	Config string
-	// Name is the policy's; empty: mig- and the configuration's.
+	// Name is the policy's; empty: mig- or shares- and the configuration's.
 	Name string
 	// NodeSelector are labels of the nodes, KEY=VALUE; none: all nodes.
 	NodeSelector []string
@@ -35,7 +35,7 @@ const migPartedKey = "config.yaml"
 
 // MigParted makes a PartitionPolicy of a configuration file of NVIDIA's mig-parted, or of a ConfigMap that has one. The policy has the file
 // as it is. The name of the input is for errors.
-func MigParted(in []byte, name string, o MigPartedOptions) (Result, error) {
+func MigParted(in []byte, name string, o PolicyOptions) (Result, error) {
 	text, err := migPartedText(in)
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w", name, err)
@@ -86,15 +86,20 @@ func migPartedText(in []byte) (string, error) {
 	return text, nil
 }
 
-func migPartedPolicy(text string, o MigPartedOptions) (*v1alpha1.PartitionPolicy, error) {
+func migPartedPolicy(text string, o PolicyOptions) (*v1alpha1.PartitionPolicy, error) {
+	return newPolicy(legalName("mig-"+strings.TrimPrefix(o.Config, "mig-")), o, v1alpha1.PartitionDevices{
+		NVIDIA: &v1alpha1.NVIDIAPartition{MIG: v1alpha1.MIGPartition{
+			Mode: v1alpha1.MIGParted, MigParted: &v1alpha1.MigPartedConfig{Config: o.Config, Document: text},
+		}},
+	})
+}
+
+// newPolicy makes a policy for devices, and checks it. The options may have another name.
+func newPolicy(name string, o PolicyOptions, devices v1alpha1.PartitionDevices) (*v1alpha1.PartitionPolicy, error) {
 	p := &v1alpha1.PartitionPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindPartitionPolicy},
-		ObjectMeta: metav1.ObjectMeta{Name: cmp.Or(o.Name, legalName("mig-"+strings.TrimPrefix(o.Config, "mig-")))},
-		Spec: v1alpha1.PartitionPolicySpec{Priority: o.Priority, Devices: v1alpha1.PartitionDevices{
-			NVIDIA: &v1alpha1.NVIDIAPartition{MIG: v1alpha1.MIGPartition{
-				Mode: v1alpha1.MIGParted, MigParted: &v1alpha1.MigPartedConfig{Config: o.Config, Document: text},
-			}},
-		}},
+		ObjectMeta: metav1.ObjectMeta{Name: cmp.Or(o.Name, name)},
+		Spec:       v1alpha1.PartitionPolicySpec{Priority: o.Priority, Devices: devices},
 	}
 	if faults := validation.IsDNS1123Subdomain(p.Name); len(faults) > 0 {
 		return nil, fmt.Errorf("name %.80q of the policy: %s: give another with --name", p.Name, faults[0])
@@ -113,12 +118,15 @@ func migPartedPolicy(text string, o MigPartedOptions) (*v1alpha1.PartitionPolicy
 	return p, r.Check(&p.Spec, field.NewPath("spec")).ToAggregate()
 }
 
+// forAllNodes is the note about a policy without labels of nodes.
+const forAllNodes = "the policy is for all nodes: --node-selector KEY=VALUE says for which"
+
 // migPartedNotes say what the other program must leave alone.
-func migPartedNotes(entries []migparted.Entry, o MigPartedOptions) []string {
+func migPartedNotes(entries []migparted.Entry, o PolicyOptions) []string {
 	notes := []string{fmt.Sprintf("the policy leaves nodes alone that have the label %s: stop mig-manager there and remove the label",
 		policy.LabelMIGManager)}
 	if len(o.NodeSelector) == 0 {
-		notes = append(notes, "the policy is for all nodes: --node-selector KEY=VALUE says for which")
+		notes = append(notes, forAllNodes)
 	}
 	if slices.ContainsFunc(entries, func(e migparted.Entry) bool { return !e.All }) {
 		notes = append(notes, "the configuration names GPUs by number: a node's NVIDIA GPUs are counted in the order of their PCI addresses")

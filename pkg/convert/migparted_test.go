@@ -34,7 +34,7 @@ func TestMigParted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := MigPartedOptions{NodeSelector: []string{"pool=a", "x="}, Priority: 7}
+	o := PolicyOptions{NodeSelector: []string{"pool=a", "x="}, Priority: 7}
 	for name, in := range map[string][]byte{"file": []byte(migPartedFile), "ConfigMap": configMap} {
 		t.Run(name, func(t *testing.T) {
 			got, err := MigParted(in, "in", o)
@@ -67,7 +67,7 @@ func TestMigPartedRefuses(t *testing.T) {
 	two := "{version: v1, mig-configs: {a: [{devices: all, mig-enabled: false}], b: [{devices: all, mig-enabled: false}]}}"
 	for _, tc := range []struct {
 		name, in, want string
-		options        MigPartedOptions
+		options        PolicyOptions
 	}{
 		{name: "nothing", want: "in: expected YAML: a document without content"},
 		{
@@ -75,16 +75,16 @@ func TestMigPartedRefuses(t *testing.T) {
 			want: `in: unknown field "mig-configs.half_small[0].mig-on"`,
 		},
 		{name: "one of two", in: two, want: "in: say which configuration holds: a, b"},
-		{name: "another", in: two, options: MigPartedOptions{Config: "c"}, want: `Unsupported value: "c": supported values: "a", "b"`},
-		{name: "another name", in: migPartedFile, options: MigPartedOptions{Name: "A"}, want: `name "A" of the policy: `},
+		{name: "another", in: two, options: PolicyOptions{Config: "c"}, want: `Unsupported value: "c": supported values: "a", "b"`},
+		{name: "another name", in: migPartedFile, options: PolicyOptions{Name: "A"}, want: `name "A" of the policy: `},
 		{
-			name: "label", in: migPartedFile, options: MigPartedOptions{NodeSelector: []string{"a"}}, want: `label "a" of nodes: expected KEY=VALUE`,
+			name: "label", in: migPartedFile, options: PolicyOptions{NodeSelector: []string{"a"}}, want: `label "a" of nodes: expected KEY=VALUE`,
 		},
 		{
-			name: "no label", in: migPartedFile, options: MigPartedOptions{NodeSelector: []string{"a b=c"}},
+			name: "no label", in: migPartedFile, options: PolicyOptions{NodeSelector: []string{"a b=c"}},
 			want: "spec.nodeSelector.matchLabels: Invalid value",
 		},
-		{name: "priority", in: migPartedFile, options: MigPartedOptions{Priority: 1 << 30}, want: "spec.priority: Invalid value"},
+		{name: "priority", in: migPartedFile, options: PolicyOptions{Priority: 1 << 30}, want: "spec.priority: Invalid value"},
 		{
 			name: "another ConfigMap", in: "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}, data: {a: b}}",
 			want: `in: ConfigMap x: expected data."config.yaml" with a configuration of mig-parted`,

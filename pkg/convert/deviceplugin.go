@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// pluginConfig is a configuration of NVIDIA's device plugin (k8s-device-plugin, api/config/v1). What has no meaning for shares is not read.
+type pluginConfig struct {
+	Version   string         `json:"version"`
+	Flags     map[string]any `json:"flags"`
+	Resources map[string]any `json:"resources"`
+	Imex      map[string]any `json:"imex"`
+	Sharing   struct {
+		TimeSlicing *timeSlices    `json:"timeSlicing"`
+		MPS         map[string]any `json:"mps"`
+	} `json:"sharing"`
+}
+
+type timeSlices struct {
+	RenameByDefault            bool            `json:"renameByDefault"`
+	FailRequestsGreaterThanOne *bool           `json:"failRequestsGreaterThanOne"`
+	Resources                  []timeSlicedGPU `json:"resources"`
+}
+
+type timeSlicedGPU struct {
+	Name     string `json:"name"`
+	Rename   string `json:"rename"`
+	Devices  any    `json:"devices"`
+	Replicas int32  `json:"replicas"`
+}
+
+// gpuResource is the resource of whole GPUs.
+const gpuResource = "nvidia.com/gpu"
+
+// DevicePlugin makes a PartitionPolicy of the time slices in a configuration of NVIDIA's device plugin, or of a ConfigMap that has some:
+// each replica is a share. The name of the input is for errors.
+func DevicePlugin(in []byte, name string, o PolicyOptions) (Result, error) {
+	text, config, err := pluginText(in, o.Config)
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
+	var c pluginConfig
+	if err := yaml.UnmarshalStrict([]byte(text), &c); err != nil {
+		return Result{}, fmt.Errorf("%s: %s", name, oneLine(err))
+	}
+	gpus, err := c.sliced()
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: sharing: %w", name, err)
+	}
+	selector, err := selectedGPUs(gpus.Devices)
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: sharing.timeSlicing.resources: %s: devices: %w", name, gpuResource, err)
+	}
+	p, err := newPolicy(legalName("shares-"+config), o, v1alpha1.PartitionDevices{
+		DeviceSelector: &v1alpha1.PartitionDeviceSelector{CEL: selector}, Sharing: &v1alpha1.DeviceSharing{MaxClaims: gpus.Replicas},
+	})
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
+	out, err := renderObject(p)
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{YAML: out, Notes: c.notes(gpus, o)}, nil
+}
+
+// pluginText is the configuration itself and its name. A ConfigMap has one for each key.
+func pluginText(in []byte, config string) (text, name string, err error) {
+	if len(in) > maxInput {
+		return "", "", fmt.Errorf("%d bytes, expected at most %d", len(in), maxInput)
+	}
+	n, err := parse(in)
+	if err != nil {
+		return "", "", fmt.Errorf("expected YAML: %s", oneLine(err))
+	}
+	if value(n, "kind") != "ConfigMap" {
+		if config != "" {
+			return "", "", fmt.Errorf("configuration %q: the file has one without a name: leave --config out", config)
+		}
+		return string(in), "gpu", nil
+	}
+	var object struct {
+		Data map[string]string `json:"data"`
+	}
+	if err := yaml.Unmarshal(in, &object); err != nil {
+		return "", "", fmt.Errorf("ConfigMap: %s", oneLine(err))
+	}
+	names := slices.Sorted(maps.Keys(object.Data))
+	switch {
+	case len(names) == 0:
+		return "", "", errors.New("ConfigMap: expected data with a configuration of NVIDIA's device plugin")
+	case config == "" && len(names) > 1:
+		return "", "", fmt.Errorf("say which configuration holds: %s", strings.Join(names, ", "))
+	case config == "":
+		config = names[0]
+	}
+	text, ok := object.Data[config]
+	if !ok {
+		return "", "", fmt.Errorf("configuration %q: the ConfigMap has %s", config, strings.Join(names, ", "))
+	}
+	return text, config, nil
+}
+
+// sliced returns the entry of whole GPUs, which is the one that a policy can have.
+func (c *pluginConfig) sliced() (*timeSlicedGPU, error) {
+	switch {
+	case c.Version != "v1":
+		return nil, fmt.Errorf("version %q of the configuration: expected v1", c.Version)
+	case len(c.Sharing.MPS) > 0:
+		return nil, errors.New("mps: this release has no MPS: use timeSlicing, or MIG instances")
+	case c.Sharing.TimeSlicing == nil || len(c.Sharing.TimeSlicing.Resources) == 0:
+		return nil, errors.New("timeSlicing.resources: the configuration shares nothing")
+	}
+	var found *timeSlicedGPU
+	for i := range c.Sharing.TimeSlicing.Resources {
+		one := &c.Sharing.TimeSlicing.Resources[i]
+		switch {
+		case one.Name != gpuResource:
+			return nil, fmt.Errorf("timeSlicing.resources[%d].name: %.80q: expected %s; to share MIG instances write sharing.maxClaims into the "+
+				"PartitionPolicy that has their layout", i, one.Name, gpuResource)
+		case found != nil:
+			return nil, fmt.Errorf("timeSlicing.resources[%d].name: %s is there already", i, gpuResource)
+		}
+		found = one
+	}
+	return found, nil
+}
+
+// selectedGPUs is the condition on GPUs that the entry is for: all of NVIDIA's, or some by their UUIDs.
+func selectedGPUs(devices any) (string, error) {
+	const vendor = `device.attributes["fettle.dev"].vendor == "nvidia"`
+	switch d := devices.(type) {
+	case nil:
+		return vendor, nil
+	case string:
+		if d == "all" {
+			return vendor, nil
+		}
+	case []any:
+		var uuids []string
+		for _, one := range d {
+			uuid, ok := one.(string)
+			if !ok || !strings.HasPrefix(uuid, "GPU-") {
+				return "", fmt.Errorf("%v: a policy selects GPUs by their UUID or other attributes, not by number", one)
+			}
+			uuids = append(uuids, strconv.Quote(uuid))
+		}
+		if len(uuids) > 0 {
+			return fmt.Sprintf(`%s && "uuid" in device.attributes["fettle.dev"] && device.attributes["fettle.dev"].uuid in [%s]`, vendor,
+				strings.Join(uuids, ", ")), nil
+		}
+	}
+	return "", fmt.Errorf("%v: expected all, or a list of UUIDs", devices)
+}
+
+// notes say what is different.
+func (c *pluginConfig) notes(gpus *timeSlicedGPU, o PolicyOptions) []string {
+	notes := []string{
+		"each replica is a share: the scheduler counts them, and counts memory too if the policy gets sharing.memory",
+		"stop NVIDIA's device plugin on these nodes before Fettle publishes their GPUs",
+	}
+	if gpus.Rename != "" || c.Sharing.TimeSlicing.RenameByDefault {
+		resource := gpus.Rename
+		if resource == "" {
+			resource = gpuResource + ".shared"
+		}
+		notes = append(notes, fmt.Sprintf("pods that ask for %s: convert them with --map %s=CLASS, a class for shares", resource, resource))
+	}
+	if len(o.NodeSelector) == 0 {
+		notes = append(notes, forAllNodes)
+	}
+	return notes
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// sliced is a configuration with one entry.
+func sliced(fields string) string {
+	return "version: v1\nflags: {migStrategy: none}\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, " + fields + "}]}}\n"
+}
+
+func TestDevicePlugin(t *testing.T) {
+	configMap := func(data map[string]string) string {
+		out, err := yaml.Marshal(map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "time-slicing-config"}, "data": data,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	const all = `device.attributes["fettle.dev"].vendor == "nvidia"`
+	renamed := strings.Replace(sliced("replicas: 2"), "timeSlicing: {", "timeSlicing: {renameByDefault: true, ", 1)
+	for _, tc := range []struct {
+		name, in string
+		options  PolicyOptions
+		want     string
+		note     string
+	}{
+		{name: "file", in: sliced("replicas: 10"), want: "shares-gpu 10 " + all, note: forAllNodes},
+		{name: "all devices", in: sliced("replicas: 4, devices: all"), want: "shares-gpu 4 " + all},
+		{
+			name: "by UUID", in: sliced("replicas: 2, devices: [GPU-1, GPU-2]"),
+			want: `shares-gpu 2 ` + all + ` && "uuid" in device.attributes["fettle.dev"] && ` +
+				`device.attributes["fettle.dev"].uuid in ["GPU-1", "GPU-2"]`,
+		},
+		{name: "ConfigMap", in: configMap(map[string]string{"any": sliced("replicas: 4")}), want: "shares-any 4 " + all},
+		{
+			name: "one of two", in: configMap(map[string]string{"a100": sliced("replicas: 8"), "t4": sliced("replicas: 4")}),
+			options: PolicyOptions{Config: "t4"}, want: "shares-t4 4 " + all,
+		},
+		{name: "renamed", in: renamed, want: "shares-gpu 2 " + all, note: "pods that ask for nvidia.com/gpu.shared: convert them with --map " +
+			"nvidia.com/gpu.shared=CLASS, a class for shares"},
+		{
+			name: "renamed by name", in: sliced("rename: nvidia.com/slice, replicas: 2"), want: "shares-gpu 2 " + all,
+			note: "pods that ask for nvidia.com/slice: convert them with --map nvidia.com/slice=CLASS, a class for shares",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := DevicePlugin([]byte(tc.in), "in", tc.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var p v1alpha1.PartitionPolicy
+			if err := yaml.UnmarshalStrict(got.YAML, &p); err != nil {
+				t.Fatal(err)
+			}
+			d := p.Spec.Devices
+			if text := fmt.Sprintf("%s %d %s", p.Name, d.Sharing.MaxClaims, d.DeviceSelector.CEL); text != tc.want {
+				t.Errorf("got %s, want %s", text, tc.want)
+			}
+			if tc.note != "" && !slices.Contains(got.Notes, tc.note) {
+				t.Errorf("notes %q, want %q", got.Notes, tc.note)
+			}
+		})
+	}
+}
+
+func TestDevicePluginRefuses(t *testing.T) {
+	two := "{kind: ConfigMap, data: {a: 'version: v1', b: 'version: v1'}}"
+	for _, tc := range []struct {
+		name, in, want string
+		options        PolicyOptions
+	}{
+		{name: "nothing", want: "in: expected YAML"},
+		{name: "another version", in: "version: v2", want: `in: sharing: version "v2" of the configuration: expected v1`},
+		{name: "no sharing", in: "version: v1", want: "in: sharing: timeSlicing.resources: the configuration shares nothing"},
+		{
+			name: "MPS", in: "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}",
+			want: "in: sharing: mps: this release",
+		},
+		{name: "unknown field", in: sliced("replica: 2"), want: `unknown field "replica"`},
+		{name: "one replica", in: sliced("replicas: 1"), want: "spec.devices.sharing.maxClaims: Invalid value: 1: must be 2 to 256"},
+		{name: "numbers", in: sliced("replicas: 2, devices: [0, 1]"), want: "devices: 0: a policy selects GPUs by their UUID"},
+		{name: "a number of GPUs", in: sliced("replicas: 2, devices: 1"), want: "devices: 1: expected all, or a list of UUIDs"},
+		{
+			name: "MIG instances", in: strings.Replace(sliced("replicas: 2"), "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", 1),
+			want: `timeSlicing.resources[0].name: "nvidia.com/mig-1g.5gb": expected nvidia.com/gpu`,
+		},
+		{name: "which", in: two, want: "in: say which configuration holds: a, b"},
+		{name: "another", in: two, options: PolicyOptions{Config: "c"}, want: `in: configuration "c": the ConfigMap has a, b`},
+		{name: "empty ConfigMap", in: "kind: ConfigMap", want: "in: ConfigMap: expected data"},
+		{name: "a name of a file", in: sliced("replicas: 2"), options: PolicyOptions{Config: "c"}, want: "leave --config out"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := DevicePlugin([]byte(tc.in), "in", tc.options)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			if got.YAML != nil {
+				t.Errorf("written: %s", got.YAML)
+			}
+		})
+	}
+}
