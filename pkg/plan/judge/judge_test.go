@@ -64,8 +64,8 @@ func TestWorstCase(t *testing.T) {
 	}
 	start := time.Now()
 	v := Judge(t.Context(), in)
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("it took %s", took)
+	if took := time.Since(start); took >= schedulerTimeout {
+		t.Errorf("it took %s, as long as the scheduler searches", took)
 	}
 	if v.Outcome != DoesNotFit {
 		t.Errorf("outcome %q, want %q", v.Outcome, DoesNotFit)
