@@ -71,7 +71,8 @@ func (r reader) explain(t *testing.T, fettle string, s scenario) {
 		{"pod", secret + "pod"}, // which is not there
 	} {
 		var stdout, stderr bytes.Buffer
-		command := exec.CommandContext(t.Context(), fettle, append([]string{"explain", "--kubeconfig", r.kubeconfig, "-n", s.namespace()}, args...)...)
+		verb := []string{"explain", "--kubeconfig", r.kubeconfig, "-n", s.namespace()}
+		command := exec.CommandContext(t.Context(), fettle, append(verb, args...)...)
 		command.Stdout, command.Stderr = &stdout, &stderr
 		err := command.Run()
 		text := stdout.String() + stderr.String()
