@@ -64,7 +64,7 @@ func planPods(flags *arguments) action {
 	flags.Var(&f.added, "add", "`file` or directory with objects as if they were applied too; may be repeated")
 	flags.Var(&f.removed, "remove", "`object` as if it was deleted: KIND/NAME or NAMESPACE/NAME; may be repeated")
 	flags.Var(&f.drained, "drain", "`node` as if it was drained; may be repeated")
-	flags.DurationVar(&f.timeout, "search-timeout", plan.DefaultTimeout, "`time` of the search for devices on a node; default: the scheduler's")
+	flags.DurationVar(&f.timeout, "search-timeout", plan.DefaultTimeout, "`time` of the search on one node; default is the scheduler's")
 	format := flags.formatOf("table", "json", "yaml", formatPage)
 	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) error {
 		if err := f.check(flags); err != nil {
