@@ -36,8 +36,10 @@ func meanings() []meaning {
 			"of firstAvailable counts too"},
 		{`resourceclaim \S+ is being deleted`, "a claim that the pod names is being deleted: the pod waits until it was made again"},
 		{`resourceclaim in use|status\.reservedFor: Too many`, "256 pods use the claim, the most that a claim can have"},
-		{`status\.reservedFor\[\d+\]: Duplicate value|got allocated elsewhere in the meantime`,
-			"the pod names one ResourceClaim twice: name it once"},
+		{
+			`status\.reservedFor\[\d+\]: Duplicate value|got allocated elsewhere in the meantime`,
+			"the pod names one ResourceClaim twice: name it once",
+		},
 		{`non-empty scheduling gates`, "the scheduler leaves the pod alone until its spec.schedulingGates are removed"},
 		{`in the process of being allocated`, "another pod that uses the claim is being scheduled: this ends by itself"},
 		{`cannot allocate all claims`, "so many nodes do not have the devices: the lines on nodes below say what is missing on each"},
