@@ -27,7 +27,8 @@ func TestTable(t *testing.T) {
 	}
 	services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}, Namespace: "fettle"}
 	rows := controller.Table(controller.Parts{
-		Services: services, Options: controller.Options{Webhook: true, ExplainWaitingPods: true}, Policies: trustpolicies.NewReader(services.Client, nil),
+		Services: services, Options: controller.Options{Webhook: true, ExplainWaitingPods: true},
+		Policies:    trustpolicies.NewReader(services.Client, nil),
 		Volumes:     volumes.NewPlanner(services, volumes.Options{Enabled: true}),
 		Certificate: webhook.NewCertificate(services.Client, clock.RealClock{}, "fettle"),
 	})
