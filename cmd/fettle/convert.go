@@ -107,7 +107,8 @@ func checkKind(kind string) error {
 // partitionFlags are those of the kinds that become PartitionPolicies.
 func partitionFlags(flags *arguments) *convert.PolicyOptions {
 	o := &convert.PolicyOptions{}
-	flags.StringVar(&o.Config, "config", "", "`name` of the configuration that holds, of mig-parted or in a ConfigMap of the device plugin; unset: the only one")
+	flags.StringVar(&o.Config, "config", "",
+		"`name` of the configuration that holds, of mig-parted or in a ConfigMap of the device plugin; unset: the only one")
 	flags.StringVar(&o.Name, "name", "", "`name` of the PartitionPolicy; unset: mig- or shares- and the configuration's")
 	flags.Var((*list)(&o.NodeSelector), "node-selector", "label `KEY=VALUE` of the nodes that the PartitionPolicy is for; may be repeated")
 	flags.Func("priority", "`priority` of the PartitionPolicy (default 0)", func(text string) error {

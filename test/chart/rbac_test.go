@@ -265,7 +265,8 @@ func TestRights(t *testing.T) {
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
 	silent := plainRights()
 	for _, resource := range []string{
-		"resource.k8s.io/resourceslices", "resource.k8s.io/resourceclaimtemplates", "resource.k8s.io/devicetaintrules", "/pods", "/resourcequotas",
+		"resource.k8s.io/resourceslices", "resource.k8s.io/resourceclaimtemplates", "resource.k8s.io/devicetaintrules", "/pods",
+		"/resourcequotas",
 	} {
 		delete(silent["ClusterRole fettle-controller"], resource)
 	}
