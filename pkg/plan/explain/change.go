@@ -18,8 +18,8 @@ import (
 const (
 	// triedNodes is on how many nodes changes are tried: those with the least missing.
 	triedNodes = 4
-	// triedTimeout bounds the search with a change.
-	triedTimeout = 100 * time.Millisecond
+	// triedTimeout bounds the search with a change. It is far more than searches take that end, so that a busy machine answers the same.
+	triedTimeout = 2 * time.Second
 )
 
 // trial is a change that may help, and what to say if it does.
