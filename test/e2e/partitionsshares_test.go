@@ -67,6 +67,25 @@ func eventuallyShared(ctx context.Context, name string, want bool) {
 	}).Should(Succeed())
 }
 
+// eventuallyClosed waits until a GPU that claims share is published without a share for further claims: each of these took one, and there is
+// one.
+func eventuallyClosed(ctx context.Context, name string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		found, err := poolSlices(ctx, gpuNode+"/gpu")
+		g.Expect(err).NotTo(HaveOccurred())
+		var shares []int64
+		for i := range found {
+			for _, d := range found[i].Spec.Devices {
+				if total, ok := d.Capacity["shares"]; ok && d.Name == name {
+					shares = append(shares, total.Value.Value())
+				}
+			}
+		}
+		g.Expect(shares).To(Equal([]int64{1}))
+	}).Should(Succeed())
+}
+
 // shares has three pods on one GPU, and a fourth that waits for memory. A GPU that a pod has for itself is shared once that pod is gone.
 func (g *dividedGPUs) shares(ctx SpecContext) {
 	needsCounters() // the gates of both came in the same versions
@@ -99,6 +118,7 @@ func (g *dividedGPUs) shares(ctx SpecContext) {
 
 	say("without the policy no further claim gets a share")
 	dropPolicy(ctx, "e2e-shares")
+	eventuallyClosed(ctx, wholeName(address))
 	late := newPod(ctx, ns, "late", withTemplate("any"))
 	eventuallyUnschedulable(ctx, late, noneLeft)
 
