@@ -67,7 +67,7 @@ func eventuallyShared(ctx context.Context, name string, want bool) {
 	}).Should(Succeed())
 }
 
-// eventuallyClosed waits until a GPU that claims share is published without a share for further claims: each of these took one, and there is
+// eventuallyClosed waits until a GPU that claims share has no share for further claims: each of these took one, and there is
 // one.
 func eventuallyClosed(ctx context.Context, name string) {
 	GinkgoHelper()
