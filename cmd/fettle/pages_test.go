@@ -19,7 +19,8 @@ func TestPageIsExact(t *testing.T) {
 	const slices = `{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: a}, spec: {driver: gpu.example.com, nodeName: n1,
   pool: {name: n1, generation: 1, resourceSliceCount: 1}, devices: [{name: gpu-0, attributes: {productName: {string: "Größe · 80 GB"}}}]}}`
 	file := filepath.Join(t.TempDir(), "slices.yaml")
-	must(t, os.WriteFile(file, []byte(slices), 0o600))
+	const node = "---\n{apiVersion: v1, kind: Node, metadata: {name: n1}}\n"
+	must(t, os.WriteFile(file, []byte(slices+"\n"+node), 0o600))
 	status, got, stderr := call(t, "plan", "-f", file, "-o", "html")
 	if status != 0 {
 		t.Fatalf("exit status %d, %s", status, stderr)
