@@ -14,22 +14,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// clear removes all objects of a scenario, so that the next one has the cluster to itself.
+// clear removes all objects of a scenario, so that the next one has the cluster to itself. Devices go first: a pod that waits would get those
+// of a pod that is removed before it. Claims are removed once more at the end, since the scheduler makes one for an extended resource while
+// it binds a pod.
 func (c *cluster) clear(t *testing.T, s scenario) {
 	t.Helper()
-	namespaced := []client.Object{&corev1.Pod{}, &resourceapi.ResourceClaimTemplate{}, &corev1.ResourceQuota{}}
-	for _, namespace := range []string{s.namespace(), syncName} {
-		for _, kind := range namespaced {
-			c.removed(t, c.client.DeleteAllOf(t.Context(), kind, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
-		}
-		c.clearClaims(t, namespace)
-	}
-	kinds := []client.Object{&corev1.Node{}, &resourceapi.ResourceSlice{}, &resourceapi.DeviceClass{}}
+	kinds := []client.Object{&resourceapi.ResourceSlice{}, &corev1.Node{}, &resourceapi.DeviceClass{}}
 	if c.version == "" {
 		kinds = append(kinds, &resourceapi.DeviceTaintRule{})
 	}
 	for _, kind := range kinds {
 		c.removed(t, c.client.DeleteAllOf(t.Context(), kind, client.HasLabels{scenarioLabel}))
+	}
+	namespaced := []client.Object{&corev1.Pod{}, &resourceapi.ResourceClaimTemplate{}, &corev1.ResourceQuota{}}
+	namespaces := []string{s.namespace(), syncName}
+	for _, namespace := range namespaces {
+		for _, kind := range namespaced {
+			c.removed(t, c.client.DeleteAllOf(t.Context(), kind, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
+		}
+		c.clearClaims(t, namespace)
+	}
+	for _, namespace := range namespaces {
+		c.clearClaims(t, namespace)
 	}
 }
 
