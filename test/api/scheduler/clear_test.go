@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// clear removes all objects of a scenario, so that the next one has the cluster to itself. Devices go first: a pod that waits would get those
-// of a pod that is removed before it. Claims are removed once more at the end, since the scheduler makes one for an extended resource while
-// it binds a pod.
+// clear removes all objects of a scenario, so that the next one has the cluster to itself. Devices go first: a pod that waits would get
+// those of a pod that is removed before it. Claims are removed once more at the end, since the scheduler makes one for an extended resource
+// while it binds a pod.
 func (c *cluster) clear(t *testing.T, s scenario) {
 	t.Helper()
 	kinds := []client.Object{&resourceapi.ResourceSlice{}, &corev1.Node{}, &resourceapi.DeviceClass{}}
