@@ -94,8 +94,10 @@ func (b *bench) runPlan(ctx context.Context, fettle string, objects []byte) (pla
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	const noNode = 3
-	if err := command.Run(); command.ProcessState == nil || command.ProcessState.ExitCode() != noNode {
-		return planRun{}, fmt.Errorf("fettle plan: %w, want exit status %d: %s", err, noNode, stderr.String())
+	if err := command.Run(); command.ProcessState == nil {
+		return planRun{}, fmt.Errorf("fettle plan: %w", err)
+	} else if status := command.ProcessState.ExitCode(); status != noNode {
+		return planRun{}, fmt.Errorf("fettle plan: exit status %d, want %d: %s", status, noNode, stderr.String())
 	}
 	usage, ok := command.ProcessState.SysUsage().(*syscall.Rusage)
 	if !ok {
