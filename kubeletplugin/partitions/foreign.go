@@ -79,12 +79,12 @@ func (f *Feature) Query(ask func(context.Context) (nvml.Report, error)) func(con
 		return nil
 	}
 	return func(ctx context.Context) (nvml.Report, error) {
-		before, _ := f.mig.Held() // Review reports what it cannot read
-		report, err := ask(ctx)
-		after, _ := f.mig.Held()
+		var report nvml.Report
+		var err error
+		owned := f.mig.HeldDuring(func() { report, err = ask(ctx) }) // Review reports what it cannot read
 		if err == nil {
 			f.mu.Lock()
-			f.owned = slices.Concat(before, after)
+			f.owned = owned
 			f.mu.Unlock()
 		}
 		return report, err

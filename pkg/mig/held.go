@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -109,6 +110,7 @@ func (i *Instances) current(w *Partition) (h *Held, stale bool, err error) {
 // write replaces the file. It is synced, so that a power loss leaves none that is cut off. More is not needed: instances end with the boot.
 func (i *Instances) write(h *Held) error {
 	h.Version = heldVersion
+	i.note(h)
 	data, err := json.Marshal(h)
 	if err == nil {
 		err = disk.ReplaceDurably(i.config.FS, i.path(h.Device), append(data, '\n'), 0o600)
@@ -218,4 +220,29 @@ func (i *Instances) Held() ([]Held, error) {
 		}
 	}
 	return out, errors.Join(faults...)
+}
+
+// HeldDuring lists what the files of this boot own at any time while look runs, which may be about an instance that is made and destroyed
+// meanwhile. An instance that look sees and that none of them covers is somebody else's. Files that cannot be understood are left out.
+func (i *Instances) HeldDuring(look func()) []Held {
+	var noted []Held
+	i.mu.Lock()
+	i.notes[&noted] = struct{}{}
+	i.mu.Unlock()
+	before, _ := i.Held()
+	look()
+	after, _ := i.Held() // another process may have written some
+	i.mu.Lock()
+	delete(i.notes, &noted)
+	i.mu.Unlock()
+	return slices.Concat(before, noted, after)
+}
+
+// note tells the calls of HeldDuring that a file is about to be written.
+func (i *Instances) note(h *Held) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for noted := range i.notes {
+		*noted = append(*noted, *h)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/filelock"
@@ -86,10 +87,16 @@ type Config struct {
 }
 
 // Instances makes and destroys instances. It is safe for concurrent use, and beside another process with the same directory.
-type Instances struct{ config Config }
+type Instances struct {
+	config Config
+
+	mu sync.Mutex
+	// notes are those of the calls of HeldDuring that run now.
+	notes map[*[]Held]struct{}
+}
 
 // New makes Instances. It reads and changes nothing.
-func New(c Config) *Instances { return &Instances{config: c} }
+func New(c Config) *Instances { return &Instances{config: c, notes: map[*[]Held]struct{}{}} }
 
 // Kinds returns the step kinds.
 func (i *Instances) Kinds() step.Kinds {

@@ -425,3 +425,28 @@ func TestForeign(t *testing.T) {
 	must(t, n.undo(w))
 	n.has([]string{"19@4", "14@0/2"})
 }
+
+// TestHeldDuring: an instance that is made and destroyed while somebody looks, and that the look has seen, was not somebody else's.
+func TestHeldDuring(t *testing.T) {
+	n := start(t, nvmlsim.H100)
+	w, p := small(), n.process()
+	s, err := w.Step()
+	must(t, err)
+	var report nvml.Report
+	held := p.HeldDuring(func() {
+		must(t, p.Kinds().Apply(t.Context(), s))
+		var err error
+		report, err = n.prober().Query(t.Context())
+		must(t, err)
+		must(t, p.Kinds().Undo(t.Context(), s))
+	})
+	if len(report.Devices[0].MIG.Instances) != 1 {
+		t.Fatalf("%+v has no instance", report.Devices[0].MIG)
+	}
+	if found := mig.Foreign(report, held); len(found) > 0 {
+		t.Errorf("%+v is somebody else's, held were %+v", found, held)
+	}
+	if later := p.HeldDuring(func() {}); len(later) > 0 {
+		t.Errorf("held later: %+v", later)
+	}
+}
