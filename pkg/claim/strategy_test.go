@@ -11,7 +11,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// TestStrategy: a claim chooses over its class, the parameters of a strategy come from either, and the defaults are those of the chosen one.
+// TestStrategy: a claim chooses over its class, the parameters of a strategy come from either, the defaults are those of the chosen one.
 func TestStrategy(t *testing.T) {
 	const (
 		limits = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"MPS","mps":{"activeThreadPercentage":50,` +
@@ -26,24 +26,33 @@ func TestStrategy(t *testing.T) {
 	}{
 		{"none", nil, GPUEffective{Strategy: v1alpha1.SharingExclusive}, "strategy Exclusive"},
 		{
-			"default interval", []apiConfig{own(sliced)},
-			GPUEffective{Strategy: v1alpha1.SharingTimeSlicing, Interval: v1alpha1.IntervalDefault}, "strategy TimeSlicing, interval Default",
+			"default interval",
+			[]apiConfig{own(sliced)},
+			GPUEffective{Strategy: v1alpha1.SharingTimeSlicing, Interval: v1alpha1.IntervalDefault},
+			"strategy TimeSlicing, interval Default",
 		},
 		{
-			"interval of the claim", []apiConfig{class(sliced), own(interval)},
-			GPUEffective{Strategy: v1alpha1.SharingTimeSlicing, Interval: v1alpha1.IntervalLong}, "strategy TimeSlicing, interval Long",
+			"interval of the claim",
+			[]apiConfig{class(sliced), own(interval)},
+			GPUEffective{Strategy: v1alpha1.SharingTimeSlicing, Interval: v1alpha1.IntervalLong},
+			"strategy TimeSlicing, interval Long",
 		},
 		{
-			"interval of the class", []apiConfig{class(interval), own(sliced)},
-			GPUEffective{Strategy: v1alpha1.SharingTimeSlicing, Interval: v1alpha1.IntervalLong}, "strategy TimeSlicing, interval Long",
+			"interval of the class",
+			[]apiConfig{class(interval), own(sliced)},
+			GPUEffective{Strategy: v1alpha1.SharingTimeSlicing, Interval: v1alpha1.IntervalLong},
+			"strategy TimeSlicing, interval Long",
 		},
 		{"class's interval without use", []apiConfig{class(interval)}, GPUEffective{Strategy: v1alpha1.SharingExclusive}, "strategy Exclusive"},
 		{
-			"MPS over time slices", []apiConfig{class(sliced), class(interval), own(mps)},
-			GPUEffective{Strategy: v1alpha1.SharingMPS, MPS: &MPSEffective{ActiveThreadPercentage: 100}}, "strategy MPS",
+			"MPS over time slices",
+			[]apiConfig{class(sliced), class(interval), own(mps)},
+			GPUEffective{Strategy: v1alpha1.SharingMPS, MPS: &MPSEffective{ActiveThreadPercentage: 100}},
+			"strategy MPS",
 		},
 		{
-			"limits of the class", []apiConfig{class(limits), own(users)},
+			"limits of the class",
+			[]apiConfig{class(limits), own(users)},
 			GPUEffective{Strategy: v1alpha1.SharingMPS, MPS: &MPSEffective{ActiveThreadPercentage: 50, PinnedMemoryLimit: 1 << 30, MultiUser: true}},
 			"strategy MPS",
 		},

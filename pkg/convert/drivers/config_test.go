@@ -50,12 +50,14 @@ func TestConvertConfig(t *testing.T) {
 // TestConvertStrategies converts NVIDIA's strategies with all of their fields.
 func TestConvertStrategies(t *testing.T) {
 	const head = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":`
+	const all = `{"defaultActiveThreadPercentage":50,"defaultPinnedDeviceMemoryLimit":"10Gi","multiUser":true}`
+	const perDevice = `{"defaultPerDevicePinnedMemoryLimit":{"0":"2Gi","1":"2Gi"}}`
 	for from, want := range map[string]string{
 		`{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}`: `{"strategy":"TimeSlicing","timeSlicing":{"interval":"Long"}}`,
 		`{"strategy":"MPS"}`: `{"strategy":"MPS"}`,
-		`{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":50,"defaultPinnedDeviceMemoryLimit":"10Gi","multiUser":true}}`: `{"strategy":` +
-			`"MPS","mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"10Gi","multiUser":true}}`,
-		`{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"0":"2Gi","1":"2Gi"}}}`: `{"strategy":"MPS","mps":{"pinnedMemoryLimit":"2Gi"}}`,
+		`{"strategy":"MPS","mpsConfig":` + all + `}`: `{"strategy":"MPS",` +
+			`"mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"10Gi","multiUser":true}}`,
+		`{"strategy":"MPS","mpsConfig":` + perDevice + `}`: `{"strategy":"MPS","mps":{"pinnedMemoryLimit":"2Gi"}}`,
 	} {
 		got, err := ConvertConfig(NVIDIA, []byte(head+from+"}"))
 		if err != nil {

@@ -69,9 +69,9 @@ func (r rule) qualified() string {
 }
 
 const (
-	noNumber  = "it has no stable meaning: ask for a count, name a constraint, or select by pciAddress"
+	noNumber = "it has no stable meaning: ask for a count, name a constraint, or select by pciAddress"
 	noShares = "a claim has one share of a GPU, and the scheduler counts them: leave it out"
-	busID     = "resource.kubernetes.io/pciBusID"
+	busID    = "resource.kubernetes.io/pciBusID"
 )
 
 // typed compares the type of a device, in the words of its driver.
