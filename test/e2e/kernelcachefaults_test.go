@@ -212,7 +212,11 @@ func (k *kernelCaches) killed(ctx SpecContext) {
 		newPod(ctx, ns, fmt.Sprint("pod-", i), withTemplate(fmt.Sprint("claim-", i)),
 			script("cat /opt/kernels/0/LARGE/content /opt/kernels/1/LARGE/content > /dev/null"),
 			func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })
-		time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond) // at random: this is no check
+		if i%2 == 0 {
+			time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond) // at random: this is no check
+		} else {
+			untilBegun(ctx, mixedNode)
+		}
 		begun += killAnywhere(ctx, mixedNode)
 	}
 	pluginReady(ctx, mixedNode)
@@ -225,6 +229,23 @@ func (k *kernelCaches) killed(ctx SpecContext) {
 		return nil
 	})).To(Succeed())
 	k.hashed(images, before)
+}
+
+// imagesBegun counts the images that are being unpacked.
+func imagesBegun(node string) int {
+	GinkgoHelper()
+	found, err := os.ReadDir(filepath.Join(h.StateDir(node), "artifacts", "tmp"))
+	Expect(err).To(Or(Not(HaveOccurred()), MatchError(os.ErrNotExist)))
+	return len(found)
+}
+
+// untilBegun waits until an image is being unpacked, for a few seconds: it may be there already.
+func untilBegun(ctx context.Context, node string) {
+	GinkgoHelper()
+	const most, pause = 4 * time.Second, 2 * time.Millisecond
+	for begin := time.Now(); imagesBegun(node) == 0 && time.Since(begin) < most && ctx.Err() == nil; {
+		time.Sleep(pause)
+	}
 }
 
 // killAnywhere ends the plugin's process, wherever it is, also while it starts, and waits until there is another one. It tells how many
@@ -245,10 +266,9 @@ func killAnywhere(ctx context.Context, node string) int {
 		return before, err
 	}).ShouldNot(BeEmpty())
 	Expect(h.KillContainer(ctx, node, before)).To(Succeed())
-	left, err := os.ReadDir(filepath.Join(h.StateDir(node), "artifacts", "tmp"))
-	Expect(err).To(Or(Not(HaveOccurred()), MatchError(os.ErrNotExist)))
+	left := imagesBegun(node)
 	Eventually(ctx, process).ShouldNot(Or(BeEmpty(), Equal(before)))
-	return len(left)
+	return left
 }
 
 // unwell is slow, and breaks off where it likes every third time.
