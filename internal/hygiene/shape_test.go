@@ -60,7 +60,7 @@ func partImports() map[string][]string {
 
 // features are the packages whose types are a prepare.Feature.
 func features() []string {
-	return []string{"fpgas", "hostdirs", "kernelcaches", "partitions", "presets"}
+	return []string{"fpgas", "hostdirs", "kernelcaches", "partitions", "presets", "sharing"}
 }
 
 func TestPartsOfThePlugin(t *testing.T) {
