@@ -11,6 +11,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +25,28 @@ const (
 	Version      = "Smi.Version"
 	SetTimeslice = "Smi.SetTimeslice"
 )
+
+// noLibrary is the exit status of nvidia-smi without NVIDIA's library.
+const noLibrary = 12
+
+// Main is Run of a process, on the machine of which the file is in a directory above the program, or in its nvmlsim.WritableDir.
+func Main(args []string) int {
+	program, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return noLibrary
+	}
+	for dir := filepath.Dir(program); dir != filepath.Dir(dir); {
+		dir = filepath.Dir(dir)
+		for _, file := range []string{nvmlsim.DefaultFile(dir), nvmlsim.DefaultFile(filepath.Join(dir, nvmlsim.WritableDir))} {
+			if _, err := os.Stat(file); err == nil {
+				return Run(nvmlsim.Machine{File: file}, args, os.Stdout)
+			}
+		}
+	}
+	fmt.Fprintf(os.Stderr, "%s: no simulated machine in any directory above\n", program)
+	return noLibrary
+}
 
 // Run does what the arguments ask for and returns the exit status.
 func Run(m nvmlsim.Machine, args []string, stdout io.Writer) int {
