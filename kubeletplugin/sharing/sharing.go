@@ -142,11 +142,9 @@ func (f *Feature) sliced(uid string, g *gpu) ([]step.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &timeslice.Params{Claim: uid, UUID: g.uuid(), PCIAddress: address, Interval: intervalOf(g.result.Config.GPU.Interval)}
-	if err := f.slices.Check(p); err != nil {
-		return nil, err
-	}
-	slice, err := p.Step()
+	slice, err := (&timeslice.Params{
+		Claim: uid, UUID: g.uuid(), PCIAddress: address, Interval: intervalOf(g.result.Config.GPU.Interval),
+	}).Step()
 	return []step.Step{mode, slice}, err
 }
 
@@ -156,11 +154,7 @@ func (f *Feature) mode(uid string, g *gpu, mode nvml.ComputeMode) (step.Step, er
 	if err != nil {
 		return step.Step{}, err
 	}
-	p := &computemode.Params{Claim: uid, UUID: g.uuid(), PCIAddress: address, Mode: mode}
-	if err := f.modes.Check(p); err != nil {
-		return step.Step{}, err
-	}
-	return p.Step()
+	return (&computemode.Params{Claim: uid, UUID: g.uuid(), PCIAddress: address, Mode: mode}).Step()
 }
 
 // intervalOf is NVIDIA's number of an interval. The step refuses what is none.

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -182,7 +184,9 @@ func endpoints(ctx context.Context, want int) error {
 func eventuallyRefused(ctx context.Context, pod *corev1.Pod, reason, text string) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		claim := onlyClaim(ctx, pod)
+		claims := claimsOf(ctx, pod)
+		g.Expect(claims).To(HaveLen(1), "a template's claim is made soon")
+		claim := slices.Collect(maps.Values(claims))[0]
 		g.Expect(claim.Status.Devices).NotTo(BeEmpty())
 		d := claim.Status.Devices[0]
 		g.Expect(d.Driver).To(Equal("fettle.dev"))
