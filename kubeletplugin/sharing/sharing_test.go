@@ -218,7 +218,9 @@ func TestRefused(t *testing.T) {
 func TestLook(t *testing.T) {
 	config := sliced(v1alpha1.IntervalLong)
 	share := types.UID("s")
-	r := prepare.Request{Claim: nodefixture.Allocated("uid-1"), Find: func(*claim.Result) (device.Device, bool) { return machine(t)["h100"], true }}
+	r := prepare.Request{
+		Claim: nodefixture.Allocated("uid-1"), Find: func(*claim.Result) (device.Device, bool) { return machine(t)["h100"], true },
+	}
 	r.Allocation.Results = []claim.Result{{
 		Request: "r", Kind: device.KindGPU, Device: "h100", AdminAccess: true, ShareID: &share, Config: claim.Effective{GPU: &config},
 	}}
