@@ -67,6 +67,7 @@ func binaries(t *testing.T) string {
 	compile(t, standIn, filepath.Join(host, "fettle"), runtime.GOARCH, "0")
 	compile(t, standIn, filepath.Join(host, "fettle-hook"), runtime.GOARCH, "0")
 	compile(t, standIn, filepath.Join(host, "fettle-claims"), runtime.GOARCH, "0")
+	compile(t, standIn, filepath.Join(host, "fettle-mps"), runtime.GOARCH, "0")
 	compile(t, standInCgo, filepath.Join(host, "fettle-nvml"), runtime.GOARCH, "1")
 	return dir
 }

@@ -153,6 +153,11 @@ nodeAffinity:
 - name: claims
   mountPath: /run/fettle-claims
 {{- end }}
+{{- if .Values.mps.enabled }}
+# Where the supervisor of NVIDIA's MPS is asked.
+- name: mps
+  mountPath: /run/fettle-mps
+{{- end }}
 - name: host-sys
   mountPath: /host/sys
   readOnly: {{ not (or .Values.partitions.pci (include "fettle.programs" (dict "root" $ "kind" "dfl")) (include "fettle.programs" (dict "root" $ "kind" "fpga_manager"))) }}
@@ -294,6 +299,12 @@ proc, which are then made.
 - name: claims
   emptyDir:
     sizeLimit: 1Mi
+{{- end }}
+{{- if .Values.mps.enabled }}
+- name: mps
+  hostPath:
+    path: /run/fettle-mps
+    type: DirectoryOrCreate
 {{- end }}
 {{- if include "fettle.coversKubelet" . }}
 - name: nothing
