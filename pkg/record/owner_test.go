@@ -158,20 +158,30 @@ func TestTakeOver(t *testing.T) {
 }
 
 // TestTakeOverIsCertain: where a process ended before its note was synced, no power loss gives the device to two claims.
+// So no share is beside one with another setting, which checkFree relies on.
 func TestTakeOverIsCertain(t *testing.T) {
+	for name, claims := range map[string][2]*Record{
+		"whole":  {holding("u1", "gpu-0"), holding("u2", "gpu-0")},
+		"shares": {sharing("a", "u1", "gpu-0"), sharing("b", "u2", "gpu-0")},
+	} {
+		t.Run(name, func(t *testing.T) { takesOverForCertain(t, claims[0], claims[1]) })
+	}
+}
+
+// takesOverForCertain has the first claim released without a sync, and the second take its device.
+func takesOverForCertain(t *testing.T, r, second *Record) {
+	t.Helper()
 	base := t.TempDir()
 	start, err := fault.Snapshot(base)
 	must(t, err)
 	in := fault.New()
 	s, err := Open(in.FS(unsynced{}), filepath.Join(base, "state"))
 	must(t, err)
-	r := holding("u1", "gpu-0")
 	put(t, s, r)
 	before := in.Log().Changes()
 	in.Set(fault.DropSync(syncs(in.Log()) + 1))
 	advance(t, s, r, Change{Phase: Releasing})
 	in.Set()
-	second := holding("u2", "gpu-0")
 	must(t, s.Acquire(second))
 	must(t, s.Create(second))
 	log, seen := in.Log(), map[string]int{}
