@@ -56,7 +56,8 @@ func (s Capabilities) list() string { return cmp.Or(strings.Join(s.Names(), " ")
 func capabilityNames() map[int]string {
 	return map[int]string{
 		unix.CAP_CHOWN: "CHOWN", unix.CAP_DAC_OVERRIDE: "DAC_OVERRIDE", unix.CAP_DAC_READ_SEARCH: "DAC_READ_SEARCH",
-		unix.CAP_FOWNER: "FOWNER", unix.CAP_FSETID: "FSETID", unix.CAP_MKNOD: "MKNOD", unix.CAP_SETPCAP: "SETPCAP",
+		unix.CAP_FOWNER: "FOWNER", unix.CAP_FSETID: "FSETID", unix.CAP_KILL: "KILL", unix.CAP_MKNOD: "MKNOD", unix.CAP_SETPCAP: "SETPCAP",
+		unix.CAP_SETGID: "SETGID", unix.CAP_SETUID: "SETUID",
 		unix.CAP_SYS_ADMIN: "SYS_ADMIN", unix.CAP_SYS_CHROOT: "SYS_CHROOT", unix.CAP_SYS_PTRACE: "SYS_PTRACE",
 	}
 }
