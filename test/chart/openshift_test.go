@@ -47,7 +47,8 @@ func openshiftVariants() []variant {
 	}
 	return append(out,
 		variant{name: "partitions", args: []string{"--set=partitions.pci=true", on, api}},
-		variant{name: "nvidia", args: []string{"--set=nvidia.enabled=true", on, api}})
+		variant{name: "nvidia", args: []string{"--set=nvidia.enabled=true", on, api}},
+		variant{name: "MPS", args: []string{"--set=nvidia.enabled=true,mps.enabled=true", on, api}})
 }
 
 // TestConstraintsAdmitEveryPod: with every set of values, OpenShift admits each pod of the chart under the constraints of its service
