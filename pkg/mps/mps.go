@@ -134,6 +134,14 @@ func (d *Daemon) Step() (step.Step, error) {
 	return step.New(StepKind, d.ID, d)
 }
 
+// Leftover makes a step of a daemon that the supervisor lists and no record tells of. It can be undone and nothing else.
+func Leftover(id string) (step.Step, error) {
+	if err := validID(id); err != nil {
+		return step.Step{}, err
+	}
+	return step.New(StepKind, id, &Daemon{ID: id})
+}
+
 // HostDir returns ClaimsDir as the host, and with it the container runtime, sees it, for a driver root as the host sees it.
 func HostDir(driverRoot string) string { return filepath.Join(driverRoot, ClaimsDir) }
 

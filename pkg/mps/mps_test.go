@@ -175,7 +175,12 @@ func TestProtocol(t *testing.T) {
 	if diff := cmp.Diff([]Status{{ID: "u-1", State: Starting}}, all); diff != "" {
 		t.Error(diff)
 	}
-	must(t, c.Stop(t.Context(), "u-1"))
+	leftover, err := Leftover("u-1")
+	must(t, err)
+	must(t, Runner{Client: c}.Kinds().Undo(t.Context(), leftover))
+	if _, err := Leftover("../x"); !errors.Is(err, ErrInvalid) {
+		t.Errorf("leftover ../x: %v", err)
+	}
 	if err := c.Stop(t.Context(), "../x"); !errors.Is(err, ErrInvalid) {
 		t.Errorf("stop ../x: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -13,8 +14,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/mps"
+	"github.com/fettle-dev/fettle/pkg/rootfs"
 	"github.com/fettle-dev/fettle/pkg/tool"
 )
 
@@ -54,21 +58,38 @@ func places() []string {
 	return []string{"usr/bin/" + mps.Program, "usr/local/bin/" + mps.Program, "bin/" + mps.Program, "opt/bin/" + mps.Program}
 }
 
+// find returns the path of the program as the daemons see it. Links mean what they mean in the driver root: Debian has absolute ones there.
+func find(driverRoot string) (string, error) {
+	root, err := rootfs.Open(driverRoot)
+	if err != nil {
+		return "", fmt.Errorf("open the driver root: %w", err)
+	}
+	defer root.Close()
+	for _, place := range places() {
+		_, stat, err := root.Resolve(place)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+			continue
+		case err != nil:
+			return "", fmt.Errorf("look for %s: %w", place, err)
+		case stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Mode&0o111 == 0 || stat.Mode&0o022 != 0:
+			return "", fmt.Errorf("%s is %s with mode %#o, want a program that only its owner can write",
+				filepath.Join(driverRoot, place), rootfs.TypeName(stat.Mode), stat.Mode&0o7777)
+		}
+		return "/" + place, nil
+	}
+	return "", fmt.Errorf("%w below %s: none of %s", tool.ErrNotInstalled, driverRoot, strings.Join(places(), ", "))
+}
+
 // command makes a command with fixed arguments and nothing of this process's environment. The kernel kills it when this process dies.
 func (d *daemon) command(ctx context.Context, args ...string) (*exec.Cmd, error) {
-	program, err := tool.Root{Dir: d.config.Root}.Find(places()...)
+	path, err := find(d.config.Root)
 	if err != nil {
 		return nil, fmt.Errorf("find NVIDIA's MPS: %w", err)
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	path := program.Path()
 	if d.chrooted() {
 		attr.Chroot = d.config.Root
-		inside, err := filepath.Rel(d.config.Root, path)
-		if err != nil {
-			return nil, fmt.Errorf("find NVIDIA's MPS: %w", err)
-		}
-		path = "/" + inside
 	}
 	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // G204: the path is one of a list, the arguments are constants
 	cmd.Dir, cmd.SysProcAttr = "/", attr

@@ -445,6 +445,23 @@ func TestRefused(t *testing.T) {
 	})
 }
 
+// TestPlaces: the program is found through absolute links, which mean the driver root's files, and one that others may write is not run.
+func TestPlaces(t *testing.T) {
+	n := newNode(t)
+	real := filepath.Join(n.root, "usr/lib/nvidia/current")
+	must(t, os.MkdirAll(real, 0o755))
+	must(t, os.Rename(filepath.Join(n.bin, mps.Program), filepath.Join(real, mps.Program)))
+	must(t, os.MkdirAll(filepath.Join(n.root, "etc/alternatives"), 0o755))
+	must(t, os.Symlink("/usr/lib/nvidia/current/"+mps.Program, filepath.Join(n.root, "etc/alternatives", mps.Program)))
+	must(t, os.Symlink("/etc/alternatives/"+mps.Program, filepath.Join(n.bin, mps.Program)))
+	c := n.start()
+	d := limited()
+	must(t, runner(c).Ensure(t.Context(), d))
+	must(t, os.Chmod(filepath.Join(real, mps.Program), 0o777))
+	must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
+	eventually(t, "the reason names the mode", func() bool { return strings.Contains(n.status(d.ID).Reason, "only its owner can write") })
+}
+
 // TestLogs: a log that grew is cut.
 func TestLogs(t *testing.T) {
 	n := newNode(t)
