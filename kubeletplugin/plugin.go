@@ -284,7 +284,8 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		return err
 	}
 	if f.sharing, err = sharing.New(sharing.Config{
-		HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Supervisor: file.Partitions.MPSSupervisor,
+		HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Enabled: file.Partitions.Strategies,
+		Supervisor: file.Partitions.MPSSupervisor,
 		ClaimsDir: mps.HostDir(file.NVML.HostRoot()), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
 		Library: library, Event: func(eventType, reason, note string) { p.node.Event("Share", eventType, reason, note) },
 	}); err != nil {

@@ -95,6 +95,8 @@ func (f *Feature) why(g *gpu) string {
 	switch vendor := device.StringOf(g.dev.Attributes[device.AttributeVendor]); {
 	case vendor != "nvidia":
 		return "only NVIDIA's GPUs have strategies: choose Exclusive, or leave it out"
+	case !f.Enabled:
+		return "strategies are not enabled on the node: an administrator sets partitions.strategies in the chart's values"
 	case g.uuid() == "":
 		return "its UUID is not known: set nvidia.enabled in the chart's values, and see that nvidia-smi works on the node"
 	case !slices.Contains(f.Allowed(g.dev.Name), string(strategy)):

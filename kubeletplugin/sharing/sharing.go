@@ -35,6 +35,8 @@ import (
 type Config struct {
 	// HostRoot is the directory of the host's tree, StateDir that of the plugin's state. BootID is /proc/sys/kernel/random/boot_id.
 	HostRoot, StateDir, BootID string
+	// Enabled says that the node sets strategies.
+	Enabled bool
 	// Supervisor is the directory of the program that runs MPS daemons, empty if there is none. ClaimsDir is the host's directory in which
 	// it makes the directories of claims.
 	Supervisor, ClaimsDir string

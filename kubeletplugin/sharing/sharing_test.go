@@ -70,7 +70,8 @@ func must(t testing.TB, err error) {
 func feature(t *testing.T, supervisor string) *sharing.Feature {
 	t.Helper()
 	f, err := sharing.New(sharing.Config{
-		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: supervisor, ClaimsDir: "/run/fettle/mps", DriverRoot: "/",
+		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Enabled: supervisor != "off", Supervisor: supervisor,
+		ClaimsDir: "/run/fettle/mps", DriverRoot: "/",
 		Library: nvml.NewProber(nvml.Command{Path: "/does/not/exist"}),
 		Allowed: func(name string) []string {
 			if name == "free" {
@@ -194,6 +195,7 @@ func TestRefused(t *testing.T) {
 		want             string
 	}{
 		{"another vendor", "x", []holding{{"mi300", sliced(v1alpha1.IntervalLong)}}, "only NVIDIA's GPUs have strategies"},
+		{"not enabled", "off", []holding{{"h100", sliced(v1alpha1.IntervalLong)}}, "an administrator sets partitions.strategies"},
 		{"no library", "x", []holding{{"unread", sliced(v1alpha1.IntervalLong)}}, "set nvidia.enabled"},
 		{"no policy", "x", []holding{{"free", sliced(v1alpha1.IntervalLong)}}, "no PartitionPolicy allows TimeSlicing on it"},
 		{"slices of an instance", "x", []holding{{"instance", sliced(v1alpha1.IntervalLong)}}, "time slices are set for a whole GPU"},

@@ -105,7 +105,7 @@ func startDividedGPUs(ctx context.Context) dividedGPUs {
 
 // partitionValues are the chart's values with which the plugin divides devices.
 func partitionValues() harness.Values {
-	return harness.Values{"partitions": harness.Values{"pci": true}}
+	return harness.Values{"partitions": harness.Values{"pci": true, "strategies": true}, "mps": harness.Values{"enabled": true}}
 }
 
 // startSimulators builds what stands for hardware that answers.

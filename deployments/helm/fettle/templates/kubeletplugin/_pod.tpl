@@ -34,9 +34,17 @@ fpga:
   simulatedNodes: {{ . }}
   {{- end }}
 {{- end }}
-{{- if .Values.partitions.pci }}
+{{- if or .Values.partitions.pci .Values.partitions.strategies .Values.mps.enabled }}
 partitions:
+  {{- if .Values.partitions.pci }}
   pci: true
+  {{- end }}
+  {{- if or .Values.partitions.strategies .Values.mps.enabled }}
+  strategies: true
+  {{- end }}
+  {{- if .Values.mps.enabled }}
+  mpsSupervisor: /run/fettle-mps
+  {{- end }}
 {{- end }}
 {{- with .Values.fpgaRegions }}
 fpgaRegions:
