@@ -48,6 +48,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/mps"
@@ -286,12 +287,30 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	if f.sharing, err = sharing.New(sharing.Config{
 		HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Enabled: file.Partitions.Strategies,
 		Supervisor: file.Partitions.MPSSupervisor,
-		ClaimsDir: mps.HostDir(file.NVML.HostRoot()), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
-		Library: library, Event: func(eventType, reason, note string) { p.node.Event("Share", eventType, reason, note) },
+		ClaimsDir:  mps.HostDir(file.NVML.HostRoot()), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
+		Library: library, Load: p.records.Load, Devices: p.gpuNames,
+		Level: func(ctx context.Context, device, problem string) {
+			p.health.ReportLevel(ctx, health.SourceMPS, health.MPSDaemon, device, problem)
+		},
+		Event:      func(eventType, reason, note string) { p.node.Event("Share", eventType, reason, note) },
+		ClaimEvent: p.node.RecordEvent,
 	}); err != nil {
 		return err
 	}
 	return p.newPresets()
+}
+
+// gpuNames lists the GPUs that the last scan found, and their parts.
+func (p *Plugin) gpuNames() []string {
+	var names []string
+	if v, _ := p.holder.Get(); v != nil {
+		for i := range v.Devices {
+			if d := &v.Devices[i]; d.Kind == device.KindGPU {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	return names
 }
 
 // seedTurns returns how many caches are looked through and seeds made at once: two, but on no more than half of the processors, since

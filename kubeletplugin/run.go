@@ -89,6 +89,7 @@ func (p *Plugin) services(uevents <-chan struct{}, helper *kubeletplugin.Helper)
 		p.reporter.Run,
 		p.features.kernelCaches.Run,
 		p.features.partitions.Run,
+		p.features.sharing.Run,
 		p.watchRequests,
 		p.followDeleted,
 	}

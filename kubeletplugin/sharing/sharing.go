@@ -4,6 +4,7 @@
 // (sharing.strategy) and as a PartitionPolicy allows it.
 //
 //	Plan     refuses a strategy that the GPU cannot have, and makes the steps of the others
+//	Run      reports what becomes of daemons
 //	Kinds    gpu.compute-mode and gpu.time-slice, which several claims may have for one GPU, and gpu.mps, a daemon for each claim
 package sharing
 
@@ -25,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
@@ -46,8 +48,15 @@ type Config struct {
 	Allowed func(device string) []string
 	// Library asks NVIDIA's library.
 	Library *nvml.Prober
-	// Event makes an Event on the Node. It must not block.
-	Event func(eventType, reason, note string)
+	// Load reads the record of a claim.
+	Load func(uid string) (*record.Record, error)
+	// Devices lists the node's GPUs and their parts by name.
+	Devices func() []string
+	// Level reports as a device's health what is wrong with its claim's daemon. Empty: nothing.
+	Level func(ctx context.Context, device, problem string)
+	// Event makes an Event on the Node, ClaimEvent one on a claim. They must not block.
+	Event      func(eventType, reason, note string)
+	ClaimEvent func(r *record.Record, eventType, reason, note string)
 }
 
 // Feature sets how programs take turns on GPUs.
@@ -188,7 +197,7 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	}
 	for _, one := range daemons {
 		if one.ID == uid {
-			stop, err := step.New(mps.StepKind, uid, &mps.Daemon{ID: uid})
+			stop, err := mps.Leftover(uid)
 			return append(steps, stop), err
 		}
 	}

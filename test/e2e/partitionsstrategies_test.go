@@ -54,8 +54,8 @@ func (g *dividedGPUs) card(address string) *nvmlsim.Card {
 
 // The settings of the simulated card, as NVIDIA numbers them.
 const (
-	computeDefault        = 0
-	shortSlice, longSlice = 1, 3
+	computeDefault, computeExclusiveProcess = 0, 3
+	shortSlice, longSlice                   = 1, 3
 )
 
 // setting is the compute mode and the time slice of a card.

@@ -9,9 +9,13 @@ import (
 	"path/filepath"
 )
 
+// MPSClient is where a simulated driver has the stand-in for a CUDA program, below a node's machine.
+const MPSClient = "/usr/bin/mps-client"
+
 // driverTools are the programs that stand in for those of NVIDIA's driver, by their names in the driver root.
 func driverTools() map[string]string {
 	return map[string]string{
+		filepath.Base(MPSClient):  "./test/mpssim/client",
 		"nvidia-smi":              "./test/nvmlsim/nvidia-smi",
 		"nvidia-cuda-mps-control": "./test/mpssim/nvidia-cuda-mps-control",
 	}
