@@ -110,7 +110,7 @@ func (w *watcher) report(ctx context.Context, was, now mps.Status) {
 	}
 }
 
-// problem says what is wrong with a daemon now, or was since the last look. Empty: nothing. One that starts for the first time is not wrong.
+// problem says what is wrong with a daemon now, or was since the last look. Empty: nothing. To start for the first time is not wrong.
 func problem(was, now mps.Status) string {
 	why := ""
 	if now.Reason != "" {

@@ -23,7 +23,7 @@ func (s *supervisor) List() []mps.Status               { return s.daemons }
 func (*supervisor) Run(mps.Daemon) (mps.Status, error) { return mps.Status{}, errors.New("not here") }
 func (*supervisor) Stop(context.Context, string) error { return errors.New("not here") }
 
-// TestWatch: what becomes of a daemon is told to its claim once, and is the health of the claim's GPU until the daemon is well, or is no more.
+// TestWatch: what becomes of a daemon is told to its claim once, and is the health of the claim's GPU until the daemon is well or gone.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
 	listener, err := net.Listen("unix", filepath.Join(dir, mps.SocketName))
@@ -34,7 +34,12 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- mps.Serve(ctx, listener, uint32(os.Getuid()), s) }()
-	defer func() { cancel(); <-served }()
+	defer func() {
+		cancel()
+		if err := <-served; err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	}()
 
 	var said []string
 	f, err := New(Config{

@@ -8,8 +8,8 @@ type Partitions struct {
 	// the modes of AMD's GPUs. MIG needs none of it. The process needs SYS_PTRACE, DAC_READ_SEARCH, a writable sys and the host's proc for it,
 	// by which whoever takes it over can take over the node.
 	PCI bool `json:"pci,omitempty"`
-	// Strategies lets the plugin set compute modes and time slices of NVIDIA's GPUs. The driver asks for SYS_ADMIN then. Without it, claims that
-	// choose a sharing strategy fail with the driver's answer.
+	// Strategies lets claims choose the strategies that policies list: the plugin sets compute modes and time slices of NVIDIA's GPUs. The
+	// driver asks for SYS_ADMIN then.
 	Strategies bool `json:"strategies,omitempty"`
 	// MPSSupervisor is the directory in which the program fettle-mps answers. Empty: claims cannot choose the strategy MPS.
 	MPSSupervisor string `json:"mpsSupervisor,omitempty"`
