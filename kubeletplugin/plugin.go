@@ -286,8 +286,8 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	}
 	if f.sharing, err = sharing.New(sharing.Config{
 		HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Enabled: file.Partitions.Strategies,
-		Supervisor: file.Partitions.MPSSupervisor,
-		ClaimsDir:  mps.HostDir(file.NVML.HostRoot()), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
+		Supervisor: file.Partitions.MPSSupervisor, ContainerContext: c.containerContext(),
+		ClaimsDir: mps.HostDir(file.NVML.HostRoot()), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
 		Library: library, Load: p.records.Load, Devices: p.gpuNames,
 		Level: func(ctx context.Context, device, problem string) {
 			p.health.ReportLevel(ctx, health.SourceMPS, health.MPSDaemon, device, problem)

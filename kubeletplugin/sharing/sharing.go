@@ -42,6 +42,8 @@ type Config struct {
 	// Supervisor is the directory of the program that runs MPS daemons, empty if there is none. ClaimsDir is the host's directory in which
 	// it makes the directories of claims.
 	Supervisor, ClaimsDir string
+	// ContainerContext is the SELinux context of files that any container may use, empty on a host without SELinux.
+	ContainerContext string
 	// DriverRoot is the directory, in the plugin's own tree, that NVIDIA's user-space driver is installed below.
 	DriverRoot string
 	// Allowed returns the strategies that a policy allows on a device.
@@ -132,6 +134,7 @@ func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contributi
 	if d.daemon == nil {
 		return c, nil
 	}
+	d.daemon.Context = f.ContainerContext
 	run, err := d.daemon.Step()
 	if err != nil {
 		return c, err

@@ -56,6 +56,9 @@ type Daemon struct {
 	// MultiUser lets clients of different users be clients at one time. Their server runs as root then, and their memory is apart only as
 	// far as the GPU keeps clients of one user apart. Otherwise clients of a second user wait until those of the first have ended.
 	MultiUser bool `json:"multiUser,omitempty"`
+	// Context is the SELinux context of the pipe directory, by which containers may use it. Empty: the host has no SELinux. Only the plugin
+	// sees whether it has.
+	Context string `json:"context,omitempty"`
 }
 
 const (
@@ -69,7 +72,8 @@ var (
 	// ids are names of files, and never hidden ones.
 	ids = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,99}$`)
 	// uuids are what NVIDIA's library calls GPUs and instances. The older form of an instance has slashes: MIG-GPU-<uuid>/1/0.
-	uuids = regexp.MustCompile(`^(GPU-[0-9A-Fa-f-]{8,64}|MIG-(GPU-)?[0-9A-Fa-f-]{8,64}(/[0-9]{1,3}/[0-9]{1,3})?)$`)
+	contexts = regexp.MustCompile(`^[a-z_]{1,32}:[a-z_]{1,32}:[a-z_]{1,64}:s[0-9][0-9a-z:.,-]{0,64}$`)
+	uuids    = regexp.MustCompile(`^(GPU-[0-9A-Fa-f-]{8,64}|MIG-(GPU-)?[0-9A-Fa-f-]{8,64}(/[0-9]{1,3}/[0-9]{1,3})?)$`)
 )
 
 // ErrInvalid refuses a daemon that cannot be run.
@@ -98,6 +102,9 @@ func (d *Daemon) Validate() error {
 		}
 		seen[uuid] = true
 	}
+	if d.Context != "" && !contexts.MatchString(d.Context) {
+		fault("SELinux context %.80q: want user:role:type:level", d.Context)
+	}
 	faults = append(faults, d.validateLimits()...)
 	if len(faults) > 0 {
 		return fmt.Errorf("MPS daemon %w: %w", ErrInvalid, errors.Join(faults...))
@@ -123,7 +130,7 @@ func (d *Daemon) validateLimits() (faults []error) {
 // Same reports whether two daemons are the same with the same settings.
 func (d *Daemon) Same(other *Daemon) bool {
 	return d.ID == other.ID && slices.Equal(d.Devices, other.Devices) && d.ActiveThreadPercentage == other.ActiveThreadPercentage &&
-		maps.Equal(d.PinnedMemoryMiB, other.PinnedMemoryMiB) && d.MultiUser == other.MultiUser
+		maps.Equal(d.PinnedMemoryMiB, other.PinnedMemoryMiB) && d.MultiUser == other.MultiUser && d.Context == other.Context
 }
 
 // Step makes the step by which the claim has the daemon.

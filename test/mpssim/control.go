@@ -57,8 +57,9 @@ func Control(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 	}
 	pipes := os.Getenv(pipeVariable)
-	if pipes == "" {
-		pipes = "/tmp/nvidia-mps"
+	if pipes == "" { // as that of driver 580 (kubernetes-sigs/dra-driver-nvidia-gpu#1143)
+		fmt.Fprintf(stderr, "%s must be set to start or to communicate with MPS control daemon\n", pipeVariable)
+		return 1
 	}
 	var err error
 	switch {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/mps"
@@ -48,12 +49,23 @@ func (d *daemon) makeDirs() error {
 			return fmt.Errorf("make the daemon's directories: %w", err)
 		}
 	}
+	if pipes := filepath.Join(d.config.Root, d.dir(mps.PipeName)); d.Context != "" {
+		if err := d.config.Relabel(pipes, d.Context); err != nil {
+			return fmt.Errorf("let containers use the daemon's pipes by the SELinux context %s of %s: %w: the supervisor must run as a type that "+
+				"may relabel files, such as spc_t (kubeletPlugin.seLinuxOptions)", d.Context, pipes, err)
+		}
+	}
 	for _, name := range []string{mps.PipeName, mps.LogName} {
 		if err := empty(filepath.Join(d.config.Root, d.dir(name))); err != nil {
 			return fmt.Errorf("empty the daemon's directories: %w", err)
 		}
 	}
 	return nil
+}
+
+// relabel is Relabel's default. Sockets that are made in the directory get its context.
+func relabel(path, context string) error {
+	return unix.Lsetxattr(path, "security.selinux", []byte(context), 0)
 }
 
 // empty removes what is in a directory, without following links: containers may have made some.

@@ -38,6 +38,8 @@ type Config struct {
 	Grace time.Duration
 	// Check is the time between two looks at a daemon that is ready.
 	Check time.Duration
+	// Relabel gives a directory an SELinux context. Default: as extended attribute.
+	Relabel func(path, context string) error `json:"-"`
 	// Pause is the time before a daemon that died is started again. It doubles with each death, up to a minute.
 	Pause time.Duration
 }
@@ -71,6 +73,9 @@ type Supervisor struct {
 func Open(ctx context.Context, c Config) (*Supervisor, error) {
 	c.ReadyIn, c.Grace = cmp.Or(c.ReadyIn, defaultReadyIn), cmp.Or(c.Grace, defaultGrace)
 	c.Check, c.Pause = cmp.Or(c.Check, defaultCheck), cmp.Or(c.Pause, defaultPause)
+	if c.Relabel == nil {
+		c.Relabel = relabel
+	}
 	s := &Supervisor{
 		config: c, list: list{fs: c.FS, dir: filepath.Join(c.Dir, mps.ListName), bootID: c.BootID}, daemons: map[string]*daemon{},
 	}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -78,8 +79,10 @@ type node struct {
 	dir    string
 	bin    string
 	bootID string
-	s      *supervise.Supervisor
-	stop   func()
+	// relabel is the supervisor's Relabel. Nil: its default.
+	relabel func(path, context string) error
+	s       *supervise.Supervisor
+	stop    func()
 }
 
 func newNode(t testing.TB) *node {
@@ -100,7 +103,7 @@ func newNode(t testing.TB) *node {
 
 func (n *node) config() supervise.Config {
 	return supervise.Config{
-		Root: n.root, Dir: n.dir, BootID: n.bootID, FS: disk.OS{},
+		Root: n.root, Dir: n.dir, BootID: n.bootID, FS: disk.OS{}, Relabel: n.relabel,
 		ReadyIn: 20 * time.Second, Grace: time.Second, Check: 200 * time.Millisecond, Pause: 100 * time.Millisecond,
 	}
 }
@@ -499,5 +502,36 @@ func TestDamagedList(t *testing.T) {
 	n.start()
 	if diff := cmp.Diff([]mps.Status{}, n.s.List()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestContext: the pipe directory has the SELinux context that lets containers use it before the daemon runs. If that is refused, it
+// is not ready, and says why.
+func TestContext(t *testing.T) {
+	const context = "system_u:object_r:container_file_t:s0"
+	n := newNode(t)
+	var relabelled atomic.Value
+	var refuse atomic.Bool
+	refuse.Store(true)
+	n.relabel = func(path, context string) error {
+		if refuse.Load() {
+			return syscall.EACCES
+		}
+		relabelled.Store(path + " " + context)
+		return nil
+	}
+	client := n.start()
+	d := limited()
+	d.Context = context
+	_, err := client.Run(t.Context(), d)
+	must(t, err)
+	eventually(t, "the daemon says that its directory has not the context", func() bool {
+		s := n.status(d.ID)
+		return s.State != mps.Ready && strings.Contains(s.Reason, "spc_t")
+	})
+	refuse.Store(false)
+	eventually(t, "the daemon is ready", func() bool { return n.status(d.ID).State == mps.Ready })
+	if want := filepath.Join(n.root, mps.ClaimsDir, d.ID, mps.PipeName) + " " + context; relabelled.Load() != want {
+		t.Errorf("relabelled %v, want %s", relabelled.Load(), want)
 	}
 }
