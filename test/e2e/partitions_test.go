@@ -60,6 +60,7 @@ func dividesGPUs() {
 	each("gives a GPU to one claim at a time, where the API keeps no shares", (*dividedGPUs).noShares)
 	each("gives shares of a GPU turns of one length, and takes it back after the last", (*dividedGPUs).timeSlices, ofNode...)
 	each("serves the pods of one claim by one MPS daemon, whatever is killed", (*dividedGPUs).mps, ofNode...)
+	each("runs NVIDIA's examples of time slices, MPS and shares", (*dividedGPUs).foreignSharing, ofNode...)
 	each("refuses a strategy that no policy allows", (*dividedGPUs).notAllowed)
 	each("counts each share of a GPU as one device in a quota", (*dividedGPUs).quotaOfShares, ofNode...)
 	each("counts pods and claims in a quota of extended resources", (*dividedGPUs).quotaOfExtended, ofNode...)
@@ -95,7 +96,7 @@ func startDividedGPUs(ctx context.Context) dividedGPUs {
 	DeferCleanup(func(ctx SpecContext) { Expect(g.simulators.StopNVML(ctx, gpuNode)).To(Succeed()) })
 	tag, err := g.simulators.NVMLImage(ctx)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(h.Install(ctx, values().Merge(partitionValues()).Merge(harness.NVMLValues(tag)))).To(Succeed())
+	Expect(h.Install(ctx, values().Merge(partitionValues()).Merge(harness.NVMLValues(tag)).Merge(strategyValues()))).To(Succeed())
 	pluginReady(ctx, gpuNode)
 	newPartClass(ctx, smallClass, partOf("mig", small))
 	newPartClass(ctx, halfClass, partOf("mig", half))
@@ -104,9 +105,14 @@ func startDividedGPUs(ctx context.Context) dividedGPUs {
 	return g
 }
 
+// strategyValues are the chart's values with which claims choose strategies.
+func strategyValues() harness.Values {
+	return harness.Values{"partitions": harness.Values{"strategies": true}, "mps": harness.Values{"enabled": true}}
+}
+
 // partitionValues are the chart's values with which the plugin divides devices.
 func partitionValues() harness.Values {
-	return harness.Values{"partitions": harness.Values{"pci": true, "strategies": true}, "mps": harness.Values{"enabled": true}}
+	return harness.Values{"partitions": harness.Values{"pci": true}}
 }
 
 // startSimulators builds what stands for hardware that answers.

@@ -116,3 +116,32 @@ func (g *dividedGPUs) notAllowed(ctx SpecContext) {
 	Eventually(ctx, func() int { return g.setting(address).Slice }).Should(BeZero())
 	dropPolicy(ctx, "e2e-late")
 }
+
+// foreignSharing runs the examples of NVIDIA's driver that choose strategies, after fettle convert, and those that ask for memory.
+func (g *dividedGPUs) foreignSharing(ctx SpecContext) {
+	needsCounters() // the gates of shares came in the same versions
+	classesOfOthers(ctx)
+	newPolicy(ctx, gpuNode, "e2e-foreign", v1alpha1.PartitionDevices{Sharing: &v1alpha1.DeviceSharing{
+		Strategies: []v1alpha1.SharingStrategy{v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS},
+	}})
+	seen := map[setting]bool{}
+	Expect(runForeign(ctx, "needs strategies", gpuNode, func(foreignExample) {
+		for _, c := range g.look().Cards {
+			seen[g.setting(addressOf(c))] = true
+		}
+	})).To(BeNumerically(">=", 3))
+	Expect(seen).To(HaveKey(setting{Mode: computeDefault, Slice: longSlice}))
+	Expect(seen).To(HaveKey(setting{Mode: computeExclusiveProcess}))
+	for _, c := range g.look().Cards {
+		Eventually(ctx, func() setting { return g.setting(addressOf(c)) }).Should(Equal(setting{}))
+	}
+	dropPolicy(ctx, "e2e-foreign")
+
+	say("shares by memory")
+	newPolicy(ctx, gpuNode, "e2e-foreign-shares", v1alpha1.PartitionDevices{Sharing: &v1alpha1.DeviceSharing{
+		MaxClaims: 8, Memory: &v1alpha1.SharedMemory{Default: "10Gi", Range: &v1alpha1.MemoryRange{Min: "1Mi", Step: "1Mi"}},
+	}})
+	eventuallyShared(ctx, wholeName(g.address(0)), true)
+	Expect(runForeign(ctx, "needs shares", gpuNode)).To(BeNumerically(">", 0))
+	dropPolicy(ctx, "e2e-foreign-shares")
+}

@@ -183,6 +183,9 @@ func runDaemon(pipes string, multiUser bool, stdout io.Writer) error {
 		self: self, settings: settings, pipes: pipes, multiUser: multiUser, devices: devices, out: stdout,
 		percentage: 100, pinned: map[string]string{}, clients: map[int]*client{}, quit: make(chan struct{}),
 	}
+	if err := d.fromEnvironment(); err != nil {
+		return err
+	}
 	if settings.Stubborn {
 		signal.Ignore(syscall.SIGTERM)
 	}

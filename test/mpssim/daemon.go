@@ -153,6 +153,22 @@ func unrecognized(verb string) error {
 	return fmt.Errorf("Unrecognized command %q", verb) //nolint:staticcheck // ST1005: as the real one
 }
 
+// fromEnvironment sets what new clients have from the variables with which the daemon was started.
+func (d *daemon) fromEnvironment() error {
+	if percentage := os.Getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"); percentage != "" {
+		if _, err := d.defaults("set_default_active_thread_percentage", []string{percentage}); err != nil {
+			return err
+		}
+	}
+	for limit := range strings.SplitSeq(os.Getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), ",") {
+		place, amount, ok := strings.Cut(limit, "=")
+		if n, err := strconv.Atoi(place); ok && err == nil && n >= 0 && n < len(d.devices) {
+			d.pinned[d.devices[n]] = amount
+		}
+	}
+	return nil
+}
+
 // defaults gets and sets what new clients have.
 func (d *daemon) defaults(verb string, args []string) (string, error) {
 	switch {

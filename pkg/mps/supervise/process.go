@@ -98,9 +98,30 @@ func (d *daemon) command(ctx context.Context, args ...string) (*exec.Cmd, error)
 		"CUDA_VISIBLE_DEVICES=" + strings.Join(d.Devices, ","),
 		mps.PipeDirectory + "=" + d.dir(mps.PipeName), "CUDA_MPS_LOG_DIRECTORY=" + d.dir(mps.LogName),
 	}
+	cmd.Env = append(cmd.Env, d.limits()...)
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // for servers that have its output
 	return cmd, nil
+}
+
+// limits are the variables by which the daemon has the claim's limits from its start, for clients that come before it was told: those of
+// containers that run already when a daemon is started again (MPS manual, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and
+// CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of the control daemon). Devices have the numbers of their places in CUDA_VISIBLE_DEVICES.
+func (d *daemon) limits() []string {
+	var env []string
+	if d.ActiveThreadPercentage > 0 {
+		env = append(env, fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", d.ActiveThreadPercentage))
+	}
+	var pinned []string
+	for i, uuid := range d.Devices {
+		if m := d.PinnedMemoryMiB[uuid]; m > 0 {
+			pinned = append(pinned, fmt.Sprintf("%d=%dM", i, m))
+		}
+	}
+	if len(pinned) > 0 {
+		env = append(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+strings.Join(pinned, ","))
+	}
+	return env
 }
 
 func (d *daemon) chrooted() bool { return d.config.Root != "/" }
