@@ -72,7 +72,7 @@ func foreignExamples(need string) []foreignExample {
 		}
 		for line := range strings.Lines(string(list)) {
 			f := append(strings.Fields(line), "")
-			if strings.HasPrefix(line, "#") || !strings.HasSuffix(strings.Split(f[1], ",")[0], "/"+strings.TrimPrefix(m[1], "/")) {
+			if strings.HasPrefix(line, "#") || !strings.HasSuffix("/"+strings.Split(f[1], ",")[0], "/"+strings.TrimPrefix(m[1], "/")) {
 				continue
 			}
 			e := foreignExample{name: m[1], shape: f[3], class: f[4], driver: f[5], mapped: f[6], converted: m[2] != ""}
