@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -41,7 +39,7 @@ func wrongConfigs(ctx SpecContext) {
 		{"unknown field", config("GPUConfig", `"sharing":{"strategie":"Exclusive"}`), "sharing.strategie", "unknown field"},
 		{"wrong type", config("GPUConfig", `"sharing":{"strategy":7}`), "sharing.strategy", "must be a string"},
 		{"bad enum", config("GPUConfig", `"sharing":{"strategy":"Sometimes"}`), "sharing.strategy", `"Sometimes"`},
-		{"another strategy's", config("GPUConfig", `"sharing":{"strategy":"MPS","timeSlicing":{}}`), "sharing.timeSlicing", "the strategy is MPS"},
+		{"not yet", config("GPUConfig", `"sharing":{"strategy":"MPS"}`), "sharing.strategy", "does not apply it"},
 		{"wrong kind", `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfigs"}`, "kind", "GPUConfigs"},
 		{"policy of a claim", config("GPUConfig", `"policy":{"allowedNamespaces":["default"]}`), "policy", "DeviceClass"},
 		{"11 KiB", config("GPUConfig", `"sharing":{"strategy":"`+strings.Repeat("x", 11<<10)+`"}`), "", "10240"},
@@ -184,9 +182,7 @@ func endpoints(ctx context.Context, want int) error {
 func eventuallyRefused(ctx context.Context, pod *corev1.Pod, reason, text string) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		claims := claimsOf(ctx, pod)
-		g.Expect(claims).To(HaveLen(1), "a template's claim is made soon")
-		claim := slices.Collect(maps.Values(claims))[0]
+		claim := onlyClaim(ctx, pod)
 		g.Expect(claim.Status.Devices).NotTo(BeEmpty())
 		d := claim.Status.Devices[0]
 		g.Expect(d.Driver).To(Equal("fettle.dev"))

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
-	"github.com/fettle-dev/fettle/pkg/tool"
+	"github.com/fettle-dev/fettle/pkg/fpga/tool"
 )
 
 func TestProgram(t *testing.T) {
