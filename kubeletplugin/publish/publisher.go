@@ -51,7 +51,9 @@ func New(c Config) *Publisher { return &Publisher{Config: c} }
 
 // Run publishes after every change until ctx ends. It calls publish, which is from kubelet's helper.
 func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resourceslice.DriverResources) error) {
-	const retry = 5 * time.Second
+	const retry, look = 5 * time.Second, 15 * time.Second
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
 	for {
 		retired := p.Retirement.Changed()
 		s, changed := p.Holder.Get()
@@ -68,9 +70,22 @@ func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resou
 		case <-changed:
 		case <-retired:
 		case <-again:
+		case <-ticker.C:
+			p.restoreSpecs(ctx, s)
 		case <-p.Freed:
 			p.sweep(ctx)
 		}
+	}
+}
+
+// restoreSpecs writes specs that vanished since they were published. During a rolling update the older plugin, which may see other devices,
+// removes what it does not need.
+func (p *Publisher) restoreSpecs(ctx context.Context, s *inventory.Snapshot) {
+	if s == nil || p.Retirement.On() {
+		return
+	}
+	if err := p.writeSpecs(ctx, s); err != nil {
+		p.Failed(ctx, err, "restoring CDI files")
 	}
 }
 
