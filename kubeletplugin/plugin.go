@@ -3,6 +3,7 @@
 package kubeletplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/presets"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/kubeletplugin/sharing"
 	"github.com/fettle-dev/fettle/kubeletplugin/status"
 	"github.com/fettle-dev/fettle/kubeletplugin/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -46,8 +48,10 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -100,15 +104,16 @@ type features struct {
 	kernelCaches *kernelcaches.Feature
 	fpgas        *fpgas.Feature
 	partitions   *partitions.Feature
+	sharing      *sharing.Feature
 	presets      *presets.Feature
 	// hook is nil if no hook is installed.
 	hook *presets.Hook
 }
 
-// list returns the features in the order of their steps. The leftovers of a lost record are undone in reverse: mounts, parts of
+// list returns the features in the order of their steps. The leftovers of a lost record are undone in reverse: mounts, strategies, parts of
 // GPUs, regions, pins of caches, directories last.
 func (f *features) list() []prepare.Feature {
-	return []prepare.Feature{f.hostDirs, f.kernelCaches, f.fpgas, f.partitions, f.presets}
+	return []prepare.Feature{f.hostDirs, f.kernelCaches, f.fpgas, f.partitions, f.sharing, f.presets}
 }
 
 // reason returns the stable reason of a refused claim.
@@ -265,6 +270,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 			p.node.ObjectEvent(regarding, related, "Program", eventType, reason, note)
 		},
 	})
+	library := c.nvmlProber()
 	if f.partitions, err = partitions.New(partitions.Config{
 		Node: c.Node, HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, PCI: file.Partitions.PCI,
 		Interval: file.ReconcileInterval.Duration, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Records: p.records,
@@ -273,12 +279,38 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		},
 		KeepsShares: func(ctx context.Context) (bool, error) { return dryrun.KeepsShares(ctx, p.clients.Kube, c.Node) },
 		Registry:    p.metrics.registry,
-		Library:     c.nvmlProber(), Recheck: p.review, Requery: requery, Errors: p.metrics.backgroundErrors,
+		Library:     library, Recheck: p.review, Requery: requery, Errors: p.metrics.backgroundErrors,
 		Event: func(eventType, reason, note string) { p.node.Event("Partition", eventType, reason, note) },
 	}); err != nil {
 		return err
 	}
+	if f.sharing, err = sharing.New(sharing.Config{
+		HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Enabled: file.Partitions.Strategies,
+		Supervisor: file.Partitions.MPSSupervisor, ContainerContext: c.containerContext(),
+		ClaimsDir: mps.HostDir(file.NVML.HostRoot()), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
+		Library: library, Load: p.records.Load, Devices: p.gpuNames,
+		Level: func(ctx context.Context, device, problem string) {
+			p.health.ReportLevel(ctx, health.SourceMPS, health.MPSDaemon, device, problem)
+		},
+		Event:      func(eventType, reason, note string) { p.node.Event("Share", eventType, reason, note) },
+		ClaimEvent: p.node.RecordEvent,
+	}); err != nil {
+		return err
+	}
 	return p.newPresets()
+}
+
+// gpuNames lists the GPUs that the last scan found, and their parts.
+func (p *Plugin) gpuNames() []string {
+	var names []string
+	if v, _ := p.holder.Get(); v != nil {
+		for i := range v.Devices {
+			if d := &v.Devices[i]; d.Kind == device.KindGPU {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	return names
 }
 
 // seedTurns returns how many caches are looked through and seeds made at once: two, but on no more than half of the processors, since

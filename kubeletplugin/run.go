@@ -89,6 +89,7 @@ func (p *Plugin) services(uevents <-chan struct{}, helper *kubeletplugin.Helper)
 		p.reporter.Run,
 		p.features.kernelCaches.Run,
 		p.features.partitions.Run,
+		p.features.sharing.Run,
 		p.watchRequests,
 		p.followDeleted,
 	}
@@ -156,7 +157,7 @@ func (p *Plugin) removeNodeFiles(ctx context.Context) (bool, error) {
 	}
 	files, err := p.specs.Unwanted(nil)
 	err = errors.Join(err, p.specs.Sweep(files), p.health.Destroy(), p.features.kernelCaches.Destroy(), p.artifacts.Destroy(),
-		p.features.fpgas.Destroy(), p.features.partitions.Destroy())
+		p.features.fpgas.Destroy(), p.features.partitions.Destroy(), p.features.sharing.Destroy())
 	if p.features.hook != nil {
 		err = errors.Join(err, p.features.hook.Destroy())
 	}

@@ -78,7 +78,7 @@ func TestDecodeConfigRefuses(t *testing.T) {
 		{
 			name: "unknown nested field", raw: gpuHead + `,"sharing":{"mps":{"threads":3}}}`,
 			want: []string{`parameters.sharing.mps.threads: Invalid value: unknown field: ` +
-				`use one of activeThreadPercentage, pinnedMemoryLimit`},
+				`use one of activeThreadPercentage, multiUser, pinnedMemoryLimit`},
 		},
 		{
 			name: "case difference", raw: gpuHead + `,"sharing":{"Strategy":"MPS"}}`,

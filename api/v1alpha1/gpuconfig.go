@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"cmp"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,8 +80,11 @@ type TimeSlicing struct {
 type MPS struct {
 	// ActiveThreadPercentage is the share of the GPU's threads that one client may use, 1 to 100. Unset: 100.
 	ActiveThreadPercentage *int32 `json:"activeThreadPercentage,omitempty"`
-	// PinnedMemoryLimit is the device memory, in bytes, that one client may pin. Unset: no limit.
+	// PinnedMemoryLimit is the memory of each device, in bytes, that one client may use. Unset: no limit. A configuration for some requests
+	// gives their devices a limit of their own.
 	PinnedMemoryLimit *resource.Quantity `json:"pinnedMemoryLimit,omitempty"`
+	// MultiUser lets processes of several users be clients at once. Unset: of one user at a time, and the others wait.
+	MultiUser *bool `json:"multiUser,omitempty"`
 }
 
 // KernelCacheSource names a cache of compiled kernels.
@@ -174,28 +178,29 @@ func (k *KernelCacheSource) validate(path *field.Path) field.ErrorList {
 	return append(faults, oneOf(k.Access, path.Child("access"), CacheAccessOverlay, CacheAccessReadOnly, CacheAccessSeed)...)
 }
 
+// validate reports the faults of a sharing that can be seen without the device. Parameters of a strategy other than the chosen one are a
+// fault: they would be ignored.
 func (s *GPUSharing) validate(path *field.Path) field.ErrorList {
-	faults := s.validateStrategy(path.Child("strategy"))
+	faults := oneOf(s.Strategy, path.Child("strategy"), SharingExclusive, SharingTimeSlicing, SharingMPS)
+	wrong := len(faults) > 0
 	if s.TimeSlicing != nil {
-		faults = append(faults, notApplied(path.Child("timeSlicing"), "", "remove it; time slicing is planned"))
+		if s.Strategy != "" && s.Strategy != SharingTimeSlicing && !wrong {
+			faults = append(faults, otherStrategy(path.Child("timeSlicing"), s.Strategy))
+		}
 		faults = append(faults, s.TimeSlicing.validate(path.Child("timeSlicing"))...)
 	}
 	if s.MPS != nil {
-		faults = append(faults, notApplied(path.Child("mps"), "", "remove it; MPS is planned"))
+		if s.Strategy != "" && s.Strategy != SharingMPS && !wrong {
+			faults = append(faults, otherStrategy(path.Child("mps"), s.Strategy))
+		}
 		faults = append(faults, s.MPS.validate(path.Child("mps"))...)
 	}
 	return faults
 }
 
-func (s *GPUSharing) validateStrategy(path *field.Path) field.ErrorList {
-	switch s.Strategy {
-	case "", SharingExclusive:
-		return nil
-	case SharingTimeSlicing, SharingMPS:
-		return field.ErrorList{notApplied(path, s.Strategy, `use "Exclusive" or leave it out; `+string(s.Strategy)+` is planned`)}
-	default:
-		return field.ErrorList{field.NotSupported(path, s.Strategy, []SharingStrategy{SharingExclusive})}
-	}
+// otherStrategy refuses the parameters of a strategy that is not chosen.
+func otherStrategy(path *field.Path, chosen SharingStrategy) *field.Error {
+	return field.Forbidden(path, fmt.Sprintf("the strategy is %s: remove it, or choose its strategy", chosen))
 }
 
 func (t *TimeSlicing) validate(path *field.Path) field.ErrorList {
@@ -217,17 +222,4 @@ func (m *MPS) validate(path *field.Path) field.ErrorList {
 		faults = append(faults, field.Invalid(path.Child("pinnedMemoryLimit"), q.String(), "must be more than zero bytes"))
 	}
 	return faults
-}
-
-// OriginSharingNotApplied marks the faults of configurations that are well formed and that a later release will apply, so that a
-// caller can tell "not yet" from "wrong".
-const OriginSharingNotApplied = "sharingNotApplied"
-
-func notApplied(path *field.Path, value SharingStrategy, next string) *field.Error {
-	fault := field.Forbidden(path, "this release does not apply it: "+next)
-	if value != "" {
-		fault = field.NotSupported(path, value, []SharingStrategy{SharingExclusive})
-		fault.Detail = "this release does not apply it: " + next
-	}
-	return fault.WithOrigin(OriginSharingNotApplied)
 }

@@ -95,20 +95,34 @@ type PartitionDevices struct {
 	// false.
 	// +optional
 	Passthrough *bool `json:"passthrough,omitempty"`
-	// Sharing lets several claims have one device at once: a whole GPU, or an instance of a static layout. Unset: one claim has it. It needs
+	// Sharing lets several claims have one device at once, a whole GPU or an instance of a static layout, and says how programs may take
+	// turns on it. Unset: one claim has it, and programs take turns as the GPU's driver has it. Several claims need
 	// an API server that keeps consumable capacity: Kubernetes 1.36 or later, or the feature gate DRAConsumableCapacity. Before Kubernetes
 	// 1.37 a GPU of which claims may have parts too, or which is for virtual machines too, is not shared.
 	// +optional
 	Sharing *DeviceSharing `json:"sharing,omitempty"`
 }
 
-// DeviceSharing is by how many claims a device is shared, and in which amounts of memory. Nothing but the number of claims and the sum of
-// their memory is kept: no container is kept from using more of a GPU than its claim was granted.
+// DeviceSharing is by how many claims a device is shared, in which amounts of memory, and how programs may take turns. Nothing but the
+// number of claims and the sum of their memory is kept: no container is kept from using more of a GPU than its claim was granted.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.maxClaims) || has(self.strategies)",message="set maxClaims, strategies or both"
+// +kubebuilder:validation:XValidation:rule="has(self.maxClaims) || !has(self.memory)",message="memory is counted where several claims have a device: set maxClaims"
 type DeviceSharing struct {
-	// MaxClaims is how many shares of a device there are.
+	// MaxClaims is how many shares of a device there are. Unset: one claim has it.
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=256
-	MaxClaims int32 `json:"maxClaims"`
+	// +optional
+	MaxClaims int32 `json:"maxClaims,omitempty"`
+	// Strategies are what a class or claim may choose in sharing.strategy of its GPUConfig: TimeSlicing, MPS. They are for NVIDIA's GPUs.
+	// TimeSlicing sets how long a turn is, for all programs of a whole GPU. MPS runs NVIDIA's Multi-Process Service for the programs of one
+	// claim that has the GPU, or an instance of a static layout, for itself; it needs mps.enabled in the chart's values. Unset: neither.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:Enum=TimeSlicing;MPS
+	// +optional
+	Strategies []SharingStrategy `json:"strategies,omitempty"`
 	// Memory is how much of the device's memory a share has. Unset: shares are counted and memory is not, and a claim that asks for an amount
 	// of memory does not get the device.
 	// +optional

@@ -291,6 +291,22 @@ func sharingCases() []trustCase {
 		{name: "shares by values", spec: share("default: 10Gi, values: [5Gi, 10240Mi, 20Gi]")},
 		{name: "one share", spec: ofDevices("sharing: {maxClaims: 1}"), want: []string{at + "maxClaims: Invalid value: 1: must be 2 to 256"}},
 		{name: "many shares", spec: ofDevices("sharing: {maxClaims: 257}"), want: []string{at + "maxClaims: Invalid value: 257"}},
+		{name: "strategies alone", spec: ofDevices("sharing: {strategies: [MPS, TimeSlicing]}")},
+		{name: "strategies of shares", spec: ofDevices("sharing: {maxClaims: 2, memory: {default: 1Gi}, strategies: [TimeSlicing]}")},
+		{name: "no sharing", spec: ofDevices("sharing: {}"), want: []string{at + "maxClaims: Required value: set maxClaims, strategies or both"}},
+		{
+			name: "memory of one claim", spec: ofDevices("sharing: {strategies: [MPS], memory: {default: 1Gi}}"),
+			want: []string{at + "maxClaims: Required value: memory is counted where several claims have a device: set maxClaims"},
+		},
+		{
+			name: "another strategy", spec: ofDevices("sharing: {strategies: [Exclusive]}"),
+			want: []string{at + `strategies[0]: Unsupported value: "Exclusive": supported values: "TimeSlicing", "MPS"`},
+		},
+		{
+			name: "a strategy twice", spec: ofDevices("sharing: {strategies: [MPS, MPS]}"),
+			want: []string{at + `strategies[1]: Duplicate value: "MPS"`},
+		},
+		{name: "no strategy", spec: ofDevices("sharing: {strategies: []}"), want: []string{at + "strategies: "}},
 		{name: "no amount", spec: share("default: '0'"), want: []string{at + "memory.default: Invalid value"}},
 		{name: "a fraction", spec: share("default: 1.5Gi"), want: []string{at + "memory.default: Invalid value"}},
 		{name: "more than a number holds", spec: share("default: 9999999Ti"), want: []string{at + "memory.default: Invalid value"}},

@@ -24,12 +24,36 @@ var memoryAmount = regexp.MustCompile(`^([1-9][0-9]{0,14}|[1-9][0-9]{0,8}(Ki|Mi|
 
 func (s *DeviceSharing) validate(path *field.Path) field.ErrorList {
 	var faults field.ErrorList
-	if s.MaxClaims < minSharingClaims || s.MaxClaims > maxSharingClaims {
+	switch {
+	case s.MaxClaims == 0 && s.Strategies == nil:
+		faults = append(faults, field.Required(path.Child("maxClaims"), "set maxClaims, strategies or both"))
+	case s.MaxClaims == 0 && s.Memory != nil:
+		faults = append(faults, field.Required(path.Child("maxClaims"), "memory is counted where several claims have a device: set maxClaims"))
+	case s.MaxClaims == 0:
+	case s.MaxClaims < minSharingClaims || s.MaxClaims > maxSharingClaims:
 		faults = append(faults, field.Invalid(path.Child("maxClaims"), s.MaxClaims,
 			fmt.Sprintf("must be %d to %d", minSharingClaims, maxSharingClaims)))
 	}
+	faults = append(faults, s.validateStrategies(path.Child("strategies"))...)
 	if s.Memory != nil {
 		faults = append(faults, s.Memory.validate(path.Child("memory"))...)
+	}
+	return faults
+}
+
+func (s *DeviceSharing) validateStrategies(path *field.Path) field.ErrorList {
+	if s.Strategies == nil {
+		return nil
+	}
+	if len(s.Strategies) == 0 {
+		return field.ErrorList{emptyList(path)}
+	}
+	var faults field.ErrorList
+	for i, strategy := range s.Strategies {
+		faults = append(faults, oneOf(strategy, path.Index(i), SharingTimeSlicing, SharingMPS)...)
+		if slices.Contains(s.Strategies[:i], strategy) {
+			faults = append(faults, field.Duplicate(path.Index(i), strategy))
+		}
 	}
 	return faults
 }

@@ -43,12 +43,15 @@ func TestValidate(t *testing.T) {
 			name: "claim passthrough", config: &GPUConfig{Policy: &GPUPolicy{AllowPassthrough: true}},
 			want: []string{`parameters.policy: Forbidden: only a DeviceClass may set a policy: remove it from the claim`},
 		},
+		{name: "time slicing", config: &GPUConfig{Sharing: &GPUSharing{Strategy: SharingTimeSlicing, TimeSlicing: &TimeSlicing{}}}},
+		{name: "interval alone", config: &GPUConfig{Sharing: &GPUSharing{TimeSlicing: &TimeSlicing{Interval: IntervalLong}}}},
+		{name: "MPS", config: &GPUConfig{Sharing: &GPUSharing{Strategy: SharingMPS, MPS: &MPS{MultiUser: new(true)}}}},
 		{
-			name: "time slicing", config: &GPUConfig{Sharing: &GPUSharing{Strategy: SharingTimeSlicing, TimeSlicing: &TimeSlicing{}}},
+			name:   "another strategy's parameters",
+			config: &GPUConfig{Sharing: &GPUSharing{Strategy: SharingExclusive, TimeSlicing: &TimeSlicing{}, MPS: &MPS{}}},
 			want: []string{
-				`parameters.sharing.strategy: Unsupported value: "TimeSlicing": this release does not apply it: ` +
-					`use "Exclusive" or leave it out; TimeSlicing is planned`,
-				`parameters.sharing.timeSlicing: Forbidden: this release does not apply it: remove it; time slicing is planned`,
+				`parameters.sharing.timeSlicing: Forbidden: the strategy is Exclusive: remove it, or choose its strategy`,
+				`parameters.sharing.mps: Forbidden: the strategy is Exclusive: remove it, or choose its strategy`,
 			},
 		},
 		{
@@ -57,8 +60,6 @@ func TestValidate(t *testing.T) {
 				ActiveThreadPercentage: new(int32(101)), PinnedMemoryLimit: &zero,
 			}}},
 			want: []string{
-				`parameters.sharing.strategy: Unsupported value: "MPS": this release does not apply it`,
-				`parameters.sharing.mps: Forbidden: this release does not apply it: remove it; MPS is planned`,
 				`parameters.sharing.mps.activeThreadPercentage: Invalid value: 101: must be between 1 and 100`,
 				`parameters.sharing.mps.pinnedMemoryLimit: Invalid value: "0": must be more than zero bytes`,
 			},
@@ -67,8 +68,7 @@ func TestValidate(t *testing.T) {
 			name:   "unknown words",
 			config: &GPUConfig{Sharing: &GPUSharing{Strategy: "exclusive", TimeSlicing: &TimeSlicing{Interval: "Tiny"}}},
 			want: []string{
-				`parameters.sharing.strategy: Unsupported value: "exclusive": supported values: "Exclusive"`,
-				`parameters.sharing.timeSlicing: Forbidden`,
+				`parameters.sharing.strategy: Unsupported value: "exclusive": supported values: "Exclusive", "TimeSlicing", "MPS"`,
 				`parameters.sharing.timeSlicing.interval: Unsupported value: "Tiny": supported values: "Default", "Short", "Medium", "Long"`,
 			},
 		},

@@ -33,6 +33,7 @@ func features(file *nodeconfig.File) []confine.Feature {
 		{confine.KernelCaches, file.KernelCaches.Enabled},
 		{confine.NVIDIA, !file.NVML.Disabled},
 		{confine.PCI, file.Partitions.PCI},
+		{confine.Sharing, file.Partitions.Strategies && !file.NVML.Disabled},
 		{confine.XRT, file.FPGA.Programming && slices.Contains(file.FPGA.Backends, fpga.BackendXRT)},
 	} {
 		if f.on {

@@ -40,6 +40,8 @@ func TestFeatures(t *testing.T) {
 		{"scratch of presets", noNVML + "presets: {scratch: true}", []confine.Feature{confine.PresetMounts}},
 		{"paths of presets", noNVML + "presets: {allowedHostPaths: [{path: /mnt/a}]}", []confine.Feature{confine.PresetMounts}},
 		{"caches", noNVML + "kernelCaches: {enabled: true}", []confine.Feature{confine.KernelCaches}},
+		{"strategies", "partitions: {strategies: true}", []confine.Feature{confine.NVIDIA, confine.Sharing}},
+		{"strategies without NVIDIA's library", noNVML + "partitions: {strategies: true}", nil},
 		{"FPGAs", noNVML + "fpga: {programming: true, backends: [dfl, fpga_manager]}", nil},
 		{"XRT's FPGAs", noNVML + "fpga: {programming: true, backends: [xrt]}", []confine.Feature{confine.XRT}},
 		{"XRT's FPGAs as they are", noNVML + "fpga: {backends: [xrt]}", nil},

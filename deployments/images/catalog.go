@@ -44,7 +44,7 @@ func catalog() []imageSpec {
 			Title:       "Fettle kubelet plugin",
 			Description: "Publishes and prepares the devices of one node for the fettle.dev DRA driver",
 			Entrypoint:  "fettle-kubeletplugin",
-			Static:      []string{"fettle-kubeletplugin", "fettle-claims", "fettle-hook"},
+			Static:      []string{"fettle-kubeletplugin", "fettle-claims", "fettle-hook", "fettle-mps"},
 			Dynamic:     []string{"fettle-nvml"},
 			// The host's libnvidia-ml.so.1 names these; since glibc 2.34 most of them are stubs of a few KiB.
 			Libraries: []string{"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"},

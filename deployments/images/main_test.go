@@ -67,6 +67,7 @@ func binaries(t *testing.T) string {
 	compile(t, standIn, filepath.Join(host, "fettle"), runtime.GOARCH, "0")
 	compile(t, standIn, filepath.Join(host, "fettle-hook"), runtime.GOARCH, "0")
 	compile(t, standIn, filepath.Join(host, "fettle-claims"), runtime.GOARCH, "0")
+	compile(t, standIn, filepath.Join(host, "fettle-mps"), runtime.GOARCH, "0")
 	compile(t, standInCgo, filepath.Join(host, "fettle-nvml"), runtime.GOARCH, "1")
 	return dir
 }
@@ -170,8 +171,8 @@ func checkContents(t *testing.T, img v1.Image, binary string, dynamic bool) {
 	if loaders := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, "ld-linux") }); len(loaders) != 1 {
 		t.Errorf("loaders are %q, want one: %q", loaders, files)
 	}
-	if len(files) > 10 {
-		t.Errorf("%d files in the image, want at most 10: %q", len(files), files)
+	if len(files) > 11 {
+		t.Errorf("%d files in the image, want at most 11: %q", len(files), files)
 	}
 }
 

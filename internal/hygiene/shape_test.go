@@ -60,7 +60,7 @@ func partImports() map[string][]string {
 
 // features are the packages whose types are a prepare.Feature.
 func features() []string {
-	return []string{"fpgas", "hostdirs", "kernelcaches", "partitions", "presets"}
+	return []string{"fpgas", "hostdirs", "kernelcaches", "partitions", "presets", "sharing"}
 }
 
 func TestPartsOfThePlugin(t *testing.T) {
@@ -122,8 +122,8 @@ func TestStepsHaveNoNetwork(t *testing.T) {
 	}
 	delete(holders, "kubeletplugin/prepare")
 	want := []string{
-		"cdi", "pkg/amdmode", "pkg/artifact/pin", "pkg/fpga/region", "pkg/hostdir", "pkg/hostmount", "pkg/kernelcache/cachemount", "pkg/mig",
-		"pkg/sriov", "pkg/vfio",
+		"cdi", "pkg/amdmode", "pkg/artifact/pin", "pkg/computemode", "pkg/fpga/region", "pkg/hostdir", "pkg/hostmount",
+		"pkg/kernelcache/cachemount", "pkg/mig", "pkg/mps", "pkg/sriov", "pkg/timeslice", "pkg/vfio",
 	}
 	if got := slices.Sorted(maps.Keys(holders)); !slices.Equal(got, want) {
 		t.Errorf("packages that hold step kinds: %v, want %v: add a new one here once it imports no network", got, want)

@@ -11,8 +11,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
-	"github.com/fettle-dev/fettle/pkg/fpga/tool"
 	"github.com/fettle-dev/fettle/pkg/fpga/xrt"
+	"github.com/fettle-dev/fettle/pkg/tool"
 )
 
 // xclbinsDir is the directory, below the state directory, of the copies of images that XRT's program reads.

@@ -130,3 +130,27 @@ func TestSharesDropped(t *testing.T) {
 		t.Errorf("reason (-want +got):\n%s", diff)
 	}
 }
+
+// TestStrategies: a policy that only lists strategies changes nothing of what is published. They hold as long as the policy does.
+func TestStrategies(t *testing.T) {
+	n := start(t, false)
+	p := n.process()
+	before := names(p.until("the GPUs", has(gpu)), "")
+	n.policy("turns", "  devices: {deviceSelector: {cel: 'device.attributes[\"fettle.dev\"].pciAddress == \"0000:18:00.0\"'}, "+
+		"sharing: {strategies: [TimeSlicing]}}")
+	s := p.until("the policy", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 1 })
+	if diff := cmp.Diff(before, names(s, "")); diff != "" || sharesOf(s, gpu) != 0 {
+		t.Errorf("%d shares, devices (-before +now):\n%s", sharesOf(s, gpu), diff)
+	}
+	if diff := cmp.Diff([]string{"TimeSlicing"}, p.Allowed(gpu)); diff != "" {
+		t.Errorf("allowed (-want +got):\n%s", diff)
+	}
+	if other := p.Allowed("nvidia-0000-19-00-0"); len(other) > 0 {
+		t.Errorf("allowed on another GPU: %v", other)
+	}
+	must(t, n.policies.Resource(policyResource).Delete(t.Context(), "turns", metav1.DeleteOptions{}))
+	p.until("no policy", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 0 })
+	if allowed := p.Allowed(gpu); len(allowed) > 0 {
+		t.Errorf("allowed without a policy: %v", allowed)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/fettle-dev/fettle/pkg/message"
+	"github.com/fettle-dev/fettle/pkg/record"
 )
 
 // NodeEvents writes Events about the node and about claims on it.
@@ -43,6 +44,13 @@ func (e *NodeEvents) ObjectEvent(regarding, related *corev1.ObjectReference, act
 // ClaimEvent writes an Event on a claim that is prepared nevertheless.
 func (e *NodeEvents) ClaimEvent(c *resourceapi.ResourceClaim, eventType, reason, note string) {
 	e.Events.Eventf(c, nil, eventType, reason, "Prepare", "%s", message.EventNote(note))
+}
+
+// RecordEvent writes an Event on the claim of a record.
+func (e *NodeEvents) RecordEvent(r *record.Record, eventType, reason, note string) {
+	e.ObjectEvent(&corev1.ObjectReference{
+		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: r.Namespace, Name: r.Name, UID: types.UID(r.UID),
+	}, nil, "Watch", eventType, reason, note)
 }
 
 // PodEvent writes an Event on a pod that uses a claim.

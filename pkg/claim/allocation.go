@@ -73,12 +73,25 @@ type Effective struct {
 
 // GPUEffective is the effective configuration of a GPU.
 type GPUEffective struct {
-	// Strategy is how the holders of the GPU take turns. This release resolves Exclusive only.
+	// Strategy is how programs take turns on the GPU. Exclusive changes nothing: they do it as the GPU's driver has it.
 	Strategy v1alpha1.SharingStrategy `json:"strategy"`
+	// Interval is set with TimeSlicing only.
+	Interval v1alpha1.TimeSliceInterval `json:"interval,omitempty"`
+	// MPS is set with that strategy only.
+	MPS *MPSEffective `json:"mps,omitempty"`
 	// KernelCaches are those that the pod finds in its containers, each object once, those of classes first.
 	KernelCaches []v1alpha1.KernelCacheSource `json:"kernelCaches,omitempty"`
 	// AllowPassthrough says that the class, as it was recorded and as it is now, gives claims VFIO devices. See [Result.CheckPassthrough].
 	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
+}
+
+// MPSEffective are the effective parameters of NVIDIA's Multi-Process Service.
+type MPSEffective struct {
+	// ActiveThreadPercentage is 1 to 100.
+	ActiveThreadPercentage int32 `json:"activeThreadPercentage"`
+	// PinnedMemoryLimit is in bytes. 0: none.
+	PinnedMemoryLimit int64 `json:"pinnedMemoryLimit,omitempty"`
+	MultiUser         bool  `json:"multiUser,omitempty"`
 }
 
 // HostEffective is the effective configuration of a host device.

@@ -18,6 +18,8 @@ const (
 	exclusive = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"Exclusive"}}`
 	onlyA     = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","policy":{"allowedNamespaces":["team-b","team-a"]}}`
 	onlyB     = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","policy":{"allowedNamespaces":["team-b"]}}`
+	sliced    = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"TimeSlicing"}}`
+	interval  = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"timeSlicing":{"interval":"Long"}}}`
 	mps       = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"MPS"}}`
 	atData    = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"/data"}`
 	atScratch = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"/scratch"}`

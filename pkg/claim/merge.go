@@ -16,6 +16,8 @@ import (
 // The fields that have a source, by their path in the configuration's JSON.
 const (
 	FieldStrategy          = "sharing.strategy"
+	FieldTimeSlicing       = "sharing.timeSlicing"
+	FieldMPS               = "sharing.mps"
 	FieldKernelCaches      = "kernelCaches"
 	FieldMountPath         = "mountPath"
 	FieldOnRelease         = "policy.onRelease"
@@ -45,13 +47,15 @@ func merge(layers []layer, index int, kind device.Kind) (Effective, field.ErrorL
 			row.policy(&effective, l.config, l.source)
 		}
 	}
+	if effective.GPU != nil {
+		faults = append(faults, effective.settleSharing()...)
+	}
 	return effective, faults
 }
 
 func (e *Effective) mergeGPU(config *v1alpha1.GPUConfig, source Source) field.ErrorList {
-	if config.Sharing != nil && config.Sharing.Strategy != "" {
-		e.GPU.Strategy = config.Sharing.Strategy
-		e.Sources[FieldStrategy] = source
+	if config.Sharing != nil {
+		e.mergeSharing(config.Sharing, source)
 	}
 	for _, cache := range config.KernelCaches {
 		e.GPU.addCache(cache)

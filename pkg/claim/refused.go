@@ -8,8 +8,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // Reason is why a claim is refused, in a form that fits a condition's reason. Reasons are stable.
@@ -21,7 +19,8 @@ const (
 	ReasonNotAllocated Reason = "NotAllocated"
 	// ReasonConfigInvalid: an opaque configuration is malformed or does not fit its device.
 	ReasonConfigInvalid Reason = "ConfigInvalid"
-	// ReasonSharingUnsupported: the configuration is well formed and asks for a sharing that this release does not apply.
+	// ReasonSharingUnsupported: the configuration is well formed and asks for a strategy that the device cannot have, or that no
+	// PartitionPolicy allows on it.
 	ReasonSharingUnsupported Reason = "SharingUnsupported"
 	// ReasonNamespaceNotAllowed: a class of the claim does not allow the claim's namespace.
 	ReasonNamespaceNotAllowed Reason = "NamespaceNotAllowed"
@@ -80,14 +79,4 @@ func refuse(claim *resourceapi.ResourceClaim, reason Reason, faults field.ErrorL
 		}
 	}
 	return refused
-}
-
-// configReason is SharingUnsupported when that is all that is wrong.
-func configReason(faults field.ErrorList) Reason {
-	for _, fault := range faults {
-		if fault.Origin != v1alpha1.OriginSharingNotApplied {
-			return ReasonConfigInvalid
-		}
-	}
-	return ReasonSharingUnsupported
 }

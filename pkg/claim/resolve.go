@@ -54,7 +54,7 @@ func Resolve(in Input) (Allocation, error) {
 		faults = append(faults, layers[i].assign(results)...)
 	}
 	if len(faults) > 0 {
-		return Allocation{}, refuse(in.Claim, configReason(faults), faults)
+		return Allocation{}, refuse(in.Claim, ReasonConfigInvalid, faults)
 	}
 	for i, result := range results {
 		config, wrong := merge(layers, i, result.Kind)

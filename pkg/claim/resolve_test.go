@@ -238,13 +238,12 @@ func TestResolveRefuses(t *testing.T) {
 			fields: []string{parameters + "[0].opaque.parameters.apiVersion", parameters + "[2].opaque.parameters.sharing.Mps"},
 		},
 		{
-			name: "sharing that is planned", claim: allocated(gpu, own(exclusive), own(mps)),
-			reason: ReasonSharingUnsupported, fields: []string{parameters + "[1].opaque.parameters.sharing.strategy"},
+			name: "MPS on a share", claim: allocated([]apiResult{share(result("main", "gpu", "g0"), "s")}, own(mps)),
+			reason: ReasonConfigInvalid, fields: []string{"status.allocation.devices.results[0].device"},
 		},
 		{
-			name: "planned and wrong", claim: allocated(gpu, own(mps), own(onlyA)),
-			reason: ReasonConfigInvalid,
-			fields: []string{parameters + "[0].opaque.parameters.sharing.strategy", parameters + "[1].opaque.parameters.policy"},
+			name: "an interval without its strategy", claim: allocated(gpu, own(interval)),
+			reason: ReasonConfigInvalid, fields: []string{parameters + "[0].opaque.parameters.sharing.timeSlicing"},
 		},
 		{
 			name: "no source", claim: allocated(gpu, config("", driver, onlyA, nil)),

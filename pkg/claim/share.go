@@ -48,7 +48,11 @@ func (r *Result) Setting() string {
 	if r.ShareID == nil || r.Config.GPU == nil {
 		return ""
 	}
-	return "strategy " + string(r.Config.GPU.Strategy)
+	text := "strategy " + string(r.Config.GPU.Strategy)
+	if r.Config.GPU.Interval != "" {
+		text += ", interval " + string(r.Config.GPU.Interval)
+	}
+	return text
 }
 
 // Memory is how many bytes of the device's memory the share was granted, 0 if memory is not counted or the claim has the whole device.
@@ -86,6 +90,10 @@ func shareFaults(results []ownResult, resolved []Result) field.ErrorList {
 		if host := r.Config.Host; host != nil && host.OnRelease == v1alpha1.OnReleaseEmpty {
 			faults = append(faults, field.Invalid(path, r.Device, fmt.Sprintf("request %s has a share of it and it is emptied on release: "+
 				"use a class whose policy.onRelease is %s, or ask for the whole directory", r.Request, v1alpha1.OnReleaseKeep)))
+		}
+		if gpu := r.Config.GPU; gpu != nil && gpu.Strategy == v1alpha1.SharingMPS {
+			faults = append(faults, field.Invalid(path, r.Device, fmt.Sprintf("request %s has a share of it, and MPS is for the containers and "+
+				"pods of one claim that has the GPU for itself: ask for a GPU that is not shared, or choose another strategy", r.Request)))
 		}
 		other := slices.IndexFunc(resolved[:i], func(earlier Result) bool {
 			return earlier.ShareID != nil && !earlier.AdminAccess && earlier.Pool == r.Pool && earlier.Device == r.Device &&

@@ -26,6 +26,12 @@ type Child struct {
 // NVML is what fettle-nvml may do.
 func NVML() Child { return Child{Keep: nvmlKeeps, Memory: nvmlMemory} }
 
+// NVMLSetting is what fettle-nvml may do where it sets a mode of a GPU that the driver lets only an administrator set.
+func NVMLSetting() Child { return Child{Keep: nvmlKeeps | settingKeeps, Memory: nvmlMemory} }
+
+// Setting is what a tool of NVIDIA's driver keeps that sets a mode of a GPU.
+func Setting() Capabilities { return settingKeeps }
+
 const nvmlMemory = 2 << 30
 
 // Start starts a command. An error means that it did not start. The caller limits it then.

@@ -56,7 +56,8 @@ func (s Capabilities) list() string { return cmp.Or(strings.Join(s.Names(), " ")
 func capabilityNames() map[int]string {
 	return map[int]string{
 		unix.CAP_CHOWN: "CHOWN", unix.CAP_DAC_OVERRIDE: "DAC_OVERRIDE", unix.CAP_DAC_READ_SEARCH: "DAC_READ_SEARCH",
-		unix.CAP_FOWNER: "FOWNER", unix.CAP_FSETID: "FSETID", unix.CAP_MKNOD: "MKNOD", unix.CAP_SETPCAP: "SETPCAP",
+		unix.CAP_FOWNER: "FOWNER", unix.CAP_FSETID: "FSETID", unix.CAP_KILL: "KILL", unix.CAP_MKNOD: "MKNOD", unix.CAP_SETPCAP: "SETPCAP",
+		unix.CAP_SETGID: "SETGID", unix.CAP_SETUID: "SETUID",
 		unix.CAP_SYS_ADMIN: "SYS_ADMIN", unix.CAP_SYS_CHROOT: "SYS_CHROOT", unix.CAP_SYS_PTRACE: "SYS_PTRACE",
 	}
 }
@@ -76,6 +77,8 @@ const (
 	NVIDIA Feature = "nvidia"
 	// PCI binds GPUs to VFIO drivers, makes virtual functions and switches modes.
 	PCI Feature = "pci"
+	// Sharing sets the compute mode and the time slice of GPUs that claims share.
+	Sharing Feature = "sharing"
 	// XRT runs XRT's program with the host's root as its root directory.
 	XRT Feature = "xrt"
 )
@@ -104,6 +107,8 @@ func table() map[Feature]Needs {
 		NVIDIA: {Capabilities: nvmlKeeps},
 		// Before a driver loses a GPU, the open files of all processes tell whether one of them uses it.
 		PCI: {Capabilities: Set(unix.CAP_SYS_PTRACE, unix.CAP_DAC_READ_SEARCH)},
+		// NVIDIA's driver asks for SYS_ADMIN when a mode of the whole GPU is set. Children that do that keep it; none may mount or trace.
+		Sharing: {Capabilities: settingKeeps},
 		// SETPCAP takes SYS_CHROOT from the program that was started with it.
 		XRT: {Capabilities: Set(unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP), SystemCalls: []string{"chroot"}},
 	}
@@ -111,6 +116,10 @@ func table() map[Feature]Needs {
 
 // nvmlKeeps is what fettle-nvml keeps.
 const nvmlKeeps = Capabilities(1 << unix.CAP_MKNOD)
+
+// settingKeeps is what NVIDIA's driver asks for when a compute mode or a time slice is set: its RM controls for both are privileged, which
+// means capable(CAP_SYS_ADMIN) (open-gpu-kernel-modules, NV_IS_SUSER in nv-linux.h).
+const settingKeeps = Capabilities(1 << unix.CAP_SYS_ADMIN)
 
 // NeedsOf returns what some features need together.
 func NeedsOf(features ...Feature) (Needs, error) {

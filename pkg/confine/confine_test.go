@@ -247,6 +247,8 @@ func TestChild(t *testing.T) {
 		read string
 	}{
 		{"NVIDIA's", NVML(), secret, ""},
+		{"NVIDIA's, to set a mode", NVMLSetting(), secret, ""},
+		{"a driver's tool, to set a mode", Child{Keep: Setting(), Memory: 1 << 30}, secret, ""},
 		{"none", Child{Memory: 1 << 30}, secret, ""},
 		{"chroot", Child{Memory: 1 << 30, Chroot: true}, secret, ""},
 		{"paths", Child{Memory: 1 << 30, Paths: paths}, open, ""},

@@ -187,9 +187,20 @@ func (k *claimConversion) request(n *node, at string) {
 		k.addSelector(n, at, target.Vendor)
 	}
 	k.tolerations(n, at)
-	if capacity := child(child(n, "capacity"), "requests"); len(pairs(capacity)) > 0 {
-		k.faultf("%s.capacity: a share of a device waits for sharing, which this release does not have: leave it out and have whole devices, "+
-			"or select by device.capacity", at)
+	k.share(child(child(n, "capacity"), "requests"), at)
+}
+
+// share converts how much of a device a request has.
+func (k *claimConversion) share(capacity *node, at string) {
+	for _, p := range pairs(capacity) {
+		name := p.key.Value[strings.LastIndex(p.key.Value, "/")+1:]
+		if name != "memory" {
+			k.faultf("%s.capacity.requests: %.80q: Fettle counts the memory of shares, and a claim has one share of a device: leave it out",
+				at, p.key.Value)
+			continue
+		}
+		p.key.Value = name
+		k.note("%s.capacity.requests: a PartitionPolicy must have the GPUs in spec.devices.sharing, with memory", at)
 	}
 }
 

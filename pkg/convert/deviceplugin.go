@@ -118,7 +118,8 @@ func (c *pluginConfig) sliced() (*timeSlicedGPU, error) {
 	case c.Version != "v1":
 		return nil, fmt.Errorf("version %q of the configuration: expected v1", c.Version)
 	case len(c.Sharing.MPS) > 0:
-		return nil, errors.New("mps: this release has no MPS: use timeSlicing, or MIG instances")
+		return nil, errors.New("mps: the clients of one daemon are the pods of one claim here: use timeSlicing or MIG instances, or one claim " +
+			"for all pods with the strategy MPS")
 	case c.Sharing.TimeSlicing == nil || len(c.Sharing.TimeSlicing.Resources) == 0:
 		return nil, errors.New("timeSlicing.resources: the configuration shares nothing")
 	}

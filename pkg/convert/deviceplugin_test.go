@@ -86,7 +86,7 @@ func TestDevicePluginRefuses(t *testing.T) {
 		{name: "no sharing", in: "version: v1", want: "in: sharing: timeSlicing.resources: the configuration shares nothing"},
 		{
 			name: "MPS", in: "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}",
-			want: "in: sharing: mps: this release",
+			want: "in: sharing: mps: the clients of one daemon",
 		},
 		{name: "unknown field", in: sliced("replica: 2"), want: `unknown field "replica"`},
 		{name: "one replica", in: sliced("replicas: 1"), want: "spec.devices.sharing.maxClaims: Invalid value: 1: must be 2 to 256"},

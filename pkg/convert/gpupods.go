@@ -75,7 +75,7 @@ func (c *conversion) gpuWish(name string) (gpuWish, bool) {
 func refusedResource(name, unit string) string {
 	switch intel := strings.HasPrefix(name, "gpu.intel.com/"); {
 	case strings.HasPrefix(name, "nvidia.com/") && strings.HasSuffix(name, ".shared"):
-		return "a share of a GPU waits for sharing, which this release does not have: ask for a whole GPU"
+		return "a share of a GPU: say the class of GPUs that a PartitionPolicy shares with --map " + name + "=CLASS"
 	case intel && strings.HasSuffix(name, "monitoring"):
 		return "monitoring is a claim with adminAccess and allocationMode All, in a namespace with the label " +
 			"resource.kubernetes.io/admin-access=true (docs/user/claims.md)"

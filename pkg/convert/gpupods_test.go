@@ -14,7 +14,7 @@ func TestGPUResources(t *testing.T) {
 			"  - {name: c, image: i, resources: {limits: {" + limits + "}}}\n"
 	}
 	for limits, want := range map[string]string{
-		"nvidia.com/gpu.shared: 1":                         "Pod p: container c: resource nvidia.com/gpu.shared: a share of a GPU waits",
+		"nvidia.com/gpu.shared: 1":                         "Pod p: container c: resource nvidia.com/gpu.shared: a share of a GPU: say the class",
 		"gpu.intel.com/monitoring: 1":                      "adminAccess and allocationMode All",
 		"gpu.intel.com/millicores: 500":                    "a claim has the whole GPU: leave it out",
 		"nvidia.com/gpu: 1.5":                              `quantity "1.5": expected 0 to 32 whole GPUs`,

@@ -369,6 +369,8 @@ func FuzzParsers(f *testing.F) {
 			computeUnits(properties)
 			gfxName(properties["gfx_target_version"])
 		}
-		nvidiaVersion.FindString(text)
+		if version := nvml.KernelVersion(text); strings.ContainsAny(version, " \t\n") {
+			t.Errorf("version %q", version)
+		}
 	})
 }

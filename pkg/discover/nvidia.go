@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -153,17 +152,13 @@ func nvidiaDriverVersion(tree *sysfs.Tree, report nvml.Report) (string, []Proble
 			}
 			continue
 		}
-		if version := nvidiaVersion.FindString(text); version != "" {
-			return strings.TrimSpace(version), problems
+		if version := nvml.KernelVersion(text); version != "" {
+			return version, problems
 		}
 		problems = append(problems, driverProblem(name, ReasonAttributeInvalid, errors.New("no version such as 580.95.05 in it")))
 	}
 	return report.DriverVersion, problems
 }
-
-// nvidiaVersion is a driver version as a word of its own. The first one in /proc/driver/nvidia/version is the module's; the
-// compiler's follows in another line.
-var nvidiaVersion = regexp.MustCompile(`(?m)(?:^|\s)[0-9]{3,}\.[0-9]+(?:\.[0-9]+)?\b`)
 
 // inMIGMode is why a GPU is not published whole.
 const inMIGMode = "the GPU is in MIG mode, where programs can use its partitions only: switch MIG mode off"

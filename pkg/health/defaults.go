@@ -148,6 +148,7 @@ func otherRules() []Rule {
 			Source: SourceRival, Code: RivalDriver, Severity: Degraded,
 			Message: "another DRA driver hands it out, too, so two pods may get it: remove one of the two from this node",
 		},
+		{Source: SourceMPS, Code: MPSDaemon, Severity: Degraded, Message: "the MPS daemon of the claim that holds it is not well"},
 		{
 			Source: SourceFPGA, Code: "temperature-trip", Severity: Fatal,
 			Message: "the board is too hot: see its sensors and the machine's cooling",

@@ -105,6 +105,9 @@ const (
 	RivalDriver = "dra-driver"
 )
 
+// MPSDaemon is the level of a device whose claim's MPS daemon ended or hangs.
+const MPSDaemon = "daemon"
+
 // maxReason is the most that a label value holds.
 const maxReason = 63
 

@@ -24,13 +24,15 @@ const (
 	SourceAER = "aer"
 	// SourceFPGA is what an FPGA's management says of itself.
 	SourceFPGA = "fpga"
+	// SourceMPS is the supervisor of NVIDIA's MPS.
+	SourceMPS = "mps"
 	// SourceRival is who else on the node hands out the device.
 	SourceRival = "rival"
 )
 
 // Sources are all that a rule may name.
 func Sources() []string {
-	return []string{SourceAER, GoneSource, SourceFPGA, SourceNVML, SourceRAS, SourceRival, SourceXid}
+	return []string{SourceAER, GoneSource, SourceFPGA, SourceMPS, SourceNVML, SourceRAS, SourceRival, SourceXid}
 }
 
 // Rule says what the faults of a source with some codes mean.

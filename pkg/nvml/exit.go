@@ -32,6 +32,10 @@ const (
 	exitNeedsReset = 7
 	exitMIGOff     = 8
 	exitGone       = 9
+
+	exitUnsupported = 10
+	exitForbidden   = 11
+	exitMIGOn       = 12
 )
 
 // exits is the table of what the child says by its exit status.
@@ -39,6 +43,7 @@ func exits() map[int]error {
 	return map[int]error{
 		ExitNoLibrary: ErrNoLibrary, ExitNoDriver: ErrNoDriver, exitInUse: ErrInUse, exitOccupied: ErrOccupied,
 		exitNeedsReset: ErrNeedsReset, exitMIGOff: ErrMIGOff, exitGone: ErrGone,
+		exitUnsupported: ErrUnsupported, exitForbidden: ErrForbidden, exitMIGOn: ErrMIGOn,
 	}
 }
 

@@ -65,6 +65,8 @@ type ask[T any] struct {
 	lock *os.File
 	// timeout bounds the run instead of the command's. Zero: the command's.
 	timeout time.Duration
+	// setting says that the child sets a mode of a GPU, for which the driver wants an administrator.
+	setting bool
 	// always says that an answer may come with a failure too.
 	always bool
 }
@@ -166,7 +168,7 @@ func (a ask[T]) limit(command Command) time.Duration {
 func query[T any](ctx context.Context, command Command, a ask[T]) (answer T, childGone <-chan struct{}, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.limit(command))
 	defer cancel()
-	run, err := start(ctx, cancel, command, a.args, a.lock)
+	run, err := start(ctx, cancel, command, a)
 	if err != nil {
 		gone := make(chan struct{})
 		close(gone)
@@ -195,23 +197,27 @@ type child struct {
 }
 
 // start starts the child in a process group of its own, so that what it may have started dies with it.
-func start(ctx context.Context, cancel context.CancelFunc, command Command, args []string, lock *os.File) (*child, error) {
-	cmd := exec.CommandContext(ctx, command.Path, append(command.Args(), args...)...) //nolint:gosec // the path is the operator's
+func start[T any](ctx context.Context, cancel context.CancelFunc, command Command, a ask[T]) (*child, error) {
+	cmd := exec.CommandContext(ctx, command.Path, append(command.Args(), a.args...)...) //nolint:gosec // the path is the operator's
 	run := &child{
 		cmd: cmd, gone: make(chan struct{}),
 		stdout: &capture{limit: maxReport, overflow: cancel}, stderr: &capture{tail: maxStderr},
 	}
 	cmd.Stdout, cmd.Stderr = run.stdout, run.stderr
-	if lock != nil {
-		cmd.ExtraFiles = []*os.File{lock}
+	if a.lock != nil {
+		cmd.ExtraFiles = []*os.File{a.lock}
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = grace / 2
-	if err := confine.NVML().Start(cmd); err != nil {
+	confined := confine.NVML()
+	if a.setting {
+		confined = confine.NVMLSetting()
+	}
+	if err := confined.Start(cmd); err != nil {
 		return nil, err
 	}
-	if err := confine.NVML().Limit(cmd.Process.Pid); err != nil {
+	if err := confined.Limit(cmd.Process.Pid); err != nil {
 		return nil, errors.Join(err, cmd.Cancel(), cmd.Wait())
 	}
 	go func() {

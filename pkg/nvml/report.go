@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/pci"
 )
@@ -116,3 +118,12 @@ func (r Report) Validate() error {
 	}
 	return errors.Join(faults...)
 }
+
+// kernelVersion is a driver version as a word of its own. The first one in /proc/driver/nvidia/version is the module's; the compiler's
+// follows in another line.
+//
+//nolint:gochecknoglobals // a constant that Go cannot express as one
+var kernelVersion = regexp.MustCompile(`(?m)(?:^|\s)[0-9]{3,}\.[0-9]+(?:\.[0-9]+)?\b`)
+
+// KernelVersion finds the version of the kernel's driver in a /proc/driver/nvidia/version, such as 580.95.05. Empty: it has none.
+func KernelVersion(text string) string { return strings.TrimSpace(kernelVersion.FindString(text)) }

@@ -23,6 +23,8 @@ type Settings struct {
 	Passthrough bool `json:"passthrough,omitempty"`
 	// Sharing lets several claims have the device, or an instance of a static layout of it.
 	Sharing *Sharing `json:"sharing,omitempty"`
+	// Strategies are the strategies, by their name in a GPUConfig, that claims may choose.
+	Strategies []string `json:"strategies,omitempty"`
 }
 
 // Sharing is by how many claims a device is shared, and how much of its memory each may have.

@@ -38,9 +38,13 @@ type Cluster struct {
 
 	// extended are the classes by the name of their extended resource.
 	extended map[corev1.ResourceName]*resourceapi.DeviceClass
-	pools    map[poolID]*pool
-	// owned are the claims of a pod by its UID, charged what the claims of a namespace count in quotas.
-	owned    map[types.UID][]types.NamespacedName
+	// extendedNameOf are the names that classes give themselves.
+	extendedNameOf map[string]corev1.ResourceName
+	pools          map[poolID]*pool
+	// owned are the claims of a pod by its UID, podCharges what it counts in quotas itself.
+	owned      map[types.UID][]types.NamespacedName
+	podCharges map[types.UID]corev1.ResourceList
+	// charged is what the claims and pods of a namespace count in quotas.
 	charged  map[string]corev1.ResourceList
 	views    []*view
 	verdicts verdicts
@@ -67,6 +71,7 @@ func NewCluster(s Snapshot) (*Cluster, []Problem, error) {
 		Templates:  byKey(s.Templates),
 		pools:      map[poolID]*pool{},
 		owned:      map[types.UID][]types.NamespacedName{},
+		podCharges: map[types.UID]corev1.ResourceList{},
 		charged:    map[string]corev1.ResourceList{},
 		cel: cel.NewCache(compiled, cel.Features{
 			EnableConsumableCapacity: set.On(gates.ConsumableCapacity), EnableListTypeAttributes: set.On(gates.ListTypeAttributes),
@@ -84,8 +89,9 @@ func NewCluster(s Snapshot) (*Cluster, []Problem, error) {
 	}
 	sortObjects(c.Nodes)
 	c.dropDisabled(s)
-	c.extended = ExtendedClasses(set, s.Classes)
+	c.extended, c.extendedNameOf = ExtendedClasses(set, s.Classes), ExtendedNames(set, s.Classes)
 	c.addPools()
+	c.chargePods()
 	for _, claim := range s.Claims {
 		c.addClaim(claim)
 	}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
 )
@@ -59,27 +60,83 @@ func devices(mode resourceapi.DeviceAllocationMode, count int64) int64 {
 	return 0
 }
 
+// AddExtended adds to the charge of a claim what it counts as the extended resources of its classes: by the name that a class has in
+// names, and by the name that every class has. ofPod is what the claim's pod is charged already, as PodCharge returns it: that is left out.
+func AddExtended(charge corev1.ResourceList, names map[string]corev1.ResourceName, ofPod corev1.ResourceList) {
+	for name, quantity := range maps.Clone(charge) {
+		class, ok := strings.CutSuffix(string(name), corev1.ResourceClaimsPerClass)
+		if !ok || names[class] == "" {
+			continue // a quota counts claims of those classes alone that have a name of their own
+		}
+		for _, extended := range []corev1.ResourceName{
+			corev1.DefaultResourceRequestsPrefix + names[class], corev1.ResourceName(corev1.ResourceImplicitExtendedClaimsPerClass + class),
+		} {
+			rest := quantity.DeepCopy()
+			rest.Sub(ofPod[extended])
+			if rest.Sign() > 0 {
+				charge[extended] = rest
+			}
+		}
+	}
+}
+
+// PodCharge returns what a pod counts in ResourceQuotas for extended resources that classes stand for. A pod that has ended counts nothing.
+func PodCharge(pod *corev1.Pod, classes map[corev1.ResourceName]*resourceapi.DeviceClass) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return out
+	}
+	for name, quantity := range requested(pod) {
+		if classes[name] != nil && !quantity.IsZero() {
+			out[corev1.DefaultResourceRequestsPrefix+name] = quantity
+		}
+	}
+	return out
+}
+
+// ExtendedNames returns the names that classes give themselves, by class.
+func ExtendedNames(set gates.Set, classes []*resourceapi.DeviceClass) map[string]corev1.ResourceName {
+	out := map[string]corev1.ResourceName{}
+	for _, class := range classes {
+		if name := class.Spec.ExtendedResourceName; name != nil && set.On(gates.ExtendedResource) {
+			out[class.Name] = corev1.ResourceName(*name)
+		}
+	}
+	return out
+}
+
 // Charge returns what a claim counts in the ResourceQuotas of its namespace: as the function of this name, and the devices of a class as
-// its extended resource too, unless the pod is charged for that already.
+// its extended resources too, unless the pod is charged for them already.
 func (c *Cluster) Charge(claim *resourceapi.ResourceClaim) corev1.ResourceList {
 	charge := Charge(&claim.Spec)
-	if !c.Gates.On(gates.ExtendedResource) || claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true" {
-		return charge
+	var ofPod corev1.ResourceList
+	if owner := metav1.GetControllerOfNoCopy(claim); owner != nil && claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true" {
+		ofPod = c.podCharges[owner.UID]
 	}
-	for name, quantity := range maps.Clone(charge) {
-		className, ok := strings.CutSuffix(string(name), corev1.ResourceClaimsPerClass)
-		class := c.Classes[className]
-		if !ok || class == nil || class.Spec.ExtendedResourceName == nil {
-			continue
-		}
-		charge[corev1.ResourceName(corev1.ResourceImplicitExtendedClaimsPerClass+className)] = quantity
-		charge[corev1.ResourceName(corev1.DefaultResourceRequestsPrefix+*class.Spec.ExtendedResourceName)] = quantity
-	}
+	AddExtended(charge, c.extendedNameOf, ofPod)
 	return charge
 }
 
-// withinQuota says which ResourceQuota a new claim would exceed. What is used is counted from the claims of the namespace, since the
-// status of a quota is older than a plan.
+// chargePods counts what the pods of the snapshot are charged.
+func (c *Cluster) chargePods() {
+	for _, pod := range c.Pods {
+		if charge := PodCharge(pod, c.extended); len(charge) > 0 {
+			c.podCharges[pod.UID] = charge
+			c.charge(pod.Namespace, charge)
+		}
+	}
+}
+
+// charge adds to what is used of the quotas of a namespace.
+func (c *Cluster) charge(namespace string, more corev1.ResourceList) {
+	if c.charged[namespace] == nil {
+		c.charged[namespace] = corev1.ResourceList{}
+	}
+	add(c.charged[namespace], more)
+}
+
+// withinQuota says which ResourceQuota a new claim would exceed. What is used is counted from the claims and pods of the namespace, since
+// the status of a quota is older than a plan.
 func (c *Cluster) withinQuota(claim *resourceapi.ResourceClaim, before []PodClaim) error {
 	for _, quota := range c.Quotas {
 		if quota.Namespace != claim.Namespace || len(quota.Spec.Scopes) > 0 || quota.Spec.ScopeSelector != nil {

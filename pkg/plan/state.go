@@ -54,10 +54,7 @@ func (c *Cluster) addClaim(claim *resourceapi.ResourceClaim) {
 	if owner := metav1.GetControllerOfNoCopy(claim); owner != nil {
 		c.owned[owner.UID] = append(c.owned[owner.UID], key)
 	}
-	if c.charged[claim.Namespace] == nil {
-		c.charged[claim.Namespace] = corev1.ResourceList{}
-	}
-	add(c.charged[claim.Namespace], c.Charge(claim))
+	c.charge(claim.Namespace, c.Charge(claim))
 	c.hold(claim)
 }
 

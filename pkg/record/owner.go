@@ -173,6 +173,9 @@ func (s *Store) Acquire(r *Record) error {
 }
 
 // checkFree returns an *InUseError if a claim other than the record's holds a device and the two cannot share it.
+//
+// Claims whose records are there share a device only with the same setting: each was checked when it took its share, and renewing one is
+// checked again. So one of them with the setting of this record speaks for all others, however many there are.
 func (s *Store) checkFree(d *Device, r *Record) error {
 	entries, err := s.fs.ReadDir(s.deviceDir(d.Pool, d.Name))
 	if ignoreMissing(err) != nil {
@@ -182,33 +185,40 @@ func (s *Store) checkFree(d *Device, r *Record) error {
 		if e.Name() == r.UID {
 			continue
 		}
-		how, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, e.Name()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed meanwhile
-		}
-		if err != nil {
-			return fmt.Errorf("look up how claim %s holds device %s/%s: %w", e.Name(), d.Pool, d.Name, err)
-		}
-		if d.ShareID != "" && how == d.target() {
-			continue // a share with the same setting excludes no other, so its record is not read
-		}
-		other, err := s.holder(d.Pool, d.Name, e.Name())
-		if err == nil && other != nil && other.Released() {
-			other, err = s.takeOver(d, other)
-		}
-		if err != nil {
+		agrees, err := s.agrees(d, r, e.Name())
+		if agrees || err != nil {
 			return err
 		}
-		if other == nil {
-			continue
-		}
-		fault := &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Namespace: r.Namespace}
-		if d.ShareID != "" && how != whole {
-			fault.Differs, fault.Have, fault.Want = true, other.settingOf(d.Pool, d.Name), d.Setting
-		}
-		return fault
 	}
 	return nil
+}
+
+// agrees reports whether the claim behind a link holds a share of a device with the same setting as a record's. The error is an *InUseError
+// if it holds the device in another way. It returns false if no claim is behind the link.
+func (s *Store) agrees(d *Device, r *Record, uid string) (bool, error) {
+	how, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, uid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // it was removed meanwhile
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up how claim %s holds device %s/%s: %w", uid, d.Pool, d.Name, err)
+	}
+	other, err := s.holder(d.Pool, d.Name, uid)
+	same := d.ShareID != "" && how == d.target()
+	if err == nil && other != nil && other.Released() {
+		if same {
+			return false, nil // a share excludes none of the same setting, so it may wait for its own removal
+		}
+		other, err = s.takeOver(d, other)
+	}
+	if err != nil || other == nil || same {
+		return same && err == nil && other != nil, err
+	}
+	fault := &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Namespace: r.Namespace}
+	if d.ShareID != "" && how != whole {
+		fault.Differs, fault.Have, fault.Want = true, other.settingOf(d.Pool, d.Name), d.Setting
+	}
+	return false, fault
 }
 
 // settingOf returns the setting of the record's share of a device, empty if it has none.

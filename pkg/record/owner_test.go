@@ -28,7 +28,12 @@ func TestAcquire(t *testing.T) {
 			put(t, s, sharing("a", "u1", "gpu-0"), sharing("a", "u3", "gpu-0"))
 		},
 		"share of nothing": func(t *testing.T, s *Store) { put(t, s, sharing("", "u1", "gpu-0")) },
-		"look":             func(t *testing.T, s *Store) { put(t, s, looking("u1", "gpu-0")) },
+		"share a beside a link of b": func(t *testing.T, s *Store) { // which comes first, and speaks for nobody
+			put(t, s, sharing("b", "u0", "gpu-0"))
+			must(t, os.Remove(path(s, "u0")))
+			put(t, s, sharing("a", "u1", "gpu-0"))
+		},
+		"look": func(t *testing.T, s *Store) { put(t, s, looking("u1", "gpu-0")) },
 		"half prepared": func(t *testing.T, s *Store) {
 			r := stepping("u1", 1)
 			r.Devices = holding("u1", "gpu-0").Devices
@@ -84,6 +89,7 @@ func TestAcquire(t *testing.T) {
 		"share a":                    {inUse, free, differs, free},
 		"two shares a":               {inUse, free, differs, free},
 		"share of nothing":           {inUse, differs, differs, free},
+		"share a beside a link of b": {inUse, free, differs, free},
 		"look":                       {free, free, free, free},
 		"half prepared":              {inUse, inUse, inUse, free},
 		"lost record":                {inUse, inUse, inUse, free},
@@ -152,20 +158,30 @@ func TestTakeOver(t *testing.T) {
 }
 
 // TestTakeOverIsCertain: where a process ended before its note was synced, no power loss gives the device to two claims.
+// So no share is beside one with another setting, which checkFree relies on.
 func TestTakeOverIsCertain(t *testing.T) {
+	for name, claims := range map[string][2]*Record{
+		"whole":  {holding("u1", "gpu-0"), holding("u2", "gpu-0")},
+		"shares": {sharing("a", "u1", "gpu-0"), sharing("b", "u2", "gpu-0")},
+	} {
+		t.Run(name, func(t *testing.T) { takesOverForCertain(t, claims[0], claims[1]) })
+	}
+}
+
+// takesOverForCertain has the first claim released without a sync, and the second take its device.
+func takesOverForCertain(t *testing.T, r, second *Record) {
+	t.Helper()
 	base := t.TempDir()
 	start, err := fault.Snapshot(base)
 	must(t, err)
 	in := fault.New()
 	s, err := Open(in.FS(unsynced{}), filepath.Join(base, "state"))
 	must(t, err)
-	r := holding("u1", "gpu-0")
 	put(t, s, r)
 	before := in.Log().Changes()
 	in.Set(fault.DropSync(syncs(in.Log()) + 1))
 	advance(t, s, r, Change{Phase: Releasing})
 	in.Set()
-	second := holding("u2", "gpu-0")
 	must(t, s.Acquire(second))
 	must(t, s.Create(second))
 	log, seen := in.Log(), map[string]int{}
@@ -267,6 +283,39 @@ func TestSeveralShares(t *testing.T) {
 	// The last one may have another configuration, once it is alone.
 	put(t, s, sharing("b", "u2", "gpu-0"))
 	must(t, s.Acquire(sharing("b", "u4", "gpu-0")))
+}
+
+// TestManyShares: a share costs as many reads of files beside one other share as beside a hundred.
+func TestManyShares(t *testing.T) {
+	reads := map[int]int{}
+	for _, n := range []int{1, 100} {
+		s := open(t)
+		for i := range n {
+			put(t, s, sharing("a", fmt.Sprintf("held-%d", i), "gpu-0"))
+		}
+		counted := &countedReads{FS: s.fs}
+		must(t, (&Store{fs: counted, dir: s.dir}).Acquire(sharing("a", "next", "gpu-0")))
+		reads[n] = counted.n
+	}
+	if reads[1] != reads[100] || reads[1] == 0 {
+		t.Errorf("reads of links and records by the number of shares: %v, want the same", reads)
+	}
+}
+
+// countedReads counts the links and files that are read.
+type countedReads struct {
+	disk.FS
+	n int
+}
+
+func (c *countedReads) Readlink(name string) (string, error) {
+	c.n++
+	return c.FS.Readlink(name)
+}
+
+func (c *countedReads) ReadFile(name string) ([]byte, error) {
+	c.n++
+	return c.FS.ReadFile(name)
 }
 
 // TestAdminAccess holds nothing (KEP-5018): it neither blocks a holder nor is blocked by one.

@@ -5,6 +5,9 @@
 // that a claim's record may not: whether anything was changed, and by whom. It also tells what to restore when the record is lost.
 //
 // It is for effects that end with the boot, such as the driver of a device: a restore point of an earlier boot means nothing any more.
+//
+// A point is one claim's (Begin), or that of all claims with the same setting of a shared device (Join): the first notes the former values,
+// and the last to end has them restored.
 package restorepoint
 
 import (
@@ -25,14 +28,22 @@ import (
 type Point struct {
 	// Version is the version of the file's format.
 	Version int `json:"version"`
-	// Claim is the UID of the claim that changes the device. BootID is the boot in which it does.
-	Claim  string `json:"claim"`
+	// Claim is the UID of the claim that changes the device, empty where several may. BootID is the boot in which it does.
+	Claim  string `json:"claim,omitempty"`
 	BootID string `json:"bootID"`
-	// Step is the step with its parameters. To undo it is to restore the device.
+	// Step is the step with its parameters. To undo it is to restore the device. In a shared point it is the first claim's, which may have
+	// ended; its parameters have the former values.
 	Step step.Step `json:"step"`
+	// Setting is what the claims of a shared point want of the device, in words. Sharers are those claims, in the order in which they came.
+	Setting string   `json:"setting,omitempty"`
+	Sharers []Sharer `json:"sharers,omitempty"`
 }
 
-const version = 1
+// version is that of points of one claim, which older releases read too. sharedVersion is that of shared points.
+const (
+	version       = 1
+	sharedVersion = 2
+)
 
 // ErrHeld refuses a device that another claim changed and has not given back.
 var ErrHeld = errors.New("is changed by another claim that has not given it back")
@@ -70,13 +81,16 @@ func (s *Store) Begin(claim string, st step.Step) (Point, error) {
 		return Point{}, err
 	}
 	if ok && found.BootID == s.bootID {
-		if found.Claim != claim {
+		if !found.Has(claim) || found.Version != version {
 			return Point{}, held(st.Target)
 		}
 		return found, nil
 	}
-	p := Point{Version: version, Claim: claim, BootID: s.bootID, Step: st}
-	name, err := s.path(st.Kind, st.Target)
+	return s.write(Point{Version: version, Claim: claim, BootID: s.bootID, Step: st})
+}
+
+func (s *Store) write(p Point) (Point, error) {
+	name, err := s.path(p.Step.Kind, p.Step.Target)
 	if err != nil {
 		return Point{}, err
 	}
@@ -85,7 +99,7 @@ func (s *Store) Begin(claim string, st step.Step) (Point, error) {
 		err = disk.ReplaceDurably(s.fs, name, append(data, '\n'), 0o600)
 	}
 	if err != nil {
-		return Point{}, fmt.Errorf("note what %s was before: %w", st.Target, err)
+		return Point{}, fmt.Errorf("note what %s was before: %w", p.Step.Target, err)
 	}
 	return p, nil
 }
@@ -106,20 +120,21 @@ func (s *Store) Check(claim, kind, target string) error {
 // claim's record was lost, and that the device is no longer what it was.
 func (s *Store) Own(claim, kind, target string) (Point, bool, error) {
 	p, ok, err := s.Find(kind, target)
-	if ok && p.Claim != claim {
+	if ok && !p.Has(claim) {
 		return Point{}, false, held(target)
 	}
 	return p, ok, err
 }
 
 // Undo undoes a step: it has the values restored that the claim found, if the claim changed any since this boot, and forgets them. The
-// restore point tells them even where the record's step was planned later.
+// restore point tells them even where the record's step was planned later. If other claims have the point too, nothing is restored, and the
+// claim is taken off it.
 func Undo[Params any](s *Store, claim, kind, target string, restore func(before *Params) error) error {
 	p, mine, err := s.Mine(claim, kind, target)
 	if err != nil {
 		return err
 	}
-	if mine {
+	if mine && len(p.Claims()) == 1 {
 		before, err := step.Decode[Params](p.Step.Params)
 		if err != nil {
 			return err
@@ -138,13 +153,17 @@ func held(target string) error { return fmt.Errorf("%s %w", target, ErrHeld) }
 // the reboot has.
 func (s *Store) Mine(claim, kind, target string) (Point, bool, error) {
 	p, ok, err := s.Find(kind, target)
-	return p, ok && p.Claim == claim, err
+	return p, ok && p.Has(claim), err
 }
 
-// End removes the restore point of a claim durably. It leaves alone that of another claim.
+// End removes the restore point of a claim durably, or takes the claim off one that others have too. It leaves alone that of another claim.
 func (s *Store) End(claim, kind, target string) error {
 	p, ok, err := s.read(kind, target)
-	if err != nil || !ok || p.Claim != claim && p.BootID == s.bootID {
+	if err != nil || !ok || !p.Has(claim) && p.BootID == s.bootID {
+		return err
+	}
+	if p.BootID == s.bootID && len(p.Claims()) > 1 {
+		_, err := s.write(p.without(claim))
 		return err
 	}
 	name, err := s.path(kind, target)
@@ -172,7 +191,7 @@ func (s *Store) List() ([]Point, error) {
 	var points []Point
 	var faults []error
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), disk.TemporaryPrefix) {
+		if strings.HasPrefix(e.Name(), disk.TemporaryPrefix) || strings.HasPrefix(e.Name(), lockPrefix) {
 			continue
 		}
 		p, err := s.readFile(filepath.Join(s.dir, e.Name()))
@@ -205,9 +224,9 @@ func (s *Store) readFile(name string) (Point, error) {
 	if err != nil {
 		return Point{}, fmt.Errorf("read a restore point: %w", err)
 	}
-	if err := json.Unmarshal(data, &p); err != nil || p.Version != version {
-		return Point{}, fmt.Errorf("restore point %s is of version %d, want %d (%w): set the device back by hand and remove the file",
-			name, p.Version, version, errors.Join(err, errMalformed))
+	if err := json.Unmarshal(data, &p); err != nil || !p.known() {
+		return Point{}, fmt.Errorf("restore point %s is of version %d, want %d or %d (%w): set the device back by hand and remove the file",
+			name, p.Version, version, sharedVersion, errors.Join(err, errMalformed))
 	}
 	return p, nil
 }

@@ -51,7 +51,7 @@ func TestAPI(t *testing.T) {
 		form: form{
 			levels: []int{0, 6}, watched: []int{6}, parallel: []int{1, 2}, passes: 1, rounds: 1, limit: time.Minute, starts: 1,
 			images: []int{1 << 20, 2 << 20}, loads: 2, caches: []cacheSize{{bytes: 2e6, files: 64, pulls: 1}},
-			publications: 1, allocation: allocationForm{nodes: 2, claims: 20}, plan: planForm{nodes: 2, claims: 20},
+			shares: []int{1, 3}, publications: 1, allocation: allocationForm{nodes: 2, claims: 20}, plan: planForm{nodes: 2, claims: 20},
 		},
 	}, &out, &progress)
 	if err != nil {

@@ -27,6 +27,8 @@ type form struct {
 	loads  int
 	// caches are the sizes of caches of kernels.
 	caches []cacheSize
+	// shares are the numbers of shares of one device that are held, ascending.
+	shares []int
 	// publications is how many nodes with divided GPUs are published, allocation how many claims are allocated on how many of them.
 	publications int
 	allocation   allocationForm
@@ -46,6 +48,7 @@ func full() form {
 		caches: []cacheSize{
 			{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 3}, {bytes: 1e9, files: 20_000, pulls: 3},
 		},
+		shares:       []int{1, 10, 100},
 		publications: 20, allocation: allocationForm{nodes: 100, claims: 500}, plan: planForm{nodes: 500, claims: 5000},
 	}
 }
@@ -55,6 +58,7 @@ func short() form {
 		levels: []int{0, 1000}, watched: []int{1000}, parallel: []int{1, 64}, passes: 1, rounds: 3, limit: time.Second / 2,
 		starts: 1, images: []int{1 << 20, 16 << 20}, loads: 8,
 		caches:       []cacheSize{{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 2}},
+		shares:       []int{1, 10, 100},
 		publications: 3, allocation: allocationForm{nodes: 100, claims: 50}, plan: planForm{nodes: 100, claims: 1000},
 	}
 }

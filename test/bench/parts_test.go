@@ -103,7 +103,7 @@ func TestShapes(t *testing.T) {
 		t.Errorf("two claims of one device (-want +got):\n%s", diff)
 	}
 	ids := map[string]bool{}
-	for _, s := range shares("n", devices, 7) {
+	for _, s := range shares("n", "n", devices, 7) {
 		status, err := s.status()
 		must(t, err)
 		id := status.Allocation.Devices.Results[0].ShareID

@@ -301,6 +301,9 @@ func (b *bench) measurePartitions(ctx context.Context) error {
 	if err := b.measureMIG(ctx); err != nil {
 		return err
 	}
+	if err := b.measureShares(ctx); err != nil {
+		return err
+	}
 	if err := b.measurePublishing(ctx); err != nil {
 		return err
 	}

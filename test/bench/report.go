@@ -79,6 +79,7 @@ func units() map[string]string {
 		"preset.spec.shared": unitBytes, "preset.spec.claim": unitBytes, "preset.rescan.inline_over_shared": unitRatio,
 		slicesPublishWrites: unitCount, slicesBytes: unitBytes, slicesChangeWrites: unitCount,
 		allocateRate: unitRate, allocateGiven: unitCount, allocateCost: unitRatio,
+		shareFlatness: unitRatio, shareUnprepareFlatness: unitRatio,
 		planRate: unitRate, planClaim: unitMS, planMemory: unitMiB, planSearch: unitMS,
 	}
 	for unit, names := range map[string][]string{
@@ -92,7 +93,7 @@ func units() map[string]string {
 	for _, s := range append([]string{
 		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
 		floorWall, presetResolve, presetRescan,
-		warmPrepare, warmUnprepare, slicesPublish, slicesChange, allocate,
+		sharePrepare, shareUnprepare, warmPrepare, warmUnprepare, slicesPublish, slicesChange, allocate,
 	}, slices.Concat(fpgaSeries(), migSeries())...) {
 		for _, suffix := range []string{".p50", ".p99", ".max"} {
 			all[s+suffix] = unitMS
@@ -114,6 +115,8 @@ type point struct {
 	Form     string `json:"form,omitempty"`
 	// Pods is how the plugin finds the pods of a claim with a cache: podsWatched or podsAsked.
 	Pods string `json:"pods,omitempty"`
+	// Shares is how many shares of the same device are held.
+	Shares int `json:"shares,omitempty"`
 	// Nodes is how many machines there are, where that is not one.
 	Nodes int `json:"nodes,omitempty"`
 }

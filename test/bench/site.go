@@ -102,7 +102,7 @@ func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 	node, shared := s.loaded.node.name, b.form.shared()
 	gpus, free := loaded.of("gpu")[:shared], loaded.of("gpu")[shared:]
 	b.say("creating claims to hold")
-	if s.held, err = b.createClaims(ctx, shares(node, gpus, b.form.top())); err != nil {
+	if s.held, err = b.createClaims(ctx, shares(node, node, gpus, b.form.top())); err != nil {
 		return nil, err
 	}
 	for _, devices := range widths() {
@@ -122,13 +122,13 @@ func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 	return s, nil
 }
 
-// shares are claims that share some GPUs.
-func shares(node string, gpus []string, n int) []shape {
+// shares are claims that share some GPUs of a node. Their names begin with a word.
+func shares(word, node string, gpus []string, n int) []shape {
 	shapes := make([]shape, n)
 	for i := range n {
 		at := i % len(gpus)
 		shapes[i] = shape{
-			name: fmt.Sprintf("%s-share-%d", node, i), node: node, pool: "gpu", devices: gpus[at : at+1], what: casePlain,
+			name: fmt.Sprintf("%s-share-%d", word, i), node: node, pool: "gpu", devices: gpus[at : at+1], what: casePlain,
 			share: fmt.Sprintf("5ea5e000-0000-4000-8000-%012d", i),
 		}
 	}

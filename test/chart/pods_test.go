@@ -97,10 +97,11 @@ func TestPodRules(t *testing.T) {
 func checkPod(t *testing.T, name string, pod corev1.PodTemplateSpec) {
 	t.Helper()
 	spec := pod.Spec
-	if spec.HostNetwork || spec.HostPID || spec.HostIPC {
+	supervisor := name == "DaemonSet fettle-mps" // NVIDIA's daemons know clients by their process ids
+	if spec.HostNetwork || spec.HostPID && !supervisor || spec.HostIPC {
 		t.Errorf("%s shares a namespace with the host", name)
 	}
-	plugin := name == "DaemonSet fettle-kubeletplugin" || name == "Pod fettle-selftest"
+	plugin := supervisor || name == "DaemonSet fettle-kubeletplugin" || name == "Pod fettle-selftest"
 	if !plugin && (spec.SecurityContext == nil || spec.SecurityContext.RunAsNonRoot == nil || !*spec.SecurityContext.RunAsNonRoot) {
 		t.Errorf("%s may run as root", name)
 	}
@@ -148,6 +149,7 @@ func TestHostMounts(t *testing.T) {
 			"/host/mnt/disks": "/mnt/disks rw HostToContainer", "/host/srv": "/srv rw HostToContainer",
 			"/driver-root": "/run/nvidia/driver ro HostToContainer", "/var/lib/fettle": "/var/lib/fettle rw Bidirectional",
 			"/host/mnt/models": "/mnt/models ro HostToContainer", "/host/mnt/team": "/mnt/team rw HostToContainer",
+			"/run/fettle-mps": "/run/fettle-mps rw",
 		}},
 		{"directory that is shared twice", []string{"--set=presets.allowedHostPaths[0].path=/opt"}, map[string]string{
 			"/host/sys": "/sys ro", "/host/dev": "/dev ro", "/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",

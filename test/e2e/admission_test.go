@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -39,7 +41,7 @@ func wrongConfigs(ctx SpecContext) {
 		{"unknown field", config("GPUConfig", `"sharing":{"strategie":"Exclusive"}`), "sharing.strategie", "unknown field"},
 		{"wrong type", config("GPUConfig", `"sharing":{"strategy":7}`), "sharing.strategy", "must be a string"},
 		{"bad enum", config("GPUConfig", `"sharing":{"strategy":"Sometimes"}`), "sharing.strategy", `"Sometimes"`},
-		{"not yet", config("GPUConfig", `"sharing":{"strategy":"MPS"}`), "sharing.strategy", "does not apply it"},
+		{"another strategy's", config("GPUConfig", `"sharing":{"strategy":"MPS","timeSlicing":{}}`), "sharing.timeSlicing", "the strategy is MPS"},
 		{"wrong kind", `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfigs"}`, "kind", "GPUConfigs"},
 		{"policy of a claim", config("GPUConfig", `"policy":{"allowedNamespaces":["default"]}`), "policy", "DeviceClass"},
 		{"11 KiB", config("GPUConfig", `"sharing":{"strategy":"`+strings.Repeat("x", 11<<10)+`"}`), "", "10240"},
@@ -182,7 +184,9 @@ func endpoints(ctx context.Context, want int) error {
 func eventuallyRefused(ctx context.Context, pod *corev1.Pod, reason, text string) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		claim := onlyClaim(ctx, pod)
+		claims := claimsOf(ctx, pod)
+		g.Expect(claims).To(HaveLen(1), "a template's claim is made soon")
+		claim := slices.Collect(maps.Values(claims))[0]
 		g.Expect(claim.Status.Devices).NotTo(BeEmpty())
 		d := claim.Status.Devices[0]
 		g.Expect(d.Driver).To(Equal("fettle.dev"))

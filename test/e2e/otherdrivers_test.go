@@ -57,8 +57,8 @@ type foreignExample struct {
 	converted bool
 }
 
-// foreignExamples are those that need no partitions and no VFIO, each shape with each class once.
-func foreignExamples() []foreignExample {
+// foreignExamples are those that need something, as their notes say, or nothing, each shape with each class once.
+func foreignExamples(need string) []foreignExample {
 	GinkgoHelper()
 	page, err := os.ReadFile(filepath.Join(h.Root, "docs", "user", "from-other-drivers.md"))
 	Expect(err).NotTo(HaveOccurred())
@@ -67,12 +67,12 @@ func foreignExamples() []foreignExample {
 	row := regexp.MustCompile("(?m)^\\| `([^`]+)`[^|]*\\| runs( after `fettle convert`)? \\|([^|]*)\\|$")
 	var found []foreignExample
 	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
-		if strings.Contains(m[3], "needs partitions") || strings.Contains(m[3], "needs VFIO") {
+		if need == "" && strings.Contains(m[3], "needs ") || !strings.Contains(m[3], need) {
 			continue
 		}
 		for line := range strings.Lines(string(list)) {
 			f := append(strings.Fields(line), "")
-			if strings.HasPrefix(line, "#") || !strings.HasSuffix(strings.Split(f[1], ",")[0], "/"+strings.TrimPrefix(m[1], "/")) {
+			if strings.HasPrefix(line, "#") || !strings.HasSuffix("/"+strings.Split(f[1], ",")[0], "/"+strings.TrimPrefix(m[1], "/")) {
 				continue
 			}
 			e := foreignExample{name: m[1], shape: f[3], class: f[4], driver: f[5], mapped: f[6], converted: m[2] != ""}
@@ -89,16 +89,26 @@ func foreignExamples() []foreignExample {
 
 func runsExamples(ctx SpecContext) {
 	classesOfOthers(ctx)
+	Expect(runForeign(ctx, "", "")).To(BeNumerically(">", 15), "the page has so many that run")
+}
+
+// runForeign runs the examples that need something, on a node or on any, and returns how many there are. check looks at each while it runs.
+func runForeign(ctx context.Context, need, node string, check ...func(foreignExample)) int {
+	GinkgoHelper()
 	shapes, err := txtar.ParseFile(filepath.Join(h.Root, "pkg", "convert", "testdata", "examples", "shapes.txtar"))
 	Expect(err).NotTo(HaveOccurred())
-	examples := foreignExamples()
-	Expect(len(examples)).To(BeNumerically(">", 15), "the page has so many that run")
+	examples := foreignExamples(need)
 	for _, e := range examples {
 		at := slices.IndexFunc(shapes.Files, func(f txtar.File) bool { return f.Name == e.shape+"/in.yaml" })
 		Expect(at).NotTo(BeNumerically("<", 0), e.shape)
 		say("%s: %s of class %s, converted: %t", e.name, e.shape, e.class, e.converted)
-		runExample(ctx, e, string(shapes.Files[at].Data))
+		text := string(shapes.Files[at].Data)
+		if node != "" {
+			text = strings.ReplaceAll(text, "\nspec:\n  containers:", "\nspec:\n  nodeSelector: {"+corev1.LabelHostname+": "+node+"}\n  containers:")
+		}
+		runExample(ctx, e, text, check...)
 	}
+	return len(examples)
 }
 
 // classesOfOthers makes the classes that the page shows, under the names that the examples ask for.
@@ -124,7 +134,7 @@ func classesOfOthers(ctx context.Context) {
 }
 
 // runExample applies an example in a namespace of its own, waits until its pods run with devices of the vendor, and takes it away.
-func runExample(ctx context.Context, e foreignExample, text string) {
+func runExample(ctx context.Context, e foreignExample, text string, check ...func(foreignExample)) {
 	GinkgoHelper()
 	ns := newNamespace(ctx, map[string]string{"resource.kubernetes.io/admin-access": "true"})
 	command, err := json.Marshal([]string{"sh", "-c", stay})
@@ -150,6 +160,9 @@ func runExample(ctx context.Context, e foreignExample, text string) {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(h.Poll(ctx, "the pods of "+e.name, soon, func(ctx context.Context) error { return exampleRuns(ctx, ns) })).To(Succeed())
 	checkExample(ctx, e, ns)
+	for _, look := range check {
+		look(e)
+	}
 	_, err = h.Kubectl(ctx, "delete", "--namespace", ns, "--grace-period", "1", "-f", file)
 	Expect(err).NotTo(HaveOccurred())
 }

@@ -58,6 +58,13 @@ func dividesGPUs() {
 	each("gives a GPU whole, in parts or to a virtual machine, whatever came first", (*dividedGPUs).oneWinner, ofNode...)
 	each("shares a GPU among claims by memory, and tells each what it was granted", (*dividedGPUs).shares, ofNode...)
 	each("gives a GPU to one claim at a time, where the API keeps no shares", (*dividedGPUs).noShares)
+	each("gives shares of a GPU turns of one length, and takes it back after the last", (*dividedGPUs).timeSlices, ofNode...)
+	each("serves the pods of one claim by one MPS daemon, whatever is killed", (*dividedGPUs).mps, ofNode...)
+	each("runs NVIDIA's examples of time slices, MPS and shares", (*dividedGPUs).foreignSharing, ofNode...)
+	each("refuses a strategy that no policy allows", (*dividedGPUs).notAllowed)
+	each("counts each share of a GPU as one device in a quota", (*dividedGPUs).quotaOfShares, ofNode...)
+	each("counts pods and claims in a quota of extended resources", (*dividedGPUs).quotaOfExtended, ofNode...)
+	each("counts what is looked at with admin access in a quota", (*dividedGPUs).quotaOfAdminAccess)
 	each("keeps an instance that a process uses until the process ends", (*dividedGPUs).inUse, ofNode...)
 	each("finishes or undoes what it was killed in the middle of", (*dividedGPUs).killed, ofNode...)
 	each("leaves an instance alone that somebody else made, and says where it is", (*dividedGPUs).foreign, ofNode...)
@@ -89,13 +96,18 @@ func startDividedGPUs(ctx context.Context) dividedGPUs {
 	DeferCleanup(func(ctx SpecContext) { Expect(g.simulators.StopNVML(ctx, gpuNode)).To(Succeed()) })
 	tag, err := g.simulators.NVMLImage(ctx)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(h.Install(ctx, values().Merge(partitionValues()).Merge(harness.NVMLValues(tag)))).To(Succeed())
+	Expect(h.Install(ctx, values().Merge(partitionValues()).Merge(harness.NVMLValues(tag)).Merge(strategyValues()))).To(Succeed())
 	pluginReady(ctx, gpuNode)
 	newPartClass(ctx, smallClass, partOf("mig", small))
 	newPartClass(ctx, halfClass, partOf("mig", half))
 	newPartClass(ctx, wholeClass, partOf("gpu", ""))
 	newPassedClass(ctx)
 	return g
+}
+
+// strategyValues are the chart's values with which claims choose strategies.
+func strategyValues() harness.Values {
+	return harness.Values{"partitions": harness.Values{"strategies": true}, "mps": harness.Values{"enabled": true}}
 }
 
 // partitionValues are the chart's values with which the plugin divides devices.

@@ -98,6 +98,9 @@ func (s *Simulators) StartNVML(ctx context.Context, node, model string) (nvmlsim
 	if err != nil {
 		return nvmlsim.Machine{}, err
 	}
+	if err := s.placeTools(ctx, tree); err != nil {
+		return nvmlsim.Machine{}, err
+	}
 	// The plugin has the driver's root and /proc without the right to write, and what is mounted below them with it.
 	const script = `for dir; do mount --bind "$dir" "$dir"; done`
 	_, err = s.h.OnNode(ctx, node, append([]string{"sh", "-c", script, "sh"}, writable()...)...)

@@ -14,11 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
 )
 
-// Adopt makes a machine of the GPUs that the driver's files in a host tree name, all of one model. Capabilities get the given minors, or
-// are numbered as the driver does if there are none.
+// Adopt makes a machine of the GPUs that the driver's files in a host tree name, all of one model, with a tool of that driver's version.
+// Capabilities get the given minors, or are numbered as the driver does if there are none.
 func Adopt(file, tree, model string, minors ...int) (Machine, error) {
 	m := Machine{File: file}
 	if _, ok := models()[model]; !ok {
@@ -36,6 +37,9 @@ func Adopt(file, tree, model string, minors ...int) (Machine, error) {
 		return m, err
 	}
 	s := &State{Tree: relative, Minors: minors, Calls: map[string]int{}}
+	if version, err := os.ReadFile(filepath.Join(tree, "proc/driver/nvidia/version")); err == nil {
+		s.ToolVersion = nvml.KernelVersion(string(version))
+	}
 	for _, name := range files {
 		c, err := adopted(name)
 		if err != nil {

@@ -45,9 +45,13 @@ func adopted(t *testing.T) (nvmlsim.Machine, string) {
 		must(t, os.MkdirAll(device, 0o755))
 		must(t, os.Symlink("../../drivers/nvidia", filepath.Join(device, "driver")))
 	}
+	write(t, filepath.Join(tree, "proc/driver/nvidia/version"), "NVRM version: NVIDIA Module  570.172.08  Release Build\n")
 	m, err := nvmlsim.Adopt(filepath.Join(t.TempDir(), "state"), tree, nvmlsim.H100, 20, 21)
 	must(t, err)
 	must(t, m.SwitchOn())
+	if s, err := m.Look(); err != nil || s.ToolVersion != "570.172.08" {
+		t.Errorf("the tool's version is %q, %v", s.ToolVersion, err)
+	}
 	return m, tree
 }
 

@@ -5,6 +5,10 @@ package nvmlsim
 import (
 	"fmt"
 	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/confine"
 )
 
 // Return is what a function of the library answers: nvmlReturn_t.
@@ -15,6 +19,7 @@ const (
 	Success               Return = 0
 	InvalidArgument       Return = 2
 	NotSupported          Return = 3
+	NoPermission          Return = 4
 	NotFound              Return = 6
 	GPUIsLost             Return = 15
 	ResetRequired         Return = 16
@@ -22,6 +27,19 @@ const (
 	InsufficientResources Return = 23
 	Unknown               Return = 999
 )
+
+// String is the text of nvmlErrorString.
+func (r Return) String() string {
+	text, ok := map[Return]string{
+		Success: "Success", InvalidArgument: "Invalid Argument", NotSupported: "Not Supported", NoPermission: "Insufficient Permissions",
+		NotFound: "Not Found", GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset", InUse: "In use by another client",
+		InsufficientResources: "Insufficient Resources",
+	}[r]
+	if !ok {
+		return "Unknown Error"
+	}
+	return text
+}
 
 // Card is one GPU.
 type Card struct {
@@ -33,6 +51,8 @@ type Card struct {
 	MIG, Pending bool
 	// Clients is how many processes have the GPU open as a whole.
 	Clients int
+	// ComputeMode is nvmlComputeMode_t, TimeSlice what nvidia-smi compute-policy set: 0 is the default.
+	ComputeMode, TimeSlice int
 	// Passthrough: the GPU was given to a virtual machine, which cannot reset it.
 	Passthrough bool
 	// Absent: the driver does not have the GPU, as while vfio-pci has it. Lost: it fell off the bus.
@@ -98,6 +118,62 @@ func (c *Card) SetMIG(on bool) (activation, result Return) {
 	c.MIG = on
 	c.Life++
 	return Success, Success
+}
+
+// The compute modes that keep processes out.
+const (
+	computeDefault          = 0
+	computeProhibited       = 2
+	computeExclusiveProcess = 3
+	computeModes            = 4
+)
+
+// Administrator is what the driver says to this process where only an administrator may set something.
+func (s *State) Administrator() Return {
+	if !s.AsksAdmin {
+		return Success
+	}
+	rights, err := confine.ReadState()
+	if err != nil || !rights.Effective.Has(confine.Set(unix.CAP_SYS_ADMIN)) {
+		return NoPermission
+	}
+	return Success
+}
+
+// SetComputeMode is nvmlDeviceSetComputeMode. Processes that have the card open keep it.
+func (c *Card) SetComputeMode(mode int) Return {
+	switch {
+	case c.MIG:
+		return NotSupported
+	case mode < 0 || mode >= computeModes:
+		return InvalidArgument
+	}
+	c.ComputeMode = mode
+	return Success
+}
+
+// SetTimeSlice is nvidia-smi compute-policy --set-timeslice, 0 to 3.
+func (c *Card) SetTimeSlice(interval int) Return {
+	switch {
+	case c.Lost:
+		return GPUIsLost
+	case c.MIG:
+		return NotSupported
+	}
+	c.TimeSlice = interval
+	return Success
+}
+
+// use starts processes on the whole card, or ends some. What the compute mode keeps out is an error: CUDA says then that all devices are
+// busy or unavailable.
+func (c *Card) use(processes int) error {
+	most := map[int]int{computeProhibited: 0, computeExclusiveProcess: 1}
+	if limit, limited := most[c.ComputeMode]; limited && processes > 0 && c.Clients+processes > limit {
+		return fmt.Errorf("%s: the compute mode %d lets at most %d processes have the GPU, and %d have it",
+			c.BusID, c.ComputeMode, limit, c.Clients)
+	}
+	c.Clients += processes
+	return nil
 }
 
 // Create is nvmlDeviceCreateGpuInstanceWithPlacement.
@@ -190,5 +266,6 @@ func (c *Card) DestroyCompute(one *Instance, compute *Compute) Return {
 // reset is a reset of the GPU: instances are gone, and the pending mode holds.
 func (c *Card) reset() {
 	c.Instances, c.MIG, c.Lost = nil, c.Pending, false
+	c.ComputeMode, c.TimeSlice = computeDefault, 0
 	c.Life++
 }

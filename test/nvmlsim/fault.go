@@ -59,7 +59,8 @@ func (m Machine) Call(function, change string, do func(*State) Return) Return {
 		}
 		s.Total++
 		s.Calls[function]++
-		if strings.HasPrefix(function, "DeviceGetHandleByPci") || function == "DeviceGetCount" {
+		if strings.HasPrefix(function, "DeviceGetHandleByPci") || function == "DeviceGetCount" ||
+			strings.HasPrefix(function, "Smi.") {
 			s.followDrivers() // a process begins with one of these, and reading links through FUSE takes milliseconds
 		}
 		if change != "" {

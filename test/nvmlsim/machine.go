@@ -24,6 +24,11 @@ type State struct {
 	Minors []int
 	// Numbered are the minors of the capabilities that there are, by the directories of their access files.
 	Numbered map[string]int
+	// ToolVersion is the version of nvidia-smi. Empty: DriverVersion.
+	ToolVersion string
+	// AsksAdmin has the driver refuse to set a compute mode or a time slice to a process without CAP_SYS_ADMIN, as the real one does. Tests
+	// that run as any user leave it off.
+	AsksAdmin bool
 	// Faults are the script, Calls the number of calls since it was set, by function; Total are all.
 	Faults []Fault
 	Calls  map[string]int
@@ -37,6 +42,9 @@ type State struct {
 	// root is Tree for this process.
 	root string
 }
+
+// DriverVersion is the version of the simulated driver and its library.
+const DriverVersion = "580.95.05"
 
 // Machine is a simulated machine, by the file of its state.
 type Machine struct{ File string }
@@ -189,11 +197,10 @@ func (m Machine) Hold(uuid string, processes int) error {
 	})
 }
 
-// Use starts a process on a whole card, a negative number ends processes.
+// Use starts processes on a whole card, as far as its compute mode lets it; a negative number ends processes.
 func (m Machine) Use(card, processes int) error {
 	return m.Change(func(s *State) error {
-		s.Cards[card].Clients += processes
-		return nil
+		return s.Cards[card].use(processes)
 	})
 }
 

@@ -6,6 +6,7 @@
 package stepcrash
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,33 +80,55 @@ type Case struct {
 	Kinds Kinds
 	// Root is the host tree, Dir the directory of restore points, Boot the boot.
 	Root, Dir, Boot string
-	// Plan plans the step anew.
-	Plan func() step.Step
+	// Plan plans the step anew. Sharers are steps of other claims that share the device: they are applied after it, and undone after it.
+	Plan    func() step.Step
+	Sharers func() []step.Step
 	// State is the machine as text.
 	State func() string
 }
 
-// recoveries are what may happen next.
-func recoveries() map[string]func(t *testing.T, k step.Kinds, points *restorepoint.Store, s step.Step) {
-	return map[string]func(*testing.T, step.Kinds, *restorepoint.Store, step.Step){
-		"the record is undone": func(t *testing.T, k step.Kinds, _ *restorepoint.Store, s step.Step) {
+// steps are those of all claims.
+func (c Case) steps() []step.Step {
+	steps := []step.Step{c.Plan()}
+	if c.Sharers != nil {
+		steps = append(steps, c.Sharers()...)
+	}
+	return steps
+}
+
+// recovery is what may happen next.
+type recovery func(t *testing.T, k step.Kinds, points *restorepoint.Store, steps []step.Step)
+
+func recoveries() map[string]recovery {
+	return map[string]recovery{
+		"the record is undone": func(t *testing.T, k step.Kinds, _ *restorepoint.Store, steps []step.Step) {
 			t.Helper()
-			must(t, k.Undo(t.Context(), s))
+			each(t, k.Undo, steps)
 		},
-		"the record is lost": func(t *testing.T, k step.Kinds, points *restorepoint.Store, _ step.Step) {
+		"the record is lost": func(t *testing.T, k step.Kinds, points *restorepoint.Store, _ []step.Step) {
 			t.Helper()
 			left, err := points.List()
 			must(t, err)
-			for i := range left {
-				must(t, k.Undo(t.Context(), left[i].Step))
+			for _, p := range left {
+				for _, claim := range p.Claims() {
+					s, _ := p.Of(claim)
+					must(t, k.Undo(t.Context(), s))
+				}
 			}
 		},
-		"the step is tried again": func(t *testing.T, k step.Kinds, _ *restorepoint.Store, s step.Step) {
+		"the step is tried again": func(t *testing.T, k step.Kinds, _ *restorepoint.Store, steps []step.Step) {
 			t.Helper()
-			must(t, k.Apply(t.Context(), s))
-			must(t, k.Verify(t.Context(), s))
-			must(t, k.Undo(t.Context(), s))
+			each(t, k.Apply, steps)
+			each(t, k.Verify, steps)
+			each(t, k.Undo, steps)
 		},
+	}
+}
+
+func each(t *testing.T, do func(context.Context, step.Step) error, steps []step.Step) {
+	t.Helper()
+	for _, s := range steps {
+		must(t, do(t.Context(), s))
 	}
 }
 
@@ -137,8 +160,13 @@ func (c Case) Every(t *testing.T) (points, kills int) {
 // one runs a process that applies and undoes the step, until the fault kills it. It returns where that was, nil if the process finished.
 func (c Case) one(t *testing.T, f fault.Fault) *fault.Op {
 	t.Helper()
-	s := c.Plan()
-	data, err := json.Marshal(job{Root: c.Root, Dir: c.Dir, Boot: c.Boot, Acts: []act{{Step: s}, {Undo: true, Step: s}}})
+	j := job{Root: c.Root, Dir: c.Dir, Boot: c.Boot}
+	for _, undo := range []bool{false, true} {
+		for _, s := range c.steps() {
+			j.Acts = append(j.Acts, act{Undo: undo, Step: s})
+		}
+	}
+	data, err := json.Marshal(j)
 	must(t, err)
 	result, err := fault.Child{Test: c.Child}.Run(t.Context(), fault.Plan{Faults: []fault.Fault{f}, Quick: true, Data: data})
 	must(t, err)
@@ -146,9 +174,7 @@ func (c Case) one(t *testing.T, f fault.Fault) *fault.Op {
 }
 
 // recovered lets the next process recover and compares.
-func (c Case) recovered(
-	t *testing.T, name, before string, recover func(*testing.T, step.Kinds, *restorepoint.Store, step.Step),
-) {
+func (c Case) recovered(t *testing.T, name, before string, recover recovery) {
 	t.Helper()
 	tree, err := sysfs.Open(c.Root)
 	must(t, err)
@@ -157,9 +183,9 @@ func (c Case) recovered(
 	defer func() { must(t, errors.Join(tree.Close(), under.Close())) }()
 	points := restorepoint.Open(disk.OS{}, c.Dir, c.Boot)
 	k := c.Kinds(tree, under, points)
-	s := c.Plan()
-	recover(t, k, points, s)
-	must(t, k.Undo(t.Context(), s)) // twice
+	steps := c.steps()
+	recover(t, k, points, steps)
+	each(t, k.Undo, steps) // twice
 	if diff := cmp.Diff(before, c.State()); diff != "" {
 		t.Errorf("%s (-before +after):\n%s", name, diff)
 	}

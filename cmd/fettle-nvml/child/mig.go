@@ -125,21 +125,9 @@ type card struct {
 
 // open finds the GPU and its mode. A GPU that cannot be divided counts as one that is not in MIG mode.
 func (c *card) open(o *migOptions) error {
-	gpu, ret := c.lib.DeviceGetHandleByPciBusId(o.device)
-	if ret == gonvml.ERROR_NOT_FOUND {
-		return fmt.Errorf("find GPU %s: %w: %w", o.device, nvml.ErrGone, ret)
-	}
-	if ret != gonvml.SUCCESS {
-		return fmt.Errorf("find GPU %s: %w", o.device, said(ret))
-	}
-	if o.parent != "" {
-		uuid, ret := gpu.GetUUID()
-		if ret != gonvml.SUCCESS {
-			return fmt.Errorf("read the UUID of GPU %s: %w", o.device, said(ret))
-		}
-		if uuid != o.parent {
-			return fmt.Errorf("find GPU %s: %w: it is %s now, want %s", o.device, nvml.ErrGone, uuid, o.parent)
-		}
+	gpu, err := find(c.lib, o.device, o.parent)
+	if err != nil {
+		return err
 	}
 	c.gpu = gpu
 	return c.readMode()

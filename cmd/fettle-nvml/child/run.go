@@ -43,7 +43,7 @@ func Run(args []string, stdout, stderr io.Writer, open Open) int {
 	return nvml.ExitStatus(err)
 }
 
-// taskOf is what the arguments ask for: one report, watching, the driver's files, or something of MIG.
+// taskOf is what the arguments ask for: one report, watching, the driver's files, something of MIG, or the compute mode.
 func taskOf(args []string, stdout, stderr io.Writer) (task, error) {
 	if len(args) == 0 {
 		return withLibrary(func(lib gonvml.Interface) error {
@@ -61,8 +61,10 @@ func taskOf(args []string, stdout, stderr io.Writer) (task, error) {
 		return driverTask(args[1:], stdout, stderr)
 	case "mig":
 		return migTask(args[1:], stdout, stderr)
+	case "compute-mode":
+		return computeModeTask(args[1:], stdout, stderr)
 	default:
-		return nil, fmt.Errorf("unknown argument %q, expected watch, driver, mig or none", args[0])
+		return nil, fmt.Errorf("unknown argument %q, expected watch, driver, mig, compute-mode or none", args[0])
 	}
 }
 

@@ -85,7 +85,7 @@ func (f *foreignConfig) passthrough() (Config, error) {
 	return Config{Notes: []string{"iommu is left out: a container always gets /dev/vfio/vfio and the node of the device's group"}}, nil
 }
 
-// sharing converts how containers share a GPU. What this release does not apply is an error, as it is when Fettle reads it.
+// sharing converts how containers share a GPU.
 func (f *foreignConfig) sharing() (Config, error) {
 	s := f.Sharing
 	if s == nil {
@@ -108,14 +108,11 @@ func (f *foreignConfig) sharing() (Config, error) {
 	config := &v1alpha1.GPUConfig{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUConfig}, Sharing: out,
 	}
-	faults := config.Validate(false, field.NewPath(""))
-	if slices.ContainsFunc(faults, func(f *field.Error) bool { return f.Origin == v1alpha1.OriginSharingNotApplied }) {
-		return Config{}, fmt.Errorf("sharing.strategy %s: %s: remove the configuration to have the GPU without it", s.Strategy, noSharing)
-	}
-	if len(faults) > 0 {
+	if faults := config.Validate(false, field.NewPath("")); len(faults) > 0 {
 		return Config{}, faults.ToAggregate()
 	}
-	return Config{Parameters: config}, nil
+	return Config{Parameters: config, Notes: []string{fmt.Sprintf(
+		"a PartitionPolicy must have %s in spec.devices.sharing.strategies for the GPUs", s.Strategy)}}, nil
 }
 
 // mps converts the parameters of NVIDIA's Multi-Process Service.
@@ -126,7 +123,7 @@ func (s *foreignSharing) mps(out *v1alpha1.GPUSharing) error {
 	}
 	out.MPS = &v1alpha1.MPS{ActiveThreadPercentage: from.DefaultActiveThreadPercentage, PinnedMemoryLimit: from.DefaultPinnedDeviceMemory}
 	if from.MultiUser {
-		return errors.New("sharing.mpsConfig.multiUser: Fettle has nothing for it")
+		out.MPS.MultiUser = &from.MultiUser
 	}
 	limits := slices.Compact(slices.Sorted(maps.Values(from.DefaultPerDevicePinnedMemory)))
 	switch {

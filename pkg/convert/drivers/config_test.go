@@ -3,6 +3,7 @@
 package drivers
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -13,10 +14,9 @@ func TestConvertConfig(t *testing.T) {
 		{NVIDIA, `{` + nv + `"kind":"GpuConfig"}`, "the empty GpuConfig is left out", ""},
 		{NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"TimeSlicing"}}`, "it is what a GPU does", ""},
 		{
-			NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}`, "",
-			"sharing.strategy TimeSlicing: it waits for sharing",
+			NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Tiny"}}}`, "",
+			`interval: Unsupported value: "Tiny"`,
 		},
-		{NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":{"multiUser":true}}}`, "", "multiUser"},
 		{
 			NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":` +
 				`{"defaultPerDevicePinnedMemoryLimit":{"0":"1Gi","1":"2Gi"}}}}`,
@@ -43,6 +43,30 @@ func TestConvertConfig(t *testing.T) {
 		}
 		if err != nil || got.Parameters != nil || !strings.Contains(strings.Join(got.Notes, "\n"), tc.note) {
 			t.Errorf("%s: got %+v, %v, want nothing left and the note %q", tc.raw, got, err, tc.note)
+		}
+	}
+}
+
+// TestConvertStrategies converts NVIDIA's strategies with all of their fields.
+func TestConvertStrategies(t *testing.T) {
+	const head = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":`
+	const all = `{"defaultActiveThreadPercentage":50,"defaultPinnedDeviceMemoryLimit":"10Gi","multiUser":true}`
+	const perDevice = `{"defaultPerDevicePinnedMemoryLimit":{"0":"2Gi","1":"2Gi"}}`
+	for from, want := range map[string]string{
+		`{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}`: `{"strategy":"TimeSlicing","timeSlicing":{"interval":"Long"}}`,
+		`{"strategy":"MPS"}`: `{"strategy":"MPS"}`,
+		`{"strategy":"MPS","mpsConfig":` + all + `}`: `{"strategy":"MPS",` +
+			`"mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"10Gi","multiUser":true}}`,
+		`{"strategy":"MPS","mpsConfig":` + perDevice + `}`: `{"strategy":"MPS","mps":{"pinnedMemoryLimit":"2Gi"}}`,
+	} {
+		got, err := ConvertConfig(NVIDIA, []byte(head+from+"}"))
+		if err != nil {
+			t.Errorf("%s: %v", from, err)
+			continue
+		}
+		text, err := json.Marshal(got.Parameters.Sharing)
+		if err != nil || string(text) != want || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "spec.devices.sharing.strategies") {
+			t.Errorf("%s: got %s, %v, %v, want %s", from, text, got.Notes, err, want)
 		}
 	}
 }

@@ -69,9 +69,9 @@ func (r rule) qualified() string {
 }
 
 const (
-	noNumber  = "it has no stable meaning: ask for a count, name a constraint, or select by pciAddress"
-	noSharing = "it waits for sharing, which this release does not have"
-	busID     = "resource.kubernetes.io/pciBusID"
+	noNumber = "it has no stable meaning: ask for a count, name a constraint, or select by pciAddress"
+	noShares = "a claim has one share of a GPU, and the scheduler counts them: leave it out"
+	busID    = "resource.kubernetes.io/pciBusID"
 )
 
 // typed compares the type of a device, in the words of its driver.
@@ -111,7 +111,7 @@ func nvidia() *Driver {
 		"iommuFDEnabled": refused("Fettle gives virtual machines the group's node, never iommufd"),
 		"gpuModuleID":    refused("it is for Fabric Manager, which Fettle does not drive"),
 	}, capacities: map[string]rule{
-		"memory": memory(), "multiprocessors": multiprocessors, "addressableMemory": memory(), "shares": refused(noSharing),
+		"memory": memory(), "multiprocessors": multiprocessors, "addressableMemory": memory(), "shares": refused(noShares),
 	}}
 	for _, name := range []string{"index", "minor"} {
 		d.attributes[name] = refused(noNumber)

@@ -17,8 +17,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
-	"github.com/fettle-dev/fettle/pkg/fpga/tool"
 	"github.com/fettle-dev/fettle/pkg/fpga/xrt"
+	"github.com/fettle-dev/fettle/pkg/tool"
 )
 
 const (

@@ -20,8 +20,8 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/fettle-dev/fettle/pkg/fpga/tool"
 	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/tool"
 )
 
 // script is what the fake xbmgmt does. It lies in the driver root.

@@ -27,9 +27,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
-	"github.com/fettle-dev/fettle/pkg/fpga/tool"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/pkg/tool"
 )
 
 // Options configure a host.

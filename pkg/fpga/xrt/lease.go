@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
-	"github.com/fettle-dev/fettle/pkg/fpga/tool"
+	"github.com/fettle-dev/fettle/pkg/tool"
 )
 
 // Causes that callers may ask for with errors.Is.

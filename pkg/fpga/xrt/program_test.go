@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
-	"github.com/fettle-dev/fettle/pkg/fpga/tool"
+	"github.com/fettle-dev/fettle/pkg/tool"
 )
 
 func TestProgram(t *testing.T) {

@@ -48,7 +48,12 @@ func (r *Resolver) settings(c *candidate, d *Device, index int) (partition.Setti
 	}
 	want := &c.spec.Devices
 	out := partition.Settings{Passthrough: want.Passthrough != nil && *want.Passthrough}
-	out.Sharing = sharing(want.Sharing)
+	if want.Sharing != nil {
+		out.Sharing = sharing(want.Sharing)
+		for _, strategy := range want.Sharing.Strategies {
+			out.Strategies = append(out.Strategies, string(strategy))
+		}
+	}
 	switch {
 	case want.NVIDIA != nil:
 		mig, err := r.mig(&want.NVIDIA.MIG, migparted.GPU{Index: index, Model: d.Model})
@@ -110,9 +115,9 @@ func (r *Resolver) migParted(m *v1alpha1.MigPartedConfig, gpu migparted.GPU) (*p
 	return out, nil
 }
 
-// sharing reads the amounts of a policy that is valid.
+// sharing reads the amounts of a policy that is valid. Nil: one claim at a time has the device.
 func sharing(s *v1alpha1.DeviceSharing) *partition.Sharing {
-	if s == nil {
+	if s.MaxClaims == 0 {
 		return nil
 	}
 	out := &partition.Sharing{MaxClaims: int(s.MaxClaims)}

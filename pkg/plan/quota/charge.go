@@ -24,6 +24,15 @@ func (c charges) add(more charges) {
 	}
 }
 
+// whole converts a list of whole numbers.
+func whole(list corev1.ResourceList) charges {
+	out := charges{}
+	for name, quantity := range list {
+		out[name] = quantity.Value()
+	}
+	return out
+}
+
 // amounts lists them by name.
 func (c charges) amounts() []Amount {
 	out := []Amount{}
@@ -60,20 +69,14 @@ func classByRequest(spec *resourceapi.ResourceClaimSpec) map[string]string {
 
 // rules know which extended resource stands for which class.
 type rules struct {
-	// resourceOf has the name that a class gives itself, classOf the class of any name.
-	resourceOf map[string]corev1.ResourceName
-	classOf    map[corev1.ResourceName]*resourceapi.DeviceClass
+	// nameOf has the name that a class gives itself, classOf the class of any name.
+	nameOf  map[string]corev1.ResourceName
+	classOf map[corev1.ResourceName]*resourceapi.DeviceClass
 }
 
 // newRules reads the classes. Without the gate of extended resources no name stands for a class.
 func newRules(set gates.Set, classes []*resourceapi.DeviceClass) rules {
-	r := rules{resourceOf: map[string]corev1.ResourceName{}, classOf: plan.ExtendedClasses(set, classes)}
-	for _, class := range classes {
-		if name := class.Spec.ExtendedResourceName; name != nil && set.On(gates.ExtendedResource) {
-			r.resourceOf[class.Name] = corev1.ResourceName(*name)
-		}
-	}
-	return r
+	return rules{nameOf: plan.ExtendedNames(set, classes), classOf: plan.ExtendedClasses(set, classes)}
 }
 
 // concerns says whether a resource of a quota is about claims or devices.
@@ -87,32 +90,18 @@ func (r rules) concerns(name corev1.ResourceName) bool {
 
 // claim returns what a claim is charged. Devices that are charged to the claim's pod already, as an extended resource, are not charged to
 // the extended resource again.
-func (r rules) claim(spec *resourceapi.ResourceClaimSpec, ofPod charges) charges {
-	out := charges{}
-	for name, n := range plan.Charge(spec) {
-		out[name] = n.Value()
-	}
-	for class, n := range devicesByClass(spec) {
-		name := r.resourceOf[class]
-		if name == "" {
-			continue // requests.deviceclass... counts claims of those classes alone that have another name, too
-		}
-		implicit := corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix + class)
-		for _, extended := range []corev1.ResourceName{requests(name), requests(implicit)} {
-			if rest := n - ofPod[extended]; rest > 0 {
-				out[extended] += rest
-			}
-		}
-	}
-	return out
+func (r rules) claim(spec *resourceapi.ResourceClaimSpec, ofPod corev1.ResourceList) charges {
+	list := plan.Charge(spec)
+	plan.AddExtended(list, r.nameOf, ofPod)
+	return whole(list)
 }
 
 // existing returns what a claim of the snapshot is charged.
 func (r rules) existing(claim *resourceapi.ResourceClaim, pods map[string]*corev1.Pod) charges {
-	var ofPod charges
+	var ofPod corev1.ResourceList
 	if owner := metav1.GetControllerOf(claim); owner != nil && claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true" {
 		if pod := pods[podKey(claim.Namespace, owner.Name, string(owner.UID))]; pod != nil {
-			ofPod = r.pod(pod)
+			ofPod = plan.PodCharge(pod, r.classOf)
 		}
 	}
 	return r.claim(&claim.Spec, ofPod)

@@ -15,11 +15,7 @@ import (
 
 func quantity(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }
 
-// requests is the name under which a quota counts what pods request of a resource.
-func requests(name corev1.ResourceName) corev1.ResourceName {
-	return corev1.DefaultResourceRequestsPrefix + name
-}
-
+// cutRequests returns the resource of pods that a resource of a quota counts.
 func cutRequests(name corev1.ResourceName) (corev1.ResourceName, bool) {
 	rest, ok := strings.CutPrefix(string(name), corev1.DefaultResourceRequestsPrefix)
 	return corev1.ResourceName(rest), ok

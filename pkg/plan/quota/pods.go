@@ -20,18 +20,6 @@ func podsByUID(pods []*corev1.Pod) map[string]*corev1.Pod {
 	return out
 }
 
-// pod returns what a pod is charged for extended resources that are devices. A pod that has ended is charged nothing.
-func (r rules) pod(pod *corev1.Pod) charges {
-	out := charges{}
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return out
-	}
-	for name, n := range r.extended(pod) {
-		out[requests(name)] = n
-	}
-	return out
-}
-
 // extended returns what a pod requests of extended resources that are devices.
 func (r rules) extended(pod *corev1.Pod) charges {
 	out := charges{}
@@ -85,8 +73,8 @@ func itemsOf(asked, snapshot *plan.Snapshot, r rules) []item {
 // templates that it names.
 func (r rules) podItem(pod *corev1.Pod, templates map[[2]string]*resourceapi.ResourceClaimTemplate, named map[[2]string]bool) item {
 	out := item{namespace: pod.Namespace, object: "Pod " + pod.Namespace + "/" + pod.Name}
-	own := r.pod(pod)
-	out.steps = append(out.steps, step{out.object, own})
+	own := plan.PodCharge(pod, r.classOf)
+	out.steps = append(out.steps, step{out.object, whole(own)})
 	for _, reference := range pod.Spec.ResourceClaims {
 		if reference.ResourceClaimTemplateName == nil {
 			continue

@@ -99,7 +99,7 @@ func Of(snapshot, asked *plan.Snapshot, namespace string) (Report, error) {
 	}
 	for _, pod := range snapshot.Pods {
 		if of(pod.Namespace) {
-			c.charge(pod.Namespace, c.rules.pod(pod))
+			c.charge(pod.Namespace, whole(plan.PodCharge(pod, c.rules.classOf)))
 		}
 	}
 	for _, q := range sorted(snapshot.Quotas) {

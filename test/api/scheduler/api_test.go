@@ -27,5 +27,6 @@ func testScenarios(t *testing.T, version string) {
 		t.Run("readers", c.playReaders)
 		t.Run("use cases", c.playUseCases)
 		t.Run("usage of a quota", c.playUsage)
+		t.Run("random shares", c.playRandomShares)
 	}
 }

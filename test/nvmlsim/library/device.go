@@ -82,6 +82,7 @@ func newDevice(l simulated, c *nvmlsim.Card) gonvml.Device {
 		return major, minor, ret
 	}
 	h.addMode(d)
+	h.addComputeMode(d)
 	h.addInstances(d)
 	return filled(d)
 }
@@ -123,6 +124,28 @@ func (h handle) addMode(d *mock.Device) {
 			return ret
 		})
 		return out, ret
+	}
+}
+
+func (h handle) addComputeMode(d *mock.Device) {
+	d.GetComputeModeFunc = func() (mode gonvml.ComputeMode, ret gonvml.Return) {
+		ret = h.on("GetComputeMode", "", func(c *nvmlsim.Card) nvmlsim.Return {
+			mode = gonvml.ComputeMode(c.ComputeMode)
+			return nvmlsim.Success
+		})
+		return mode, ret
+	}
+	d.SetComputeModeFunc = func(mode gonvml.ComputeMode) gonvml.Return {
+		return h.call("Device.SetComputeMode", fmt.Sprintf("%s %d", h.busID, mode), func(s *nvmlsim.State) nvmlsim.Return {
+			c, ret := h.card(s)
+			if ret == nvmlsim.Success {
+				ret = s.Administrator()
+			}
+			if ret != nvmlsim.Success {
+				return ret
+			}
+			return c.SetComputeMode(int(mode))
+		})
 	}
 }
 

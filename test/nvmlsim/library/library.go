@@ -56,7 +56,9 @@ func New(machine nvmlsim.Machine) gonvml.Interface {
 		ExtensionsFunc: func() gonvml.ExtendedInterface {
 			return &mock.ExtendedInterface{LookupSymbolFunc: ok}
 		},
-		SystemGetDriverVersionFunc:     func() (string, gonvml.Return) { return "580.95.05", l.call("SystemGetDriverVersion", "", fine) },
+		SystemGetDriverVersionFunc: func() (string, gonvml.Return) {
+			return nvmlsim.DriverVersion, l.call("SystemGetDriverVersion", "", fine)
+		},
 		SystemGetCudaDriverVersionFunc: func() (int, gonvml.Return) { return 13000, l.call("SystemGetCudaDriverVersion", "", fine) },
 		DeviceGetCountFunc: func() (n int, ret gonvml.Return) {
 			ret = l.call("DeviceGetCount", "", func(s *nvmlsim.State) nvmlsim.Return {

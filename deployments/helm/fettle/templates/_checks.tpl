@@ -99,6 +99,12 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- if and .Values.kernelCaches.bindingConditions (not .Values.kernelCaches.enabled) -}}
 {{- fail "\n\nkernelCaches.bindingConditions is true, but kernelCaches.enabled is not, so no claim gets a cache that its pod could wait for.\nSet both, or neither.\n" -}}
 {{- end -}}
+{{- if and .Values.partitions.strategies (not .Values.nvidia.enabled) -}}
+{{- fail "\n\npartitions.strategies is true, but nvidia.enabled is not, and only NVIDIA's GPUs have strategies.\nSet both, or neither.\n" -}}
+{{- end -}}
+{{- if and .Values.mps.enabled (not .Values.nvidia.enabled) -}}
+{{- fail "\n\nmps.enabled is true, but nvidia.enabled is not, and without NVIDIA's library no GPU has the UUID by which MPS is told of it.\nSet both, or neither.\n" -}}
+{{- end -}}
 {{- if and .Values.nfd.enabled .Values.kubeletPlugin.affinity -}}
 {{- fail "\n\nnfd.enabled and kubeletPlugin.affinity both set the DaemonSet's affinity.\nKeep one: copy the NFD terms you want into kubeletPlugin.affinity and set nfd.enabled=false.\n" -}}
 {{- end -}}

@@ -5,6 +5,7 @@ in the same cluster must collide, and Helm then says which release owns the obje
 {{- define "fettle.pluginName" -}}fettle-kubeletplugin{{- end }}
 {{- define "fettle.controllerName" -}}fettle-controller{{- end }}
 {{- define "fettle.webhookName" -}}fettle-webhook{{- end }}
+{{- define "fettle.mpsName" -}}fettle-mps{{- end }}
 {{- define "fettle.metricsReaderName" -}}fettle-metrics-reader{{- end }}
 {{- define "fettle.uninstallName" -}}fettle-uninstall{{- end }}
 {{- define "fettle.selfTestName" -}}fettle-selftest{{- end }}

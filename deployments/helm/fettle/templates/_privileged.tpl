@@ -82,6 +82,18 @@ seccompProfile:
 {{- include "fettle.pluginSELinux" . }}
 {{- end }}
 
+{{/*
+Security context of the container that runs NVIDIA's MPS. It gives up at once what no daemon needs: see "The supervisor of MPS" in
+docs/design/confinement.md.
+*/}}
+{{- define "fettle.mpsSecurityContext" -}}
+runAsUser: 0
+runAsGroup: 0
+readOnlyRootFilesystem: true
+privileged: true
+{{- include "fettle.pluginSELinux" . }}
+{{- end }}
+
 {{/* SELinux options of the plugin's containers, or nothing. */}}
 {{- define "fettle.pluginSELinux" -}}
 {{- $selinux := .Values.kubeletPlugin.seLinuxOptions }}

@@ -34,9 +34,17 @@ fpga:
   simulatedNodes: {{ . }}
   {{- end }}
 {{- end }}
-{{- if .Values.partitions.pci }}
+{{- if or .Values.partitions.pci .Values.partitions.strategies .Values.mps.enabled }}
 partitions:
+  {{- if .Values.partitions.pci }}
   pci: true
+  {{- end }}
+  {{- if or .Values.partitions.strategies .Values.mps.enabled }}
+  strategies: true
+  {{- end }}
+  {{- if .Values.mps.enabled }}
+  mpsSupervisor: /run/fettle-mps
+  {{- end }}
 {{- end }}
 {{- with .Values.fpgaRegions }}
 fpgaRegions:
@@ -152,6 +160,11 @@ nodeAffinity:
 {{- if .Values.kubeletPlugin.collectClaims }}
 - name: claims
   mountPath: /run/fettle-claims
+{{- end }}
+{{- if .Values.mps.enabled }}
+# Where the supervisor of NVIDIA's MPS is asked.
+- name: mps
+  mountPath: /run/fettle-mps
 {{- end }}
 - name: host-sys
   mountPath: /host/sys
@@ -294,6 +307,12 @@ proc, which are then made.
 - name: claims
   emptyDir:
     sizeLimit: 1Mi
+{{- end }}
+{{- if .Values.mps.enabled }}
+- name: mps
+  hostPath:
+    path: /run/fettle-mps
+    type: DirectoryOrCreate
 {{- end }}
 {{- if include "fettle.coversKubelet" . }}
 - name: nothing

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/confine"
-	"github.com/fettle-dev/fettle/pkg/fpga/tool"
+	"github.com/fettle-dev/fettle/pkg/tool"
 )
 
 // place is where the program is below its root: this test's binary under another name.

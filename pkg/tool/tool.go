@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package tool runs a vendor's program: never through a shell, with the arguments and the environment of the caller only, with limits on
-// its output and memory, and with a deadline after which all its processes are killed. The program has no capability and no socket. The
-// package knows no vendor.
+// its output and memory, and with a deadline after which all its processes are killed. The program has no socket, and no capability beyond
+// those of its Root. The package knows no vendor.
 package tool
 
 import (
@@ -41,11 +41,21 @@ type Root struct {
 	Chroot bool
 	// Reach limits the files that programs reach. If nil, only owners and modes do.
 	Reach *confine.Paths
+	// Keep are the capabilities that programs keep of those that this process has.
+	Keep confine.Capabilities
+	// Loader has a program that is linked dynamically run by the loader below Dir, with libraries from below Dir. So it runs without Chroot in
+	// a container that has none of them, or others. It has no effect if Dir is "/".
+	Loader bool
+	// Libraries are sonames of libraries that programs open by themselves, for Loader.
+	Libraries []string
 }
 
 // Find returns the first of places that is a program: a plain file that may be executed and that only its owner can write. Places are
-// relative to the root. Find follows a link as long as it stays below the root.
+// relative to the root. Find follows a link as long as it stays below the root. With Loader, an absolute link means a file below the root.
 func (r Root) Find(places ...string) (Program, error) {
+	if r.Loader && r.Dir != "/" {
+		return r.findForLoader(places)
+	}
 	dir, err := os.OpenRoot(r.Dir)
 	if err != nil {
 		return Program{}, fmt.Errorf("open the driver root: %w", err)
@@ -67,10 +77,15 @@ func (r Root) Find(places ...string) (Program, error) {
 		}
 		return Program{root: r, place: place}, nil
 	}
+	return Program{}, r.notFound(places, unfit)
+}
+
+// notFound says why none of the places is a program.
+func (r Root) notFound(places []string, unfit []error) error {
 	if len(unfit) > 0 {
-		return Program{}, errors.Join(unfit...)
+		return errors.Join(unfit...)
 	}
-	return Program{}, fmt.Errorf("%w below %s: none of %s", ErrNotInstalled, r.Dir, strings.Join(places, ", "))
+	return fmt.Errorf("%w below %s: none of %s", ErrNotInstalled, r.Dir, strings.Join(places, ", "))
 }
 
 // Causes that callers may ask for with errors.Is.
@@ -89,6 +104,9 @@ var (
 type Program struct {
 	root  Root
 	place string
+	// loader is below the root too; empty: the program is started as it is. libraries are the directories that it searches.
+	loader    string
+	libraries []string
 }
 
 // Path returns the path of the program as this process sees it.
@@ -143,7 +161,7 @@ func (p Program) Run(ctx context.Context, run Run) (string, error) {
 	stdout, stderr := &capture{overflow: cancel}, &capture{overflow: cancel}
 	cmd := p.command(ctx, run)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	confined := confine.Child{Chroot: p.chrooted(), Memory: maxMemory, Paths: p.root.Reach}
+	confined := confine.Child{Keep: p.root.Keep, Chroot: p.chrooted(), Memory: maxMemory, Paths: p.root.Reach}
 	if err := confined.Start(cmd); err != nil {
 		return "", &Error{Program: p.Path(), Exit: -1, Err: fmt.Errorf("%w: %w", ErrNotStarted, err)}
 	}
@@ -193,12 +211,19 @@ func await(ctx context.Context, gone <-chan error) (left bool, err error) {
 
 func (p Program) command(ctx context.Context, run Run) *exec.Cmd {
 	path, attr := p.Path(), &syscall.SysProcAttr{Setpgid: true}
+	args, env := run.Args, run.Env
+	switch libraries := strings.Join(p.libraries, ":"); {
+	case p.loader != "":
+		path, args = filepath.Join(p.root.Dir, p.loader), append([]string{"--library-path", libraries, path}, args...)
+	case libraries != "":
+		env = append([]string{"LD_LIBRARY_PATH=" + libraries}, env...)
+	}
 	if p.chrooted() {
 		path, attr.Chroot = filepath.Join("/", p.place), p.root.Dir
 	}
-	cmd := exec.CommandContext(ctx, path, run.Args...) //nolint:gosec // G204: the path is one of a list, the arguments were validated
+	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // G204: the path is one of a list, the arguments were validated
 	cmd.Dir = "/"
-	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C"}, run.Env...)
+	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C"}, env...)
 	cmd.ExtraFiles = run.Hold
 	cmd.SysProcAttr = attr
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/confine"
+	"github.com/fettle-dev/fettle/pkg/mps"
+)
+
+const asProgram = "TEST_AS_MPS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// TestProgram: the confined program runs the stand-in in a driver root. It and its daemons have the rights that they need and no others.
+func TestProgram(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: chroot and setuid")
+	}
+	base, err := os.MkdirTemp("", "mps") //nolint:usetesting // short: sockets have short paths
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	must(t, os.Chmod(base, 0o755))
+	root, dir := filepath.Join(base, "driver"), filepath.Join(base, "own")
+	must(t, errors.Join(os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755), os.Mkdir(dir, 0o700)))
+	bin := filepath.Join(root, "usr/bin") + "/"
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../test/mpssim/nvidia-cuda-mps-control")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	program := exec.CommandContext(t.Context(), os.Args[0], "--driver-root="+root, "--dir="+dir)
+	program.Env = []string{asProgram + "=1"}
+	var stderr strings.Builder
+	program.Stderr = &stderr
+	must(t, program.Start())
+	r := mps.Runner{Client: mps.Client{Dir: dir}, Wait: 20 * time.Second}
+	d := &mps.Daemon{ID: "uid-1", Devices: []string{"GPU-00000001-0000-4000-8000-000000000000"}, ActiveThreadPercentage: 30}
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		err := r.Ensure(t.Context(), d)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, mps.ErrNoSupervisor) || time.Since(begin) > 20*time.Second {
+			t.Fatalf("%v; it said %s", err, stderr.String())
+		}
+	}
+	pid, err := os.ReadFile(filepath.Join(mps.HostDir(root), d.ID, mps.PipeName, "nvidia-cuda-mps-control.pid"))
+	must(t, err)
+	checkRights(t, fmt.Sprint(program.Process.Pid), confine.MPS().Capabilities)
+	daemon := strings.TrimSpace(string(pid))
+	checkRights(t, daemon, confine.MPSDaemon{}.Capabilities())
+	environment, err := os.ReadFile("/proc/" + daemon + "/environ")
+	must(t, err)
+	if text := string(environment); strings.Contains(text, asProgram) || !strings.Contains(text, "CUDA_VISIBLE_DEVICES="+d.Devices[0]) {
+		t.Errorf("the daemon has the environment %q", text)
+	}
+	if err := errors.Join(program.Process.Signal(syscall.SIGTERM), program.Wait()); err != nil {
+		t.Errorf("%v: %s", err, stderr.String())
+	}
+	if _, err := os.Stat("/proc/" + daemon); err == nil {
+		t.Error("the daemon outlives the program")
+	}
+}
+
+func checkRights(t *testing.T, pid string, most confine.Capabilities) {
+	t.Helper()
+	status, err := os.Open("/proc/" + pid + "/status")
+	must(t, err)
+	defer status.Close()
+	s, err := confine.ParseState(status)
+	must(t, err)
+	if !most.Has(s.Permitted|s.Effective|s.Inheritable|s.Ambient) || !s.NoNewPrivileges || s.Seccomp != 2 {
+		t.Errorf("process %s has %+v, want at most %s", pid, s, most)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		code int
+	}{{[]string{"version"}, 0}, {[]string{"-h"}, 0}, {[]string{"--unknown"}, 2}, {[]string{"more"}, 2}} {
+		if code := run(t.Context(), tc.args, io.Discard, io.Discard); code != tc.code {
+			t.Errorf("%q: status %d, want %d", tc.args, code, tc.code)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sharing
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/pkg/mps"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// supervisor answers with what a test sets.
+type supervisor struct{ daemons []mps.Status }
+
+func (s *supervisor) List() []mps.Status               { return s.daemons }
+func (*supervisor) Run(mps.Daemon) (mps.Status, error) { return mps.Status{}, errors.New("not here") }
+func (*supervisor) Stop(context.Context, string) error { return errors.New("not here") }
+
+// TestWatch: what becomes of a daemon is told to its claim once, and is the health of the claim's GPU until the daemon is well or gone.
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(dir, mps.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &supervisor{}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- mps.Serve(ctx, listener, uint32(os.Getuid()), s) }()
+	defer func() {
+		cancel()
+		if err := <-served; err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	}()
+
+	var said []string
+	f, err := New(Config{
+		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir, Devices: func() []string { return []string{"a", "b"} },
+		Load: func(uid string) (*record.Record, error) {
+			if uid != "uid-1" {
+				return nil, os.ErrNotExist
+			}
+			return &record.Record{UID: uid, Devices: []record.Device{{Name: "a"}}}, nil
+		},
+		Level: func(_ context.Context, device, problem string) {
+			state := "well"
+			if problem != "" {
+				state = "ill"
+			}
+			said = append(said, device+" "+state)
+		},
+		ClaimEvent: func(r *record.Record, _, reason, _ string) { said = append(said, r.UID+" "+reason) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := watcher{Feature: f}
+	for _, tc := range []struct {
+		what    string
+		daemons []mps.Status
+		want    []string
+	}{
+		{"none yet: what was reported before has ended", nil, []string{"a well", "b well"}},
+		{"starts", []mps.Status{{ID: "uid-1", State: mps.Starting}}, nil},
+		{"ready", []mps.Status{{ID: "uid-1", State: mps.Ready}}, nil},
+		{"the same", []mps.Status{{ID: "uid-1", State: mps.Ready}}, nil},
+		{"dead", []mps.Status{{ID: "uid-1", State: mps.Dead, Reason: "killed"}}, []string{"a ill", "uid-1 MPSDaemonEnded"}},
+		{"still dead", []mps.Status{{ID: "uid-1", State: mps.Dead, Reason: "killed"}}, []string{"a ill"}},
+		{"started again", []mps.Status{{ID: "uid-1", State: mps.Starting, Restarts: 1}}, []string{"a ill", "uid-1 MPSDaemonEnded"}},
+		{"ready again", []mps.Status{{ID: "uid-1", State: mps.Ready, Restarts: 1}}, []string{"a well"}},
+		{"between two looks", []mps.Status{{ID: "uid-1", State: mps.Ready, Restarts: 2}}, []string{"a ill", "uid-1 MPSDaemonEnded"}},
+		{"quiet", []mps.Status{{ID: "uid-1", State: mps.Ready, Restarts: 2}}, []string{"a well"}},
+		{"hangs", []mps.Status{{ID: "uid-1", State: mps.Stalled, Restarts: 2}}, []string{"a ill", "uid-1 MPSDaemonStalled"}},
+		{"another's", []mps.Status{{ID: "uid-1", State: mps.Stalled, Restarts: 2}, {ID: "x", State: mps.Dead}}, []string{"a ill"}},
+		{"its claim ended", []mps.Status{{ID: "x", State: mps.Dead}}, []string{"a well"}},
+	} {
+		s.daemons, said = tc.daemons, nil
+		w.look(t.Context())
+		if diff := cmp.Diff(tc.want, said); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.what, diff)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/nvmlsim"
+)
+
+// turns is a policy by which claims may choose strategies, and may share if there are to be shares.
+func turns(address string, claims int32, strategies ...v1alpha1.SharingStrategy) v1alpha1.PartitionDevices {
+	return v1alpha1.PartitionDevices{
+		DeviceSelector: onlyAddresses([]string{address}),
+		Sharing:        &v1alpha1.DeviceSharing{MaxClaims: claims, Strategies: strategies},
+	}
+}
+
+// choosing gives a claim a configuration of how programs take turns, in JSON.
+func choosing(sharing string) func(*resourceapi.ResourceClaimSpec) {
+	return func(s *resourceapi.ResourceClaimSpec) {
+		s.Devices.Config = append(s.Devices.Config, resourceapi.DeviceClaimConfiguration{DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{
+				Raw: fmt.Appendf(nil, `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":%s}`, sharing),
+			}},
+		}})
+	}
+}
+
+// chosen is the spec of a claim for one GPU with a configuration.
+func chosen(address, sharing string) resourceapi.ResourceClaimSpec {
+	out := spec(request("gpu", wholeClass, where(fmt.Sprintf(`device.attributes["fettle.dev"].pciAddress == %q`, address))))
+	choosing(sharing)(&out)
+	return out
+}
+
+// card is the simulated card at an address.
+func (g *dividedGPUs) card(address string) *nvmlsim.Card {
+	GinkgoHelper()
+	for _, c := range g.look().Cards {
+		if addressOf(c) == address {
+			return c
+		}
+	}
+	Fail("no card at " + address)
+	return nil
+}
+
+// The settings of the simulated card, as NVIDIA numbers them.
+const (
+	computeDefault, computeExclusiveProcess = 0, 3
+	shortSlice, longSlice                   = 1, 3
+)
+
+// setting is the compute mode and the time slice of a card.
+type setting struct{ Mode, Slice int }
+
+func (g *dividedGPUs) setting(address string) setting {
+	GinkgoHelper()
+	c := g.card(address)
+	return setting{Mode: c.ComputeMode, Slice: c.TimeSlice}
+}
+
+const (
+	longTurns  = `{"strategy":"TimeSlicing","timeSlicing":{"interval":"Long"}}`
+	shortTurns = `{"strategy":"TimeSlicing","timeSlicing":{"interval":"Short"}}`
+)
+
+// timeSlices has two claims share a GPU with one interval, and a third wait that wants another. The GPU is as before once the last is gone.
+func (g *dividedGPUs) timeSlices(ctx SpecContext) {
+	needsCounters() // the gates of both came in the same versions
+	address := g.address(5)
+	newPolicy(ctx, gpuNode, "e2e-turns", turns(address, 4, v1alpha1.SharingTimeSlicing))
+	eventuallyShared(ctx, wholeName(address), true)
+	ns, other := newNamespace(ctx, nil), newNamespace(ctx, nil)
+	newTemplate(ctx, ns, "long", chosen(address, longTurns))
+	newTemplate(ctx, other, "short", chosen(address, shortTurns))
+	first, second := newPod(ctx, ns, "first", withTemplate("long")), newPod(ctx, ns, "second", withTemplate("long"))
+	running(ctx, first, second)
+	Expect(g.setting(address)).To(Equal(setting{Mode: computeDefault, Slice: longSlice}))
+
+	say("a claim with another interval waits, and is told both, but not whose the first is")
+	third := newPod(ctx, other, "third", withTemplate("short"))
+	eventuallyRefused(ctx, third, "DeviceInUse", "(strategy TimeSlicing, interval Long, not strategy TimeSlicing, interval Short)")
+	Expect(onlyClaim(ctx, third).Status.String()).NotTo(ContainSubstring(ns))
+
+	say("the interval stays until the last share is gone, whatever becomes of the plugin")
+	removePods(ctx, first)
+	killPlugin(ctx, gpuNode)
+	Expect(g.setting(address)).To(Equal(setting{Mode: computeDefault, Slice: longSlice}))
+	removePods(ctx, second)
+	running(ctx, third)
+	Expect(g.setting(address)).To(Equal(setting{Mode: computeDefault, Slice: shortSlice}))
+	removePods(ctx, third)
+	Eventually(ctx, func() setting { return g.setting(address) }).Should(Equal(setting{}))
+	dropPolicy(ctx, "e2e-turns")
+}
+
+// notAllowed has a claim choose a strategy without a policy for it, which a policy then allows.
+func (g *dividedGPUs) notAllowed(ctx SpecContext) {
+	address := g.address(6)
+	ns := newNamespace(ctx, nil)
+	newTemplate(ctx, ns, "long", chosen(address, longTurns))
+	pod := newPod(ctx, ns, "early", withTemplate("long"))
+	eventuallyRefused(ctx, pod, "SharingUnsupported", "no PartitionPolicy allows TimeSlicing")
+	newPolicy(ctx, gpuNode, "e2e-late", turns(address, 0, v1alpha1.SharingTimeSlicing))
+	running(ctx, pod)
+	Expect(g.setting(address).Slice).To(Equal(longSlice))
+	removePods(ctx, pod)
+	Eventually(ctx, func() int { return g.setting(address).Slice }).Should(BeZero())
+	dropPolicy(ctx, "e2e-late")
+}
+
+// foreignSharing runs the examples of NVIDIA's driver that choose strategies, after fettle convert, and those that ask for memory.
+func (g *dividedGPUs) foreignSharing(ctx SpecContext) {
+	needsCounters() // the gates of shares came in the same versions
+	classesOfOthers(ctx)
+	newPolicy(ctx, gpuNode, "e2e-foreign", v1alpha1.PartitionDevices{Sharing: &v1alpha1.DeviceSharing{
+		Strategies: []v1alpha1.SharingStrategy{v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS},
+	}})
+	seen := map[setting]bool{}
+	Expect(runForeign(ctx, "needs strategies", gpuNode, func(foreignExample) {
+		for _, c := range g.look().Cards {
+			seen[g.setting(addressOf(c))] = true
+		}
+	})).To(BeNumerically(">=", 3))
+	Expect(seen).To(HaveKey(setting{Mode: computeDefault, Slice: longSlice}))
+	Expect(seen).To(HaveKey(setting{Mode: computeExclusiveProcess}))
+	for _, c := range g.look().Cards {
+		Eventually(ctx, func() setting { return g.setting(addressOf(c)) }).Should(Equal(setting{}))
+	}
+	dropPolicy(ctx, "e2e-foreign")
+
+	say("shares by memory")
+	newPolicy(ctx, gpuNode, "e2e-foreign-shares", v1alpha1.PartitionDevices{Sharing: &v1alpha1.DeviceSharing{
+		MaxClaims: 8, Memory: &v1alpha1.SharedMemory{Default: "10Gi", Range: &v1alpha1.MemoryRange{Min: "1Mi", Step: "1Mi"}},
+	}})
+	eventuallyShared(ctx, wholeName(g.address(0)), true)
+	Expect(runForeign(ctx, "needs shares", gpuNode)).To(BeNumerically(">", 0))
+	dropPolicy(ctx, "e2e-foreign-shares")
+}
