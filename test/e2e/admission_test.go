@@ -41,7 +41,7 @@ func wrongConfigs(ctx SpecContext) {
 		{"unknown field", config("GPUConfig", `"sharing":{"strategie":"Exclusive"}`), "sharing.strategie", "unknown field"},
 		{"wrong type", config("GPUConfig", `"sharing":{"strategy":7}`), "sharing.strategy", "must be a string"},
 		{"bad enum", config("GPUConfig", `"sharing":{"strategy":"Sometimes"}`), "sharing.strategy", `"Sometimes"`},
-		{"another strategy's", config("GPUConfig", `"sharing":{"strategy":"MPS","timeSlicing":{}}`), "sharing.timeSlicing", "the strategy is MPS"},
+		{"of another strategy", config("GPUConfig", `"sharing":{"strategy":"MPS","timeSlicing":{}}`), "sharing.timeSlicing", "is MPS"},
 		{"wrong kind", `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfigs"}`, "kind", "GPUConfigs"},
 		{"policy of a claim", config("GPUConfig", `"policy":{"allowedNamespaces":["default"]}`), "policy", "DeviceClass"},
 		{"11 KiB", config("GPUConfig", `"sharing":{"strategy":"`+strings.Repeat("x", 11<<10)+`"}`), "", "10240"},
