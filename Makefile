@@ -179,7 +179,9 @@ test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the
 
 .PHONY: test-crash
 test-crash: ## Kill the plugin, lose power and fail the disk at every operation of its life
-	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' ./kubeletplugin/prepare $(addprefix ./pkg/,amdmode mig sriov vfio) | grep -vE '^(=== |    ---)'
+	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' \
+		$$(grep -rlE '^func Test(CrashPoints|PowerLoss|EverySyncMatters|DiskFaults)\(' --include='*_test.go' kubeletplugin pkg | xargs -n1 dirname | sort -u | sed 's|^|./|') \
+		| grep -vE '^(=== |    ---)'
 
 # One package after the other: the chaos test needs the machine to itself.
 .PHONY: test-api
