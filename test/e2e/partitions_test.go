@@ -59,7 +59,7 @@ func dividesGPUs() {
 	each("shares a GPU among claims by memory, and tells each what it was granted", (*dividedGPUs).shares, ofNode...)
 	each("gives a GPU to one claim at a time, where the API keeps no shares", (*dividedGPUs).noShares)
 	each("gives shares of a GPU turns of one length, and takes it back after the last", (*dividedGPUs).timeSlices, ofNode...)
-	each("serves the pods of one claim by one MPS daemon, whatever is killed", (*dividedGPUs).mps, ofNode...)
+	each("serves the pods of one claim by one MPS daemon, whatever is killed or updated", (*dividedGPUs).mps, ofNode...)
 	each("runs NVIDIA's examples of time slices, MPS and shares", (*dividedGPUs).foreignSharing, ofNode...)
 	each("refuses a strategy that no policy allows", (*dividedGPUs).notAllowed)
 	each("counts each share of a GPU as one device in a quota", (*dividedGPUs).quotaOfShares, ofNode...)

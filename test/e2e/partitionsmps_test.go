@@ -4,12 +4,16 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/harness"
@@ -52,14 +56,52 @@ func told(ctx context.Context, p *corev1.Pod, times int) string {
 	return last
 }
 
+// untouched holds that the programs of pods are the ones that joined first.
+func untouched(ctx context.Context, pods []*corev1.Pod) {
+	GinkgoHelper()
+	for _, p := range pods {
+		told(ctx, p, 1)
+		text, err := h.Kube.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(text)).NotTo(ContainSubstring("status"), "its program runs on")
+	}
+}
+
+// updateAll changes the pods of both DaemonSets. Those of the plugin are replaced, those that run MPS wait until they are deleted.
+func updateAll(ctx context.Context) {
+	GinkgoHelper()
+	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"e2e.fettle.dev/update":%q}}}}}`, uuid.NewUUID())
+	before, err := h.PluginPod(ctx, gpuNode)
+	Expect(err).NotTo(HaveOccurred())
+	supervisor := supervisorPod(ctx)
+	_, err = h.Kubectl(ctx, "--namespace", harness.Namespace, "patch", "daemonset/fettle-mps", "--type", "strategic", "--patch", patch)
+	Expect(err).NotTo(HaveOccurred())
+	patchPlugin(ctx, patch)
+	after, err := h.PluginPod(ctx, gpuNode)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(after.UID).NotTo(Equal(before.UID), "the plugin's pod is a new one")
+	Expect(supervisorPod(ctx)).To(Equal(supervisor), "the pod that runs MPS stays")
+}
+
+// supervisorPod is the UID of the node's pod that runs the daemons.
+func supervisorPod(ctx context.Context) types.UID {
+	GinkgoHelper()
+	pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/component=mps", FieldSelector: "spec.nodeName=" + gpuNode,
+	})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(pods.Items).To(HaveLen(1))
+	return pods.Items[0].UID
+}
+
 // uuid is that of the card at an address.
 func (g *dividedGPUs) uuid(address string) string {
 	GinkgoHelper()
 	return g.card(address).UUID
 }
 
-// mps has pods of one claim be clients of one daemon: as root, as a user, and in a user namespace. A kill of the plugin changes nothing for
-// them, and that of the daemon is told and repaired. Afterwards the GPU is as before.
+// mps has pods of one claim be clients of one daemon: as root, as a user, and in a user namespace. A kill and an
+// update of the plugin change nothing for them, and the death of the daemon is told and repaired. Afterwards the GPU is as before.
 func (g *dividedGPUs) mps(ctx SpecContext) {
 	address := g.address(6)
 	newPolicy(ctx, gpuNode, "e2e-mps", turns(address, 0, v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS))
@@ -86,14 +128,11 @@ func (g *dividedGPUs) mps(ctx SpecContext) {
 	}
 	Expect(g.setting(address)).To(Equal(setting{Mode: computeExclusiveProcess}))
 
-	say("a kill of the plugin ends no client")
+	say("a kill and an update of the plugin end no client")
 	killPlugin(ctx, gpuNode)
-	for _, p := range pods {
-		told(ctx, p, 1)
-		text, err := h.Kube.CoreV1().Pods(ns).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(text)).NotTo(ContainSubstring("status"), "its program runs on")
-	}
+	untouched(ctx, pods)
+	updateAll(ctx)
+	untouched(ctx, pods)
 
 	say("a daemon that dies is started again, and the claim says so")
 	claim := onlyClaim(ctx, pods[0])
