@@ -288,7 +288,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Enabled: file.Partitions.Strategies,
 		Supervisor: file.Partitions.MPSSupervisor, ContainerContext: c.containerContext(),
 		ClaimsDir: mps.HostDir(file.NVML.HostRoot()), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
-		Library: library, Load: p.records.Load, Devices: p.gpuNames,
+		Library: library, Load: p.records.Load, Devices: p.gpus,
 		Level: func(ctx context.Context, device, problem string) {
 			p.health.ReportLevel(ctx, health.SourceMPS, health.MPSDaemon, device, problem)
 		},
@@ -300,17 +300,17 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	return p.newPresets()
 }
 
-// gpuNames lists the GPUs that the last scan found, and their parts.
-func (p *Plugin) gpuNames() []string {
-	var names []string
+// gpus returns the UUIDs of the GPUs that the last scan found, and of their parts, by name.
+func (p *Plugin) gpus() map[string]string {
+	uuids := map[string]string{}
 	if v, _ := p.holder.Get(); v != nil {
 		for i := range v.Devices {
 			if d := &v.Devices[i]; d.Kind == device.KindGPU {
-				names = append(names, d.Name)
+				uuids[d.Name] = device.StringOf(d.Attributes[device.AttributeUUID])
 			}
 		}
 	}
-	return names
+	return uuids
 }
 
 // seedTurns returns how many caches are looked through and seeds made at once: two, but on no more than half of the processors, since

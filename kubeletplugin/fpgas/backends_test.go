@@ -197,8 +197,8 @@ func TestZynqMP(t *testing.T) {
 	if d := b.published(zynqDevice); d != nil {
 		t.Errorf("published as %+v", d)
 	}
-	if b.giveBack(steps) == nil || len(b.Orphans()) != 1 {
-		t.Errorf("given back, with %d orphans", len(b.Orphans()))
+	if b.giveBack(steps) == nil || len(b.Orphans(t.Context())) != 1 {
+		t.Errorf("given back, with %d orphans", len(b.Orphans(t.Context())))
 	}
 	b.set(manager+"state", "operating\n")
 	nodefixture.Must(t, b.giveBack(steps))

@@ -297,7 +297,7 @@ func checkInterface(c *resourceapi.ResourceClaim, r *claim.Result, id string) er
 }
 
 // Orphans returns the regions with unknown content.
-func (f *Feature) Orphans() []prepare.Orphan {
+func (f *Feature) Orphans(context.Context) []prepare.Orphan {
 	v, _ := f.Holder.Get()
 	if v == nil {
 		return nil

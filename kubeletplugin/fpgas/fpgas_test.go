@@ -583,7 +583,7 @@ func TestNoProgramming(t *testing.T) {
 	}
 	l.Holder.Set(nodefixture.SnapshotWith(twoRegions()...))
 	l.forget("r0")
-	if got := l.Orphans(); len(got) > 0 {
+	if got := l.Orphans(t.Context()); len(got) > 0 {
 		t.Errorf("orphans %+v", got)
 	}
 	if steps, err := l.Leftovers(t.Context(), "u1", twoRegions()[0]); err != nil || len(steps) > 0 {
@@ -613,7 +613,7 @@ func TestOrphans(t *testing.T) {
 	l := newLab(t, append(twoRegions(), regionOf("r2", "0000:5e:00.0", otherShell))...)
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
 	l.putBlank()
-	if got := l.Orphans(); got != nil {
+	if got := l.Orphans(t.Context()); got != nil {
 		t.Errorf("orphans of a machine that was not looked at: %+v", got)
 	}
 	devices := []device.Device{nodefixture.GPU("gpu0", 0)}
@@ -621,13 +621,13 @@ func TestOrphans(t *testing.T) {
 		devices = append(devices, device.Device{Kind: device.KindFPGA, Name: name, Region: l.cards.regions[name]})
 	}
 	l.Holder.Set(nodefixture.SnapshotWith(devices...))
-	if got := l.Orphans(); got != nil {
+	if got := l.Orphans(t.Context()); got != nil {
 		t.Errorf("orphans of a machine that is well: %+v", got)
 	}
 	l.breakRegion(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
 	l.forget("r2")
 	want := []prepare.Orphan{{UID: "u1", Device: devices[1]}, {UID: "region-r2", Device: devices[3]}}
-	if diff := cmp.Diff(want, l.Orphans()); diff != "" {
+	if diff := cmp.Diff(want, l.Orphans(t.Context())); diff != "" {
 		t.Fatalf("orphans (-want +got):\n%s", diff)
 	}
 	steps, err := l.Leftovers(t.Context(), "u1", devices[1])
@@ -648,7 +648,7 @@ func TestOrphans(t *testing.T) {
 	if diff := cmp.Diff([]string{"program " + blankAFU + " r0", "reset r2"}, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
 	}
-	if got := l.Orphans(); got != nil {
+	if got := l.Orphans(t.Context()); got != nil {
 		t.Errorf("orphans after they were put right: %+v", got)
 	}
 }

@@ -51,7 +51,7 @@ func (f *Feature) isStatic(name string) bool {
 }
 
 // Orphans returns the GPUs that are bound for virtual machines of claims which have no record any more.
-func (f *Feature) Orphans() []prepare.Orphan {
+func (f *Feature) Orphans(context.Context) []prepare.Orphan {
 	points, err := f.points.List()
 	d := f.decided.Load()
 	if err != nil || d == nil {

@@ -350,7 +350,7 @@ func TestOrphanOfPassthrough(t *testing.T) {
 	must(t, n.records.Remove(r))
 	p = n.process()
 	p.until("the bound card", has(name))
-	found := p.Orphans()
+	found := p.Orphans(t.Context())
 	if len(found) != 1 || found[0].UID != "uid-1" || found[0].Device.Name != name {
 		t.Fatalf("orphans %+v", found)
 	}
@@ -360,7 +360,7 @@ func TestOrphanOfPassthrough(t *testing.T) {
 		must(t, p.Kinds().Undo(t.Context(), s))
 	}
 	same(t, "drivers and overrides afterwards", before, n.bound())
-	if left := p.Orphans(); len(left) != 0 {
+	if left := p.Orphans(t.Context()); len(left) != 0 {
 		t.Errorf("orphans %+v", left)
 	}
 	p.rescan.Send()

@@ -46,7 +46,7 @@ func (f *fakeFeature) Leftovers(ctx context.Context, uid string, d device.Device
 	return f.leftovers(ctx, uid, d)
 }
 
-func (f *fakeFeature) Orphans() []Orphan {
+func (f *fakeFeature) Orphans(context.Context) []Orphan {
 	if f.orphans == nil {
 		return nil
 	}

@@ -34,7 +34,7 @@ type Feature interface {
 
 // Adopter is a Feature that finds orphans.
 type Adopter interface {
-	Orphans() []Orphan
+	Orphans(ctx context.Context) []Orphan
 }
 
 // Maker is a Feature whose steps make parts of devices.

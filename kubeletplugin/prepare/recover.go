@@ -128,7 +128,7 @@ func (e *Engine) adopt(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		for _, o := range adopter.Orphans() {
+		for _, o := range adopter.Orphans(ctx) {
 			if err := e.adoptOne(ctx, o); err != nil {
 				e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: o.UID}, err.Error()+": tried again at the next pass")
 			}

@@ -52,8 +52,8 @@ type Config struct {
 	Library *nvml.Prober
 	// Load reads the record of a claim.
 	Load func(uid string) (*record.Record, error)
-	// Devices lists the node's GPUs and their parts by name.
-	Devices func() []string
+	// Devices returns the UUIDs of the node's GPUs and their parts by name, "" where the UUID is not known.
+	Devices func() map[string]string
 	// Level reports as a device's health what is wrong with its claim's daemon. Empty: nothing.
 	Level func(ctx context.Context, device, problem string)
 	// Event makes an Event on the Node, ClaimEvent one on a claim. They must not block.
@@ -216,8 +216,9 @@ func nameOf(p restorepoint.Point) string {
 	return "nvidia-" + address.Label()
 }
 
-// Orphans returns the GPUs that are set for claims. The engine adopts those of claims which have no record any more.
-func (f *Feature) Orphans() []prepare.Orphan {
+// Orphans returns the GPUs that are set for claims, and those that daemons of claims serve: a MIG instance has no setting of its own. The
+// engine adopts those of claims which have no record any more.
+func (f *Feature) Orphans(ctx context.Context) []prepare.Orphan {
 	points, err := f.points.List()
 	if err != nil {
 		return nil // the next claim for the GPU says what cannot be read
@@ -228,7 +229,32 @@ func (f *Feature) Orphans() []prepare.Orphan {
 			out = append(out, prepare.Orphan{UID: uid, Device: device.Device{Kind: device.KindGPU, Name: nameOf(p)}})
 		}
 	}
+	out = append(out, f.served(ctx)...)
 	slices.SortFunc(out, func(a, b prepare.Orphan) int { return strings.Compare(a.UID, b.UID) })
+	return out
+}
+
+// served returns the devices of the daemons that run, with the claims that they are for.
+func (f *Feature) served(ctx context.Context) []prepare.Orphan {
+	if f.Supervisor == "" {
+		return nil
+	}
+	daemons, err := f.daemons.Client.List(ctx)
+	if err != nil || len(daemons) == 0 {
+		return nil // the next pass asks again
+	}
+	names := map[string]string{}
+	for name, uuid := range f.Devices() {
+		names[uuid] = name
+	}
+	var out []prepare.Orphan
+	for _, d := range daemons {
+		for _, uuid := range d.Devices {
+			if name := names[uuid]; name != "" {
+				out = append(out, prepare.Orphan{UID: d.ID, Device: device.Device{Kind: device.KindGPU, Name: name}})
+			}
+		}
+	}
 	return out
 }
 

@@ -5,6 +5,8 @@ package sharing
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,7 +59,7 @@ func (w *watcher) look(ctx context.Context) {
 		return
 	}
 	if w.known == nil { // what an earlier process reported may have ended since
-		w.ill = map[string][]string{"": w.Devices()}
+		w.ill = map[string][]string{"": slices.Sorted(maps.Keys(w.Devices()))}
 	}
 	next := map[string]mps.Status{}
 	for _, now := range daemons {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -23,8 +25,9 @@ func (s *supervisor) List() []mps.Status               { return s.daemons }
 func (*supervisor) Run(mps.Daemon) (mps.Status, error) { return mps.Status{}, errors.New("not here") }
 func (*supervisor) Stop(context.Context, string) error { return errors.New("not here") }
 
-// TestWatch: what becomes of a daemon is told to its claim once, and is the health of the claim's GPU until the daemon is well or gone.
-func TestWatch(t *testing.T) {
+// serve has a supervisor answer, and returns the directory of its socket.
+func serve(t *testing.T) (*supervisor, string) {
+	t.Helper()
 	dir := t.TempDir()
 	listener, err := net.Listen("unix", filepath.Join(dir, mps.SocketName))
 	if err != nil {
@@ -34,16 +37,23 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- mps.Serve(ctx, listener, uint32(os.Getuid()), s) }()
-	defer func() {
+	t.Cleanup(func() {
+		stopped := ctx.Err() != nil // the test's context ends before its cleanups
 		cancel()
-		if err := <-served; err != nil && ctx.Err() == nil {
+		if err := <-served; err != nil && !stopped {
 			t.Error(err)
 		}
-	}()
+	})
+	return s, dir
+}
 
+// TestWatch: what becomes of a daemon is told to its claim once, and is the health of the claim's GPU until the daemon is well or gone.
+func TestWatch(t *testing.T) {
+	s, dir := serve(t)
 	var said []string
 	f, err := New(Config{
-		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir, Devices: func() []string { return []string{"a", "b"} },
+		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir,
+		Devices: func() map[string]string { return map[string]string{"a": "", "b": ""} },
 		Load: func(uid string) (*record.Record, error) {
 			if uid != "uid-1" {
 				return nil, os.ErrNotExist
@@ -87,5 +97,32 @@ func TestWatch(t *testing.T) {
 		if diff := cmp.Diff(tc.want, said); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.what, diff)
 		}
+	}
+}
+
+// TestOrphanedDaemon: a daemon of a MIG instance leaves no setting by which a claim without a record could be found, only itself.
+func TestOrphanedDaemon(t *testing.T) {
+	s, dir := serve(t)
+	f, err := New(Config{
+		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir,
+		Devices: func() map[string]string {
+			return map[string]string{"whole": "GPU-1", "unread": "", "instance": "MIG-1"}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.daemons = []mps.Status{
+		{ID: "uid-1", State: mps.Ready, Devices: []string{"MIG-1"}},
+		{ID: "uid-2", Devices: []string{"MIG-gone"}},
+		{ID: "old"},
+	}
+	instance := device.Device{Kind: device.KindGPU, Name: "instance"}
+	if diff := cmp.Diff([]prepare.Orphan{{UID: "uid-1", Device: instance}}, f.Orphans(t.Context())); diff != "" {
+		t.Errorf("orphans (-want +got):\n%s", diff)
+	}
+	steps, err := f.Leftovers(t.Context(), "uid-1", instance)
+	if err != nil || len(steps) != 1 || steps[0].Kind != mps.StepKind || steps[0].Target != "uid-1" {
+		t.Errorf("left over: %v, %v, want the end of its daemon", steps, err)
 	}
 }

@@ -78,6 +78,8 @@ const (
 type Status struct {
 	ID    string `json:"id"`
 	State State  `json:"state"`
+	// Devices are those of the Daemon. Supervisors of the first releases leave them out.
+	Devices []string `json:"devices,omitempty"`
 	// Reason says why it is not ready: the last line of its log.
 	Reason string `json:"reason,omitempty"`
 	// Restarts counts how often it was started again since the supervisor started.

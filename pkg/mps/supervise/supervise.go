@@ -128,7 +128,7 @@ func (s *Supervisor) start(wanted *mps.Daemon) *daemon {
 	ctx, cancel := context.WithCancel(klog.NewContext(s.ctx, klog.FromContext(s.ctx).WithValues("daemon", wanted.ID)))
 	d := &daemon{
 		Daemon: *wanted, config: &s.config, cancel: cancel, ended: make(chan struct{}),
-		status: mps.Status{ID: wanted.ID, State: mps.Starting},
+		status: mps.Status{ID: wanted.ID, State: mps.Starting, Devices: wanted.Devices},
 	}
 	s.daemons[wanted.ID] = d
 	s.running.Go(func() { d.run(ctx) })
