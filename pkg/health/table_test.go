@@ -88,7 +88,7 @@ func TestRuleValidate(t *testing.T) {
 	}{
 		{Rule{Source: SourceXid, Code: "7?", Severity: Fatal}, ""},
 		{Rule{Source: SourceRAS, Severity: Ignored, RecoverAfter: metav1.Duration{Duration: time.Hour}}, ""},
-		{Rule{Source: "xids", Severity: Fatal}, `source: "xids", want one of aer, discovery, fpga, nvml, ras, rival, xid`},
+		{Rule{Source: "xids", Severity: Fatal}, `source: "xids", want one of aer, discovery, fpga, mps, nvml, ras, rival, xid`},
 		{Rule{Source: SourceXid, Severity: "critical"}, `severity: "critical", want fatal, degraded or ignored`},
 		{Rule{Source: SourceXid}, `severity: ""`},
 		{Rule{Source: SourceXid, Code: "[", Severity: Fatal}, `code: "[": syntax error`},
