@@ -64,13 +64,27 @@ func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resou
 				again = time.After(retry)
 			}
 		}
+		if !p.wait(ctx, s, ticker.C, changed, retired, again) {
+			return
+		}
+	}
+}
+
+// wait looks after the specs until there is something to publish. It returns false once ctx has ended.
+func (p *Publisher) wait(
+	ctx context.Context, s *inventory.Snapshot, look <-chan time.Time, changed, retired <-chan struct{}, again <-chan time.Time,
+) bool {
+	for {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-changed:
+			return true
 		case <-retired:
+			return true
 		case <-again:
-		case <-ticker.C:
+			return true
+		case <-look:
 			p.restoreSpecs(ctx, s)
 		case <-p.Freed:
 			p.sweep(ctx)
@@ -103,7 +117,7 @@ func (p *Publisher) publish(
 }
 
 // syncSpecs writes the specs of all devices before they are published, and removes specs that neither a device nor a claim needs. It skips
-// a snapshot with the same devices: Prepare and the engine's pass restore specs that vanish.
+// a snapshot with the same devices: restoreSpecs, Prepare and the engine's pass write specs again that vanish.
 func (p *Publisher) syncSpecs(ctx context.Context, v *inventory.Snapshot) error {
 	if reflect.DeepEqual(p.synced, v.Devices) && len(v.Devices) > 0 {
 		return nil

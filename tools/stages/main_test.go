@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,10 @@ goroutine 1 [running]
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+	r.output["p T"] = slices.Repeat([]string{"x\n"}, 40)
+	if got := r.show("p T"); len(got) != 31 || got[10] != "[10 lines more]" {
+		t.Errorf("of 40 lines: %q", got)
 	}
 	if diff := cmp.Diff([]string{
 		"    bad_test.go:7: is wrong", "        --- FAIL: TestBad/one/deep (2.00s)",

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,7 +83,7 @@ func (r *reader) line(line string) {
 	}
 }
 
-// show prints what a test printed, and returns the last lines of it.
+// show prints what a test printed, and returns the first and the last lines of it: the reason may be at either end.
 func (r *reader) show(key string) []string {
 	var shown []string
 	for _, text := range r.output[key] {
@@ -92,8 +93,12 @@ func (r *reader) show(key string) []string {
 		}
 	}
 	delete(r.output, key)
-	const last = 20
-	return shown[max(0, len(shown)-last):]
+	const first, last = 10, 20
+	if left := len(shown) - first - last; left > 0 {
+		cut := fmt.Sprintf("[%d lines more]", left)
+		shown = slices.Concat(shown[:first], []string{cut}, shown[first+left:])
+	}
+	return shown
 }
 
 // add keeps a test or a subtest. What is deeper counts as its parent's.

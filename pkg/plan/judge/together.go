@@ -24,22 +24,27 @@ func (j *judgement) valuesFor(ctx context.Context, c constraint, needs []need) v
 			if !a.request.named(c.requests) {
 				continue
 			}
-			var rows [][]string
-			for _, p := range j.pools {
-				for _, slice := range p.here {
-					for d := range slice.Spec.Devices {
-						values, err := j.valuesOf(ctx, a.request, p, &slice.Spec.Devices[d], c.attribute)
-						if err != nil {
-							values = nil
-						}
-						rows = append(rows, values)
-					}
-				}
-			}
-			t[a.request] = rows
+			t[a.request] = j.rows(ctx, a.request, c)
 		}
 	}
 	return t
+}
+
+// rows returns the values of a constraint's attribute for each device of the node, none where it cannot be evaluated.
+func (j *judgement) rows(ctx context.Context, r *request, c constraint) [][]string {
+	var rows [][]string
+	for _, p := range j.pools {
+		for _, slice := range p.here {
+			for d := range slice.Spec.Devices {
+				values, err := j.valuesOf(ctx, r, p, &slice.Spec.Devices[d], c.attribute)
+				if err != nil {
+					values = nil
+				}
+				rows = append(rows, values)
+			}
+		}
+	}
+	return rows
 }
 
 // restrict narrows a filter to the devices that have a value.
