@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/podresources"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -63,8 +64,10 @@ type ReporterConfig struct {
 	Published func()
 	Ready     func() error
 	// Empty removes the plugin's files on a node without claims. It returns false if a claim was prepared meanwhile.
-	Empty    func(ctx context.Context) (bool, error)
-	Registry prometheus.Registerer
+	Empty func(ctx context.Context) (bool, error)
+	// Containers returns the containers that have each device. Nil: metrics name no pods.
+	Containers func(ctx context.Context) (map[podresources.Device][]podresources.Container, error)
+	Registry   prometheus.Registerer
 	// Errors counts errors outside of kubelet's calls, by source.
 	Errors *prometheus.CounterVec
 }
@@ -74,6 +77,7 @@ type Reporter struct {
 	ReporterConfig
 	client   dynamic.ResourceInterface
 	prepared prometheus.Gauge
+	damaged  prometheus.Gauge
 	// written is the last status that was written.
 	written *v1alpha1.AcceleratorNodeStatus
 }
@@ -85,8 +89,11 @@ func NewReporter(c ReporterConfig) *Reporter {
 		prepared: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fettle_prepared_claims", Help: "Claims that hold a record on this node.",
 		}),
+		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fettle_damaged_records", Help: "Claims whose record is unreadable. Their devices stay held until they are released.",
+		}),
 	}
-	c.Registry.MustRegister(r.prepared)
+	c.Registry.MustRegister(r.prepared, r.damaged, newClaimInfo(r))
 	return r
 }
 
@@ -139,6 +146,11 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	r.prepared.Set(float64(len(uids)))
+	damaged, err := r.Records.Damaged()
+	if err != nil {
+		return false, err
+	}
+	r.damaged.Set(float64(len(damaged)))
 	retired := r.Retirement.On()
 	emptied := false
 	if retired && len(uids) == 0 && len(slices) == 0 {
