@@ -19,7 +19,8 @@ func (n *Node) Metrics() prometheus.Collector {
 	return &storeMetrics{
 		node: n,
 		bytes: prometheus.NewDesc("fettle_store_bytes",
-			"Bytes in the node's store of files from registries, by state: pinned, evictable, partial (being fetched) or trash.", []string{"state"}, nil),
+			"Bytes in the node's store of files from registries, by state: pinned, evictable, partial (being fetched) or trash.",
+			[]string{"state"}, nil),
 		max:  prometheus.NewDesc("fettle_store_max_bytes", "The most that the node's store may take.", nil, nil),
 		free: prometheus.NewDesc("fettle_store_disk_free_bytes", "Free bytes of the disk that has the node's store.", nil, nil),
 	}

@@ -69,8 +69,8 @@ func (c *claimInfo) Collect(out chan<- prometheus.Metric) {
 // infoLabels are the values of the labels, in their order.
 type infoLabels [8]string
 
-// claimLabels returns the labels of each device that a claim holds, once for each container that has it. Access for a look holds nothing and
-// is left out: it is what monitoring itself has of all devices.
+// claimLabels returns the labels of each device that a claim holds, once for each container that has it. Access for a look holds nothing
+// and is left out: it is what monitoring itself has of all devices.
 func claimLabels(
 	node string, s *inventory.Snapshot, records []*record.Record, have map[podresources.Device][]podresources.Container,
 ) []infoLabels {

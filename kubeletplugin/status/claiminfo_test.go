@@ -33,11 +33,14 @@ func TestClaimInfo(t *testing.T) {
 		{Namespace: "team-b", Name: "idle", UID: "u2", Phase: record.Prepared, Devices: []record.Device{of(gpus[1]), gone}},
 		{Namespace: "team-b", Name: "over", UID: "u3", Phase: record.Releasing, Devices: []record.Device{of(gpus[4])}},
 	}
+	key := func(namespace, name, share string) podresources.Device {
+		return podresources.Device{Namespace: namespace, Claim: "train", Pool: pool, Name: name, ShareID: share}
+	}
 	have := map[podresources.Device][]podresources.Container{
-		{Namespace: "team-a", Claim: "train", Pool: pool, Name: gpus[0].Name}:                {{Pod: "p1", Name: "main"}, {Pod: "p1", Name: "side"}},
-		{Namespace: "team-a", Claim: "train", Pool: pool, Name: share.Name, ShareID: "s1"}:   {{Pod: "p1", Name: "main"}},
-		{Namespace: "other", Claim: "train", Pool: pool, Name: gpus[1].Name}:                 {{Pod: "p9", Name: "main"}},
-		{Namespace: "team-a", Claim: "train", Pool: pool, Name: share.Name, ShareID: "else"}: {{Pod: "p8", Name: "main"}},
+		key("team-a", gpus[0].Name, ""):      {{Pod: "p1", Name: "main"}, {Pod: "p1", Name: "side"}},
+		key("team-a", share.Name, "s1"):      {{Pod: "p1", Name: "main"}},
+		key("other", gpus[1].Name, ""):       {{Pod: "p9", Name: "main"}},
+		key("team-a", share.Name, "another"): {{Pod: "p8", Name: "main"}},
 	}
 	holder := inventory.NewHolder()
 	holder.Set(s)
@@ -58,8 +61,8 @@ func TestClaimInfo(t *testing.T) {
 			device.StringOf(d.Attributes[device.AttributeUUID]) + `"} 1` + "\n"
 	}
 	const name = "fettle_device_claim_info"
-	head := "# HELP " + name + " 1 for each device that a claim holds and each container that has it. Pod and container are empty if kubelet " +
-		"names none.\n# TYPE " + name + " gauge\n"
+	head := "# HELP " + name + " 1 for each device that a claim holds and each container that has it. Pod and container are empty if " +
+		"kubelet names none.\n# TYPE " + name + " gauge\n"
 	line := func(d device.Device, container, pod string) string {
 		return name + `{claim="train",container="` + container + `"` + rest(d, pod)
 	}

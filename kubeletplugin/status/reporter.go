@@ -145,12 +145,7 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.prepared.Set(float64(len(uids)))
-	damaged, err := r.Records.Damaged()
-	if err != nil {
-		return false, err
-	}
-	r.damaged.Set(float64(len(damaged)))
+	r.count(ctx, uids)
 	retired := r.Retirement.On()
 	emptied := false
 	if retired && len(uids) == 0 && len(slices) == 0 {
@@ -177,6 +172,17 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	}
 	r.written = &status
 	return published, nil
+}
+
+// count sets the metrics of the records.
+func (r *Reporter) count(ctx context.Context, uids []string) {
+	r.prepared.Set(float64(len(uids)))
+	damaged, err := r.Records.Damaged()
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot count unreadable records", "reason", err)
+		return
+	}
+	r.damaged.Set(float64(len(damaged)))
 }
 
 // lastStatus returns the last status, from the API server if this process has not written one yet. It is empty if there is none or it

@@ -62,7 +62,8 @@ func registered(t *testing.T) map[string]bool {
 	names(t, all, plugin.Metrics())
 	scheme, err := reconciler.Scheme()
 	must(t, err)
-	services := reconciler.Services{Client: crfake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}, Namespace: "fettle"}
+	client := crfake.NewClientBuilder().WithScheme(scheme).Build()
+	services := reconciler.Services{Client: client, Clock: clock.RealClock{}, Namespace: "fettle"}
 	for _, row := range controller.Table(controller.Parts{
 		Services: services, Options: controller.Options{Webhook: true, ExplainWaitingPods: true},
 		Policies:    trustpolicies.NewReader(services.Client, nil),
