@@ -208,7 +208,7 @@ test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as 
 	$(call on-nodes,test-e2e-here)
 
 .PHONY: test-e2e-here
-test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
+test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner $(TOOLS)/promtool
 	$(if $(EMULATE)$(FOCUS),,cd test/cluster && go test $(GOTEST_JSON) -count=1 .)
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
