@@ -64,7 +64,8 @@ func newRow(s reconciler.Services, o Options, resolve artifacts.Resolve) reconci
 	kind := artifacts.Kind{
 		Get: r.get, Policies: o.Policies, PolicyOptional: true, ReadTimeout: readTimeout, Interval: o.Interval, Action: "ResolveBitstream",
 	}
-	pipeline := artifacts.NewReconciler(s, kind, resolve, artifacts.Counts{Resolved: resolved, Refused: refused}, v1alpha1.KindFPGABitstream, v1alpha1.KindClusterFPGABitstream)
+	counts := artifacts.Counts{Resolved: resolved, Refused: refused}
+	pipeline := artifacts.NewReconciler(s, kind, resolve, counts, v1alpha1.KindFPGABitstream, v1alpha1.KindClusterFPGABitstream)
 	return reconciler.Row{
 		Name: "bitstreams", Metrics: []prometheus.Collector{resolved, refused},
 		Queues: []reconciler.Queue{

@@ -66,7 +66,8 @@ func newRow(s reconciler.Services, o Options, resolve artifacts.Resolve, p plan)
 	resolved := metrics.CounterBy("kernel_cache_resolutions_total",
 		"References of kernel caches that were asked for, by kind of object and the condition Resolved's reason.", "kind", "reason")
 	refused := metrics.GaugeBy("kernel_caches_refused", "Kernel caches that the TrustPolicies refuse, by kind of object.", "kind")
-	pipeline := artifacts.NewReconciler(s, r.kind(o), resolve, artifacts.Counts{Resolved: resolved, Refused: refused}, v1alpha1.KindGPUKernelCache, v1alpha1.KindClusterGPUKernelCache)
+	counts := artifacts.Counts{Resolved: resolved, Refused: refused}
+	pipeline := artifacts.NewReconciler(s, r.kind(o), resolve, counts, v1alpha1.KindGPUKernelCache, v1alpha1.KindClusterGPUKernelCache)
 	own := reconciler.Queue{
 		Name: "gpukernelcache", Workers: artifacts.Workers, Reconciler: pipeline,
 		Watches: r.watches(&v1alpha1.GPUKernelCache{}, pairs.OfNamespaces, o.Volumes.Enabled()),
