@@ -243,6 +243,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	p.artifacts = artifacts.New(artifacts.Config{
 		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube,
 	})
+	p.metrics.registry.MustRegister(p.artifacts.Metrics())
 	if p.policies, err = trustpolicies.NewReader(p.clients.Dynamic, c.PublicTrustRoot); err != nil {
 		return err
 	}
@@ -360,7 +361,7 @@ func (p *Plugin) newServices(rescan, requery notify.Signal) {
 		Node: c.Node, Version: c.Version, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Retirement: p.retirement,
 		Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
 		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.UpToDate, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
-		Registry: p.metrics.registry, Errors: errs,
+		Containers: c.containers(), Registry: p.metrics.registry, Errors: errs,
 	})
 	p.binder = binding.New(binding.Config{
 		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Resolve: p.engine.Resolve, Kinds: p.bindingKinds(),

@@ -41,7 +41,7 @@ func TestPackagesAreSmall(t *testing.T) {
 // devicehealth and status call each other only by functions that the root package gives them.
 func partImports() map[string][]string {
 	parts := map[string][]string{
-		"notify": {}, "follow": {}, "prepare": {}, "retirement": {},
+		"notify": {}, "follow": {}, "podresources": {}, "prepare": {}, "retirement": {},
 		"deviceclasses": {"follow"},
 		"trustpolicies": {"follow"},
 		"inventory":     {"notify"},
@@ -49,7 +49,7 @@ func partImports() map[string][]string {
 		"publish":       {"inventory", "notify", "retirement"},
 		"devicehealth":  {"dryrun", "inventory", "notify", "retirement"},
 		"dryrun":        {"inventory"},
-		"status":        {"inventory", "notify", "retirement"},
+		"status":        {"inventory", "notify", "podresources", "retirement"},
 		"binding":       {"follow", "inventory", "publish"},
 	}
 	for _, feature := range features() {

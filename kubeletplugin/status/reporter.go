@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/podresources"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -63,8 +64,10 @@ type ReporterConfig struct {
 	Published func()
 	Ready     func() error
 	// Empty removes the plugin's files on a node without claims. It returns false if a claim was prepared meanwhile.
-	Empty    func(ctx context.Context) (bool, error)
-	Registry prometheus.Registerer
+	Empty func(ctx context.Context) (bool, error)
+	// Containers returns the containers that have each device. Nil: metrics name no pods.
+	Containers func(ctx context.Context) (map[podresources.Device][]podresources.Container, error)
+	Registry   prometheus.Registerer
 	// Errors counts errors outside of kubelet's calls, by source.
 	Errors *prometheus.CounterVec
 }
@@ -74,6 +77,7 @@ type Reporter struct {
 	ReporterConfig
 	client   dynamic.ResourceInterface
 	prepared prometheus.Gauge
+	damaged  prometheus.Gauge
 	// written is the last status that was written.
 	written *v1alpha1.AcceleratorNodeStatus
 }
@@ -85,8 +89,11 @@ func NewReporter(c ReporterConfig) *Reporter {
 		prepared: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fettle_prepared_claims", Help: "Claims that hold a record on this node.",
 		}),
+		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fettle_damaged_records", Help: "Claims whose record is unreadable. Their devices stay held until they are released.",
+		}),
 	}
-	c.Registry.MustRegister(r.prepared)
+	c.Registry.MustRegister(r.prepared, r.damaged, newClaimInfo(r))
 	return r
 }
 
@@ -138,7 +145,7 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.prepared.Set(float64(len(uids)))
+	r.count(ctx, uids)
 	retired := r.Retirement.On()
 	emptied := false
 	if retired && len(uids) == 0 && len(slices) == 0 {
@@ -165,6 +172,17 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	}
 	r.written = &status
 	return published, nil
+}
+
+// count sets the metrics of the records.
+func (r *Reporter) count(ctx context.Context, uids []string) {
+	r.prepared.Set(float64(len(uids)))
+	damaged, err := r.Records.Damaged()
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot count unreadable records", "reason", err)
+		return
+	}
+	r.damaged.Set(float64(len(damaged)))
 }
 
 // lastStatus returns the last status, from the API server if this process has not written one yet. It is empty if there is none or it

@@ -22,8 +22,8 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- if and .Values.openshift.enabled (not (.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}
 {{- fail "\n\nopenshift.enabled is true, but this cluster does not serve security.openshift.io/v1, so it is not OpenShift.\nSet openshift.enabled=false. (helm template: add --api-versions security.openshift.io/v1)\n" -}}
 {{- end -}}
-{{- if and (or .Values.monitoring.podMonitor.enabled .Values.monitoring.serviceMonitor.enabled) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
-{{- fail "\n\nmonitoring.podMonitor or monitoring.serviceMonitor is enabled, but this cluster does not serve monitoring.coreos.com/v1.\nInstall the Prometheus operator's CRDs first, or set both to false. (helm template: add --api-versions monitoring.coreos.com/v1)\n" -}}
+{{- if and (or .Values.monitoring.podMonitor.enabled .Values.monitoring.serviceMonitor.enabled .Values.monitoring.rules.enabled) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail "\n\nmonitoring.podMonitor, monitoring.serviceMonitor or monitoring.rules is enabled, but this cluster does not serve monitoring.coreos.com/v1.\nInstall the Prometheus operator's CRDs first, or set all of them to false. (helm template: add --api-versions monitoring.coreos.com/v1)\n" -}}
 {{- end -}}
 {{- end }}
 
