@@ -172,8 +172,9 @@ CRASH_TESTS := ^Test(CrashPoints|PowerLoss|EverySyncMatters|DiskFaults)$$
 # The repository's own tests are run by verify. The race detector has every program wait a second at its end for races that come late, and
 # the scripts run hundreds of programs.
 .PHONY: test-unit
-test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen $(TOOLS)/promtool ## Run the unit tests, with the race detector
+test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
+	@command -v prometheus promtool >/dev/null || tools/debian prometheus || [ "$${CI:-}" != true ]
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $$(go list ./... | grep -vE '/test/e2e$$|/internal/hygiene$$')
 	cd test/cluster && go test $(GOTEST_JSON) ./internal/...
 
@@ -210,10 +211,11 @@ test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as 
 	$(call on-nodes,test-e2e-here)
 
 .PHONY: test-e2e-here
-test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner $(TOOLS)/promtool
+test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
 	$(if $(EMULATE)$(FOCUS),,cd test/cluster && go test $(GOTEST_JSON) -count=1 .)
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
+	@command -v prometheus >/dev/null || tools/debian prometheus
 	@command -v crun >/dev/null && command -v podman >/dev/null || tools/debian crun podman
 	go tool ginkgo --no-color --procs=$(PROCS) --timeout=55m $(if $(FOCUS),--focus='$(FOCUS)') $(if $(LABELS),--label-filter='$(LABELS)') ./test/e2e
 
@@ -347,10 +349,9 @@ record-machine: build ## Write this machine's devices to OUT (dist/machine.txtar
 $(TOOLS)/controller-gen: tools/generate/go.mod
 $(LINT): tools/lint/go.mod
 $(TOOLS)/helm: tools/helm/go.mod
-$(TOOLS)/promtool: tools/prometheus/go.mod
 $(TOOLS)/dra-example-kubeletplugin: tools/dra-example-driver/go.mod
 $(TOOLS)/local-path-provisioner: tools/local-path-provisioner/go.mod
-$(TOOLS)/controller-gen $(LINT) $(TOOLS)/helm $(TOOLS)/promtool $(TOOLS)/dra-example-kubeletplugin $(TOOLS)/local-path-provisioner:
+$(TOOLS)/controller-gen $(LINT) $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin $(TOOLS)/local-path-provisioner:
 	@mkdir -p $(TOOLS)
 	CGO_ENABLED=0 go build -C $(dir $<) -trimpath -buildvcs=false -ldflags "-s -w" -o $(TOOLS)/ tool
 	@touch $@

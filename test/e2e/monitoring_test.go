@@ -3,11 +3,11 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -65,7 +65,8 @@ func eventuallyAnswered(ctx context.Context, server *prometheus.Server, expr str
 // startPrometheus starts a Prometheus that reads metrics through the API server, as the administrator.
 func startPrometheus(ctx context.Context) *prometheus.Server {
 	GinkgoHelper()
-	program := cmp.Or(os.Getenv("PROMETHEUS"), filepath.Join(h.Cache, "tools", "prometheus"))
+	program, err := exec.LookPath("prometheus")
+	Expect(err).NotTo(HaveOccurred())
 	config, err := clientcmd.BuildConfigFromFlags("", h.Kubeconfig())
 	Expect(err).NotTo(HaveOccurred())
 	dir := GinkgoT().TempDir()
