@@ -91,11 +91,12 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/partitionpolicies":             "get list watch",
 			"fettle.dev/partitionpolicies/status":      "patch",
 			"networking.k8s.io/servicecidrs":           "get list watch",
-			"/nodes":                                   "get list watch",
+			"/nodes":                                   "get list watch patch",
 			"events.k8s.io/events":                     "create patch update",
 			tokenReviews:                               "create",
 			accessReviews:                              "create",
 			"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]": "get list watch patch",
+			"admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]":     "get list watch patch",
 		},
 		"Role fettle-controller": {
 			"coordination.k8s.io/leases":                     "create",
@@ -113,7 +114,8 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/clustergpukernelcaches":      "get",
 			"fettle.dev/fpgabitstreams":              "get",
 			"fettle.dev/gpukernelcaches":             "get",
-			"resource.k8s.io/deviceclasses":          "get",
+			"resource.k8s.io/deviceclasses":          "get list watch",
+			"fettle.dev/partitionpolicies":           "list watch",
 			"resource.k8s.io/resourceclaims":         "get",
 			"resource.k8s.io/resourceclaimtemplates": "get",
 			tokenReviews:                             "create",
@@ -123,7 +125,7 @@ func plainRights() map[string]map[string]string {
 		"ClusterRole fettle-metrics-reader": {"/metrics": "get"},
 		"ClusterRole fettle-uninstall": {
 			"resource.k8s.io/resourceclaims":    "get list",
-			"/nodes":                            "get list",
+			"/nodes":                            "get list patch",
 			"/pods":                             "get",
 			"resource.k8s.io/deviceclasses":     "get list delete",
 			"resource.k8s.io/resourceslices":    "list delete",
@@ -253,6 +255,7 @@ func TestRights(t *testing.T) {
 	without := plainRights()
 	delete(without["ClusterRole fettle-controller"],
 		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")
+	delete(without["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	delete(without, "ClusterRole fettle-webhook")
 	delete(without, "Role fettle-webhook")
 	open := plainRights()
@@ -270,6 +273,12 @@ func TestRights(t *testing.T) {
 	} {
 		delete(silent["ClusterRole fettle-controller"], resource)
 	}
+	untainted := plainRights()
+	untainted["ClusterRole fettle-controller"]["/nodes"] = "get list watch"
+	untainted["ClusterRole fettle-uninstall"]["/nodes"] = "get list"
+	untainted["ClusterRole fettle-webhook"]["resource.k8s.io/deviceclasses"] = "get"
+	delete(untainted["ClusterRole fettle-webhook"], "fettle.dev/partitionpolicies")
+	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
@@ -294,6 +303,7 @@ func TestRights(t *testing.T) {
 		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumesRights()},
 		{"metrics for all", []string{"--set=metrics.authentication=false"}, open},
 		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, silent},
+		{"nodes are not tainted", []string{"--set=partitions.nodes=false"}, untainted},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {

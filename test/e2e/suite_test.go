@@ -180,6 +180,7 @@ var _ = Describe("Fettle", func() {
 	Describe("follows claims to their end", followsClaims)
 	Describe("is understood by other runtimes", ofNode, otherRuntimes)
 	Describe("gives devices to pods", givesDevices)
+	Describe("reserves nodes for pods with devices", reservesNodes)
 	Describe("takes over from other drivers", takesOverFromOthers)
 })
 

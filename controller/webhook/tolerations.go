@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
+)
+
+// ofPods is the resource by which changed pods are counted, since [Handler] counts pods, too.
+const ofPods = "podtolerations"
+
+// pods lets new pods that get devices of Fettle's tolerate the taints of PartitionPolicies. It refuses none, and changes no other pod.
+type pods struct {
+	// reader reads the claims and templates that a pod names, which nobody follows.
+	reader client.Reader
+	// known returns the policies and classes, without waiting.
+	known   func(context.Context) ([]v1alpha1.PartitionPolicy, []resourceapi.DeviceClass, error)
+	judge   *admission.Judge
+	observe func(resource, verdict string)
+}
+
+// Handle answers the review of one new pod. If the webhook itself fails, the pod is admitted as it is, with a warning.
+func (p pods) Handle(ctx context.Context, req ctrladmission.Request) (response ctrladmission.Response) {
+	verdict := Undecided
+	defer func() {
+		if fault := recover(); fault != nil {
+			klog.FromContext(ctx).Error(nil, "Panic in the review of a pod", "namespace", req.Namespace, "name", req.Name, "panic", fault,
+				"stack", string(debug.Stack()))
+			verdict, response = Undecided, unchanged("the webhook had an internal fault")
+		}
+		p.observe(ofPods, verdict)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	verdict, response = p.review(ctx, req)
+	return response
+}
+
+// unchanged admits a pod as it is, with a warning.
+func unchanged(why string) ctrladmission.Response {
+	return ctrladmission.Allowed("").WithWarnings(fmt.Sprintf("fettle.dev: the pod got no tolerations for nodes with devices (%s); "+
+		"if it stays pending, add them, or make it again", why))
+}
+
+func (p pods) review(ctx context.Context, req ctrladmission.Request) (verdict string, response ctrladmission.Response) {
+	policies, classes, err := p.known(ctx)
+	if err != nil {
+		return Undecided, unchanged(err.Error())
+	}
+	taints := nodepolicy.All(policies)
+	if len(taints) == 0 {
+		return Allowed, ctrladmission.Allowed("")
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(req.Object.Raw, &pod); err != nil {
+		return Undecided, unchanged(fmt.Sprintf("decode the pod: %v", err))
+	}
+	gets, unknown := p.getsDevices(ctx, req.Namespace, &pod, classes)
+	switch {
+	case !gets && unknown != "":
+		return Undecided, unchanged(unknown)
+	case !gets:
+		return Allowed, ctrladmission.Allowed("")
+	}
+	patch, err := tolerating(ctx, pod.Spec.Tolerations, taints)
+	if err != nil {
+		return Undecided, unchanged(err.Error())
+	}
+	response = ctrladmission.Allowed("")
+	if patch != nil {
+		response.Patch, response.PatchType = patch, new(admissionv1.PatchTypeJSONPatch)
+	}
+	return Allowed, response
+}
+
+// getsDevices says whether a pod may get a device of Fettle's: by an extended resource, a claim or a template. Unknown says which object
+// could not be read.
+func (p pods) getsDevices(
+	ctx context.Context, namespace string, pod *corev1.Pod, classes []resourceapi.DeviceClass,
+) (gets bool, unknown string) {
+	known := admission.Known{Classes: map[string]*resourceapi.DeviceClass{}}
+	for i := range classes {
+		known.Classes[classes[i].Name] = &classes[i]
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+			for name, quantity := range list {
+				if !quantity.IsZero() && p.judge.GivesDevices(string(name), known) {
+					return true, ""
+				}
+			}
+		}
+	}
+	for i := range pod.Spec.ResourceClaims {
+		object, err := p.claim(ctx, namespace, &pod.Spec.ResourceClaims[i])
+		switch {
+		case err != nil:
+			unknown = err.Error()
+		case object != nil && p.judge.WantsDevices(object, known):
+			return true, ""
+		}
+	}
+	return false, unknown
+}
+
+// claim reads the claim or template that a pod names, nil if it names none.
+func (p pods) claim(ctx context.Context, namespace string, of *corev1.PodResourceClaim) (client.Object, error) {
+	kind, key := "ResourceClaim", client.ObjectKey{Namespace: namespace}
+	var object client.Object
+	switch {
+	case of.ResourceClaimName != nil:
+		key.Name, object = *of.ResourceClaimName, &resourceapi.ResourceClaim{}
+	case of.ResourceClaimTemplateName != nil:
+		kind, key.Name, object = "ResourceClaimTemplate", *of.ResourceClaimTemplateName, &resourceapi.ResourceClaimTemplate{}
+	default:
+		return nil, nil //nolint:nilnil // documented above
+	}
+	err := p.reader.Get(ctx, key, object)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("%s %s does not exist: make it before the pod", kind, key.Name)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A claim that a pod names was not read", "kind", kind, "claim", key)
+		return nil, fmt.Errorf("%s %s could not be read", kind, key.Name)
+	}
+	return object, nil
+}
+
+// tolerating returns the JSON patch by which a pod tolerates taints, nil if it does already. The patch names nothing else of the pod, whose
+// fields may be newer than this program.
+func tolerating(ctx context.Context, have []corev1.Toleration, taints []v1alpha1.NodeTaint) ([]byte, error) {
+	var more []corev1.Toleration
+	for _, t := range taints {
+		taint := corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+		if !slices.ContainsFunc(have, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.FromContext(ctx), &taint, false) }) {
+			more = append(more, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpEqual, Value: t.Value, Effect: t.Effect})
+		}
+	}
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	const path = "/spec/tolerations"
+	var patch []operation
+	switch {
+	case len(more) == 0:
+		return nil, nil
+	case len(have) == 0:
+		patch = append(patch, operation{Op: "add", Path: path, Value: more})
+	default:
+		for _, t := range more {
+			patch = append(patch, operation{Op: "add", Path: path + "/-", Value: t})
+		}
+	}
+	return json.Marshal(patch)
+}
