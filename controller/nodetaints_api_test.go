@@ -11,6 +11,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -111,6 +112,50 @@ func (c cluster) testTaintsOfDeletedPolicy(t *testing.T) (check func(*testing.T)
 	return func(t *testing.T) { c.awaitTaints(t, name, theirs) }
 }
 
+// testPriorityClasses: classes of policies are made, made again with another value, and deleted with the policy. Those of others stay.
+func (c cluster) testPriorityClasses(t *testing.T) {
+	theirs := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "api-theirs"}, Value: 7}
+	c.create(t, theirs)
+	p := nodePolicy("priorities", "nothing")
+	p.Spec.Nodes.PriorityClasses = []v1alpha1.NodePriorityClass{{Name: "api-gpu", Value: 1000, Default: true}, {Name: "api-theirs", Value: 8}}
+	c.create(t, p)
+	c.awaitPriority(t, "api-gpu", 1000)
+	c.awaitClasses(t, p, "False ClassTaken")
+	c.update(t, p, func() { p.Spec.Nodes.PriorityClasses = p.Spec.Nodes.PriorityClasses[:1] })
+	c.awaitClasses(t, p, "True ClassesMade")
+	c.update(t, p, func() { p.Spec.Nodes.PriorityClasses[0].Value = 2000 })
+	c.awaitPriority(t, "api-gpu", 2000)
+	c.awaitClasses(t, p, "True ClassesMade")
+	must(t, c.client.Delete(t.Context(), p))
+	c.awaitPriority(t, "api-gpu", 0)
+	c.awaitPriority(t, "api-theirs", 7)
+}
+
+// awaitPriority waits until a PriorityClass has a value, 0 if it must not exist.
+func (c cluster) awaitPriority(t *testing.T, name string, want int32) {
+	t.Helper()
+	apitest.Eventually(t, patience, func() string {
+		var class schedulingv1.PriorityClass
+		err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &class)
+		if client.IgnoreNotFound(err) != nil || class.Value != want {
+			return fmt.Sprintf("PriorityClass %s has %d, error %v; want %d", name, class.Value, err, want)
+		}
+		return ""
+	})
+}
+
+func (c cluster) awaitClasses(t *testing.T, p *v1alpha1.PartitionPolicy, want string) {
+	t.Helper()
+	apitest.Eventually(t, patience, func() string {
+		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+		got := status.Condition(p.Status.Conditions, v1alpha1.ConditionPriorityClasses)
+		if string(got.Status)+" "+got.Reason != want || got.ObservedGeneration != p.Generation {
+			return fmt.Sprintf("%+v, want %s", got, want)
+		}
+		return ""
+	})
+}
+
 // update changes an object as it is now.
 func (c cluster) update(t *testing.T, o client.Object, change func()) {
 	t.Helper()
@@ -196,7 +241,10 @@ func (c cluster) tolerateTaints(t *testing.T) {
 	t.Helper()
 	c.create(t, podsConfiguration())
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tolerating"}})
-	c.create(t, nodePolicy("tolerated", "nothing", "example.com/gpu=a:NoSchedule"))
+	tolerated := nodePolicy("tolerated", "nothing", "example.com/gpu=a:NoSchedule")
+	tolerated.Spec.Nodes.PriorityClasses = []v1alpha1.NodePriorityClass{{Name: "api-pods", Value: 5000, Default: true}}
+	c.create(t, tolerated)
+	c.awaitPriority(t, "api-pods", 5000)
 	claim := claimWith(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig"}`)
 	claim.Namespace, claim.GenerateName, claim.Name = "tolerating", "", "claim"
 	c.create(t, claim)
@@ -214,12 +262,12 @@ func (c cluster) tolerateTaints(t *testing.T) {
 				out = append(out, fmt.Sprintf("%s %s %s %s", one.Key, one.Operator, one.Value, one.Effect))
 			}
 		}
-		return strings.Join(out, ","), err
+		return fmt.Sprintf("%s, %s %d", strings.Join(out, ","), p.Spec.PriorityClassName, ptr.Deref(p.Spec.Priority, -1)), err
 	}
 	asks := func(name string) corev1.ResourceRequirements {
 		return corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceName(name): resource.MustParse("1")}}
 	}
-	const want = "example.com/gpu Equal a NoSchedule"
+	const want, none = "example.com/gpu Equal a NoSchedule, api-pods 5000", ",  0"
 	for name, test := range map[string]struct {
 		change func(*corev1.PodSpec)
 		want   string
@@ -238,11 +286,14 @@ func (c cluster) tolerateTaints(t *testing.T) {
 				{Name: "b", Image: "b", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), Resources: asks("fettle.dev/gpu")},
 			}
 		}, want},
-		"CPU":       {func(*corev1.PodSpec) {}, ""},
-		"another's": {func(s *corev1.PodSpec) { s.Containers[0].Resources = asks("example.com/other") }, ""},
+		"class of its own": {func(s *corev1.PodSpec) {
+			s.Containers[0].Resources, s.PriorityClassName = asks("fettle.dev/gpu"), "system-node-critical"
+		}, "example.com/gpu Equal a NoSchedule, system-node-critical 2000001000"},
+		"CPU":       {func(*corev1.PodSpec) {}, none},
+		"another's": {func(s *corev1.PodSpec) { s.Containers[0].Resources = asks("example.com/other") }, none},
 		"claim does not exist": {func(s *corev1.PodSpec) {
 			s.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: ptr.To("no")}}
-		}, ""},
+		}, none},
 	} {
 		apitest.Eventually(t, patience, func() string { // the API server reads its webhooks with a delay, and the webhook the policies
 			got, err := pod(test.change)

@@ -90,6 +90,7 @@ func TestAPI(t *testing.T) {
 	t.Run("partition policies", c.testPartitionPolicies)
 	t.Run("taints of nodes", c.testNodeTaints)
 	t.Run("taints of a deleted policy", left)
+	t.Run("priority classes", c.testPriorityClasses)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })

@@ -11,6 +11,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/nodetaints"
 	"github.com/fettle-dev/fettle/controller/partitionpolicies"
 	"github.com/fettle-dev/fettle/controller/presets"
+	"github.com/fettle-dev/fettle/controller/priorityclasses"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
@@ -57,6 +58,7 @@ func Table(p Parts) []reconciler.Row {
 		volumes.New(s, p.Volumes),
 		partitionpolicies.New(s, o.NodePartitions),
 		nodetaints.New(s, o.NodePartitions),
+		priorityclasses.New(s, o.NodePartitions),
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),

@@ -10,6 +10,11 @@ import (
 // taints are the nodes of a policy, with one taint for each text.
 func taints(each ...string) string { return "nodes: {taints: [" + strings.Join(each, ", ") + "]}\n" }
 
+// classes are the nodes of a policy, with one PriorityClass for each text.
+func classes(each ...string) string {
+	return "nodes: {priorityClasses: [" + strings.Join(each, ", ") + "]}\n"
+}
+
 func partitionNodesCases() []trustCase {
 	const taint = "{key: example.com/gpu, effect: NoSchedule}"
 	nine := make([]string, 9)
@@ -59,6 +64,28 @@ func partitionNodesCases() []trustCase {
 		{
 			name: "a long value", spec: taints("{key: a, value: " + long + ", effect: NoSchedule}"),
 			want: []string{"spec.nodes.taints[0].value: Invalid"},
+		},
+		{
+			name: "classes",
+			spec: classes("{name: gpu, value: 1000, default: true}", "{name: cpu.low, value: -5, description: x}") + ofDevices("passthrough: true"),
+		},
+		{name: "no classes", spec: classes(), want: []string{"spec.nodes.priorityClasses: Required value"}},
+		{
+			name: "two defaults", spec: classes("{name: a, value: 1, default: true}", "{name: b, value: 1, default: true}"),
+			want: []string{"spec.nodes.priorityClasses: Invalid value: 2: at most one class"},
+		},
+		{
+			name: "one class twice", spec: classes("{name: a, value: 1}", "{name: a, value: 2}"),
+			want: []string{"spec.nodes.priorityClasses[1]: Duplicate value"},
+		},
+		{
+			name: "a class of Kubernetes' own", spec: classes("{name: system-node-critical, value: 1}"),
+			want: []string{"spec.nodes.priorityClasses[0].name: Forbidden"},
+		},
+		{name: "a name in capitals", spec: classes("{name: GPU, value: 1}"), want: []string{"spec.nodes.priorityClasses[0].name: Invalid"}},
+		{
+			name: "a value for Kubernetes' own", spec: classes("{name: a, value: 1000000001}"),
+			want: []string{"spec.nodes.priorityClasses[0].value: Invalid"},
 		},
 		{name: "no effect", spec: taints("{key: a}"), want: []string{"spec.nodes.taints[0].effect: Required"}},
 		{name: "an unknown effect", spec: taints("{key: a, effect: Never}"), want: []string{"spec.nodes.taints[0].effect: Unsupported"}},

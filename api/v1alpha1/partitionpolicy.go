@@ -18,9 +18,8 @@ const (
 	ConditionOverruled = "Overruled"
 )
 
-// PartitionPolicy says how devices are divided among claims: into parts, whole, or for virtual machines, and who may use the nodes that have
-// them. For each device one policy holds:
-// the one with the highest priority, and of these the oldest. A device for which no policy holds stays as it is,
+// PartitionPolicy says how devices are divided among claims: into parts, whole, or for virtual machines, and who may use the nodes that
+// have them. For each device one policy holds: the one with the highest priority, and of these the oldest. A device for which no policy holds stays as it is,
 // and what policies had made of it before is taken back once no claim has anything of it.
 //
 // +kubebuilder:object:root=true
@@ -377,7 +376,8 @@ type PartitionPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	TaintedNodes int32 `json:"taintedNodes,omitempty"`
-	// Conditions are Valid, of a policy with devices Applied and Overruled, and of a policy with taints Tainted.
+	// Conditions are Valid, of a policy with devices Applied and Overruled, of a policy with taints Tainted,
+	// and of one with priority classes PriorityClasses.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8

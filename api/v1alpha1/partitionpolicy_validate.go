@@ -58,7 +58,8 @@ func (d *PartitionDevices) validateWays(path *field.Path) field.ErrorList {
 	}
 	switch {
 	case ways == 0 && d.Passthrough == nil && d.Sharing == nil:
-		return field.ErrorList{field.Required(path, "say what becomes of the devices: set nvidia, amd, sriov, passthrough or sharing; or set nodes")}
+		return field.ErrorList{field.Required(path,
+			"say what becomes of the devices: set nvidia, amd, sriov, passthrough or sharing; or set nodes")}
 	case ways > 1:
 		return field.ErrorList{field.Forbidden(path,
 			"a device is divided in one way: set at most one of nvidia, amd and sriov, and write a policy for each")}

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -56,6 +57,7 @@ func New(s reconciler.Services, tainting bool) reconciler.Row {
 					Object: reconciler.Metadata("v1", "Node"), Handler: onLabels(s.Client),
 					Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
 				},
+				{Object: &schedulingv1.PriorityClass{}, Handler: onLabels(s.Client)},
 				{Object: &corev1.Node{}, Handler: onLabels(s.Client), Predicates: []predicate.Predicate{nodetaints.Changed()}},
 			},
 		}},
@@ -76,10 +78,15 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("PartitionPolicy %s: %w", req.Name, err)
 	}
+	var classes schedulingv1.PriorityClassList
+	if err := j.Client.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list PriorityClasses: %w", err)
+	}
 	before := p.DeepCopy()
 	faults := j.resolver.Check(&p.Spec, field.NewPath("spec"))
 	record(&p, faults, reports, j.Clock.Now())
 	recordTaints(&p, faults, standings, j.tainting, j.Clock.Now())
+	recordClasses(&p, faults, classes.Items, j.tainting, j.Clock.Now())
 	written, err := j.status.Patch(ctx, before, &p)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("write the status of PartitionPolicy %s: %w", req.Name, err)
@@ -103,6 +110,8 @@ func (j *judge) announce(ctx context.Context, before, now *v1alpha1.PartitionPol
 	}, status.Rule{
 		Type: v1alpha1.ConditionTainted, Well: metav1.ConditionTrue, Silent: []string{ReasonNotValid, ReasonWaiting},
 		Normal: []string{ReasonNoNodes},
+	}, status.Rule{
+		Type: v1alpha1.ConditionPriorityClasses, Well: metav1.ConditionTrue, Silent: []string{ReasonNotValid, ReasonWaiting, ReasonSwitchedOff},
 	})
 }
 
@@ -176,7 +185,7 @@ func hasDevices(object client.Object) bool {
 	return nodepolicy.HasDevices(&v1alpha1.AcceleratorNode{Status: reconciler.NodeStatus(object)}, "")
 }
 
-// onLabels queues all policies, any of which may select the node or no longer select it.
+// onLabels queues all policies, any of which may select the node or no longer select it, or want the PriorityClass.
 func onLabels(c client.Reader) handler.EventHandler {
 	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, _, _ client.Object) { queueAll(ctx, c, q) })
 }

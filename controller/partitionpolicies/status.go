@@ -42,7 +42,11 @@ const (
 	ReasonTainted = "Tainted"
 	// ReasonTaintTaken: a node has a taint with the same key and effect and another value, of another policy or of somebody else.
 	ReasonTaintTaken = "TaintTaken"
-	// ReasonSwitchedOff: the administrator has no nodes tainted.
+	// ReasonClassesMade: the policy's PriorityClasses are there.
+	ReasonClassesMade = "ClassesMade"
+	// ReasonClassTaken: somebody else, or another policy, has a PriorityClass with the same name.
+	ReasonClassTaken = "ClassTaken"
+	// ReasonSwitchedOff: the administrator has no nodes tainted and no PriorityClasses made.
 	ReasonSwitchedOff = "SwitchedOff"
 	// ReasonWaiting: a node does not have its taints yet. It also stands for the reason of a node that gives none.
 	ReasonWaiting = "Waiting"

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,7 +32,8 @@ import (
 // scheduled by them. A class without our label belongs to an administrator and stays.
 func (u Uninstall) clean(ctx context.Context) error {
 	return errors.Join(
-		u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.taints(ctx), u.grants(ctx), u.presets(ctx), u.secret(ctx), u.definitions(ctx),
+		u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.taints(ctx), u.priorities(ctx), u.grants(ctx), u.presets(ctx),
+		u.secret(ctx), u.definitions(ctx),
 	)
 }
 
@@ -44,6 +46,24 @@ func (u Uninstall) taints(ctx context.Context) error {
 	var faults []error
 	for i := range nodes.Items {
 		faults = append(faults, u.untaint(ctx, &nodes.Items[i]))
+	}
+	return errors.Join(faults...)
+}
+
+// priorities deletes the PriorityClasses of PartitionPolicies. Pods keep the priority that they were made with. Without partitions.nodes
+// there are none, and no right to list them.
+func (u Uninstall) priorities(ctx context.Context) error {
+	var list schedulingv1.PriorityClassList
+	err := u.Client.List(ctx, &list, client.MatchingLabels{names.ManagedByLabel: names.Controller})
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list PriorityClasses: %w", err)
+	}
+	var faults []error
+	for i := range list.Items {
+		faults = append(faults, u.delete(ctx, &list.Items[i], "PriorityClass"))
 	}
 	return errors.Join(faults...)
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -28,9 +29,10 @@ const followAgain = 5 * time.Second
 // configurations do not need them.
 const readyWithout = 30 * time.Second
 
-var errNotFollowed = errors.New("PartitionPolicies and DeviceClasses were not read yet")
+var errNotFollowed = errors.New("PartitionPolicies, DeviceClasses and PriorityClasses were not read yet")
 
-// Kept follows the PartitionPolicies and DeviceClasses, which decide over new pods. A pod is made often, and these objects change seldom.
+// Kept follows the PartitionPolicies, DeviceClasses and PriorityClasses, which decide over new pods. Pods are made often, and these objects
+// change seldom.
 type Kept struct {
 	cache cache.Cache
 	begun time.Time
@@ -66,7 +68,9 @@ func (k *Kept) Run(ctx context.Context) error {
 
 func (k *Kept) follow(ctx context.Context) error {
 	var informers []cache.Informer
-	for _, object := range []client.Object{&v1alpha1.PartitionPolicy{}, &resourceapi.DeviceClass{}} {
+	for _, object := range []client.Object{
+		&v1alpha1.PartitionPolicy{}, &resourceapi.DeviceClass{}, &schedulingv1.PriorityClass{},
+	} {
 		informer, err := k.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
 			if ctx.Err() == nil {
@@ -94,15 +98,24 @@ func (k *Kept) Ready() error {
 	return nil
 }
 
+// facts decide over new pods.
+type facts struct {
+	policies   []v1alpha1.PartitionPolicy
+	classes    []resourceapi.DeviceClass
+	priorities []schedulingv1.PriorityClass
+}
+
 // read returns the objects. It never waits.
-func (k *Kept) read(ctx context.Context) (policies []v1alpha1.PartitionPolicy, classes []resourceapi.DeviceClass, err error) {
+func (k *Kept) read(ctx context.Context) (facts, error) {
 	if !k.synced() {
-		return nil, nil, errNotFollowed
+		return facts{}, errNotFollowed
 	}
-	var ofPolicies v1alpha1.PartitionPolicyList
-	var ofClasses resourceapi.DeviceClassList
-	err = errors.Join(
-		k.cache.List(ctx, &ofPolicies, client.UnsafeDisableDeepCopy), k.cache.List(ctx, &ofClasses, client.UnsafeDisableDeepCopy),
-	)
-	return ofPolicies.Items, ofClasses.Items, err
+	var policies v1alpha1.PartitionPolicyList
+	var classes resourceapi.DeviceClassList
+	var priorities schedulingv1.PriorityClassList
+	var faults []error
+	for _, list := range []client.ObjectList{&policies, &classes, &priorities} {
+		faults = append(faults, k.cache.List(ctx, list, client.UnsafeDisableDeepCopy))
+	}
+	return facts{policies.Items, classes.Items, priorities.Items}, errors.Join(faults...)
 }

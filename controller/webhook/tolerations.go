@@ -12,12 +12,14 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
 )
@@ -25,12 +27,13 @@ import (
 // ofPods is the resource by which changed pods are counted, since [Handler] counts pods, too.
 const ofPods = "podtolerations"
 
-// pods lets new pods that get devices of Fettle's tolerate the taints of PartitionPolicies. It refuses none, and changes no other pod.
+// pods lets new pods that get devices of Fettle's tolerate the taints of PartitionPolicies, and gives those without a priority class the
+// policies' default. It refuses none, and changes no other pod.
 type pods struct {
 	// reader reads the claims and templates that a pod names, which nobody follows.
 	reader client.Reader
 	// known returns the policies and classes, without waiting.
-	known   func(context.Context) ([]v1alpha1.PartitionPolicy, []resourceapi.DeviceClass, error)
+	known   func(context.Context) (facts, error)
 	judge   *admission.Judge
 	observe func(resource, verdict string)
 }
@@ -54,36 +57,38 @@ func (p pods) Handle(ctx context.Context, req ctrladmission.Request) (response c
 
 // unchanged admits a pod as it is, with a warning.
 func unchanged(why string) ctrladmission.Response {
-	return ctrladmission.Allowed("").WithWarnings(fmt.Sprintf("fettle.dev: the pod got no tolerations for nodes with devices (%s); "+
-		"if it stays pending, add them, or make it again", why))
+	return ctrladmission.Allowed("").WithWarnings(fmt.Sprintf(
+		"fettle.dev: the pod got no tolerations for nodes with devices, and no priority class (%s); "+
+			"if it stays pending, add them, or make it again", why))
 }
 
 func (p pods) review(ctx context.Context, req ctrladmission.Request) (verdict string, response ctrladmission.Response) {
-	policies, classes, err := p.known(ctx)
+	known, err := p.known(ctx)
 	if err != nil {
 		return Undecided, unchanged(err.Error())
 	}
-	taints := nodepolicy.All(policies)
-	if len(taints) == 0 {
+	taints, class := nodepolicy.All(known.policies), known.defaultClass()
+	if len(taints) == 0 && class == "" {
 		return Allowed, ctrladmission.Allowed("")
 	}
 	var pod corev1.Pod
 	if err := json.Unmarshal(req.Object.Raw, &pod); err != nil {
 		return Undecided, unchanged(fmt.Sprintf("decode the pod: %v", err))
 	}
-	gets, unknown := p.getsDevices(ctx, req.Namespace, &pod, classes)
+	gets, unknown := p.getsDevices(ctx, req.Namespace, &pod, known.classes)
 	switch {
 	case !gets && unknown != "":
 		return Undecided, unchanged(unknown)
 	case !gets:
 		return Allowed, ctrladmission.Allowed("")
 	}
-	patch, err := tolerating(ctx, pod.Spec.Tolerations, taints)
+	operations := append(tolerating(ctx, pod.Spec.Tolerations, taints), prioritized(&pod.Spec, class)...)
+	patch, err := json.Marshal(operations)
 	if err != nil {
 		return Undecided, unchanged(err.Error())
 	}
 	response = ctrladmission.Allowed("")
-	if patch != nil {
+	if len(operations) > 0 {
 		response.Patch, response.PatchType = patch, new(admissionv1.PatchTypeJSONPatch)
 	}
 	return Allowed, response
@@ -142,9 +147,15 @@ func (p pods) claim(ctx context.Context, namespace string, of *corev1.PodResourc
 	return object, nil
 }
 
-// tolerating returns the JSON patch by which a pod tolerates taints, nil if it does already. The patch names nothing else of the pod, whose
-// fields may be newer than this program.
-func tolerating(ctx context.Context, have []corev1.Toleration, taints []v1alpha1.NodeTaint) ([]byte, error) {
+// operation is one of a JSON patch. The patch names nothing but what is changed of the pod, whose fields may be newer than this program.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// tolerating returns what has a pod tolerate taints.
+func tolerating(ctx context.Context, have []corev1.Toleration, taints []v1alpha1.NodeTaint) (patch []operation) {
 	var more []corev1.Toleration
 	for _, t := range taints {
 		taint := corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
@@ -152,22 +163,44 @@ func tolerating(ctx context.Context, have []corev1.Toleration, taints []v1alpha1
 			more = append(more, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpEqual, Value: t.Value, Effect: t.Effect})
 		}
 	}
-	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
 	const path = "/spec/tolerations"
-	var patch []operation
 	switch {
 	case len(more) == 0:
-		return nil, nil
+		return nil
 	case len(have) == 0:
-		patch = append(patch, operation{Op: "add", Path: path, Value: more})
-	default:
-		for _, t := range more {
-			patch = append(patch, operation{Op: "add", Path: path + "/-", Value: t})
-		}
+		return []operation{{Op: "add", Path: path, Value: more}}
 	}
-	return json.Marshal(patch)
+	for _, t := range more {
+		patch = append(patch, operation{Op: "add", Path: path + "/-", Value: t})
+	}
+	return patch
+}
+
+// defaultClass returns the priority class of pods with devices, and nothing if there is none. A class that does not exist is not given,
+// since the API server refuses pods with it, and neither is one that somebody else made.
+func (f facts) defaultClass() string {
+	name := nodepolicy.Default(f.policies)
+	there := slices.ContainsFunc(f.priorities, func(c schedulingv1.PriorityClass) bool {
+		return c.Name == name && c.Labels[names.ManagedByLabel] == names.Controller
+	})
+	if !there {
+		return ""
+	}
+	return name
+}
+
+// prioritized returns what gives a pod without a priority class this one. The API server computed a priority without the class already. It
+// computes it again after a change, and refuses a pod whose priority is another than its class's, so the computed one is taken away.
+func prioritized(spec *corev1.PodSpec, class string) (patch []operation) {
+	if class == "" || spec.PriorityClassName != "" {
+		return nil
+	}
+	patch = []operation{{Op: "add", Path: "/spec/priorityClassName", Value: class}}
+	if spec.Priority != nil {
+		patch = append(patch, operation{Op: "remove", Path: "/spec/priority"})
+	}
+	if spec.PreemptionPolicy != nil {
+		patch = append(patch, operation{Op: "remove", Path: "/spec/preemptionPolicy"})
+	}
+	return patch
 }

@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +21,7 @@ import (
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/pkg/admission"
 )
 
@@ -47,8 +49,12 @@ func podsUnderTest(policies ...v1alpha1.PartitionPolicy) (p pods, verdicts *[]st
 	verdicts = new([]string)
 	return pods{
 		reader: fake.NewClientBuilder().WithObjects(claim, template, foreign).Build(), judge: &admission.Judge{},
-		known: func(context.Context) ([]v1alpha1.PartitionPolicy, []resourceapi.DeviceClass, error) {
-			return policies, []resourceapi.DeviceClass{ours}, nil
+		known: func(context.Context) (facts, error) {
+			managed := schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{
+				Name: "gpu", Labels: map[string]string{names.ManagedByLabel: names.Controller},
+			}}
+			theirs := schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}
+			return facts{policies, []resourceapi.DeviceClass{ours}, []schedulingv1.PriorityClass{managed, theirs}}, nil
 		},
 		observe: func(resource, verdict string) { *verdicts = append(*verdicts, resource+" "+verdict) },
 	}, verdicts
@@ -62,6 +68,13 @@ func tainting() v1alpha1.PartitionPolicy {
 	return p
 }
 
+// prioritizing has one policy with a class by default.
+func prioritizing(class string) []v1alpha1.PartitionPolicy {
+	p := v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
+	p.Spec.Nodes = &v1alpha1.NodePartition{PriorityClasses: []v1alpha1.NodePriorityClass{{Name: class, Value: 1000, Default: true}}}
+	return []v1alpha1.PartitionPolicy{p}
+}
+
 func askingFor(resourceName string) corev1.ResourceRequirements {
 	list := corev1.ResourceList{corev1.ResourceName(resourceName): resource.MustParse("1")}
 	return corev1.ResourceRequirements{Limits: list, Requests: list}
@@ -70,13 +83,14 @@ func askingFor(resourceName string) corev1.ResourceRequirements {
 // TestTolerations is which pods tolerate the taints of policies.
 func TestTolerations(t *testing.T) {
 	t.Parallel()
-	names := func(name string, of corev1.PodResourceClaim) func(*corev1.Pod) {
+	naming := func(name string, of corev1.PodResourceClaim) func(*corev1.Pod) {
 		of.Name = name
 		return func(p *corev1.Pod) { p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, of) }
 	}
 	tolerates := func(list ...corev1.Toleration) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Spec.Tolerations = list }
 	}
+	claimed := naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")})
 	for name, test := range map[string]struct {
 		change          []func(*corev1.Pod)
 		policies        []v1alpha1.PartitionPolicy
@@ -84,9 +98,9 @@ func TestTolerations(t *testing.T) {
 		verdict         string
 		otherNamespaces bool
 	}{
-		"a claim": {change: []func(*corev1.Pod){names("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")})}, want: added},
+		"a claim": {change: []func(*corev1.Pod){naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")})}, want: added},
 		"a template": {
-			change: []func(*corev1.Pod){names("a", corev1.PodResourceClaim{ResourceClaimTemplateName: ptr.To("template")})}, want: added,
+			change: []func(*corev1.Pod){naming("a", corev1.PodResourceClaim{ResourceClaimTemplateName: ptr.To("template")})}, want: added,
 		},
 		"an extended resource": {
 			change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Spec.Containers[0].Resources = askingFor("example.com/device") }}, want: added,
@@ -101,30 +115,40 @@ func TestTolerations(t *testing.T) {
 		}}, want: added},
 		"nothing":          {},
 		"another resource": {change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Spec.Containers[0].Resources = askingFor("x.com/y") }}},
-		"another's claim":  {change: []func(*corev1.Pod){names("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("foreign")})}},
+		"another's claim":  {change: []func(*corev1.Pod){naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("foreign")})}},
 		"another's claim and ours": {change: []func(*corev1.Pod){
-			names("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("foreign")}),
-			names("b", corev1.PodResourceClaim{ResourceClaimTemplateName: ptr.To("template")}),
+			naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("foreign")}),
+			naming("b", corev1.PodResourceClaim{ResourceClaimTemplateName: ptr.To("template")}),
 		}, want: added},
 		"a claim that does not exist": {
-			change: []func(*corev1.Pod){names("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("later")})},
+			change: []func(*corev1.Pod){naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("later")})},
 			says:   "ResourceClaim later does not exist: make it before the pod", verdict: Undecided,
 		},
 		"a claim of another namespace": {
-			change:          []func(*corev1.Pod){names("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")})},
+			change:          []func(*corev1.Pod){naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")})},
 			otherNamespaces: true, says: "does not exist", verdict: Undecided,
 		},
 		"no policy": {
-			change:   []func(*corev1.Pod){names("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("later")})},
+			change:   []func(*corev1.Pod){naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("later")})},
 			policies: []v1alpha1.PartitionPolicy{},
 		},
+		"a class by default": {
+			change: []func(*corev1.Pod){claimed, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](0) }}, policies: prioritizing("gpu"),
+			want: `[{"op":"add","path":"/spec/priorityClassName","value":"gpu"},{"op":"remove","path":"/spec/priority"}]`,
+		},
+		"a class of its own": {
+			change: []func(*corev1.Pod){claimed, func(p *corev1.Pod) { p.Spec.PriorityClassName = "x" }}, policies: prioritizing("gpu"),
+		},
+		"a class by default, without devices":  {policies: prioritizing("gpu")},
+		"a class that somebody else made":      {change: []func(*corev1.Pod){claimed}, policies: prioritizing("theirs")},
+		"a class that does not exist any more": {change: []func(*corev1.Pod){claimed}, policies: prioritizing("gone")},
 		"tolerated already": {change: []func(*corev1.Pod){
-			names("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")}),
+			naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")}),
 			tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists}),
 		}},
 		"other tolerations stay": {
 			change: []func(*corev1.Pod){
-				names("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")}),
+				naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("claim")}),
 				tolerates(corev1.Toleration{Key: "x", Operator: corev1.TolerationOpExists}),
 			},
 			want: `[{"op":"add","path":"/spec/tolerations/-","value":` + toleration + `}]`,
@@ -171,13 +195,11 @@ func TestTolerationsUndecided(t *testing.T) {
 	t.Parallel()
 	p, verdicts := podsUnderTest(tainting())
 	pod := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Object: runtime.RawExtension{Raw: []byte(`{}`)}}}
-	p.known = func(context.Context) ([]v1alpha1.PartitionPolicy, []resourceapi.DeviceClass, error) {
-		return nil, nil, errNotFollowed
-	}
+	p.known = func(context.Context) (facts, error) { return facts{}, errNotFollowed }
 	if got := p.Handle(t.Context(), pod); !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "not read yet") {
 		t.Errorf("%+v", got)
 	}
-	p.known = func(context.Context) ([]v1alpha1.PartitionPolicy, []resourceapi.DeviceClass, error) { panic("boom") }
+	p.known = func(context.Context) (facts, error) { panic("boom") }
 	if got := p.Handle(t.Context(), pod); !got.Allowed || len(got.Warnings) != 1 {
 		t.Errorf("%+v", got)
 	}

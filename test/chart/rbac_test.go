@@ -90,6 +90,7 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/trustpolicies/status":          "patch",
 			"fettle.dev/partitionpolicies":             "get list watch",
 			"fettle.dev/partitionpolicies/status":      "patch",
+			"scheduling.k8s.io/priorityclasses":        "get list watch create patch delete",
 			"networking.k8s.io/servicecidrs":           "get list watch",
 			"/nodes":                                   "get list watch patch",
 			"events.k8s.io/events":                     "create patch update",
@@ -116,6 +117,7 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/gpukernelcaches":             "get",
 			"resource.k8s.io/deviceclasses":          "get list watch",
 			"fettle.dev/partitionpolicies":           "list watch",
+			"scheduling.k8s.io/priorityclasses":      "list watch",
 			"resource.k8s.io/resourceclaims":         "get",
 			"resource.k8s.io/resourceclaimtemplates": "get",
 			tokenReviews:                             "create",
@@ -126,6 +128,7 @@ func plainRights() map[string]map[string]string {
 		"ClusterRole fettle-uninstall": {
 			"resource.k8s.io/resourceclaims":    "get list",
 			"/nodes":                            "get list patch",
+			"scheduling.k8s.io/priorityclasses": "list delete",
 			"/pods":                             "get",
 			"resource.k8s.io/deviceclasses":     "get list delete",
 			"resource.k8s.io/resourceslices":    "list delete",
@@ -278,6 +281,9 @@ func TestRights(t *testing.T) {
 	untainted["ClusterRole fettle-uninstall"]["/nodes"] = "get list"
 	untainted["ClusterRole fettle-webhook"]["resource.k8s.io/deviceclasses"] = "get"
 	delete(untainted["ClusterRole fettle-webhook"], "fettle.dev/partitionpolicies")
+	delete(untainted["ClusterRole fettle-webhook"], "scheduling.k8s.io/priorityclasses")
+	delete(untainted["ClusterRole fettle-uninstall"], "scheduling.k8s.io/priorityclasses")
+	untainted["ClusterRole fettle-controller"]["scheduling.k8s.io/priorityclasses"] = "get list watch"
 	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -66,6 +67,8 @@ func reservesNodes() {
 		staysPending(ctx, early)
 	})
 
+	It("has pods with devices preempt pods without", preempts)
+
 	It("leaves the taints of others on nodes", func(ctx SpecContext) {
 		const theirs = "example.com/e2e-theirs=:PreferNoSchedule"
 		changeTaints(ctx, func(taints []corev1.Taint) []corev1.Taint {
@@ -78,6 +81,44 @@ func reservesNodes() {
 		dropPolicy(ctx, nodesPolicy)
 		eventuallyTaints(ctx, gpuNode, theirs)
 	})
+}
+
+// preempts: the pod with a device needs the CPUs that a pod without one has. Its class is the policy's default.
+func preempts(ctx SpecContext) {
+	const first, filler = "e2e-gpu-pods", "e2e-filler"
+	ns := newNamespace(ctx, nil)
+	create(ctx, "partitionpolicies", "", &v1alpha1.PartitionPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindPartitionPolicy},
+		ObjectMeta: metav1.ObjectMeta{Name: "e2e-priorities"},
+		Spec: v1alpha1.PartitionPolicySpec{Nodes: &v1alpha1.NodePartition{PriorityClasses: []v1alpha1.NodePriorityClass{
+			{Name: first, Value: 100000, Default: true}, {Name: filler, Value: -10},
+		}}},
+	})
+	Eventually(ctx, func() error {
+		_, err := h.Kube.SchedulingV1().PriorityClasses().Get(ctx, filler, metav1.GetOptions{})
+		return err
+	}).Should(Succeed())
+	node, err := h.Kube.CoreV1().Nodes().Get(ctx, gpuNode, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	half := resource.NewMilliQuantity(node.Status.Allocatable.Cpu().MilliValue()*6/10, resource.DecimalSI)
+	asks := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *half}
+	}
+	cpu := newPod(ctx, ns, "cpu", asks, onNode(gpuNode), func(p *corev1.Pod) { p.Spec.PriorityClassName = filler })
+	running(ctx, cpu)
+	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
+	Eventually(ctx, func(g Gomega) { // the webhook learns of the class a moment after it is there
+		dry := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "dry-"}}
+		dry.Spec.Containers = []corev1.Container{{Name: main, Image: image}}
+		withTemplate("gpu")(dry)
+		made, err := h.Kube.CoreV1().Pods(ns).Create(ctx, dry, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(made.Spec.PriorityClassName).To(Equal(first))
+	}).Should(Succeed())
+	pod := newPod(ctx, ns, "gpu", asks, withTemplate("gpu"), onNode(gpuNode))
+	Expect(*pod.Spec.Priority).To(Equal(int32(100000)))
+	running(ctx, pod)
+	eventuallyGone(ctx, cpu)
 }
 
 // reserve taints the node of the H100s, and waits until it has this taint beside those of others.

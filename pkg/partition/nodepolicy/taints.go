@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodepolicy decides what PartitionPolicies want of nodes: which taints a node has, and which of them Fettle may take off.
+// Package nodepolicy decides what PartitionPolicies want of nodes: which taints a node has, which of them Fettle may take off, and
+// which PriorityClasses there are.
 package nodepolicy
 
 import (
@@ -76,8 +77,12 @@ func All(policies []v1alpha1.PartitionPolicy) []v1alpha1.NodeTaint {
 
 // Taints says whether a policy wants taints.
 func Taints(p *v1alpha1.PartitionPolicy) bool {
-	wanted := p.DeletionTimestamp == nil && p.Spec.Nodes != nil && len(p.Spec.Nodes.Taints) > 0
-	return wanted && len(p.Spec.Validate(field.NewPath("spec"))) == 0
+	return p.Spec.Nodes != nil && len(p.Spec.Nodes.Taints) > 0 && usable(p)
+}
+
+// usable says whether a policy about nodes counts: it is valid, and not being deleted.
+func usable(p *v1alpha1.PartitionPolicy) bool {
+	return p.DeletionTimestamp == nil && p.Spec.Nodes != nil && len(p.Spec.Validate(field.NewPath("spec"))) == 0
 }
 
 func appendNew(wanted, more []v1alpha1.NodeTaint) []v1alpha1.NodeTaint {

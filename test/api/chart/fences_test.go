@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -48,6 +49,36 @@ func testFences(t *testing.T, server *apiServer) {
 	})
 	t.Run("Roles", func(t *testing.T) { fencedRoles(t, server, clients) })
 	t.Run("Nodes", func(t *testing.T) { fencedNodes(t, server, clients) })
+	t.Run("PriorityClasses", func(t *testing.T) {
+		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "fenced"}, Value: 1}
+		create := func(ctx context.Context) error {
+			_, err := clients.SchedulingV1().PriorityClasses().Create(ctx, class.DeepCopy(), metav1.CreateOptions{})
+			return err
+		}
+		eventually(t, func(ctx context.Context) error {
+			return refused(create(ctx), "writes only PriorityClasses that it made")
+		})
+		class.Labels = map[string]string{"app.kubernetes.io/managed-by": "fettle-controller"}
+		class.GlobalDefault = true
+		if err := refused(create(t.Context()), "makes no PriorityClass for all pods"); err != nil {
+			t.Error(err)
+		}
+		class.GlobalDefault = false
+		if err := create(t.Context()); err != nil {
+			t.Error(err)
+		}
+		theirs := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Value: 1}
+		if _, err := server.clients.SchedulingV1().PriorityClasses().Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		err := clients.SchedulingV1().PriorityClasses().Delete(t.Context(), theirs.Name, metav1.DeleteOptions{})
+		if err := refused(err, "writes only PriorityClasses that it made"); err != nil {
+			t.Error(err)
+		}
+		if err := clients.SchedulingV1().PriorityClasses().Delete(t.Context(), "fenced", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // fencedNodes: the controller puts taints on nodes and takes off its own, and does nothing else to them.
