@@ -19,8 +19,8 @@ const (
 )
 
 // PartitionPolicy says how devices are divided among claims: into parts, whole, or for virtual machines, and who may use the nodes that
-// have them. For each device one policy holds: the one with the highest priority, and of these the oldest. A device for which no policy holds stays as it is,
-// and what policies had made of it before is taken back once no claim has anything of it.
+// have them. For each device one policy holds: the one with the highest priority, and of these the oldest. A device for which no policy
+// holds stays as it is, and what policies had made of it before is taken back once no claim has anything of it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
