@@ -50,6 +50,8 @@ type Options struct {
 	PresetVendors []string
 	// ExplainWaitingPods has Events posted to pods that wait for devices, which say why.
 	ExplainWaitingPods bool
+	// NodePartitions has nodes tainted as PartitionPolicies say.
+	NodePartitions bool
 	// KernelCacheVolumes says whether and how caches are put into volumes.
 	KernelCacheVolumes volumes.Options
 }

@@ -62,6 +62,7 @@ func TestAPI(t *testing.T) {
 	t.Run("certificate race", c.testCertificateRace)
 	t.Run("shipped presets", c.testShipped)
 	foreign := c.createForeignClass(t)
+	left := c.testTaintsOfDeletedPolicy(t)
 	r := c.start(t, allClasses())
 	waits := c.waitingPod(t)
 	t.Run("health", func(t *testing.T) { testHealth(t, r) })
@@ -87,6 +88,9 @@ func TestAPI(t *testing.T) {
 	t.Run("kernel caches of the cluster", c.testClusterCaches)
 	t.Run("status of volumes", c.testVolumesStatus)
 	t.Run("partition policies", c.testPartitionPolicies)
+	t.Run("taints of nodes", c.testNodeTaints)
+	t.Run("taints of a deleted policy", left)
+	t.Run("priority classes", c.testPriorityClasses)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })
@@ -163,6 +167,7 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 			Options: controller.Options{
 				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"}, ProbeAddress: ":" + strconv.Itoa(r.probePort),
 				Webhook: true, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
+				NodePartitions:    true,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
 				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},

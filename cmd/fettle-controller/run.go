@@ -72,6 +72,7 @@ func (f *serveFlags) addServers(fs *flag.FlagSet) {
 func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 	o := &f.options
 	fs.BoolVar(&o.ExplainWaitingPods, "explain-waiting-pods", true, "post an Event to pods that wait for devices, which says why")
+	fs.BoolVar(&o.NodePartitions, "node-partitions", true, "taint nodes as PartitionPolicies say")
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")

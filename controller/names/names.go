@@ -10,6 +10,8 @@ const (
 	Webhook = "fettle-webhook"
 	// WebhookConfiguration is the ValidatingWebhookConfiguration that the chart renders and the controller completes.
 	WebhookConfiguration = "fettle-config"
+	// PodsConfiguration is the MutatingWebhookConfiguration that the chart renders and the controller completes.
+	PodsConfiguration = "fettle-pods"
 	// TLSSecret holds the webhook's serving certificate, in the controller's own namespace.
 	TLSSecret = "fettle-controller-tls" //nolint:gosec // a name, not a credential
 	// PluginAccount is the kubelet plugin's ServiceAccount, in the controller's namespace.

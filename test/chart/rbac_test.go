@@ -90,12 +90,14 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/trustpolicies/status":          "patch",
 			"fettle.dev/partitionpolicies":             "get list watch",
 			"fettle.dev/partitionpolicies/status":      "patch",
+			"scheduling.k8s.io/priorityclasses":        "get list watch create patch delete",
 			"networking.k8s.io/servicecidrs":           "get list watch",
-			"/nodes":                                   "get list watch",
+			"/nodes":                                   "get list watch patch",
 			"events.k8s.io/events":                     "create patch update",
 			tokenReviews:                               "create",
 			accessReviews:                              "create",
 			"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]": "get list watch patch",
+			"admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]":     "get list watch patch",
 		},
 		"Role fettle-controller": {
 			"coordination.k8s.io/leases":                     "create",
@@ -113,7 +115,9 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/clustergpukernelcaches":      "get",
 			"fettle.dev/fpgabitstreams":              "get",
 			"fettle.dev/gpukernelcaches":             "get",
-			"resource.k8s.io/deviceclasses":          "get",
+			"resource.k8s.io/deviceclasses":          "get list watch",
+			"fettle.dev/partitionpolicies":           "list watch",
+			"scheduling.k8s.io/priorityclasses":      "list watch",
 			"resource.k8s.io/resourceclaims":         "get",
 			"resource.k8s.io/resourceclaimtemplates": "get",
 			tokenReviews:                             "create",
@@ -123,7 +127,8 @@ func plainRights() map[string]map[string]string {
 		"ClusterRole fettle-metrics-reader": {"/metrics": "get"},
 		"ClusterRole fettle-uninstall": {
 			"resource.k8s.io/resourceclaims":    "get list",
-			"/nodes":                            "get list",
+			"/nodes":                            "get list patch",
+			"scheduling.k8s.io/priorityclasses": "list delete",
 			"/pods":                             "get",
 			"resource.k8s.io/deviceclasses":     "get list delete",
 			"resource.k8s.io/resourceslices":    "list delete",
@@ -253,6 +258,7 @@ func TestRights(t *testing.T) {
 	without := plainRights()
 	delete(without["ClusterRole fettle-controller"],
 		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")
+	delete(without["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	delete(without, "ClusterRole fettle-webhook")
 	delete(without, "Role fettle-webhook")
 	open := plainRights()
@@ -270,6 +276,15 @@ func TestRights(t *testing.T) {
 	} {
 		delete(silent["ClusterRole fettle-controller"], resource)
 	}
+	untainted := plainRights()
+	untainted["ClusterRole fettle-controller"]["/nodes"] = "get list watch"
+	untainted["ClusterRole fettle-uninstall"]["/nodes"] = "get list"
+	untainted["ClusterRole fettle-webhook"]["resource.k8s.io/deviceclasses"] = "get"
+	delete(untainted["ClusterRole fettle-webhook"], "fettle.dev/partitionpolicies")
+	delete(untainted["ClusterRole fettle-webhook"], "scheduling.k8s.io/priorityclasses")
+	delete(untainted["ClusterRole fettle-uninstall"], "scheduling.k8s.io/priorityclasses")
+	untainted["ClusterRole fettle-controller"]["scheduling.k8s.io/priorityclasses"] = "get list watch"
+	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
@@ -294,6 +309,7 @@ func TestRights(t *testing.T) {
 		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumesRights()},
 		{"metrics for all", []string{"--set=metrics.authentication=false"}, open},
 		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, silent},
+		{"nodes are not tainted", []string{"--set=partitions.nodes=false"}, untainted},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {

@@ -181,6 +181,7 @@ var _ = Describe("Fettle", func() {
 	Describe("is understood by other runtimes", ofNode, otherRuntimes)
 	Describe("gives devices to pods", givesDevices)
 	Describe("is monitored", isMonitored)
+	Describe("reserves nodes for pods with devices", reservesNodes)
 	Describe("takes over from other drivers", takesOverFromOthers)
 })
 

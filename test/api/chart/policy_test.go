@@ -80,8 +80,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 15 {
-		t.Fatalf("%d policies, want 15", len(policies.Items))
+	if len(policies.Items) != 17 {
+		t.Fatalf("%d policies, want 17", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)
