@@ -89,6 +89,9 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	PluginVersion string `json:"pluginVersion,omitempty"`
+	// Facts say under which circumstances the status was written. Once they changed, what the status says is not known any more.
+	// +optional
+	Facts *NodeFacts `json:"facts,omitempty"`
 	// Vendors are the makers of the node's devices.
 	// +listType=map
 	// +listMapKey=name
@@ -148,6 +151,22 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodeFacts are the circumstances under which a plugin wrote a status.
+type NodeFacts struct {
+	// BootID is that of the node's kernel. If the Node has another one, the status was written before the node started again.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	BootID string `json:"bootID,omitempty"`
+	// PluginPod is the UID of the pod of the plugin that wrote the status. Empty: the plugin runs outside a pod.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	PluginPod string `json:"pluginPod,omitempty"`
+	// WithoutDriver counts the problems, listed or not, by which a device has no driver, another driver, or one that does not answer.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	WithoutDriver int32 `json:"withoutDriver"`
 }
 
 // NodeSummary has texts for the columns of kubectl, which print only the first of several values.
