@@ -166,7 +166,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 			node: p.node, metrics: p.metrics, settling: p.features.partitions.Settling, review: p.review, claims: p.claimsChanged,
 		},
 	})
-	p.newServices(rescan, requery)
+	p.newServices(bootID, rescan, requery)
 	return p, nil
 }
 
@@ -340,7 +340,7 @@ func (p *Plugin) newPresets() (err error) {
 }
 
 // newServices builds the background services.
-func (p *Plugin) newServices(rescan, requery notify.Signal) {
+func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	c, f, errs := &p.config, &p.features, p.metrics.backgroundErrors
 	p.scanner = inventory.NewScanner(inventory.Config{
 		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: f.partitions.Query(c.nvmlQuery()), Holder: p.holder,
