@@ -45,7 +45,7 @@ func clusterAddresses(cached client.Reader) registry.Ranges {
 	}
 }
 
-// cachedNodes has the cache keep of Nodes only what clusterAddresses reads.
+// cachedNodes has the cache keep of Nodes only what clusterAddresses and stacks read.
 func cachedNodes(byObject map[client.Object]cache.ByObject) {
 	byObject[&corev1.Node{}] = cache.ByObject{Transform: func(object any) (any, error) {
 		n, ok := object.(*corev1.Node)
@@ -54,7 +54,10 @@ func cachedNodes(byObject map[client.Object]cache.ByObject) {
 		}
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
-			Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses},
+			Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses, NodeInfo: corev1.NodeSystemInfo{
+				BootID: n.Status.NodeInfo.BootID, KernelVersion: n.Status.NodeInfo.KernelVersion, OSImage: n.Status.NodeInfo.OSImage,
+				Architecture: n.Status.NodeInfo.Architecture,
+			}},
 		}, nil
 	}}
 }

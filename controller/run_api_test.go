@@ -87,6 +87,7 @@ func TestAPI(t *testing.T) {
 	t.Run("kernel caches of the cluster", c.testClusterCaches)
 	t.Run("status of volumes", c.testVolumesStatus)
 	t.Run("partition policies", c.testPartitionPolicies)
+	t.Run("stacks", c.testStacks)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })

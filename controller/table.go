@@ -12,6 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/presets"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/waiting"
@@ -58,6 +59,7 @@ func Table(p Parts) []reconciler.Row {
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),
+		stacks.New(s),
 		waiting.New(s, waiting.Options{Enabled: o.ExplainWaitingPods, Version: p.Version}),
 	}
 }

@@ -80,12 +80,10 @@ func problemsOf(in statusInput) []v1alpha1.NodeProblem {
 	return problems
 }
 
-// withoutDriver counts the problems that mean that a driver is missing or does not work. A device that is set aside for virtual machines
-// or excluded by its driver's settings is as somebody wants it.
+// withoutDriver counts the problems that mean that a driver is missing or does not work.
 func withoutDriver(problems []v1alpha1.NodeProblem) (n int32) {
 	for i := range problems {
-		switch problems[i].Reason {
-		case discover.ReasonDriverNotLoaded, discover.ReasonDriverNotSupported, discover.ReasonNVMLUnavailable, discover.ReasonNodeMismatch:
+		if discover.OfDriver(problems[i].Reason) {
 			n++
 		}
 	}

@@ -20,7 +20,7 @@ import (
 
 const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
-		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev clustergpukernelcaches.fettle.dev " +
+		"[acceleratornodes.fettle.dev acceleratorstacks.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev clustergpukernelcaches.fettle.dev " +
 		"devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev partitionpolicies.fettle.dev trustpolicies.fettle.dev]"
 	shippedPresets = "fettle.dev/clusterdevicepresets " +
 		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
@@ -90,6 +90,8 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/trustpolicies/status":          "patch",
 			"fettle.dev/partitionpolicies":             "get list watch",
 			"fettle.dev/partitionpolicies/status":      "patch",
+			"fettle.dev/acceleratorstacks":             "get list watch",
+			"fettle.dev/acceleratorstacks/status":      "patch",
 			"networking.k8s.io/servicecidrs":           "get list watch",
 			"/nodes":                                   "get list watch",
 			"events.k8s.io/events":                     "create patch update",
@@ -103,6 +105,7 @@ func plainRights() map[string]map[string]string {
 			"coordination.k8s.io/leases [fettle-uninstall]":  "get",
 			"/secrets":                         "get create",
 			"/configmaps":                      "get",
+			"/pods":                            "list watch",
 			"/secrets [fettle-controller-tls]": "update",
 			"/events":                          "create patch",
 			roles:                              "get create update delete",
@@ -146,6 +149,7 @@ func plainRights() map[string]map[string]string {
 			roleBindings:                                    "get delete",
 		},
 		"ClusterRole fettle-view": {
+			"fettle.dev/acceleratorstacks":      "get list watch",
 			"fettle.dev/clusterfpgabitstreams":  "get list watch",
 			"fettle.dev/fpgabitstreams":         "get list watch",
 			"fettle.dev/clustergpukernelcaches": "get list watch",
