@@ -54,7 +54,8 @@ func cachedNodes(byObject map[client.Object]cache.ByObject) {
 		}
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
-			Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses, NodeInfo: corev1.NodeSystemInfo{
+			Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs},
+			Status: corev1.NodeStatus{Addresses: n.Status.Addresses, NodeInfo: corev1.NodeSystemInfo{
 				BootID: n.Status.NodeInfo.BootID, KernelVersion: n.Status.NodeInfo.KernelVersion, OSImage: n.Status.NodeInfo.OSImage,
 				Architecture: n.Status.NodeInfo.Architecture,
 			}},

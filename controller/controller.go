@@ -190,7 +190,7 @@ func (c Controller) registerMetrics(rows []reconciler.Row, installer *crd.Instal
 
 // manager makes the controller-runtime manager: caches, servers and the election.
 func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
-	kept, err := cacheOptions(c.Options.Namespace)
+	kept, err := cacheOptions(c.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -215,12 +215,11 @@ func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
 }
 
 // cacheOptions keep the manager's memory to what reconcilers read.
-func cacheOptions(namespace string) (cache.Options, error) {
+func cacheOptions(o Options) (cache.Options, error) {
 	byObject := map[client.Object]cache.ByObject{}
 	webhook.Cached(byObject)
 	claims.Cached(byObject)
 	cachedNodes(byObject)
-	stacks.Cached(byObject, namespace)
-	err := volumes.Cached(byObject)
+	err := errors.Join(stacks.Cached(byObject, o.Namespace, o.Checks), volumes.Cached(byObject))
 	return cache.Options{DefaultTransform: nodes.Trim, ByObject: byObject}, err
 }

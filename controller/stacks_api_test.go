@@ -37,7 +37,10 @@ func (c cluster) testStacks(t *testing.T) {
 	})
 	c.awaitStack(t, s, "False NotPublished", "True NotPublished", "False NoNodeFailed", 1, 0, "stack-good Published NotPublished")
 	c.reportsFacts(t, good, "boot-1", first, nil)
+	c.awaitStack(t, s, "False CheckRunning", "True CheckRunning", "False NoNodeFailed", 1, 0, "stack-good ClaimChecked CheckRunning")
+	c.endCheck(t, good, corev1.PodSucceeded, "")
 	c.awaitStack(t, s, "True AllNodesReady", "False Settled", "False NoNodeFailed", 1, 1, "")
+	c.awaitNoCheck(t, good)
 	apitest.Eventually(t, patience, func() string { return c.missingEvent(good, "NodeReady") })
 
 	bad := c.joins(t, "stack-bad", "stacks")
@@ -59,15 +62,22 @@ func (c cluster) testStacks(t *testing.T) {
 		"stack-bad DriverChecked DriverNotLoaded, stack-good Facts OtherBoot")
 	c.reportsFacts(t, good, "boot-2", first, nil)
 	c.reportsFacts(t, bad, "boot-1", second, nil)
+	c.endCheck(t, bad, corev1.PodFailed, "selftest: open /dev/nvidia0: no such device")
+	c.endCheck(t, good, corev1.PodSucceeded, "")
+	c.awaitStack(t, s, "False CheckFailed", "False Settled", "True CheckFailed", 2, 1, "stack-bad ClaimChecked CheckFailed")
+	apitest.Eventually(t, patience, func() string { return c.missingEvent(bad, "CheckFailed") })
+	c.pluginReplaced(t, bad) // the driver was mended, and the plugin's pod is another: the result says nothing any more
+	c.endCheck(t, bad, corev1.PodSucceeded, "")
 	c.awaitStack(t, s, "True AllNodesReady", "False Settled", "False NoNodeFailed", 2, 2, "")
 
 	younger := hostStack("api-younger", "stacks")
 	c.create(t, younger)
 	c.awaitStack(t, younger, "Unknown NoNodes", "False Settled", "False NoNodeFailed", 0, 0, "")
-	if o := meta.FindStatusCondition(younger.Status.Conditions, v1alpha1.ConditionOverruled); o == nil || !strings.Contains(o.Message, s.Name) {
+	o := meta.FindStatusCondition(younger.Status.Conditions, v1alpha1.ConditionOverruled)
+	if o == nil || !strings.Contains(o.Message, s.Name) {
 		t.Errorf("Overruled is %+v", o)
 	}
-	must(t, c.client.Delete(t.Context(), s))
+	must(t, c.client.Delete(t.Context(), s)) // the results are of the nodes: the next stack believes them
 	c.awaitStack(t, younger, "True AllNodesReady", "False Settled", "False NoNodeFailed", 2, 2, "")
 	must(t, c.client.Delete(t.Context(), younger))
 }
@@ -111,6 +121,53 @@ func (c cluster) pluginPod(t *testing.T, node string) string {
 	return string(p.UID)
 }
 
+// pluginReplaced gives a node another pod of the plugin, which reports.
+func (c cluster) pluginReplaced(t *testing.T, node string) {
+	t.Helper()
+	old := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fettle-kubeletplugin-" + node}}
+	must(t, c.client.Delete(t.Context(), old, client.GracePeriodSeconds(0)))
+	c.reportsFacts(t, node, "boot-1", c.pluginPod(t, node), nil)
+}
+
+// checkOf returns the pod of a node's check, nil if there is none.
+func (c cluster) checkOf(t *testing.T, node string) *corev1.Pod {
+	t.Helper()
+	var pods corev1.PodList
+	must(t, c.client.List(t.Context(), &pods, client.InNamespace(checkNamespace)))
+	for i := range pods.Items {
+		if pods.Items[i].Annotations["fettle.dev/check-node"] == node {
+			return &pods.Items[i]
+		}
+	}
+	return nil
+}
+
+// endCheck has the pod of a node's check end, once there is one.
+func (c cluster) endCheck(t *testing.T, node string, phase corev1.PodPhase, message string) {
+	t.Helper()
+	apitest.Eventually(t, patience, func() string {
+		p := c.checkOf(t, node)
+		if p == nil || p.Status.Phase == phase || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			return "node " + node + " has no pod of a check that runs"
+		}
+		p.Status.Phase = phase
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "look", Image: "x", ImageID: "x", State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{Message: message},
+		}}}
+		return errorText(c.client.Status().Update(t.Context(), p))
+	})
+}
+
+func (c cluster) awaitNoCheck(t *testing.T, node string) {
+	t.Helper()
+	apitest.Eventually(t, patience, func() string {
+		if p := c.checkOf(t, node); p != nil {
+			return "pod " + p.Name + " is left"
+		}
+		return ""
+	})
+}
+
 // reportsFacts has a node report eight GPUs and nothing against them, but for what change says.
 func (c cluster) reportsFacts(t *testing.T, name, boot, pod string, change func(*v1alpha1.AcceleratorNodeStatus)) {
 	t.Helper()
@@ -118,6 +175,7 @@ func (c cluster) reportsFacts(t *testing.T, name, boot, pod string, change func(
 	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a))
 	before := a.DeepCopy()
 	a.Status = v1alpha1.AcceleratorNodeStatus{
+		Checks:        a.Status.Checks, // the controller's
 		PluginVersion: "v1", Facts: &v1alpha1.NodeFacts{BootID: boot, PluginPod: pod},
 		Pools: []v1alpha1.PoolStatus{{Name: name + "/gpu", Kind: "gpu", Devices: 8}},
 	}

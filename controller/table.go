@@ -59,7 +59,7 @@ func Table(p Parts) []reconciler.Row {
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),
-		stacks.New(s),
+		stacks.New(s, o.Checks),
 		waiting.New(s, waiting.Options{Enabled: o.ExplainWaitingPods, Version: p.Version}),
 	}
 }

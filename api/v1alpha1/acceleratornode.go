@@ -43,8 +43,8 @@ const (
 	RetireByAdmin = "admin"
 )
 
-// AcceleratorNode shows what the driver does on one node. Its name is the node's name. Only that node's plugin writes it and the
-// controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its size does not grow with
+// AcceleratorNode shows what the driver does on one node. Its name is the node's name. That node's plugin writes it, but for
+// status.checks, which the controller does, and the controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its size does not grow with
 // use.
 //
 // +kubebuilder:object:root=true
@@ -145,6 +145,12 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	PartitionPolicies []NodePartitionPolicy `json:"partitionPolicies,omitempty"`
+	// Checks are the results of checks of claims on the node, by class. The controller writes them, for AcceleratorStacks.
+	// +listType=map
+	// +listMapKey=deviceClassName
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Checks []NodeCheck `json:"checks,omitempty"`
 	// Conditions are Ready, Published, Healthy and Retired.
 	// +listType=map
 	// +listMapKey=type
@@ -232,6 +238,41 @@ type NodePartitionPolicy struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`
+}
+
+// MaxNodeChecks is how many results of checks a status has.
+const MaxNodeChecks = 16
+
+// NodeCheck is the result of a claim that was allocated, prepared and looked at from a container.
+type NodeCheck struct {
+	// DeviceClassName is the class of the claim.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	DeviceClassName string `json:"deviceClassName"`
+	// Evidence stands for the boot, kernel, drivers and plugin that the result holds for. With any other the result says nothing.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Evidence string `json:"evidence"`
+	// Passed says whether every device of the claim could be opened.
+	Passed bool `json:"passed"`
+	// Reason is why, in CamelCase. Message says what was expected and what to do next.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Reason string `json:"reason"`
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Message string `json:"message,omitempty"`
+	// Time is when the check ended.
+	Time metav1.Time `json:"time"`
+}
+
+// SetChecks keeps the first MaxNodeChecks of a sorted list, with texts cut as those of problems are.
+func (s *AcceleratorNodeStatus) SetChecks(checks []NodeCheck) {
+	s.Checks = nil
+	for _, c := range checks[:min(len(checks), MaxNodeChecks)] {
+		c.Reason, c.Message = cut(c.Reason, 128), cut(c.Message, 1024)
+		s.Checks = append(s.Checks, c)
+	}
 }
 
 // MaxNodePolicies is how many PartitionPolicies a status lists.

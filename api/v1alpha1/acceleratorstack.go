@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -15,6 +16,9 @@ const KindAcceleratorStack = "AcceleratorStack"
 
 // MaxWaitingStackNodes is how many nodes the status of a stack names. The rest is only counted.
 const MaxWaitingStackNodes = 16
+
+// maxStackClasses is how many classes a stack checks, as the CRD has it.
+const maxStackClasses = 16
 
 // The condition types of an AcceleratorStack, beside Overruled, and Degraded, which is true while a state of some node has failed.
 const (
@@ -69,6 +73,51 @@ type AcceleratorStackSpec struct {
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 	// Driver is where the kernel drivers of the nodes' devices are from.
 	Driver StackDriver `json:"driver"`
+	// Check is how claims are checked on each node.
+	// +optional
+	Check *StackCheck `json:"check,omitempty"`
+}
+
+// StackCheck is how claims are checked on each node: a pod on the node has a claim with admin access, which takes a device from nobody, and
+// opens the device.
+type StackCheck struct {
+	// DeviceClassNames are the classes, of each of which a claim is checked on every node. Unset: the shipped classes of the kinds that a node
+	// publishes, gpu.fettle.dev, fpga.fettle.dev and host.fettle.dev.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	// +optional
+	DeviceClassNames []string `json:"deviceClassNames,omitempty"`
+	// Interval is when a check that passed is repeated. One that failed is repeated after ten minutes, or earlier by this. Unset: 24h.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="must be 1m to 720h"
+	// +optional
+	Interval *metav1.Duration `json:"interval,omitempty"`
+	// Timeout is how long a check may take, with the pull of its image. Unset: 5m.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('1h')",message="must be 10s to 1h"
+	// +optional
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+}
+
+func (c *StackCheck) validate(path *field.Path) field.ErrorList {
+	at := path.Child("deviceClassNames")
+	faults := slices.Concat(atMost(len(c.DeviceClassNames), maxStackClasses, at), validateSet(c.DeviceClassNames, at))
+	if c.DeviceClassNames != nil && len(c.DeviceClassNames) == 0 {
+		faults = append(faults, emptyList(at))
+	}
+	for i, name := range c.DeviceClassNames {
+		faults = append(faults, objectNameFaults(name, at.Index(i))...)
+	}
+	faults = append(faults, within(c.Interval, time.Minute, 720*time.Hour, "1m to 720h", path.Child("interval"))...)
+	return append(faults, within(c.Timeout, 10*time.Second, time.Hour, "10s to 1h", path.Child("timeout"))...)
+}
+
+func within(d *metav1.Duration, least, most time.Duration, text string, path *field.Path) field.ErrorList {
+	if d == nil || d.Duration >= least && d.Duration <= most {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, d.Duration.String(), "must be "+text)}
 }
 
 // DriverEngine is what brings a driver to nodes.
@@ -90,7 +139,11 @@ type StackDriver struct {
 // Validate reports every fault of the stack's spec below path, those that the CRD's own rules find included.
 func (s *AcceleratorStackSpec) Validate(path *field.Path) field.ErrorList {
 	faults := validateSelector(s.NodeSelector, path.Child("nodeSelector"))
-	return append(faults, s.Driver.validate(path.Child("driver"))...)
+	faults = append(faults, s.Driver.validate(path.Child("driver"))...)
+	if s.Check != nil {
+		faults = append(faults, s.Check.validate(path.Child("check"))...)
+	}
+	return faults
 }
 
 func (d *StackDriver) validate(path *field.Path) field.ErrorList {
@@ -113,13 +166,15 @@ const (
 	StateDriverChecked StackState = "DriverChecked"
 	// StatePublished: the API server has the node's devices.
 	StatePublished StackState = "Published"
+	// StateClaimChecked: a claim of each class was allocated and prepared on the node, and its device was opened.
+	StateClaimChecked StackState = "ClaimChecked"
 	// StateMonitored: the health of the node's devices is watched.
 	StateMonitored StackState = "Monitored"
 )
 
 // StackStates are the states in their order.
 func StackStates() []StackState {
-	return []StackState{StateFacts, StateDriver, StateDriverChecked, StatePublished, StateMonitored}
+	return []StackState{StateFacts, StateDriver, StateDriverChecked, StatePublished, StateClaimChecked, StateMonitored}
 }
 
 // AcceleratorStackStatus is how far the nodes of a stack are.

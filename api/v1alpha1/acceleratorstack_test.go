@@ -18,6 +18,24 @@ func stackCases() []trustCase {
 	return []trustCase{
 		{name: "host", spec: "driver: {engine: Host}"},
 		{name: "some nodes", spec: "driver: {engine: Host}\nnodeSelector: {matchLabels: {pool: a}}"},
+		{name: "checks", spec: "driver: {engine: Host}\ncheck: {deviceClassNames: [gpu.fettle.dev, a], interval: 1m, timeout: 1h}"},
+		{name: "checks as they are", spec: "driver: {engine: Host}\ncheck: {}"},
+		{
+			name: "checks too often", spec: "driver: {engine: Host}\ncheck: {interval: 59s, timeout: 9s}",
+			want: []string{"spec.check.interval: Invalid value", "spec.check.timeout: Invalid value"},
+		},
+		{
+			name: "checks too late", spec: "driver: {engine: Host}\ncheck: {interval: 721h, timeout: 61m}",
+			want: []string{"spec.check.interval: Invalid value", "spec.check.timeout: Invalid value"},
+		},
+		{
+			name: "classes", spec: "driver: {engine: Host}\ncheck: {deviceClassNames: [A, b, b]}",
+			want: []string{"spec.check.deviceClassNames[2]: Duplicate value", "spec.check.deviceClassNames[0]: Invalid value"},
+		},
+		{
+			name: "no class", spec: "driver: {engine: Host}\ncheck: {deviceClassNames: []}",
+			want: []string{"spec.check.deviceClassNames: "},
+		},
 		{
 			name: "another engine", spec: "driver: {engine: Magic}",
 			want: []string{`spec.driver.engine: Unsupported value: "Magic"`},

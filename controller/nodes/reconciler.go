@@ -144,6 +144,7 @@ func Trim(object any) (any, error) {
 		Vendors: node.Status.Vendors, Bitstreams: node.Status.Bitstreams, Presets: node.Status.Presets, KernelCaches: node.Status.KernelCaches,
 		PartitionPolicies: node.Status.PartitionPolicies,
 		PluginVersion:     node.Status.PluginVersion, Facts: node.Status.Facts, Conditions: node.Status.Conditions,
+		Checks:   node.Status.Checks,
 		Problems: stack.Problems(node.Status.Problems), ProblemCount: node.Status.ProblemCount,
 	}}
 	if node.Status.Summary != nil {

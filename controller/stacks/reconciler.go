@@ -7,8 +7,10 @@ package stacks
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -29,17 +31,18 @@ import (
 type judge struct {
 	reconciler.Services
 
-	status status.Writer
-	nodes  *prometheus.GaugeVec
+	options Checks
+	status  status.Writer
+	nodes   *prometheus.GaugeVec
 	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
 	told map[string]positions
 }
 
 // New returns the reconciler. It follows changes of stacks, and of whatever their nodes' states are judged by.
-func New(s reconciler.Services) reconciler.Row {
+func New(s reconciler.Services, checks Checks) reconciler.Row {
 	j := &judge{
-		Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
-		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed a state, have failed it, or of which that is unknown.",
+		Services: s, options: checks, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
+		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
 			"stack", "state", "status"),
 	}
 	return reconciler.Row{
@@ -67,12 +70,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	s := stacks.Items[at].DeepCopy()
 	before := s.DeepCopy()
 	selection := stack.Select(s.Name, stacks.Items, seen.candidates())
-	outcomes := make([]stack.Outcome, 0, len(selection.Nodes))
-	for _, name := range selection.Nodes {
-		n := seen.node(name)
-		n.Delivered = stack.Host()
-		outcomes = append(outcomes, stack.Judge(&n))
-	}
+	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen)
 	stack.Record(s, selection, outcomes, j.Clock.Now())
 	written, err := j.status.Patch(ctx, before, s)
 	if err != nil {
@@ -83,7 +81,45 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	j.announceNodes(ctx, before, s, outcomes, seen)
 	j.count(s)
-	return reconcile.Result{}, nil
+	if failed != nil {
+		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, failed)
+	}
+	return reconcile.Result{RequeueAfter: next}, nil
+}
+
+// round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault with
+// one node keeps it from no other.
+func (j *judge) round(
+	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed,
+) (outcomes []stack.Outcome, next time.Duration, err error) {
+	pods, err := j.checkPods(ctx, s)
+	errs := []error{err}
+	room := maxChecks
+	for _, of := range pods {
+		room -= len(of)
+	}
+	for _, name := range names {
+		n := seen.node(name)
+		n.Delivered, n.Checks = stack.Host(), j.checks(s)
+		over, err := j.settle(ctx, &n, pods[name])
+		if err == nil {
+			err = j.remove(ctx, over)
+		}
+		delete(pods, name)
+		due, wait := stack.Due(&n, j.Clock.Now())
+		errs = append(errs, err, j.begin(ctx, s, &n, due, &room))
+		if len(n.Checks.Running) > 0 {
+			wait = min(n.Checks.Timeout, checkPause)
+		}
+		if wait > 0 && (next == 0 || wait < next) {
+			next = wait
+		}
+		outcomes = append(outcomes, stack.Judge(&n))
+	}
+	for _, left := range pods { // of nodes that the stack does not hold for any more
+		errs = append(errs, j.remove(ctx, left))
+	}
+	return outcomes, next, errors.Join(errs...)
 }
 
 // count sets the metrics of a stack.

@@ -3,6 +3,7 @@
 package stacks
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -33,7 +35,13 @@ func cluster(t *testing.T, objects ...client.Object) client.WithWatch {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.AcceleratorStack{}, &v1alpha1.AcceleratorNode{}).Build()
+		WithStatusSubresource(&v1alpha1.AcceleratorStack{}, &v1alpha1.AcceleratorNode{}).
+		WithInterceptorFuncs(interceptor.Funcs{Create: func(
+			ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption,
+		) error {
+			o.SetCreationTimestamp(metav1.Now()) // as the API server does
+			return c.Create(ctx, o, opts...)
+		}}).Build()
 }
 
 // machine is a node in order, with the plugin's pod and its report.
@@ -80,6 +88,7 @@ type fixture struct {
 	api      client.WithWatch
 	recorder *events.FakeRecorder
 	row      reconciler.Row
+	checks   Checks
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -90,11 +99,27 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
+// verified has the nodes of the fixture checked already.
+func (f *fixture) verified(t *testing.T) *fixture {
+	t.Helper()
+	for _, name := range []string{"a", "b", "c"} {
+		var a v1alpha1.AcceleratorNode
+		if err := f.api.Get(t.Context(), client.ObjectKey{Name: name}, &a); err != nil {
+			t.Fatal(err)
+		}
+		checkedOnce(name, &a)
+		if err := f.api.Status().Update(t.Context(), &a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
 // restart has another process go on.
 func (f *fixture) restart() {
 	f.row = New(reconciler.Services{
 		Client: f.api, Recorder: f.recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()), Namespace: namespace,
-	})
+	}, f.checks)
 }
 
 func (f *fixture) reconcile(t *testing.T, name string) *v1alpha1.AcceleratorStack {
@@ -131,7 +156,7 @@ func noDriver(s *v1alpha1.AcceleratorNodeStatus) {
 // TestReconcile: the status follows the nodes, is written only if it changed, a failing node holds back no other, and Events say which
 // node failed and that it recovered.
 func TestReconcile(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t).verified(t)
 	expect := func(what, available, degraded string, ready, failed int32, want ...string) {
 		t.Helper()
 		s := f.reconcile(t, "s")
@@ -160,10 +185,7 @@ func TestReconcile(t *testing.T) {
 	expect("one without a driver", "False DriverNotLoaded", "True DriverNotLoaded", 1, 1, "Warning DriverNotLoaded", "Warning DriverNotLoaded")
 	f.restart()
 	expect("another controller", "False DriverNotLoaded", "True DriverNotLoaded", 1, 1)
-	f.report(t, "b", func(s *v1alpha1.AcceleratorNodeStatus) {
-		s.SetProblems(nil)
-		s.Facts.WithoutDriver = 0
-	})
+	f.report(t, "b", mended)
 	expect("mended", "True AllNodesReady", "False NoNodeFailed", 2, 0, "Normal AllNodesReady", "Normal NoNodeFailed", "Normal NodeReady")
 	f.report(t, "a", func(s *v1alpha1.AcceleratorNodeStatus) { s.Facts.BootID = "boot-0" })
 	expect("one reports of another boot", "False OtherBoot", "False NoNodeFailed", 1, 0, "Normal OtherBoot")
@@ -171,7 +193,7 @@ func TestReconcile(t *testing.T) {
 
 // TestFailedWhileAway: what failed while no controller ran is told by the next.
 func TestFailedWhileAway(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t).verified(t)
 	f.reconcile(t, "s")
 	told(f.recorder)
 	f.report(t, "b", noDriver)
@@ -184,7 +206,7 @@ func TestFailedWhileAway(t *testing.T) {
 
 // TestGone: a stack that is gone leaves no metric, and the nodes to the next.
 func TestGone(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t).verified(t)
 	younger := stackOf("younger", "x")
 	younger.CreationTimestamp = metav1.NewTime(time.Now())
 	if err := f.api.Create(t.Context(), younger); err != nil {

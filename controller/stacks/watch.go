@@ -4,11 +4,13 @@ package stacks
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -31,7 +33,7 @@ func watches(c client.Reader) []reconciler.Watch {
 		{
 			Object: reconciler.Metadata("v1", "Node"), Handler: all, Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
 		},
-		{Object: &corev1.Pod{}, Handler: all, Predicates: changed(pluginOf)},
+		{Object: &corev1.Pod{}, Handler: all, Predicates: changed(podStatus)},
 	}
 }
 
@@ -58,7 +60,7 @@ func reportOf(o client.Object) any {
 	s := reconciler.NodeStatus(o)
 	kept := v1alpha1.AcceleratorNodeStatus{
 		PluginVersion: s.PluginVersion, Facts: s.Facts, Conditions: s.Conditions, Problems: stack.Problems(s.Problems),
-		ProblemCount: s.ProblemCount,
+		ProblemCount: s.ProblemCount, Checks: s.Checks,
 	}
 	if s.Summary != nil {
 		kept.Summary = &v1alpha1.NodeSummary{Drivers: s.Summary.Drivers}
@@ -76,9 +78,10 @@ func infoOf(o client.Object) any {
 	return nil
 }
 
-func pluginOf(o client.Object) any {
+// podStatus returns what is looked at of a pod of the plugin or of a check.
+func podStatus(o client.Object) any {
 	if p, ok := o.(*corev1.Pod); ok {
-		return podOf(p)
+		return []any{podOf(p), p.Status.Phase, p.Status.Conditions, p.Status.ContainerStatuses, p.DeletionTimestamp}
 	}
 	return nil
 }
@@ -87,13 +90,19 @@ func pluginLabels() client.MatchingLabels {
 	return client.MatchingLabels{names.ComponentLabel: names.PluginComponent}
 }
 
-// Cached has the cache keep of pods only those of the plugin in the controller's namespace, and of these what states look at. Other pods are
-// read from the API server.
-func Cached(byObject map[client.Object]cache.ByObject, namespace string) {
-	byObject[&corev1.Pod{}] = cache.ByObject{
-		Namespaces: map[string]cache.Config{namespace: {LabelSelector: labels.SelectorFromSet(labels.Set(pluginLabels()))}},
-		Transform:  trim,
+// Cached has the cache keep of pods only those of the plugin in the controller's namespace and those of checks in theirs, and of these what
+// states look at. Other pods are read from the API server.
+func Cached(byObject map[client.Object]cache.ByObject, namespace string, checks Checks) error {
+	kept := map[string]cache.Config{namespace: {LabelSelector: labels.SelectorFromSet(labels.Set(pluginLabels()))}}
+	if checks.Namespace != "" {
+		exists, err := labels.NewRequirement(checkLabel, selection.Exists, nil)
+		if err != nil {
+			return fmt.Errorf("select the pods of checks: %w", err)
+		}
+		kept[checks.Namespace] = cache.Config{LabelSelector: labels.NewSelector().Add(*exists)}
 	}
+	byObject[&corev1.Pod{}] = cache.ByObject{Namespaces: kept, Transform: trim}
+	return nil
 }
 
 func trim(object any) (any, error) {
@@ -104,8 +113,11 @@ func trim(object any) (any, error) {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
-			DeletionTimestamp: p.DeletionTimestamp,
+			Annotations: p.Annotations, CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
 		},
-		Spec: corev1.PodSpec{NodeName: p.Spec.NodeName}, Status: corev1.PodStatus{Phase: p.Status.Phase, Conditions: p.Status.Conditions},
+		Spec: corev1.PodSpec{NodeName: p.Spec.NodeName},
+		Status: corev1.PodStatus{
+			Phase: p.Status.Phase, Message: p.Status.Message, Conditions: p.Status.Conditions, ContainerStatuses: p.Status.ContainerStatuses,
+		},
 	}, nil
 }

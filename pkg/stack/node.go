@@ -29,6 +29,8 @@ type Node struct {
 	Plugins []Pod
 	// Delivered is what the engine knows of the node's driver.
 	Delivered Verdict
+	// Checks are what is known of the checks of its claims. Results are in the report.
+	Checks Checks
 }
 
 // Pod is a pod as far as states look at it.
@@ -105,16 +107,19 @@ const (
 type rule struct {
 	state v1alpha1.StackState
 	judge func(*Node) Verdict
+	// beforeChecks says that no claim is checked before the state is passed.
+	beforeChecks bool
 }
 
 // rules are the states in their order.
 func rules() []rule {
 	return []rule{
-		{v1alpha1.StateFacts, facts},
-		{v1alpha1.StateDriver, func(n *Node) Verdict { return n.Delivered }},
-		{v1alpha1.StateDriverChecked, driverChecked},
-		{v1alpha1.StatePublished, published},
-		{v1alpha1.StateMonitored, monitored},
+		{v1alpha1.StateFacts, facts, true},
+		{v1alpha1.StateDriver, func(n *Node) Verdict { return n.Delivered }, true},
+		{v1alpha1.StateDriverChecked, driverChecked, true},
+		{v1alpha1.StatePublished, published, true},
+		{v1alpha1.StateClaimChecked, claimChecked, false},
+		{v1alpha1.StateMonitored, monitored, false},
 	}
 }
 

@@ -72,6 +72,7 @@ func plainRights() map[string]map[string]string {
 			"/pods":                                    "list",
 			"/resourcequotas":                          "list",
 			"fettle.dev/acceleratornodes":              "get list watch patch delete",
+			"fettle.dev/acceleratornodes/status":       "patch",
 			"fettle.dev/clusterfpgabitstreams":         "get list watch",
 			"fettle.dev/fpgabitstreams":                "get list watch",
 			"fettle.dev/clustergpukernelcaches":        "get list watch",
@@ -110,6 +111,10 @@ func plainRights() map[string]map[string]string {
 			"/events":                          "create patch",
 			roles:                              "get create update delete",
 			roleBindings:                       "get create update delete",
+		},
+		"Role fettle-checks": {
+			"/pods":                                  "list watch create delete",
+			"resource.k8s.io/resourceclaimtemplates": "create",
 		},
 		"ClusterRole fettle-webhook": {
 			"fettle.dev/clusterfpgabitstreams":       "get",
@@ -274,6 +279,9 @@ func TestRights(t *testing.T) {
 	} {
 		delete(silent["ClusterRole fettle-controller"], resource)
 	}
+	unchecked := plainRights()
+	delete(unchecked, "Role fettle-checks")
+	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
@@ -298,6 +306,7 @@ func TestRights(t *testing.T) {
 		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumesRights()},
 		{"metrics for all", []string{"--set=metrics.authentication=false"}, open},
 		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, silent},
+		{"no checks", []string{"--set=selfTest.enabled=false"}, unchecked},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {
