@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -80,6 +82,49 @@ func (c cluster) testStacks(t *testing.T) {
 	must(t, c.client.Delete(t.Context(), s)) // the results are of the nodes: the next stack believes them
 	c.awaitStack(t, younger, "True AllNodesReady", "False Settled", "False NoNodeFailed", 2, 2, "")
 	must(t, c.client.Delete(t.Context(), younger))
+	c.testExternal(t, good, bad)
+}
+
+// testExternal: an operator that is not installed is no error, and what it reports of a node once it is there counts for that node alone.
+func (c cluster) testExternal(t *testing.T, good, bad string) {
+	s := hostStack("api-external", "stacks")
+	s.Spec.Driver = v1alpha1.StackDriver{
+		Engine: v1alpha1.EngineExternal, External: &v1alpha1.ExternalDriver{Operator: v1alpha1.OperatorAMD},
+	}
+	c.create(t, s)
+	missing := fmt.Sprintf("%s Driver OperatorMissing, %s Driver OperatorMissing", bad, good)
+	c.awaitStack(t, s, "False OperatorMissing", "True OperatorMissing", "False NoNodeFailed", 2, 0, missing)
+	c.create(t, deviceConfigs())
+	config := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "amd.com/v1alpha1", "kind": "DeviceConfig", "metadata": map[string]any{"namespace": namespace, "name": "gpus"},
+		"status": map[string]any{"nodeModuleStatus": map[string]any{
+			good: map[string]any{"kernelVersion": "6.1.0-1", "status": "Install-Complete"},
+			bad:  map[string]any{"kernelVersion": "6.1.0-1", "status": "Upgrade-Failed"},
+		}},
+	}}
+	apitest.Eventually(t, patience, func() string { return errorText(c.client.Create(t.Context(), config.DeepCopy())) })
+	before := s.DeepCopy()
+	s.Spec.Check = &v1alpha1.StackCheck{} // has the stack judged now, and not when the minute is over
+	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
+	c.awaitStack(t, s, "False DriverFailed", "False Settled", "True DriverFailed", 2, 1, bad+" Driver DriverFailed")
+	must(t, c.client.Delete(t.Context(), s))
+	must(t, c.client.Delete(t.Context(), deviceConfigs()))
+}
+
+// deviceConfigs is the kind of AMD's operator, with any fields.
+func deviceConfigs() *apiextensionsv1.CustomResourceDefinition {
+	d := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "deviceconfigs.amd.com"}}
+	d.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: "amd.com", Scope: apiextensionsv1.NamespaceScoped,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "deviceconfigs", Singular: "deviceconfig", Kind: "DeviceConfig"},
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+			Name: "v1alpha1", Served: true, Storage: true,
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+				Type: "object", XPreserveUnknownFields: new(true),
+			}},
+		}},
+	}
+	return d
 }
 
 func hostStack(name, pool string) *v1alpha1.AcceleratorStack {

@@ -43,9 +43,9 @@ const (
 	RetireByAdmin = "admin"
 )
 
-// AcceleratorNode shows what the driver does on one node. Its name is the node's name. That node's plugin writes it, but for
-// status.checks, which the controller does, and the controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its size does not grow with
-// use.
+// AcceleratorNode shows what the driver does on one node. Its name is the node's name. That node's plugin writes it, but for status.checks,
+// which the controller writes. The controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its
+// size does not grow with use.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

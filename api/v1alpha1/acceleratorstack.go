@@ -122,19 +122,46 @@ func within(d *metav1.Duration, least, most time.Duration, text string, path *fi
 
 // DriverEngine is what brings a driver to nodes.
 //
-// +kubebuilder:validation:Enum=Host
+// +kubebuilder:validation:Enum=Host;External
 type DriverEngine string
 
-// EngineHost: the node's operating system brings the driver, and the stack looks whether it is there.
-const EngineHost DriverEngine = "Host"
+const (
+	// EngineHost: the node's operating system brings the driver, and the stack looks whether it is there.
+	EngineHost DriverEngine = "Host"
+	// EngineExternal: a vendor's operator brings the driver, and the stack looks at what it reports.
+	EngineExternal DriverEngine = "External"
+)
 
-func driverEngines() []DriverEngine { return []DriverEngine{EngineHost} }
+func driverEngines() []DriverEngine { return []DriverEngine{EngineHost, EngineExternal} }
 
 // StackDriver is where a driver is from.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.external) == (self.engine == 'External')",message="set external for engine External, and only for it"
 type StackDriver struct {
-	// Engine is what brings the driver to the nodes. Host: their operating system does.
+	// Engine is what brings the driver to the nodes. Host: their operating system does. External: a vendor's operator does, which the stack
+	// looks at and never changes.
 	Engine DriverEngine `json:"engine"`
+	// External is which operator brings the driver.
+	// +optional
+	External *ExternalDriver `json:"external,omitempty"`
 }
+
+// ExternalDriver is which operator brings a driver.
+type ExternalDriver struct {
+	// Operator is NVIDIAGPUOperator, with a ClusterPolicy or NVIDIADrivers, or AMDGPUOperator, with DeviceConfigs.
+	Operator DriverOperator `json:"operator"`
+}
+
+// DriverOperator is an operator of a vendor.
+//
+// +kubebuilder:validation:Enum=NVIDIAGPUOperator;AMDGPUOperator
+type DriverOperator string
+
+// The operators.
+const (
+	OperatorNVIDIA DriverOperator = "NVIDIAGPUOperator"
+	OperatorAMD    DriverOperator = "AMDGPUOperator"
+)
 
 // Validate reports every fault of the stack's spec below path, those that the CRD's own rules find included.
 func (s *AcceleratorStackSpec) Validate(path *field.Path) field.ErrorList {
@@ -149,6 +176,16 @@ func (s *AcceleratorStackSpec) Validate(path *field.Path) field.ErrorList {
 func (d *StackDriver) validate(path *field.Path) field.ErrorList {
 	if known := driverEngines(); !slices.Contains(known, d.Engine) {
 		return field.ErrorList{field.NotSupported(path.Child("engine"), d.Engine, known)}
+	}
+	at := path.Child("external")
+	if (d.External != nil) != (d.Engine == EngineExternal) {
+		return field.ErrorList{field.Required(at, "set it for engine External, and only for it")}
+	}
+	if d.External == nil {
+		return nil
+	}
+	if known := []DriverOperator{OperatorNVIDIA, OperatorAMD}; !slices.Contains(known, d.External.Operator) {
+		return field.ErrorList{field.NotSupported(at.Child("operator"), d.External.Operator, known)}
 	}
 	return nil
 }

@@ -36,6 +36,19 @@ func stackCases() []trustCase {
 			name: "no class", spec: "driver: {engine: Host}\ncheck: {deviceClassNames: []}",
 			want: []string{"spec.check.deviceClassNames: "},
 		},
+		{name: "an operator", spec: "driver: {engine: External, external: {operator: AMDGPUOperator}}"},
+		{
+			name: "no operator", spec: "driver: {engine: External}",
+			want: []string{"spec.driver.external: Required value: set it for engine External"},
+		},
+		{
+			name: "an operator of another engine", spec: "driver: {engine: Host, external: {operator: AMDGPUOperator}}",
+			want: []string{"spec.driver.external: Required value: set it for engine External"},
+		},
+		{
+			name: "another operator", spec: "driver: {engine: External, external: {operator: Mine}}",
+			want: []string{`spec.driver.external.operator: Unsupported value: "Mine"`},
+		},
 		{
 			name: "another engine", spec: "driver: {engine: Magic}",
 			want: []string{`spec.driver.engine: Unsupported value: "Magic"`},

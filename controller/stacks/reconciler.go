@@ -70,7 +70,11 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	s := stacks.Items[at].DeepCopy()
 	before := s.DeepCopy()
 	selection := stack.Select(s.Name, stacks.Items, seen.candidates())
-	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen)
+	driver, err := j.engineOf(ctx, s)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
+	}
+	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen, driver)
 	stack.Record(s, selection, outcomes, j.Clock.Now())
 	written, err := j.status.Patch(ctx, before, s)
 	if err != nil {
@@ -87,20 +91,21 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return reconcile.Result{RequeueAfter: next}, nil
 }
 
-// round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault with
-// one node keeps it from no other.
+// round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault
+// with one node keeps it from no other.
 func (j *judge) round(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed, driver engine,
 ) (outcomes []stack.Outcome, next time.Duration, err error) {
 	pods, err := j.checkPods(ctx, s)
 	errs := []error{err}
+	next = driver.again
 	room := maxChecks
 	for _, of := range pods {
 		room -= len(of)
 	}
 	for _, name := range names {
 		n := seen.node(name)
-		n.Delivered, n.Checks = stack.Host(), j.checks(s)
+		n.Delivered, n.Checks = driver.deliver(&n), j.checks(s)
 		over, err := j.settle(ctx, &n, pods[name])
 		if err == nil {
 			err = j.remove(ctx, over)
@@ -187,7 +192,7 @@ func (o *observed) candidates() []stack.Candidate {
 
 // node returns what was observed of a node.
 func (o *observed) node(name string) stack.Node {
-	n := stack.Node{Name: name, Plugins: o.plugins[name]}
+	n := stack.Node{Name: name, Labels: o.labels[name], Plugins: o.plugins[name]}
 	if info := o.nodes[name]; info != nil {
 		i := &info.Status.NodeInfo
 		n.BootID, n.KernelVersion, n.OSImage, n.Architecture = i.BootID, i.KernelVersion, i.OSImage, i.Architecture

@@ -20,7 +20,8 @@ import (
 
 // Node is what was observed of a node.
 type Node struct {
-	Name string
+	Name   string
+	Labels map[string]string
 	// BootID, KernelVersion, OSImage and Architecture are the Node's own, of its status.nodeInfo.
 	BootID, KernelVersion, OSImage, Architecture string
 	// Accelerator is what the plugin reports. Nil: there is no report.
