@@ -81,8 +81,8 @@ type AcceleratorStackSpec struct {
 // StackCheck is how claims are checked on each node: a pod on the node has a claim with admin access, which takes a device from nobody, and
 // opens the device.
 type StackCheck struct {
-	// DeviceClassNames are the classes, of each of which a claim is checked on every node. Unset: the shipped classes of the kinds that a node
-	// publishes, gpu.fettle.dev, fpga.fettle.dev and host.fettle.dev.
+	// DeviceClassNames are the classes, of each of which a claim is checked on every node. Unset: those of gpu.fettle.dev and
+	// fpga.fettle.dev of whose kind the node publishes a device. A node that publishes only parts of GPUs needs their class.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 const (
@@ -50,7 +51,7 @@ const (
 type Checks struct {
 	// Off says why no check can be run.
 	Off string
-	// Classes are the DeviceClasses that a stack names. Empty: the shipped class of each kind that the node publishes.
+	// Classes are the DeviceClasses that a stack names. Empty: the shipped class of each kind with device nodes that the node publishes.
 	Classes           []string
 	Interval, Timeout time.Duration
 	// Running are the verdicts of checks that have not ended, by class.
@@ -64,7 +65,8 @@ func (n *Node) classes() []string {
 	}
 	var out []string
 	for i := range n.Accelerator.Pools {
-		if p := &n.Accelerator.Pools[i]; p.Devices > 0 {
+		// A directory of the host has no device node that could be opened.
+		if p := &n.Accelerator.Pools[i]; p.Devices > 0 && p.Kind != string(device.KindHost) {
 			out = append(out, p.Kind+"."+v1alpha1.DriverName)
 		}
 	}
@@ -110,6 +112,9 @@ func claimChecked(n *Node) Verdict {
 	classes := n.classes()
 	if n.Accelerator == nil || Evidence(n, "") == "" {
 		return notCurrent()
+	}
+	if devices, _ := devicesOf(n.Accelerator); len(classes) == 0 && devices > 0 {
+		return passed("the node publishes directories of the host only, which are not checked")
 	}
 	if len(classes) == 0 {
 		return unknown(ReasonNoClass, "the node publishes nothing of a kind that has a class: set spec.check.deviceClassNames")

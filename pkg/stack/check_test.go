@@ -104,6 +104,11 @@ func TestClaimChecked(t *testing.T) {
 		}, stack.Failed, stack.ReasonCheckFailed},
 		{"nothing is published", func(n *stack.Node) { n.Accelerator.Pools[0].Devices = 0 }, stack.Unknown, stack.ReasonNoClass},
 		{"no report", func(n *stack.Node) { n.Accelerator = nil }, stack.Unknown, stack.ReasonNotCurrent},
+		{"directories beside GPUs", func(n *stack.Node) {
+			n.Accelerator.Pools = append(n.Accelerator.Pools, v1alpha1.PoolStatus{Kind: "host", Devices: 1})
+			verified(n, gpus, true, now)
+		}, stack.Passed, stack.ReasonPassed},
+		{"directories alone", func(n *stack.Node) { n.Accelerator.Pools[0].Kind = "host" }, stack.Passed, stack.ReasonPassed},
 	} {
 		n := healthy("a")
 		n.Accelerator.Checks = nil
