@@ -20,8 +20,9 @@ import (
 
 const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
-		"[acceleratornodes.fettle.dev acceleratorstacks.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev clustergpukernelcaches.fettle.dev " +
-		"devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev partitionpolicies.fettle.dev trustpolicies.fettle.dev]"
+		"[acceleratornodes.fettle.dev acceleratorstacks.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev " +
+		"clustergpukernelcaches.fettle.dev devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev " +
+		"partitionpolicies.fettle.dev trustpolicies.fettle.dev]"
 	shippedPresets = "fettle.dev/clusterdevicepresets " +
 		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
 	partClasses = "resource.k8s.io/deviceclasses " +

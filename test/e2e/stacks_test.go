@@ -19,8 +19,8 @@ func showsStacks() {
 	It("has a claim checked on a node, again when the plugin is another, and says so in the stack", stackOfNode)
 }
 
-// stackOfNode: a stack of one node becomes available once its claim was checked by a pod that the scheduler placed. Another pod of the plugin
-// makes the result worthless, and the check runs again.
+// stackOfNode: a stack of one node becomes available once its claim was checked by a pod that the scheduler placed. Another pod of the
+// plugin makes the result worthless, and the check runs again.
 func stackOfNode(ctx SpecContext) {
 	const name = "e2e"
 	_, err := h.Apply(ctx, fmt.Sprintf(`
