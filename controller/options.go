@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
@@ -52,6 +53,8 @@ type Options struct {
 	ExplainWaitingPods bool
 	// NodePartitions has nodes tainted as PartitionPolicies say.
 	NodePartitions bool
+	// Checks says how AcceleratorStacks check claims.
+	Checks stacks.Checks
 	// KernelCacheVolumes says whether and how caches are put into volumes.
 	KernelCacheVolumes volumes.Options
 }
@@ -65,6 +68,9 @@ func (o Options) Validate() error {
 	}
 	if o.BitstreamInterval < minBitstreamInterval {
 		faults = append(faults, fmt.Errorf("--bitstream-interval is %s: expected %s or more", o.BitstreamInterval, minBitstreamInterval))
+	}
+	if (o.Checks.Namespace == "") != (o.Checks.Image == "") {
+		faults = append(faults, errors.New("--check-namespace and --check-image: expected both or neither"))
 	}
 	if err := o.KernelCacheVolumes.Validate(); err != nil {
 		faults = append(faults, fmt.Errorf("--registries with --kernel-cache-volumes-image: %w", err))

@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -35,6 +36,8 @@ import (
 const (
 	namespace = "fettle-system"
 	patience  = 30 * time.Second
+	// checkNamespace is where claims are checked.
+	checkNamespace = "fettle-selftest"
 )
 
 // cluster is an API server with the namespace of a controller.
@@ -91,6 +94,7 @@ func TestAPI(t *testing.T) {
 	t.Run("taints of nodes", c.testNodeTaints)
 	t.Run("taints of a deleted policy", left)
 	t.Run("priority classes", c.testPriorityClasses)
+	t.Run("stacks", c.testStacks)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })
@@ -152,6 +156,9 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 	images := signed.Start(t, true)
 	c := cluster{config: config, client: direct, registry: images.Registry, images: images}
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: checkNamespace, Labels: map[string]string{"resource.kubernetes.io/admin-access": "true"},
+	}})
 	return c
 }
 
@@ -169,6 +176,7 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 				Webhook: true, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
 				NodePartitions:    true,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
+				Checks:             stacks.Checks{Namespace: checkNamespace, Image: "registry.example/plugin:v1"},
 				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},
 		}.Run(ctx)

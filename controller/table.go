@@ -14,6 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/priorityclasses"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/waiting"
@@ -62,6 +63,7 @@ func Table(p Parts) []reconciler.Row {
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),
+		stacks.New(s, o.Checks),
 		waiting.New(s, waiting.Options{Enabled: o.ExplainWaitingPods, Version: p.Version}),
 	}
 }

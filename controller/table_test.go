@@ -60,7 +60,7 @@ func TestTable(t *testing.T) {
 	for _, name := range []string{ // dashboards have them as the label controller of controller-runtime's metrics
 		"acceleratornode", "clusterfpgabitstream", "clustergpukernelcache", "clustergpukernelcachevolumes", "deletedclaim", "deviceclass",
 		"devicepreset", "fpgabitstream", "gpukernelcache", "gpukernelcachevolumes", "nodetaint", "partitionpolicy", "podwebhookconfiguration",
-		"presetlack", "priorityclass", "shippedpreset", "trustpolicy", "webhookconfiguration",
+		"presetlack", "priorityclass", "acceleratorstack", "shippedpreset", "trustpolicy", "webhookconfiguration",
 	} {
 		if !queues[name] {
 			t.Errorf("there is no queue %s any more", name)

@@ -166,7 +166,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 			node: p.node, metrics: p.metrics, settling: p.features.partitions.Settling, review: p.review, claims: p.claimsChanged,
 		},
 	})
-	p.newServices(rescan, requery)
+	p.newServices(bootID, rescan, requery)
 	return p, nil
 }
 
@@ -341,7 +341,7 @@ func (p *Plugin) newPresets() (err error) {
 }
 
 // newServices builds the background services.
-func (p *Plugin) newServices(rescan, requery notify.Signal) {
+func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	c, f, errs := &p.config, &p.features, p.metrics.backgroundErrors
 	p.scanner = inventory.NewScanner(inventory.Config{
 		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: f.partitions.Query(c.nvmlQuery()), Holder: p.holder,
@@ -358,8 +358,8 @@ func (p *Plugin) newServices(rescan, requery notify.Signal) {
 		Programmed: f.fpgas.Programmed, Presets: f.presets.Origins,
 	})
 	p.reporter = status.NewReporter(status.ReporterConfig{
-		Node: c.Node, Version: c.Version, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Retirement: p.retirement,
-		Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
+		Node: c.Node, Version: c.Version, BootID: bootID, PodUID: c.PodUID, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic,
+		Holder: p.holder, Retirement: p.retirement, Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
 		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.UpToDate, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
 		Containers: c.containers(), Registry: p.metrics.registry, Errors: errs,
 	})

@@ -16,6 +16,9 @@ const (
 	TLSSecret = "fettle-controller-tls" //nolint:gosec // a name, not a credential
 	// PluginAccount is the kubelet plugin's ServiceAccount, in the controller's namespace.
 	PluginAccount = "fettle-kubeletplugin"
+	// ComponentLabel with the value PluginComponent marks the pods of the kubelet plugin's DaemonSet, in the controller's namespace.
+	ComponentLabel  = "app.kubernetes.io/component"
+	PluginComponent = "kubeletplugin"
 	// UninstallLease is held, in the controller's namespace, while an uninstall runs.
 	UninstallLease = "fettle-uninstall"
 	// ManagedByLabel with the value [Controller] marks the DeviceClasses and ClusterDevicePresets that the controller may change, and the

@@ -24,9 +24,11 @@ import (
 // statusInput has everything that determines an AcceleratorNode's status.
 type statusInput struct {
 	node, version string
-	snapshot      *inventory.Snapshot
-	slices        []resourceapi.ResourceSlice
-	prepared      int
+	// bootID and podUID are of the kernel and of the plugin's pod.
+	bootID, podUID string
+	snapshot       *inventory.Snapshot
+	slices         []resourceapi.ResourceSlice
+	prepared       int
 	// held are the devices that claims hold, as POOL/DEVICE. Nil: the records cannot be read, and the last counts stay.
 	held map[string]bool
 	// bitstreams are the digests of the files in the node's store, sorted.
@@ -60,7 +62,9 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 		status.Pools = append(status.Pools, poolStatus(in, kind))
 	}
 	status.SetSummary(summarize(&status, in.snapshot))
-	status.SetProblems(problemsOf(in))
+	problems := problemsOf(in)
+	status.SetProblems(problems)
+	status.Facts = &v1alpha1.NodeFacts{BootID: in.bootID, PluginPod: in.podUID, WithoutDriver: withoutDriver(problems)}
 	setConditions(&status, in)
 	return status
 }
@@ -74,6 +78,16 @@ func problemsOf(in statusInput) []v1alpha1.NodeProblem {
 		problems = append(problems, v1alpha1.NodeProblem{Subject: p.Subject, Reason: p.Reason, Message: p.Message})
 	}
 	return problems
+}
+
+// withoutDriver counts the problems that mean that a driver is missing or does not work.
+func withoutDriver(problems []v1alpha1.NodeProblem) (n int32) {
+	for i := range problems {
+		if discover.OfDriver(problems[i].Reason) {
+			n++
+		}
+	}
+	return n
 }
 
 func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {

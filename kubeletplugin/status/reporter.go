@@ -44,13 +44,13 @@ const (
 
 // ReporterConfig has the services and functions that a Reporter uses.
 type ReporterConfig struct {
-	// Node is the name of the Node object, Version the build's own.
-	Node, Version string
-	Kube          kubernetes.Interface
-	Dynamic       dynamic.Interface
-	Holder        *inventory.Holder
-	Retirement    *retirement.State
-	Records       *record.Store
+	// Node is the name of the Node object, Version the build's own. BootID and PodUID are of the kernel and of the plugin's pod.
+	Node, Version, BootID, PodUID string
+	Kube                          kubernetes.Interface
+	Dynamic                       dynamic.Interface
+	Holder                        *inventory.Holder
+	Retirement                    *retirement.State
+	Records                       *record.Store
 	// Changed is sent after prepared claims or the node's files changed.
 	Changed notify.Signal
 	// Bitstreams returns the digests of the files in the node's store, sorted. Presets and KernelCaches return what claims use, by their
@@ -160,7 +160,7 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	before := r.lastStatus(ctx)
 	used := r.usage(ctx, uids, before, v)
 	status := nodeStatus(statusInput{
-		node: r.Node, version: r.Version, snapshot: v, slices: slices, prepared: len(uids),
+		node: r.Node, version: r.Version, bootID: r.BootID, podUID: r.PodUID, snapshot: v, slices: slices, prepared: len(uids),
 		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
 		bitstreams: r.bitstreams(ctx, before), presets: used.presets, kernelCaches: used.kernelCaches, held: used.held,
 	})

@@ -20,8 +20,9 @@ import (
 
 const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
-		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev clustergpukernelcaches.fettle.dev " +
-		"devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev partitionpolicies.fettle.dev trustpolicies.fettle.dev]"
+		"[acceleratornodes.fettle.dev acceleratorstacks.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev " +
+		"clustergpukernelcaches.fettle.dev devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev " +
+		"partitionpolicies.fettle.dev trustpolicies.fettle.dev]"
 	shippedPresets = "fettle.dev/clusterdevicepresets " +
 		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
 	partClasses = "resource.k8s.io/deviceclasses " +
@@ -72,6 +73,7 @@ func plainRights() map[string]map[string]string {
 			"/pods":                                    "list",
 			"/resourcequotas":                          "list",
 			"fettle.dev/acceleratornodes":              "get list watch patch delete",
+			"fettle.dev/acceleratornodes/status":       "patch",
 			"fettle.dev/clusterfpgabitstreams":         "get list watch",
 			"fettle.dev/fpgabitstreams":                "get list watch",
 			"fettle.dev/clustergpukernelcaches":        "get list watch",
@@ -91,6 +93,11 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/partitionpolicies":             "get list watch",
 			"fettle.dev/partitionpolicies/status":      "patch",
 			"scheduling.k8s.io/priorityclasses":        "get list watch create patch delete",
+			"nvidia.com/clusterpolicies":               "list",
+			"nvidia.com/nvidiadrivers":                 "list",
+			"amd.com/deviceconfigs":                    "list",
+			"fettle.dev/acceleratorstacks":             "get list watch",
+			"fettle.dev/acceleratorstacks/status":      "patch",
 			"networking.k8s.io/servicecidrs":           "get list watch",
 			"/nodes":                                   "get list watch patch",
 			"events.k8s.io/events":                     "create patch update",
@@ -105,10 +112,15 @@ func plainRights() map[string]map[string]string {
 			"coordination.k8s.io/leases [fettle-uninstall]":  "get",
 			"/secrets":                         "get create",
 			"/configmaps":                      "get",
+			"/pods":                            "list watch",
 			"/secrets [fettle-controller-tls]": "update",
 			"/events":                          "create patch",
 			roles:                              "get create update delete",
 			roleBindings:                       "get create update delete",
+		},
+		"Role fettle-checks": {
+			"/pods":                                  "list watch create delete",
+			"resource.k8s.io/resourceclaimtemplates": "create",
 		},
 		"ClusterRole fettle-webhook": {
 			"fettle.dev/clusterfpgabitstreams":       "get",
@@ -151,6 +163,7 @@ func plainRights() map[string]map[string]string {
 			roleBindings:                                    "get delete",
 		},
 		"ClusterRole fettle-view": {
+			"fettle.dev/acceleratorstacks":      "get list watch",
 			"fettle.dev/clusterfpgabitstreams":  "get list watch",
 			"fettle.dev/fpgabitstreams":         "get list watch",
 			"fettle.dev/clustergpukernelcaches": "get list watch",
@@ -285,6 +298,9 @@ func TestRights(t *testing.T) {
 	delete(untainted["ClusterRole fettle-uninstall"], "scheduling.k8s.io/priorityclasses")
 	untainted["ClusterRole fettle-controller"]["scheduling.k8s.io/priorityclasses"] = "get list watch"
 	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
+	unchecked := plainRights()
+	delete(unchecked, "Role fettle-checks")
+	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
@@ -310,6 +326,7 @@ func TestRights(t *testing.T) {
 		{"metrics for all", []string{"--set=metrics.authentication=false"}, open},
 		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, silent},
 		{"nodes are not tainted", []string{"--set=partitions.nodes=false"}, untainted},
+		{"no checks", []string{"--set=selfTest.enabled=false"}, unchecked},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {
@@ -376,8 +393,8 @@ func addRule(t *testing.T, table map[string]string, rule rbacv1.PolicyRule) {
 	}
 }
 
-// TestBindings checks that each role is bound to the service account of its own name only, and that each pod runs as one
-// that is rendered.
+// TestBindings checks that each role is bound to the service account of its own name only, but for that of the controller in the namespace
+// of checks, and that each pod runs as one that is rendered.
 func TestBindings(t *testing.T) {
 	for _, object := range renderObjects(t) {
 		if object.GetKind() != "ClusterRoleBinding" && object.GetKind() != "RoleBinding" {
@@ -387,7 +404,11 @@ func TestBindings(t *testing.T) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &binding); err != nil {
 			t.Fatal(err)
 		}
-		want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: object.GetName(), Namespace: namespace}}
+		account := object.GetName()
+		if account == "fettle-checks" {
+			account = "fettle-controller"
+		}
+		want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: namespace}}
 		if diff := cmp.Diff(want, binding.Subjects); diff != "" || binding.RoleRef.Name != object.GetName() {
 			t.Errorf("%s %s: role %s, subjects (-want +got):\n%s", object.GetKind(), object.GetName(), binding.RoleRef.Name, diff)
 		}

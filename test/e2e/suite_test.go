@@ -176,6 +176,7 @@ var _ = Describe("Fettle", func() {
 	Describe("refuses what is wrong", refusesWrongConfigs)
 	Describe("copes with machines of all kinds", copesWithMachines)
 	Describe("watches the health of devices", tellsOfFailures)
+	Describe("shows how far nodes are", showsStacks)
 	Describe("lends directories of the host", lendsDirectories)
 	Describe("follows claims to their end", followsClaims)
 	Describe("is understood by other runtimes", ofNode, otherRuntimes)

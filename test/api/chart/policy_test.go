@@ -38,6 +38,7 @@ func TestAPI(t *testing.T) {
 			t.Run("types", func(t *testing.T) { testPolicyTypes(t, server) })
 			t.Run("slices", func(t *testing.T) { testSlices(t, server) })
 			t.Run("acceleratornodes", func(t *testing.T) { testAcceleratorNodes(t, server) })
+			t.Run("checks", func(t *testing.T) { testChecks(t, server) })
 			t.Run("bitstream status", func(t *testing.T) { testBitstreamStatus(t, server) })
 			t.Run("bitstream rights", func(t *testing.T) { testBitstreamRights(t, server) })
 			t.Run("pull secrets", func(t *testing.T) { testPullSecretRights(t, server) })
@@ -80,8 +81,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 17 {
-		t.Fatalf("%d policies, want 17", len(policies.Items))
+	if len(policies.Items) != 18 {
+		t.Fatalf("%d policies, want 18", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)

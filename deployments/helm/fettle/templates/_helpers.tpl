@@ -13,6 +13,7 @@ in the same cluster must collide, and Helm then says which release owns the obje
 {{/* Names of the CustomResourceDefinitions that the controller applies, as a YAML list. */}}
 {{- define "fettle.crds" -}}
 - acceleratornodes.fettle.dev
+- acceleratorstacks.fettle.dev
 - clusterdevicepresets.fettle.dev
 - clusterfpgabitstreams.fettle.dev
 - clustergpukernelcaches.fettle.dev
