@@ -359,7 +359,8 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	})
 	p.reporter = status.NewReporter(status.ReporterConfig{
 		Node: c.Node, Version: c.Version, BootID: bootID, PodUID: c.PodUID, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic,
-		Holder: p.holder, Retirement: p.retirement, Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
+		Holder: p.holder, Retirement: p.retirement, Records: p.records, Changed: p.claimsChanged,
+		Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
 		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.UpToDate, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
 		Containers: c.containers(), Registry: p.metrics.registry, Errors: errs,
 	})

@@ -37,7 +37,8 @@ func TestWatches(t *testing.T) {
 			}
 			services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}}
 			rows := controller.Table(controller.Parts{
-				Services: services, Options: controller.Options{Webhook: true, NodePartitions: true}, Policies: trustpolicies.NewReader(services.Client, nil),
+				Services: services, Options: controller.Options{Webhook: true, NodePartitions: true},
+				Policies:    trustpolicies.NewReader(services.Client, nil),
 				Volumes:     volumes.NewPlanner(services, volumes.Options{Enabled: test.withVolumes}),
 				Certificate: webhook.NewCertificate(services.Client, clock.RealClock{}, "fettle-system"),
 			})
