@@ -261,12 +261,14 @@ func testUpgrade(t *testing.T, server *apiServer) {
 
 // testSelfTestTemplate checks that the API server accepted the template with adminAccess as written, not with it dropped.
 func testSelfTestTemplate(t *testing.T, server *apiServer) {
-	template, err := server.clients.ResourceV1().ResourceClaimTemplates("fettle-selftest").
-		Get(t.Context(), "fettle-selftest", metav1.GetOptions{})
+	templates, err := server.clients.ResourceV1().ResourceClaimTemplates("fettle-selftest").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := template.Spec.Spec.Devices.Requests[0].Exactly
+	if len(templates.Items) != 1 {
+		t.Fatalf("%d templates, want one", len(templates.Items))
+	}
+	request := templates.Items[0].Spec.Spec.Devices.Requests[0].Exactly
 	if request.AdminAccess == nil || !*request.AdminAccess {
 		t.Errorf("adminAccess is lost: %+v", request)
 	}
