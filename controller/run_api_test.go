@@ -94,6 +94,7 @@ func TestAPI(t *testing.T) {
 	t.Run("taints of nodes", c.testNodeTaints)
 	t.Run("taints of a deleted policy", left)
 	t.Run("priority classes", c.testPriorityClasses)
+	t.Run("devices for a higher priority", c.testReclaim)
 	t.Run("stacks", c.testStacks)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)

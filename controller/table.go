@@ -12,6 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/partitionpolicies"
 	"github.com/fettle-dev/fettle/controller/presets"
 	"github.com/fettle-dev/fettle/controller/priorityclasses"
+	"github.com/fettle-dev/fettle/controller/reclaims"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/controller/stacks"
@@ -60,6 +61,7 @@ func Table(p Parts) []reconciler.Row {
 		partitionpolicies.New(s, o.NodePartitions),
 		nodetaints.New(s, o.NodePartitions),
 		priorityclasses.New(s, o.NodePartitions),
+		reclaims.New(s, o.NodePartitions, p.Version),
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),

@@ -19,7 +19,7 @@ const TaintsAnnotation = "fettle.dev/taints"
 
 // NodePartition is who may use the nodes that have devices.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.taints) || has(self.priorityClasses)",message="say who may use the nodes: set taints, priorityClasses or both"
+// +kubebuilder:validation:XValidation:rule="has(self.taints) || has(self.priorityClasses) || has(self.reclaim)",message="say who may use the nodes: set taints, priorityClasses or reclaim"
 type NodePartition struct {
 	// Taints keep pods off the selected nodes that have GPUs or FPGAs, unless they get a device of Fettle's or tolerate the taint. They are
 	// taken off with the policy. A taint with the same key and effect that somebody else put on a node stays as it is.
@@ -39,7 +39,25 @@ type NodePartition struct {
 	// +kubebuilder:validation:XValidation:rule="self.filter(c, has(c.default) && c.default).size() <= 1",message="at most one class may be the default"
 	// +optional
 	PriorityClasses []NodePriorityClass `json:"priorityClasses,omitempty"`
+	// Reclaim says whether pods that hold devices of the selected nodes make way for a waiting pod with a higher priority that lacks devices,
+	// which Kubernetes itself does not do. None: they keep their devices. Evict: as few as needed are evicted, as far as
+	// PodDisruptionBudgets allow it. Of policies that select one node, the first that sets it counts. Unset: None, unless another policy sets
+	// it.
+	// +kubebuilder:validation:Enum=None;Evict
+	// +optional
+	Reclaim ReclaimMode `json:"reclaim,omitempty"`
 }
+
+// ReclaimMode is whether pods that hold devices make way for pods with a higher priority.
+type ReclaimMode string
+
+// The modes.
+const (
+	// ReclaimNone has pods keep their devices.
+	ReclaimNone ReclaimMode = "None"
+	// ReclaimEvict has pods evicted.
+	ReclaimEvict ReclaimMode = "Evict"
+)
 
 // NodePriorityClass is a PriorityClass.
 type NodePriorityClass struct {

@@ -87,6 +87,9 @@ func partitionNodesCases() []trustCase {
 			name: "a value for Kubernetes' own", spec: classes("{name: a, value: 1000000001}"),
 			want: []string{"spec.nodes.priorityClasses[0].value: Invalid"},
 		},
+		{name: "reclaim alone", spec: "nodes: {reclaim: Evict}"},
+		{name: "reclaim beside taints", spec: "nodes: {reclaim: None, taints: [" + taint + "]}"},
+		{name: "an unknown way to reclaim", spec: "nodes: {reclaim: Delete}", want: []string{"spec.nodes.reclaim: Unsupported value"}},
 		{name: "no effect", spec: taints("{key: a}"), want: []string{"spec.nodes.taints[0].effect: Required"}},
 		{name: "an unknown effect", spec: taints("{key: a, effect: Never}"), want: []string{"spec.nodes.taints[0].effect: Unsupported"}},
 	}

@@ -32,10 +32,15 @@ var (
 )
 
 func (n *NodePartition) validate(path *field.Path) field.ErrorList {
-	if n.Taints == nil && n.PriorityClasses == nil {
-		return field.ErrorList{field.Required(path, "say who may use the nodes: set taints, priorityClasses or both")}
+	if n.Taints == nil && n.PriorityClasses == nil && n.Reclaim == "" {
+		return field.ErrorList{field.Required(path, "say who may use the nodes: set taints, priorityClasses or reclaim")}
 	}
-	return append(validateTaints(n.Taints, path.Child("taints")), validatePriorityClasses(n.PriorityClasses, path.Child("priorityClasses"))...)
+	faults := validateTaints(n.Taints, path.Child("taints"))
+	faults = append(faults, validatePriorityClasses(n.PriorityClasses, path.Child("priorityClasses"))...)
+	if modes := []ReclaimMode{ReclaimNone, ReclaimEvict}; n.Reclaim != "" && !slices.Contains(modes, n.Reclaim) {
+		faults = append(faults, field.NotSupported(path.Child("reclaim"), n.Reclaim, modes))
+	}
+	return faults
 }
 
 func validatePriorityClasses(classes []NodePriorityClass, path *field.Path) field.ErrorList {

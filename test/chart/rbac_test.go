@@ -71,6 +71,7 @@ func plainRights() map[string]map[string]string {
 			"resource.k8s.io/resourceclaimtemplates":   "list",
 			"resource.k8s.io/devicetaintrules":         "list",
 			"/pods":                                    "list",
+			"/pods/eviction":                           "create",
 			"/resourcequotas":                          "list",
 			"fettle.dev/acceleratornodes":              "get list watch patch delete",
 			"fettle.dev/acceleratornodes/status":       "patch",
@@ -282,13 +283,6 @@ func TestRights(t *testing.T) {
 	}
 	binding := plainRights()
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
-	silent := plainRights()
-	for _, resource := range []string{
-		"resource.k8s.io/resourceslices", "resource.k8s.io/resourceclaimtemplates", "resource.k8s.io/devicetaintrules", "/pods",
-		"/resourcequotas",
-	} {
-		delete(silent["ClusterRole fettle-controller"], resource)
-	}
 	untainted := plainRights()
 	untainted["ClusterRole fettle-controller"]["/nodes"] = "get list watch"
 	untainted["ClusterRole fettle-uninstall"]["/nodes"] = "get list"
@@ -298,6 +292,17 @@ func TestRights(t *testing.T) {
 	delete(untainted["ClusterRole fettle-uninstall"], "scheduling.k8s.io/priorityclasses")
 	untainted["ClusterRole fettle-controller"]["scheduling.k8s.io/priorityclasses"] = "get list watch"
 	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
+	delete(untainted["ClusterRole fettle-controller"], "/pods/eviction")
+	silent := map[string]map[string]string{}
+	for role, table := range untainted {
+		silent[role] = maps.Clone(table)
+	}
+	for _, resource := range []string{
+		"resource.k8s.io/resourceslices", "resource.k8s.io/resourceclaimtemplates", "resource.k8s.io/devicetaintrules", "/pods",
+		"/resourcequotas",
+	} {
+		delete(silent["ClusterRole fettle-controller"], resource)
+	}
 	unchecked := plainRights()
 	delete(unchecked, "Role fettle-checks")
 	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
@@ -324,7 +329,8 @@ func TestRights(t *testing.T) {
 		{"both", []string{"--set=presets.configMapNamespaces={*},bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets", "/configmaps")},
 		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumesRights()},
 		{"metrics for all", []string{"--set=metrics.authentication=false"}, open},
-		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, silent},
+		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, plainRights()},
+		{"waiting pods are neither explained nor preferred", []string{"--set=waitingPods.explain=false,partitions.nodes=false"}, silent},
 		{"nodes are not tainted", []string{"--set=partitions.nodes=false"}, untainted},
 		{"no checks", []string{"--set=selfTest.enabled=false"}, unchecked},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
