@@ -34,6 +34,7 @@ type judge struct {
 	options Checks
 	status  status.Writer
 	nodes   *prometheus.GaugeVec
+	due     *prometheus.GaugeVec
 	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
 	told map[string]positions
 }
@@ -44,9 +45,11 @@ func New(s reconciler.Services, checks Checks) reconciler.Row {
 		Services: s, options: checks, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
 			"stack", "state", "status"),
+		due: metrics.GaugeBy("stack_check_due_timestamp_seconds",
+			"When the check of a claim that passed longest ago on a node of an AcceleratorStack is to be repeated.", "stack"),
 	}
 	return reconciler.Row{
-		Name: "AcceleratorStacks", Metrics: []prometheus.Collector{j.nodes},
+		Name: "AcceleratorStacks", Metrics: []prometheus.Collector{j.nodes, j.due},
 		Queues: []reconciler.Queue{{Name: "acceleratorstack", Reconciler: j, Watches: watches(s.Client)}},
 	}
 }
@@ -61,6 +64,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if at < 0 || stacks.Items[at].DeletionTimestamp != nil {
 		delete(j.told, req.Name)
 		j.nodes.DeletePartialMatch(prometheus.Labels{"stack": req.Name})
+		j.due.DeleteLabelValues(req.Name)
 		return reconcile.Result{}, nil
 	}
 	seen, err := j.observe(ctx)
@@ -84,7 +88,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		j.announce(ctx, before, s)
 	}
 	j.announceNodes(ctx, before, s, outcomes, seen)
-	j.count(s)
+	j.count(s, outcomes)
 	if failed != nil {
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, failed)
 	}
@@ -128,12 +132,23 @@ func (j *judge) round(
 }
 
 // count sets the metrics of a stack.
-func (j *judge) count(s *v1alpha1.AcceleratorStack) {
+func (j *judge) count(s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
 	for _, c := range s.Status.States {
 		for status, count := range map[string]int32{"passed": c.Passed, "failed": c.Failed, "unknown": c.Unknown} {
 			j.nodes.WithLabelValues(s.Name, string(c.Name), status).Set(float64(count))
 		}
 	}
+	var oldest time.Time
+	for i := range outcomes {
+		if due := outcomes[i].CheckDue; !due.IsZero() && (oldest.IsZero() || due.Before(oldest)) {
+			oldest = due
+		}
+	}
+	if oldest.IsZero() {
+		j.due.DeleteLabelValues(s.Name)
+		return
+	}
+	j.due.WithLabelValues(s.Name).Set(float64(oldest.Unix()))
 }
 
 // observed is what the cache has of all nodes, by their names.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -24,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
 const namespace = "fettle-system"
@@ -286,5 +288,53 @@ func TestQueued(t *testing.T) {
 		if slices.Sort(q.names); !slices.Equal(q.names, slices.Sorted(slices.Values(test.want))) {
 			t.Errorf("%s: queued %q, want %q", test.name, q.names, test.want)
 		}
+	}
+}
+
+// TestMetrics: the counts and the check that is due follow the stack and are gone with it.
+func TestMetrics(t *testing.T) {
+	f := newFixture(t).verified(t)
+	f.checks = Checks{Namespace: "fettle-selftest", Image: "image"}
+	f.restart()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(f.row.Metrics...)
+	values := func() map[string]float64 {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]float64{}
+		for _, family := range families {
+			for _, m := range family.Metric {
+				name := strings.TrimPrefix(family.GetName(), "fettle_controller_stack_")
+				for _, l := range m.Label {
+					name += " " + l.GetValue()
+				}
+				out[name] = m.GetGauge().GetValue()
+			}
+		}
+		return out
+	}
+	s := f.reconcile(t, "s")
+	got := values()
+	due := time.Unix(int64(got["check_due_timestamp_seconds s"]), 0)
+	if due.Before(time.Now()) || due.After(time.Now().Add(stack.DefaultCheckInterval)) || got["nodes s ClaimChecked passed"] != 2 {
+		t.Errorf("due %s, metrics %v", due, got)
+	}
+	f.report(t, "b", noDriver)
+	f.reconcile(t, "s")
+	if got := values(); got["nodes s DriverChecked failed"] != 1 || got["nodes s DriverChecked passed"] != 1 {
+		t.Errorf("metrics %v after one node failed", got)
+	}
+	if err := f.api.Delete(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	key := client.ObjectKey{Name: "s"}
+	if _, err := f.row.Queues[0].Reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
+		t.Fatal(err)
+	}
+	if got := values(); len(got) > 0 {
+		t.Errorf("metrics %v of a stack that is gone", got)
 	}
 }

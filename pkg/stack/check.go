@@ -171,6 +171,21 @@ func Due(n *Node, now time.Time) (classes []string, next time.Duration) {
 	return classes, next
 }
 
+// checkDue returns when the check that passed longest ago is to be repeated. Zero: none has passed with the present evidence, or none is
+// run any more.
+func checkDue(n *Node) (oldest time.Time) {
+	if n.Checks.Off != "" {
+		return time.Time{}
+	}
+	for _, class := range n.classes() {
+		result, done := checked(n, class)
+		if due := result.Time.Add(n.Checks.Interval); done && result.Passed && (oldest.IsZero() || due.Before(oldest)) {
+			oldest = due
+		}
+	}
+	return oldest
+}
+
 func readyForChecks(n *Node) bool {
 	return !slices.ContainsFunc(rules(), func(r rule) bool {
 		return r.beforeChecks && r.judge(n).Status != Passed

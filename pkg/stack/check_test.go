@@ -215,3 +215,36 @@ func TestEnded(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckDue: the check that passed longest ago is the one to be repeated first. One that failed, one of other evidence and one that is
+// not run any more are not waited for.
+func TestCheckDue(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct {
+		change func(*stack.Node)
+		want   time.Time
+	}{
+		"two classes": {func(n *stack.Node) {
+			verified(n, gpus, true, now)
+			verified(n, "fpga.fettle.dev", true, now.Add(-time.Hour))
+		}, now.Add(time.Hour)},
+		"a failure": {func(n *stack.Node) { verified(n, gpus, false, now) }, time.Time{}},
+		"none yet":  {func(*stack.Node) {}, time.Time{}},
+		"off": {func(n *stack.Node) {
+			verified(n, gpus, true, now)
+			n.Checks.Off = "they are off"
+		}, time.Time{}},
+		"another boot": {func(n *stack.Node) {
+			verified(n, gpus, true, now)
+			n.BootID, n.Accelerator.Facts.BootID = "boot-2", "boot-2"
+		}, time.Time{}},
+	} {
+		n := healthy("a")
+		n.Accelerator.Checks = nil
+		n.Checks.Classes, n.Checks.Interval = []string{gpus, "fpga.fettle.dev"}, 2*time.Hour
+		c.change(n)
+		if got := stack.Judge(n).CheckDue; !got.Equal(c.want) {
+			t.Errorf("%s: due %s, want %s", name, got, c.want)
+		}
+	}
+}

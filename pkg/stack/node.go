@@ -10,6 +10,7 @@ package stack
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -131,11 +132,13 @@ type Outcome struct {
 	Verdicts []Verdict
 	// Empty says that a current report has neither a device nor a problem: the node is none for a stack.
 	Empty bool
+	// CheckDue is when the check of a claim that passed longest ago is to be repeated. Zero: none has passed, or none is run.
+	CheckDue time.Time
 }
 
 // Judge says how far a node is.
 func Judge(n *Node) Outcome {
-	out := Outcome{Node: n.Name, Empty: isEmpty(n)}
+	out := Outcome{Node: n.Name, Empty: isEmpty(n), CheckDue: checkDue(n)}
 	for _, r := range rules() {
 		out.Verdicts = append(out.Verdicts, r.judge(n))
 	}
