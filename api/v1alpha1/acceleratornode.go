@@ -28,12 +28,18 @@ const (
 	ConditionHealthy = "Healthy"
 	// ConditionRetired is true once the plugin stopped publishing for good, as an uninstall asks.
 	ConditionRetired = "Retired"
+	// ConditionQuiesced is true once nothing of Fettle on the node uses the kernel drivers that QuiesceAnnotation names.
+	ConditionQuiesced = "Quiesced"
 )
 
 const (
 	// RetireAnnotation on an AcceleratorNode tells that node's plugin to stop publishing, to refuse new claims, and to remove its files once
 	// the last claim is gone.
 	RetireAnnotation = GroupName + "/retire"
+	// QuiesceAnnotation on an AcceleratorNode tells that node's plugin to let go of devices while their kernel driver is changed: to stop
+	// publishing them, to refuse new claims, and to close them. Claims are released as ever. The value names vendors, separated by commas,
+	// or is "*".
+	QuiesceAnnotation = GroupName + "/quiesce"
 	// RetireByUninstall is the value that an uninstall sets and a running controller takes back.
 	RetireByUninstall = "true"
 	// ClaimDeletedAnnotation on an AcceleratorNode is set by the controller to the time at which it saw that a claim on the node was deleted
@@ -151,7 +157,7 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +optional
 	Checks []NodeCheck `json:"checks,omitempty"`
-	// Conditions are Ready, Published, Healthy and Retired.
+	// Conditions are Ready, Published, Healthy, Retired and Quiesced.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8

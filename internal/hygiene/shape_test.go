@@ -45,11 +45,12 @@ func partImports() map[string][]string {
 		"deviceclasses": {"follow"},
 		"trustpolicies": {"follow"},
 		"inventory":     {"notify"},
+		"quiesce":       {"inventory", "notify"},
 		"artifacts":     {"inventory", "notify", "retirement"},
 		"publish":       {"inventory", "notify", "retirement"},
-		"devicehealth":  {"dryrun", "inventory", "notify", "retirement"},
+		"devicehealth":  {"dryrun", "inventory", "notify", "quiesce", "retirement"},
 		"dryrun":        {"inventory"},
-		"status":        {"inventory", "notify", "podresources", "retirement"},
+		"status":        {"inventory", "notify", "podresources", "quiesce", "retirement"},
 		"binding":       {"follow", "inventory", "publish"},
 	}
 	for _, feature := range features() {

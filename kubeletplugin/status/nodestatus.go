@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 )
@@ -41,6 +42,8 @@ type statusInput struct {
 	ready error
 	// published says that the slices in the API server are up to date, retired that the node was asked to retire, emptied that it has.
 	published, retired, emptied bool
+	// quiesced is how far drivers are let go of. Nil: none is.
+	quiesced *quiesce.Report
 	// before is the last status, nil if there is none.
 	before *v1alpha1.AcceleratorNodeStatus
 	now    time.Time
@@ -169,6 +172,14 @@ func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {
 		set(v1alpha1.ConditionRetired, metav1.ConditionFalse, "ClaimsPrepared", "waits for the pods of prepared claims to end")
 	default:
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionRetired)
+	}
+	switch q := in.quiesced; {
+	case q == nil:
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionQuiesced)
+	case q.Done:
+		set(v1alpha1.ConditionQuiesced, metav1.ConditionTrue, q.Reason, q.Message)
+	default:
+		set(v1alpha1.ConditionQuiesced, metav1.ConditionFalse, q.Reason, q.Message)
 	}
 }
 

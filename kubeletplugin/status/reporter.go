@@ -30,6 +30,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/podresources"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -50,7 +51,9 @@ type ReporterConfig struct {
 	Dynamic                       dynamic.Interface
 	Holder                        *inventory.Holder
 	Retirement                    *retirement.State
-	Records                       *record.Store
+	// Quiesce says how far drivers are let go of. Nil: none is.
+	Quiesce *quiesce.State
+	Records *record.Store
 	// Changed is sent after prepared claims or the node's files changed.
 	Changed notify.Signal
 	// Bitstreams returns the digests of the files in the node's store, sorted. Presets and KernelCaches return what claims use, by their
@@ -103,7 +106,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		_, changed := r.Holder.Get()
-		retired := r.Retirement.Changed()
+		retired, quiesced := r.Retirement.Changed(), r.Quiesce.Changed()
 		var pending <-chan time.Time
 		done, err := r.report(ctx)
 		switch {
@@ -120,6 +123,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-ticker.C:
 		case <-changed:
 		case <-retired:
+		case <-quiesced:
 		case <-pending:
 		case <-r.Changed:
 			select {
@@ -153,25 +157,47 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 	}
-	published := retired && len(slices) == 0 || !retired && r.UpToDate(r.Node, v, slices)
-	if published {
-		r.Published()
-	}
+	published := r.isPublished(v, slices, retired)
 	before := r.lastStatus(ctx)
 	used := r.usage(ctx, uids, before, v)
+	quiesced := r.quiesced(ctx, v, uids, published)
 	status := nodeStatus(statusInput{
 		node: r.Node, version: r.Version, bootID: r.BootID, podUID: r.PodUID, snapshot: v, slices: slices, prepared: len(uids),
 		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
 		bitstreams: r.bitstreams(ctx, before), presets: used.presets, kernelCaches: used.kernelCaches, held: used.held,
+		quiesced: quiesced,
 	})
+	done = published && !quiesced.Soon()
 	if r.written != nil && reflect.DeepEqual(*r.written, status) {
-		return published, nil
+		return done, nil
 	}
 	if err := r.write(ctx, status); err != nil {
 		return false, err
 	}
 	r.written = &status
-	return published, nil
+	return done, nil
+}
+
+// isPublished reports whether the API server has what the node is to publish, and has that known.
+func (r *Reporter) isPublished(v *inventory.Snapshot, slices []resourceapi.ResourceSlice, retired bool) bool {
+	published := retired && len(slices) == 0 || !retired && r.UpToDate(r.Node, v, slices)
+	if published {
+		r.Published()
+	}
+	return published
+}
+
+// quiesced returns how far drivers are let go of. Records that cannot be read count as claims that hold devices.
+func (r *Reporter) quiesced(ctx context.Context, v *inventory.Snapshot, uids []string, published bool) *quiesce.Report {
+	if r.Quiesce.Idle() {
+		return nil
+	}
+	records, err := r.records(uids)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot count the claims of drivers that are quiesced", "reason", err)
+		records = nil
+	}
+	return r.Quiesce.Report(quiesce.Input{Snapshot: v, Published: published, Records: records, Damaged: len(uids) - len(records)})
 }
 
 // count sets the metrics of the records.

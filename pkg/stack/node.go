@@ -95,6 +95,8 @@ const (
 	ReasonNotPublished = "NotPublished"
 	// ReasonRetired: the node was asked to give up its devices.
 	ReasonRetired = "Retired"
+	// ReasonQuiesced: the plugin lets go of devices while their driver is changed.
+	ReasonQuiesced = "DriverQuiesced"
 	// ReasonWithheld: every device is withheld for now.
 	ReasonWithheld = "Withheld"
 	// ReasonNothingPublished: none of the node's devices is published.
@@ -197,6 +199,9 @@ func driverChecked(n *Node) Verdict {
 		return notCurrent()
 	}
 	a := n.Accelerator
+	if quiesced(a) {
+		return beingChanged(n)
+	}
 	if count := a.Facts.WithoutDriver; count > 0 {
 		if at := slices.IndexFunc(a.Problems, ofDriver); at >= 0 {
 			p := a.Problems[at]
@@ -208,6 +213,16 @@ func driverChecked(n *Node) Verdict {
 		return passed("every device has a driver")
 	}
 	return passed("drivers %s", a.Summary.Drivers)
+}
+
+// quiesced says that a driver is about to be changed. What is found meanwhile is neither a failure nor a success.
+func quiesced(a *v1alpha1.AcceleratorNodeStatus) bool {
+	return meta.FindStatusCondition(a.Conditions, v1alpha1.ConditionQuiesced) != nil
+}
+
+func beingChanged(n *Node) Verdict {
+	return unknown(ReasonQuiesced, "a driver of the node is being changed: kubectl annotate acceleratornode %s %s- ends that",
+		n.Name, v1alpha1.QuiesceAnnotation)
 }
 
 func ofDriver(p v1alpha1.NodeProblem) bool { return discover.OfDriver(p.Reason) }
@@ -244,6 +259,8 @@ func published(n *Node) Verdict {
 	case meta.FindStatusCondition(a.Conditions, v1alpha1.ConditionRetired) != nil:
 		return failed(ReasonRetired, "the node was asked to give up its devices: kubectl annotate acceleratornode %s %s- takes that back",
 			n.Name, v1alpha1.RetireAnnotation)
+	case quiesced(a):
+		return beingChanged(n)
 	case serving.Status != metav1.ConditionTrue:
 		return unknown(ReasonNotServing, "the plugin cannot serve claims: %s", serving.Message)
 	case held.Status != metav1.ConditionTrue:
@@ -276,7 +293,7 @@ func monitored(n *Node) Verdict {
 
 // isEmpty says that a current report shows no device and nothing that could become one.
 func isEmpty(n *Node) bool {
-	if !current(n) || n.Accelerator.ProblemCount > 0 {
+	if !current(n) || n.Accelerator.ProblemCount > 0 || quiesced(n.Accelerator) {
 		return false
 	}
 	devices, withheld := devicesOf(n.Accelerator)

@@ -114,6 +114,11 @@ func TestStates(t *testing.T) {
 		{"retired", func(n *stack.Node) {
 			set(n, v1alpha1.ConditionRetired, metav1.ConditionFalse, "waits")
 		}, "+Passed +Passed +Passed -Retired +Passed"},
+		{"a driver is being changed, and is not there", func(n *stack.Node) {
+			set(n, v1alpha1.ConditionQuiesced, metav1.ConditionTrue, "nothing uses it")
+			problems(n, 1, missing)
+			n.Accelerator.Pools[0].Devices = 0
+		}, "+Passed +Passed ?DriverQuiesced ?DriverQuiesced +Passed"},
 		{"all devices are withheld", func(n *stack.Node) {
 			n.Accelerator.Pools[0].Devices, n.Accelerator.Pools[0].Withheld = 0, 8
 		}, "+Passed +Passed +Passed ?Withheld +Passed"},
