@@ -352,17 +352,25 @@ func (p *Plugin) newPresets() (err error) {
 }
 
 // askNVML returns the scanner's question to NVIDIA's library, or nil if it is not asked. While its driver is quiesced no child is started:
-// the last answer serves as long as the kernel shows the same devices.
+// the last answer serves, for devices that are withheld.
 func (p *Plugin) askNVML() func(context.Context) (nvml.Report, error) {
 	ask := p.features.partitions.Query(p.config.nvmlQuery())
 	if ask == nil {
 		return nil
 	}
+	var last *nvml.Report // the scanner asks once at a time
 	return func(ctx context.Context) (nvml.Report, error) {
+		if p.quiesce.Holds("nvidia") && last != nil {
+			return *last, nil
+		}
 		if p.quiesce.Holds("nvidia") {
 			return nvml.Report{}, errors.New("the driver is quiesced (annotation " + v1alpha1.QuiesceAnnotation + " on the node's AcceleratorNode)")
 		}
-		return ask(ctx)
+		report, err := ask(ctx)
+		if err == nil {
+			last = &report
+		}
+		return report, err
 	}
 }
 

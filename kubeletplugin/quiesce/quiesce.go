@@ -114,13 +114,16 @@ func (s *State) Set(ctx context.Context, value string) {
 		klog.FromContext(ctx).Error(err, "Cannot keep on disk which drivers are quiesced")
 	}
 	klog.FromContext(ctx).Info("Drivers to quiesce changed", "vendors", value, "before", s.value)
+	was, _ := named(s.value)
+	now, _ := named(value)
 	s.value = value
 	close(s.changed)
 	s.changed = make(chan struct{})
-	s.config.Review.Send()
-	if value == "" {
-		s.config.Requery.Send()
+	if slices.Contains(was, "nvidia") && !slices.Contains(now, "nvidia") {
+		s.config.Requery.Send() // what is known is of the driver before; the scan reviews, too
+		return
 	}
+	s.config.Review.Send()
 }
 
 func (s *State) remove() error { return disk.RemoveIfThere(disk.OS{}, s.path()) }
@@ -157,7 +160,12 @@ func (s *State) vendors() (known, unknown []string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name := range strings.SplitSeq(s.value, ",") {
+	return named(s.value)
+}
+
+// named returns the vendors that a value names, sorted, and names in it that are no vendor's.
+func named(value string) (known, unknown []string) {
+	for name := range strings.SplitSeq(value, ",") {
 		name = strings.TrimSpace(name)
 		switch _, ok := holdings()[name]; {
 		case name == all:
