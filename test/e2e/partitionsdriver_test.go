@@ -47,7 +47,7 @@ func (g *dividedGPUs) failsByXid(ctx SpecContext) {
 	say("a pod that tolerates it gets the GPU, and its status says what is wrong")
 	watcher := newPod(ctx, ns, "watcher", withTemplate("watched"))
 	running(ctx, watcher)
-	healthIn(ctx, watcher, corev1.ResourceHealthStatusUnhealthy, "79")
+	healthIn(ctx, watcher, corev1.ResourceHealthStatusUnhealthy, "fell off the bus")
 
 	say("the GPU is bound to its driver again")
 	bindAgain(address)
@@ -96,8 +96,8 @@ func eventuallyTainted(ctx context.Context, address string, want ...string) {
 	}).Should(Succeed())
 }
 
-// letsGo: the plugin lets go of GPUs whose driver is to be changed. Meanwhile it releases the claim of a pod, for which it has to destroy an
-// instance.
+// letsGo: the plugin lets go of GPUs whose driver is to be changed. Meanwhile it releases the claim of a pod, for which it destroys
+// an instance.
 func (g *dividedGPUs) letsGo(ctx SpecContext) {
 	needsCounters()
 	const card = 2
