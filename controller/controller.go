@@ -220,6 +220,6 @@ func cacheOptions(o Options) (cache.Options, error) {
 	webhook.Cached(byObject)
 	claims.Cached(byObject)
 	cachedNodes(byObject)
-	err := errors.Join(stacks.Cached(byObject, o.Namespace, o.Checks), volumes.Cached(byObject))
+	err := errors.Join(stacks.Cached(byObject, o.Namespace, o.Checks, o.DriverNamespace), volumes.Cached(byObject))
 	return cache.Options{DefaultTransform: nodes.Trim, ByObject: byObject}, err
 }

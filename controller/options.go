@@ -55,6 +55,8 @@ type Options struct {
 	NodePartitions bool
 	// Checks says how AcceleratorStacks check claims.
 	Checks stacks.Checks
+	// DriverNamespace is where AcceleratorStacks run drivers. Empty: they run none.
+	DriverNamespace string
 	// KernelCacheVolumes says whether and how caches are put into volumes.
 	KernelCacheVolumes volumes.Options
 }
@@ -71,6 +73,9 @@ func (o Options) Validate() error {
 	}
 	if (o.Checks.Namespace == "") != (o.Checks.Image == "") {
 		faults = append(faults, errors.New("--check-namespace and --check-image: expected both or neither"))
+	}
+	if o.DriverNamespace != "" && (o.DriverNamespace == o.Namespace || o.DriverNamespace == o.Checks.Namespace) {
+		faults = append(faults, fmt.Errorf("--driver-namespace is %q: expected a namespace that has nothing else", o.DriverNamespace))
 	}
 	if err := o.KernelCacheVolumes.Validate(); err != nil {
 		faults = append(faults, fmt.Errorf("--registries with --kernel-cache-volumes-image: %w", err))

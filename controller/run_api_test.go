@@ -38,6 +38,8 @@ const (
 	patience  = 30 * time.Second
 	// checkNamespace is where claims are checked.
 	checkNamespace = "fettle-selftest"
+	// driverNamespace is where drivers are run.
+	driverNamespace = "fettle-drivers"
 )
 
 // cluster is an API server with the namespace of a controller.
@@ -156,6 +158,7 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 	images := signed.Start(t, true)
 	c := cluster{config: config, client: direct, registry: images.Registry, images: images}
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: driverNamespace}})
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: checkNamespace, Labels: map[string]string{"resource.kubernetes.io/admin-access": "true"},
 	}})
@@ -177,6 +180,7 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 				NodePartitions:    true,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
 				Checks:             stacks.Checks{Namespace: checkNamespace, Image: "registry.example/plugin:v1"},
+				DriverNamespace:    driverNamespace,
 				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},
 		}.Run(ctx)

@@ -4,9 +4,11 @@ package controller_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -83,9 +85,100 @@ func (c cluster) testStacks(t *testing.T) {
 	c.awaitStack(t, younger, "True AllNodesReady", "False Settled", "False NoNodeFailed", 2, 2, "")
 	must(t, c.client.Delete(t.Context(), younger))
 	c.testExternal(t, good, bad)
+	c.testDrivers(t, good, bad)
 }
 
-// testExternal: an operator that is not installed is no error, and what it reports of a node once it is there counts for that node alone.
+// testDrivers: the engine DaemonSet with two kernels. The node whose kernel has no image waits alone, and the DaemonSets go with the
+// stack's engine.
+func (c cluster) testDrivers(t *testing.T, good, bad string) {
+	for node, kernel := range map[string]string{good: "6.1.0-1", bad: "6.1.0-2+"} {
+		patch := fmt.Appendf(nil, `{"status":{"nodeInfo":{"kernelVersion":%q}}}`, kernel)
+		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		must(t, c.client.Status().Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", patch)))
+	}
+	s := hostStack("api-drivers", "stacks")
+	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineDaemonSet, DaemonSet: &v1alpha1.DaemonSetDriver{
+		Repository: "registry.example/driver", Tag: "${DRIVER_VERSION}-${KERNEL}-${OS}", Version: "1", Privileged: new(true),
+		HostPaths:    []v1alpha1.DriverHostPath{{Path: "/run/d", MountPath: "/run/d", Shared: true}},
+		ReadyCommand: []string{"true"},
+	}}
+	c.create(t, s)
+	c.awaitSets(t, "6.1.0-1 registry.example/driver:1-6.1.0-1-debian12, 6.1.0-2+ registry.example/driver:1-6.1.0-2_-debian12")
+	for node, kernel := range map[string]string{good: "6.1.0-1", bad: "6.1.0-2+"} {
+		c.driverPod(t, node, kernel)
+	}
+	apitest.Eventually(t, patience, func() string {
+		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
+			return err.Error()
+		}
+		var failed []string
+		for _, w := range s.Status.Waiting {
+			if w.Failed {
+				failed = append(failed, w.Node+" "+w.Reason)
+			}
+		}
+		if got := strings.Join(failed, ", "); got != bad+" DriverImageMissing" {
+			return "failed: " + got
+		}
+		return ""
+	})
+	apitest.Eventually(t, patience, func() string { return c.missingEvent(bad, "DriverImageMissing") })
+	before := s.DeepCopy()
+	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineHost}
+	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
+	c.awaitSets(t, "")
+	must(t, c.client.Delete(t.Context(), s))
+}
+
+// driverPod makes the pod of a driver as the DaemonSet's controller would. On the kernel 6.1.0-1 it runs; for others there is no image.
+func (c cluster) driverPod(t *testing.T, node, kernel string) {
+	t.Helper()
+	var list appsv1.DaemonSetList
+	must(t, c.client.List(t.Context(), &list, client.InNamespace(driverNamespace)))
+	for i := range list.Items {
+		d := &list.Items[i]
+		if d.Annotations["fettle.dev/driver-kernel"] != kernel {
+			continue
+		}
+		p := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy(), Spec: *d.Spec.Template.Spec.DeepCopy()}
+		p.Namespace, p.Name, p.Spec.NodeName = driverNamespace, "driver-"+node, node
+		c.create(t, p)
+		state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "not found"}}
+		if kernel == "6.1.0-1" {
+			state = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}
+		p.Status.Phase = corev1.PodRunning
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "driver", Image: "x", ImageID: "x", State: state}}
+		must(t, c.client.Status().Update(t.Context(), p))
+		return
+	}
+	t.Fatalf("no DaemonSet for kernel %s", kernel)
+}
+
+// awaitSets waits until the DaemonSets of drivers are those of these kernels and images.
+func (c cluster) awaitSets(t *testing.T, want string) {
+	t.Helper()
+	apitest.Eventually(t, patience, func() string {
+		var list appsv1.DaemonSetList
+		if err := c.client.List(t.Context(), &list, client.InNamespace(driverNamespace)); err != nil {
+			return err.Error()
+		}
+		var have []string
+		for i := range list.Items {
+			d := &list.Items[i]
+			have = append(have, d.Annotations["fettle.dev/driver-kernel"]+" "+d.Spec.Template.Spec.Containers[0].Image)
+		}
+		slices.Sort(have)
+		if got := strings.Join(have, ", "); got != want {
+			return fmt.Sprintf("the DaemonSets are %q, want %q", got, want)
+		}
+		return ""
+	})
+}
+
+// testExternal: an operator that is not installed is no error, and what it reports of a node once it is there counts for that node
+// alone.
 func (c cluster) testExternal(t *testing.T, good, bad string) {
 	s := hostStack("api-external", "stacks")
 	s.Spec.Driver = v1alpha1.StackDriver{

@@ -63,7 +63,7 @@ func Table(p Parts) []reconciler.Row {
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),
-		stacks.New(s, o.Checks),
+		stacks.New(s, o.Checks, o.DriverNamespace),
 		waiting.New(s, waiting.Options{Enabled: o.ExplainWaitingPods, Version: p.Version}),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -34,6 +35,8 @@ type Config struct {
 	Namespace string
 	// PodUID lets two versions of the plugin serve one node during a rolling update. It is empty outside a pod.
 	PodUID string
+	// BootTime is when the kernel started, by its own clock; zero: not known.
+	BootTime time.Time
 	// HostRoot is the directory that holds the host's sys, dev and proc.
 	HostRoot string
 	// PluginsDir and RegistryDir are kubelet's directories, with the same path inside and outside the plugin's container.

@@ -358,7 +358,7 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 		Programmed: f.fpgas.Programmed, Presets: f.presets.Origins,
 	})
 	p.reporter = status.NewReporter(status.ReporterConfig{
-		Node: c.Node, Version: c.Version, BootID: bootID, PodUID: c.PodUID, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic,
+		Node: c.Node, Version: c.Version, BootID: bootID, BootTime: c.BootTime, PodUID: c.PodUID, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic,
 		Holder: p.holder, Retirement: p.retirement, Records: p.records, Changed: p.claimsChanged,
 		Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
 		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.UpToDate, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,

@@ -165,6 +165,9 @@ type NodeFacts struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	BootID string `json:"bootID,omitempty"`
+	// BootTime is when the node started, by its own clock. Containers that kubelet started before it belong to an earlier boot.
+	// +optional
+	BootTime *metav1.Time `json:"bootTime,omitempty"`
 	// PluginPod is the UID of the pod of the plugin that wrote the status. Empty: the plugin runs outside a pod.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional

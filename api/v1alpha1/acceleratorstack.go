@@ -122,7 +122,7 @@ func within(d *metav1.Duration, least, most time.Duration, text string, path *fi
 
 // DriverEngine is what brings a driver to nodes.
 //
-// +kubebuilder:validation:Enum=Host;External
+// +kubebuilder:validation:Enum=Host;External;DaemonSet
 type DriverEngine string
 
 const (
@@ -130,20 +130,28 @@ const (
 	EngineHost DriverEngine = "Host"
 	// EngineExternal: a vendor's operator brings the driver, and the stack looks at what it reports.
 	EngineExternal DriverEngine = "External"
+	// EngineDaemonSet: the stack runs the driver's container on its nodes.
+	EngineDaemonSet DriverEngine = "DaemonSet"
 )
 
-func driverEngines() []DriverEngine { return []DriverEngine{EngineHost, EngineExternal} }
+func driverEngines() []DriverEngine {
+	return []DriverEngine{EngineHost, EngineExternal, EngineDaemonSet}
+}
 
 // StackDriver is where a driver is from.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.external) == (self.engine == 'External')",message="set external for engine External, and only for it"
+// +kubebuilder:validation:XValidation:rule="has(self.daemonSet) == (self.engine == 'DaemonSet')",message="set daemonSet for engine DaemonSet, and only for it"
 type StackDriver struct {
-	// Engine is what brings the driver to the nodes. Host: their operating system does. External: a vendor's operator does, which the stack
-	// looks at and never changes.
+	// Engine is what brings the driver to the nodes. Host: their operating system does. External: a vendor's operator does, which the
+	// stack looks at and never changes. DaemonSet: the stack runs the driver's container there.
 	Engine DriverEngine `json:"engine"`
 	// External is which operator brings the driver.
 	// +optional
 	External *ExternalDriver `json:"external,omitempty"`
+	// DaemonSet is the driver's container.
+	// +optional
+	DaemonSet *DaemonSetDriver `json:"daemonSet,omitempty"`
 }
 
 // ExternalDriver is which operator brings a driver.
@@ -180,6 +188,12 @@ func (d *StackDriver) validate(path *field.Path) field.ErrorList {
 	at := path.Child("external")
 	if (d.External != nil) != (d.Engine == EngineExternal) {
 		return field.ErrorList{field.Required(at, "set it for engine External, and only for it")}
+	}
+	if (d.DaemonSet != nil) != (d.Engine == EngineDaemonSet) {
+		return field.ErrorList{field.Required(path.Child("daemonSet"), "set it for engine DaemonSet, and only for it")}
+	}
+	if d.DaemonSet != nil {
+		return d.DaemonSet.validate(path.Child("daemonSet"))
 	}
 	if d.External == nil {
 		return nil

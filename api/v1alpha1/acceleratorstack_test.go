@@ -53,12 +53,63 @@ func stackCases() []trustCase {
 			name: "another engine", spec: "driver: {engine: Magic}",
 			want: []string{`spec.driver.engine: Unsupported value: "Magic"`},
 		},
+		{name: "a driver", spec: driverSpec("")},
+		{name: "a driver with all", spec: driverSpec(`, moduleVersion: 580.95.5, hostPID: true, command: [a], args: [b],
+  env: [{name: A, value: b}],
+  hostPaths: [{path: /, mountPath: /host, readOnly: true}, {path: /run/d, mountPath: /run/d, shared: true}], readyCommand: [test, -e, /x],
+  pullSecrets: [a]`)},
+		{
+			name: "no driver", spec: "driver: {engine: DaemonSet}",
+			want: []string{"spec.driver.daemonSet: Required value: set it for engine DaemonSet"},
+		},
+		{
+			name: "a driver of another engine", spec: strings.Replace(driverSpec(""), "engine: DaemonSet", "engine: Host", 1),
+			want: []string{"spec.driver.daemonSet: Required value: set it for engine DaemonSet"},
+		},
+		{
+			name: "a digest", spec: "driver: {engine: DaemonSet, daemonSet: {repository: r.example/d@sha256:" + strings.Repeat("a", 64) +
+				", tag: 'a@sha256:b', version: v, privileged: true}}",
+			want: []string{"spec.driver.daemonSet.repository: Invalid value", "spec.driver.daemonSet.tag: Invalid value"},
+		},
+		{
+			name: "an unknown variable", spec: strings.Replace(driverSpec(""), "${KERNEL}", "${UNAME}", 1),
+			want: []string{"spec.driver.daemonSet.tag: Invalid value"},
+		},
+		{
+			name: "privileges not said", spec: "driver: {engine: DaemonSet, daemonSet: {repository: r.example/d, tag: a, version: v}}",
+			want: []string{"spec.driver.daemonSet.privileged: Required value"},
+		},
+		{
+			name: "paths", spec: driverSpec(`, hostPaths: [{path: a, mountPath: /}, {path: /a/../b, mountPath: /m}, {path: /c, mountPath: /m}]`),
+			want: []string{
+				"spec.driver.daemonSet.hostPaths[0].path: Invalid value", "spec.driver.daemonSet.hostPaths[0].mountPath: Invalid value",
+				"spec.driver.daemonSet.hostPaths[1].path: Invalid value", "spec.driver.daemonSet.hostPaths[2].mountPath: Duplicate value",
+			},
+		},
+		{
+			name: "mounts that cannot be shared",
+			spec: strings.Replace(driverSpec(`, hostPaths: [{path: /a, mountPath: /a, shared: true}]`), "privileged: true", "privileged: false", 1),
+			want: []string{"spec.driver.daemonSet.hostPaths[0].shared: Invalid value"},
+		},
+		{
+			name: "variables and words", spec: driverSpec(`, env: [{name: 1A}, {name: B}, {name: B}], readyCommand: []`),
+			want: []string{
+				"spec.driver.daemonSet.readyCommand: Required value", "spec.driver.daemonSet.env[0].name: Invalid value",
+				"spec.driver.daemonSet.env[2]: Duplicate value",
+			},
+		},
 		{name: "no engine", spec: "driver: {}", want: []string{`spec.driver.engine: Unsupported value: ""`}},
 		{
 			name: "a selector that is not one", spec: "driver: {engine: Host}\nnodeSelector: {matchExpressions: [{key: a, operator: Near}]}",
 			want: []string{"spec.nodeSelector.matchExpressions[0].operator: Invalid value"}, lenient: "the schema of selectors has no enum",
 		},
 	}
+}
+
+// driverSpec is a spec with the engine DaemonSet, and with more in the driver's object.
+func driverSpec(more string) string {
+	return "driver: {engine: DaemonSet, daemonSet: {repository: 'registry.example:5000/nvidia', tag: '${DRIVER_VERSION}-${KERNEL}-${OS}', " +
+		"version: 580.95.05, privileged: true" + more + "}}"
 }
 
 func validateStack(t *testing.T, spec string) field.ErrorList {

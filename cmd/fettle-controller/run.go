@@ -96,6 +96,8 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 		o.Checks.PullPolicy = corev1.PullPolicy(value)
 		return nil
 	})
+	fs.StringVar(&o.DriverNamespace, "driver-namespace", "",
+		"namespace of its own where AcceleratorStacks with the engine DaemonSet run drivers; empty runs none")
 	fs.StringVar(&o.KernelCacheVolumes.Image, "kernel-cache-volumes-image", "",
 		"container `image` with /fettle in it, which fills the volumes of GPUKernelCaches; empty makes no volumes")
 	fs.Func("kernel-cache-volumes-pull-policy", "when that image is pulled: Always, IfNotPresent or Never", func(value string) error {

@@ -25,10 +25,19 @@ type engine struct {
 	deliver func(*stack.Node) stack.Verdict
 	// again is when the engine has to be asked again although nothing changed; 0: never.
 	again time.Duration
+	// fault is why not all could be done. Nodes are judged all the same.
+	fault error
 }
 
-// engineOf reads what the engine of a stack knows.
-func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack) (engine, error) {
+// engineOf has the engine of a stack bring the drivers of the nodes that it holds for, as far as it does, and reads what the engine
+// knows.
+func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
+	if s.Spec.Driver.Engine == v1alpha1.EngineDaemonSet && s.Spec.Driver.DaemonSet != nil {
+		return j.driversOf(ctx, s, held, seen)
+	}
+	if err := j.dropDrivers(ctx, s); err != nil {
+		return engine{}, err
+	}
 	if s.Spec.Driver.Engine != v1alpha1.EngineExternal || s.Spec.Driver.External == nil {
 		return engine{deliver: func(*stack.Node) stack.Verdict { return stack.Host() }}, nil
 	}

@@ -32,16 +32,22 @@ type judge struct {
 	reconciler.Services
 
 	options Checks
+	// drivers is the namespace of drivers. Empty: none is run.
+	drivers string
+	// applied are the DaemonSets of drivers as this process last wrote them, by name.
+	applied map[string]applied
 	status  status.Writer
 	nodes   *prometheus.GaugeVec
 	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
 	told map[string]positions
 }
 
-// New returns the reconciler. It follows changes of stacks, and of whatever their nodes' states are judged by.
-func New(s reconciler.Services, checks Checks) reconciler.Row {
+// New returns the reconciler. It follows changes of stacks, and of whatever their nodes' states are judged by. drivers is the
+// namespace where it runs drivers; empty: it runs none.
+func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
 	j := &judge{
-		Services: s, options: checks, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
+		Services: s, options: checks, drivers: drivers, applied: map[string]applied{},
+		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
 			"stack", "state", "status"),
 	}
@@ -70,7 +76,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	s := stacks.Items[at].DeepCopy()
 	before := s.DeepCopy()
 	selection := stack.Select(s.Name, stacks.Items, seen.candidates())
-	driver, err := j.engineOf(ctx, s)
+	driver, err := j.engineOf(ctx, s, selection.Nodes, seen)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
 	}
@@ -85,6 +91,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	j.announceNodes(ctx, before, s, outcomes, seen)
 	j.count(s)
+	failed = errors.Join(failed, driver.fault)
 	if failed != nil {
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, failed)
 	}

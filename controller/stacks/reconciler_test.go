@@ -89,6 +89,7 @@ type fixture struct {
 	recorder *events.FakeRecorder
 	row      reconciler.Row
 	checks   Checks
+	drivers  string
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -118,8 +119,8 @@ func (f *fixture) verified(t *testing.T) *fixture {
 // restart has another process go on.
 func (f *fixture) restart() {
 	f.row = New(reconciler.Services{
-		Client: f.api, Recorder: f.recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()), Namespace: namespace,
-	}, f.checks)
+		Client: f.api, Recorder: f.recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()), Namespace: namespace, Live: f.api,
+	}, f.checks, f.drivers)
 }
 
 func (f *fixture) reconcile(t *testing.T, name string) *v1alpha1.AcceleratorStack {

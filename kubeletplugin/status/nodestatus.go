@@ -26,6 +26,8 @@ type statusInput struct {
 	node, version string
 	// bootID and podUID are of the kernel and of the plugin's pod.
 	bootID, podUID string
+	// bootTime is when the kernel started; zero: not known.
+	bootTime time.Time
 	snapshot       *inventory.Snapshot
 	slices         []resourceapi.ResourceSlice
 	prepared       int
@@ -65,6 +67,9 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	problems := problemsOf(in)
 	status.SetProblems(problems)
 	status.Facts = &v1alpha1.NodeFacts{BootID: in.bootID, PluginPod: in.podUID, WithoutDriver: withoutDriver(problems)}
+	if !in.bootTime.IsZero() {
+		status.Facts.BootTime = new(metav1.NewTime(in.bootTime))
+	}
 	setConditions(&status, in)
 	return status
 }

@@ -110,6 +110,10 @@ func TestWithoutDriver(t *testing.T) {
 	if got := nodeStatus(in).Facts; *got != want {
 		t.Errorf("%+v, want %+v", *got, want)
 	}
+	in.bootTime = time.Unix(1700000000, 0)
+	if got := nodeStatus(in).Facts.BootTime; got == nil || !got.Time.Equal(in.bootTime) {
+		t.Errorf("the boot was at %v, want %v", got, in.bootTime)
+	}
 	for i := range v1alpha1.MaxProblems {
 		v.Problems = append(v.Problems, discover.Problem{Subject: fmt.Sprintf("0001:%02x:00.0", i), Reason: discover.ReasonDriverNotSupported})
 	}

@@ -46,6 +46,8 @@ const (
 type ReporterConfig struct {
 	// Node is the name of the Node object, Version the build's own. BootID and PodUID are of the kernel and of the plugin's pod.
 	Node, Version, BootID, PodUID string
+	// BootTime is when the kernel started, by its own clock; zero: not known.
+	BootTime time.Time
 	Kube                          kubernetes.Interface
 	Dynamic                       dynamic.Interface
 	Holder                        *inventory.Holder
@@ -160,7 +162,7 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	before := r.lastStatus(ctx)
 	used := r.usage(ctx, uids, before, v)
 	status := nodeStatus(statusInput{
-		node: r.Node, version: r.Version, bootID: r.BootID, podUID: r.PodUID, snapshot: v, slices: slices, prepared: len(uids),
+		node: r.Node, version: r.Version, bootID: r.BootID, podUID: r.PodUID, bootTime: r.BootTime, snapshot: v, slices: slices, prepared: len(uids),
 		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
 		bitstreams: r.bitstreams(ctx, before), presets: used.presets, kernelCaches: used.kernelCaches, held: used.held,
 	})

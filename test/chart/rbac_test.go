@@ -301,6 +301,8 @@ func TestRights(t *testing.T) {
 	unchecked := plainRights()
 	delete(unchecked, "Role fettle-checks")
 	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
+	driving := plainRights()
+	driving["Role fettle-drivers"] = map[string]string{"apps/daemonsets": "list create patch delete", "/pods": "list watch"}
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
@@ -327,6 +329,7 @@ func TestRights(t *testing.T) {
 		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, silent},
 		{"nodes are not tainted", []string{"--set=partitions.nodes=false"}, untainted},
 		{"no checks", []string{"--set=selfTest.enabled=false"}, unchecked},
+		{"drivers are run", []string{"--set=drivers.enabled=true"}, driving},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {
@@ -405,7 +408,7 @@ func TestBindings(t *testing.T) {
 			t.Fatal(err)
 		}
 		account := object.GetName()
-		if account == "fettle-checks" {
+		if account == "fettle-checks" || account == "fettle-drivers" {
 			account = "fettle-controller"
 		}
 		want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: namespace}}

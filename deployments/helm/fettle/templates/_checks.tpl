@@ -108,6 +108,9 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- if and .Values.nfd.enabled .Values.kubeletPlugin.affinity -}}
 {{- fail "\n\nnfd.enabled and kubeletPlugin.affinity both set the DaemonSet's affinity.\nKeep one: copy the NFD terms you want into kubeletPlugin.affinity and set nfd.enabled=false.\n" -}}
 {{- end -}}
+{{- if and .Values.drivers.enabled (has .Values.drivers.namespace (list .Release.Namespace .Values.selfTest.namespace)) -}}
+{{- fail (printf "\n\ndrivers.namespace is %q, which is used for something else. In the namespace of drivers pods may be privileged: keep it apart,\nfor instance drivers.namespace=fettle-drivers.\n" .Values.drivers.namespace) -}}
+{{- end -}}
 {{- if and .Values.selfTest.enabled (eq .Values.selfTest.namespace .Release.Namespace) -}}
 {{- fail (printf "\n\nselfTest.namespace is %q, the release's own namespace. The self-test's namespace is labelled for admin access,\nwhich lets every claim in it look at any device: keep it apart, for instance selfTest.namespace=fettle-selftest.\n" .Release.Namespace) -}}
 {{- end -}}
