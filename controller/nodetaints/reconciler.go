@@ -7,6 +7,7 @@ package nodetaints
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -126,19 +127,11 @@ func Write(ctx context.Context, c client.Client, node *corev1.Node, wanted []v1a
 	if noted == was && equality.Semantic.DeepEqual(taints, node.Spec.Taints) {
 		return nil
 	}
-	now := node.DeepCopy()
-	now.Spec.Taints = taints
-	if noted == "" {
-		delete(now.Annotations, v1alpha1.TaintsAnnotation)
-	} else {
-		if now.Annotations == nil {
-			now.Annotations = map[string]string{}
-		}
-		now.Annotations[v1alpha1.TaintsAnnotation] = noted
+	patch, err := patchOf(node.ResourceVersion, taints, noted)
+	if err != nil {
+		return fmt.Errorf("write the taints of Node %s: %w", node.Name, err)
 	}
-	// A list of taints is written whole. The lock keeps a taint that somebody adds meanwhile.
-	patch := client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})
-	if err := c.Patch(ctx, now, patch, client.FieldOwner(names.Controller)); err != nil {
+	if err := c.Patch(ctx, node.DeepCopy(), patch, client.FieldOwner(names.Controller)); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -146,4 +139,19 @@ func Write(ctx context.Context, c client.Client, node *corev1.Node, wanted []v1a
 	}
 	klog.FromContext(ctx).Info("Wrote the taints of a Node", "node", node.Name, "ours", noted, "before", was)
 	return nil
+}
+
+// patchOf returns the merge patch of taints and of the note. It names the one annotation, since the controller's copy of a Node has no
+// other: a patch made by comparison would remove them all with the last one that the copy has. A list of taints is written whole, and the
+// resource version keeps a taint that somebody adds meanwhile.
+func patchOf(version string, taints []corev1.Taint, noted string) (client.Patch, error) {
+	note := &noted
+	if noted == "" {
+		note = nil
+	}
+	data, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": version, "annotations": map[string]*string{v1alpha1.TaintsAnnotation: note}},
+		"spec":     map[string]any{"taints": taints},
+	})
+	return client.RawPatch(types.MergePatchType, data), err
 }
