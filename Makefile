@@ -167,7 +167,8 @@ test: ## Run all tests: unit, crashes, then real API server, real kernel, then r
 API_TESTS := ^Test(Older)?API$$
 
 # Tests that kill processes, cut the power and break the disk at every operation. They print how many.
-CRASH_TESTS := ^Test(CrashPoints|PowerLoss|EverySyncMatters|DiskFaults)$$
+CRASH_NAMES := CrashPoints|PowerLoss|EverySyncMatters|DiskFaults
+CRASH_TESTS := ^Test($(CRASH_NAMES))$$
 
 # The repository's own tests are run by verify. The race detector has every program wait a second at its end for races that come late, and
 # the scripts run hundreds of programs.
@@ -180,7 +181,7 @@ test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the
 .PHONY: test-crash
 test-crash: ## Kill the plugin, lose power and fail the disk at every operation of its life
 	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' \
-		$$(grep -rlE '^func Test(CrashPoints|PowerLoss|EverySyncMatters|DiskFaults)\(' --include='*_test.go' kubeletplugin pkg | xargs -n1 dirname | sort -u | sed 's|^|./|') \
+		$$(grep -rlE '^func Test($(CRASH_NAMES))\(' --include='*_test.go' kubeletplugin pkg | xargs -n1 dirname | sort -u | sed 's|^|./|') \
 		| grep -vE '^(=== |    ---)'
 
 # One package after the other: the chaos test needs the machine to itself.

@@ -57,7 +57,8 @@ type foreignExample struct {
 	converted bool
 }
 
-// foreignExamples are those that need something, as their notes say, or nothing, each shape with each class once.
+// foreignExamples returns the examples of other drivers whose note on the user's page contains need, such as "needs shares". An empty need
+// selects the examples that need nothing. Each shape is there once for each class.
 func foreignExamples(need string) []foreignExample {
 	GinkgoHelper()
 	page, err := os.ReadFile(filepath.Join(h.Root, "docs", "user", "from-other-drivers.md"))

@@ -67,7 +67,8 @@ func untouched(ctx context.Context, pods []*corev1.Pod) {
 	}
 }
 
-// updateAll changes the pods of both DaemonSets. Those of the plugin are replaced, those that run MPS wait until they are deleted.
+// updateAll changes the pod templates of both DaemonSets. The plugin's pods are replaced at once. The pods that run MPS are not: their
+// DaemonSet replaces a pod only when somebody deletes it.
 func updateAll(ctx context.Context) {
 	GinkgoHelper()
 	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"e2e.fettle.dev/update":%q}}}}}`, uuid.NewUUID())
@@ -100,8 +101,8 @@ func (g *dividedGPUs) uuid(address string) string {
 	return g.card(address).UUID
 }
 
-// mps has pods of one claim be clients of one daemon: as root, as a user, and in a user namespace. A kill and an
-// update of the plugin change nothing for them, and the death of the daemon is told and repaired. Afterwards the GPU is as before.
+// mps has pods of one claim be clients of one daemon: as root, as a user, and in a user namespace. A kill and an update of the plugin
+// change nothing for them. A daemon that dies is reported and started again. Afterwards the GPU is as before.
 func (g *dividedGPUs) mps(ctx SpecContext) {
 	address := g.address(6)
 	newPolicy(ctx, gpuNode, "e2e-mps", turns(address, 0, v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS))

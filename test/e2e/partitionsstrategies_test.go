@@ -117,7 +117,8 @@ func (g *dividedGPUs) notAllowed(ctx SpecContext) {
 	dropPolicy(ctx, "e2e-late")
 }
 
-// foreignSharing runs the examples of NVIDIA's driver that choose strategies, after fettle convert, and those that ask for memory.
+// foreignSharing converts the examples of NVIDIA's driver with fettle convert and runs them: first the ones that choose a strategy, then the
+// ones that ask for an amount of memory.
 func (g *dividedGPUs) foreignSharing(ctx SpecContext) {
 	needsCounters() // the gates of shares came in the same versions
 	classesOfOthers(ctx)
