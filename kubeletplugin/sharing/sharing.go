@@ -216,8 +216,8 @@ func nameOf(p restorepoint.Point) string {
 	return "nvidia-" + address.Label()
 }
 
-// Orphans returns every GPU whose settings a claim changed, and every device that a claim's MPS daemon serves. A MIG instance has no settings,
-// so only its daemon shows which claim has it. The engine adopts the claims that have no record any more.
+// Orphans returns every GPU whose settings a claim changed, and every device that a claim's MPS daemon serves. A MIG instance has no
+// settings, so only its daemon shows which claim has it. The engine adopts the claims that have no record any more.
 func (f *Feature) Orphans(ctx context.Context) []prepare.Orphan {
 	points, err := f.points.List()
 	if err != nil {

@@ -117,8 +117,8 @@ func (g *dividedGPUs) notAllowed(ctx SpecContext) {
 	dropPolicy(ctx, "e2e-late")
 }
 
-// foreignSharing converts the examples of NVIDIA's driver with fettle convert and runs them: first the ones that choose a strategy, then the
-// ones that ask for an amount of memory.
+// foreignSharing converts the examples of NVIDIA's driver with fettle convert and runs them: first the ones that choose a strategy, then
+// the ones that ask for an amount of memory.
 func (g *dividedGPUs) foreignSharing(ctx SpecContext) {
 	needsCounters() // the gates of shares came in the same versions
 	classesOfOthers(ctx)
