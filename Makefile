@@ -175,6 +175,7 @@ CRASH_TESTS := ^Test($(CRASH_NAMES))$$
 .PHONY: test-unit
 test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
+	@command -v prometheus promtool >/dev/null || tools/debian prometheus || [ "$${CI:-}" != true ]
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $$(go list ./... | grep -vE '/test/e2e$$|/internal/hygiene$$')
 	cd test/cluster && go test $(GOTEST_JSON) ./internal/...
 
@@ -215,6 +216,7 @@ test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
 	$(if $(EMULATE)$(FOCUS),,cd test/cluster && go test $(GOTEST_JSON) -count=1 .)
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
+	@command -v prometheus >/dev/null || tools/debian prometheus
 	@command -v crun >/dev/null && command -v podman >/dev/null || tools/debian crun podman
 	go tool ginkgo --no-color --procs=$(PROCS) --timeout=55m $(if $(FOCUS),--focus='$(FOCUS)') $(if $(LABELS),--label-filter='$(LABELS)') ./test/e2e
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
@@ -45,17 +46,25 @@ func clusterAddresses(cached client.Reader) registry.Ranges {
 	}
 }
 
-// cachedNodes has the cache keep of Nodes only what clusterAddresses reads.
+// cachedNodes has the cache keep of Nodes only what clusterAddresses, stacks and the taints of policies depend on.
 func cachedNodes(byObject map[client.Object]cache.ByObject) {
 	byObject[&corev1.Node{}] = cache.ByObject{Transform: func(object any) (any, error) {
 		n, ok := object.(*corev1.Node)
 		if !ok {
 			return object, nil
 		}
-		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
-			Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses},
-		}, nil
+		kept := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
+			Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs, Taints: n.Spec.Taints},
+			Status: corev1.NodeStatus{Addresses: n.Status.Addresses, NodeInfo: corev1.NodeSystemInfo{
+				BootID: n.Status.NodeInfo.BootID, KernelVersion: n.Status.NodeInfo.KernelVersion, OSImage: n.Status.NodeInfo.OSImage,
+				Architecture: n.Status.NodeInfo.Architecture,
+			}},
+		}
+		if noted, ok := n.Annotations[v1alpha1.TaintsAnnotation]; ok {
+			kept.Annotations = map[string]string{v1alpha1.TaintsAnnotation: noted}
+		}
+		return kept, nil
 	}}
 }
 

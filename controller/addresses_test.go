@@ -41,7 +41,7 @@ func TestClusterAddresses(t *testing.T) {
 			}
 			node, _ = trimmed.(*corev1.Node)
 		}
-		if node.Labels != nil || node.Status.Images != nil || node.Spec.ProviderID != "" {
+		if node.Labels["a"] != "b" || node.Status.Images != nil || node.Spec.ProviderID != "" {
 			t.Errorf("the cache keeps %+v", node)
 		}
 		objects = append(objects, node)

@@ -31,6 +31,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/nodes"
 	"github.com/fettle-dev/fettle/controller/pause"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/webhook"
@@ -189,7 +190,7 @@ func (c Controller) registerMetrics(rows []reconciler.Row, installer *crd.Instal
 
 // manager makes the controller-runtime manager: caches, servers and the election.
 func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
-	kept, err := cacheOptions()
+	kept, err := cacheOptions(c.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -214,11 +215,11 @@ func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
 }
 
 // cacheOptions keep the manager's memory to what reconcilers read.
-func cacheOptions() (cache.Options, error) {
+func cacheOptions(o Options) (cache.Options, error) {
 	byObject := map[client.Object]cache.ByObject{}
 	webhook.Cached(byObject)
 	claims.Cached(byObject)
 	cachedNodes(byObject)
-	err := volumes.Cached(byObject)
+	err := errors.Join(stacks.Cached(byObject, o.Namespace, o.Checks, o.DriverNamespace), volumes.Cached(byObject))
 	return cache.Options{DefaultTransform: nodes.Trim, ByObject: byObject}, err
 }

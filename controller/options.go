@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
@@ -50,6 +51,12 @@ type Options struct {
 	PresetVendors []string
 	// ExplainWaitingPods has Events posted to pods that wait for devices, which say why.
 	ExplainWaitingPods bool
+	// NodePartitions has nodes tainted as PartitionPolicies say.
+	NodePartitions bool
+	// Checks says how AcceleratorStacks check claims.
+	Checks stacks.Checks
+	// DriverNamespace is where AcceleratorStacks run drivers. Empty: they run none.
+	DriverNamespace string
 	// KernelCacheVolumes says whether and how caches are put into volumes.
 	KernelCacheVolumes volumes.Options
 }
@@ -63,6 +70,12 @@ func (o Options) Validate() error {
 	}
 	if o.BitstreamInterval < minBitstreamInterval {
 		faults = append(faults, fmt.Errorf("--bitstream-interval is %s: expected %s or more", o.BitstreamInterval, minBitstreamInterval))
+	}
+	if (o.Checks.Namespace == "") != (o.Checks.Image == "") {
+		faults = append(faults, errors.New("--check-namespace and --check-image: expected both or neither"))
+	}
+	if o.DriverNamespace != "" && (o.DriverNamespace == o.Namespace || o.DriverNamespace == o.Checks.Namespace) {
+		faults = append(faults, fmt.Errorf("--driver-namespace is %q: expected a namespace that has nothing else", o.DriverNamespace))
 	}
 	if err := o.KernelCacheVolumes.Validate(); err != nil {
 		faults = append(faults, fmt.Errorf("--registries with --kernel-cache-volumes-image: %w", err))

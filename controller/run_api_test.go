@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -35,6 +36,10 @@ import (
 const (
 	namespace = "fettle-system"
 	patience  = 30 * time.Second
+	// checkNamespace is where claims are checked.
+	checkNamespace = "fettle-selftest"
+	// driverNamespace is where drivers are run.
+	driverNamespace = "fettle-drivers"
 )
 
 // cluster is an API server with the namespace of a controller.
@@ -62,6 +67,7 @@ func TestAPI(t *testing.T) {
 	t.Run("certificate race", c.testCertificateRace)
 	t.Run("shipped presets", c.testShipped)
 	foreign := c.createForeignClass(t)
+	left := c.testTaintsOfDeletedPolicy(t)
 	r := c.start(t, allClasses())
 	waits := c.waitingPod(t)
 	t.Run("health", func(t *testing.T) { testHealth(t, r) })
@@ -87,6 +93,11 @@ func TestAPI(t *testing.T) {
 	t.Run("kernel caches of the cluster", c.testClusterCaches)
 	t.Run("status of volumes", c.testVolumesStatus)
 	t.Run("partition policies", c.testPartitionPolicies)
+	t.Run("taints of nodes", c.testNodeTaints)
+	t.Run("taints of a deleted policy", left)
+	t.Run("priority classes", c.testPriorityClasses)
+	t.Run("devices for a higher priority", c.testReclaim)
+	t.Run("stacks", c.testStacks)
 	t.Run("presets", c.testPresets)
 	t.Run("preset grants", c.testPresetGrants)
 	t.Run("missing preset", func(t *testing.T) { c.testMissingPreset(t, r) })
@@ -148,6 +159,10 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 	images := signed.Start(t, true)
 	c := cluster{config: config, client: direct, registry: images.Registry, images: images}
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: driverNamespace}})
+	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: checkNamespace, Labels: map[string]string{"resource.kubernetes.io/admin-access": "true"},
+	}})
 	return c
 }
 
@@ -163,7 +178,10 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 			Options: controller.Options{
 				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"}, ProbeAddress: ":" + strconv.Itoa(r.probePort),
 				Webhook: true, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
+				NodePartitions:    true,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
+				Checks:             stacks.Checks{Namespace: checkNamespace, Image: "registry.example/plugin:v1"},
+				DriverNamespace:    driverNamespace,
 				KernelCacheVolumes: volumes.Options{Enabled: true, Image: "registry.example/fettle:v1"},
 			},
 		}.Run(ctx)

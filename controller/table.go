@@ -8,10 +8,14 @@ import (
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/kernelcaches"
 	"github.com/fettle-dev/fettle/controller/nodes"
+	"github.com/fettle-dev/fettle/controller/nodetaints"
 	"github.com/fettle-dev/fettle/controller/partitionpolicies"
 	"github.com/fettle-dev/fettle/controller/presets"
+	"github.com/fettle-dev/fettle/controller/priorityclasses"
+	"github.com/fettle-dev/fettle/controller/reclaims"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/waiting"
@@ -42,7 +46,7 @@ type Parts struct {
 func Table(p Parts) []reconciler.Row {
 	s, o := p.Services, p.Options
 	return []reconciler.Row{
-		webhook.New(s, p.Certificate, o.Webhook),
+		webhook.New(s, p.Certificate, o.Webhook, o.NodePartitions),
 		deviceclasses.New(s, o.Classes),
 		nodes.New(s),
 		claims.New(s),
@@ -54,10 +58,14 @@ func Table(p Parts) []reconciler.Row {
 			Registry: p.Registry, Policies: p.Policies.All, Volumes: p.Volumes, Interval: o.BitstreamInterval,
 		}),
 		volumes.New(s, p.Volumes),
-		partitionpolicies.New(s),
+		partitionpolicies.New(s, o.NodePartitions),
+		nodetaints.New(s, o.NodePartitions),
+		priorityclasses.New(s, o.NodePartitions),
+		reclaims.New(s, o.NodePartitions, p.Version),
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),
+		stacks.New(s, o.Checks, o.DriverNamespace),
 		waiting.New(s, waiting.Options{Enabled: o.ExplainWaitingPods, Version: p.Version}),
 	}
 }

@@ -27,7 +27,7 @@ func TestTable(t *testing.T) {
 	}
 	services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}, Namespace: "fettle"}
 	rows := controller.Table(controller.Parts{
-		Services: services, Options: controller.Options{Webhook: true, ExplainWaitingPods: true},
+		Services: services, Options: controller.Options{Webhook: true, ExplainWaitingPods: true, NodePartitions: true},
 		Policies:    trustpolicies.NewReader(services.Client, nil),
 		Volumes:     volumes.NewPlanner(services, volumes.Options{Enabled: true}),
 		Certificate: webhook.NewCertificate(services.Client, clock.RealClock{}, "fettle"),
@@ -59,8 +59,8 @@ func TestTable(t *testing.T) {
 	}
 	for _, name := range []string{ // dashboards have them as the label controller of controller-runtime's metrics
 		"acceleratornode", "clusterfpgabitstream", "clustergpukernelcache", "clustergpukernelcachevolumes", "deletedclaim", "deviceclass",
-		"devicepreset", "fpgabitstream", "gpukernelcache", "gpukernelcachevolumes", "partitionpolicy", "presetlack", "shippedpreset",
-		"trustpolicy", "webhookconfiguration",
+		"devicepreset", "fpgabitstream", "gpukernelcache", "gpukernelcachevolumes", "nodetaint", "partitionpolicy", "podwebhookconfiguration",
+		"presetlack", "priorityclass", "acceleratorstack", "shippedpreset", "trustpolicy", "webhookconfiguration",
 	} {
 		if !queues[name] {
 			t.Errorf("there is no queue %s any more", name)

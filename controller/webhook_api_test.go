@@ -107,6 +107,7 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 		t.Errorf("a good config was refused: %v", err)
 	}
 	c.reviewPolicies(t)
+	c.tolerateTaints(t)
 	c.forgeReviews(t, r, w)
 	foreign := claimWith(`{"whatever":1}`)
 	foreign.Spec.Devices.Config[0].Opaque.Driver = "x.dev"

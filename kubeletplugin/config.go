@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/podresources"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
@@ -33,6 +35,8 @@ type Config struct {
 	Namespace string
 	// PodUID lets two versions of the plugin serve one node during a rolling update. It is empty outside a pod.
 	PodUID string
+	// BootTime is when the kernel started, by its own clock; zero: not known.
+	BootTime time.Time
 	// HostRoot is the directory that holds the host's sys, dev and proc.
 	HostRoot string
 	// PluginsDir and RegistryDir are kubelet's directories, with the same path inside and outside the plugin's container.
@@ -49,6 +53,8 @@ type Config struct {
 	// KubeletState is the path of kubelet's dra_manager_state, or of the socket of fettle-claims, which is read before a claim is collected.
 	// If empty, no claim is collected.
 	KubeletState string
+	// PodResources is the path of kubelet's socket of pod resources. If empty, the metrics of devices name no pods.
+	PodResources string
 	// NVMLCommand is the path of the fettle-nvml binary. If empty, NVML is not used.
 	NVMLCommand string
 	// HookCommand is the path of the fettle-hook binary, which is installed on the host. If empty, presets that need it are refused.
@@ -71,6 +77,9 @@ func (c *Config) Validate() error {
 	}
 	if c.KubeletState != "" && !filepath.IsAbs(c.KubeletState) {
 		errs = append(errs, fmt.Errorf("--kubelet-state must be an absolute path, is %q", c.KubeletState))
+	}
+	if c.PodResources != "" && !filepath.IsAbs(c.PodResources) {
+		errs = append(errs, fmt.Errorf("--pod-resources must be an absolute path, is %q", c.PodResources))
 	}
 	for name, path := range map[string]string{
 		"--host-root": c.HostRoot, "--kubelet-plugins-dir": c.PluginsDir, "--kubelet-registry-dir": c.RegistryDir,
@@ -134,4 +143,14 @@ func (c *Config) containerContext() string {
 		return ""
 	}
 	return "system_u:object_r:container_file_t:s0"
+}
+
+// containers returns a function that asks kubelet which containers have devices, or nil if it is not asked.
+func (c *Config) containers() func(context.Context) (map[podresources.Device][]podresources.Container, error) {
+	if c.PodResources == "" {
+		return nil
+	}
+	return func(ctx context.Context) (map[podresources.Device][]podresources.Container, error) {
+		return podresources.Read(ctx, c.PodResources)
+	}
 }

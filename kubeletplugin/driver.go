@@ -21,8 +21,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -109,6 +111,22 @@ func (p *Plugin) prepareUnlessRetired(
 		return nil, fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
 	}
 	return p.engine.Prepare(ctx, c, arrival(ctx, p.engine.Now), siblings...)
+}
+
+// healthCheck refuses devices whose driver is quiesced, before the monitor refuses those that failed.
+type healthCheck struct {
+	*devicehealth.Monitor
+	quiesce *quiesce.State
+	holder  *inventory.Holder
+}
+
+// Check refuses a device that a claim without devices must not get.
+func (h healthCheck) Check(c *resourceapi.ResourceClaim, r *claim.Result) error {
+	s, _ := h.holder.Get()
+	if err := h.quiesce.Check(s, r); err != nil {
+		return err
+	}
+	return h.Monitor.Check(c, r)
 }
 
 // kubeletDevices returns the devices of a record in kubelet's form.

@@ -62,6 +62,9 @@ func newMetrics() *metrics {
 	return m
 }
 
+// Metrics returns the registry of the plugin's metrics. Rules and dashboards are compared with it.
+func (p *Plugin) Metrics() *prometheus.Registry { return p.metrics.registry }
+
 // observeCall records one claim's call; result is "ok", "refused" or "error".
 func (m *metrics) observeCall(operation, result string, start time.Time) {
 	m.calls.WithLabelValues(operation, result).Observe(time.Since(start).Seconds())

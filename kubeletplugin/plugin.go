@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/binding"
@@ -39,6 +40,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/kubeletplugin/presets"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/kubeletplugin/sharing"
 	"github.com/fettle-dev/fettle/kubeletplugin/status"
@@ -52,6 +54,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/mps"
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -77,6 +80,7 @@ type Plugin struct {
 
 	holder     *inventory.Holder
 	retirement *retirement.State
+	quiesce    *quiesce.State
 	records    *record.Store
 	specs      *cdi.Dir
 	names      *cdi.Names
@@ -119,7 +123,7 @@ func (f *features) list() []prepare.Feature {
 // reason returns the stable reason of a refused claim.
 func reason(err error) string {
 	for _, of := range []func(error) string{
-		prepare.Reason, presets.Reason, kernelcaches.Reason, fpgas.Reason, devicehealth.Reason, retirement.Reason,
+		prepare.Reason, presets.Reason, kernelcaches.Reason, fpgas.Reason, devicehealth.Reason, retirement.Reason, quiesce.Reason,
 	} {
 		if reason := of(err); reason != "" {
 			return reason
@@ -143,30 +147,36 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	if err := p.open(ctx); err != nil {
 		return nil, err
 	}
+	rescan, requery := notify.New(), notify.New()
+	var err error
+	if p.quiesce, err = quiesce.Open(quiesce.Config{
+		Dir: config.StateDir, NVMLCommand: config.NVMLCommand, Review: p.review, Requery: requery,
+	}); err != nil {
+		return nil, err
+	}
 	p.health = devicehealth.New(devicehealth.Config{
 		Node: config.Node, HostRoot: config.HostRoot, StateDir: config.StateDir, BootID: bootID, NVMLCommand: config.NVMLCommand,
-		File: &p.config.File, Client: clients.Kube, Holder: p.holder, Retirement: p.retirement, Held: p.records.Held,
+		File: &p.config.File, Client: clients.Kube, Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce, Held: p.records.Held,
 		Event:    func(eventType, reason, note string) { p.node.Event("Watch", eventType, reason, note) },
 		Registry: p.metrics.registry, Errors: p.metrics.backgroundErrors,
 	})
-	rescan, requery := notify.New(), notify.New()
 	if err := p.newFeatures(bootID, rescan, requery); err != nil {
 		return nil, err
 	}
-	var err error
 	if p.classes, err = deviceclasses.New(clients.Kube); err != nil {
 		return nil, err
 	}
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
-		Machine: p.machine, Health: p.health, Claim: p.claim, Classes: p.classes.Of, KubeletState: config.KubeletState,
-		Uptime: uptime, Budget: callBudget,
+		Machine: p.machine, Health: healthCheck{p.health, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
+		KubeletState: config.KubeletState,
+		Uptime:       uptime, Budget: callBudget,
 		Limits: p.limits(),
 		Observer: &observer{
 			node: p.node, metrics: p.metrics, settling: p.features.partitions.Settling, review: p.review, claims: p.claimsChanged,
 		},
 	})
-	p.newServices(rescan, requery)
+	p.newServices(bootID, rescan, requery)
 	return p, nil
 }
 
@@ -243,6 +253,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	p.artifacts = artifacts.New(artifacts.Config{
 		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube,
 	})
+	p.metrics.registry.MustRegister(p.artifacts.Metrics())
 	if p.policies, err = trustpolicies.NewReader(p.clients.Dynamic, c.PublicTrustRoot); err != nil {
 		return err
 	}
@@ -279,6 +290,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		},
 		KeepsShares: func(ctx context.Context) (bool, error) { return dryrun.KeepsShares(ctx, p.clients.Kube, c.Node) },
 		Registry:    p.metrics.registry,
+		Quiesced:    p.quiesce.Holds,
 		Library:     library, Recheck: p.review, Requery: requery, Errors: p.metrics.backgroundErrors,
 		Event: func(eventType, reason, note string) { p.node.Event("Partition", eventType, reason, note) },
 	}); err != nil {
@@ -339,13 +351,36 @@ func (p *Plugin) newPresets() (err error) {
 	return err
 }
 
+// askNVML returns the scanner's question to NVIDIA's library, or nil if it is not asked. While its driver is quiesced no child is started:
+// the last answer serves, for devices that are withheld.
+func (p *Plugin) askNVML() func(context.Context) (nvml.Report, error) {
+	ask := p.features.partitions.Query(p.config.nvmlQuery())
+	if ask == nil {
+		return nil
+	}
+	var last *nvml.Report // the scanner asks once at a time
+	return func(ctx context.Context) (nvml.Report, error) {
+		if p.quiesce.Holds("nvidia") && last != nil {
+			return *last, nil
+		}
+		if p.quiesce.Holds("nvidia") {
+			return nvml.Report{}, errors.New("the driver is quiesced (annotation " + v1alpha1.QuiesceAnnotation + " on the node's AcceleratorNode)")
+		}
+		report, err := ask(ctx)
+		if err == nil {
+			last = &report
+		}
+		return report, err
+	}
+}
+
 // newServices builds the background services.
-func (p *Plugin) newServices(rescan, requery notify.Signal) {
+func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	c, f, errs := &p.config, &p.features, p.metrics.backgroundErrors
 	p.scanner = inventory.NewScanner(inventory.Config{
-		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: f.partitions.Query(c.nvmlQuery()), Holder: p.holder,
+		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: p.askNVML(), Holder: p.holder,
 		Rescan: rescan, Requery: requery, Review: p.review,
-		Reviewers: []inventory.Reviewer{f.hostDirs, f.fpgas, f.partitions}, Recovering: p.engine.Recovering,
+		Reviewers: []inventory.Reviewer{f.hostDirs, f.fpgas, f.partitions, p.quiesce}, Recovering: p.engine.Recovering,
 		HeldByDeleted: p.engine.HeldByDeleted, Metrics: inventory.NewMetrics(p.metrics.registry, errs, callBuckets()),
 	})
 	p.publisher = publish.New(publish.Config{
@@ -357,10 +392,12 @@ func (p *Plugin) newServices(rescan, requery notify.Signal) {
 		Programmed: f.fpgas.Programmed, Presets: f.presets.Origins,
 	})
 	p.reporter = status.NewReporter(status.ReporterConfig{
-		Node: c.Node, Version: c.Version, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Retirement: p.retirement,
-		Records: p.records, Changed: p.claimsChanged, Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
+		Node: c.Node, Version: c.Version, BootID: bootID, BootTime: c.BootTime, PodUID: c.PodUID,
+		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic,
+		Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce, Records: p.records, Changed: p.claimsChanged,
+		Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
 		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.UpToDate, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
-		Registry: p.metrics.registry, Errors: errs,
+		Containers: c.containers(), Registry: p.metrics.registry, Errors: errs,
 	})
 	p.binder = binding.New(binding.Config{
 		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Resolve: p.engine.Resolve, Kinds: p.bindingKinds(),

@@ -18,7 +18,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
@@ -44,6 +43,7 @@ func TestAPI(t *testing.T) {
 	t.Run("health", c.testHealth)
 	t.Run("unhealthy", c.testUnhealthy)
 	t.Run("retire", c.testRetire)
+	t.Run("quiesce", c.testQuiesce)
 	t.Run("lateBinding", c.testLateBinding)
 }
 
@@ -492,10 +492,7 @@ func (c *cluster) testRetire(t *testing.T) {
 // annotate sets the annotation that retires a node to a JSON value.
 func (n *node) annotate(value string) {
 	n.t.Helper()
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, retirement.Annotation, value)
-	client := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
-	_, err := client.Patch(n.t.Context(), n.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	must(n.t, err)
+	n.annotateWith(retirement.Annotation, value)
 }
 
 func (n *node) retiredFault(want metav1.ConditionStatus) string {

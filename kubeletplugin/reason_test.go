@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -26,6 +27,7 @@ func TestReasons(t *testing.T) {
 		{errors.Join(&record.InUseError{Owner: &record.Record{}}, errors.New("and more")), "DeviceInUse"},
 		{fmt.Errorf("device x: %w", prepare.ErrDeviceGone), "DeviceGone"},
 		{fmt.Errorf("node x: %w", retirement.ErrRetired), "NodeRetired"},
+		{fmt.Errorf("device x: %w", quiesce.ErrQuiesced), "DriverQuiesced"},
 		{fmt.Errorf("wrapped: %w", &prepare.PendingError{UID: "u1"}), "PreparePending"},
 		{&record.StaleError{UID: "u1"}, "PrepareOvertaken"},
 		{fmt.Errorf("claim x: %w", prepare.ErrChanged), "PrepareOvertaken"},

@@ -132,7 +132,7 @@ func (p *Plugin) runEngine(ctx context.Context) {
 // watchRequests follows what the annotations of the node's AcceleratorNode ask for.
 func (p *Plugin) watchRequests(ctx context.Context) {
 	p.retirement.Watch(ctx, p.clients.Dynamic, p.config.Node, retirement.Requests{
-		Recover: p.health.Recover, ClaimDeleted: p.claimDeleted.Send,
+		Recover: p.health.Recover, Quiesce: p.quiesce.Set, ClaimDeleted: p.claimDeleted.Send,
 	})
 }
 
@@ -162,6 +162,6 @@ func (p *Plugin) removeNodeFiles(ctx context.Context) (bool, error) {
 		err = errors.Join(err, p.features.hook.Destroy())
 	}
 	err = errors.Join(err, p.config.removeDeadSockets(time.Now()), p.config.removeMetadata())
-	err = errors.Join(err, p.mounts.Destroy(), cdi.RemoveSecret(disk.OS{}, p.config.StateDir), p.records.Destroy())
+	err = errors.Join(err, p.mounts.Destroy(), p.quiesce.Destroy(), cdi.RemoveSecret(disk.OS{}, p.config.StateDir), p.records.Destroy())
 	return err == nil, err
 }

@@ -28,12 +28,18 @@ const (
 	ConditionHealthy = "Healthy"
 	// ConditionRetired is true once the plugin stopped publishing for good, as an uninstall asks.
 	ConditionRetired = "Retired"
+	// ConditionQuiesced is true once nothing of Fettle on the node uses the kernel drivers that QuiesceAnnotation names.
+	ConditionQuiesced = "Quiesced"
 )
 
 const (
 	// RetireAnnotation on an AcceleratorNode tells that node's plugin to stop publishing, to refuse new claims, and to remove its files once
 	// the last claim is gone.
 	RetireAnnotation = GroupName + "/retire"
+	// QuiesceAnnotation on an AcceleratorNode tells that node's plugin to let go of devices while their kernel driver is changed: to stop
+	// publishing them, to refuse new claims, and to close them. Claims are released as ever. The value names vendors, separated by commas,
+	// or is "*".
+	QuiesceAnnotation = GroupName + "/quiesce"
 	// RetireByUninstall is the value that an uninstall sets and a running controller takes back.
 	RetireByUninstall = "true"
 	// ClaimDeletedAnnotation on an AcceleratorNode is set by the controller to the time at which it saw that a claim on the node was deleted
@@ -43,9 +49,9 @@ const (
 	RetireByAdmin = "admin"
 )
 
-// AcceleratorNode shows what the driver does on one node. Its name is the node's name. Only that node's plugin writes it and the
-// controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its size does not grow with
-// use.
+// AcceleratorNode shows what the driver does on one node. Its name is the node's name. That node's plugin writes it, but for status.checks,
+// which the controller writes. The controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its
+// size does not grow with use.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -89,6 +95,9 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	PluginVersion string `json:"pluginVersion,omitempty"`
+	// Facts say under which circumstances the status was written. Once they changed, what the status says is not known any more.
+	// +optional
+	Facts *NodeFacts `json:"facts,omitempty"`
 	// Vendors are the makers of the node's devices.
 	// +listType=map
 	// +listMapKey=name
@@ -142,12 +151,37 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	PartitionPolicies []NodePartitionPolicy `json:"partitionPolicies,omitempty"`
-	// Conditions are Ready, Published, Healthy and Retired.
+	// Checks are the results of checks of claims on the node, by class. The controller writes them, for AcceleratorStacks.
+	// +listType=map
+	// +listMapKey=deviceClassName
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Checks []NodeCheck `json:"checks,omitempty"`
+	// Conditions are Ready, Published, Healthy, Retired and Quiesced.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodeFacts are the circumstances under which a plugin wrote a status.
+type NodeFacts struct {
+	// BootID is that of the node's kernel. If the Node has another one, the status was written before the node started again.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	BootID string `json:"bootID,omitempty"`
+	// BootTime is when the node started, by its own clock. Containers that kubelet started before it belong to an earlier boot.
+	// +optional
+	BootTime *metav1.Time `json:"bootTime,omitempty"`
+	// PluginPod is the UID of the pod of the plugin that wrote the status. Empty: the plugin runs outside a pod.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	PluginPod string `json:"pluginPod,omitempty"`
+	// WithoutDriver counts the problems, listed or not, by which a device has no driver, another driver, or one that does not answer.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	WithoutDriver int32 `json:"withoutDriver"`
 }
 
 // NodeSummary has texts for the columns of kubectl, which print only the first of several values.
@@ -213,6 +247,41 @@ type NodePartitionPolicy struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`
+}
+
+// MaxNodeChecks is how many results of checks a status has.
+const MaxNodeChecks = 16
+
+// NodeCheck is the result of a claim that was allocated, prepared and looked at from a container.
+type NodeCheck struct {
+	// DeviceClassName is the class of the claim.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	DeviceClassName string `json:"deviceClassName"`
+	// Evidence stands for the boot, kernel, drivers and plugin that the result holds for. With any other the result says nothing.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Evidence string `json:"evidence"`
+	// Passed says whether every device of the claim could be opened.
+	Passed bool `json:"passed"`
+	// Reason is why, in CamelCase. Message says what was expected and what to do next.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Reason string `json:"reason"`
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Message string `json:"message,omitempty"`
+	// Time is when the check ended.
+	Time metav1.Time `json:"time"`
+}
+
+// SetChecks keeps the first MaxNodeChecks of a sorted list, with texts cut as those of problems are.
+func (s *AcceleratorNodeStatus) SetChecks(checks []NodeCheck) {
+	s.Checks = nil
+	for _, c := range checks[:min(len(checks), MaxNodeChecks)] {
+		c.Reason, c.Message = cut(c.Reason, 128), cut(c.Message, 1024)
+		s.Checks = append(s.Checks, c)
+	}
 }
 
 // MaxNodePolicies is how many PartitionPolicies a status lists.

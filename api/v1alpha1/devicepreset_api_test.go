@@ -27,9 +27,10 @@ func TestOlderAPI(t *testing.T) { testAgreement(t, map[string]string{"emulated-v
 
 func testAgreement(t *testing.T, flags map[string]string) {
 	c := server(t, flags, "devicepresets.fettle.dev", "clusterdevicepresets.fettle.dev", "trustpolicies.fettle.dev",
-		"partitionpolicies.fettle.dev")
+		"partitionpolicies.fettle.dev", "acceleratorstacks.fettle.dev")
 	t.Run("trust", func(t *testing.T) { testTrustAgreement(t, c) })
 	t.Run("partition", func(t *testing.T) { testPartitionAgreement(t, c) })
+	t.Run("stack", func(t *testing.T) { testStackAgreement(t, c) })
 	for _, p := range presetCases() {
 		for kind := range p.kinds() {
 			t.Run(kind+"/"+p.name, func(t *testing.T) {

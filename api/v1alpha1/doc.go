@@ -29,6 +29,7 @@ var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
 // configurations are not objects and are not registered.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &AcceleratorNode{}, &AcceleratorNodeList{},
+		&AcceleratorStack{}, &AcceleratorStackList{},
 		&FPGABitstream{}, &FPGABitstreamList{}, &ClusterFPGABitstream{}, &ClusterFPGABitstreamList{},
 		&DevicePreset{}, &DevicePresetList{}, &ClusterDevicePreset{}, &ClusterDevicePresetList{},
 		&GPUKernelCache{}, &GPUKernelCacheList{}, &ClusterGPUKernelCache{}, &ClusterGPUKernelCacheList{},

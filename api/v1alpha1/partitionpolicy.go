@@ -18,9 +18,9 @@ const (
 	ConditionOverruled = "Overruled"
 )
 
-// PartitionPolicy says how devices are divided among claims: into parts, whole, or for virtual machines. For each device one policy holds:
-// the one with the highest priority, and of these the oldest. A device for which no policy holds stays as it is,
-// and what policies had made of it before is taken back once no claim has anything of it.
+// PartitionPolicy says how devices are divided among claims: into parts, whole, or for virtual machines, and who may use the nodes that
+// have them. For each device one policy holds: the one with the highest priority, and of these the oldest. A device for which no policy
+// holds stays as it is, and what policies had made of it before is taken back once no claim has anything of it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -33,6 +33,7 @@ const (
 // +kubebuilder:printcolumn:name="Claims",type=integer,JSONPath=`.spec.devices.sharing.maxClaims`
 // +kubebuilder:printcolumn:name="Devices",type=integer,JSONPath=`.status.devices`
 // +kubebuilder:printcolumn:name="Waiting",type=integer,JSONPath=`.status.waitingNodes`
+// +kubebuilder:printcolumn:name="Tainted",type=integer,JSONPath=`.status.taintedNodes`
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Why",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Applied")].message`
@@ -41,7 +42,7 @@ type PartitionPolicy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// Spec is which devices the policy is for, and how they are divided.
+	// Spec is which devices and nodes the policy is for, and how they are divided.
 	Spec PartitionPolicySpec `json:"spec"`
 	// Status is what the controller found out.
 	// +optional
@@ -59,19 +60,29 @@ type PartitionPolicyList struct {
 	Items []PartitionPolicy `json:"items"`
 }
 
-// PartitionPolicySpec is which devices a policy is for, and how they are divided.
+// PartitionPolicySpec is which devices and nodes a policy is for, and how they are divided.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.devices) || has(self.nodes)",message="set devices, nodes or both"
 type PartitionPolicySpec struct {
 	// NodeSelector selects nodes by their labels. Unset: all.
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
-	// Priority decides between policies for one device: the highest holds. At equal priority the oldest does.
+	// Priority decides between policies for one device, and between taints with the same key and effect for one node: the highest holds. At
+	// equal priority the oldest does.
 	// +kubebuilder:validation:Minimum=-1000000
 	// +kubebuilder:validation:Maximum=1000000
 	// +optional
 	Priority int32 `json:"priority,omitempty"`
-	// Devices are how the selected nodes' devices are divided.
-	Devices PartitionDevices `json:"devices"`
+	// Devices are how the selected nodes' devices are divided. Unset: the policy holds for no device.
+	// +optional
+	Devices PartitionDevices `json:"devices,omitzero"`
+	// Nodes are who may use the selected nodes. Unset: the policy changes nothing about that.
+	// +optional
+	Nodes *NodePartition `json:"nodes,omitempty"`
 }
+
+// DividesDevices says whether the policy is about devices, and not about nodes alone.
+func (s *PartitionPolicySpec) DividesDevices() bool { return s.Devices != PartitionDevices{} }
 
 // PartitionDevices are how devices are divided. A device is divided in one way, so that at most one of nvidia, amd and sriov is set.
 //
@@ -361,7 +372,12 @@ type PartitionPolicyStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	Waiting []WaitingNode `json:"waiting,omitempty"`
-	// Conditions are Valid, Applied and Overruled.
+	// TaintedNodes is how many nodes have all taints of the policy.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	TaintedNodes int32 `json:"taintedNodes,omitempty"`
+	// Conditions are Valid, of a policy with devices Applied and Overruled, of a policy with taints Tainted,
+	// and of one with priority classes PriorityClasses.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8

@@ -16,7 +16,7 @@ import (
 
 // partitionCases are specs of PartitionPolicies, as trustCases are of TrustPolicies.
 func partitionCases() []trustCase {
-	return slices.Concat(partitionScopeCases(), partitionMIGCases(), partitionOtherCases(), sharingCases())
+	return slices.Concat(partitionScopeCases(), partitionMIGCases(), partitionOtherCases(), sharingCases(), partitionNodesCases())
 }
 
 // ofMIG is a policy for NVIDIA's GPUs, ofDevices one for others.

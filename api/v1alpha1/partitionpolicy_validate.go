@@ -39,7 +39,13 @@ func (s *PartitionPolicySpec) Validate(path *field.Path) field.ErrorList {
 	if s.Priority < -maxPriority || s.Priority > maxPriority {
 		faults = append(faults, field.Invalid(path.Child("priority"), s.Priority, fmt.Sprintf("must be from -%d to %[1]d", maxPriority)))
 	}
-	return append(faults, s.Devices.validate(path.Child("devices"))...)
+	if s.DividesDevices() || s.Nodes == nil {
+		faults = append(faults, s.Devices.validate(path.Child("devices"))...)
+	}
+	if s.Nodes != nil {
+		faults = append(faults, s.Nodes.validate(path.Child("nodes"))...)
+	}
+	return faults
 }
 
 // validateWays wants a policy that says something, and not two ways to divide a device.
@@ -52,7 +58,8 @@ func (d *PartitionDevices) validateWays(path *field.Path) field.ErrorList {
 	}
 	switch {
 	case ways == 0 && d.Passthrough == nil && d.Sharing == nil:
-		return field.ErrorList{field.Required(path, "say what becomes of the devices: set nvidia, amd, sriov, passthrough or sharing")}
+		return field.ErrorList{field.Required(path,
+			"say what becomes of the devices: set nvidia, amd, sriov, passthrough or sharing; or set nodes")}
 	case ways > 1:
 		return field.ErrorList{field.Forbidden(path,
 			"a device is divided in one way: set at most one of nvidia, amd and sriov, and write a policy for each")}

@@ -30,7 +30,7 @@ type serveFlags struct {
 	options controller.Options
 	metrics metricsFlags
 	// parts, vendors, registries and trustedRoot are read after the flags are parsed.
-	parts, vendors, registries, trustedRoot string
+	parts, vendors, registries, trustedRoot, checkSecrets string
 }
 
 // serve is the sub-command run.
@@ -72,6 +72,7 @@ func (f *serveFlags) addServers(fs *flag.FlagSet) {
 func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 	o := &f.options
 	fs.BoolVar(&o.ExplainWaitingPods, "explain-waiting-pods", true, "post an Event to pods that wait for devices, which says why")
+	fs.BoolVar(&o.NodePartitions, "node-partitions", true, "taint nodes as PartitionPolicies say")
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")
@@ -86,6 +87,17 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 		})
 	fs.StringVar(&f.vendors, "preset-vendors", "", "vendors whose ClusterDevicePresets are kept in the cluster, between commas: "+
 		strings.Join(shippedpresets.Vendors(), ","))
+	fs.StringVar(&o.Checks.Namespace, "check-namespace", "",
+		"namespace, labelled for admin access, where AcceleratorStacks check claims; empty checks none")
+	fs.StringVar(&o.Checks.Image, "check-image", "",
+		"container `image` with /fettle-kubeletplugin in it, which looks at the devices of these claims")
+	fs.StringVar(&f.checkSecrets, "check-pull-secrets", "", "pull secrets of that image in that namespace, between commas")
+	fs.Func("check-pull-policy", "when that image is pulled: Always, IfNotPresent or Never", func(value string) error {
+		o.Checks.PullPolicy = corev1.PullPolicy(value)
+		return nil
+	})
+	fs.StringVar(&o.DriverNamespace, "driver-namespace", "",
+		"namespace of its own where AcceleratorStacks with the engine DaemonSet run drivers; empty runs none")
 	fs.StringVar(&o.KernelCacheVolumes.Image, "kernel-cache-volumes-image", "",
 		"container `image` with /fettle in it, which fills the volumes of GPUKernelCaches; empty makes no volumes")
 	fs.Func("kernel-cache-volumes-pull-policy", "when that image is pulled: Always, IfNotPresent or Never", func(value string) error {
@@ -115,6 +127,9 @@ func (f *serveFlags) read() (err error) {
 	}
 	if f.vendors != "" {
 		o.PresetVendors = strings.Split(f.vendors, ",")
+	}
+	if f.checkSecrets != "" {
+		o.Checks.PullSecrets = strings.Split(f.checkSecrets, ",")
 	}
 	o.KernelCacheVolumes.Enabled = o.KernelCacheVolumes.Image != ""
 	if o.Registries, err = registry.LoadConfig(f.registries); err != nil {

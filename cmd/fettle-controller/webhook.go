@@ -25,12 +25,14 @@ func reviewAll(ctx context.Context, args []string, env func(string) string, stde
 		c              common
 		m              metricsFlags
 		address, probe string
+		pods           bool
 	)
 	fs := flag.NewFlagSet("fettle-controller webhook", flag.ContinueOnError)
 	c.add(fs, env)
 	m.add(fs)
 	addProbes(fs, &probe)
 	fs.StringVar(&address, "bind-address", ":9443", "where the admission webhook is served by HTTPS")
+	fs.BoolVar(&pods, "node-partitions", true, "let pods that get devices tolerate the taints of PartitionPolicies")
 	if err := parse(fs, args, stderr); err != nil {
 		return err
 	}
@@ -52,6 +54,11 @@ func reviewAll(ctx context.Context, args []string, env func(string) string, stde
 	}
 	server := webhook.NewServer(reader, clock.RealClock{}, c.namespace)
 	server.Address, server.ProbeAddress, server.Validate = address, probe, admission.Validate
+	if pods {
+		if server.Kept, err = webhook.NewKept(config, scheme); err != nil {
+			return err
+		}
+	}
 	if err := ctrlmetrics.Registry.Register(server.Metrics()); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}

@@ -17,8 +17,10 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	// The public authorities, where there are no files of them: the images have none.
 	_ "golang.org/x/crypto/x509roots/fallback"
@@ -104,6 +106,9 @@ func serve(ctx context.Context, o options, confined func(*nodeconfig.File) error
 	if err != nil {
 		return err
 	}
+	if o.config.BootTime, err = readBootTime(o.config.HostRoot); err != nil {
+		return err
+	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.Kube.EventsV1()})
 	defer broadcaster.Shutdown()
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
@@ -126,15 +131,38 @@ const gcPercent = 50
 // readBootID takes the boot id from the host tree, so that a simulated machine can be rebooted, and from this kernel where the tree
 // has none.
 func readBootID(hostRoot string) (string, error) {
-	const file = "proc/sys/kernel/random/boot_id"
-	data, err := os.ReadFile(filepath.Join(hostRoot, file))
-	if errors.Is(err, fs.ErrNotExist) {
-		data, err = os.ReadFile("/" + file)
-	}
+	data, err := readKernelFile(hostRoot, "proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("read the boot id: %w", err)
 	}
 	return strings.TrimSpace(string(data)), nil
+}
+
+// readBootTime returns when the kernel started, which is in the same tree as its boot id. The kernel reckons it from the clock and its
+// uptime, so it is exact to a second.
+func readBootTime(hostRoot string) (time.Time, error) {
+	data, err := readKernelFile(hostRoot, "proc/stat")
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read when the kernel started: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if text, found := strings.CutPrefix(line, "btime "); found {
+			seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+			if err != nil {
+				return time.Time{}, fmt.Errorf("read when the kernel started: /proc/stat: %w", err)
+			}
+			return time.Unix(seconds, 0), nil
+		}
+	}
+	return time.Time{}, nil
+}
+
+func readKernelFile(hostRoot, file string) ([]byte, error) {
+	data, err := os.ReadFile(filepath.Join(hostRoot, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = os.ReadFile("/" + file)
+	}
+	return data, err
 }
 
 func connect(o options) (kubeletplugin.Clients, error) {

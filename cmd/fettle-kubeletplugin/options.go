@@ -115,6 +115,8 @@ func flagSet(o *options) *flag.FlagSet {
 	flags.StringVar(&c.RegistryDir, "kubelet-registry-dir", "/var/lib/kubelet/plugins_registry", "kubelet's directory of registration sockets")
 	flags.StringVar(&c.KubeletState, "kubelet-state", "/var/lib/kubelet/dra_manager_state",
 		"kubelet's own list of prepared claims, or the socket of fettle-claims, read before a claim that was lost is given back; empty: never")
+	flags.StringVar(&c.PodResources, "pod-resources", "",
+		"kubelet's socket of pod resources, /var/lib/kubelet/pod-resources/kubelet.sock, by which metrics name pods; empty: they do not")
 	flags.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "directory of CDI specs that the container runtime reads")
 	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
 	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress,

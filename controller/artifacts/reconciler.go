@@ -31,20 +31,31 @@ const Workers = 8
 // makes nothing else of them. So the deletion of an object needs nothing and there is no finalizer: an outage of a registry keeps no
 // object.
 type Reconciler struct {
-	kind     Kind
-	clock    clock.PassiveClock
-	status   status.Writer
-	resolve  Resolve
-	resolved *prometheus.CounterVec
-	turns    turns
-	due      reconciler.Schedule
-	judges   judges
+	kind    Kind
+	clock   clock.PassiveClock
+	status  status.Writer
+	resolve Resolve
+	counts  Counts
+	refused refused
+	turns   turns
+	due     reconciler.Schedule
+	judges  judges
 }
 
-// NewReconciler returns the reconciler of a kind. It counts the outcomes in resolved, by kind of object and reason.
-func NewReconciler(s reconciler.Services, k Kind, resolve Resolve, resolved *prometheus.CounterVec) *Reconciler {
+// Counts are the metrics of a pair of kinds.
+type Counts struct {
+	// Resolved counts the outcomes, by kind of object and reason. Refused is how many objects the TrustPolicies refuse now, by kind.
+	Resolved *prometheus.CounterVec
+	Refused  *prometheus.GaugeVec
+}
+
+// NewReconciler returns the reconciler of a kind, whose objects are of the named kinds.
+func NewReconciler(s reconciler.Services, k Kind, resolve Resolve, counts Counts, kinds ...string) *Reconciler {
+	for _, kind := range kinds {
+		counts.Refused.WithLabelValues(kind).Set(0)
+	}
 	return &Reconciler{
-		kind: k, clock: s.Clock, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, resolve: resolve, resolved: resolved,
+		kind: k, clock: s.Clock, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, resolve: resolve, counts: counts,
 	}
 }
 
@@ -88,6 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (r *Reconciler) forget(req reconcile.Request) {
 	r.due.Forget(req.NamespacedName)
 	r.judges.Delete(req.NamespacedName)
+	r.refused.set(r.counts.Refused, req.NamespacedName, "")
 }
 
 // ask asks the registry and writes what it said. It returns when to ask again, and when to report again.
@@ -121,8 +133,9 @@ func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (agai
 	before, was := status.Copy(h.Object), append([]metav1.Condition(nil), *h.Conditions...)
 	if out != nil {
 		Record(&r.kind, a, out, now)
-		r.resolved.WithLabelValues(h.Kind, status.Condition(*h.Conditions, v1alpha1.ConditionResolved).Reason).Inc()
+		r.counts.Resolved.WithLabelValues(h.Kind, status.Condition(*h.Conditions, v1alpha1.ConditionResolved).Reason).Inc()
 	}
+	r.refused.set(r.counts.Refused, client.ObjectKeyFromObject(h.Object), h.refusedKind())
 	again, err = a.Observe(ctx, now)
 	var written bool
 	if err == nil {
@@ -153,6 +166,45 @@ func (r *Reconciler) announce(ctx context.Context, before, now Head, was []metav
 		{Type: v1alpha1.ConditionResolved, Well: metav1.ConditionTrue, News: moved || now.Image == "" && len(was) == 0}, verified,
 	}
 	r.status.Announce(ctx, change, append(rules, r.kind.Announced...)...)
+}
+
+// refusedKind returns the kind of an object that the TrustPolicies refuse, else "".
+func (h Head) refusedKind() string {
+	c := status.Condition(*h.Conditions, v1alpha1.ConditionVerified)
+	if h.GetDeletionTimestamp() != nil || c.Status != metav1.ConditionFalse || c.Reason == ReasonWarned {
+		return ""
+	}
+	return h.Kind
+}
+
+// refused has the objects that the TrustPolicies refuse. The zero value may be used at once.
+type refused struct {
+	mu    sync.Mutex
+	kinds map[types.NamespacedName]string
+}
+
+// set notes that an object of a kind is refused, or with "" that it is not, and sets the gauge.
+func (r *refused) set(gauge *prometheus.GaugeVec, object types.NamespacedName, kind string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.kinds == nil {
+		r.kinds = map[types.NamespacedName]string{}
+	}
+	changed := map[string]bool{kind: true, r.kinds[object]: true}
+	delete(r.kinds, object)
+	if kind != "" {
+		r.kinds[object] = kind
+	}
+	delete(changed, "")
+	for k := range changed {
+		n := 0
+		for _, other := range r.kinds {
+			if other == k {
+				n++
+			}
+		}
+		gauge.WithLabelValues(k).Set(float64(n))
+	}
 }
 
 const (

@@ -78,7 +78,9 @@ func newSite(t *testing.T, objects ...client.Object) *site {
 		return s.out, s.err
 	}
 	services := reconciler.Services{Client: s.client, Recorder: events.NewFakeRecorder(100), Clock: s.clock}
-	s.Reconciler = NewReconciler(services, kind, resolve, metrics.CounterBy("test_total", "A test.", "kind", "reason"))
+	s.Reconciler = NewReconciler(services, kind, resolve, Counts{
+		Resolved: metrics.CounterBy("test_total", "A test.", "kind", "reason"), Refused: metrics.GaugeBy("test_refused", "A test.", "kind"),
+	}, v1alpha1.KindFPGABitstream)
 	return s
 }
 
@@ -123,6 +125,43 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// TestRefusedAreCounted: the metric is how many objects the policies refuse now, of those that are there.
+func TestRefusedAreCounted(t *testing.T) {
+	a, b := bitstream("a"), bitstream("b")
+	s := newSite(t, a, b)
+	wants := func(what string, want float64) {
+		t.Helper()
+		if got := testutil.ToFloat64(s.counts.Refused.WithLabelValues(v1alpha1.KindFPGABitstream)); got != want {
+			t.Errorf("%s: %v are refused, want %v", what, got, want)
+		}
+	}
+	ask := func(o client.Object, refusal error) {
+		t.Helper()
+		s.out = &Outcome{Digest: "sha256:top", Judged: "sha256:top", Refusal: refusal, Policies: []*trust.Policy{{}}}
+		if refusal == nil {
+			s.out.Judged = ""
+		}
+		s.due.Forget(client.ObjectKeyFromObject(o))
+		if _, err := s.reconcile(t, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants("before", 0)
+	ask(a, trust.ErrRefused)
+	ask(b, trust.ErrRefused)
+	ask(b, trust.ErrRefused)
+	wants("both", 2)
+	ask(a, nil)
+	wants("one is accepted", 1)
+	if err := s.client.Delete(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.reconcile(t, b); err != nil {
+		t.Fatal(err)
+	}
+	wants("the other is gone", 0)
+}
+
 // TestAsked: trouble with the API server is tried again and counts as no answer; every answer is counted, and one that says that nothing
 // changed is not.
 func TestAsked(t *testing.T) {
@@ -142,8 +181,8 @@ func TestAsked(t *testing.T) {
 	if _, err := s.reconcile(t, b); err != nil || s.asked != 3 {
 		t.Errorf("nothing to say: %v, asked %d times", err, s.asked)
 	}
-	n := testutil.ToFloat64(s.resolved.WithLabelValues("FPGABitstream", ReasonNotFound))
-	if n != 1 || testutil.CollectAndCount(s.resolved) != 1 {
+	n := testutil.ToFloat64(s.counts.Resolved.WithLabelValues("FPGABitstream", ReasonNotFound))
+	if n != 1 || testutil.CollectAndCount(s.counts.Resolved) != 1 {
 		t.Errorf("counted %v", n)
 	}
 }

@@ -59,13 +59,15 @@ func newRow(s reconciler.Services, o Options, resolve artifacts.Resolve) reconci
 	r := &resolver{client: s.Client, namespace: s.Namespace, scratch: o.Scratch}
 	resolved := metrics.CounterBy("bitstream_resolutions_total",
 		"References of bitstreams that were asked for, by kind of object and the condition Resolved's reason.", "kind", "reason")
+	refused := metrics.GaugeBy("bitstreams_refused", "Bitstreams that the TrustPolicies refuse, by kind of object.", "kind")
 	// Without a policy for its image, a bitstream is as good as the policies of DeviceClasses say.
 	kind := artifacts.Kind{
 		Get: r.get, Policies: o.Policies, PolicyOptional: true, ReadTimeout: readTimeout, Interval: o.Interval, Action: "ResolveBitstream",
 	}
-	pipeline := artifacts.NewReconciler(s, kind, resolve, resolved)
+	counts := artifacts.Counts{Resolved: resolved, Refused: refused}
+	pipeline := artifacts.NewReconciler(s, kind, resolve, counts, v1alpha1.KindFPGABitstream, v1alpha1.KindClusterFPGABitstream)
 	return reconciler.Row{
-		Name: "bitstreams", Metrics: []prometheus.Collector{resolved},
+		Name: "bitstreams", Metrics: []prometheus.Collector{resolved, refused},
 		Queues: []reconciler.Queue{
 			r.queue("fpgabitstream", &v1alpha1.FPGABitstream{}, pairs.OfNamespaces, pipeline),
 			r.queue("clusterfpgabitstream", &v1alpha1.ClusterFPGABitstream{}, pairs.OfCluster, pipeline),

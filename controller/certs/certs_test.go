@@ -190,13 +190,17 @@ func TestInject(t *testing.T) {
 	config := &admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: []admissionregistrationv1.ValidatingWebhook{
 		hook("ns", "svc", ""), hook("ns", "other", "keep"), hook("elsewhere", "svc", "keep"), {},
 	}}
-	if !Inject(config, "ns", "svc", "/secret", []byte("new")) {
+	var targets []*admissionregistrationv1.WebhookClientConfig
+	for i := range config.Webhooks {
+		targets = append(targets, &config.Webhooks[i].ClientConfig)
+	}
+	if !Inject(targets, "ns", "svc", "/secret", []byte("new")) {
 		t.Error("first call changed nothing")
 	}
-	if Inject(config, "ns", "svc", "/secret", []byte("new")) {
+	if Inject(targets, "ns", "svc", "/secret", []byte("new")) {
 		t.Error("second call changed something")
 	}
-	if !Inject(config, "ns", "svc", "/other", []byte("new")) {
+	if !Inject(targets, "ns", "svc", "/other", []byte("new")) {
 		t.Error("another path changed nothing")
 	}
 	var got []string

@@ -118,10 +118,9 @@ func (k *Keeper) State() *State { return k.state.Load() }
 
 // Inject sets the caBundle and the path of every webhook that calls the Service, and returns whether anything changed. It leaves webhooks
 // that call another address as they are.
-func Inject(config *admissionregistrationv1.ValidatingWebhookConfiguration, namespace, service, path string, bundle []byte) bool {
+func Inject(webhooks []*admissionregistrationv1.WebhookClientConfig, namespace, service, path string, bundle []byte) bool {
 	changed := false
-	for i := range config.Webhooks {
-		target := &config.Webhooks[i].ClientConfig
+	for _, target := range webhooks {
 		if target.Service == nil || target.Service.Namespace != namespace || target.Service.Name != service ||
 			bytes.Equal(target.CABundle, bundle) && ptr.Deref(target.Service.Path, "") == path {
 			continue

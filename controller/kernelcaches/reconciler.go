@@ -65,7 +65,9 @@ func newRow(s reconciler.Services, o Options, resolve artifacts.Resolve, p plan)
 	r := &resolver{client: s.Client, namespace: s.Namespace, plan: p}
 	resolved := metrics.CounterBy("kernel_cache_resolutions_total",
 		"References of kernel caches that were asked for, by kind of object and the condition Resolved's reason.", "kind", "reason")
-	pipeline := artifacts.NewReconciler(s, r.kind(o), resolve, resolved)
+	refused := metrics.GaugeBy("kernel_caches_refused", "Kernel caches that the TrustPolicies refuse, by kind of object.", "kind")
+	counts := artifacts.Counts{Resolved: resolved, Refused: refused}
+	pipeline := artifacts.NewReconciler(s, r.kind(o), resolve, counts, v1alpha1.KindGPUKernelCache, v1alpha1.KindClusterGPUKernelCache)
 	own := reconciler.Queue{
 		Name: "gpukernelcache", Workers: artifacts.Workers, Reconciler: pipeline,
 		Watches: r.watches(&v1alpha1.GPUKernelCache{}, pairs.OfNamespaces, o.Volumes.Enabled()),
@@ -77,7 +79,7 @@ func newRow(s reconciler.Services, o Options, resolve artifacts.Resolve, p plan)
 		}),
 	}
 	return reconciler.Row{
-		Name: "kernel caches", Metrics: []prometheus.Collector{resolved}, Queues: []reconciler.Queue{own, ofCluster},
+		Name: "kernel caches", Metrics: []prometheus.Collector{resolved, refused}, Queues: []reconciler.Queue{own, ofCluster},
 	}
 }
 

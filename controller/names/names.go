@@ -10,10 +10,15 @@ const (
 	Webhook = "fettle-webhook"
 	// WebhookConfiguration is the ValidatingWebhookConfiguration that the chart renders and the controller completes.
 	WebhookConfiguration = "fettle-config"
+	// PodsConfiguration is the MutatingWebhookConfiguration that the chart renders and the controller completes.
+	PodsConfiguration = "fettle-pods"
 	// TLSSecret holds the webhook's serving certificate, in the controller's own namespace.
 	TLSSecret = "fettle-controller-tls" //nolint:gosec // a name, not a credential
 	// PluginAccount is the kubelet plugin's ServiceAccount, in the controller's namespace.
 	PluginAccount = "fettle-kubeletplugin"
+	// ComponentLabel with the value PluginComponent marks the pods of the kubelet plugin's DaemonSet, in the controller's namespace.
+	ComponentLabel  = "app.kubernetes.io/component"
+	PluginComponent = "kubeletplugin"
 	// UninstallLease is held, in the controller's namespace, while an uninstall runs.
 	UninstallLease = "fettle-uninstall"
 	// ManagedByLabel with the value [Controller] marks the DeviceClasses and ClusterDevicePresets that the controller may change, and the

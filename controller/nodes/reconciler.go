@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
 // keeper deletes the AcceleratorNodes of Nodes that are gone and takes back the retirement that an uninstall left behind when it gave up.
@@ -142,7 +143,13 @@ func Trim(object any) (any, error) {
 	kept := &v1alpha1.AcceleratorNode{Status: v1alpha1.AcceleratorNodeStatus{
 		Vendors: node.Status.Vendors, Bitstreams: node.Status.Bitstreams, Presets: node.Status.Presets, KernelCaches: node.Status.KernelCaches,
 		PartitionPolicies: node.Status.PartitionPolicies,
+		PluginVersion:     node.Status.PluginVersion, Facts: node.Status.Facts, Conditions: node.Status.Conditions,
+		Checks:   node.Status.Checks,
+		Problems: stack.Problems(node.Status.Problems), ProblemCount: node.Status.ProblemCount,
 	}}
+	if node.Status.Summary != nil {
+		kept.Status.Summary = &v1alpha1.NodeSummary{Drivers: node.Status.Summary.Drivers}
+	}
 	for i := range node.Status.Pools {
 		p := &node.Status.Pools[i]
 		kept.Status.Pools = append(kept.Status.Pools, v1alpha1.PoolStatus{Name: p.Name, Kind: p.Kind, Devices: p.Devices, Withheld: p.Withheld})

@@ -17,7 +17,12 @@ func TestTrim(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.AcceleratorNodeStatus{Bitstreams: []string{"a"}},
 	}
 	node.ResourceVersion, node.UID, node.Labels = "7", "u", map[string]string{"a": "b"}
-	node.Status.PluginVersion = "v1"
+	node.Status.PluginVersion, node.Status.PreparedClaims = "v1", 3
+	node.Status.Checks = []v1alpha1.NodeCheck{{DeviceClassName: "c"}}
+	node.Status.Facts = &v1alpha1.NodeFacts{BootID: "b"}
+	node.Status.Conditions = []metav1.Condition{{Type: "Ready"}}
+	node.Status.SetProblems([]v1alpha1.NodeProblem{{Reason: "BoundToVFIO"}, {Reason: "Invalid"}, {Reason: "DriverNotLoaded"}})
+	node.Status.Summary = &v1alpha1.NodeSummary{GPUs: "1", Drivers: "nvidia 1"}
 	node.Status.Vendors = []v1alpha1.VendorStatus{{Name: "nvidia", Devices: 1}}
 	node.Status.Presets = []v1alpha1.NodePreset{{Name: "p", Claims: 1}}
 	node.Status.KernelCaches = []v1alpha1.NodeCache{{Name: "c", Claims: 1}}
@@ -29,6 +34,10 @@ func TestTrim(t *testing.T) {
 	want.Status.Vendors, want.Status.Presets = node.Status.Vendors, node.Status.Presets
 	want.Status.KernelCaches, want.Status.PartitionPolicies = node.Status.KernelCaches, node.Status.PartitionPolicies
 	want.Status.Pools = []v1alpha1.PoolStatus{{Name: "n1/gpu", Kind: "gpu", Devices: 2, Withheld: 1}}
+	want.Status.PluginVersion, want.Status.Facts, want.Status.Conditions = "v1", node.Status.Facts, node.Status.Conditions
+	want.Status.Checks = node.Status.Checks
+	want.Status.Problems = []v1alpha1.NodeProblem{{Reason: "BoundToVFIO"}, {Reason: "DriverNotLoaded"}}
+	want.Status.ProblemCount, want.Status.Summary = 3, &v1alpha1.NodeSummary{Drivers: "nvidia 1"}
 	want.ResourceVersion, want.UID = "7", "u"
 	got, err := Trim(node)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package partitionpolicies writes to the status of PartitionPolicies whether they can be used and what became of them on nodes, as the
-// nodes report it. Which policy holds for a device is decided on its node, by package policy.
+// nodes report it, and which nodes have their taints. Which policy holds for a device is decided on its node, by package policy; package
+// nodetaints writes the taints.
 package partitionpolicies
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
@@ -19,8 +25,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/nodetaints"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
 	"github.com/fettle-dev/fettle/pkg/partition/policy"
 )
 
@@ -30,11 +38,14 @@ type judge struct {
 
 	status   status.Writer
 	resolver policy.Resolver
+	// tainting says that nodes are tainted.
+	tainting bool
 }
 
-// New returns the reconciler. It follows changes of policies, of what nodes report of them, and of the labels by which nodes are selected.
-func New(s reconciler.Services) reconciler.Row {
-	j := &judge{Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}}
+// New returns the reconciler. It follows changes of policies, of what nodes report of them, of the labels by which nodes are selected, and
+// of the taints of nodes.
+func New(s reconciler.Services, tainting bool) reconciler.Row {
+	j := &judge{Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, tainting: tainting}
 	return reconciler.Row{
 		Name: "PartitionPolicies",
 		Queues: []reconciler.Queue{{
@@ -46,6 +57,8 @@ func New(s reconciler.Services) reconciler.Row {
 					Object: reconciler.Metadata("v1", "Node"), Handler: onLabels(s.Client),
 					Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
 				},
+				{Object: &schedulingv1.PriorityClass{}, Handler: onLabels(s.Client)},
+				{Object: &corev1.Node{}, Handler: onLabels(s.Client), Predicates: []predicate.Predicate{nodetaints.Changed()}},
 			},
 		}},
 	}
@@ -61,8 +74,19 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("PartitionPolicy %s: %w", req.Name, err)
 	}
+	standings, err := j.standings(ctx, &p)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("PartitionPolicy %s: %w", req.Name, err)
+	}
+	var classes schedulingv1.PriorityClassList
+	if err := j.Client.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list PriorityClasses: %w", err)
+	}
 	before := p.DeepCopy()
-	record(&p, j.resolver.Check(&p.Spec, field.NewPath("spec")), reports, j.Clock.Now())
+	faults := j.resolver.Check(&p.Spec, field.NewPath("spec"))
+	record(&p, faults, reports, j.Clock.Now())
+	recordTaints(&p, faults, standings, j.tainting, j.Clock.Now())
+	recordClasses(&p, faults, classes.Items, j.tainting, j.Clock.Now())
 	written, err := j.status.Patch(ctx, before, &p)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("write the status of PartitionPolicy %s: %w", req.Name, err)
@@ -73,7 +97,8 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return reconcile.Result{}, nil
 }
 
-// announce makes an Event if the policy became valid or invalid, or is invalid for another reason.
+// announce makes an Event if the policy became valid or invalid, or is invalid for another reason, and if nodes got all of its taints or
+// cannot get them.
 func (j *judge) announce(ctx context.Context, before, now *v1alpha1.PartitionPolicy) {
 	was := status.Condition(before.Status.Conditions, v1alpha1.ConditionValid)
 	is := status.Condition(now.Status.Conditions, v1alpha1.ConditionValid)
@@ -82,11 +107,19 @@ func (j *judge) announce(ctx context.Context, before, now *v1alpha1.PartitionPol
 		Before: before.Status.Conditions, Now: now.Status.Conditions,
 	}, status.Rule{
 		Type: v1alpha1.ConditionValid, Well: metav1.ConditionTrue, News: is.Status != metav1.ConditionTrue && was.Message != is.Message,
+	}, status.Rule{
+		Type: v1alpha1.ConditionTainted, Well: metav1.ConditionTrue, Silent: []string{ReasonNotValid, ReasonWaiting},
+		Normal: []string{ReasonNoNodes},
+	}, status.Rule{
+		Type: v1alpha1.ConditionPriorityClasses, Well: metav1.ConditionTrue, Silent: []string{ReasonNotValid, ReasonWaiting, ReasonSwitchedOff},
 	})
 }
 
 // reports returns what the nodes report of a policy, of the nodes that it selects and of those that report it anyway.
 func (j *judge) reports(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]report, error) {
+	if !p.Spec.DividesDevices() {
+		return nil, nil
+	}
 	var accelerators v1alpha1.AcceleratorNodeList
 	if err := j.Client.List(ctx, &accelerators, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list AcceleratorNodes: %w", err)
@@ -99,11 +132,40 @@ func (j *judge) reports(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]rep
 	return reportsOf(p, accelerators.Items, nodes.Items), nil
 }
 
+// standings returns how the nodes that a policy taints stand to its taints, sorted by node.
+func (j *judge) standings(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]nodepolicy.Standing, error) {
+	if !j.tainting || !nodepolicy.Taints(p) {
+		return nil, nil
+	}
+	var nodes corev1.NodeList
+	if err := j.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	var out []nodepolicy.Standing
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if !selection(p.Spec.NodeSelector).Matches(labels.Set(n.Labels)) {
+			continue
+		}
+		var a v1alpha1.AcceleratorNode
+		if err := j.Client.Get(ctx, client.ObjectKeyFromObject(n), &a); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return nil, fmt.Errorf("read AcceleratorNode %s: %w", n.Name, err)
+		}
+		if nodepolicy.HasDevices(&a, n.Annotations[v1alpha1.TaintsAnnotation]) {
+			out = append(out, nodepolicy.StandingOf(n.Name, n.Spec.Taints, p.Spec.Nodes.Taints))
+		}
+	}
+	slices.SortFunc(out, func(a, b nodepolicy.Standing) int { return cmp.Compare(a.Node, b.Node) })
+	return out, nil
+}
+
 // onReports queues the policies of which a node reports something else, some time later, since the nodes follow a policy together. If the
-// node comes or goes, it queues all policies: one that selects the node waits for its report.
+// node comes or goes, or has its first device or none any more, it queues all policies: one that selects the node waits for its report.
 func onReports(c client.Reader) handler.EventHandler {
 	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
-		if before == nil || now == nil {
+		if before == nil || now == nil || hasDevices(before) != hasDevices(now) {
 			queueAll(ctx, c, q)
 			return
 		}
@@ -119,7 +181,11 @@ func onReports(c client.Reader) handler.EventHandler {
 	})
 }
 
-// onLabels queues all policies, any of which may select the node or no longer select it.
+func hasDevices(object client.Object) bool {
+	return nodepolicy.HasDevices(&v1alpha1.AcceleratorNode{Status: reconciler.NodeStatus(object)}, "")
+}
+
+// onLabels queues all policies, any of which may select the node or no longer select it, or want the PriorityClass.
 func onLabels(c client.Reader) handler.EventHandler {
 	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, _, _ client.Object) { queueAll(ctx, c, q) })
 }

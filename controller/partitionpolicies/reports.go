@@ -70,7 +70,7 @@ func selection(s *metav1.LabelSelector) labels.Selector {
 
 // waiting says whether and why the node is not yet as the policy wants it.
 func (r *report) waiting(generation int64) (v1alpha1.WaitingNode, bool) {
-	w := v1alpha1.WaitingNode{Node: r.node, Devices: r.Waiting, Reason: cmp.Or(r.Reason, reasonWaiting), Message: r.Message}
+	w := v1alpha1.WaitingNode{Node: r.node, Devices: r.Waiting, Reason: cmp.Or(r.Reason, ReasonWaiting), Message: r.Message}
 	switch {
 	case r.full:
 		w.Reason = ReasonNotSeen

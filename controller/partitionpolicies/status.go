@@ -38,8 +38,18 @@ const (
 	ReasonOverruled = "Overruled"
 	// ReasonNotOverruled: no other policy does.
 	ReasonNotOverruled = "NotOverruled"
-	// reasonWaiting stands for the reason of a node that gives none.
-	reasonWaiting = "Waiting"
+	// ReasonTainted: all nodes that the policy selects and that have devices have its taints.
+	ReasonTainted = "Tainted"
+	// ReasonTaintTaken: a node has a taint with the same key and effect and another value, of another policy or of somebody else.
+	ReasonTaintTaken = "TaintTaken"
+	// ReasonClassesMade: the policy's PriorityClasses are there.
+	ReasonClassesMade = "ClassesMade"
+	// ReasonClassTaken: somebody else, or another policy, has a PriorityClass with the same name.
+	ReasonClassTaken = "ClassTaken"
+	// ReasonSwitchedOff: the administrator has no nodes tainted and no PriorityClasses made.
+	ReasonSwitchedOff = "SwitchedOff"
+	// ReasonWaiting: a node does not have its taints yet. It also stands for the reason of a node that gives none.
+	ReasonWaiting = "Waiting"
 )
 
 // maxWinners is how many policies the condition Overruled names.
@@ -52,10 +62,22 @@ func record(p *v1alpha1.PartitionPolicy, faults field.ErrorList, reports []repor
 	t := count(reports, p.Generation)
 	s.Nodes, s.Devices = number(t.nodes), number(t.devices)
 	s.SetWaiting(t.waiting)
-	for _, c := range []metav1.Condition{valid(faults), applied(faults, &t), overruled(&t)} {
+	conditions := []metav1.Condition{valid(faults)}
+	if p.Spec.DividesDevices() || p.Spec.Nodes == nil {
+		conditions = append(conditions, applied(faults, &t), overruled(&t))
+	} else {
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionApplied)
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionOverruled)
+	}
+	set(p, now, conditions...)
+}
+
+// set writes conditions of the policy's present generation.
+func set(p *v1alpha1.PartitionPolicy, now time.Time, conditions ...metav1.Condition) {
+	for _, c := range conditions {
 		c.ObservedGeneration, c.LastTransitionTime = p.Generation, metav1.NewTime(now)
 		c.Message = message.Clip(c.Message, message.ReadableCondition)
-		meta.SetStatusCondition(&s.Conditions, c)
+		meta.SetStatusCondition(&p.Status.Conditions, c)
 	}
 }
 
@@ -186,7 +208,7 @@ func conditionReason(reason string) string {
 	if conditionReasonForm.MatchString(reason) {
 		return reason
 	}
-	return reasonWaiting
+	return ReasonWaiting
 }
 
 //nolint:gochecknoglobals // a constant that Go cannot express as such

@@ -9,10 +9,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -20,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/grant"
 	"github.com/fettle-dev/fettle/controller/kernelcaches"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/nodetaints"
 	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/presets"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
@@ -28,7 +31,54 @@ import (
 // clean deletes the objects that the controller and the plugins made. DeviceClasses and ResourceSlices go first, since pods can be
 // scheduled by them. A class without our label belongs to an administrator and stays.
 func (u Uninstall) clean(ctx context.Context) error {
-	return errors.Join(u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.grants(ctx), u.presets(ctx), u.secret(ctx), u.definitions(ctx))
+	return errors.Join(
+		u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.taints(ctx), u.priorities(ctx), u.grants(ctx), u.presets(ctx),
+		u.secret(ctx), u.definitions(ctx),
+	)
+}
+
+// taints takes off the taints that PartitionPolicies had put on nodes. The policies stay, unless their definition goes.
+func (u Uninstall) taints(ctx context.Context) error {
+	var nodes corev1.NodeList
+	if err := u.Client.List(ctx, &nodes); err != nil {
+		return fmt.Errorf("list Nodes: %w", err)
+	}
+	var faults []error
+	for i := range nodes.Items {
+		faults = append(faults, u.untaint(ctx, &nodes.Items[i]))
+	}
+	return errors.Join(faults...)
+}
+
+// priorities deletes the PriorityClasses of PartitionPolicies. Pods keep the priority that they were made with. Without partitions.nodes
+// there are none, and no right to list them.
+func (u Uninstall) priorities(ctx context.Context) error {
+	var list schedulingv1.PriorityClassList
+	err := u.Client.List(ctx, &list, client.MatchingLabels{names.ManagedByLabel: names.Controller})
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list PriorityClasses: %w", err)
+	}
+	var faults []error
+	for i := range list.Items {
+		faults = append(faults, u.delete(ctx, &list.Items[i], "PriorityClass"))
+	}
+	return errors.Join(faults...)
+}
+
+// untaint reads a node again that changed meanwhile.
+func (u Uninstall) untaint(ctx context.Context, node *corev1.Node) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		err := nodetaints.Write(ctx, u.Client, node, nil)
+		if apierrors.IsConflict(err) {
+			if gone := u.Client.Get(ctx, client.ObjectKeyFromObject(node), node); gone != nil {
+				return client.IgnoreNotFound(gone)
+			}
+		}
+		return err
+	})
 }
 
 // grants deletes the Roles for the pull secrets of bitstreams and kernel caches and the ConfigMaps of presets. The objects themselves are

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/controller/evict"
 )
 
 // patience is how long a disruption budget may prevent the eviction of a pod before the pod is deleted.
@@ -71,22 +71,20 @@ func (u Uninstall) end(ctx context.Context, claim types.NamespacedName, holder C
 
 // remove evicts or deletes the pod. It is no error if a disruption budget refuses the eviction.
 func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod, byDeletion bool) error {
-	same := &metav1.Preconditions{UID: ptr.To(pod.UID)}
 	if byDeletion {
 		klog.FromContext(ctx).Info("Deleting a pod that could not be evicted", "pod", klog.KObj(pod))
-		err := u.Client.Delete(ctx, pod, client.Preconditions(*same))
+		err := u.Client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)})
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 			return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 		return nil
 	}
-	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: same}}
-	err := u.Client.SubResource("eviction").Create(ctx, pod, eviction)
+	err := evict.Pod(ctx, u.Client, pod)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		// An eviction cannot be created in a namespace that is being deleted. The pod is deleted with its namespace anyway.
 		return u.remove(ctx, pod, true)
 	}
-	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err) {
+	if err != nil && !evict.Gone(err) && !evict.Refused(err) {
 		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil

@@ -88,7 +88,7 @@ func enqueueRound(_ context.Context, q reconciler.RequestQueue, before, _ client
 
 // Reconcile does one round.
 func (e *explainer) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	pods, err := e.pending(ctx)
+	pods, err := Pending(ctx, e.Live)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -119,7 +119,7 @@ func (e *explainer) round(ctx context.Context, due []*corev1.Pod, now time.Time)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !e.snapshot.ours(pod) {
+		if !e.snapshot.devices.AskedBy(pod) {
 			e.ledger.explained(pod, "", now)
 			continue
 		}

@@ -265,7 +265,7 @@ func TestExtended(t *testing.T) {
 		if _, err := w.snapshot.read(t.Context(), w.explainer, w.clock.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.snapshot.ours(pod); got != want {
+		if got := w.snapshot.devices.AskedBy(pod); got != want {
 			t.Errorf("%s: ours is %t, want %t", name, got, want)
 		}
 	}

@@ -34,15 +34,32 @@ const (
 	pageSize      = 100
 )
 
-// errTooMuch ends the reading of objects.
-var errTooMuch = errors.New("the objects are larger than the controller keeps")
+// ErrTooMuch ends the reading of objects.
+var ErrTooMuch = errors.New("the objects are larger than the controller keeps")
 
-// pending lists the pods without a node that may wait for devices. The API server has an index of pods by spec.nodeName.
-func (e *explainer) pending(ctx context.Context) ([]*corev1.Pod, error) {
-	var list corev1.PodList
-	selector := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("spec.nodeName", "")}
-	pods, err := pages[*corev1.Pod](ctx, &pageReader{Reader: e.Live, left: podsBytes}, &list, selector)
-	if err != nil && !errors.Is(err, errTooMuch) {
+// onNode selects the pods of a node. The API server has an index of pods by spec.nodeName.
+func onNode(name string) client.ListOption {
+	return client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("spec.nodeName", name)}
+}
+
+// PodsOn lists the pods of nodes. If they are too large, the error is ErrTooMuch.
+func PodsOn(ctx context.Context, live client.Reader, nodes []string) ([]*corev1.Pod, error) {
+	r := &pageReader{Reader: live, left: podsBytes}
+	var out []*corev1.Pod
+	for _, node := range nodes {
+		pods, err := pages[*corev1.Pod](ctx, r, &corev1.PodList{}, onNode(node))
+		if err != nil {
+			return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+		}
+		out = append(out, pods...)
+	}
+	return out, nil
+}
+
+// Pending lists the pods without a node that may wait for devices. Of too many it returns the first.
+func Pending(ctx context.Context, live client.Reader) ([]*corev1.Pod, error) {
+	pods, err := pages[*corev1.Pod](ctx, &pageReader{Reader: live, left: podsBytes}, &corev1.PodList{}, onNode(""))
+	if err != nil && !errors.Is(err, ErrTooMuch) {
 		return nil, fmt.Errorf("list pods without a node: %w", err)
 	}
 	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
@@ -72,9 +89,7 @@ type cached struct {
 	// expressions are for the features of version.
 	expressions *judge.Expressions
 	version     string
-	// classes and resources are those of our devices.
-	classes   map[string]bool
-	resources map[corev1.ResourceName]bool
+	devices     *Devices
 }
 
 // read returns a snapshot that is not too old, and nil for a cluster that is too large.
@@ -86,8 +101,8 @@ func (c *cached) read(ctx context.Context, e *explainer, now time.Time) (*plan.S
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server for its version: %w", err)
 	}
-	s, err := readSnapshot(ctx, e.Live)
-	if errors.Is(err, errTooMuch) {
+	s, err := ReadSnapshot(ctx, e.Live)
+	if errors.Is(err, ErrTooMuch) {
 		return nil, nil //nolint:nilnil // a cluster that is too large has no snapshot, which is no error
 	}
 	if err != nil {
@@ -102,7 +117,7 @@ func (c *cached) read(ctx context.Context, e *explainer, now time.Time) (*plan.S
 		c.expressions, c.version = judge.NewExpressions(set.Features()), version
 	}
 	c.taken, c.snapshot = now, s
-	c.find()
+	c.devices = NewDevices(s)
 	return s, nil
 }
 
@@ -113,19 +128,27 @@ func (c *cached) expire(now time.Time) {
 	}
 }
 
-// find notes the classes of our devices, and their extended resources.
-func (c *cached) find() {
-	c.classes, c.resources = map[string]bool{}, map[corev1.ResourceName]bool{}
-	for _, class := range c.snapshot.Classes {
+// Devices knows by which classes and extended resources pods get our devices.
+type Devices struct {
+	snapshot  *plan.Snapshot
+	classes   map[string]bool
+	resources map[corev1.ResourceName]bool
+}
+
+// NewDevices finds the classes of our devices in a snapshot, and their extended resources.
+func NewDevices(s *plan.Snapshot) *Devices {
+	d := &Devices{snapshot: s, classes: map[string]bool{}, resources: map[corev1.ResourceName]bool{}}
+	for _, class := range s.Classes {
 		if !isOurs(class) {
 			continue
 		}
-		c.classes[class.Name] = true
-		c.resources[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+class.Name)] = true
+		d.classes[class.Name] = true
+		d.resources[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+class.Name)] = true
 		if class.Spec.ExtendedResourceName != nil {
-			c.resources[corev1.ResourceName(*class.Spec.ExtendedResourceName)] = true
+			d.resources[corev1.ResourceName(*class.Spec.ExtendedResourceName)] = true
 		}
 	}
+	return d
 }
 
 // isOurs says whether a class is one of Fettle's, or selects its driver.
@@ -138,14 +161,14 @@ func isOurs(class *resourceapi.DeviceClass) bool {
 // named says whether a class has a name of Fettle's, also if it does not exist.
 func named(class string) bool { return strings.HasSuffix(class, "."+v1alpha1.DriverName) }
 
-// ours says whether a pod waits for our devices.
-func (c *cached) ours(pod *corev1.Pod) bool {
-	if slices.ContainsFunc(extended(pod), func(name corev1.ResourceName) bool { return c.resources[name] }) {
+// AskedBy says whether a pod asks for our devices.
+func (d *Devices) AskedBy(pod *corev1.Pod) bool {
+	if slices.ContainsFunc(extended(pod), func(name corev1.ResourceName) bool { return d.resources[name] }) {
 		return true
 	}
 	for i := range pod.Spec.ResourceClaims {
-		for _, class := range c.classesOf(pod, &pod.Spec.ResourceClaims[i]) {
-			if c.classes[class] || named(class) {
+		for _, class := range d.classesOf(pod, &pod.Spec.ResourceClaims[i]) {
+			if d.classes[class] || named(class) {
 				return true
 			}
 		}
@@ -154,7 +177,7 @@ func (c *cached) ours(pod *corev1.Pod) bool {
 }
 
 // classesOf lists the classes of a claim of a pod, or of its template.
-func (c *cached) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []string {
+func (d *Devices) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []string {
 	var out []string
 	add := func(spec *resourceapi.ResourceClaimSpec) {
 		for _, r := range spec.Devices.Requests {
@@ -167,12 +190,12 @@ func (c *cached) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []strin
 		}
 	}
 	name, _, err := resourceclaim.Name(pod, of)
-	for _, claim := range c.snapshot.Claims {
+	for _, claim := range d.snapshot.Claims {
 		if err == nil && name != nil && claim.Namespace == pod.Namespace && claim.Name == *name {
 			add(&claim.Spec)
 		}
 	}
-	for _, template := range c.snapshot.Templates {
+	for _, template := range d.snapshot.Templates {
 		if of.ResourceClaimTemplateName != nil && template.Namespace == pod.Namespace && template.Name == *of.ResourceClaimTemplateName {
 			add(&template.Spec.Spec)
 		}
@@ -180,8 +203,9 @@ func (c *cached) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []strin
 	return out
 }
 
-// readSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged.
-func readSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, error) {
+// ReadSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged. If the objects are too
+// large, the error is ErrTooMuch.
+func ReadSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, error) {
 	s := &plan.Snapshot{}
 	r := &pageReader{Reader: live, left: snapshotBytes}
 	var errs [8]error
@@ -212,12 +236,12 @@ func (r *pageReader) keep(object client.Object) error {
 		r.left -= sized.Size()
 	}
 	if r.left < 0 {
-		return errTooMuch
+		return ErrTooMuch
 	}
 	return nil
 }
 
-// pages lists objects page by page. With errTooMuch it returns those that it kept.
+// pages lists objects page by page. With ErrTooMuch it returns those that it kept.
 func pages[T client.Object](ctx context.Context, r *pageReader, list client.ObjectList, options ...client.ListOption) ([]T, error) {
 	var out []T
 	for next := ""; ; {

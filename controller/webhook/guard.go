@@ -31,20 +31,32 @@ const (
 type guard struct {
 	state func() *certs.State
 	turns *semaphore.Weighted
-	next  http.Handler
+	// routes are the handlers by the beginning of their path.
+	routes map[string]http.Handler
 }
 
-func newGuard(state func() *certs.State, next http.Handler) *guard {
-	return &guard{state: state, turns: semaphore.NewWeighted(maxInFlight), next: next}
+func newGuard(state func() *certs.State, routes map[string]http.Handler) *guard {
+	return &guard{state: state, turns: semaphore.NewWeighted(maxInFlight), routes: routes}
 }
 
-// pathOf returns the path of the webhook.
-func pathOf(state *certs.State) string { return PathPrefix + state.Token() }
+// pathOf returns the path at which objects are reviewed, podsPathOf that at which pods are changed.
+func pathOf(state *certs.State) string     { return PathPrefix + state.Token() }
+func podsPathOf(state *certs.State) string { return PodsPathPrefix + state.Token() }
+
+// route returns the handler of a path, nil if there is none, and the rest of the path.
+func (g *guard) route(path string) (next http.Handler, token string) {
+	for prefix, handler := range g.routes {
+		if token, found := strings.CutPrefix(path, prefix); found {
+			return handler, token
+		}
+	}
+	return nil, ""
+}
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	token, found := strings.CutPrefix(r.URL.Path, PathPrefix)
+	next, token := g.route(r.URL.Path)
 	state := g.state()
-	if !found || state == nil || state.Token() == "" || subtle.ConstantTimeCompare([]byte(token), []byte(state.Token())) != 1 {
+	if next == nil || state == nil || state.Token() == "" || subtle.ConstantTimeCompare([]byte(token), []byte(state.Token())) != 1 {
 		w.Header().Set("Connection", "close") // without reading the body
 		http.NotFound(w, r)
 		return
@@ -62,5 +74,5 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.turns.Release(size)
-	g.next.ServeHTTP(w, r)
+	next.ServeHTTP(w, r)
 }

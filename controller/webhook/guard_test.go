@@ -32,7 +32,8 @@ func TestGuard(t *testing.T) {
 		Secret: client.ObjectKey{Namespace: "fettle", Name: "tls"},
 	}
 	reached := 0
-	g := newGuard(keeper.State, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ })
+	g := newGuard(keeper.State, map[string]http.Handler{PathPrefix: next, PodsPathPrefix: next})
 	status := func(path string, length int64, body io.Reader) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
 		r.URL.Path, r.ContentLength = path, length
@@ -52,6 +53,7 @@ func TestGuard(t *testing.T) {
 	}
 	for path, want := range map[string]int{
 		PathPrefix: 404, "/validate-config": 404, "/": 404, PathPrefix + token[1:]: 404, PathPrefix + token + "/": 404, "/" + token: 404,
+		PodsPathPrefix: 404, PodsPathPrefix + token[1:]: 404,
 		PathPrefix + strings.Repeat("0", 64): 404,
 	} {
 		if got := status(path, 2, unread{t}); got != want {
@@ -69,6 +71,9 @@ func TestGuard(t *testing.T) {
 	if got := status(PathPrefix+token, 2, strings.NewReader("{}")); got != http.StatusOK || reached != 1 {
 		t.Errorf("the API server: %d, %d", got, reached)
 	}
+	if got := status(PodsPathPrefix+token, 2, strings.NewReader("{}")); got != http.StatusOK || reached != 2 {
+		t.Errorf("the API server, with a pod: %d, %d", got, reached)
+	}
 }
 
 // TestGuardTurns: reviews that do not fit into memory together wait for their turn, and not longer than the API server does.
@@ -81,10 +86,10 @@ func TestGuardTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	entered, leave := make(chan struct{}), make(chan struct{})
-	g := newGuard(keeper.State, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	g := newGuard(keeper.State, map[string]http.Handler{PathPrefix: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		entered <- struct{}{}
 		<-leave
-	}))
+	})})
 	answers := make(chan int, 2)
 	send := func() {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, pathOf(keeper.State()), http.NoBody)

@@ -5,6 +5,7 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -28,6 +29,8 @@ type Server struct {
 	Address, ProbeAddress string
 	// Validate returns every fault of the Fettle configurations in an object.
 	Validate func(runtime.Object) field.ErrorList
+	// Kept has what decides over new pods. Nil: pods are not changed.
+	Kept *Kept
 
 	reader   client.Reader
 	follower *certs.Follower
@@ -56,16 +59,38 @@ func (s *Server) Run(ctx context.Context) error {
 	reviews := &httpserver.Server{
 		Address: s.Address,
 		TLS:     &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.follower.GetCertificate},
-		Handler: newGuard(s.follower.State, &ctrladmission.Webhook{Handler: Handler{
-			Validate: s.Validate,
-			Refer:    references{reader: s.reader, judge: &admission.Judge{}}.check,
-			Observe:  func(resource, verdict string) { s.reviews.WithLabelValues(resource, verdict).Inc() },
-		}}),
+		Handler: newGuard(s.follower.State, s.routes()),
 	}
-	probes := &httpserver.Server{Address: s.ProbeAddress, Handler: httpserver.Health(s.follower.Ready)}
+	probes := &httpserver.Server{Address: s.ProbeAddress, Handler: httpserver.Health(s.ready)}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.follower.Run(ctx); return nil })
 	group.Go(func() error { return reviews.Run(ctx) })
+	if s.Kept != nil {
+		group.Go(func() error { return s.Kept.Run(ctx) })
+	}
 	group.Go(func() error { return probes.Run(ctx) })
 	return group.Wait()
+}
+
+// ready returns why the API server should not call this webhook.
+func (s *Server) ready() error {
+	if s.Kept != nil {
+		if err := s.Kept.Ready(); err != nil {
+			return err
+		}
+	}
+	return s.follower.Ready()
+}
+
+// routes returns what is served, by the beginning of its path.
+func (s *Server) routes() map[string]http.Handler {
+	observe := func(resource, verdict string) { s.reviews.WithLabelValues(resource, verdict).Inc() }
+	judge := &admission.Judge{}
+	routes := map[string]http.Handler{PathPrefix: &ctrladmission.Webhook{Handler: Handler{
+		Validate: s.Validate, Refer: references{reader: s.reader, judge: judge}.check, Observe: observe,
+	}}}
+	if s.Kept != nil {
+		routes[PodsPathPrefix] = &ctrladmission.Webhook{Handler: pods{reader: s.reader, known: s.Kept.read, judge: judge, observe: observe}}
+	}
+	return routes
 }

@@ -31,6 +31,9 @@ import (
 // PathPrefix is where the reviews arrive; a secret follows it.
 const PathPrefix = "/validate-config/"
 
+// PodsPathPrefix is where new pods arrive that may be changed; the same secret follows it.
+const PodsPathPrefix = "/mutate-pods/"
+
 // The verdicts that Observe gets.
 const (
 	Allowed   = "allowed"

@@ -41,15 +41,16 @@ func TestPackagesAreSmall(t *testing.T) {
 // devicehealth and status call each other only by functions that the root package gives them.
 func partImports() map[string][]string {
 	parts := map[string][]string{
-		"notify": {}, "follow": {}, "prepare": {}, "retirement": {},
+		"notify": {}, "follow": {}, "podresources": {}, "prepare": {}, "retirement": {},
 		"deviceclasses": {"follow"},
 		"trustpolicies": {"follow"},
 		"inventory":     {"notify"},
+		"quiesce":       {"inventory", "notify"},
 		"artifacts":     {"inventory", "notify", "retirement"},
 		"publish":       {"inventory", "notify", "retirement"},
-		"devicehealth":  {"dryrun", "inventory", "notify", "retirement"},
+		"devicehealth":  {"dryrun", "inventory", "notify", "quiesce", "retirement"},
 		"dryrun":        {"inventory"},
-		"status":        {"inventory", "notify", "retirement"},
+		"status":        {"inventory", "notify", "podresources", "quiesce", "retirement"},
 		"binding":       {"follow", "inventory", "publish"},
 	}
 	for _, feature := range features() {

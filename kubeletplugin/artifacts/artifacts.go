@@ -76,16 +76,21 @@ func (n *Node) Store() (*artifact.Store, error) {
 	return store, err
 }
 
-// Held returns the digests of the files in the store, sorted. It does not create a store.
-func (n *Node) Held() ([]string, error) {
+// ifThere returns the store, or nil if the node has none. It does not create a store.
+func (n *Node) ifThere() (*artifact.Store, error) {
 	n.mu.Lock()
 	opened := n.opened != nil
 	n.mu.Unlock()
 	if _, err := os.Lstat(n.Dir); !opened && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no store is no error
 	}
-	store, err := n.Store()
-	if err != nil {
+	return n.Store()
+}
+
+// Held returns the digests of the files in the store, sorted. It does not create a store.
+func (n *Node) Held() ([]string, error) {
+	store, err := n.ifThere()
+	if store == nil || err != nil {
 		return nil, err
 	}
 	digests, err := store.Digests()

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/pullsecret"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -72,6 +74,40 @@ func TestEnsure(t *testing.T) {
 	nodefixture.Must(t, kinds.Undo(t.Context(), second))
 	s.wantPins(image.Layer)
 	nodefixture.Must(t, kinds.Verify(t.Context(), first)) // the next claim finds it
+}
+
+// TestStoreMetrics: a node without a store has no values, and gets no store by that. Afterwards they say what claims keep.
+func TestStoreMetrics(t *testing.T) {
+	s := newShelf(t)
+	count := func() int { return testutil.CollectAndCount(s.Metrics()) }
+	if _, err := os.Stat(s.Dir); count() != 0 || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%d values; the store: %v", count(), err)
+	}
+	s.Limits.MaxBytes = 1 << 20
+	image := s.Image(t, "team/nlb0", shell, nlb0)
+	p := s.file("team/nlb0", image)
+	nodefixture.Must(t, s.Ensure(t.Context(), p))
+	wants := func(pinned, evictable int) {
+		t.Helper()
+		want := fmt.Sprintf(`# HELP fettle_store_bytes Bytes in the node's store of files from registries, by state: pinned, evictable, `+
+			`partial (being fetched) or trash.
+# TYPE fettle_store_bytes gauge
+fettle_store_bytes{state="evictable"} %d
+fettle_store_bytes{state="partial"} 0
+fettle_store_bytes{state="pinned"} %d
+fettle_store_bytes{state="trash"} 0
+# HELP fettle_store_max_bytes The most that the node's store may take.
+# TYPE fettle_store_max_bytes gauge
+fettle_store_max_bytes 1.048576e+06
+`, evictable, pinned)
+		if err := testutil.CollectAndCompare(s.Metrics(), strings.NewReader(want), "fettle_store_bytes", "fettle_store_max_bytes"); err != nil {
+			t.Error(err)
+		}
+	}
+	size := len(s.content(image.Layer))
+	wants(0, size)
+	nodefixture.Must(t, s.kinds().Apply(t.Context(), stepOf(t, p, "u1")))
+	wants(size, 0)
 }
 
 // TestEnsureReadable: a file of the store is no reason to believe that a repository has it.

@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
@@ -51,6 +52,8 @@ type Config struct {
 	Client      kubernetes.Interface
 	Holder      *inventory.Holder
 	Retirement  *retirement.State
+	// Quiesce says whose devices must not be touched. Nil: all may.
+	Quiesce *quiesce.State
 	// Held reports whether a claim holds a device.
 	Held func(pool, name string) bool
 	// Event makes an Event on the Node. It must not block.
@@ -219,7 +222,7 @@ func (m *Monitor) pollOnce(ctx context.Context, targets []health.Target) {
 	m.logLedgerError(ctx, errors.Join(m.ledger.Instances(instances), m.ledger.Report(reports...)))
 }
 
-// targets returns the PCI devices of a vendor, or of all vendors.
+// targets returns the PCI devices of a vendor, or of all vendors, without those whose driver is quiesced.
 func (m *Monitor) targets(vendor string) []health.Target {
 	v, _ := m.Holder.Get()
 	if v == nil || m.Retirement.On() {
@@ -228,7 +231,8 @@ func (m *Monitor) targets(vendor string) []health.Target {
 	var targets []health.Target
 	for _, d := range v.Hardware() {
 		address := device.StringOf(d.Attributes[device.AttributePCIAddress])
-		if address != "" && (vendor == "" || device.StringOf(d.Attributes[device.AttributeVendor]) == vendor) {
+		maker := device.StringOf(d.Attributes[device.AttributeVendor])
+		if address != "" && (vendor == "" || maker == vendor) && !m.Quiesce.Holds(maker) {
 			targets = append(targets, health.Target{Name: d.Name, Address: address})
 		}
 	}

@@ -18,13 +18,13 @@ import (
 )
 
 // watchNVML runs a child that watches NVIDIA's GPUs while there are any. It restarts the child when the set of GPUs changes, since the
-// library knows only the GPUs that were there at its start.
+// library knows only the GPUs that were there at its start. A child that runs keeps the driver from being unloaded.
 func (m *Monitor) watchNVML(ctx context.Context) {
 	if m.watcher == nil {
 		return
 	}
 	for ctx.Err() == nil {
-		retired := m.Retirement.Changed()
+		retired, quiesced := m.Retirement.Changed(), m.Quiesce.Changed()
 		_, changed := m.Holder.Get()
 		gpus := m.targets("nvidia")
 		var life sync.WaitGroup
@@ -37,8 +37,9 @@ func (m *Monitor) watchNVML(ctx context.Context) {
 			case <-ctx.Done():
 			case <-changed:
 			case <-retired:
+			case <-quiesced:
 			}
-			retired = m.Retirement.Changed()
+			retired, quiesced = m.Retirement.Changed(), m.Quiesce.Changed()
 			_, changed = m.Holder.Get()
 		}
 		stop()

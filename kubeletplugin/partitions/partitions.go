@@ -62,6 +62,8 @@ type Config struct {
 	Registry    prometheus.Registerer
 	// Library asks NVIDIA's library.
 	Library *nvml.Prober
+	// Quiesced reports whether nothing may be changed of a vendor's devices now. Review is called again when that changes.
+	Quiesced func(vendor string) bool
 	// Recheck is sent after something changed that Review decides by. Requery is sent after instances changed in a way that the last answer
 	// of NVIDIA's library does not have.
 	Recheck, Requery notify.Signal

@@ -54,7 +54,7 @@ func (f *Feature) apply(ctx context.Context, said map[string]string) (again bool
 	changed := false
 	for _, c := range d.sorted() {
 		jobs := f.jobs(c)
-		if len(jobs) == 0 || c.busy() || c.absent {
+		if len(jobs) == 0 || c.busy() || c.absent || f.quiesced(c) {
 			continue
 		}
 		done, err := f.exclusively(ctx, c, jobs)
@@ -75,6 +75,10 @@ func (f *Feature) apply(ctx context.Context, said map[string]string) (again bool
 		f.Requery.Send()
 	}
 	return again
+}
+
+func (f *Feature) quiesced(c *card) bool {
+	return f.Quiesced != nil && f.Quiesced(device.StringOf(c.Device.Attributes[device.AttributeVendor]))
 }
 
 func (d *decision) sorted() []*card {

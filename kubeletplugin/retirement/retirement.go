@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retirement follows requests in annotations of the node's AcceleratorNode: an administrator's to retire the node or to clear the
-// faults of devices, and the controller's to look for deleted claims.
+// Package retirement follows requests in annotations of the node's AcceleratorNode: an administrator's to retire the node, to quiesce a
+// driver or to clear the faults of devices, and the controller's to look for deleted claims.
 package retirement
 
 import (
@@ -116,6 +116,8 @@ func (r *State) notify() {
 type Requests struct {
 	// Recover is called with the value of RecoverAnnotation.
 	Recover func(context.Context, string)
+	// Quiesce is called with the value of v1alpha1.QuiesceAnnotation.
+	Quiesce func(context.Context, string)
 	// ClaimDeleted is called when v1alpha1.ClaimDeletedAnnotation has another value than before.
 	ClaimDeleted func()
 }
@@ -127,6 +129,7 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 	read := func(annotations map[string]string) {
 		r.Set(annotations[Annotation] != "")
 		requests.Recover(ctx, annotations[RecoverAnnotation])
+		requests.Quiesce(ctx, annotations[v1alpha1.QuiesceAnnotation])
 		if now := annotations[v1alpha1.ClaimDeletedAnnotation]; now != deleted {
 			deleted = now
 			requests.ClaimDeleted()

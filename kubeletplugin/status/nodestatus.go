@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 )
@@ -24,9 +25,13 @@ import (
 // statusInput has everything that determines an AcceleratorNode's status.
 type statusInput struct {
 	node, version string
-	snapshot      *inventory.Snapshot
-	slices        []resourceapi.ResourceSlice
-	prepared      int
+	// bootID and podUID are of the kernel and of the plugin's pod.
+	bootID, podUID string
+	// bootTime is when the kernel started; zero: not known.
+	bootTime time.Time
+	snapshot *inventory.Snapshot
+	slices   []resourceapi.ResourceSlice
+	prepared int
 	// held are the devices that claims hold, as POOL/DEVICE. Nil: the records cannot be read, and the last counts stay.
 	held map[string]bool
 	// bitstreams are the digests of the files in the node's store, sorted.
@@ -39,6 +44,8 @@ type statusInput struct {
 	ready error
 	// published says that the slices in the API server are up to date, retired that the node was asked to retire, emptied that it has.
 	published, retired, emptied bool
+	// quiesced is how far drivers are let go of. Nil: none is.
+	quiesced *quiesce.Report
 	// before is the last status, nil if there is none.
 	before *v1alpha1.AcceleratorNodeStatus
 	now    time.Time
@@ -60,7 +67,12 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 		status.Pools = append(status.Pools, poolStatus(in, kind))
 	}
 	status.SetSummary(summarize(&status, in.snapshot))
-	status.SetProblems(problemsOf(in))
+	problems := problemsOf(in)
+	status.SetProblems(problems)
+	status.Facts = &v1alpha1.NodeFacts{BootID: in.bootID, PluginPod: in.podUID, WithoutDriver: withoutDriver(problems)}
+	if !in.bootTime.IsZero() {
+		status.Facts.BootTime = new(metav1.NewTime(in.bootTime))
+	}
 	setConditions(&status, in)
 	return status
 }
@@ -74,6 +86,16 @@ func problemsOf(in statusInput) []v1alpha1.NodeProblem {
 		problems = append(problems, v1alpha1.NodeProblem{Subject: p.Subject, Reason: p.Reason, Message: p.Message})
 	}
 	return problems
+}
+
+// withoutDriver counts the problems that mean that a driver is missing or does not work.
+func withoutDriver(problems []v1alpha1.NodeProblem) (n int32) {
+	for i := range problems {
+		if discover.OfDriver(problems[i].Reason) {
+			n++
+		}
+	}
+	return n
 }
 
 func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {
@@ -155,6 +177,14 @@ func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {
 		set(v1alpha1.ConditionRetired, metav1.ConditionFalse, "ClaimsPrepared", "waits for the pods of prepared claims to end")
 	default:
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionRetired)
+	}
+	switch q := in.quiesced; {
+	case q == nil:
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionQuiesced)
+	case q.Done:
+		set(v1alpha1.ConditionQuiesced, metav1.ConditionTrue, q.Reason, q.Message)
+	default:
+		set(v1alpha1.ConditionQuiesced, metav1.ConditionFalse, q.Reason, q.Message)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
+	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -57,6 +58,7 @@ func TestNodeStatus(t *testing.T) {
 	for name, in := range tests {
 		t.Run(name, func(t *testing.T) {
 			in.node, in.version, in.now = nodefixture.Node, "v1.2.3", now
+			in.bootID, in.podUID = "boot-1", "pod-1"
 			if in.published && !in.retired {
 				in.slices = published(in.snapshot)
 			}
@@ -97,6 +99,26 @@ func TestNodeStatusTimes(t *testing.T) {
 	}
 	if was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady); was.Status != metav1.ConditionTrue {
 		t.Error("the former status was changed")
+	}
+}
+
+// TestWithoutDriver: the circumstances are counted before the list of problems is cut, and a device that is set aside is not counted.
+func TestWithoutDriver(t *testing.T) {
+	v := nodefixture.Snapshot(t, "broken-no-driver")
+	in := statusInput{node: nodefixture.Node, snapshot: v, bootID: "b", podUID: "p", now: time.Now()}
+	want := v1alpha1.NodeFacts{BootID: "b", PluginPod: "p", WithoutDriver: 2}
+	if got := nodeStatus(in).Facts; *got != want {
+		t.Errorf("%+v, want %+v", *got, want)
+	}
+	in.bootTime = time.Unix(1700000000, 0)
+	if got := nodeStatus(in).Facts.BootTime; got == nil || !got.Time.Equal(in.bootTime) {
+		t.Errorf("the boot was at %v, want %v", got, in.bootTime)
+	}
+	for i := range v1alpha1.MaxProblems {
+		v.Problems = append(v.Problems, discover.Problem{Subject: fmt.Sprintf("0001:%02x:00.0", i), Reason: discover.ReasonDriverNotSupported})
+	}
+	if got := nodeStatus(in).Facts.WithoutDriver; got != 2+v1alpha1.MaxProblems {
+		t.Errorf("%d, want %d", got, 2+v1alpha1.MaxProblems)
 	}
 }
 

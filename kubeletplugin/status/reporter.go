@@ -29,6 +29,8 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/podresources"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -43,13 +45,17 @@ const (
 
 // ReporterConfig has the services and functions that a Reporter uses.
 type ReporterConfig struct {
-	// Node is the name of the Node object, Version the build's own.
-	Node, Version string
-	Kube          kubernetes.Interface
-	Dynamic       dynamic.Interface
-	Holder        *inventory.Holder
-	Retirement    *retirement.State
-	Records       *record.Store
+	// Node is the name of the Node object, Version the build's own. BootID and PodUID are of the kernel and of the plugin's pod.
+	Node, Version, BootID, PodUID string
+	// BootTime is when the kernel started, by its own clock; zero: not known.
+	BootTime   time.Time
+	Kube       kubernetes.Interface
+	Dynamic    dynamic.Interface
+	Holder     *inventory.Holder
+	Retirement *retirement.State
+	// Quiesce says how far drivers are let go of. Nil: none is.
+	Quiesce *quiesce.State
+	Records *record.Store
 	// Changed is sent after prepared claims or the node's files changed.
 	Changed notify.Signal
 	// Bitstreams returns the digests of the files in the node's store, sorted. Presets and KernelCaches return what claims use, by their
@@ -63,8 +69,10 @@ type ReporterConfig struct {
 	Published func()
 	Ready     func() error
 	// Empty removes the plugin's files on a node without claims. It returns false if a claim was prepared meanwhile.
-	Empty    func(ctx context.Context) (bool, error)
-	Registry prometheus.Registerer
+	Empty func(ctx context.Context) (bool, error)
+	// Containers returns the containers that have each device. Nil: metrics name no pods.
+	Containers func(ctx context.Context) (map[podresources.Device][]podresources.Container, error)
+	Registry   prometheus.Registerer
 	// Errors counts errors outside of kubelet's calls, by source.
 	Errors *prometheus.CounterVec
 }
@@ -74,6 +82,7 @@ type Reporter struct {
 	ReporterConfig
 	client   dynamic.ResourceInterface
 	prepared prometheus.Gauge
+	damaged  prometheus.Gauge
 	// written is the last status that was written.
 	written *v1alpha1.AcceleratorNodeStatus
 }
@@ -85,8 +94,11 @@ func NewReporter(c ReporterConfig) *Reporter {
 		prepared: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fettle_prepared_claims", Help: "Claims that hold a record on this node.",
 		}),
+		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fettle_damaged_records", Help: "Claims whose record is unreadable. Their devices stay held until they are released.",
+		}),
 	}
-	c.Registry.MustRegister(r.prepared)
+	c.Registry.MustRegister(r.prepared, r.damaged, newClaimInfo(r))
 	return r
 }
 
@@ -96,7 +108,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		_, changed := r.Holder.Get()
-		retired := r.Retirement.Changed()
+		retired, quiesced := r.Retirement.Changed(), r.Quiesce.Changed()
 		var pending <-chan time.Time
 		done, err := r.report(ctx)
 		switch {
@@ -113,6 +125,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-ticker.C:
 		case <-changed:
 		case <-retired:
+		case <-quiesced:
 		case <-pending:
 		case <-r.Changed:
 			select {
@@ -138,7 +151,7 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.prepared.Set(float64(len(uids)))
+	r.count(ctx, uids)
 	retired := r.Retirement.On()
 	emptied := false
 	if retired && len(uids) == 0 && len(slices) == 0 {
@@ -146,25 +159,59 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 	}
-	published := retired && len(slices) == 0 || !retired && r.UpToDate(r.Node, v, slices)
-	if published {
-		r.Published()
-	}
+	published := r.isPublished(v, slices, retired)
 	before := r.lastStatus(ctx)
 	used := r.usage(ctx, uids, before, v)
+	quiesced := r.quiesced(ctx, v, uids, published)
 	status := nodeStatus(statusInput{
-		node: r.Node, version: r.Version, snapshot: v, slices: slices, prepared: len(uids),
+		node: r.Node, version: r.Version, bootID: r.BootID, podUID: r.PodUID, bootTime: r.BootTime,
+		snapshot: v, slices: slices, prepared: len(uids),
 		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
 		bitstreams: r.bitstreams(ctx, before), presets: used.presets, kernelCaches: used.kernelCaches, held: used.held,
+		quiesced: quiesced,
 	})
+	done = published && !quiesced.Soon()
 	if r.written != nil && reflect.DeepEqual(*r.written, status) {
-		return published, nil
+		return done, nil
 	}
 	if err := r.write(ctx, status); err != nil {
 		return false, err
 	}
 	r.written = &status
-	return published, nil
+	return done, nil
+}
+
+// isPublished reports whether the API server has what the node is to publish, and has that known.
+func (r *Reporter) isPublished(v *inventory.Snapshot, slices []resourceapi.ResourceSlice, retired bool) bool {
+	published := retired && len(slices) == 0 || !retired && r.UpToDate(r.Node, v, slices)
+	if published {
+		r.Published()
+	}
+	return published
+}
+
+// quiesced returns how far drivers are let go of. Records that cannot be read count as claims that hold devices.
+func (r *Reporter) quiesced(ctx context.Context, v *inventory.Snapshot, uids []string, published bool) *quiesce.Report {
+	if r.Quiesce.Idle() {
+		return nil
+	}
+	records, err := r.records(uids)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot count the claims of drivers that are quiesced", "reason", err)
+		records = nil
+	}
+	return r.Quiesce.Report(quiesce.Input{Snapshot: v, Published: published, Records: records, Damaged: len(uids) - len(records)})
+}
+
+// count sets the metrics of the records.
+func (r *Reporter) count(ctx context.Context, uids []string) {
+	r.prepared.Set(float64(len(uids)))
+	damaged, err := r.Records.Damaged()
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot count unreadable records", "reason", err)
+		return
+	}
+	r.damaged.Set(float64(len(damaged)))
 }
 
 // lastStatus returns the last status, from the API server if this process has not written one yet. It is empty if there is none or it

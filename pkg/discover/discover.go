@@ -202,6 +202,12 @@ const (
 	ReasonCancelled = "Cancelled"
 )
 
+// OfDriver says whether a problem of some reason means that a driver is missing or does not work. A device that is set aside for virtual
+// machines, or that its driver excludes, is as somebody wants it.
+func OfDriver(reason string) bool {
+	return slices.Contains([]string{ReasonDriverNotLoaded, ReasonDriverNotSupported, ReasonNVMLUnavailable, ReasonNodeMismatch}, reason)
+}
+
 func (p Problem) compare(q Problem) int {
 	return cmp.Or(cmp.Compare(p.Subject, q.Subject), cmp.Compare(p.Reason, q.Reason), cmp.Compare(p.Message, q.Message))
 }

@@ -62,7 +62,7 @@ func golden(t *testing.T, name string, got []byte) {
 
 // TestStrictTypes parses every object into its Kubernetes type; a field that the type lacks is a fault.
 func TestStrictTypes(t *testing.T) {
-	foreign := map[string]bool{"PodMonitor": true, "ServiceMonitor": true, "SecurityContextConstraints": true}
+	foreign := map[string]bool{"PodMonitor": true, "PrometheusRule": true, "ServiceMonitor": true, "SecurityContextConstraints": true}
 	decoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme,
 		json.SerializerOptions{Yaml: true, Strict: true})
 	for _, v := range variants() {

@@ -125,6 +125,7 @@ func TestHostMounts(t *testing.T) {
 	base := map[string]string{
 		"/var/lib/kubelet/plugins/fettle.dev": "/var/lib/kubelet/plugins/fettle.dev rw",
 		"/var/lib/kubelet/plugins_registry":   "/var/lib/kubelet/plugins_registry rw",
+		"/var/lib/kubelet/pod-resources":      "/var/lib/kubelet/pod-resources ro",
 		"/var/run/cdi":                        "/var/run/cdi rw",
 		"/var/lib/fettle":                     "/var/lib/fettle rw",
 	}

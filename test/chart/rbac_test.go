@@ -20,8 +20,9 @@ import (
 
 const (
 	definitions = "apiextensions.k8s.io/customresourcedefinitions " +
-		"[acceleratornodes.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev clustergpukernelcaches.fettle.dev " +
-		"devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev partitionpolicies.fettle.dev trustpolicies.fettle.dev]"
+		"[acceleratornodes.fettle.dev acceleratorstacks.fettle.dev clusterdevicepresets.fettle.dev clusterfpgabitstreams.fettle.dev " +
+		"clustergpukernelcaches.fettle.dev devicepresets.fettle.dev fpgabitstreams.fettle.dev gpukernelcaches.fettle.dev " +
+		"partitionpolicies.fettle.dev trustpolicies.fettle.dev]"
 	shippedPresets = "fettle.dev/clusterdevicepresets " +
 		"[nvidia.fettle.dev amd.fettle.dev intel.fettle.dev xrt.fettle.dev opae.fettle.dev]"
 	partClasses = "resource.k8s.io/deviceclasses " +
@@ -70,8 +71,10 @@ func plainRights() map[string]map[string]string {
 			"resource.k8s.io/resourceclaimtemplates":   "list",
 			"resource.k8s.io/devicetaintrules":         "list",
 			"/pods":                                    "list",
+			"/pods/eviction":                           "create",
 			"/resourcequotas":                          "list",
 			"fettle.dev/acceleratornodes":              "get list watch patch delete",
+			"fettle.dev/acceleratornodes/status":       "patch",
 			"fettle.dev/clusterfpgabitstreams":         "get list watch",
 			"fettle.dev/fpgabitstreams":                "get list watch",
 			"fettle.dev/clustergpukernelcaches":        "get list watch",
@@ -90,12 +93,19 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/trustpolicies/status":          "patch",
 			"fettle.dev/partitionpolicies":             "get list watch",
 			"fettle.dev/partitionpolicies/status":      "patch",
+			"scheduling.k8s.io/priorityclasses":        "get list watch create patch delete",
+			"nvidia.com/clusterpolicies":               "list",
+			"nvidia.com/nvidiadrivers":                 "list",
+			"amd.com/deviceconfigs":                    "list",
+			"fettle.dev/acceleratorstacks":             "get list watch",
+			"fettle.dev/acceleratorstacks/status":      "patch",
 			"networking.k8s.io/servicecidrs":           "get list watch",
-			"/nodes":                                   "get list watch",
+			"/nodes":                                   "get list watch patch",
 			"events.k8s.io/events":                     "create patch update",
 			tokenReviews:                               "create",
 			accessReviews:                              "create",
 			"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]": "get list watch patch",
+			"admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]":     "get list watch patch",
 		},
 		"Role fettle-controller": {
 			"coordination.k8s.io/leases":                     "create",
@@ -103,17 +113,24 @@ func plainRights() map[string]map[string]string {
 			"coordination.k8s.io/leases [fettle-uninstall]":  "get",
 			"/secrets":                         "get create",
 			"/configmaps":                      "get",
+			"/pods":                            "list watch",
 			"/secrets [fettle-controller-tls]": "update",
 			"/events":                          "create patch",
 			roles:                              "get create update delete",
 			roleBindings:                       "get create update delete",
+		},
+		"Role fettle-checks": {
+			"/pods":                                  "list watch create delete",
+			"resource.k8s.io/resourceclaimtemplates": "create",
 		},
 		"ClusterRole fettle-webhook": {
 			"fettle.dev/clusterfpgabitstreams":       "get",
 			"fettle.dev/clustergpukernelcaches":      "get",
 			"fettle.dev/fpgabitstreams":              "get",
 			"fettle.dev/gpukernelcaches":             "get",
-			"resource.k8s.io/deviceclasses":          "get",
+			"resource.k8s.io/deviceclasses":          "get list watch",
+			"fettle.dev/partitionpolicies":           "list watch",
+			"scheduling.k8s.io/priorityclasses":      "list watch",
 			"resource.k8s.io/resourceclaims":         "get",
 			"resource.k8s.io/resourceclaimtemplates": "get",
 			tokenReviews:                             "create",
@@ -123,7 +140,8 @@ func plainRights() map[string]map[string]string {
 		"ClusterRole fettle-metrics-reader": {"/metrics": "get"},
 		"ClusterRole fettle-uninstall": {
 			"resource.k8s.io/resourceclaims":    "get list",
-			"/nodes":                            "get list",
+			"/nodes":                            "get list patch",
+			"scheduling.k8s.io/priorityclasses": "list delete",
 			"/pods":                             "get",
 			"resource.k8s.io/deviceclasses":     "get list delete",
 			"resource.k8s.io/resourceslices":    "list delete",
@@ -146,6 +164,7 @@ func plainRights() map[string]map[string]string {
 			roleBindings:                                    "get delete",
 		},
 		"ClusterRole fettle-view": {
+			"fettle.dev/acceleratorstacks":      "get list watch",
 			"fettle.dev/clusterfpgabitstreams":  "get list watch",
 			"fettle.dev/fpgabitstreams":         "get list watch",
 			"fettle.dev/clustergpukernelcaches": "get list watch",
@@ -253,6 +272,7 @@ func TestRights(t *testing.T) {
 	without := plainRights()
 	delete(without["ClusterRole fettle-controller"],
 		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")
+	delete(without["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	delete(without, "ClusterRole fettle-webhook")
 	delete(without, "Role fettle-webhook")
 	open := plainRights()
@@ -263,13 +283,31 @@ func TestRights(t *testing.T) {
 	}
 	binding := plainRights()
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
-	silent := plainRights()
+	untainted := plainRights()
+	untainted["ClusterRole fettle-controller"]["/nodes"] = "get list watch"
+	untainted["ClusterRole fettle-uninstall"]["/nodes"] = "get list"
+	untainted["ClusterRole fettle-webhook"]["resource.k8s.io/deviceclasses"] = "get"
+	delete(untainted["ClusterRole fettle-webhook"], "fettle.dev/partitionpolicies")
+	delete(untainted["ClusterRole fettle-webhook"], "scheduling.k8s.io/priorityclasses")
+	delete(untainted["ClusterRole fettle-uninstall"], "scheduling.k8s.io/priorityclasses")
+	untainted["ClusterRole fettle-controller"]["scheduling.k8s.io/priorityclasses"] = "get list watch"
+	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
+	delete(untainted["ClusterRole fettle-controller"], "/pods/eviction")
+	silent := map[string]map[string]string{}
+	for role, table := range untainted {
+		silent[role] = maps.Clone(table)
+	}
 	for _, resource := range []string{
 		"resource.k8s.io/resourceslices", "resource.k8s.io/resourceclaimtemplates", "resource.k8s.io/devicetaintrules", "/pods",
 		"/resourcequotas",
 	} {
 		delete(silent["ClusterRole fettle-controller"], resource)
 	}
+	unchecked := plainRights()
+	delete(unchecked, "Role fettle-checks")
+	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
+	driving := plainRights()
+	driving["Role fettle-drivers"] = map[string]string{"apps/daemonsets": "list create patch delete", "/pods": "list watch"}
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
@@ -293,7 +331,11 @@ func TestRights(t *testing.T) {
 		{"both", []string{"--set=presets.configMapNamespaces={*},bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets", "/configmaps")},
 		{"volumes of caches", []string{"--set=kernelCaches.volumes.enabled=true"}, volumesRights()},
 		{"metrics for all", []string{"--set=metrics.authentication=false"}, open},
-		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, silent},
+		{"waiting pods are not explained", []string{"--set=waitingPods.explain=false"}, plainRights()},
+		{"waiting pods are neither explained nor preferred", []string{"--set=waitingPods.explain=false,partitions.nodes=false"}, silent},
+		{"nodes are not tainted", []string{"--set=partitions.nodes=false"}, untainted},
+		{"no checks", []string{"--set=selfTest.enabled=false"}, unchecked},
+		{"drivers are run", []string{"--set=drivers.enabled=true"}, driving},
 		{"no webhook", []string{"--set=admission.webhook=false"}, without},
 	}
 	for _, test := range tests {
@@ -360,8 +402,8 @@ func addRule(t *testing.T, table map[string]string, rule rbacv1.PolicyRule) {
 	}
 }
 
-// TestBindings checks that each role is bound to the service account of its own name only, and that each pod runs as one
-// that is rendered.
+// TestBindings checks that each role is bound to the service account of its own name only, but for that of the controller in the namespace
+// of checks, and that each pod runs as one that is rendered.
 func TestBindings(t *testing.T) {
 	for _, object := range renderObjects(t) {
 		if object.GetKind() != "ClusterRoleBinding" && object.GetKind() != "RoleBinding" {
@@ -371,7 +413,11 @@ func TestBindings(t *testing.T) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &binding); err != nil {
 			t.Fatal(err)
 		}
-		want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: object.GetName(), Namespace: namespace}}
+		account := object.GetName()
+		if account == "fettle-checks" || account == "fettle-drivers" {
+			account = "fettle-controller"
+		}
+		want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: namespace}}
 		if diff := cmp.Diff(want, binding.Subjects); diff != "" || binding.RoleRef.Name != object.GetName() {
 			t.Errorf("%s %s: role %s, subjects (-want +got):\n%s", object.GetKind(), object.GetName(), binding.RoleRef.Name, diff)
 		}

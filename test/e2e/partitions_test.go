@@ -67,6 +67,9 @@ func dividesGPUs() {
 	each("counts what is looked at with admin access in a quota", (*dividedGPUs).quotaOfAdminAccess)
 	each("keeps an instance that a process uses until the process ends", (*dividedGPUs).inUse, ofNode...)
 	each("finishes or undoes what it was killed in the middle of", (*dividedGPUs).killed, ofNode...)
+	each("evicts the pod of a GPU with a critical Xid, and tells one that tolerates it, until the GPU is bound again",
+		(*dividedGPUs).failsByXid, ofNode...)
+	each("lets go of GPUs while their driver is changed, and releases claims meanwhile", (*dividedGPUs).letsGo, ofNode...)
 	each("leaves an instance alone that somebody else made, and says where it is", (*dividedGPUs).foreign, ofNode...)
 	It("never lets two claims have the same slices", Label(ofNode...), func(ctx SpecContext) {
 		g.empty(ctx)

@@ -176,10 +176,13 @@ var _ = Describe("Fettle", func() {
 	Describe("refuses what is wrong", refusesWrongConfigs)
 	Describe("copes with machines of all kinds", copesWithMachines)
 	Describe("watches the health of devices", tellsOfFailures)
+	Describe("shows how far nodes are", showsStacks)
 	Describe("lends directories of the host", lendsDirectories)
 	Describe("follows claims to their end", followsClaims)
 	Describe("is understood by other runtimes", ofNode, otherRuntimes)
 	Describe("gives devices to pods", givesDevices)
+	Describe("is monitored", isMonitored)
+	Describe("reserves nodes for pods with devices", reservesNodes)
 	Describe("takes over from other drivers", takesOverFromOthers)
 })
 

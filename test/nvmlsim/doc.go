@@ -6,7 +6,8 @@
 //
 // The state is one locked file, so that many short-lived processes see one machine. Package library below it puts go-nvml's interface in
 // front; the program fettle-nvml below it is the real one with that library linked in. A test makes the machine and changes what the
-// library cannot: it starts and ends processes, resets GPUs, makes instances as an administrator does, and scripts faults.
+// library cannot: it starts and ends processes, resets GPUs, has the driver report critical errors, makes instances as an
+// administrator does, and scripts faults.
 //
 // Nothing of it was compared with a card. The tables follow NVIDIA's MIG user guide; memory sizes are near, not exact.
 package nvmlsim

@@ -39,8 +39,17 @@ type State struct {
 	// Refused lists those that were not done, as "Function argument: return".
 	Refused []string
 
+	// Xids are the critical errors that the driver reported, oldest first. A process is told of those since it began to wait.
+	Xids []Xid
+
 	// root is Tree for this process.
 	root string
+}
+
+// Xid is a critical error of a card.
+type Xid struct {
+	BusID  string
+	Number uint64
 }
 
 // DriverVersion is the version of the simulated driver and its library.
@@ -154,6 +163,14 @@ func (m Machine) Reset(card, minor int) error {
 	return m.Change(func(s *State) error {
 		s.Cards[card].reset()
 		s.Cards[card].Minor = minor
+		return nil
+	})
+}
+
+// Report has the driver report a critical error of a card.
+func (m Machine) Report(card int, xid uint64) error {
+	return m.Change(func(s *State) error {
+		s.Xids = append(s.Xids, Xid{BusID: s.Cards[card].BusID, Number: xid})
 		return nil
 	})
 }

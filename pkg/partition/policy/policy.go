@@ -120,19 +120,22 @@ func (r *Resolver) Check(s *v1alpha1.PartitionPolicySpec, path *field.Path) fiel
 }
 
 // Resolve decides for the devices of a node. Of the policies that select a device, the one with the highest priority holds; of these the
-// oldest; of these the first by name. A policy that is not valid holds for nothing if its selector is at fault; else it keeps its devices
-// as they are, so that a mistake in it does not hand them to the next policy.
+// oldest; of these the first by name. A policy without devices is not asked. A policy that is not valid holds for nothing if its selector
+// is at fault; else it keeps its devices as they are, so that a mistake in it does not hand them to the next policy.
 func (r *Resolver) Resolve(ctx context.Context, node Node, policies []v1alpha1.PartitionPolicy) Result {
 	out := Result{Settings: map[string]partition.Settings{}, Holding: map[string]string{}}
 	devices := slices.SortedFunc(slices.Values(node.Devices), func(a, b Device) int { return device.Compare(a.Device, b.Device) })
 	indices := nvidiaIndices(devices)
-	for _, p := range inOrder(policies) {
+	for _, p := range InOrder(policies) {
+		if !p.Spec.DividesDevices() {
+			continue // it is about nodes
+		}
 		c := candidate{Outcome: Outcome{Policy: p.Name, Generation: p.Generation}, spec: &p.Spec, labels: node.Labels}
 		if faults := r.Check(&p.Spec, field.NewPath("spec")); len(faults) > 0 {
 			c.fault = faults.ToAggregate().Error()
 			c.Failed = append(c.Failed, Reason{Reason: ReasonInvalid, Message: c.fault})
 		}
-		if selected, err := selectsNode(p.Spec.NodeSelector, node.Labels); err == nil && !selected {
+		if selected, err := SelectsNode(p.Spec.NodeSelector, node.Labels); err == nil && !selected {
 			continue
 		} else if err == nil && r.selectorCompiles(&p.Spec.Devices) {
 			for i := range devices {
@@ -184,15 +187,16 @@ func (r *Resolver) selectorCompiles(p *v1alpha1.PartitionDevices) bool {
 	return p.DeviceSelector == nil || r.compile(p.DeviceSelector.CEL).Error == nil
 }
 
-// inOrder sorts policies so that the first that selects a device holds.
-func inOrder(policies []v1alpha1.PartitionPolicy) []v1alpha1.PartitionPolicy {
+// InOrder sorts policies so that the first that selects a device or node holds.
+func InOrder(policies []v1alpha1.PartitionPolicy) []v1alpha1.PartitionPolicy {
 	return slices.SortedFunc(slices.Values(policies), func(a, b v1alpha1.PartitionPolicy) int {
 		return cmp.Or(cmp.Compare(b.Spec.Priority, a.Spec.Priority), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name))
 	})
 }
 
-func selectsNode(selector *metav1.LabelSelector, set map[string]string) (bool, error) {
+// SelectsNode says whether a policy with this selector is for a node with these labels.
+func SelectsNode(selector *metav1.LabelSelector, set map[string]string) (bool, error) {
 	if selector == nil {
 		return true, nil
 	}

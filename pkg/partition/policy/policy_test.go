@@ -146,6 +146,13 @@ func TestResolve(t *testing.T) {
 			outcomes: []string{"p holds 2 waits 2: InvalidPolicy failed 1: InvalidPolicy", "q lost 2: Overruled by p"},
 		},
 		{
+			name: "a policy about nodes alone holds for no device",
+			policies: []v1alpha1.PartitionPolicy{
+				made(t, "p", 1, "priority: 9\nnodes: {taints: [{key: a, effect: NoSchedule}]}"), made(t, "q", 1, devices("{passthrough: true}")),
+			},
+			holding: map[string]string{a: "q", b: "q", c: "q"}, outcomes: []string{"q holds 3"},
+		},
+		{
 			name:     "all GPUs",
 			policies: []v1alpha1.PartitionPolicy{made(t, "p", 1, devices("{passthrough: true}"))},
 			holding:  map[string]string{a: "p", b: "p", c: "p"}, outcomes: []string{"p holds 3"},

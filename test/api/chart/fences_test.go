@@ -5,6 +5,7 @@ package chart
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -46,6 +48,95 @@ func testFences(t *testing.T, server *apiServer) {
 		})
 	})
 	t.Run("Roles", func(t *testing.T) { fencedRoles(t, server, clients) })
+	t.Run("Nodes", func(t *testing.T) { fencedNodes(t, server, clients) })
+	t.Run("PriorityClasses", func(t *testing.T) {
+		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "fenced"}, Value: 1}
+		create := func(ctx context.Context) error {
+			_, err := clients.SchedulingV1().PriorityClasses().Create(ctx, class.DeepCopy(), metav1.CreateOptions{})
+			return err
+		}
+		eventually(t, func(ctx context.Context) error {
+			return refused(create(ctx), "writes only PriorityClasses that it made")
+		})
+		class.Labels = map[string]string{"app.kubernetes.io/managed-by": "fettle-controller"}
+		class.GlobalDefault = true
+		if err := refused(create(t.Context()), "makes no PriorityClass for all pods"); err != nil {
+			t.Error(err)
+		}
+		class.GlobalDefault = false
+		if err := create(t.Context()); err != nil {
+			t.Error(err)
+		}
+		theirs := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Value: 1}
+		if _, err := server.clients.SchedulingV1().PriorityClasses().Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		err := clients.SchedulingV1().PriorityClasses().Delete(t.Context(), theirs.Name, metav1.DeleteOptions{})
+		if err := refused(err, "writes only PriorityClasses that it made"); err != nil {
+			t.Error(err)
+		}
+		if err := clients.SchedulingV1().PriorityClasses().Delete(t.Context(), "fenced", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// fencedNodes: the controller puts taints on nodes and takes off its own, and does nothing else to them.
+func fencedNodes(t *testing.T, server *apiServer, clients kubernetes.Interface) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fenced", Annotations: map[string]string{"a": "b"}}}
+	node.Spec.Taints = []corev1.Taint{{Key: "theirs", Effect: corev1.TaintEffectNoSchedule}}
+	if _, err := server.clients.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	patch := func(ctx context.Context, noted, taints, more string) error {
+		text := fmt.Sprintf(`{"metadata":{"annotations":{"fettle.dev/taints":%s}},"spec":{"taints":[%s]%s}}`, noted, taints, more)
+		_, err := clients.CoreV1().Nodes().Patch(ctx, "fenced", types.MergePatchType, []byte(text), metav1.PatchOptions{})
+		return err
+	}
+	const (
+		theirs  = `{"key":"theirs","effect":"NoSchedule"}`
+		ready   = `{"key":"node.kubernetes.io/not-ready","effect":"NoSchedule"}` // the API server puts it on a new node
+		there   = ready + "," + theirs
+		ours    = `{"key":"ours","value":"a","effect":"NoSchedule"}`
+		kubes   = `,{"key":"a.kubernetes.io/b","effect":"NoSchedule"}`
+		note    = `"ours=a:NoSchedule"`
+		onlyTry = "writes of a node only its taints"
+	)
+	eventually(t, func(ctx context.Context) error {
+		return refused(patch(ctx, note, there+","+ours, `,"unschedulable":true`), onlyTry)
+	})
+	for name, test := range map[string]struct{ noted, taints, want string }{
+		"another's taint taken off":  {`null`, ready, "takes off a node only taints that it put there"},
+		"another's taint noted":      {`"theirs=:NoSchedule"`, there, "notes no taint of a node that somebody else put there"},
+		"noted and taken off":        {`"theirs=:NoSchedule"`, ready, "takes off a node only taints that it put there"},
+		"a taint that is not noted":  {`null`, there + "," + ours, "notes the taints that it puts on a node"},
+		"one of Kubernetes' own":     {`"a.kubernetes.io/b=:NoSchedule"`, there + kubes, "keys are not below"},
+		"Kubernetes' own taken off":  {`null`, theirs, "takes off a node only taints that it put there"},
+		"a taint's value is changed": {`null`, ready + `,{"key":"theirs","value":"x","effect":"NoSchedule"}`, "takes off a node only"},
+	} {
+		if err := refused(patch(t.Context(), test.noted, test.taints, ""), test.want); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, text := range map[string]string{
+		"a label": `{"metadata":{"labels":{"a":"b"}}}`, "an annotation": `{"metadata":{"annotations":{"c":"d"}}}`,
+		"an annotation is changed": `{"metadata":{"annotations":{"a":"c"}}}`, "an annotation goes": `{"metadata":{"annotations":{"a":null}}}`,
+		"a finalizer": `{"metadata":{"finalizers":["a.b/c"]}}`, "a provider": `{"spec":{"providerID":"x"}}`,
+	} {
+		_, err := clients.CoreV1().Nodes().Patch(t.Context(), "fenced", types.MergePatchType, []byte(text), metav1.PatchOptions{})
+		if err := refused(err, onlyTry); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := patch(t.Context(), note, there+","+ours, ""); err != nil {
+		t.Errorf("a taint is put: %v", err)
+	}
+	if err := refused(patch(t.Context(), "null", ready, ""), "takes off a node only"); err != nil {
+		t.Errorf("another's with its own: %v", err)
+	}
+	if err := patch(t.Context(), "null", there, ""); err != nil {
+		t.Errorf("what is noted is taken off: %v", err)
+	}
 }
 
 func fencedClasses(t *testing.T, server *apiServer, clients kubernetes.Interface) {

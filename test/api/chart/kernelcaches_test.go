@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// cacheObject is a kernel cache, a TrustPolicy or a PartitionPolicy.
+// cacheObject is a kernel cache, a TrustPolicy, a PartitionPolicy or an AcceleratorStack.
 func cacheObject(kind string) *unstructured.Unstructured {
 	spec := map[string]any{"image": "registry.example/kernels:v1"}
 	switch kind {
@@ -23,6 +23,8 @@ func cacheObject(kind string) *unstructured.Unstructured {
 		spec = map[string]any{"images": []any{"registry.example/**"}, "mode": "Skip"}
 	case "PartitionPolicy":
 		spec = map[string]any{"devices": map[string]any{"passthrough": true}}
+	case "AcceleratorStack":
+		spec = map[string]any{"driver": map[string]any{"engine": "Host"}}
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "fettle.dev/v1alpha1", "kind": kind, "metadata": map[string]any{"name": "kernels"}, "spec": spec,
@@ -45,6 +47,7 @@ func testKernelCacheStatus(t *testing.T, server *apiServer) {
 		{"ClusterGPUKernelCache", "clustergpukernelcaches", "", `{"spec":{"image":"registry.example/kernels:v2"}}`},
 		{"TrustPolicy", "trustpolicies", "", `{"spec":{"images":["**"]}}`},
 		{"PartitionPolicy", "partitionpolicies", "", `{"spec":{"priority":7}}`},
+		{"AcceleratorStack", "acceleratorstacks", "", `{"spec":{"nodeSelector":{"matchLabels":{"pool":"a"}}}}`},
 	} {
 		t.Run(test.kind, func(t *testing.T) {
 			in := func(client dynamic.Interface) dynamic.ResourceInterface {
@@ -64,7 +67,7 @@ func testKernelCacheStatus(t *testing.T, server *apiServer) {
 			const forged = `{"status":{"observedGeneration":8}}`
 			eventually(t, func(ctx context.Context) error {
 				return refused(patch(ctx, admin, forged, "status"),
-					"only the controller of Fettle writes the status of a kernel cache, TrustPolicy or PartitionPolicy, not admin")
+					"only the controller of Fettle writes the status of a kernel cache, TrustPolicy, PartitionPolicy or AcceleratorStack, not admin")
 			})
 			if err := refused(patch(t.Context(), node, forged, "status"), "cannot patch resource"); err != nil {
 				t.Errorf("by the kubelet plugin: %v", err)
@@ -73,7 +76,8 @@ func testKernelCacheStatus(t *testing.T, server *apiServer) {
 				t.Errorf("by the controller: %v", err)
 			}
 			for name, client := range map[string]dynamic.Interface{"controller": controller, "kubelet plugin": node} {
-				if _, err := in(client).List(t.Context(), metav1.ListOptions{}); err != nil {
+				_, err := in(client).List(t.Context(), metav1.ListOptions{})
+				if nothing := test.kind == "AcceleratorStack" && client == node; nothing != (err != nil) { // nodes need none
 					t.Errorf("read by the %s: %v", name, err)
 				}
 				if err := refused(patch(t.Context(), client, test.change), "cannot patch resource"); err != nil {
@@ -114,6 +118,8 @@ func testKernelCacheRights(t *testing.T, server *apiServer) {
 		{"fettle-admin", "update", "trustpolicies", false},
 		{"fettle-edit", "create", "partitionpolicies", false},
 		{"fettle-admin", "update", "partitionpolicies", false},
+		{"fettle-view", "get", "acceleratorstacks", true},
+		{"fettle-admin", "update", "acceleratorstacks", false},
 	} {
 		// The API server hears of a new binding a moment later.
 		deadline := time.Now().Add(30 * time.Second)

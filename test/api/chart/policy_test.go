@@ -38,6 +38,7 @@ func TestAPI(t *testing.T) {
 			t.Run("types", func(t *testing.T) { testPolicyTypes(t, server) })
 			t.Run("slices", func(t *testing.T) { testSlices(t, server) })
 			t.Run("acceleratornodes", func(t *testing.T) { testAcceleratorNodes(t, server) })
+			t.Run("checks", func(t *testing.T) { testChecks(t, server) })
 			t.Run("bitstream status", func(t *testing.T) { testBitstreamStatus(t, server) })
 			t.Run("bitstream rights", func(t *testing.T) { testBitstreamRights(t, server) })
 			t.Run("pull secrets", func(t *testing.T) { testPullSecretRights(t, server) })
@@ -80,8 +81,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 15 {
-		t.Fatalf("%d policies, want 15", len(policies.Items))
+	if len(policies.Items) != 18 {
+		t.Fatalf("%d policies, want 18", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)
@@ -260,12 +261,14 @@ func testUpgrade(t *testing.T, server *apiServer) {
 
 // testSelfTestTemplate checks that the API server accepted the template with adminAccess as written, not with it dropped.
 func testSelfTestTemplate(t *testing.T, server *apiServer) {
-	template, err := server.clients.ResourceV1().ResourceClaimTemplates("fettle-selftest").
-		Get(t.Context(), "fettle-selftest", metav1.GetOptions{})
+	templates, err := server.clients.ResourceV1().ResourceClaimTemplates("fettle-selftest").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := template.Spec.Spec.Devices.Requests[0].Exactly
+	if len(templates.Items) != 1 {
+		t.Fatalf("%d templates, want one", len(templates.Items))
+	}
+	request := templates.Items[0].Spec.Spec.Devices.Requests[0].Exactly
 	if request.AdminAccess == nil || !*request.AdminAccess {
 		t.Errorf("adminAccess is lost: %+v", request)
 	}

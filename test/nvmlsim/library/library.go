@@ -69,19 +69,46 @@ func New(machine nvmlsim.Machine) gonvml.Interface {
 		},
 		DeviceGetHandleByIndexFunc:    l.byIndex,
 		DeviceGetHandleByPciBusIdFunc: l.byBusID,
-		EventSetCreateFunc: func() (gonvml.EventSet, gonvml.Return) {
-			return filled(&mock.EventSet{WaitFunc: wait, FreeFunc: func() gonvml.Return { return gonvml.SUCCESS }}), gonvml.SUCCESS
-		},
+		EventSetCreateFunc:            l.eventSet,
 	}
 	return filled(out)
 }
 
 func fine(*nvmlsim.State) nvmlsim.Return { return nvmlsim.Success }
 
-// wait is an event set in which nothing ever happens.
-func wait(milliseconds uint32) (gonvml.EventData, gonvml.Return) {
-	time.Sleep(time.Duration(milliseconds) * time.Millisecond)
-	return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
+// eventSet is told of the critical errors from now on, those of all cards.
+func (l simulated) eventSet() (gonvml.EventSet, gonvml.Return) {
+	now, err := l.machine.Look()
+	if err != nil {
+		return nil, gonvml.ERROR_UNKNOWN
+	}
+	seen := len(now.Xids)
+	wait := func(milliseconds uint32) (gonvml.EventData, gonvml.Return) {
+		const pause = 50 * time.Millisecond
+		for end := time.Now().Add(time.Duration(milliseconds) * time.Millisecond); ; {
+			now, err := l.machine.Look()
+			if err == nil && len(now.Xids) > seen {
+				seen++
+				return l.event(now, now.Xids[seen-1])
+			}
+			left := time.Until(end)
+			if left <= 0 {
+				return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
+			}
+			time.Sleep(min(left, pause))
+		}
+	}
+	return filled(&mock.EventSet{WaitFunc: wait, FreeFunc: func() gonvml.Return { return gonvml.SUCCESS }}), gonvml.SUCCESS
+}
+
+func (l simulated) event(s *nvmlsim.State, x nvmlsim.Xid) (gonvml.EventData, gonvml.Return) {
+	card, ret := s.Card(x.BusID)
+	if ret != nvmlsim.Success {
+		return gonvml.EventData{}, gonvml.Return(ret)
+	}
+	return gonvml.EventData{
+		Device: newDevice(l, card), EventType: gonvml.EventTypeXidCriticalError, EventData: x.Number,
+	}, gonvml.SUCCESS
 }
 
 // present are the cards that the driver has.

@@ -353,3 +353,29 @@ func TestNothingElse(t *testing.T) {
 		t.Errorf("without a machine: exit %d, %q", status, complaint)
 	}
 }
+
+// TestXid: a process that waits is told of each critical error since it began, of the card's, and of none before.
+func TestXid(t *testing.T) {
+	m := machine(t, nvmlsim.H100, nvmlsim.H100)
+	must(t, m.Report(0, 13))
+	set, ret := library.New(m).EventSetCreate()
+	if ret != gonvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	if _, ret := set.Wait(1); ret != gonvml.ERROR_TIMEOUT {
+		t.Errorf("told of an error from before: %v", ret)
+	}
+	must(t, m.Report(1, 79))
+	must(t, m.Report(0, 48))
+	s, err := m.Look()
+	must(t, err)
+	for i, want := range []uint64{79, 48} {
+		data, ret := set.Wait(60_000)
+		if ret != gonvml.SUCCESS || data.EventType != gonvml.EventTypeXidCriticalError || data.EventData != want {
+			t.Fatalf("event %d: %+v, %v, want Xid %d", i, data, ret, want)
+		}
+		if uuid, ret := data.Device.GetUUID(); ret != gonvml.SUCCESS || uuid != s.Cards[1-i].UUID {
+			t.Errorf("Xid %d is of %q (%v), want %s", want, uuid, ret, s.Cards[1-i].UUID)
+		}
+	}
+}

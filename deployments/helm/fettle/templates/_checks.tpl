@@ -22,8 +22,8 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- if and .Values.openshift.enabled (not (.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}
 {{- fail "\n\nopenshift.enabled is true, but this cluster does not serve security.openshift.io/v1, so it is not OpenShift.\nSet openshift.enabled=false. (helm template: add --api-versions security.openshift.io/v1)\n" -}}
 {{- end -}}
-{{- if and (or .Values.monitoring.podMonitor.enabled .Values.monitoring.serviceMonitor.enabled) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
-{{- fail "\n\nmonitoring.podMonitor or monitoring.serviceMonitor is enabled, but this cluster does not serve monitoring.coreos.com/v1.\nInstall the Prometheus operator's CRDs first, or set both to false. (helm template: add --api-versions monitoring.coreos.com/v1)\n" -}}
+{{- if and (or .Values.monitoring.podMonitor.enabled .Values.monitoring.serviceMonitor.enabled .Values.monitoring.rules.enabled) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail "\n\nmonitoring.podMonitor, monitoring.serviceMonitor or monitoring.rules is enabled, but this cluster does not serve monitoring.coreos.com/v1.\nInstall the Prometheus operator's CRDs first, or set all of them to false. (helm template: add --api-versions monitoring.coreos.com/v1)\n" -}}
 {{- end -}}
 {{- end }}
 
@@ -107,6 +107,9 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- end -}}
 {{- if and .Values.nfd.enabled .Values.kubeletPlugin.affinity -}}
 {{- fail "\n\nnfd.enabled and kubeletPlugin.affinity both set the DaemonSet's affinity.\nKeep one: copy the NFD terms you want into kubeletPlugin.affinity and set nfd.enabled=false.\n" -}}
+{{- end -}}
+{{- if and .Values.drivers.enabled (has .Values.drivers.namespace (list .Release.Namespace .Values.selfTest.namespace)) -}}
+{{- fail (printf "\n\ndrivers.namespace is %q, which is used for something else. In the namespace of drivers pods may be privileged: keep it apart,\nfor instance drivers.namespace=fettle-drivers.\n" .Values.drivers.namespace) -}}
 {{- end -}}
 {{- if and .Values.selfTest.enabled (eq .Values.selfTest.namespace .Release.Namespace) -}}
 {{- fail (printf "\n\nselfTest.namespace is %q, the release's own namespace. The self-test's namespace is labelled for admin access,\nwhich lets every claim in it look at any device: keep it apart, for instance selfTest.namespace=fettle-selftest.\n" .Release.Namespace) -}}

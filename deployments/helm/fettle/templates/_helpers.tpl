@@ -10,9 +10,33 @@ in the same cluster must collide, and Helm then says which release owns the obje
 {{- define "fettle.uninstallName" -}}fettle-uninstall{{- end }}
 {{- define "fettle.selfTestName" -}}fettle-selftest{{- end }}
 
+{{/* The spec of the self-test's ResourceClaimTemplate. */}}
+{{- define "fettle.selfTestSpec" -}}
+spec:
+  devices:
+    requests:
+      - name: look
+        exactly:
+          deviceClassName: {{ .Values.selfTest.deviceClassName }}
+          adminAccess: true
+          allocationMode: {{ .Values.selfTest.allocationMode }}
+          {{- if eq .Values.selfTest.allocationMode "ExactCount" }}
+          count: 1
+          {{- end }}
+          # Admin access does not get past taints, and All fails for all devices if one is tainted.
+          tolerations:
+            - operator: Exists
+{{- end }}
+
+{{/* A template's spec is immutable, so another spec needs another name: an upgrade makes the new one and removes the old one. */}}
+{{- define "fettle.selfTestTemplateName" -}}
+{{ include "fettle.selfTestName" . }}-{{ include "fettle.selfTestSpec" . | sha256sum | trunc 8 }}
+{{- end }}
+
 {{/* Names of the CustomResourceDefinitions that the controller applies, as a YAML list. */}}
 {{- define "fettle.crds" -}}
 - acceleratornodes.fettle.dev
+- acceleratorstacks.fettle.dev
 - clusterdevicepresets.fettle.dev
 - clusterfpgabitstreams.fettle.dev
 - clustergpukernelcaches.fettle.dev

@@ -33,6 +33,15 @@ The kinds of which the controller may write only some objects: own says which, o
         object.roleRef.kind == 'Role' && object.roleRef.name == object.metadata.name && object.?subjects.orValue([]).all(s,
         s.kind == 'ServiceAccount' && s.name == '{{ include "fettle.pluginName" . }}' && s.?namespace.orValue('') == '{{ .Release.Namespace }}')
       message: Fettle's controller binds only its own Roles, and only to the kubelet plugin
+{{- if .Values.partitions.nodes }}
+- group: scheduling.k8s.io
+  resource: priorityclasses
+  own: {{ $managed | quote }}
+  says: PriorityClasses that it made, while they have its label
+  more:
+    - expression: "!object.?globalDefault.orValue(false) && !object.metadata.name.startsWith('system-')"
+      message: Fettle's controller makes no PriorityClass for all pods, and none of Kubernetes' own
+{{- end }}
 {{- if .Values.kernelCaches.volumes.enabled }}
 - group: batch
   resource: jobs

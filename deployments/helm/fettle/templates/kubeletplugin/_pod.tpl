@@ -161,6 +161,11 @@ nodeAffinity:
 - name: claims
   mountPath: /run/fettle-claims
 {{- end }}
+{{- if .Values.kubeletPlugin.podResources }}
+- name: pod-resources
+  mountPath: {{ .Values.kubeletDir }}/pod-resources
+  readOnly: true
+{{- end }}
 {{- if .Values.mps.enabled }}
 # Where the supervisor of NVIDIA's MPS is asked.
 - name: mps
@@ -307,6 +312,13 @@ proc, which are then made.
 - name: claims
   emptyDir:
     sizeLimit: 1Mi
+{{- end }}
+{{- if .Values.kubeletPlugin.podResources }}
+# Which pods have devices. A directory, since kubelet makes its socket again at each start.
+- name: pod-resources
+  hostPath:
+    path: {{ .Values.kubeletDir }}/pod-resources
+    type: DirectoryOrCreate
 {{- end }}
 {{- if .Values.mps.enabled }}
 - name: mps

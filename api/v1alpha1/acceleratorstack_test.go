@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// stackCases are specs of AcceleratorStacks, as trustCases are of TrustPolicies.
+func stackCases() []trustCase {
+	return []trustCase{
+		{name: "host", spec: "driver: {engine: Host}"},
+		{name: "some nodes", spec: "driver: {engine: Host}\nnodeSelector: {matchLabels: {pool: a}}"},
+		{name: "checks", spec: "driver: {engine: Host}\ncheck: {deviceClassNames: [gpu.fettle.dev, a], interval: 1m, timeout: 1h}"},
+		{name: "checks as they are", spec: "driver: {engine: Host}\ncheck: {}"},
+		{
+			name: "checks too often", spec: "driver: {engine: Host}\ncheck: {interval: 59s, timeout: 9s}",
+			want: []string{"spec.check.interval: Invalid value", "spec.check.timeout: Invalid value"},
+		},
+		{
+			name: "checks too late", spec: "driver: {engine: Host}\ncheck: {interval: 721h, timeout: 61m}",
+			want: []string{"spec.check.interval: Invalid value", "spec.check.timeout: Invalid value"},
+		},
+		{
+			name: "classes", spec: "driver: {engine: Host}\ncheck: {deviceClassNames: [A, b, b]}",
+			want: []string{"spec.check.deviceClassNames[2]: Duplicate value", "spec.check.deviceClassNames[0]: Invalid value"},
+		},
+		{
+			name: "no class", spec: "driver: {engine: Host}\ncheck: {deviceClassNames: []}",
+			want: []string{"spec.check.deviceClassNames: "},
+		},
+		{name: "an operator", spec: "driver: {engine: External, external: {operator: AMDGPUOperator}}"},
+		{
+			name: "no operator", spec: "driver: {engine: External}",
+			want: []string{"spec.driver.external: Required value: set it for engine External"},
+		},
+		{
+			name: "an operator of another engine", spec: "driver: {engine: Host, external: {operator: AMDGPUOperator}}",
+			want: []string{"spec.driver.external: Required value: set it for engine External"},
+		},
+		{
+			name: "another operator", spec: "driver: {engine: External, external: {operator: Mine}}",
+			want: []string{`spec.driver.external.operator: Unsupported value: "Mine"`},
+		},
+		{
+			name: "another engine", spec: "driver: {engine: Magic}",
+			want: []string{`spec.driver.engine: Unsupported value: "Magic"`},
+		},
+		{name: "a driver", spec: driverSpec("")},
+		{name: "a driver with all", spec: driverSpec(`, moduleVersion: 580.95.5, hostPID: true, command: [a], args: [b],
+  env: [{name: A, value: b}],
+  hostPaths: [{path: /, mountPath: /host, readOnly: true}, {path: /run/d, mountPath: /run/d, shared: true}], readyCommand: [test, -e, /x],
+  pullSecrets: [a]`)},
+		{
+			name: "no driver", spec: "driver: {engine: DaemonSet}",
+			want: []string{"spec.driver.daemonSet: Required value: set it for engine DaemonSet"},
+		},
+		{
+			name: "a driver of another engine", spec: strings.Replace(driverSpec(""), "engine: DaemonSet", "engine: Host", 1),
+			want: []string{"spec.driver.daemonSet: Required value: set it for engine DaemonSet"},
+		},
+		{
+			name: "a digest", spec: "driver: {engine: DaemonSet, daemonSet: {repository: r.example/d@sha256:" + strings.Repeat("a", 64) +
+				", tag: 'a@sha256:b', version: v, privileged: true}}",
+			want: []string{"spec.driver.daemonSet.repository: Invalid value", "spec.driver.daemonSet.tag: Invalid value"},
+		},
+		{
+			name: "an unknown variable", spec: strings.Replace(driverSpec(""), "${KERNEL}", "${UNAME}", 1),
+			want: []string{"spec.driver.daemonSet.tag: Invalid value"},
+		},
+		{
+			name: "privileges not said", spec: "driver: {engine: DaemonSet, daemonSet: {repository: r.example/d, tag: a, version: v}}",
+			want: []string{"spec.driver.daemonSet.privileged: Required value"},
+		},
+		{
+			name: "paths", spec: driverSpec(`, hostPaths: [{path: a, mountPath: /}, {path: /a/../b, mountPath: /m}, {path: /c, mountPath: /m}]`),
+			want: []string{
+				"spec.driver.daemonSet.hostPaths[0].path: Invalid value", "spec.driver.daemonSet.hostPaths[0].mountPath: Invalid value",
+				"spec.driver.daemonSet.hostPaths[1].path: Invalid value", "spec.driver.daemonSet.hostPaths[2].mountPath: Duplicate value",
+			},
+		},
+		{
+			name: "mounts that cannot be shared",
+			spec: strings.Replace(driverSpec(`, hostPaths: [{path: /a, mountPath: /a, shared: true}]`), "privileged: true", "privileged: false", 1),
+			want: []string{"spec.driver.daemonSet.hostPaths[0].shared: Invalid value"},
+		},
+		{
+			name: "variables and words", spec: driverSpec(`, env: [{name: 1A}, {name: B}, {name: B}], readyCommand: []`),
+			want: []string{
+				"spec.driver.daemonSet.readyCommand: Required value", "spec.driver.daemonSet.env[0].name: Invalid value",
+				"spec.driver.daemonSet.env[2]: Duplicate value",
+			},
+		},
+		{name: "no engine", spec: "driver: {}", want: []string{`spec.driver.engine: Unsupported value: ""`}},
+		{
+			name: "a selector that is not one", spec: "driver: {engine: Host}\nnodeSelector: {matchExpressions: [{key: a, operator: Near}]}",
+			want: []string{"spec.nodeSelector.matchExpressions[0].operator: Invalid value"}, lenient: "the schema of selectors has no enum",
+		},
+	}
+}
+
+// driverSpec is a spec with the engine DaemonSet, and with more in the driver's object.
+func driverSpec(more string) string {
+	return "driver: {engine: DaemonSet, daemonSet: {repository: 'registry.example:5000/nvidia', tag: '${DRIVER_VERSION}-${KERNEL}-${OS}', " +
+		"version: 580.95.05, privileged: true" + more + "}}"
+}
+
+func validateStack(t *testing.T, spec string) field.ErrorList {
+	t.Helper()
+	var s v1alpha1.AcceleratorStackSpec
+	if err := yaml.UnmarshalStrict([]byte(spec), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s.Validate(field.NewPath("spec"))
+}
+
+func TestAcceleratorStackValidate(t *testing.T) {
+	for _, c := range stackCases() {
+		t.Run(c.name, func(t *testing.T) {
+			faults := validateStack(t, c.spec)
+			for i, fault := range faults {
+				if i >= len(c.want) || !strings.HasPrefix(fault.Error(), c.want[i]) {
+					t.Errorf("fault %d is %q", i, fault.Error())
+				}
+			}
+			if len(faults) != len(c.want) {
+				t.Errorf("%d faults, want %q", len(faults), c.want)
+			}
+		})
+	}
+}
+
+// TestSetWaitingStackNodes: more nodes and longer texts than the schema allows do not make the status unwritable.
+func TestSetWaitingStackNodes(t *testing.T) {
+	var nodes []v1alpha1.WaitingStackNode
+	for i := range v1alpha1.MaxWaitingStackNodes + 1 {
+		nodes = append(nodes, v1alpha1.WaitingStackNode{
+			Node: fmt.Sprintf("n%02d", i), State: v1alpha1.StateDriver, Reason: "R", Message: strings.Repeat("ü", 2000),
+		})
+	}
+	var s v1alpha1.AcceleratorStackStatus
+	s.SetWaiting(nodes)
+	if len(s.Waiting) != v1alpha1.MaxWaitingStackNodes || len([]rune(s.Waiting[0].Message)) != 1024 || len(nodes[0].Message) != 4000 {
+		t.Errorf("%d nodes, the first with %d characters", len(s.Waiting), len([]rune(s.Waiting[0].Message)))
+	}
+}

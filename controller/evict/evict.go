@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package evict asks the API server to evict pods.
+package evict
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Pod evicts the pod, and no other of its name. With [client.DryRunAll] the API server only says whether it would.
+func Pod(ctx context.Context, c client.Client, pod *corev1.Pod, options ...client.SubResourceCreateOption) error {
+	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(pod.UID)}}}
+	return c.SubResource("eviction").Create(ctx, pod, eviction, options...)
+}
+
+// Refused says whether a PodDisruptionBudget refuses the eviction for now.
+func Refused(err error) bool { return apierrors.IsTooManyRequests(err) }
+
+// Gone says whether the pod does not exist any more, or another one has its name.
+func Gone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }

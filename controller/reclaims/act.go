@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaims
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/controller/evict"
+	"github.com/fettle-dev/fettle/pkg/message"
+	"github.com/fettle-dev/fettle/pkg/partition/reclaim"
+)
+
+const (
+	// ReasonEvicted is that of the Event on a pod that is evicted.
+	ReasonEvicted = "EvictedForPriority"
+	// ReasonReclaimed is that of the Event on the waiting pod.
+	ReasonReclaimed = "DevicesReclaimed"
+	// ReasonRefused is that of the Event on the waiting pod if a PodDisruptionBudget keeps the pods that would have to go.
+	ReasonRefused = "ReclaimRefused"
+
+	action = "ReclaimDevices"
+	// maxSpared is how many pods may turn out to be kept by a PodDisruptionBudget before a decision is given up.
+	maxSpared = 20
+)
+
+// reclaim evicts the pods that have to make way for one. No pod is evicted unless the API server would evict all of them: those that it
+// refuses are left out, and the next best set is tried.
+func (r *reclaimer) reclaim(ctx context.Context, q reclaim.Question) (evicted bool, err error) {
+	spared := map[types.UID]bool{}
+	q.Spared = func(pod *corev1.Pod) bool { return spared[pod.UID] }
+	for len(spared) <= maxSpared {
+		d, err := decide(ctx, q)
+		if err != nil {
+			return false, err
+		}
+		if d.Outcome != reclaim.Evict {
+			break
+		}
+		refused, gone, err := r.ask(ctx, d)
+		switch {
+		case err != nil:
+			return false, err
+		case gone:
+			return false, nil // the snapshot is older than that, and the next round has another
+		case refused == nil:
+			return r.evict(ctx, q.Pod, d)
+		}
+		spared[refused.UID] = true
+	}
+	r.finish(q.Pod, len(spared))
+	return false, nil
+}
+
+func decide(ctx context.Context, q reclaim.Question) (reclaim.Decision, error) {
+	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
+	defer cancel()
+	return reclaim.Decide(ctx, q)
+}
+
+// finish notes that nothing can be done for a pod, and tells it if the reason is a PodDisruptionBudget.
+func (r *reclaimer) finish(pod *corev1.Pod, spared int) {
+	if spared == 0 {
+		r.ledger.nothing(pod, r.Clock.Now())
+		return
+	}
+	if r.ledger.refused(pod, r.Clock.Now()) {
+		r.pods.WithLabelValues("refused").Add(float64(spared))
+		r.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonRefused, action,
+			"PodDisruptionBudgets keep %s with a lower priority that would have to make way for this one: it is tried again", counted(spared))
+	}
+}
+
+// ask has the API server say whether it would evict all pods, and returns the first that it refuses, or whether one is gone.
+func (r *reclaimer) ask(ctx context.Context, d reclaim.Decision) (refused *corev1.Pod, gone bool, err error) {
+	for _, pod := range d.Victims {
+		err := r.wouldEvict(ctx, pod)
+		switch {
+		case err == nil:
+		case evict.Gone(err):
+			return nil, true, nil
+		case ctx.Err() != nil:
+			return nil, false, ctx.Err()
+		default:
+			// A pod with two budgets is refused in another way than one with an exhausted budget. Neither is to stop the others.
+			klog.FromContext(ctx).V(2).Info("A pod is not evicted", "pod", klog.KObj(pod), "reason", err.Error())
+			return pod, false, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// wouldEvict has the API server say whether it would evict a pod. While it does not know yet what a new budget allows, it has its clients
+// wait for seconds: that is a refusal, too.
+func (r *reclaimer) wouldEvict(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return evict.Pod(ctx, r.Client, pod, client.DryRunAll)
+}
+
+// evict evicts the pods of a decision. If a budget refuses one after the others were evicted, the next round finds what is left to do.
+func (r *reclaimer) evict(ctx context.Context, waiting *corev1.Pod, d reclaim.Decision) (bool, error) {
+	var done []types.UID
+	var failed error
+	for _, pod := range d.Victims {
+		err := evict.Pod(ctx, r.Client, pod)
+		if err != nil && !evict.Gone(err) {
+			r.pods.WithLabelValues("refused").Inc()
+			failed = fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
+			break
+		}
+		done = append(done, pod.UID)
+		if err == nil {
+			r.pods.WithLabelValues("evicted").Inc()
+			klog.FromContext(ctx).Info("Evicted a pod for one with a higher priority", "pod", klog.KObj(pod), "priority", reclaim.Priority(pod),
+				"for", klog.KObj(waiting), "policy", d.Policy)
+			r.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonEvicted, action, "%s", message.EventNote(evictedNote(pod, waiting, d)))
+		}
+	}
+	if len(done) == 0 {
+		if evict.Refused(failed) {
+			failed = nil
+		}
+		r.ledger.nothing(waiting, r.Clock.Now())
+		return false, failed
+	}
+	r.ledger.reclaimed(d.Policy, waiting, done, r.Clock.Now())
+	r.Recorder.Eventf(waiting, nil, corev1.EventTypeNormal, ReasonReclaimed, action,
+		"%s with a lower priority on node %s evicted, as PartitionPolicy %s has it: the devices are free when they have ended",
+		counted(len(done)), d.Node, d.Policy)
+	if evict.Refused(failed) {
+		failed = nil
+	}
+	return true, failed
+}
+
+// evictedNote says why a pod is evicted. A pod of another namespace is not named.
+func evictedNote(pod, waiting *corev1.Pod, d reclaim.Decision) string {
+	who := "a pod"
+	if pod.Namespace == waiting.Namespace {
+		who = "pod " + waiting.Name
+	}
+	return fmt.Sprintf("evicted, since %s with priority %d waits for the devices of this one, which has priority %d: PartitionPolicy %s has "+
+		"devices reclaimed on node %s", who, reclaim.Priority(waiting), reclaim.Priority(pod), d.Policy, d.Node)
+}
+
+// counted is "1 pod" or "2 pods".
+func counted(n int) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
+}

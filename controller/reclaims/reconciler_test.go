@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaims
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+)
+
+// world is a cluster of a fake client with a node of two GPUs, which low and middle hold.
+type world struct {
+	*reclaimer
+	client   client.WithWatch
+	clock    *clocktesting.FakePassiveClock
+	recorder *events.FakeRecorder
+	// kept are the pods of which the API server refuses the eviction: the names, with "real" those that it refuses after a dry run.
+	kept map[string]string
+	// evicted are the pods that were evicted, lists counts the lists of ResourceSlices.
+	evicted []string
+	lists   int
+}
+
+func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
+	t.Helper()
+	scheme, err := reconciler.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)), recorder: events.NewFakeRecorder(100), kept: map[string]string{},
+	}
+	p := &v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "gpus"}}
+	p.Spec.Nodes = &v1alpha1.NodePartition{Reclaim: mode}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.fettle.dev"}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: "fettle.dev", NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{{Name: "low"}, {Name: "middle"}},
+	}}
+	objects := []client.Object{p, class, slice, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}
+	objects = append(objects, w.pod("other", "low", 10, "n1")...)
+	objects = append(objects, w.pod("team", "middle", 20, "n1")...)
+	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
+			pod, _ := o.(*corev1.Pod)
+			return []string{pod.Spec.NodeName}
+		}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				if _, slices := list.(*resourceapi.ResourceSliceList); slices {
+					w.lists++
+				}
+				return c.List(ctx, list, options...)
+			},
+			SubResourceCreate: w.evict,
+		}).Build()
+	row := New(reconciler.Services{Live: w.client, Client: w.client, Recorder: w.recorder, Clock: w.clock}, true,
+		func() (string, error) { return "1.37", nil })
+	w.reclaimer, _ = row.Queues[0].Reconciler.(*reclaimer)
+	return w
+}
+
+// evict does what the API server does with an eviction.
+func (w *world) evict(
+	ctx context.Context, c client.Client, _ string, pod, _ client.Object, options ...client.SubResourceCreateOption,
+) error {
+	dry := slices.Contains(options, client.SubResourceCreateOption(client.DryRunAll))
+	if how, kept := w.kept[pod.GetName()]; kept && dry == (how == "") {
+		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+	}
+	if dry {
+		return nil
+	}
+	w.evicted = append(w.evicted, pod.GetName())
+	return c.Delete(ctx, pod)
+}
+
+// pod is a pod and its claim, with the device of its name if it has a node.
+func (w *world) pod(namespace, name string, priority int32, node string) []client.Object {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("claim-" + name)}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "gpu.fettle.dev", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}
+	pod.Spec = corev1.PodSpec{
+		NodeName: node, Priority: ptr.To(priority), Containers: []corev1.Container{{Name: "c"}},
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(name)}},
+	}
+	if node == "" {
+		pod.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			LastTransitionTime: metav1.NewTime(w.clock.Now().Add(-time.Minute)),
+		}}
+		return []client.Object{pod, claim}
+	}
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: pod.UID}}
+	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "fettle.dev", Pool: node, Device: name}},
+	}}
+	return []client.Object{pod, claim}
+}
+
+func (w *world) create(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := w.client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// pass does rounds until a time has gone by, and returns the Events of it.
+func (w *world) pass(t *testing.T, d time.Duration) (said []string) {
+	t.Helper()
+	for end := w.clock.Now().Add(d); ; w.clock.SetTime(w.clock.Now().Add(interval)) {
+		if _, err := w.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		if !w.clock.Now().Before(end) {
+			break
+		}
+	}
+	for {
+		select {
+		case event := <-w.recorder.Events:
+			said = append(said, event)
+		default:
+			return said
+		}
+	}
+}
+
+func (w *world) wantEvicted(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(w.evicted, want) {
+		t.Errorf("evicted %q, want %q", w.evicted, want)
+	}
+}
+
+// TestReclaim: the pod with the lowest priority makes way, and both pods learn it, without the name of a pod of another namespace.
+func TestReclaim(t *testing.T) {
+	w := newWorld(t, v1alpha1.ReclaimEvict)
+	w.create(t, w.pod("team", "waits", 1000, "")...)
+	said := w.pass(t, 0)
+	w.wantEvicted(t, "low")
+	want := []string{
+		"Warning EvictedForPriority evicted, since a pod with priority 1000 waits for the devices of this one, which has priority 10: " +
+			"PartitionPolicy gpus has devices reclaimed on node n1",
+		"Normal DevicesReclaimed 1 pod with a lower priority on node n1 evicted, as PartitionPolicy gpus has it: the devices are free when " +
+			"they have ended",
+	}
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+}
+
+// TestPace: one reclaim at a time, the pod with the highest priority first, and not again within a minute.
+func TestPace(t *testing.T) {
+	w := newWorld(t, v1alpha1.ReclaimEvict)
+	w.create(t, w.pod("team", "waits", 1000, "")...)
+	w.create(t, w.pod("team", "first", 2000, "")...)
+	said := w.pass(t, 45*time.Second)
+	w.wantEvicted(t, "low")
+	if text := strings.Join(said, "\n"); !strings.Contains(text, "priority 2000") || len(said) != 2 {
+		t.Errorf("said %q", said)
+	}
+	// The first takes the device, and the claims of low are gone. Then it is the other's turn.
+	w.drop(t, "other", "low")
+	w.drop(t, "team", "first")
+	w.create(t, w.pod("team", "first", 2000, "n1")...)
+	w.rename(t, "first", "low")
+	if said = w.pass(t, 2*time.Minute); !strings.Contains(strings.Join(said, "\n"), "pod waits with priority 1000") {
+		t.Errorf("a pod of the same namespace is not named: %q", said)
+	}
+	w.wantEvicted(t, "low", "middle")
+}
+
+func (w *world) drop(t *testing.T, namespace, name string) {
+	t.Helper()
+	for _, o := range []client.Object{&corev1.Pod{}, &resourceapi.ResourceClaim{}} {
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		if err := client.IgnoreNotFound(w.client.Delete(t.Context(), o)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// rename gives a claim another device.
+func (w *world) rename(t *testing.T, claim, device string) {
+	t.Helper()
+	var c resourceapi.ResourceClaim
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: claim}, &c); err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Allocation.Devices.Results[0].Device = device
+	if err := w.client.Update(t.Context(), &c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestBudgets: pods that a PodDisruptionBudget keeps stay, another is taken, and no part of a set that is kept in part is evicted.
+func TestBudgets(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		kept    map[string]string
+		devices int64
+		want    []string
+		says    string
+	}{
+		{name: "the other is taken", kept: map[string]string{"low": ""}, devices: 1, want: []string{"middle"}, says: "DevicesReclaimed"},
+		{name: "all are kept", kept: map[string]string{"low": "", "middle": ""}, devices: 1, says: "ReclaimRefused PodDisruptionBudgets keep 2"},
+		{name: "one of two is kept", kept: map[string]string{"middle": ""}, devices: 2, says: "ReclaimRefused PodDisruptionBudgets keep 1 pod"},
+		{name: "two are taken", devices: 2, want: []string{"low", "middle"}, says: "DevicesReclaimed 2 pods"},
+		{
+			name: "the second is kept at the last moment", kept: map[string]string{"middle": "real"}, devices: 2, want: []string{"low"},
+			says: "DevicesReclaimed 1 pod",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, v1alpha1.ReclaimEvict)
+			w.kept = test.kept
+			objects := w.pod("team", "waits", 1000, "")
+			claim, _ := objects[1].(*resourceapi.ResourceClaim)
+			claim.Spec.Devices.Requests[0].Exactly.Count = test.devices
+			w.create(t, objects...)
+			said := w.pass(t, 45*time.Second)
+			w.wantEvicted(t, test.want...)
+			if !strings.Contains(strings.Join(said, "\n"), test.says) || len(said) != max(1, len(test.want)+1) {
+				t.Errorf("said %q", said)
+			}
+			if len(test.want) == 0 {
+				if said := w.pass(t, 5*time.Minute); len(said) > 0 {
+					t.Errorf("said again: %q", said)
+				}
+				w.kept = nil
+				w.pass(t, 2*time.Minute)
+				if len(w.evicted) == 0 {
+					t.Error("it is not tried again once the budget allows it")
+				}
+			}
+		})
+	}
+}
+
+// TestNothing: without a policy that wants it, or a pod that waits for it, nothing is read of the cluster.
+func TestNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode   v1alpha1.ReclaimMode
+		change func(*corev1.Pod)
+	}{
+		"none":  {v1alpha1.ReclaimNone, func(*corev1.Pod) {}},
+		"never": {v1alpha1.ReclaimEvict, func(p *corev1.Pod) { p.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) }},
+		"young": {v1alpha1.ReclaimEvict, func(p *corev1.Pod) { p.Status.Conditions = nil }},
+		"kept":  {v1alpha1.ReclaimEvict, func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" }},
+	} {
+		w := newWorld(t, test.mode)
+		objects := w.pod("team", "waits", 1000, "")
+		pod, _ := objects[0].(*corev1.Pod)
+		test.change(pod)
+		w.create(t, objects...)
+		if said := w.pass(t, time.Minute); len(said) > 0 || len(w.evicted) > 0 || w.lists > 0 {
+			t.Errorf("%s: said %q, evicted %q, read slices %d times", name, said, w.evicted, w.lists)
+		}
+	}
+}
+
+// TestLedger: a pod for which devices were reclaimed in vain is served ever more seldom, and a policy waits for pods that do not end.
+func TestLedger(t *testing.T) {
+	var l ledger
+	now := time.Unix(1e9, 0)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "waits"}}
+	var pauses []string
+	for range 8 {
+		l.reclaimed("gpus", pod, []types.UID{"gone"}, now)
+		pauses = append(pauses, l.of(pod).next.Sub(now).String())
+	}
+	if got, want := fmt.Sprint(pauses), "[1m0s 2m0s 4m0s 8m0s 16m0s 32m0s 1h0m0s 1h0m0s]"; got != want {
+		t.Errorf("pauses %s, want %s", got, want)
+	}
+	there := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{UID: "gone"}}}
+	for _, test := range []struct {
+		policy string
+		pods   []*corev1.Pod
+		after  time.Duration
+		want   bool
+	}{
+		{"gpus", nil, policyPause - 1, true},
+		{"gpus", nil, policyPause, false},
+		{"gpus", there, policyPause, true},
+		{"gpus", there, policyLimit, false},
+		{"other", there, 0, false},
+	} {
+		if got := l.busy(test.policy, test.pods, now.Add(test.after)); got != test.want {
+			t.Errorf("%+v: busy %v", test, got)
+		}
+	}
+	l.retain(nil)
+	if !l.due(pod, now) {
+		t.Error("a pod that does not wait any more is remembered")
+	}
+}

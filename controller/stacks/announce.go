@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/pkg/message"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+// reasonReady is the reason of the Event of a node that has passed every state.
+const reasonReady = "NodeReady"
+
+// ready is the position of a node that has passed every state.
+const ready = "ready"
+
+// positions is where nodes are, by name: ready, or the state and the reason for which they wait.
+type positions map[string]string
+
+// announce makes Events of the conditions that changed.
+func (j *judge) announce(ctx context.Context, before, now *v1alpha1.AcceleratorStack) {
+	j.status.Announce(ctx, status.Change{
+		Object: now, Kind: v1alpha1.KindAcceleratorStack, Action: "JudgeNodes",
+		Before: before.Status.Conditions, Now: now.Status.Conditions,
+	},
+		status.Rule{Type: v1alpha1.ConditionDegraded, Well: metav1.ConditionFalse},
+		status.Rule{Type: v1alpha1.ConditionAvailable, Well: metav1.ConditionTrue, Normal: pending(now)},
+		status.Rule{Type: v1alpha1.ConditionOverruled, Well: metav1.ConditionFalse},
+	)
+}
+
+// pending returns the reasons for which a stack is not available although nothing failed: nodes that join are no warning.
+func pending(s *v1alpha1.AcceleratorStack) []string {
+	if s.Status.FailedNodes > 0 {
+		return nil
+	}
+	return []string{status.Condition(s.Status.Conditions, v1alpha1.ConditionAvailable).Reason}
+}
+
+// announceNodes makes an Event on the AcceleratorNode of each node that has failed a state, or has passed all since.
+func (j *judge) announceNodes(
+	ctx context.Context, before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome, seen *observed,
+) {
+	was, now := j.told[s.Name], positions{}
+	if was == nil {
+		was = recorded(before, outcomes)
+	}
+	for i := range outcomes {
+		o := &outcomes[i]
+		if o.Empty {
+			continue
+		}
+		w, waits := o.Waits()
+		at := position(&w, waits)
+		now[o.Node] = at
+		node := seen.accelerators[o.Node]
+		switch {
+		case was[o.Node] == at || node == nil:
+			continue
+		case waits:
+			klog.FromContext(ctx).V(1).Info("Node waits", "stack", s.Name, "node", o.Node, "state", w.State, "reason", w.Reason)
+			if w.Failed {
+				j.tell(node, s, corev1.EventTypeWarning, w.Reason, fmt.Sprintf("state %s of AcceleratorStack %s: %s", w.State, s.Name, w.Message))
+			}
+		default:
+			j.tell(node, s, corev1.EventTypeNormal, reasonReady, "the node has passed every state of AcceleratorStack "+s.Name)
+		}
+	}
+	j.told[s.Name] = now
+}
+
+func position(w *v1alpha1.WaitingStackNode, waits bool) string {
+	if !waits {
+		return ready
+	}
+	return fmt.Sprintf("%s %s %t", w.State, w.Reason, w.Failed)
+}
+
+// recorded returns where nodes were when another process last wrote the status, so that a restart repeats no Event. A status that does not
+// name every node that waits, or that was never written, is completed with where they are now.
+func recorded(before *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) positions {
+	out := positions{}
+	s := &before.Status
+	for i := range s.Waiting {
+		out[s.Waiting[i].Node] = position(&s.Waiting[i], true)
+	}
+	if s.ObservedGeneration > 0 && int(s.Nodes-s.ReadyNodes) <= len(s.Waiting) {
+		for i := range outcomes {
+			if _, named := out[outcomes[i].Node]; !named {
+				out[outcomes[i].Node] = ready
+			}
+		}
+		return out
+	}
+	for i := range outcomes {
+		if _, named := out[outcomes[i].Node]; !named && s.ObservedGeneration > 0 {
+			w, waits := outcomes[i].Waits()
+			out[outcomes[i].Node] = position(&w, waits)
+		}
+	}
+	return out
+}
+
+func (j *judge) tell(node *v1alpha1.AcceleratorNode, s *v1alpha1.AcceleratorStack, severity, reason, note string) {
+	j.Recorder.Eventf(node, s, severity, reason, "JudgeNode", "%s", message.EventNote(note))
+}

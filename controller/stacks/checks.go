@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+const (
+	// checkOwner is the field manager of the results in the status of AcceleratorNodes, whose other fields are the plugin's.
+	checkOwner = "fettle-checks"
+	// maxChecks is how many pods of checks a stack has at once.
+	maxChecks = 16
+	// checkPause is how often a check that runs is looked at, if nothing is heard of its pod.
+	checkPause = time.Minute
+	// checksOff is for a cluster where checks are switched off.
+	checksOff = "the controller may not check claims: set selfTest.enabled in the chart's values"
+)
+
+// checks says how the claims of a stack's nodes are checked.
+func (j *judge) checks(s *v1alpha1.AcceleratorStack) stack.Checks {
+	out := stack.Checks{Interval: stack.DefaultCheckInterval, Timeout: stack.DefaultCheckTimeout, Running: map[string]stack.Verdict{}}
+	if j.options.Namespace == "" {
+		out.Off = checksOff
+	}
+	if c := s.Spec.Check; c != nil {
+		out.Classes = c.DeviceClassNames
+		if c.Interval != nil {
+			out.Interval = c.Interval.Duration
+		}
+		if c.Timeout != nil {
+			out.Timeout = c.Timeout.Duration
+		}
+	}
+	return out
+}
+
+// checkPods returns the pods of a stack's checks, by node.
+func (j *judge) checkPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string][]*corev1.Pod, error) {
+	out := map[string][]*corev1.Pod{}
+	if j.options.Namespace == "" {
+		return out, nil
+	}
+	var pods corev1.PodList
+	err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.options.Namespace), client.HasLabels{checkLabel})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of checks: %w", err)
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.Annotations[stackAnnotation] == s.Name {
+			out[p.Annotations[nodeAnnotation]] = append(out[p.Annotations[nodeAnnotation]], p)
+		}
+	}
+	return out, nil
+}
+
+// settle looks at a node's check pods: it notes those that run, writes down the results of those that ended, and returns the pods that have
+// served.
+func (j *judge) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (over []*corev1.Pod, err error) {
+	results := slices.Clone(resultsOf(n))
+	changed := false
+	for _, p := range pods {
+		class := p.Annotations[classAnnotation]
+		if p.DeletionTimestamp != nil {
+			n.Checks.Running[class] = stack.Verdict{Reason: stack.ReasonCheckRunning, Message: "the pod of an earlier check is being deleted"}
+			continue
+		}
+		evidence := stack.Evidence(n, class)
+		if evidence != p.Annotations[evidenceAnnotation] { // of another boot, driver or plugin: it proves nothing
+			over = append(over, p)
+			continue
+		}
+		v, done := stack.Ended(p, n.Checks.Timeout, j.Clock.Now())
+		if !done {
+			n.Checks.Running[class] = v
+			continue
+		}
+		results = withResult(results, v1alpha1.NodeCheck{
+			DeviceClassName: class, Evidence: evidence, Passed: v.Status == stack.Passed, Reason: v.Reason, Message: v.Message,
+			Time: metav1.NewTime(j.Clock.Now().Truncate(time.Second)),
+		})
+		changed = true
+		over = append(over, p)
+	}
+	if !changed {
+		return over, nil
+	}
+	n.Accelerator = n.Accelerator.DeepCopy()
+	n.Accelerator.SetChecks(results)
+	return over, j.writeChecks(ctx, n)
+}
+
+func resultsOf(n *stack.Node) []v1alpha1.NodeCheck {
+	if n.Accelerator == nil {
+		return nil
+	}
+	return n.Accelerator.Checks
+}
+
+func withResult(results []v1alpha1.NodeCheck, r v1alpha1.NodeCheck) []v1alpha1.NodeCheck {
+	results = slices.DeleteFunc(results, func(old v1alpha1.NodeCheck) bool { return old.DeviceClassName == r.DeviceClassName })
+	results = append(results, r)
+	slices.SortFunc(results, func(a, b v1alpha1.NodeCheck) int { return cmp.Compare(a.DeviceClassName, b.DeviceClassName) })
+	return results
+}
+
+// writeChecks applies the results, and nothing else: the zero values of other fields would take them from the plugin.
+func (j *judge) writeChecks(ctx context.Context, n *stack.Node) error {
+	entries := []any{}
+	for _, c := range n.Accelerator.Checks {
+		entries = append(entries, map[string]any{
+			"deviceClassName": c.DeviceClassName, "evidence": c.Evidence, "passed": c.Passed, "reason": c.Reason, "message": c.Message,
+			"time": c.Time.UTC().Format(time.RFC3339),
+		})
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"checks": entries}}}
+	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("AcceleratorNode"))
+	object.SetName(n.Name)
+	results := client.ApplyConfigurationFromUnstructured(object)
+	if err := j.Client.Status().Apply(ctx, results, client.FieldOwner(checkOwner), client.ForceOwnership); err != nil {
+		return fmt.Errorf("write the checks of AcceleratorNode %s: %w", n.Name, client.IgnoreNotFound(err))
+	}
+	return nil
+}
+
+// begin makes the pods of checks that are due, as far as there are not too many.
+func (j *judge) begin(ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, due []string, room *int) error {
+	var errs []error
+	for _, class := range due {
+		if *room <= 0 {
+			return errors.Join(errs...)
+		}
+		*room--
+		c := &check{stack: s, node: n.Name, class: class, evidence: stack.Evidence(n, class)}
+		err := j.Client.Create(ctx, j.options.template(class))
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			err = j.Client.Create(ctx, j.options.pod(c))
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) { // the cache is behind if it exists
+			errs = append(errs, fmt.Errorf("check a claim of class %s on node %s: %w", class, n.Name, err))
+			continue
+		}
+		n.Checks.Running[class] = stack.Verdict{Reason: stack.ReasonCheckRunning, Message: "the check has begun"}
+		klog.FromContext(ctx).V(2).Info("Checking a claim", "stack", s.Name, "node", n.Name, "class", class)
+	}
+	return errors.Join(errs...)
+}
+
+// remove deletes pods that have served.
+func (j *judge) remove(ctx context.Context, pods []*corev1.Pod) error {
+	var errs []error
+	for _, p := range pods {
+		err := j.Client.Delete(ctx, p, client.Preconditions{UID: ptr.To(p.UID)})
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			errs = append(errs, fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+func testChecks() Checks {
+	return Checks{Namespace: "checks", Image: "registry.example/plugin:v1", PullPolicy: corev1.PullAlways, PullSecrets: []string{"pull"}}
+}
+
+// TestPod: the pod of a check is placed by the scheduler on its node, whatever taints the node and its devices have, takes no device from
+// anybody, and has no rights.
+func TestPod(t *testing.T) {
+	o := testChecks()
+	c := &check{stack: stackOf("s", "x"), node: strings.Repeat("n", 253), class: "gpu.fettle.dev", evidence: "e"}
+	p, template := o.pod(c), o.template(c.class)
+	if p.Spec.NodeName != "" || p.Spec.Affinity.NodeAffinity == nil || p.Spec.Tolerations[0] != (corev1.Toleration{Operator: "Exists"}) {
+		t.Errorf("the pod is placed by %+v", p.Spec)
+	}
+	r := template.Spec.Spec.Devices.Requests[0].Exactly
+	if !*r.AdminAccess || len(r.Tolerations) != 1 || r.Tolerations[0] != (resourceapi.DeviceToleration{Operator: "Exists"}) ||
+		*p.Spec.ResourceClaims[0].ResourceClaimTemplateName != template.Name || r.DeviceClassName != c.class {
+		t.Errorf("the claim is %+v", r)
+	}
+	security := p.Spec.Containers[0].SecurityContext
+	if *p.Spec.AutomountServiceAccountToken || *security.AllowPrivilegeEscalation || security.Privileged != nil || len(p.Spec.Volumes) > 0 ||
+		p.Spec.HostNetwork || p.Spec.HostPID {
+		t.Errorf("the pod has rights: %+v", p.Spec)
+	}
+	if len(p.Name) > 63 || p.Spec.ImagePullSecrets[0].Name != "pull" {
+		t.Errorf("pod %s pulls with %v", p.Name, p.Spec.ImagePullSecrets)
+	}
+	seen := map[string]bool{}
+	for _, other := range []check{
+		*c,
+		{stack: stackOf("r", "x"), node: c.node, class: c.class},
+		{stack: c.stack, node: "m", class: c.class},
+		{stack: c.stack, node: c.node, class: "other"},
+	} {
+		seen[other.name()] = true
+	}
+	if len(seen) != 4 {
+		t.Errorf("only %d names", len(seen))
+	}
+}
+
+// pods returns the pods of checks by node, as "pending" or the phase.
+func (f *fixture) pods(t *testing.T) map[string]*corev1.Pod {
+	t.Helper()
+	var list corev1.PodList
+	if err := f.api.List(t.Context(), &list, client.InNamespace("checks")); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]*corev1.Pod{}
+	for i := range list.Items {
+		out[list.Items[i].Annotations[nodeAnnotation]] = &list.Items[i]
+	}
+	return out
+}
+
+// ends has the pod of a node's check end.
+func (f *fixture) ends(t *testing.T, node string, phase corev1.PodPhase, message string) {
+	t.Helper()
+	p := f.pods(t)[node]
+	if p == nil {
+		t.Fatalf("node %s has no pod of a check", node)
+	}
+	p.Status.Phase = phase
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{Message: message},
+	}}}
+	if err := f.api.Status().Update(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestChecks: a node is checked once the states before are passed, a failed check holds back that node alone and says why, another
+// controller goes on where the last one was, and a node that starts again is checked again.
+func TestChecks(t *testing.T) {
+	f := newFixture(t)
+	f.checks = testChecks()
+	f.restart()
+	f.report(t, "b", noDriver)
+	if s := f.reconcile(t, "s"); s.Status.ReadyNodes != 0 {
+		t.Errorf("before any check: %+v", s.Status)
+	}
+	if pods := f.pods(t); len(pods) != 1 || pods["a"] == nil {
+		t.Fatalf("checked are %v, want a alone: b has no driver", pods)
+	}
+	f.report(t, "b", mended)
+	f.reconcile(t, "s")
+	f.ends(t, "a", corev1.PodSucceeded, "opened /dev/nvidia0")
+	f.ends(t, "b", corev1.PodFailed, "selftest: open /dev/nvidia0: no such device")
+	f.restart()
+	s := f.reconcile(t, "s")
+	if s.Status.ReadyNodes != 1 || s.Status.FailedNodes != 1 || s.Status.Waiting[0].Node != "b" ||
+		s.Status.Waiting[0].State != v1alpha1.StateClaimChecked || !strings.Contains(s.Status.Waiting[0].Message, "no such device") {
+		t.Errorf("one passed and one failed: %+v", s.Status)
+	}
+	if pods := f.pods(t); len(pods) != 0 {
+		t.Errorf("pods that have ended are left: %v", pods)
+	}
+	if !slices.Contains(told(f.recorder), "Warning CheckFailed") {
+		t.Error("no Event says that the check failed")
+	}
+	var a v1alpha1.AcceleratorNode
+	if err := f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a); err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Status.Checks) != 1 || !a.Status.Checks[0].Passed || a.Status.Pools[0].Devices != 8 || len(a.Status.Conditions) != 3 {
+		t.Errorf("node a reports %+v", a.Status)
+	}
+	f.reconcile(t, "s")
+	if pods := f.pods(t); len(pods) != 0 {
+		t.Errorf("checked again at once: %v", pods)
+	}
+	f.boots(t, "a", "boot-2")
+	f.report(t, "a", func(s *v1alpha1.AcceleratorNodeStatus) { s.Facts.BootID = "boot-2" })
+	if s := f.reconcile(t, "s"); s.Status.ReadyNodes != 0 || f.pods(t)["a"] == nil {
+		t.Errorf("after a start: %+v", s.Status)
+	}
+	f.boots(t, "a", "boot-3") // while the check runs: its result would be of another boot
+	f.report(t, "a", func(s *v1alpha1.AcceleratorNodeStatus) { s.Facts.BootID = "boot-3" })
+	f.ends(t, "a", corev1.PodSucceeded, "")
+	if s := f.reconcile(t, "s"); s.Status.ReadyNodes != 0 {
+		t.Errorf("a check of another boot counts: %+v", s.Status)
+	}
+	f.reconcile(t, "s")
+	f.ends(t, "a", corev1.PodSucceeded, "")
+	if s := f.reconcile(t, "s"); s.Status.ReadyNodes != 1 {
+		t.Errorf("after the check of this boot: %+v", s.Status)
+	}
+}
+
+// TestChecksOfOthers: pods of nodes that the stack does not hold for any more are deleted, and at most so many run at once.
+func TestChecksOfOthers(t *testing.T) {
+	f := newFixture(t)
+	f.checks = testChecks()
+	f.restart()
+	for i := range maxChecks + 4 {
+		for _, o := range machine("m"+string(rune('a'+i)), "x") {
+			if err := f.api.Create(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	f.reconcile(t, "s")
+	f.reconcile(t, "s")
+	if got := len(f.pods(t)); got != maxChecks {
+		t.Errorf("%d pods, want %d", got, maxChecks)
+	}
+	var s v1alpha1.AcceleratorStack
+	if err := f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s); err != nil {
+		t.Fatal(err)
+	}
+	s.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "none"}}
+	if err := f.api.Update(t.Context(), &s); err != nil {
+		t.Fatal(err)
+	}
+	f.reconcile(t, "s")
+	if pods := f.pods(t); len(pods) != 0 {
+		t.Errorf("left are %d pods", len(pods))
+	}
+}
+
+// boots has a Node report another boot.
+func (f *fixture) boots(t *testing.T, name, boot string) {
+	t.Helper()
+	var node corev1.Node
+	if err := f.api.Get(t.Context(), client.ObjectKey{Name: name}, &node); err != nil {
+		t.Fatal(err)
+	}
+	node.Status.NodeInfo.BootID = boot
+	if err := f.api.Status().Update(t.Context(), &node); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mended(s *v1alpha1.AcceleratorNodeStatus) {
+	s.SetProblems(nil)
+	s.Facts.WithoutDriver = 0
+}
+
+// checkedOnce gives a node the result of a check that passed, as of the fixture's boot and pod.
+func checkedOnce(name string, a *v1alpha1.AcceleratorNode) {
+	n := stack.Node{
+		Name: name, BootID: "boot-1", KernelVersion: "6.1.0-1", Accelerator: &a.Status, Plugins: []stack.Pod{{UID: "pod-1"}},
+	}
+	a.Status.SetChecks([]v1alpha1.NodeCheck{{
+		DeviceClassName: "gpu.fettle.dev", Evidence: stack.Evidence(&n, "gpu.fettle.dev"), Passed: true, Reason: "Passed",
+		Time: metav1.NewTime(time.Now()),
+	}})
+}

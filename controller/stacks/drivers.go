@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+// driverOwner is the field manager of the DaemonSets of drivers.
+const driverOwner = "fettle-drivers"
+
+// driversOff is for a cluster where the controller runs no drivers.
+const driversOff = "the controller may not run drivers: set drivers.enabled in the chart's values"
+
+// applied is a DaemonSet as it was last written: while its generation is that, nobody has changed it since.
+type applied struct {
+	digest     string
+	uid        types.UID
+	generation int64
+}
+
+// driversOf says what is known of the drivers that a stack runs, after writing its DaemonSets. A DaemonSet that cannot be written
+// holds back the nodes of its platform alone.
+func (j *judge) driversOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
+	if j.drivers == "" {
+		return engine{deliver: func(*stack.Node) stack.Verdict { return stack.DriversOff(driversOff) }}, nil
+	}
+	there, err := j.daemonSets(ctx, s)
+	if err != nil {
+		return engine{}, err
+	}
+	pods, err := j.driverPods(ctx, s)
+	if err != nil {
+		return engine{}, err
+	}
+	d := s.Spec.Driver.DaemonSet
+	sets, verdicts := plan(d, held, seen, pods)
+	waits := slices.ContainsFunc(slices.Collect(maps.Values(verdicts)), func(v stack.Verdict) bool { return v.Status != stack.Passed })
+	fault := j.retire(ctx, s, sets, there, pods, waits)
+	for _, name := range slices.Sorted(maps.Keys(sets)) {
+		set := sets[name]
+		if err := j.apply(ctx, s, set, there); err != nil {
+			fault = errors.Join(fault, err)
+			for _, node := range set.nodes {
+				verdicts[node] = stack.Verdict{Reason: stack.ReasonDriverPending, Message: err.Error()}
+			}
+		}
+	}
+	return engine{deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] }, again: operatorPause, fault: fault}, nil
+}
+
+// plan returns the DaemonSets that a stack needs, by their names, and what is known of each node's driver.
+func plan(d *v1alpha1.DaemonSetDriver, held []string, seen *observed, pods map[string][]stack.DriverPod) (
+	sets map[string]*driverSet, verdicts map[string]stack.Verdict,
+) {
+	sets, verdicts = map[string]*driverSet{}, map[string]stack.Verdict{}
+	for _, name := range held {
+		n := seen.node(name)
+		if !stack.WantsDriver(&n, len(pods[name]) > 0) {
+			verdicts[name] = stack.NoDriverWanted(&n)
+			continue
+		}
+		image, platform, why := stack.ImageFor(d, &n)
+		if image == "" {
+			verdicts[name] = why
+			continue
+		}
+		key := platform.OS + "\n" + platform.KernelVersion + "\n" + platform.Architecture
+		if sets[key] == nil {
+			sets[key] = &driverSet{platform: platform, image: image}
+		}
+		sets[key].nodes = append(sets[key].nodes, name)
+		verdicts[name] = stack.ByDaemonSet(d, image, &n, pods[name])
+	}
+	return sets, verdicts
+}
+
+// daemonSets returns those of a stack, by name.
+func (j *judge) daemonSets(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string]*metav1.PartialObjectMetadata, error) {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("DaemonSetList"))
+	if err := j.Live.List(ctx, &list, client.InNamespace(j.drivers), client.HasLabels{driverLabel}); err != nil {
+		return nil, fmt.Errorf("list the DaemonSets of drivers: %w", err)
+	}
+	out := map[string]*metav1.PartialObjectMetadata{}
+	for i := range list.Items {
+		if o := &list.Items[i]; o.Annotations[driverStackAnnotation] == s.Name && o.DeletionTimestamp == nil {
+			out[o.Name] = o
+		}
+	}
+	return out, nil
+}
+
+// driverPods returns the pods of a stack's drivers by their nodes.
+func (j *judge) driverPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string][]stack.DriverPod, error) {
+	var pods corev1.PodList
+	err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.drivers), client.HasLabels{driverLabel})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of drivers: %w", err)
+	}
+	out := map[string][]stack.DriverPod{}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if p.Annotations[driverStackAnnotation] == s.Name && p.Spec.NodeName != "" {
+			out[p.Spec.NodeName] = append(out[p.Spec.NodeName], driverPod(p))
+		}
+	}
+	for _, of := range out {
+		slices.SortFunc(of, func(a, b stack.DriverPod) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	return out, nil
+}
+
+func driverPod(p *corev1.Pod) stack.DriverPod {
+	out := stack.DriverPod{
+		Name: p.Name, Set: p.Labels[driverLabel], Image: p.Annotations[driverImageAnnotation], Kernel: p.Annotations[driverKernelAnnotation],
+		Ready: podOf(p).Ready, Leaving: p.DeletionTimestamp != nil,
+	}
+	if len(p.Status.ContainerStatuses) == 0 {
+		return out
+	}
+	c := &p.Status.ContainerStatuses[0]
+	switch {
+	case c.State.Running != nil:
+		out.Started = c.State.Running.StartedAt.Time
+	case c.State.Waiting != nil:
+		out.Waits, out.Message = c.State.Waiting.Reason, c.State.Waiting.Message
+		if last := c.LastTerminationState.Terminated; last != nil && last.Message != "" {
+			out.Message = last.Message
+		}
+	case c.State.Terminated != nil:
+		out.Waits, out.Message = c.State.Terminated.Reason, c.State.Terminated.Message
+	}
+	return out
+}
+
+// apply writes a DaemonSet, unless it is there as it was last written.
+func (j *judge) apply(
+	ctx context.Context, s *v1alpha1.AcceleratorStack, set *driverSet, there map[string]*metav1.PartialObjectMetadata,
+) error {
+	wanted := daemonSet(s, set)
+	wanted.Namespace = j.drivers
+	text, err := json.Marshal(wanted)
+	if err != nil {
+		return fmt.Errorf("encode DaemonSet %s: %w", wanted.Name, err)
+	}
+	now := applied{digest: digest(string(text))}
+	if o := there[wanted.Name]; o != nil {
+		now.uid, now.generation = o.UID, o.Generation
+	}
+	if now.generation > 0 && j.applied[wanted.Name] == now {
+		return nil
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
+	if err != nil {
+		return fmt.Errorf("encode DaemonSet %s: %w", wanted.Name, err)
+	}
+	delete(fields, "status")
+	object := &unstructured.Unstructured{Object: fields}
+	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(fields, "spec", "template", "metadata", "creationTimestamp")
+	err = j.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(driverOwner), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("write DaemonSet %s/%s of the driver for kernel %s: %w", j.drivers, wanted.Name, set.platform.KernelVersion, err)
+	}
+	now.uid, now.generation = object.GetUID(), object.GetGeneration()
+	j.applied[wanted.Name] = now
+	klog.FromContext(ctx).V(1).Info("Wrote the DaemonSet of a driver", "stack", s.Name, "daemonSet", wanted.Name, "image", set.image,
+		"kernel", set.platform.KernelVersion, "nodes", len(set.nodes))
+	return nil
+}
+
+// retire takes their nodes from the DaemonSets of platforms that no node has, so that their pods leave before those of others come.
+// They are deleted once they have no pod and no node of the stack waits for its driver: a node that goes back to the kernel before
+// finds all in place.
+func (j *judge) retire(
+	ctx context.Context, s *v1alpha1.AcceleratorStack, wanted map[string]*driverSet, there map[string]*metav1.PartialObjectMetadata,
+	pods map[string][]stack.DriverPod, waits bool,
+) error {
+	keep, inUse := map[string]bool{}, map[string]bool{}
+	for _, set := range wanted {
+		keep[setName(s, set.platform)] = true
+	}
+	for _, of := range pods {
+		for _, p := range of {
+			inUse[p.Set] = true
+		}
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(there)) {
+		o := there[name]
+		switch {
+		case keep[name]:
+		case waits || inUse[name]:
+			of := o.Annotations
+			errs = append(errs, j.apply(ctx, s, &driverSet{image: of[driverImageAnnotation], platform: stack.Platform{
+				OS: of[driverOSAnnotation], KernelVersion: of[driverKernelAnnotation], Architecture: of[driverArchAnnotation],
+			}}, there))
+		default:
+			errs = append(errs, j.removeSet(ctx, o))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dropDrivers deletes the DaemonSets of a stack that has another engine now.
+func (j *judge) dropDrivers(ctx context.Context, s *v1alpha1.AcceleratorStack) error {
+	if j.drivers == "" {
+		return nil
+	}
+	there, err := j.daemonSets(ctx, s)
+	errs := []error{err}
+	for _, o := range there {
+		errs = append(errs, j.removeSet(ctx, o))
+	}
+	return errors.Join(errs...)
+}
+
+func (j *judge) removeSet(ctx context.Context, o *metav1.PartialObjectMetadata) error {
+	delete(j.applied, o.Name)
+	gone := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
+	err := j.Client.Delete(ctx, gone, client.Preconditions{UID: ptr.To(o.UID)}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete DaemonSet %s/%s: %w", o.Namespace, o.Name, err)
+	}
+	klog.FromContext(ctx).V(1).Info("Deleted the DaemonSet of a driver", "daemonSet", o.Name, "kernel", o.Annotations[driverKernelAnnotation])
+	return nil
+}

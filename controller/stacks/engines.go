@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+// operatorPause is how often the objects of operators are read. They may not be there, and what is not there cannot be watched.
+const operatorPause = time.Minute
+
+// engine brings a driver to nodes, or looks at what does.
+type engine struct {
+	// deliver says what is known of a node's driver.
+	deliver func(*stack.Node) stack.Verdict
+	// again is when the engine has to be asked again although nothing changed; 0: never.
+	again time.Duration
+	// fault is why not all could be done. Nodes are judged all the same.
+	fault error
+}
+
+// engineOf has the engine of a stack bring the drivers of the nodes that it holds for, as far as it does, and reads what the engine
+// knows.
+func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
+	if s.Spec.Driver.Engine == v1alpha1.EngineDaemonSet && s.Spec.Driver.DaemonSet != nil {
+		return j.driversOf(ctx, s, held, seen)
+	}
+	if err := j.dropDrivers(ctx, s); err != nil {
+		return engine{}, err
+	}
+	if s.Spec.Driver.Engine != v1alpha1.EngineExternal || s.Spec.Driver.External == nil {
+		return engine{deliver: func(*stack.Node) stack.Verdict { return stack.Host() }}, nil
+	}
+	o, err := j.operator(ctx, s.Spec.Driver.External.Operator)
+	if err != nil {
+		return engine{}, err
+	}
+	return engine{deliver: func(n *stack.Node) stack.Verdict { return stack.External(n, o) }, again: operatorPause}, nil
+}
+
+// operator reads the objects that configure a vendor's operator.
+func (j *judge) operator(ctx context.Context, kind v1alpha1.DriverOperator) (*stack.Operator, error) {
+	out := &stack.Operator{Kind: kind, Modules: map[string]stack.Module{}}
+	for _, of := range objectsOf(kind) {
+		var list unstructured.UnstructuredList
+		list.SetGroupVersionKind(of)
+		err := j.Live.List(ctx, &list)
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			continue // the operator is not installed
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list %s of %s: %w", of.Kind, of.Group, err)
+		}
+		out.Objects += len(list.Items)
+		for i := range list.Items {
+			modules(&list.Items[i], out.Modules)
+		}
+	}
+	return out, nil
+}
+
+func objectsOf(kind v1alpha1.DriverOperator) []schema.GroupVersionKind {
+	if kind == v1alpha1.OperatorAMD {
+		return []schema.GroupVersionKind{{Group: "amd.com", Version: "v1alpha1", Kind: "DeviceConfigList"}}
+	}
+	return []schema.GroupVersionKind{
+		{Group: "nvidia.com", Version: "v1", Kind: "ClusterPolicyList"}, {Group: "nvidia.com", Version: "v1alpha1", Kind: "NVIDIADriverList"},
+	}
+}
+
+// modules adds what a DeviceConfig reports of nodes. Nothing of another form is a report.
+func modules(object *unstructured.Unstructured, into map[string]stack.Module) {
+	reported, _, err := unstructured.NestedMap(object.Object, "status", "nodeModuleStatus")
+	if err != nil {
+		return
+	}
+	for node := range reported {
+		of, ok := reported[node].(map[string]any)
+		if !ok {
+			continue
+		}
+		text := func(field string) string { value, _ := of[field].(string); return value }
+		into[node] = stack.Module{Image: text("containerImage"), KernelVersion: text("kernelVersion"), Status: text("status")}
+	}
+}

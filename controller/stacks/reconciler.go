@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stacks writes to the status of AcceleratorStacks how far their nodes are. What a node's states are is decided by package stack,
+// from what is observed here.
+package stacks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/metrics"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+// judge writes the status of AcceleratorStacks. One call runs at a time.
+type judge struct {
+	reconciler.Services
+
+	options Checks
+	// drivers is the namespace of drivers. Empty: none is run.
+	drivers string
+	// applied are the DaemonSets of drivers as this process last wrote them, by name.
+	applied map[string]applied
+	status  status.Writer
+	nodes   *prometheus.GaugeVec
+	due     *prometheus.GaugeVec
+	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
+	told map[string]positions
+}
+
+// New returns the reconciler. It follows changes of stacks, and of whatever their nodes' states are judged by. drivers is the
+// namespace where it runs drivers; empty: it runs none.
+func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
+	j := &judge{
+		Services: s, options: checks, drivers: drivers, applied: map[string]applied{},
+		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
+		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
+			"stack", "state", "status"),
+		due: metrics.GaugeBy("stack_check_due_timestamp_seconds",
+			"When the check of a claim that passed longest ago on a node of an AcceleratorStack is to be repeated.", "stack"),
+	}
+	return reconciler.Row{
+		Name: "AcceleratorStacks", Metrics: []prometheus.Collector{j.nodes, j.due},
+		Queues: []reconciler.Queue{{Name: "acceleratorstack", Reconciler: j, Watches: watches(s.Client)}},
+	}
+}
+
+// Reconcile judges the nodes of one stack.
+func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var stacks v1alpha1.AcceleratorStackList
+	if err := j.Client.List(ctx, &stacks, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list AcceleratorStacks: %w", err)
+	}
+	at := slices.IndexFunc(stacks.Items, func(s v1alpha1.AcceleratorStack) bool { return s.Name == req.Name })
+	if at < 0 || stacks.Items[at].DeletionTimestamp != nil {
+		delete(j.told, req.Name)
+		j.nodes.DeletePartialMatch(prometheus.Labels{"stack": req.Name})
+		j.due.DeleteLabelValues(req.Name)
+		return reconcile.Result{}, nil
+	}
+	seen, err := j.observe(ctx)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, err)
+	}
+	s := stacks.Items[at].DeepCopy()
+	before := s.DeepCopy()
+	selection := stack.Select(s.Name, stacks.Items, seen.candidates())
+	driver, err := j.engineOf(ctx, s, selection.Nodes, seen)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
+	}
+	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen, driver)
+	stack.Record(s, selection, outcomes, j.Clock.Now())
+	written, err := j.status.Patch(ctx, before, s)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("write the status of AcceleratorStack %s: %w", req.Name, err)
+	}
+	if written {
+		j.announce(ctx, before, s)
+	}
+	j.announceNodes(ctx, before, s, outcomes, seen)
+	j.count(s, outcomes)
+	failed = errors.Join(failed, driver.fault)
+	if failed != nil {
+		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, failed)
+	}
+	return reconcile.Result{RequeueAfter: next}, nil
+}
+
+// round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault
+// with one node keeps it from no other.
+func (j *judge) round(
+	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed, driver engine,
+) (outcomes []stack.Outcome, next time.Duration, err error) {
+	pods, err := j.checkPods(ctx, s)
+	errs := []error{err}
+	next = driver.again
+	room := maxChecks
+	for _, of := range pods {
+		room -= len(of)
+	}
+	for _, name := range names {
+		n := seen.node(name)
+		n.Delivered, n.Checks = driver.deliver(&n), j.checks(s)
+		over, err := j.settle(ctx, &n, pods[name])
+		if err == nil {
+			err = j.remove(ctx, over)
+		}
+		delete(pods, name)
+		due, wait := stack.Due(&n, j.Clock.Now())
+		errs = append(errs, err, j.begin(ctx, s, &n, due, &room))
+		if len(n.Checks.Running) > 0 {
+			wait = min(n.Checks.Timeout, checkPause)
+		}
+		if wait > 0 && (next == 0 || wait < next) {
+			next = wait
+		}
+		outcomes = append(outcomes, stack.Judge(&n))
+	}
+	for _, left := range pods { // of nodes that the stack does not hold for any more
+		errs = append(errs, j.remove(ctx, left))
+	}
+	return outcomes, next, errors.Join(errs...)
+}
+
+// count sets the metrics of a stack.
+func (j *judge) count(s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
+	for _, c := range s.Status.States {
+		for status, count := range map[string]int32{"passed": c.Passed, "failed": c.Failed, "unknown": c.Unknown} {
+			j.nodes.WithLabelValues(s.Name, string(c.Name), status).Set(float64(count))
+		}
+	}
+	var oldest time.Time
+	for i := range outcomes {
+		if due := outcomes[i].CheckDue; !due.IsZero() && (oldest.IsZero() || due.Before(oldest)) {
+			oldest = due
+		}
+	}
+	if oldest.IsZero() {
+		j.due.DeleteLabelValues(s.Name)
+		return
+	}
+	j.due.WithLabelValues(s.Name).Set(float64(oldest.Unix()))
+}
+
+// observed is what the cache has of all nodes, by their names.
+type observed struct {
+	labels       map[string]map[string]string
+	nodes        map[string]*corev1.Node
+	accelerators map[string]*v1alpha1.AcceleratorNode
+	plugins      map[string][]stack.Pod
+}
+
+// observe reads what the states of nodes are judged by.
+func (j *judge) observe(ctx context.Context) (*observed, error) {
+	var metadata metav1.PartialObjectMetadataList
+	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	var nodes corev1.NodeList
+	var accelerators v1alpha1.AcceleratorNodeList
+	var pods corev1.PodList
+	for _, list := range []client.ObjectList{&metadata, &nodes, &accelerators} {
+		if err := j.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list nodes and what they report: %w", err)
+		}
+	}
+	if err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.Namespace), pluginLabels()); err != nil {
+		return nil, fmt.Errorf("list the plugin's pods: %w", err)
+	}
+	out := &observed{
+		labels: map[string]map[string]string{}, nodes: map[string]*corev1.Node{}, plugins: map[string][]stack.Pod{},
+		accelerators: map[string]*v1alpha1.AcceleratorNode{},
+	}
+	for i := range metadata.Items {
+		out.labels[metadata.Items[i].Name] = metadata.Items[i].Labels
+	}
+	for i := range nodes.Items {
+		out.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	for i := range accelerators.Items {
+		out.accelerators[accelerators.Items[i].Name] = &accelerators.Items[i]
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.Spec.NodeName != "" {
+			out.plugins[p.Spec.NodeName] = append(out.plugins[p.Spec.NodeName], podOf(p))
+		}
+	}
+	return out, nil
+}
+
+// candidates are the nodes that stacks may select, sorted.
+func (o *observed) candidates() []stack.Candidate {
+	out := make([]stack.Candidate, 0, len(o.nodes))
+	for name := range o.nodes {
+		out = append(out, stack.Candidate{Name: name, Labels: o.labels[name], Reported: o.accelerators[name] != nil})
+	}
+	slices.SortFunc(out, func(a, b stack.Candidate) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// node returns what was observed of a node.
+func (o *observed) node(name string) stack.Node {
+	n := stack.Node{Name: name, Labels: o.labels[name], Plugins: o.plugins[name]}
+	if info := o.nodes[name]; info != nil {
+		i := &info.Status.NodeInfo
+		n.BootID, n.KernelVersion, n.OSImage, n.Architecture = i.BootID, i.KernelVersion, i.OSImage, i.Architecture
+	}
+	if a := o.accelerators[name]; a != nil {
+		n.Accelerator = &a.Status
+	}
+	return n
+}
+
+func podOf(p *corev1.Pod) stack.Pod {
+	ready := p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	return stack.Pod{UID: string(p.UID), Name: p.Name, Ready: ready}
+}
+
+// queueAll queues every stack some time later: nodes change together, and a stack without an own change concerns others only as it holds
+// for nodes.
+func queueAll(ctx context.Context, c client.Reader, q reconciler.RequestQueue) {
+	var list v1alpha1.AcceleratorStackList
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "List the AcceleratorStacks that a change of a node concerns")
+	}
+	for i := range list.Items {
+		q.AddAfter(request(list.Items[i].Name), reconciler.Gathering)
+	}
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}

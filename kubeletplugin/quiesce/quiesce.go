@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package quiesce has the plugin let go of a vendor's devices while it runs on, so that their kernel driver can be changed: none of the
+// plugin's programs uses them, none of them is published, and no new claim gets one. Claims are released as ever.
+package quiesce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+)
+
+// ErrQuiesced refuses claims with devices whose driver is about to be changed.
+var ErrQuiesced = errors.New("is not given to claims while its driver is changed (annotation " + v1alpha1.QuiesceAnnotation +
+	" on the node's AcceleratorNode): retried until that is over, or delete the pod so that it is scheduled elsewhere")
+
+// Reason returns the stable reason of an error of this package, and "" for any other.
+func Reason(err error) string {
+	if errors.Is(err, ErrQuiesced) {
+		return "DriverQuiesced"
+	}
+	return ""
+}
+
+const (
+	// fileName is the file in the state directory with the last value of the annotation: a plugin that starts during the change of a driver
+	// must not open its devices before it has read the annotation.
+	fileName = "quiesced"
+	// maxValue is the longest value that is kept.
+	maxValue = 256
+	all      = "*"
+)
+
+// holdings are the device files by which a process holds the drivers of a vendor, by vendor: the beginning of their path below the root
+// that the driver is installed in.
+func holdings() map[string][]string {
+	return map[string][]string{
+		"nvidia": {"/dev/nvidia"},
+		"amd":    {"/dev/kfd", "/dev/dri/", "/dev/xclmgmt", "/dev/xfpga/"},
+		"intel":  {"/dev/dri/", "/dev/accel/", "/dev/dfl"},
+	}
+}
+
+// Config has the settings and signals of a State.
+type Config struct {
+	// Dir is the plugin's state directory, NVMLCommand the path of the fettle-nvml binary.
+	Dir, NVMLCommand string
+	// Review has the devices reviewed. Requery has NVIDIA's library asked again, since another driver may answer.
+	Review, Requery notify.Signal
+	// Proc is /proc of this process. Empty: "/proc".
+	Proc string
+}
+
+// State says whose devices the plugin lets go of. The methods that only read may be called on nil, which lets go of nothing.
+type State struct {
+	config Config
+
+	mu      sync.Mutex
+	value   string
+	changed chan struct{}
+}
+
+// Open returns the state that an earlier process left.
+func Open(c Config) (*State, error) {
+	if c.Proc == "" {
+		c.Proc = "/proc"
+	}
+	s := &State{config: c, changed: make(chan struct{})}
+	data, err := os.ReadFile(s.path())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read whether drivers are quiesced: %w", err)
+	}
+	s.value = tidy(string(data))
+	return s, nil
+}
+
+func (s *State) path() string { return filepath.Join(s.config.Dir, fileName) }
+
+func tidy(value string) string {
+	return strings.TrimSpace(value[:min(len(value), maxValue)])
+}
+
+// Set follows the annotation. The value names vendors, separated by commas, or "*"; empty ends it.
+func (s *State) Set(ctx context.Context, value string) {
+	value = tidy(value)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if value == s.value {
+		return
+	}
+	// A value is on disk before it counts, and off disk after. A disk that cannot be written holds up neither.
+	var err error
+	if value != "" {
+		err = disk.ReplaceDurably(disk.OS{}, s.path(), []byte(value), 0o600)
+	} else {
+		err = s.remove()
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot keep on disk which drivers are quiesced")
+	}
+	klog.FromContext(ctx).Info("Drivers to quiesce changed", "vendors", value, "before", s.value)
+	was, _ := named(s.value)
+	now, _ := named(value)
+	s.value = value
+	close(s.changed)
+	s.changed = make(chan struct{})
+	if slices.Contains(was, "nvidia") && !slices.Contains(now, "nvidia") {
+		s.config.Requery.Send() // what is known is of the driver before; the scan reviews, too
+		return
+	}
+	s.config.Review.Send()
+}
+
+func (s *State) remove() error { return disk.RemoveIfThere(disk.OS{}, s.path()) }
+
+// Destroy removes the file. It is called when the node has no claim any more and is retired. What it says holds on in this process.
+func (s *State) Destroy() error { return s.remove() }
+
+// Changed returns a channel that closes at the next change.
+func (s *State) Changed() <-chan struct{} {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// Idle reports whether the plugin was not asked to let go of anything.
+func (s *State) Idle() bool {
+	known, unknown := s.vendors()
+	return len(known)+len(unknown) == 0
+}
+
+// Holds reports whether the plugin lets go of a vendor's devices.
+func (s *State) Holds(vendor string) bool {
+	known, _ := s.vendors()
+	return slices.Contains(known, vendor)
+}
+
+// vendors returns the vendors that the annotation names, sorted, and names in it that are no vendor's.
+func (s *State) vendors() (known, unknown []string) {
+	if s == nil {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return named(s.value)
+}
+
+// named returns the vendors that a value names, sorted, and names in it that are no vendor's.
+func named(value string) (known, unknown []string) {
+	for name := range strings.SplitSeq(value, ",") {
+		name = strings.TrimSpace(name)
+		switch _, ok := holdings()[name]; {
+		case name == all:
+			for vendor := range holdings() {
+				known = append(known, vendor)
+			}
+		case ok:
+			known = append(known, name)
+		case name != "":
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(known)
+	return slices.Compact(known), unknown
+}
+
+// Review withholds the devices that the plugin lets go of, whole ones and parts.
+func (s *State) Review(_ context.Context, v *inventory.Snapshot) {
+	known, _ := s.vendors()
+	for i := range v.Devices {
+		if d := &v.Devices[i]; slices.Contains(known, device.StringOf(d.Attributes[device.AttributeVendor])) {
+			v.Withheld[d.Name] = "is withheld while its driver is changed (annotation " + v1alpha1.QuiesceAnnotation + ")"
+		}
+	}
+}
+
+// Check refuses a device that the plugin lets go of, also for admin access, which opens it as well.
+func (s *State) Check(v *inventory.Snapshot, r *claim.Result) error {
+	if s.Holds(vendorOf(v, r.Kind, r.Device)) {
+		return fmt.Errorf("device %s/%s %w", r.Pool, r.Device, ErrQuiesced)
+	}
+	return nil
+}
+
+// vendorOf returns the vendor of a device, by its name if the last scan did not find it: without a driver some devices are not found, and
+// names of PCI devices begin with the vendor.
+func vendorOf(v *inventory.Snapshot, kind device.Kind, name string) string {
+	if v != nil {
+		if d, ok := v.Find(kind, name); ok {
+			return device.StringOf(d.Attributes[device.AttributeVendor])
+		}
+	}
+	vendor, _, _ := strings.Cut(name, "-")
+	return vendor
+}

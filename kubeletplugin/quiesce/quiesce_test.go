@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quiesce
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open opens the state of a directory, with a /proc in which this process has number 7.
+func open(t *testing.T, dir string) *State {
+	t.Helper()
+	proc := filepath.Join(dir, "proc")
+	must(t, os.MkdirAll(filepath.Join(proc, "7", "fd"), 0o750))
+	if _, err := os.Lstat(filepath.Join(proc, "self")); err != nil {
+		must(t, os.Symlink("7", filepath.Join(proc, "self")))
+	}
+	s, err := Open(Config{Dir: dir, NVMLCommand: "/usr/bin/fettle-nvml", Review: notify.New(), Requery: notify.New(), Proc: proc})
+	must(t, err)
+	return s
+}
+
+func (s *State) opened(t *testing.T, number, target string) {
+	t.Helper()
+	must(t, os.Symlink(target, filepath.Join(s.config.Proc, "7", "fd", number)))
+}
+
+func (s *State) started(t *testing.T, number, stat string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Join(s.config.Proc, number), 0o750))
+	must(t, os.WriteFile(filepath.Join(s.config.Proc, number, "stat"), []byte(stat), 0o600))
+}
+
+func gpu(vendor, name, parent string) device.Device {
+	attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{device.AttributeVendor: {StringValue: &vendor}}
+	return device.Device{Kind: device.KindGPU, Name: name, Parent: parent, Attributes: attributes}
+}
+
+// machine has GPUs of two vendors, and a part of one.
+func machine() *inventory.Snapshot {
+	return &inventory.Snapshot{Withheld: map[string]string{}, Devices: []device.Device{
+		gpu("nvidia", "nvidia-0", ""), gpu("nvidia", "nvidia-0-mig", "nvidia-0"), gpu("amd", "amd-0", ""),
+	}}
+}
+
+func received(s notify.Signal) bool {
+	select {
+	case <-s:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestSet: the vendors of the annotation hold, over a restart too, until the annotation is gone.
+func TestSet(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	if !s.Idle() || s.Holds("nvidia") || s.Report(Input{}) != nil {
+		t.Error("it lets go of devices without being asked to")
+	}
+	quiesced := false
+	for _, c := range []struct {
+		value         string
+		known, others []string
+	}{
+		{"nvidia", []string{"nvidia"}, nil},
+		{" nvidia, amd,nvidia,", []string{"amd", "nvidia"}, nil},
+		{"*", []string{"amd", "intel", "nvidia"}, nil},
+		{"nvidia,tpu", []string{"nvidia"}, []string{"tpu"}},
+		{strings.Repeat("x", 1000), nil, []string{strings.Repeat("x", maxValue)}},
+		{"amd", []string{"amd"}, nil},
+	} {
+		changed := s.Changed()
+		s.Set(t.Context(), c.value)
+		for _, state := range []*State{s, open(t, dir)} {
+			if known, unknown := state.vendors(); !slices.Equal(known, c.known) || !slices.Equal(unknown, c.others) || state.Idle() {
+				t.Errorf("%.20q: %q, unknown %q", c.value, known, unknown)
+			}
+		}
+		select {
+		case <-changed:
+		default:
+			t.Errorf("%.20q: nobody was told", c.value)
+		}
+		now := slices.Contains(c.known, "nvidia")
+		if review, requery := received(s.config.Review), received(s.config.Requery); requery != (quiesced && !now) || review == requery {
+			t.Errorf("%.20q: the devices are reviewed: %v, NVIDIA's library is asked: %v", c.value, review, requery)
+		}
+		quiesced = now
+	}
+	changed := s.Changed()
+	s.Set(t.Context(), " amd ")
+	select {
+	case <-changed:
+		t.Error("the same value again is no change")
+	default:
+	}
+	s.Set(t.Context(), "")
+	if !s.Idle() || !open(t, dir).Idle() || !received(s.config.Review) {
+		t.Error("it did not end")
+	}
+	if _, err := os.Stat(s.path()); !os.IsNotExist(err) {
+		t.Errorf("the file is left: %v", err)
+	}
+	must(t, s.Destroy())
+}
+
+// TestUnreadable: a state that cannot be read is no state without vendors.
+func TestUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, fileName), 0o750))
+	if _, err := Open(Config{Dir: dir}); err == nil {
+		t.Error("a state that cannot be read was taken for none")
+	}
+}
+
+// TestNil: code that has no state lets go of nothing.
+func TestNil(t *testing.T) {
+	var s *State
+	if s.Holds("nvidia") || !s.Idle() || s.Changed() != nil {
+		t.Error("nil lets go of devices")
+	}
+}
+
+// TestReviewAndCheck: only devices of the vendors are withheld and refused, parts too, and those that have vanished with their driver.
+func TestReviewAndCheck(t *testing.T) {
+	s := open(t, t.TempDir())
+	s.Set(t.Context(), "nvidia")
+	v := machine()
+	s.Review(t.Context(), v)
+	if len(v.Withheld) != 2 || v.Withheld["nvidia-0"] == "" || v.Withheld["nvidia-0-mig"] == "" {
+		t.Errorf("withheld %v", v.Withheld)
+	}
+	for name, want := range map[string]bool{
+		"nvidia-0": true, "nvidia-0-mig": true, "nvidia-0000-17-00-0": true, "amd-0": false, "ssd": false,
+	} {
+		for _, admin := range []bool{false, true} {
+			err := s.Check(v, &claim.Result{Kind: device.KindGPU, Pool: "n/gpu", Device: name, AdminAccess: admin})
+			if errors.Is(err, ErrQuiesced) != want || (Reason(err) == "DriverQuiesced") != want {
+				t.Errorf("%s, admin access %v: %v", name, admin, err)
+			}
+		}
+	}
+}
+
+// TestReport: it is done when nothing is published, no claim holds anything, and neither a child nor an open file is left.
+func TestReport(t *testing.T) {
+	held := func(name string, admin bool) *record.Record {
+		return &record.Record{Devices: []record.Device{{Pool: "n/gpu", Name: name, AdminAccess: admin}}}
+	}
+	for name, c := range map[string]struct {
+		value  string
+		change func(*State, *Input)
+		want   string
+	}{
+		"done":             {"nvidia", func(*State, *Input) {}, ReasonQuiesced},
+		"all vendors":      {"*", func(*State, *Input) {}, ReasonQuiesced},
+		"unknown":          {"nvidia,tpu", func(*State, *Input) {}, ReasonVendorUnknown},
+		"slices are old":   {"nvidia", func(_ *State, in *Input) { in.Published = false }, ReasonPending},
+		"not reviewed yet": {"nvidia", func(_ *State, in *Input) { in.Snapshot = machine() }, ReasonPending},
+		"a claim":          {"nvidia", func(_ *State, in *Input) { in.Records = append(in.Records, held("nvidia-0-mig", false)) }, ReasonClaims},
+		"admin access":     {"nvidia", func(_ *State, in *Input) { in.Records = append(in.Records, held("nvidia-0", true)) }, ReasonClaims},
+		"a claim of a device that vanished": {"nvidia", func(_ *State, in *Input) {
+			in.Records = append(in.Records, held("nvidia-0000-17-00-0", false))
+		}, ReasonClaims},
+		"another vendor's claim": {"nvidia", func(_ *State, in *Input) { in.Records = append(in.Records, held("amd-0", false)) }, ReasonQuiesced},
+		"an unreadable record":   {"nvidia", func(_ *State, in *Input) { in.Damaged = 1 }, ReasonClaims},
+		"a child": {"nvidia", func(s *State, _ *Input) {
+			s.started(t, "12", "12 (fettle-nvml) S 7 12 7 0 -1")
+		}, ReasonInUse},
+		"a child of another process": {"nvidia", func(s *State, _ *Input) {
+			s.started(t, "12", "12 (fettle-nvml) S 8 12 7 0 -1")
+		}, ReasonQuiesced},
+		"a child that has ended": {"nvidia", func(s *State, _ *Input) { s.started(t, "12", "12 (fettle-nvml) Z 7 12 7") }, ReasonQuiesced},
+		"another program":        {"nvidia", func(s *State, _ *Input) { s.started(t, "12", "12 (fettle) nvml) S 7 12 7") }, ReasonQuiesced},
+		"NVIDIA's child":         {"amd", func(s *State, _ *Input) { s.started(t, "12", "12 (fettle-nvml) S 7 12 7 0 -1") }, ReasonQuiesced},
+		"an open file":           {"nvidia", func(s *State, _ *Input) { s.opened(t, "3", "/run/nvidia/driver/dev/nvidia-uvm") }, ReasonInUse},
+		"another open file":      {"nvidia", func(s *State, _ *Input) { s.opened(t, "3", "/dev/kfd") }, ReasonQuiesced},
+		"AMD's open file":        {"amd", func(s *State, _ *Input) { s.opened(t, "3", "/dev/kfd") }, ReasonInUse},
+		"no /proc":               {"nvidia", func(s *State, _ *Input) { must(t, os.RemoveAll(s.config.Proc)) }, ReasonInUse},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, t.TempDir())
+			s.Set(t.Context(), c.value)
+			in := Input{Snapshot: machine(), Published: true}
+			s.Review(t.Context(), in.Snapshot)
+			c.change(s, &in)
+			got := s.Report(in)
+			if got == nil || got.Reason != c.want || got.Done != (c.want == ReasonQuiesced) || got.Message == "" {
+				t.Fatalf("report %+v, want %s", got, c.want)
+			}
+			if soon := c.want == ReasonPending || c.want == ReasonInUse; got.Soon() != soon {
+				t.Errorf("soon %v", got.Soon())
+			}
+		})
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reclaim decides which pods that hold devices are evicted for a waiting pod with a higher priority, as PartitionPolicies allow
+// it. It asks the planner what the scheduler would do without these pods, and changes nothing.
+package reclaim
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/plan"
+)
+
+// Patience is how long the scheduler must have found no node for a pod before others are evicted for it.
+const Patience = 20 * time.Second
+
+// Outcome is what is to be done for a waiting pod.
+type Outcome string
+
+// The outcomes.
+const (
+	// Fits: the scheduler finds a node without any eviction, or by preempting pods without devices.
+	Fits Outcome = "fits"
+	// Ending: it finds one when pods that are being deleted are gone.
+	Ending Outcome = "ending"
+	// Unjudged: the pod asks for something that the planner does not look at, so that an eviction might not help.
+	Unjudged Outcome = "unjudged"
+	// NoSet: no pods may be evicted that would help.
+	NoSet Outcome = "no-set"
+	// Evict: the pods in Victims are to be evicted.
+	Evict Outcome = "evict"
+)
+
+// Question is about one waiting pod.
+type Question struct {
+	// Snapshot has the pods that run on nodes with devices, too.
+	Snapshot plan.Snapshot
+	Policies []v1alpha1.PartitionPolicy
+	Pod      *corev1.Pod
+	// Spared says whether a pod cannot be evicted now. Nil: none is spared.
+	Spared func(*corev1.Pod) bool
+	// Busy says whether no pods are evicted for a policy now. Nil: none is busy.
+	Busy func(policy string) bool
+}
+
+// Decision is the answer.
+type Decision struct {
+	Outcome Outcome
+	// Policy allows the eviction, Node is where the devices are, and Victims are who has them, sorted by namespace and name.
+	Policy, Node string
+	Victims      []*corev1.Pod
+}
+
+// Eligible says whether pods may be evicted for a pod, as far as it tells by itself: the scheduler found no node for it for some time, it
+// may preempt others, and no node is kept for it.
+func Eligible(pod *corev1.Pod, now time.Time) bool {
+	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+	if at < 0 || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || ended(pod) || len(pod.Spec.SchedulingGates) > 0 {
+		return false
+	}
+	c := &pod.Status.Conditions[at]
+	return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && now.Sub(c.LastTransitionTime.Time) >= Patience &&
+		pod.Status.NominatedNodeName == "" && ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever
+}
+
+// Priority returns the priority of a pod.
+func Priority(pod *corev1.Pod) int32 { return ptr.Deref(pod.Spec.Priority, 0) }
+
+// Decide answers a question. When the context ends it answers with what it found by then.
+func Decide(ctx context.Context, q Question) (Decision, error) {
+	s := q.Snapshot
+	s.Pods = withoutPreemptible(s, q.Pod)
+	fits, judged, err := try(ctx, s, q.Pod)
+	switch {
+	case err != nil:
+		return Decision{}, err
+	case fits:
+		return Decision{Outcome: Fits}, nil
+	case !judged:
+		return Decision{Outcome: Unjudged}, nil
+	}
+	if s, err = withoutEnding(s); err != nil {
+		return Decision{}, err
+	}
+	if fits, _, err = try(ctx, s, q.Pod); err != nil {
+		return Decision{}, err
+	}
+	if fits {
+		return Decision{Outcome: Ending}, nil
+	}
+	best := Decision{Outcome: NoSet}
+	for _, node := range sortedNodes(s.Nodes) {
+		name := PolicyOf(q.Policies, node.Labels)
+		if name == "" || q.Busy != nil && q.Busy(name) {
+			continue
+		}
+		set, err := smallest(ctx, narrow(s, node, q.Pod), candidates(s, node.Name, q), q.Pod)
+		if err != nil {
+			return Decision{}, fmt.Errorf("node %s: %w", node.Name, err)
+		}
+		if len(set) > 0 && (best.Outcome != Evict || lessHarm(set, best.Victims)) {
+			best = Decision{Outcome: Evict, Policy: name, Node: node.Name, Victims: set}
+		}
+	}
+	slices.SortFunc(best.Victims, func(a, b *corev1.Pod) int { return strings.Compare(nameOf(a), nameOf(b)) })
+	return best, nil
+}
+
+// lessHarm says whether a set of pods is smaller than another or, of the same size, has lower priorities.
+func lessHarm(a, b []*corev1.Pod) bool {
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(highest(a), highest(b)), cmp.Compare(sum(a), sum(b))) < 0
+}
+
+func highest(pods []*corev1.Pod) int32 {
+	return Priority(slices.MaxFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(Priority(a), Priority(b)) }))
+}
+
+func sum(pods []*corev1.Pod) int64 {
+	total := int64(0)
+	for _, pod := range pods {
+		total += int64(Priority(pod))
+	}
+	return total
+}
+
+func nameOf(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}

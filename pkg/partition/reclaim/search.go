@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/pkg/plan"
+)
+
+const (
+	// maxTries is how many sets are tried on one node before a set is taken that may be larger than needed, of which no pod can be left out.
+	maxTries = 200
+	// tryTimeout bounds what the allocator tries on one node.
+	tryTimeout = time.Second
+)
+
+// try says whether the scheduler finds a node for a pod, and whether the planner looks at all that the pod asks for.
+func try(ctx context.Context, s plan.Snapshot, pod *corev1.Pod) (fits, judged bool, err error) {
+	c, _, err := plan.NewCluster(s)
+	if err != nil {
+		return false, false, err
+	}
+	report, err := plan.Run(ctx, c, []*corev1.Pod{pod.DeepCopy()}, plan.Options{Timeout: tryTimeout})
+	if err != nil {
+		return false, false, err
+	}
+	name := nameOf(pod)
+	result := report.Pods[name]
+	judged = !strings.Contains(result.Reason, "timed out") &&
+		!slices.ContainsFunc(report.Problems, func(p plan.Problem) bool { return p.Object == "Pod "+name })
+	return result.Node != nil, judged, nil
+}
+
+// search looks for the smallest set of pods of one node.
+type search struct {
+	snapshot   plan.Snapshot
+	candidates []*corev1.Pod
+	pod        *corev1.Pod
+	tries      int
+}
+
+// smallest returns the smallest set of candidates without which the pod fits, nil if there is none. Of sets of the same size it takes the
+// one whose highest priority is the lowest.
+func smallest(ctx context.Context, s plan.Snapshot, candidates []*corev1.Pod, pod *corev1.Pod) ([]*corev1.Pod, error) {
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	w := &search{snapshot: s, candidates: candidates, pod: pod}
+	if fits, err := w.fits(ctx, candidates); err != nil || !fits {
+		return nil, err
+	}
+	for size := 1; size < len(candidates); size++ {
+		set, err := w.ofSize(ctx, size, len(candidates), nil)
+		if err != nil || set != nil {
+			return set, err
+		}
+		if w.tries >= maxTries {
+			return w.reduced(ctx)
+		}
+	}
+	return candidates, nil
+}
+
+// fits says whether the pod fits once these pods are gone.
+func (w *search) fits(ctx context.Context, set []*corev1.Pod) (bool, error) {
+	w.tries++
+	s, err := without(w.snapshot, set)
+	if err != nil {
+		return false, err
+	}
+	fits, _, err := try(ctx, s, w.pod)
+	return fits, err
+}
+
+// ofSize returns the first set that helps, of size pods among the first below candidates and those of chosen. Sets without the last
+// candidates, which have the highest priorities, come first.
+func (w *search) ofSize(ctx context.Context, size, below int, chosen []*corev1.Pod) ([]*corev1.Pod, error) {
+	if size == 0 {
+		fits, err := w.fits(ctx, chosen)
+		if err != nil || !fits {
+			return nil, err
+		}
+		return chosen, nil
+	}
+	for last := size - 1; last < below && w.tries < maxTries; last++ {
+		set, err := w.ofSize(ctx, size-1, last, append(slices.Clone(chosen), w.candidates[last]))
+		if err != nil || set != nil {
+			return set, err
+		}
+	}
+	return nil, nil
+}
+
+// reduced spares one candidate after the other, those with the highest priority first, as long as the pod fits.
+func (w *search) reduced(ctx context.Context) ([]*corev1.Pod, error) {
+	set := slices.Clone(w.candidates)
+	for _, spared := range slices.Backward(w.candidates) {
+		fewer := slices.DeleteFunc(slices.Clone(set), func(p *corev1.Pod) bool { return p == spared })
+		fits, err := w.fits(ctx, fewer)
+		if err != nil {
+			return nil, err
+		}
+		if fits {
+			set = fewer
+		}
+	}
+	return set, nil
+}
+
+// narrow returns what decides whether a pod fits one node: many sets are tried there, and the rest of a large cluster would be copied each
+// time.
+func narrow(s plan.Snapshot, node *corev1.Node, pod *corev1.Pod) plan.Snapshot {
+	s.Nodes = []*corev1.Node{node}
+	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p *corev1.Pod) bool { return p.Spec.NodeName != node.Name })
+	s.Slices = slices.DeleteFunc(slices.Clone(s.Slices), func(slice *resourceapi.ResourceSlice) bool {
+		return ptr.Deref(slice.Spec.NodeName, node.Name) != node.Name
+	})
+	pools := map[[2]string]bool{}
+	for _, slice := range s.Slices {
+		pools[[2]string{slice.Spec.Driver, slice.Spec.Pool.Name}] = true
+	}
+	s.Claims = slices.DeleteFunc(slices.Clone(s.Claims), func(claim *resourceapi.ResourceClaim) bool {
+		return claim.Namespace != pod.Namespace && (claim.Status.Allocation == nil || !slices.ContainsFunc(
+			claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+				return pools[[2]string{r.Driver, r.Pool}]
+			}))
+	})
+	return s
+}
+
+func sortedNodes(nodes []*corev1.Node) []*corev1.Node {
+	return slices.SortedFunc(slices.Values(nodes), func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+}

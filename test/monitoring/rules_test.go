@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitoring
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+const cases = "testdata/rules_test.yaml"
+
+// TestRules: the rules parse, and each alert fires and does not fire when it should.
+func TestRules(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), read(t, files+"/rules.yaml"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "rules_test.yaml"), read(t, cases), 0o600))
+	promtool(t, dir, "check", "rules", "rules.yaml")
+	promtool(t, dir, "test", "rules", "rules_test.yaml")
+}
+
+// TestEveryAlertIsTested: each alert is expected to fire in one case, and not to in another. Each recording rule is used.
+func TestEveryAlertIsTested(t *testing.T) {
+	var file struct {
+		Tests []struct {
+			Alerts []struct {
+				Name     string `json:"alertname"`
+				Expected []any  `json:"exp_alerts"`
+			} `json:"alert_rule_test"`
+		}
+	}
+	must(t, sigsyaml.Unmarshal(read(t, cases), &file))
+	fires, silent := map[string]bool{}, map[string]bool{}
+	for _, one := range file.Tests {
+		for _, a := range one.Alerts {
+			fires[a.Name] = fires[a.Name] || len(a.Expected) > 0
+			silent[a.Name] = silent[a.Name] || len(a.Expected) == 0
+		}
+	}
+	for _, r := range rules(t) {
+		if r.Alert != "" && (!fires[r.Alert] || !silent[r.Alert]) {
+			t.Errorf("%s: a case in which it fires: %v, one in which it does not: %v", r.Alert, fires[r.Alert], silent[r.Alert])
+		}
+		delete(fires, r.Alert)
+	}
+	for name := range fires {
+		t.Errorf("%s has cases and is no alert", name)
+	}
+}
+
+// TestRunbooks: each alert has a section in a runbook, with all that a section has, and a row on the page.
+func TestRunbooks(t *testing.T) {
+	const base = "https://github.com/fettle-dev/fettle/blob/main/"
+	listed := string(read(t, page))
+	for _, r := range rules(t) {
+		if r.Alert == "" {
+			continue
+		}
+		path, anchor, _ := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"], base), "#")
+		if anchor != strings.ToLower(r.Alert) {
+			t.Errorf("%s: its runbook is %s", r.Alert, r.Annotations["runbook_url"])
+			continue
+		}
+		_, section, found := strings.Cut(string(read(t, filepath.Join(repository, path))), "\n## "+r.Alert+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		for _, part := range []string{"**Symptom.**", "**What it means.**", "**What to look at.**", "```\nkubectl", "**How to end it.**"} {
+			if !found || !strings.Contains(section, part) {
+				t.Errorf("%s: its section of %s is there: %v, and lacks %q", r.Alert, path, found, part)
+			}
+		}
+		if link := strings.TrimPrefix(path, "docs/user/") + "#" + anchor; !strings.Contains(listed, "["+r.Alert+"]("+link+")") {
+			t.Errorf("%s has no row with its link %s in %s", r.Alert, link, page)
+		}
+		if s := r.Labels["severity"]; s != "info" && s != "warning" && s != "critical" {
+			t.Errorf("%s: severity %q", r.Alert, s)
+		}
+		if r.For == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			t.Errorf("%s lacks a time, a summary or a description", r.Alert)
+		}
+	}
+}
