@@ -81,8 +81,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 18 {
-		t.Fatalf("%d policies, want 18", len(policies.Items))
+	if len(policies.Items) != 19 {
+		t.Fatalf("%d policies, want 19", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		checkedResources(&policy)
