@@ -4,8 +4,6 @@ package e2e
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -15,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/harness"
 )
 
 // failsByXid is a failure from the driver's event to the pods' status, and back: Xid 79, the GPU fell off the bus.
@@ -50,7 +49,7 @@ func (g *dividedGPUs) failsByXid(ctx SpecContext) {
 	healthIn(ctx, watcher, corev1.ResourceHealthStatusUnhealthy, "fell off the bus")
 
 	say("the GPU is bound to its driver again")
-	bindAgain(address)
+	bindAgain(ctx, address)
 	eventuallyTainted(ctx, address)
 	healthIn(ctx, watcher, corev1.ResourceHealthStatusHealthy, "")
 	removePods(ctx, watcher)
@@ -62,14 +61,12 @@ func partAt(address string) string {
 	return `device.attributes["fettle.dev"].pciAddress == "` + address + `"`
 }
 
-// bindAgain makes the link to a device's driver anew, as the kernel does when the driver binds the device.
-func bindAgain(address string) {
+// bindAgain has the kernel take a GPU from its driver and give it back.
+func bindAgain(ctx context.Context, address string) {
 	GinkgoHelper()
-	link := filepath.Join(h.MachineDir(gpuNode), "sys/bus/pci/devices", address, "driver")
-	target, err := os.Readlink(link)
+	const script = `cd "$1" && driver=$(readlink -f "devices/$2/driver") && echo "$2" > "$driver/unbind" && echo "$2" > "$driver/bind"`
+	_, err := h.OnNode(ctx, gpuNode, "sh", "-c", script, "sh", harness.MachineRoot+"/sys/bus/pci", address)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(os.Symlink(target, link+".new")).To(Succeed())
-	Expect(os.Rename(link+".new", link)).To(Succeed())
 }
 
 // eventuallyTainted waits until a whole GPU of the node is published with these taints, as VALUE:EFFECT, and no others.
