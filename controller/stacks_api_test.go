@@ -86,6 +86,7 @@ func (c cluster) testStacks(t *testing.T) {
 	must(t, c.client.Delete(t.Context(), younger))
 	c.testExternal(t, good, bad)
 	c.testDrivers(t, good, bad)
+	c.testKMM(t, good, bad)
 }
 
 // testDrivers: the engine DaemonSet with two kernels. The node whose kernel has no image waits alone, and the DaemonSets go with the
@@ -230,7 +231,8 @@ func hostStack(name, pool string) *v1alpha1.AcceleratorStack {
 // joins adds a Node.
 func (c cluster) joins(t *testing.T, name, pool string) string {
 	t.Helper()
-	c.create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": pool}}})
+	labels := map[string]string{"pool": pool, corev1.LabelOSStable: "linux"}
+	c.create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
 	c.boots(t, name, "boot-1")
 	return name
 }

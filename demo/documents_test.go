@@ -115,7 +115,10 @@ func TestDocumentsComplete(t *testing.T) {
 		{"troubleshooting.md", "../pkg/partition/partition.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"troubleshooting.md partitions.md", "../pkg/partition/policy/policy.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"troubleshooting.md", "../kubeletplugin/partitions/run.go", regexp.MustCompile(`EventType\w+, "(\w+)"`)},
-		{"troubleshooting.md kernel-caches.md health.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
+		{
+			"troubleshooting.md kernel-caches.md health.md driver-change.md", "../kubeletplugin/*/*.go",
+			regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`),
+		},
 		{"troubleshooting.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
 		{"troubleshooting.md", "../kubeletplugin/*.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
 		{"presets.md", "../api/v1alpha1/devicepreset.go", regexp.MustCompile(`json:"(\w+),omitempty"`)},

@@ -122,7 +122,7 @@ func within(d *metav1.Duration, least, most time.Duration, text string, path *fi
 
 // DriverEngine is what brings a driver to nodes.
 //
-// +kubebuilder:validation:Enum=Host;External;DaemonSet
+// +kubebuilder:validation:Enum=Host;External;DaemonSet;KMM
 type DriverEngine string
 
 const (
@@ -132,19 +132,23 @@ const (
 	EngineExternal DriverEngine = "External"
 	// EngineDaemonSet: the stack runs the driver's container on its nodes.
 	EngineDaemonSet DriverEngine = "DaemonSet"
+	// EngineKMM: the operator Kernel Module Management loads the driver, as a Module says that the stack writes.
+	EngineKMM DriverEngine = "KMM"
 )
 
 func driverEngines() []DriverEngine {
-	return []DriverEngine{EngineHost, EngineExternal, EngineDaemonSet}
+	return []DriverEngine{EngineHost, EngineExternal, EngineDaemonSet, EngineKMM}
 }
 
 // StackDriver is where a driver is from.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.external) == (self.engine == 'External')",message="set external for engine External, and only for it"
 // +kubebuilder:validation:XValidation:rule="has(self.daemonSet) == (self.engine == 'DaemonSet')",message="set daemonSet for engine DaemonSet, and only for it"
+// +kubebuilder:validation:XValidation:rule="has(self.kmm) == (self.engine == 'KMM')",message="set kmm for engine KMM, and only for it"
 type StackDriver struct {
 	// Engine is what brings the driver to the nodes. Host: their operating system does. External: a vendor's operator does, which the
-	// stack looks at and never changes. DaemonSet: the stack runs the driver's container there.
+	// stack looks at and never changes. DaemonSet: the stack runs the driver's container there. KMM: the operator Kernel Module Management
+	// loads it, from a Module that the stack writes.
 	Engine DriverEngine `json:"engine"`
 	// External is which operator brings the driver.
 	// +optional
@@ -152,6 +156,9 @@ type StackDriver struct {
 	// DaemonSet is the driver's container.
 	// +optional
 	DaemonSet *DaemonSetDriver `json:"daemonSet,omitempty"`
+	// KMM is what KMM loads.
+	// +optional
+	KMM *KMMDriver `json:"kmm,omitempty"`
 }
 
 // ExternalDriver is which operator brings a driver.
@@ -192,8 +199,14 @@ func (d *StackDriver) validate(path *field.Path) field.ErrorList {
 	if (d.DaemonSet != nil) != (d.Engine == EngineDaemonSet) {
 		return field.ErrorList{field.Required(path.Child("daemonSet"), "set it for engine DaemonSet, and only for it")}
 	}
-	if d.DaemonSet != nil {
+	if (d.KMM != nil) != (d.Engine == EngineKMM) {
+		return field.ErrorList{field.Required(path.Child("kmm"), "set it for engine KMM, and only for it")}
+	}
+	switch {
+	case d.DaemonSet != nil:
 		return d.DaemonSet.validate(path.Child("daemonSet"))
+	case d.KMM != nil:
+		return d.KMM.validate(path.Child("kmm"))
 	}
 	if d.External == nil {
 		return nil

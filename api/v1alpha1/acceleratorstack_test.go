@@ -98,6 +98,31 @@ func stackCases() []trustCase {
 				"spec.driver.daemonSet.env[2]: Duplicate value",
 			},
 		},
+		{name: "a module", spec: moduleSpec("moduleName: nvidia")},
+		{
+			name: "a module with all",
+			spec: strings.Replace(moduleSpec("moduleName: nvidia, parameters: [NVreg_A=1], dirName: /opt, firmwarePath: /firmware, "+
+				"modulesLoadingOrder: [nvidia, ecc]"), "kmm: {", "kmm: {moduleVersion: 580.95.5, pullSecret: a, ", 1),
+		},
+		{name: "no module", spec: "driver: {engine: KMM}", want: []string{"spec.driver.kmm: Required value: set it for engine KMM"}},
+		{
+			name: "kernels", spec: strings.Replace(moduleSpec("moduleName: nvidia"), "literal: 6.1.0-1", "literal: a, regexp: b", 1),
+			want: []string{"spec.driver.kmm.kernelMappings[0].literal: Required value"},
+		},
+		{
+			name: "an expression that is none", spec: strings.Replace(moduleSpec("moduleName: nvidia"), "literal: 6.1.0-1", "regexp: '('", 1),
+			want: []string{"spec.driver.kmm.kernelMappings[0].regexp: Invalid value"}, lenient: "the schema does not compile it",
+		},
+		{
+			name: "no kernel", spec: "driver: {engine: KMM, kmm: {version: a_, kernelMappings: [], modprobe: {moduleName: 'a b'}}}",
+			want: []string{
+				"spec.driver.kmm.version: Invalid value", "spec.driver.kmm.kernelMappings: ", "spec.driver.kmm.modprobe.moduleName: Invalid value",
+			},
+		},
+		{
+			name: "an order of others", spec: moduleSpec("moduleName: a, modulesLoadingOrder: [b]"),
+			want: []string{"spec.driver.kmm.modprobe.modulesLoadingOrder[0]: Invalid value"}, lenient: "the schema does not compare them",
+		},
 		{name: "no engine", spec: "driver: {}", want: []string{`spec.driver.engine: Unsupported value: ""`}},
 		{
 			name: "a selector that is not one", spec: "driver: {engine: Host}\nnodeSelector: {matchExpressions: [{key: a, operator: Near}]}",
@@ -110,6 +135,12 @@ func stackCases() []trustCase {
 func driverSpec(more string) string {
 	return "driver: {engine: DaemonSet, daemonSet: {repository: 'registry.example:5000/nvidia', tag: '${DRIVER_VERSION}-${KERNEL}-${OS}', " +
 		"version: 580.95.05, privileged: true" + more + "}}"
+}
+
+// moduleSpec is a spec with the engine KMM.
+func moduleSpec(modprobe string) string {
+	return "driver: {engine: KMM, kmm: {version: 580.95.05, kernelMappings: [{literal: 6.1.0-1, image: 'registry.example/m:a'}], " +
+		"modprobe: {" + modprobe + "}}}"
 }
 
 func validateStack(t *testing.T, spec string) field.ErrorList {

@@ -33,9 +33,18 @@ type engine struct {
 // knows.
 func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
 	if s.Spec.Driver.Engine == v1alpha1.EngineDaemonSet && s.Spec.Driver.DaemonSet != nil {
+		if err := j.dropModule(ctx, s.Name, seen); err != nil {
+			return engine{}, err
+		}
 		return j.driversOf(ctx, s, held, seen)
 	}
 	if err := j.dropDrivers(ctx, s); err != nil {
+		return engine{}, err
+	}
+	if s.Spec.Driver.Engine == v1alpha1.EngineKMM && s.Spec.Driver.KMM != nil {
+		return j.kmmOf(ctx, s, held, seen)
+	}
+	if err := j.dropModule(ctx, s.Name, seen); err != nil {
 		return engine{}, err
 	}
 	if s.Spec.Driver.Engine != v1alpha1.EngineExternal || s.Spec.Driver.External == nil {

@@ -67,15 +67,12 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, fmt.Errorf("list AcceleratorStacks: %w", err)
 	}
 	at := slices.IndexFunc(stacks.Items, func(s v1alpha1.AcceleratorStack) bool { return s.Name == req.Name })
-	if at < 0 || stacks.Items[at].DeletionTimestamp != nil {
-		delete(j.told, req.Name)
-		j.nodes.DeletePartialMatch(prometheus.Labels{"stack": req.Name})
-		j.due.DeleteLabelValues(req.Name)
-		return reconcile.Result{}, nil
-	}
 	seen, err := j.observe(ctx)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, err)
+	}
+	if at < 0 || stacks.Items[at].DeletionTimestamp != nil {
+		return reconcile.Result{}, j.forget(ctx, req.Name, seen)
 	}
 	s := stacks.Items[at].DeepCopy()
 	before := s.DeepCopy()
@@ -100,6 +97,14 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, failed)
 	}
 	return reconcile.Result{RequeueAfter: next}, nil
+}
+
+// forget ends what is left of a stack that is gone. What it owns goes with it.
+func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
+	delete(j.told, name)
+	j.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
+	j.due.DeleteLabelValues(name)
+	return j.dropModule(ctx, name, seen)
 }
 
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault

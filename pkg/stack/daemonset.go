@@ -12,7 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// The reasons of the state Driver with the engine DaemonSet, beside DriverPending and DriverFailed.
+// The reasons of the state Driver with the engines DaemonSet and KMM, beside DriverPending and DriverFailed.
 const (
 	// ReasonDriversOff: the controller may not run drivers.
 	ReasonDriversOff = "DriversOff"
@@ -176,10 +176,14 @@ func thisBoot(d *v1alpha1.DaemonSetDriver, n *Node, p *DriverPod) Verdict {
 		return unknown(ReasonDriverOtherBoot, "kubelet has not started the driver's container since the node started: if it stays, delete pod %s",
 			p.Name)
 	case d.ModuleVersion != "" && !loaded(n, d.ModuleVersion):
-		return failed(ReasonDriverOtherVersion, "the plugin finds the drivers %q, and %s is wanted: was the driver before it unloaded?",
-			drivers(n), d.ModuleVersion)
+		return otherVersion(n, d.ModuleVersion)
 	}
 	return passed("pod %s has brought driver %s for kernel %s", p.Name, d.Version, n.KernelVersion)
+}
+
+func otherVersion(n *Node, wanted string) Verdict {
+	return failed(ReasonDriverOtherVersion, "the plugin finds the drivers %q, and %s is wanted: was the driver before it unloaded?",
+		drivers(n), wanted)
 }
 
 func leaving(pods []DriverPod) string {

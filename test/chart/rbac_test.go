@@ -307,7 +307,10 @@ func TestRights(t *testing.T) {
 	delete(unchecked, "Role fettle-checks")
 	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
 	driving := plainRights()
-	driving["Role fettle-drivers"] = map[string]string{"apps/daemonsets": "list create patch delete", "/pods": "list watch"}
+	driving["Role fettle-drivers"] = map[string]string{
+		"apps/daemonsets": "list create patch delete", "/pods": "list watch", "kmm.sigs.x-k8s.io/modules": "get create patch delete",
+	}
+	driving["ClusterRole fettle-controller"]["kmm.sigs.x-k8s.io/nodemodulesconfigs"] = "list"
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {

@@ -13,6 +13,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -29,7 +30,7 @@ import (
 func testFences(t *testing.T, server *apiServer) {
 	clients, untyped := server.as(t, controllerAccount, "")
 	server.createNamespace(t, "fenced")
-	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=bitstreams.pullSecretNamespaces={*}")
+	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=bitstreams.pullSecretNamespaces={*}", "--set=drivers.enabled=true")
 	t.Run("DeviceClasses", func(t *testing.T) { fencedClasses(t, server, clients) })
 	t.Run("CRDs", func(t *testing.T) {
 		resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -49,6 +50,7 @@ func testFences(t *testing.T, server *apiServer) {
 	})
 	t.Run("Roles", func(t *testing.T) { fencedRoles(t, server, clients) })
 	t.Run("Nodes", func(t *testing.T) { fencedNodes(t, server, clients) })
+	t.Run("Evictions", func(t *testing.T) { fencedEvictions(t, server, clients) })
 	t.Run("PriorityClasses", func(t *testing.T) {
 		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "fenced"}, Value: 1}
 		create := func(ctx context.Context) error {
@@ -121,12 +123,20 @@ func fencedNodes(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 	for name, text := range map[string]string{
 		"a label": `{"metadata":{"labels":{"a":"b"}}}`, "an annotation": `{"metadata":{"annotations":{"c":"d"}}}`,
 		"an annotation is changed": `{"metadata":{"annotations":{"a":"c"}}}`, "an annotation goes": `{"metadata":{"annotations":{"a":null}}}`,
-		"a finalizer": `{"metadata":{"finalizers":["a.b/c"]}}`, "a provider": `{"spec":{"providerID":"x"}}`,
+		"a label of another's Module": `{"metadata":{"labels":{"kmm.node.kubernetes.io/version-module.kmm.driver":"1"}}}`,
+		"a finalizer":                 `{"metadata":{"finalizers":["a.b/c"]}}`, "a provider": `{"spec":{"providerID":"x"}}`,
 	} {
 		_, err := clients.CoreV1().Nodes().Patch(t.Context(), "fenced", types.MergePatchType, []byte(text), metav1.PatchOptions{})
 		if err := refused(err, onlyTry); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	for _, value := range []string{`"1"`, "null"} {
+		text := `{"metadata":{"labels":{"kmm.node.kubernetes.io/version-module.fettle-drivers.driver-a":` + value + `}}}`
+		eventually(t, func(ctx context.Context) error { // the upgrade changed the policy
+			_, err := clients.CoreV1().Nodes().Patch(ctx, "fenced", types.MergePatchType, []byte(text), metav1.PatchOptions{})
+			return err
+		})
 	}
 	if err := patch(t.Context(), note, there+","+ours, ""); err != nil {
 		t.Errorf("a taint is put: %v", err)
@@ -136,6 +146,43 @@ func fencedNodes(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 	}
 	if err := patch(t.Context(), "null", there, ""); err != nil {
 		t.Errorf("what is noted is taken off: %v", err)
+	}
+}
+
+// fencedEvictions: the controller evicts a pod by its UID and with the time that the pod wants, and none of Kubernetes and of Fettle.
+func fencedEvictions(t *testing.T, server *apiServer, clients kubernetes.Interface) {
+	evicts := func(ctx context.Context, namespace string, options *metav1.DeleteOptions) error {
+		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fenced"}, DeleteOptions: options}
+		return clients.PolicyV1().Evictions(namespace).Evict(ctx, eviction)
+	}
+	uids := map[string]*metav1.Preconditions{}
+	for _, namespace := range []string{"fenced", "kube-system", namespace} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fenced"}}
+		pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "registry.example/c:v1"}}
+		created, err := server.clients.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		uids[namespace] = &metav1.Preconditions{UID: &created.UID}
+	}
+	eventually(t, func(ctx context.Context) error {
+		return refused(evicts(ctx, "kube-system", &metav1.DeleteOptions{Preconditions: uids["kube-system"]}), "evicts no pods of Kubernetes")
+	})
+	const byUID = "evicts a pod by its UID"
+	for name, test := range map[string]struct {
+		namespace, want string
+		options         *metav1.DeleteOptions
+	}{
+		"one of Fettle": {namespace, "evicts no pods of Kubernetes", &metav1.DeleteOptions{Preconditions: uids[namespace]}},
+		"any of a name": {"fenced", byUID, nil},
+		"at once":       {"fenced", byUID, &metav1.DeleteOptions{Preconditions: uids["fenced"], GracePeriodSeconds: new(int64)}},
+	} {
+		if err := refused(evicts(t.Context(), test.namespace, test.options), test.want); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := evicts(t.Context(), "fenced", &metav1.DeleteOptions{Preconditions: uids["fenced"]}); err != nil {
+		t.Errorf("a pod by its UID: %v", err)
 	}
 }
 

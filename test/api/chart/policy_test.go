@@ -85,6 +85,9 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 		t.Fatalf("%d policies, want 19", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
+		if policy.Name == "fettle-controller-evictions" {
+			continue // what is evicted is no Pod, and the checker finds no type for it; fencedEvictions tries the policy
+		}
 		checkedResources(&policy)
 		wrong := policy.DeepCopy()
 		wrong.Spec.Validations = []admissionv1.Validation{{Expression: "object.spec.notThere == 1"}}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+const (
+	// kmmNames is how long the namespace and the name of a Module may be together: KMM makes labels of them.
+	kmmNames = 41
+	// kmmPause is how often what KMM reports is read while it has not done all.
+	kmmPause = 10 * time.Second
+	// kmmMissing is for a cluster without KMM.
+	kmmMissing = "KMM is not installed, or does not serve kmm.sigs.x-k8s.io/v1beta1: install the operator Kernel Module Management"
+)
+
+func moduleKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "kmm.sigs.x-k8s.io", Version: "v1beta1", Kind: "Module"}
+}
+
+// moduleName is that of a stack's Module. A stack of the same name has the same, so that labels which were left are known.
+func moduleName(stack string) string { return "driver-" + digest(stack)[:10] }
+
+// kmmOf has KMM load the driver of a stack's nodes, and says what it reports of each.
+func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
+	name := moduleName(s.Name)
+	switch {
+	case j.drivers == "":
+		return all(stack.DriversOff(driversOff)), nil
+	case len(name)+len(j.drivers) > kmmNames:
+		return all(stack.DriversOff(fmt.Sprintf("KMM cannot make labels of the namespace %s: give the chart's value drivers.namespace "+
+			"at most %d characters", j.drivers, kmmNames-len(name)))), nil
+	}
+	if err := j.writeModule(ctx, s); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		e := all(stack.Verdict{Reason: stack.ReasonKMMMissing, Message: kmmMissing})
+		e.again = operatorPause
+		return e, nil
+	} else if err != nil {
+		return engine{}, err
+	}
+	reported, err := j.nodeModules(ctx, name)
+	if err != nil {
+		return engine{}, err
+	}
+	d, label := s.Spec.Driver.KMM, stack.KMMLabel(j.drivers, name)
+	verdicts, labels := map[string]stack.Verdict{}, map[string]string{}
+	e := engine{deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] }, again: operatorPause}
+	for _, node := range held {
+		n, k := seen.node(node), reported[node]
+		k.Label = n.Labels[label]
+		if !stack.WantsDriver(&n, k.Label != "" || k.Loaded != nil) {
+			verdicts[node] = stack.NoDriverWanted(&n)
+			continue
+		}
+		labels[node] = stack.KMMVersion(d, k)
+		if k.Label == "" {
+			k.Label = labels[node]
+		}
+		verdicts[node] = stack.ByKMM(d, &n, k)
+		if verdicts[node].Status != stack.Passed {
+			e.again = kmmPause
+		}
+	}
+	e.fault = j.labelNodes(ctx, label, labels, seen)
+	return e, nil
+}
+
+func all(v stack.Verdict) engine {
+	return engine{deliver: func(*stack.Node) stack.Verdict { return v }}
+}
+
+// writeModule applies the Module of a stack. A taint that a Module does not tolerate, a cordon included, has KMM unload its driver under
+// the pods that use it: it tolerates all.
+func (j *judge) writeModule(ctx context.Context, s *v1alpha1.AcceleratorStack) error {
+	d := s.Spec.Driver.KMM
+	mappings := make([]any, 0, len(d.KernelMappings))
+	for _, m := range d.KernelMappings {
+		of := map[string]any{"containerImage": m.Image}
+		if m.Literal != "" {
+			of["literal"] = m.Literal
+		} else {
+			of["regexp"] = m.Regexp
+		}
+		mappings = append(mappings, of)
+	}
+	modprobe := map[string]any{"moduleName": d.Modprobe.ModuleName}
+	for field, text := range map[string]string{"dirName": d.Modprobe.DirName, "firmwarePath": d.Modprobe.FirmwarePath} {
+		if text != "" {
+			modprobe[field] = text
+		}
+	}
+	for field, words := range map[string][]string{
+		"parameters": d.Modprobe.Parameters, "modulesLoadingOrder": d.Modprobe.ModulesLoadingOrder,
+	} {
+		if len(words) > 0 {
+			modprobe[field] = anyOf(words)
+		}
+	}
+	spec := map[string]any{
+		// Of these nodes KMM takes those that have the version's label.
+		"selector":    map[string]any{corev1.LabelOSStable: "linux"},
+		"tolerations": []any{map[string]any{"operator": string(corev1.TolerationOpExists)}},
+		"moduleLoader": map[string]any{"container": map[string]any{
+			"version": d.Version, "kernelMappings": mappings, "modprobe": modprobe,
+		}},
+	}
+	if d.PullSecret != "" {
+		spec["imageRepoSecret"] = map[string]any{"name": d.PullSecret}
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	object.SetGroupVersionKind(moduleKind())
+	object.SetNamespace(j.drivers)
+	object.SetName(moduleName(s.Name))
+	object.SetLabels(map[string]string{names.ManagedByLabel: names.Controller})
+	object.SetOwnerReferences([]metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindAcceleratorStack, Name: s.Name, UID: s.UID, Controller: new(true),
+	}})
+	err := j.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(driverOwner), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("write Module %s/%s: %w", j.drivers, object.GetName(), err)
+	}
+	return nil
+}
+
+func anyOf(words []string) []any {
+	out := make([]any, 0, len(words))
+	for _, w := range words {
+		out = append(out, w)
+	}
+	return out
+}
+
+// nodeModules returns what KMM has of a Module, by node: an object for each node.
+func (j *judge) nodeModules(ctx context.Context, module string) (map[string]stack.KMM, error) {
+	var list unstructured.UnstructuredList
+	kind := moduleKind()
+	kind.Kind = "NodeModulesConfigList"
+	list.SetGroupVersionKind(kind)
+	if err := j.Live.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list NodeModulesConfigs: %w", err)
+	}
+	out := map[string]stack.KMM{}
+	for i := range list.Items {
+		o := &list.Items[i]
+		out[o.GetName()] = stack.KMM{Wanted: j.nodeModule(o, "spec", module), Loaded: j.nodeModule(o, "status", module)}
+	}
+	return out, nil
+}
+
+// nodeModule returns a module of a NodeModulesConfig. Nothing of another form is a report.
+func (j *judge) nodeModule(o *unstructured.Unstructured, part, module string) *stack.KMMModule {
+	items, _, err := unstructured.NestedSlice(o.Object, part, "modules")
+	if err != nil {
+		return nil
+	}
+	for _, item := range items {
+		of, ok := item.(map[string]any)
+		if !ok || of["name"] != module || of["namespace"] != j.drivers {
+			continue
+		}
+		config, _ := of["config"].(map[string]any)
+		text := func(from map[string]any, field string) string { value, _ := from[field].(string); return value }
+		encoded, err := json.Marshal(config) // sorts the fields
+		if err != nil {
+			return nil
+		}
+		return &stack.KMMModule{
+			Version: text(of, "version"), KernelVersion: text(config, "kernelVersion"), BootID: text(of, "bootId"), Config: string(encoded),
+		}
+	}
+	return nil
+}
+
+// labelNodes has nodes have these values of a label, and no others have it.
+func (j *judge) labelNodes(ctx context.Context, label string, values map[string]string, seen *observed) error {
+	var errs []error
+	for _, node := range slices.Sorted(maps.Keys(seen.labels)) {
+		now, want := seen.labels[node][label], values[node]
+		if now == want {
+			continue
+		}
+		var value any
+		if want != "" {
+			value = want
+		}
+		data, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}})
+		if err != nil {
+			return fmt.Errorf("encode a label: %w", err)
+		}
+		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		if err := j.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("label node %s with the version of the driver: %w", node, err))
+			continue
+		}
+		klog.FromContext(ctx).V(1).Info("Labelled a node for KMM", "node", node, "label", label, "version", want, "before", now)
+	}
+	return errors.Join(errs...)
+}
+
+// dropModule deletes the Module of a stack that has another engine or is gone, and takes its label off all nodes. KMM unloads the module.
+func (j *judge) dropModule(ctx context.Context, stackName string, seen *observed) error {
+	name := moduleName(stackName)
+	label := stack.KMMLabel(j.drivers, name)
+	labelled := slices.ContainsFunc(slices.Collect(maps.Values(seen.labels)), func(l map[string]string) bool { return l[label] != "" })
+	if j.drivers == "" || !labelled {
+		return nil
+	}
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(moduleKind())
+	object.SetNamespace(j.drivers)
+	object.SetName(name)
+	err := j.Client.Delete(ctx, object)
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return fmt.Errorf("delete Module %s/%s: %w", j.drivers, name, err)
+	}
+	return j.labelNodes(ctx, label, nil, seen)
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stack
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// The reasons of the state Driver with the engine KMM, beside those of the engine DaemonSet.
+const (
+	// ReasonKMMMissing: KMM is not installed.
+	ReasonKMMMissing = "KMMMissing"
+	// ReasonNoKernelMapping: no image is named for the node's kernel.
+	ReasonNoKernelMapping = "NoKernelMapping"
+)
+
+// KMM is what the operator Kernel Module Management has of a stack's Module on a node.
+type KMM struct {
+	// Label is the value of the node's label that says which version the node is to have; empty: it has none.
+	Label string
+	// Wanted and Loaded are what the node's NodeModulesConfig has in its spec and in its status. Nil: nothing.
+	Wanted, Loaded *KMMModule
+}
+
+// KMMModule is a module in a NodeModulesConfig.
+type KMMModule struct {
+	Version, KernelVersion string
+	// Config is all that says how it is loaded, as JSON. Two that are loaded in the same way have the same.
+	Config string
+	// BootID is of the boot in which it was loaded. The spec has none.
+	BootID string
+}
+
+// KMMLabel is the node's label by which KMM knows the version of a Module that a node is to have.
+func KMMLabel(namespace, module string) string { return KMMLabelPrefix(namespace) + module }
+
+// KMMLabelPrefix begins the labels of all Modules of a namespace.
+func KMMLabelPrefix(namespace string) string {
+	return "kmm.node.kubernetes.io/version-module." + namespace + "."
+}
+
+// kernelOf is a release as KMM has it.
+func kernelOf(release string) string { return strings.TrimSuffix(release, "+") }
+
+// KMMImage returns the image for a kernel, with its variables, as KMM finds it.
+func KMMImage(d *v1alpha1.KMMDriver, release string) (image string, found bool) {
+	release = kernelOf(release)
+	for i := range d.KernelMappings {
+		m := &d.KernelMappings[i]
+		if m.Literal != "" && kernelOf(m.Literal) == release {
+			return m.Image, true
+		}
+		if m.Regexp == "" {
+			continue
+		}
+		if form, err := regexp.Compile(m.Regexp); err == nil && form.MatchString(release) {
+			return m.Image, true
+		}
+	}
+	return "", false
+}
+
+// KMMVersion returns the version that a node's label is to have. One that is another than the driver's stays while KMM has the module of
+// that one loaded: to change it is to unload a driver that pods may use.
+func KMMVersion(d *v1alpha1.KMMDriver, k KMM) string {
+	if k.Wanted == nil && k.Loaded == nil {
+		return d.Version
+	}
+	return k.Label
+}
+
+// ByKMM says what is known of a node's driver by what KMM reports. KMM's label that a module is ready is not asked: it outlives a
+// restart of the node.
+func ByKMM(d *v1alpha1.KMMDriver, n *Node, k KMM) Verdict {
+	if n.KernelVersion == "" {
+		return unknown(ReasonDriverPending, "kubelet has not reported the node's kernel yet")
+	}
+	image, found := KMMImage(d, n.KernelVersion)
+	switch {
+	case !found:
+		return failed(ReasonNoKernelMapping, "spec.driver.kmm.kernelMappings has no image for kernel %s: add one, or start the node with "+
+			"another kernel", n.KernelVersion)
+	case k.Label == "" && k.Loaded != nil:
+		return unknown(ReasonDriverPending, "KMM is unloading version %s", k.Loaded.Version)
+	case k.Label != d.Version:
+		return unknown(ReasonDriverOutdated, "KMM has version %s loaded, and %s is wanted: once no pod uses the node's devices, take off the "+
+			"node's label %s*", k.Label, d.Version, "kmm.node.kubernetes.io/version-module.")
+	case k.Wanted == nil || k.Wanted.Version != d.Version || kernelOf(k.Wanted.KernelVersion) != kernelOf(n.KernelVersion):
+		return unknown(ReasonDriverPending, "KMM has not yet decided to load %s: look at the events of the Module, and whether the image is "+
+			"there", image)
+	case k.Loaded == nil:
+		return unknown(ReasonDriverPending, "KMM has not loaded %s yet: look at its worker's pod for the node", image)
+	}
+	return kmmLoaded(d, n, k)
+}
+
+// kmmLoaded asks whether what KMM has loaded is what it is to load, in this boot, and what the plugin finds since.
+func kmmLoaded(d *v1alpha1.KMMDriver, n *Node, k KMM) Verdict {
+	switch {
+	case k.Loaded.BootID != n.BootID:
+		return unknown(ReasonDriverOtherBoot, "KMM has not loaded the module since the node started: look at its worker's pod for the node")
+	case k.Loaded.Version != k.Wanted.Version || k.Loaded.KernelVersion != k.Wanted.KernelVersion || k.Loaded.Config != k.Wanted.Config:
+		return unknown(ReasonDriverPending, "KMM has loaded version %s for kernel %s in another way than it is to", k.Loaded.Version,
+			k.Loaded.KernelVersion)
+	case !current(n):
+		return notCurrent()
+	case d.ModuleVersion != "" && !loaded(n, d.ModuleVersion):
+		return otherVersion(n, d.ModuleVersion)
+	}
+	return passed("KMM has loaded version %s for kernel %s", d.Version, n.KernelVersion)
+}
