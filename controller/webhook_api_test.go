@@ -107,6 +107,7 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 		t.Errorf("a good config was refused: %v", err)
 	}
 	c.reviewPolicies(t)
+	c.reviewStacks(t)
 	c.tolerateTaints(t)
 	c.forgeReviews(t, r, w)
 	foreign := claimWith(`{"whatever":1}`)
@@ -136,6 +137,21 @@ func (c cluster) reviewPolicies(t *testing.T) {
 	err = c.client.Create(t.Context(), policy, client.DryRunAll)
 	if want := "spec.devices.nvidia.mig.migParted.document"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a wrong file of mig-parted was answered with %s, want an error with %s", errorText(err), want)
+	}
+}
+
+// reviewStacks: a selector that the rules of the CRD let through is refused when an AcceleratorStack is written.
+func (c cluster) reviewStacks(t *testing.T) {
+	t.Helper()
+	stack := &v1alpha1.AcceleratorStack{ObjectMeta: metav1.ObjectMeta{Name: "reviewed"}}
+	stack.Spec.Driver.Engine = v1alpha1.EngineHost
+	if err := c.client.Create(t.Context(), stack, client.DryRunAll); err != nil {
+		t.Errorf("a good AcceleratorStack was refused: %v", err)
+	}
+	stack.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "pool", Operator: "Near"}}}
+	err := c.client.Create(t.Context(), stack, client.DryRunAll)
+	if want := "spec.nodeSelector.matchExpressions[0].operator"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a selector with an unknown operator was answered with %s, want an error with %s", errorText(err), want)
 	}
 }
 
@@ -289,6 +305,7 @@ func webhookConfiguration() *admissionregistrationv1.ValidatingWebhookConfigurat
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{
 			of("config.fettle.dev", "resource.k8s.io", "v1", "resourceclaims"),
 			of("partitionpolicies.fettle.dev", "fettle.dev", "v1alpha1", "partitionpolicies"),
+			of("acceleratorstacks.fettle.dev", "fettle.dev", "v1alpha1", "acceleratorstacks"),
 		},
 	}
 }

@@ -34,7 +34,28 @@ func (r references) check(ctx context.Context, namespace string, object runtime.
 	if pod, ok := object.(*corev1.Pod); ok {
 		return nil, r.pod(ctx, namespace, pod)
 	}
+	if stack, ok := object.(*v1alpha1.AcceleratorStack); ok {
+		return nil, r.stack(ctx, stack)
+	}
 	return r.claim(ctx, namespace, object)
+}
+
+// stack warns of classes that do not exist: nodes fail the state ClaimChecked until they do.
+func (r references) stack(ctx context.Context, stack *v1alpha1.AcceleratorStack) (warnings []string) {
+	if stack.Spec.Check == nil {
+		return nil
+	}
+	path := field.NewPath("spec", "check", "deviceClassNames")
+	for i, name := range stack.Spec.Check.DeviceClassNames {
+		switch err := r.reader.Get(ctx, client.ObjectKey{Name: name}, &resourceapi.DeviceClass{}); {
+		case apierrors.IsNotFound(err):
+			warnings = append(warnings, fmt.Sprintf("%s: DeviceClass %s does not exist: no claim of it can be checked until it does",
+				path.Index(i), name))
+		case err != nil:
+			klog.FromContext(ctx).Error(err, "A class that a stack names was not checked", "class", name)
+		}
+	}
+	return warnings
 }
 
 // claim judges a claim, template or class.

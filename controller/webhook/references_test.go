@@ -251,3 +251,36 @@ func text(err error) string {
 	}
 	return err.Error()
 }
+
+// TestStackReferences: a stack that names a class that does not exist is let in with a warning; one that could not be read is no warning.
+func TestStackReferences(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack := &v1alpha1.AcceleratorStack{}
+	stack.Spec.Check = &v1alpha1.StackCheck{DeviceClassNames: []string{"gpu.fettle.dev", "late"}}
+	there := fake.NewClientBuilder().WithScheme(scheme).
+		WithObjects(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.fettle.dev"}}).Build()
+	broken := interceptor.Funcs{Get: func(
+		context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption,
+	) error {
+		return errors.New("no answer")
+	}}
+	for name, tt := range map[string]struct {
+		reader client.Reader
+		want   string
+	}{
+		"one is missing": {
+			there, "spec.check.deviceClassNames[1]: DeviceClass late does not exist: no claim of it can be checked until it does",
+		},
+		"not known": {interceptor.NewClient(there, broken), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			faults, warnings := references{reader: tt.reader, judge: &admission.Judge{}}.check(t.Context(), "", stack)
+			if got := strings.Join(warnings, "\n"); got != tt.want || len(faults) > 0 {
+				t.Errorf("faults %v, warnings %q, want %q", faults, got, tt.want)
+			}
+		})
+	}
+}

@@ -41,11 +41,11 @@ const (
 	Undecided = "undecided"
 )
 
-// Handler answers reviews of resource.k8s.io/v1 ResourceClaims, ResourceClaimTemplates and DeviceClasses, of PartitionPolicies and of
-// Pods.
+// Handler answers reviews of resource.k8s.io/v1 ResourceClaims, ResourceClaimTemplates and DeviceClasses, of PartitionPolicies,
+// AcceleratorStacks and Pods.
 type Handler struct {
-	// Validate returns every fault of a PartitionPolicy, or of the Fettle configurations in another of these objects, with the path of its
-	// field.
+	// Validate returns every fault of a PartitionPolicy or AcceleratorStack, or of the Fettle configurations in another of these objects,
+	// with the path of its field.
 	Validate func(runtime.Object) field.ErrorList
 	// Refer checks the objects that a valid object of a namespace names. It may be nil.
 	Refer func(ctx context.Context, namespace string, object runtime.Object) (faults field.ErrorList, warnings []string)
@@ -72,7 +72,7 @@ func (h Handler) Handle(ctx context.Context, req admission.Request) (response ad
 // label returns the resource if it is one of those that the webhook is for: a metric has a series for each.
 func label(resource string) string {
 	switch resource {
-	case "resourceclaims", "resourceclaimtemplates", "deviceclasses", "partitionpolicies", "pods":
+	case "resourceclaims", "resourceclaimtemplates", "deviceclasses", "partitionpolicies", "acceleratorstacks", "pods":
 		return resource
 	}
 	return "other"
@@ -124,9 +124,11 @@ func decode(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
 		object = &corev1.Pod{}
 	case v1alpha1.GroupVersion.WithKind(v1alpha1.KindPartitionPolicy):
 		object = &v1alpha1.PartitionPolicy{}
+	case v1alpha1.GroupVersion.WithKind(v1alpha1.KindAcceleratorStack):
+		object = &v1alpha1.AcceleratorStack{}
 	default:
-		return nil, fmt.Errorf("%s/%s %s is not known here, expected a kind of %s, a %s or a Pod",
-			kind.Group, kind.Version, kind.Kind, resourceapi.SchemeGroupVersion, v1alpha1.KindPartitionPolicy)
+		return nil, fmt.Errorf("%s/%s %s is not known here, expected a kind of %s, a %s, an %s or a Pod",
+			kind.Group, kind.Version, kind.Kind, resourceapi.SchemeGroupVersion, v1alpha1.KindPartitionPolicy, v1alpha1.KindAcceleratorStack)
 	}
 	if err := json.Unmarshal(raw, object); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", kind.Kind, err)
@@ -150,6 +152,8 @@ func spec(object client.Object) any {
 	case *resourceapi.DeviceClass:
 		return o.Spec
 	case *v1alpha1.PartitionPolicy:
+		return o.Spec
+	case *v1alpha1.AcceleratorStack:
 		return o.Spec
 	}
 	return nil

@@ -26,6 +26,8 @@ const (
 	badClass  = `{"metadata":{"name":"c"},"spec":{"config":[{"opaque":{"driver":"fettle.dev","parameters":7}}]}}`
 	goodParts = `{"metadata":{"name":"p"},"spec":{"devices":{"passthrough":true}}}`
 	badParts  = `{"metadata":{"name":"p"},"spec":{"devices":{"passthrough":true,"deviceSelector":{"cel":"device.nothing"}}}}`
+	goodStack = `{"metadata":{"name":"s"},"spec":{"driver":{"engine":"Host"}}}`
+	badStack  = `{"metadata":{"name":"s"},"spec":{"driver":{"engine":"External"}}}`
 	otherSpec = `{"metadata":{"name":"a"},"spec":{}}`
 )
 
@@ -47,6 +49,13 @@ func request(kind, version, object, old string) ctrladmission.Request {
 func partition(object, old string) ctrladmission.Request {
 	r := request("PartitionPolicy", "v1alpha1", object, old)
 	r.Kind.Group = "fettle.dev"
+	return r
+}
+
+// stack is a request about an AcceleratorStack.
+func stack(object, old string) ctrladmission.Request {
+	r := partition(object, old)
+	r.Kind.Kind = "AcceleratorStack"
 	return r
 }
 
@@ -73,6 +82,9 @@ func TestHandle(t *testing.T) {
 		{"CEL of a policy", partition(badParts, ""), Denied, "spec.devices.deviceSelector.cel"},
 		{"policy, bad as before", partition(badParts, badParts), Allowed, ""},
 		{"policy, turned bad", partition(badParts, goodParts), Denied, "undefined field 'nothing'"},
+		{"good stack", stack(goodStack, ""), Allowed, ""},
+		{"stack without its operator", stack(badStack, ""), Denied, "spec.driver.external"},
+		{"stack, bad as before", stack(badStack, badStack), Allowed, ""},
 		{"another version", request("ResourceClaim", "v1beta1", badClaim, ""), Undecided, "v1beta1"},
 		{"another kind", request("Gadget", "v1", `{}`, ""), Undecided, "Gadget"},
 		{"garbage", request("ResourceClaim", "v1", "\x00", ""), Undecided, "not checked"},

@@ -50,11 +50,18 @@ func TestValidate(t *testing.T) {
 		}
 		return p
 	}
+	stack := func(engine string) *v1alpha1.AcceleratorStack {
+		s := &v1alpha1.AcceleratorStack{}
+		s.Spec.Driver.Engine = v1alpha1.DriverEngine(engine)
+		return s
+	}
 	for _, tc := range []struct {
 		name   string
 		object runtime.Object
 		want   []string
 	}{
+		{name: "stack", object: stack("Host")},
+		{name: "stack without its operator", object: stack("External"), want: []string{"spec.driver.external"}},
 		{name: "no config", object: claim(nil)},
 		{name: "another kind of object", object: &corev1.Pod{}},
 		{name: "good", object: claim(nil, entry(ours(good)))},

@@ -188,6 +188,8 @@ func own(head header) (runtime.Object, *Finding) {
 		object = &v1alpha1.ClusterDevicePreset{}
 	case v1alpha1.KindPartitionPolicy:
 		object = &v1alpha1.PartitionPolicy{}
+	case v1alpha1.KindAcceleratorStack:
+		object = &v1alpha1.AcceleratorStack{}
 	default:
 		return nil, bareConfig(head)
 	}
