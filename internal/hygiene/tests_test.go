@@ -15,7 +15,6 @@ var namedTest = regexp.MustCompile("`([a-z0-9-]+)\\.(Test[A-Za-z0-9]+)(?:/([A-Za
 
 // TestNamedTestsExist: a test that a document names as the proof of something is there. The package is the last part of its directory.
 func TestNamedTestsExist(t *testing.T) {
-	const document = "docs/design/testing.md"
 	tests := map[string][]goFile{}
 	for _, f := range goFiles(t) {
 		if !f.test {
@@ -28,17 +27,19 @@ func TestNamedTestsExist(t *testing.T) {
 			}
 		}
 	}
-	named := namedTest.FindAllStringSubmatch(read(t, document), -1)
-	if len(named) == 0 {
-		t.Errorf("%s names no test", document)
-	}
-	for _, match := range named {
-		found := false
-		for _, f := range tests[match[1]+"."+match[2]] {
-			found = found || match[3] == "" || strings.Contains(f.content, `.Run("`+match[3]+`"`)
+	for _, document := range []string{"docs/design/testing.md", "docs/user/stack.md"} {
+		named := namedTest.FindAllStringSubmatch(read(t, document), -1)
+		if len(named) == 0 {
+			t.Errorf("%s names no test", document)
 		}
-		if !found {
-			t.Errorf("%s names %s, which is not there", document, match[0])
+		for _, match := range named {
+			found := false
+			for _, f := range tests[match[1]+"."+match[2]] {
+				found = found || match[3] == "" || strings.Contains(f.content, `.Run("`+match[3]+`"`)
+			}
+			if !found {
+				t.Errorf("%s names %s, which is not there", document, match[0])
+			}
 		}
 	}
 }
