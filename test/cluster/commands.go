@@ -33,7 +33,7 @@ func commands() []command {
 		{"stop", "[--node NAME] --component C [--kill]", "stop a component", runStop},
 		{"start", "[--node NAME] --component C", "start a stopped component, wait until it serves", runStart},
 		{"restart", "[--node NAME] --component C [--kill]", "stop and start a component", runRestart},
-		{"reboot", "--node NAME", "lose all processes, mounts and /run of a node and start it again", runReboot},
+		{"reboot", "--node NAME [--other-kernel]", "lose all processes, mounts and /run of a node and start it again", runReboot},
 		{"logs", "[--node NAME] [--lines N] [COMPONENT]", "show the end of a log, or list the logs", runLogs},
 	}
 }

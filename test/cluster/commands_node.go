@@ -66,7 +66,7 @@ func runReboot(ctx context.Context, o *options, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.Reboot(ctx, o.node)
+	return c.Reboot(ctx, o.node, o.otherKernel)
 }
 
 func runLogs(_ context.Context, o *options, out io.Writer) error {

@@ -23,7 +23,7 @@ type options struct {
 	registry                             bool
 	patience                             int
 	image, node, component               string
-	kill                                 bool
+	kill, otherKernel                    bool
 	lines                                int
 	args                                 []string
 }
@@ -44,6 +44,7 @@ func (o *options) flags(command string, stderr io.Writer) *flag.FlagSet {
 	f.StringVar(&o.node, "node", "", "node, as node1")
 	f.StringVar(&o.component, "component", "", "kubelet or containerd; without --node etcd, kube-apiserver, ...")
 	f.BoolVar(&o.kill, "kill", false, "use SIGKILL")
+	f.BoolVar(&o.otherKernel, "other-kernel", false, "start with another kernel's release, until the next reboot")
 	f.IntVar(&o.lines, "lines", 40, "lines of a log")
 	return f
 }

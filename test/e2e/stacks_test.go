@@ -5,18 +5,25 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/harness"
 )
 
 func showsStacks() {
 	It("has a claim checked on a node, again when the plugin is another, and says so in the stack", stackOfNode)
+	It("brings drivers in containers, by the kernel of each node, and names the node that has no image for its own", ofNode, driversByKernel,
+		SpecTimeout(h.Patient(8*time.Minute)))
 }
 
 // stackOfNode: a stack of one node becomes available once its claim was checked by a pod that the scheduler placed. Another pod of the
@@ -37,25 +44,22 @@ spec:
 		_, err := h.Kubectl(ctx, "delete", "acceleratorstack", name, "--wait")
 		Expect(err).NotTo(HaveOccurred())
 	})
-	first := availableStack(ctx, name, "")
+	first := availableStack(ctx, name, gpuNode, "")
 	Expect(first.Passed).To(BeTrue(), first.Message)
 	By("another pod of the plugin")
 	_, err = h.Kubectl(ctx, "delete", "pod", "-n", "fettle-system", "-l", "app.kubernetes.io/component=kubeletplugin",
 		"--field-selector", "spec.nodeName="+gpuNode, "--wait")
 	Expect(err).NotTo(HaveOccurred())
-	second := availableStack(ctx, name, first.Evidence)
+	second := availableStack(ctx, name, gpuNode, first.Evidence)
 	Expect(second.Passed).To(BeTrue(), second.Message)
 }
 
-// availableStack waits until a stack is available by a check with other evidence than before, and returns the check.
-func availableStack(ctx context.Context, name, before string) (check v1alpha1.NodeCheck) {
+// availableStack waits until a stack is available by a check of a node with other evidence than before, and returns the check.
+func availableStack(ctx context.Context, name, onNode, before string) (check v1alpha1.NodeCheck) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		object, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratorstacks")).Get(ctx, name, metav1.GetOptions{})
-		g.Expect(err).NotTo(HaveOccurred())
-		var s v1alpha1.AcceleratorStack
-		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &s)).To(Succeed())
-		node, err := h.AcceleratorNode(ctx, gpuNode)
+		s := readStack(ctx, g, name)
+		node, err := h.AcceleratorNode(ctx, onNode)
 		g.Expect(err).NotTo(HaveOccurred())
 		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionAvailable)
 		g.Expect(c).NotTo(BeNil())
@@ -65,4 +69,116 @@ func availableStack(ctx context.Context, name, before string) (check v1alpha1.No
 		g.Expect(check.Evidence).NotTo(Equal(before))
 	}).WithTimeout(h.Patient(3 * soon)).Should(Succeed())
 	return check
+}
+
+func readStack(ctx context.Context, g Gomega, name string) (s v1alpha1.AcceleratorStack) {
+	object, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratorstacks")).Get(ctx, name, metav1.GetOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &s)).To(Succeed())
+	return s
+}
+
+const (
+	driverStack = "e2e-drivers"
+	// driverNode is the node that gets another kernel.
+	driverNode = mixedNode
+)
+
+// driversByKernel: the driver's image is pulled by a tag that has the node's kernel. A node that comes back with a kernel for which there
+// is no image is named in the stack, in its conditions and by an Event, and the other node stays as it is. With the image it passes, and
+// its claims are checked again.
+func driversByKernel(ctx SpecContext) {
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(h.Install(ctx, values())).To(Succeed())
+		for _, node := range h.NodeNames() {
+			pluginReady(ctx, node)
+		}
+	}, NodeTimeout(h.Patient(4*time.Minute)))
+	registry, err := h.StartRegistry(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) { Expect(h.StopRegistry(ctx)).To(Succeed()) })
+	Expect(h.Install(ctx, values().Merge(harness.Values{"drivers": harness.Values{"enabled": true}}))).To(Succeed())
+
+	say("both nodes get the driver for their kernel, from the registry")
+	usual := kernelOf(ctx, driverNode)
+	Expect(kernelOf(ctx, gpuNode)).To(Equal(usual), "the nodes share the machine's kernel")
+	pushDriver(registry, usual)
+	DeferCleanup(func(ctx SpecContext) { // after the stack has gone
+		Expect(h.Reboot(ctx, driverNode)).To(Succeed())
+	}, NodeTimeout(h.Patient(3*time.Minute)))
+	_, err = h.Apply(ctx, fmt.Sprintf(`
+apiVersion: fettle.dev/v1alpha1
+kind: AcceleratorStack
+metadata: {name: %s}
+spec:
+  driver:
+    engine: DaemonSet
+    daemonSet:
+      repository: %s/driver
+      tag: e2e-${KERNEL}
+      version: "1"
+      privileged: false
+      command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 1; done"]
+      readyCommand: [ls, /ready]
+  check: {deviceClassNames: [gpu.fettle.dev]}
+`, driverStack, registry))
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) {
+		_, err := h.Kubectl(ctx, "delete", "acceleratorstack", driverStack, "--wait")
+		Expect(err).NotTo(HaveOccurred())
+	})
+	first := availableStack(ctx, driverStack, driverNode, "")
+	Expect(first.Passed).To(BeTrue(), first.Message)
+	kept := driverPod(ctx, gpuNode)
+
+	say("one node starts with another kernel, for which there is no image")
+	Expect(h.RebootOtherKernel(ctx, driverNode)).To(Succeed())
+	other := kernelOf(ctx, driverNode)
+	Expect(other).NotTo(Equal(usual))
+	missing := And(ContainSubstring("e2e-"+other), ContainSubstring("for kernel "+other))
+	Eventually(ctx, func(g Gomega) {
+		s := readStack(ctx, g, driverStack)
+		g.Expect(s.Status.Waiting).To(HaveLen(1), "the other node has passed every state")
+		w := s.Status.Waiting[0]
+		g.Expect(w.Node).To(Equal(driverNode))
+		g.Expect(w.Reason).To(Equal("DriverImageMissing"))
+		g.Expect(w.Message).To(missing)
+		degraded := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
+		g.Expect(degraded).NotTo(BeNil())
+		g.Expect(degraded.Status).To(Equal(metav1.ConditionTrue))
+		g.Expect(degraded.Message).To(And(ContainSubstring(driverNode), missing))
+	}).WithTimeout(h.Patient(3 * soon)).Should(Succeed())
+	eventuallyEvent(ctx, metav1.NamespaceDefault, "AcceleratorNode", driverNode, "DriverImageMissing", "e2e-"+other)
+
+	say("the image is pushed, and the node passes with a new check")
+	pushDriver(registry, other)
+	second := availableStack(ctx, driverStack, driverNode, first.Evidence)
+	Expect(second.Passed).To(BeTrue(), second.Message)
+	Expect(driverPod(ctx, driverNode).Spec.Containers[0].Image).To(HaveSuffix(":e2e-" + other))
+	Expect(driverPod(ctx, gpuNode).UID).To(Equal(kept.UID), "the other node has kept its driver's pod")
+}
+
+// driverPod returns the driver's pod of a node.
+func driverPod(ctx context.Context, node string) *corev1.Pod {
+	GinkgoHelper()
+	pods, err := h.Kube.CoreV1().Pods("fettle-drivers").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(pods.Items).To(HaveLen(1))
+	return &pods.Items[0]
+}
+
+func kernelOf(ctx context.Context, node string) string {
+	GinkgoHelper()
+	n, err := h.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	return n.Status.NodeInfo.KernelVersion
+}
+
+// pushDriver puts an image into a registry that stands for a driver for a kernel. It has nothing to load.
+func pushDriver(registry, kernel string) {
+	GinkgoHelper()
+	ref, err := name.NewTag(registry+"/driver:e2e-"+kernel, name.Insecure)
+	Expect(err).NotTo(HaveOccurred())
+	image := builtImage{files: append(busybox("bin"), regular("ready", []byte(kernel)))}
+	Expect(remote.Write(ref, image.build())).To(Succeed())
 }

@@ -58,6 +58,14 @@ func (h *Harness) Reboot(ctx context.Context, node string) error {
 	return h.mirror(ctx, node)
 }
 
+// RebootOtherKernel is Reboot, after which the node reports another release of the kernel until it is rebooted again.
+func (h *Harness) RebootOtherKernel(ctx context.Context, node string) error {
+	if _, err := h.cluster(ctx, "reboot", "--node", node, "--other-kernel"); err != nil {
+		return err
+	}
+	return h.mirror(ctx, node)
+}
+
 // KillContainer ends a container of a pod without a chance to clean up. The id is as in the pod's status.
 func (h *Harness) KillContainer(ctx context.Context, node, id string) error {
 	_, err := h.containerd(ctx, node, "tasks", "kill", "--signal", "SIGKILL", strings.TrimPrefix(id, "containerd://"))

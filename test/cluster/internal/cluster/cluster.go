@@ -96,7 +96,7 @@ func (c *Cluster) command(nodeName, component string) ([]string, error) {
 		return nil, err
 	}
 	if args, ok := node.Command(c.Cluster, n, component); ok {
-		return args, nil
+		return node.UnderKernel(n, component, args)
 	}
 	return nil, fmt.Errorf("no component %q on a node: it is kubelet or containerd", component)
 }

@@ -80,7 +80,8 @@ func (c *Cluster) Restart(ctx context.Context, nodeName, component string, kill 
 
 // Reboot ends everything on a node at once, containers included, loses what a machine loses that loses power (/run,
 // mounts, network), and starts the node again. Disks stay. The kernel's boot_id does not change: it is the host's.
-func (c *Cluster) Reboot(ctx context.Context, nodeName string) error {
+// With otherKernel the node reports another release of the kernel, until the next reboot.
+func (c *Cluster) Reboot(ctx context.Context, nodeName string, otherKernel bool) error {
 	n, err := c.Node(nodeName)
 	if err != nil {
 		return err
@@ -99,6 +100,9 @@ func (c *Cluster) Reboot(ctx context.Context, nodeName string) error {
 		return err
 	}
 	if err := node.WriteFiles(c.Cluster, n); err != nil {
+		return err
+	}
+	if err := node.ChooseKernel(n, otherKernel); err != nil {
 		return err
 	}
 	if err := c.bootMachine(ctx, n); err != nil {
