@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,10 +52,14 @@ func (c cluster) testKMM(t *testing.T, good, bad string) {
 	}
 	c.awaitDriver(t, s, &kmm, "")
 
-	c.changed(t, s, func() { s.Spec.Driver.KMM.Version = "2" })
-	c.awaitDriver(t, s, &kmm, bad+" DriverOutdated, "+good+" DriverOutdated")
+	c.changed(t, s, func() {
+		s.Spec.Driver.KMM.Version = "2"
+		s.Spec.Upgrade = &v1alpha1.StackUpgrade{Paused: true}
+	})
+	c.awaitDriver(t, s, &kmm, bad+" UpgradeWaiting, "+good+" UpgradeWaiting")
 	c.patchNode(t, good, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, c.versionLabel(t, good)))
-	c.awaitDriver(t, s, &kmm, bad+" DriverOutdated")
+	c.awaitDriver(t, s, &kmm, bad+" UpgradeWaiting")
+	c.upgradesByKMM(t, s, &kmm, bad)
 	must(t, c.client.Delete(t.Context(), s))
 	apitest.Eventually(t, patience, func() string {
 		if err := kmm.Round(t.Context()); err != nil {
@@ -66,7 +71,7 @@ func (c cluster) testKMM(t *testing.T, good, bad string) {
 		mu.Lock()
 		defer mu.Unlock()
 		last := slices.Sorted(slices.Values(done[max(0, len(done)-2):]))
-		if !slices.Equal(last, []string{bad + " unload 1", good + " unload 2"}) {
+		if !slices.Equal(last, []string{bad + " unload 2", good + " unload 2"}) {
 			return fmt.Sprintf("done last: %q", last)
 		}
 		return ""
@@ -80,6 +85,33 @@ func (c cluster) testKMM(t *testing.T, good, bad string) {
 	}
 	for _, d := range kmmsim.CRDs() {
 		must(t, c.client.Delete(t.Context(), d))
+	}
+}
+
+// upgradesByKMM: the stack itself changes the version of a node, once the plugin has let go of the devices.
+func (c cluster) upgradesByKMM(t *testing.T, s *v1alpha1.AcceleratorStack, kmm *kmmsim.KMM, node string) {
+	t.Helper()
+	c.changed(t, s, func() { s.Spec.Upgrade = nil })
+	c.awaitDriver(t, s, kmm, node+" UpgradeQuiescing")
+	var a v1alpha1.AcceleratorNode
+	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
+	quiesced := func(a *v1alpha1.AcceleratorNodeStatus) {
+		meta.SetStatusCondition(&a.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionQuiesced, Status: metav1.ConditionTrue, Reason: "Quiesced", Message: "nothing uses the driver",
+		})
+	}
+	c.reportsFacts(t, node, a.Status.Facts.BootID, a.Status.Facts.PluginPod, quiesced)
+	c.awaitDriver(t, s, kmm, node+" UpgradeChecking")
+	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
+	if _, quiet := a.Annotations[v1alpha1.QuiesceAnnotation]; quiet || a.Annotations[v1alpha1.UpgradeAnnotation] == "" {
+		t.Errorf("while the node is checked it has %v", a.Annotations)
+	}
+	c.reportsFacts(t, node, a.Status.Facts.BootID, a.Status.Facts.PluginPod, nil)
+	c.endCheck(t, node, corev1.PodSucceeded, "")
+	c.awaitDriver(t, s, kmm, "")
+	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
+	if value, there := a.Annotations[v1alpha1.UpgradeAnnotation]; there {
+		t.Errorf("the node is left with %q", value)
 	}
 }
 

@@ -132,7 +132,7 @@ func (p *Plugin) runEngine(ctx context.Context) {
 // watchRequests follows what the annotations of the node's AcceleratorNode ask for.
 func (p *Plugin) watchRequests(ctx context.Context) {
 	p.retirement.Watch(ctx, p.clients.Dynamic, p.config.Node, retirement.Requests{
-		Recover: p.health.Recover, Quiesce: p.quiesce.Set, ClaimDeleted: p.claimDeleted.Send,
+		Recover: p.health.Recover, Upgrade: p.quiesce.SetUpgrade, Quiesce: p.quiesce.Set, ClaimDeleted: p.claimDeleted.Send,
 	})
 }
 

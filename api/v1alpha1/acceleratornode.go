@@ -40,6 +40,16 @@ const (
 	// publishing them, to refuse new claims, and to close them. Claims are released as ever. The value names vendors, separated by commas,
 	// or is "*".
 	QuiesceAnnotation = GroupName + "/quiesce"
+	// QuiesceByUpgrade is the value of QuiesceAnnotation that an upgrade sets, and the only one that it takes back.
+	QuiesceByUpgrade = "*"
+	// UpgradeAnnotation on an AcceleratorNode says that a stack changes the node's driver: the stack's name, since when the present step
+	// lasts, and UpgradeForce once pods that do not go are to be deleted. While it is there, that node's plugin publishes every device with a
+	// taint of this key, with the effect NoSchedule, or NoExecute with UpgradeForce.
+	UpgradeAnnotation = GroupName + "/upgrade"
+	// UpgradeForce is the third word of UpgradeAnnotation.
+	UpgradeForce = "force"
+	// UpgradeHoldLabel on a Node keeps the driver of that node from being changed by a stack, unless that has begun.
+	UpgradeHoldLabel = GroupName + "/upgrade-hold"
 	// RetireByUninstall is the value that an uninstall sets and a running controller takes back.
 	RetireByUninstall = "true"
 	// ClaimDeletedAnnotation on an AcceleratorNode is set by the controller to the time at which it saw that a claim on the node was deleted

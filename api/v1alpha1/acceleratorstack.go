@@ -76,6 +76,9 @@ type AcceleratorStackSpec struct {
 	// Check is how claims are checked on each node.
 	// +optional
 	Check *StackCheck `json:"check,omitempty"`
+	// Upgrade is how drivers are changed on nodes that run another than the engine is to bring. Engines that only look at drivers change none.
+	// +optional
+	Upgrade *StackUpgrade `json:"upgrade,omitempty"`
 }
 
 // StackCheck is how claims are checked on each node: a pod on the node has a claim with admin access, which takes a device from nobody, and
@@ -185,6 +188,9 @@ func (s *AcceleratorStackSpec) Validate(path *field.Path) field.ErrorList {
 	if s.Check != nil {
 		faults = append(faults, s.Check.validate(path.Child("check"))...)
 	}
+	if s.Upgrade != nil {
+		faults = append(faults, s.Upgrade.validate(path.Child("upgrade"))...)
+	}
 	return faults
 }
 
@@ -265,6 +271,10 @@ type AcceleratorStackStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	OverruledNodes int32 `json:"overruledNodes,omitempty"`
+	// UpgradingNodes is how many nodes have their driver changed now, those where that is stuck or has failed included.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	UpgradingNodes int32 `json:"upgradingNodes,omitempty"`
 	// States count the nodes by state, in the order of the states.
 	// +listType=map
 	// +listMapKey=name

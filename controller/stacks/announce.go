@@ -45,7 +45,8 @@ func pending(s *v1alpha1.AcceleratorStack) []string {
 	return []string{status.Condition(s.Status.Conditions, v1alpha1.ConditionAvailable).Reason}
 }
 
-// announceNodes makes an Event on the AcceleratorNode of each node that has failed a state, or has passed all since.
+// announceNodes makes an Event on the AcceleratorNode of each node that has failed a state, that has come further with the change of its
+// driver, or that has passed all since.
 func (j *judge) announceNodes(
 	ctx context.Context, before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome, seen *observed,
 ) {
@@ -67,8 +68,12 @@ func (j *judge) announceNodes(
 			continue
 		case waits:
 			klog.FromContext(ctx).V(1).Info("Node waits", "stack", s.Name, "node", o.Node, "state", w.State, "reason", w.Reason)
-			if w.Failed {
-				j.tell(node, s, corev1.EventTypeWarning, w.Reason, fmt.Sprintf("state %s of AcceleratorStack %s: %s", w.State, s.Name, w.Message))
+			text := fmt.Sprintf("state %s of AcceleratorStack %s: %s", w.State, s.Name, w.Message)
+			switch {
+			case w.Failed || w.Reason == stack.ReasonUpgradeDrainBlocked:
+				j.tell(node, s, corev1.EventTypeWarning, w.Reason, text)
+			case o.UpgradeRuns && w.State == v1alpha1.StateDriver:
+				j.tell(node, s, corev1.EventTypeNormal, w.Reason, text)
 			}
 		default:
 			j.tell(node, s, corev1.EventTypeNormal, reasonReady, "the node has passed every state of AcceleratorStack "+s.Name)

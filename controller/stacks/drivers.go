@@ -66,14 +66,43 @@ func (j *judge) driversOf(ctx context.Context, s *v1alpha1.AcceleratorStack, hel
 			}
 		}
 	}
-	return engine{deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] }, again: operatorPause, fault: fault}, nil
+	return engine{
+		deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] }, again: operatorPause, fault: fault,
+		change: func(ctx context.Context, n *stack.Node) error {
+			return j.replace(ctx, n, verdicts[n.Name], pods[n.Name])
+		},
+	}, nil
 }
 
-// plan returns the DaemonSets that a stack needs, by their names, and what is known of each node's driver.
+// replace deletes the pods of a node's driver that are not of the image or the kernel that is wanted. Their DaemonSet makes the next.
+func (j *judge) replace(ctx context.Context, n *stack.Node, v stack.Verdict, pods []stack.DriverPod) error {
+	if v.Reason != stack.ReasonDriverOutdated {
+		return nil
+	}
+	var errs []error
+	for i := range pods {
+		p := &pods[i]
+		if p.Leaving {
+			continue
+		}
+		gone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: j.drivers, Name: p.Name}}
+		err := j.Client.Delete(ctx, gone, client.Preconditions{UID: ptr.To(types.UID(p.UID))})
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			errs = append(errs, fmt.Errorf("delete pod %s/%s of the driver before: %w", j.drivers, p.Name, err))
+			continue
+		}
+		klog.FromContext(ctx).Info("Deleted the pod of the driver before", "node", n.Name, "pod", p.Name, "image", p.Image, "kernel", p.Kernel)
+	}
+	return errors.Join(errs...)
+}
+
+// plan returns the DaemonSets that a stack needs, by their platforms, and what is known of each node's driver. A node with the pod of
+// another kernel stays with that pod's DaemonSet until its upgrade has come as far.
 func plan(d *v1alpha1.DaemonSetDriver, held []string, seen *observed, pods map[string][]stack.DriverPod) (
 	sets map[string]*driverSet, verdicts map[string]stack.Verdict,
 ) {
 	sets, verdicts = map[string]*driverSet{}, map[string]stack.Verdict{}
+	stays := map[string]*stack.DriverPod{}
 	for _, name := range held {
 		n := seen.node(name)
 		if !stack.WantsDriver(&n, len(pods[name]) > 0) {
@@ -85,14 +114,27 @@ func plan(d *v1alpha1.DaemonSetDriver, held []string, seen *observed, pods map[s
 			verdicts[name] = why
 			continue
 		}
-		key := platform.OS + "\n" + platform.KernelVersion + "\n" + platform.Architecture
-		if sets[key] == nil {
-			sets[key] = &driverSet{platform: platform, image: image}
-		}
-		sets[key].nodes = append(sets[key].nodes, name)
 		verdicts[name] = stack.ByDaemonSet(d, image, &n, pods[name])
+		if old := stack.Outdated(&n, pods[name]); old != nil && !stack.Changing(&n) {
+			stays[name] = old
+			continue
+		}
+		at(sets, platform, image).add(name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(stays)) {
+		old := stays[name]
+		at(sets, stack.Platform{OS: old.OS, KernelVersion: old.Kernel, Architecture: old.Architecture}, old.Image).add(name)
 	}
 	return sets, verdicts
+}
+
+// at returns the DaemonSet of a platform. If it is not there yet, it has the image.
+func at(sets map[string]*driverSet, p stack.Platform, image string) *driverSet {
+	key := p.OS + "\n" + p.KernelVersion + "\n" + p.Architecture
+	if sets[key] == nil {
+		sets[key] = &driverSet{platform: p, image: image}
+	}
+	return sets[key]
 }
 
 // daemonSets returns those of a stack, by name.
@@ -133,7 +175,9 @@ func (j *judge) driverPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (m
 
 func driverPod(p *corev1.Pod) stack.DriverPod {
 	out := stack.DriverPod{
-		Name: p.Name, Set: p.Labels[driverLabel], Image: p.Annotations[driverImageAnnotation], Kernel: p.Annotations[driverKernelAnnotation],
+		Name: p.Name, UID: string(p.UID), Set: p.Labels[driverLabel],
+		Image: p.Annotations[driverImageAnnotation], Kernel: p.Annotations[driverKernelAnnotation],
+		OS: p.Annotations[driverOSAnnotation], Architecture: p.Annotations[driverArchAnnotation],
 		Ready: podOf(p).Ready, Leaving: p.DeletionTimestamp != nil,
 	}
 	if len(p.Status.ContainerStatuses) == 0 {

@@ -80,7 +80,7 @@ func (f *fixture) runs(t *testing.T, node, kernel string, state corev1.Container
 	set := setName(s, stack.Platform{KernelVersion: kernel, Architecture: "amd64"})
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: drivers, Name: "driver-" + node, Labels: map[string]string{driverLabel: set}, Annotations: map[string]string{
-			driverStackAnnotation: "s", driverKernelAnnotation: kernel, driverImageAnnotation: "registry.example/d:1-" + kernel,
+			driverStackAnnotation: "s", driverArchAnnotation: "amd64", driverKernelAnnotation: kernel, driverImageAnnotation: "registry.example/d:1-" + kernel,
 		},
 	}}
 	_ = f.api.Delete(t.Context(), p.DeepCopy())
@@ -122,20 +122,27 @@ func TestDrivers(t *testing.T) {
 	f.runs(t, "b", "6.1.0-1", running())
 	want("both have one", "ab", "", "")
 	f.kernel(t, "b", "6.1.0+")
-	if f.reconcile(t, "s"); f.sets(t)["6.1.0-1"] != "a" || f.sets(t)["6.1.0+"] != "b" {
-		t.Errorf("another kernel: %v", f.sets(t))
-	}
+	want("another kernel: it begins", "ab", "", "b UpgradeDraining;")
+	want("no pod has a device", "ab", "", "b UpgradeQuiescing;")
+	want("the plugin has not let go", "ab", "", "b UpgradeQuiescing;")
+	f.report(t, "b", func(a *v1alpha1.AcceleratorNodeStatus) {
+		a.Conditions = append(a.Conditions, metav1.Condition{Type: v1alpha1.ConditionQuiesced, Status: metav1.ConditionTrue, Reason: "Quiesced"})
+	})
+	want("it has", "a", "b", "b UpgradeChanging;")
 	f.runs(t, "b", "6.1.0+", corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}})
 	s := f.reconcile(t, "s")
 	if len(s.Status.Waiting) == 0 || s.Status.Waiting[0].Node != "b" || !s.Status.Waiting[0].Failed && s.Status.Waiting[0].State != "Driver" {
 		t.Errorf("no image: %+v", s.Status.Waiting)
 	}
 	f.kernel(t, "b", "6.1.0-1")
-	want("back, and its pod is still of the other kernel", "ab", "", "b DriverPending;")
+	want("back, and its pod is still of the other kernel", "ab", "", "b UpgradeChanging;")
 	if len(f.sets(t)) != 2 {
 		t.Errorf("a DaemonSet was deleted while a node waits: %v", f.sets(t))
 	}
 	f.runs(t, "b", "6.1.0-1", running())
+	want("the driver is there", "ab", "", "b UpgradeChecking;")
+	f.report(t, "b", func(a *v1alpha1.AcceleratorNodeStatus) { a.Conditions = a.Conditions[:len(a.Conditions)-1] })
+	f.reconcile(t, "s")
 	if want("all is well", "ab", "", ""); len(f.sets(t)) != 1 {
 		t.Errorf("a DaemonSet without nodes is left: %v", f.sets(t))
 	}

@@ -3,6 +3,8 @@
 package stacks
 
 import (
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +43,11 @@ type driverSet struct {
 	platform stack.Platform
 	image    string
 	nodes    []string
+}
+
+func (d *driverSet) add(node string) {
+	d.nodes = append(d.nodes, node)
+	slices.Sort(d.nodes)
 }
 
 // setName returns the name of a stack's DaemonSet for a platform. It is a hash of what is not sanitised: two kernels or two

@@ -23,6 +23,8 @@ const operatorPause = time.Minute
 type engine struct {
 	// deliver says what is known of a node's driver.
 	deliver func(*stack.Node) stack.Verdict
+	// change changes the driver of a node that nothing uses any more, a step each time it is called. Nil: the engine changes no driver.
+	change func(context.Context, *stack.Node) error
 	// again is when the engine has to be asked again although nothing changed; 0: never.
 	again time.Duration
 	// fault is why not all could be done. Nodes are judged all the same.

@@ -65,7 +65,13 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 	}
 	d, label := s.Spec.Driver.KMM, stack.KMMLabel(j.drivers, name)
 	verdicts, labels := map[string]stack.Verdict{}, map[string]string{}
-	e := engine{deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] }, again: operatorPause}
+	e := engine{
+		deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] },
+		change: func(ctx context.Context, n *stack.Node) error { // KMM unloads the module, and then the node is labelled anew
+			return j.labelNode(ctx, n.Name, label, "")
+		},
+		again: operatorPause,
+	}
 	for _, node := range held {
 		n, k := seen.node(node), reported[node]
 		k.Label = n.Labels[label]
@@ -196,26 +202,29 @@ func (j *judge) nodeModule(o *unstructured.Unstructured, part, module string) *s
 func (j *judge) labelNodes(ctx context.Context, label string, values map[string]string, seen *observed) error {
 	var errs []error
 	for _, node := range slices.Sorted(maps.Keys(seen.labels)) {
-		now, want := seen.labels[node][label], values[node]
-		if now == want {
-			continue
+		if seen.labels[node][label] != values[node] {
+			errs = append(errs, j.labelNode(ctx, node, label, values[node]))
 		}
-		var value any
-		if want != "" {
-			value = want
-		}
-		data, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}})
-		if err != nil {
-			return fmt.Errorf("encode a label: %w", err)
-		}
-		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-		if err := j.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("label node %s with the version of the driver: %w", node, err))
-			continue
-		}
-		klog.FromContext(ctx).V(1).Info("Labelled a node for KMM", "node", node, "label", label, "version", want, "before", now)
 	}
 	return errors.Join(errs...)
+}
+
+// labelNode has a node have a value of a label; empty: no such label.
+func (j *judge) labelNode(ctx context.Context, node, label, want string) error {
+	var value any
+	if want != "" {
+		value = want
+	}
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}})
+	if err != nil {
+		return fmt.Errorf("encode a label: %w", err)
+	}
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if err := j.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("label node %s with the version of the driver: %w", node, err)
+	}
+	klog.FromContext(ctx).V(1).Info("Labelled a node for KMM", "node", node, "label", label, "version", want)
+	return nil
 }
 
 // dropModule deletes the Module of a stack that has another engine or is gone, and takes its label off all nodes. KMM unloads the module.

@@ -41,6 +41,8 @@ type judge struct {
 	due     *prometheus.GaugeVec
 	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
 	told map[string]positions
+	// evicted are pods of which an Event says that they are evicted.
+	evicted map[types.UID]bool
 }
 
 // New returns the reconciler. It follows changes of stacks, and of whatever their nodes' states are judged by. drivers is the
@@ -49,6 +51,7 @@ func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
 	j := &judge{
 		Services: s, options: checks, drivers: drivers, applied: map[string]applied{},
 		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
+		evicted: map[types.UID]bool{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
 			"stack", "state", "status"),
 		due: metrics.GaugeBy("stack_check_due_timestamp_seconds",
@@ -82,6 +85,9 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
 	}
 	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen, driver)
+	failed = errors.Join(failed, j.release(ctx, seen, func(node, by string) bool {
+		return by == s.Name && !slices.Contains(selection.Nodes, node)
+	}))
 	stack.Record(s, selection, outcomes, j.Clock.Now())
 	written, err := j.status.Patch(ctx, before, s)
 	if err != nil {
@@ -104,7 +110,7 @@ func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
 	delete(j.told, name)
 	j.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
 	j.due.DeleteLabelValues(name)
-	return j.dropModule(ctx, name, seen)
+	return errors.Join(j.dropModule(ctx, name, seen), j.releaseAll(ctx, name))
 }
 
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault
@@ -119,6 +125,7 @@ func (j *judge) round(
 	for _, of := range pods {
 		room -= len(of)
 	}
+	var nodes []stack.UpgradeNode
 	for _, name := range names {
 		n := seen.node(name)
 		n.Delivered, n.Checks = driver.deliver(&n), j.checks(s)
@@ -136,6 +143,12 @@ func (j *judge) round(
 			next = wait
 		}
 		outcomes = append(outcomes, stack.Judge(&n))
+		nodes = append(nodes, stack.UpgradeNode{Node: &n, Outcome: outcomes[len(outcomes)-1]})
+	}
+	runs, err := j.upgrade(ctx, s, nodes, outcomes, driver, seen)
+	errs = append(errs, err)
+	if runs && (next == 0 || upgradePause < next) {
+		next = upgradePause
 	}
 	for _, left := range pods { // of nodes that the stack does not hold for any more
 		errs = append(errs, j.remove(ctx, left))
@@ -225,7 +238,7 @@ func (o *observed) node(name string) stack.Node {
 		n.BootID, n.KernelVersion, n.OSImage, n.Architecture = i.BootID, i.KernelVersion, i.OSImage, i.Architecture
 	}
 	if a := o.accelerators[name]; a != nil {
-		n.Accelerator = &a.Status
+		n.Accelerator, n.Annotations = &a.Status, a.Annotations
 	}
 	return n
 }

@@ -28,7 +28,7 @@ func watches(c client.Reader) []reconciler.Watch {
 	all := reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, _, _ client.Object) { queueAll(ctx, c, q) })
 	return []reconciler.Watch{
 		{Object: &v1alpha1.AcceleratorStack{}, Handler: onStack(c), Predicates: reconciler.GenerationChanged()},
-		{Object: &v1alpha1.AcceleratorNode{}, Handler: all, Predicates: changed(reportOf)},
+		{Object: &v1alpha1.AcceleratorNode{}, Handler: onReport(c), Predicates: changed(reportOf)},
 		{Object: &corev1.Node{}, Handler: all, Predicates: changed(infoOf)},
 		{
 			Object: reconciler.Metadata("v1", "Node"), Handler: all, Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
@@ -45,6 +45,19 @@ func onStack(c client.Reader) handler.EventHandler {
 		}
 		q.Add(request(now.GetName()))
 		queueAll(ctx, c, q)
+	})
+}
+
+// onReport queues every stack, and the one that the node says changes its driver: it may be gone, and its note is left then.
+func onReport(c client.Reader) handler.EventHandler {
+	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, _, now client.Object) {
+		queueAll(ctx, c, q)
+		if now == nil {
+			return
+		}
+		if by := stack.UpgradedBy(now.GetAnnotations()); by != "" {
+			q.AddAfter(request(by), reconciler.Gathering)
+		}
 	})
 }
 
@@ -68,7 +81,8 @@ func reportOf(o client.Object) any {
 	for i := range s.Pools {
 		kept.Pools = append(kept.Pools, v1alpha1.PoolStatus{Kind: s.Pools[i].Kind, Devices: s.Pools[i].Devices, Withheld: s.Pools[i].Withheld})
 	}
-	return kept
+	notes := o.GetAnnotations()
+	return []any{kept, notes[v1alpha1.UpgradeAnnotation], notes[v1alpha1.QuiesceAnnotation]}
 }
 
 func infoOf(o client.Object) any {

@@ -45,6 +45,8 @@ type Snapshot struct {
 	Tenants map[string]string
 	// HeldByDeleted are the names of devices whose holder was deleted while its pod runs. The scheduler would take them for free.
 	HeldByDeleted map[string]bool
+	// Upgrade is the effect of the taint that every device has while a driver of the node is changed. Empty: there is none.
+	Upgrade resourceapi.DeviceTaintEffect
 	// BindLate lists the kinds of devices whose pods are bound only after the plugin has confirmed it.
 	BindLate []device.Kind
 	// Health is the devices' health, from the ledger and not from the scan.

@@ -43,7 +43,8 @@ func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources
 // or the UID of a claim that shares with no other.
 const taintTenant = v1alpha1.GroupName + "/tenant"
 
-// taint adds taints to devices that are not healthy, to free regions of held chips and to devices that deleted claims hold. The API server
+// taint adds taints to devices that are not healthy, to free regions of held chips, to devices that deleted claims hold, and to all while
+// a driver is upgraded. An API server that drops taints gets none of the latter: the devices are withheld once the driver is quiesced. The API server
 // sets the time, and the helper keeps it while the taint stays.
 func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	for i := range devices {
@@ -60,6 +61,9 @@ func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 			devices[i].Taints = append(devices[i].Taints, resourceapi.DeviceTaint{
 				Key: inventory.TaintHeld, Value: inventory.ReasonClaimDeleted, Effect: resourceapi.DeviceTaintEffectNoSchedule,
 			})
+		}
+		if v.Upgrade != "" && v.Health.TaintsKept {
+			devices[i].Taints = append(devices[i].Taints, resourceapi.DeviceTaint{Key: v1alpha1.UpgradeAnnotation, Effect: v.Upgrade})
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -41,9 +42,14 @@ const (
 	// fileName is the file in the state directory with the last value of the annotation: a plugin that starts during the change of a driver
 	// must not open its devices before it has read the annotation.
 	fileName = "quiesced"
+	// upgradeFile is the file with the last value of v1alpha1.UpgradeAnnotation: a plugin that starts during an upgrade must not publish
+	// devices without the taint before it has read the annotation.
+	upgradeFile = "upgrade"
 	// maxValue is the longest value that is kept.
 	maxValue = 256
 	all      = "*"
+	// forceWord is which word of v1alpha1.UpgradeAnnotation is v1alpha1.UpgradeForce.
+	forceWord = 2
 )
 
 // holdings are the device files by which a process holds the drivers of a vendor, by vendor: the beginning of their path below the root
@@ -72,6 +78,7 @@ type State struct {
 
 	mu      sync.Mutex
 	value   string
+	upgrade string
 	changed chan struct{}
 }
 
@@ -81,15 +88,17 @@ func Open(c Config) (*State, error) {
 		c.Proc = "/proc"
 	}
 	s := &State{config: c, changed: make(chan struct{})}
-	data, err := os.ReadFile(s.path())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read whether drivers are quiesced: %w", err)
+	for name, value := range map[string]*string{fileName: &s.value, upgradeFile: &s.upgrade} {
+		data, err := os.ReadFile(s.path(name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read whether drivers are quiesced: %w", err)
+		}
+		*value = tidy(string(data))
 	}
-	s.value = tidy(string(data))
 	return s, nil
 }
 
-func (s *State) path() string { return filepath.Join(s.config.Dir, fileName) }
+func (s *State) path(name string) string { return filepath.Join(s.config.Dir, name) }
 
 func tidy(value string) string {
 	return strings.TrimSpace(value[:min(len(value), maxValue)])
@@ -103,16 +112,7 @@ func (s *State) Set(ctx context.Context, value string) {
 	if value == s.value {
 		return
 	}
-	// A value is on disk before it counts, and off disk after. A disk that cannot be written holds up neither.
-	var err error
-	if value != "" {
-		err = disk.ReplaceDurably(disk.OS{}, s.path(), []byte(value), 0o600)
-	} else {
-		err = s.remove()
-	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot keep on disk which drivers are quiesced")
-	}
+	s.keep(ctx, fileName, value)
 	klog.FromContext(ctx).Info("Drivers to quiesce changed", "vendors", value, "before", s.value)
 	was, _ := named(s.value)
 	now, _ := named(value)
@@ -126,10 +126,49 @@ func (s *State) Set(ctx context.Context, value string) {
 	s.config.Review.Send()
 }
 
-func (s *State) remove() error { return disk.RemoveIfThere(disk.OS{}, s.path()) }
+// keep writes a value to disk before it counts, or removes it. A disk that cannot be written holds up neither.
+func (s *State) keep(ctx context.Context, name, value string) {
+	err := disk.RemoveIfThere(disk.OS{}, s.path(name))
+	if value != "" {
+		err = disk.ReplaceDurably(disk.OS{}, s.path(name), []byte(value), 0o600)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot keep on disk which drivers are quiesced or upgraded")
+	}
+}
 
-// Destroy removes the file. It is called when the node has no claim any more and is retired. What it says holds on in this process.
-func (s *State) Destroy() error { return s.remove() }
+// SetUpgrade follows v1alpha1.UpgradeAnnotation: while it has a value, every device has a taint.
+func (s *State) SetUpgrade(ctx context.Context, value string) {
+	value = tidy(value)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if value == s.upgrade {
+		return
+	}
+	s.keep(ctx, upgradeFile, value)
+	klog.FromContext(ctx).Info("The upgrade of a driver changed", "upgrade", value, "before", s.upgrade)
+	s.upgrade = value
+	s.config.Review.Send()
+}
+
+// upgradeEffect returns that of the taint of all devices while a driver is upgraded. Empty: there is none.
+func (s *State) upgradeEffect() resourceapi.DeviceTaintEffect {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	words := strings.Fields(s.upgrade)
+	switch {
+	case len(words) == 0:
+		return ""
+	case len(words) > forceWord && words[forceWord] == v1alpha1.UpgradeForce:
+		return resourceapi.DeviceTaintEffectNoExecute
+	}
+	return resourceapi.DeviceTaintEffectNoSchedule
+}
+
+// Destroy removes the files. It is called when the node has no claim any more and is retired. What they say holds on in this process.
+func (s *State) Destroy() error {
+	return errors.Join(disk.RemoveIfThere(disk.OS{}, s.path(fileName)), disk.RemoveIfThere(disk.OS{}, s.path(upgradeFile)))
+}
 
 // Changed returns a channel that closes at the next change.
 func (s *State) Changed() <-chan struct{} {
@@ -182,8 +221,9 @@ func named(value string) (known, unknown []string) {
 	return slices.Compact(known), unknown
 }
 
-// Review withholds the devices that the plugin lets go of, whole ones and parts.
+// Review withholds the devices that the plugin lets go of, whole ones and parts, and has all others tainted during an upgrade.
 func (s *State) Review(_ context.Context, v *inventory.Snapshot) {
+	v.Upgrade = s.upgradeEffect()
 	known, _ := s.vendors()
 	for i := range v.Devices {
 		if d := &v.Devices[i]; slices.Contains(known, device.StringOf(d.Attributes[device.AttributeVendor])) {

@@ -119,10 +119,44 @@ func TestSet(t *testing.T) {
 	if !s.Idle() || !open(t, dir).Idle() || !received(s.config.Review) {
 		t.Error("it did not end")
 	}
-	if _, err := os.Stat(s.path()); !os.IsNotExist(err) {
+	if _, err := os.Stat(s.path(fileName)); !os.IsNotExist(err) {
 		t.Errorf("the file is left: %v", err)
 	}
 	must(t, s.Destroy())
+}
+
+// TestUpgrade: every device has the taint of an upgrade as long as the annotation is there, over a restart of the plugin, too.
+func TestUpgrade(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	for value, want := range map[string]resourceapi.DeviceTaintEffect{
+		"s 2026-11-25T00:00:00Z": resourceapi.DeviceTaintEffectNoSchedule, "s": resourceapi.DeviceTaintEffectNoSchedule,
+		"s 2026-11-25T00:00:00Z force": resourceapi.DeviceTaintEffectNoExecute, "force": resourceapi.DeviceTaintEffectNoSchedule,
+	} {
+		s.SetUpgrade(t.Context(), value)
+		if !received(s.config.Review) {
+			t.Errorf("%q: the devices are not reviewed", value)
+		}
+		for _, state := range []*State{s, open(t, dir)} {
+			v := machine()
+			if state.Review(t.Context(), v); v.Upgrade != want || len(v.Withheld) > 0 {
+				t.Errorf("%q: effect %q, withheld %v", value, v.Upgrade, v.Withheld)
+			}
+		}
+		if s.SetUpgrade(t.Context(), value); received(s.config.Review) {
+			t.Errorf("%q: the same again is reviewed", value)
+		}
+	}
+	s.SetUpgrade(t.Context(), "")
+	v := machine()
+	if open(t, dir).Review(t.Context(), v); v.Upgrade != "" {
+		t.Errorf("effect %q after the end", v.Upgrade)
+	}
+	s.SetUpgrade(t.Context(), "s")
+	must(t, s.Destroy())
+	if _, err := os.Stat(s.path(upgradeFile)); !os.IsNotExist(err) {
+		t.Errorf("the file is left: %v", err)
+	}
 }
 
 // TestUnreadable: a state that cannot be read is no state without vendors.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package retirement follows requests in annotations of the node's AcceleratorNode: an administrator's to retire the node, to quiesce a
-// driver or to clear the faults of devices, and the controller's to look for deleted claims.
+// driver or to clear the faults of devices, and the controller's to look for deleted claims, and to keep pods away during an upgrade.
 package retirement
 
 import (
@@ -118,6 +118,8 @@ type Requests struct {
 	Recover func(context.Context, string)
 	// Quiesce is called with the value of v1alpha1.QuiesceAnnotation.
 	Quiesce func(context.Context, string)
+	// Upgrade is called with the value of v1alpha1.UpgradeAnnotation, before Quiesce.
+	Upgrade func(context.Context, string)
 	// ClaimDeleted is called when v1alpha1.ClaimDeletedAnnotation has another value than before.
 	ClaimDeleted func()
 }
@@ -129,6 +131,7 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 	read := func(annotations map[string]string) {
 		r.Set(annotations[Annotation] != "")
 		requests.Recover(ctx, annotations[RecoverAnnotation])
+		requests.Upgrade(ctx, annotations[v1alpha1.UpgradeAnnotation])
 		requests.Quiesce(ctx, annotations[v1alpha1.QuiesceAnnotation])
 		if now := annotations[v1alpha1.ClaimDeletedAnnotation]; now != deleted {
 			deleted = now

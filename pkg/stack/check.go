@@ -99,7 +99,7 @@ func checked(n *Node, class string) (v1alpha1.NodeCheck, bool) {
 		return v1alpha1.NodeCheck{}, false
 	}
 	at := slices.IndexFunc(n.Accelerator.Checks, func(c v1alpha1.NodeCheck) bool {
-		return c.DeviceClassName == class && c.Evidence == evidence
+		return c.DeviceClassName == class && c.Evidence == evidence && !c.Time.Time.Before(n.checksAfter())
 	})
 	if at < 0 {
 		return v1alpha1.NodeCheck{}, false

@@ -130,10 +130,12 @@ func osName(image string) string {
 
 // DriverPod is the pod of a driver on a node.
 type DriverPod struct {
-	// Name is the pod's, Set its DaemonSet's.
-	Name, Set string
+	// Name and UID are the pod's, Set is its DaemonSet's name.
+	Name, UID, Set string
 	// Image and Kernel are those that its DaemonSet had when it was made.
 	Image, Kernel string
+	// OS and Architecture are the others of its DaemonSet's platform.
+	OS, Architecture string
 	// Ready is whether its container runs and its driver is loaded. Leaving: it is being deleted.
 	Ready, Leaving bool
 	// Started is when kubelet started the container; zero: it has not.
@@ -146,14 +148,16 @@ type DriverPod struct {
 // nothing by itself: after a restart of the node its status is that of the boot before until kubelet writes the next.
 func ByDaemonSet(d *v1alpha1.DaemonSetDriver, image string, n *Node, pods []DriverPod) Verdict {
 	at := slices.IndexFunc(pods, func(p DriverPod) bool { return !p.Leaving && p.Kernel == n.KernelVersion })
+	if old := Outdated(n, pods); at < 0 && old != nil {
+		return unknown(ReasonDriverOutdated, "pod %s is for kernel %s, and the node has %s", old.Name, old.Kernel, n.KernelVersion)
+	}
 	if at < 0 {
 		return unknown(ReasonDriverPending, "the driver for kernel %s has no pod on the node yet%s", n.KernelVersion, leaving(pods))
 	}
 	p := pods[at]
 	switch {
 	case p.Image != image:
-		return unknown(ReasonDriverOutdated, "pod %s has image %s, and %s is wanted: delete the pod once no pod uses the node's devices",
-			p.Name, p.Image, image)
+		return unknown(ReasonDriverOutdated, "pod %s has image %s, and %s is wanted", p.Name, p.Image, image)
 	case slices.Contains([]string{"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}, p.Waits):
 		return failed(ReasonDriverImageMissing, "the node cannot pull %s for kernel %s: build it, or start the node with another kernel: %s",
 			image, n.KernelVersion, p.Message)
@@ -163,6 +167,21 @@ func ByDaemonSet(d *v1alpha1.DaemonSetDriver, image string, n *Node, pods []Driv
 		return unknown(ReasonDriverPending, "the driver's pod %s is not ready: %s", p.Name, p.Waits)
 	}
 	return thisBoot(d, n, &p)
+}
+
+// Outdated returns the pod of a driver for another kernel than the node has, if the node has none for this one. It stays until the upgrade
+// of the node has come as far.
+func Outdated(n *Node, pods []DriverPod) *DriverPod {
+	for i := range pods {
+		if p := &pods[i]; !p.Leaving && p.Kernel == n.KernelVersion {
+			return nil
+		}
+	}
+	at := slices.IndexFunc(pods, func(p DriverPod) bool { return !p.Leaving })
+	if at < 0 {
+		return nil
+	}
+	return &pods[at]
 }
 
 // thisBoot asks whether the container of a pod that is ready was started in this boot, and what the plugin finds since.

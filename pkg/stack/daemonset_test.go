@@ -75,7 +75,7 @@ func TestByDaemonSet(t *testing.T) {
 	}{
 		{"ready", []stack.DriverPod{good}, nil, stack.Passed, stack.ReasonPassed},
 		{"no pod", nil, nil, stack.Unknown, stack.ReasonDriverPending},
-		{"for another kernel", pod(func(p *stack.DriverPod) { p.Kernel = "6.1.0-0" }), nil, stack.Unknown, stack.ReasonDriverPending},
+		{"for another kernel", pod(func(p *stack.DriverPod) { p.Kernel = "6.1.0-0" }), nil, stack.Unknown, stack.ReasonDriverOutdated},
 		{"being deleted", pod(func(p *stack.DriverPod) { p.Leaving = true }), nil, stack.Unknown, stack.ReasonDriverPending},
 		{"of another image", pod(func(p *stack.DriverPod) { p.Image = "registry.example/d:0" }), nil, stack.Unknown, stack.ReasonDriverOutdated},
 		{"not ready", pod(func(p *stack.DriverPod) { p.Ready = false }), nil, stack.Unknown, stack.ReasonDriverPending},

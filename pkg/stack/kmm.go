@@ -86,8 +86,7 @@ func ByKMM(d *v1alpha1.KMMDriver, n *Node, k KMM) Verdict {
 	case k.Label == "" && k.Loaded != nil:
 		return unknown(ReasonDriverPending, "KMM is unloading version %s", k.Loaded.Version)
 	case k.Label != d.Version:
-		return unknown(ReasonDriverOutdated, "KMM has version %s loaded, and %s is wanted: once no pod uses the node's devices, take off the "+
-			"node's label %s*", k.Label, d.Version, "kmm.node.kubernetes.io/version-module.")
+		return unknown(ReasonDriverOutdated, "KMM is to have version %s loaded, and %s is wanted", k.Label, d.Version)
 	case k.Wanted == nil || k.Wanted.Version != d.Version || kernelOf(k.Wanted.KernelVersion) != kernelOf(n.KernelVersion):
 		return unknown(ReasonDriverPending, "KMM has not yet decided to load %s: look at the events of the Module, and whether the image is "+
 			"there", image)

@@ -27,6 +27,8 @@ type Node struct {
 	BootID, KernelVersion, OSImage, Architecture string
 	// Accelerator is what the plugin reports. Nil: there is no report.
 	Accelerator *v1alpha1.AcceleratorNodeStatus
+	// Annotations are the AcceleratorNode's, which say that its driver is being changed.
+	Annotations map[string]string
 	// Plugins are the plugin's pods on the node. While a new version replaces an old one there are two.
 	Plugins []Pod
 	// Delivered is what the engine knows of the node's driver.
@@ -136,6 +138,8 @@ type Outcome struct {
 	Empty bool
 	// CheckDue is when the check of a claim that passed longest ago is to be repeated. Zero: none has passed, or none is run.
 	CheckDue time.Time
+	// UpgradeRuns says that the node's driver is being changed.
+	UpgradeRuns bool
 }
 
 // Judge says how far a node is.

@@ -42,7 +42,7 @@ const maxNamed = 8
 func Record(s *v1alpha1.AcceleratorStack, selection Selection, outcomes []Outcome, now time.Time) []v1alpha1.WaitingStackNode {
 	status := &s.Status
 	status.ObservedGeneration = s.Generation
-	status.Nodes, status.ReadyNodes, status.FailedNodes, status.EmptyNodes = 0, 0, 0, 0
+	status.Nodes, status.ReadyNodes, status.FailedNodes, status.EmptyNodes, status.UpgradingNodes = 0, 0, 0, 0, 0
 	status.OverruledNodes = number(selection.Overruled)
 	counts := make([]v1alpha1.StackStateCount, 0, len(v1alpha1.StackStates()))
 	for _, name := range v1alpha1.StackStates() {
@@ -56,6 +56,9 @@ func Record(s *v1alpha1.AcceleratorStack, selection Selection, outcomes []Outcom
 			continue
 		}
 		status.Nodes++
+		if o.UpgradeRuns {
+			status.UpgradingNodes++
+		}
 		count(counts, o.Verdicts)
 		w, waits := o.Waits()
 		switch {

@@ -308,7 +308,7 @@ func TestRights(t *testing.T) {
 	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
 	driving := plainRights()
 	driving["Role fettle-drivers"] = map[string]string{
-		"apps/daemonsets": "list create patch delete", "/pods": "list watch", "kmm.sigs.x-k8s.io/modules": "get create patch delete",
+		"apps/daemonsets": "list create patch delete", "/pods": "list watch delete", "kmm.sigs.x-k8s.io/modules": "get create patch delete",
 	}
 	driving["ClusterRole fettle-controller"]["kmm.sigs.x-k8s.io/nodemodulesconfigs"] = "list"
 	watching := plainRights()

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/evict"
+	"github.com/fettle-dev/fettle/pkg/message"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+const (
+	// upgradePause is how often nodes are looked at whose driver is being changed.
+	upgradePause = 10 * time.Second
+	// evictTimeout is how long the eviction of a pod may take: the API server has its clients wait while it does not know yet what a budget
+	// allows.
+	evictTimeout = 3 * time.Second
+	// maxEvictions is how many pods of a node a round evicts.
+	maxEvictions = 16
+	// reasonEvictedForUpgrade is that of the Event on a pod that is evicted.
+	reasonEvictedForUpgrade = "EvictedForUpgrade"
+)
+
+// upgrade takes the nodes whose driver is to be changed one step on, and puts into their outcomes how far they are. It says whether any
+// is under way. A fault with one node keeps it from no other.
+func (j *judge) upgrade(
+	ctx context.Context, s *v1alpha1.AcceleratorStack, nodes []stack.UpgradeNode, outcomes []stack.Outcome, driver engine, seen *observed,
+) (runs bool, err error) {
+	if driver.change == nil {
+		return false, j.release(ctx, seen, func(node, _ string) bool {
+			return slices.ContainsFunc(nodes, func(n stack.UpgradeNode) bool { return n.Name == node })
+		})
+	}
+	if err := j.addHolders(ctx, s.Name, nodes); err != nil {
+		return true, err
+	}
+	steps := stack.Upgrade(stack.RulesOf(s, len(nodes)), nodes, j.Clock.Now())
+	var errs []error
+	for i := range steps {
+		step := &steps[i]
+		if err := j.act(ctx, s, nodes[i].Node, step, driver, seen); err != nil {
+			errs = append(errs, fmt.Errorf("change the driver of node %s: %w", step.Node, err))
+		}
+		outcomes[i].Upgrading(step)
+		runs = runs || step.Phase != stack.PhaseCurrent
+	}
+	return runs, errors.Join(errs...)
+}
+
+// act does what a step says.
+func (j *judge) act(
+	ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, step *stack.Step, driver engine, seen *observed,
+) error {
+	if step.Annotations != nil {
+		if err := j.annotate(ctx, seen.accelerators[n.Name], step.Annotations); err != nil {
+			return err
+		}
+		klog.FromContext(ctx).Info("Changing the driver of a node", "stack", s.Name, "node", n.Name, "phase", step.Phase, "reason", step.Message)
+	}
+	refused := j.evict(ctx, s, step)
+	if refused != "" {
+		step.Message += ": " + refused
+	}
+	if step.Change {
+		return driver.change(ctx, n)
+	}
+	return nil
+}
+
+// annotate writes annotations of an AcceleratorNode, unless somebody has changed it since it was read.
+func (j *judge) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, annotations map[string]string) error {
+	if node == nil {
+		return nil
+	}
+	now := &v1alpha1.AcceleratorNode{ObjectMeta: *node.ObjectMeta.DeepCopy()}
+	before := now.DeepCopy()
+	for key, value := range annotations {
+		if value == "" {
+			delete(now.Annotations, key)
+			continue
+		}
+		metav1.SetMetaDataAnnotation(&now.ObjectMeta, key, value)
+	}
+	err := j.Client.Patch(ctx, now, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("annotate AcceleratorNode %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// releaseAll takes the notes of a stack that is gone from all nodes.
+func (j *judge) releaseAll(ctx context.Context, name string) error {
+	var list v1alpha1.AcceleratorNodeList
+	if err := j.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list the nodes whose driver AcceleratorStack %s changed: %w", name, err)
+	}
+	seen := &observed{accelerators: map[string]*v1alpha1.AcceleratorNode{}}
+	for i := range list.Items {
+		seen.accelerators[list.Items[i].Name] = &list.Items[i]
+	}
+	return j.release(ctx, seen, func(_, by string) bool { return by == name })
+}
+
+// release takes the notes of upgrades from nodes.
+func (j *judge) release(ctx context.Context, seen *observed, of func(node, by string) bool) error {
+	var errs []error
+	for name, node := range seen.accelerators {
+		if by := stack.UpgradedBy(node.Annotations); by != "" && of(name, by) {
+			errs = append(errs, j.annotate(ctx, node, stack.Released(node.Annotations)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// addHolders adds to nodes that are under way the pods that hold claims with their devices. Claims are read from the API server: the cache
+// does not keep what they are reserved for.
+func (j *judge) addHolders(ctx context.Context, name string, nodes []stack.UpgradeNode) error {
+	if !slices.ContainsFunc(nodes, func(n stack.UpgradeNode) bool { return stack.UpgradedBy(n.Annotations) == name }) {
+		return nil
+	}
+	options := &client.ListOptions{Limit: 500}
+	holders := map[string][]stack.Holder{}
+	for {
+		var claims resourceapi.ResourceClaimList
+		if err := j.Live.List(ctx, &claims, options); err != nil {
+			return fmt.Errorf("list the claims of nodes whose driver is changed: %w", err)
+		}
+		for i := range claims.Items {
+			addHolder(holders, &claims.Items[i])
+		}
+		if options.Continue = claims.Continue; options.Continue == "" {
+			break
+		}
+	}
+	for i := range nodes {
+		nodes[i].Holders = holders[nodes[i].Name]
+	}
+	return nil
+}
+
+// addHolder adds the pods for which a claim is reserved to each node of which it has devices of ours.
+func addHolder(holders map[string][]stack.Holder, claim *resourceapi.ResourceClaim) {
+	if claim.Status.Allocation == nil {
+		return
+	}
+	admin := map[string]bool{}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		node, _, ofNode := strings.Cut(r.Pool, "/")
+		if r.Driver != v1alpha1.DriverName || !ofNode {
+			continue
+		}
+		before, known := admin[node]
+		admin[node] = r.AdminAccess != nil && *r.AdminAccess && (before || !known)
+	}
+	for node, only := range admin {
+		for _, pod := range claim.Status.ReservedFor {
+			h := stack.Holder{Namespace: claim.Namespace, Name: pod.Name, UID: string(pod.UID), Admin: only}
+			if pod.APIGroup == "" && pod.Resource == "pods" {
+				holders[node] = append(holders[node], h)
+			}
+		}
+	}
+}
+
+// evict evicts pods and says what refuses that. The claims of those that went are released by and by.
+func (j *judge) evict(ctx context.Context, s *v1alpha1.AcceleratorStack, step *stack.Step) (refused string) {
+	for _, h := range step.Evict[:min(len(step.Evict), maxEvictions)] {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name, UID: types.UID(h.UID)}}
+		err := j.evictOne(ctx, pod)
+		switch {
+		case evict.Gone(err):
+		case err != nil:
+			refused = fmt.Sprintf("pod %s is not evicted: %s", h, blocker(err))
+		case !j.evicted[pod.UID]:
+			j.evicted[pod.UID] = true
+			klog.FromContext(ctx).Info("Evicted a pod, since the driver of its devices is changed", "pod", h.String(), "node", step.Node)
+			j.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonEvictedForUpgrade, "ChangeDriver", "%s", message.EventNote(
+				fmt.Sprintf("evicted, since AcceleratorStack %s changes the driver of the devices of node %s", s.Name, step.Node)))
+		}
+	}
+	return refused
+}
+
+func (j *judge) evictOne(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
+	defer cancel()
+	return evict.Pod(ctx, j.Client, pod)
+}
+
+// blocker returns what the API server says of a refusal: with a PodDisruptionBudget the causes name it.
+func blocker(err error) string {
+	var refused apierrors.APIStatus
+	if errors.As(err, &refused) && refused.Status().Details != nil {
+		for _, c := range refused.Status().Details.Causes {
+			if c.Message != "" {
+				return c.Message
+			}
+		}
+	}
+	return err.Error()
+}
