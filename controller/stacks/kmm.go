@@ -68,6 +68,9 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 	e := engine{
 		deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] },
 		change: func(ctx context.Context, n *stack.Node) error { // KMM unloads the module, and then the node is labelled anew
+			if value := n.Labels[label]; value == "" || value == d.Version {
+				return nil
+			}
 			return j.labelNode(ctx, n.Name, label, "")
 		},
 		again: operatorPause,

@@ -4,6 +4,7 @@ package stacks
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -87,16 +88,20 @@ func (j *judge) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, an
 	if node == nil {
 		return nil
 	}
-	now := &v1alpha1.AcceleratorNode{ObjectMeta: *node.ObjectMeta.DeepCopy()}
-	before := now.DeepCopy()
+	values := map[string]*string{}
 	for key, value := range annotations {
-		if value == "" {
-			delete(now.Annotations, key)
-			continue
+		values[key] = nil
+		if value != "" {
+			values[key] = &value
 		}
-		metav1.SetMetaDataAnnotation(&now.ObjectMeta, key, value)
 	}
-	err := j.Client.Patch(ctx, now, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	// The cache keeps only these annotations, so that a patch made by comparing could take all others along.
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": node.ResourceVersion, "annotations": values}})
+	if err != nil {
+		return fmt.Errorf("encode annotations: %w", err)
+	}
+	object := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	err = j.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, data))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("annotate AcceleratorNode %s: %w", node.Name, err)
 	}
