@@ -68,7 +68,11 @@ func (j *judge) act(
 	ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, step *stack.Step, driver engine, seen *observed,
 ) error {
 	if step.Annotations != nil {
-		if err := j.annotate(ctx, seen.accelerators[n.Name], step.Annotations); err != nil {
+		err := j.annotate(ctx, seen.accelerators[n.Name], step.Annotations)
+		if apierrors.IsConflict(err) {
+			return nil // somebody wrote meanwhile, as the plugin does: the next round decides by what is there then
+		}
+		if err != nil {
 			return err
 		}
 		klog.FromContext(ctx).Info("Changing the driver of a node", "stack", s.Name, "node", n.Name, "phase", step.Phase, "reason", step.Message)

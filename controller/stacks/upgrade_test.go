@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+)
+
+// mortal is a client of a process that is killed right after a write. refuse names a pod that a budget keeps.
+type mortal struct {
+	left, writes int
+	refuse       string
+}
+
+var errKilled = errors.New("the process was killed")
+
+func (m *mortal) dead() bool { return m.left > 0 && m.writes >= m.left }
+
+func (m *mortal) after(write func() error) error {
+	if m.dead() {
+		return errKilled
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	if m.writes++; m.dead() {
+		return errKilled
+	}
+	return nil
+}
+
+func (m *mortal) client(c client.WithWatch) client.WithWatch {
+	return interceptor.NewClient(c, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return m.after(func() error { return c.Create(ctx, o, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return m.after(func() error { return c.Delete(ctx, o, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			return m.after(func() error { return c.Patch(ctx, o, p, opts...) })
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			return m.after(func() error { return c.Apply(ctx, o, opts...) })
+		},
+		SubResourceCreate: func(
+			ctx context.Context, c client.Client, name string, o, sub client.Object, opts ...client.SubResourceCreateOption,
+		) error {
+			if o.GetName() == m.refuse {
+				return apierrors.NewTooManyRequests("the disruption budget web needs 1 healthy pod", 0)
+			}
+			return m.after(func() error { return c.SubResource(name).Create(ctx, o, sub, opts...) })
+		},
+		SubResourcePatch: func(
+			ctx context.Context, c client.Client, name string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption,
+		) error {
+			return m.after(func() error { return c.SubResource(name).Patch(ctx, o, p, opts...) })
+		},
+		SubResourceApply: func(
+			ctx context.Context, c client.Client, name string, o runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+		) error {
+			return m.after(func() error { return c.SubResource(name).Apply(ctx, o, opts...) })
+		},
+	})
+}
+
+// upgrading is a stack whose nodes run the driver 1 and are to run 2, each with a pod that holds a device.
+func upgrading(t *testing.T) *fixture {
+	t.Helper()
+	f := driving(t)
+	f.checks = Checks{Namespace: "fettle-selftest", Image: "image"}
+	for _, node := range []string{"a", "b"} {
+		f.runs(t, node, "6.1.0-1", running())
+		f.report(t, node, func(s *v1alpha1.AcceleratorNodeStatus) { s.Checks[0].Time.Time = time.Now().Add(-time.Hour) })
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user-" + node, UID: types.UID("uid-" + node)}}
+		pod.Spec.NodeName = node
+		must(t, f.api.Create(t.Context(), pod))
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name}}
+		claim.Status.Allocation = &resourceapi.AllocationResult{}
+		claim.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{{
+			Driver: v1alpha1.DriverName, Pool: node + "/gpu", Device: "gpu-0",
+		}}
+		claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
+		must(t, f.api.Create(t.Context(), claim))
+	}
+	var s v1alpha1.AcceleratorStack
+	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Driver.DaemonSet.Version = "2"
+	must(t, f.api.Update(t.Context(), &s))
+	return f
+}
+
+// others does what the rest of a cluster does between two rounds: the controllers of DaemonSets and claims, kubelets, and plugins.
+func (f *fixture) others(t *testing.T) {
+	t.Helper()
+	var claims resourceapi.ResourceClaimList
+	must(t, f.api.List(t.Context(), &claims))
+	for i := range claims.Items {
+		c := &claims.Items[i]
+		if apierrors.IsNotFound(f.api.Get(t.Context(), client.ObjectKeyFromObject(c), &corev1.Pod{})) {
+			must(t, f.api.Delete(t.Context(), c))
+		}
+	}
+	var sets appsv1.DaemonSetList
+	must(t, f.api.List(t.Context(), &sets))
+	for i := range sets.Items {
+		d := &sets.Items[i]
+		for _, term := range d.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			p := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy()}
+			p.Namespace, p.Name = drivers, "driver-"+term.MatchFields[0].Values[0]
+			p.Spec.NodeName = term.MatchFields[0].Values[0]
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: driverContainer, State: running()}}
+			if err := f.api.Create(t.Context(), p); err != nil && !apierrors.IsAlreadyExists(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	var checks corev1.PodList
+	must(t, f.api.List(t.Context(), &checks, client.InNamespace("fettle-selftest")))
+	for i := range checks.Items {
+		checks.Items[i].Status.Phase = corev1.PodSucceeded
+		must(t, f.api.Status().Update(t.Context(), &checks.Items[i]))
+	}
+	for _, name := range []string{"a", "b"} {
+		var a v1alpha1.AcceleratorNode
+		must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &a))
+		meta.RemoveStatusCondition(&a.Status.Conditions, v1alpha1.ConditionQuiesced)
+		a.Status.Pools[0].Devices, a.Status.Pools[0].Withheld = 8, 0
+		if a.Annotations[v1alpha1.QuiesceAnnotation] != "" {
+			a.Status.Pools[0].Devices, a.Status.Pools[0].Withheld = 0, 8
+			a.Status.Conditions = append(a.Status.Conditions, metav1.Condition{
+				Type: v1alpha1.ConditionQuiesced, Status: metav1.ConditionTrue, Reason: "Quiesced",
+			})
+		}
+		must(t, f.api.Status().Update(t.Context(), &a))
+	}
+}
+
+// state is what is left on each node: its annotations, the image of its driver, and whether its user's pod is there.
+func (f *fixture) state(t *testing.T) string {
+	t.Helper()
+	var out []string
+	for _, name := range []string{"a", "b"} {
+		var a v1alpha1.AcceleratorNode
+		must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &a))
+		var p corev1.Pod
+		_ = f.api.Get(t.Context(), client.ObjectKey{Namespace: drivers, Name: "driver-" + name}, &p)
+		_, tag, _ := strings.Cut(p.Annotations[driverImageAnnotation], ":")
+		user := f.api.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "user-" + name}, &corev1.Pod{}) == nil
+		var notes []string
+		for key := range a.Annotations {
+			notes = append(notes, strings.TrimPrefix(key, "fettle.dev/"))
+		}
+		slices.Sort(notes)
+		out = append(out, fmt.Sprintf("%s %v %s user %t", name, notes, tag, user))
+	}
+	return strings.Join(out, "; ")
+}
+
+// goOn runs rounds until a state is reached. A process that was killed is followed by another.
+func (f *fixture) goOn(t *testing.T, m *mortal, want string) {
+	t.Helper()
+	const rounds = 40
+	plain := f.api
+	defer func() { f.api = plain }()
+	start := func() {
+		f.api = m.client(plain)
+		f.restart()
+		f.api = plain
+	}
+	start()
+	for range rounds {
+		_, err := f.row.Queues[0].Reconciler.Reconcile(t.Context(), request("s"))
+		switch {
+		case err == nil && f.state(t) == want:
+			return
+		case errors.Is(err, errKilled) || m.dead():
+			*m = mortal{refuse: m.refuse, writes: m.writes}
+			start()
+		case err != nil:
+			t.Fatal(err)
+		}
+		f.others(t)
+	}
+	t.Fatalf("got %s\nwant %s", f.state(t), want)
+}
+
+// TestUpgradeKilled: wherever the controller is killed, the next one ends the upgrade as if nothing had been.
+func TestUpgradeKilled(t *testing.T) {
+	const end = "a [] 2-6.1.0-1 user false; b [] 2-6.1.0-1 user false"
+	whole := &mortal{}
+	upgrading(t).goOn(t, whole, end)
+	if whole.writes < 16 {
+		t.Fatalf("an upgrade of two nodes took %d writes: not all were seen", whole.writes)
+	}
+	t.Logf("an upgrade of two nodes takes %d writes", whole.writes)
+	for n := 1; n <= whole.writes; n++ {
+		upgrading(t).goOn(t, &mortal{left: n}, end)
+	}
+}
+
+// TestUpgradeStuck: a node whose pod a budget keeps goes on waiting, and the others are changed.
+func TestUpgradeStuck(t *testing.T) {
+	f := upgrading(t)
+	var s v1alpha1.AcceleratorStack
+	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Upgrade = &v1alpha1.StackUpgrade{DrainTimeout: &metav1.Duration{Duration: time.Minute}}
+	must(t, f.api.Update(t.Context(), &s))
+	var a v1alpha1.AcceleratorNode
+	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	a.Annotations = map[string]string{v1alpha1.UpgradeAnnotation: "s " + time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)}
+	must(t, f.api.Update(t.Context(), &a))
+	f.goOn(t, &mortal{refuse: "user-a"}, "a [upgrade] 1-6.1.0-1 user true; b [] 2-6.1.0-1 user false")
+	now := f.reconcileAs(t, &mortal{refuse: "user-a"})
+	if now.Status.UpgradingNodes != 1 || len(now.Status.Waiting) != 1 || now.Status.Waiting[0].Reason != "UpgradeDrainBlocked" ||
+		!strings.Contains(now.Status.Waiting[0].Message, "disruption budget web") {
+		t.Errorf("status %+v", now.Status)
+	}
+	if err := f.api.Delete(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.row.Queues[0].Reconciler.Reconcile(t.Context(), request("s")); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.state(t); !strings.Contains(got, "a [] 1-6.1.0-1") {
+		t.Errorf("after the stack is gone: %s", got)
+	}
+}
+
+func (f *fixture) reconcileAs(t *testing.T, m *mortal) *v1alpha1.AcceleratorStack {
+	t.Helper()
+	plain := f.api
+	f.api = m.client(plain)
+	f.restart()
+	f.api = plain
+	return f.reconcile(t, "s")
+}
