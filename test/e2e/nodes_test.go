@@ -4,12 +4,15 @@ package e2e
 
 import (
 	"context"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
@@ -69,6 +72,9 @@ func reservesNodes() {
 
 	It("has pods with devices preempt pods without", preempts)
 
+	It("evicts the holder of a device for a pod with a higher priority, and none that a budget keeps", reclaims,
+		SpecTimeout(h.Patient(10*time.Minute)))
+
 	It("leaves the taints of others on nodes", func(ctx SpecContext) {
 		const theirs = "example.com/e2e-theirs=:PreferNoSchedule"
 		changeTaints(ctx, func(taints []corev1.Taint) []corev1.Taint {
@@ -119,6 +125,97 @@ func preempts(ctx SpecContext) {
 	Expect(*pod.Spec.Priority).To(Equal(int32(100000)))
 	running(ctx, pod)
 	eventuallyGone(ctx, cpu)
+}
+
+// reclaims: a pod that waits gets the device of the one holder with the lowest priority that no PodDisruptionBudget keeps. The next one
+// gets nothing as long as the budget is there.
+func reclaims(ctx SpecContext) {
+	const urgent, batch, filler, policy = "e2e-urgent", "e2e-batch", "e2e-batch-low", "e2e-reclaim"
+	ns := newNamespace(ctx, nil)
+	create(ctx, "partitionpolicies", "", &v1alpha1.PartitionPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindPartitionPolicy},
+		ObjectMeta: metav1.ObjectMeta{Name: policy},
+		Spec: v1alpha1.PartitionPolicySpec{
+			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: gpuNode}},
+			Nodes: &v1alpha1.NodePartition{
+				Reclaim:         v1alpha1.ReclaimEvict,
+				PriorityClasses: []v1alpha1.NodePriorityClass{{Name: urgent, Value: 100000}, {Name: batch, Value: 1000}, {Name: filler, Value: 10}},
+			},
+		},
+	})
+	for _, class := range []string{urgent, batch, filler} {
+		Eventually(ctx, func() error {
+			_, err := h.Kube.SchedulingV1().PriorityClasses().Get(ctx, class, metav1.GetOptions{})
+			return err
+		}).Should(Succeed())
+	}
+	newTemplate(ctx, ns, "one", spec(request("gpu", gpuClass)))
+	newTemplate(ctx, ns, "most", spec(request("gpu", gpuClass, count(6))))
+	holder := func(name, class, template string) *corev1.Pod {
+		return newPod(ctx, ns, name, withTemplate(template), onNode(gpuNode), func(p *corev1.Pod) {
+			p.Labels, p.Spec.PriorityClassName = map[string]string{"e2e": name}, class
+		})
+	}
+	equal, kept, low := holder("equal", urgent, "most"), holder("kept", batch, "one"), holder("low", filler, "one")
+	running(ctx, equal, kept, low)
+	_, err := h.Kube.PolicyV1().PodDisruptionBudgets(ns).Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "keeps"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: kept.Labels}, MaxUnavailable: new(intstr.FromInt32(0)),
+		},
+	}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+
+	say("the holder with the lowest priority makes way, and no other")
+	first := holder("first", urgent, "one")
+	eventuallyRuns(ctx, first)
+	eventuallyGone(ctx, low)
+	eventuallyEvent(ctx, ns, "Pod", low.Name, "EvictedForPriority", policy)
+	eventuallyEvent(ctx, ns, "Pod", first.Name, "DevicesReclaimed", gpuNode)
+	stillRun(ctx, equal, kept)
+
+	say("the holder that a budget keeps stays, and an Event says why")
+	second := holder("second", urgent, "one")
+	Eventually(ctx, func(g Gomega) {
+		events, err := h.Kube.EventsV1().Events(ns).List(ctx, metav1.ListOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		var seen []string
+		for _, e := range events.Items {
+			if e.Regarding.Name == second.Name && e.Reason == "ReclaimRefused" {
+				seen = append(seen, e.Note)
+			}
+		}
+		g.Expect(seen).To(ContainElement(ContainSubstring("PodDisruptionBudget")))
+	}).WithTimeout(h.Patient(3 * soon)).Should(Succeed())
+	stillRun(ctx, equal, kept, first)
+
+	say("the budget goes, and so does the pod")
+	Expect(h.Kube.PolicyV1().PodDisruptionBudgets(ns).Delete(ctx, "keeps", metav1.DeleteOptions{})).To(Succeed())
+	eventuallyRuns(ctx, second)
+	eventuallyGone(ctx, kept)
+	stillRun(ctx, equal, first)
+}
+
+// eventuallyRuns waits for a pod for which another one has to be evicted first: policies wait a minute between two of them.
+func eventuallyRuns(ctx context.Context, p *corev1.Pod) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		now, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(now.Status.Phase).To(Equal(corev1.PodRunning))
+	}).WithTimeout(h.Patient(3 * soon)).Should(Succeed())
+}
+
+// stillRun wants pods to be those that they were, and not about to end.
+func stillRun(ctx context.Context, pods ...*corev1.Pod) {
+	GinkgoHelper()
+	for _, p := range pods {
+		now, err := h.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(now.UID).To(Equal(p.UID))
+		Expect(now.DeletionTimestamp).To(BeNil(), "pod %s", p.Name)
+		Expect(now.Status.Phase).To(Equal(corev1.PodRunning), "pod %s", p.Name)
+	}
 }
 
 // reserve taints the node of the H100s, and waits until it has this taint beside those of others.

@@ -22,6 +22,7 @@ import (
 
 func showsStacks() {
 	It("has a claim checked on a node, again when the plugin is another, and says so in the stack", stackOfNode)
+	It("has a node that joins pass every state before it is available", ofNode, nodeJoins, SpecTimeout(h.Patient(8*time.Minute)))
 	It("brings drivers in containers, by the kernel of each node, and names the node that has no image for its own", ofNode, driversByKernel,
 		SpecTimeout(h.Patient(8*time.Minute)))
 }
@@ -76,6 +77,61 @@ func readStack(ctx context.Context, g Gomega, name string) (s v1alpha1.Accelerat
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &s)).To(Succeed())
 	return s
+}
+
+// nodeJoins: a node that nothing in the cluster remembers joins. The stack counts it once it is there, and is available once each of its
+// states was passed. A claim then runs there.
+func nodeJoins(ctx SpecContext) {
+	const name = "e2e-joins"
+	_, err := h.Apply(ctx, fmt.Sprintf(`
+apiVersion: fettle.dev/v1alpha1
+kind: AcceleratorStack
+metadata: {name: %s}
+spec:
+  nodeSelector: {matchLabels: {kubernetes.io/hostname: %s}}
+  driver: {engine: Host}
+  check: {deviceClassNames: [gpu.fettle.dev]}
+`, name, driverNode))
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) {
+		_, err := h.Kubectl(ctx, "delete", "acceleratorstack", name, "--wait")
+		Expect(err).NotTo(HaveOccurred())
+	})
+	before := availableStack(ctx, name, driverNode, "")
+
+	say("the node leaves the cluster, with all that is known of it")
+	Expect(h.StopComponent(ctx, driverNode, "kubelet", true)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { // where the spec failed half way
+		if _, err := h.Kube.CoreV1().Nodes().Get(ctx, driverNode, metav1.GetOptions{}); err != nil {
+			Expect(h.Reboot(ctx, driverNode)).To(Succeed())
+		}
+	}, NodeTimeout(h.Patient(3*time.Minute)))
+	Expect(h.Kube.CoreV1().Nodes().Delete(ctx, driverNode, metav1.DeleteOptions{})).To(Succeed())
+	Eventually(ctx, func(g Gomega) {
+		pods, err := h.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + driverNode})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(pods.Items).To(BeEmpty())
+		s := readStack(ctx, g, name)
+		g.Expect(s.Status.Waiting).To(BeEmpty())
+		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionAvailable)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Status).To(Equal(metav1.ConditionUnknown), c.Message)
+	}).WithTimeout(h.Patient(4 * soon)).Should(Succeed())
+	_, err = h.Kubectl(ctx, "delete", "acceleratornode", driverNode) // what is kept of a node whose Node is gone
+	Expect(err).NotTo(HaveOccurred())
+
+	say("it joins")
+	Expect(h.Reboot(ctx, driverNode)).To(Succeed())
+	after := availableStack(ctx, name, driverNode, before.Evidence)
+	Expect(after.Passed).To(BeTrue(), after.Message)
+	Eventually(ctx, func(g Gomega) {
+		for _, state := range readStack(ctx, g, name).Status.States {
+			g.Expect([]int32{state.Passed, state.Failed, state.Unknown}).To(Equal([]int32{1, 0, 0}), "state %s", state.Name)
+		}
+	}).Should(Succeed())
+	ns := newNamespace(ctx, nil)
+	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
+	running(ctx, newPod(ctx, ns, "first", withTemplate("gpu"), onNode(driverNode)))
 }
 
 const (

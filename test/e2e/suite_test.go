@@ -171,6 +171,7 @@ var _ = Describe("Fettle", func() {
 	Describe("divides other devices", ofNode, Ordered, ContinueOnFailure, dividesOthers)
 	Describe("programs FPGAs", Ordered, ContinueOnFailure, programsFPGAs)
 	Describe("programs other FPGAs", ofNode, Ordered, ContinueOnFailure, programsOthers)
+	Describe("reserves nodes for pods with devices", reservesNodes)
 	Describe("comes and goes", comesAndGoes)
 	Describe("presets", presetsForPods)
 	Describe("refuses what is wrong", refusesWrongConfigs)
@@ -182,7 +183,6 @@ var _ = Describe("Fettle", func() {
 	Describe("is understood by other runtimes", ofNode, otherRuntimes)
 	Describe("gives devices to pods", givesDevices)
 	Describe("is monitored", isMonitored)
-	Describe("reserves nodes for pods with devices", reservesNodes)
 	Describe("takes over from other drivers", takesOverFromOthers)
 })
 
