@@ -109,10 +109,12 @@ func (c cluster) upgradesByKMM(t *testing.T, s *v1alpha1.AcceleratorStack, kmm *
 	c.reportsFacts(t, node, a.Status.Facts.BootID, a.Status.Facts.PluginPod, nil)
 	c.endCheck(t, node, corev1.PodSucceeded, "")
 	c.awaitDriver(t, s, kmm, "")
-	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
-	if value, there := a.Annotations[v1alpha1.UpgradeAnnotation]; there {
-		t.Errorf("the node is left with %q", value)
-	}
+	apitest.Eventually(t, patience, func() string {
+		if err := c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a); err != nil {
+			return err.Error()
+		}
+		return a.Annotations[v1alpha1.UpgradeAnnotation]
+	})
 }
 
 // awaitDriver waits until these nodes wait in the state Driver, while KMM does its part.

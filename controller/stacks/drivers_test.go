@@ -80,7 +80,8 @@ func (f *fixture) runs(t *testing.T, node, kernel string, state corev1.Container
 	set := setName(s, stack.Platform{KernelVersion: kernel, Architecture: "amd64"})
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: drivers, Name: "driver-" + node, Labels: map[string]string{driverLabel: set}, Annotations: map[string]string{
-			driverStackAnnotation: "s", driverArchAnnotation: "amd64", driverKernelAnnotation: kernel, driverImageAnnotation: "registry.example/d:1-" + kernel,
+			driverStackAnnotation: "s", driverArchAnnotation: "amd64", driverKernelAnnotation: kernel,
+			driverImageAnnotation: "registry.example/d:1-" + kernel,
 		},
 	}}
 	_ = f.api.Delete(t.Context(), p.DeepCopy())

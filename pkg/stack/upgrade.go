@@ -328,7 +328,9 @@ func (r *UpgradeRules) change(n *UpgradeNode, lasts time.Duration, now time.Time
 			},
 		}
 	}
-	s := Step{Phase: PhaseChanging, Reason: ReasonUpgradeChanging, Message: "the driver is being changed: " + n.Delivered.Message, Change: true}
+	s := Step{
+		Phase: PhaseChanging, Reason: ReasonUpgradeChanging, Message: "the driver is being changed: " + n.Delivered.Message, Change: true,
+	}
 	if !Changing(n.Node) {
 		s = Step{Phase: PhaseQuiescing, Reason: ReasonUpgradeQuiescing, Evict: n.Holders, Stuck: lasts >= r.DrainTimeout}
 		why := "the plugin has not let go of the devices yet"

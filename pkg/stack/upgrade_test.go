@@ -105,7 +105,10 @@ func TestUpgrade(t *testing.T) {
 		{"the plugin never reported", upgradable("a", 0, func(n *stack.UpgradeNode) { n.Accelerator = nil }), nil, "Current"},
 		{"held back", upgradable("a", 0, hold), nil, "Waiting UpgradeWaiting"},
 		{"quiesced by hand", upgradable("a", 0, annotated(v1alpha1.QuiesceAnnotation, "nvidia")), nil, "Waiting UpgradeWaiting"},
-		{"the plugin still lets go", upgradable("a", 0, letGo, func(n *stack.UpgradeNode) { n.Annotations = nil }), nil, "Waiting UpgradeWaiting"},
+		{
+			"the plugin still lets go", upgradable("a", 0, letGo, func(n *stack.UpgradeNode) { n.Annotations = nil }), nil,
+			"Waiting UpgradeWaiting",
+		},
 		{"paused", upgradable("a", 0), &stack.UpgradeRules{Stack: "s", MaxUnavailable: 1, Paused: true}, "Waiting UpgradeWaiting"},
 		{"drains, held back too late", upgradable("a", time.Minute, holder, hold), nil, "Draining UpgradeDraining evict=p"},
 		{"drains for long", upgradable("a", 2*time.Hour, holder), nil, "Draining UpgradeDrainBlocked stuck evict=p"},
@@ -156,7 +159,10 @@ func TestUpgrade(t *testing.T) {
 			"another stack began", upgradable("a", 0, quiescing, annotated(v1alpha1.UpgradeAnnotation, "t "+upgradeTime.Format(time.RFC3339))), nil,
 			"Current upgrade= quiesce=",
 		},
-		{"the note is none", upgradable("a", 0, holder, annotated(v1alpha1.UpgradeAnnotation, "s")), nil, "Draining UpgradeDrainBlocked stuck evict=p"},
+		{
+			"the note is none", upgradable("a", 0, holder, annotated(v1alpha1.UpgradeAnnotation, "s")), nil,
+			"Draining UpgradeDrainBlocked stuck evict=p",
+		},
 	} {
 		rules := stack.UpgradeRules{Stack: "s", MaxUnavailable: 1, MaxFailed: 1, DrainTimeout: time.Hour}
 		if tc.rules != nil {
@@ -214,8 +220,13 @@ func TestRules(t *testing.T) {
 		nodes int
 		want  int
 	}{
-		{intstr.FromInt32(3), 2, 3}, {intstr.FromString("10%"), 30, 3}, {intstr.FromString("10%"), 29, 2}, {intstr.FromString("10%"), 3, 1},
-		{intstr.FromString("100%"), 7, 7}, {intstr.FromString("x"), 7, 1}, {intstr.FromInt32(0), 7, 1},
+		{intstr.FromInt32(3), 2, 3},
+		{intstr.FromString("10%"), 30, 3},
+		{intstr.FromString("10%"), 29, 2},
+		{intstr.FromString("10%"), 3, 1},
+		{intstr.FromString("100%"), 7, 7},
+		{intstr.FromString("x"), 7, 1},
+		{intstr.FromInt32(0), 7, 1},
 	} {
 		s := &v1alpha1.AcceleratorStack{}
 		s.Spec.Upgrade = &v1alpha1.StackUpgrade{MaxUnavailable: &tc.most}
@@ -234,7 +245,7 @@ func TestUpgrading(t *testing.T) {
 	}{
 		"0 UpgradeDraining true":  {stack.Verdict{}, stack.PhaseDraining, stack.ReasonUpgradeDraining},
 		"0 UpgradeWaiting false":  {stack.Verdict{}, stack.PhaseWaiting, stack.ReasonUpgradeWaiting},
-		"2 DriverFailed true":     {stack.Verdict{Status: stack.Failed, Reason: "DriverFailed"}, stack.PhaseChanging, stack.ReasonUpgradeChanging},
+		"2 DriverFailed true":     {stack.Verdict{Status: stack.Failed, Reason: "DriverFailed"}, stack.PhaseChanging, "Other"},
 		"2 UpgradeOverdue true":   {stack.Verdict{}, stack.PhaseChanging, stack.ReasonUpgradeOverdue},
 		"1 Passed false":          {stack.Host(), stack.PhaseCurrent, ""},
 		"0 UpgradeChecking true":  {stack.Host(), stack.PhaseChecking, stack.ReasonUpgradeChecking},

@@ -39,6 +39,7 @@ func TestAPI(t *testing.T) {
 			t.Run("slices", func(t *testing.T) { testSlices(t, server) })
 			t.Run("acceleratornodes", func(t *testing.T) { testAcceleratorNodes(t, server) })
 			t.Run("checks", func(t *testing.T) { testChecks(t, server) })
+			t.Run("upgrades", func(t *testing.T) { testUpgrades(t, server) })
 			t.Run("bitstream status", func(t *testing.T) { testBitstreamStatus(t, server) })
 			t.Run("bitstream rights", func(t *testing.T) { testBitstreamRights(t, server) })
 			t.Run("pull secrets", func(t *testing.T) { testPullSecretRights(t, server) })
@@ -81,8 +82,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 19 {
-		t.Fatalf("%d policies, want 19", len(policies.Items))
+	if len(policies.Items) != 20 {
+		t.Fatalf("%d policies, want 20", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		if policy.Name == "fettle-controller-evictions" {
