@@ -41,8 +41,8 @@ type judge struct {
 	due     *prometheus.GaugeVec
 	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
 	told map[string]positions
-	// evicted are pods of which an Event says that they are evicted.
-	evicted map[types.UID]bool
+	// evicted are the pods of which an Event says that they are evicted and that are still there, by the stack that evicts them.
+	evicted map[string]map[types.UID]bool
 }
 
 // New returns the reconciler. It follows changes of stacks, and of whatever their nodes' states are judged by. drivers is the
@@ -51,7 +51,7 @@ func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
 	j := &judge{
 		Services: s, options: checks, drivers: drivers, applied: map[string]applied{},
 		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
-		evicted: map[types.UID]bool{},
+		evicted: map[string]map[types.UID]bool{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
 			"stack", "state", "status"),
 		due: metrics.GaugeBy("stack_check_due_timestamp_seconds",
@@ -108,6 +108,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 // forget ends what is left of a stack that is gone. What it owns goes with it.
 func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
 	delete(j.told, name)
+	delete(j.evicted, name)
 	j.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
 	j.due.DeleteLabelValues(name)
 	return errors.Join(j.dropModule(ctx, name, seen), j.releaseAll(ctx, name))

@@ -50,6 +50,7 @@ func (j *judge) upgrade(
 	if err := j.addHolders(ctx, s.Name, nodes); err != nil {
 		return true, err
 	}
+	j.evicted[s.Name] = stillThere(j.evicted[s.Name], nodes)
 	steps := stack.Upgrade(stack.RulesOf(s, len(nodes)), nodes, j.Clock.Now())
 	var errs []error
 	for i := range steps {
@@ -61,6 +62,19 @@ func (j *judge) upgrade(
 		runs = runs || step.Phase != stack.PhaseCurrent
 	}
 	return runs, errors.Join(errs...)
+}
+
+// stillThere returns the pods of a set that still hold devices of a node.
+func stillThere(evicted map[types.UID]bool, nodes []stack.UpgradeNode) map[types.UID]bool {
+	out := map[types.UID]bool{}
+	for i := range nodes {
+		for _, h := range nodes[i].Holders {
+			if uid := types.UID(h.UID); evicted[uid] {
+				out[uid] = true
+			}
+		}
+	}
+	return out
 }
 
 // act does what a step says.
@@ -195,8 +209,8 @@ func (j *judge) evict(ctx context.Context, s *v1alpha1.AcceleratorStack, step *s
 		case evict.Gone(err):
 		case err != nil:
 			refused = fmt.Sprintf("pod %s is not evicted: %s", h, blocker(err))
-		case !j.evicted[pod.UID]:
-			j.evicted[pod.UID] = true
+		case !j.evicted[s.Name][pod.UID]:
+			j.evicted[s.Name][pod.UID] = true
 			klog.FromContext(ctx).Info("Evicted a pod, since the driver of its devices is changed", "pod", h.String(), "node", step.Node)
 			j.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonEvictedForUpgrade, "ChangeDriver", "%s", message.EventNote(
 				fmt.Sprintf("evicted, since AcceleratorStack %s changes the driver of the devices of node %s", s.Name, step.Node)))

@@ -25,6 +25,8 @@ func showsStacks() {
 	It("has a node that joins pass every state before it is available", ofNode, nodeJoins, SpecTimeout(h.Patient(8*time.Minute)))
 	It("brings drivers in containers, by the kernel of each node, and names the node that has no image for its own", ofNode, driversByKernel,
 		SpecTimeout(h.Patient(8*time.Minute)))
+	It("changes the driver of nodes while the controller is killed, and honours disruption budgets", ofNode, changesDriver,
+		SpecTimeout(h.Patient(10*time.Minute)))
 }
 
 // stackOfNode: a stack of one node becomes available once its claim was checked by a pod that the scheduler placed. Another pod of the
@@ -158,7 +160,7 @@ func driversByKernel(ctx SpecContext) {
 	say("both nodes get the driver for their kernel, from the registry")
 	usual := kernelOf(ctx, driverNode)
 	Expect(kernelOf(ctx, gpuNode)).To(Equal(usual), "the nodes share the machine's kernel")
-	pushDriver(registry, usual)
+	pushDriver(registry, "e2e-"+usual)
 	DeferCleanup(func(ctx SpecContext) { // after the stack has gone
 		Expect(h.Reboot(ctx, driverNode)).To(Succeed())
 	}, NodeTimeout(h.Patient(3*time.Minute)))
@@ -207,7 +209,7 @@ spec:
 	eventuallyEvent(ctx, metav1.NamespaceDefault, "AcceleratorNode", driverNode, "DriverImageMissing", "e2e-"+other)
 
 	say("the image is pushed, and the node passes with a new check")
-	pushDriver(registry, other)
+	pushDriver(registry, "e2e-"+other)
 	second := availableStack(ctx, driverStack, driverNode, first.Evidence)
 	Expect(second.Passed).To(BeTrue(), second.Message)
 	Expect(driverPod(ctx, driverNode).Spec.Containers[0].Image).To(HaveSuffix(":e2e-" + other))
@@ -230,11 +232,11 @@ func kernelOf(ctx context.Context, node string) string {
 	return n.Status.NodeInfo.KernelVersion
 }
 
-// pushDriver puts an image into a registry that stands for a driver for a kernel. It has nothing to load.
-func pushDriver(registry, kernel string) {
+// pushDriver puts an image into a registry that stands for a driver. It has nothing to load.
+func pushDriver(registry, tag string) {
 	GinkgoHelper()
-	ref, err := name.NewTag(registry+"/driver:e2e-"+kernel, name.Insecure)
+	ref, err := name.NewTag(registry+"/driver:"+tag, name.Insecure)
 	Expect(err).NotTo(HaveOccurred())
-	image := builtImage{files: append(busybox("bin"), regular("ready", []byte(kernel)))}
+	image := builtImage{files: append(busybox("bin"), regular("ready", []byte(tag)))}
 	Expect(remote.Write(ref, image.build())).To(Succeed())
 }
