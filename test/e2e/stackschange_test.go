@@ -99,10 +99,12 @@ spec:
 	for _, node := range []string{gpuNode, mixedNode} {
 		availableStack(ctx, name, node, "")
 		Expect(driverPod(ctx, node).Spec.Containers[0].Image).To(HaveSuffix("/driver:2-" + kernel))
-		n, err := h.AcceleratorNode(ctx, node)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(n.Annotations).NotTo(Or(HaveKey(v1alpha1.UpgradeAnnotation), HaveKey(v1alpha1.QuiesceAnnotation)))
-		Expect(n.Status.Checks[0].Time.Time).To(BeTemporally(">=", begun), "the check is of the new driver")
+		Eventually(ctx, func(g Gomega) {
+			n, err := h.AcceleratorNode(ctx, node)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(n.Annotations).NotTo(Or(HaveKey(v1alpha1.UpgradeAnnotation), HaveKey(v1alpha1.QuiesceAnnotation)))
+			g.Expect(n.Status.Checks[0].Time.Time).To(BeTemporally(">=", begun), "the check is of the new driver")
+		}).Should(Succeed())
 		eventuallyUpgradeTaints(ctx, node, false)
 	}
 
