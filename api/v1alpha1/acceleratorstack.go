@@ -76,6 +76,12 @@ type AcceleratorStackSpec struct {
 	// Check is how claims are checked on each node.
 	// +optional
 	Check *StackCheck `json:"check,omitempty"`
+	// States are states of an administrator's own, beside Fettle's.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	States []ExtraState `json:"states,omitempty"`
 }
 
 // StackCheck is how claims are checked on each node: a pod on the node has a claim with admin access, which takes a device from nobody, and
@@ -178,7 +184,7 @@ func (s *AcceleratorStackSpec) Validate(path *field.Path) field.ErrorList {
 	if s.Check != nil {
 		faults = append(faults, s.Check.validate(path.Child("check"))...)
 	}
-	return faults
+	return append(faults, validateStates(s.States, path.Child("states"))...)
 }
 
 func (d *StackDriver) validate(path *field.Path) field.ErrorList {
@@ -207,7 +213,7 @@ func (d *StackDriver) validate(path *field.Path) field.ErrorList {
 // StackState is a state that a node passes on its way.
 type StackState string
 
-// The states, in their order.
+// The states, in their order. Those of an administrator stand behind or between them.
 const (
 	// StateFacts: the plugin on the node has reported since the node's last start.
 	StateFacts StackState = "Facts"
@@ -223,7 +229,7 @@ const (
 	StateMonitored StackState = "Monitored"
 )
 
-// StackStates are the states in their order.
+// StackStates are Fettle's states in their order.
 func StackStates() []StackState {
 	return []StackState{StateFacts, StateDriver, StateDriverChecked, StatePublished, StateClaimChecked, StateMonitored}
 }

@@ -307,7 +307,10 @@ func TestRights(t *testing.T) {
 	delete(unchecked, "Role fettle-checks")
 	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
 	driving := plainRights()
-	driving["Role fettle-drivers"] = map[string]string{"apps/daemonsets": "list create patch delete", "/pods": "list watch"}
+	driving["Role fettle-drivers"] = map[string]string{"/pods": "list watch"}
+	for _, resource := range []string{"apps/daemonsets", "apps/deployments", "batch/jobs", "/configmaps", "/services", "/serviceaccounts"} {
+		driving["Role fettle-drivers"][resource] = "get list create patch delete"
+	}
 	watching := plainRights()
 	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
