@@ -11,6 +11,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/placement"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
@@ -90,7 +91,7 @@ func driverSpec(d *v1alpha1.DaemonSetDriver, set *driverSet) corev1.PodSpec {
 		TerminationGracePeriodSeconds: new(int64(unloadSeconds)),
 		// Whatever keeps other pods from a node is no reason to unload its driver: taints of policies, upgrades and vendors, and a cordon.
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-		Affinity:    &corev1.Affinity{NodeAffinity: onNodes(set.nodes), PodAntiAffinity: apart()},
+		Affinity:    &corev1.Affinity{NodeAffinity: placement.On(set.nodes...), PodAntiAffinity: apart()},
 	}
 	for _, name := range d.PullSecrets {
 		spec.ImagePullSecrets = append(spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
@@ -122,22 +123,6 @@ func driverSpec(d *v1alpha1.DaemonSetDriver, set *driverSet) corev1.PodSpec {
 	}
 	spec.Containers = []corev1.Container{c}
 	return spec
-}
-
-// onNodes selects nodes by their names: a node's kernel is in no label that can be trusted, and the label kubernetes.io/hostname may
-// be missing or wrong. Without nodes it selects none: an empty list of terms is not valid.
-func onNodes(nodes []string) *corev1.NodeAffinity {
-	selector := &corev1.NodeSelector{}
-	for _, name := range nodes {
-		selector.NodeSelectorTerms = append(selector.NodeSelectorTerms,
-			onNode(name).NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms...)
-	}
-	if len(nodes) == 0 {
-		selector.NodeSelectorTerms = []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-			{Key: driverLabel, Operator: corev1.NodeSelectorOpExists}, {Key: driverLabel, Operator: corev1.NodeSelectorOpDoesNotExist},
-		}}}
-	}
-	return &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: selector}
 }
 
 // apart keeps a driver's pod waiting until the one before it has left the node: when a node has another kernel, its pod is one of

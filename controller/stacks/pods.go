@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/placement"
 )
 
 // checkLabel marks the pods of checks. Their annotations say what for.
@@ -89,7 +90,7 @@ func (o *Checks) pod(c *check) *corev1.Pod {
 	}}
 	p.Spec = corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
-		Affinity: onNode(c.node), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		Affinity: &corev1.Affinity{NodeAffinity: placement.On(c.node)}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		ResourceClaims: []corev1.PodResourceClaim{{Name: checkClaim, ResourceClaimTemplateName: new(o.template(c.class).Name)}},
 		Containers: []corev1.Container{{
 			Name: checkContainer, Image: o.Image, ImagePullPolicy: o.PullPolicy,
@@ -113,13 +114,4 @@ func (o *Checks) pod(c *check) *corev1.Pod {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
 	return p
-}
-
-// onNode is what a DaemonSet's pods have: the name of the node, which no label can change.
-func onNode(name string) *corev1.Affinity {
-	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}},
-		}}},
-	}}
 }

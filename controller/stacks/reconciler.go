@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/stackstates"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
@@ -36,9 +37,11 @@ type judge struct {
 	drivers string
 	// applied are the DaemonSets of drivers as this process last wrote them, by name.
 	applied map[string]applied
-	status  status.Writer
-	nodes   *prometheus.GaugeVec
-	due     *prometheus.GaugeVec
+	// states makes the objects of extra states.
+	states *stackstates.Keeper
+	status status.Writer
+	nodes  *prometheus.GaugeVec
+	due    *prometheus.GaugeVec
 	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
 	told map[string]positions
 	// evicted are the pods of which an Event says that they are evicted and that are still there, by the stack that evicts them.
@@ -49,7 +52,7 @@ type judge struct {
 // namespace where it runs drivers; empty: it runs none.
 func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
 	j := &judge{
-		Services: s, options: checks, drivers: drivers, applied: map[string]applied{},
+		Services: s, options: checks, drivers: drivers, applied: map[string]applied{}, states: stackstates.New(s, drivers),
 		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
 		evicted: map[string]map[types.UID]bool{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
@@ -84,7 +87,11 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
 	}
-	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen, driver)
+	extras, err := j.statesOf(ctx, s, selection.Nodes, seen, driver)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("extra states of AcceleratorStack %s: %w", req.Name, err)
+	}
+	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen, driver, extras)
 	failed = errors.Join(failed, j.release(ctx, seen, func(node, by string) bool {
 		return by == s.Name && !slices.Contains(selection.Nodes, node)
 	}))
@@ -97,8 +104,8 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		j.announce(ctx, before, s)
 	}
 	j.announceNodes(ctx, before, s, outcomes, seen)
-	j.count(s, outcomes)
-	failed = errors.Join(failed, driver.fault)
+	j.count(before, s, outcomes)
+	failed = errors.Join(failed, driver.fault, extras.Fault)
 	if failed != nil {
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, failed)
 	}
@@ -109,6 +116,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
 	delete(j.told, name)
 	delete(j.evicted, name)
+	j.states.Forget(name)
 	j.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
 	j.due.DeleteLabelValues(name)
 	return errors.Join(j.dropModule(ctx, name, seen), j.releaseAll(ctx, name))
@@ -117,11 +125,11 @@ func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault
 // with one node keeps it from no other.
 func (j *judge) round(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed, driver engine,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed, driver engine, extras stackstates.Result,
 ) (outcomes []stack.Outcome, next time.Duration, err error) {
 	pods, err := j.checkPods(ctx, s)
 	errs := []error{err}
-	next = driver.again
+	next = sooner(driver.again, extras.Again)
 	room := maxChecks
 	for _, of := range pods {
 		room -= len(of)
@@ -129,7 +137,7 @@ func (j *judge) round(
 	var nodes []stack.UpgradeNode
 	for _, name := range names {
 		n := seen.node(name)
-		n.Delivered, n.Checks = driver.deliver(&n), j.checks(s)
+		n.Delivered, n.Checks, n.Extras = driver.deliver(&n), j.checks(s), extras.Extras[name]
 		over, err := j.settle(ctx, &n, pods[name])
 		if err == nil {
 			err = j.remove(ctx, over)
@@ -140,9 +148,7 @@ func (j *judge) round(
 		if len(n.Checks.Running) > 0 {
 			wait = min(n.Checks.Timeout, checkPause)
 		}
-		if wait > 0 && (next == 0 || wait < next) {
-			next = wait
-		}
+		next = sooner(next, wait)
 		outcomes = append(outcomes, stack.Judge(&n))
 		nodes = append(nodes, stack.UpgradeNode{Node: &n, Outcome: outcomes[len(outcomes)-1]})
 	}
@@ -157,8 +163,13 @@ func (j *judge) round(
 	return outcomes, next, errors.Join(errs...)
 }
 
-// count sets the metrics of a stack.
-func (j *judge) count(s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
+// count sets the metrics of a stack. Those of extra states that it had before are dropped.
+func (j *judge) count(before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
+	for _, old := range before.Status.States {
+		if !slices.ContainsFunc(s.Status.States, func(c v1alpha1.StackStateCount) bool { return c.Name == old.Name }) {
+			j.nodes.DeletePartialMatch(prometheus.Labels{"stack": s.Name, "state": string(old.Name)})
+		}
+	}
 	for _, c := range s.Status.States {
 		for status, count := range map[string]int32{"passed": c.Passed, "failed": c.Failed, "unknown": c.Unknown} {
 			j.nodes.WithLabelValues(s.Name, string(c.Name), status).Set(float64(count))

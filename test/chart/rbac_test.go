@@ -307,8 +307,9 @@ func TestRights(t *testing.T) {
 	delete(unchecked, "Role fettle-checks")
 	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
 	driving := plainRights()
-	driving["Role fettle-drivers"] = map[string]string{
-		"apps/daemonsets": "list create patch delete", "/pods": "list watch delete", "kmm.sigs.x-k8s.io/modules": "get create patch delete",
+	driving["Role fettle-drivers"] = map[string]string{"/pods": "list watch delete", "kmm.sigs.x-k8s.io/modules": "get create patch delete"}
+	for _, resource := range []string{"apps/daemonsets", "apps/deployments", "batch/jobs", "/configmaps", "/services", "/serviceaccounts"} {
+		driving["Role fettle-drivers"][resource] = "get list create patch delete"
 	}
 	driving["ClusterRole fettle-controller"]["kmm.sigs.x-k8s.io/nodemodulesconfigs"] = "list"
 	watching := plainRights()
