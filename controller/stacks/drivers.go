@@ -250,6 +250,7 @@ func (j *judge) removeSet(ctx context.Context, o *metav1.PartialObjectMetadata) 
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete DaemonSet %s/%s: %w", o.Namespace, o.Name, err)
 	}
-	klog.FromContext(ctx).V(1).Info("Deleted the DaemonSet of a driver", "daemonSet", o.Name, "kernel", o.Annotations[stack.DriverKernelAnnotation])
+	klog.FromContext(ctx).V(1).Info("Deleted the DaemonSet of a driver", "daemonSet", o.Name,
+		"kernel", o.Annotations[stack.DriverKernelAnnotation])
 	return nil
 }

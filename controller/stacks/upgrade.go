@@ -39,7 +39,8 @@ const (
 // upgrade takes the nodes whose driver is to be changed one step on, and puts into their outcomes how far they are. It says whether any
 // is under way. A fault with one node keeps it from no other.
 func (j *judge) upgrade(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, nodes []stack.UpgradeNode, outcomes []stack.Outcome, driver engine, seen *stack.Observed,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, nodes []stack.UpgradeNode, outcomes []stack.Outcome, driver engine,
+	seen *stack.Observed,
 ) (runs bool, err error) {
 	if driver.change == nil {
 		return false, j.release(ctx, seen, func(node, _ string) bool {
