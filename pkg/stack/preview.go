@@ -253,7 +253,7 @@ func (p *previewer) phases(rules UpgradeRules, nodes []UpgradeNode) {
 		p.unknown("what budgets allow, and which pods hold devices, once the first pods have gone")
 	}
 	if checks {
-		p.unknown("whether claims are checked at all: with selfTest.enabled=false the phase Checking does not wait for them")
+		p.unknown("whether claims are checked at all, which selfTest.enabled says, and results of checks that are not written down yet")
 	}
 }
 
