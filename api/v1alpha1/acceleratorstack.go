@@ -29,7 +29,7 @@ const (
 )
 
 // AcceleratorStack takes nodes with accelerators from their hardware to claims that work, by states that are checked one after the other on
-// each node. A node that fails holds back no other. For each node one stack holds, the oldest of those that select it.
+// each node. A node that fails holds back no other. If several stacks select a node, only the oldest of them holds for it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -87,8 +87,8 @@ type AcceleratorStackSpec struct {
 	States []ExtraState `json:"states,omitempty"`
 }
 
-// StackCheck is how claims are checked on each node: a pod on the node has a claim with admin access, which takes a device from nobody, and
-// opens the device.
+// StackCheck is how claims are checked on each node. A pod on the node has a claim with admin access, which takes a device from nobody. The
+// pod opens the device.
 type StackCheck struct {
 	// DeviceClassNames are the classes, of each of which a claim is checked on every node. Unset: those of gpu.fettle.dev and
 	// fpga.fettle.dev of whose kind the node publishes a device. A node that publishes only parts of GPUs needs their class.
@@ -258,7 +258,7 @@ type AcceleratorStackStatus struct {
 	// ObservedGeneration is the generation of the spec that the status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Nodes is how many nodes the stack holds for: those that it selects, without those of an older stack and those without any device.
+	// Nodes is how many nodes the stack holds for. Selected nodes of an older stack and nodes without any device do not count.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Nodes int32 `json:"nodes"`
@@ -287,7 +287,8 @@ type AcceleratorStackStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	States []StackStateCount `json:"states,omitempty"`
-	// Waiting are nodes that have not passed every state: first those that have failed one, then by name. The first 16.
+	// Waiting are nodes that have not passed every state, at most 16. Nodes that have failed one come first, and each group is sorted by
+	// name.
 	// +listType=map
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=16

@@ -94,7 +94,7 @@ type NodeTaint struct {
 	// +optional
 	Value string `json:"value,omitempty"`
 	// Effect is NoSchedule, PreferNoSchedule or NoExecute. NoExecute also ends pods that run on the node already and do not tolerate the
-	// taint, those that have devices included, if they were made before the policy.
+	// taint. Pods with devices that were made before the policy are among them.
 	// +kubebuilder:validation:Enum=NoSchedule;PreferNoSchedule;NoExecute
 	Effect corev1.TaintEffect `json:"effect"`
 }

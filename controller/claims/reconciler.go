@@ -6,7 +6,6 @@ package claims
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -78,13 +77,12 @@ func nodesOf(c *resourceapi.ResourceClaim) (nodes []string) {
 func (m *messenger) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	node := reconciler.Metadata(v1alpha1.GroupVersion.String(), "AcceleratorNode")
 	node.Name = req.Name
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		v1alpha1.ClaimDeletedAnnotation: m.Clock.Now().UTC().Format(time.RFC3339Nano),
-	}}})
+	patch, err := reconciler.MetadataPatch("", nil, reconciler.Named{}.Set(
+		v1alpha1.ClaimDeletedAnnotation, m.Clock.Now().UTC().Format(time.RFC3339Nano)))
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("encode an annotation: %w", err)
+		return reconcile.Result{}, err
 	}
-	err = m.Client.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch))
+	err = m.Client.Patch(ctx, node, patch)
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("tell node %s of a deleted claim: %w", req.Name, err)
 	}

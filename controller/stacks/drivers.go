@@ -43,7 +43,7 @@ type applied struct {
 // holds back the nodes of its platform alone.
 func (j *judge) driversOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
 	if j.drivers == "" {
-		return engine{deliver: func(*stack.Node) stack.Verdict { return stack.DriversOff(driversOff) }}, nil
+		return all(stack.DriversOff(driversOff)), nil
 	}
 	there, err := j.daemonSets(ctx, s)
 	if err != nil {

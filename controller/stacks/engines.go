@@ -31,6 +31,11 @@ type engine struct {
 	fault error
 }
 
+// all is an engine that says the same of every node.
+func all(v stack.Verdict) engine {
+	return engine{deliver: func(*stack.Node) stack.Verdict { return v }}
+}
+
 // engineOf has the engine of a stack bring the drivers of the nodes that it holds for, as far as it does, and reads what the engine
 // knows.
 func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
@@ -50,7 +55,7 @@ func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held
 		return engine{}, err
 	}
 	if s.Spec.Driver.Engine != v1alpha1.EngineExternal || s.Spec.Driver.External == nil {
-		return engine{deliver: func(*stack.Node) stack.Verdict { return stack.Host() }}, nil
+		return all(stack.Host()), nil
 	}
 	o, err := j.operator(ctx, s.Spec.Driver.External.Operator)
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
@@ -93,10 +93,6 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 	}
 	e.fault = j.labelNodes(ctx, label, labels, seen)
 	return e, nil
-}
-
-func all(v stack.Verdict) engine {
-	return engine{deliver: func(*stack.Node) stack.Verdict { return v }}
 }
 
 // writeModule applies the Module of a stack. A taint that a Module does not tolerate, a cordon included, has KMM unload its driver under
@@ -214,16 +210,12 @@ func (j *judge) labelNodes(ctx context.Context, label string, values map[string]
 
 // labelNode has a node have a value of a label; empty: no such label.
 func (j *judge) labelNode(ctx context.Context, node, label, want string) error {
-	var value any
-	if want != "" {
-		value = want
-	}
-	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}})
+	patch, err := reconciler.MetadataPatch("", reconciler.Named{}.Set(label, want), nil)
 	if err != nil {
-		return fmt.Errorf("encode a label: %w", err)
+		return err
 	}
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	if err := j.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
+	if err := j.Client.Patch(ctx, object, patch); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("label node %s with the version of the driver: %w", node, err)
 	}
 	klog.FromContext(ctx).V(1).Info("Labelled a node for KMM", "node", node, "label", label, "version", want)

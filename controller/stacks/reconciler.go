@@ -119,7 +119,7 @@ func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
 	j.states.Forget(name)
 	j.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
 	j.due.DeleteLabelValues(name)
-	return errors.Join(j.dropModule(ctx, name, seen), j.releaseAll(ctx, name))
+	return errors.Join(j.dropModule(ctx, name, seen), j.release(ctx, seen, func(_, by string) bool { return by == name }))
 }
 
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault

@@ -4,7 +4,6 @@ package stacks
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/evict"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
@@ -106,37 +106,20 @@ func (j *judge) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, an
 	if node == nil {
 		return nil
 	}
-	values := map[string]*string{}
+	values := reconciler.Named{}
 	for key, value := range annotations {
-		values[key] = nil
-		if value != "" {
-			values[key] = &value
-		}
+		values.Set(key, value)
 	}
-	// The cache keeps only these annotations, so that a patch made by comparing could take all others along.
-	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": node.ResourceVersion, "annotations": values}})
+	patch, err := reconciler.MetadataPatch(node.ResourceVersion, nil, values)
 	if err != nil {
-		return fmt.Errorf("encode annotations: %w", err)
+		return err
 	}
 	object := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
-	err = j.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, data))
+	err = j.Client.Patch(ctx, object, patch)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("annotate AcceleratorNode %s: %w", node.Name, err)
 	}
 	return nil
-}
-
-// releaseAll takes the notes of a stack that is gone from all nodes.
-func (j *judge) releaseAll(ctx context.Context, name string) error {
-	var list v1alpha1.AcceleratorNodeList
-	if err := j.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list the nodes whose driver AcceleratorStack %s changed: %w", name, err)
-	}
-	seen := &observed{accelerators: map[string]*v1alpha1.AcceleratorNode{}}
-	for i := range list.Items {
-		seen.accelerators[list.Items[i].Name] = &list.Items[i]
-	}
-	return j.release(ctx, seen, func(_, by string) bool { return by == name })
 }
 
 // release takes the notes of upgrades from nodes.
