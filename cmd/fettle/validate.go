@@ -16,8 +16,8 @@ const validateHelp = `
 Checks the ResourceClaims, ResourceClaimTemplates, DeviceClasses, PartitionPolicies and AcceleratorStacks of YAML files as the admission
 webhook does, the DevicePresets and ClusterDevicePresets as the API server does, and the rest of these objects more strictly than the API
 server: unknown fields, names of requests, and CEL, which is compiled against the attributes that Fettle publishes. Claims are judged by the
-classes in all files together. Needs no cluster. FILE may be a directory, for the *.yaml, *.yml and *.json in it and below, or - for standard input.
-Prints one line a fault or warning, and at the end what was checked. Warnings do not change the exit status.`
+classes in all files together. Needs no cluster. FILE may be a directory, for the *.yaml, *.yml and *.json in it and below, or - for
+standard input. Prints one line a fault or warning, and at the end what was checked. Warnings do not change the exit status.`
 
 // errFaults ends the command with status 1 after the faults were printed.
 var errFaults = errors.New("correct the fields above")
