@@ -5,7 +5,6 @@
 package stacks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +81,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	s := stacks.Items[at].DeepCopy()
 	before := s.DeepCopy()
-	selection := stack.Select(s.Name, stacks.Items, seen.candidates())
+	selection := stack.Select(s.Name, stacks.Items, seen.Candidates())
 	driver, err := j.engineOf(ctx, s, selection.Nodes, seen)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
@@ -113,7 +112,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 }
 
 // forget ends what is left of a stack that is gone. What it owns goes with it.
-func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
+func (j *judge) forget(ctx context.Context, name string, seen *stack.Observed) error {
 	delete(j.told, name)
 	delete(j.evicted, name)
 	j.states.Forget(name)
@@ -125,7 +124,7 @@ func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault
 // with one node keeps it from no other.
 func (j *judge) round(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed, driver engine, extras stackstates.Result,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *stack.Observed, driver engine, extras stackstates.Result,
 ) (outcomes []stack.Outcome, next time.Duration, err error) {
 	pods, err := j.checkPods(ctx, s)
 	errs := []error{err}
@@ -136,7 +135,7 @@ func (j *judge) round(
 	}
 	var nodes []stack.UpgradeNode
 	for _, name := range names {
-		n := seen.node(name)
+		n := seen.Node(name)
 		n.Delivered, n.Checks, n.Extras = driver.deliver(&n), j.checks(s), extras.Extras[name]
 		over, err := j.settle(ctx, &n, pods[name])
 		if err == nil {
@@ -188,16 +187,8 @@ func (j *judge) count(before, s *v1alpha1.AcceleratorStack, outcomes []stack.Out
 	j.due.WithLabelValues(s.Name).Set(float64(oldest.Unix()))
 }
 
-// observed is what the cache has of all nodes, by their names.
-type observed struct {
-	labels       map[string]map[string]string
-	nodes        map[string]*corev1.Node
-	accelerators map[string]*v1alpha1.AcceleratorNode
-	plugins      map[string][]stack.Pod
-}
-
 // observe reads what the states of nodes are judged by.
-func (j *judge) observe(ctx context.Context) (*observed, error) {
+func (j *judge) observe(ctx context.Context) (*stack.Observed, error) {
 	var metadata metav1.PartialObjectMetadataList
 	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 	var nodes corev1.NodeList
@@ -211,55 +202,20 @@ func (j *judge) observe(ctx context.Context) (*observed, error) {
 	if err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.Namespace), pluginLabels()); err != nil {
 		return nil, fmt.Errorf("list the plugin's pods: %w", err)
 	}
-	out := &observed{
-		labels: map[string]map[string]string{}, nodes: map[string]*corev1.Node{}, plugins: map[string][]stack.Pod{},
-		accelerators: map[string]*v1alpha1.AcceleratorNode{},
-	}
+	out := stack.NewObserved()
 	for i := range metadata.Items {
-		out.labels[metadata.Items[i].Name] = metadata.Items[i].Labels
+		out.Labels[metadata.Items[i].Name] = metadata.Items[i].Labels
 	}
 	for i := range nodes.Items {
-		out.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+		out.Nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
 	for i := range accelerators.Items {
-		out.accelerators[accelerators.Items[i].Name] = &accelerators.Items[i]
+		out.Accelerators[accelerators.Items[i].Name] = &accelerators.Items[i]
 	}
 	for i := range pods.Items {
-		if p := &pods.Items[i]; p.Spec.NodeName != "" {
-			out.plugins[p.Spec.NodeName] = append(out.plugins[p.Spec.NodeName], podOf(p))
-		}
+		out.AddPlugin(&pods.Items[i])
 	}
 	return out, nil
-}
-
-// candidates are the nodes that stacks may select, sorted.
-func (o *observed) candidates() []stack.Candidate {
-	out := make([]stack.Candidate, 0, len(o.nodes))
-	for name := range o.nodes {
-		out = append(out, stack.Candidate{Name: name, Labels: o.labels[name], Reported: o.accelerators[name] != nil})
-	}
-	slices.SortFunc(out, func(a, b stack.Candidate) int { return cmp.Compare(a.Name, b.Name) })
-	return out
-}
-
-// node returns what was observed of a node.
-func (o *observed) node(name string) stack.Node {
-	n := stack.Node{Name: name, Labels: o.labels[name], Plugins: o.plugins[name]}
-	if info := o.nodes[name]; info != nil {
-		i := &info.Status.NodeInfo
-		n.BootID, n.KernelVersion, n.OSImage, n.Architecture = i.BootID, i.KernelVersion, i.OSImage, i.Architecture
-	}
-	if a := o.accelerators[name]; a != nil {
-		n.Accelerator, n.Annotations = &a.Status, a.Annotations
-	}
-	return n
-}
-
-func podOf(p *corev1.Pod) stack.Pod {
-	ready := p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-	return stack.Pod{UID: string(p.UID), Name: p.Name, Ready: ready}
 }
 
 // queueAll queues every stack some time later: nodes change together, and a stack without an own change concerns others only as it holds

@@ -13,11 +13,11 @@ import (
 
 // statesOf makes the objects of a stack's extra states, as far as its nodes have come, and says how far they are with them.
 func (j *judge) statesOf(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed, driver engine,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *stack.Observed, driver engine,
 ) (stackstates.Result, error) {
 	nodes := make([]stack.Node, 0, len(names))
 	for _, name := range names {
-		n := seen.node(name)
+		n := seen.Node(name)
 		n.Delivered, n.Checks = driver.deliver(&n), j.checks(s)
 		nodes = append(nodes, n)
 	}

@@ -95,7 +95,7 @@ func infoOf(o client.Object) any {
 // podStatus returns what is looked at of a pod of the plugin, of a driver or of a check.
 func podStatus(o client.Object) any {
 	if p, ok := o.(*corev1.Pod); ok {
-		return []any{podOf(p), p.Status.Phase, p.Status.Conditions, p.Status.ContainerStatuses, p.DeletionTimestamp}
+		return []any{stack.PodOf(p), p.Status.Phase, p.Status.Conditions, p.Status.ContainerStatuses, p.DeletionTimestamp}
 	}
 	return nil
 }

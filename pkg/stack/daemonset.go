@@ -154,6 +154,18 @@ type DriverPod struct {
 	Waits, Message string
 }
 
+// ForDaemonSet returns the image of the driver that a node is to have, what it is built for, and what is known of the one that it has.
+// Without an image the node gets none, and the verdict says why.
+func ForDaemonSet(d *v1alpha1.DaemonSetDriver, n *Node, pods []DriverPod) (image string, p Platform, v Verdict) {
+	if !WantsDriver(n, len(pods) > 0) {
+		return "", p, NoDriverWanted(n)
+	}
+	if image, p, v = ImageFor(d, n); image == "" {
+		return "", p, v
+	}
+	return image, p, ByDaemonSet(d, image, n, pods)
+}
+
 // ByDaemonSet says what is known of a node's driver by its pods there. image is the one that is wanted. A pod that is ready proves
 // nothing by itself: after a restart of the node its status is that of the boot before until kubelet writes the next.
 func ByDaemonSet(d *v1alpha1.DaemonSetDriver, image string, n *Node, pods []DriverPod) Verdict {
