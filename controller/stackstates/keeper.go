@@ -221,8 +221,11 @@ func refused(s *v1alpha1.AcceleratorStack, e *v1alpha1.ExtraState, manifests []e
 
 // driverVersion returns the version of the driver that a stack brings. Empty: it brings none.
 func driverVersion(s *v1alpha1.AcceleratorStack) string {
-	if d := s.Spec.Driver.DaemonSet; d != nil && s.Spec.Driver.Engine == v1alpha1.EngineDaemonSet {
-		return d.Version
+	switch d := &s.Spec.Driver; {
+	case d.Engine == v1alpha1.EngineDaemonSet && d.DaemonSet != nil:
+		return d.DaemonSet.Version
+	case d.Engine == v1alpha1.EngineKMM && d.KMM != nil:
+		return d.KMM.Version
 	}
 	return ""
 }
