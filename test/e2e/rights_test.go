@@ -170,6 +170,7 @@ func startRights(ctx context.Context, name string, v harness.Values) *corev1.Pod
 	pod.Spec.NodeName, pod.Spec.RestartPolicy = gpuNode, corev1.RestartPolicyNever
 	pod.Spec.Containers = pod.Spec.Containers[:1] // claims runs for ever, and is in the release's own pod
 	c := &pod.Spec.Containers[0]
+	c.Resources = corev1.ResourceRequirements{} // these pods come all at once, and the kubelet refuses what its node has no processor left for
 	c.Args, c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = []string{"rights", "--config=/etc/fettle/config.yaml"}, nil, nil, nil
 	for i := range pod.Spec.Volumes {
 		if volume := &pod.Spec.Volumes[i]; volume.ConfigMap != nil {

@@ -103,15 +103,25 @@ func (h *Harness) PodDone(ctx context.Context, namespace, name string, phase cor
 		return nil
 	}
 	var why []error
+	if pod.Status.Message != "" { // the kubelet's, of a pod that it refused or evicted
+		why = append(why, fmt.Errorf("%s: %s", pod.Status.Reason, pod.Status.Message))
+	}
 	for _, c := range pod.Status.Conditions {
 		if c.Status == corev1.ConditionFalse && c.Message != "" {
 			why = append(why, fmt.Errorf("%s: %s", c.Type, c.Message))
 		}
 	}
 	for i := range pod.Status.ContainerStatuses {
-		if waiting := pod.Status.ContainerStatuses[i].State.Waiting; waiting != nil && waiting.Message != "" {
+		state := &pod.Status.ContainerStatuses[i].State
+		if waiting := state.Waiting; waiting != nil && waiting.Message != "" {
 			why = append(why, fmt.Errorf("%s: %s", waiting.Reason, waiting.Message))
 		}
+		if ended := state.Terminated; ended != nil && ended.ExitCode != 0 {
+			why = append(why, fmt.Errorf("%s: exit status %d %s", ended.Reason, ended.ExitCode, ended.Message))
+		}
+	}
+	if len(why) == 0 {
+		return fmt.Errorf("pod %s/%s is %s", namespace, name, pod.Status.Phase)
 	}
 	return fmt.Errorf("pod %s/%s is %s: %w", namespace, name, pod.Status.Phase, errors.Join(why...))
 }
